@@ -1,0 +1,73 @@
+# mpiburn: data-parallel training of Burn models over MPI.
+#
+#   make run                      set up, build, make the data set, train on two cores
+#   make 1x2 ARGS="--epochs 1"    one machine, two processes; options in ARGS win
+#   make help                     all targets
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Data set, extra options of `mpiburn train`, and compute backends to build in.
+DATA    ?= data/digits
+ARGS    ?=
+DEVICES ?=
+
+comma    := ,
+FEATURES := $(subst $(comma), ,$(DEVICES))
+# The default build is always target/release; a variant never overwrites it.
+TARGET   := $(if $(DEVICES),target-$(subst $(comma),-,$(DEVICES)),target)
+BIN      := $(TARGET)/release/mpiburn
+CARGO    := cargo
+export CARGO_TARGET_DIR := $(TARGET)
+
+# Open MPI refuses to run as root unless told, and refuses a host with more
+# ranks than cores unless both slots and binding may be overloaded.
+AS_ROOT  := $(if $(filter 0,$(shell id -u)),--allow-run-as-root)
+BIND      = --bind-to $(shell [ $(1) -le $$(nproc --all) ] && echo core || echo core:overload-allowed --oversubscribe)
+MPIRUN    = mpirun $(AS_ROOT) -n $(1) $(BIND)
+
+.PHONY: help setup build data run 1x1 1x2 2x1 2x2 test test-all lint compare-pytorch bench clean
+
+help: ## Show the targets
+	@grep -hE '^[0-9a-z -]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([^:]+):.*## (.*)/\1\t\2/' | expand -t 18
+
+setup: ## Install what is missing: MPI, libclang, gloo
+	@scripts/setup.sh
+
+build: setup ## Build the release binary (DEVICES=ndarray,tch for other compute backends)
+	@scripts/build.sh $(FEATURES)
+
+data: build ## Make the default data set, once
+	@[ -e $(DATA)/train-images-idx3-ubyte ] || [ -e $(DATA)/train-images-idx3-ubyte.gz ] || \
+	  $(BIN) data digits --out $(DATA)
+
+run: 1x2 ## Train the ConvNet on two cores of this machine
+
+1x1: data ## One machine, one process
+	$(call MPIRUN,1) $(BIN) train --data-root $(DATA) $(ARGS)
+
+1x2: data ## One machine, two processes
+	$(call MPIRUN,2) $(BIN) train --data-root $(DATA) $(ARGS)
+
+2x1 2x2: ## Two machines, one or two processes on each (to come)
+	@echo "make $@: two machines are to come in a later version; 1x1 and 1x2 work today" >&2; exit 1
+
+lint: setup ## Check formatting and lints
+	cargo fmt --check
+	cargo clippy --release --all-targets -- -D warnings
+
+test: lint build ## Formatting, lints, unit tests and real mpirun jobs
+	cargo test --release -- --test-threads=1
+
+test-all: build ## What needs other builds or large packages: ndarray, tch, PyTorch
+	@tests/all.sh
+
+bench: compare-pytorch ## Time a step against PyTorch's
+
+compare-pytorch: data ## PyTorch and mpiburn in turn; prints the ratio of their step times
+	@tests/pytorch/setup.sh
+	.venv/bin/python tests/pytorch/compare.py speed --data $(DATA) $(ARGS)
+
+clean: ## Remove builds; data sets and results stay
+	rm -rf target target-*

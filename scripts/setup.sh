@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Installs the system packages that the build needs, where they are missing.
+# Safe to repeat: with everything there it only looks. Asks nothing.
+set -euo pipefail
+
+missing=()
+need() { # need PACKAGE COMMAND...: PACKAGE is missing unless COMMAND succeeds
+  local package=$1
+  shift
+  "$@" >/dev/null 2>&1 || missing+=("$package")
+}
+
+has_libclang() {
+  ldconfig -p | grep -q 'libclang[-.0-9]*\.so' || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*'
+}
+# libclang parses mpi.h with headers of its own.
+has_clang_headers() { compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h'; }
+
+if ! command -v cargo >/dev/null; then
+  echo "setup: no Rust toolchain: install one from https://rustup.rs, then try again" >&2
+  exit 1
+fi
+need openmpi-bin command -v mpirun
+need libopenmpi-dev command -v mpicc
+need libclang-dev has_libclang
+need libclang-dev has_clang_headers
+need libgloo-dev test -e /usr/include/gloo/allreduce.h
+need g++ command -v g++
+
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+install="apt-get install -y --no-install-recommends $(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')"
+if ! command -v apt-get >/dev/null; then
+  echo "setup: this system has no apt-get; install with its own package manager: ${missing[*]}" >&2
+  exit 1
+elif [ "$(id -u)" -eq 0 ]; then
+  as_root=()
+elif sudo -n true 2>/dev/null; then
+  as_root=(sudo -n)
+else
+  echo "setup: packages are missing and this user cannot install them; run: sudo $install" >&2
+  exit 1
+fi
+
+echo "setup: $install"
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+# A list of packages that is too old names versions that are gone: on a failure
+# it is fetched anew, once.
+if ! "${as_root[@]}" $install >"$log" 2>&1; then
+  if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" $install; } >"$log" 2>&1; then
+    tail -n 5 "$log" >&2
+    echo "setup: could not install; run it by hand: $install" >&2
+    exit 1
+  fi
+fi
+rm -f "$log"

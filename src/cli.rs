@@ -1,0 +1,209 @@
+//! The command line: what can be typed, and nothing of what it means.
+
+use std::path::PathBuf;
+
+use clap::parser::ValueSource;
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  mpiburn data digits --out data/digits                   make the default data set
+  mpirun -n 2 --bind-to core mpiburn train                train on two cores
+  mpirun -n 2 --bind-to core mpiburn train --epochs 1 --train-batch-size 64 --out results/try
+  mpirun -n 2 --bind-to core mpiburn train --resume results/try
+  mpiburn eval --checkpoint results/try";
+
+/// Trains Burn models data-parallel over MPI.
+#[derive(Debug, Parser)]
+#[command(name = "mpiburn", version, about, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Cli {
+    /// Say more (-v: debug, -vv: trace). RUST_LOG wins over both.
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub verbose: u8,
+    /// Say only warnings and errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+impl Cli {
+    /// Reads this process's command line.
+    ///
+    /// # Errors
+    /// clap's, which also carry the texts of `--help` and `--version`.
+    pub fn read() -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let mut cli = Self::from_arg_matches(&matches)?;
+        if let (Command::Train(args), Some((_, options))) = (&mut cli.command, matches.subcommand()) {
+            let typed = |id: &&clap::Id| options.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+            args.typed = options.ids().filter(typed).map(ToString::to_string).collect();
+            args.typed.retain(|id| id != "TrainArgs");
+        }
+        Ok(cli)
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train a model; a member of an MPI job, or a world of one.
+    Train(Box<TrainArgs>),
+    /// Measure a checkpoint on the test set.
+    Eval(EvalArgs),
+    /// Make a data set.
+    Data(DataArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "\
+Examples:
+  mpirun -n 2 --bind-to core mpiburn train --data-root data/digits
+  mpirun -n 4 --bind-to core:overload-allowed mpiburn train --epochs 1 --train-samples 6000
+  mpirun -n 2 --bind-to core mpiburn train --resume results/convnet-1x2-mpi-20260101-120000"
+)]
+pub struct TrainArgs {
+    /// Network to train.
+    #[arg(long, default_value = "convnet", help_heading = "Model")]
+    pub model: String,
+    /// Initial weights, as PyTorch names and lays them out.
+    #[arg(long, value_name = "FILE.safetensors", help_heading = "Model")]
+    pub init: Option<PathBuf>,
+    /// Seed of initial weights and shuffling, the same on every rank.
+    #[arg(long, default_value_t = 123, help_heading = "Model")]
+    pub seed: u64,
+
+    /// Folder of the data set, present on every host.
+    #[arg(long, value_name = "DIR", default_value = "data/digits", help_heading = "Data")]
+    pub data_root: PathBuf,
+    /// Samples of one rank's training batch.
+    #[arg(long, visible_alias = "batch-size", value_name = "N", default_value_t = 32, help_heading = "Data")]
+    pub train_batch_size: usize,
+    /// Samples of one rank's test batch.
+    #[arg(long, value_name = "N", default_value_t = 128, help_heading = "Data")]
+    pub test_batch_size: usize,
+    /// Draw a new order of the training samples for every epoch.
+    #[arg(long, help_heading = "Data")]
+    pub shuffle: bool,
+    /// Train on the first N samples only.
+    #[arg(long, value_name = "N", help_heading = "Data")]
+    pub train_samples: Option<usize>,
+    /// Test on the first N samples only.
+    #[arg(long, value_name = "N", help_heading = "Data")]
+    pub test_samples: Option<usize>,
+    /// Number of classes, to be checked against the data set.
+    #[arg(long, value_name = "N", help_heading = "Data")]
+    pub num_classes: Option<usize>,
+    /// Loader workers; samples lie in memory here, so the number changes nothing.
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Data")]
+    pub num_workers: usize,
+
+    /// Passes over the training set.
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Training")]
+    pub epochs: usize,
+    /// Adam's step size.
+    #[arg(
+        long,
+        visible_alias = "optimizer-lr",
+        value_name = "X",
+        default_value_t = 5e-4,
+        allow_negative_numbers = true,
+        help_heading = "Training"
+    )]
+    pub lr: f64,
+    /// L2 penalty, added to the gradient as PyTorch's Adam does.
+    #[arg(
+        long,
+        visible_alias = "optimizer-lr-decay",
+        value_name = "X",
+        default_value_t = 5e-4,
+        allow_negative_numbers = true,
+        help_heading = "Training"
+    )]
+    pub weight_decay: f64,
+    /// Quantization-aware training (not in this version).
+    #[arg(long, help_heading = "Training")]
+    pub quantized: bool,
+
+    /// Where tensors live: flex, ndarray, tch or tch-cuda:N.
+    #[arg(long, default_value = "flex", help_heading = "Distribution")]
+    pub device: String,
+    /// Transport of the gradients: mpi.
+    #[arg(long, default_value = "mpi", help_heading = "Distribution")]
+    pub backend: String,
+    /// Number of ranks, to be checked against what mpirun started.
+    #[arg(long, value_name = "N", help_heading = "Distribution")]
+    pub world_size: Option<usize>,
+    /// Threads of one rank.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Distribution")]
+    pub threads: usize,
+
+    /// Run directory, on rank 0's host [default: results/<model>-<topology>-<backend>-<time>].
+    #[arg(long, visible_alias = "log-path", value_name = "DIR", help_heading = "Results")]
+    pub out: Option<PathBuf>,
+    /// Empty the run directory first if it exists.
+    #[arg(long, help_heading = "Results")]
+    pub overwrite: bool,
+    /// Steps between two lines of training loss and accuracy.
+    #[arg(long, value_name = "STEPS", default_value_t = 100, help_heading = "Results")]
+    pub log_every: usize,
+    /// Steps between two checkpoints, besides the one at each epoch's end.
+    #[arg(long, value_name = "STEPS", help_heading = "Results")]
+    pub checkpoint_every: Option<usize>,
+    /// Go on with the run in DIR; every other option comes from its run.json.
+    #[arg(long, value_name = "DIR", help_heading = "Results")]
+    pub resume: Option<PathBuf>,
+
+    /// Names of the options that were typed, rather than left at their defaults.
+    #[arg(skip)]
+    pub typed: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(args_override_self = true)]
+pub struct EvalArgs {
+    /// A run directory, or one of its checkpoints.
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: PathBuf,
+    /// Folder of the data set [default: that of the run].
+    #[arg(long, value_name = "DIR")]
+    pub data_root: Option<PathBuf>,
+    /// Samples of one rank's batch.
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub test_batch_size: usize,
+    /// Test on the first N samples only [default: as the run did].
+    #[arg(long, value_name = "N")]
+    pub test_samples: Option<usize>,
+    /// Where tensors live: flex, ndarray, tch or tch-cuda:N.
+    #[arg(long, default_value = "flex")]
+    pub device: String,
+}
+
+#[derive(Debug, Args)]
+pub struct DataArgs {
+    #[command(subcommand)]
+    pub kind: DataKind,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DataKind {
+    /// Handwritten-looking digits in MNIST's four files; the same bytes on every machine.
+    Digits {
+        /// Folder to write to; made if missing.
+        #[arg(long, value_name = "DIR", default_value = "data/digits")]
+        out: PathBuf,
+        /// Training samples.
+        #[arg(long, value_name = "N", default_value_t = 60_000)]
+        train: usize,
+        /// Test samples.
+        #[arg(long, value_name = "N", default_value_t = 10_000)]
+        test: usize,
+        /// Seed of every drawing.
+        #[arg(long, default_value_t = 7)]
+        seed: u64,
+        /// Replace a data set that is there already.
+        #[arg(long)]
+        overwrite: bool,
+    },
+}

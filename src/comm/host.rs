@@ -1,0 +1,124 @@
+//! What a rank is and where it runs: read from the system, told to the others.
+
+use serde::{Deserialize, Serialize};
+
+/// One rank's place, as the run header and `run.json` show it.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Place {
+    /// Rank in the world.
+    pub rank: usize,
+    /// Host name.
+    pub host: String,
+    /// Process id.
+    pub pid: u32,
+    /// Cores that this process may run on, as `0` or `0-3,8`.
+    pub binding: String,
+    /// Cores of the host that are switched on.
+    pub cores: usize,
+    /// Tells machines apart where host names do not: containers and network
+    /// namespaces of one machine share it.
+    pub boot_id: String,
+}
+
+impl Place {
+    /// This process's own place.
+    pub fn of_this_process(rank: usize) -> Self {
+        Self {
+            rank,
+            host: host_name(),
+            pid: std::process::id(),
+            binding: status_field("Cpus_allowed_list:").unwrap_or_else(|| "unknown".into()),
+            cores: online_cores(),
+            boot_id: read_line("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+        }
+    }
+}
+
+/// Whether some machine has more ranks than cores, so that ranks wait for each
+/// other's time slices and timings mean little.
+pub fn oversubscribed(places: &[Place], threads: usize) -> bool {
+    places.iter().any(|place| {
+        let together = places.iter().filter(|p| p.boot_id == place.boot_id).count();
+        together * threads > place.cores
+    })
+}
+
+/// A topology as this project writes it: machines x processes on each (`2x2`),
+/// or `4 on 3` where hosts have different numbers of ranks.
+pub fn topology(places: &[Place]) -> String {
+    let mut hosts: Vec<(&str, usize)> = Vec::new();
+    for place in places {
+        match hosts.iter_mut().find(|(host, _)| *host == place.host) {
+            Some((_, count)) => *count += 1,
+            None => hosts.push((&place.host, 1)),
+        }
+    }
+    let per_host = hosts.first().map_or(0, |(_, count)| *count);
+    if hosts.iter().all(|(_, count)| *count == per_host) {
+        format!("{}x{per_host}", hosts.len())
+    } else {
+        format!("{}on{}", places.len(), hosts.len())
+    }
+}
+
+/// Cores that are switched on, whatever this process is bound to.
+pub(super) fn online_cores() -> usize {
+    // SAFETY: sysconf reads a number and has no preconditions.
+    let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(cores).unwrap_or(1).max(1)
+}
+
+fn host_name() -> String {
+    read_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "localhost".into())
+}
+
+fn read_line(path: &str) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+fn status_field(name: &str) -> Option<String> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with(name))?;
+    Some(line[name.len()..].trim().to_owned())
+}
+
+/// Largest resident memory that this process has had, in MB of 2^20 bytes.
+pub fn peak_rss_mb() -> f64 {
+    status_field("VmHWM:")
+        .and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok())
+        .map_or(0.0, |kilobytes| kilobytes / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(rank: usize, host: &str, boot_id: &str) -> Place {
+        Place { rank, host: host.into(), pid: 1, binding: "0".into(), cores: 2, boot_id: boot_id.into() }
+    }
+
+    #[test]
+    fn topologies_are_machines_times_processes() {
+        let two_by_two: Vec<_> =
+            (0..4).map(|r| place(r, ["alpha", "beta"][r / 2], ["a", "b"][r / 2])).collect();
+        assert_eq!(topology(&two_by_two), "2x2");
+        assert_eq!(topology(&two_by_two[..2]), "1x2");
+        assert_eq!(topology(&two_by_two[..3]), "3on2");
+        assert!(!oversubscribed(&two_by_two, 1));
+        assert!(oversubscribed(&two_by_two, 2));
+    }
+
+    #[test]
+    fn two_host_names_of_one_machine_share_its_cores() {
+        let lab: Vec<_> = (0..4).map(|r| place(r, ["node0", "node1"][r / 2], "same")).collect();
+        assert!(oversubscribed(&lab, 1));
+        assert!(!oversubscribed(&lab[..2], 1));
+    }
+
+    #[test]
+    fn this_process_knows_its_place() {
+        let here = Place::of_this_process(0);
+        assert!(!here.host.is_empty() && here.cores > 0 && here.binding != "unknown");
+        assert!(peak_rss_mb() > 1.0);
+    }
+}

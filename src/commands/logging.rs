@@ -1,0 +1,44 @@
+//! The log: plain lines on stderr, drawn around the progress bar where one is.
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+use indicatif::MultiProgress;
+use log::Level;
+
+use crate::comm;
+
+static BARS: OnceLock<MultiProgress> = OnceLock::new();
+
+/// Starts the log at the level that the options ask for; `RUST_LOG` wins.
+pub fn start(verbose: u8, quiet: bool) {
+    let level = match (quiet, verbose) {
+        (true, _) => "warn",
+        (_, 0) => "info",
+        (_, 1) => "mpiburn=debug,info",
+        _ => "mpiburn=trace,debug",
+    };
+    let logger = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
+        .format(|out, record| {
+            // Rank 0 speaks for the job; another rank says who it is.
+            let who = match comm::identity() {
+                Some((rank, _, host)) if rank > 0 => format!("[rank {rank} on {host}] "),
+                _ => String::new(),
+            };
+            match record.level() {
+                Level::Info => writeln!(out, "{who}{}", record.args()),
+                level => writeln!(out, "{who}{}: {}", level.as_str().to_lowercase(), record.args()),
+            }
+        })
+        .build();
+    let level = logger.filter();
+    let bars = BARS.get_or_init(MultiProgress::new).clone();
+    if indicatif_log_bridge::LogWrapper::new(bars, logger).try_init().is_ok() {
+        log::set_max_level(level);
+    }
+}
+
+/// The bars that log lines are drawn around.
+pub(super) fn bars() -> MultiProgress {
+    BARS.get_or_init(MultiProgress::new).clone()
+}

@@ -1,0 +1,92 @@
+//! One file a subcommand. Errors of the library get their context here.
+
+mod data;
+mod eval;
+pub mod logging;
+mod progress;
+mod train;
+
+use crate::cli::Command;
+use crate::comm::{CommError, Launcher, World};
+use crate::config::ConfigError;
+use crate::record::RecordError;
+use crate::train::TrainError;
+
+/// Why a command failed, and how to end the process.
+pub struct Failure {
+    /// The error.
+    pub error: anyhow::Error,
+    /// Whether it has been printed, by one rank for all.
+    pub printed: bool,
+    /// Whether other ranks may still be at work and have to be ended.
+    pub alone: bool,
+}
+
+/// Runs a subcommand to its end.
+///
+/// # Errors
+/// Whatever ended it.
+pub fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Train(args) => in_world(|world| train::run(world, &args)),
+        Command::Eval(args) => in_world(|world| eval::run(world, &args)),
+        Command::Data(args) => {
+            data::run(args).map_err(|error| Failure { error, printed: false, alone: false })
+        }
+    }
+}
+
+/// Runs `body` as one rank of the job.
+fn in_world(body: impl FnOnce(&World) -> anyhow::Result<()>) -> Result<(), Failure> {
+    let world = World::init().map_err(|error| Failure {
+        // Every process that another MPI's launcher started comes here, each
+        // thinking that it is alone; the launcher knows which is the first.
+        printed: Launcher::detect().is_some_and(|launcher| launcher.rank > 0),
+        alone: false,
+        error: error.into(),
+    })?;
+    body(&world).map_err(|error| {
+        let shared = is_shared(&error);
+        if shared {
+            say_once(&world, &format!("mpiburn: {error:#}"));
+        }
+        Failure { printed: shared, alone: !shared, error }
+    })
+}
+
+/// Has rank 0 print a line that is every rank's. The barrier keeps the others
+/// from leaving first: a launcher ends the job as soon as one rank has failed.
+fn say_once(world: &World, line: &str) {
+    if world.is_root() {
+        eprintln!("{line}");
+    }
+    let _ = world.barrier();
+}
+
+/// Prints what is wrong with the command line, once for all ranks; returns the
+/// exit code.
+pub fn usage(error: &clap::Error) -> u8 {
+    use clap::error::ErrorKind;
+    let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let world = Launcher::detect().filter(|launcher| launcher.size > 1).and_then(|_| World::init().ok());
+    if world.as_ref().is_none_or(World::is_root) {
+        let _ = error.print();
+    }
+    if let Some(world) = world {
+        let _ = world.barrier();
+    }
+    if asked { 0 } else { 2 }
+}
+
+/// Whether every rank of the job ends with this same error, so that none waits.
+fn is_shared(error: &anyhow::Error) -> bool {
+    let comm = error.chain().find_map(|cause| {
+        cause.downcast_ref::<CommError>().or_else(|| match cause.downcast_ref::<TrainError>()? {
+            TrainError::Comm(error) | TrainError::Record(RecordError::Comm(error)) => Some(error),
+            _ => None,
+        })
+    });
+    let shared_comm = matches!(comm, Some(CommError::Elsewhere { .. } | CommError::Diverged { .. }));
+    let not_finite = matches!(error.downcast_ref(), Some(TrainError::NotFinite { .. }));
+    shared_comm || not_finite || error.downcast_ref::<ConfigError>().is_some()
+}

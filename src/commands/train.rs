@@ -1,0 +1,374 @@
+//! `mpiburn train`: puts a training together and writes down what came of it.
+
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, ensure};
+use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
+
+use super::progress::Progress;
+use crate::cli::TrainArgs;
+use crate::comm::{MpiCollective, Place, World, oversubscribed, peak_rss_mb, topology};
+use crate::config::{ConfigError, RunConfig};
+use crate::data::{self, ShardPlan};
+use crate::model::{Network, ParamLayout};
+use crate::record::checkpoint::load_weights;
+use crate::record::{
+    Checkpoint, EpochRow, RankRecord, Recorder, Results, RunDir, RunRecord, Status, Tally, versions,
+};
+use crate::train::Trainer;
+
+pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let typed = match args.resume {
+        Some(_) => None,
+        None => Some(RunConfig::try_from(args)?),
+    };
+    warn_of_ignored_options(args, world);
+    check_world_size(args, world)?;
+    let (config, resumed) = world.broadcast(&world.agree(configure(args, typed, world))?)?;
+    use_threads(config.threads)?;
+
+    let source = world.agree(data::open(&config.data_root))?;
+    let plan = ShardPlan {
+        samples: config.train_samples.map_or(usize::MAX, |n| n).min(source.len(data::Split::Train)),
+        world_size: world.size(),
+        batch_size: config.train_batch_size,
+    };
+    check_data(&config, &plan, source.as_ref())?;
+    let classes = source.description().classes;
+    let network = Network::init(config.model, classes, config.seed, &config.device.device().autodiff());
+    let layout = ParamLayout::of(&network);
+    let mut record = describe(&config, &layout, world);
+    let (dir, network, checkpoint) =
+        world.agree(prepare(args, &config, world, &layout, network, resumed, &record))?;
+    print_header(world, &record, &plan);
+
+    let collective = Box::new(MpiCollective::new(world));
+    let mut trainer = Trainer::new(world, &config, source, network, collective)?;
+    if let Some(checkpoint) = share(world, checkpoint)? {
+        trainer.restore(checkpoint)?;
+    }
+    let position = trainer.position();
+    if world.is_root() && position.step > 0 {
+        log::info!("going on after step {}, in epoch {}", position.step, position.epoch + 1);
+    }
+    let recorder = Recorder::open(world, dir.clone(), position.step, &position.history);
+    let mut recorder = world.agree(recorder)?;
+    let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step);
+    if let Err(error) = trainer.run(&mut recorder, &mut progress) {
+        if let Some(dir) = &dir {
+            record.status = Status::Failed;
+            record.error = Some(error.to_string());
+            dir.write_record(&record)?;
+        }
+        return Err(error.into());
+    }
+
+    let results = summarize(world, &trainer, &plan, &config, started)?;
+    record.status = Status::Completed;
+    if let Some(dir) = &dir {
+        print_results(&trainer.position().history, &results, dir);
+        record.results = Some(results);
+        dir.write_record(&record)?;
+    }
+    world.barrier()?;
+    Ok(())
+}
+
+/// Options beside `--resume` have no say; whoever typed one should know.
+fn warn_of_ignored_options(args: &TrainArgs, world: &World) {
+    let ignored: Vec<String> = args
+        .typed
+        .iter()
+        .filter(|id| *id != "resume")
+        .map(|id| format!("--{}", id.replace('_', "-")))
+        .collect();
+    if args.resume.is_some() && world.is_root() && !ignored.is_empty() {
+        log::warn!(
+            "--resume takes everything from the run's own run.json; without effect: {}",
+            ignored.join(" ")
+        );
+    }
+}
+
+fn check_world_size(args: &TrainArgs, world: &World) -> anyhow::Result<()> {
+    match args.world_size {
+        Some(n) if n != world.size() => Err(ConfigError::new(
+            "world-size",
+            n,
+            format!(
+                "mpirun started {} ranks; leave the option out or start {n} (mpirun -n {n})",
+                world.size()
+            ),
+        )
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// The run's configuration and, where it goes on, its folder. Read by rank 0.
+fn configure(
+    args: &TrainArgs,
+    typed: Option<RunConfig>,
+    world: &World,
+) -> anyhow::Result<(RunConfig, Option<PathBuf>)> {
+    let (None, Some(path)) = (&typed, &args.resume) else {
+        return typed.map(|config| (config, None)).context("no configuration");
+    };
+    if !world.is_root() {
+        // Replaced by rank 0's, whose disk the run directory is on.
+        let placeholder = RunConfig::try_from(&TrainArgs { resume: None, ..args.clone() })?;
+        return Ok((placeholder, None));
+    }
+    let (_, record) =
+        RunDir::open(path).with_context(|| format!("--resume {}: not a run directory", path.display()))?;
+    ensure!(
+        record.world_size == world.size(),
+        "--resume {}: the run has {} ranks and this job {}; start it with mpirun -n {}",
+        path.display(),
+        record.world_size,
+        world.size(),
+        record.world_size
+    );
+    record
+        .config
+        .device
+        .check_built()
+        .map_err(|problem| ConfigError::new("device", record.config.device, problem))?;
+    Ok((record.config, Some(path.clone())))
+}
+
+fn check_data(config: &RunConfig, plan: &ShardPlan, source: &dyn data::SampleSource) -> anyhow::Result<()> {
+    let classes = source.description().classes;
+    if let Some(n) = config.num_classes
+        && n != classes
+    {
+        return Err(ConfigError::new("num-classes", n, format!("the data set has {classes} classes")).into());
+    }
+    for (split, option) in
+        [(data::Split::Train, config.train_samples), (data::Split::Test, config.test_samples)]
+    {
+        let samples = option.map_or(usize::MAX, |n| n).min(source.len(split));
+        if samples < plan.world_size {
+            return Err(ConfigError::new(
+                "data-root",
+                config.data_root.display(),
+                format!(
+                    "{samples} {} samples for {} ranks; use fewer ranks or more samples",
+                    if split == data::Split::Train { "training" } else { "test" },
+                    plan.world_size
+                ),
+            )
+            .into());
+        }
+    }
+    Ok(())
+}
+
+/// Makes or opens the run directory and reads what the run starts from: rank
+/// 0's work, the only rank with a run directory.
+fn prepare(
+    args: &TrainArgs,
+    config: &RunConfig,
+    world: &World,
+    layout: &ParamLayout,
+    network: Network,
+    resumed: Option<PathBuf>,
+    record: &RunRecord,
+) -> anyhow::Result<(Option<RunDir>, Network, Option<Checkpoint>)> {
+    if !world.is_root() {
+        return Ok((None, network, None));
+    }
+    if let Some(path) = resumed {
+        let (dir, _) = RunDir::open(&path)?;
+        let checkpoint = Checkpoint::load_last(&dir.checkpoints(), layout)?;
+        ensure!(
+            checkpoint.model == record.model && checkpoint.world_size == world.size(),
+            "{}: its checkpoint is of {} at {} ranks, its run.json says {} at {}",
+            path.display(),
+            checkpoint.model,
+            checkpoint.world_size,
+            record.model,
+            world.size()
+        );
+        dir.write_record(record)?;
+        return Ok((Some(dir), network, Some(checkpoint)));
+    }
+    let network = match &config.init {
+        Some(file) => layout.write(network, &load_weights(file, layout).context("--init")?),
+        None => network,
+    };
+    let path = args.out.clone().unwrap_or_else(|| default_name(record));
+    let dir = RunDir::create(&path, args.overwrite)?;
+    dir.write_record(record)?;
+    Ok((Some(dir), network, None))
+}
+
+/// Gives every rank rank 0's checkpoint: numbers as bytes, the rest as JSON.
+fn share(world: &World, checkpoint: Option<Checkpoint>) -> anyhow::Result<Option<Checkpoint>> {
+    let head = checkpoint.as_ref().map(|c| (c.model.clone(), c.updates, c.position.clone(), c.params.len()));
+    let Some((model, updates, position, length)) = world.broadcast(&head)? else {
+        return Ok(None);
+    };
+    let mut buffers = match checkpoint {
+        Some(c) => [c.params, c.first, c.second],
+        None => std::array::from_fn(|_| vec![0.0; length]),
+    };
+    for buffer in &mut buffers {
+        world.broadcast_f32(buffer)?;
+    }
+    let [params, first, second] = buffers;
+    Ok(Some(Checkpoint { model, world_size: world.size(), params, first, second, updates, position }))
+}
+
+fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> RunRecord {
+    let places: Vec<Place> = world.places().to_vec();
+    RunRecord {
+        status: Status::Running,
+        error: None,
+        model: config.model.to_string(),
+        params: layout.trainable(),
+        topology: topology(&places),
+        world_size: world.size(),
+        hosts: places.iter().map(|place| place.host.clone()).collect(),
+        oversubscribed: oversubscribed(&places, config.threads),
+        backend: config.backend.to_string(),
+        device: config.device.to_string(),
+        train_batch_size: config.train_batch_size,
+        epochs: config.epochs,
+        started_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        git: env!("MPIBURN_GIT").into(),
+        versions: versions(world.mpi_library()),
+        results: None,
+        config: config.clone(),
+        places,
+    }
+}
+
+/// `results/convnet-1x2-mpi-20260131-235959`, in UTC.
+fn default_name(record: &RunRecord) -> PathBuf {
+    let time = time_stamp(record.started_at);
+    let name = format!("{}-{}-{}-{time}", record.model, record.topology, record.backend);
+    PathBuf::from("results").join(name)
+}
+
+fn time_stamp(seconds: u64) -> String {
+    let time = chrono::DateTime::from_timestamp(seconds as i64, 0).unwrap_or_default();
+    time.format("%Y%m%d-%H%M%S").to_string()
+}
+
+/// One thread a rank unless more are asked for. This thread is the first of
+/// them, so that with one no work ever changes threads.
+fn use_threads(threads: usize) -> anyhow::Result<()> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
+    pool.build_global().context("cannot start threads")
+}
+
+fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
+    if !world.is_root() {
+        return;
+    }
+    log::info!(
+        "{} ({} parameters) on {} of {}, backend {}, {}",
+        record.model,
+        record.params,
+        record.topology,
+        record.hosts.first().map_or("", String::as_str),
+        record.backend,
+        world.mpi_library()
+    );
+    for place in &record.places {
+        log::info!(
+            "  rank {} on {}: pid {}, core {}, {}, {} training samples",
+            place.rank,
+            place.host,
+            place.pid,
+            place.binding,
+            record.device,
+            plan.shard_len(place.rank)
+        );
+    }
+    if record.oversubscribed {
+        log::warn!("more ranks than cores: they take turns, and these times are no measure of the topology");
+    }
+}
+
+fn summarize(
+    world: &World,
+    trainer: &Trainer<'_>,
+    plan: &ShardPlan,
+    config: &RunConfig,
+    started: Instant,
+) -> anyhow::Result<Results> {
+    let position = trainer.position();
+    let memory: Vec<f64> = world.gather(&peak_rss_mb())?;
+    let last = position.history.last().context("no epoch was trained")?;
+    let test = &position.test_tallies;
+    let per_rank: Vec<RankRecord> = (0..world.size())
+        .map(|rank| {
+            let train = position.epoch_tallies.get(rank).copied().unwrap_or_default();
+            let test: Tally = test.get(rank).copied().unwrap_or_default();
+            RankRecord {
+                rank,
+                host: world.places()[rank].host.clone(),
+                train_samples: plan.shard_len(rank),
+                test_samples: test.samples as usize,
+                train_loss: train.mean_loss(),
+                train_accuracy: train.accuracy(),
+                test_loss: test.mean_loss(),
+                test_accuracy: test.accuracy(),
+                comm_seconds: position.comm_seconds.get(rank).copied().unwrap_or(0.0),
+                peak_rss_mb: memory[rank],
+            }
+        })
+        .collect();
+    let steps = position.step;
+    Ok(Results {
+        steps,
+        train_seconds: position.train_seconds,
+        test_seconds: position.test_seconds,
+        total_seconds: started.elapsed().as_secs_f64(),
+        ms_per_step: 1e3 * position.train_seconds / steps.max(1) as f64,
+        images_per_second: (plan.samples * config.epochs) as f64 / position.train_seconds,
+        comm_seconds: per_rank.iter().map(|r| r.comm_seconds).sum::<f64>() / world.size() as f64,
+        test_accuracy: last.test_accuracy,
+        test_loss: last.test_loss,
+        train_accuracy: last.train_accuracy,
+        train_loss: last.train_loss,
+        peak_rss_mb: memory.iter().copied().fold(0.0, f64::max),
+        weights_sha256: trainer.weights_sha256(),
+        per_rank,
+    })
+}
+
+fn print_results(history: &[EpochRow], results: &Results, dir: &RunDir) {
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED).set_header([
+        "epoch",
+        "train loss",
+        "train accuracy",
+        "test loss",
+        "test accuracy",
+        "seconds",
+    ]);
+    for row in history {
+        table.add_row([
+            row.epoch.to_string(),
+            format!("{:.4}", row.train_loss),
+            format!("{:.2}%", row.train_accuracy),
+            format!("{:.4}", row.test_loss),
+            format!("{:.2}%", row.test_accuracy),
+            format!("{:.2}", row.seconds),
+        ]);
+    }
+    println!("{table}");
+    println!(
+        "{:.2} s of training, {:.3} ms a step, {:.0} images/s, {:.2} s waiting for gradients; results in {}",
+        results.train_seconds,
+        results.ms_per_step,
+        results.images_per_second,
+        results.comm_seconds,
+        dir.path().display()
+    );
+}

@@ -1,0 +1,194 @@
+//! What was typed becomes what is meant: checked once, before any work.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cli::TrainArgs;
+use crate::comm::Backend;
+use crate::device::DeviceKind;
+use crate::model::ModelKind;
+
+/// Everything that decides what a run computes and how. It is `config` in
+/// `run.json`, and all that `--resume` needs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunConfig {
+    /// Network.
+    pub model: ModelKind,
+    /// File of initial weights.
+    pub init: Option<PathBuf>,
+    /// Seed of weights and shuffling.
+    pub seed: u64,
+    /// Folder of the data set.
+    pub data_root: PathBuf,
+    /// Samples of one rank's training batch.
+    pub train_batch_size: usize,
+    /// Samples of one rank's test batch.
+    pub test_batch_size: usize,
+    /// Whether each epoch has an order of its own.
+    pub shuffle: bool,
+    /// First training samples to use; all if none.
+    pub train_samples: Option<usize>,
+    /// First test samples to use; all if none.
+    pub test_samples: Option<usize>,
+    /// Expected number of classes.
+    pub num_classes: Option<usize>,
+    /// Passes over the training set.
+    pub epochs: usize,
+    /// Step size.
+    pub lr: f64,
+    /// L2 penalty.
+    pub weight_decay: f64,
+    /// Where tensors live.
+    pub device: DeviceKind,
+    /// Transport of the gradients.
+    pub backend: Backend,
+    /// Threads of one rank.
+    pub threads: usize,
+    /// Steps between two lines of training metrics.
+    pub log_every: usize,
+    /// Steps between two checkpoints inside an epoch.
+    pub checkpoint_every: Option<usize>,
+}
+
+/// An option that makes no sense, with the value and what would.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("--{option} {value}: {problem}")]
+pub struct ConfigError {
+    option: &'static str,
+    value: String,
+    problem: String,
+}
+
+impl ConfigError {
+    /// An error of `option`.
+    pub fn new(option: &'static str, value: impl ToString, problem: impl Into<String>) -> Self {
+        Self { option, value: value.to_string(), problem: problem.into() }
+    }
+}
+
+impl TryFrom<&TrainArgs> for RunConfig {
+    type Error = ConfigError;
+
+    fn try_from(args: &TrainArgs) -> Result<Self, ConfigError> {
+        if args.quantized {
+            return Err(ConfigError::new(
+                "quantized",
+                "",
+                "quantization-aware training is to come; leave the option out",
+            ));
+        }
+        let config = Self {
+            model: parse("model", &args.model)?,
+            init: args.init.clone(),
+            seed: args.seed,
+            data_root: args.data_root.clone(),
+            train_batch_size: positive("train-batch-size", args.train_batch_size)?,
+            test_batch_size: positive("test-batch-size", args.test_batch_size)?,
+            shuffle: args.shuffle,
+            train_samples: args.train_samples.map(|n| positive("train-samples", n)).transpose()?,
+            test_samples: args.test_samples.map(|n| positive("test-samples", n)).transpose()?,
+            num_classes: args.num_classes,
+            epochs: positive("epochs", args.epochs)?,
+            lr: not_negative("lr", args.lr)?,
+            weight_decay: not_negative("weight-decay", args.weight_decay)?,
+            device: parse("device", &args.device)?,
+            backend: parse("backend", &args.backend)?,
+            threads: positive("threads", args.threads)?,
+            log_every: positive("log-every", args.log_every)?,
+            checkpoint_every: args.checkpoint_every.map(|n| positive("checkpoint-every", n)).transpose()?,
+        };
+        config.device.check_built().map_err(|problem| ConfigError::new("device", &args.device, problem))?;
+        if config.backend == Backend::Gloo {
+            return Err(ConfigError::new("backend", "gloo", "this build has mpi only"));
+        }
+        Ok(config)
+    }
+}
+
+fn parse<T: std::str::FromStr<Err = String>>(option: &'static str, text: &str) -> Result<T, ConfigError> {
+    text.parse().map_err(|problem: String| ConfigError::new(option, text, problem))
+}
+
+fn positive(option: &'static str, value: usize) -> Result<usize, ConfigError> {
+    match value {
+        0 => Err(ConfigError::new(option, 0, "must be at least 1")),
+        _ => Ok(value),
+    }
+}
+
+fn not_negative(option: &'static str, value: f64) -> Result<f64, ConfigError> {
+    match value.is_finite() && value >= 0.0 {
+        true => Ok(value),
+        false => Err(ConfigError::new(option, value, "must be a finite number, 0 or more")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    fn train(options: &[&str]) -> Result<RunConfig, ConfigError> {
+        let words = ["mpiburn", "train"].iter().chain(options);
+        match Cli::try_parse_from(words).expect("options that clap knows").command {
+            Command::Train(args) => RunConfig::try_from(args.as_ref()),
+            _ => unreachable!(),
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_the_reports() {
+        let config = train(&[]).unwrap();
+        assert_eq!((config.epochs, config.train_batch_size, config.test_batch_size), (3, 32, 128));
+        assert_eq!((config.lr, config.weight_decay, config.seed), (5e-4, 5e-4, 123));
+        assert_eq!((config.shuffle, config.log_every), (false, 100));
+    }
+
+    #[test]
+    fn the_reports_own_option_names_are_known() {
+        let config = train(&[
+            "--optimizer-lr",
+            "1e-3",
+            "--optimizer-lr-decay",
+            "0",
+            "--log-path",
+            "x",
+            "--num-workers",
+            "2",
+            "--num-classes",
+            "10",
+        ])
+        .unwrap();
+        assert_eq!((config.lr, config.weight_decay, config.num_classes), (1e-3, 0.0, Some(10)));
+        let message = train(&["--quantized"]).unwrap_err().to_string();
+        assert!(message.contains("to come"), "{message}");
+    }
+
+    #[test]
+    fn the_last_of_repeated_options_wins() {
+        assert_eq!(train(&["--lr", "1", "--epochs", "2", "--optimizer-lr", "2"]).unwrap().lr, 2.0);
+    }
+
+    #[test]
+    fn senseless_values_are_refused_by_option_and_value() {
+        for (options, expected) in [
+            (["--train-batch-size", "0"], "--train-batch-size 0: must be at least 1"),
+            (["--lr", "NaN"], "--lr NaN: must be a finite number, 0 or more"),
+            (["--lr", "-1"], "--lr -1: must be a finite number, 0 or more"),
+            (["--model", "resnet"], "--model resnet: unknown model resnet"),
+            (["--device", "tpu"], "--device tpu: unknown device tpu"),
+        ] {
+            let message = train(&options).unwrap_err().to_string();
+            assert!(message.starts_with(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_survives_run_json() {
+        let config = train(&["--lr", "0.1", "--train-samples", "100"]).unwrap();
+        let text = serde_json::to_string(&config).unwrap();
+        assert_eq!(serde_json::from_str::<RunConfig>(&text).unwrap(), config);
+    }
+}

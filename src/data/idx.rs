@@ -1,0 +1,249 @@
+//! IDX, the format of MNIST: a magic number, big-endian dimensions, bytes.
+//!
+//! <https://yann.lecun.org/exdb/mnist/> describes it. A file, gzipped or not, is
+//! read as a stream: no more of it is ever in memory than the samples kept.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use flate2::read::GzDecoder;
+
+use super::DataError;
+
+/// What an IDX file holds, by the dimensions in its magic number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// Three dimensions: count, rows, columns.
+    Images,
+    /// One dimension: count.
+    Labels,
+}
+
+impl Content {
+    fn magic(self) -> u32 {
+        match self {
+            Self::Images => 0x0803,
+            Self::Labels => 0x0801,
+        }
+    }
+
+    fn dimensions(self) -> usize {
+        match self {
+            Self::Images => 3,
+            Self::Labels => 1,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Images => "images",
+            Self::Labels => "labels",
+        }
+    }
+}
+
+/// An IDX file whose header has been read and found good.
+#[derive(Debug, Clone)]
+pub struct IdxFile {
+    path: PathBuf,
+    gzipped: bool,
+    header: usize,
+    /// Number of items: images or labels.
+    pub count: usize,
+    /// Bytes of one item: rows times columns, or 1.
+    pub item: usize,
+    /// Rows and columns of an image; empty for labels.
+    pub shape: Vec<usize>,
+}
+
+impl IdxFile {
+    /// Opens `name` in `root`, or `name.gz` where that is missing.
+    ///
+    /// # Errors
+    /// When neither is there, when the header is not that of `content`, or
+    /// when a plain file is shorter or longer than its header says.
+    pub fn open(root: &Path, name: &str, content: Content) -> Result<Self, DataError> {
+        let plain = root.join(name);
+        let zipped = root.join(format!("{name}.gz"));
+        let (path, gzipped) = if plain.exists() {
+            (plain, false)
+        } else if zipped.exists() {
+            (zipped, true)
+        } else {
+            return Err(DataError::Missing { path: plain, name: name.to_owned(), root: root.to_owned() });
+        };
+        let mut file = Self {
+            path,
+            gzipped,
+            header: 4 + 4 * content.dimensions(),
+            count: 0,
+            item: 1,
+            shape: Vec::new(),
+        };
+        let mut header = vec![0u8; file.header];
+        let mut reader = file.reader()?;
+        reader.read_exact(&mut header[..4]).map_err(|e| file.broken(e, "ends inside its header"))?;
+        let magic = big_endian(&header[..4]);
+        if magic != content.magic() {
+            let found = [Content::Images, Content::Labels]
+                .into_iter()
+                .find(|c| c.magic() == magic)
+                .map_or("no IDX file of bytes".to_owned(), |c| format!("a file of {}", c.name()));
+            return Err(file.invalid(format!(
+                "its magic number is {magic:#010x}, {found}; a file of {} has {:#010x}",
+                content.name(),
+                content.magic()
+            )));
+        }
+        reader.read_exact(&mut header[4..]).map_err(|e| file.broken(e, "ends inside its header"))?;
+        let sizes: Vec<usize> = header[4..].chunks_exact(4).map(|b| big_endian(b) as usize).collect();
+        file.count = sizes[0];
+        file.shape = sizes[1..].to_vec();
+        file.item = file
+            .shape
+            .iter()
+            .try_fold(1usize, |product, &n| product.checked_mul(n))
+            .filter(|&item| item > 0 && item <= 1 << 24)
+            .ok_or_else(|| file.invalid(format!("its header says items of {:?}", file.shape)))?;
+        if !gzipped {
+            file.check_length()?;
+        }
+        Ok(file)
+    }
+
+    /// Where the file lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Calls `visit` with the number and the bytes of each of the first
+    /// `limit` items, in file order.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or ends early or late.
+    pub fn for_each(&self, limit: usize, mut visit: impl FnMut(usize, &[u8])) -> Result<(), DataError> {
+        let limit = limit.min(self.count);
+        let mut reader = self.reader()?;
+        let mut header = vec![0u8; self.header];
+        reader.read_exact(&mut header).map_err(|e| self.broken(e, "ends inside its header"))?;
+        let mut item = vec![0u8; self.item];
+        for number in 0..limit {
+            reader
+                .read_exact(&mut item)
+                .map_err(|e| self.broken(e, &format!("ends after {number} of {} items", self.count)))?;
+            visit(number, &item);
+        }
+        // A gzipped file shows its length only at its end. Reading on costs
+        // time, so it is done where the whole file was asked for anyway.
+        if self.gzipped && limit == self.count {
+            match reader.read(&mut [0u8]) {
+                Ok(0) => {}
+                Ok(_) => {
+                    return Err(self.invalid(format!("goes on after its {} items", self.count)));
+                }
+                Err(error) => return Err(self.broken(error, "has a damaged end")),
+            }
+        }
+        Ok(())
+    }
+
+    fn reader(&self) -> Result<Box<dyn Read>, DataError> {
+        let file =
+            File::open(&self.path).map_err(|source| DataError::Read { path: self.path.clone(), source })?;
+        let file = BufReader::with_capacity(1 << 18, file);
+        Ok(match self.gzipped {
+            true => Box::new(BufReader::with_capacity(1 << 16, GzDecoder::new(file))),
+            false => Box::new(file),
+        })
+    }
+
+    fn check_length(&self) -> Result<(), DataError> {
+        let found = std::fs::metadata(&self.path)
+            .map_err(|source| DataError::Read { path: self.path.clone(), source })?
+            .len();
+        let expected = self.header as u64 + self.count as u64 * self.item as u64;
+        if found != expected {
+            let how = if found < expected { "cut short" } else { "too long" };
+            return Err(self.invalid(format!(
+                "{how}: {found} bytes, and its header's {} items of {} bytes make {expected}",
+                self.count, self.item
+            )));
+        }
+        Ok(())
+    }
+
+    fn broken(&self, error: io::Error, what: &str) -> DataError {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.invalid(format!("cut short: {what}")),
+            _ => self.invalid(format!("{what}: {error}")),
+        }
+    }
+
+    fn invalid(&self, what: String) -> DataError {
+        DataError::Invalid { path: self.path.clone(), what }
+    }
+}
+
+fn big_endian(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn idx(magic: u32, sizes: &[u32], bytes: &[u8]) -> Vec<u8> {
+        let mut file = magic.to_be_bytes().to_vec();
+        sizes.iter().for_each(|n| file.extend(n.to_be_bytes()));
+        file.extend(bytes);
+        file
+    }
+
+    fn open(bytes: &[u8], content: Content) -> Result<IdxFile, DataError> {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("f"), bytes).unwrap();
+        IdxFile::open(root.path(), "f", content)
+    }
+
+    fn message(bytes: &[u8]) -> String {
+        open(bytes, Content::Images).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn items_are_read_in_order_plain_or_gzipped() {
+        let root = tempfile::tempdir().unwrap();
+        let bytes = idx(0x803, &[2, 1, 3], &[1, 2, 3, 4, 5, 6]);
+        std::fs::write(root.path().join("plain"), &bytes).unwrap();
+        let zipped = File::create(root.path().join("zipped.gz")).unwrap();
+        let mut encoder = flate2::write::GzEncoder::new(zipped, flate2::Compression::fast());
+        encoder.write_all(&bytes).unwrap();
+        encoder.finish().unwrap();
+        for name in ["plain", "zipped"] {
+            let file = IdxFile::open(root.path(), name, Content::Images).unwrap();
+            let mut seen = Vec::new();
+            file.for_each(9, |n, item| seen.push((n, item.to_vec()))).unwrap();
+            assert_eq!(seen, [(0, vec![1, 2, 3]), (1, vec![4, 5, 6])]);
+        }
+    }
+
+    #[test]
+    fn a_bad_file_is_refused_with_its_name_and_its_fault() {
+        let label = message(&idx(0x801, &[6], &[0; 6]));
+        assert!(label.contains("a file of labels"), "{label}");
+        let short = message(&idx(0x803, &[2, 1, 3], &[0; 5]));
+        assert!(short.contains("cut short: 21 bytes"), "{short}");
+        let long = message(&idx(0x803, &[2, 1, 3], &[0; 7]));
+        assert!(long.contains("too long"), "{long}");
+        assert!(message(&[0, 0]).contains("inside its header"));
+        assert!(message(b"GIF89a").contains("no IDX file"));
+        assert!(message(&idx(0x803, &[1, 0, 3], &[])).contains("items of"));
+    }
+
+    #[test]
+    fn a_missing_file_is_named_with_the_way_to_make_one() {
+        let error = IdxFile::open(Path::new("/nowhere"), "x", Content::Labels).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/x") && error.to_string().contains("mpiburn data"));
+    }
+}

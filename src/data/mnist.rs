@@ -1,0 +1,97 @@
+//! MNIST's four files, and every data set that comes in their layout.
+
+use std::path::Path;
+
+use super::idx::{Content, IdxFile};
+use super::{DataError, Description, SampleSource, Split};
+
+/// A folder in MNIST's layout. Only headers are read when it is opened.
+#[derive(Debug)]
+pub struct Mnist {
+    description: Description,
+    files: [(IdxFile, IdxFile); 2],
+}
+
+/// Images and labels of each split.
+const NAMES: [(&str, &str); 2] = [
+    ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+];
+
+/// Mean and standard deviation of MNIST's pixels, scaled to [0, 1].
+const MEAN: f32 = 0.1307;
+const STD: f32 = 0.3081;
+const CLASSES: usize = 10;
+const SHAPE: [usize; 3] = [1, 28, 28];
+
+impl Mnist {
+    /// Opens the four files in `root` and checks that they fit each other.
+    ///
+    /// # Errors
+    /// When a file is missing or not what its name says, or when images and
+    /// labels differ in number.
+    pub fn open(root: &Path) -> Result<Self, DataError> {
+        let pair = |(images, labels): (&str, &str)| -> Result<_, DataError> {
+            let images = IdxFile::open(root, images, Content::Images)?;
+            let labels = IdxFile::open(root, labels, Content::Labels)?;
+            let invalid = |what| DataError::Invalid { path: images.path().to_owned(), what };
+            if images.shape != SHAPE[1..] {
+                return Err(invalid(format!("images of {:?}, expected 28x28", images.shape)));
+            }
+            if images.count != labels.count {
+                return Err(invalid(format!(
+                    "{} images, but {} labels in {}",
+                    images.count,
+                    labels.count,
+                    labels.path().display()
+                )));
+            }
+            if images.count == 0 {
+                return Err(invalid("no image in it".into()));
+            }
+            Ok((images, labels))
+        };
+        Ok(Self {
+            files: [pair(NAMES[0])?, pair(NAMES[1])?],
+            description: Description {
+                kind: "idx".into(),
+                shape: SHAPE,
+                classes: CLASSES,
+                mean: vec![MEAN],
+                std: vec![STD],
+            },
+        })
+    }
+}
+
+impl SampleSource for Mnist {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn len(&self, split: Split) -> usize {
+        self.files[split as usize].0.count
+    }
+
+    fn for_each_image(
+        &self,
+        split: Split,
+        limit: usize,
+        visit: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), DataError> {
+        self.files[split as usize].0.for_each(limit, visit)
+    }
+
+    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u8>, DataError> {
+        let file = &self.files[split as usize].1;
+        let mut labels = Vec::with_capacity(limit.min(file.count));
+        file.for_each(limit, |_, label| labels.push(label[0]))?;
+        match labels.iter().position(|&label| usize::from(label) >= CLASSES) {
+            None => Ok(labels),
+            Some(at) => Err(DataError::Invalid {
+                path: file.path().to_owned(),
+                what: format!("label {} of sample {at} is outside 0 to {}", labels[at], CLASSES - 1),
+            }),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Where tensors live: the compute backends that this build has.
+
+use std::fmt;
+use std::str::FromStr;
+
+use burn::tensor::Device;
+use serde::{Deserialize, Serialize};
+
+/// A compute backend of Burn, and which of its devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum DeviceKind {
+    /// Burn's own CPU backend, in every build.
+    Flex,
+    /// The older pure Rust CPU backend, feature `ndarray`.
+    NdArray,
+    /// libtorch on the CPU, feature `tch`.
+    Tch,
+    /// libtorch on the GPU of this number, feature `tch`.
+    TchCuda(usize),
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flex => f.pad("flex"),
+            Self::NdArray => f.pad("ndarray"),
+            Self::Tch => f.pad("tch"),
+            Self::TchCuda(index) => write!(f, "tch-cuda:{index}"),
+        }
+    }
+}
+
+impl FromStr for DeviceKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unknown = || format!("unknown device {text}: choose flex, ndarray, tch or tch-cuda:N");
+        match text {
+            "flex" => Ok(Self::Flex),
+            "ndarray" => Ok(Self::NdArray),
+            "tch" => Ok(Self::Tch),
+            _ => {
+                let index = text.strip_prefix("tch-cuda:").ok_or_else(unknown)?;
+                index.parse().map(Self::TchCuda).map_err(|_| unknown())
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for DeviceKind {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<DeviceKind> for String {
+    fn from(kind: DeviceKind) -> Self {
+        kind.to_string()
+    }
+}
+
+impl DeviceKind {
+    /// Whether this build has the device; if not, says how to get it.
+    ///
+    /// # Errors
+    /// The missing feature and the command that builds it in.
+    pub fn check_built(self) -> Result<(), String> {
+        let (built, feature) = match self {
+            Self::Flex => (true, "flex"),
+            Self::NdArray => (cfg!(feature = "ndarray"), "ndarray"),
+            Self::Tch | Self::TchCuda(_) => (cfg!(feature = "tch"), "tch"),
+        };
+        match built {
+            true => Ok(()),
+            false => Err(format!(
+                "this build has no {feature}; build it in with `make build DEVICES={feature}`, \
+                 which puts its binary in target-{feature}/release"
+            )),
+        }
+    }
+
+    /// Burn's device, without autodiff.
+    ///
+    /// # Panics
+    /// Where [`check_built`](Self::check_built) fails.
+    #[allow(deprecated, reason = "ndarray and tch are deprecated upstream, and asked for by users")]
+    pub fn device(self) -> Device {
+        match self {
+            Self::Flex => Device::flex(),
+            #[cfg(feature = "ndarray")]
+            Self::NdArray => Device::ndarray(),
+            #[cfg(feature = "tch")]
+            Self::Tch => Device::libtorch(),
+            #[cfg(feature = "tch")]
+            Self::TchCuda(index) => Device::libtorch_cuda(index),
+            #[allow(unreachable_patterns, reason = "reachable in builds that lack a device")]
+            missing => panic!("this build has no {missing}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_as_they_are_written() {
+        for kind in [DeviceKind::Flex, DeviceKind::NdArray, DeviceKind::Tch, DeviceKind::TchCuda(3)] {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+        }
+        assert!("tch-cuda:x".parse::<DeviceKind>().is_err());
+    }
+
+    #[test]
+    fn a_missing_device_is_named_with_its_build() {
+        assert_eq!(DeviceKind::Flex.check_built(), Ok(()));
+        if !cfg!(feature = "ndarray") {
+            let message = DeviceKind::NdArray.check_built().unwrap_err();
+            assert!(message.contains("make build DEVICES=ndarray"), "{message}");
+        }
+    }
+}

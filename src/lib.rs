@@ -1,0 +1,34 @@
+//! Data-parallel training of Burn models over MPI.
+//!
+//! Every process of a job takes its rank from `MPI_COMM_WORLD`, trains on its
+//! shard of a data set, and averages gradients with the other ranks.
+//!
+//! # The rooms
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`cli`], [`config`] | what was typed, and what it means |
+//! | [`commands`] | one file a subcommand: puts the other rooms together |
+//! | [`train`] | the loop, the step, the optimizer, the averaged gradient |
+//! | [`comm`] | the world of ranks and its collectives; alone knows MPI |
+//! | [`model`] | the networks, and their parameters as flat memory |
+//! | [`data`] | files, shards, batches, and generated data sets |
+//! | [`record`] | the run directory: checkpoints, curves, `run.json` |
+//!
+//! # The path of one training step
+//!
+//! [`data::Shard`] hands out the step's samples as bytes → [`data::Normalizer`]
+//! makes a batch of them → [`model::Network`] gives class scores → cross entropy
+//! → backward; each gradient goes into its bucket of [`train::GradientSync`],
+//! which sums the buckets over all ranks by a [`comm::Collective`] →
+//! [`train::Adam`] reads the averages out of the buckets and writes new weights.
+
+pub mod cli;
+pub mod comm;
+pub mod commands;
+pub mod config;
+pub mod data;
+pub mod device;
+pub mod model;
+pub mod record;
+pub mod train;

@@ -1,0 +1,36 @@
+//! Parse, start the logger, hand over; and turn every failure into one line
+//! and the end of the whole job.
+
+use std::process::ExitCode;
+
+use mpiburn::cli::Cli;
+use mpiburn::comm;
+use mpiburn::commands;
+
+/// Keeps freed pages: a training step allocates what the step before freed.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Exit code of a failure; clap's own is 2.
+const FAILED: u8 = 1;
+
+fn main() -> ExitCode {
+    comm::end_the_job_on_panic();
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(commands::usage(&error)),
+    };
+    commands::logging::start(cli.verbose, cli.quiet);
+    match commands::run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.printed {
+                eprintln!("mpiburn: {:#}", failure.error);
+            }
+            match failure.alone {
+                true => comm::abort(i32::from(FAILED)),
+                false => ExitCode::from(FAILED),
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The networks of the experiments, and their parameters as flat memory.
+
+mod convnet;
+mod parameters;
+
+use std::fmt;
+use std::str::FromStr;
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+use serde::{Deserialize, Serialize};
+
+pub use convnet::ConvNet;
+pub use parameters::{ParamLayout, ParamSpec, sha256};
+
+/// Which network to train.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// Two convolutions and a linear layer for 28x28 grey images.
+    Convnet,
+}
+
+impl fmt::Display for ModelKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Convnet => "convnet",
+        })
+    }
+}
+
+impl FromStr for ModelKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "convnet" => Ok(Self::Convnet),
+            _ => Err(format!("unknown model {text}: choose convnet")),
+        }
+    }
+}
+
+/// A network of one of the kinds.
+#[derive(Module, Debug)]
+pub enum Network {
+    /// See [`ConvNet`].
+    Convnet(ConvNet),
+}
+
+impl Network {
+    /// A network with the initial weights that `seed` draws: PyTorch's default
+    /// distributions, uniform in ±1/sqrt(fan in).
+    pub fn init(kind: ModelKind, classes: usize, seed: u64, device: &Device) -> Self {
+        device.seed(seed);
+        let network = match kind {
+            ModelKind::Convnet => Self::Convnet(ConvNet::init(classes, device)),
+        };
+        // Burn draws a parameter when it is first used. Using them all now, in
+        // visit order, makes the drawing a function of the seed alone.
+        ParamLayout::of(&network).read(&network);
+        network
+    }
+
+    /// Class scores `[batch, classes]` of a batch `[batch, channels, height, width]`.
+    pub fn forward(&self, batch: Tensor<4>) -> Tensor<2> {
+        match self {
+            Self::Convnet(network) => network.forward(batch),
+        }
+    }
+}

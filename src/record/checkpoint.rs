@@ -1,0 +1,285 @@
+//! Checkpoints: everything a run needs to go on to the same bits.
+//!
+//! A checkpoint is a folder `step-000123` with the weights (`model.safetensors`,
+//! in PyTorch's names and layouts), the optimizer's moments
+//! (`optimizer.safetensors`) and the position (`state.json`, with a digest of
+//! both). It is written under another name, synced and renamed: a folder with
+//! that name is whole, unless somebody damaged it later, which the digests tell.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, SafeTensors, View};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{EpochRow, RecordError, Tally};
+use crate::model::ParamLayout;
+
+const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+const STATE: &str = "state.json";
+/// Checkpoints kept; older ones are removed when a new one is whole.
+const KEEP: usize = 3;
+
+/// Where a run stands.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Position {
+    /// Epoch under way, from 0.
+    pub epoch: usize,
+    /// Steps done of that epoch.
+    pub step_in_epoch: usize,
+    /// Steps done of the run.
+    pub step: usize,
+    /// Each rank's tally of the epoch under way.
+    pub epoch_tallies: Vec<Tally>,
+    /// Each rank's tally of the last finished test.
+    pub test_tallies: Vec<Tally>,
+    /// Each rank's tally since its last logged line.
+    pub window_tallies: Vec<Tally>,
+    /// Finished epochs.
+    pub history: Vec<EpochRow>,
+    /// Seconds of training loops so far.
+    pub train_seconds: f64,
+    /// Seconds of the epoch under way.
+    pub epoch_seconds: f64,
+    /// Seconds of tests so far.
+    pub test_seconds: f64,
+    /// Each rank's seconds of waiting for gradients so far.
+    pub comm_seconds: Vec<f64>,
+}
+
+/// `state.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    model: String,
+    world_size: usize,
+    updates: u64,
+    position: Position,
+    /// SHA-256 of each file beside this one.
+    sha256: BTreeMap<String, String>,
+}
+
+/// A checkpoint in memory; flat buffers in Burn's layouts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    /// Name of the network.
+    pub model: String,
+    /// Number of ranks that wrote it.
+    pub world_size: usize,
+    /// Weights.
+    pub params: Vec<f32>,
+    /// First moments.
+    pub first: Vec<f32>,
+    /// Second moments.
+    pub second: Vec<f32>,
+    /// Updates that the optimizer has made.
+    pub updates: u64,
+    /// Where the run stands.
+    pub position: Position,
+}
+
+impl Checkpoint {
+    /// Writes the checkpoint into `folder` (`…/checkpoints`) and removes those
+    /// that are too old.
+    ///
+    /// # Errors
+    /// When a file cannot be written; older checkpoints are then untouched.
+    pub fn save(&self, folder: &Path, layout: &ParamLayout) -> Result<PathBuf, RecordError> {
+        let name = format!("step-{:08}", self.position.step);
+        let path = folder.join(&name);
+        let temporary = folder.join(format!(".{name}.tmp"));
+        let failed = |e| RecordError::write(&temporary, e);
+        if temporary.exists() {
+            fs::remove_dir_all(&temporary).map_err(failed)?;
+        }
+        fs::create_dir_all(&temporary).map_err(failed)?;
+        let moments = [("first", &self.first), ("second", &self.second)];
+        let mut sha256 = BTreeMap::new();
+        for (file, bytes) in
+            [(MODEL, encode(layout, &[("", &self.params)])?), (OPTIMIZER, encode(layout, &moments)?)]
+        {
+            write_synced(&temporary.join(file), &bytes)?;
+            sha256.insert(file.to_owned(), hex(&bytes));
+        }
+        let state = State {
+            model: self.model.clone(),
+            world_size: self.world_size,
+            updates: self.updates,
+            position: self.position.clone(),
+            sha256,
+        };
+        let text = serde_json::to_vec_pretty(&state).map_err(|e| RecordError::write(&path, e.into()))?;
+        write_synced(&temporary.join(STATE), &text)?;
+        if path.exists() {
+            fs::remove_dir_all(&path).map_err(failed)?;
+        }
+        fs::rename(&temporary, &path).map_err(failed)?;
+        // The rename itself is on disk only when the folder is.
+        File::open(folder).and_then(|f| f.sync_all()).map_err(failed)?;
+        for old in list(folder).iter().rev().skip(KEEP) {
+            fs::remove_dir_all(old).map_err(|e| RecordError::write(old, e))?;
+        }
+        Ok(path)
+    }
+
+    /// Reads the checkpoint in the folder `path`.
+    ///
+    /// # Errors
+    /// When a file is missing or not the one that was written, or when the
+    /// weights are those of another network.
+    pub fn load(path: &Path, layout: &ParamLayout) -> Result<Self, RecordError> {
+        let read = |name: &str| {
+            let file = path.join(name);
+            fs::read(&file).map_err(|e| RecordError::read(&file, e))
+        };
+        let state: State = serde_json::from_slice(&read(STATE)?)
+            .map_err(|e| RecordError::damaged(&path.join(STATE), e.to_string()))?;
+        let checked = |name: &str| {
+            let bytes = read(name)?;
+            match state.sha256.get(name) {
+                Some(expected) if *expected == hex(&bytes) => Ok(bytes),
+                _ => Err(RecordError::damaged(
+                    &path.join(name),
+                    "cut short or changed: its digest is not the one in state.json".into(),
+                )),
+            }
+        };
+        let model = checked(MODEL)?;
+        let optimizer = checked(OPTIMIZER)?;
+        Ok(Self {
+            params: decode(&path.join(MODEL), &model, layout, "")?,
+            first: decode(&path.join(OPTIMIZER), &optimizer, layout, "first")?,
+            second: decode(&path.join(OPTIMIZER), &optimizer, layout, "second")?,
+            model: state.model,
+            world_size: state.world_size,
+            updates: state.updates,
+            position: state.position,
+        })
+    }
+
+    /// Reads the last whole checkpoint of `folder`, passing over damaged ones
+    /// with a warning.
+    ///
+    /// # Errors
+    /// When there is none, or none is whole.
+    pub fn load_last(folder: &Path, layout: &ParamLayout) -> Result<Self, RecordError> {
+        let mut last_error = None;
+        for path in list(folder).iter().rev() {
+            match Self::load(path, layout) {
+                Ok(checkpoint) => return Ok(checkpoint),
+                Err(error) => {
+                    log::warn!("{error}");
+                    last_error = Some(error);
+                }
+            }
+        }
+        Err(last_error.unwrap_or_else(|| RecordError::NoCheckpoint(folder.to_owned())))
+    }
+}
+
+/// Reads weights that PyTorch (or this program) saved.
+///
+/// # Errors
+/// When the file cannot be read, or its names or shapes are not the layout's.
+pub fn load_weights(file: &Path, layout: &ParamLayout) -> Result<Vec<f32>, RecordError> {
+    let bytes = fs::read(file).map_err(|e| RecordError::read(file, e))?;
+    decode(file, &bytes, layout, "")
+}
+
+/// Whole checkpoints' folders in the order of their steps.
+pub fn list(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.retain(|path| {
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        name.starts_with("step-")
+    });
+    paths.sort();
+    paths
+}
+
+/// A parameter on its way into a safetensors file.
+struct Values {
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl View for Values {
+    fn dtype(&self) -> Dtype {
+        Dtype::F32
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+fn encode(layout: &ParamLayout, buffers: &[(&str, &Vec<f32>)]) -> Result<Vec<u8>, RecordError> {
+    let mut tensors = Vec::new();
+    for (prefix, flat) in buffers {
+        for spec in layout.specs() {
+            let values = spec.to_torch(&flat[spec.range.clone()]);
+            let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            tensors.push((tensor_name(prefix, &spec.name), Values { shape: spec.torch_shape(), bytes }));
+        }
+    }
+    safetensors::serialize(tensors, None::<HashMap<String, String>>)
+        .map_err(|e| RecordError::damaged(Path::new(MODEL), e.to_string()))
+}
+
+fn decode(file: &Path, bytes: &[u8], layout: &ParamLayout, prefix: &str) -> Result<Vec<f32>, RecordError> {
+    let damaged = |what: String| RecordError::damaged(file, what);
+    let tensors = SafeTensors::deserialize(bytes)
+        .map_err(|e| damaged(format!("not a whole safetensors file ({e:?})")))?;
+    let mut flat = vec![0.0; layout.len()];
+    for spec in layout.specs() {
+        let name = tensor_name(prefix, &spec.name);
+        let tensor = tensors
+            .tensor(&name)
+            .map_err(|_| damaged(format!("no tensor {name}: these are another network's weights")))?;
+        if tensor.shape() != spec.torch_shape() || tensor.dtype() != Dtype::F32 {
+            return Err(damaged(format!(
+                "{name} is {:?} of {:?}, and this network's is F32 of {:?}",
+                tensor.dtype(),
+                tensor.shape(),
+                spec.torch_shape()
+            )));
+        }
+        let values: Vec<f32> =
+            tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        flat[spec.range.clone()].copy_from_slice(&spec.from_torch(&values));
+    }
+    Ok(flat)
+}
+
+fn tensor_name(prefix: &str, name: &str) -> String {
+    match prefix {
+        "" => name.to_owned(),
+        _ => format!("{prefix}.{name}"),
+    }
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
+    let write = || {
+        let mut file = File::create(path)?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|e| RecordError::write(path, e))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}

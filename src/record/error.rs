@@ -1,0 +1,60 @@
+//! What can go wrong with a run directory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::comm::CommError;
+
+/// An error of a run directory, naming the file and the way out.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// A file cannot be written.
+    #[error("cannot write {path}: {source}; choose another --out")]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The run directory is taken.
+    #[error(
+        "{0} exists already: choose another --out, go on with it (--resume {0}) or replace it (--overwrite)"
+    )]
+    Exists(PathBuf),
+    /// A file is not what was written.
+    #[error("{path}: {what}")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Nothing to go on from.
+    #[error("no checkpoint in {0}: the run ended before its first; start it again with --overwrite")]
+    NoCheckpoint(PathBuf),
+    /// The ranks could not tell each other.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+}
+
+impl RecordError {
+    pub(super) fn write(path: &Path, source: io::Error) -> Self {
+        Self::Write { path: path.to_owned(), source }
+    }
+
+    pub(super) fn read(path: &Path, source: io::Error) -> Self {
+        Self::Read { path: path.to_owned(), source }
+    }
+
+    pub(super) fn damaged(path: &Path, what: String) -> Self {
+        Self::Damaged { path: path.to_owned(), what }
+    }
+}

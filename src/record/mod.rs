@@ -1,0 +1,16 @@
+//! The run directory, the only product of a run. Rank 0 writes all of it.
+
+pub mod checkpoint;
+mod error;
+mod run_dir;
+mod run_json;
+mod run_log;
+mod tally;
+mod tensorboard;
+
+pub use checkpoint::{Checkpoint, Position};
+pub use error::RecordError;
+pub use run_dir::RunDir;
+pub use run_json::{RankRecord, Results, RunRecord, Status, versions};
+pub use run_log::{EpochRow, Recorder};
+pub use tally::Tally;

@@ -1,0 +1,105 @@
+//! Making a run directory, and finding the parts of one.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::{RecordError, RunRecord};
+
+/// A run's directory on rank 0's host.
+#[derive(Debug, Clone)]
+pub struct RunDir {
+    path: PathBuf,
+}
+
+impl RunDir {
+    /// Makes the directory, with its folders for checkpoints and ranks.
+    ///
+    /// # Errors
+    /// When it cannot be written, or exists and `overwrite` is not given.
+    pub fn create(path: &Path, overwrite: bool) -> Result<Self, RecordError> {
+        let is_run = path.join("run.json").exists();
+        let is_empty = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+        if path.exists() && !is_empty {
+            // Only what a run left is ever removed, so that a slip of the
+            // fingers cannot empty a home directory.
+            if !overwrite || !is_run {
+                return Err(RecordError::Exists(path.to_owned()));
+            }
+            fs::remove_dir_all(path).map_err(|e| RecordError::write(path, e))?;
+        }
+        let dir = Self { path: path.to_owned() };
+        fs::create_dir_all(dir.checkpoints()).map_err(|e| RecordError::write(path, e))?;
+        Ok(dir)
+    }
+
+    /// The directory of an earlier run.
+    ///
+    /// # Errors
+    /// When it holds no readable `run.json`.
+    pub fn open(path: &Path) -> Result<(Self, RunRecord), RecordError> {
+        let file = path.join("run.json");
+        let text = fs::read(&file).map_err(|e| RecordError::read(&file, e))?;
+        let record = serde_json::from_slice(&text).map_err(|e| RecordError::damaged(&file, e.to_string()))?;
+        Ok((Self { path: path.to_owned() }, record))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Folder of the checkpoints.
+    pub fn checkpoints(&self) -> PathBuf {
+        self.path.join("checkpoints")
+    }
+
+    /// Replaces `run.json` in one step: a reader sees the old or the new one.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_record(&self, record: &RunRecord) -> Result<(), RecordError> {
+        let path = self.path.join("run.json");
+        let write = || {
+            let mut file = tempfile::NamedTempFile::new_in(&self.path)?;
+            serde_json::to_writer_pretty(&mut file, record)?;
+            file.write_all(b"\n")?;
+            file.as_file().sync_all()?;
+            file.persist(&path).map_err(|e| e.error)?;
+            // A temporary file is its owner's alone; a result is for reading.
+            let mut permissions = fs::metadata(&path)?.permissions();
+            std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
+            fs::set_permissions(&path, permissions)?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().map_err(|e| RecordError::write(&path, e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_existing_run_is_replaced_only_when_asked_and_nothing_else_ever() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run");
+        RunDir::create(&path, false).unwrap();
+        let error = RunDir::create(&path, false).unwrap_err().to_string();
+        assert!(error.contains("--resume") && error.contains("--overwrite"), "{error}");
+        assert!(RunDir::create(&path, true).is_err(), "no run.json in it, so it is no run");
+        fs::write(path.join("run.json"), "{}").unwrap();
+        fs::write(path.join("epochs.csv"), "old").unwrap();
+        RunDir::create(&path, true).unwrap();
+        assert!(!path.join("epochs.csv").exists());
+    }
+
+    #[test]
+    fn a_path_that_cannot_be_made_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        let error = RunDir::create(&file.join("run"), false).unwrap_err().to_string();
+        assert!(error.contains("cannot write") && error.contains("file/run"), "{error}");
+    }
+}

@@ -1,0 +1,132 @@
+//! `run.json`: what a run was, where it ran and what came out.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::comm::Place;
+use crate::config::RunConfig;
+
+/// How a run stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Under way, or ended without a word.
+    Running,
+    /// All epochs are done.
+    Completed,
+    /// Ended by an error.
+    Failed,
+}
+
+/// `run.json`. It exists from the start; `results` are there at the end.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunRecord {
+    /// How the run stands.
+    pub status: Status,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
+    /// Every option.
+    pub config: RunConfig,
+    /// Network.
+    pub model: String,
+    /// Trainable parameters.
+    pub params: usize,
+    /// Machines x processes.
+    pub topology: String,
+    /// Number of ranks.
+    pub world_size: usize,
+    /// One host name a rank.
+    pub hosts: Vec<String>,
+    /// Where each rank runs.
+    pub places: Vec<Place>,
+    /// Transport of the gradients.
+    pub backend: String,
+    /// Compute backend.
+    pub device: String,
+    /// Samples of one rank's training batch.
+    pub train_batch_size: usize,
+    /// Epochs asked for.
+    pub epochs: usize,
+    /// Whether a machine had more ranks than cores.
+    pub oversubscribed: bool,
+    /// Start, in seconds since 1970.
+    pub started_at: u64,
+    /// Commit that the binary was built from.
+    pub git: String,
+    /// Versions of this program and of what it stands on.
+    pub versions: BTreeMap<String, String>,
+    /// What came out.
+    #[serde(flatten)]
+    pub results: Option<Results>,
+}
+
+/// What came out of a run. Accuracies in percent, times in seconds.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Results {
+    /// Optimizer steps.
+    pub steps: usize,
+    /// Wall time of the training loops, with data and metrics, without tests.
+    pub train_seconds: f64,
+    /// Wall time of the tests.
+    pub test_seconds: f64,
+    /// From the process's start to its last line.
+    pub total_seconds: f64,
+    /// `train_seconds` over the steps, in milliseconds.
+    pub ms_per_step: f64,
+    /// Training samples of all ranks over `train_seconds`.
+    pub images_per_second: f64,
+    /// Time in which a rank only waited for gradients, mean over ranks.
+    pub comm_seconds: f64,
+    /// Over the whole test set.
+    pub test_accuracy: f64,
+    /// Mean over the whole test set.
+    pub test_loss: f64,
+    /// Of the last epoch, over all ranks.
+    pub train_accuracy: f64,
+    /// Of the last epoch, over all ranks.
+    pub train_loss: f64,
+    /// The same by rank.
+    pub per_rank: Vec<RankRecord>,
+    /// Largest resident memory of a rank, in MB of 2^20 bytes.
+    pub peak_rss_mb: f64,
+    /// SHA-256 over all parameters in visit order, little-endian f32.
+    pub weights_sha256: String,
+}
+
+/// One rank's share of the results.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RankRecord {
+    /// Rank.
+    pub rank: usize,
+    /// Host name.
+    pub host: String,
+    /// Training samples of its shard.
+    pub train_samples: usize,
+    /// Test samples of its shard.
+    pub test_samples: usize,
+    /// Mean of the last epoch.
+    pub train_loss: f64,
+    /// Percent, of the last epoch.
+    pub train_accuracy: f64,
+    /// Mean over its share of the test set.
+    pub test_loss: f64,
+    /// Percent, over its share of the test set.
+    pub test_accuracy: f64,
+    /// Seconds in which it only waited for gradients.
+    pub comm_seconds: f64,
+    /// Largest resident memory, in MB of 2^20 bytes.
+    pub peak_rss_mb: f64,
+}
+
+/// Versions of this program, of Burn, of the MPI library and of the compiler.
+pub fn versions(mpi_library: &str) -> BTreeMap<String, String> {
+    let entries = [
+        ("mpiburn", env!("CARGO_PKG_VERSION")),
+        ("burn", "0.22.1"),
+        ("mpi", mpi_library),
+        ("rustc", env!("MPIBURN_RUSTC")),
+    ];
+    entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into()
+}

@@ -1,0 +1,59 @@
+//! Loss and accuracy, counted locally and added up when they are reported.
+
+use serde::{Deserialize, Serialize};
+
+/// Sums over samples.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Sum of the samples' losses.
+    pub loss: f64,
+    /// Samples whose highest score was that of their class.
+    pub correct: f64,
+    /// Samples.
+    pub samples: f64,
+}
+
+impl Tally {
+    /// The tally of a batch with mean loss `loss`.
+    pub fn of_batch(loss: f64, correct: usize, samples: usize) -> Self {
+        Self { loss: loss * samples as f64, correct: correct as f64, samples: samples as f64 }
+    }
+
+    /// Adds another tally to this one.
+    pub fn add(&mut self, other: &Self) {
+        self.loss += other.loss;
+        self.correct += other.correct;
+        self.samples += other.samples;
+    }
+
+    /// Mean loss of a sample; 0 where there was none.
+    pub fn mean_loss(&self) -> f64 {
+        self.loss / self.samples.max(1.0)
+    }
+
+    /// Share of correct samples in percent; 0 where there was none.
+    pub fn accuracy(&self) -> f64 {
+        100.0 * self.correct / self.samples.max(1.0)
+    }
+
+    /// All ranks' tallies as one.
+    pub fn total(tallies: &[Self]) -> Self {
+        tallies.iter().fold(Self::default(), |mut sum, tally| {
+            sum.add(tally);
+            sum
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mean_is_over_samples_not_over_batches() {
+        let mut sum = Tally::of_batch(1.0, 1, 1);
+        sum.add(&Tally::of_batch(2.0, 3, 3));
+        assert_eq!((sum.mean_loss(), sum.accuracy()), (1.75, 100.0));
+        assert_eq!(Tally::default().accuracy(), 0.0);
+    }
+}

@@ -1,0 +1,36 @@
+//! What can end a training.
+
+use crate::comm::CommError;
+use crate::data::DataError;
+use crate::record::RecordError;
+
+/// An error of the training loop.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// Between ranks.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// In the data set.
+    #[error(transparent)]
+    Data(#[from] DataError),
+    /// In the run directory.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A loss is no number; every rank stops at the same step.
+    #[error(
+        "the loss is {loss} at step {step} (epoch {epoch}) on rank {rank} ({host}): \
+         try a smaller --lr; the last checkpoint is from before it"
+    )]
+    NotFinite {
+        /// The loss.
+        loss: f64,
+        /// Step of the run, from 1.
+        step: usize,
+        /// Epoch, from 1.
+        epoch: usize,
+        /// The lowest rank with such a loss.
+        rank: usize,
+        /// Host of that rank.
+        host: String,
+    },
+}

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Tests that need other builds or large packages. Each prints `ok - NAME` or
+# `not ok - NAME`; one that cannot run has failed, and says what to install.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+failed=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+check() { # check NAME COMMAND...
+  local name=$1
+  shift
+  if "$@" >"$work/log" 2>&1; then
+    tail -n 4 "$work/log"
+    echo "ok - $name"
+  else
+    cat "$work/log"
+    echo "not ok - $name"
+    failed=1
+  fi
+}
+
+as_root=$([ "$(id -u)" -eq 0 ] && echo --allow-run-as-root)
+bin=target/release/mpiburn
+
+small_data() {
+  [ -e "$work/digits" ] || $bin data digits --out "$work/digits" --train 2000 --test 500
+}
+
+# A short training on another compute backend, from the same weights and to the
+# same accuracy as on the default one.
+train_on() {
+  local device=$1 binary=$2
+  small_data && mpirun $as_root -n 2 --bind-to core "$binary" train --data-root "$work/digits" \
+    --epochs 2 --lr 2e-3 --device "$device" --out "$work/$device" &&
+    grep -q "\"device\": \"$device\"" "$work/$device/run.json" &&
+    awk -F'[:,]' '/"test_accuracy"/ { if ($2 < 75) { print "accuracy" $2; exit 1 } else exit 0 }' "$work/$device/run.json"
+}
+
+tensorboard_opens() {
+  .venv/bin/python tests/pytorch/read_events.py "$work/flex/tensorboard"
+}
+
+check "PyTorch's environment" tests/pytorch/setup.sh
+check "a build with ndarray and tch" make --no-print-directory build DEVICES=ndarray,tch
+check "training on flex" train_on flex $bin
+check "training on ndarray" train_on ndarray target-ndarray-tch/release/mpiburn
+check "training on tch" train_on tch target-ndarray-tch/release/mpiburn
+check "TensorBoard opens the event files" tensorboard_opens
+check "losses and accuracy as PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "${DATA:-data/digits}"
+exit $failed

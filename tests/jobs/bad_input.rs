@@ -1,0 +1,146 @@
+//! Every bad input: one line that says what, where and what to do; no rank
+//! left waiting; nothing lost.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::harness::*;
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// A training of two ranks that has to fail with one line that has all `words`.
+fn refused(command: Command, words: &[&str]) {
+    let output = fails_within(LIMIT, command);
+    let errors = errors(&output);
+    assert_eq!(errors.len(), 1, "one line was expected: {}", text(&output));
+    for word in words {
+        assert!(errors[0].contains(word), "{} lacks {word}", errors[0]);
+    }
+}
+
+fn with_data(lab: &Lab, change: impl Fn(&Path)) -> Command {
+    let data = lab.path("data");
+    let _ = std::fs::remove_dir_all(&data);
+    std::fs::create_dir(&data).unwrap();
+    for entry in std::fs::read_dir(digits()).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), data.join(entry.file_name())).unwrap();
+    }
+    change(&data);
+    lab.command(2, "out", &["--data-root", data.to_str().unwrap()])
+}
+
+fn edit(path: &Path, change: impl Fn(&mut Vec<u8>)) {
+    let mut bytes = std::fs::read(path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn bad_data_files_are_named_with_their_fault() {
+    let lab = Lab::new();
+    let (images, labels) = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte");
+    let missing = with_data(&lab, |data| std::fs::remove_file(data.join(images)).unwrap());
+    refused(missing, &[images, "mpiburn data digits"]);
+    let short = with_data(&lab, |data| edit(&data.join(images), |b| b.truncate(b.len() - 1)));
+    refused(short, &[images, "cut short"]);
+    let long = with_data(&lab, |data| edit(&data.join("t10k-labels-idx1-ubyte"), |b| b.push(0)));
+    refused(long, &["t10k-labels-idx1-ubyte", "too long"]);
+    let magic = with_data(&lab, |data| edit(&data.join(labels), |b| b[3] = 9));
+    refused(magic, &[labels, "magic number"]);
+    let swapped = with_data(&lab, |data| {
+        std::fs::copy(data.join(labels), data.join(images)).unwrap();
+    });
+    refused(swapped, &[images, "a file of labels"]);
+    let fewer = with_data(&lab, |data| {
+        edit(&data.join(labels), |b| {
+            b.pop();
+            let count = (b.len() - 8) as u32;
+            b[4..8].copy_from_slice(&count.to_be_bytes());
+        })
+    });
+    refused(fewer, &["6400 images", "6399 labels"]);
+    let range = with_data(&lab, |data| edit(&data.join(labels), |b| b[8 + 11] = 10));
+    refused(range, &[labels, "label 10 of sample 11"]);
+    assert!(!lab.path("out").join("epochs.csv").exists());
+}
+
+#[test]
+fn senseless_options_are_refused_before_any_work() {
+    let lab = Lab::new();
+    let cases: [(&[&str], &[&str]); 10] = [
+        (&["--train-batch-size", "0"], &["--train-batch-size 0"]),
+        (&["--lr", "nan"], &["--lr NaN"]),
+        (&["--device", "tpu"], &["unknown device tpu"]),
+        (&["--device", "ndarray"], &["make build DEVICES=ndarray"]),
+        (&["--model", "resnet"], &["unknown model resnet"]),
+        (&["--quantized"], &["to come"]),
+        (&["--world-size", "3"], &["--world-size 3", "started 2 ranks"]),
+        (&["--num-classes", "12"], &["--num-classes 12", "10 classes"]),
+        (&["--train-samples", "1"], &["1 training samples for 2 ranks"]),
+        (&["--no-such-option"], &["--no-such-option"]),
+    ];
+    for (options, words) in cases {
+        refused(lab.command(2, "out", options), words);
+    }
+    assert!(!lab.path("out").exists(), "nothing was made");
+}
+
+#[test]
+fn a_run_directory_is_never_overwritten_unasked() {
+    let lab = Lab::new();
+    let options = ["--epochs", "1", "--train-samples", "64"];
+    let first = lab.train(2, "run", &options);
+    refused(lab.command(2, "run", &options), &["exists already", "--overwrite"]);
+    assert_eq!(lab.run_json("run"), first, "untouched");
+    lab.train(2, "run", &[&options[..], &["--overwrite"]].concat());
+    refused(lab.command(2, "x", &["--out", "/proc/mpiburn"]), &["cannot write /proc/mpiburn", "--out"]);
+}
+
+#[test]
+fn foreign_or_broken_checkpoints_are_refused() {
+    let lab = Lab::new();
+    lab.train(2, "run", &["--epochs", "1", "--train-samples", "64"]);
+    let weights = lab.checkpoints("run").pop().unwrap().join("model.safetensors");
+    let init = |file: &Path| lab.command(2, "out", &["--init", file.to_str().unwrap()]);
+    edit(&weights, |b| b.truncate(b.len() / 2));
+    refused(init(&weights), &["model.safetensors", "not a whole safetensors file"]);
+    refused(init(Path::new("/nowhere.safetensors")), &["/nowhere.safetensors"]);
+    let resume = |name: &str| {
+        let mut command = mpirun(2, binary());
+        command.args(["train", "--resume"]).arg(lab.path(name));
+        command
+    };
+    refused(resume("nothing"), &["not a run directory"]);
+    refused(resume("run"), &["cut short"]);
+}
+
+#[test]
+fn a_loss_that_is_no_number_stops_all_ranks_at_the_same_step() {
+    let lab = Lab::new();
+    let command = lab.command(2, "run", &["--lr", "1e30", "--checkpoint-every", "1"]);
+    refused(command, &["the loss is", "at step", "rank", "--lr"]);
+    let run = lab.run_json("run");
+    assert_eq!(run["status"], "failed");
+    assert!(run["error"].as_str().unwrap().contains("at step"));
+    assert!(!lab.checkpoints("run").is_empty(), "what was saved is still there");
+}
+
+/// MPICH's mpirun sets these variables; this build's MPI then knows only itself.
+#[test]
+fn another_mpis_launcher_is_refused_and_both_are_named() {
+    let lab = Lab::new();
+    let mut command = Command::new(binary());
+    command.env("PMI_RANK", "0").env("PMI_SIZE", "2").arg("train").arg("--data-root").arg(digits());
+    command.arg("--out").arg(lab.path("out"));
+    refused(command, &["MPICH's mpirun", "Open MPI", "2 processes"]);
+}
+
+#[test]
+fn a_panic_on_one_rank_ends_the_job() {
+    let example = Path::new(binary()).with_file_name("examples").join("panic_on_one_rank");
+    let output = fails_within(LIMIT, mpirun(3, example.to_str().unwrap()));
+    assert!(text(&output).contains("a bug on rank 1"), "{}", text(&output));
+    assert!(!text(&output).contains("went on"), "{}", text(&output));
+}

@@ -1,0 +1,142 @@
+//! Starting jobs and reading what they leave behind.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A folder of its own for each test, removed with it.
+pub struct Lab {
+    root: TempDir,
+}
+
+/// A small data set in MNIST's layout, made once by the program itself.
+pub fn digits() -> &'static Path {
+    static DATA: OnceLock<TempDir> = OnceLock::new();
+    DATA.get_or_init(|| {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let made = Command::new(binary())
+            .args(["-q", "data", "digits", "--train", "6400", "--test", "500", "--overwrite", "--out"])
+            .arg(root.path())
+            .status()
+            .expect("the binary starts");
+        assert!(made.success());
+        root
+    })
+    .path()
+}
+
+pub fn binary() -> &'static str {
+    env!("CARGO_BIN_EXE_mpiburn")
+}
+
+/// `mpirun` with `ranks` ranks of `program`, bound as the make targets bind.
+pub fn mpirun(ranks: usize, program: &str) -> Command {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut command = Command::new("mpirun");
+    command
+        .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+        .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+        .env_remove("RUST_LOG")
+        .args(["-n", &ranks.to_string(), "--bind-to"]);
+    match ranks > cores {
+        true => command.args(["core:overload-allowed", "--oversubscribe"]),
+        false => command.arg("core"),
+    };
+    command.arg(program);
+    command
+}
+
+impl Lab {
+    pub fn new() -> Self {
+        Self { root: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// A training of `ranks` ranks on the digits with `options`, into `name`.
+    pub fn command(&self, ranks: usize, name: &str, options: &[&str]) -> Command {
+        let mut command = mpirun(ranks, binary());
+        command.arg("train").arg("--data-root").arg(digits()).arg("--out").arg(self.path(name)).args(options);
+        command
+    }
+
+    /// Runs that training to its end and returns its `run.json`.
+    pub fn train(&self, ranks: usize, name: &str, options: &[&str]) -> Value {
+        let output = self.command(ranks, name, options).output().expect("mpirun starts");
+        assert!(output.status.success(), "{}", text(&output));
+        let record = self.run_json(name);
+        assert_eq!(record["status"], "completed");
+        record
+    }
+
+    pub fn run_json(&self, name: &str) -> Value {
+        let file = self.path(name).join("run.json");
+        serde_json::from_slice(&std::fs::read(&file).expect("run.json exists")).expect("run.json is JSON")
+    }
+
+    /// A curve of one rank, as pairs of step and value.
+    pub fn curve(&self, name: &str, rank: usize, curve: &str) -> Vec<(usize, f64)> {
+        let file = self.path(name).join(format!("rank{rank}")).join(curve);
+        let text = std::fs::read_to_string(file).expect("the curve exists");
+        let pair = |line: &str| {
+            let (step, value) = line.split_once(' ').expect("step and value");
+            (step.parse().expect("a step"), value.parse().expect("a value"))
+        };
+        text.lines().map(pair).collect()
+    }
+
+    /// All weights of the last checkpoint, by name.
+    pub fn weights(&self, name: &str) -> Vec<(String, Vec<f32>)> {
+        let last = self.checkpoints(name).pop().expect("a checkpoint");
+        let bytes = std::fs::read(last.join("model.safetensors")).expect("its weights");
+        let file = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        let floats =
+            |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        let mut all: Vec<_> = file.tensors().into_iter().map(|(n, t)| (n, floats(t.data()))).collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+
+    /// Whole checkpoints, oldest first.
+    pub fn checkpoints(&self, name: &str) -> Vec<PathBuf> {
+        mpiburn::record::checkpoint::list(&self.path(name).join("checkpoints"))
+    }
+}
+
+/// What a command said, for a failing assertion.
+pub fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// The program's own error lines, without mpirun's words.
+pub fn errors(output: &Output) -> Vec<String> {
+    let lines = String::from_utf8_lossy(&output.stderr).into_owned();
+    lines.lines().filter(|l| l.starts_with("mpiburn: ") || l.starts_with("error: ")).map(Into::into).collect()
+}
+
+/// Runs `command`, which has to fail by itself within `limit`.
+pub fn fails_within(limit: Duration, mut command: Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpirun starts");
+    let started = Instant::now();
+    let output = child.wait_with_output().expect("it ends");
+    assert!(started.elapsed() < limit, "took {:.1?}: {}", started.elapsed(), text(&output));
+    assert!(!output.status.success(), "it should have failed: {}", text(&output));
+    output
+}
+
+/// Waits until `ready`, while `child` runs.
+pub fn wait_until(child: &mut Child, what: &str, ready: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !ready() {
+        let ended = child.try_wait().expect("the job can be asked");
+        assert!(ended.is_none(), "the job ended before {what}: {ended:?}");
+        assert!(started.elapsed() < Duration::from_secs(60), "{what} did not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

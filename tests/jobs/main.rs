@@ -1,0 +1,6 @@
+//! Real jobs under a real mpirun: trainings, interruptions, bad input.
+
+mod bad_input;
+mod harness;
+mod resume;
+mod training;

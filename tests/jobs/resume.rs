@@ -1,0 +1,84 @@
+//! Interrupted runs go on to the same bits.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::harness::*;
+
+const OPTIONS: [&str; 8] =
+    ["--epochs", "3", "--checkpoint-every", "7", "--shuffle", "--log-every", "5", "--train-batch-size=16"];
+
+fn kill(pid: u32, signal: &str) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn a_killed_run_goes_on_to_the_bits_of_one_that_was_not() {
+    let lab = Lab::new();
+    for ranks in [1, 2, 4] {
+        let (whole, cut) = (format!("whole{ranks}"), format!("cut{ranks}"));
+        let expected = lab.train(ranks, &whole, &OPTIONS);
+
+        let mut command = lab.command(ranks, &cut, &OPTIONS);
+        let mut job = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // Past the first epoch, in the middle of the second.
+        let epochs = lab.path(&cut).join("epochs.csv");
+        wait_until(&mut job, "the first epoch", || {
+            std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
+        });
+        let at_epoch = lab.checkpoints(&cut).len();
+        wait_until(&mut job, "a checkpoint in the second", || {
+            lab.checkpoints(&cut).len() != at_epoch || at_epoch == 3
+        });
+        kill(job.id(), "-KILL");
+        job.wait().unwrap();
+        // mpirun is gone; its ranks end when they notice, and must not write on.
+        std::thread::sleep(Duration::from_secs(2));
+        assert_eq!(lab.run_json(&cut)["status"], "running");
+
+        let mut command = mpirun(ranks, binary());
+        let output = command.args(["train", "--resume"]).arg(lab.path(&cut)).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        assert!(text(&output).contains("going on after step"), "{}", text(&output));
+        let resumed = lab.run_json(&cut);
+        assert_eq!(resumed["weights_sha256"], expected["weights_sha256"], "{ranks} ranks");
+        assert_eq!(resumed["test_accuracy"], expected["test_accuracy"]);
+        assert_eq!(resumed["train_accuracy"], expected["train_accuracy"]);
+        for rank in 0..ranks {
+            for curve in ["train.loss", "train.acc", "test.loss", "test.acc"] {
+                assert_eq!(
+                    lab.curve(&cut, rank, curve),
+                    lab.curve(&whole, rank, curve),
+                    "rank {rank}, {curve}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn another_world_size_is_refused_by_name() {
+    let lab = Lab::new();
+    lab.train(2, "run", &["--epochs", "1", "--train-samples", "64"]);
+    let mut command = mpirun(1, binary());
+    command.args(["train", "--resume"]).arg(lab.path("run"));
+    let output = fails_within(Duration::from_secs(10), command);
+    let errors = errors(&output);
+    assert_eq!(errors.len(), 1, "{}", text(&output));
+    assert!(errors[0].contains("the run has 2 ranks and this job 1"), "{}", errors[0]);
+}
+
+#[test]
+fn a_checkpoint_cut_short_is_passed_over_for_the_last_whole_one() {
+    let lab = Lab::new();
+    let expected = lab.train(2, "run", &OPTIONS);
+    let last = lab.checkpoints("run").pop().unwrap();
+    let weights = last.join("model.safetensors");
+    let bytes = std::fs::read(&weights).unwrap();
+    std::fs::write(&weights, &bytes[..bytes.len() / 2]).unwrap();
+    let mut command = mpirun(2, binary());
+    let output = command.args(["train", "--resume"]).arg(lab.path("run")).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(text(&output).contains("cut short"), "{}", text(&output));
+    assert_eq!(lab.run_json("run")["weights_sha256"], expected["weights_sha256"]);
+}

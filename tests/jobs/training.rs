@@ -1,0 +1,124 @@
+//! What a training computes, and what it leaves behind.
+
+use crate::harness::*;
+
+fn near(a: f64, b: f64, tolerance: f64) -> bool {
+    (a - b).abs() <= tolerance
+}
+
+#[test]
+fn a_run_leaves_a_whole_directory_and_counts_each_sample_once() {
+    let lab = Lab::new();
+    for ranks in [1, 2, 4] {
+        let name = format!("r{ranks}");
+        let run = lab.train(ranks, &name, &["--epochs", "2", "--log-every", "10", "--train-samples", "1001"]);
+        assert_eq!(run["params"], 4266);
+        assert_eq!(run["world_size"], ranks);
+        assert_eq!(run["hosts"].as_array().unwrap().len(), ranks);
+        assert_eq!(run["topology"], format!("1x{ranks}"));
+        let per_rank = run["per_rank"].as_array().unwrap();
+        let sum = |key: &str| per_rank.iter().map(|r| r[key].as_u64().unwrap()).sum::<u64>();
+        assert_eq!((sum("train_samples"), sum("test_samples")), (1001, 500));
+        let accuracy = run["test_accuracy"].as_f64().unwrap();
+        assert!(near(accuracy * 5.0, (accuracy * 5.0).round(), 1e-6), "of 500 whole samples: {accuracy}");
+        let steps = 2 * 1001usize.div_ceil(ranks).div_ceil(32);
+        assert_eq!(run["steps"], steps);
+        let ms = run["train_seconds"].as_f64().unwrap() * 1e3 / steps as f64;
+        assert!(near(run["ms_per_step"].as_f64().unwrap(), ms, 1e-6));
+        assert_eq!(run["weights_sha256"].as_str().unwrap().len(), 64);
+        assert!(run["peak_rss_mb"].as_f64().unwrap() > 5.0);
+
+        let epochs = std::fs::read_to_string(lab.path(&name).join("epochs.csv")).unwrap();
+        let firsts: Vec<_> = epochs.lines().map(|l| l.split(',').next().unwrap()).collect();
+        assert_eq!(firsts, ["epoch", "1", "2"]);
+        for rank in 0..ranks {
+            assert_eq!(lab.curve(&name, rank, "train.loss").len(), steps / 10);
+            assert_eq!(lab.curve(&name, rank, "train.acc").len(), steps / 10);
+            let steps: Vec<_> = lab.curve(&name, rank, "test.acc").iter().map(|p| p.0).collect();
+            assert_eq!(
+                steps,
+                [run["steps"].as_u64().unwrap() as usize / 2, run["steps"].as_u64().unwrap() as usize]
+            );
+            let events = lab.path(&name).join(format!("tensorboard/rank{rank}"));
+            assert_eq!(std::fs::read_dir(events).unwrap().count(), 1);
+        }
+    }
+}
+
+#[test]
+fn a_run_is_repeated_to_the_bit() {
+    let lab = Lab::new();
+    let options = ["--epochs", "1", "--shuffle", "--train-samples", "1500"];
+    let first = lab.train(2, "a", &options);
+    let second = lab.train(2, "b", &options);
+    assert_eq!(first["weights_sha256"], second["weights_sha256"]);
+    let other = lab.train(2, "c", &["--epochs", "1", "--train-samples", "1500"]);
+    assert_ne!(first["weights_sha256"], other["weights_sha256"], "shuffling changes the order");
+}
+
+#[test]
+fn ranks_that_share_a_batch_follow_the_curve_of_one_rank() {
+    let lab = Lab::new();
+    let options = ["--epochs", "1", "--log-every", "1"];
+    lab.train(1, "one", &[&options[..], &["--train-batch-size", "64"]].concat());
+    lab.train(2, "two", &[&options[..], &["--train-batch-size", "32"]].concat());
+    let one = lab.curve("one", 0, "train.loss");
+    let (left, right) = (lab.curve("two", 0, "train.loss"), lab.curve("two", 1, "train.loss"));
+    assert_eq!(one.len(), 100);
+    for ((a, b), one) in left.iter().zip(&right).zip(&one) {
+        assert!(near((a.1 + b.1) / 2.0, one.1, 1e-4), "step {}: {} and {}, alone {}", one.0, a.1, b.1, one.1);
+    }
+}
+
+/// Shards that do not divide: every sample counts the same, whichever rank has
+/// it, and a rank that has none left goes along.
+#[test]
+fn uneven_shards_step_as_one_rank_on_the_union() {
+    let lab = Lab::new();
+    for (ranks, samples) in [(2, "101"), (3, "103"), (4, "133"), (4, "97")] {
+        let batch = 8;
+        let options = ["--epochs", "2", "--train-samples", samples, "--test-samples", "37", "--lr", "1e-3"];
+        let alone = (batch * ranks).to_string();
+        lab.train(1, "one", &[&options[..], &["--overwrite", "--train-batch-size", &alone]].concat());
+        let run =
+            lab.train(ranks, "many", &[&options[..], &["--overwrite", "--train-batch-size", "8"]].concat());
+        let total: u64 =
+            run["per_rank"].as_array().unwrap().iter().map(|r| r["test_samples"].as_u64().unwrap()).sum();
+        assert_eq!(total, 37);
+        for ((name, one), (_, many)) in lab.weights("one").iter().zip(&lab.weights("many")) {
+            let worst = one.iter().zip(many).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            // Adam divides by the gradient's size, so rounding in a gradient
+            // near 0 is blown up to a part of the step size, which is 1e-3.
+            assert!(worst < 2e-4, "{name} at {ranks} ranks and {samples} samples: {worst}");
+        }
+    }
+}
+
+#[test]
+fn eval_measures_what_the_run_measured() {
+    let lab = Lab::new();
+    let run = lab.train(2, "run", &["--epochs", "1", "--test-samples", "333"]);
+    for ranks in [1, 3] {
+        let output =
+            mpirun(ranks, binary()).args(["eval", "--checkpoint"]).arg(lab.path("run")).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        let expected = format!("test accuracy {:.2}%", run["test_accuracy"].as_f64().unwrap());
+        assert!(text(&output).contains(&expected), "{} lacks {expected}", text(&output));
+    }
+}
+
+#[test]
+fn saved_weights_start_another_run() {
+    let lab = Lab::new();
+    lab.train(1, "first", &["--epochs", "1", "--train-samples", "320"]);
+    let weights = lab.checkpoints("first").pop().unwrap().join("model.safetensors");
+    let options = ["--epochs", "1", "--train-samples", "32", "--lr", "0", "--weight-decay", "0"];
+    let first = lab.run_json("first");
+    let second = lab.train(2, "second", &[&options[..], &["--init", weights.to_str().unwrap()]].concat());
+    assert_eq!(first["weights_sha256"], second["weights_sha256"], "a step of size 0 changes nothing");
+    let names: Vec<String> = lab.weights("second").into_iter().map(|(name, _)| name).collect();
+    assert_eq!(
+        names,
+        ["conv1.bias", "conv1.weight", "conv2.bias", "conv2.weight", "linear.bias", "linear.weight"]
+    );
+}

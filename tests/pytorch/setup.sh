@@ -1,0 +1,84 @@
+#!/bin/sh
+# Makes the Python environment of the comparison with PyTorch: .venv in the
+# project's root, or the folder in $VENV. Another Python: PYTHON=python3.12.
+# Does nothing where the environment is already complete.
+#
+#   tests/pytorch/setup.sh
+#   .venv/bin/python tests/pytorch/compare.py speed
+#
+# PyTorch comes as its CPU build (0.2 GB to fetch) from PyTorch's own index, or,
+# where only PyPI can be reached, as PyPI's build for CUDA (0.9 GB) with stubs
+# in place of 5 GB of NVIDIA's libraries: see cuda_stubs.py.
+set -eu
+
+TORCH=2.9.0
+CPU_INDEX=https://download.pytorch.org/whl/cpu
+
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+root=$(dirname "$(dirname "$here")")
+venv=${VENV:-$root/.venv}
+python=${PYTHON:-python3}
+
+fail() {
+    echo "setup.sh: $*" >&2
+    exit 1
+}
+
+# The stamp names the recipe, so that a changed one is carried out again.
+stamp=$venv/.complete
+recipe=$(cat "$here/setup.sh" "$here/cuda_stubs.py" | cksum)
+if [ "$(cat "$stamp" 2>/dev/null)" = "$recipe" ] && [ -x "$venv/bin/python" ]; then
+    echo "$venv is complete"
+    exit 0
+fi
+
+command -v "$python" >/dev/null ||
+    fail "no $python; on Debian: apt-get install python3 python3-venv"
+"$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' ||
+    fail "PyTorch $TORCH needs Python 3.10 to 3.14, and $python is $("$python" -V); name another with PYTHON=..."
+"$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    fail "$python cannot make virtual environments; on Debian: apt-get install python3-venv"
+if [ -e "$venv" ] && [ ! -e "$venv/pyvenv.cfg" ] && [ -n "$(ls -A "$venv")" ]; then
+    fail "$venv is not a virtual environment; name another folder with VENV=..."
+fi
+
+# A download of this
+# size is not worth a second copy in pip's cache.
+install() {
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir "$@"
+}
+
+rm -f "$stamp"
+"$python" -m venv "$venv"
+echo "installing numpy, safetensors, tensorboard and PyTorch $TORCH in $venv; some minutes"
+
+# What PyTorch needs comes first and PyTorch alone after it, or pip would fetch
+# NVIDIA's libraries too. setuptools and typing_extensions are among its needs.
+install numpy safetensors tensorboard \
+    'filelock' 'typing_extensions>=4.10' 'sympy>=1.13.3' 'networkx>=2.5.1' 'jinja2' 'fsspec>=0.8.5' 'setuptools<81'
+
+site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+if [ ! -e "$site/torch/version.py" ] || ! grep -q "'$TORCH" "$site/torch/version.py"; then
+    # One try: where the index cannot be reached, PyPI has the wheel.
+    install --no-deps --retries 0 --timeout 10 --index-url "$CPU_INDEX" "torch==$TORCH" 2>/dev/null ||
+        install --no-deps "torch==$TORCH" ||
+        fail "pip could not install torch $TORCH from $CPU_INDEX or from its own index; see above"
+fi
+if [ -e "$site/torch/lib/libtorch_cuda.so" ]; then
+    for tool in cc readelf; do
+        command -v "$tool" >/dev/null || fail "no $tool; on Debian: apt-get install gcc libc6-dev binutils"
+    done
+    # The two libraries of CUDA that PyTorch calls on a CPU as well; 12 MB.
+    install --no-deps nvidia-cuda-runtime-cu12==12.8.90 nvidia-cuda-cupti-cu12==12.8.90
+    "$venv/bin/python" "$here/cuda_stubs.py" "$site/torch/lib"
+fi
+
+"$venv/bin/python" -W error::UserWarning - <<'CHECK' || fail "the environment in $venv does not work; remove it and try again"
+import numpy, safetensors.torch, torch, torch.distributed
+from tensorboard.backend.event_processing import event_accumulator
+assert torch.distributed.is_gloo_available()
+torch.nn.Conv2d(1, 4, 3)(torch.ones(1, 1, 8, 8)).sum().backward()
+CHECK
+
+echo "$recipe" >"$stamp"
+echo "$venv is complete: $("$venv/bin/python" -c 'import torch; print("PyTorch", torch.__version__)'), $(du -sh "$venv" | cut -f1)"

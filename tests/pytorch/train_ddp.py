@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""The ConvNet of `mpiburn train`, trained by PyTorch's DistributedDataParallel.
+
+The other side of the comparison, so everything that decides on losses is as in
+`mpiburn train`: the layers and their names, Adam with an L2 penalty, cross
+entropy, samples in the order of the file and dealt out to the ranks in turn.
+And everything that costs time is as cheap as PyTorch has it: a rank's samples
+lie in memory as one normalised tensor, a batch is a slice of it, and there is
+no loader between.
+
+    mpirun -n 2 --bind-to core .venv/bin/python tests/pytorch/train_ddp.py --data data/digits
+    torchrun --nproc-per-node 2 tests/pytorch/train_ddp.py --data data/digits
+
+Ranks talk by gloo. Rank 0 prints a JSON line an epoch, and a last one that
+holds the whole run.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+# Only the CPU is compared: a GPU must not so much as be looked for.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional as F
+
+PIXEL_MEAN, PIXEL_STD = 0.1307, 0.3081
+SPLITS = {"train": "train", "test": "t10k"}
+
+
+# ---------------------------------------------------------------- the network
+
+class ConvNet(nn.Module):
+    """4,266 parameters; class scores [batch, 10] of images [batch, 1, 28, 28]."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 4, kernel_size=3, padding=1)
+        self.conv2 = nn.Conv2d(4, 8, kernel_size=3, padding=1)
+        self.linear = nn.Linear(8 * 7 * 7, 10)
+
+    def forward(self, images):
+        x = F.max_pool2d(F.relu(self.conv1(images)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        return self.linear(torch.flatten(x, 1))
+
+
+# ------------------------------------------------------------------- the data
+
+def read_idx(folder, name):
+    """Bytes of an IDX file, plain or gzipped, as an array of the shape in its head."""
+    plain = Path(folder, name)
+    zipped = Path(folder, name + ".gz")
+    if plain.exists():
+        content = plain.read_bytes()
+    elif zipped.exists():
+        content = gzip.decompress(zipped.read_bytes())
+    else:
+        raise FileNotFoundError(f"{plain} is missing, and so is {zipped.name}")
+    # Two zero bytes, the type (8: unsigned bytes), the number of dimensions,
+    # then each dimension as a big-endian u32.
+    if content[:3] != b"\0\0\x08":
+        raise ValueError(f"{plain} is not an IDX file of bytes")
+    start = 4 + 4 * content[3]
+    shape = np.frombuffer(content[4:start], ">u4").astype(int)
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def load_shard(folder, split, rank=0, world=1, limit=0, pad=False):
+    """This rank's images, normalised, and labels: every `world`-th sample from `rank` on.
+
+    `pad` evens shards out by taking the first samples again, as PyTorch's
+    DistributedSampler does. Training needs it, as a rank with a step less would
+    leave the others waiting; a test must do without, to count no sample twice.
+    """
+    images = read_idx(folder, f"{SPLITS[split]}-images-idx3-ubyte")
+    labels = read_idx(folder, f"{SPLITS[split]}-labels-idx1-ubyte")
+    count = min(limit, len(labels)) if limit else len(labels)
+    end = -(-count // world) * world if pad else count
+    mine = np.arange(rank, end, world) % count
+    pixels = torch.from_numpy(images[mine]).unsqueeze(1).float()
+    return pixels.div_(255).sub_(PIXEL_MEAN).div_(PIXEL_STD), torch.from_numpy(labels[mine]).long()
+
+
+# ------------------------------------------------------------------ the ranks
+
+def first_of(*names, default):
+    """The first of these environment variables that is set, as a number."""
+    return next((int(os.environ[name]) for name in names if name in os.environ), default)
+
+
+def join_ranks():
+    """Rank and world size as the launcher says; ranks are connected on return."""
+    rank = first_of("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", default=0)
+    world = first_of("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", default=1)
+    if world > 1:
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        # mpirun names no port to meet at. It is the parent of all ranks of a
+        # host, so its process number is one that they all know and that two
+        # jobs do not share.
+        os.environ.setdefault("MASTER_PORT", str(20000 + os.getppid() % 12000))
+        dist.init_process_group("gloo", rank=rank, world_size=world)
+    return rank, world
+
+
+def sum_over_ranks(values):
+    """The values, each summed over all ranks."""
+    total = torch.as_tensor(values, dtype=torch.float64)
+    if dist.is_initialized():
+        dist.all_reduce(total)
+    return total.tolist()
+
+
+# ------------------------------------------------------------------- training
+
+class Tally:
+    """Loss and hits of the samples seen so far. Kept in tensors: reading them
+    out at every step is time that training does not need."""
+
+    def __init__(self):
+        self.loss = torch.zeros((), dtype=torch.float64)
+        self.hits = torch.zeros((), dtype=torch.int64)
+        self.samples = 0
+
+    def add(self, scores, loss, labels):
+        self.loss += loss.detach() * len(labels)
+        self.hits += (scores.argmax(1) == labels).sum()
+        self.samples += len(labels)
+
+    def over_ranks(self):
+        """Mean loss, and accuracy in percent, over all ranks' samples."""
+        loss, hits, samples = sum_over_ranks([self.loss, self.hits, self.samples])
+        return loss / samples, 100 * hits / samples
+
+
+def train_epoch(model, optimizer, shard, batch, step_losses, wanted_losses):
+    """One pass over the shard; the losses of the run's first steps go to `step_losses`."""
+    tally = Tally()
+    model.train()
+    for images, labels in zip(*(part.split(batch) for part in shard)):
+        optimizer.zero_grad()
+        scores = model(images)
+        loss = F.cross_entropy(scores, labels)
+        loss.backward()
+        optimizer.step()
+        tally.add(scores, loss, labels)
+        if len(step_losses) < wanted_losses:
+            step_losses.append(loss.item())
+    return tally
+
+
+@torch.no_grad()
+def evaluate(model, shard, batch):
+    """Loss and hits of the shard. `model` is the bare network: a distributed one
+    could want all ranks to take the same number of steps."""
+    tally = Tally()
+    model.eval()
+    for images, labels in zip(*(part.split(batch) for part in shard)):
+        scores = model(images)
+        tally.add(scores, F.cross_entropy(scores, labels), labels)
+    return tally
+
+
+def train(options, rank, world):
+    """The whole training; the last JSON line, of the same content on every rank."""
+    started = time.perf_counter()
+    torch.manual_seed(options.seed)
+    network = ConvNet()
+    if options.save_init and rank == 0:
+        save_file(network.state_dict(), options.save_init)
+    model = nn.parallel.DistributedDataParallel(network) if world > 1 else network
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr, weight_decay=options.weight_decay)
+    train_shard = load_shard(options.data, "train", rank, world, options.limit, pad=True)
+    test_shard = load_shard(options.data, "test", rank, world)
+    # A slow reader's time belongs to no other rank's first step.
+    sum_over_ranks([0])
+
+    train_seconds, step_losses, result = 0.0, [], {}
+    for epoch in range(1, options.epochs + 1):
+        epoch_started = time.perf_counter()
+        trained = train_epoch(model, optimizer, train_shard, options.batch, step_losses, options.loss_steps)
+        train_seconds += time.perf_counter() - epoch_started
+        tested = evaluate(network, test_shard, options.test_batch)
+        train_loss, train_acc = trained.over_ranks()
+        test_loss, test_acc = tested.over_ranks()
+        result = {"epoch": epoch, "train_loss": train_loss, "train_acc": train_acc, "test_loss": test_loss,
+                  "test_acc": test_acc, "epoch_s": time.perf_counter() - epoch_started}
+        if rank == 0:
+            print(json.dumps(result), flush=True)
+
+    if options.save and rank == 0:
+        save_file(network.state_dict(), options.save)
+    steps = options.epochs * -(-len(train_shard[1]) // options.batch)
+    return result | {
+        "torch": torch.__version__, "model": "convnet", "backend": "gloo", "world": world, "batch": options.batch,
+        "steps": steps, "train_s": train_seconds, "total_s": time.perf_counter() - started,
+        "ms_per_step": 1000 * train_seconds / steps,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "losses": [loss / world for loss in sum_over_ranks(step_losses)],
+    }
+
+
+def positive(text):
+    """An option's value that has to be 1 or more."""
+    if int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
+def parse_options():
+    """What was typed; the defaults are those of `mpiburn train`."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", required=True, metavar="DIR", help="folder of the IDX files, plain or gzipped")
+    parser.add_argument("--epochs", type=positive, default=3)
+    parser.add_argument("--batch", type=positive, default=32, help="samples of one rank's training batch")
+    parser.add_argument("--test-batch", type=positive, default=128, help="samples of one rank's test batch")
+    parser.add_argument("--lr", type=float, default=5e-4, help="Adam's step size")
+    parser.add_argument("--weight-decay", type=float, default=5e-4, help="L2 penalty, added to the gradient")
+    parser.add_argument("--seed", type=int, default=123, help="seed of the initial weights")
+    parser.add_argument("--limit", type=int, default=0, metavar="N", help="train on the first N samples only")
+    parser.add_argument("--loss-steps", type=int, default=0, metavar="N",
+                        help="report the losses of the first N steps, mean over ranks")
+    parser.add_argument("--save-init", metavar="FILE", help="write the initial weights as .safetensors")
+    parser.add_argument("--save", metavar="FILE", help="write the final weights as .safetensors")
+    return parser.parse_args()
+
+
+def main():
+    options = parse_options()
+    torch.set_num_threads(1)
+    rank, world = join_ranks()
+    result = train(options, rank, world)
+    if rank == 0:
+        print(json.dumps(result), flush=True)
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (OSError, ValueError) as error:
+        sys.exit(f"train_ddp.py: {error}")
