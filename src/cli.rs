@@ -122,6 +122,9 @@ pub struct TrainArgs {
         help_heading = "Training"
     )]
     pub weight_decay: f64,
+    /// Batches of one rank whose gradients make one step, with one all-reduce.
+    #[arg(long, value_name = "K", default_value_t = 1, help_heading = "Training")]
+    pub accumulate: usize,
     /// Quantization-aware training (not in this version).
     #[arg(long, help_heading = "Training")]
     pub quantized: bool,
@@ -129,9 +132,42 @@ pub struct TrainArgs {
     /// Where tensors live: flex, ndarray, tch or tch-cuda:N.
     #[arg(long, default_value = "flex", help_heading = "Distribution")]
     pub device: String,
-    /// Transport of the gradients: mpi.
+    /// Transport of the gradients: mpi or gloo.
     #[arg(long, default_value = "mpi", help_heading = "Distribution")]
     pub backend: String,
+    /// Network interface of gloo's connections [default: the one that reaches the other hosts].
+    #[arg(long, value_name = "NAME", help_heading = "Distribution")]
+    pub interface: Option<String>,
+    /// gloo's all-reduce algorithm.
+    #[arg(long, value_name = "NAME", default_value = "ring", value_parser = ["ring", "bcube", "halving-doubling"], help_heading = "Distribution")]
+    pub gloo_algorithm: String,
+    /// Order of the sums: native (the backend's own) or ordered (by rank, the same bits everywhere).
+    #[arg(long, value_name = "HOW", default_value = "native", help_heading = "Distribution")]
+    pub reduce: String,
+    /// Type in which gradients travel: f32, bf16 or f16.
+    #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = "Distribution")]
+    pub grad_dtype: String,
+    /// Whether gradients travel while backward goes on.
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = ["on", "off"], help_heading = "Distribution")]
+    pub overlap: String,
+    /// Size of a bucket of gradients in MB; the first holds 1 MB at most.
+    #[arg(
+        long,
+        value_name = "MB",
+        default_value_t = 25.0,
+        allow_negative_numbers = true,
+        help_heading = "Distribution"
+    )]
+    pub bucket_mb: f64,
+    /// Seconds after which a collective that does not end ends the job.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 120.0,
+        allow_negative_numbers = true,
+        help_heading = "Distribution"
+    )]
+    pub comm_timeout: f64,
     /// Number of ranks, to be checked against what mpirun started.
     #[arg(long, value_name = "N", help_heading = "Distribution")]
     pub world_size: Option<usize>,

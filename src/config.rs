@@ -1,13 +1,16 @@
 //! What was typed becomes what is meant: checked once, before any work.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cli::TrainArgs;
-use crate::comm::Backend;
+use crate::comm::{Backend, Reduction, Transport};
+use crate::data::{SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
+use crate::train::{SyncOptions, WireType};
 
 /// Everything that decides what a run computes and how. It is `config` in
 /// `run.json`, and all that `--resume` needs.
@@ -41,8 +44,24 @@ pub struct RunConfig {
     pub weight_decay: f64,
     /// Where tensors live.
     pub device: DeviceKind,
+    /// Batches of one rank whose gradients make one step.
+    pub accumulate: usize,
     /// Transport of the gradients.
     pub backend: Backend,
+    /// Network interface of gloo's connections; chosen by itself if none.
+    pub interface: Option<String>,
+    /// gloo's all-reduce algorithm.
+    pub gloo_algorithm: String,
+    /// In which order ranks are added up.
+    pub reduce: Reduction,
+    /// How gradients travel.
+    pub grad_dtype: WireType,
+    /// Whether gradients travel while backward goes on.
+    pub overlap: bool,
+    /// Size of a bucket of gradients in MB of 2^20 bytes.
+    pub bucket_mb: f64,
+    /// Seconds after which a collective ends the job.
+    pub comm_timeout: f64,
     /// Threads of one rank.
     pub threads: usize,
     /// Steps between two lines of training metrics.
@@ -93,16 +112,61 @@ impl TryFrom<&TrainArgs> for RunConfig {
             lr: not_negative("lr", args.lr)?,
             weight_decay: not_negative("weight-decay", args.weight_decay)?,
             device: parse("device", &args.device)?,
+            accumulate: positive("accumulate", args.accumulate)?,
             backend: parse("backend", &args.backend)?,
+            interface: args.interface.clone(),
+            gloo_algorithm: args.gloo_algorithm.clone(),
+            reduce: parse("reduce", &args.reduce)?,
+            grad_dtype: parse("grad-dtype", &args.grad_dtype)?,
+            overlap: args.overlap == "on",
+            bucket_mb: more_than_0("bucket-mb", args.bucket_mb)?,
+            comm_timeout: more_than_0("comm-timeout", args.comm_timeout)?,
             threads: positive("threads", args.threads)?,
             log_every: positive("log-every", args.log_every)?,
             checkpoint_every: args.checkpoint_every.map(|n| positive("checkpoint-every", n)).transpose()?,
         };
         config.device.check_built().map_err(|problem| ConfigError::new("device", &args.device, problem))?;
-        if config.backend == Backend::Gloo {
-            return Err(ConfigError::new("backend", "gloo", "this build has mpi only"));
+        if config.backend == Backend::Gloo && !cfg!(feature = "gloo") {
+            return Err(ConfigError::new(
+                "backend",
+                "gloo",
+                "this build has mpi only; build it with the feature gloo",
+            ));
         }
         Ok(config)
+    }
+}
+
+impl RunConfig {
+    /// How the first samples of a split are dealt out.
+    pub fn plan(&self, source: &dyn SampleSource, split: Split, world_size: usize) -> ShardPlan {
+        let (limit, batch_size) = match split {
+            Split::Train => (self.train_samples, self.train_batch_size * self.accumulate),
+            Split::Test => (self.test_samples, self.test_batch_size),
+        };
+        let all = source.len(split);
+        ShardPlan { samples: limit.map_or(all, |n| n.min(all)), world_size, batch_size }
+    }
+
+    /// What the transport is told.
+    pub fn transport(&self) -> Transport {
+        Transport {
+            interface: self.interface.clone(),
+            gloo_algorithm: self.gloo_algorithm.clone(),
+            timeout: Duration::from_secs_f64(self.comm_timeout),
+        }
+    }
+
+    /// How gradients are averaged.
+    pub fn sync_options(&self) -> SyncOptions {
+        let mb = |size: f64| (size * f64::from(1 << 20)) as usize;
+        SyncOptions {
+            reduction: self.reduce,
+            wire: self.grad_dtype,
+            overlap: self.overlap,
+            bucket_bytes: mb(self.bucket_mb),
+            first_bucket_bytes: mb(self.bucket_mb.min(1.0)),
+        }
     }
 }
 
@@ -114,6 +178,13 @@ fn positive(option: &'static str, value: usize) -> Result<usize, ConfigError> {
     match value {
         0 => Err(ConfigError::new(option, 0, "must be at least 1")),
         _ => Ok(value),
+    }
+}
+
+fn more_than_0(option: &'static str, value: f64) -> Result<f64, ConfigError> {
+    match value.is_finite() && value > 0.0 {
+        true => Ok(value),
+        false => Err(ConfigError::new(option, value, "must be a finite number above 0")),
     }
 }
 

@@ -30,5 +30,6 @@ pub mod config;
 pub mod data;
 pub mod device;
 pub mod model;
+pub mod ops;
 pub mod record;
 pub mod train;

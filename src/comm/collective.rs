@@ -63,6 +63,18 @@ pub enum Reduction {
     Ordered,
 }
 
+impl FromStr for Reduction {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "native" => Ok(Self::Native),
+            "ordered" => Ok(Self::Ordered),
+            _ => Err(format!("unknown reduction {text}: choose native or ordered")),
+        }
+    }
+}
+
 /// A buffer on its way through a collective, typed as it travels.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wire {

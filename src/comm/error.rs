@@ -52,6 +52,9 @@ pub enum CommError {
         /// Its error.
         reason: String,
     },
+    /// A network that changes its shape from step to step.
+    #[error("{0}")]
+    Graph(String),
     /// Ranks that should hold equal bits do not.
     #[error("{what} differs between ranks: rank {rank} on {host} has {found}, rank 0 has {expected}")]
     Diverged {

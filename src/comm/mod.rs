@@ -4,7 +4,9 @@
 
 pub mod bucket;
 pub mod collective;
+mod connect;
 mod error;
+pub mod guard;
 mod host;
 mod launcher;
 mod mpi;
@@ -12,6 +14,7 @@ mod mpi_collective;
 mod world;
 
 pub use collective::{Backend, Collective, Reduction, Wire};
+pub use connect::{Transport, connect};
 pub use error::CommError;
 pub use host::{Place, oversubscribed, peak_rss_mb, topology};
 pub use launcher::Launcher;

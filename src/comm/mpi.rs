@@ -15,6 +15,7 @@ use half::{bf16, f16};
 
 use super::CommError;
 use super::collective::Wire;
+use super::guard;
 
 // The functions of mpi_shim.c.
 unsafe extern "C" {
@@ -58,6 +59,10 @@ pub(super) struct MpiWorld {
     pub yields: bool,
 }
 
+/// A communicator of its own: operations on it are matched among themselves.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Communicator(ffi::MPI_Comm);
+
 /// Element types that MPI sums for us.
 pub(super) trait Reducible: Copy {
     fn datatype() -> ffi::MPI_Datatype;
@@ -98,6 +103,7 @@ impl MpiWorld {
 
     /// Sums `buffer` over all ranks, in place.
     pub fn all_reduce_sum<T: Reducible>(&self, buffer: &mut [T]) -> Result<(), CommError> {
+        let _waiting = guard::enter("all-reduce", None);
         let started = Instant::now();
         let bytes = size_of_val(buffer);
         for piece in buffer.chunks_mut(CHUNK_BYTES / size_of::<T>()) {
@@ -119,6 +125,7 @@ impl MpiWorld {
 
     /// Overwrites `buffer` on all ranks with rank `root`'s.
     pub fn broadcast(&self, buffer: &mut [u8], root: usize) -> Result<(), CommError> {
+        let _waiting = guard::enter("broadcast", None);
         let started = Instant::now();
         let bytes = buffer.len();
         for piece in buffer.chunks_mut(CHUNK_BYTES) {
@@ -140,6 +147,7 @@ impl MpiWorld {
 
     /// Every rank's `mine`, all of one length, in rank order.
     pub fn all_gather(&self, mine: &[u8]) -> Result<Vec<u8>, CommError> {
+        let _waiting = guard::enter("all-gather", None);
         let started = Instant::now();
         let mut all = vec![0u8; mine.len() * self.size];
         // SAFETY: `mine` is read and `all` has room for `size` times as much;
@@ -161,6 +169,7 @@ impl MpiWorld {
 
     /// Returns on each rank once all ranks have called it.
     pub fn barrier(&self) -> Result<(), CommError> {
+        let _waiting = guard::enter("barrier", None);
         let started = Instant::now();
         // SAFETY: MPI is initialised for as long as a `World` exists.
         let code = unsafe { ffi::MPI_Barrier(ffi::RSMPI_COMM_WORLD) };
@@ -169,6 +178,7 @@ impl MpiWorld {
 
     /// Sums `buffer` over all ranks, in place, in its own type.
     pub fn all_reduce(&self, buffer: &mut Wire) -> Result<(), CommError> {
+        let _waiting = guard::enter("all-reduce", None);
         let started = Instant::now();
         let count = self.count(buffer.len(), "all-reduce")?;
         let (datatype, op) = sum_of(buffer);
@@ -225,9 +235,26 @@ impl MpiWorld {
         })
     }
 
+    /// A copy of the world's communicator, kept to the end of the process. All
+    /// ranks call it.
+    pub fn duplicate(&self) -> Result<Communicator, CommError> {
+        // SAFETY: the new handle is written to a place that is valid for it.
+        let (code, copy) = unsafe {
+            let mut copy = ffi::RSMPI_COMM_NULL;
+            (ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut copy), copy)
+        };
+        self.check(code, "communicator copy", 0, Instant::now())?;
+        Ok(Communicator(copy))
+    }
+
     /// Starts to collect every rank's `mine` in `all`, in rank order. The
     /// caller keeps both alive and untouched until it is done.
-    pub fn start_all_gather(&self, mine: &Wire, all: &mut Wire) -> Result<Request, CommError> {
+    pub fn start_all_gather(
+        &self,
+        mine: &Wire,
+        all: &mut Wire,
+        communicator: Communicator,
+    ) -> Result<Request, CommError> {
         debug_assert_eq!(mine.len() * self.size, all.len());
         let bytes = self.count(mine.bytes().len(), "all-gather")?;
         self.start("all-gather", all.bytes().len(), |request| {
@@ -240,7 +267,7 @@ impl MpiWorld {
                     all.bytes_mut().as_mut_ptr().cast(),
                     bytes,
                     ffi::RSMPI_UINT8_T,
-                    ffi::RSMPI_COMM_WORLD,
+                    communicator.0,
                     request,
                 )
             }

@@ -3,15 +3,21 @@
 use std::time::Instant;
 
 use super::collective::{Backend, Collective, Reduction, Wire};
-use super::mpi::{MpiWorld, Request};
-use super::{CommError, World};
+use super::mpi::{Communicator, MpiWorld, Request};
+use super::{CommError, World, guard};
 
 /// [`Collective`] over `MPI_COMM_WORLD`.
 ///
 /// Open MPI moves a non-blocking operation on only inside MPI calls, so
 /// [`progress`](Collective::progress) has to be called often to hide it.
+///
+/// MPI matches collectives of a communicator by the order in which ranks start
+/// them. The two stages of an ordered reduction therefore have a communicator
+/// each, and second stages start in the order of the first ones: whichever
+/// first stage a rank sees end first, the order is the same on all.
 pub struct MpiCollective {
     mpi: MpiWorld,
+    second_stage: Communicator,
     flights: Vec<Flight>,
 }
 
@@ -31,14 +37,23 @@ struct Flight {
 enum Stage {
     Reducing,
     Exchanging,
+    /// Exchanged and summed; an earlier flight has to gather first.
+    Exchanged,
     Gathering,
     Done,
 }
 
+/// The flight of a blocking call, which no bucket has the number of.
+const BLOCKING: usize = usize::MAX;
+
 impl MpiCollective {
-    /// The collective of `world`.
-    pub fn new(world: &World) -> Self {
-        Self { mpi: world.mpi().clone(), flights: Vec::new() }
+    /// The collective of `world`. All ranks call it.
+    ///
+    /// # Errors
+    /// When MPI fails.
+    pub fn new(world: &World) -> Result<Self, CommError> {
+        let mpi = world.mpi().clone();
+        Ok(Self { second_stage: mpi.duplicate()?, mpi, flights: Vec::new() })
     }
 
     fn launch(&self, bucket: usize, mut buffer: Wire, how: Reduction) -> Result<Flight, CommError> {
@@ -58,31 +73,52 @@ impl MpiCollective {
         Ok(Flight { bucket, stage, request, buffer, chunks, started })
     }
 
-    /// Tests `flight` and takes it to its next stage where the one under way
-    /// is over. Tells whether all of it is done.
-    fn advance(mpi: &MpiWorld, flight: &mut Flight) -> Result<bool, CommError> {
-        if flight.stage == Stage::Done {
-            return Ok(true);
+    /// Tests all that is in flight and takes each to its next stage where the
+    /// one under way is over.
+    fn advance(&mut self) -> Result<(), CommError> {
+        let mut may_gather = true;
+        for flight in &mut self.flights {
+            let bytes = flight.buffer.bytes().len();
+            let over = match flight.stage {
+                Stage::Done => true,
+                Stage::Exchanged => true,
+                _ => self.mpi.test(&mut flight.request, bytes, flight.started)?,
+            };
+            flight.stage = match (flight.stage, &mut flight.chunks) {
+                (stage, _) if !over => stage,
+                (Stage::Exchanging | Stage::Exchanged, Some((chunks, sum))) => {
+                    if flight.stage == Stage::Exchanging {
+                        sum.sum_of_chunks(chunks);
+                    }
+                    match may_gather {
+                        true => {
+                            let all = &mut flight.buffer;
+                            flight.request = self.mpi.start_all_gather(sum, all, self.second_stage)?;
+                            Stage::Gathering
+                        }
+                        false => Stage::Exchanged,
+                    }
+                }
+                _ => Stage::Done,
+            };
+            may_gather &= !matches!(flight.stage, Stage::Exchanging | Stage::Exchanged);
         }
-        if !mpi.test(&mut flight.request, flight.buffer.bytes().len(), flight.started)? {
-            return Ok(false);
-        }
-        flight.stage = match (flight.stage, &mut flight.chunks) {
-            (Stage::Exchanging, Some((chunks, sum))) => {
-                sum.sum_of_chunks(chunks);
-                flight.request = mpi.start_all_gather(sum, &mut flight.buffer)?;
-                Stage::Gathering
-            }
-            _ => Stage::Done,
-        };
-        Ok(flight.stage == Stage::Done)
+        Ok(())
     }
 
-    fn finish(mpi: &MpiWorld, mut flight: Flight) -> Result<Wire, CommError> {
-        while !Self::advance(mpi, &mut flight)? {
-            mpi.pause();
+    /// Waits for the flight of `bucket`, while all others move on too: another
+    /// rank may wait for their second stage first.
+    fn land(&mut self, bucket: usize) -> Result<Wire, CommError> {
+        loop {
+            self.advance()?;
+            match self.flights.iter().position(|flight| flight.bucket == bucket) {
+                Some(at) if self.flights[at].stage == Stage::Done => {
+                    return Ok(self.flights.remove(at).buffer);
+                }
+                Some(_) => self.mpi.pause(),
+                None => unreachable!("bucket {bucket} is waited for without having been started"),
+            }
         }
-        Ok(flight.buffer)
     }
 }
 
@@ -99,8 +135,10 @@ impl Collective for MpiCollective {
         match how {
             Reduction::Native => self.mpi.all_reduce(buffer),
             Reduction::Ordered => {
+                let _waiting = guard::enter("all-reduce", None);
                 let taken = std::mem::replace(buffer, Wire::F32(Vec::new()));
-                *buffer = Self::finish(&self.mpi, self.launch(0, taken, how)?)?;
+                self.start(BLOCKING, taken, how)?;
+                *buffer = self.land(BLOCKING)?;
                 Ok(())
             }
         }
@@ -113,26 +151,23 @@ impl Collective for MpiCollective {
     }
 
     fn progress(&mut self) -> Result<(), CommError> {
-        for flight in &mut self.flights {
-            Self::advance(&self.mpi, flight)?;
-        }
-        Ok(())
+        self.advance()
     }
 
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
-        let Some(at) = self.flights.iter().position(|f| f.bucket == bucket) else {
-            unreachable!("bucket {bucket} is waited for without having been started");
-        };
-        // All that is in flight moves on while this one is waited for; a later
-        // bucket's second stage must not wait for this rank to ask for it.
-        while !Self::advance(&self.mpi, &mut self.flights[at])? {
-            self.progress()?;
-            self.mpi.pause();
-        }
-        Ok(self.flights.remove(at).buffer)
+        let _waiting = guard::enter("all-reduce", Some(bucket));
+        self.land(bucket)
     }
 
     fn barrier(&mut self) -> Result<(), CommError> {
         self.mpi.barrier()
+    }
+}
+
+impl Drop for MpiCollective {
+    fn drop(&mut self) {
+        // After an error, MPI may still write to what is in flight: that memory
+        // is given up rather than freed.
+        self.flights.drain(..).filter(|flight| flight.stage != Stage::Done).for_each(std::mem::forget);
     }
 }

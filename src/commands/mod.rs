@@ -6,6 +6,8 @@ pub mod logging;
 mod progress;
 mod train;
 
+use anyhow::Context;
+
 use crate::cli::Command;
 use crate::comm::{CommError, Launcher, World};
 use crate::config::ConfigError;
@@ -52,6 +54,13 @@ fn in_world(body: impl FnOnce(&World) -> anyhow::Result<()>) -> Result<(), Failu
         }
         Failure { printed: shared, alone: !shared, error }
     })
+}
+
+/// One thread a rank unless more are asked for. This thread is the first of
+/// them, so that with one no work ever changes threads.
+fn use_threads(threads: usize) -> anyhow::Result<()> {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
+    pool.build_global().context("cannot start threads")
 }
 
 /// Has rank 0 print a line that is every rank's. The barrier keeps the others

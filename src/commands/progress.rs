@@ -1,11 +1,13 @@
 //! What rank 0 shows while a training runs: a bar on a terminal, plain lines
 //! elsewhere.
 
+use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
 use super::logging::bars;
+use crate::comm::Launcher;
 use crate::data::ShardPlan;
 use crate::record::{EpochRow, Position, Tally};
 use crate::train::Watch;
@@ -30,7 +32,10 @@ impl Progress {
     pub fn new(shown: bool, plan: &ShardPlan, epochs: usize, first_step: usize) -> Self {
         let total = plan.steps() * epochs;
         let bar = (shown && console_is_terminal()).then(|| {
-            let style = ProgressStyle::with_template("{bar:24} {pos}/{len} steps  {msg}  {eta} left");
+            let style = ProgressStyle::with_template("{bar:12} {pos}/{len}  {msg}  {eta} left");
+            if !io::stderr().is_terminal() {
+                bars().set_draw_target(ProgressDrawTarget::term_like(Box::new(LauncherTerminal)));
+            }
             let bar = bars().add(ProgressBar::new(total as u64));
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.set_position(first_step as u64);
@@ -106,8 +111,67 @@ impl Watch for Progress {
     }
 }
 
-/// Whether a person sees what this process writes to stderr.
+/// Whether a person sees what this process writes to stderr: it is a terminal,
+/// or a pipe that the launcher on this machine copies to one.
 fn console_is_terminal() -> bool {
-    use std::io::IsTerminal;
-    std::io::stderr().is_terminal()
+    std::io::stderr().is_terminal() || launcher_has_terminal()
+}
+
+fn launcher_has_terminal() -> bool {
+    let launched = Launcher::detect().is_some();
+    let stderr = format!("/proc/{}/fd/2", std::os::unix::process::parent_id());
+    launched && std::fs::File::open(stderr).is_ok_and(|file| file.is_terminal())
+}
+
+/// A terminal at the other end of the launcher's pipe. Its width cannot be
+/// asked for, so the least that terminals have is assumed.
+#[derive(Debug)]
+struct LauncherTerminal;
+
+impl TermLike for LauncherTerminal {
+    fn width(&self) -> u16 {
+        80
+    }
+
+    fn move_cursor_up(&self, n: usize) -> io::Result<()> {
+        self.code(n, 'A')
+    }
+
+    fn move_cursor_down(&self, n: usize) -> io::Result<()> {
+        self.code(n, 'B')
+    }
+
+    fn move_cursor_right(&self, n: usize) -> io::Result<()> {
+        self.code(n, 'C')
+    }
+
+    fn move_cursor_left(&self, n: usize) -> io::Result<()> {
+        self.code(n, 'D')
+    }
+
+    fn write_line(&self, line: &str) -> io::Result<()> {
+        self.write_str(&format!("{line}\n"))
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        io::stderr().write_all(text.as_bytes())
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.write_str("\r\x1b[2K")
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+impl LauncherTerminal {
+    /// An ANSI cursor movement by `n`; 0 would mean 1.
+    fn code(&self, n: usize, direction: char) -> io::Result<()> {
+        match n {
+            0 => Ok(()),
+            _ => self.write_str(&format!("\x1b[{n}{direction}")),
+        }
+    }
 }

@@ -1,14 +1,14 @@
 //! `mpiburn train`: puts a training together and writes down what came of it.
 
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, ensure};
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 
 use super::progress::Progress;
 use crate::cli::TrainArgs;
-use crate::comm::{MpiCollective, Place, World, oversubscribed, peak_rss_mb, topology};
+use crate::comm::{Place, World, connect, guard, oversubscribed, peak_rss_mb, topology};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::{self, ShardPlan};
 use crate::model::{Network, ParamLayout};
@@ -26,25 +26,25 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     };
     warn_of_ignored_options(args, world);
     check_world_size(args, world)?;
-    let (config, resumed) = world.broadcast(&world.agree(configure(args, typed, world))?)?;
-    use_threads(config.threads)?;
+    let (config, resumed) = world.agree(configure(args, typed, world))?;
+    check_same_program(&config, args.resume.is_some(), world)?;
+    let (config, resumed) = world.broadcast(&(config, resumed))?;
+    guard::start(world, Duration::from_secs_f64(config.comm_timeout), config.backend.name())?;
+    super::use_threads(config.threads)?;
 
     let source = world.agree(data::open(&config.data_root))?;
-    let plan = ShardPlan {
-        samples: config.train_samples.map_or(usize::MAX, |n| n).min(source.len(data::Split::Train)),
-        world_size: world.size(),
-        batch_size: config.train_batch_size,
-    };
+    let plan = config.plan(source.as_ref(), data::Split::Train, world.size());
     check_data(&config, &plan, source.as_ref())?;
     let classes = source.description().classes;
     let network = Network::init(config.model, classes, config.seed, &config.device.device().autodiff());
     let layout = ParamLayout::of(&network);
+    world.check_equal("the network's parameters", &layout.describe())?;
     let mut record = describe(&config, &layout, world);
     let (dir, network, checkpoint) =
         world.agree(prepare(args, &config, world, &layout, network, resumed, &record))?;
     print_header(world, &record, &plan);
 
-    let collective = Box::new(MpiCollective::new(world));
+    let collective = connect(world, config.backend, &config.transport())?;
     let mut trainer = Trainer::new(world, &config, source, network, collective)?;
     if let Some(checkpoint) = share(world, checkpoint)? {
         trainer.restore(checkpoint)?;
@@ -107,6 +107,21 @@ fn check_world_size(args: &TrainArgs, world: &World) -> anyhow::Result<()> {
     }
 }
 
+/// All ranks have to run the same program with the same options; where they do
+/// not, the error names rank, host and field.
+fn check_same_program(config: &RunConfig, resumed: bool, world: &World) -> anyhow::Result<()> {
+    let version = format!("{} of {}", env!("CARGO_PKG_VERSION"), env!("MPIBURN_GIT"));
+    world.check_equal("the version of mpiburn", &version)?;
+    // On a resumed run, rank 0 alone has read the options.
+    if !resumed {
+        let fields = serde_json::to_value(config)?;
+        for (name, value) in fields.as_object().into_iter().flatten() {
+            world.check_equal(&format!("--{}", name.replace('_', "-")), &value.to_string())?;
+        }
+    }
+    Ok(())
+}
+
 /// The run's configuration and, where it goes on, its folder. Read by rank 0.
 fn configure(
     args: &TrainArgs,
@@ -140,6 +155,15 @@ fn configure(
 }
 
 fn check_data(config: &RunConfig, plan: &ShardPlan, source: &dyn data::SampleSource) -> anyhow::Result<()> {
+    let (shape, expected) = (source.description().shape, config.model.input_shape());
+    if shape != expected {
+        return Err(ConfigError::new(
+            "model",
+            config.model,
+            format!("takes images of {expected:?}, and {} has {shape:?}", config.data_root.display()),
+        )
+        .into());
+    }
     let classes = source.description().classes;
     if let Some(n) = config.num_classes
         && n != classes
@@ -256,13 +280,6 @@ fn default_name(record: &RunRecord) -> PathBuf {
 fn time_stamp(seconds: u64) -> String {
     let time = chrono::DateTime::from_timestamp(seconds as i64, 0).unwrap_or_default();
     time.format("%Y%m%d-%H%M%S").to_string()
-}
-
-/// One thread a rank unless more are asked for. This thread is the first of
-/// them, so that with one no work ever changes threads.
-fn use_threads(threads: usize) -> anyhow::Result<()> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
-    pool.build_global().context("cannot start threads")
 }
 
 fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {

@@ -7,6 +7,7 @@ mod error;
 mod idx;
 mod mnist;
 pub mod shard;
+pub mod synthetic;
 
 use std::path::Path;
 

@@ -8,6 +8,7 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use sha2::{Digest, Sha256};
 
 use super::{DataError, SampleSource, Split};
 
@@ -95,6 +96,7 @@ pub struct Shard {
     images: Vec<u8>,
     labels: Vec<u8>,
     item: usize,
+    digest: String,
 }
 
 impl Shard {
@@ -119,14 +121,22 @@ impl Shard {
             slots[sample as usize] = slot as u32;
             labels.push(all_labels[sample as usize]);
         }
+        let mut hasher = Sha256::new_with_prefix(&all_labels);
         let mut images = vec![0u8; labels.len() * item];
         source.for_each_image(split, plan.samples, &mut |sample, bytes| {
+            hasher.update(bytes);
             if slots[sample] != NOT_MINE {
                 let at = slots[sample] as usize * item;
                 images[at..at + item].copy_from_slice(bytes);
             }
         })?;
-        Ok(Self { images, labels, item })
+        let digest = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { images, labels, item, digest })
+    }
+
+    /// SHA-256 over all samples in use, other ranks' too, in file order.
+    pub fn digest(&self) -> &str {
+        &self.digest
     }
 
     /// Number of samples.

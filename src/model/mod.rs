@@ -2,6 +2,7 @@
 
 mod convnet;
 mod parameters;
+mod vgg;
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 pub use convnet::ConvNet;
 pub use parameters::{ParamLayout, ParamSpec, sha256};
+pub use vgg::Vgg;
 
 /// Which network to train.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,12 +21,25 @@ pub use parameters::{ParamLayout, ParamSpec, sha256};
 pub enum ModelKind {
     /// Two convolutions and a linear layer for 28x28 grey images.
     Convnet,
+    /// Six convolutions and three linear layers for 32x32 colour images.
+    Vgg,
+}
+
+impl ModelKind {
+    /// Channels, height and width of the images that the network takes.
+    pub fn input_shape(self) -> [usize; 3] {
+        match self {
+            Self::Convnet => [1, 28, 28],
+            Self::Vgg => [3, 32, 32],
+        }
+    }
 }
 
 impl fmt::Display for ModelKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Convnet => "convnet",
+            Self::Vgg => "vgg",
         })
     }
 }
@@ -35,7 +50,8 @@ impl FromStr for ModelKind {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "convnet" => Ok(Self::Convnet),
-            _ => Err(format!("unknown model {text}: choose convnet")),
+            "vgg" => Ok(Self::Vgg),
+            _ => Err(format!("unknown model {text}: choose convnet or vgg")),
         }
     }
 }
@@ -45,6 +61,8 @@ impl FromStr for ModelKind {
 pub enum Network {
     /// See [`ConvNet`].
     Convnet(ConvNet),
+    /// See [`Vgg`].
+    Vgg(Vgg),
 }
 
 impl Network {
@@ -54,6 +72,7 @@ impl Network {
         device.seed(seed);
         let network = match kind {
             ModelKind::Convnet => Self::Convnet(ConvNet::init(classes, device)),
+            ModelKind::Vgg => Self::Vgg(Vgg::init(classes, device)),
         };
         // Burn draws a parameter when it is first used. Using them all now, in
         // visit order, makes the drawing a function of the seed alone.
@@ -65,6 +84,7 @@ impl Network {
     pub fn forward(&self, batch: Tensor<4>) -> Tensor<2> {
         match self {
             Self::Convnet(network) => network.forward(batch),
+            Self::Vgg(network) => network.forward(batch),
         }
     }
 }

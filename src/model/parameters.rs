@@ -97,7 +97,18 @@ impl ParamLayout {
 
     /// The module with the values of `flat`; ids and gradient settings stay.
     pub fn write<M: Module>(&self, module: M, flat: &[f32]) -> M {
-        module.map(&mut WriteMapper { layout: self, flat, next: 0 })
+        module.map(&mut WriteMapper { layout: self, flat, next: 0, buffers: true })
+    }
+
+    /// The module with the trainable values of `flat`; batch norm's running
+    /// statistics, which the module updates itself, stay.
+    pub fn write_trainable<M: Module>(&self, module: M, flat: &[f32]) -> M {
+        module.map(&mut WriteMapper { layout: self, flat, next: 0, buffers: false })
+    }
+
+    /// Whether there are values that get no gradients.
+    pub fn has_buffers(&self) -> bool {
+        self.specs.iter().any(|spec| !spec.trainable)
     }
 
     /// One line that describes the layout, to be compared across ranks.
@@ -172,12 +183,16 @@ struct WriteMapper<'a> {
     layout: &'a ParamLayout,
     flat: &'a [f32],
     next: usize,
+    buffers: bool,
 }
 
 impl ModuleMapper for WriteMapper<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let spec = &self.layout.specs[self.next];
         self.next += 1;
+        if !spec.trainable && !self.buffers {
+            return param;
+        }
         let values = self.flat[spec.range.clone()].to_vec();
         let (id, old, mapper) = param.consume();
         let data = TensorData::new(values, spec.shape.clone());

@@ -25,6 +25,15 @@ const STATE: &str = "state.json";
 /// Checkpoints kept; older ones are removed when a new one is whole.
 const KEEP: usize = 3;
 
+/// The order in which a network's gradients become final.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrivalOrder {
+    /// Trainable parameters, by their place in visit order.
+    pub order: Vec<usize>,
+    /// Times that each parameter is used.
+    pub uses: Vec<usize>,
+}
+
 /// Where a run stands.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Position {
@@ -40,6 +49,8 @@ pub struct Position {
     pub test_tallies: Vec<Tally>,
     /// Each rank's tally since its last logged line.
     pub window_tallies: Vec<Tally>,
+    /// Packing of the gradients, once it is known.
+    pub arrival: Option<ArrivalOrder>,
     /// Finished epochs.
     pub history: Vec<EpochRow>,
     /// Seconds of training loops so far.

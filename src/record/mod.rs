@@ -8,7 +8,7 @@ mod run_log;
 mod tally;
 mod tensorboard;
 
-pub use checkpoint::{Checkpoint, Position};
+pub use checkpoint::{ArrivalOrder, Checkpoint, Position};
 pub use error::RecordError;
 pub use run_dir::RunDir;
 pub use run_json::{RankRecord, Results, RunRecord, Status, versions};

@@ -4,20 +4,47 @@
 //! computes the mean over its own, so its gradients count by its share of the
 //! samples: each is scaled on its way into the bucket, and the sum over ranks
 //! is the gradient of the whole. A rank with no samples left sends zeros.
+//!
+//! The first step is the probe: its buckets are in reverse visit order, and it
+//! notes in which order gradients really become final, which differs (Burn's
+//! linear biases come last of all). Rank 0's order is then everybody's.
 
-use std::time::{Duration, Instant};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, Gradients, Tensor, TensorData};
 
-use crate::comm::bucket::{BucketPlan, CONTROL};
-use crate::comm::{Collective, CommError, Reduction, Wire};
+use super::buckets::{Buckets, CommTimes, WireType};
+use crate::comm::bucket::BucketPlan;
+use crate::comm::{Collective, CommError, Reduction, World};
 use crate::model::ParamLayout;
+use crate::ops::gradient_hook;
+use crate::record::ArrivalOrder;
 
-/// Sizes of buckets, in bytes of f32.
-#[derive(Debug, Clone, Copy)]
-pub struct BucketSizes {
-    /// The first bucket.
-    pub first: usize,
-    /// The others.
-    pub others: usize,
+/// How gradients are averaged.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SyncOptions {
+    /// In which order ranks are added up.
+    pub reduction: Reduction,
+    /// How gradients travel.
+    pub wire: WireType,
+    /// Whether buckets travel while backward goes on.
+    pub overlap: bool,
+    /// Bytes of a bucket's f32 at most.
+    pub bucket_bytes: usize,
+    /// Bytes of the first bucket's f32 at most.
+    pub first_bucket_bytes: usize,
+}
+
+impl Default for SyncOptions {
+    fn default() -> Self {
+        Self {
+            reduction: Reduction::Native,
+            wire: WireType::F32,
+            overlap: true,
+            bucket_bytes: 25 << 20,
+            first_bucket_bytes: 1 << 20,
+        }
+    }
 }
 
 /// What all ranks said at the end of a step, added up.
@@ -29,164 +56,273 @@ pub struct Signals {
     pub stop: f32,
 }
 
-/// Collects this rank's gradients in buckets and averages them with the other
-/// ranks'.
-pub struct GradientSync {
-    collective: Box<dyn Collective>,
-    reduction: Reduction,
-    plan: BucketPlan,
-    /// Bucket of index i, where it is not in flight.
-    buffers: Vec<Option<Vec<f32>>>,
-    /// Parameters that a bucket still waits for, in this step.
-    missing: Vec<usize>,
-    /// Buckets started in this step; always the first ones, on every rank.
-    started: usize,
-    weight: f32,
-    exposed: Duration,
+/// Collects this rank's gradients and averages them with the other ranks'.
+pub struct GradientSync<'w> {
+    world: &'w World,
+    options: SyncOptions,
+    layout: ParamLayout,
+    arrival: Option<ArrivalOrder>,
+    /// Whether the order was learned in the step before.
+    adopt_next: bool,
+    /// Registrations of the first step's backward.
+    probe: Vec<usize>,
+    /// Away only while backward runs.
+    buckets: Option<Buckets>,
 }
 
-impl GradientSync {
-    /// Buckets for the trainable parameters of `layout`, in reverse visit
-    /// order, since backward goes from the last layer to the first.
+impl<'w> GradientSync<'w> {
+    /// Averages the gradients of a module with this layout over `collective`.
     pub fn new(
+        world: &'w World,
         collective: Box<dyn Collective>,
-        reduction: Reduction,
         layout: &ParamLayout,
-        sizes: BucketSizes,
+        options: SyncOptions,
     ) -> Self {
-        let lengths: Vec<usize> = layout.specs().iter().map(|s| s.range.len()).collect();
         let trainable = |&param: &usize| layout.specs()[param].trainable;
-        let order: Vec<usize> = (0..lengths.len()).rev().filter(trainable).collect();
-        let world_size = collective.world_size();
-        let plan = BucketPlan::new(&lengths, &order, sizes.first / 4, sizes.others / 4, world_size);
-        let buffers = plan.buckets().iter().map(|b| Some(vec![0.0; b.padded])).collect();
+        let order: Vec<usize> = (0..layout.specs().len()).rev().filter(trainable).collect();
+        let plan = plan_of(layout, &order, &options, world.size());
+        let SyncOptions { reduction, wire, overlap, .. } = options;
+        let params = layout.specs().len();
+        let mut buckets = Buckets::new(collective, reduction, wire, overlap, plan, params);
+        buckets.begin();
         Self {
-            collective,
-            reduction,
-            missing: Vec::new(),
-            started: 0,
-            weight: 1.0,
-            exposed: Duration::ZERO,
-            buffers,
-            plan,
+            world,
+            options,
+            layout: layout.clone(),
+            arrival: None,
+            adopt_next: false,
+            probe: Vec::new(),
+            buckets: Some(buckets),
         }
     }
 
-    /// Begins a step in which this rank has `own` of `total` samples.
-    pub fn begin(&mut self, own: usize, total: usize) {
-        self.weight = own as f32 / total.max(1) as f32;
-        self.started = 0;
-        self.missing.clear();
-        self.missing.extend(self.plan.buckets().iter().map(|bucket| bucket.params.len()));
+    /// The same for a module of any program.
+    pub fn of_module<M: Module>(
+        world: &'w World,
+        collective: Box<dyn Collective>,
+        module: &M,
+        options: SyncOptions,
+    ) -> Self {
+        Self::new(world, collective, &ParamLayout::of(module), options)
     }
 
-    /// Takes the gradient of parameter `param`.
+    /// One whole step for programs with an optimizer of Burn's: backward from
+    /// the mean `loss` over this rank's `own` of the step's `total` samples,
+    /// and the gradients averaged over all ranks.
     ///
     /// # Errors
-    /// When a bucket is full and the transport fails.
-    pub fn arrive(&mut self, param: usize, gradient: &[f32]) -> Result<(), CommError> {
-        let (bucket, range) = self.plan.place(param);
-        let weight = self.weight;
-        if let Some(buffer) = &mut self.buffers[bucket] {
-            let slots = buffer[range].iter_mut();
-            slots.zip(gradient).for_each(|(slot, value)| *slot = value * weight);
+    /// When the transport fails.
+    pub fn average<M: Module>(
+        &mut self,
+        loss: &Tensor<1>,
+        module: &M,
+        own: usize,
+        total: usize,
+    ) -> Result<GradientsParams, CommError> {
+        self.begin();
+        if own > 0 {
+            self.backward(loss, module, own, total, (true, true))?;
         }
-        self.missing[bucket] -= 1;
-        self.start_full_buckets()
+        self.finish(Signals::default())?;
+        let mut register = Register { sync: self, gradients: GradientsParams::new(), next: 0 };
+        module.visit(&mut register);
+        Ok(register.gradients)
     }
 
-    /// Ends the step: gradients that have not arrived count as zero, `mine`
-    /// goes along, and every bucket is waited for.
+    /// Takes the order of an earlier run, so that its steps are continued to
+    /// the bit.
+    pub fn adopt(&mut self, arrival: ArrivalOrder) {
+        let plan = plan_of(&self.layout, &arrival.order, &self.options, self.world.size());
+        let buckets = self.buckets();
+        buckets.uses.clone_from(&arrival.uses);
+        buckets.set_plan(plan);
+        buckets.begin();
+        self.arrival = Some(arrival);
+        self.adopt_next = false;
+    }
+
+    /// The order learned in the first step; none before it is over.
+    pub fn arrival(&self) -> Option<&ArrivalOrder> {
+        self.arrival.as_ref()
+    }
+
+    /// Whether buckets travel while backward goes on; to be changed between
+    /// steps, on all ranks.
+    pub fn set_overlap(&mut self, overlap: bool) {
+        self.buckets().overlap = overlap;
+    }
+
+    /// Runs backward from the mean `loss` over this rank's `own` of the step's
+    /// `total` samples. A step may have several such parts, the `first` and
+    /// the `last` marked; gradients travel during the last one.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn backward<M: Module>(
+        &mut self,
+        loss: &Tensor<1>,
+        module: &M,
+        own: usize,
+        total: usize,
+        (first, last): (bool, bool),
+    ) -> Result<(), CommError> {
+        let Some(mut buckets) = self.buckets.take() else { return Ok(()) };
+        // Until the uses are known, no gradient is known to be final.
+        let probing = self.arrival.is_none();
+        buckets.begin_micro(own as f32 / total.max(1) as f32, first, last);
+        if probing {
+            buckets.uses.fill(usize::MAX);
+        }
+        let result = match gradient_hook::backward(loss, module, buckets) {
+            Ok((gradients, mut buckets)) => {
+                let result = self.complete(gradients, module, &mut buckets);
+                (result, buckets)
+            }
+            Err(mut buckets) => {
+                collect(loss.backward(), module, &mut buckets, |_| true);
+                (Ok(()), buckets)
+            }
+        };
+        self.buckets = Some(result.1);
+        result.0
+    }
+
+    /// Hands over what the hook did not: all gradients of the probe, and later
+    /// those of parameters that this step used less often than the probe did.
+    fn complete<M: Module>(
+        &mut self,
+        gradients: Gradients,
+        module: &M,
+        buckets: &mut Buckets,
+    ) -> Result<(), CommError> {
+        let uses = |param: usize| buckets.registered.iter().filter(|&&p| p == param).count();
+        let uses: Vec<usize> = (0..buckets.uses.len()).map(uses).collect();
+        if let Some(param) = (0..uses.len()).find(|&param| uses[param] > buckets.uses[param]) {
+            return Err(CommError::Graph(format!(
+                "{} is used {} times in this step and was used {} times in the first: \
+                 its gradient has left already; use --overlap off",
+                self.layout.specs()[param].name,
+                uses[param],
+                buckets.uses[param]
+            )));
+        }
+        let probe_uses = buckets.uses.clone();
+        collect(gradients, module, buckets, |param| uses[param] < probe_uses[param]);
+        if self.arrival.is_none() {
+            self.probe.clone_from(&buckets.registered);
+        }
+        Ok(())
+    }
+
+    /// Makes rank 0's probe everybody's order, from the next step on.
+    fn learn(&mut self) -> Result<(), CommError> {
+        let trainable = |&param: &usize| self.layout.specs()[param].trainable;
+        let mut order: Vec<usize> = (0..self.layout.specs().len()).filter(trainable).collect();
+        let last = |param: &usize| self.probe.iter().rposition(|p| p == param);
+        // What the probe did not see arrives last, in reverse visit order.
+        order.sort_by_key(|param| (last(param).unwrap_or(usize::MAX), usize::MAX - param));
+        let count = |param: usize| self.probe.iter().filter(|&&p| p == param).count().max(1);
+        let uses = (0..self.layout.specs().len()).map(count).collect();
+        self.arrival = Some(self.world.broadcast(&ArrivalOrder { order, uses })?);
+        self.adopt_next = true;
+        Ok(())
+    }
+
+    /// Ends the step: this rank's buckets are complete, and every bucket is
+    /// waited for. `mine` is summed over ranks along with them.
     ///
     /// # Errors
     /// When the transport fails.
     pub fn finish(&mut self, mine: Signals) -> Result<Signals, CommError> {
-        self.zero_missing();
-        let last = self.buffers.len() - 1;
-        let control = self.plan.buckets()[last].len;
-        if let Some(buffer) = &mut self.buffers[last] {
-            buffer[control..control + CONTROL].copy_from_slice(&[mine.not_finite, mine.stop]);
+        let signals = self.buckets().finish(mine)?;
+        if self.arrival.is_none() {
+            self.learn()?;
         }
-        let started = Instant::now();
-        if self.collective.world_size() > 1 {
-            self.reduce_rest(last)?;
-        }
-        self.exposed += started.elapsed();
-        let sums = self.buffers[last].as_deref().map(|b| [b[control], b[control + 1]]);
-        let [not_finite, stop] = sums.unwrap_or_default();
-        Ok(Signals { not_finite, stop })
+        Ok(signals)
     }
 
-    /// The averaged gradient of `param`, after [`finish`](Self::finish), where
-    /// it lies in its bucket.
+    /// Begins the next step. The gradients of the last one are gone then.
+    pub fn begin(&mut self) {
+        match self.arrival.clone().filter(|_| self.adopt_next) {
+            Some(arrival) => self.adopt(arrival),
+            None => self.buckets().begin(),
+        }
+    }
+
+    /// The averaged gradient of parameter `param`, after
+    /// [`finish`](Self::finish), where it lies in its bucket.
     pub fn gradient(&self, param: usize) -> &[f32] {
-        let (bucket, range) = self.plan.place(param);
-        match &self.buffers[bucket] {
-            Some(buffer) => &buffer[range],
-            None => &[],
-        }
+        self.buckets.as_ref().map_or(&[], |buckets| buckets.gradient(param))
     }
 
-    /// Time in which this rank did nothing but wait for other ranks' gradients,
-    /// since the start.
-    pub fn exposed(&self) -> Duration {
-        self.exposed
+    /// Times of communication so far.
+    pub fn times(&self) -> CommTimes {
+        self.buckets.as_ref().map_or_else(CommTimes::default, |buckets| buckets.times)
     }
 
-    /// Starts the buckets that are full. They start in order on every rank, as
-    /// MPI matches collectives by order; the last one waits for `finish`,
-    /// since it carries the signals.
-    fn start_full_buckets(&mut self) -> Result<(), CommError> {
-        let last = self.buffers.len() - 1;
-        while self.collective.world_size() > 1 && self.started < last && self.missing[self.started] == 0 {
-            self.start_next()?;
-        }
-        Ok(())
-    }
-
-    fn start_next(&mut self) -> Result<(), CommError> {
-        let bucket = self.started;
-        self.started += 1;
-        if let Some(buffer) = self.buffers[bucket].take() {
-            self.collective.start(bucket, Wire::F32(buffer), self.reduction)?;
-        }
-        Ok(())
-    }
-
-    fn reduce_rest(&mut self, last: usize) -> Result<(), CommError> {
-        while self.started < last {
-            self.start_next()?;
-        }
-        // Nothing is left to overlap the last bucket with, so it takes the
-        // blocking call, which is faster than a non-blocking one and a wait.
-        if let Some(buffer) = self.buffers[last].take() {
-            let mut buffer = Wire::F32(buffer);
-            self.collective.all_reduce(&mut buffer, self.reduction)?;
-            self.put_back(last, buffer);
-        }
-        for bucket in 0..last {
-            let buffer = self.collective.wait(bucket)?;
-            self.put_back(bucket, buffer);
-        }
-        Ok(())
-    }
-
-    fn put_back(&mut self, bucket: usize, buffer: Wire) {
-        if let Wire::F32(values) = buffer {
-            self.buffers[bucket] = Some(values);
+    fn buckets(&mut self) -> &mut Buckets {
+        match &mut self.buckets {
+            Some(buckets) => buckets,
+            None => unreachable!("buckets are away only inside `backward`"),
         }
     }
+}
 
-    fn zero_missing(&mut self) {
-        for (bucket, missing) in self.missing.iter_mut().enumerate() {
-            // A rank with no batch brings no gradient at all; a network brings
-            // all of its gradients or none.
-            if *missing > 0 {
-                if let Some(buffer) = &mut self.buffers[bucket] {
-                    buffer.fill(0.0);
-                }
-                *missing = 0;
-            }
+fn plan_of(layout: &ParamLayout, order: &[usize], options: &SyncOptions, world_size: usize) -> BucketPlan {
+    let lengths: Vec<usize> = layout.specs().iter().map(|spec| spec.range.len()).collect();
+    BucketPlan::new(&lengths, order, options.first_bucket_bytes / 4, options.bucket_bytes / 4, world_size)
+}
+
+/// Hands over the `wanted` parameters' gradients after backward, in reverse
+/// visit order.
+fn collect<M: Module>(
+    gradients: Gradients,
+    module: &M,
+    buckets: &mut Buckets,
+    wanted: impl Fn(usize) -> bool,
+) {
+    let mut visitor = Collector { gradients, next: 0, found: Vec::new() };
+    module.visit(&mut visitor);
+    for (param, values) in visitor.found.into_iter().rev().filter(|(param, _)| wanted(*param)) {
+        buckets.take(param, &values);
+    }
+}
+
+/// Gives the averages the shape that Burn's optimizers take.
+struct Register<'a, 'w> {
+    sync: &'a GradientSync<'w>,
+    gradients: GradientsParams,
+    next: usize,
+}
+
+impl ModuleVisitor for Register<'_, '_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let index = self.next;
+        self.next += 1;
+        if param.is_require_grad() {
+            let value = param.val();
+            let data = TensorData::new(self.sync.gradient(index).to_vec(), value.dims());
+            self.gradients.register(param.id, Tensor::<D>::from_data(data, &value.device().inner()));
+        }
+    }
+}
+
+struct Collector {
+    gradients: Gradients,
+    next: usize,
+    found: Vec<(usize, Vec<f32>)>,
+}
+
+impl ModuleVisitor for Collector {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let index = self.next;
+        self.next += 1;
+        if !param.is_require_grad() {
+            return;
+        }
+        if let Some(gradient) = param.val().grad_remove(&mut self.gradients) {
+            let data = gradient.into_data().convert_dtype(DType::F32);
+            self.found.push((index, data.try_into_vec().unwrap_or_default()));
         }
     }
 }

@@ -1,50 +1,47 @@
-//! The trainer: one step after the other, from a batch to new weights.
+//! The loop: epochs of steps, a test after each, checkpoints on the way.
 
 use std::time::Instant;
 
-use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::activation::log_softmax;
-use burn::tensor::{DType, Device, Gradients, Int, Tensor};
-
-use super::gradient_sync::{BucketSizes, GradientSync, Signals};
-use super::optimizer::{Adam, AdamSettings};
-use super::{TrainError, count_correct};
-use crate::comm::{Collective, Reduction, World};
+use super::evaluation::Evaluation;
+use super::step::Learner;
+use super::{Adam, TrainError};
+use crate::comm::{Collective, World};
 use crate::config::RunConfig;
 use crate::data::shard::Order;
-use crate::data::{Batch, Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::{Network, ParamLayout, sha256};
 use crate::record::{Checkpoint, EpochRow, Position, Recorder, Tally};
 
-/// First bucket, then the others; in bytes.
-const BUCKETS: BucketSizes = BucketSizes { first: 1 << 20, others: 25 << 20 };
-
-/// One rank's half of a training: network, optimizer, shards and position.
+/// One rank's part of a training: its learner, its shard, and where it stands.
 pub struct Trainer<'w> {
     world: &'w World,
     config: RunConfig,
     source: Box<dyn SampleSource>,
-    normalizer: Normalizer,
-    device: Device,
     plan: ShardPlan,
     shard: Shard,
-    network: Network,
-    layout: ParamLayout,
-    /// All parameters in visit order; the network holds copies of them.
-    params: Vec<f32>,
-    adam: Adam,
-    sync: GradientSync,
+    learner: Learner<'w>,
     position: Position,
     epoch_tally: Tally,
     window_tally: Tally,
     comm_before: f64,
 }
 
+/// Who looks on while a trainer runs: a progress bar, a log.
+pub trait Watch {
+    /// After every step, with this rank's tally of the epoch.
+    fn step(&mut self, position: &Position, epoch: &Tally);
+    /// Every `--log-every` steps, with this rank's tally since the last time.
+    fn line(&mut self, position: &Position, window: &Tally);
+    /// After every epoch, with all ranks' figures.
+    fn epoch(&mut self, row: &EpochRow);
+}
+
 impl<'w> Trainer<'w> {
-    /// A trainer that starts from `network`, with rank 0's weights on all ranks.
+    /// A trainer that starts from `network`, with rank 0's weights on all
+    /// ranks. All ranks have to train on the same data set.
     ///
     /// # Errors
-    /// When a shard cannot be read or the transport fails.
+    /// When a shard cannot be read, data sets differ or the transport fails.
     pub fn new(
         world: &'w World,
         config: &RunConfig,
@@ -52,24 +49,12 @@ impl<'w> Trainer<'w> {
         network: Network,
         collective: Box<dyn Collective>,
     ) -> Result<Self, TrainError> {
-        let plan = plan_of(config, source.as_ref(), Split::Train, world.size());
-        let shard = world.agree(Shard::load(
-            source.as_ref(),
-            Split::Train,
-            &plan,
-            world.rank(),
-            order_of(config, 0),
-        ))?;
-        let layout = ParamLayout::of(&network);
-        let mut params = layout.read(&network);
-        world.broadcast_f32(&mut params)?;
-        let network = layout.write(network, &params);
-        let settings = AdamSettings::new(config.lr, config.weight_decay);
+        let plan = config.plan(source.as_ref(), Split::Train, world.size());
+        let order = order_of(config, 0);
+        let shard = world.agree(Shard::load(source.as_ref(), Split::Train, &plan, world.rank(), order))?;
+        world.check_equal("the training set's digest", shard.digest())?;
         Ok(Self {
-            adam: Adam::new(settings, params.len()),
-            sync: GradientSync::new(collective, Reduction::Native, &layout, BUCKETS),
-            normalizer: Normalizer::new(source.description()),
-            device: config.device.device().autodiff(),
+            learner: Learner::new(world, config, source.description(), network, collective)?,
             position: Position::default(),
             epoch_tally: Tally::default(),
             window_tally: Tally::default(),
@@ -79,9 +64,6 @@ impl<'w> Trainer<'w> {
             source,
             plan,
             shard,
-            network,
-            layout,
-            params,
         })
     }
 
@@ -91,16 +73,18 @@ impl<'w> Trainer<'w> {
     /// When the shard of its epoch cannot be read.
     pub fn restore(&mut self, checkpoint: Checkpoint) -> Result<(), TrainError> {
         let rank = self.world.rank();
-        self.params = checkpoint.params;
-        self.adam.first = checkpoint.first;
-        self.adam.second = checkpoint.second;
-        self.adam.step = checkpoint.updates;
+        let Adam { first, second, step, .. } = &mut self.learner.adam;
+        (*first, *second, *step) = (checkpoint.first, checkpoint.second, checkpoint.updates);
+        self.learner.params = checkpoint.params;
+        self.learner.publish();
         self.position = checkpoint.position;
+        if let Some(arrival) = self.position.arrival.clone() {
+            self.learner.sync.adopt(arrival);
+        }
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
         self.epoch_tally = own(&self.position.epoch_tallies);
         self.window_tally = own(&self.position.window_tallies);
         self.comm_before = self.position.comm_seconds.get(rank).copied().unwrap_or(0.0);
-        self.publish();
         if self.position.epoch < self.config.epochs {
             self.load_shard()?;
         }
@@ -123,30 +107,28 @@ impl<'w> Trainer<'w> {
                 Some(evaluation) => evaluation,
                 None => test.insert(Evaluation::load(self.world, self.source.as_ref(), &self.config)?),
             };
-            let tallies = self.test(evaluation)?;
-            self.finish_epoch(recorder, watch, &tallies)?;
+            self.learner.average_buffers()?;
+            let started = Instant::now();
+            let tallies = evaluation.run(self.world, &self.learner.network)?;
+            self.position.test_seconds += started.elapsed().as_secs_f64();
+            self.finish_epoch(recorder, watch, tallies)?;
         }
         Ok(())
     }
 
     /// The layout of the weights.
     pub fn layout(&self) -> &ParamLayout {
-        &self.layout
+        self.learner.layout()
     }
 
     /// SHA-256 over all weights.
     pub fn weights_sha256(&self) -> String {
-        sha256(&self.params)
+        sha256(&self.learner.params)
     }
 
     /// Where the run stands.
     pub fn position(&self) -> &Position {
         &self.position
-    }
-
-    /// How the training set is dealt out.
-    pub fn plan(&self) -> &ShardPlan {
-        &self.plan
     }
 
     fn train_epoch(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
@@ -162,63 +144,35 @@ impl<'w> Trainer<'w> {
             let due = self.config.checkpoint_every.is_some_and(|n| step.is_multiple_of(n));
             if due && self.position.step_in_epoch < self.plan.steps() {
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();
+                self.learner.average_buffers()?;
+                self.checkpoint(recorder, self.epoch_tally)?;
                 started = Instant::now();
-                self.checkpoint(recorder)?;
             }
         }
         self.position.epoch_seconds += started.elapsed().as_secs_f64();
         Ok(())
     }
 
-    /// One step: forward, backward, average, update.
     fn step(&mut self) -> Result<(), TrainError> {
         let step = self.position.step_in_epoch;
         let (bytes, labels) = self.shard.samples(step * self.plan.batch_size, self.plan.batch_size);
-        self.sync.begin(labels.len(), self.plan.global_batch_len(step));
-        let mut loss = 0.0;
-        if !labels.is_empty() {
-            let batch = self.normalizer.batch(bytes, labels, &self.device);
-            loss = self.backward(&batch)?;
-        }
-        let signals =
-            self.sync.finish(Signals { not_finite: if loss.is_finite() { 0.0 } else { 1.0 }, stop: 0.0 })?;
+        let total = self.plan.global_batch_len(step);
+        let (tally, signals) = self.learner.step(bytes, labels, total, false)?;
         if signals.not_finite > 0.0 {
-            return Err(self.not_finite(loss)?);
+            return Err(self.not_finite(&tally)?);
         }
-        let mut update = self.adam.begin();
-        for (index, spec) in self.layout.specs().iter().enumerate().filter(|(_, s)| s.trainable) {
-            update.apply(spec.range.start, &mut self.params[spec.range.clone()], self.sync.gradient(index));
-        }
-        self.publish();
+        self.epoch_tally.add(&tally);
+        self.window_tally.add(&tally);
         self.position.step += 1;
         self.position.step_in_epoch += 1;
         Ok(())
     }
 
-    /// Loss of a batch, its gradients handed to the buckets, its metrics counted.
-    fn backward(&mut self, batch: &Batch) -> Result<f64, TrainError> {
-        let scores = self.network.forward(batch.images.clone());
-        let loss = cross_entropy(scores.clone(), batch.targets.clone());
-        let value = f64::from(loss.clone().into_scalar::<f32>());
-        let tally = Tally::of_batch(value, count_correct(&floats(scores), &batch.labels), batch.labels.len());
-        self.epoch_tally.add(&tally);
-        self.window_tally.add(&tally);
-        let mut visitor = Arrivals { grads: loss.backward(), sync: &mut self.sync, index: 0, result: Ok(()) };
-        self.network.visit(&mut visitor);
-        visitor.result?;
-        Ok(value)
-    }
-
-    /// Gives the network the current weights.
-    fn publish(&mut self) {
-        let network = self.network.clone();
-        self.network = self.layout.write(network, &self.params);
-    }
-
-    fn not_finite(&self, mine: f64) -> Result<TrainError, TrainError> {
-        let losses: Vec<String> = self.world.gather(&mine.to_string())?;
+    fn not_finite(&self, mine: &Tally) -> Result<TrainError, TrainError> {
+        // As text: JSON has no NaN.
+        let losses: Vec<String> = self.world.gather(&mine.mean_loss().to_string())?;
         let number = |text: &String| text.parse::<f64>().unwrap_or(f64::NAN);
-        let rank = losses.iter().position(|l| !number(l).is_finite()).unwrap_or(0);
+        let rank = losses.iter().position(|loss| !number(loss).is_finite()).unwrap_or(0);
         Ok(TrainError::NotFinite {
             loss: number(&losses[rank]),
             step: self.position.step + 1,
@@ -228,24 +182,16 @@ impl<'w> Trainer<'w> {
         })
     }
 
-    fn test(&mut self, evaluation: &Evaluation) -> Result<Vec<Tally>, TrainError> {
-        let started = Instant::now();
-        let tallies = evaluation.run(self.world, &self.network)?;
-        self.position.test_seconds += started.elapsed().as_secs_f64();
-        self.position.test_tallies.clone_from(&tallies);
-        Ok(tallies)
-    }
-
     /// Compares weights, writes the epoch and moves on to the next.
     fn finish_epoch(
         &mut self,
         recorder: &mut Recorder<'_>,
         watch: &mut dyn Watch,
-        test: &[Tally],
+        test: Vec<Tally>,
     ) -> Result<(), TrainError> {
         self.world.check_equal("the weights' digest", &self.weights_sha256())?;
         let train = Tally::total(&self.world.gather(&self.epoch_tally)?);
-        let total = Tally::total(test);
+        let total = Tally::total(&test);
         let row = EpochRow {
             epoch: self.position.epoch + 1,
             train_loss: train.mean_loss(),
@@ -254,43 +200,41 @@ impl<'w> Trainer<'w> {
             test_accuracy: total.accuracy(),
             seconds: self.position.epoch_seconds,
         };
-        recorder.test_points(self.position.step, test)?;
+        recorder.test_points(self.position.step, &test)?;
         self.position.train_seconds += self.position.epoch_seconds;
         self.position.history.push(row.clone());
+        self.position.test_tallies = test;
         self.position.epoch += 1;
         self.position.step_in_epoch = 0;
         self.position.epoch_seconds = 0.0;
-        // The last epoch's tallies stay for the results.
-        self.checkpoint(recorder)?;
+        // The last epoch's tallies stay, for the results.
         if self.position.epoch < self.config.epochs {
             self.epoch_tally = Tally::default();
         }
+        self.checkpoint(recorder, self.epoch_tally)?;
         recorder.epoch(&row)?;
         watch.epoch(&row);
         Ok(())
     }
 
-    fn checkpoint(&mut self, recorder: &mut Recorder<'_>) -> Result<(), TrainError> {
+    fn checkpoint(&mut self, recorder: &mut Recorder<'_>, epoch_tally: Tally) -> Result<(), TrainError> {
         recorder.flush()?;
-        let finished = self.position.step_in_epoch == 0 && self.position.epoch < self.config.epochs;
-        let epoch_tally = if finished { Tally::default() } else { self.epoch_tally };
         self.position.epoch_tallies = self.world.gather(&epoch_tally)?;
         self.position.window_tallies = self.world.gather(&self.window_tally)?;
-        self.position.comm_seconds = self.world.gather(&self.comm_seconds())?;
-        recorder.checkpoint(&self.layout, || Checkpoint {
+        let comm_seconds = self.comm_before + self.learner.times().comm.exposed.as_secs_f64();
+        self.position.comm_seconds = self.world.gather(&comm_seconds)?;
+        self.position.arrival = self.learner.sync.arrival().cloned();
+        let Learner { params, adam, .. } = &self.learner;
+        recorder.checkpoint(self.learner.layout(), || Checkpoint {
             model: self.config.model.to_string(),
             world_size: self.world.size(),
-            params: self.params.clone(),
-            first: self.adam.first.clone(),
-            second: self.adam.second.clone(),
-            updates: self.adam.step,
+            params: params.clone(),
+            first: adam.first.clone(),
+            second: adam.second.clone(),
+            updates: adam.step,
             position: self.position.clone(),
         })?;
         Ok(())
-    }
-
-    fn comm_seconds(&self) -> f64 {
-        self.comm_before + self.sync.exposed().as_secs_f64()
     }
 
     fn load_shard(&mut self) -> Result<(), TrainError> {
@@ -301,110 +245,9 @@ impl<'w> Trainer<'w> {
     }
 }
 
-/// Who looks on while a trainer runs: a progress bar, a log.
-pub trait Watch {
-    /// After every step, with this rank's tally of the epoch.
-    fn step(&mut self, position: &Position, epoch: &Tally);
-    /// Every `--log-every` steps, with this rank's tally since the last time.
-    fn line(&mut self, position: &Position, window: &Tally);
-    /// After every epoch, with all ranks' figures.
-    fn epoch(&mut self, row: &EpochRow);
-}
-
-/// The test set of one rank, and the way to measure a network on all of it.
-pub struct Evaluation {
-    shard: Shard,
-    normalizer: Normalizer,
-    batch_size: usize,
-    device: Device,
-}
-
-impl Evaluation {
-    /// Reads this rank's share of the test set.
-    ///
-    /// # Errors
-    /// When it cannot be read on some rank.
-    pub fn load(world: &World, source: &dyn SampleSource, config: &RunConfig) -> Result<Self, TrainError> {
-        let plan = plan_of(config, source, Split::Test, world.size());
-        let shard = Shard::load(source, Split::Test, &plan, world.rank(), Order::File);
-        Ok(Self {
-            shard: world.agree(shard)?,
-            normalizer: Normalizer::new(source.description()),
-            batch_size: plan.batch_size,
-            device: config.device.device(),
-        })
-    }
-
-    /// Number of this rank's samples.
-    pub fn samples(&self) -> usize {
-        self.shard.len()
-    }
-
-    /// Measures `network` on every sample of the test set once; each rank's
-    /// tally, on every rank.
-    ///
-    /// # Errors
-    /// When the transport fails.
-    pub fn run(&self, world: &World, network: &Network) -> Result<Vec<Tally>, TrainError> {
-        let network = network.valid();
-        let mut tally = Tally::default();
-        for from in (0..self.shard.len()).step_by(self.batch_size) {
-            let (bytes, labels) = self.shard.samples(from, self.batch_size);
-            let batch = self.normalizer.batch(bytes, labels, &self.device);
-            let scores = network.forward(batch.images);
-            let loss = cross_entropy(scores.clone(), batch.targets);
-            let loss = f64::from(loss.into_scalar::<f32>());
-            tally.add(&Tally::of_batch(loss, count_correct(&floats(scores), labels), labels.len()));
-        }
-        Ok(world.gather(&tally)?)
-    }
-}
-
-/// How the first samples of a split are dealt out.
-fn plan_of(config: &RunConfig, source: &dyn SampleSource, split: Split, world_size: usize) -> ShardPlan {
-    let (limit, batch_size) = match split {
-        Split::Train => (config.train_samples, config.train_batch_size),
-        Split::Test => (config.test_samples, config.test_batch_size),
-    };
-    let all = source.len(split);
-    ShardPlan { samples: limit.map_or(all, |n| n.min(all)), world_size, batch_size }
-}
-
 fn order_of(config: &RunConfig, epoch: u64) -> Order {
     match config.shuffle {
         true => Order::Shuffled { seed: config.seed, epoch },
         false => Order::File,
-    }
-}
-
-/// Mean cross entropy of `scores` `[batch, classes]` and `targets` `[batch]`.
-fn cross_entropy(scores: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
-    log_softmax(scores, 1).gather(1, targets.unsqueeze_dim(1)).mean().neg()
-}
-
-fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    let data = tensor.into_data().convert_dtype(DType::F32);
-    data.try_into_vec().unwrap_or_default()
-}
-
-/// Hands each parameter's gradient to the buckets, last parameter first in
-/// their order.
-struct Arrivals<'a> {
-    grads: Gradients,
-    sync: &'a mut GradientSync,
-    index: usize,
-    result: Result<(), crate::comm::CommError>,
-}
-
-impl ModuleVisitor for Arrivals<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let index = self.index;
-        self.index += 1;
-        if !param.is_require_grad() || self.result.is_err() {
-            return;
-        }
-        if let Some(gradient) = param.val().grad_remove(&mut self.grads) {
-            self.result = self.sync.arrive(index, &floats(gradient));
-        }
     }
 }

@@ -2,7 +2,7 @@
 """Lets PyPI's PyTorch be imported without NVIDIA's math libraries.
 
 PyPI has one x86-64 wheel of PyTorch for Linux, built for CUDA. Its Python
-module is linked against cuBLAS, cuDNN, NCCL and others, 5 GB on disk, and the
+module is linked against cuBLAS, cuDNN, NCCL and others, 4 GB on disk, and the
 dynamic linker refuses to load it when one is missing, though a program that
 stays on the CPU calls none of them. This program writes a stand-in for each
 into PyTorch's own library folder: a shared library of a few KB with the right

@@ -8,7 +8,7 @@
 #
 # PyTorch comes as its CPU build (0.2 GB to fetch) from PyTorch's own index, or,
 # where only PyPI can be reached, as PyPI's build for CUDA (0.9 GB) with stubs
-# in place of 5 GB of NVIDIA's libraries: see cuda_stubs.py.
+# in place of 4 GB of NVIDIA's libraries: see cuda_stubs.py.
 set -eu
 
 TORCH=2.9.0
@@ -42,28 +42,26 @@ if [ -e "$venv" ] && [ ! -e "$venv/pyvenv.cfg" ] && [ -n "$(ls -A "$venv")" ]; t
     fail "$venv is not a virtual environment; name another folder with VENV=..."
 fi
 
-# A download of this
-# size is not worth a second copy in pip's cache.
+# Without pip's cache, which would keep a second copy of downloads this large.
 install() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir "$@"
 }
 
 rm -f "$stamp"
-"$python" -m venv "$venv"
+# What an interrupted setup left is made use of, where it got as far as pip.
+"$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$venv"
 echo "installing numpy, safetensors, tensorboard and PyTorch $TORCH in $venv; some minutes"
 
 # What PyTorch needs comes first and PyTorch alone after it, or pip would fetch
 # NVIDIA's libraries too. setuptools and typing_extensions are among its needs.
 install numpy safetensors tensorboard \
-    'filelock' 'typing_extensions>=4.10' 'sympy>=1.13.3' 'networkx>=2.5.1' 'jinja2' 'fsspec>=0.8.5' 'setuptools<81'
+    filelock 'typing_extensions>=4.10' 'sympy>=1.13.3' 'networkx>=2.5.1' jinja2 'fsspec>=0.8.5' 'setuptools<81'
 
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
-if [ ! -e "$site/torch/version.py" ] || ! grep -q "'$TORCH" "$site/torch/version.py"; then
-    # One try: where the index cannot be reached, PyPI has the wheel.
-    install --no-deps --retries 0 --timeout 10 --index-url "$CPU_INDEX" "torch==$TORCH" 2>/dev/null ||
-        install --no-deps "torch==$TORCH" ||
-        fail "pip could not install torch $TORCH from $CPU_INDEX or from its own index; see above"
-fi
+# One try: where the index cannot be reached, PyPI has the wheel.
+install --no-deps --retries 0 --timeout 10 --index-url "$CPU_INDEX" "torch==$TORCH" 2>/dev/null ||
+    install --no-deps "torch==$TORCH" ||
+    fail "pip could install torch $TORCH neither from $CPU_INDEX nor from its own index; see above"
 if [ -e "$site/torch/lib/libtorch_cuda.so" ]; then
     for tool in cc readelf; do
         command -v "$tool" >/dev/null || fail "no $tool; on Debian: apt-get install gcc libc6-dev binutils"

@@ -1,0 +1,157 @@
+//! Checks the averaged gradients against Burn's own, on every rank of
+//! `mpirun -n N target/release/examples/check_gradients`.
+//!
+//! The network is small, the buckets are tiny, so that many of them travel.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Tensor};
+use mpiburn::comm::{Backend, Reduction, Transport, World, connect, end_the_job_on_panic};
+use mpiburn::data::synthetic::Synthetic;
+use mpiburn::data::{Batch, Normalizer, SampleSource, Split};
+use mpiburn::model::{ModelKind, Network, ParamLayout};
+use mpiburn::train::{GradientSync, Signals, SyncOptions, WireType, cross_entropy};
+
+const SAMPLES: usize = 24;
+
+struct Check<'w> {
+    world: &'w World,
+    device: Device,
+    network: Network,
+    layout: ParamLayout,
+    images: Vec<u8>,
+    labels: Vec<u8>,
+    normalizer: Normalizer,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    end_the_job_on_panic();
+    let world = World::init()?;
+    let check = Check::new(&world)?;
+    let whole = check.burns_own(0..SAMPLES);
+    let own: Vec<usize> = (world.rank()..SAMPLES).step_by(world.size()).collect();
+
+    for backend in [Backend::Mpi, Backend::Gloo] {
+        if backend == Backend::Gloo && !cfg!(feature = "gloo") {
+            continue;
+        }
+        for reduction in [Reduction::Native, Reduction::Ordered] {
+            let ways = [(true, 1), (false, 1), (true, 3), (false, 2)];
+            let results: Vec<Vec<f32>> = ways
+                .iter()
+                .map(|&(overlap, parts)| {
+                    check.averaged(backend, reduction, overlap, WireType::F32, &own, parts)
+                })
+                .collect::<Result<_, _>>()?;
+            let name = format!("{backend}, {reduction:?}");
+            // Overlap changes when buckets travel, and no bit of them.
+            if world.size() <= 2 || reduction == Reduction::Ordered {
+                assert_eq!(results[0], results[1], "{name}: overlap on and off");
+            }
+            for (result, (overlap, parts)) in results.iter().zip(ways) {
+                let worst = relative(result, &whole);
+                assert!(worst < 1e-5, "{name}, overlap {overlap}, {parts} parts: {worst:e} from one batch's");
+            }
+        }
+        // Alone, nothing travels, and nothing is rounded.
+        if world.size() == 1 {
+            continue;
+        }
+        for (wire, limit) in [(WireType::Bf16, 2e-2), (WireType::F16, 2e-3)] {
+            let narrow = check.averaged(backend, Reduction::Native, true, wire, &own, 1)?;
+            let worst = relative(&narrow, &whole);
+            assert!(worst > 0.0 && worst < limit, "{backend}, {wire:?}: {worst:e}");
+        }
+    }
+    if world.size() == 1 {
+        let same = check.averaged(Backend::Mpi, Reduction::Native, true, WireType::F32, &own, 1)?;
+        assert_eq!(same, whole, "alone, the hook hands over Burn's own gradients, to the bit");
+    }
+    println!("rank {}: gradients are right", world.rank());
+    Ok(())
+}
+
+impl<'w> Check<'w> {
+    fn new(world: &'w World) -> Result<Self, Box<dyn std::error::Error>> {
+        let source = Synthetic::new([1, 28, 28], 10, SAMPLES);
+        let mut images = Vec::new();
+        source.for_each_image(Split::Train, SAMPLES, &mut |_, bytes| images.extend_from_slice(bytes))?;
+        let device = Device::flex().autodiff();
+        let network = Network::init(ModelKind::Convnet, 10, 5, &device);
+        Ok(Self {
+            world,
+            layout: ParamLayout::of(&network),
+            labels: source.labels(Split::Train, SAMPLES)?,
+            normalizer: Normalizer::new(source.description()),
+            device,
+            network,
+            images,
+        })
+    }
+
+    fn batch(&self, samples: impl Iterator<Item = usize>) -> Batch {
+        let samples: Vec<usize> = samples.collect();
+        let images: Vec<u8> =
+            samples.iter().flat_map(|i| self.images[i * 784..(i + 1) * 784].to_vec()).collect();
+        let labels: Vec<u8> = samples.iter().map(|&i| self.labels[i]).collect();
+        self.normalizer.batch(&images, &labels, &self.device)
+    }
+
+    fn loss(&self, batch: Batch) -> Tensor<1> {
+        cross_entropy(self.network.forward(batch.images), batch.targets)
+    }
+
+    /// All gradients of one batch on this rank alone.
+    fn burns_own(&self, samples: std::ops::Range<usize>) -> Vec<f32> {
+        let mut visitor = Own { gradients: self.loss(self.batch(samples)).backward(), values: Vec::new() };
+        self.network.visit(&mut visitor);
+        visitor.values
+    }
+
+    /// The same, averaged over ranks that have a part of the batch each. The
+    /// second step counts: the first one learns the order.
+    fn averaged(
+        &self,
+        backend: Backend,
+        reduction: Reduction,
+        overlap: bool,
+        wire: WireType,
+        own: &[usize],
+        parts: usize,
+    ) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
+        let collective = connect(self.world, backend, &Transport::default())?;
+        let options =
+            SyncOptions { reduction, wire, overlap, bucket_bytes: 1 << 10, first_bucket_bytes: 1 << 8 };
+        let mut sync = GradientSync::new(self.world, collective, &self.layout, options);
+        for _step in 0..2 {
+            sync.begin();
+            let chunks: Vec<&[usize]> = own.chunks(own.len().div_ceil(parts)).collect();
+            for (part, samples) in chunks.iter().enumerate() {
+                let loss = self.loss(self.batch(samples.iter().copied()));
+                let ends = (part == 0, part + 1 == chunks.len());
+                sync.backward(&loss, &self.network, samples.len(), SAMPLES, ends)?;
+            }
+            sync.finish(Signals::default())?;
+        }
+        Ok((0..self.layout.specs().len()).flat_map(|param| sync.gradient(param).to_vec()).collect())
+    }
+}
+
+struct Own {
+    gradients: burn::tensor::Gradients,
+    values: Vec<f32>,
+}
+
+impl ModuleVisitor for Own {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let gradient = param.val().grad_remove(&mut self.gradients).expect("every parameter has a gradient");
+        self.values.extend(gradient.into_data().try_into_vec::<f32>().expect("f32"));
+    }
+}
+
+/// Largest difference, relative to the largest value.
+fn relative(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+    let difference = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+    difference.fold(0.0, f32::max) / largest
+}

@@ -1,0 +1,84 @@
+//! Samples of noise: for measuring a step of a network whose data set is not
+//! at hand.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::{DataError, Description, SampleSource, Split};
+
+/// `samples` samples of random bytes and labels, the same on every rank.
+#[derive(Debug)]
+pub struct Synthetic {
+    description: Description,
+    samples: usize,
+}
+
+impl Synthetic {
+    /// Noise of a shape (channels, height, width), in `classes` classes.
+    pub fn new(shape: [usize; 3], classes: usize, samples: usize) -> Self {
+        let description = Description {
+            kind: "noise".into(),
+            mean: vec![0.5; shape[0]],
+            std: vec![0.5; shape[0]],
+            classes,
+            shape,
+        };
+        Self { description, samples }
+    }
+
+    fn rng(split: Split, stream: u64) -> ChaCha8Rng {
+        let mut rng = ChaCha8Rng::seed_from_u64(split as u64);
+        rng.set_stream(stream);
+        rng
+    }
+}
+
+impl SampleSource for Synthetic {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn len(&self, _split: Split) -> usize {
+        self.samples
+    }
+
+    fn for_each_image(
+        &self,
+        split: Split,
+        limit: usize,
+        visit: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), DataError> {
+        let mut rng = Self::rng(split, 0);
+        let mut image = vec![0u8; self.description.shape.iter().product()];
+        for sample in 0..limit.min(self.samples) {
+            rng.fill_bytes(&mut image);
+            visit(sample, &image);
+        }
+        Ok(())
+    }
+
+    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u8>, DataError> {
+        let mut rng = Self::rng(split, 1);
+        let classes = self.description.classes as u32;
+        Ok((0..limit.min(self.samples)).map(|_| (rng.next_u32() % classes) as u8).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn noise_is_the_same_every_time() {
+        let collect = || {
+            let source = Synthetic::new([3, 4, 4], 10, 5);
+            let mut images = Vec::new();
+            source.for_each_image(Split::Train, 9, &mut |_, bytes| images.extend_from_slice(bytes)).unwrap();
+            (images, source.labels(Split::Train, 9).unwrap())
+        };
+        let (images, labels) = collect();
+        assert_eq!((images.len(), labels.len()), (5 * 48, 5));
+        assert!(labels.iter().all(|&label| label < 10));
+        assert_eq!((images, labels), collect());
+    }
+}

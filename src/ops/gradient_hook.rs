@@ -1,0 +1,209 @@
+//! Knowing when a gradient is final, while backward still goes on.
+//!
+//! Burn hands out gradients when backward is over. Its autodiff can call a hook
+//! at every gradient that it registers, though, which Burn uses for its own
+//! distributed mode. An identity operator on the loss brings that hook in: its
+//! backward runs first of all, and there it puts a container with the hook in
+//! the place of the one that backward began with.
+//!
+//! Only Burn's flex backend is hooked; on others [`backward`] gives the loss
+//! back, and gradients are collected afterwards.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+#[cfg(feature = "tch")]
+#[allow(deprecated, reason = "deprecated upstream, and asked for by users")]
+use burn::backend::LibTorch;
+#[cfg(feature = "ndarray")]
+#[allow(deprecated, reason = "deprecated upstream, and asked for by users")]
+use burn::backend::NdArray;
+use burn::backend::autodiff::NodeId;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::{DistributedRegistration, Gradients as Container};
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorPrimitive, backend_extension};
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::container::TensorContainer;
+use burn::tensor::{Gradients, Tensor};
+
+/// Who takes the gradients. It is moved to where the hook finds it and back, so
+/// it holds no borrow.
+pub trait GradientSink: 'static {
+    /// The gradient of parameter `param` (its place in visit order) has been
+    /// added to, for the `n`-th time in this backward, from 1.
+    fn gradient(&mut self, param: usize, n: usize, values: &[f32]);
+
+    /// Some other gradient was registered: an occasion to move messages on.
+    fn between(&mut self);
+}
+
+/// Runs `loss`'s backward; every gradient of a parameter of `module` goes to
+/// `sink` as soon as it is there. Returns all gradients, and the sink.
+///
+/// # Errors
+/// Where the module is not on the flex backend, gives the sink back at once.
+pub fn backward<M: Module, S: GradientSink>(
+    loss: &Tensor<1>,
+    module: &M,
+    sink: S,
+) -> Result<(Gradients, S), S> {
+    let Some(params) = nodes_of(module) else {
+        return Err(sink);
+    };
+    let hooked = Tensor::<1>::from_dispatch(<Dispatch as HookedLoss>::hook(loss.clone().into_dispatch()));
+    let times = vec![0; params.len()];
+    let watch = Watch { params, times, sink: Box::new(Holder(Some(sink))) };
+    WATCH.set(Some(watch));
+    let gradients = hooked.backward();
+    let sink = WATCH.take().and_then(|mut watch| {
+        let holder: &mut dyn std::any::Any = watch.sink.as_any();
+        holder.downcast_mut::<Holder<S>>().and_then(|holder| holder.0.take())
+    });
+    match sink {
+        Some(sink) => Ok((gradients, sink)),
+        None => unreachable!("nobody else takes the sink while backward runs on this thread"),
+    }
+}
+
+thread_local! {
+    /// The backward under way on this thread. Backward is synchronous and runs
+    /// on the caller's thread, and the hook must be `Send`, which a transport
+    /// is not: so the hook carries nothing and finds everything here.
+    static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
+}
+
+struct Watch {
+    /// Parameter of each graph node. Nodes are new in every step.
+    params: HashMap<u64, usize>,
+    /// Times that each parameter's gradient was registered.
+    times: Vec<usize>,
+    sink: Box<dyn AnySink>,
+}
+
+/// A sink that can be had back by its type.
+trait AnySink {
+    fn sink(&mut self) -> Option<&mut dyn GradientSink>;
+    fn as_any(&mut self) -> &mut dyn std::any::Any;
+}
+
+struct Holder<S>(Option<S>);
+
+impl<S: GradientSink> AnySink for Holder<S> {
+    fn sink(&mut self) -> Option<&mut dyn GradientSink> {
+        self.0.as_mut().map(|sink| sink as &mut dyn GradientSink)
+    }
+
+    fn as_any(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
+}
+
+/// The hook itself.
+struct Registration;
+
+impl DistributedRegistration for Registration {
+    fn on_register(&mut self, id: &NodeId, container: &mut TensorContainer<u64>) {
+        WATCH.with_borrow_mut(|watch| {
+            let Some(Watch { params, times, sink }) = watch else { return };
+            let Some(sink) = sink.sink() else { return };
+            let Some(&param) = params.get(&id.value) else {
+                return sink.between();
+            };
+            let gradient = container.get_mut_ref::<TensorPrimitive<Flex>>(&id.value);
+            if let Some(TensorPrimitive::Float(gradient)) = gradient {
+                times[param] += 1;
+                match gradient.as_slice::<f32>() {
+                    Some(values) => sink.gradient(param, times[param], values),
+                    // A strided view; read in its own order, it is copied first.
+                    None => {
+                        let gradient = gradient.to_contiguous();
+                        if let Some(values) = gradient.as_slice::<f32>() {
+                            sink.gradient(param, times[param], values);
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[cfg_attr(all(feature = "ndarray", feature = "tch"), backend_extension(Flex, NdArray, LibTorch, Autodiff))]
+#[cfg_attr(all(feature = "ndarray", not(feature = "tch")), backend_extension(Flex, NdArray, Autodiff))]
+#[cfg_attr(all(not(feature = "ndarray"), feature = "tch"), backend_extension(Flex, LibTorch, Autodiff))]
+#[cfg_attr(not(any(feature = "ndarray", feature = "tch")), backend_extension(Flex, Autodiff))]
+trait HookedLoss: Backend {
+    /// The same loss, whose backward brings the hook in where it can.
+    fn hook(loss: FloatTensor<Self>) -> FloatTensor<Self> {
+        loss
+    }
+}
+
+impl HookedLoss for Flex {}
+#[cfg(feature = "ndarray")]
+impl HookedLoss for NdArray {}
+#[cfg(feature = "ndarray")]
+impl<C: CheckpointStrategy> HookedLoss for Autodiff<NdArray, C> {}
+#[cfg(feature = "tch")]
+impl HookedLoss for LibTorch {}
+#[cfg(feature = "tch")]
+impl<C: CheckpointStrategy> HookedLoss for Autodiff<LibTorch, C> {}
+
+impl<C: CheckpointStrategy> HookedLoss for Autodiff<Flex, C> {
+    fn hook(loss: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (loss, node) = loss.into_parts();
+        match InstallHook.prepare::<C>([node]).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => prepared.finish((), loss),
+            OpsKind::UnTracked(prepared) => prepared.finish(loss),
+        }
+    }
+}
+
+/// The identity, whose backward installs the hook.
+#[derive(Debug)]
+struct InstallHook;
+
+impl Backward<Flex, 1> for InstallHook {
+    type State = ();
+
+    fn backward(self, ops: Ops<(), 1>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
+        let root = grads.consume::<Flex>(&ops.node);
+        *grads = Container::new_distributed::<Flex>(ops.node.clone(), root.clone(), Box::new(Registration));
+        // The new container begins with a root gradient of its own.
+        grads.consume::<Flex>(&ops.node);
+        if let [Some(parent)] = ops.parents {
+            grads.register::<Flex>(parent.id, root);
+        }
+    }
+}
+
+/// Graph nodes of a module's parameters, or none where it is not on flex.
+fn nodes_of<M: Module>(module: &M) -> Option<HashMap<u64, usize>> {
+    let mut visitor = NodeVisitor { nodes: HashMap::new(), next: 0, on_flex: true };
+    module.visit(&mut visitor);
+    visitor.on_flex.then_some(visitor.nodes)
+}
+
+struct NodeVisitor {
+    nodes: HashMap<u64, usize>,
+    next: usize,
+    on_flex: bool,
+}
+
+impl ModuleVisitor for NodeVisitor {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let index = self.next;
+        self.next += 1;
+        if !param.is_require_grad() {
+            return;
+        }
+        match param.val().try_into_primitive::<Autodiff<Flex>>() {
+            Ok(primitive) => {
+                self.nodes.insert(primitive.id().value, index);
+            }
+            Err(_) => self.on_flex = false,
+        }
+    }
+}

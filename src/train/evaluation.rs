@@ -1,0 +1,56 @@
+//! Measuring a network on the whole test set, each sample once.
+
+use burn::module::Module;
+use burn::tensor::Device;
+
+use super::{TrainError, count_correct, cross_entropy, floats};
+use crate::comm::World;
+use crate::config::RunConfig;
+use crate::data::shard::Order;
+use crate::data::{Normalizer, SampleSource, Shard, Split};
+use crate::model::Network;
+use crate::record::Tally;
+
+/// The test set of one rank, and the way to measure a network on all of it.
+pub struct Evaluation {
+    shard: Shard,
+    normalizer: Normalizer,
+    batch_size: usize,
+    device: Device,
+}
+
+impl Evaluation {
+    /// Reads this rank's share of the test set.
+    ///
+    /// # Errors
+    /// When it cannot be read on some rank.
+    pub fn load(world: &World, source: &dyn SampleSource, config: &RunConfig) -> Result<Self, TrainError> {
+        let plan = config.plan(source, Split::Test, world.size());
+        let shard = Shard::load(source, Split::Test, &plan, world.rank(), Order::File);
+        Ok(Self {
+            shard: world.agree(shard)?,
+            normalizer: Normalizer::new(source.description()),
+            batch_size: plan.batch_size,
+            device: config.device.device(),
+        })
+    }
+
+    /// Measures `network` on every sample of the test set once; each rank's
+    /// tally, on every rank.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn run(&self, world: &World, network: &Network) -> Result<Vec<Tally>, TrainError> {
+        let network = network.valid();
+        let mut tally = Tally::default();
+        for from in (0..self.shard.len()).step_by(self.batch_size) {
+            let (bytes, labels) = self.shard.samples(from, self.batch_size);
+            let batch = self.normalizer.batch(bytes, labels, &self.device);
+            let scores = network.forward(batch.images);
+            let loss = cross_entropy(scores.clone(), batch.targets);
+            let loss = f64::from(loss.into_scalar::<f32>());
+            tally.add(&Tally::of_batch(loss, count_correct(&floats(scores), labels), labels.len()));
+        }
+        Ok(world.gather(&tally)?)
+    }
+}

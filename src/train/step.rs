@@ -1,0 +1,184 @@
+//! One training step on one rank: samples in, new weights out.
+
+use std::time::{Duration, Instant};
+
+use burn::tensor::{Device, Tensor};
+
+use super::buckets::CommTimes;
+use super::gradient_sync::{GradientSync, Signals};
+use super::optimizer::{Adam, AdamSettings};
+use super::{count_correct, cross_entropy, floats};
+use crate::comm::{Collective, CommError, World};
+use crate::config::RunConfig;
+use crate::data::{Description, Normalizer};
+use crate::model::{Network, ParamLayout};
+use crate::record::Tally;
+
+/// Where the time of steps goes, added up over steps.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct StepTimes {
+    /// Bytes to normalised tensors.
+    pub data: Duration,
+    /// Class scores, loss and metrics.
+    pub forward: Duration,
+    /// Backward, without copying gradients.
+    pub backward: Duration,
+    /// Copying gradients, and waiting for other ranks'.
+    pub comm: CommTimes,
+    /// New weights, and the network that holds them.
+    pub optimizer: Duration,
+}
+
+/// Network, optimizer and averaged gradients of one rank.
+pub struct Learner<'w> {
+    /// The network, which holds copies of `params`.
+    pub network: Network,
+    /// All parameters in visit order.
+    pub params: Vec<f32>,
+    /// Adam's moments.
+    pub adam: Adam,
+    /// The gradients.
+    pub sync: GradientSync<'w>,
+    world: &'w World,
+    layout: ParamLayout,
+    normalizer: Normalizer,
+    device: Device,
+    micro_batch: usize,
+    times: StepTimes,
+}
+
+impl<'w> Learner<'w> {
+    /// A learner that starts from `network`, with rank 0's weights on all ranks.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn new(
+        world: &'w World,
+        config: &RunConfig,
+        description: &Description,
+        network: Network,
+        collective: Box<dyn Collective>,
+    ) -> Result<Self, CommError> {
+        let layout = ParamLayout::of(&network);
+        let mut params = layout.read(&network);
+        world.broadcast_f32(&mut params)?;
+        let network = layout.write(network, &params);
+        Ok(Self {
+            adam: Adam::new(AdamSettings::new(config.lr, config.weight_decay), params.len()),
+            sync: GradientSync::new(world, collective, &layout, config.sync_options()),
+            normalizer: Normalizer::new(description),
+            device: config.device.device().autodiff(),
+            micro_batch: config.train_batch_size,
+            times: StepTimes::default(),
+            world,
+            network,
+            layout,
+            params,
+        })
+    }
+
+    /// The layout of the weights.
+    pub fn layout(&self) -> &ParamLayout {
+        &self.layout
+    }
+
+    /// Where the time went so far.
+    pub fn times(&self) -> StepTimes {
+        StepTimes { comm: self.sync.times(), ..self.times }
+    }
+
+    /// Trains on this rank's samples of a step, of which all ranks have `total`
+    /// together. Returns this rank's tally and what all ranks signal; with a
+    /// loss that is no number on any rank, no weight has changed.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn step(
+        &mut self,
+        bytes: &[u8],
+        labels: &[u8],
+        total: usize,
+        stop: bool,
+    ) -> Result<(Tally, Signals), CommError> {
+        self.sync.begin();
+        let mut tally = Tally::default();
+        let item = bytes.len() / labels.len().max(1);
+        let parts = labels.len().div_ceil(self.micro_batch);
+        for part in 0..parts {
+            let from = part * self.micro_batch;
+            let to = (from + self.micro_batch).min(labels.len());
+            let ends = (part == 0, part + 1 == parts);
+            tally.add(&self.backward(&bytes[from * item..to * item], &labels[from..to], total, ends)?);
+        }
+        let signals = self.sync.finish(Signals {
+            not_finite: if tally.loss.is_finite() { 0.0 } else { 1.0 },
+            stop: if stop { 1.0 } else { 0.0 },
+        })?;
+        if signals.not_finite == 0.0 {
+            self.update();
+        }
+        Ok((tally, signals))
+    }
+
+    /// Gives the network all values of `params`, buffers included.
+    pub fn publish(&mut self) {
+        self.network = self.layout.write(self.network.clone(), &self.params);
+    }
+
+    /// Averages what gets no gradients (batch norm's running statistics) over
+    /// ranks and puts it into `params`.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn average_buffers(&mut self) -> Result<(), CommError> {
+        use burn::module::Module;
+        if !self.layout.has_buffers() {
+            return Ok(());
+        }
+        // Burn keeps running statistics back until a module is put into
+        // validation mode; visitors see them one update late otherwise.
+        let current = self.layout.read(&self.network.valid());
+        for spec in self.layout.specs().iter().filter(|spec| !spec.trainable) {
+            let mut values: Vec<f64> = current[spec.range.clone()].iter().map(|&v| f64::from(v)).collect();
+            self.world.sum_f64(&mut values)?;
+            let slots = self.params[spec.range.clone()].iter_mut().zip(values);
+            slots.for_each(|(slot, sum)| *slot = (sum / self.world.size() as f64) as f32);
+        }
+        self.publish();
+        Ok(())
+    }
+
+    fn backward(
+        &mut self,
+        bytes: &[u8],
+        labels: &[u8],
+        total: usize,
+        ends: (bool, bool),
+    ) -> Result<Tally, CommError> {
+        let began = Instant::now();
+        let batch = self.normalizer.batch(bytes, labels, &self.device);
+        let loaded = Instant::now();
+        let scores = self.network.forward(batch.images);
+        let loss: Tensor<1> = cross_entropy(scores.clone(), batch.targets);
+        let value = f64::from(loss.clone().into_scalar::<f32>());
+        let tally = Tally::of_batch(value, count_correct(&floats(scores), labels), labels.len());
+        let forwarded = Instant::now();
+        let copied = self.sync.times().copy;
+        self.sync.backward(&loss, &self.network, labels.len(), total, ends)?;
+        self.times.data += loaded - began;
+        self.times.forward += forwarded - loaded;
+        self.times.backward += forwarded.elapsed().saturating_sub(self.sync.times().copy - copied);
+        Ok(tally)
+    }
+
+    fn update(&mut self) {
+        let began = Instant::now();
+        let mut update = self.adam.begin();
+        for (index, spec) in self.layout.specs().iter().enumerate().filter(|(_, spec)| spec.trainable) {
+            let range = spec.range.clone();
+            update.apply(range.start, &mut self.params[range], self.sync.gradient(index));
+        }
+        self.network = self.layout.write_trainable(self.network.clone(), &self.params);
+        self.times.optimizer += began.elapsed();
+    }
+}

@@ -1,0 +1,172 @@
+#!/usr/bin/env bash
+# Checks the two nodes themselves: that they are there, apart, joined by a link
+# of the given rate that can be cut, able to train, and gone in the end.
+# Needs a release build and a data set: make data
+# Every function is called by its name, through `check`.
+# shellcheck disable=SC2317
+set -uo pipefail
+here=$(dirname "$(readlink -f "$0")")
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$here/common.sh"
+cd "$here/../.." || exit 1
+require_tools
+for needed in mpirun mpicc; do
+  command -v $needed >/dev/null || die "no $needed here; run make setup"
+done
+
+unset RATE DELAY MPIRUN_OPTIONS
+binary=target/release/mpiburn
+data=${DATA:-data/digits}
+bytes=$((13 << 20))
+rounds=10
+links=$(ls /sys/class/net)
+failed=0
+# Not in /tmp, which the nodes do not share.
+mkdir -p target
+work=$(mktemp -d "$PWD/target/cluster-check.XXXXXX")
+trap '"$here/down.sh"; rm -rf "$work"' EXIT
+
+check() { # check NAME COMMAND...
+  local name=$1
+  shift
+  if "$@" >"$work/log" 2>&1; then
+    echo "ok - $name${note:+: $note}"
+  else
+    cat "$work/log"
+    echo "not ok - $name${note:+: $note}"
+    failed=1
+  fi
+  note=
+}
+
+on() { timeout 120 "$here/mpirun.sh" "$@"; }
+
+runs_on() { # runs_on TOPOLOGY HOST...
+  local topology=$1
+  shift
+  diff <(on "$topology" hostname | sort) <(printf '%s\n' "$@")
+}
+
+sent_by() { "$here/enter.sh" "$1" cat /sys/class/net/eth0/statistics/tx_bytes; }
+
+all_reduce_takes() { # all_reduce_takes TOPOLOGY LEAST MOST, in ms
+  local took
+  took=$(on "$1" "$work/allreduce" "$bytes" "$rounds") || return
+  note="$took ms"
+  awk -v took="$took" -v least="$2" -v most="$3" 'BEGIN { exit !(least < took && took < most) }'
+}
+
+# Every rank must send as much as it reduces, at least.
+all_reduce_is_counted() {
+  local before after host fine=0
+  before=$(sent_by node0) && before+=" $(sent_by node1)" || return
+  on 2x1 "$work/allreduce" "$bytes" "$rounds" || return
+  after=$(sent_by node0) && after+=" $(sent_by node1)" || return
+  echo "bytes sent before: $before, after: $after; asked for: $((rounds * bytes))"
+  for host in 1 2; do
+    [ $(($(cut -d' ' -f"$host" <<<"$after") - $(cut -d' ' -f"$host" <<<"$before"))) -ge $((rounds * bytes)) ] || fine=1
+  done
+  return "$fine"
+}
+
+stays_on_one_node() {
+  local before
+  before=$(sent_by node0)
+  on 1x2 "$work/allreduce" "$bytes" 2 && [ $(($(sent_by node0) - before)) -lt 100000 ]
+}
+
+a_node_is_apart() {
+  # shellcheck disable=SC2016
+  "$here/enter.sh" node1 sh -e -c '
+    touch /tmp/mark /dev/shm/mark
+    [ "$(hostname)" = node1 ]
+    [ "$(getent hosts node0 | cut -d" " -f1)" = 10.77.0.1 ]
+    [ "$(cat /sys/class/net/lo/mtu)" = 1500 ]
+    [ "$(ls /sys/class/net | tr "\n" " ")" = "eth0 lo " ]
+    [ -n "$(ls /sys/fs/cgroup)" ]' &&
+    "$here/enter.sh" node0 sh -c '! [ -e /tmp/mark ] && ! [ -e /dev/shm/mark ]' &&
+    ! [ -e /tmp/mark ] && [ "$(hostname)" != node1 ]
+}
+
+words_arrive() {
+  # shellcheck disable=SC2016
+  [ "$("$here/enter.sh" node0 printf '%s|' 'a  b' '$c')" = "a  b|\$c|" ] &&
+    [ "$("$here/enter.sh" -x -q node0 echo '"a  b"')" = "a  b" ]
+}
+
+# Some 10 s of all-reduces; the link to node1 is cut for $1 seconds meanwhile.
+cut_for() {
+  local started job status
+  on 2x1 "$work/allreduce" "$bytes" 80 &
+  job=$!
+  sleep 3
+  kill -0 "$job" || return
+  "$here/link.sh" down node1 || return
+  started=$SECONDS
+  if [ "$1" = ever ]; then
+    wait "$job"
+    status=$?
+    note="exit $status after $((SECONDS - started)) s"
+    "$here/link.sh" up node1
+    [ "$status" -ne 0 ] && [ "$status" -ne 124 ] && [ $((SECONDS - started)) -lt 30 ]
+  else
+    sleep "$1"
+    "$here/link.sh" up node1 && wait "$job"
+  fi
+}
+
+trains() {
+  [ -x "$binary" ] || { echo "no $binary; run make build"; return 1; }
+  on 2x1 "$binary" train --data-root "$data" --epochs 1 --train-samples 3200 --out "$work/run" || return
+  grep -A3 '"hosts"' "$work/run/run.json"
+  tr -d ' \n' <"$work/run/run.json" | grep -q '"hosts":\["node0","node1"\]'
+}
+
+nothing_is_left() {
+  local spaces=() host stray processes left=0
+  for host in node0 node1; do spaces+=("$(stat -Lc %i "/run/netns/$(namespace_of "$host")")"); done
+  "$here/enter.sh" node1 sleep 1000 &
+  stray=$!
+  sleep 0.5
+  "$here/down.sh" || return
+  wait "$stray"
+  [ $? -eq 137 ] || { echo "a process outlived its node"; left=1; }
+  ! ip netns list | grep mpiburn- || left=1
+  diff <(ls /sys/class/net) - <<<"$links" || left=1
+  processes=$(readlink /proc/[0-9]*/ns/net 2>/dev/null)
+  for host in "${spaces[@]}"; do
+    ! grep -F "[$host]" <<<"$processes" || left=1
+  done
+  ! grep -E '10\.77\.0|mpiburn-' /etc/hosts /proc/mounts || left=1
+  return "$left"
+}
+
+# A wrong rate is met half-way up: nothing of it may stay.
+fails_cleanly() {
+  ! RATE=fast "$here/up.sh" && ! ip netns list | grep mpiburn- && ! "$here/enter.sh" node0 true
+}
+
+note=
+check "down.sh where nothing is up" "$here/down.sh"
+check "a failed up.sh takes down what it put up" fails_cleanly
+check "up.sh" env RATE=1gbit "$here/up.sh"
+check "up.sh replaces what is up" env RATE=1gbit "$here/up.sh"
+check "a node has its own name, hosts, /tmp, /dev/shm, /sys" a_node_is_apart
+check "enter.sh passes on words as they are, or as ssh does" words_arrive
+check "1x2 runs on node0" runs_on 1x2 node0 node0
+check "2x1 runs on both nodes" runs_on 2x1 node0 node1
+check "2x2 runs on both nodes" runs_on 2x2 node0 node0 node1 node1
+check "allreduce.c compiles" mpicc -O2 -Wall -o "$work/allreduce" "$here/allreduce.c"
+# 13 MiB at 1 Gbit/s are 109 ms; less than 80 would not be 1 Gbit/s, more than
+# 400 would be both directions one after the other, and more.
+check "an all-reduce of 13 MiB takes what 1 Gbit/s allows" all_reduce_takes 2x1 80 400
+check "it goes over the link" all_reduce_is_counted
+check "that of one node does not" stays_on_one_node
+check "a job outlives a cut of 1 s" cut_for 1
+check "a link that stays cut ends the job" cut_for ever
+check "2x1 trains, and run.json names both nodes" trains
+check "without RATE the link is faster" "$here/up.sh"
+check "an all-reduce of 13 MiB takes less than 80 ms" all_reduce_takes 2x1 0 80
+check "down.sh leaves nothing, and no process" nothing_is_left
+check "down.sh again" "$here/down.sh"
+exit "$failed"

@@ -1,0 +1,29 @@
+# Names and addresses of the two nodes; read by the other scripts here.
+# shellcheck shell=bash disable=SC2034
+
+# The prefix keeps clear of namespaces that the machine's user has made. All
+# links lie inside these namespaces, so theirs are the only names to take.
+switch=mpiburn-switch
+hosts=(node0 node1)
+subnet=10.77.0.0/24
+
+namespace_of() { echo "mpiburn-$1"; }
+address_of() { echo "10.77.0.$((${1#node} + 1))"; }
+
+die() {
+  echo "${0##*/}: $*" >&2
+  exit 1
+}
+
+require_tools() {
+  [ "$(id -u)" -eq 0 ] || die "network namespaces need root"
+  local tool
+  for tool in ip:iproute2 tc:iproute2 nsenter:util-linux unshare:util-linux; do
+    command -v "${tool%:*}" >/dev/null || die "no ${tool%:*} here; install ${tool#*:}"
+  done
+}
+
+require_host() {
+  [[ " ${hosts[*]} " == *" ${1:-none} "* ]] || die "'${1-}' is no node; there are ${hosts[*]}"
+  [ -e "/run/netns/$(namespace_of "$1")" ] || die "$1 is not up; run tests/cluster/up.sh"
+}

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Starts an MPI program on the nodes, by an mpirun that runs on node0:
+#
+#   tests/cluster/mpirun.sh 1x1|1x2|2x1|2x2 PROGRAM ARGS...
+#
+# NxC is N nodes with C ranks on each. More options of mpirun go into
+# $MPIRUN_OPTIONS, split at spaces. They win over the settings below, and so do
+# OMPI_MCA_... variables. Every node has its own /tmp: program, data and results
+# must lie elsewhere.
+set -euo pipefail
+here=$(dirname "$(readlink -f "$0")")
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$here/common.sh"
+usage="usage: mpirun.sh 1x1|1x2|2x1|2x2 PROGRAM ARGS..."
+[[ ${1-} =~ ^([12])x([12])$ ]] || die "$usage"
+nodes=${BASH_REMATCH[1]}
+ranks_per_node=${BASH_REMATCH[2]}
+shift
+[ $# -gt 0 ] || die "$usage"
+require_tools
+for host in "${hosts[@]:0:nodes}"; do require_host "$host"; done
+for arg in "$@"; do
+  [[ $arg != /tmp/* && $arg != *=/tmp/* ]] || die "$arg: every node has its own /tmp; name a path outside it"
+done
+# mpirun splits the agent's command at spaces and knows no quotes.
+[[ $here != *' '* ]] || die "cannot start from a folder with a space in its name: $here"
+
+# `--map-by ppr:C:node --bind-to core`, as on real machines, would bind the
+# first ranks of both nodes to the same core, as each node takes the machine for
+# its own. A rank file deals out different cores as long as there are some.
+cores=$(lscpu --parse=core,socket | grep -v '^#' | sort -u | wc -l)
+allowed=$(nproc)
+[ "$cores" -le "$allowed" ] || cores=$allowed
+host_file=
+rank_file=
+rank=0
+for host in "${hosts[@]:0:nodes}"; do
+  host_file+="$host slots=$ranks_per_node"$'\n'
+  for _ in $(seq "$ranks_per_node"); do
+    rank_file+="rank $rank=$host slot=$((rank % cores))"$'\n'
+    rank=$((rank + 1))
+  done
+done
+export host_file rank_file
+
+setting() { # setting NAME VALUE: unless the caller has set it
+  local name=OMPI_MCA_$1
+  export "$name=${!name-$2}"
+}
+setting plm_rsh_agent "$here/enter.sh --ssh"
+setting btl self,vader,tcp
+setting btl_tcp_if_include "$subnet"
+setting oob_tcp_if_include "$subnet"
+# Over one connection, both directions hardly ever go at once.
+setting btl_tcp_links 2
+# The nodes share cores; a rank that spins keeps its peer from answering.
+setting mpi_yield_when_idle 1
+# Ends a job within seconds of a link that breaks and stays broken, which
+# otherwise hangs; a break of two seconds is survived.
+setting oob_tcp_keepalive_time 2
+setting oob_tcp_keepalive_intvl 1
+setting oob_tcp_keepalive_probes 3
+
+read -ra options <<<"${MPIRUN_OPTIONS-}"
+# Both files go into node0's own /tmp and vanish with it. All is exec, so that
+# this process becomes mpirun: a signal sent to it reaches mpirun.
+# shellcheck disable=SC2016
+exec "$here/enter.sh" node0 sh -e -c '
+  echo "$host_file" >/tmp/host-file
+  echo "$rank_file" >/tmp/rank-file
+  unset host_file rank_file
+  exec mpirun --allow-run-as-root --hostfile /tmp/host-file --rankfile /tmp/rank-file \
+    --bind-to core:overload-allowed "$@"
+' sh "${options[@]}" "$@"

@@ -1,0 +1,192 @@
+//! The same training over different transports, and what happens when a rank
+//! falls silent.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::harness::*;
+
+/// Buckets so small that each holds a parameter or two.
+const MANY_BUCKETS: [&str; 6] = ["--epochs", "1", "--train-samples", "1600", "--bucket-mb", "0.004"];
+
+fn weights(lab: &Lab, ranks: usize, options: &[&str]) -> String {
+    let run = lab.train(ranks, "run", &[&MANY_BUCKETS[..], options, &["--overwrite"]].concat());
+    run["weights_sha256"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn two_ranks_have_the_same_bits_whatever_carries_the_gradients() {
+    let lab = Lab::new();
+    let expected = weights(&lab, 2, &[]);
+    for options in [
+        &["--overlap", "off"][..],
+        &["--reduce", "ordered"],
+        &["--backend", "gloo"],
+        &["--backend", "gloo", "--overlap", "off"],
+        &["--backend", "gloo", "--gloo-algorithm", "halving-doubling"],
+        &["--backend", "gloo", "--gloo-algorithm", "bcube"],
+        &["--bucket-mb", "25"],
+    ] {
+        assert_eq!(weights(&lab, 2, options), expected, "{options:?}");
+    }
+}
+
+#[test]
+fn ordered_sums_have_the_same_bits_at_any_number_of_ranks() {
+    let lab = Lab::new();
+    for ranks in [3, 4] {
+        let expected = weights(&lab, ranks, &["--reduce", "ordered"]);
+        for options in
+            [&["--backend", "gloo"][..], &["--overlap", "off"], &["--backend", "gloo", "--overlap", "off"]]
+        {
+            let options = [options, &["--reduce", "ordered"]].concat();
+            assert_eq!(weights(&lab, ranks, &options), expected, "{ranks} ranks, {options:?}");
+        }
+    }
+}
+
+#[test]
+fn narrow_gradients_train_as_well() {
+    let lab = Lab::new();
+    let options = ["--epochs", "2", "--lr", "2e-3", "--overwrite"];
+    let accuracy = |dtype| {
+        let run = lab.train(2, "run", &[&options[..], &["--grad-dtype", dtype]].concat());
+        run["test_accuracy"].as_f64().unwrap()
+    };
+    let wide = accuracy("f32");
+    assert!(wide > 80.0, "{wide}");
+    for dtype in ["bf16", "f16"] {
+        let narrow = accuracy(dtype);
+        // Of 500 test samples, one is 0.2 points.
+        assert!((narrow - wide).abs() <= 1.0, "{dtype}: {narrow}, f32 {wide}");
+    }
+}
+
+#[test]
+fn accumulated_batches_step_as_one() {
+    let lab = Lab::new();
+    let curve = |name: &str, options: &[&str]| {
+        let common = ["--epochs", "1", "--log-every", "1", "--train-samples", "3201"];
+        lab.train(2, name, &[&common[..], options].concat());
+        lab.curve(name, 0, "train.loss")
+    };
+    let whole = curve("whole", &["--train-batch-size", "32"]);
+    let parts = curve("parts", &["--train-batch-size", "8", "--accumulate", "4"]);
+    assert_eq!(whole.len(), parts.len());
+    for (whole, parts) in whole.iter().zip(&parts) {
+        assert!((whole.1 - parts.1).abs() < 1e-4, "step {}: {} and {}", whole.0, whole.1, parts.1);
+    }
+}
+
+fn example(name: &str) -> String {
+    Path::new(binary()).with_file_name("examples").join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn averaged_gradients_are_those_of_one_batch() {
+    for ranks in [1, 2, 3, 4] {
+        let output = mpirun(ranks, &example("check_gradients")).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        assert_eq!(text(&output).matches("gradients are right").count(), ranks);
+    }
+}
+
+#[test]
+fn a_module_of_ones_own_trains_over_both_transports() {
+    for backend in ["mpi", "gloo"] {
+        let output = mpirun(2, &example("own_model")).arg(backend).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        let text = text(&output);
+        assert_eq!(text.matches("is done").count(), 2, "{text}");
+        let last = text.lines().find(|line| line.starts_with("step 500")).unwrap();
+        let loss: f64 = last.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(loss < 0.01, "{last}");
+    }
+}
+
+#[test]
+fn ranks_with_other_options_or_data_are_refused_by_field_and_rank() {
+    let lab = Lab::new();
+    // mpirun starts a program of its own for each part between colons.
+    let mut command = lab.command(1, "run", &["--lr", "1e-3"]);
+    command.args([":", "-n", "1", binary(), "train", "--lr", "2e-3", "--data-root"]).arg(digits());
+    let output = fails_within(Duration::from_secs(10), command);
+    let errors = errors(&output);
+    assert_eq!(errors.len(), 1, "{}", text(&output));
+    assert!(errors[0].contains("--lr differs") && errors[0].contains("rank 1"), "{}", errors[0]);
+
+    let other = lab.path("other");
+    let made = Command::new(binary())
+        .args(["-q", "data", "digits", "--train", "6400", "--test", "500", "--seed", "8", "--out"])
+        .arg(&other)
+        .status();
+    assert!(made.unwrap().success());
+    let link = |name: &str, to: &Path| {
+        let cwd = lab.path(name);
+        std::fs::create_dir(&cwd).unwrap();
+        std::os::unix::fs::symlink(to, cwd.join("digits")).unwrap();
+        cwd
+    };
+    let (first, second) = (link("first", digits()), link("second", &other));
+    let mut command = Command::new("mpirun");
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.args(["-n", "1", "--wdir"]).arg(&first).args([
+        binary(),
+        "train",
+        "--data-root",
+        "digits",
+        "--out",
+    ]);
+    command.arg(lab.path("run2")).args([":", "-n", "1", "--wdir"]).arg(&second);
+    command.args([binary(), "train", "--data-root", "digits"]);
+    let output = fails_within(Duration::from_secs(10), command);
+    assert!(text(&output).contains("training set's digest differs"), "{}", text(&output));
+}
+
+/// The pids of a running job's ranks, from its run.json.
+fn pids(lab: &Lab, name: &str) -> Vec<u64> {
+    let run = lab.run_json(name);
+    run["places"].as_array().unwrap().iter().map(|place| place["pid"].as_u64().unwrap()).collect()
+}
+
+fn signal(pid: u64, signal: &str) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+/// Starts a long training, does `harm` to rank 1 in the middle of it, and
+/// returns what the job said and how long it lasted after that.
+fn harmed(backend: &str, harm: &str) -> (String, Duration) {
+    let lab = Lab::new();
+    let options =
+        ["--epochs", "500", "--backend", backend, "--comm-timeout", "3", "--checkpoint-every", "20"];
+    let mut command = lab.command(2, "run", &options);
+    let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until(&mut job, "a checkpoint", || !lab.checkpoints("run").is_empty());
+    signal(pids(&lab, "run")[1], harm);
+    let since = Instant::now();
+    let output = job.wait_with_output().unwrap();
+    assert!(!output.status.success(), "{}", text(&output));
+    (text(&output), since.elapsed())
+}
+
+#[test]
+fn a_stopped_rank_is_named_and_the_job_ends_after_the_deadline() {
+    for backend in ["mpi", "gloo"] {
+        let (text, lasted) = harmed(backend, "-STOP");
+        assert!(lasted < Duration::from_secs(3 + 10), "{backend}: {lasted:.1?}");
+        let line = text.lines().find(|line| line.contains("exceeded --comm-timeout"));
+        let line = line.unwrap_or_else(|| panic!("{backend}: {text}"));
+        assert!(line.contains(backend) && line.contains("all-reduce"), "{line}");
+        assert!(line.contains("missing: rank 1 on "), "{line}");
+    }
+}
+
+#[test]
+fn a_killed_rank_ends_the_job() {
+    for backend in ["mpi", "gloo"] {
+        let (text, lasted) = harmed(backend, "-KILL");
+        assert!(lasted < Duration::from_secs(3 + 10), "{backend}: {lasted:.1?}");
+        assert!(text.contains("signal 9") || text.contains("rank 1"), "{backend}: {text}");
+    }
+}
