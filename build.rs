@@ -1,4 +1,5 @@
-//! Compiles the small C layer over MPI, and notes what the binary was built from.
+//! Compiles the small C layers over MPI and gloo, and notes what the binary was
+//! built from.
 
 use std::process::Command;
 
@@ -14,11 +15,47 @@ fn main() {
         return;
     }
     cc::Build::new().compiler(&mpicc).file("src/comm/mpi_shim.c").warnings(true).compile("mpiburn_mpi");
+    if std::env::var_os("CARGO_FEATURE_GLOO").is_some() {
+        compile_gloo();
+    }
 
     println!("cargo:rustc-env=MPIBURN_GIT={}", git_commit());
     println!("cargo:rustc-env=MPIBURN_RUSTC={}", rustc_version());
     println!("cargo:rerun-if-changed=.git/HEAD");
     println!("cargo:rerun-if-changed=.git/refs/heads");
+}
+
+/// Compiles the layer over gloo. The library is named before any other crate's:
+/// libtorch exports gloo symbols too, of another version, and the first library
+/// to define a symbol has it.
+fn compile_gloo() {
+    println!("cargo:rerun-if-changed=src/comm/gloo_shim.cc");
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17");
+    let found = build.try_get_compiler().map(|compiler| {
+        let probe = ["-E", "-include", "gloo/allreduce.h", "-x", "c++", "/dev/null", "-o", "/dev/null"];
+        compiler.to_command().args(probe).output().is_ok_and(|output| output.status.success())
+    });
+    match found {
+        Ok(true) => {}
+        Ok(false) => {
+            println!(
+                "cargo::error=gloo/allreduce.h not found: install gloo with its headers (Debian, Ubuntu: \
+                 apt-get install libgloo-dev), or build without it (--no-default-features)"
+            );
+            return;
+        }
+        Err(error) => {
+            println!(
+                "cargo::error=no C++ compiler ({error}): install one (Debian, Ubuntu: apt-get install g++), \
+                 or build without gloo (--no-default-features)"
+            );
+            return;
+        }
+    }
+    // gloo's headers warn, its users' code does not.
+    build.file("src/comm/gloo_shim.cc").warnings(false).compile("mpiburn_gloo");
+    println!("cargo:rustc-link-lib=dylib=gloo");
 }
 
 /// The commit of the checkout, or `unknown` for a source archive.

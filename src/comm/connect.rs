@@ -38,7 +38,8 @@ pub fn connect(
         Backend::Gloo => {
             let algorithm: GlooAlgorithm = transport.gloo_algorithm.parse().map_err(CommError::Start)?;
             let interface = transport.interface.as_deref();
-            Ok(Box::new(GlooCollective::connect(world, interface, algorithm, transport.timeout)?))
+            let timeout = transport.timeout + super::guard::MARGIN;
+            Ok(Box::new(GlooCollective::connect(world, interface, algorithm, timeout)?))
         }
         #[cfg(not(feature = "gloo"))]
         Backend::Gloo => {

@@ -25,6 +25,10 @@ const ROLL_CALL: Duration = Duration::from_millis(1500);
 /// itself: one line is enough, and the lowest rank that can prints it.
 const PATIENCE: Duration = Duration::from_millis(700);
 
+/// How much longer than the deadline a transport's own timeout should be: the
+/// guards know who is missing and a transport does not, so they speak first.
+pub(super) const MARGIN: Duration = Duration::from_secs(8);
+
 /// What this rank is doing, written by it and read by its guard.
 struct Activity {
     /// Collectives entered so far.

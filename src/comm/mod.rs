@@ -1,4 +1,4 @@
-//! Everything between ranks, and the only place that knows MPI.
+//! Everything between ranks, and the only place that knows MPI and gloo.
 //!
 //! [`World`] starts MPI and sets jobs up; a [`Collective`] carries gradients.
 
@@ -6,6 +6,16 @@ pub mod bucket;
 pub mod collective;
 mod connect;
 mod error;
+#[cfg(feature = "gloo")]
+mod gloo;
+#[cfg(feature = "gloo")]
+mod gloo_add;
+#[cfg(feature = "gloo")]
+mod gloo_collective;
+#[cfg(feature = "gloo")]
+mod gloo_interface;
+#[cfg(feature = "gloo")]
+mod gloo_sys;
 pub mod guard;
 mod host;
 mod launcher;
@@ -16,6 +26,10 @@ mod world;
 pub use collective::{Backend, Collective, Reduction, Wire};
 pub use connect::{Transport, connect};
 pub use error::CommError;
+#[cfg(feature = "gloo")]
+pub use gloo::{GlooAlgorithm, GlooContext};
+#[cfg(feature = "gloo")]
+pub use gloo_collective::GlooCollective;
 pub use host::{Place, oversubscribed, peak_rss_mb, topology};
 pub use launcher::Launcher;
 pub use mpi_collective::MpiCollective;

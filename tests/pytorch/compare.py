@@ -162,14 +162,45 @@ def train_mpiburn(programs, out, ranks, epochs, batch, samples, *more):
 
 # ---------------------------------------------------------------------- speed
 
+# Share of one core that other programs may take before the figures are called
+# doubtful. An idle Linux stays below it.
+BUSY = 0.1
+
+
+class OtherPrograms:
+    """How many cores the rest of the machine kept busy since this was made.
+
+    The kernel's count of all busy time, less that of this process and of the
+    jobs it started and saw end.
+    """
+
+    def __init__(self):
+        self.start = self.now()
+
+    @staticmethod
+    def now():
+        """Seconds on the clock, and seconds that the others have worked."""
+        user, nice, system, _idle, _wait, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
+        busy = (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+        own = os.times()
+        return own.elapsed, busy - own.user - own.system - own.children_user - own.children_system
+
+    def cores(self):
+        """Mean number of cores; not below 0, which the coarse ticks could make of it."""
+        (start, before), (end, after) = self.start, self.now()
+        return max(0.0, (after - before) / (end - start))
+
+
 @dataclass
 class Pair:
-    """One training by each program, one right after the other. Memory is a rank's largest, in MB."""
+    """One training by each program, one right after the other. Memory is a
+    rank's largest, in MB; `other_cores` is what other programs took meanwhile."""
 
     pair: int
     pytorch_ms_per_step: float
     mpiburn_ms_per_step: float
     ratio: float
+    other_cores: float
     pytorch_train_s: float
     mpiburn_train_s: float
     pytorch_peak_rss_mb: float
@@ -177,8 +208,14 @@ class Pair:
 
 
 def measure_pair(number, programs, options, out):
-    """Trains an epoch by each program. Whatever else the machine does in these
-    seconds slows both, so that their ratio is steadier than their times."""
+    """Trains an epoch by each program.
+
+    One after the other, so that a slow spell of the machine meets both. That
+    does not make a busy machine fair: MPI's ranks wait for each other by
+    polling, gloo's by sleeping, and on a core that is shared with another
+    program the polling rank is the one that waits longer for its turn.
+    """
+    others = OtherPrograms()
     theirs = train_pytorch(programs, options.ranks, 1, options.batch, options.samples)
     ours = train_mpiburn(programs, out, options.ranks, 1, options.batch, options.samples)
     return theirs, Pair(
@@ -186,6 +223,7 @@ def measure_pair(number, programs, options, out):
         pytorch_ms_per_step=theirs["ms_per_step"],
         mpiburn_ms_per_step=ours["ms_per_step"],
         ratio=theirs["ms_per_step"] / ours["ms_per_step"],
+        other_cores=others.cores(),
         pytorch_train_s=theirs["train_s"],
         mpiburn_train_s=ours["train_seconds"],
         pytorch_peak_rss_mb=theirs["peak_rss_mb"],
@@ -193,13 +231,13 @@ def measure_pair(number, programs, options, out):
     )
 
 
-def summarize(pairs, theirs, options, programs, load):
+def summarize(pairs, theirs, options, programs):
     """The content of speed.json."""
     median = lambda field: statistics.median(getattr(pair, field) for pair in pairs)
     return {
         "ranks": options.ranks, "batch": options.batch, "samples": options.samples or "all", "steps": theirs["steps"],
         "data": str(programs.data), "host": socket.gethostname(), "cores": core_count(),
-        "load_average_at_start": load, "torch": theirs["torch"],
+        "median_other_cores": median("other_cores"), "torch": theirs["torch"],
         "median_pytorch_ms_per_step": median("pytorch_ms_per_step"),
         "median_mpiburn_ms_per_step": median("mpiburn_ms_per_step"),
         "median_ratio": median("ratio"),
@@ -224,32 +262,33 @@ def spread(values):
 
 def compare_speed(programs, options):
     """The subcommand `speed`."""
-    cores, load = core_count(), os.getloadavg()[0]
+    cores = core_count()
     shared = ", MORE RANKS THAN CORES" if options.ranks > cores else ""
     print(f"{options.ranks} rank{plural(options.ranks)} on {cores} core{plural(cores)}{shared}, batch {options.batch} a rank, "
           f"{options.samples or 'all'} samples of {programs.data}")
-    if load > 0.5:
-        print(f"note: load average is {load:.1f} before the first run; if other programs go on, they are in these times")
-    print(f"{'pair':>6} {'PyTorch ms/step':>16} {'mpiburn ms/step':>16} {'ratio':>7}")
+    columns = "{:>6} {:>16} {:>16} {:>7} {:>20}"
+    print(columns.format("pair", "PyTorch ms/step", "mpiburn ms/step", "ratio", "others' busy cores"))
+    row = lambda name, *numbers: print(columns.format(name, *(f"{number:.2f}" for number in numbers)), flush=True)
     pairs = []
     with tempfile.TemporaryDirectory(prefix="mpiburn-compare-") as runs:
         for number in range(1, options.repeats + 1):
             theirs, pair = measure_pair(number, programs, options, Path(runs, f"run-{number}"))
             pairs.append(pair)
-            print(f"{number:>6} {pair.pytorch_ms_per_step:>16.3f} {pair.mpiburn_ms_per_step:>16.3f} {pair.ratio:>7.2f}",
-                  flush=True)
-            summary = summarize(pairs, theirs, options, programs, load)
+            row(number, pair.pytorch_ms_per_step, pair.mpiburn_ms_per_step, pair.ratio, pair.other_cores)
+            summary = summarize(pairs, theirs, options, programs)
             write_speed(options.out, summary)
-    print(f"{'median':>6} {summary['median_pytorch_ms_per_step']:>16.3f} {summary['median_mpiburn_ms_per_step']:>16.3f} "
-          f"{summary['median_ratio']:>7.2f}")
+    row("median", summary["median_pytorch_ms_per_step"], summary["median_mpiburn_ms_per_step"],
+        summary["median_ratio"], summary["median_other_cores"])
     ratios = [pair.ratio for pair in pairs]
     print(f"PyTorch's time over mpiburn's: {summary['median_ratio']:.2f}, median of {len(pairs)} pair{plural(len(pairs))} "
           f"from {min(ratios):.2f} to {max(ratios):.2f}; in {options.out}/speed.json and .csv")
     widest = max(spread([pair.pytorch_ms_per_step for pair in pairs]),
                  spread([pair.mpiburn_ms_per_step for pair in pairs]))
-    if widest > 10:
-        print(f"note: one program's times differ by {widest:.0f}% from run to run; the machine is busy or shared, "
-              "and small differences mean nothing")
+    if summary["median_other_cores"] > BUSY:
+        print(f"note: other programs kept {summary['median_other_cores']:.1f} cores busy; these figures are no measure, "
+              "and mpiburn's suffer most: repeat on an idle machine")
+    elif widest > 10:
+        print(f"note: one program's times differ by {widest:.0f}% from run to run; small differences mean nothing")
     return []
 
 
