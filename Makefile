@@ -27,7 +27,10 @@ AS_ROOT  := $(if $(filter 0,$(shell id -u)),--allow-run-as-root)
 BIND      = --bind-to $(shell [ $(1) -le $$(nproc --all) ] && echo core || echo core:overload-allowed --oversubscribe)
 MPIRUN    = mpirun $(AS_ROOT) -n $(1) $(BIND)
 
-.PHONY: help setup build data run 1x1 1x2 2x1 2x2 test test-all lint compare-pytorch bench clean
+RATE    ?= 1gbit
+DELAY   ?=
+
+.PHONY: help setup build data run 1x1 1x2 2x1 2x2 test test-all lint compare-pytorch bench bench-comm cluster-up cluster-down clean
 
 help: ## Show the targets
 	@grep -hE '^[0-9a-z -]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([^:]+):.*## (.*)/\1\t\2/' | expand -t 18
@@ -68,6 +71,16 @@ bench: compare-pytorch ## Time a step against PyTorch's
 compare-pytorch: data ## PyTorch and mpiburn in turn; prints the ratio of their step times
 	@tests/pytorch/setup.sh
 	.venv/bin/python tests/pytorch/compare.py speed --data $(DATA) $(ARGS)
+
+bench-comm: build ## The all-reduce against a plain C loop around MPI_Allreduce
+	tests/comm/compare.sh
+
+cluster-up: ## Two nodes on this machine, as network namespaces (RATE=1gbit DELAY=0.1ms)
+	@scripts/setup.sh --all
+	RATE=$(RATE) DELAY=$(DELAY) tests/cluster/up.sh
+
+cluster-down: ## Remove them
+	tests/cluster/down.sh
 
 clean: ## Remove builds; data sets and results stay
 	rm -rf target target-*

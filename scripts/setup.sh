@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the system packages that the build needs, where they are missing.
-# Safe to repeat: with everything there it only looks. Asks nothing.
+# Installs the system packages that the build needs, where they are missing; with
+# --all those of `make test-all` too. Safe to repeat: with everything there it
+# only looks. Asks nothing.
 set -euo pipefail
 
 missing=()
@@ -26,6 +27,11 @@ need libclang-dev has_libclang
 need libclang-dev has_clang_headers
 need libgloo-dev test -e /usr/include/gloo/allreduce.h
 need g++ command -v g++
+if [ "${1-}" = --all ]; then
+  need iproute2 command -v ip
+  need python3-venv python3 -c 'import ensurepip, venv'
+  need binutils command -v readelf
+fi
 
 [ ${#missing[@]} -eq 0 ] && exit 0
 

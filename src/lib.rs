@@ -14,6 +14,7 @@
 //! | [`model`] | the networks, and their parameters as flat memory |
 //! | [`data`] | files, shards, batches, and generated data sets |
 //! | [`record`] | the run directory: checkpoints, curves, `run.json` |
+//! | [`report`] | measurements as tables, CSV and plots |
 //!
 //! # The path of one training step
 //!
@@ -32,4 +33,5 @@ pub mod device;
 pub mod model;
 pub mod ops;
 pub mod record;
+pub mod report;
 pub mod train;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::Backend;
+
 /// An error of the world or of a collective. Its text is one line that says
 /// what happened, on which rank and host, and what to do where that is known.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +26,14 @@ pub enum CommError {
         elapsed: Duration,
         /// The transport's own words.
         reason: String,
+    },
+    /// The backend has no such operation.
+    #[error("{operation} is not supported by {backend}")]
+    Unsupported {
+        /// The operation, as `reduce-scatter`.
+        operation: &'static str,
+        /// The backend.
+        backend: Backend,
     },
     /// MPI did not start.
     #[error("MPI did not start: {0}")]

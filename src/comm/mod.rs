@@ -15,12 +15,16 @@ mod gloo_collective;
 #[cfg(feature = "gloo")]
 mod gloo_interface;
 #[cfg(feature = "gloo")]
+mod gloo_primitives;
+#[cfg(feature = "gloo")]
 mod gloo_sys;
 pub mod guard;
 mod host;
 mod launcher;
 mod mpi;
 mod mpi_collective;
+mod mpi_primitives;
+pub mod primitives;
 mod world;
 
 pub use collective::{Backend, Collective, Reduction, Wire};
@@ -33,4 +37,6 @@ pub use gloo_collective::GlooCollective;
 pub use host::{Place, oversubscribed, peak_rss_mb, topology};
 pub use launcher::Launcher;
 pub use mpi_collective::MpiCollective;
+pub use mpi_primitives::MpiPrimitives;
+pub use primitives::Primitives;
 pub use world::{World, abort, end_the_job_on_panic, identity};

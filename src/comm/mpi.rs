@@ -305,7 +305,7 @@ impl MpiWorld {
         Ok(Request { handle, operation })
     }
 
-    fn count(&self, elements: usize, operation: &str) -> Result<c_int, CommError> {
+    pub(super) fn count(&self, elements: usize, operation: &str) -> Result<c_int, CommError> {
         c_int::try_from(elements).map_err(|_| CommError::Operation {
             rank: self.rank,
             host: self.host.clone(),
@@ -316,7 +316,13 @@ impl MpiWorld {
         })
     }
 
-    fn check(&self, code: c_int, operation: &str, bytes: usize, started: Instant) -> Result<(), CommError> {
+    pub(super) fn check(
+        &self,
+        code: c_int,
+        operation: &str,
+        bytes: usize,
+        started: Instant,
+    ) -> Result<(), CommError> {
         if code == 0 {
             return Ok(());
         }
@@ -386,7 +392,7 @@ fn text_of(buffer: &mut [u8], fill: impl FnOnce(*mut c_char, *mut c_int) -> c_in
 }
 
 /// Datatype and operation that sum a buffer of this type.
-fn sum_of(buffer: &Wire) -> (ffi::MPI_Datatype, ffi::MPI_Op) {
+pub(super) fn sum_of(buffer: &Wire) -> (ffi::MPI_Datatype, ffi::MPI_Op) {
     // SAFETY: constants that MPI's library defines.
     unsafe {
         match buffer {

@@ -1,5 +1,7 @@
 //! One file a subcommand. Errors of the library get their context here.
 
+mod bench;
+pub mod collective;
 mod data;
 mod eval;
 pub mod logging;
@@ -32,6 +34,7 @@ pub fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Train(args) => in_world(|world| train::run(world, &args)),
         Command::Eval(args) => in_world(|world| eval::run(world, &args)),
+        Command::Bench(args) => in_world(|world| bench::run(world, &args)),
         Command::Data(args) => {
             data::run(args).map_err(|error| Failure { error, printed: false, alone: false })
         }

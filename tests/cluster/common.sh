@@ -27,3 +27,9 @@ require_host() {
   [[ " ${hosts[*]} " == *" ${1:-none} "* ]] || die "'${1-}' is no node; there are ${hosts[*]}"
   [ -e "/run/netns/$(namespace_of "$1")" ] || die "$1 is not up; run tests/cluster/up.sh"
 }
+
+# The project's own folder is in sight of both nodes, wherever it lies.
+project=$(dirname "$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")")
+
+# Whether a path is out of sight in a node: in /tmp, and not in the project.
+out_of_sight() { [[ $1/ == /tmp/* && $1/ != "$project"/* ]]; }

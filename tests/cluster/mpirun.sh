@@ -20,7 +20,7 @@ shift
 require_tools
 for host in "${hosts[@]:0:nodes}"; do require_host "$host"; done
 for arg in "$@"; do
-  [[ $arg != /tmp/* && $arg != *=/tmp/* ]] || die "$arg: every node has its own /tmp; name a path outside it"
+  ! out_of_sight "${arg##*=}" || die "$arg: every node has its own /tmp; name a path outside it"
 done
 # mpirun splits the agent's command at spaces and knows no quotes.
 [[ $here != *' '* ]] || die "cannot start from a folder with a space in its name: $here"

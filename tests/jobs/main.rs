@@ -1,6 +1,7 @@
 //! Real jobs under a real mpirun: trainings, interruptions, bad input.
 
 mod bad_input;
+mod bench;
 mod collectives;
 mod harness;
 mod resume;

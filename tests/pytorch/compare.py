@@ -212,8 +212,8 @@ def measure_pair(number, programs, options, out):
 
     One after the other, so that a slow spell of the machine meets both. That
     does not make a busy machine fair: MPI's ranks wait for each other by
-    polling, gloo's by sleeping, and on a core that is shared with another
-    program the polling rank is the one that waits longer for its turn.
+    polling and gloo's by sleeping, and where cores are shared with other
+    programs the side that polls was seen to lose several times as much.
     """
     others = OtherPrograms()
     theirs = train_pytorch(programs, options.ranks, 1, options.batch, options.samples)

@@ -6,13 +6,11 @@
 #   tests/pytorch/setup.sh
 #   .venv/bin/python tests/pytorch/compare.py speed
 #
-# PyTorch comes as its CPU build (0.2 GB to fetch) from PyTorch's own index, or,
-# where only PyPI can be reached, as PyPI's build for CUDA (0.9 GB) with stubs
-# in place of 4 GB of NVIDIA's libraries: see cuda_stubs.py.
+# PyTorch comes as PyPI's build for CUDA (0.9 GB to fetch), with stubs in place
+# of 4 GB of NVIDIA's libraries that a CPU has no use for: see cuda_stubs.py.
 set -eu
 
 TORCH=2.9.0
-CPU_INDEX=https://download.pytorch.org/whl/cpu
 
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 root=$(dirname "$(dirname "$here")")
@@ -58,10 +56,7 @@ install numpy safetensors tensorboard \
     filelock 'typing_extensions>=4.10' 'sympy>=1.13.3' 'networkx>=2.5.1' jinja2 'fsspec>=0.8.5' 'setuptools<81'
 
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
-# One try: where the index cannot be reached, PyPI has the wheel.
-install --no-deps --retries 0 --timeout 10 --index-url "$CPU_INDEX" "torch==$TORCH" 2>/dev/null ||
-    install --no-deps "torch==$TORCH" ||
-    fail "pip could install torch $TORCH neither from $CPU_INDEX nor from its own index; see above"
+install --no-deps "torch==$TORCH" || fail "pip could not install torch $TORCH; see above"
 if [ -e "$site/torch/lib/libtorch_cuda.so" ]; then
     for tool in cc readelf; do
         command -v "$tool" >/dev/null || fail "no $tool; on Debian: apt-get install gcc libc6-dev binutils"

@@ -93,7 +93,11 @@ fn report(world: &World, config: &RunConfig, with: &Measured, without: &Measured
         "whole step (median)",
     ];
     let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_header(["ms per step, mean over ranks", "overlap on", "overlap off"]);
+    table.load_preset(UTF8_FULL_CONDENSED).set_header([
+        "ms per step, mean over ranks",
+        "overlap on",
+        "overlap off",
+    ]);
     for ((name, on), off) in names.iter().zip(on).zip(off) {
         table.add_row([(*name).to_owned(), format!("{on:.3}"), format!("{off:.3}")]);
     }

@@ -1,0 +1,303 @@
+//! `mpiburn bench allreduce`: latency and bandwidth by size and backend, in
+//! the manner of the OSU micro-benchmarks.
+//!
+//! All backends take turns within each iteration, so that what else the
+//! machine does falls on all of them alike. A barrier before each call, which
+//! is not timed, has the ranks begin together; the latency of a call is the
+//! mean of what it took on each rank, as OSU's is.
+
+use std::time::Instant;
+
+use half::{bf16, f16};
+
+use super::{at_least_one, job, sizes, warn_of_bad_conditions};
+use crate::cli::AllreduceArgs;
+use crate::comm::{Backend, Collective, CommError, Reduction, Transport, Wire, World};
+use crate::commands::collective;
+use crate::config::ConfigError;
+use crate::report::latency::{human_size, write_csv};
+use crate::report::latency_plot::{self, PlotFormat};
+use crate::report::{self, LatencyRow, table};
+
+/// Up to this size a call is short, and many are needed to see its spread.
+const SMALL: usize = 64 << 10;
+
+/// What can be timed: a backend, and who decides the order of its sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Method {
+    name: &'static str,
+    backend: Backend,
+    how: Reduction,
+}
+
+const METHODS: [Method; 4] = [
+    Method { name: "mpi", backend: Backend::Mpi, how: Reduction::Native },
+    Method { name: "ordered", backend: Backend::Mpi, how: Reduction::Ordered },
+    Method { name: "gloo", backend: Backend::Gloo, how: Reduction::Native },
+    Method { name: "gloo-ordered", backend: Backend::Gloo, how: Reduction::Ordered },
+];
+
+/// Type of the values that are summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dtype {
+    F32,
+    Bf16,
+    F16,
+}
+
+/// What was typed, checked.
+struct Plan {
+    sizes: Vec<usize>,
+    methods: Vec<Method>,
+    dtype: Dtype,
+    iterations: Option<usize>,
+}
+
+pub fn run(world: &World, args: &AllreduceArgs) -> anyhow::Result<()> {
+    let plan = Plan::try_from(args)?;
+    if let Some(path) = args.plot.as_ref().filter(|path| PlotFormat::of(path).is_none()) {
+        return Err(ConfigError::new("plot", path.display(), "its name must end in .svg or .png").into());
+    }
+    let files: Vec<_> = [&args.csv, &args.plot].into_iter().flatten().filter(|_| world.is_root()).collect();
+    world.agree(files.into_iter().try_for_each(|file| report::check_writable(file)))?;
+    warn_of_bad_conditions(world);
+    let rows = measure(world, &plan)?;
+    world.agree(if world.is_root() { publish(world, args, &rows) } else { Ok(()) })?;
+    Ok(())
+}
+
+impl TryFrom<&AllreduceArgs> for Plan {
+    type Error = ConfigError;
+
+    fn try_from(args: &AllreduceArgs) -> Result<Self, ConfigError> {
+        let dtype = match args.dtype.as_str() {
+            "f32" => Dtype::F32,
+            "bf16" => Dtype::Bf16,
+            "f16" => Dtype::F16,
+            other => return Err(ConfigError::new("dtype", other, "choose f32, bf16 or f16")),
+        };
+        let sizes = sizes::parse(&args.sizes, dtype.width())
+            .map_err(|problem| ConfigError::new("sizes", &args.sizes, problem))?;
+        let methods = methods(args.backends.as_deref()).map_err(|problem| {
+            ConfigError::new("backends", args.backends.as_deref().unwrap_or(""), problem)
+        })?;
+        Ok(Self { sizes, methods, dtype, iterations: args.iterations.map(at_least_one).transpose()? })
+    }
+}
+
+/// The methods of the list `names`; without one, all of this build.
+fn methods(names: Option<&str>) -> Result<Vec<Method>, String> {
+    let Some(names) = names else {
+        return Ok(METHODS.into_iter().filter(|m| collective::check_built(m.backend).is_ok()).collect());
+    };
+    let mut chosen: Vec<Method> = Vec::new();
+    for name in names.split(',').map(str::trim) {
+        let method = METHODS.into_iter().find(|method| method.name == name).ok_or_else(|| {
+            let known = METHODS.map(|method| method.name).join(", ");
+            format!("unknown backend {name}: choose from {known}")
+        })?;
+        collective::check_built(method.backend)?;
+        if !chosen.contains(&method) {
+            chosen.push(method);
+        }
+    }
+    Ok(chosen)
+}
+
+impl Dtype {
+    /// Bytes of a value.
+    fn width(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 | Self::F16 => 2,
+        }
+    }
+
+    /// A buffer of `length` values.
+    fn wire(self, length: usize, value: impl Fn(usize) -> f32) -> Wire {
+        let values = (0..length).map(value);
+        match self {
+            Self::F32 => Wire::F32(values.collect()),
+            Self::Bf16 => Wire::Bf16(values.map(bf16::from_f32).collect()),
+            Self::F16 => Wire::F16(values.map(f16::from_f32).collect()),
+        }
+    }
+}
+
+/// Times every size on every method: a row each, in that order.
+fn measure(world: &World, plan: &Plan) -> anyhow::Result<Vec<LatencyRow>> {
+    let mut backends: Vec<(Backend, Box<dyn Collective>)> = Vec::new();
+    for method in &plan.methods {
+        if backends.iter().all(|(backend, _)| *backend != method.backend) {
+            backends
+                .push((method.backend, collective::connect(world, method.backend, &Transport::default())?));
+        }
+    }
+    let mut rows = Vec::new();
+    for &bytes in &plan.sizes {
+        let iterations = plan.iterations.unwrap_or(if bytes <= SMALL { 1000 } else { 100 });
+        if world.is_root() {
+            log::debug!("{}: {iterations} iterations", human_size(bytes));
+        }
+        let mut latencies = time_size(world, plan, &mut backends, bytes, iterations)?;
+        world.sum_f64(&mut latencies)?;
+        latencies.iter_mut().for_each(|sum| *sum /= world.size() as f64);
+        for (method, latencies) in plan.methods.iter().zip(latencies.chunks_exact(iterations)) {
+            rows.push(LatencyRow::of_all_reduce(method.name, bytes, world.size(), latencies.to_vec()));
+        }
+    }
+    Ok(rows)
+}
+
+/// This rank's times in µs for one size: `iterations` of the first method,
+/// then of the next.
+fn time_size(
+    world: &World,
+    plan: &Plan,
+    backends: &mut [(Backend, Box<dyn Collective>)],
+    bytes: usize,
+    iterations: usize,
+) -> anyhow::Result<Vec<f64>> {
+    let mut call = |method: &Method, buffer: &mut Wire| -> Result<f64, CommError> {
+        let Some((_, backend)) = backends.iter_mut().find(|(backend, _)| *backend == method.backend) else {
+            unreachable!("each method's backend is connected");
+        };
+        world.barrier()?;
+        let started = Instant::now();
+        backend.all_reduce(buffer, method.how)?;
+        Ok(started.elapsed().as_secs_f64() * 1e6)
+    };
+    let mut buffers: Vec<Wire> = Vec::new();
+    for method in &plan.methods {
+        let mut buffer = plan.dtype.wire(padded(method.how, bytes / plan.dtype.width(), world.size()), term);
+        call(method, &mut buffer)?;
+        world.agree(check(plan.dtype, method, &buffer, world.size()))?;
+        // Zeros stay zeros: sums of sums would leave the range of the type.
+        buffer.bytes_mut().fill(0);
+        buffers.push(buffer);
+    }
+    let mut times = vec![0.0; plan.methods.len() * iterations];
+    for turn in 0..warm_up(iterations) + iterations {
+        for (i, (method, buffer)) in plan.methods.iter().zip(&mut buffers).enumerate() {
+            let time = call(method, buffer)?;
+            if let Some(turn) = turn.checked_sub(warm_up(iterations)) {
+                times[i * iterations + turn] = time;
+            }
+        }
+    }
+    Ok(times)
+}
+
+/// Calls before the timed ones, in which connections and pages are set up.
+fn warm_up(iterations: usize) -> usize {
+    (iterations / 10).max(5)
+}
+
+/// Number of values to sum: in rank order they are cut into a chunk a rank,
+/// and training pads its buckets for that.
+fn padded(how: Reduction, length: usize, ranks: usize) -> usize {
+    match how {
+        Reduction::Native => length,
+        Reduction::Ordered => length.next_multiple_of(ranks),
+    }
+}
+
+/// What every rank brings at place `i` of the first sum.
+fn term(i: usize) -> f32 {
+    (i % 7 + 1) as f32
+}
+
+/// Whether the first sum is right, as far as the type tells: 16-bit types may
+/// be rounded after each addition.
+fn check(dtype: Dtype, method: &Method, sum: &Wire, ranks: usize) -> Result<(), String> {
+    let unit = match dtype {
+        Dtype::F32 => f32::EPSILON,
+        Dtype::Bf16 => bf16::EPSILON.to_f32(),
+        Dtype::F16 => f16::EPSILON.to_f32(),
+    };
+    let right = |(i, value): (usize, f32)| {
+        let expected = term(i) * ranks as f32;
+        (value - expected).abs() <= expected * unit * ranks as f32
+    };
+    let all = match sum {
+        Wire::F32(values) => values.iter().copied().enumerate().all(right),
+        Wire::Bf16(values) => values.iter().map(|x| x.to_f32()).enumerate().all(right),
+        Wire::F16(values) => values.iter().map(|x| x.to_f32()).enumerate().all(right),
+        Wire::F64(_) => false,
+    };
+    match all {
+        true => Ok(()),
+        false => Err(format!("the {} all-reduce of {} values gave a wrong sum", method.name, sum.len())),
+    }
+}
+
+/// Prints the table and writes the files.
+fn publish(world: &World, args: &AllreduceArgs, rows: &[LatencyRow]) -> anyhow::Result<()> {
+    let title = format!("all-reduce of {}, {}", args.dtype, job(world));
+    println!("{title}; mean over ranks of each call's latency");
+    println!("{}", table::of_latencies(rows));
+    if let Some(path) = &args.csv {
+        write_csv(path, rows)?;
+    }
+    if let Some(path) = &args.plot {
+        latency_plot::draw(path, &title, rows)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{BenchKind, Cli, Command};
+    use clap::Parser;
+
+    fn plan(options: &[&str]) -> Result<Plan, ConfigError> {
+        let words = ["mpiburn", "bench", "allreduce"].iter().chain(options);
+        match Cli::try_parse_from(words).expect("options that clap knows").command {
+            Command::Bench(args) => match args.kind {
+                BenchKind::Allreduce(args) => Plan::try_from(&args),
+                _ => unreachable!(),
+            },
+            _ => unreachable!(),
+        }
+    }
+
+    fn names(plan: &Plan) -> Vec<&'static str> {
+        plan.methods.iter().map(|method| method.name).collect()
+    }
+
+    #[test]
+    fn all_of_the_build_is_timed_unless_less_is_asked_for() {
+        let all = plan(&[]).unwrap();
+        assert!(names(&all).starts_with(&["mpi", "ordered"]));
+        assert_eq!(all.sizes, [4, 17408, 13631488]);
+        let some = plan(&["--backends", "ordered, mpi,ordered", "--dtype", "bf16", "--sizes", "2"]).unwrap();
+        assert_eq!((names(&some), some.dtype, some.sizes), (vec!["ordered", "mpi"], Dtype::Bf16, vec![2]));
+    }
+
+    #[test]
+    fn senseless_options_are_refused_by_option_and_value() {
+        for (options, expected) in [
+            (["--backends", "nccl"], "--backends nccl: unknown backend nccl: choose from mpi, ordered"),
+            (["--backends", ""], "--backends : unknown backend"),
+            (["--sizes", "0"], "--sizes 0: a message of 0 bytes"),
+            (["--sizes", "6"], "--sizes 6: 6 bytes are no whole number"),
+            (["--dtype", "f64"], "--dtype f64: choose f32, bf16 or f16"),
+            (["--iterations", "0"], "--iterations 0: must be at least 1"),
+        ] {
+            let message = plan(&options).err().expect("it is senseless").to_string();
+            assert!(message.starts_with(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_sum_is_seen_in_every_type() {
+        for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
+            let of = |ranks: usize, other: f32| {
+                dtype.wire(9, |i| if i == 8 { other } else { term(i) * ranks as f32 })
+            };
+            assert_eq!(check(dtype, &METHODS[0], &of(3, term(8) * 3.0), 3), Ok(()));
+            assert!(check(dtype, &METHODS[0], &of(3, term(8) * 2.0), 3).is_err());
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! `mpiburn bench`: what the transports cost by themselves.
+
+mod allreduce;
+mod collectives;
+mod sizes;
+mod step;
+
+use crate::cli::{BenchArgs, BenchKind};
+use crate::comm::{World, oversubscribed, topology};
+use crate::config::ConfigError;
+
+pub fn run(world: &World, args: &BenchArgs) -> anyhow::Result<()> {
+    match &args.kind {
+        BenchKind::Allreduce(args) => allreduce::run(world, args),
+        BenchKind::Collectives(args) => collectives::run(world, args),
+        BenchKind::Step(args) => step::run(world, &args.train, args.steps),
+    }
+}
+
+/// Says what about this job makes its timings mean less.
+fn warn_of_bad_conditions(world: &World) {
+    if !world.is_root() {
+        return;
+    }
+    if world.size() == 1 {
+        log::warn!("one rank has nobody to talk to: start more (mpirun -n 2 mpiburn bench ...)");
+    }
+    if oversubscribed(world.places(), 1) {
+        log::warn!("more ranks than cores: they take turns, and these times are mostly waiting for a core");
+    }
+}
+
+/// The job in words, as `2 ranks (1x2), Open MPI v4.1.4`.
+fn job(world: &World) -> String {
+    let ranks = if world.size() == 1 { "rank" } else { "ranks" };
+    format!("{} {ranks} ({}), {}", world.size(), topology(world.places()), world.mpi_library())
+}
+
+fn at_least_one(iterations: usize) -> Result<usize, ConfigError> {
+    match iterations {
+        0 => Err(ConfigError::new("iterations", 0, "must be at least 1")),
+        n => Ok(n),
+    }
+}

@@ -1,0 +1,50 @@
+//! From a backend's name to its connections.
+
+use crate::comm::{Backend, Collective, MpiPrimitives, Primitives, Transport, World, connect as connect_to};
+use crate::config::ConfigError;
+
+/// Every backend there is, whether this build has it or not.
+pub const ALL: [Backend; 2] = [Backend::Mpi, Backend::Gloo];
+
+/// Whether this build has `backend`.
+///
+/// # Errors
+/// What is missing and what to do about it, for a [`ConfigError`].
+pub fn check_built(backend: Backend) -> Result<(), String> {
+    match backend {
+        Backend::Gloo if !cfg!(feature = "gloo") => {
+            Err("this build lacks gloo; choose mpi, or build with the feature gloo (libgloo-dev)".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The gradients' transport over `backend`. All ranks call it.
+///
+/// # Errors
+/// When the build lacks the backend or the ranks do not reach each other; all
+/// ranks then return one.
+pub fn connect(
+    world: &World,
+    backend: Backend,
+    transport: &Transport,
+) -> anyhow::Result<Box<dyn Collective>> {
+    check_built(backend).map_err(|problem| ConfigError::new("backend", backend, problem))?;
+    Ok(connect_to(world, backend, transport)?)
+}
+
+/// Every operation of `backend`. All ranks call it.
+///
+/// # Errors
+/// As [`connect`].
+pub fn primitives(world: &World, backend: Backend) -> anyhow::Result<Box<dyn Primitives>> {
+    check_built(backend).map_err(|problem| ConfigError::new("backend", backend, problem))?;
+    match backend {
+        #[cfg(feature = "gloo")]
+        Backend::Gloo => {
+            let timeout = Transport::default().timeout;
+            Ok(Box::new(crate::comm::GlooContext::connect(world, None, timeout)?))
+        }
+        _ => Ok(Box::new(MpiPrimitives::new(world))),
+    }
+}

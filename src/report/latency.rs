@@ -1,0 +1,134 @@
+//! What repeated calls of one operation took, summed up.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::ReportError;
+
+/// The latency of one message size on one backend: a line of the CSV file,
+/// whose columns are the fields.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LatencyRow {
+    /// Backend, as options name it.
+    pub backend: String,
+    /// Size of the message in bytes.
+    pub bytes: usize,
+    /// Shortest latency in µs.
+    pub min_us: f64,
+    /// Median latency in µs.
+    pub median_us: f64,
+    /// Latency in µs that 99 of 100 calls stay within.
+    pub p99_us: f64,
+    /// Bus bandwidth at the median, in MB/s of 10^6 bytes.
+    pub busbw_mb_s: f64,
+}
+
+impl LatencyRow {
+    /// Sums up the latencies, in µs, of an all-reduce of `bytes` over `ranks`.
+    /// There is at least one.
+    pub fn of_all_reduce(backend: &str, bytes: usize, ranks: usize, mut latencies: Vec<f64>) -> Self {
+        latencies.sort_by(f64::total_cmp);
+        let median = median(&latencies);
+        Self {
+            backend: backend.to_owned(),
+            bytes,
+            min_us: rounded(latencies[0]),
+            median_us: rounded(median),
+            p99_us: rounded(percentile(&latencies, 99)),
+            busbw_mb_s: rounded(bus_bandwidth(ranks, bytes, median)),
+        }
+    }
+}
+
+/// The middle of `sorted`, or the mean of the two that are. It is not empty.
+pub fn median(sorted: &[f64]) -> f64 {
+    let half = sorted.len() / 2;
+    match sorted.len().is_multiple_of(2) {
+        true => (sorted[half - 1] + sorted[half]) / 2.0,
+        false => sorted[half],
+    }
+}
+
+/// The smallest of `sorted` that at least `percent` of 100 do not exceed. It is
+/// not empty, and `percent` is from 1 to 100.
+pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    sorted[(sorted.len() * percent).div_ceil(100) - 1]
+}
+
+/// What each link carries during an all-reduce, in MB/s of 10^6 bytes: with
+/// the least traffic that can do it, 2(n-1)/n of the message go over each of
+/// the `ranks`' links, in `us` µs.
+pub fn bus_bandwidth(ranks: usize, bytes: usize, us: f64) -> f64 {
+    if us <= 0.0 {
+        return 0.0;
+    }
+    let n = ranks as f64;
+    2.0 * (n - 1.0) / n * bytes as f64 / us
+}
+
+/// A size as people write it: `4 B`, `17 KiB`, `13 MiB`.
+pub fn human_size(bytes: usize) -> String {
+    const KIB: usize = 1 << 10;
+    const MIB: usize = 1 << 20;
+    match bytes {
+        n if n >= MIB && n.is_multiple_of(MIB) => format!("{} MiB", n / MIB),
+        n if n >= KIB && n.is_multiple_of(KIB) => format!("{} KiB", n / KIB),
+        n => format!("{n} B"),
+    }
+}
+
+/// Writes `rows` to a CSV file, in place of what it held.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_csv(path: &Path, rows: &[LatencyRow]) -> Result<(), ReportError> {
+    let write = || -> Result<(), csv::Error> {
+        let mut file = csv::Writer::from_path(path)?;
+        rows.iter().try_for_each(|row| file.serialize(row))?;
+        Ok(file.flush()?)
+    };
+    write().map_err(|error| ReportError::new(path, error))
+}
+
+/// To a thousandth: below a clock's resolution.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_measured_values() {
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!((percentile(&hundred, 99), percentile(&hundred, 100)), (99.0, 100.0));
+        assert_eq!(percentile(&[1.0, 2.0, 3.0], 99), 3.0);
+        assert_eq!(percentile(&[7.0], 1), 7.0);
+        assert_eq!((median(&hundred), median(&[1.0, 2.0, 9.0])), (50.5, 2.0));
+    }
+
+    #[test]
+    fn the_bus_bandwidth_counts_the_least_traffic() {
+        assert_eq!(bus_bandwidth(2, 1_000_000, 1000.0), 1000.0);
+        assert_eq!(bus_bandwidth(4, 1_000_000, 1000.0), 1500.0);
+        assert_eq!(bus_bandwidth(1, 1_000_000, 1000.0), 0.0, "one rank sends nothing");
+        assert_eq!(bus_bandwidth(2, 4, 0.0), 0.0, "too short to be measured");
+    }
+
+    #[test]
+    fn sizes_are_written_in_the_largest_whole_unit() {
+        let sizes = [4, 1000, 17408, 13631488, (1 << 20) + 1024];
+        assert_eq!(sizes.map(human_size), ["4 B", "1000 B", "17 KiB", "13 MiB", "1025 KiB"]);
+    }
+
+    #[test]
+    fn the_csv_columns_are_as_documented() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let row = LatencyRow::of_all_reduce("mpi", 17408, 2, vec![3.0, 2.0, 1.00049]);
+        write_csv(file.path(), &[row]).unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        assert_eq!(text, "backend,bytes,min_us,median_us,p99_us,busbw_mb_s\nmpi,17408,1.0,2.0,3.0,8704.0\n");
+    }
+}

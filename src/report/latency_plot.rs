@@ -1,0 +1,207 @@
+//! Latency over message size, both logarithmic, a line for each backend.
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Once;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::{FontStyle, register_font};
+
+use super::latency::human_size;
+use super::{LatencyRow, ReportError};
+
+/// File formats, by the endings of file names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlotFormat {
+    /// `.svg`
+    Svg,
+    /// `.png`
+    Png,
+}
+
+impl PlotFormat {
+    /// The format that the ending of `path` asks for, if it is one of ours.
+    pub fn of(path: &Path) -> Option<Self> {
+        let ending = path.extension()?.to_str()?;
+        [(Self::Svg, "svg"), (Self::Png, "png")]
+            .into_iter()
+            .find_map(|(format, name)| ending.eq_ignore_ascii_case(name).then_some(format))
+    }
+}
+
+/// Width and height in pixels.
+const SIZE: (u32, u32) = (960, 600);
+
+/// Colours that differ in brightness too, for print and for colour-blind eyes
+/// (Okabe and Ito).
+const COLOURS: [RGBColor; 5] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+];
+
+const FONT: &str = "sans-serif";
+
+/// Draws the medians of `rows` to the file `path`, in place of what it held.
+///
+/// # Errors
+/// When the file cannot be written; an ending that is neither `.svg` nor
+/// `.png` is one that cannot.
+pub fn draw(path: &Path, title: &str, rows: &[LatencyRow]) -> Result<(), ReportError> {
+    use_embedded_font();
+    let drawn = match PlotFormat::of(path) {
+        Some(PlotFormat::Svg) => draw_svg(path, title, rows),
+        Some(PlotFormat::Png) => paint(&BitMapBackend::new(path, SIZE).into_drawing_area(), title, rows),
+        None => Err("its name must end in .svg or .png".into()),
+    };
+    drawn.map_err(|error| ReportError::new(path, error))
+}
+
+/// By way of memory, since the library's own file writer hides why it fails.
+fn draw_svg(path: &Path, title: &str, rows: &[LatencyRow]) -> Result<(), Box<dyn Error>> {
+    let mut text = String::new();
+    paint(&SVGBackend::with_string(&mut text, SIZE).into_drawing_area(), title, rows)?;
+    Ok(std::fs::write(path, text)?)
+}
+
+fn paint<B>(area: &DrawingArea<B, Shift>, title: &str, rows: &[LatencyRow]) -> Result<(), Box<dyn Error>>
+where
+    B: DrawingBackend,
+    B::ErrorType: 'static,
+{
+    let sizes = rows.iter().map(|row| row.bytes as f64);
+    let latencies = rows.iter().map(latency);
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, (FONT, 24))
+        .margin(16)
+        .x_label_area_size(56)
+        .y_label_area_size(80)
+        .build_cartesian_2d(
+            span(sizes, |low| low / 1.5, |high| high * 1.5).log_scale().base(2.0),
+            span(latencies, whole_power_below, whole_power_above).log_scale(),
+        )?;
+    chart
+        .configure_mesh()
+        .x_desc("message size")
+        .y_desc("median latency [µs]")
+        .x_labels(13)
+        .y_labels(10)
+        .x_label_formatter(&|bytes| human_size(bytes.round() as usize))
+        .y_label_formatter(&|us| format!("{}", (us * 1e3).round() / 1e3))
+        .axis_desc_style((FONT, 18))
+        .label_style((FONT, 15))
+        .light_line_style(TRANSPARENT)
+        .draw()?;
+    for (i, backend) in backends(rows).into_iter().enumerate() {
+        let colour = COLOURS[i % COLOURS.len()];
+        let points: Vec<(f64, f64)> = rows
+            .iter()
+            .filter(|row| row.backend == backend)
+            .map(|row| (row.bytes as f64, latency(row)))
+            .collect();
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
+            .label(backend)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 24, y)], colour.stroke_width(3)));
+        chart.draw_series(points.into_iter().map(|point| Circle::new(point, 4, colour.filled())))?;
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.85))
+        .border_style(BLACK.mix(0.4))
+        .legend_area_size(32)
+        .margin(12)
+        .label_font((FONT, 16))
+        .draw()?;
+    area.present()?;
+    Ok(())
+}
+
+/// A latency that has a logarithm: a clock may read 0.
+fn latency(row: &LatencyRow) -> f64 {
+    row.median_us.max(1e-3)
+}
+
+/// The backends in the order in which they first appear.
+fn backends(rows: &[LatencyRow]) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for row in rows {
+        if !names.contains(&row.backend.as_str()) {
+            names.push(&row.backend);
+        }
+    }
+    names
+}
+
+/// From the smallest to the largest of `values`, each moved outwards.
+fn span(
+    values: impl Iterator<Item = f64>,
+    below: impl Fn(f64) -> f64,
+    above: impl Fn(f64) -> f64,
+) -> std::ops::Range<f64> {
+    let (low, high) = values.fold((f64::MAX, f64::MIN_POSITIVE), |(low, high), x| (low.min(x), high.max(x)));
+    below(low.min(high))..above(high)
+}
+
+fn whole_power_below(value: f64) -> f64 {
+    10f64.powf((value / 1.1).log10().floor())
+}
+
+fn whole_power_above(value: f64) -> f64 {
+    10f64.powf((value * 1.1).log10().ceil())
+}
+
+/// Text is measured and drawn with a font of the program's own: a cluster's
+/// nodes need not have any.
+fn use_embedded_font() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let known = register_font(FONT, FontStyle::Normal, dejavu::sans::regular());
+        debug_assert!(known.is_ok(), "the font is one");
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows() -> Vec<LatencyRow> {
+        let sizes = [4usize, 1 << 10, 1 << 20];
+        let row = |backend, bytes: usize| {
+            LatencyRow::of_all_reduce(backend, bytes, 2, vec![0.5 + bytes as f64 / 2000.0])
+        };
+        sizes.iter().flat_map(|&bytes| [row("mpi", bytes), row("ordered", bytes)]).collect()
+    }
+
+    #[test]
+    fn both_formats_are_written_with_their_labels() {
+        let folder = tempfile::tempdir().unwrap();
+        let svg = folder.path().join("a.svg");
+        draw(&svg, "two ranks", &rows()).unwrap();
+        let text = std::fs::read_to_string(&svg).unwrap();
+        for word in ["<svg", "two ranks", "mpi", "ordered", "message size", "KiB", "µs"] {
+            assert!(text.contains(word), "{word} is missing");
+        }
+        let png = folder.path().join("a.PNG");
+        draw(&png, "two ranks", &rows()).unwrap();
+        assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG"));
+    }
+
+    #[test]
+    fn one_measurement_is_a_plot_too() {
+        let folder = tempfile::tempdir().unwrap();
+        draw(&folder.path().join("a.svg"), "", &[LatencyRow::of_all_reduce("mpi", 4, 1, vec![0.0])]).unwrap();
+    }
+
+    #[test]
+    fn why_a_file_is_not_written_is_said() {
+        let error = draw(Path::new("/nowhere/a.svg"), "", &rows()).unwrap_err().to_string();
+        assert!(error.starts_with("cannot write /nowhere/a.svg: No such file"), "{error}");
+        assert_eq!((PlotFormat::of(Path::new("a.pdf")), PlotFormat::of(Path::new("svg"))), (None, None));
+    }
+}

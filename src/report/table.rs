@@ -1,0 +1,50 @@
+//! Tables on the console.
+
+use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
+
+use super::LatencyRow;
+use super::latency::human_size;
+
+/// A table of text with the columns of `header`; those after the first
+/// `left` are numbers, aligned at their ends.
+pub fn table<S: ToString>(header: &[S], left: usize, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED).set_header(header.iter().map(ToString::to_string));
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut().skip(left) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// The latencies as a table, a size's name on its first line only.
+pub fn of_latencies(rows: &[LatencyRow]) -> Table {
+    let lines = rows.iter().enumerate().map(|(i, row)| {
+        let repeated = i > 0 && rows[i - 1].bytes == row.bytes;
+        vec![
+            if repeated { String::new() } else { human_size(row.bytes) },
+            row.backend.clone(),
+            format!("{:.2}", row.min_us),
+            format!("{:.2}", row.median_us),
+            format!("{:.2}", row.p99_us),
+            format!("{:.1}", row.busbw_mb_s),
+        ]
+    });
+    table(&["size", "backend", "min µs", "median µs", "p99 µs", "busbw MB/s"], 2, lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_named_once_and_numbers_end_together() {
+        let row = |backend, us| LatencyRow::of_all_reduce(backend, 4096, 2, vec![us]);
+        let text = of_latencies(&[row("mpi", 2.0), row("ordered", 12.5)]).to_string();
+        assert_eq!(text.matches("4 KiB").count(), 1, "{text}");
+        let ends: Vec<_> = ["  2.00 ", " 12.50 "].map(|n| text.lines().any(|l| l.contains(n))).into();
+        assert_eq!(ends, [true, true], "{text}");
+    }
+}

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Trains on two nodes and on one, over mpi and over gloo, with ordered sums:
+# 2x2 and 1x4 end in the same bits, whatever carries the gradients.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+bin=target/release/mpiburn
+mkdir -p target
+work=$(mktemp -d target/same-weights.XXXXXX)
+trap 'tests/cluster/down.sh >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
+
+weights() { sed -n 's/.*"weights_sha256": "\(.*\)".*/\1/p' "$1/run.json"; }
+options=(-q train --data-root "$work/digits" --epochs 1 --bucket-mb 0.004 --reduce ordered)
+
+$bin -q data digits --out "$work/digits" --train 1600 --test 200
+as_root=$([ "$(id -u)" -eq 0 ] && echo --allow-run-as-root || true)
+# shellcheck disable=SC2086 # no word or one
+mpirun $as_root -n 4 --oversubscribe --bind-to core:overload-allowed \
+  $bin "${options[@]}" --out "$work/1x4" >/dev/null
+expected=$(weights "$work/1x4")
+[ -n "$expected" ]
+
+RATE=1gbit tests/cluster/up.sh
+for backend in mpi gloo; do
+  tests/cluster/mpirun.sh 2x2 $bin "${options[@]}" --backend $backend --out "$work/2x2-$backend" >/dev/null
+  found=$(weights "$work/2x2-$backend")
+  if [ "$found" != "$expected" ]; then
+    echo "2x2 over $backend ends in $found, 1x4 in $expected" >&2
+    exit 1
+  fi
+  grep -q '"topology": "2x2"' "$work/2x2-$backend/run.json"
+  echo "2x2 over $backend: the weights of 1x4, ${found:0:16}…"
+done

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# The all-reduce of mpiburn against a plain C loop around MPI_Allreduce: both
+# run in turn, and the median of mpiburn's medians may be at most LIMIT times
+# that of the C loop's. Exits with 1 where it is more.
+#
+#   tests/comm/compare.sh                     2 ranks, 9 rounds
+#   ROUNDS=15 RANKS=4 tests/comm/compare.sh
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+BIN=${BIN:-target/release/mpiburn}
+RANKS=${RANKS:-2}
+ROUNDS=${ROUNDS:-9}
+LIMIT=${LIMIT:-1.15}
+# Bytes, and the calls timed in each round: 17 KiB and 13 MiB.
+SIZES=(17408 13631488)
+ITERATIONS=(1000 60)
+
+[ -x "$BIN" ] || { echo "$BIN not found: run make build first" >&2; exit 2; }
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"${MPICC:-mpicc}" -O3 -Wall -Wextra -o "$work/allreduce" tests/comm/allreduce.c
+
+as_root=$([ "$(id -u)" -eq 0 ] && echo --allow-run-as-root || true)
+bind=$([ "$RANKS" -le "$(nproc --all)" ] && echo core || echo core:overload-allowed --oversubscribe)
+mpi() { # mpi PROGRAM ARGUMENTS...
+  # shellcheck disable=SC2086 # two lists of words
+  mpirun $as_root -n "$RANKS" --bind-to $bind "$@"
+}
+
+time_c() { # time_c BYTES ITERATIONS
+  mpi "$work/allreduce" "$2" "$1" | awk '{ print $3 }' >>"$work/c-$1"
+}
+time_mpiburn() { # time_mpiburn BYTES ITERATIONS
+  mpi "$BIN" -q bench allreduce --backends mpi --sizes "$1" --iterations "$2" --csv "$work/csv" >"$work/log"
+  awk -F, 'NR == 2 { print $4 }' "$work/csv" >>"$work/mpiburn-$1"
+}
+median() { # median FILE
+  sort -g "$1" | awk '{ all[NR] = $1 } END { h = int((NR + 1) / 2); print NR % 2 ? all[h] : (all[h] + all[h + 1]) / 2 }'
+}
+
+for ((round = 0; round < ROUNDS; round++)); do
+  for i in "${!SIZES[@]}"; do
+    # Each goes first in every other round.
+    if ((round % 2)); then order=(mpiburn c); else order=(c mpiburn); fi
+    for program in "${order[@]}"; do
+      "time_$program" "${SIZES[$i]}" "${ITERATIONS[$i]}"
+    done
+  done
+done
+
+printf '%10s %12s %12s %8s   (%d ranks, median of %d rounds, at most %s)\n' \
+  bytes 'C µs' 'mpiburn µs' ratio "$RANKS" "$ROUNDS" "$LIMIT"
+failed=0
+for bytes in "${SIZES[@]}"; do
+  c=$(median "$work/c-$bytes")
+  mpiburn=$(median "$work/mpiburn-$bytes")
+  awk -v b="$bytes" -v c="$c" -v m="$mpiburn" -v limit="$LIMIT" 'BEGIN {
+    printf "%10d %12.2f %12.2f %8.3f\n", b, c, m, m / c
+    exit m / c > limit
+  }' || failed=1
+done
+exit $failed
