@@ -9,7 +9,7 @@ fn main() {
     println!("cargo:rerun-if-changed=src/comm/mpi_shim.c");
     if Command::new(&mpicc).arg("--version").output().is_err() {
         println!(
-            "cargo:error={mpicc} not found: install an MPI with its headers \
+            "cargo::error={mpicc} not found: install an MPI with its headers \
              (Debian, Ubuntu: apt-get install openmpi-bin libopenmpi-dev), or run `make setup`"
         );
         return;
@@ -32,26 +32,19 @@ fn compile_gloo() {
     println!("cargo:rerun-if-changed=src/comm/gloo_shim.cc");
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17");
-    let found = build.try_get_compiler().map(|compiler| {
-        let probe = ["-E", "-include", "gloo/allreduce.h", "-x", "c++", "/dev/null", "-o", "/dev/null"];
-        compiler.to_command().args(probe).output().is_ok_and(|output| output.status.success())
-    });
-    match found {
-        Ok(true) => {}
-        Ok(false) => {
-            println!(
-                "cargo::error=gloo/allreduce.h not found: install gloo with its headers (Debian, Ubuntu: \
-                 apt-get install libgloo-dev), or build without it (--no-default-features)"
-            );
-            return;
-        }
-        Err(error) => {
-            println!(
-                "cargo::error=no C++ compiler ({error}): install one (Debian, Ubuntu: apt-get install g++), \
-                 or build without gloo (--no-default-features)"
-            );
-            return;
-        }
+    let probe = ["-E", "-include", "gloo/allreduce.h", "-x", "c++", "/dev/null", "-o", "/dev/null"];
+    let probed = build.try_get_compiler().ok().and_then(|c| c.to_command().args(probe).output().ok());
+    let (what, package) = match probed {
+        Some(output) if output.status.success() => ("", ""),
+        Some(_) => ("gloo/allreduce.h", "libgloo-dev"),
+        None => ("C++ compiler", "g++"),
+    };
+    if !what.is_empty() {
+        println!(
+            "cargo::error={what} not found: install it (Debian, Ubuntu: apt-get install {package}), \
+             or build without gloo (--no-default-features)"
+        );
+        return;
     }
     // gloo's headers warn, its users' code does not.
     build.file("src/comm/gloo_shim.cc").warnings(false).compile("mpiburn_gloo");

@@ -217,7 +217,8 @@ fn death(world: &World, interface: Option<&str>) -> Outcome {
 }
 
 fn time(world: &World, interface: Option<&str>) -> Outcome {
-    for (length, rounds) in [(4250, 400), (250_000, 60), (3_400_000, 20)] {
+    for (length, rounds) in [(4250, 200), (250_000, 40), (3_400_000, 20)] {
+        let length = usize::next_multiple_of(length, world.size());
         let mut rows = Vec::new();
         let mut mpi = MpiCollective::new(world)?;
         rows.push(("mpi".to_owned(), median(world, &mut mpi, length, rounds)?));

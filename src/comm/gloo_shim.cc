@@ -142,7 +142,8 @@ class HalvingDoubling : public gloo::AllreduceHalvingDoubling<T> {
 };
 
 template <typename T>
-void halvingDoubling(const std::shared_ptr<Mesh>& mesh, void* buffer, size_t count, Add add) {
+void halvingDoubling(const std::shared_ptr<Mesh>& mesh, void* buffer, size_t count, Add add,
+                     uint32_t tag) {
   currentAdd = add;
   const gloo::ReductionFunction<T> function(gloo::CUSTOM, addInPlace<T>);
   const size_t most = kPieceBytes / sizeof(T);
@@ -152,6 +153,12 @@ void halvingDoubling(const std::shared_ptr<Mesh>& mesh, void* buffer, size_t cou
     HalvingDoubling<T> algorithm(
         mesh, pointers, static_cast<int>(std::min(most, count - at)), &function);
     try {
+      // What comes in before its buffer is there makes gloo's thread spin, and
+      // takes the core from a rank that is still computing. So all wait here
+      // until all buffers are there.
+      gloo::BarrierOptions ready(mesh);
+      ready.setTag(tag);
+      gloo::barrier(ready);
       algorithm.run();
       algorithm.drain();
     } catch (...) {
@@ -257,7 +264,7 @@ int mpiburn_gloo_allreduce(mpiburn_gloo* self, void* buffer, size_t count, size_
     const auto each = [&](auto zero) {
       using T = decltype(zero);
       if (algorithm == 2) {
-        halvingDoubling<T>(self->mesh, buffer, count, add);
+        halvingDoubling<T>(self->mesh, buffer, count, add, tag);
       } else {
         using Algorithm = gloo::detail::AllreduceOptionsImpl;
         const auto chosen = algorithm == 0 ? Algorithm::RING : Algorithm::BCUBE;
