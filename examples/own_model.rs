@@ -1,6 +1,8 @@
 //! A Burn module of your own, trained data-parallel. Start it with
 //! `mpirun -n 2 --bind-to core target/release/examples/own_model [mpi|gloo]`.
 
+use std::f32::consts::TAU;
+
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsParams};
@@ -41,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Each rank takes every n-th of the 512 points of one period.
     let xs: Vec<f32> =
-        (0..512).skip(world.rank()).step_by(world.size()).map(|i| i as f32 / 512.0 * 6.28).collect();
+        (0..512).skip(world.rank()).step_by(world.size()).map(|i| i as f32 / 512.0 * TAU).collect();
     let ys: Vec<f32> = xs.iter().map(|x| x.sin()).collect();
     let x = Tensor::<1>::from_floats(xs.as_slice(), &device).unsqueeze_dim(1);
     let y = Tensor::<1>::from_floats(ys.as_slice(), &device).unsqueeze_dim(1);

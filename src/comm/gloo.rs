@@ -239,7 +239,7 @@ impl GlooContext {
 
     /// Sends `buffer` to rank `to`, which receives it under the same `tag`.
     pub fn send(&mut self, buffer: &[u8], to: usize, tag: u32) -> Result<(), CommError> {
-        self.call("send", buffer.len(), |mesh, _, error, room| {
+        self.direct("send", buffer.len(), |mesh, error, room| {
             let (at, bytes) = (buffer.as_ptr(), buffer.len());
             // SAFETY: `buffer` is borrowed until the call returns.
             unsafe { mpiburn_gloo_send(mesh, at, bytes, to as c_int, tag, error, room) }
@@ -248,7 +248,7 @@ impl GlooContext {
 
     /// Receives what rank `from` sends under the same `tag`, equally long.
     pub fn receive(&mut self, buffer: &mut [u8], from: usize, tag: u32) -> Result<(), CommError> {
-        self.call("receive", buffer.len(), |mesh, _, error, room| {
+        self.direct("receive", buffer.len(), |mesh, error, room| {
             let (at, bytes) = (buffer.as_mut_ptr(), buffer.len());
             // SAFETY: `buffer` is borrowed mutably until the call returns.
             unsafe { mpiburn_gloo_recv(mesh, at, bytes, from as c_int, tag, error, room) }
@@ -273,14 +273,26 @@ impl GlooContext {
         bytes: usize,
         call: impl FnOnce(*mut c_void, u32, *mut c_char, usize) -> c_int,
     ) -> Result<(), CommError> {
+        self.tag = self.tag.wrapping_add(1);
+        let tag = self.tag;
+        self.direct(operation, bytes, |mesh, error, room| call(mesh, tag, error, room))
+    }
+
+    /// A call of which only two ranks know, so that it takes no tag from those
+    /// that all ranks count.
+    fn direct(
+        &mut self,
+        operation: &str,
+        bytes: usize,
+        call: impl FnOnce(*mut c_void, *mut c_char, usize) -> c_int,
+    ) -> Result<(), CommError> {
         let started = Instant::now();
         if let Some(reason) = &self.broken {
             let reason = format!("the connections broke earlier: {reason}");
             return Err(self.error(operation, bytes, started, reason));
         }
-        self.tag = self.tag.wrapping_add(1);
-        let (mesh, tag) = (self.mesh.as_ptr(), self.tag);
-        checked(|error, room| call(mesh, tag, error, room)).map_err(|reason| {
+        let mesh = self.mesh.as_ptr();
+        checked(|error, room| call(mesh, error, room)).map_err(|reason| {
             self.broken = Some(reason.clone());
             self.error(operation, bytes, started, reason)
         })

@@ -215,7 +215,7 @@ impl MpiWorld {
     /// chunk of every rank's buffer in `to`, which is as long. The caller keeps
     /// both alive and untouched until it is done.
     pub fn start_all_to_all(&self, from: &Wire, to: &mut Wire) -> Result<Request, CommError> {
-        debug_assert!(from.len() % self.size == 0 && from.len() == to.len());
+        debug_assert!(from.len().is_multiple_of(self.size) && from.len() == to.len());
         let bytes = self.count(from.bytes().len() / self.size, "all-to-all")?;
         self.start("all-to-all", from.bytes().len(), |request| {
             // SAFETY: both buffers hold `size` chunks of `bytes` bytes, and the

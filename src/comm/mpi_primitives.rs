@@ -7,7 +7,7 @@ use std::time::Instant;
 use mpi::ffi;
 
 use super::mpi::{MpiWorld, sum_of};
-use super::{Backend, CommError, Primitives, Wire, World};
+use super::{Backend, CommError, Primitives, Wire, World, guard};
 
 /// [`Primitives`] over `MPI_COMM_WORLD`.
 pub struct MpiPrimitives {
@@ -31,6 +31,7 @@ impl MpiPrimitives {
         bytes: usize,
         call: impl FnOnce(c_int, ffi::MPI_Comm) -> c_int,
     ) -> Result<(), CommError> {
+        let _waiting = guard::enter(operation, None);
         let started = Instant::now();
         let count = self.mpi.count(length, operation)?;
         // SAFETY: a constant that MPI's library defines.

@@ -105,7 +105,7 @@ impl World {
         lengths
             .iter()
             .enumerate()
-            .map(|(rank, &length)| self.from_json(&all[rank * longest..rank * longest + length]))
+            .map(|(rank, &length)| self.decode(&all[rank * longest..rank * longest + length]))
             .collect()
     }
 
@@ -115,7 +115,7 @@ impl World {
     /// When the transport fails.
     pub fn broadcast<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<T, CommError> {
         let bytes = self.broadcast_bytes(if self.is_root() { to_json(value) } else { Vec::new() })?;
-        self.from_json(&bytes)
+        self.decode(&bytes)
     }
 
     /// Rank 0's bytes on every rank.
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    fn from_json<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, CommError> {
+    fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, CommError> {
         serde_json::from_slice(bytes).map_err(|error| {
             CommError::Start(format!(
                 "rank {} on {} got a message it cannot read ({error}); do all ranks run the same binary?",

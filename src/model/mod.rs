@@ -58,6 +58,7 @@ impl FromStr for ModelKind {
 
 /// A network of one of the kinds.
 #[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a process has one")]
 pub enum Network {
     /// See [`ConvNet`].
     Convnet(ConvNet),

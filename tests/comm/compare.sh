@@ -49,15 +49,24 @@ for ((round = 0; round < ROUNDS; round++)); do
   done
 done
 
-printf '%10s %12s %12s %8s   (%d ranks, median of %d rounds, at most %s)\n' \
-  bytes 'C µs' 'mpiburn µs' ratio "$RANKS" "$ROUNDS" "$LIMIT"
+least() { # least FILE
+  sort -g "$1" | head -n 1
+}
+
+echo "$RANKS ranks, $ROUNDS rounds in turn; load average $(cut -d ' ' -f 1 /proc/loadavg)"
+row='%10s %12s %12s %8s %16s\n'
+# shellcheck disable=SC2059 # the format of the table
+printf "$row" bytes 'C us' 'mpiburn us' ratio 'quietest rounds'
 failed=0
 for bytes in "${SIZES[@]}"; do
-  c=$(median "$work/c-$bytes")
-  mpiburn=$(median "$work/mpiburn-$bytes")
-  awk -v b="$bytes" -v c="$c" -v m="$mpiburn" -v limit="$LIMIT" 'BEGIN {
-    printf "%10d %12.2f %12.2f %8.3f\n", b, c, m, m / c
+  # Other programs' work only ever adds time: the quietest rounds tell whether
+  # a large ratio is theirs.
+  awk -v row="$row" -v bytes="$bytes" -v limit="$LIMIT" \
+    -v c="$(median "$work/c-$bytes")" -v c_least="$(least "$work/c-$bytes")" \
+    -v m="$(median "$work/mpiburn-$bytes")" -v m_least="$(least "$work/mpiburn-$bytes")" 'BEGIN {
+    printf row, bytes, c, m, sprintf("%.3f", m / c), sprintf("%.3f", m_least / c_least)
     exit m / c > limit
   }' || failed=1
 done
+[ $failed -eq 0 ] || echo "a ratio is above $LIMIT" >&2
 exit $failed
