@@ -72,8 +72,9 @@ compare-pytorch: data ## PyTorch and mpiburn in turn; prints the ratio of their 
 	@tests/pytorch/setup.sh
 	.venv/bin/python tests/pytorch/compare.py speed --data $(DATA) $(ARGS)
 
-bench-comm: build ## The all-reduce against a plain C loop around MPI_Allreduce
+bench-comm: build ## The all-reduces against plain loops around MPI's and gloo's own
 	tests/comm/compare.sh
+	BACKEND=gloo tests/comm/compare.sh
 
 cluster-up: ## Two nodes on this machine, as network namespaces (RATE=1gbit DELAY=0.1ms)
 	@scripts/setup.sh --all

@@ -152,7 +152,8 @@ pub struct TrainArgs {
     /// Whether gradients travel while backward goes on.
     #[arg(long, value_name = "on|off", default_value = "on", value_parser = ["on", "off"], help_heading = "Distribution")]
     pub overlap: String,
-    /// Size of a bucket of gradients in MB; the first holds 1 MB at most.
+    /// Size of a bucket of gradients in MB at most; the first holds 1 MB, and a network smaller
+    /// than eight buckets is cut into eight, down to 1 MB.
     #[arg(
         long,
         value_name = "MB",

@@ -1,6 +1,7 @@
 //! The networks of the experiments, and their parameters as flat memory.
 
 mod convnet;
+mod mlp;
 mod parameters;
 mod vgg;
 
@@ -12,6 +13,7 @@ use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 pub use convnet::ConvNet;
+pub use mlp::Mlp;
 pub use parameters::{ParamLayout, ParamSpec, sha256};
 pub use vgg::Vgg;
 
@@ -23,6 +25,8 @@ pub enum ModelKind {
     Convnet,
     /// Six convolutions and three linear layers for 32x32 colour images.
     Vgg,
+    /// Two linear layers and a batch norm for 512 features.
+    Mlp,
 }
 
 impl ModelKind {
@@ -31,6 +35,7 @@ impl ModelKind {
         match self {
             Self::Convnet => [1, 28, 28],
             Self::Vgg => [3, 32, 32],
+            Self::Mlp => [1, 1, mlp::FEATURES],
         }
     }
 }
@@ -40,6 +45,7 @@ impl fmt::Display for ModelKind {
         f.pad(match self {
             Self::Convnet => "convnet",
             Self::Vgg => "vgg",
+            Self::Mlp => "mlp",
         })
     }
 }
@@ -51,7 +57,8 @@ impl FromStr for ModelKind {
         match text {
             "convnet" => Ok(Self::Convnet),
             "vgg" => Ok(Self::Vgg),
-            _ => Err(format!("unknown model {text}: choose convnet or vgg")),
+            "mlp" => Ok(Self::Mlp),
+            _ => Err(format!("unknown model {text}: choose convnet, vgg or mlp")),
         }
     }
 }
@@ -64,6 +71,8 @@ pub enum Network {
     Convnet(ConvNet),
     /// See [`Vgg`].
     Vgg(Vgg),
+    /// See [`Mlp`].
+    Mlp(Mlp),
 }
 
 impl Network {
@@ -74,6 +83,7 @@ impl Network {
         let network = match kind {
             ModelKind::Convnet => Self::Convnet(ConvNet::init(classes, device)),
             ModelKind::Vgg => Self::Vgg(Vgg::init(classes, device)),
+            ModelKind::Mlp => Self::Mlp(Mlp::init(classes, device)),
         };
         // Burn draws a parameter when it is first used. Using them all now, in
         // visit order, makes the drawing a function of the seed alone.
@@ -86,6 +96,7 @@ impl Network {
         match self {
             Self::Convnet(network) => network.forward(batch),
             Self::Vgg(network) => network.forward(batch),
+            Self::Mlp(network) => network.forward(batch),
         }
     }
 }

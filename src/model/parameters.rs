@@ -238,6 +238,21 @@ mod tests {
     }
 
     #[test]
+    fn the_other_networks_have_pytorchs_parameter_counts() {
+        let layout =
+            |kind, classes| ParamLayout::of(&Network::init(kind, classes, 1, &Device::flex().autodiff()));
+        // Six convolutions and three linear layers, weights and biases.
+        let convs = [(3, 32), (32, 64), (64, 128), (128, 256), (256, 256), (256, 256)];
+        let linears = [(4096, 256), (256, 32), (32, 10)];
+        let expected: usize = convs.iter().map(|(i, o)| 9 * i * o + o).sum::<usize>()
+            + linears.iter().map(|(i, o)| i * o + o).sum::<usize>();
+        assert_eq!(layout(ModelKind::Vgg, 10).trainable(), expected);
+        let mlp = layout(ModelKind::Mlp, 20);
+        assert_eq!(mlp.trainable(), 512 * 32 + 32 + 2 * 32 + 32 * 20 + 20);
+        assert_eq!(mlp.len(), mlp.trainable() + 2 * 32, "and batch norm's running mean and variance");
+    }
+
+    #[test]
     fn a_seed_fixes_every_weight() {
         let layout = ParamLayout::of(&convnet());
         let first = layout.read(&convnet());

@@ -50,11 +50,11 @@ pub fn backward<M: Module, S: GradientSink>(
     module: &M,
     sink: S,
 ) -> Result<(Gradients, S), S> {
-    let Some(params) = nodes_of(module) else {
+    let Some((params, count)) = nodes_of(module) else {
         return Err(sink);
     };
     let hooked = Tensor::<1>::from_dispatch(<Dispatch as HookedLoss>::hook(loss.clone().into_dispatch()));
-    let times = vec![0; params.len()];
+    let times = vec![0; count];
     let watch = Watch { params, times, sink: Box::new(Holder(Some(sink))) };
     WATCH.set(Some(watch));
     let gradients = hooked.backward();
@@ -179,11 +179,12 @@ impl Backward<Flex, 1> for InstallHook {
     }
 }
 
-/// Graph nodes of a module's parameters, or none where it is not on flex.
-fn nodes_of<M: Module>(module: &M) -> Option<HashMap<u64, usize>> {
+/// Graph nodes of a module's parameters, and how many it has with those that get
+/// no gradients; or none where it is not on flex.
+fn nodes_of<M: Module>(module: &M) -> Option<(HashMap<u64, usize>, usize)> {
     let mut visitor = NodeVisitor { nodes: HashMap::new(), next: 0, on_flex: true };
     module.visit(&mut visitor);
-    visitor.on_flex.then_some(visitor.nodes)
+    visitor.on_flex.then_some((visitor.nodes, visitor.next))
 }
 
 struct NodeVisitor {

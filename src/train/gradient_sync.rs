@@ -29,7 +29,8 @@ pub struct SyncOptions {
     pub wire: WireType,
     /// Whether buckets travel while backward goes on.
     pub overlap: bool,
-    /// Bytes of a bucket's f32 at most.
+    /// Bytes of a bucket's f32 at most; a network that fills fewer than eight
+    /// is cut into eight, down to 1 MB.
     pub bucket_bytes: usize,
     /// Bytes of the first bucket's f32 at most.
     pub first_bucket_bytes: usize,
@@ -268,9 +269,18 @@ impl<'w> GradientSync<'w> {
     }
 }
 
+/// Buckets of a small network: with all gradients in one, nothing could travel
+/// while backward goes on. Eight leave little to wait for at the end.
+const PARTS: usize = 8;
+/// Cutting up less than this gains nothing: latency weighs more than time on
+/// the wire.
+const LEAST_BYTES: usize = 1 << 20;
+
 fn plan_of(layout: &ParamLayout, order: &[usize], options: &SyncOptions, world_size: usize) -> BucketPlan {
     let lengths: Vec<usize> = layout.specs().iter().map(|spec| spec.range.len()).collect();
-    BucketPlan::new(&lengths, order, options.first_bucket_bytes / 4, options.bucket_bytes / 4, world_size)
+    let part = (4 * layout.trainable() / PARTS).max(LEAST_BYTES);
+    let capacity = options.bucket_bytes.min(part);
+    BucketPlan::new(&lengths, order, options.first_bucket_bytes / 4, capacity / 4, world_size)
 }
 
 /// Hands over the `wanted` parameters' gradients after backward, in reverse

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# The all-reduce of mpiburn against a plain C loop around MPI_Allreduce: both
-# run in turn, and the median of mpiburn's medians may be at most LIMIT times
-# that of the C loop's. Exits with 1 where it is more.
+# The all-reduce of mpiburn against a plain C loop around MPI_Allreduce, or with
+# BACKEND=gloo against a plain C++ loop around gloo's: both run in turn, and the
+# median of mpiburn's medians may be at most LIMIT times that of the plain
+# loop's. Exits with 1 where it is more.
 #
 #   tests/comm/compare.sh                     2 ranks, 9 rounds
+#   BACKEND=gloo tests/comm/compare.sh
 #   ROUNDS=15 RANKS=4 tests/comm/compare.sh
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -12,6 +14,7 @@ BIN=${BIN:-target/release/mpiburn}
 RANKS=${RANKS:-2}
 ROUNDS=${ROUNDS:-9}
 LIMIT=${LIMIT:-1.15}
+BACKEND=${BACKEND:-mpi}
 # Bytes, and the calls timed in each round: 17 KiB and 13 MiB.
 SIZES=(17408 13631488)
 ITERATIONS=(1000 60)
@@ -19,7 +22,11 @@ ITERATIONS=(1000 60)
 [ -x "$BIN" ] || { echo "$BIN not found: run make build first" >&2; exit 2; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-"${MPICC:-mpicc}" -O3 -Wall -Wextra -o "$work/allreduce" tests/comm/allreduce.c
+case $BACKEND in
+  mpi) "${MPICC:-mpicc}" -O3 -Wall -Wextra -o "$work/allreduce" tests/comm/allreduce.c ;;
+  gloo) "${MPICXX:-mpicxx}" -O3 -std=c++17 -o "$work/allreduce" tests/comm/gloo_allreduce.cc -lgloo ;;
+  *) echo "BACKEND=$BACKEND: choose mpi or gloo" >&2; exit 2 ;;
+esac
 
 as_root=$([ "$(id -u)" -eq 0 ] && echo --allow-run-as-root || true)
 bind=$([ "$RANKS" -le "$(nproc --all)" ] && echo core || echo core:overload-allowed --oversubscribe)
@@ -29,10 +36,16 @@ mpi() { # mpi PROGRAM ARGUMENTS...
 }
 
 time_c() { # time_c BYTES ITERATIONS
-  mpi "$work/allreduce" "$2" "$1" | awk '{ print $3 }' >>"$work/c-$1"
+  case $BACKEND in
+    mpi) mpi "$work/allreduce" "$2" "$1" | awk '{ print $3 }' >>"$work/c-$1" ;;
+    gloo)
+      # A folder of its own for each run's addresses.
+      mpi "$work/allreduce" "$2" "$1" "$(mktemp -d "$work/store.XXXX")" | awk '{ print $2 }' >>"$work/c-$1"
+      ;;
+  esac
 }
 time_mpiburn() { # time_mpiburn BYTES ITERATIONS
-  mpi "$BIN" -q bench allreduce --backends mpi --sizes "$1" --iterations "$2" --csv "$work/csv" >"$work/log"
+  mpi "$BIN" -q bench allreduce --backends "$BACKEND" --sizes "$1" --iterations "$2" --csv "$work/csv" >"$work/log"
   awk -F, 'NR == 2 { print $4 }' "$work/csv" >>"$work/mpiburn-$1"
 }
 median() { # median FILE
@@ -56,7 +69,7 @@ least() { # least FILE
 echo "$RANKS ranks, $ROUNDS rounds in turn; load average $(cut -d ' ' -f 1 /proc/loadavg)"
 row='%10s %12s %12s %8s %16s\n'
 # shellcheck disable=SC2059 # the format of the table
-printf "$row" bytes 'C us' 'mpiburn us' ratio 'quietest rounds'
+printf "$row" bytes 'plain us' 'mpiburn us' ratio 'quietest rounds'
 failed=0
 for bytes in "${SIZES[@]}"; do
   # Other programs' work only ever adds time: the quietest rounds tell whether

@@ -93,6 +93,24 @@ fn averaged_gradients_are_those_of_one_batch() {
 }
 
 #[test]
+fn running_statistics_are_averaged_over_ranks() {
+    for ranks in [1, 2, 3] {
+        let output = mpirun(ranks, &example("check_buffers")).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        assert_eq!(text(&output).matches("statistics are averaged").count(), ranks);
+    }
+}
+
+#[test]
+fn gloo_adds_up_every_type_by_every_algorithm() {
+    for ranks in [2, 4] {
+        let output = mpirun(ranks, &example("check_collectives")).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        assert!(text(&output).contains("ordered sums of gloo and MPI are equal bit for bit"));
+    }
+}
+
+#[test]
 fn a_module_of_ones_own_trains_over_both_transports() {
     for backend in ["mpi", "gloo"] {
         let output = mpirun(2, &example("own_model")).arg(backend).output().unwrap();
