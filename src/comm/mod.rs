@@ -24,6 +24,7 @@ mod launcher;
 mod mpi;
 mod mpi_collective;
 mod mpi_primitives;
+mod mpi_sum;
 pub mod primitives;
 mod world;
 

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use mpi::ffi;
 
-use super::mpi::{MpiWorld, sum_of};
+use super::mpi::MpiWorld;
+use super::mpi_sum::sum_of;
 use super::{Backend, CommError, Primitives, Wire, World, guard};
 
 /// [`Primitives`] over `MPI_COMM_WORLD`.

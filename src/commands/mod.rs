@@ -5,6 +5,7 @@ pub mod collective;
 mod data;
 mod eval;
 pub mod logging;
+mod outcome;
 mod progress;
 mod train;
 

@@ -1,21 +1,19 @@
 //! `mpiburn train`: puts a training together and writes down what came of it.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 
+use super::outcome::{default_name, describe, print_header, print_results, summarize};
 use super::progress::Progress;
 use crate::cli::TrainArgs;
-use crate::comm::{Place, World, connect, guard, oversubscribed, peak_rss_mb, topology};
+use crate::comm::{World, connect, guard};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::{self, ShardPlan};
 use crate::model::{Network, ParamLayout};
 use crate::record::checkpoint::load_weights;
-use crate::record::{
-    Checkpoint, EpochRow, RankRecord, Recorder, Results, RunDir, RunRecord, Status, Tally, versions,
-};
+use crate::record::{Checkpoint, Recorder, RunDir, RunRecord, Status};
 use crate::train::Trainer;
 
 pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
@@ -244,148 +242,4 @@ fn share(world: &World, checkpoint: Option<Checkpoint>) -> anyhow::Result<Option
     }
     let [params, first, second] = buffers;
     Ok(Some(Checkpoint { model, world_size: world.size(), params, first, second, updates, position }))
-}
-
-fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> RunRecord {
-    let places: Vec<Place> = world.places().to_vec();
-    RunRecord {
-        status: Status::Running,
-        error: None,
-        model: config.model.to_string(),
-        params: layout.trainable(),
-        topology: topology(&places),
-        world_size: world.size(),
-        hosts: places.iter().map(|place| place.host.clone()).collect(),
-        oversubscribed: oversubscribed(&places, config.threads),
-        backend: config.backend.to_string(),
-        device: config.device.to_string(),
-        train_batch_size: config.train_batch_size,
-        epochs: config.epochs,
-        started_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
-        git: env!("MPIBURN_GIT").into(),
-        versions: versions(world.mpi_library()),
-        results: None,
-        config: config.clone(),
-        places,
-    }
-}
-
-/// `results/convnet-1x2-mpi-20260131-235959`, in UTC.
-fn default_name(record: &RunRecord) -> PathBuf {
-    let time = time_stamp(record.started_at);
-    let name = format!("{}-{}-{}-{time}", record.model, record.topology, record.backend);
-    PathBuf::from("results").join(name)
-}
-
-fn time_stamp(seconds: u64) -> String {
-    let time = chrono::DateTime::from_timestamp(seconds as i64, 0).unwrap_or_default();
-    time.format("%Y%m%d-%H%M%S").to_string()
-}
-
-fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
-    if !world.is_root() {
-        return;
-    }
-    log::info!(
-        "{} ({} parameters) on {} of {}, backend {}, {}",
-        record.model,
-        record.params,
-        record.topology,
-        record.hosts.first().map_or("", String::as_str),
-        record.backend,
-        world.mpi_library()
-    );
-    for place in &record.places {
-        log::info!(
-            "  rank {} on {}: pid {}, core {}, {}, {} training samples",
-            place.rank,
-            place.host,
-            place.pid,
-            place.binding,
-            record.device,
-            plan.shard_len(place.rank)
-        );
-    }
-    if record.oversubscribed {
-        log::warn!("more ranks than cores: they take turns, and these times are no measure of the topology");
-    }
-}
-
-fn summarize(
-    world: &World,
-    trainer: &Trainer<'_>,
-    plan: &ShardPlan,
-    config: &RunConfig,
-    started: Instant,
-) -> anyhow::Result<Results> {
-    let position = trainer.position();
-    let memory: Vec<f64> = world.gather(&peak_rss_mb())?;
-    let last = position.history.last().context("no epoch was trained")?;
-    let test = &position.test_tallies;
-    let per_rank: Vec<RankRecord> = (0..world.size())
-        .map(|rank| {
-            let train = position.epoch_tallies.get(rank).copied().unwrap_or_default();
-            let test: Tally = test.get(rank).copied().unwrap_or_default();
-            RankRecord {
-                rank,
-                host: world.places()[rank].host.clone(),
-                train_samples: plan.shard_len(rank),
-                test_samples: test.samples as usize,
-                train_loss: train.mean_loss(),
-                train_accuracy: train.accuracy(),
-                test_loss: test.mean_loss(),
-                test_accuracy: test.accuracy(),
-                comm_seconds: position.comm_seconds.get(rank).copied().unwrap_or(0.0),
-                peak_rss_mb: memory[rank],
-            }
-        })
-        .collect();
-    let steps = position.step;
-    Ok(Results {
-        steps,
-        train_seconds: position.train_seconds,
-        test_seconds: position.test_seconds,
-        total_seconds: started.elapsed().as_secs_f64(),
-        ms_per_step: 1e3 * position.train_seconds / steps.max(1) as f64,
-        images_per_second: (plan.samples * config.epochs) as f64 / position.train_seconds,
-        comm_seconds: per_rank.iter().map(|r| r.comm_seconds).sum::<f64>() / world.size() as f64,
-        test_accuracy: last.test_accuracy,
-        test_loss: last.test_loss,
-        train_accuracy: last.train_accuracy,
-        train_loss: last.train_loss,
-        peak_rss_mb: memory.iter().copied().fold(0.0, f64::max),
-        weights_sha256: trainer.weights_sha256(),
-        per_rank,
-    })
-}
-
-fn print_results(history: &[EpochRow], results: &Results, dir: &RunDir) {
-    let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_header([
-        "epoch",
-        "train loss",
-        "train accuracy",
-        "test loss",
-        "test accuracy",
-        "seconds",
-    ]);
-    for row in history {
-        table.add_row([
-            row.epoch.to_string(),
-            format!("{:.4}", row.train_loss),
-            format!("{:.2}%", row.train_accuracy),
-            format!("{:.4}", row.test_loss),
-            format!("{:.2}%", row.test_accuracy),
-            format!("{:.2}", row.seconds),
-        ]);
-    }
-    println!("{table}");
-    println!(
-        "{:.2} s of training, {:.3} ms a step, {:.0} images/s, {:.2} s waiting for gradients; results in {}",
-        results.train_seconds,
-        results.ms_per_step,
-        results.images_per_second,
-        results.comm_seconds,
-        dir.path().display()
-    );
 }
