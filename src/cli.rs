@@ -62,11 +62,11 @@ pub enum Command {
     after_help = "\
 Examples:
   mpirun -n 2 --bind-to core mpiburn train --data-root data/digits
-  mpirun -n 4 --bind-to core:overload-allowed mpiburn train --epochs 1 --train-samples 6000
+  mpirun -n 4 --oversubscribe --bind-to core:overload-allowed mpiburn train --epochs 1 --train-samples 6000
   mpirun -n 2 --bind-to core mpiburn train --resume results/convnet-1x2-mpi-20260101-120000"
 )]
 pub struct TrainArgs {
-    /// Network to train.
+    /// Network to train: convnet; vgg and mlp for `bench step`, until their data sets come.
     #[arg(long, default_value = "convnet", help_heading = "Model")]
     pub model: String,
     /// Initial weights, as PyTorch names and lays them out.

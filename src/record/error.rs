@@ -29,6 +29,9 @@ pub enum RecordError {
         "{0} exists already: choose another --out, go on with it (--resume {0}) or replace it (--overwrite)"
     )]
     Exists(PathBuf),
+    /// The path is taken by something that no run left.
+    #[error("{0} exists already and is no run directory, so it is not replaced: choose another --out")]
+    NoRun(PathBuf),
     /// A file is not what was written.
     #[error("{path}: {what}")]
     Damaged {

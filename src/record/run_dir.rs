@@ -23,8 +23,10 @@ impl RunDir {
         if path.exists() && !is_empty {
             // Only what a run left is ever removed, so that a slip of the
             // fingers cannot empty a home directory.
-            if !overwrite || !is_run {
-                return Err(RecordError::Exists(path.to_owned()));
+            match (is_run, overwrite) {
+                (false, _) => return Err(RecordError::NoRun(path.to_owned())),
+                (true, false) => return Err(RecordError::Exists(path.to_owned())),
+                (true, true) => {}
             }
             fs::remove_dir_all(path).map_err(|e| RecordError::write(path, e))?;
         }
@@ -85,10 +87,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("run");
         RunDir::create(&path, false).unwrap();
+        let error = RunDir::create(&path, true).unwrap_err().to_string();
+        assert!(error.contains("is no run directory"), "{error}");
+        fs::write(path.join("run.json"), "{}").unwrap();
         let error = RunDir::create(&path, false).unwrap_err().to_string();
         assert!(error.contains("--resume") && error.contains("--overwrite"), "{error}");
-        assert!(RunDir::create(&path, true).is_err(), "no run.json in it, so it is no run");
-        fs::write(path.join("run.json"), "{}").unwrap();
         fs::write(path.join("epochs.csv"), "old").unwrap();
         RunDir::create(&path, true).unwrap();
         assert!(!path.join("epochs.csv").exists());

@@ -7,7 +7,6 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use super::gradient_sync::Signals;
 use crate::comm::bucket::{BucketPlan, CONTROL};
 use crate::comm::{Collective, CommError, Reduction, Wire};
 use crate::ops::gradient_hook::GradientSink;
@@ -35,6 +34,15 @@ impl std::str::FromStr for WireType {
             _ => Err(format!("unknown type {text}: choose f32, bf16 or f16")),
         }
     }
+}
+
+/// What all ranks said at the end of a step, added up.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Signals {
+    /// Ranks whose loss is not a finite number.
+    pub not_finite: f32,
+    /// Ranks that were asked to stop.
+    pub stop: f32,
 }
 
 /// Times of a step's communication, added up over steps.

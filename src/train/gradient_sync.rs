@@ -13,7 +13,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Gradients, Tensor, TensorData};
 
-use super::buckets::{Buckets, CommTimes, WireType};
+use super::buckets::{Buckets, CommTimes, Signals, WireType};
 use crate::comm::bucket::BucketPlan;
 use crate::comm::{Collective, CommError, Reduction, World};
 use crate::model::ParamLayout;
@@ -46,15 +46,6 @@ impl Default for SyncOptions {
             first_bucket_bytes: 1 << 20,
         }
     }
-}
-
-/// What all ranks said at the end of a step, added up.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Signals {
-    /// Ranks whose loss is not a finite number.
-    pub not_finite: f32,
-    /// Ranks that were asked to stop.
-    pub stop: f32,
 }
 
 /// Collects this rank's gradients and averages them with the other ranks'.

@@ -13,10 +13,10 @@ mod trainer;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, Int, Tensor};
 
-pub use buckets::{CommTimes, WireType};
+pub use buckets::{CommTimes, Signals, WireType};
 pub use error::TrainError;
 pub use evaluation::Evaluation;
-pub use gradient_sync::{GradientSync, Signals, SyncOptions};
+pub use gradient_sync::{GradientSync, SyncOptions};
 pub use metrics::count_correct;
 pub use module::{broadcast_module, check_equal_weights};
 pub use optimizer::{Adam, AdamSettings};

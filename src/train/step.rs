@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
 
-use super::buckets::CommTimes;
-use super::gradient_sync::{GradientSync, Signals};
+use super::buckets::{CommTimes, Signals};
+use super::gradient_sync::GradientSync;
 use super::optimizer::{Adam, AdamSettings};
 use super::{count_correct, cross_entropy, floats};
 use crate::comm::{Collective, CommError, World};
