@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_millis(700);
 
 /// How much longer than the deadline a transport's own timeout should be: the
 /// guards know who is missing and a transport does not, so they speak first.
-pub(super) const MARGIN: Duration = Duration::from_secs(8);
+pub const MARGIN: Duration = Duration::from_secs(8);
 
 /// What this rank is doing, written by it and read by its guard.
 struct Activity {

@@ -101,7 +101,6 @@ impl MpiWorld {
 
     /// Sums `buffer` over all ranks, in place.
     pub fn all_reduce_sum<T: Reducible>(&self, buffer: &mut [T]) -> Result<(), CommError> {
-        let _waiting = guard::enter("all-reduce", None);
         let started = Instant::now();
         let bytes = size_of_val(buffer);
         for piece in buffer.chunks_mut(CHUNK_BYTES / size_of::<T>()) {
@@ -123,7 +122,6 @@ impl MpiWorld {
 
     /// Overwrites `buffer` on all ranks with rank `root`'s.
     pub fn broadcast(&self, buffer: &mut [u8], root: usize) -> Result<(), CommError> {
-        let _waiting = guard::enter("broadcast", None);
         let started = Instant::now();
         let bytes = buffer.len();
         for piece in buffer.chunks_mut(CHUNK_BYTES) {
@@ -145,7 +143,6 @@ impl MpiWorld {
 
     /// Every rank's `mine`, all of one length, in rank order.
     pub fn all_gather(&self, mine: &[u8]) -> Result<Vec<u8>, CommError> {
-        let _waiting = guard::enter("all-gather", None);
         let started = Instant::now();
         let mut all = vec![0u8; mine.len() * self.size];
         // SAFETY: `mine` is read and `all` has room for `size` times as much;
@@ -167,7 +164,6 @@ impl MpiWorld {
 
     /// Returns on each rank once all ranks have called it.
     pub fn barrier(&self) -> Result<(), CommError> {
-        let _waiting = guard::enter("barrier", None);
         let started = Instant::now();
         // SAFETY: MPI is initialised for as long as a `World` exists.
         let code = unsafe { ffi::MPI_Barrier(ffi::RSMPI_COMM_WORLD) };

@@ -1,6 +1,7 @@
 //! The world: MPI's start, this process's rank in it, and the small exchanges
 //! that set a job up. Gradients travel by a [collective](super::collective).
 
+use std::cell::RefCell;
 use std::sync::OnceLock;
 
 use serde::Serialize;
@@ -8,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::host::{Place, online_cores, oversubscribed};
 use super::mpi::{self as layer, MpiWorld};
-use super::{CommError, Launcher};
+use super::{CommError, Launcher, Primitives, Wire, guard};
 
 /// All ranks of the job, seen from one of them. One exists per process; MPI
 /// ends when it is dropped.
@@ -16,6 +17,8 @@ pub struct World {
     mpi: MpiWorld,
     places: Vec<Place>,
     library: String,
+    /// What exchanges go over once the job is set up; MPI if none.
+    control: RefCell<Option<Box<dyn Primitives>>>,
     _universe: ::mpi::environment::Universe,
 }
 
@@ -46,7 +49,8 @@ impl World {
             launcher.check(mpi.size, &library)?;
         }
         let _ = IDENTITY.set((mpi.rank, mpi.size, mpi.host.clone()));
-        let mut world = Self { places: Vec::new(), library, _universe: universe, mpi };
+        let mut world =
+            Self { places: Vec::new(), library, control: RefCell::new(None), _universe: universe, mpi };
         world.places = world.gather(&Place::of_this_process(world.rank()))?;
         world.mpi.yields = oversubscribed(&world.places, 1);
         Ok(world)
@@ -82,6 +86,36 @@ impl World {
         &self.library
     }
 
+    /// Has all exchanges from here on go over `control` instead of MPI, so that
+    /// a job on another backend uses MPI to start and for nothing else. All
+    /// ranks call it at the same time.
+    pub fn exchange_over(&self, control: Box<dyn Primitives>) {
+        self.control.replace(Some(control));
+    }
+
+    /// Every rank's `mine`, all of one length, in rank order.
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<u8>, CommError> {
+        let _waiting = guard::enter("all-gather", None);
+        match &mut *self.control.borrow_mut() {
+            None => self.mpi.all_gather(mine),
+            Some(control) => {
+                let mut all = vec![0; mine.len() * self.size()];
+                control.all_gather(mine, &mut all)?;
+                Ok(all)
+            }
+        }
+    }
+
+    /// Rank 0's bytes in every rank's `buffer`, equally long on all.
+    fn broadcast_into(&self, buffer: &mut [u8]) -> Result<(), CommError> {
+        let _waiting = guard::enter("broadcast", None);
+        match &mut *self.control.borrow_mut() {
+            None => self.mpi.broadcast(buffer, 0),
+            Some(_) if buffer.is_empty() => Ok(()),
+            Some(control) => control.broadcast(buffer, 0),
+        }
+    }
+
     pub(super) fn mpi(&self) -> &MpiWorld {
         &self.mpi
     }
@@ -92,7 +126,7 @@ impl World {
     /// When the transport fails.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
         let mine = to_json(mine);
-        let lengths = self.mpi.all_gather(&(mine.len() as u64).to_le_bytes())?;
+        let lengths = self.all_gather(&(mine.len() as u64).to_le_bytes())?;
         let lengths: Vec<usize> = lengths
             .chunks_exact(8)
             .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()) as usize)
@@ -101,7 +135,7 @@ impl World {
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let mut padded = mine;
         padded.resize(longest, 0);
-        let all = self.mpi.all_gather(&padded)?;
+        let all = self.all_gather(&padded)?;
         lengths
             .iter()
             .enumerate()
@@ -124,9 +158,9 @@ impl World {
     /// When the transport fails.
     pub fn broadcast_bytes(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, CommError> {
         let mut length = (bytes.len() as u64).to_le_bytes();
-        self.mpi.broadcast(&mut length, 0)?;
+        self.broadcast_into(&mut length)?;
         bytes.resize(u64::from_le_bytes(length) as usize, 0);
-        self.mpi.broadcast(&mut bytes, 0)?;
+        self.broadcast_into(&mut bytes)?;
         Ok(bytes)
     }
 
@@ -135,7 +169,7 @@ impl World {
     /// # Errors
     /// When the transport fails.
     pub fn broadcast_f32(&self, values: &mut [f32]) -> Result<(), CommError> {
-        self.mpi.broadcast(bytemuck::cast_slice_mut(values), 0)
+        self.broadcast_into(bytemuck::cast_slice_mut(values))
     }
 
     /// Sums `values` over all ranks, in place.
@@ -143,7 +177,18 @@ impl World {
     /// # Errors
     /// When the transport fails.
     pub fn sum_f64(&self, values: &mut [f64]) -> Result<(), CommError> {
-        self.mpi.all_reduce_sum(values)
+        let _waiting = guard::enter("all-reduce", None);
+        match &mut *self.control.borrow_mut() {
+            None => self.mpi.all_reduce_sum(values),
+            Some(control) => {
+                let mut buffer = Wire::F64(values.to_vec());
+                control.all_reduce(&mut buffer)?;
+                if let Wire::F64(sums) = buffer {
+                    values.copy_from_slice(&sums);
+                }
+                Ok(())
+            }
+        }
     }
 
     /// Returns once every rank has called it.
@@ -151,7 +196,11 @@ impl World {
     /// # Errors
     /// When the transport fails.
     pub fn barrier(&self) -> Result<(), CommError> {
-        self.mpi.barrier()
+        let _waiting = guard::enter("barrier", None);
+        match &mut *self.control.borrow_mut() {
+            None => self.mpi.barrier(),
+            Some(control) => control.barrier(),
+        }
     }
 
     /// Makes one rank's failure every rank's: if any rank brings an error, all

@@ -1,6 +1,8 @@
 //! From a backend's name to its connections.
 
-use crate::comm::{Backend, Collective, MpiPrimitives, Primitives, Transport, World, connect as connect_to};
+use crate::comm::{
+    Backend, Collective, MpiPrimitives, Primitives, Transport, World, connect as connect_to, guard,
+};
 use crate::config::ConfigError;
 
 /// Every backend there is, whether this build has it or not.
@@ -37,14 +39,21 @@ pub fn connect(
 ///
 /// # Errors
 /// As [`connect`].
-pub fn primitives(world: &World, backend: Backend) -> anyhow::Result<Box<dyn Primitives>> {
+pub fn primitives(
+    world: &World,
+    backend: Backend,
+    transport: &Transport,
+) -> anyhow::Result<Box<dyn Primitives>> {
     check_built(backend).map_err(|problem| ConfigError::new("backend", backend, problem))?;
     match backend {
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
-            let timeout = Transport::default().timeout;
-            Ok(Box::new(crate::comm::GlooContext::connect(world, None, timeout)?))
+            let (interface, timeout) = (transport.interface.as_deref(), transport.timeout + guard::MARGIN);
+            Ok(Box::new(crate::comm::GlooContext::connect(world, interface, timeout)?))
         }
-        _ => Ok(Box::new(MpiPrimitives::new(world))),
+        _ => {
+            let _ = transport;
+            Ok(Box::new(MpiPrimitives::new(world)))
+        }
     }
 }

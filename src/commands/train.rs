@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
+use super::collective::primitives;
 use super::outcome::{default_name, describe, print_header, print_results, summarize};
 use super::progress::Progress;
 use crate::cli::TrainArgs;
-use crate::comm::{World, connect, guard};
+use crate::comm::{Backend, World, connect, guard};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::{self, ShardPlan};
 use crate::model::{Network, ParamLayout};
@@ -43,6 +44,9 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     print_header(world, &record, &plan);
 
     let collective = connect(world, config.backend, &config.transport())?;
+    if config.backend != Backend::Mpi {
+        world.exchange_over(primitives(world, config.backend, &config.transport())?);
+    }
     let mut trainer = Trainer::new(world, &config, source, network, collective)?;
     if let Some(checkpoint) = share(world, checkpoint)? {
         trainer.restore(checkpoint)?;

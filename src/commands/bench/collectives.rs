@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{at_least_one, job, warn_of_bad_conditions};
 use crate::cli::CollectivesArgs;
-use crate::comm::{CommError, Primitives, Wire, World};
+use crate::comm::{CommError, Primitives, Transport, Wire, World};
 use crate::commands::collective;
 use crate::report::latency::median;
 use crate::report::table::table;
@@ -70,7 +70,8 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     for backend in collective::ALL {
         header.push(backend.to_string());
         let built = collective::check_built(backend).is_ok();
-        let mut primitives = built.then(|| collective::primitives(world, backend)).transpose()?;
+        let mut primitives =
+            built.then(|| collective::primitives(world, backend, &Transport::default())).transpose()?;
         for ((operation, name), row) in OPERATIONS.into_iter().zip(&mut rows) {
             row.push(match &mut primitives {
                 None => "not built".to_owned(),
