@@ -83,7 +83,7 @@ fn warn_of_ignored_options(args: &TrainArgs, world: &World) {
     let ignored: Vec<String> = args
         .typed
         .iter()
-        .filter(|id| *id != "resume")
+        .filter(|id| !["resume", "quiet", "verbose"].contains(&id.as_str()))
         .map(|id| format!("--{}", id.replace('_', "-")))
         .collect();
     if args.resume.is_some() && world.is_root() && !ignored.is_empty() {
