@@ -1,8 +1,6 @@
 //! From a backend's name to its connections.
 
-use crate::comm::{
-    Backend, Collective, MpiPrimitives, Primitives, Transport, World, connect as connect_to, guard,
-};
+use crate::comm::{Backend, Collective, MpiPrimitives, Primitives, Transport, World, connect as connect_to};
 use crate::config::ConfigError;
 
 /// Every backend there is, whether this build has it or not.
@@ -48,7 +46,8 @@ pub fn primitives(
     match backend {
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
-            let (interface, timeout) = (transport.interface.as_deref(), transport.timeout + guard::MARGIN);
+            let (interface, timeout) =
+                (transport.interface.as_deref(), transport.timeout + crate::comm::guard::MARGIN);
             Ok(Box::new(crate::comm::GlooContext::connect(world, interface, timeout)?))
         }
         _ => {
