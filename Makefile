@@ -63,7 +63,7 @@ lint: setup ## Check formatting and lints
 test: lint build ## Formatting, lints, unit tests and real mpirun jobs
 	cargo test --release -- --test-threads=1
 
-test-all: build ## What needs other builds or large packages: ndarray, tch, PyTorch
+test-all: data ## What needs other builds or large packages: ndarray, tch, PyTorch
 	@tests/all.sh
 
 bench: compare-pytorch ## Time a step against PyTorch's

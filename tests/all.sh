@@ -33,7 +33,7 @@ small_data() {
 train_on() {
   local device=$1 binary=$2
   small_data && mpirun $as_root -n 2 --bind-to core "$binary" train --data-root "$work/digits" \
-    --epochs 2 --lr 2e-3 --device "$device" --out "$work/$device" &&
+    --epochs 2 --lr 2e-3 --log-every 10 --device "$device" --out "$work/$device" &&
     grep -q "\"device\": \"$device\"" "$work/$device/run.json" &&
     awk -F'[:,]' '/"test_accuracy"/ { if ($2 < 75) { print "accuracy" $2; exit 1 } else exit 0 }' "$work/$device/run.json"
 }
