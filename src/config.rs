@@ -126,13 +126,10 @@ impl TryFrom<&TrainArgs> for RunConfig {
             checkpoint_every: args.checkpoint_every.map(|n| positive("checkpoint-every", n)).transpose()?,
         };
         config.device.check_built().map_err(|problem| ConfigError::new("device", &args.device, problem))?;
-        if config.backend == Backend::Gloo && !cfg!(feature = "gloo") {
-            return Err(ConfigError::new(
-                "backend",
-                "gloo",
-                "this build has mpi only; build it with the feature gloo",
-            ));
-        }
+        config
+            .backend
+            .check_built()
+            .map_err(|problem| ConfigError::new("backend", config.backend, problem))?;
         Ok(config)
     }
 }

@@ -32,6 +32,21 @@ impl Backend {
     }
 }
 
+impl Backend {
+    /// Whether this build has the backend; if not, says how to get it.
+    ///
+    /// # Errors
+    /// The missing package and the feature.
+    pub fn check_built(self) -> Result<(), String> {
+        match self {
+            Self::Gloo if !cfg!(feature = "gloo") => {
+                Err("this build lacks gloo; choose mpi, or build with the feature gloo (libgloo-dev)".into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

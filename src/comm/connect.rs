@@ -44,9 +44,8 @@ pub fn connect(
         #[cfg(not(feature = "gloo"))]
         Backend::Gloo => {
             let _ = transport;
-            Err(CommError::Start(
-                "this build has no gloo: build it with the feature gloo (and libgloo-dev)".into(),
-            ))
+            backend.check_built().map_err(CommError::Start)?;
+            unreachable!("a build without gloo refuses it")
         }
     }
 }

@@ -6,19 +6,6 @@ use crate::config::ConfigError;
 /// Every backend there is, whether this build has it or not.
 pub const ALL: [Backend; 2] = [Backend::Mpi, Backend::Gloo];
 
-/// Whether this build has `backend`.
-///
-/// # Errors
-/// What is missing and what to do about it, for a [`ConfigError`].
-pub fn check_built(backend: Backend) -> Result<(), String> {
-    match backend {
-        Backend::Gloo if !cfg!(feature = "gloo") => {
-            Err("this build lacks gloo; choose mpi, or build with the feature gloo (libgloo-dev)".into())
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The gradients' transport over `backend`. All ranks call it.
 ///
 /// # Errors
@@ -29,7 +16,7 @@ pub fn connect(
     backend: Backend,
     transport: &Transport,
 ) -> anyhow::Result<Box<dyn Collective>> {
-    check_built(backend).map_err(|problem| ConfigError::new("backend", backend, problem))?;
+    backend.check_built().map_err(|problem| ConfigError::new("backend", backend, problem))?;
     Ok(connect_to(world, backend, transport)?)
 }
 
@@ -42,7 +29,7 @@ pub fn primitives(
     backend: Backend,
     transport: &Transport,
 ) -> anyhow::Result<Box<dyn Primitives>> {
-    check_built(backend).map_err(|problem| ConfigError::new("backend", backend, problem))?;
+    backend.check_built().map_err(|problem| ConfigError::new("backend", backend, problem))?;
     match backend {
         #[cfg(feature = "gloo")]
         Backend::Gloo => {

@@ -88,7 +88,7 @@ impl TryFrom<&AllreduceArgs> for Plan {
 /// The methods of the list `names`; without one, all of this build.
 fn methods(names: Option<&str>) -> Result<Vec<Method>, String> {
     let Some(names) = names else {
-        return Ok(METHODS.into_iter().filter(|m| collective::check_built(m.backend).is_ok()).collect());
+        return Ok(METHODS.into_iter().filter(|m| m.backend.check_built().is_ok()).collect());
     };
     let mut chosen: Vec<Method> = Vec::new();
     for name in names.split(',').map(str::trim) {
@@ -96,7 +96,7 @@ fn methods(names: Option<&str>) -> Result<Vec<Method>, String> {
             let known = METHODS.map(|method| method.name).join(", ");
             format!("unknown backend {name}: choose from {known}")
         })?;
-        collective::check_built(method.backend)?;
+        method.backend.check_built()?;
         if !chosen.contains(&method) {
             chosen.push(method);
         }

@@ -69,7 +69,7 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     let mut wrong = None;
     for backend in collective::ALL {
         header.push(backend.to_string());
-        let built = collective::check_built(backend).is_ok();
+        let built = backend.check_built().is_ok();
         let mut primitives =
             built.then(|| collective::primitives(world, backend, &Transport::default())).transpose()?;
         for ((operation, name), row) in OPERATIONS.into_iter().zip(&mut rows) {
