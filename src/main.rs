@@ -11,9 +11,6 @@ use mpiburn::commands;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Exit code of a failure; clap's own is 2.
-const FAILED: u8 = 1;
-
 fn main() -> ExitCode {
     comm::end_the_job_on_panic();
     let cli = match Cli::read() {
@@ -28,8 +25,8 @@ fn main() -> ExitCode {
                 eprintln!("mpiburn: {:#}", failure.error);
             }
             match failure.alone {
-                true => comm::abort(i32::from(FAILED)),
-                false => ExitCode::from(FAILED),
+                true => comm::abort(i32::from(failure.exit_code())),
+                false => ExitCode::from(failure.exit_code()),
             }
         }
     }

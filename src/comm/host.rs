@@ -1,5 +1,7 @@
 //! What a rank is and where it runs: read from the system, told to the others.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 /// One rank's place, as the run header and `run.json` show it.
@@ -34,13 +36,33 @@ impl Place {
     }
 }
 
-/// Whether some machine has more ranks than cores, so that ranks wait for each
-/// other's time slices and timings mean little.
+impl Place {
+    /// The cores of `binding`, as numbers; none where it is unknown.
+    fn bound_cores(&self) -> BTreeSet<usize> {
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+        };
+        self.binding.split(',').filter_map(range).flatten().collect()
+    }
+}
+
+/// Whether ranks share cores, so that they wait for each other's time slices
+/// and timings mean little: a machine has more ranks than cores, or binding
+/// puts more ranks on some cores than there are.
 pub fn oversubscribed(places: &[Place], threads: usize) -> bool {
     places.iter().any(|place| {
-        let together = places.iter().filter(|p| p.boot_id == place.boot_id).count();
-        together * threads > place.cores
+        let machine = || places.iter().filter(|p| p.boot_id == place.boot_id);
+        let own = place.bound_cores();
+        let crowd = machine().filter(|p| !own.is_empty() && p.bound_cores().is_subset(&own)).count();
+        machine().count() * threads > place.cores || (crowd > 0 && crowd * threads > own.len())
     })
+}
+
+/// Whether hosts of different names are one machine, as containers and network
+/// namespaces are: they share its cores, caches and memory.
+pub fn shared_machine(places: &[Place]) -> bool {
+    places.iter().any(|a| places.iter().any(|b| a.boot_id == b.boot_id && a.host != b.host))
 }
 
 /// A topology as this project writes it: machines x processes on each (`2x2`),
@@ -94,7 +116,8 @@ mod tests {
     use super::*;
 
     fn place(rank: usize, host: &str, boot_id: &str) -> Place {
-        Place { rank, host: host.into(), pid: 1, binding: "0".into(), cores: 2, boot_id: boot_id.into() }
+        let binding = (rank % 2).to_string();
+        Place { rank, host: host.into(), pid: 1, binding, cores: 2, boot_id: boot_id.into() }
     }
 
     #[test]
@@ -113,6 +136,20 @@ mod tests {
         let lab: Vec<_> = (0..4).map(|r| place(r, ["node0", "node1"][r / 2], "same")).collect();
         assert!(oversubscribed(&lab, 1));
         assert!(!oversubscribed(&lab[..2], 1));
+        assert!(shared_machine(&lab) && !shared_machine(&lab[..2]));
+    }
+
+    #[test]
+    fn ranks_bound_to_one_core_share_it_however_many_there_are() {
+        let mut places = [place(0, "node0", "same"), place(1, "node1", "same")];
+        places.iter_mut().for_each(|place| place.cores = 8);
+        assert!(!oversubscribed(&places, 1));
+        places[1].binding = "0".into();
+        assert!(oversubscribed(&places, 1));
+        places.iter_mut().for_each(|place| place.binding = "0-2,5".into());
+        assert_eq!(places[0].bound_cores(), BTreeSet::from([0, 1, 2, 5]));
+        assert!(!oversubscribed(&places, 2));
+        assert!(oversubscribed(&places, 3));
     }
 
     #[test]

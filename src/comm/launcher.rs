@@ -12,6 +12,8 @@ use super::CommError;
 pub struct Launcher {
     /// The launcher in words, as `Open MPI's mpirun`.
     pub name: &'static str,
+    /// The command that a user types for it: `mpirun` or `srun`.
+    pub command: &'static str,
     /// Rank of this process in the job that the launcher started.
     pub rank: usize,
     /// Number of processes in that job.
@@ -36,7 +38,12 @@ impl Launcher {
     fn from_variables(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name: &str| get(name)?.trim().parse::<usize>().ok();
         LAUNCHERS.iter().find_map(|&(name, rank, size, local)| {
-            Some(Self { name, rank: number(rank)?, size: number(size)?, local_size: number(local) })
+            // srun --mpi=pmi2 and Hydra speak the same protocol; only srun's
+            // processes have a task number too.
+            let by_srun =
+                name.contains("srun") || (name.contains("Hydra") && get("SLURM_STEP_NUM_TASKS").is_some());
+            let command = if by_srun { "srun" } else { "mpirun" };
+            Some(Self { name, command, rank: number(rank)?, size: number(size)?, local_size: number(local) })
         })
     }
 

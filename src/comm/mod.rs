@@ -35,7 +35,7 @@ pub use error::CommError;
 pub use gloo::{GlooAlgorithm, GlooContext};
 #[cfg(feature = "gloo")]
 pub use gloo_collective::GlooCollective;
-pub use host::{Place, oversubscribed, peak_rss_mb, topology};
+pub use host::{Place, oversubscribed, peak_rss_mb, shared_machine, topology};
 pub use launcher::Launcher;
 pub use mpi_collective::MpiCollective;
 pub use mpi_primitives::MpiPrimitives;

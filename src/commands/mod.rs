@@ -27,6 +27,20 @@ pub struct Failure {
     pub alone: bool,
 }
 
+impl Failure {
+    /// What the process exits with: clap's own is 2, a guard's 3.
+    pub fn exit_code(&self) -> u8 {
+        const FAILED: u8 = 1;
+        // sysexits.h's EX_TEMPFAIL: nothing is wrong, try again.
+        const RESUMABLE: u8 = 75;
+        match self.error.chain().any(|cause| matches!(cause.downcast_ref(), Some(TrainError::Stopped { .. })))
+        {
+            true => RESUMABLE,
+            false => FAILED,
+        }
+    }
+}
+
 /// Runs a subcommand to its end.
 ///
 /// # Errors
@@ -100,6 +114,7 @@ fn is_shared(error: &anyhow::Error) -> bool {
         })
     });
     let shared_comm = matches!(comm, Some(CommError::Elsewhere { .. } | CommError::Diverged { .. }));
-    let not_finite = matches!(error.downcast_ref(), Some(TrainError::NotFinite { .. }));
-    shared_comm || not_finite || error.downcast_ref::<ConfigError>().is_some()
+    let at_one_step =
+        matches!(error.downcast_ref(), Some(TrainError::NotFinite { .. } | TrainError::Stopped { .. }));
+    shared_comm || at_one_step || error.downcast_ref::<ConfigError>().is_some()
 }

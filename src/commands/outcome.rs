@@ -6,11 +6,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 
-use crate::comm::{Place, World, oversubscribed, peak_rss_mb, topology};
+use crate::comm::{Launcher, Place, World, oversubscribed, peak_rss_mb, shared_machine, topology};
 use crate::config::RunConfig;
 use crate::data::ShardPlan;
 use crate::model::ParamLayout;
-use crate::record::{EpochRow, RankRecord, Results, RunDir, RunRecord, Status, Tally, versions};
+use crate::record::{EpochRow, RankRecord, Results, RunDir, RunRecord, Status, StepMs, Tally, versions};
 use crate::train::Trainer;
 
 /// `run.json` as it is from the start.
@@ -25,6 +25,8 @@ pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> RunR
         world_size: world.size(),
         hosts: places.iter().map(|place| place.host.clone()).collect(),
         oversubscribed: oversubscribed(&places, config.threads),
+        shared_machine: shared_machine(&places),
+        launcher: Launcher::detect().map_or("alone", |launcher| launcher.command).into(),
         backend: config.backend.to_string(),
         device: config.device.to_string(),
         train_batch_size: config.train_batch_size,
@@ -76,7 +78,12 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
         );
     }
     if record.oversubscribed {
-        log::warn!("more ranks than cores: they take turns, and these times are no measure of the topology");
+        log::warn!(
+            "oversubscribed: ranks share cores and take turns; these times are no measure of the topology"
+        );
+    }
+    if record.shared_machine {
+        log::info!("these hosts are one machine under several names: they share its cores and memory");
     }
 }
 
@@ -114,6 +121,7 @@ pub fn summarize(
         })
         .collect();
     let steps = position.step;
+    let phases: Vec<StepMs> = world.gather(&trainer.step_ms())?;
     Ok(Results {
         steps,
         train_seconds: position.train_seconds,
@@ -122,6 +130,7 @@ pub fn summarize(
         ms_per_step: 1e3 * position.train_seconds / steps.max(1) as f64,
         images_per_second: (plan.samples * config.epochs) as f64 / position.train_seconds,
         comm_seconds: per_rank.iter().map(|r| r.comm_seconds).sum::<f64>() / world.size() as f64,
+        step_ms: mean_of(&phases),
         test_accuracy: last.test_accuracy,
         test_loss: last.test_loss,
         train_accuracy: last.train_accuracy,
@@ -130,6 +139,18 @@ pub fn summarize(
         weights_sha256: trainer.weights_sha256(),
         per_rank,
     })
+}
+
+fn mean_of(ranks: &[StepMs]) -> StepMs {
+    let mean = |part: fn(&StepMs) -> f64| ranks.iter().map(part).sum::<f64>() / ranks.len().max(1) as f64;
+    StepMs {
+        data: mean(|ms| ms.data),
+        forward: mean(|ms| ms.forward),
+        backward: mean(|ms| ms.backward),
+        copy: mean(|ms| ms.copy),
+        exposed: mean(|ms| ms.exposed),
+        optimizer: mean(|ms| ms.optimizer),
+    }
 }
 
 /// The table of epochs.

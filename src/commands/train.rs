@@ -15,7 +15,7 @@ use crate::data::{self, ShardPlan};
 use crate::model::{Network, ParamLayout};
 use crate::record::checkpoint::load_weights;
 use crate::record::{Checkpoint, Recorder, RunDir, RunRecord, Status};
-use crate::train::Trainer;
+use crate::train::{StopRequest, TrainError, Trainer};
 
 pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let started = Instant::now();
@@ -47,7 +47,8 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     if config.backend != Backend::Mpi {
         world.exchange_over(primitives(world, config.backend, &config.transport())?);
     }
-    let mut trainer = Trainer::new(world, &config, source, network, collective)?;
+    let stop = StopRequest::listen().context("cannot listen to signals")?;
+    let mut trainer = Trainer::new(world, &config, source, network, collective, stop)?;
     if let Some(checkpoint) = share(world, checkpoint)? {
         trainer.restore(checkpoint)?;
     }
@@ -60,7 +61,8 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step);
     if let Err(error) = trainer.run(&mut recorder, &mut progress) {
         if let Some(dir) = &dir {
-            record.status = Status::Failed;
+            let stopped = matches!(error, TrainError::Stopped { .. });
+            record.status = if stopped { Status::Stopped } else { Status::Failed };
             record.error = Some(error.to_string());
             dir.write_record(&record)?;
         }

@@ -11,6 +11,6 @@ mod tensorboard;
 pub use checkpoint::{ArrivalOrder, Checkpoint, Position};
 pub use error::RecordError;
 pub use run_dir::RunDir;
-pub use run_json::{RankRecord, Results, RunRecord, Status, versions};
+pub use run_json::{RankRecord, Results, RunRecord, Status, StepMs, versions};
 pub use run_log::{EpochRow, Recorder};
 pub use tally::Tally;

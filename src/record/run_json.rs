@@ -17,6 +17,8 @@ pub enum Status {
     Completed,
     /// Ended by an error.
     Failed,
+    /// Ended by a signal, after a checkpoint to go on from.
+    Stopped,
 }
 
 /// `run.json`. It exists from the start; `results` are there at the end.
@@ -24,7 +26,7 @@ pub enum Status {
 pub struct RunRecord {
     /// How the run stands.
     pub status: Status,
-    /// Why it failed.
+    /// Why it failed or stopped.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
     /// Every option.
@@ -41,6 +43,8 @@ pub struct RunRecord {
     pub hosts: Vec<String>,
     /// Where each rank runs.
     pub places: Vec<Place>,
+    /// Who started the ranks: `mpirun`, `srun` or `alone`.
+    pub launcher: String,
     /// Transport of the gradients.
     pub backend: String,
     /// Compute backend.
@@ -49,8 +53,11 @@ pub struct RunRecord {
     pub train_batch_size: usize,
     /// Epochs asked for.
     pub epochs: usize,
-    /// Whether a machine had more ranks than cores.
+    /// Whether ranks had to share cores.
     pub oversubscribed: bool,
+    /// Whether hosts were one machine under several names, whose caches and
+    /// memory they share.
+    pub shared_machine: bool,
     /// Start, in seconds since 1970.
     pub started_at: u64,
     /// Commit that the binary was built from.
@@ -79,6 +86,8 @@ pub struct Results {
     pub images_per_second: f64,
     /// Time in which a rank only waited for gradients, mean over ranks.
     pub comm_seconds: f64,
+    /// Where a step's time went, mean over ranks and steps.
+    pub step_ms: StepMs,
     /// Over the whole test set.
     pub test_accuracy: f64,
     /// Mean over the whole test set.
@@ -93,6 +102,24 @@ pub struct Results {
     pub peak_rss_mb: f64,
     /// SHA-256 over all parameters in visit order, little-endian f32.
     pub weights_sha256: String,
+}
+
+/// Parts of a training step, in milliseconds; of the steps since the process
+/// started, where a run was resumed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepMs {
+    /// Bytes to normalised tensors.
+    pub data: f64,
+    /// Class scores, loss and metrics.
+    pub forward: f64,
+    /// Backward, without copying gradients.
+    pub backward: f64,
+    /// Copying gradients into their buckets.
+    pub copy: f64,
+    /// Waiting for gradients of other ranks.
+    pub exposed: f64,
+    /// New weights.
+    pub optimizer: f64,
 }
 
 /// One rank's share of the results.

@@ -75,6 +75,11 @@ impl<'w> Recorder<'w> {
         Ok(Self { world, dir, tensorboard, pending: Vec::new() })
     }
 
+    /// The run directory, on rank 0.
+    pub fn path(&self) -> Option<&Path> {
+        self.dir.as_ref().map(RunDir::path)
+    }
+
     /// Notes this rank's training metrics of the steps up to `step`.
     pub fn train_point(&mut self, step: usize, tally: Tally) {
         self.pending.push(Point { step, tally });

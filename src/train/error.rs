@@ -33,4 +33,15 @@ pub enum TrainError {
         /// Host of that rank.
         host: String,
     },
+    /// A signal asked for the end; every rank stops after the same step, with
+    /// a checkpoint of it.
+    #[error("stopped by {signal} after step {step}; go on with --resume {run}")]
+    Stopped {
+        /// Name of the signal.
+        signal: &'static str,
+        /// Step of the run, from 1.
+        step: usize,
+        /// The run directory; known to rank 0.
+        run: String,
+    },
 }

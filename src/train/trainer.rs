@@ -1,16 +1,17 @@
 //! The loop: epochs of steps, a test after each, checkpoints on the way.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::evaluation::Evaluation;
 use super::step::Learner;
+use super::stop::StopRequest;
 use super::{Adam, TrainError};
 use crate::comm::{Collective, World};
 use crate::config::RunConfig;
 use crate::data::shard::Order;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::{Network, ParamLayout, sha256};
-use crate::record::{Checkpoint, EpochRow, Position, Recorder, Tally};
+use crate::record::{Checkpoint, EpochRow, Position, Recorder, StepMs, Tally};
 
 /// One rank's part of a training: its learner, its shard, and where it stands.
 pub struct Trainer<'w> {
@@ -24,6 +25,9 @@ pub struct Trainer<'w> {
     epoch_tally: Tally,
     window_tally: Tally,
     comm_before: f64,
+    stop: StopRequest,
+    stopping: bool,
+    steps_here: usize,
 }
 
 /// Who looks on while a trainer runs: a progress bar, a log.
@@ -38,7 +42,8 @@ pub trait Watch {
 
 impl<'w> Trainer<'w> {
     /// A trainer that starts from `network`, with rank 0's weights on all
-    /// ranks. All ranks have to train on the same data set.
+    /// ranks. All ranks have to train on the same data set. Any rank's `stop`
+    /// stops them all.
     ///
     /// # Errors
     /// When a shard cannot be read, data sets differ or the transport fails.
@@ -48,6 +53,7 @@ impl<'w> Trainer<'w> {
         source: Box<dyn SampleSource>,
         network: Network,
         collective: Box<dyn Collective>,
+        stop: StopRequest,
     ) -> Result<Self, TrainError> {
         let plan = config.plan(source.as_ref(), Split::Train, world.size());
         let order = order_of(config, 0);
@@ -59,6 +65,9 @@ impl<'w> Trainer<'w> {
             epoch_tally: Tally::default(),
             window_tally: Tally::default(),
             comm_before: 0.0,
+            stop,
+            stopping: false,
+            steps_here: 0,
             config: config.clone(),
             world,
             source,
@@ -95,7 +104,8 @@ impl<'w> Trainer<'w> {
     ///
     /// # Errors
     /// When a loss is no number, weights differ between ranks, a file cannot be
-    /// written or the transport fails.
+    /// written or the transport fails; and [`TrainError::Stopped`] when a signal
+    /// came, after a checkpoint.
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
         let mut test = None;
         while self.position.epoch < self.config.epochs {
@@ -103,6 +113,9 @@ impl<'w> Trainer<'w> {
                 self.load_shard()?;
             }
             self.train_epoch(recorder, watch)?;
+            if self.stopping && self.position.step_in_epoch < self.plan.steps() {
+                return Err(self.stopped(recorder));
+            }
             let evaluation = match &mut test {
                 Some(evaluation) => evaluation,
                 None => test.insert(Evaluation::load(self.world, self.source.as_ref(), &self.config)?),
@@ -112,6 +125,9 @@ impl<'w> Trainer<'w> {
             let tallies = evaluation.run(self.world, &self.learner.network)?;
             self.position.test_seconds += started.elapsed().as_secs_f64();
             self.finish_epoch(recorder, watch, tallies)?;
+            if self.stopping && self.position.epoch < self.config.epochs {
+                return Err(self.stopped(recorder));
+            }
         }
         Ok(())
     }
@@ -124,6 +140,20 @@ impl<'w> Trainer<'w> {
     /// SHA-256 over all weights.
     pub fn weights_sha256(&self) -> String {
         sha256(&self.learner.params)
+    }
+
+    /// Where the time of this process's steps went, on this rank.
+    pub fn step_ms(&self) -> StepMs {
+        let times = self.learner.times();
+        let per_step = |time: Duration| 1e3 * time.as_secs_f64() / self.steps_here.max(1) as f64;
+        StepMs {
+            data: per_step(times.data),
+            forward: per_step(times.forward),
+            backward: per_step(times.backward),
+            copy: per_step(times.comm.copy),
+            exposed: per_step(times.comm.exposed),
+            optimizer: per_step(times.optimizer),
+        }
     }
 
     /// Where the run stands.
@@ -142,11 +172,15 @@ impl<'w> Trainer<'w> {
                 recorder.train_point(step, std::mem::take(&mut self.window_tally));
             }
             let due = self.config.checkpoint_every.is_some_and(|n| step.is_multiple_of(n));
-            if due && self.position.step_in_epoch < self.plan.steps() {
+            // The epoch's last step has its checkpoint after the test.
+            if (due || self.stopping) && self.position.step_in_epoch < self.plan.steps() {
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();
                 self.learner.average_buffers()?;
                 self.checkpoint(recorder, self.epoch_tally)?;
                 started = Instant::now();
+            }
+            if self.stopping {
+                break;
             }
         }
         self.position.epoch_seconds += started.elapsed().as_secs_f64();
@@ -157,15 +191,23 @@ impl<'w> Trainer<'w> {
         let step = self.position.step_in_epoch;
         let (bytes, labels) = self.shard.samples(step * self.plan.batch_size, self.plan.batch_size);
         let total = self.plan.global_batch_len(step);
-        let (tally, signals) = self.learner.step(bytes, labels, total, false)?;
+        let (tally, signals) = self.learner.step(bytes, labels, total, self.stop.signal().is_some())?;
         if signals.not_finite > 0.0 {
             return Err(self.not_finite(&tally)?);
         }
+        self.stopping |= signals.stop > 0.0;
         self.epoch_tally.add(&tally);
         self.window_tally.add(&tally);
         self.position.step += 1;
+        self.steps_here += 1;
         self.position.step_in_epoch += 1;
         Ok(())
+    }
+
+    fn stopped(&self, recorder: &Recorder<'_>) -> TrainError {
+        let signal = self.stop.signal().unwrap_or("a signal to another rank");
+        let run = recorder.path().map_or(String::new(), |path| path.display().to_string());
+        TrainError::Stopped { signal, step: self.position.step, run }
     }
 
     fn not_finite(&self, mine: &Tally) -> Result<TrainError, TrainError> {

@@ -56,6 +56,43 @@ fn a_killed_run_goes_on_to_the_bits_of_one_that_was_not() {
     }
 }
 
+/// What a batch system does before its time limit. mpirun passes SIGUSR1 on to
+/// all ranks and, at SIGTERM, ends them in its own way: with that signal.
+#[test]
+fn a_signal_stops_all_ranks_with_a_checkpoint_and_the_run_goes_on_to_the_same_bits() {
+    let lab = Lab::new();
+    for backend in ["mpi", "gloo"] {
+        // Long enough: mpirun takes a second to pass a signal on.
+        let options = ["--epochs", "15", "--shuffle", "--backend", backend];
+        let expected = lab.train(2, &format!("whole-{backend}"), &options);
+        for signal in ["USR1", "TERM"] {
+            let name = format!("{backend}-{signal}");
+            let mut command = lab.command(2, &name, &options);
+            let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let epochs = lab.path(&name).join("epochs.csv");
+            wait_until(&mut job, "the first epoch", || {
+                std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
+            });
+            kill(job.id(), &format!("-{signal}"));
+            let output = job.wait_with_output().unwrap();
+            let run = lab.run_json(&name);
+            assert_eq!(run["status"], "stopped", "{}", text(&output));
+            let error = run["error"].as_str().unwrap();
+            assert!(error.contains(&format!("stopped by SIG{signal} after step")), "{error}");
+            if signal == "USR1" {
+                assert_eq!(output.status.code(), Some(75), "{}", text(&output));
+                assert_eq!(errors(&output), [format!("mpiburn: {error}")], "{}", text(&output));
+            } else {
+                assert!(!output.status.success());
+            }
+            let mut command = mpirun(2, binary());
+            let output = command.args(["train", "--resume"]).arg(lab.path(&name)).output().unwrap();
+            assert!(output.status.success(), "{}", text(&output));
+            assert_eq!(lab.run_json(&name)["weights_sha256"], expected["weights_sha256"], "{name}");
+        }
+    }
+}
+
 #[test]
 fn another_world_size_is_refused_by_name() {
     let lab = Lab::new();

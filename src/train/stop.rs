@@ -1,0 +1,48 @@
+//! Signals that ask a training to stop, so that it can go on later.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+
+/// Signals that mean "write down where you are and leave": what a launcher, a
+/// batch system before its time limit, and a terminal send.
+const SIGNALS: [(i32, &str); 3] = [(SIGTERM, "SIGTERM"), (SIGUSR1, "SIGUSR1"), (SIGINT, "SIGINT")];
+
+/// The first such signal that this process got, looked at between steps.
+#[derive(Debug, Clone, Default)]
+pub struct StopRequest(Arc<AtomicUsize>);
+
+impl StopRequest {
+    /// Notes the signals from here on, instead of being ended by them.
+    ///
+    /// # Errors
+    /// When the system refuses a handler.
+    pub fn listen() -> io::Result<Self> {
+        let request = Self::default();
+        for (signal, _) in SIGNALS {
+            signal_hook::flag::register_usize(signal, Arc::clone(&request.0), signal as usize)?;
+        }
+        Ok(request)
+    }
+
+    /// Name of the signal that came, as `SIGTERM`.
+    pub fn signal(&self) -> Option<&'static str> {
+        let came = self.0.load(Ordering::Relaxed);
+        SIGNALS.iter().find(|(signal, _)| *signal as usize == came).map(|(_, name)| *name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_noted_by_name() {
+        let request = StopRequest::listen().unwrap();
+        assert_eq!(request.signal(), None);
+        signal_hook::low_level::raise(SIGUSR1).unwrap();
+        assert_eq!(request.signal(), Some("SIGUSR1"));
+    }
+}
