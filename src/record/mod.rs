@@ -5,6 +5,7 @@ mod error;
 mod run_dir;
 mod run_json;
 mod run_log;
+mod sweep_json;
 mod tally;
 mod tensorboard;
 
@@ -13,4 +14,5 @@ pub use error::RecordError;
 pub use run_dir::RunDir;
 pub use run_json::{RankRecord, Results, RunRecord, Status, StepMs, versions};
 pub use run_log::{EpochRow, Recorder};
+pub use sweep_json::{RunState, SweepRecord, SweepRun};
 pub use tally::Tally;

@@ -1,0 +1,114 @@
+//! `sweep.json`: which runs a sweep is made of, beside their directories.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::RecordError;
+
+/// `sweep.json` in a sweep's folder, `results/<name>/`. Each run's directory
+/// and log lie beside it: `results/<name>/<run>/` and `results/<name>/<run>.log`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SweepRecord {
+    /// File name of the sweep, without its ending.
+    pub name: String,
+    /// What the table is about, in words.
+    pub title: String,
+    /// Published figures to show beside: `results/reference/<this>.csv`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub reference: Option<String>,
+    /// `full`, or the name of a smaller variant.
+    pub scale: String,
+    /// The runs in their order.
+    pub runs: Vec<SweepRun>,
+}
+
+/// One run of a sweep.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SweepRun {
+    /// Name of its directory.
+    pub name: String,
+    /// Which of the repeats, from 1.
+    pub repeat: usize,
+    /// What varies, with this run's values: `topology` and options of `train`.
+    pub varied: BTreeMap<String, String>,
+    /// How it stands.
+    pub state: RunState,
+    /// Why it failed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
+}
+
+/// How a run of a sweep stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunState {
+    /// Not started yet.
+    Waiting,
+    /// Its results are there.
+    Completed,
+    /// Ended with an error.
+    Failed,
+}
+
+impl SweepRecord {
+    /// Reads `folder/sweep.json`.
+    ///
+    /// # Errors
+    /// When it is missing or damaged.
+    pub fn read(folder: &Path) -> Result<Self, RecordError> {
+        let file = folder.join("sweep.json");
+        let text = fs::read(&file).map_err(|e| RecordError::read(&file, e))?;
+        serde_json::from_slice(&text).map_err(|e| RecordError::damaged(&file, e.to_string()))
+    }
+
+    /// Replaces `folder/sweep.json` in one step.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<(), RecordError> {
+        let path = folder.join("sweep.json");
+        let write = || {
+            fs::create_dir_all(folder)?;
+            let mut file = tempfile::Builder::new()
+                .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
+                .tempfile_in(folder)?;
+            serde_json::to_writer_pretty(&mut file, self)?;
+            file.write_all(b"\n")?;
+            file.persist(&path).map_err(|e| e.error)?;
+            Ok(())
+        };
+        write().map_err(|e| RecordError::write(&path, e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let run = SweepRun {
+            name: "2x1-mpi-1".into(),
+            repeat: 1,
+            varied: [("topology".to_owned(), "2x1".to_owned())].into(),
+            state: RunState::Failed,
+            error: Some("no ssh".into()),
+        };
+        let sweep = SweepRecord {
+            name: "topologies".into(),
+            title: "Topologies".into(),
+            reference: None,
+            scale: "full".into(),
+            runs: vec![run],
+        };
+        sweep.write(&root.path().join("topologies")).unwrap();
+        assert_eq!(SweepRecord::read(&root.path().join("topologies")).unwrap(), sweep);
+        let error = SweepRecord::read(root.path()).unwrap_err().to_string();
+        assert!(error.contains("sweep.json"), "{error}");
+    }
+}
