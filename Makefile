@@ -2,6 +2,7 @@
 #
 #   make run                      set up, build, make the data set, train on two cores
 #   make 1x2 ARGS="--epochs 1"    one machine, two processes; options in ARGS win
+#   make 2x2 HOSTS="alpha beta"   two machines, two processes on each
 #   make help                     all targets
 
 SHELL       := /bin/bash
@@ -21,16 +22,21 @@ BIN      := $(TARGET)/release/mpiburn
 CARGO    := cargo
 export CARGO_TARGET_DIR := $(TARGET)
 
-# Open MPI refuses to run as root unless told, and refuses a host with more
-# ranks than cores unless both slots and binding may be overloaded.
-AS_ROOT  := $(if $(filter 0,$(shell id -u)),--allow-run-as-root)
-BIND      = --bind-to $(shell [ $(1) -le $$(nproc --all) ] && echo core || echo core:overload-allowed --oversubscribe)
-MPIRUN    = mpirun $(AS_ROOT) -n $(1) $(BIND)
+# Topologies NxC: N machines, C processes on each. HOSTS="alpha beta" writes the
+# host files first; CLUSTER=lab takes the nodes of cluster-up (and slurm-up).
+HOSTS    ?=
+BACKEND  ?=
+CLUSTER  ?=
+LAB       = $(if $(filter lab,$(CLUSTER)),--mpirun-by tests/cluster/mpirun.sh --srun-by tests/slurm/srun.sh)
+LAUNCH    = $(BIN) launch $@ $(LAB) -- train --data-root $(DATA) $(if $(BACKEND),--backend $(BACKEND))
+
+# Share of the data that `make tables` takes: full or quick.
+SCALE   ?= full
 
 RATE    ?= 1gbit
 DELAY   ?=
 
-.PHONY: help setup build data run 1x1 1x2 2x1 2x2 test test-all lint compare-pytorch bench bench-comm cluster-up cluster-down clean
+.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts tables test test-all lint compare-pytorch bench bench-comm cluster-up cluster-down clean
 
 help: ## Show the targets
 	@grep -hE '^[0-9a-z -]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([^:]+):.*## (.*)/\1\t\2/' | expand -t 18
@@ -47,14 +53,17 @@ data: build ## Make the default data set, once
 
 run: 1x2 ## Train the ConvNet on two cores of this machine
 
-1x1: data ## One machine, one process
-	$(call MPIRUN,1) $(BIN) train --data-root $(DATA) $(ARGS)
+1x1 1x2 2x1 2x2: data $(if $(HOSTS),hosts) ## Train on NxC: machines x processes (HOSTS BACKEND ARGS CLUSTER=lab)
+	@$(LAUNCH) $(ARGS)
 
-1x2: data ## One machine, two processes
-	$(call MPIRUN,2) $(BIN) train --data-root $(DATA) $(ARGS)
+hosts: ## Write the host files: HOSTS="alpha beta"
+	@scripts/hostfiles.sh $(HOSTS)
 
-2x1 2x2: ## Two machines, one or two processes on each (to come)
-	@echo "make $@: two machines are to come in a later version; 1x1 and 1x2 work today" >&2; exit 1
+tables: data ## Make all runs of jobs/sweeps and their report (SCALE=quick, CLUSTER=lab)
+	@failed=; for sweep in jobs/sweeps/*.toml; do \
+	  $(BIN) sweep $$sweep --scale $(SCALE) $(LAB) -- --data-root $(DATA) || failed=1; \
+	done; \
+	$(BIN) report --format html $(foreach s,$(wildcard jobs/sweeps/*.toml),results/$(basename $(notdir $(s)))$(if $(filter-out full,$(SCALE)),-$(SCALE))) && [ -z "$$failed" ]
 
 lint: setup ## Check formatting and lints
 	cargo fmt --check

@@ -19,10 +19,17 @@ fn main() {
         compile_gloo();
     }
 
+    println!("cargo:rustc-env=MPIBURN_MPI={}", flavour(&mpicc));
     println!("cargo:rustc-env=MPIBURN_GIT={}", git_commit());
     println!("cargo:rustc-env=MPIBURN_RUSTC={}", rustc_version());
     println!("cargo:rerun-if-changed=.git/HEAD");
     println!("cargo:rerun-if-changed=.git/refs/heads");
+}
+
+/// Whose compiler wrapper this is: Open MPI's has an option that no other has.
+fn flavour(mpicc: &str) -> &'static str {
+    let shown = Command::new(mpicc).arg("--showme:version").output();
+    if shown.is_ok_and(|output| output.status.success()) { "openmpi" } else { "mpich" }
 }
 
 /// Compiles the layer over gloo. The library is named before any other crate's:

@@ -1,9 +1,13 @@
 //! The command line: what can be typed, and nothing of what it means.
 
+mod launch;
+
 use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,6 +58,10 @@ pub enum Command {
     Bench(BenchArgs),
     /// Make a data set.
     Data(DataArgs),
+    /// Start a job on a topology, from outside MPI.
+    Launch(LaunchArgs),
+    /// Make a list of runs, from outside MPI.
+    Sweep(SweepArgs),
 }
 
 #[derive(Debug, Clone, Args)]

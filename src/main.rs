@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     };
     commands::logging::start(cli.verbose, cli.quiet);
     match commands::run(cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(failure) => {
             if !failure.printed {
                 eprintln!("mpiburn: {:#}", failure.error);

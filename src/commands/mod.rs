@@ -4,9 +4,11 @@ mod bench;
 pub mod collective;
 mod data;
 mod eval;
+mod launch;
 pub mod logging;
 mod outcome;
 mod progress;
+mod sweep;
 mod train;
 
 use anyhow::Context;
@@ -27,12 +29,14 @@ pub struct Failure {
     pub alone: bool,
 }
 
+/// Exit code where nothing is wrong and the same command goes on: EX_TEMPFAIL
+/// of sysexits.h.
+const RESUMABLE: u8 = 75;
+
 impl Failure {
     /// What the process exits with: clap's own is 2, a guard's 3.
     pub fn exit_code(&self) -> u8 {
         const FAILED: u8 = 1;
-        // sysexits.h's EX_TEMPFAIL: nothing is wrong, try again.
-        const RESUMABLE: u8 = 75;
         match self.error.chain().any(|cause| matches!(cause.downcast_ref(), Some(TrainError::Stopped { .. })))
         {
             true => RESUMABLE,
@@ -41,18 +45,21 @@ impl Failure {
     }
 }
 
-/// Runs a subcommand to its end.
+/// Runs a subcommand to its end; returns the exit code of one that started
+/// other jobs.
 ///
 /// # Errors
 /// Whatever ended it.
-pub fn run(command: Command) -> Result<(), Failure> {
+pub fn run(command: Command) -> Result<u8, Failure> {
+    let outside_mpi = |error| Failure { error, printed: false, alone: false };
+    let code_of = |code: i32| u8::try_from(code).unwrap_or(1);
     match command {
-        Command::Train(args) => in_world(|world| train::run(world, &args)),
-        Command::Eval(args) => in_world(|world| eval::run(world, &args)),
-        Command::Bench(args) => in_world(|world| bench::run(world, &args)),
-        Command::Data(args) => {
-            data::run(args).map_err(|error| Failure { error, printed: false, alone: false })
-        }
+        Command::Train(args) => in_world(|world| train::run(world, &args)).map(|()| 0),
+        Command::Eval(args) => in_world(|world| eval::run(world, &args)).map(|()| 0),
+        Command::Bench(args) => in_world(|world| bench::run(world, &args)).map(|()| 0),
+        Command::Data(args) => data::run(args).map(|()| 0).map_err(outside_mpi),
+        Command::Launch(args) => launch::run(&args).map(code_of).map_err(outside_mpi),
+        Command::Sweep(args) => sweep::run(&args).map(code_of).map_err(outside_mpi),
     }
 }
 

@@ -15,7 +15,8 @@ use crate::data::{self, ShardPlan};
 use crate::model::{Network, ParamLayout};
 use crate::record::checkpoint::load_weights;
 use crate::record::{Checkpoint, Recorder, RunDir, RunRecord, Status};
-use crate::train::{StopRequest, TrainError, Trainer};
+use crate::stop::StopRequest;
+use crate::train::{TrainError, Trainer};
 
 pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let started = Instant::now();

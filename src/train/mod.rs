@@ -8,7 +8,6 @@ mod metrics;
 mod module;
 mod optimizer;
 mod step;
-mod stop;
 mod trainer;
 
 use burn::tensor::activation::log_softmax;
@@ -22,7 +21,6 @@ pub use metrics::count_correct;
 pub use module::{broadcast_module, check_equal_weights};
 pub use optimizer::{Adam, AdamSettings};
 pub use step::{Learner, StepTimes};
-pub use stop::StopRequest;
 pub use trainer::{Trainer, Watch};
 
 /// Mean cross entropy of `scores` `[batch, classes]` and `targets` `[batch]`.

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use super::evaluation::Evaluation;
 use super::step::Learner;
-use super::stop::StopRequest;
 use super::{Adam, TrainError};
 use crate::comm::{Collective, World};
 use crate::config::RunConfig;
@@ -12,6 +11,7 @@ use crate::data::shard::Order;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::{Network, ParamLayout, sha256};
 use crate::record::{Checkpoint, EpochRow, Position, Recorder, StepMs, Tally};
+use crate::stop::StopRequest;
 
 /// One rank's part of a training: its learner, its shard, and where it stands.
 pub struct Trainer<'w> {

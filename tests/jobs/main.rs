@@ -5,4 +5,5 @@ mod bench;
 mod collectives;
 mod harness;
 mod resume;
+mod sweep;
 mod training;

@@ -1,4 +1,4 @@
-//! Signals that ask a training to stop, so that it can go on later.
+//! Signals that ask a training, or what started it, to stop and to go on later.
 
 use std::io;
 use std::sync::Arc;
@@ -31,6 +31,11 @@ impl StopRequest {
     pub fn signal(&self) -> Option<&'static str> {
         let came = self.0.load(Ordering::Relaxed);
         SIGNALS.iter().find(|(signal, _)| *signal as usize == came).map(|(_, name)| *name)
+    }
+
+    /// Number of the signal that came, to be passed on.
+    pub fn number(&self) -> Option<i32> {
+        self.signal().map(|_| self.0.load(Ordering::Relaxed) as i32)
     }
 }
 

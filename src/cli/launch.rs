@@ -1,0 +1,97 @@
+//! What can be typed to start jobs from outside MPI.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::launch::{LauncherKind, Topology};
+
+#[derive(Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "\
+Examples:
+  mpiburn launch 1x2 -- train --epochs 1
+  mpiburn launch 2x2 --hostfile hostfiles/2x2 -- train --backend gloo
+  mpiburn launch 2x1 --dry-run -- bench allreduce     print mpirun's command line only
+
+SIGTERM, SIGUSR1 and Ctrl-C go on to the ranks, which write a checkpoint and leave with code 75."
+)]
+pub struct LaunchArgs {
+    /// Machines x processes on each: 1x1, 1x2, 2x1, 2x2, ...
+    pub topology: Topology,
+    #[command(flatten)]
+    pub how: HowArgs,
+    /// File of the machines, one a line, as `alpha slots=2`
+    /// [default: hostfiles/<topology> if it is there].
+    #[arg(long, value_name = "FILE")]
+    pub hostfile: Option<PathBuf>,
+    /// Who starts the ranks.
+    #[arg(long, value_enum, default_value = "mpirun")]
+    pub launcher: LauncherKind,
+    /// Print the command line and leave.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// A subcommand of mpiburn with its options, after `--`.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub program: Vec<String>,
+}
+
+/// Scripts that take a launcher's place.
+#[derive(Debug, Clone, Args)]
+pub struct HowArgs {
+    /// Have SCRIPT start the ranks in mpirun's place, as `SCRIPT NxC PROGRAM ARGS...`.
+    #[arg(long, value_name = "SCRIPT")]
+    pub mpirun_by: Option<PathBuf>,
+    /// The same in srun's place.
+    #[arg(long, value_name = "SCRIPT")]
+    pub srun_by: Option<PathBuf>,
+}
+
+impl HowArgs {
+    /// The script in the place of `launcher`.
+    pub fn script(&self, launcher: LauncherKind) -> Option<PathBuf> {
+        match launcher {
+            LauncherKind::Mpirun => self.mpirun_by.clone(),
+            LauncherKind::Srun => self.srun_by.clone(),
+            LauncherKind::Alone => None,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "\
+Examples:
+  mpiburn sweep jobs/sweeps/a-backends.toml
+  mpiburn sweep jobs/sweeps/a-backends.toml --scale quick --only 1x2
+  mpiburn sweep jobs/sweeps/a-backends.toml -- --data-root /data/mnist
+
+Completed runs are skipped, so the same command goes on after Ctrl-C or a failure."
+)]
+pub struct SweepArgs {
+    /// The list of runs: a base, and what varies.
+    #[arg(value_name = "FILE.toml")]
+    pub file: PathBuf,
+    /// `full`, or a smaller variant that the file has a section for, as `quick`.
+    #[arg(long, value_name = "NAME", default_value = "full")]
+    pub scale: String,
+    /// Folder of the runs [default: results/<file's name>, with -<scale> unless full].
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Only runs whose name contains TEXT.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Folder of the host files, one a topology.
+    #[arg(long, value_name = "DIR", default_value = "hostfiles")]
+    pub hostfiles: PathBuf,
+    #[command(flatten)]
+    pub how: HowArgs,
+    /// Print the command lines and leave.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Options for every run, after `--`; they win over the file's.
+    #[arg(last = true, value_name = "OPTIONS")]
+    pub options: Vec<String>,
+}

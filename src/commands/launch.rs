@@ -1,0 +1,72 @@
+//! `mpiburn launch`: starts a job on a topology and stays with it to its end.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::cli::{HowArgs, LaunchArgs};
+use crate::launch::{self, Hosts, Launch, LaunchError, LauncherKind, MpiFlavour, Topology};
+use crate::stop::StopRequest;
+
+/// Starts the job; returns its exit code.
+///
+/// # Errors
+/// When it does not start.
+pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
+    let file = match &args.hostfile {
+        Some(file) => Some(file.clone()),
+        None => Some(Path::new("hostfiles").join(args.topology.to_string())).filter(|file| file.exists()),
+    };
+    let mut launch = prepare(args.topology, args.launcher, &args.how, file, args.program.clone())?;
+    if args.dry_run {
+        println!("{}", line(&launch.command()?));
+        return Ok(0);
+    }
+    launch::check(&mut launch)?;
+    let command = launch.command()?;
+    log::info!("$ {}", line(&command));
+    let stop = StopRequest::listen().context("cannot listen to signals")?;
+    let outcome = launch::run(&command, &variables(&launch), None, &stop)?;
+    if outcome.code != 0 {
+        eprintln!("mpiburn: {}", launch::explain(outcome.code));
+    }
+    Ok(outcome.code)
+}
+
+/// A job of this program with `program` as its arguments.
+pub(super) fn prepare(
+    topology: Topology,
+    launcher: LauncherKind,
+    how: &HowArgs,
+    hostfile: Option<PathBuf>,
+    program: Vec<String>,
+) -> anyhow::Result<Launch> {
+    let by = how.script(launcher);
+    let hosts = match hostfile {
+        Some(file) if by.is_none() && launcher == LauncherKind::Mpirun => Some(Hosts::read(&file)?),
+        None if by.is_none() && launcher == LauncherKind::Mpirun && topology.nodes > 1 => {
+            let path = Path::new("hostfiles").join(topology.to_string());
+            return Err(LaunchError::NoHostFile { source: std::io::ErrorKind::NotFound.into(), path }.into());
+        }
+        _ => None,
+    };
+    let own = std::env::current_exe().context("cannot find this program's own file")?;
+    let program = std::iter::once(own.display().to_string()).chain(program).collect();
+    let mpi = MpiFlavour::of_this_build();
+    Ok(Launch { topology, launcher, mpi, hosts, by, overload: false, program })
+}
+
+/// What a script in a launcher's place has to know.
+pub(super) fn variables(launch: &Launch) -> [(&'static str, &'static str); 1] {
+    [("MPI", launch.mpi.name())]
+}
+
+/// A command line as a shell takes it.
+pub(super) fn line(command: &[String]) -> String {
+    let quoted =
+        |word: &String| match word.contains(|c: char| c.is_whitespace() || "'\"$*;&|<>()".contains(c)) {
+            true => format!("'{}'", word.replace('\'', r"'\''")),
+            false => word.clone(),
+        };
+    command.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,225 @@
+//! `mpiburn sweep`: makes the runs of a sweep file, one after the other.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, FromArgMatches};
+
+use super::launch::{line, prepare, variables};
+use crate::cli::{SweepArgs, TrainArgs};
+use crate::config::RunConfig;
+use crate::launch;
+use crate::record::{RunDir, RunState, Status, SweepRecord, SweepRun};
+use crate::stop::StopRequest;
+use crate::sweep::{PlannedRun, SweepFile, plan};
+
+/// How one run ended.
+enum Ended {
+    Completed(String),
+    Failed(String),
+    Stopped,
+}
+
+/// Makes the runs that are not there yet; returns the exit code.
+///
+/// # Errors
+/// When the sweep file is wrong, or results of other options are in the way.
+pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
+    let file = SweepFile::read(&args.file, &option_names())?;
+    let mut runs = plan(&file, &args.scale)?;
+    let configs: Vec<RunConfig> =
+        runs.iter().map(|run| configuration(run, args)).collect::<anyhow::Result<_>>()?;
+    let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let folder = args.out.clone().unwrap_or_else(|| match args.scale.as_str() {
+        "full" => Path::new("results").join(&name),
+        scale => Path::new("results").join(format!("{name}-{scale}")),
+    });
+    let mut record = SweepRecord {
+        name,
+        title: file.title.clone(),
+        reference: file.reference.clone(),
+        scale: args.scale.clone(),
+        runs: Vec::new(),
+    };
+    for (run, config) in runs.iter().zip(&configs) {
+        let state = match is_done(&folder.join(&run.name), run, config)? {
+            true => RunState::Completed,
+            false => RunState::Waiting,
+        };
+        let (name, repeat, varied) = (run.name.clone(), run.repeat, run.varied.clone());
+        record.runs.push(SweepRun { name, repeat, varied, state, error: None });
+    }
+    if args.dry_run {
+        runs.retain(|run| chosen(args, run));
+        for run in &runs {
+            println!("{}", line(&command(run, args, &folder)?.command()?));
+        }
+        return Ok(0);
+    }
+    record.write(&folder)?;
+    let stopped = make(&runs, args, &folder, &mut record)?;
+    Ok(closing(&record, args, &folder, stopped))
+}
+
+/// Names of all options of a training, aliases included.
+fn option_names() -> Vec<String> {
+    let command = TrainArgs::augment_args(clap::Command::new("train"));
+    let names =
+        command.get_arguments().flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default());
+    // The sweep names run directories itself.
+    names
+        .map(ToString::to_string)
+        .filter(|n| !["out", "log-path", "resume", "overwrite"].contains(&n.as_str()))
+        .collect()
+}
+
+fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
+    let option = |(name, value): &(String, Option<String>)| match value {
+        Some(value) => format!("--{name}={value}"),
+        None => format!("--{name}"),
+    };
+    run.options.iter().map(option).chain(args.options.iter().cloned()).collect()
+}
+
+/// What the run will be, checked as the run itself will check it.
+fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunConfig> {
+    let command = TrainArgs::augment_args(clap::Command::new("train").no_binary_name(true));
+    let matches = command.try_get_matches_from(words(run, args)).map_err(|error| {
+        let text = error.to_string();
+        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        anyhow::anyhow!("{}, run {}: {first}", args.file.display(), run.name)
+    })?;
+    let typed = TrainArgs::from_arg_matches(&matches)?;
+    RunConfig::try_from(&typed).with_context(|| format!("{}, run {}", args.file.display(), run.name))
+}
+
+/// Whether the run is there already, complete and with these options.
+fn is_done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<bool> {
+    let Ok((_, record)) = RunDir::open(path) else { return Ok(false) };
+    if record.status != Status::Completed {
+        return Ok(false);
+    }
+    let mut other = differences(&record.config, config)?;
+    if record.topology != run.topology.to_string() {
+        other.push(format!("topology {}, now {}", record.topology, run.topology));
+    }
+    if !other.is_empty() {
+        bail!(
+            "{} is of other options ({}): remove it, or choose another folder with --out",
+            path.display(),
+            other.join("; ")
+        );
+    }
+    Ok(true)
+}
+
+fn differences(old: &RunConfig, new: &RunConfig) -> anyhow::Result<Vec<String>> {
+    let (old, new) = (serde_json::to_value(old)?, serde_json::to_value(new)?);
+    let fields = old.as_object().into_iter().flatten();
+    let different = fields.filter(|(name, value)| new[name.as_str()] != **value);
+    Ok(different.map(|(name, value)| format!("{name} {value}, now {}", new[name.as_str()])).collect())
+}
+
+fn chosen(args: &SweepArgs, run: &PlannedRun) -> bool {
+    args.only.as_ref().is_none_or(|text| run.name.contains(text.as_str()))
+}
+
+fn command(run: &PlannedRun, args: &SweepArgs, folder: &Path) -> anyhow::Result<launch::Launch> {
+    let mut program = vec!["train".to_owned()];
+    program.extend(words(run, args));
+    program.extend([
+        "--out".to_owned(),
+        folder.join(&run.name).display().to_string(),
+        "--overwrite".to_owned(),
+    ]);
+    let hostfile = args.hostfiles.join(run.topology.to_string());
+    // One machine needs no host file.
+    let hostfile = (run.topology.nodes > 1 || hostfile.exists()).then_some(hostfile);
+    prepare(run.topology, run.launcher, &args.how, hostfile, program)
+}
+
+/// Makes the waiting runs; returns whether it was told to stop.
+fn make(
+    runs: &[PlannedRun],
+    args: &SweepArgs,
+    folder: &Path,
+    record: &mut SweepRecord,
+) -> anyhow::Result<bool> {
+    let stop = StopRequest::listen().context("cannot listen to signals")?;
+    let total = runs.len();
+    for (index, run) in runs.iter().enumerate() {
+        if record.runs[index].state == RunState::Completed || !chosen(args, run) {
+            continue;
+        }
+        let ended = match stop.signal() {
+            Some(_) => Ended::Stopped,
+            None => make_one(run, args, folder, &stop),
+        };
+        let (state, error, said) = match ended {
+            Ended::Completed(said) => (RunState::Completed, None, said),
+            Ended::Failed(error) => (RunState::Failed, Some(error.clone()), format!("failed: {error}")),
+            Ended::Stopped => return Ok(true),
+        };
+        log::info!("[{}/{total}] {}: {said}", index + 1, run.name);
+        record.runs[index].state = state;
+        record.runs[index].error = error;
+        record.write(folder)?;
+    }
+    Ok(false)
+}
+
+fn make_one(run: &PlannedRun, args: &SweepArgs, folder: &Path, stop: &StopRequest) -> Ended {
+    let started = || -> anyhow::Result<(launch::Outcome, PathBuf)> {
+        let mut launch = command(run, args, folder)?;
+        launch::check(&mut launch)?;
+        let path = folder.join(format!("{}.log", run.name));
+        let log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok((launch::run(&launch.command()?, &variables(&launch), Some(log), stop)?, path))
+    };
+    let (outcome, log) = match started() {
+        Ok(ended) => ended,
+        Err(error) => return Ended::Failed(format!("{error:#}")),
+    };
+    if outcome.stopped {
+        return Ended::Stopped;
+    }
+    let results = RunDir::open(&folder.join(&run.name)).ok().and_then(|(_, record)| record.results);
+    match (outcome.code, results) {
+        (0, Some(results)) => Ended::Completed(format!(
+            "{:.2} s of training, {:.3} ms a step, test accuracy {:.2}%",
+            results.train_seconds, results.ms_per_step, results.test_accuracy
+        )),
+        (code, _) => Ended::Failed(format!("{} ({})", reason(&log, code), log.display())),
+    }
+}
+
+/// The line of a log that says why a job failed: the program's own, or else
+/// the first of the launcher's framed message.
+fn reason(log: &Path, code: i32) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let own =
+        text.lines().rev().find_map(|line| line.strip_prefix("mpiburn: ").or(line.strip_prefix("error: ")));
+    let mut lines = text.lines().skip_while(|line| !line.starts_with("-----"));
+    let framed = lines.find(|line| !line.starts_with('-') && !line.trim().is_empty());
+    own.or(framed).map_or_else(|| launch::explain(code), |line| line.trim().to_owned())
+}
+
+/// Says what is there and what is not; returns the exit code.
+fn closing(record: &SweepRecord, args: &SweepArgs, folder: &Path, stopped: bool) -> i32 {
+    let count = |state| record.runs.iter().filter(|run| run.state == state).count();
+    let (done, failed) = (count(RunState::Completed), count(RunState::Failed));
+    let place = folder.display();
+    log::info!("{done} of {} runs are in {place}; mpiburn report {place} shows them", record.runs.len());
+    for run in record.runs.iter().filter(|run| run.state == RunState::Failed) {
+        eprintln!("mpiburn: {} failed: {}", run.name, run.error.as_deref().unwrap_or_default());
+    }
+    if stopped {
+        eprintln!("mpiburn: stopped; mpiburn sweep {} goes on with what is left", args.file.display());
+    }
+    match (stopped, failed) {
+        (true, _) => super::RESUMABLE.into(),
+        (false, 0) => 0,
+        _ => 1,
+    }
+}

@@ -1,0 +1,211 @@
+//! The launcher's command line.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+
+use super::{Hosts, LaunchError, Topology};
+
+/// Who starts the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LauncherKind {
+    /// mpirun of the MPI that this binary is built for.
+    Mpirun,
+    /// Slurm's srun, inside an allocation or asking for one.
+    Srun,
+    /// Nobody: one process by itself.
+    Alone,
+}
+
+/// The MPI that this binary is built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MpiFlavour {
+    /// Open MPI.
+    OpenMpi,
+    /// MPICH.
+    Mpich,
+}
+
+impl MpiFlavour {
+    /// That of this build.
+    pub fn of_this_build() -> Self {
+        match env!("MPIBURN_MPI") {
+            "mpich" => Self::Mpich,
+            _ => Self::OpenMpi,
+        }
+    }
+
+    /// `openmpi` or `mpich`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "openmpi",
+            Self::Mpich => "mpich",
+        }
+    }
+}
+
+/// A job to start.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    /// Machines x processes.
+    pub topology: Topology,
+    /// Who starts it.
+    pub launcher: LauncherKind,
+    /// The MPI of the program.
+    pub mpi: MpiFlavour,
+    /// The machines; this one if none.
+    pub hosts: Option<Hosts>,
+    /// A command that starts the ranks in the launcher's place, called as
+    /// `COMMAND NxC PROGRAM ARGS…`.
+    pub by: Option<PathBuf>,
+    /// Whether some machine has fewer cores than ranks.
+    pub overload: bool,
+    /// The program and its arguments.
+    pub program: Vec<String>,
+}
+
+/// Ends a job within seconds of a link that breaks and stays broken, on which
+/// mpirun's daemons would wait for minutes; two seconds' break is survived.
+const KEEPALIVES: [(&str, &str); 3] =
+    [("oob_tcp_keepalive_time", "2"), ("oob_tcp_keepalive_intvl", "1"), ("oob_tcp_keepalive_probes", "3")];
+
+impl Launch {
+    /// The whole command line.
+    ///
+    /// # Errors
+    /// When the hosts do not hold the topology.
+    pub fn command(&self) -> Result<Vec<String>, LaunchError> {
+        let mut words: Vec<String> = match (&self.by, self.launcher) {
+            (Some(script), _) => vec![script.display().to_string(), self.topology.to_string()],
+            (None, LauncherKind::Mpirun) => match self.mpi {
+                MpiFlavour::OpenMpi => self.open_mpi()?,
+                MpiFlavour::Mpich => self.mpich()?,
+            },
+            (None, LauncherKind::Srun) => self.srun(),
+            (None, LauncherKind::Alone) if self.topology.ranks() > 1 => {
+                return Err(LaunchError::NotAlone(self.topology));
+            }
+            (None, LauncherKind::Alone) => Vec::new(),
+        };
+        words.extend(self.program.iter().cloned());
+        Ok(words)
+    }
+
+    fn open_mpi(&self) -> Result<Vec<String>, LaunchError> {
+        let ranks = self.topology.ranks_per_node;
+        let mut words = vec![installed("mpirun.openmpi", "mpirun")];
+        let mut add = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
+        if rustix::process::geteuid().is_root() {
+            add(&["--allow-run-as-root"]);
+        }
+        if let Some(hosts) = &self.hosts {
+            hosts.for_topology(self.topology)?;
+            add(&["--hostfile", &hosts.path.display().to_string()]);
+        }
+        add(&["-n", &self.topology.ranks().to_string(), "--map-by", &format!("ppr:{ranks}:node")]);
+        match self.overload {
+            // Ranks that wait have to let the others at the core.
+            true => {
+                add(&["--oversubscribe", "--bind-to", "core:overload-allowed"]);
+                add(&["--mca", "mpi_yield_when_idle", "1"]);
+            }
+            false => add(&["--bind-to", "core"]),
+        }
+        if self.topology.nodes > 1 {
+            KEEPALIVES.iter().for_each(|(name, value)| add(&["--mca", name, value]));
+            // Over one connection, both directions hardly ever go at once.
+            add(&["--mca", "btl_tcp_links", "2"]);
+        }
+        Ok(words)
+    }
+
+    fn mpich(&self) -> Result<Vec<String>, LaunchError> {
+        let topology = self.topology;
+        let mut words = vec![installed("mpirun.mpich", "mpirun")];
+        if let Some(hosts) = &self.hosts {
+            let names = hosts.for_topology(topology)?;
+            let names: Vec<&str> = names.iter().map(|(host, _)| host.as_str()).collect();
+            words.extend(["-hosts".to_owned(), names.join(",")]);
+        }
+        let per_node = topology.ranks_per_node.to_string();
+        words.extend(["-ppn".to_owned(), per_node, "-n".to_owned(), topology.ranks().to_string()]);
+        if !self.overload {
+            words.extend(["-bind-to".to_owned(), "core".to_owned()]);
+        }
+        Ok(words)
+    }
+
+    fn srun(&self) -> Vec<String> {
+        let protocol = match self.mpi {
+            MpiFlavour::OpenMpi => "pmix",
+            MpiFlavour::Mpich => "pmi2",
+        };
+        vec![
+            "srun".to_owned(),
+            format!("--nodes={}", self.topology.nodes),
+            format!("--ntasks-per-node={}", self.topology.ranks_per_node),
+            format!("--mpi={protocol}"),
+            "--cpu-bind=cores".to_owned(),
+        ]
+    }
+}
+
+/// `exact` where it is installed: where several MPIs are, `usual` may belong to
+/// any of them.
+fn installed(exact: &str, usual: &str) -> String {
+    if find(exact).is_some() { exact } else { usual }.to_owned()
+}
+
+/// Where a command is on `PATH`.
+pub(super) fn find(command: &str) -> Option<PathBuf> {
+    if command.contains('/') {
+        return Path::new(command).exists().then(|| PathBuf::from(command));
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(command)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn launch(topology: &str) -> Launch {
+        let hosts =
+            Hosts { path: "hostfiles/2x2".into(), entries: vec![("alpha".into(), 2), ("beta".into(), 2)] };
+        Launch {
+            topology: topology.parse().unwrap(),
+            launcher: LauncherKind::Mpirun,
+            mpi: MpiFlavour::OpenMpi,
+            hosts: Some(hosts),
+            by: None,
+            overload: false,
+            program: vec!["mpiburn".into(), "train".into()],
+        }
+    }
+
+    #[test]
+    fn open_mpi_gets_the_hosts_the_places_and_the_binding() {
+        let line = launch("2x2").command().unwrap().join(" ");
+        let expected =
+            "--hostfile hostfiles/2x2 -n 4 --map-by ppr:2:node --bind-to core --mca oob_tcp_keepalive";
+        assert!(line.contains(expected) && line.ends_with("mpiburn train"), "{line}");
+        let line = Launch { overload: true, ..launch("1x2") }.command().unwrap().join(" ");
+        assert!(line.contains("--bind-to core:overload-allowed --mca mpi_yield_when_idle 1"), "{line}");
+        assert!(!line.contains("keepalive"), "{line}");
+    }
+
+    #[test]
+    fn the_other_launchers_get_the_same_in_their_words() {
+        let mpich = Launch { mpi: MpiFlavour::Mpich, ..launch("2x1") };
+        let line = mpich.command().unwrap().join(" ");
+        assert!(line.ends_with("-hosts alpha,beta -ppn 1 -n 2 -bind-to core mpiburn train"), "{line}");
+        let srun = Launch { launcher: LauncherKind::Srun, ..launch("2x1") };
+        let expected = "srun --nodes=2 --ntasks-per-node=1 --mpi=pmix --cpu-bind=cores mpiburn train";
+        assert_eq!(srun.command().unwrap().join(" "), expected);
+        let script = Launch { by: Some("lab.sh".into()), ..launch("2x1") };
+        assert_eq!(script.command().unwrap().join(" "), "lab.sh 2x1 mpiburn train");
+        let alone = |topology| Launch { launcher: LauncherKind::Alone, ..launch(topology) }.command();
+        assert_eq!(alone("1x1").unwrap().join(" "), "mpiburn train");
+        assert!(alone("1x2").unwrap_err().to_string().contains("needs a launcher"));
+    }
+}

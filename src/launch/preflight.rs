@@ -1,0 +1,143 @@
+//! What can be known before a job is started: that its launcher is here, and
+//! that each machine is known, lets this one in and has the same binary.
+//!
+//! mpirun says these things too, in twenty lines, and some after minutes.
+
+use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use sha2::{Digest, Sha256};
+
+use super::command::find;
+use super::{Hosts, Launch, LaunchError, LauncherKind};
+
+/// Checks what `launch` needs, and notes whether a machine has fewer cores
+/// than ranks.
+///
+/// # Errors
+/// The first thing that is missing.
+pub fn check(launch: &mut Launch) -> Result<(), LaunchError> {
+    let command = launch.command()?;
+    if let Some(first) = command.first().filter(|first| find(first).is_none()) {
+        let hint = match (&launch.by, launch.launcher) {
+            (Some(_), _) => "check the path",
+            (None, LauncherKind::Srun) => "srun comes with Slurm; use --launcher mpirun without it",
+            (None, _) => "make setup installs it",
+        };
+        return Err(LaunchError::NoLauncher { command: first.clone(), hint });
+    }
+    // A script that takes the launcher's place knows its machines itself, and
+    // so does Slurm.
+    if launch.by.is_some() || launch.launcher != LauncherKind::Mpirun {
+        return Ok(());
+    }
+    let here = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let ranks = launch.topology.ranks_per_node;
+    let Some(hosts) = &launch.hosts else {
+        launch.overload = ranks > here;
+        return Ok(());
+    };
+    let mut overload = false;
+    for (host, _) in hosts.for_topology(launch.topology)? {
+        let cores = match is_this_machine(host, hosts)? {
+            true => here,
+            false => ask(host, Path::new(&launch.program[0]))?,
+        };
+        overload |= ranks > cores;
+    }
+    launch.overload = overload;
+    Ok(())
+}
+
+/// Whether `host` is this machine, by one of its addresses.
+fn is_this_machine(host: &str, hosts: &Hosts) -> Result<bool, LaunchError> {
+    let unknown = |reason: String| LaunchError::UnknownHost {
+        host: host.to_owned(),
+        path: hosts.path.clone(),
+        reason: reason.trim_start_matches("failed to lookup address information: ").to_owned(),
+    };
+    let addresses: Vec<IpAddr> =
+        (host, 0).to_socket_addrs().map_err(|e| unknown(e.to_string()))?.map(|a| a.ip()).collect();
+    // An address that a socket can be bound to is one of this machine's.
+    Ok(addresses.iter().any(|&ip| UdpSocket::bind((ip, 0)).is_ok()))
+}
+
+/// Number of cores of `host`, where the same binary lies at the same path.
+fn ask(host: &str, program: &Path) -> Result<usize, LaunchError> {
+    let program = std::path::absolute(program).unwrap_or_else(|_| program.to_owned());
+    let path = program.display();
+    // mpirun's own agent, so that what is checked is what it will use.
+    let agent = std::env::var("OMPI_MCA_plm_rsh_agent").unwrap_or_else(|_| "ssh".into());
+    let mut words = agent.split_whitespace();
+    let mut command = Command::new(words.next().unwrap_or("ssh"));
+    command.args(words);
+    if agent == "ssh" {
+        command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]);
+    }
+    let script = format!("nproc && if test -x '{path}'; then sha256sum '{path}'; else echo none; fi");
+    let output = command.arg(host).arg(script).stdin(Stdio::null()).output();
+    let output = output.map_err(|source| LaunchError::Start { command: agent, source })?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut lines = said.lines();
+    let Some(cores) = lines.next().and_then(|line| line.trim().parse().ok()) else {
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let reason = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no answer");
+        return Err(LaunchError::NoSsh { host: host.to_owned(), reason: reason.trim().to_owned() });
+    };
+    let there = lines.next().unwrap_or_default().split_whitespace().next().unwrap_or_default();
+    let what = match digest(&program) {
+        _ if there == "none" => "no",
+        Some(here) if here != there => "another",
+        _ => return Ok(cores),
+    };
+    Err(LaunchError::Program { host: host.to_owned(), what, path: program })
+}
+
+/// SHA-256 of a file, as sha256sum prints it.
+fn digest(path: &Path) -> Option<String> {
+    let bytes = std::fs::read(path).ok()?;
+    Some(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::MpiFlavour;
+
+    fn launch(host: &str) -> Launch {
+        Launch {
+            topology: "1x2".parse().unwrap(),
+            launcher: LauncherKind::Mpirun,
+            mpi: MpiFlavour::of_this_build(),
+            hosts: Some(Hosts { path: "hostfiles/1x2".into(), entries: vec![(host.into(), 1000)] }),
+            by: None,
+            overload: false,
+            program: vec!["/bin/true".into()],
+        }
+    }
+
+    #[test]
+    fn this_machine_is_asked_without_ssh_and_its_cores_are_counted() {
+        let mut fits = launch("localhost");
+        check(&mut fits).unwrap();
+        let mut crowded = launch("127.0.0.1");
+        crowded.topology.ranks_per_node = 1000;
+        check(&mut crowded).unwrap();
+        assert!(crowded.overload);
+    }
+
+    #[test]
+    fn an_unknown_host_is_named_with_its_file() {
+        let message = check(&mut launch("no-such-host.invalid")).unwrap_err().to_string();
+        let start = "host no-such-host.invalid of hostfiles/1x2 is unknown here (";
+        assert!(message.starts_with(start), "{message}");
+    }
+
+    #[test]
+    fn a_missing_script_is_named() {
+        let mut launch = launch("localhost");
+        launch.by = Some("/nowhere/lab.sh".into());
+        assert_eq!(check(&mut launch).unwrap_err().to_string(), "no /nowhere/lab.sh here: check the path");
+    }
+}

@@ -1,0 +1,54 @@
+//! Machines x processes on each.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A topology, written `2x1`: 2 machines with 1 process on each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Topology {
+    /// Machines.
+    pub nodes: usize,
+    /// Processes on each.
+    pub ranks_per_node: usize,
+}
+
+impl Topology {
+    /// Number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.nodes * self.ranks_per_node
+    }
+}
+
+impl FromStr for Topology {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('x').and_then(|(nodes, ranks)| {
+            Some(Self { nodes: nodes.parse().ok()?, ranks_per_node: ranks.parse().ok()? })
+        });
+        parsed.filter(|topology| topology.ranks() > 0).ok_or_else(|| {
+            format!("{text} is no topology: write machines x processes on each, as 1x2 or 2x2")
+        })
+    }
+}
+
+impl fmt::Display for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.nodes, self.ranks_per_node)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_come_first() {
+        let topology: Topology = "2x4".parse().unwrap();
+        assert_eq!((topology.nodes, topology.ranks_per_node, topology.ranks()), (2, 4, 8));
+        assert_eq!(topology.to_string(), "2x4");
+        for wrong in ["2", "0x2", "x", "2x", "ax2", "2x-1"] {
+            assert!(wrong.parse::<Topology>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The sweep file: TOML, checked before the first run.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use toml::{Table, Value};
+
+/// A sweep file.
+///
+/// ```toml
+/// title = "Time by topology and backend"
+/// reference = "a-backends"     # results/reference/a-backends.csv beside it
+/// repeats = 3
+///
+/// [base]                       # options of `mpiburn train`
+/// epochs = 3
+///
+/// [vary]                       # every combination is a run
+/// topology = ["1x1", "1x2"]
+/// backend = ["mpi", "gloo"]
+///
+/// [[runs]]                     # single runs beside them
+/// topology = "1x1"
+/// launcher = "alone"
+///
+/// [quick]                      # what --scale quick changes
+/// repeats = 1
+/// train-samples = 6000
+/// ```
+#[derive(Debug, Clone, Deserialize)]
+pub struct SweepFile {
+    /// Where it was read.
+    #[serde(skip)]
+    pub path: PathBuf,
+    /// What the table is about.
+    pub title: String,
+    /// Published figures to show beside it.
+    pub reference: Option<String>,
+    /// Times that each run is made.
+    #[serde(default = "once")]
+    pub repeats: usize,
+    /// Options of all runs.
+    #[serde(default)]
+    pub base: Table,
+    /// Lists of values.
+    #[serde(default)]
+    pub vary: Table,
+    /// Single runs.
+    #[serde(default)]
+    pub runs: Vec<Table>,
+    /// Variants of a smaller scale, by name: options, and `repeats`.
+    #[serde(flatten)]
+    pub scales: Table,
+}
+
+fn once() -> usize {
+    1
+}
+
+/// What is wrong with a sweep file.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// It cannot be read.
+    #[error("cannot read the sweep file {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// It is no TOML, or misses something.
+    #[error("{path}, line {line}: {message}")]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// The parser's words.
+        message: String,
+    },
+    /// A key that means nothing.
+    #[error("{path}: unknown key {key} in {section}{hint}")]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// Where in the file.
+        section: String,
+        /// What may have been meant.
+        hint: String,
+    },
+    /// A value that means nothing.
+    #[error("{path}: {key} in {section}: {problem}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// Where in the file.
+        section: String,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// No run comes of it.
+    #[error("{path}: {problem}")]
+    Empty {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+}
+
+/// Keys of a run that are no options of `train`.
+pub(super) const OWN_KEYS: [&str; 2] = ["topology", "launcher"];
+
+impl SweepFile {
+    /// Reads a sweep file and checks all keys against `options`, the names of
+    /// the training's options.
+    ///
+    /// # Errors
+    /// When it cannot be read, is no TOML or has an unknown key.
+    pub fn read(path: &Path, options: &[String]) -> Result<Self, SweepError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| SweepError::Read { path: path.to_owned(), source })?;
+        let mut file: Self = toml::from_str(&text).map_err(|error| SweepError::Syntax {
+            path: path.to_owned(),
+            line: error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1),
+            message: error.message().to_owned(),
+        })?;
+        file.path = path.to_owned();
+        file.check_keys(options)?;
+        Ok(file)
+    }
+
+    fn check_keys(&self, options: &[String]) -> Result<(), SweepError> {
+        let check = |section: &str, table: &Table, own: &[&str]| {
+            let known: Vec<&str> = own.iter().copied().chain(options.iter().map(String::as_str)).collect();
+            table.keys().try_for_each(|key| match known.contains(&key.as_str()) {
+                true => Ok(()),
+                false => Err(self.unknown(section, key, &known)),
+            })
+        };
+        check("[base]", &self.base, &OWN_KEYS)?;
+        check("[vary]", &self.vary, &OWN_KEYS)?;
+        self.runs.iter().try_for_each(|run| check("[[runs]]", run, &OWN_KEYS))?;
+        for (name, scale) in &self.scales {
+            match scale {
+                Value::Table(table) => check(&format!("[{name}]"), table, &["repeats"])?,
+                _ => {
+                    let known = ["title", "reference", "repeats", "base", "vary", "runs"];
+                    return Err(self.unknown("the file", name, &known));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn unknown(&self, section: &str, key: &str, known: &[&str]) -> SweepError {
+        let near = known.iter().map(|name| (strsim::jaro_winkler(key, name), name));
+        let nearest = near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.7);
+        let hint = nearest.map_or_else(
+            || "; keys are options of `mpiburn train`, topology and launcher".to_owned(),
+            |(_, name)| format!("; is {name} meant?"),
+        );
+        SweepError::UnknownKey {
+            path: self.path.clone(),
+            key: key.to_owned(),
+            section: section.to_owned(),
+            hint,
+        }
+    }
+
+    pub(super) fn bad_value(&self, section: &str, key: &str, problem: impl Into<String>) -> SweepError {
+        SweepError::Value {
+            path: self.path.clone(),
+            key: key.to_owned(),
+            section: section.to_owned(),
+            problem: problem.into(),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! From a sweep file to its runs, in the order in which they are made.
+
+use std::collections::BTreeMap;
+
+use clap::ValueEnum;
+use toml::{Table, Value};
+
+use super::{SweepError, SweepFile};
+use crate::launch::{LauncherKind, Topology};
+
+/// One run to be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlannedRun {
+    /// Name of its directory, as `2x1-gloo-2`.
+    pub name: String,
+    /// Which of the repeats, from 1.
+    pub repeat: usize,
+    /// Machines x processes.
+    pub topology: Topology,
+    /// Who starts it.
+    pub launcher: LauncherKind,
+    /// Options of the training, by name.
+    pub options: Vec<(String, Option<String>)>,
+    /// What sets it apart from the other runs, by name.
+    pub varied: BTreeMap<String, String>,
+}
+
+/// The runs of `file` at `scale`. Repeats come round by round: the second of
+/// every run follows the first of all, so that a machine that slows down does
+/// so for all alike.
+///
+/// # Errors
+/// When a value cannot be one of its option, or there is no such scale.
+pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError> {
+    let (base, repeats) = scaled(file, scale)?;
+    let mut variants = combinations(file)?;
+    variants.extend(file.runs.iter().cloned());
+    if variants.is_empty() {
+        variants.push(Table::new());
+    }
+    let runs: Vec<PlannedRun> =
+        variants.iter().map(|variant| planned(file, &base, variant)).collect::<Result<_, _>>()?;
+    for (i, run) in runs.iter().enumerate() {
+        if runs[..i].iter().any(|earlier| earlier.name == run.name) {
+            let problem = format!("two runs are called {}; leave one out", run.name);
+            return Err(SweepError::Empty { path: file.path.clone(), problem });
+        }
+    }
+    let round = |repeat: usize| {
+        let name = move |run: &PlannedRun| format!("{}-{repeat}", run.name);
+        runs.iter().map(move |run| PlannedRun { name: name(run), repeat, ..run.clone() })
+    };
+    Ok((1..=repeats).flat_map(round).collect())
+}
+
+/// Options of all runs, and the number of repeats.
+fn scaled(file: &SweepFile, scale: &str) -> Result<(Table, usize), SweepError> {
+    let mut base = file.base.clone();
+    let mut repeats = file.repeats;
+    if scale != "full" {
+        let Some(Value::Table(changes)) = file.scales.get(scale) else {
+            let problem = format!("it has no section [{scale}] for --scale {scale}");
+            return Err(SweepError::Empty { path: file.path.clone(), problem });
+        };
+        for (key, value) in changes {
+            match (key.as_str(), value) {
+                ("repeats", Value::Integer(n)) => repeats = usize::try_from(*n).unwrap_or(0),
+                _ => drop(base.insert(key.clone(), value.clone())),
+            }
+        }
+    }
+    match repeats {
+        0 => Err(file.bad_value("the file", "repeats", "must be at least 1")),
+        _ => Ok((base, repeats)),
+    }
+}
+
+/// Every combination of the lists in `[vary]`, the last list fastest.
+fn combinations(file: &SweepFile) -> Result<Vec<Table>, SweepError> {
+    let mut all = Vec::new();
+    for (key, list) in &file.vary {
+        let values = list.as_array().filter(|values| !values.is_empty());
+        let values =
+            values.ok_or_else(|| file.bad_value("[vary]", key, "expected a list of values, as [1, 2]"))?;
+        if all.is_empty() {
+            all.push(Table::new());
+        }
+        let with = |table: &Table, value: &Value| {
+            let mut table = table.clone();
+            table.insert(key.clone(), value.clone());
+            table
+        };
+        all = all.iter().flat_map(|table| values.iter().map(move |value| with(table, value))).collect();
+    }
+    Ok(all)
+}
+
+fn planned(file: &SweepFile, base: &Table, variant: &Table) -> Result<PlannedRun, SweepError> {
+    let mut run = PlannedRun {
+        name: String::new(),
+        repeat: 0,
+        topology: Topology { nodes: 1, ranks_per_node: 1 },
+        launcher: LauncherKind::Mpirun,
+        options: Vec::new(),
+        varied: BTreeMap::new(),
+    };
+    let mut all = base.clone();
+    all.extend(variant.clone());
+    for (key, value) in &all {
+        let wrong = |problem: String| file.bad_value("a run", key, problem);
+        let text = match value {
+            Value::String(text) => text.clone(),
+            Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => value.to_string(),
+            _ => return Err(wrong("expected a text, a number, true or false".into())),
+        };
+        match (key.as_str(), value) {
+            ("topology", _) => run.topology = text.parse().map_err(wrong)?,
+            ("launcher", _) => {
+                let unknown = |_| wrong(format!("{text} is no launcher: mpirun, srun or alone"));
+                run.launcher = LauncherKind::from_str(&text, false).map_err(unknown)?;
+            }
+            (_, Value::Boolean(false)) => {}
+            (_, Value::Boolean(true)) => run.options.push((key.clone(), None)),
+            _ => run.options.push((key.clone(), Some(text.clone()))),
+        }
+        if variant.contains_key(key) {
+            run.varied.insert(key.clone(), text);
+        }
+    }
+    run.name = name_of(variant, &run.varied);
+    Ok(run)
+}
+
+/// The values that speak for themselves alone, the others with their keys.
+fn name_of(variant: &Table, varied: &BTreeMap<String, String>) -> String {
+    let part = |key: &String| match key.as_str() {
+        "topology" | "launcher" | "backend" | "model" => varied[key].clone(),
+        _ => format!("{key}-{}", varied[key]),
+    };
+    let parts: Vec<String> = variant.keys().map(part).collect();
+    match parts.is_empty() {
+        true => "run".into(),
+        false => parts.join("-").replace(|c: char| !c.is_ascii_alphanumeric() && !"-._".contains(c), "_"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(text: &str, scale: &str) -> Result<Vec<PlannedRun>, SweepError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let options = ["epochs", "backend", "lr", "shuffle", "train-samples"].map(ToString::to_string);
+        plan(&SweepFile::read(file.path(), &options)?, scale)
+    }
+
+    const FILE: &str = r#"
+        title = "a test"
+        repeats = 2
+        [base]
+        epochs = 3
+        shuffle = true
+        [vary]
+        topology = ["1x1", "2x1"]
+        backend = ["mpi", "gloo"]
+        [[runs]]
+        launcher = "alone"
+        lr = 1e-3
+        [quick]
+        repeats = 1
+        epochs = 1
+    "#;
+
+    #[test]
+    fn combinations_come_round_by_round() {
+        let runs = runs(FILE, "full").unwrap();
+        let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
+        let round = ["1x1-mpi-1", "1x1-gloo-1", "2x1-mpi-1", "2x1-gloo-1", "alone-lr-0.001-1"];
+        assert_eq!(names[..5], round);
+        assert_eq!((names.len(), names[5]), (10, "1x1-mpi-2"));
+        assert_eq!(runs[3].topology.to_string(), "2x1");
+        let expected = [("epochs", Some("3")), ("shuffle", None), ("backend", Some("gloo"))]
+            .map(|(k, v)| (k.to_owned(), v.map(str::to_owned)));
+        assert_eq!(runs[3].options, expected);
+        assert_eq!(runs[4].launcher, LauncherKind::Alone);
+    }
+
+    #[test]
+    fn a_smaller_scale_changes_the_base() {
+        let runs = runs(FILE, "quick").unwrap();
+        assert_eq!(runs.len(), 5);
+        assert_eq!(runs[0].options[0], ("epochs".to_owned(), Some("1".to_owned())));
+        let message = self::runs(FILE, "tiny").unwrap_err().to_string();
+        assert!(message.contains("no section [tiny]"), "{message}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_file_is_said_with_its_place() {
+        for (text, words) in [
+            ("title = 1", "line 1: invalid type"),
+            ("title = \"a\"\n[base]\nepoch = 1", "unknown key epoch in [base]; is epochs meant?"),
+            ("title = \"a\"\n[vary]\nqqq = [1]", "unknown key qqq in [vary]; keys are options of"),
+            ("title = \"a\"\nrepeat = 2", "unknown key repeat in the file; is repeats meant?"),
+            ("title = \"a\"\n[vary]\nlr = 1", "lr in [vary]: expected a list"),
+            ("title = \"a\"\n[vary]\nlr = [[1]]", "lr in a run: expected a text"),
+            ("title = \"a\"\n[base]\ntopology = \"2\"", "topology in a run: 2 is no topology"),
+            ("title = \"a\"\n[base]\nlauncher = \"ssh\"", "ssh is no launcher"),
+            ("title = \"a\"\nrepeats = 0", "repeats in the file: must be at least 1"),
+            ("title = \"a\"\n[vary]\nlr = [1, 1]", "two runs are called lr-1"),
+            ("title = \"a\"\n[base\n", "line 2: "),
+        ] {
+            let message = runs(text, "full").unwrap_err().to_string();
+            assert!(message.contains(words), "{message} lacks {words}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Jobs that mpiburn itself starts: launches and sweeps.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::harness::*;
+
+fn mpiburn(arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    // From outside any folder with host files.
+    command.env_remove("RUST_LOG").current_dir(std::env::temp_dir()).args(arguments);
+    command
+}
+
+fn output(command: &mut Command) -> Output {
+    command.output().expect("mpiburn starts")
+}
+
+fn sweep_file(lab: &Lab, body: &str) -> PathBuf {
+    let path = lab.path("small.toml");
+    let base = format!(
+        "title = \"a small sweep\"\nrepeats = 2\n[base]\ndata-root = {:?}\nepochs = 1\ntrain-samples = 320\n",
+        digits()
+    );
+    std::fs::write(&path, base + body).unwrap();
+    path
+}
+
+fn sweep(lab: &Lab, file: &Path, more: &[&str]) -> Command {
+    let mut command = mpiburn(&["sweep"]);
+    command.arg(file).arg("--out").arg(lab.path("runs")).args(more);
+    command
+}
+
+fn states(lab: &Lab) -> Vec<(String, String)> {
+    let text = std::fs::read(lab.path("runs/sweep.json")).expect("sweep.json exists");
+    let record: serde_json::Value = serde_json::from_slice(&text).expect("sweep.json is JSON");
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    record["runs"].as_array().unwrap().iter().map(|run| (text(&run["name"]), text(&run["state"]))).collect()
+}
+
+const VARY: &str = "[vary]\ntopology = [\"1x1\", \"1x2\"]\nbackend = [\"mpi\", \"gloo\"]\n";
+
+#[test]
+fn a_sweep_makes_its_runs_once_and_in_rounds() {
+    let lab = Lab::new();
+    let file = sweep_file(&lab, VARY);
+    let first = output(&mut sweep(&lab, &file, &[]));
+    assert!(first.status.success(), "{}", text(&first));
+    let expected = ["1x1-mpi-1", "1x1-gloo-1", "1x2-mpi-1", "1x2-gloo-1", "1x1-mpi-2"];
+    let made = states(&lab);
+    assert_eq!(made.len(), 8);
+    assert!(made.iter().all(|(_, state)| state == "completed"));
+    assert_eq!(made.iter().map(|(name, _)| name.as_str()).take(5).collect::<Vec<_>>(), expected);
+    let mut started = Vec::new();
+    for (name, _) in &made {
+        let run = lab.run_json(&format!("runs/{name}"));
+        assert_eq!((&run["topology"], &run["backend"]), (&name[..3].into(), &name[4..name.len() - 2].into()));
+        assert_eq!(run["launcher"], "mpirun");
+        started.push(run["started_at"].as_u64().unwrap());
+    }
+    assert!(started.is_sorted(), "round by round: {started:?}");
+
+    let again = output(&mut sweep(&lab, &file, &[]));
+    assert!(again.status.success() && !text(&again).contains("[1/8]"), "{}", text(&again));
+    assert_eq!(lab.run_json("runs/1x2-mpi-2")["started_at"], started[6], "nothing was made again");
+
+    let other = output(&mut sweep(&lab, &file, &["--", "--lr", "0.1"]));
+    assert_eq!(other.status.code(), Some(1));
+    let errors = errors(&other);
+    assert!(errors[0].contains("runs/1x1-mpi-1 is of other options (lr 0.0005, now 0.1)"), "{errors:?}");
+    assert_eq!(lab.run_json("runs/1x1-mpi-1")["started_at"], started[0], "untouched");
+}
+
+#[test]
+fn a_sweep_goes_on_after_a_failed_run_and_says_so_at_the_end() {
+    let lab = Lab::new();
+    let runs = "[[runs]]\ntopology = \"1x2\"\ndata-root = \"/nowhere\"\n[[runs]]\nlauncher = \"alone\"\n";
+    let file = sweep_file(&lab, runs);
+    let ended = output(&mut sweep(&lab, &file, &[]));
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended));
+    let failed: Vec<String> = errors(&ended);
+    assert_eq!(failed.len(), 2, "{}", text(&ended));
+    let start = "mpiburn: 1x2-data-root-_nowhere-1 failed: rank 0 on ";
+    assert!(failed[0].starts_with(start) && failed[0].contains("/nowhere"), "{}", failed[0]);
+    assert_eq!(
+        states(&lab).iter().map(|(_, s)| s.as_str()).collect::<Vec<_>>(),
+        ["failed", "completed", "failed", "completed"]
+    );
+    assert_eq!(lab.run_json("runs/alone-2")["launcher"], "alone");
+}
+
+#[test]
+fn a_stopped_sweep_keeps_what_is_done_and_goes_on() {
+    let lab = Lab::new();
+    let file = sweep_file(&lab, "[vary]\nepochs = [1, 300]\n");
+    let mut command = sweep(&lab, &file, &[]);
+    let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let epochs = lab.path("runs/epochs-300-1/epochs.csv");
+    wait_until(&mut job, "an epoch of the long run", || {
+        std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
+    });
+    assert!(Command::new("kill").args(["-INT", &job.id().to_string()]).status().unwrap().success());
+    let stopped = job.wait_with_output().unwrap();
+    assert_eq!(stopped.status.code(), Some(75), "{}", text(&stopped));
+    assert!(errors(&stopped)[0].contains("goes on with what is left"), "{}", text(&stopped));
+    let first = lab.run_json("runs/epochs-1-1");
+    assert_eq!(first["status"], "completed");
+    assert_eq!(states(&lab)[1].1, "waiting");
+
+    let rest = output(&mut sweep(&lab, &file, &["--only", "epochs-1-"]));
+    assert!(rest.status.success(), "{}", text(&rest));
+    assert_eq!(lab.run_json("runs/epochs-1-1"), first, "kept");
+    assert_eq!(
+        states(&lab).iter().map(|(_, s)| s.as_str()).collect::<Vec<_>>(),
+        ["completed", "waiting", "completed", "waiting"]
+    );
+}
+
+#[test]
+fn wrong_sweep_files_are_refused_with_the_key() {
+    let lab = Lab::new();
+    for (body, words) in [
+        ("[vary]\nbakend = [\"mpi\"]\n", "unknown key bakend in [vary]; is backend meant?"),
+        ("[vary]\nbackend = [\"smoke\"]\n", "run smoke-1: --backend smoke: "),
+        ("[vary]\nepochs = [\"many\"]\n", "run epochs-many-1: invalid value 'many'"),
+        ("[vary\n", "line 7: "),
+    ] {
+        let file = sweep_file(&lab, body);
+        let refused = output(&mut sweep(&lab, &file, &[]));
+        assert_eq!(refused.status.code(), Some(1));
+        let errors = errors(&refused);
+        assert_eq!(errors.len(), 1, "{}", text(&refused));
+        assert!(errors[0].contains(words) && errors[0].contains("small.toml"), "{}", errors[0]);
+    }
+    assert!(!lab.path("runs").exists(), "nothing was made");
+}
+
+#[test]
+fn a_launch_trains_on_its_topology_and_ends_with_the_jobs_code() {
+    let lab = Lab::new();
+    let data = digits().to_str().unwrap();
+    let out = lab.path("run");
+    let train = ["train", "--data-root", data, "--epochs", "1", "--out", out.to_str().unwrap()];
+    let good = output(&mut mpiburn(&[&["launch", "1x2", "--"], &train[..]].concat()));
+    assert!(good.status.success(), "{}", text(&good));
+    assert!(text(&good).contains("--map-by ppr:2:node --bind-to core"), "{}", text(&good));
+    let run = lab.run_json("run");
+    assert_eq!((&run["topology"], &run["status"]), (&"1x2".into(), &"completed".into()));
+
+    let again = output(&mut mpiburn(&[&["launch", "1x2", "--"], &train[..]].concat()));
+    assert_eq!(again.status.code(), Some(1));
+    assert!(errors(&again).iter().any(|line| line.contains("exists already")), "{}", text(&again));
+}
+
+#[test]
+fn a_signal_to_the_launch_stops_its_ranks_with_a_checkpoint() {
+    let lab = Lab::new();
+    let (data, out) = (digits().to_str().unwrap(), lab.path("run"));
+    let mut command = mpiburn(&["launch", "1x2", "--", "train", "--epochs", "300", "--data-root", data]);
+    command.arg("--out").arg(&out).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut job = command.spawn().unwrap();
+    wait_until(&mut job, "an epoch", || {
+        std::fs::read_to_string(out.join("epochs.csv")).is_ok_and(|text| text.lines().count() > 1)
+    });
+    assert!(Command::new("kill").args(["-USR1", &job.id().to_string()]).status().unwrap().success());
+    let ended = job.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(75), "{}", text(&ended));
+    assert_eq!(lab.run_json("run")["status"], "stopped");
+    assert!(errors(&ended).last().unwrap().contains("--resume goes on"), "{}", text(&ended));
+}
+
+#[test]
+fn hosts_that_cannot_take_the_job_are_named_at_once() {
+    let lab = Lab::new();
+    let hosts = lab.path("hosts");
+    for (content, topology, words) in [
+        ("localhost slots=1\nno-such-host.invalid slots=1\n", "2x1", "no-such-host.invalid of "),
+        ("localhost slots=1\n", "1x2", "localhost has 1 of 2 slots"),
+        ("localhost slots=2\n", "2x1", "names 1 of 2 machines"),
+        ("localhost many\n", "1x1", "line 1: localhost many"),
+        // An address for documentation, which nobody has.
+        ("localhost slots=1\n192.0.2.1 slots=1\n", "2x1", "no ssh to 192.0.2.1"),
+    ] {
+        std::fs::write(&hosts, content).unwrap();
+        let mut command = mpiburn(&["launch", topology, "--hostfile"]);
+        command.arg(&hosts).args(["--", "train"]);
+        let refused = fails_within(Duration::from_secs(8), command);
+        let errors = errors(&refused);
+        assert_eq!(errors.len(), 1, "{}", text(&refused));
+        assert!(errors[0].contains(words), "{} lacks {words}", errors[0]);
+    }
+    let mut command = mpiburn(&["launch", "2x2", "--", "train"]);
+    let refused = output(&mut command);
+    assert!(errors(&refused)[0].contains("make hosts HOSTS="), "{}", text(&refused));
+}
