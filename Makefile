@@ -3,6 +3,7 @@
 #   make run                      set up, build, make the data set, train on two cores
 #   make 1x2 ARGS="--epochs 1"    one machine, two processes; options in ARGS win
 #   make 2x2 HOSTS="alpha beta"   two machines, two processes on each
+#   make 1x2 MPI=mpich            the same with MPICH, a build of its own
 #   make help                     all targets
 
 SHELL       := /bin/bash
@@ -13,13 +14,16 @@ SHELL       := /bin/bash
 DATA    ?= data/digits
 ARGS    ?=
 DEVICES ?=
+# openmpi or mpich.
+MPI     ?= openmpi
+export MPI
 
 comma    := ,
 FEATURES := $(subst $(comma), ,$(DEVICES))
 # The default build is always target/release; a variant never overwrites it.
-TARGET   := $(if $(DEVICES),target-$(subst $(comma),-,$(DEVICES)),target)
+TARGET   := target$(if $(filter-out openmpi,$(MPI)),-$(MPI))$(if $(DEVICES),-$(subst $(comma),-,$(DEVICES)))
 BIN      := $(TARGET)/release/mpiburn
-CARGO    := cargo
+CARGO    := scripts/cargo.sh
 export CARGO_TARGET_DIR := $(TARGET)
 
 # Topologies NxC: N machines, C processes on each. HOSTS="alpha beta" writes the
@@ -36,20 +40,23 @@ SCALE   ?= full
 RATE    ?= 1gbit
 DELAY   ?=
 
-.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts tables test test-all lint compare-pytorch bench bench-comm cluster-up cluster-down clean
+.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench bench-comm cluster-up cluster-down clean
 
 help: ## Show the targets
 	@grep -hE '^[0-9a-z -]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([^:]+):.*## (.*)/\1\t\2/' | expand -t 18
 
-setup: ## Install what is missing: MPI, libclang, gloo
+setup: ## Install what is missing: MPI (MPI=openmpi or mpich), libclang, gloo
 	@scripts/setup.sh
 
-build: setup ## Build the release binary (DEVICES=ndarray,tch for other compute backends)
+build: setup ## Build the release binary (MPI=mpich; DEVICES=ndarray,tch for other compute backends)
 	@scripts/build.sh $(FEATURES)
 
 data: build ## Make the default data set, once
 	@[ -e $(DATA)/train-images-idx3-ubyte ] || [ -e $(DATA)/train-images-idx3-ubyte.gz ] || \
 	  $(BIN) data digits --out $(DATA)
+
+deploy: data ## Put binary and data set on other hosts, at the same path (HOSTS="alpha beta")
+	@BIN=$(BIN) DATA=$(DATA) scripts/deploy.sh $(HOSTS)
 
 run: 1x2 ## Train the ConvNet on two cores of this machine
 
@@ -67,10 +74,10 @@ tables: data ## Make all runs of jobs/sweeps and their report (SCALE=quick, CLUS
 
 lint: setup ## Check formatting and lints
 	cargo fmt --check
-	cargo clippy --release --all-targets -- -D warnings
+	$(CARGO) clippy --release --all-targets -- -D warnings
 
 test: lint build ## Formatting, lints, unit tests and real mpirun jobs
-	cargo test --release -- --test-threads=1
+	$(CARGO) test --release -- --test-threads=1
 
 test-all: data ## What needs other builds or large packages: ndarray, tch, PyTorch
 	@tests/all.sh

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Installs the system packages that the build needs, where they are missing; with
 # --all those of `make test-all` too. Safe to repeat: with everything there it
-# only looks. Asks nothing.
+# only looks. Asks nothing. MPI=mpich installs MPICH instead of Open MPI.
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=mpi.sh
+. "$(dirname "$(readlink -f "$0")")/mpi.sh"
 
 missing=()
 need() { # need PACKAGE COMMAND...: PACKAGE is missing unless COMMAND succeeds
@@ -21,14 +23,22 @@ if ! command -v cargo >/dev/null; then
   echo "setup: no Rust toolchain: install one from https://rustup.rs, then try again" >&2
   exit 1
 fi
-need openmpi-bin command -v mpirun
-need libopenmpi-dev command -v mpicc
+for package in $mpi_packages; do
+  case $package in
+    lib*) need "$package" mpi_command mpicc ;;
+    *) need "$package" mpi_command mpirun ;;
+  esac
+done
 need libclang-dev has_libclang
 need libclang-dev has_clang_headers
 need libgloo-dev test -e /usr/include/gloo/allreduce.h
 need g++ command -v g++
 if [ "${1-}" = --all ]; then
   need iproute2 command -v ip
+  need mpich mpirun.mpich --version
+  need libmpich-dev command -v mpicc.mpich
+  need openssh-server test -x /usr/sbin/sshd
+  need openssh-client command -v ssh
   need python3-venv python3 -c 'import ensurepip, venv'
   need binutils command -v readelf
 fi

@@ -42,10 +42,6 @@ tensorboard_opens() {
   .venv/bin/python tests/pytorch/read_events.py "$work/flex/tensorboard"
 }
 
-two_nodes() {
-  tests/cluster/check.sh
-}
-
 check "packages" scripts/setup.sh --all
 check "PyTorch's environment" tests/pytorch/setup.sh
 check "a build with ndarray and tch" make --no-print-directory build DEVICES=ndarray,tch
@@ -54,6 +50,9 @@ check "training on ndarray" train_on ndarray target-ndarray-tch/release/mpiburn
 check "training on tch" train_on tch target-ndarray-tch/release/mpiburn
 check "TensorBoard opens the event files" tensorboard_opens
 check "losses and accuracy as PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "${DATA:-data/digits}"
-check "two nodes of one machine" two_nodes
+check "a build for MPICH" make --no-print-directory build MPI=mpich
+check "two nodes of one machine" tests/cluster/check.sh
+check "two nodes: trainings over both MPIs, and through a link that is cut" tests/cluster/train.sh
+check "two nodes: deployment over ssh" tests/cluster/deploy.sh
 check "two nodes: equal weights over mpi and gloo, in one and two machines" tests/cluster/same_weights.sh
 exit $failed

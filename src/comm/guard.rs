@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{CommError, World};
+use super::{CommError, World, hydra};
 
 /// Exit code of a job that a guard ended.
 const TIMED_OUT: i32 = 3;
@@ -213,6 +213,7 @@ impl Guard {
             self.rank,
             self.hosts[self.rank],
         );
+        hydra::end_mpirun();
         // SAFETY: ends this process at once, which ends the job. MPI_Abort is
         // not for this thread while the other one is inside MPI, and exit
         // handlers could wait for that one.

@@ -20,6 +20,7 @@ mod gloo_primitives;
 mod gloo_sys;
 pub mod guard;
 mod host;
+mod hydra;
 mod launcher;
 mod mpi;
 mod mpi_collective;

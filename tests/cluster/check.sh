@@ -5,41 +5,19 @@
 # Every function is called by its name, through `check`.
 # shellcheck disable=SC2317
 set -uo pipefail
-here=$(dirname "$(readlink -f "$0")")
 # shellcheck source-path=SCRIPTDIR source=common.sh
-. "$here/common.sh"
-cd "$here/../.." || exit 1
-require_tools
-for needed in mpirun mpicc; do
-  command -v $needed >/dev/null || die "no $needed here; run make setup"
-done
+. "$(dirname "$(readlink -f "$0")")/common.sh"
+# shellcheck source-path=SCRIPTDIR source=testing.sh
+. "$(dirname "$(readlink -f "$0")")/testing.sh"
+# shellcheck source-path=SCRIPTDIR source=../../scripts/mpi.sh
+. "$project/scripts/mpi.sh"
+mpicc=$(mpi_command mpicc) || exit 1
 
-unset RATE DELAY MPIRUN_OPTIONS
 binary=target/release/mpiburn
 data=${DATA:-data/digits}
 bytes=$((13 << 20))
 rounds=10
 links=$(ls /sys/class/net)
-failed=0
-# Not in /tmp, which the nodes do not share.
-mkdir -p target
-work=$(mktemp -d "$PWD/target/cluster-check.XXXXXX")
-trap '"$here/down.sh"; rm -rf "$work"' EXIT
-
-check() { # check NAME COMMAND...
-  local name=$1
-  shift
-  if "$@" >"$work/log" 2>&1; then
-    echo "ok - $name${note:+: $note}"
-  else
-    cat "$work/log"
-    echo "not ok - $name${note:+: $note}"
-    failed=1
-  fi
-  note=
-}
-
-on() { timeout 120 "$here/mpirun.sh" "$@"; }
 
 runs_on() { # runs_on TOPOLOGY HOST...
   local topology=$1
@@ -47,11 +25,9 @@ runs_on() { # runs_on TOPOLOGY HOST...
   diff <(on "$topology" hostname | sort) <(printf '%s\n' "$@")
 }
 
-sent_by() { "$here/enter.sh" "$1" cat /sys/class/net/eth0/statistics/tx_bytes; }
-
-all_reduce_takes() { # all_reduce_takes TOPOLOGY LEAST MOST, in ms
+all_reduce_takes() { # all_reduce_takes BYTES LEAST MOST, in ms
   local took
-  took=$(on "$1" "$work/allreduce" "$bytes" "$rounds") || return
+  took=$(on 2x1 "$work/allreduce" "$1" "$rounds") || return
   note="$took ms"
   awk -v took="$took" -v least="$2" -v most="$3" 'BEGIN { exit !(least < took && took < most) }'
 }
@@ -122,6 +98,37 @@ trains() {
   tr -d ' \n' <"$work/run/run.json" | grep -q '"hosts":\["node0","node1"\]'
 }
 
+# Not every kernel can delay packets. One that cannot has to be told of.
+delay=0
+up_with_delay() {
+  local said
+  said=$(RATE=20mbit DELAY=10ms "$here/up.sh" 2>&1) || { echo "$said"; return 1; }
+  echo "$said"
+  if grep -q 'rate 20mbit, delay 10ms$' <<<"$said"; then
+    delay=10
+    note="packets take 10 ms"
+  else
+    note="no netem here"
+    grep -q 'rate 20mbit, delay none$' <<<"$said" &&
+      grep -qx 'up.sh: this kernel has no netem; DELAY=10ms is left out' <<<"$said"
+  fi
+}
+
+# An mpirun that is killed cannot end its ranks, and may leave them running.
+a_killed_mpirun_leaves_nothing() {
+  local job ranks
+  # The script becomes mpirun, so the job is mpirun itself.
+  "$here/mpirun.sh" 2x2 "$work/allreduce" "$bytes" 10000 &
+  job=$!
+  sleep 3
+  mapfile -t ranks < <(pgrep -f "^$work/allreduce")
+  [ ${#ranks[@]} -eq 4 ] || { echo "${#ranks[@]} ranks run, not 4"; return 1; }
+  kill -KILL "$job" || return
+  wait "$job"
+  "$here/down.sh" || return
+  ! pgrep -f "^$work/allreduce"
+}
+
 nothing_is_left() {
   local spaces=() host stray processes left=0
   for host in node0 node1; do spaces+=("$(stat -Lc %i "/run/netns/$(namespace_of "$host")")"); done
@@ -156,17 +163,23 @@ check "enter.sh passes on words as they are, or as ssh does" words_arrive
 check "1x2 runs on node0" runs_on 1x2 node0 node0
 check "2x1 runs on both nodes" runs_on 2x1 node0 node1
 check "2x2 runs on both nodes" runs_on 2x2 node0 node0 node1 node1
-check "allreduce.c compiles" mpicc -O2 -Wall -o "$work/allreduce" "$here/allreduce.c"
+check "allreduce.c compiles" "$mpicc" -O2 -Wall -o "$work/allreduce" "$here/allreduce.c"
 # 13 MiB at 1 Gbit/s are 109 ms; less than 80 would not be 1 Gbit/s, more than
 # 400 would be both directions one after the other, and more.
-check "an all-reduce of 13 MiB takes what 1 Gbit/s allows" all_reduce_takes 2x1 80 400
+check "an all-reduce of 13 MiB takes what 1 Gbit/s allows" all_reduce_takes "$bytes" 80 400
 check "it goes over the link" all_reduce_is_counted
 check "that of one node does not" stays_on_one_node
 check "a job outlives a cut of 1 s" cut_for 1
 check "a link that stays cut ends the job" cut_for ever
 check "2x1 trains, and run.json names both nodes" trains
 check "without RATE the link is faster" "$here/up.sh"
-check "an all-reduce of 13 MiB takes less than 80 ms" all_reduce_takes 2x1 0 80
+check "an all-reduce of 13 MiB takes less than 80 ms" all_reduce_takes "$bytes" 0 80
+check "up.sh at 20 Mbit/s, with a delay or a line that there is none" up_with_delay
+# 17 KiB are 7.0 ms at 20 Mbit/s, and 7.3 with their headers.
+check "a small message is shaped, too: an all-reduce of 17 KiB" all_reduce_takes 17408 $((6 + delay)) $((14 + 4 * delay))
+check "one of 4 bytes takes the delay" all_reduce_takes 4 "$([ "$delay" -eq 0 ] && echo -1 || echo "$delay")" $((10 + 4 * delay))
+check "a killed mpirun leaves no rank once the nodes are down" a_killed_mpirun_leaves_nothing
+check "up.sh after it" "$here/up.sh"
 check "down.sh leaves nothing, and no process" nothing_is_left
 check "down.sh again" "$here/down.sh"
 exit "$failed"

@@ -3,14 +3,17 @@
 #
 #   tests/cluster/mpirun.sh 1x1|1x2|2x1|2x2 PROGRAM ARGS...
 #
-# NxC is N nodes with C ranks on each. More options of mpirun go into
-# $MPIRUN_OPTIONS, split at spaces. They win over the settings below, and so do
-# OMPI_MCA_... variables. Every node has its own /tmp: program, data and results
-# must lie elsewhere.
+# NxC is N nodes with C ranks on each; MPI=mpich takes MPICH's mpirun. More
+# options of mpirun go into $MPIRUN_OPTIONS, split at spaces. They win over the
+# settings below, and so do OMPI_MCA_... variables. Every node has its own /tmp:
+# program, data and results must lie elsewhere.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$here/common.sh"
+# shellcheck source-path=SCRIPTDIR source=../../scripts/mpi.sh
+. "$project/scripts/mpi.sh"
+mpirun=$(mpi_command mpirun)
 usage="usage: mpirun.sh 1x1|1x2|2x1|2x2 PROGRAM ARGS..."
 [[ ${1-} =~ ^([12])x([12])$ ]] || die "$usage"
 nodes=${BASH_REMATCH[1]}
@@ -35,33 +38,46 @@ host_file=
 rank_file=
 rank=0
 for host in "${hosts[@]:0:nodes}"; do
-  host_file+="$host slots=$ranks_per_node"$'\n'
+  slots=()
   for _ in $(seq "$ranks_per_node"); do
+    slots+=($((rank % cores)))
     rank_file+="rank $rank=$host slot=$((rank % cores))"$'\n'
     rank=$((rank + 1))
   done
+  case $MPI in
+    openmpi) host_file+="$host slots=$ranks_per_node"$'\n' ;;
+    mpich) host_file+="$host:$ranks_per_node binding=user:$(IFS=,; echo "${slots[*]}")"$'\n' ;;
+  esac
 done
 export host_file rank_file
 
 setting() { # setting NAME VALUE: unless the caller has set it
-  local name=OMPI_MCA_$1
-  export "$name=${!name-$2}"
+  export "$1=${!1-$2}"
 }
-setting plm_rsh_agent "$here/enter.sh --ssh"
-setting btl self,vader,tcp
-setting btl_tcp_if_include "$subnet"
-setting oob_tcp_if_include "$subnet"
-# Over one connection, both directions hardly ever go at once.
-setting btl_tcp_links 2
-# The nodes share cores; a rank that spins keeps its peer from answering.
-setting mpi_yield_when_idle 1
-# Ends a job within seconds of a link that breaks and stays broken, which
-# otherwise hangs; a break of two seconds is survived.
-setting oob_tcp_keepalive_time 2
-setting oob_tcp_keepalive_intvl 1
-setting oob_tcp_keepalive_probes 3
+case $MPI in
+  openmpi)
+    setting OMPI_MCA_plm_rsh_agent "$here/enter.sh --ssh"
+    setting OMPI_MCA_btl self,vader,tcp
+    setting OMPI_MCA_btl_tcp_if_include "$subnet"
+    setting OMPI_MCA_oob_tcp_if_include "$subnet"
+    # Over one connection, both directions hardly ever go at once.
+    setting OMPI_MCA_btl_tcp_links 2
+    # The nodes share cores; a rank that spins keeps its peer from answering.
+    setting OMPI_MCA_mpi_yield_when_idle 1
+    # Ends a job within seconds of a link that breaks and stays broken, which
+    # otherwise hangs; a break of two seconds is survived.
+    setting OMPI_MCA_oob_tcp_keepalive_time 2
+    setting OMPI_MCA_oob_tcp_keepalive_intvl 1
+    setting OMPI_MCA_oob_tcp_keepalive_probes 3
+    options=(--allow-run-as-root --hostfile /tmp/host-file --rankfile /tmp/rank-file
+      --bind-to core:overload-allowed)
+    ;;
+  mpich)
+    options=(-f /tmp/host-file -launcher ssh -launcher-exec "$here/enter.sh" -iface eth0)
+    ;;
+esac
 
-read -ra options <<<"${MPIRUN_OPTIONS-}"
+read -ra more <<<"${MPIRUN_OPTIONS-}"
 # Both files go into node0's own /tmp and vanish with it. All is exec, so that
 # this process becomes mpirun: a signal sent to it reaches mpirun.
 # shellcheck disable=SC2016
@@ -69,6 +85,5 @@ exec "$here/enter.sh" node0 sh -e -c '
   echo "$host_file" >/tmp/host-file
   echo "$rank_file" >/tmp/rank-file
   unset host_file rank_file
-  exec mpirun --allow-run-as-root --hostfile /tmp/host-file --rankfile /tmp/rank-file \
-    --bind-to core:overload-allowed "$@"
-' sh "${options[@]}" "$@"
+  exec "$@"
+' sh "$mpirun" "${options[@]}" "${more[@]}" "$@"

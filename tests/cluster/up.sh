@@ -14,6 +14,23 @@ require_tools
 rate=${RATE:-}
 delay=${DELAY:-}
 
+# What may pass unshaped is 128 µs' worth, so that small messages are shaped
+# too; at low rates it is two whole frames and a bit, without which packets are
+# lost. No packet is handed to the queue in larger pieces: the queue would cut
+# them up itself, and then 1 Gbit/s is not reached where cores are busy.
+shape() { # shape NAMESPACE
+  local rate_in_bytes burst=4096
+  tc -n "$1" qdisc add dev eth0 root handle 1: tbf rate "$rate" burst "$burst" latency 20ms ||
+    die "cannot shape to RATE=$rate; name it as tc does, as 1gbit or 100mbit"
+  rate_in_bytes=$(tc -n "$1" -j qdisc show dev eth0 | grep -o '"rate":[0-9]*')
+  rate_in_bytes=${rate_in_bytes#*:}
+  if [ $((rate_in_bytes * 128 / 1000000)) -gt "$burst" ]; then
+    burst=$((rate_in_bytes * 128 / 1000000))
+    tc -n "$1" qdisc change dev eth0 root handle 1: tbf rate "$rate" burst "$burst" latency 20ms
+  fi
+  [ "$burst" -ge 65536 ] || ip -n "$1" link set eth0 gso_max_size $((burst - 64))
+}
+
 "$here/down.sh"
 trap '"$here/down.sh"' EXIT
 
@@ -31,10 +48,7 @@ for host in "${hosts[@]}"; do
   ip -n "$node" address add "$(address_of "$host")/${subnet#*/}" dev eth0
   ip -n "$node" link set eth0 up
   ip -n "$switch" link set "$host" master bridge up
-  if [ -n "$rate" ]; then
-    tc -n "$node" qdisc add dev eth0 root tbf rate "$rate" burst 128kb latency 20ms ||
-      die "cannot shape to RATE=$rate"
-  fi
+  if [ -n "$rate" ]; then shape "$node"; fi
 done
 
 # The delay sits on the switch's ports and so never nests with the rate. Both

@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Starts an ssh server on a node, until the node is taken down:
+#
+#   tests/cluster/sshd.sh FOLDER HOST [MOUNT_OPTIONS]
+#
+# Its keys and settings go into FOLDER, and FOLDER/config is for `ssh -F`; it
+# takes nothing from /etc/ssh or ~/.ssh and leaves nothing there. Whoever logs in
+# sees an empty file system where the project lies: a machine of its own.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "$(readlink -f "$0")")/common.sh"
+[ $# -ge 2 ] || die "usage: sshd.sh FOLDER HOST [MOUNT_OPTIONS]"
+folder=$(realpath "$1")
+host=$2
+options=${3:-size=1g}
+require_host "$host"
+for tool in /usr/sbin/sshd ssh ssh-keygen; do
+  command -v "$tool" >/dev/null || die "no $tool here; install openssh-server and openssh-client"
+done
+
+for key in host user; do
+  [ -e "$folder/$key" ] || ssh-keygen -q -t ed25519 -N '' -f "$folder/$key"
+done
+cat >"$folder/sshd_config" <<END
+HostKey /tmp/ssh/host
+AuthorizedKeysFile /tmp/ssh/user.pub
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PermitRootLogin prohibit-password
+END
+echo "$host,$(address_of "$host") $(cut -d' ' -f1,2 "$folder/host.pub")" >"$folder/known_hosts"
+cat >"$folder/config" <<END
+Host *
+  BatchMode yes
+  ConnectTimeout 3
+  IdentityFile $folder/user
+  IdentitiesOnly yes
+  UserKnownHostsFile $folder/known_hosts
+  GlobalKnownHostsFile /dev/null
+  StrictHostKeyChecking yes
+END
+
+# shellcheck disable=SC2016
+"$(dirname "$(readlink -f "$0")")/enter.sh" "$host" sh -e -c '
+  cp -r "$1" /tmp/ssh
+  mount -t tmpfs tmpfs /run
+  mkdir /run/sshd
+  mount -t tmpfs -o "$3" tmpfs "$2"
+  cd /
+  exec /usr/sbin/sshd -D -e -f /tmp/ssh/sshd_config
+' sh "$folder" "$project" "$options" >"$folder/log" 2>&1 </dev/null &
+for _ in {1..50}; do
+  if grep -qs 'Server listening' "$folder/log"; then exit 0; fi
+  sleep 0.1
+done
+die "the ssh server did not start: $(tail -n 1 "$folder/log")"

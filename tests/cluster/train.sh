@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# Trains on two nodes of one machine, built for Open MPI and for MPICH: over mpi
+# and over gloo, and through a link that is cut. Needs both builds:
+#
+#   make build && make build MPI=mpich && tests/cluster/train.sh [openmpi|mpich]...
+#
+# Every function is called by its name, through `check`.
+# shellcheck disable=SC2317
+set -uo pipefail
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "$(readlink -f "$0")")/common.sh"
+# shellcheck source-path=SCRIPTDIR source=testing.sh
+. "$(dirname "$(readlink -f "$0")")/testing.sh"
+
+[ $# -gt 0 ] || set -- openmpi mpich
+data=$work/digits
+samples=1600
+gradient_bytes=$((4266 * 4))
+# The guard's deadline in seconds, and what a job may take to end after it.
+deadline=6
+margin=15
+undisturbed=
+
+binary() { # of the MPI in $MPI
+  case $MPI in
+    openmpi) echo target/release/mpiburn ;;
+    *) echo "target-$MPI/release/mpiburn" ;;
+  esac
+}
+
+train() { # train TOPOLOGY OPTION...
+  local topology=$1
+  shift
+  on "$topology" "$(binary)" -q train --data-root "$data" "$@"
+}
+
+# The value of a field in a run's run.json.
+field() { # field RUN NAME
+  sed -n "s/^  *\"$2\": \"\{0,1\}\([^\",]*\)\"\{0,1\},\{0,1\}$/\1/p" "$work/$1/run.json" | head -n 1
+}
+
+is() { # is RUN NAME VALUE
+  [ "$(field "$1" "$2")" = "$3" ] || { echo "$2 is $(field "$1" "$2"), not $3"; return 1; }
+}
+
+makes_data() { target/release/mpiburn -q data digits --out "$data" --train "$samples" --test 200; }
+
+# Every node must send the gradients of every step, at least.
+trains() { # trains TOPOLOGY BACKEND RANKS OVERSUBSCRIBED
+  local run=$MPI-$1-$2 before after steps host sent least
+  before=("$(sent_by node0)" "$(sent_by node1)")
+  train "$1" --epochs 1 --backend "$2" --out "$work/$run" || return
+  after=("$(sent_by node0)" "$(sent_by node1)")
+  steps=$((samples / 32 / $3))
+  least=$((steps * gradient_bytes))
+  note=
+  for host in 0 1; do
+    sent=$((after[host] - before[host]))
+    note+="node$host sent $((sent / 1000)) kB, "
+    [ "$sent" -ge "$least" ] || { echo "node$host sent $sent bytes, which is less than $least"; return 1; }
+  done
+  note+="$steps steps' gradients are $((least / 1000)) kB"
+  is "$run" status completed && is "$run" topology "$1" && is "$run" backend "$2" &&
+    is "$run" oversubscribed "$4" || return
+  tr -d ' \n' <"$work/$run/run.json" | grep -qE '"hosts":\[("node0",){'"${1#*x}"'}("node1",?){'"${1#*x}"'}\]' ||
+    { echo "run.json does not name both nodes"; return 1; }
+  case $MPI in
+    openmpi) grep -q '"mpi": "Open MPI' "$work/$run/run.json" ;;
+    mpich) grep -q '"mpi": "MPICH' "$work/$run/run.json" ;;
+  esac || { echo "run.json does not name $MPI"; return 1; }
+}
+
+# With two ranks there is one order of sums: whatever carries the gradients.
+weights_are_equal() { # weights_are_equal RUN...
+  local run
+  note=$(field "$1" weights_sha256)
+  note=${note:0:16}
+  [ -n "$note" ] || return
+  for run in "$@"; do is "$run" weights_sha256 "$(field "$1" weights_sha256)" || return; done
+}
+
+overlong=(--epochs 40 --checkpoint-every 25 --comm-timeout "$deadline")
+
+# Cuts node1 off once there is a checkpoint. The job has to end by itself.
+ends_when_cut() { # ends_when_cut BACKEND
+  local run=$MPI-cut-$1 job started status took
+  "$here/mpirun.sh" 2x1 "$(binary)" -q train --data-root "$data" "${overlong[@]}" --backend "$1" \
+    --out "$work/$run" >"$work/said" 2>&1 &
+  job=$!
+  for _ in {1..200}; do
+    ! compgen -G "$work/$run/checkpoints/step-*" >/dev/null || break
+    sleep 0.1
+  done
+  kill -0 "$job" || { cat "$work/said"; return 1; }
+  "$here/link.sh" down node1
+  started=$SECONDS
+  while kill -0 "$job" 2>/dev/null && [ $((SECONDS - started)) -lt $((deadline + margin)) ]; do sleep 0.2; done
+  took=$((SECONDS - started))
+  kill -KILL "$job" 2>/dev/null && { cat "$work/said"; echo "it still ran after $took s"; }
+  wait "$job"
+  status=$?
+  "$here/link.sh" up node1
+  cat "$work/said"
+  note="exit $status after $took s"
+  [ "$took" -lt $((deadline + margin)) ] && [ "$status" -ne 0 ] || return
+  ! is "$run" status completed >/dev/null || { echo "it was over before the cut"; return 1; }
+  # Open MPI's daemons miss each other first; where they do not, the guard does.
+  grep -qE 'lost communication with a remote daemon|exceeded --comm-timeout .*missing: rank 1 on node1' "$work/said" ||
+    { echo "no line says what happened"; return 1; }
+  # The ranks of the node that is cut off end by themselves, too.
+  for _ in {1..150}; do
+    [ -n "$(ip netns pids "$(namespace_of node1)")" ] || return 0
+    sleep 0.1
+  done
+  echo "ranks are left on node1"
+  return 1
+}
+
+resumes() { # resumes BACKEND
+  local run=$MPI-cut-$1
+  on 2x1 "$(binary)" -q train --resume "$work/$run" || return
+  is "$run" status completed || return
+  note="$(field "$run" weights_sha256 | cut -c1-16)"
+  is "$run" weights_sha256 "$undisturbed"
+}
+
+never_cut() {
+  train 2x1 "${overlong[@]}" --out "$work/whole" && undisturbed=$(field whole weights_sha256) &&
+    note=${undisturbed:0:16} && [ -n "$undisturbed" ]
+}
+
+check "the data set" makes_data
+check "up.sh" env RATE=1gbit "$here/up.sh"
+two_ranks=()
+for MPI in "$@"; do
+  export MPI
+  for backend in mpi gloo; do
+    check "$MPI: 2x1 over $backend" trains 2x1 $backend 2 "$([ "$(nproc --all)" -lt 2 ] && echo true || echo false)"
+    check "$MPI: 2x2 over $backend" trains 2x2 $backend 4 "$([ "$(nproc --all)" -lt 4 ] && echo true || echo false)"
+    two_ranks+=("$MPI-2x1-$backend")
+  done
+done
+check "2x1 ends in the same weights, whatever carries the gradients" weights_are_equal "${two_ranks[@]}"
+MPI=$1 check "an undisturbed run of 40 epochs" never_cut
+for MPI in "$@"; do
+  for backend in mpi gloo; do
+    check "$MPI: a cut link ends a job over $backend" ends_when_cut $backend
+    check "$MPI: --resume takes it to the weights of the undisturbed run" resumes $backend
+  done
+done
+exit "$failed"
