@@ -40,7 +40,7 @@ SCALE   ?= full
 RATE    ?= 1gbit
 DELAY   ?=
 
-.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench bench-comm cluster-up cluster-down clean
+.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench bench-comm cluster-up cluster-down slurm-up slurm-down clean
 
 help: ## Show the targets
 	@grep -hE '^[0-9a-z -]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([^:]+):.*## (.*)/\1\t\2/' | expand -t 18
@@ -98,6 +98,13 @@ cluster-up: ## Two nodes on this machine, as network namespaces (RATE=1gbit DELA
 
 cluster-down: ## Remove them
 	tests/cluster/down.sh
+
+slurm-up: ## The two nodes with a real Slurm on them; then tests/slurm/run.sh sbatch jobs/2x2.sbatch
+	@scripts/setup.sh --all
+	RATE=$(RATE) DELAY=$(DELAY) tests/slurm/up.sh
+
+slurm-down: ## Remove them
+	tests/slurm/down.sh
 
 clean: ## Remove builds; data sets and results stay
 	rm -rf target target-*

@@ -18,6 +18,8 @@ has_libclang() {
 }
 # libclang parses mpi.h with headers of its own.
 has_clang_headers() { compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h'; }
+# Daemons may lie where a user's PATH does not lead.
+has_daemon() { PATH=$PATH:/usr/sbin command -v "$1"; }
 
 if ! command -v cargo >/dev/null; then
   echo "setup: no Rust toolchain: install one from https://rustup.rs, then try again" >&2
@@ -41,6 +43,10 @@ if [ "${1-}" = --all ]; then
   need openssh-client command -v ssh
   need python3-venv python3 -c 'import ensurepip, venv'
   need binutils command -v readelf
+  need slurm-wlm has_daemon slurmctld
+  need slurm-wlm has_daemon slurmd
+  need slurm-wlm command -v srun
+  need munge has_daemon munged
 fi
 
 [ ${#missing[@]} -eq 0 ] && exit 0
@@ -61,6 +67,24 @@ fi
 echo "setup: $install"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
+
+# A package's own service is neither started nor left to start with the machine:
+# tests/slurm starts the daemons that it needs, with settings of its own. Where
+# there is a policy already, as in most containers, it stays as it is.
+services=()
+for package in "${missing[@]}"; do
+  case $package in
+    slurm-wlm) services+=(slurmctld slurmd) ;;
+    munge) services+=(munge) ;;
+  esac
+done
+policy=/usr/sbin/policy-rc.d
+if [ ${#services[@]} -gt 0 ] && ! [ -e $policy ]; then
+  trap '"${as_root[@]}" rm -f $policy' EXIT
+  printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null
+  "${as_root[@]}" chmod +x $policy
+fi
+
 # A list of packages that is too old names versions that are gone: on a failure
 # it is fetched anew, once.
 if ! "${as_root[@]}" $install >"$log" 2>&1; then
@@ -71,3 +95,6 @@ if ! "${as_root[@]}" $install >"$log" 2>&1; then
   fi
 fi
 rm -f "$log"
+if [ ${#services[@]} -gt 0 ] && command -v systemctl >/dev/null; then
+  "${as_root[@]}" systemctl disable "${services[@]}" >/dev/null 2>&1 || true
+fi

@@ -55,4 +55,5 @@ check "two nodes of one machine" tests/cluster/check.sh
 check "two nodes: trainings over both MPIs, and through a link that is cut" tests/cluster/train.sh
 check "two nodes: deployment over ssh" tests/cluster/deploy.sh
 check "two nodes: equal weights over mpi and gloo, in one and two machines" tests/cluster/same_weights.sh
+check "Slurm on two nodes" tests/slurm/check.sh
 exit $failed

@@ -123,6 +123,21 @@ pub fn start(world: &World, deadline: Duration, backend: &'static str) -> Result
     Ok(())
 }
 
+/// How long MPI may take to end.
+const FINALIZE: Duration = Duration::from_secs(20);
+
+/// Says that this rank is done and will exit with `code`: if MPI does not end
+/// by then, the process ends without it. MPICH's ranks were seen to wait for
+/// each other for ever there, with everything written and said.
+pub fn leave(code: u8) {
+    let _ = std::thread::Builder::new().name("leave".into()).spawn(move || {
+        std::thread::sleep(FINALIZE);
+        eprintln!("mpiburn: MPI does not end; leaving it after {} s", FINALIZE.as_secs());
+        // SAFETY: ends this process at once; exit handlers would wait for MPI.
+        unsafe { libc::_exit(i32::from(code)) }
+    });
+}
+
 impl Guard {
     fn watch(self) {
         if self.socket.set_read_timeout(Some(TICK)).is_err() {

@@ -14,7 +14,7 @@ mod train;
 use anyhow::Context;
 
 use crate::cli::Command;
-use crate::comm::{CommError, Launcher, World};
+use crate::comm::{CommError, Launcher, World, guard};
 use crate::config::ConfigError;
 use crate::record::RecordError;
 use crate::train::TrainError;
@@ -72,13 +72,15 @@ fn in_world(body: impl FnOnce(&World) -> anyhow::Result<()>) -> Result<(), Failu
         alone: false,
         error: error.into(),
     })?;
-    body(&world).map_err(|error| {
+    let ended = body(&world).map_err(|error| {
         let shared = is_shared(&error);
         if shared {
             say_once(&world, &format!("mpiburn: {error:#}"));
         }
         Failure { printed: shared, alone: !shared, error }
-    })
+    });
+    guard::leave(ended.as_ref().map_or_else(Failure::exit_code, |()| 0));
+    ended
 }
 
 /// One thread a rank unless more are asked for. This thread is the first of

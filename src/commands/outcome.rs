@@ -57,12 +57,14 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
     if !world.is_root() {
         return;
     }
+    let mut hosts = record.hosts.clone();
+    hosts.dedup();
     log::info!(
         "{} ({} parameters) on {} of {}, backend {}, {}",
         record.model,
         record.params,
         record.topology,
-        record.hosts.first().map_or("", String::as_str),
+        hosts.join(", "),
         record.backend,
         world.mpi_library()
     );

@@ -61,11 +61,16 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let mut recorder = world.agree(recorder)?;
     let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step);
     if let Err(error) = trainer.run(&mut recorder, &mut progress) {
+        let stopped = matches!(error, TrainError::Stopped { .. });
         if let Some(dir) = &dir {
-            let stopped = matches!(error, TrainError::Stopped { .. });
             record.status = if stopped { Status::Stopped } else { Status::Failed };
             record.error = Some(error.to_string());
             dir.write_record(&record)?;
+        }
+        if stopped {
+            // MPICH's ranks were seen to wait for each other for ever where some
+            // shut down while others still had messages on the way.
+            world.barrier()?;
         }
         return Err(error.into());
     }

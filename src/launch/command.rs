@@ -146,6 +146,7 @@ impl Launch {
             format!("--ntasks-per-node={}", self.topology.ranks_per_node),
             format!("--mpi={protocol}"),
             "--cpu-bind=cores".to_owned(),
+            "--kill-on-bad-exit=1".to_owned(),
         ]
     }
 }
@@ -200,7 +201,7 @@ mod tests {
         let line = mpich.command().unwrap().join(" ");
         assert!(line.ends_with("-hosts alpha,beta -ppn 1 -n 2 -bind-to core mpiburn train"), "{line}");
         let srun = Launch { launcher: LauncherKind::Srun, ..launch("2x1") };
-        let expected = "srun --nodes=2 --ntasks-per-node=1 --mpi=pmix --cpu-bind=cores mpiburn train";
+        let expected = "srun --nodes=2 --ntasks-per-node=1 --mpi=pmix --cpu-bind=cores --kill-on-bad-exit=1 mpiburn train";
         assert_eq!(srun.command().unwrap().join(" "), expected);
         let script = Launch { by: Some("lab.sh".into()), ..launch("2x1") };
         assert_eq!(script.command().unwrap().join(" "), "lab.sh 2x1 mpiburn train");

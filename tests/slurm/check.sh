@@ -1,0 +1,266 @@
+#!/usr/bin/env bash
+# Checks the batch scripts in jobs/ on a real Slurm of two nodes: all topologies
+# under both launchers, and that a job which is signalled or runs out of time
+# goes on by itself, to the same bits. And the Slurm: up within seconds, gone in
+# the end. Needs a release build; of MPICH, too, if given one:
+#
+#   tests/slurm/check.sh [PROGRAM_OF_MPICH]
+#
+# Every function is called by its name, through `check`.
+# shellcheck disable=SC2317
+set -uo pipefail
+here=$(dirname "$(readlink -f "$0")")
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$here/common.sh"
+cd "$project" || exit 1
+require_slurm
+
+unset RATE DELAY DATA ARGS BACKEND LAUNCHER BIN MPIRUN SRUN_MPI SRUN_OPTIONS SBATCH_PARTITION SBATCH_TIMELIMIT
+unset "${!OMPI_MCA_@}"
+binary=target/release/mpiburn
+mpich_binary=${1-}
+for needed in $binary ${mpich_binary:+"$mpich_binary"}; do
+  [ -x "$needed" ] || die "no $needed; run make build"
+done
+links=$(ls /sys/class/net)
+failed=0
+# Not in /tmp, which the nodes do not share.
+mkdir -p target
+work=$(mktemp -d "$project/target/slurm-check.XXXXXX")
+jobs=()
+clean() {
+  "$here/down.sh"
+  for job in "${jobs[@]}"; do rm -rf results/slurm-*-"$job"; done
+  rm -rf "$work"
+}
+trap clean EXIT
+export DATA=$work/digits
+$binary -q data digits --out "$DATA" --train 3200 --test 500 || exit 1
+
+check() { # check NAME COMMAND...
+  local name=$1
+  shift
+  if "$@" >"$work/log" 2>&1; then
+    echo "ok - $name${note:+: $note}"
+  else
+    cat "$work/log"
+    echo "not ok - $name${note:+: $note}"
+    failed=1
+  fi
+  note=
+}
+
+on_node0() { timeout 60 "$here/run.sh" "$@"; }
+
+# Leaves the job's number in $job. Variables for the batch script come before it.
+submit() { # submit TOPOLOGY OPTION_OF_SBATCH...
+  local topology=$1
+  shift
+  job=$(on_node0 sbatch --parsable --output="$work/%j.out" "$@" "jobs/$topology.sbatch") || return
+  jobs+=("$job")
+}
+
+field() { on_node0 scontrol show job "$1" | sed -n "s/.*\b$2=\([^ ]*\).*/\1/p"; } # field JOB NAME
+
+ends() { # ends JOB STATE SECONDS
+  local state deadline=$((SECONDS + $3))
+  while [ "$SECONDS" -lt "$deadline" ]; do
+    state=$(field "$1" JobState)
+    case $state in
+      COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL | OUT_OF_MEMORY) break ;;
+    esac
+    sleep 0.3
+  done
+  [ "$state" = "$2" ] && return
+  cat "$work/$1.out"
+  echo "job $1 is $state, restarts: $(field "$1" Restarts)"
+  # Out of the way of the next ones.
+  on_node0 scancel "$1"
+  return 1
+}
+
+record() { echo results/slurm-*-"$1"/run.json; } # record JOB
+
+says() { # says JOB KEY VALUE
+  tr -d ' \n' <"$(record "$1")" | grep -qF "\"$2\":$3" || { echo "run.json of job $1 does not say $2: $3"; return 1; }
+}
+
+weights() { sed -n 's/.*"weights_sha256": "\(.*\)".*/\1/p' "$(record "$1")"; }
+
+same_weights() { # same_weights JOB JOB
+  local first second
+  first=$(weights "$1") && second=$(weights "$2") || return
+  note=${first:0:16}…
+  echo "job $1 ends in $first, job $2 in $second"
+  [ -n "$first" ] && [ "$first" = "$second" ]
+}
+
+comes_up() {
+  local started=$SECONDS
+  "$here/up.sh" || return
+  note="$((SECONDS - started)) s"
+  [ $((SECONDS - started)) -lt 15 ] && [ "$(on_node0 sinfo -h -o '%T %D')" = "idle 2" ]
+}
+
+comes_up_after_a_crash() {
+  local host pid
+  for host in "${hosts[@]}"; do
+    pid=$(slurmd_of "$host") && kill -KILL "$pid" || return
+  done
+  ! on_node0 sinfo && "$here/up.sh" && [ "$(on_node0 sinfo -h -o '%T %D')" = "idle 2" ]
+}
+
+# A wrong rate is met half-way up: nothing of it may stay.
+fails_cleanly() {
+  local said
+  ! RATE=fast "$here/up.sh" && ! [ -e "/run/netns/$(namespace_of node0)" ] && ! [ -e "$state" ] || return
+  said=$(on_node0 true 2>&1)
+  [ $? -eq 1 ] && [ "$said" = "run.sh: Slurm is not up; run tests/slurm/up.sh" ]
+}
+
+declare -A trained
+trains() { # trains TOPOLOGY LAUNCHER RANKS HOSTS, after `trained` has the job
+  local job=${trained[$1-$2]}
+  ends "$job" COMPLETED 90 || return
+  says "$job" status '"completed"' && says "$job" topology "\"$1\"" && says "$job" world_size "$3" &&
+    says "$job" hosts "$4" && says "$job" launcher "\"$2\"" && says "$job" binding '"0"' || return
+  [ "$2" = mpirun ] || same_weights "$job" "${trained[$1-mpirun]}"
+}
+
+trains_over_gloo() {
+  BACKEND=gloo ARGS="--epochs 1" submit 2x1 && ends "$job" COMPLETED 60 &&
+    says "$job" backend '"gloo"' && says "$job" hosts '["node0","node1"]'
+}
+
+runs_under_srun() {
+  diff <("$here/srun.sh" 2x2 hostname | sort) <(printf '%s\n' node0 node0 node1 node1) &&
+    "$here/srun.sh" 2x1 "$binary" train --data-root "$DATA" --epochs 1 --out "$work/srun" &&
+    tr -d ' \n' <"$work/srun/run.json" | grep -F '"topology":"2x1"' | grep -qF '"launcher":"srun"'
+}
+
+epochs_of() { tail -n +2 "results/slurm-2x2-$1/epochs.csv" 2>/dev/null | wc -l; }
+
+starts() { # starts JOB: until it has trained for two epochs
+  for _ in {1..300}; do
+    [ "$(epochs_of "$1")" -ge 2 ] && return
+    sleep 0.1
+  done
+  cat "$work/$1.out"
+  on_node0 scancel "$1"
+  return 1
+}
+
+# Signals a training in its middle; it ends like the one that nobody disturbed.
+goes_on() { # goes_on LAUNCHER SIGNAL [PROGRAM]
+  ARGS=$long LAUNCHER=$1 BIN=${3-$binary} submit 2x2 && starts "$job" || return
+  on_node0 scancel --signal="$2" --batch "$job" && ends "$job" COMPLETED 90 || return
+  cat "$work/$job.out"
+  [ "$(field "$job" Restarts)" = 1 ] && grep 'go on with --resume' "$work/$job.out" &&
+    grep 'going on after step' "$work/$job.out" && same_weights "$job" "${trained[2x2-mpirun]}"
+}
+
+# Slurm looks at time limits every 30 s and signals up to that much early: with
+# 60 s of time and the signal 20 s before, it comes after 10 to 40 s. The
+# training takes longer, by the speed of the one before it. Once is enough: it
+# gets more time when it has been requeued.
+outlives_its_time() {
+  local seconds epochs undisturbed
+  seconds=$(sed -n 's/.*"train_seconds": \([0-9.]*\).*/\1/p' "$(record "${trained[1x1-mpirun]}")")
+  epochs=$(awk -v seconds="$seconds" 'BEGIN { print int(45 / (seconds / 2)) + 1 }')
+  ARGS="--epochs $epochs" submit 1x1 && undisturbed=$job || return
+  ARGS="--epochs $epochs" submit 1x1 --time=1 --signal=B:USR1@20 || return
+  for _ in {1..200}; do
+    [ "$(field "$job" Restarts)" = 0 ] || break
+    sleep 0.3
+  done
+  on_node0 scontrol update JobId="$job" TimeLimit=10 || return
+  ends "$job" COMPLETED 180 && ends "$undisturbed" COMPLETED 60 || return
+  cat "$work/$job.out"
+  [ "$(field "$job" Restarts)" -ge 1 ] && [ "$(field "$undisturbed" Restarts)" = 0 ] &&
+    grep 'stopped by SIGUSR1 after step' "$work/$job.out" && same_weights "$job" "$undisturbed" &&
+    note="$epochs epochs in $(($(field "$job" Restarts) + 1)) starts, $note"
+}
+
+stays_cancelled() {
+  ARGS="--epochs 1000" submit 2x2 && starts "$job" && on_node0 scancel "$job" && ends "$job" CANCELLED 30 || return
+  # Longer than a requeued job waits.
+  sleep 8
+  ends "$job" CANCELLED 1 && [ "$(field "$job" Restarts)" = 0 ] && says "$job" status '"stopped"'
+}
+
+refuses() { # refuses LINE NAME=VALUE: one line, and it is this one
+  submit 1x1 --export="ALL,$2" && ends "$job" FAILED 30 || return
+  diff "$work/$job.out" - <<<"$1"
+}
+
+refuses_another_folder() {
+  job=$(cd "$work" && on_node0 sbatch --parsable "$project/jobs/2x2.sbatch") && ends "$job" FAILED 30
+  diff "$work/slurm-2x2-$job.out" - \
+    <<<"2x2.sbatch: no $work/jobs/train.sbatch; submit from the project's folder: sbatch jobs/2x2.sbatch"
+}
+
+# Partition, time and the rest are the same in all four.
+scripts_agree() {
+  local topology
+  for topology in 1x2 2x1 2x2; do
+    diff <(sed "/nodes=/d; /ntasks-per-node=/d; 2d; s/1x1/$topology/g" jobs/1x1.sbatch) \
+      <(sed '/nodes=/d; /ntasks-per-node=/d; 2d' "jobs/$topology.sbatch") || return
+  done
+}
+
+nothing_is_left() {
+  local spaces=() host left=0
+  for host in "${hosts[@]}"; do spaces+=("$(stat -Lc %i "/run/netns/$(namespace_of "$host")")"); done
+  ARGS="--epochs 1000" submit 2x2 && starts "$job" && "$here/down.sh" || return
+  ! [ -e "$state" ] || left=1
+  for host in "${hosts[@]}"; do ! [ -e "/run/netns/$(namespace_of "$host")" ] || left=1; done
+  ! [ -e "/run/netns/$switch" ] || left=1
+  for host in "${spaces[@]}"; do
+    ! readlink /proc/[0-9]*/ns/net 2>/dev/null | grep -F "[$host]" || left=1
+  done
+  diff <(ls /sys/class/net) - <<<"$links" || left=1
+  ! grep -E "10\.77\.0|${switch%switch}" /etc/hosts /proc/mounts || left=1
+  return "$left"
+}
+
+note=
+check "down.sh where nothing is up" "$here/down.sh"
+check "a failed up.sh takes down what it put up" fails_cleanly
+check "two idle nodes" comes_up
+check "up.sh replaces a Slurm whose daemons were killed" comes_up_after_a_crash
+check "the four batch scripts differ in nothing but the topology" scripts_agree
+
+# Some seconds, and the same bits from either MPI.
+long="--epochs 12 --reduce ordered"
+for launcher in mpirun srun; do
+  for topology in 1x1 1x2; do
+    ARGS="--epochs 2" LAUNCHER=$launcher submit $topology --nodelist=node0 && trained[$topology-$launcher]=$job
+  done
+  ARGS="--epochs 2" LAUNCHER=$launcher submit 2x1 && trained[2x1-$launcher]=$job
+  ARGS=$long LAUNCHER=$launcher submit 2x2 && trained[2x2-$launcher]=$job
+done
+for launcher in mpirun srun; do
+  check "1x1 by $launcher" trains 1x1 $launcher 1 '["node0"]'
+  check "1x2 by $launcher" trains 1x2 $launcher 2 '["node0","node0"]'
+  check "2x1 by $launcher" trains 2x1 $launcher 2 '["node0","node1"]'
+  check "2x2 by $launcher" trains 2x2 $launcher 4 '["node0","node0","node1","node1"]'
+done
+check "2x1 over gloo" trains_over_gloo
+check "srun.sh starts programs and trainings" runs_under_srun
+check "SIGUSR1 under mpirun: requeued, and on to the same bits" goes_on mpirun USR1
+check "SIGUSR1 under srun: requeued, and on to the same bits" goes_on srun USR1
+check "SIGTERM under mpirun: requeued, and on to the same bits" goes_on mpirun TERM
+if [ -n "$mpich_binary" ]; then
+  for launcher in mpirun srun; do
+    check "SIGUSR1 under MPICH and $launcher: requeued, and on to the same bits" goes_on $launcher USR1 "$mpich_binary"
+  done
+fi
+check "a time limit: requeued, and on to the same bits" outlives_its_time
+check "a cancelled job is not requeued, and can be resumed" stays_cancelled
+check "an unknown LAUNCHER" refuses "1x1.sbatch: unknown LAUNCHER=mpiexec; choose mpirun or srun" LAUNCHER=mpiexec
+check "no data set" refuses \
+  "1x1.sbatch: no data set nowhere on node0; run make data, or name its folder: DATA=DIR sbatch …" DATA=nowhere
+check "another folder than the project's" refuses_another_folder
+check "down.sh leaves nothing, and no process" nothing_is_left
+check "down.sh again" "$here/down.sh"
+exit "$failed"

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Starts the daemons of a node, and becomes its slurmd; up.sh runs it inside.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$(dirname "$(readlink -f "$0")")/common.sh"
+PATH=$PATH:/usr/sbin:/sbin
+node=$(hostname)
+
+# The node's own /tmp: a socket's path is short there wherever the project lies,
+# and munged accepts the folder. --force: it would refuse a project folder of
+# another user, which a checkout in CI may well be.
+install -m 600 "$state/munge.key" /tmp/munge.key
+munged --foreground --force --key-file=/tmp/munge.key --socket=/tmp/munge.socket \
+  --pid-file=/tmp/munge.pid --seed-file=/tmp/munge.seed 2>"$state/$node.munged.log" &
+for _ in {1..50}; do
+  [ -S /tmp/munge.socket ] && break
+  sleep 0.1
+done
+
+[ "$node" != "${hosts[0]}" ] || slurmctld -D >"$state/slurmctld.log" 2>&1 &
+exec slurmd -D >"$state/$node.slurmd.log" 2>&1
