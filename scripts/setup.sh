@@ -35,12 +35,13 @@ need libclang-dev has_libclang
 need libclang-dev has_clang_headers
 need libgloo-dev test -e /usr/include/gloo/allreduce.h
 need g++ command -v g++
+# mpirun starts ranks on other hosts by it.
+need openssh-client command -v ssh
 if [ "${1-}" = --all ]; then
   need iproute2 command -v ip
   need mpich mpirun.mpich --version
   need libmpich-dev command -v mpicc.mpich
   need openssh-server test -x /usr/sbin/sshd
-  need openssh-client command -v ssh
   need python3-venv python3 -c 'import ensurepip, venv'
   need binutils command -v readelf
   need slurm-wlm has_daemon slurmctld
