@@ -64,9 +64,9 @@ impl HowArgs {
     args_override_self = true,
     after_help = "\
 Examples:
-  mpiburn sweep jobs/sweeps/a-backends.toml
-  mpiburn sweep jobs/sweeps/a-backends.toml --scale quick --only 1x2
-  mpiburn sweep jobs/sweeps/a-backends.toml -- --data-root /data/mnist
+  mpiburn sweep jobs/sweeps/topologies.toml
+  mpiburn sweep jobs/sweeps/topologies.toml --scale quick --only 1x2
+  mpiburn sweep jobs/sweeps/topologies.toml -- --data-root /data/mnist
 
 Completed runs are skipped, so the same command goes on after Ctrl-C or a failure."
 )]

@@ -9,7 +9,7 @@ use toml::{Table, Value};
 ///
 /// ```toml
 /// title = "Time by topology and backend"
-/// reference = "a-backends"     # results/reference/a-backends.csv beside it
+/// reference = "topologies"     # results/reference/topologies.csv beside it
 /// repeats = 3
 ///
 /// [base]                       # options of `mpiburn train`
