@@ -51,7 +51,13 @@ pub(super) fn prepare(
         _ => None,
     };
     let own = std::env::current_exe().context("cannot find this program's own file")?;
-    let program = std::iter::once(own.display().to_string()).chain(program).collect();
+    // Ranks start in the same folder as this process.
+    let here = std::env::current_dir().ok();
+    let own = match here.as_deref().and_then(|here| own.strip_prefix(here).ok()) {
+        Some(inside) => format!("./{}", inside.display()),
+        None => own.display().to_string(),
+    };
+    let program = std::iter::once(own).chain(program).collect();
     let mpi = MpiFlavour::of_this_build();
     Ok(Launch { topology, launcher, mpi, hosts, by, overload: false, program })
 }
