@@ -48,6 +48,7 @@ if [ "${1-}" = --all ]; then
   need slurm-wlm has_daemon slurmd
   need slurm-wlm command -v srun
   need munge has_daemon munged
+  need chromium command -v chromium
 fi
 
 [ ${#missing[@]} -eq 0 ] && exit 0

@@ -1,6 +1,8 @@
 //! The command line: what can be typed, and nothing of what it means.
 
 mod launch;
+mod link;
+mod report;
 
 use std::path::PathBuf;
 
@@ -8,6 +10,8 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
+pub use link::LinkArgs;
+pub use report::{Format, ReportArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,6 +66,8 @@ pub enum Command {
     Launch(LaunchArgs),
     /// Make a list of runs, from outside MPI.
     Sweep(SweepArgs),
+    /// Tables, pictures and predictions from run directories.
+    Report(ReportArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -241,6 +247,8 @@ pub enum BenchKind {
     Collectives(CollectivesArgs),
     /// Where the time of one training step goes, on noise of the model's shape.
     Step(Box<StepArgs>),
+    /// Latency and bandwidth of the link between the first rank and the last.
+    Link(LinkArgs),
 }
 
 #[derive(Debug, Args)]

@@ -56,4 +56,6 @@ check "two nodes: trainings over both MPIs, and through a link that is cut" test
 check "two nodes: deployment over ssh" tests/cluster/deploy.sh
 check "two nodes: equal weights over mpi and gloo, in one and two machines" tests/cluster/same_weights.sh
 check "Slurm on two nodes" tests/slurm/check.sh
+check "the report in a browser" tests/report/check.sh
+check "predicted times on two nodes" tests/report/predict.sh
 exit $failed

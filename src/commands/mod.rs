@@ -7,7 +7,9 @@ mod eval;
 mod launch;
 pub mod logging;
 mod outcome;
+mod predict;
 mod progress;
+mod report;
 mod sweep;
 mod train;
 
@@ -60,6 +62,7 @@ pub fn run(command: Command) -> Result<u8, Failure> {
         Command::Data(args) => data::run(args).map(|()| 0).map_err(outside_mpi),
         Command::Launch(args) => launch::run(&args).map(code_of).map_err(outside_mpi),
         Command::Sweep(args) => sweep::run(&args).map(code_of).map_err(outside_mpi),
+        Command::Report(args) => report::run(&args).map(|()| 0).map_err(outside_mpi),
     }
 }
 

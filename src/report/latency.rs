@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::ReportError;
 
 /// The latency of one message size on one backend: a line of the CSV file,
 /// whose columns are the fields.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LatencyRow {
     /// Backend, as options name it.
     pub backend: String,
@@ -91,6 +91,13 @@ pub fn write_csv(path: &Path, rows: &[LatencyRow]) -> Result<(), ReportError> {
     write().map_err(|error| ReportError::new(path, error))
 }
 
+/// The rows that [`write_csv`] wrote; none where the file is another table.
+pub fn read_csv(path: &Path) -> Option<Vec<LatencyRow>> {
+    let rows: Vec<LatencyRow> =
+        csv::Reader::from_path(path).ok()?.into_deserialize().collect::<Result<_, _>>().ok()?;
+    (!rows.is_empty()).then_some(rows)
+}
+
 /// To a thousandth: below a clock's resolution.
 fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
@@ -127,8 +134,11 @@ mod tests {
     fn the_csv_columns_are_as_documented() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let row = LatencyRow::of_all_reduce("mpi", 17408, 2, vec![3.0, 2.0, 1.00049]);
-        write_csv(file.path(), &[row]).unwrap();
+        write_csv(file.path(), std::slice::from_ref(&row)).unwrap();
         let text = std::fs::read_to_string(file.path()).unwrap();
         assert_eq!(text, "backend,bytes,min_us,median_us,p99_us,busbw_mb_s\nmpi,17408,1.0,2.0,3.0,8704.0\n");
+        assert_eq!(read_csv(file.path()), Some(vec![row]));
+        std::fs::write(file.path(), "a,b\n1,2\n").unwrap();
+        assert_eq!(read_csv(file.path()), None);
     }
 }

@@ -2,48 +2,21 @@
 
 use std::error::Error;
 use std::path::Path;
-use std::sync::Once;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
-use plotters::style::{FontStyle, register_font};
 
+use super::canvas::{self, FONT, Picture, colour};
 use super::latency::human_size;
 use super::{LatencyRow, ReportError};
 
-/// File formats, by the endings of file names.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlotFormat {
-    /// `.svg`
-    Svg,
-    /// `.png`
-    Png,
+/// The medians of `rows` as a picture.
+pub struct LatencyPlot<'a> {
+    /// Heading.
+    pub title: &'a str,
+    /// Measurements.
+    pub rows: &'a [LatencyRow],
 }
-
-impl PlotFormat {
-    /// The format that the ending of `path` asks for, if it is one of ours.
-    pub fn of(path: &Path) -> Option<Self> {
-        let ending = path.extension()?.to_str()?;
-        [(Self::Svg, "svg"), (Self::Png, "png")]
-            .into_iter()
-            .find_map(|(format, name)| ending.eq_ignore_ascii_case(name).then_some(format))
-    }
-}
-
-/// Width and height in pixels.
-const SIZE: (u32, u32) = (960, 600);
-
-/// Colours that differ in brightness too, for print and for colour-blind eyes
-/// (Okabe and Ito).
-const COLOURS: [RGBColor; 5] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-];
-
-const FONT: &str = "sans-serif";
 
 /// Draws the medians of `rows` to the file `path`, in place of what it held.
 ///
@@ -51,20 +24,17 @@ const FONT: &str = "sans-serif";
 /// When the file cannot be written; an ending that is neither `.svg` nor
 /// `.png` is one that cannot.
 pub fn draw(path: &Path, title: &str, rows: &[LatencyRow]) -> Result<(), ReportError> {
-    use_embedded_font();
-    let drawn = match PlotFormat::of(path) {
-        Some(PlotFormat::Svg) => draw_svg(path, title, rows),
-        Some(PlotFormat::Png) => paint(&BitMapBackend::new(path, SIZE).into_drawing_area(), title, rows),
-        None => Err("its name must end in .svg or .png".into()),
-    };
-    drawn.map_err(|error| ReportError::new(path, error))
+    canvas::save(path, &LatencyPlot { title, rows })
 }
 
-/// By way of memory, since the library's own file writer hides why it fails.
-fn draw_svg(path: &Path, title: &str, rows: &[LatencyRow]) -> Result<(), Box<dyn Error>> {
-    let mut text = String::new();
-    paint(&SVGBackend::with_string(&mut text, SIZE).into_drawing_area(), title, rows)?;
-    Ok(std::fs::write(path, text)?)
+impl Picture for LatencyPlot<'_> {
+    fn paint<B>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
+    where
+        B: DrawingBackend,
+        B::ErrorType: 'static,
+    {
+        paint(area, self.title, self.rows)
+    }
 }
 
 fn paint<B>(area: &DrawingArea<B, Shift>, title: &str, rows: &[LatencyRow]) -> Result<(), Box<dyn Error>>
@@ -74,7 +44,6 @@ where
 {
     let sizes = rows.iter().map(|row| row.bytes as f64);
     let latencies = rows.iter().map(latency);
-    area.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(area)
         .caption(title, (FONT, 24))
         .margin(16)
@@ -97,7 +66,7 @@ where
         .light_line_style(TRANSPARENT)
         .draw()?;
     for (i, backend) in backends(rows).into_iter().enumerate() {
-        let colour = COLOURS[i % COLOURS.len()];
+        let colour = colour(i);
         let points: Vec<(f64, f64)> = rows
             .iter()
             .filter(|row| row.backend == backend)
@@ -118,7 +87,6 @@ where
         .margin(12)
         .label_font((FONT, 16))
         .draw()?;
-    area.present()?;
     Ok(())
 }
 
@@ -154,16 +122,6 @@ fn whole_power_below(value: f64) -> f64 {
 
 fn whole_power_above(value: f64) -> f64 {
     10f64.powf((value * 1.1).log10().ceil())
-}
-
-/// Text is measured and drawn with a font of the program's own: a cluster's
-/// nodes need not have any.
-fn use_embedded_font() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let known = register_font(FONT, FontStyle::Normal, dejavu::sans::regular());
-        debug_assert!(known.is_ok(), "the font is one");
-    });
 }
 
 #[cfg(test)]
@@ -202,6 +160,5 @@ mod tests {
     fn why_a_file_is_not_written_is_said() {
         let error = draw(Path::new("/nowhere/a.svg"), "", &rows()).unwrap_err().to_string();
         assert!(error.starts_with("cannot write /nowhere/a.svg: No such file"), "{error}");
-        assert_eq!((PlotFormat::of(Path::new("a.pdf")), PlotFormat::of(Path::new("svg"))), (None, None));
     }
 }

@@ -1,24 +1,44 @@
 //! Measurements for people and for other programs: tables, CSV files, plots.
 
+pub mod bars;
+pub mod canvas;
+pub mod curves;
 pub mod latency;
 pub mod latency_plot;
+pub mod link;
+pub mod page;
+pub mod pictures;
+pub mod predict;
+pub mod predict_plot;
+pub mod published;
+pub mod rows;
+pub mod runs;
+pub mod sheet;
+pub mod summary;
 pub mod table;
+#[cfg(test)]
+mod testing;
 
 use std::path::{Path, PathBuf};
 
 pub use latency::LatencyRow;
 
-/// A file that could not be written.
+/// A file that could not be written or read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write {}: {reason}", path.display())]
+#[error("cannot {verb} {}: {reason}", path.display())]
 pub struct ReportError {
+    verb: &'static str,
     path: PathBuf,
     reason: String,
 }
 
 impl ReportError {
     fn new(path: &Path, reason: impl ToString) -> Self {
-        Self { path: path.to_owned(), reason: reason.to_string() }
+        Self { verb: "write", path: path.to_owned(), reason: reason.to_string() }
+    }
+
+    fn read(path: &Path, reason: impl ToString) -> Self {
+        Self { verb: "read", path: path.to_owned(), reason: reason.to_string() }
     }
 }
 

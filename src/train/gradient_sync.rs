@@ -269,9 +269,15 @@ const LEAST_BYTES: usize = 1 << 20;
 
 fn plan_of(layout: &ParamLayout, order: &[usize], options: &SyncOptions, world_size: usize) -> BucketPlan {
     let lengths: Vec<usize> = layout.specs().iter().map(|spec| spec.range.len()).collect();
-    let part = (4 * layout.trainable() / PARTS).max(LEAST_BYTES);
-    let capacity = options.bucket_bytes.min(part);
-    BucketPlan::new(&lengths, order, options.first_bucket_bytes / 4, capacity / 4, world_size)
+    let (first, capacity) = bucket_limits(layout.trainable(), options);
+    BucketPlan::new(&lengths, order, first, capacity, world_size)
+}
+
+/// Values that the first buckets and the others hold at most, for a network of
+/// `trainable` values.
+pub fn bucket_limits(trainable: usize, options: &SyncOptions) -> (usize, usize) {
+    let part = (4 * trainable / PARTS).max(LEAST_BYTES);
+    (options.first_bucket_bytes / 4, options.bucket_bytes.min(part) / 4)
 }
 
 /// Hands over the `wanted` parameters' gradients after backward, in reverse

@@ -16,7 +16,7 @@ use burn::tensor::{DType, Int, Tensor};
 pub use buckets::{CommTimes, Signals, WireType};
 pub use error::TrainError;
 pub use evaluation::Evaluation;
-pub use gradient_sync::{GradientSync, SyncOptions};
+pub use gradient_sync::{GradientSync, SyncOptions, bucket_limits};
 pub use metrics::count_correct;
 pub use module::{broadcast_module, check_equal_weights};
 pub use optimizer::{Adam, AdamSettings};

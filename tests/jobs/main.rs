@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod collectives;
 mod harness;
+mod report;
 mod resume;
 mod sweep;
 mod training;

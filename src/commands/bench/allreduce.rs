@@ -15,8 +15,9 @@ use crate::cli::AllreduceArgs;
 use crate::comm::{Backend, Collective, CommError, Reduction, Transport, Wire, World};
 use crate::commands::collective;
 use crate::config::ConfigError;
+use crate::report::canvas::PlotFormat;
 use crate::report::latency::{human_size, write_csv};
-use crate::report::latency_plot::{self, PlotFormat};
+use crate::report::latency_plot;
 use crate::report::{self, LatencyRow, table};
 
 /// Up to this size a call is short, and many are needed to see its spread.

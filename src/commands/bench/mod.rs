@@ -2,6 +2,7 @@
 
 mod allreduce;
 mod collectives;
+mod link;
 mod sizes;
 mod step;
 
@@ -13,6 +14,7 @@ pub fn run(world: &World, args: &BenchArgs) -> anyhow::Result<()> {
     match &args.kind {
         BenchKind::Allreduce(args) => allreduce::run(world, args),
         BenchKind::Collectives(args) => collectives::run(world, args),
+        BenchKind::Link(args) => link::run(world, args),
         BenchKind::Step(args) => step::run(world, &args.train, args.steps),
     }
 }

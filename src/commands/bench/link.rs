@@ -1,0 +1,122 @@
+//! `mpiburn bench link`: how long a message takes from rank 0 to the last rank,
+//! by its size.
+//!
+//! Half a round trip, since two machines have no common clock. The sum of one
+//! direction's time and the other's is measured, so a link that is slower one
+//! way shows the mean of both.
+
+use std::time::{Duration, Instant};
+
+use super::{at_least_one, job, sizes, warn_of_bad_conditions};
+use crate::cli::LinkArgs;
+use crate::comm::{Backend, CommError, Primitives, Transport, World};
+use crate::commands::collective;
+use crate::config::ConfigError;
+use crate::report::latency::human_size;
+use crate::report::link::{self, Link, LinkRow};
+use crate::report::{check_writable, table};
+
+/// Round trips before the timed ones: connections are made by the first, and
+/// TCP opens its window over some more.
+const WARM_UP: usize = 5;
+/// Time that the round trips of one size may take.
+const BUDGET: Duration = Duration::from_secs(1);
+const SIZES: &str = "4..4MiB";
+/// A round trip after which no larger size is tried, unless asked for.
+const LONGEST: Duration = Duration::from_millis(200);
+
+pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
+    let backend: Backend = args
+        .backend
+        .parse()
+        .map_err(|problem: String| ConfigError::new("backend", &args.backend, problem))?;
+    let text = args.sizes.as_deref().unwrap_or(SIZES);
+    let sizes = sizes::parse(text, 1).map_err(|problem| ConfigError::new("sizes", text, problem))?;
+    let iterations = args.iterations.map(at_least_one).transpose()?;
+    if world.size() < 2 {
+        let problem = "one rank has no link: start two, one on each machine (mpirun -n 2 --host alpha,beta)";
+        return Err(ConfigError::new("backend", backend, problem).into());
+    }
+    let csv = args.csv.as_ref().filter(|_| world.is_root());
+    world.agree(csv.map_or(Ok(()), |path| check_writable(path)))?;
+    warn_of_bad_conditions(world);
+    let mut primitives = collective::primitives(world, backend, &Transport::default())?;
+    let mut rows: Vec<LinkRow> = Vec::new();
+    for bytes in sizes {
+        let times = time_size(world, primitives.as_mut(), bytes, iterations)?;
+        let row = LinkRow::of_round_trips(backend.name(), bytes, times);
+        let mut one_way = [if world.is_root() { row.one_way_us } else { 0.0 }];
+        rows.push(row);
+        // Rank 0's clock, so that all stop at one size.
+        world.sum_f64(&mut one_way)?;
+        if args.sizes.is_none() && one_way[0] > 0.5 * LONGEST.as_secs_f64() * 1e6 {
+            break;
+        }
+    }
+    world.agree(if world.is_root() { publish(world, args, &rows) } else { Ok(()) })?;
+    Ok(())
+}
+
+/// Round trips of one size in µs. Ranks between the two only wait.
+fn time_size(
+    world: &World,
+    on: &mut dyn Primitives,
+    bytes: usize,
+    iterations: Option<usize>,
+) -> anyhow::Result<Vec<f64>> {
+    let mut buffer: Vec<u8> = (0..bytes).map(|i| (i * 7 + 1) as u8).collect();
+    let expected = buffer.clone();
+    world.barrier()?;
+    let mut slowest = 0f64;
+    for _ in 0..WARM_UP {
+        slowest = slowest.max(round_trip(world, on, &mut buffer)?);
+    }
+    // Both sides have to count alike, so rank 0's time decides.
+    let mut decides = [if world.is_root() { slowest } else { 0.0 }];
+    world.sum_f64(&mut decides)?;
+    let fitting = (BUDGET.as_secs_f64() * 1e6 / decides[0].max(1.0)) as usize;
+    let count = iterations.unwrap_or(fitting.clamp(10, 1000));
+    let times: Result<Vec<f64>, CommError> = (0..count).map(|_| round_trip(world, on, &mut buffer)).collect();
+    let times = times?;
+    world.agree(match buffer == expected {
+        true => Ok(()),
+        false => Err(anyhow::anyhow!("a message of {bytes} bytes came back changed")),
+    })?;
+    Ok(times)
+}
+
+fn round_trip(world: &World, on: &mut dyn Primitives, buffer: &mut [u8]) -> Result<f64, CommError> {
+    let last = world.size() - 1;
+    let started = Instant::now();
+    if world.is_root() {
+        on.send(buffer, last)?;
+        on.receive(buffer, last)?;
+    } else if world.rank() == last {
+        on.receive(buffer, 0)?;
+        on.send(buffer, 0)?;
+    }
+    Ok(started.elapsed().as_secs_f64() * 1e6)
+}
+
+fn publish(world: &World, args: &LinkArgs, rows: &[LinkRow]) -> anyhow::Result<()> {
+    let places = world.places();
+    let (from, to) = (&places[0].host, &places[places.len() - 1].host);
+    println!("messages from rank 0 on {from} to rank {} on {to}, {}", places.len() - 1, job(world));
+    let lines = rows.iter().map(|row| {
+        let mbit = 8.0 * row.bytes as f64 / row.one_way_us.max(1e-3);
+        let numbers = [row.min_us, row.one_way_us, row.p99_us, mbit].map(|number| format!("{number:.1}"));
+        [human_size(row.bytes)].into_iter().chain(numbers).collect()
+    });
+    println!("{}", table::table(&["size", "min µs", "median µs", "p99 µs", "Mbit/s"], 1, lines));
+    let fitted = Link::fit(rows);
+    match fitted {
+        Some(line) => {
+            println!("latency {:.1} µs, bandwidth {:.1} Mbit/s", line.latency_us, line.bandwidth_mbit)
+        }
+        None => log::warn!("these times do not grow with the size: measure larger --sizes for a bandwidth"),
+    }
+    if let Some(path) = &args.csv {
+        link::write_csv(path, rows)?;
+    }
+    Ok(())
+}

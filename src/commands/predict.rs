@@ -1,0 +1,171 @@
+//! `mpiburn report --predict`: from one run and a link to 1024 ranks.
+
+use std::path::Path;
+
+use anyhow::bail;
+
+use super::report::{print_sheet, publish_page, write};
+use crate::cli::ReportArgs;
+use crate::config::ConfigError;
+use crate::report::link::Link;
+use crate::report::page::Part;
+use crate::report::pictures;
+use crate::report::predict::{Algorithm, Work, rank_counts};
+use crate::report::predict_plot::{Measured, PredictPlot};
+use crate::report::rows::{Row, group};
+use crate::report::runs::{Run, Section};
+use crate::report::sheet::{Cell, Column, Sheet, Value};
+use crate::report::summary::paths;
+
+/// Prints the prediction of each section, and writes it to `out`.
+///
+/// # Errors
+/// When the link is not given or a file cannot be written.
+pub fn run(args: &ReportArgs, sections: &[Section], out: Option<&Path>) -> anyhow::Result<()> {
+    let link = link(args)?;
+    let mut parts: Vec<Part> = Vec::new();
+    for section in sections {
+        section.notes.iter().for_each(|note| eprintln!("not shown: {note}"));
+        let rows = group(&section.runs);
+        let Some(base) = base(&rows) else { continue };
+        // One real run, whose parts belong together: the middle of the repeats.
+        let mut repeats = base.runs.clone();
+        repeats.sort_by(|a, b| a.results.ms_per_step.total_cmp(&b.results.ms_per_step));
+        let source = repeats[(repeats.len() - 1) / 2];
+        let work = Work::of(source);
+        let measured = of_same_work(&rows, base);
+        let sheet = table(section, &work, &link, source, &measured);
+        print_sheet(&sheet, args.format)?;
+        if let Some(out) = out {
+            let points: Vec<Measured> = measured
+                .iter()
+                .filter(|row| !row.first().record.oversubscribed)
+                .map(|row| point(row, &work))
+                .collect();
+            let picture = PredictPlot { work: &work, link: &link, measured: &points };
+            let caption = "Time of an epoch and efficiency by the two cost models; dots are runs.".to_owned();
+            let picture = pictures::draw(out, sheet.name.clone(), caption, &picture)?;
+            write(&out.join(format!("{}.md", sheet.name)), &sheet.markdown())?;
+            write(&out.join(format!("{}.csv", sheet.name)), &sheet.csv()?)?;
+            let title = section.title.clone();
+            parts.push(Part {
+                title,
+                sheets: vec![sheet],
+                pictures: vec![picture],
+                notes: section.notes.clone(),
+            });
+        }
+    }
+    if let Some(out) = out {
+        publish_page(&parts, &out.join("prediction.html"), out)?;
+    }
+    Ok(())
+}
+
+/// The link that was measured or typed.
+fn link(args: &ReportArgs) -> anyhow::Result<Link> {
+    if let Some(file) = &args.link {
+        return Ok(Link::read(file)?);
+    }
+    let (Some(latency), Some(bandwidth)) = (args.latency_us, args.bandwidth_mbit) else {
+        bail!(
+            "--predict needs the link: --latency-us and --bandwidth-mbit, or --link FILE, which \
+             `mpirun -n 2 --host alpha,beta mpiburn bench link --csv FILE` makes"
+        );
+    };
+    if !(latency.is_finite() && latency >= 0.0) {
+        return Err(ConfigError::new("latency-us", latency, "must be a finite number, 0 or more").into());
+    }
+    if !(bandwidth.is_finite() && bandwidth > 0.0) {
+        return Err(ConfigError::new("bandwidth-mbit", bandwidth, "must be a finite number above 0").into());
+    }
+    Ok(Link::new(latency, bandwidth))
+}
+
+/// The row whose computing time is taken: with the fewest ranks, none of which
+/// shared a core, if there is such.
+fn base<'r, 'a>(rows: &'r [Row<'a>]) -> Option<&'r Row<'a>> {
+    rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()))
+}
+
+/// Rows that do the same work on any topology.
+fn of_same_work<'r, 'a>(rows: &'r [Row<'a>], base: &Row<'a>) -> Vec<&'r Row<'a>> {
+    const EXCEPT: [&str; 7] =
+        ["topology", "backend", "oversubscribed", "launcher", "mpi", "gloo_algorithm", "interface"];
+    rows.iter().filter(|row| row.equals_except(base, &EXCEPT)).collect()
+}
+
+fn epoch_s(row: &Row<'_>) -> f64 {
+    row.train_seconds().median / row.first().record.epochs.max(1) as f64
+}
+
+fn point(row: &Row<'_>, work: &Work) -> Measured {
+    let alone = work.steps(1) as f64 * work.compute_ms / 1e3;
+    let (ranks, epoch_s) = (row.ranks(), epoch_s(row));
+    Measured { ranks, epoch_s, efficiency: 100.0 * alone / (ranks as f64 * epoch_s) }
+}
+
+/// A line for each number of ranks: both models, and the runs there are.
+fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[&Row<'_>]) -> Sheet {
+    let mut columns = vec![Column::number("ranks", "ranks"), Column::number("steps", "steps_per_epoch")];
+    for (title, key) in
+        [("ms/step", "ms_per_step"), ("epoch s", "epoch_seconds"), ("effic. %", "efficiency_percent")]
+    {
+        for (name, short) in [("ring", "ring"), ("rec. doubling", "recursive_doubling")] {
+            columns.push(Column::number(&format!("{title} {name}"), &format!("{key}_{short}")));
+        }
+    }
+    columns.push(Column::words("measured on", "measured_on"));
+    columns.push(Column::spread("ms/step measured", "ms_per_step_measured"));
+    let mut rows = Vec::new();
+    for ranks in rank_counts() {
+        let predicted = |digits: usize, value: &dyn Fn(Algorithm) -> f64| {
+            Algorithm::ALL.map(|algorithm| Cell::number(value(algorithm), digits, vec![]))
+        };
+        let mut cells =
+            vec![Cell::number(ranks as f64, 0, vec![]), Cell::number(work.steps(ranks) as f64, 0, vec![])];
+        cells.extend(predicted(3, &|algorithm| work.step_ms(link, algorithm, ranks)));
+        cells.extend(predicted(2, &|algorithm| work.epoch_s(link, algorithm, ranks)));
+        cells.extend(predicted(0, &|algorithm| work.efficiency(link, algorithm, ranks)));
+        let here: Vec<_> = measured.iter().filter(|row| row.ranks() == ranks).collect();
+        for row in &here {
+            let crowded = if row.first().record.oversubscribed { ", oversubscribed" } else { "" };
+            let place = format!("{} {}{crowded}", row.setting("topology"), row.setting("backend"));
+            let time = Value::Number(row.spread(|run| run.results.ms_per_step), 3);
+            let own = [Cell::text(place), Cell { value: time, runs: paths(row) }];
+            rows.push(cells.iter().cloned().chain(own).collect());
+        }
+        if here.is_empty() {
+            cells.extend([Cell::nothing(), Cell::nothing()]);
+            rows.push(cells);
+        }
+    }
+    let bytes: f64 = work.buckets.iter().sum();
+    Sheet {
+        name: format!("{}-prediction", section.name),
+        title: format!(
+            "{}: predicted for a link of {:.1} µs and {:.1} Mbit/s",
+            section.title, link.latency_us, link.bandwidth_mbit
+        ),
+        columns,
+        rows,
+        remarks: vec![
+            format!(
+                "From {} ({}, {}): {:.3} ms of computing a step, {:.3} ms of that backward; {:.0} bytes of \
+                 gradients in {} bucket{}{}.",
+                source.path.display(),
+                source.record.topology,
+                source.record.backend,
+                work.compute_ms,
+                work.backward_ms,
+                bytes,
+                work.buckets.len(),
+                if work.buckets.len() == 1 { ", which backward cannot hide" } else { "s" },
+                if work.overlap { "" } else { ", without overlap" },
+            ),
+            "One rank on each machine with a link of its own; batch by rank as measured; waiting for slower \
+             ranks is not in it."
+                .into(),
+        ],
+    }
+}

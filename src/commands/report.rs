@@ -1,0 +1,142 @@
+//! `mpiburn report`: tables, pictures and predictions from run directories.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::cli::{Format, ReportArgs};
+use crate::report::page::{self, Part};
+use crate::report::pictures::{self, Drawn};
+use crate::report::published::published;
+use crate::report::rows::{Row, group};
+use crate::report::runs::{self, Section};
+use crate::report::sheet::Sheet;
+use crate::report::summary::{ratios, summary};
+
+const ROOT: &str = "results";
+
+pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
+    let mut sections = runs::find(&args.paths, Path::new(ROOT))?;
+    if args.format == Format::Csv {
+        sections = vec![as_one(sections)];
+    }
+    let notes: Vec<String> = sections.iter().flat_map(|section| section.notes.clone()).collect();
+    if sections.iter().all(|section| section.runs.is_empty()) {
+        notes.iter().for_each(|note| eprintln!("{note}"));
+        bail!("there is no finished run to show; train one, or name its directory: mpiburn report RUN");
+    }
+    let out = args.out.clone().or((args.format == Format::Html).then(|| PathBuf::from(ROOT).join("report")));
+    if let Some(out) = &out {
+        fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    }
+    if args.predict {
+        return super::predict::run(args, &sections, out.as_deref());
+    }
+    let mut parts: Vec<Part> = Vec::new();
+    for section in &sections {
+        parts.push(part(section, args, out.as_deref())?);
+    }
+    print(&parts, args.format)?;
+    if let Some(out) = &out {
+        publish(parts, args, out)?;
+    }
+    Ok(())
+}
+
+/// All runs in one table, in which the sweep is a column if there are several.
+fn as_one(sections: Vec<Section>) -> Section {
+    let mut all = Section { name: "runs".into(), title: "Runs".into(), ..Section::default() };
+    for section in sections {
+        all.runs.extend(section.runs);
+        all.notes.extend(section.notes);
+    }
+    all
+}
+
+/// The tables and pictures of one section.
+fn part(section: &Section, args: &ReportArgs, out: Option<&Path>) -> anyhow::Result<Part> {
+    let rows: Vec<Row<'_>> = group(&section.runs);
+    let mut notes = section.notes.clone();
+    let (mut sheets, mut drawn) = (Vec::new(), Vec::new());
+    if !rows.is_empty() {
+        sheets.push(summary(section, &rows, &args.baseline));
+        sheets.extend(ratios(section, &rows));
+        let named = args.reference.as_ref().map(|name| Path::new(ROOT).join(format!("reference/{name}.csv")));
+        match (named, &section.reference) {
+            // What was asked for has to be there; a sweep may come without.
+            (Some(file), _) => sheets.push(published(section, &rows, &file)?),
+            (None, Some(file)) => match published(section, &rows, file) {
+                Ok(sheet) => sheets.push(sheet),
+                Err(error) => notes.push(format!("{error}; published figures are left out")),
+            },
+            (None, None) => {}
+        }
+        if let Some(out) = out {
+            drawn = pictures::of_section(section, &rows, &args.baseline, out)?;
+        }
+    }
+    Ok(Part { title: section.title.clone(), sheets, pictures: drawn, notes })
+}
+
+fn print(parts: &[Part], format: Format) -> anyhow::Result<()> {
+    for part in parts {
+        for sheet in &part.sheets {
+            // Programs want one table; the others are files of --out.
+            if format != Format::Csv || sheet.name == "runs" {
+                print_sheet(sheet, format)?;
+            }
+        }
+        for note in &part.notes {
+            match format {
+                Format::Terminal => println!("not shown: {note}"),
+                Format::Markdown => println!("- not shown: {note}"),
+                Format::Csv | Format::Html => eprintln!("not shown: {note}"),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Prints one table in the form asked for; of a page, nothing.
+pub(super) fn print_sheet(sheet: &Sheet, format: Format) -> anyhow::Result<()> {
+    let width = std::io::stdout().is_terminal().then(|| comfy_table::Table::new().width()).flatten();
+    match format {
+        Format::Terminal => println!("{}", sheet.terminal(width)),
+        Format::Markdown => println!("{}", sheet.markdown()),
+        Format::Csv => print!("{}", sheet.csv()?),
+        Format::Html => {}
+    }
+    Ok(())
+}
+
+/// Writes tables and the page to `out`; the pictures are there already.
+fn publish(mut parts: Vec<Part>, args: &ReportArgs, out: &Path) -> anyhow::Result<()> {
+    let sheets: Vec<&Sheet> = parts.iter().flat_map(|part| &part.sheets).collect();
+    for sheet in sheets {
+        write(&out.join(format!("{}.md", sheet.name)), &sheet.markdown())?;
+        write(&out.join(format!("{}.csv", sheet.name)), &sheet.csv()?)?;
+    }
+    let roots = if args.paths.is_empty() { vec![PathBuf::from(ROOT)] } else { args.paths.clone() };
+    let latencies: Vec<Drawn> = pictures::of_latencies(&roots, out)?;
+    if !latencies.is_empty() {
+        let title = "What the transports cost".into();
+        parts.push(Part { title, sheets: vec![], pictures: latencies, notes: vec![] });
+    }
+    publish_page(&parts, &out.join("report.html"), out)
+}
+
+/// Writes a page into `folder`, and says where it is.
+pub(super) fn publish_page(parts: &[Part], file: &Path, folder: &Path) -> anyhow::Result<()> {
+    let now: chrono::DateTime<chrono::Utc> = std::time::SystemTime::now().into();
+    let made =
+        format!("Made by mpiburn {} on {} UTC.", env!("CARGO_PKG_VERSION"), now.format("%Y-%m-%d %H:%M"));
+    write(file, &page::page(parts, folder, &made))?;
+    eprintln!("{}", file.display());
+    Ok(())
+}
+
+pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}

@@ -1,0 +1,187 @@
+//! What all pictures share: formats, font, colours, and a legend beside the
+//! data rather than on it.
+
+use std::error::Error;
+use std::path::Path;
+use std::sync::Once;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::{FontStyle, register_font};
+
+use super::ReportError;
+
+/// File formats, by the endings of file names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlotFormat {
+    /// `.svg`
+    Svg,
+    /// `.png`
+    Png,
+}
+
+impl PlotFormat {
+    /// The format that the ending of `path` asks for, if it is one of ours.
+    pub fn of(path: &Path) -> Option<Self> {
+        let ending = path.extension()?.to_str()?;
+        [(Self::Svg, "svg"), (Self::Png, "png")]
+            .into_iter()
+            .find_map(|(format, name)| ending.eq_ignore_ascii_case(name).then_some(format))
+    }
+}
+
+/// Colours that differ in brightness too, for print and for colour-blind eyes
+/// (Okabe and Ito, without their yellow, which paper swallows).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+    RGBColor(230, 159, 0),
+    RGBColor(60, 60, 60),
+];
+
+/// The colour of the series with this number.
+pub fn colour(series: usize) -> RGBColor {
+    COLOURS[series % COLOURS.len()]
+}
+
+/// Name of the embedded font.
+pub const FONT: &str = "sans-serif";
+
+/// What can draw itself on any backend of the plotting library.
+pub trait Picture {
+    /// Width and height in pixels.
+    fn size(&self) -> (u32, u32) {
+        (960, 600)
+    }
+
+    /// Draws onto an empty white area.
+    ///
+    /// # Errors
+    /// The backend's.
+    fn paint<B>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
+    where
+        B: DrawingBackend,
+        B::ErrorType: 'static;
+}
+
+/// The text of an SVG file.
+///
+/// # Errors
+/// When the picture cannot be drawn.
+pub fn svg(picture: &impl Picture) -> Result<String, Box<dyn Error>> {
+    use_embedded_font();
+    let mut text = String::new();
+    finish(picture, &SVGBackend::with_string(&mut text, picture.size()).into_drawing_area())?;
+    Ok(text)
+}
+
+/// Draws to the file `path`, in place of what it held.
+///
+/// # Errors
+/// When the file cannot be written; an ending that is neither `.svg` nor
+/// `.png` is one that cannot.
+pub fn save(path: &Path, picture: &impl Picture) -> Result<(), ReportError> {
+    let draw = || -> Result<(), Box<dyn Error>> {
+        match PlotFormat::of(path) {
+            // By way of memory, since the library's own file writer hides why it fails.
+            Some(PlotFormat::Svg) => Ok(std::fs::write(path, svg(picture)?)?),
+            Some(PlotFormat::Png) => {
+                use_embedded_font();
+                finish(picture, &BitMapBackend::new(path, picture.size()).into_drawing_area())
+            }
+            None => Err("its name must end in .svg or .png".into()),
+        }
+    };
+    draw().map_err(|error| ReportError::new(path, error))
+}
+
+fn finish<B>(picture: &impl Picture, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
+where
+    B: DrawingBackend,
+    B::ErrorType: 'static,
+{
+    area.fill(&WHITE)?;
+    picture.paint(area)?;
+    area.present()?;
+    Ok(())
+}
+
+/// How a series is marked in the legend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mark {
+    /// A filled box.
+    Box,
+    /// A line.
+    Line,
+    /// A broken line.
+    Dashes,
+    /// A dot.
+    Dot,
+}
+
+/// Writes the names of the series below each other from the top of `area`.
+///
+/// # Errors
+/// The backend's.
+pub fn legend<B>(
+    area: &DrawingArea<B, Shift>,
+    entries: &[(String, RGBColor, Mark)],
+) -> Result<(), Box<dyn Error>>
+where
+    B: DrawingBackend,
+    B::ErrorType: 'static,
+{
+    for (i, (name, colour, mark)) in entries.iter().enumerate() {
+        let y = 64 + 26 * i as i32;
+        let line = |from, to| PathElement::new([(from, y + 8), (to, y + 8)], colour.stroke_width(3));
+        match mark {
+            Mark::Box => area.draw(&Rectangle::new([(4, y + 1), (22, y + 15)], colour.filled()))?,
+            Mark::Line => area.draw(&line(2, 24))?,
+            Mark::Dashes => {
+                [(2, 8), (11, 16), (19, 24)].iter().try_for_each(|&(a, b)| area.draw(&line(a, b)))?
+            }
+            Mark::Dot => area.draw(&Circle::new((13, y + 8), 5, colour.filled()))?,
+        }
+        area.draw(&Text::new(shortened(name), (32, y), (FONT, 15)))?;
+    }
+    Ok(())
+}
+
+/// Cut to what fits beside the data.
+fn shortened(name: &str) -> String {
+    const FITS: usize = 30;
+    match name.chars().count() > FITS {
+        true => name.chars().take(FITS - 1).chain(['…']).collect(),
+        false => name.to_owned(),
+    }
+}
+
+/// Text is measured and drawn with a font of the program's own: a cluster's
+/// nodes need not have any.
+fn use_embedded_font() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let known = register_font(FONT, FontStyle::Normal, dejavu::sans::regular());
+        debug_assert!(known.is_ok(), "the font is one");
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ending_decides_on_the_format() {
+        assert_eq!(PlotFormat::of(Path::new("a.SVG")), Some(PlotFormat::Svg));
+        assert_eq!((PlotFormat::of(Path::new("a.pdf")), PlotFormat::of(Path::new("svg"))), (None, None));
+    }
+
+    #[test]
+    fn long_names_are_cut() {
+        assert_eq!(shortened("mpi"), "mpi");
+        assert_eq!(shortened(&"ä".repeat(40)).chars().count(), 30);
+    }
+}

@@ -1,0 +1,180 @@
+//! Time of a message over a link, and the line that sums it up: latency, and
+//! what each byte adds.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::ReportError;
+use super::latency::{median, percentile};
+
+/// The one-way time of one message size: a line of the CSV file, whose columns
+/// are the fields.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LinkRow {
+    /// Transport, as options name it.
+    pub backend: String,
+    /// Size of the message in bytes.
+    pub bytes: usize,
+    /// Shortest time in µs.
+    pub min_us: f64,
+    /// Median time in µs.
+    pub one_way_us: f64,
+    /// Time in µs that 99 of 100 messages stay within.
+    pub p99_us: f64,
+}
+
+impl LinkRow {
+    /// Sums up round trips, in µs, of which there is at least one.
+    pub fn of_round_trips(backend: &str, bytes: usize, mut round_trips: Vec<f64>) -> Self {
+        round_trips.sort_by(f64::total_cmp);
+        let half = |us: f64| (us / 2.0 * 1e3).round() / 1e3;
+        Self {
+            backend: backend.to_owned(),
+            bytes,
+            min_us: half(round_trips[0]),
+            one_way_us: half(median(&round_trips)),
+            p99_us: half(percentile(&round_trips, 99)),
+        }
+    }
+}
+
+/// What a link takes for a message, as Hockney's model has it (n bytes take
+/// α + βn), and as it was measured where it was.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Link {
+    /// α, in µs.
+    pub latency_us: f64,
+    /// 1/β, in Mbit/s of 10^6 bits.
+    pub bandwidth_mbit: f64,
+    /// Measured times in µs by bytes, both growing.
+    measured: Vec<(f64, f64)>,
+}
+
+impl Link {
+    /// A link that keeps to the model.
+    pub fn new(latency_us: f64, bandwidth_mbit: f64) -> Self {
+        Self { latency_us, bandwidth_mbit, measured: Vec::new() }
+    }
+
+    /// Time of a message of `bytes` in µs: between two measured sizes on the
+    /// line that joins them, beyond the largest by the bandwidth. Switches and
+    /// shapers let some bytes pass unhindered, which no single line shows.
+    pub fn time_us(&self, bytes: f64) -> f64 {
+        let microseconds = |bytes: f64| 8.0 * bytes / self.bandwidth_mbit;
+        let (Some(&first), Some(&last)) = (self.measured.first(), self.measured.last()) else {
+            return self.latency_us + microseconds(bytes);
+        };
+        if bytes <= first.0 {
+            return first.1;
+        }
+        let pairs = self.measured.windows(2).map(|pair| (pair[0], pair[1]));
+        pairs.into_iter().find(|(_, (to, _))| bytes <= *to).map_or_else(
+            || last.1 + microseconds(bytes - last.0),
+            |((x0, y0), (x1, y1))| y0 + (y1 - y0) * (bytes - x0) / (x1 - x0),
+        )
+    }
+
+    /// The link of `rows`: α is the shortest median, β the slope of least
+    /// squares from there, each weighted by the inverse of the size, since a
+    /// time's variance grows with it: all time beyond α over all bytes. None
+    /// where times do not grow.
+    pub fn fit(rows: &[LinkRow]) -> Option<Self> {
+        let mut measured: Vec<(f64, f64)> =
+            rows.iter().map(|row| (row.bytes as f64, row.one_way_us)).filter(|(_, us)| *us > 0.0).collect();
+        measured.sort_by(|a, b| a.0.total_cmp(&b.0));
+        measured.dedup_by_key(|(bytes, _)| *bytes);
+        let latency_us = measured.iter().map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
+        let bytes: f64 = measured.iter().map(|(bytes, _)| bytes).sum();
+        let slope = measured.iter().map(|(_, us)| us - latency_us).sum::<f64>() / bytes;
+        // A longer message is never faster: what seems so is noise.
+        let mut longest = 0f64;
+        for (_, us) in &mut measured {
+            longest = longest.max(*us);
+            *us = longest;
+        }
+        let is_line = slope.is_finite() && slope > 0.0;
+        is_line.then(|| Self { latency_us, bandwidth_mbit: 8.0 / slope, measured })
+    }
+
+    /// The link that `mpiburn bench link` measured.
+    ///
+    /// # Errors
+    /// When the file is none of its, or has no line.
+    pub fn read(path: &Path) -> Result<Self, ReportError> {
+        let problem = "its times do not grow with the size of the message; measure again with larger --sizes";
+        Self::fit(&read_csv(path)?).ok_or_else(|| ReportError::read(path, problem))
+    }
+}
+
+/// The rows that [`write_csv`] wrote.
+///
+/// # Errors
+/// When the file cannot be read or is none of those.
+pub fn read_csv(path: &Path) -> Result<Vec<LinkRow>, ReportError> {
+    let read = || csv::Reader::from_path(path)?.into_deserialize().collect::<Result<_, _>>();
+    read().map_err(|error: csv::Error| {
+        ReportError::read(path, format!("{error}; make it with `mpiburn bench link --csv FILE`"))
+    })
+}
+
+/// Writes `rows` to a CSV file, in place of what it held.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_csv(path: &Path, rows: &[LinkRow]) -> Result<(), ReportError> {
+    let write = || -> Result<(), csv::Error> {
+        let mut file = csv::Writer::from_path(path)?;
+        rows.iter().try_for_each(|row| file.serialize(row))?;
+        Ok(file.flush()?)
+    };
+    write().map_err(|error| ReportError::new(path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(times: &[(usize, f64)]) -> Vec<LinkRow> {
+        times.iter().map(|&(bytes, us)| LinkRow::of_round_trips("mpi", bytes, vec![2.0 * us])).collect()
+    }
+
+    #[test]
+    fn a_straight_line_is_found_as_it_is() {
+        // 50 µs and 100 Mbit/s, so 0.08 µs a byte.
+        let link = Link::fit(&rows(&[(0, 50.0), (1000, 130.0), (100_000, 8050.0)])).unwrap();
+        assert!((link.latency_us - 50.0).abs() < 1e-6, "{link:?}");
+        assert!((link.bandwidth_mbit - 100.0).abs() < 1e-6, "{link:?}");
+        for bytes in [0.0, 500.0, 17_000.0, 1e6] {
+            let told = Link::new(50.0, 100.0).time_us(bytes);
+            assert!((link.time_us(bytes) - told).abs() < 1e-6 && told == 50.0 + 0.08 * bytes);
+        }
+    }
+
+    #[test]
+    fn what_a_shaper_lets_pass_is_seen_in_times_and_not_in_the_bandwidth() {
+        // 8 Mbit/s, a µs a byte, after the first 4000 bytes.
+        let shaped = |bytes: usize| (bytes, 10.0 + bytes.saturating_sub(4000) as f64);
+        let link = Link::fit(&rows(&[4, 1000, 4000, 16_000, 64_000, 256_000].map(shaped))).unwrap();
+        assert_eq!((link.latency_us, link.time_us(2500.0), link.time_us(10_000.0)), (10.0, 10.0, 6010.0));
+        assert!((7.9..8.6).contains(&link.bandwidth_mbit), "{link:?}");
+    }
+
+    #[test]
+    fn what_does_not_grow_is_no_line() {
+        assert_eq!(Link::fit(&rows(&[(4, 50.0)])), None);
+        assert_eq!(Link::fit(&[]), None);
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written_and_another_is_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("link.csv");
+        let written = rows(&[(4, 50.0), (1000, 130.0)]);
+        write_csv(&path, &written).unwrap();
+        assert_eq!(read_csv(&path).unwrap(), written);
+        std::fs::write(&path, "a,b\n1,2\n").unwrap();
+        let error = Link::read(&path).unwrap_err().to_string();
+        assert!(error.contains("link.csv") && error.contains("bench link"), "{error}");
+    }
+}

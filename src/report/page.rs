@@ -1,0 +1,195 @@
+//! The report as one page that needs no network, no script and no other file.
+
+use std::path::{Path, PathBuf};
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::pictures::Drawn;
+use super::sheet::{Cell, Sheet};
+
+/// What one set of runs has on the page.
+pub struct Part {
+    /// Its heading.
+    pub title: String,
+    /// Its tables.
+    pub sheets: Vec<Sheet>,
+    /// Its pictures.
+    pub pictures: Vec<Drawn>,
+    /// Runs that are in no table, a line each.
+    pub notes: Vec<String>,
+}
+
+/// Pictures are drawn on white; in the dark they are turned over, which keeps
+/// their hues.
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--paper:#fff;--tint:#f6f8fa;--link:#0860b8}\
+@media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#9ba3ad;--line:#3a4048;--paper:#16191d;--tint:#1f2328;--link:#79b8ff}\
+figure svg{filter:invert(.91) hue-rotate(180deg)}}\
+*{box-sizing:border-box}\
+body{margin:0 auto;padding:1.5rem;max-width:90rem;background:var(--paper);color:var(--ink);\
+font:16px/1.5 system-ui,sans-serif}\
+h1{font-size:1.6rem;margin:0 0 .25rem}h2{font-size:1.3rem;margin:2.5rem 0 .5rem;border-bottom:1px solid var(--line)}\
+h3{font-size:1rem;margin:1.5rem 0 .5rem}\
+p{margin:.4rem 0;max-width:60rem}.soft,figcaption{color:var(--soft);font-size:.875rem}\
+.scroll{overflow-x:auto}\
+table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}\
+th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}\
+th{background:var(--tint);vertical-align:bottom;white-space:normal}\
+th.n,td.n{text-align:right}\
+tbody tr:hover{background:var(--tint)}\
+a{color:var(--link);text-decoration:none}a:hover,a:focus{text-decoration:underline}\
+.pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr));gap:1rem;margin-top:1rem}\
+figure.wide{grid-column:1/-1}figure{margin:0;padding:.5rem;border:1px solid var(--line);border-radius:.4rem}\
+figure svg{display:block;width:100%;max-width:68rem;height:auto;margin:0 auto}\
+li{overflow-wrap:anywhere}details{font-size:.875rem;margin:.4rem 0}\
+@media(max-width:40rem){body{padding:.75rem}}";
+
+/// The page, to be written into `folder`.
+pub fn page(parts: &[Part], folder: &Path, made: &str) -> String {
+    let markup = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width,initial-scale=1";
+                title { "mpiburn report" }
+                // A browser asks the server for an icon unless it has one.
+                link rel="icon" href="data:,";
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                h1 { "mpiburn report" }
+                p.soft { (made) " Every number links to its run directory." }
+                @for part in parts { (section(part, folder)) }
+            }
+        }
+    };
+    markup.into_string()
+}
+
+fn section(part: &Part, folder: &Path) -> Markup {
+    html! {
+        section {
+            h2 { (part.title) }
+            @for sheet in &part.sheets { (table(part, sheet, folder)) }
+            @if !part.notes.is_empty() {
+                h3 { "In no table" }
+                ul.notes { @for note in &part.notes { li { (note) } } }
+            }
+            @if !part.pictures.is_empty() {
+                div.pictures {
+                    @for picture in &part.pictures {
+                        figure id=(picture.name) class=[picture.wide.then_some("wide")] {
+                            (PreEscaped(accessible(picture)))
+                            figcaption { (picture.caption) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn table(part: &Part, sheet: &Sheet, folder: &Path) -> Markup {
+    let title = sheet.title.strip_prefix(&format!("{}: ", part.title)).unwrap_or(&sheet.title);
+    let repeated: Vec<&[PathBuf]> = sheet
+        .rows
+        .iter()
+        .filter_map(|row| row.iter().map(|cell| cell.runs.as_slice()).find(|runs| runs.len() > 1))
+        .collect();
+    html! {
+        h3 { (title) }
+        div.scroll {
+            table id=(sheet.name) {
+                thead {
+                    tr {
+                        @for column in &sheet.columns {
+                            th scope="col" class=[column.numeric.then_some("n")] { (column.title) }
+                        }
+                    }
+                }
+                tbody {
+                    @for row in &sheet.rows {
+                        tr {
+                            @for (cell, column) in row.iter().zip(&sheet.columns) {
+                                td class=[column.numeric.then_some("n")] { (content(cell, folder)) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        @for remark in &sheet.remarks { p.soft { (remark) } }
+        @if !repeated.is_empty() {
+            details {
+                summary { "All runs of the rows with repeats" }
+                ul { @for runs in repeated {
+                    li { @for (i, run) in runs.iter().enumerate() {
+                        @if i > 0 { " · " }
+                        a href=(link(folder, run)) { (run.display()) }
+                    } }
+                } }
+            }
+        }
+    }
+}
+
+/// A number links to the first of its runs and names all of them.
+fn content(cell: &Cell, folder: &Path) -> Markup {
+    let names: Vec<String> = cell.runs.iter().map(|run| run.display().to_string()).collect();
+    html! {
+        @match cell.runs.first() {
+            Some(run) => a href=(link(folder, run)) title=(names.join("\n")) { (cell.shown()) },
+            None => (cell.shown()),
+        }
+    }
+}
+
+/// From the page's folder to a run's.
+fn link(folder: &Path, run: &Path) -> String {
+    /// What has a meaning of its own in an address.
+    const KEPT: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| absolute(path));
+    let way = pathdiff::diff_paths(real(run), real(folder)).unwrap_or_else(|| real(run));
+    format!("{}/", utf8_percent_encode(&way.to_string_lossy(), &KEPT))
+}
+
+/// The picture's SVG with a name for those who cannot see it.
+fn accessible(picture: &Drawn) -> String {
+    let label = html! { (picture.caption) }.into_string().replace('"', "&quot;");
+    picture.svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{label}\" "), 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::sheet::Column;
+
+    #[test]
+    fn a_number_links_to_its_run_and_names_repeats() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("report");
+        std::fs::create_dir(&folder).unwrap();
+        let runs: Vec<PathBuf> = ["a run#1", "b"].map(|name| root.path().join(name)).into();
+        runs.iter().for_each(|run| std::fs::create_dir(run).unwrap());
+        let sheet = Sheet {
+            name: "t".into(),
+            title: "a < b".into(),
+            columns: vec![Column::number("n", "n")],
+            rows: vec![vec![Cell::number(1.5, 1, runs.clone())]],
+            remarks: vec![],
+        };
+        let part =
+            Part { title: "T".into(), sheets: vec![sheet], pictures: vec![], notes: vec!["x & y".into()] };
+        let text = page(&[part], &folder, "Today.");
+        assert!(text.contains("href=\"../a%20run%231/\""), "{text}");
+        assert!(text.contains(&format!("title=\"{}\n{}\"", runs[0].display(), runs[1].display())), "{text}");
+        assert!(
+            text.contains("a &lt; b") && text.contains("x &amp; y") && text.contains("href=\"../b/\""),
+            "{text}"
+        );
+        assert!(!text.contains("<script") && !text.contains("http"), "{text}");
+    }
+}

@@ -1,0 +1,124 @@
+//! Which pictures a report has, and their files.
+
+use std::path::{Path, PathBuf};
+
+use super::bars::Bars;
+use super::canvas::{self, Picture};
+use super::curves::Curves;
+use super::latency;
+use super::latency_plot::LatencyPlot;
+use super::rows::{Row, Spread, varied};
+use super::runs::Section;
+use super::summary::{exposed_percent, speed_up};
+use super::{LatencyRow, ReportError};
+
+/// A picture of a report.
+pub struct Drawn {
+    /// Name of its files, without the ending.
+    pub name: String,
+    /// What it shows.
+    pub caption: String,
+    /// Whether it needs the whole width of a page.
+    pub wide: bool,
+    /// Its SVG text.
+    pub svg: String,
+}
+
+/// Draws a section's pictures, and writes each to `folder` as SVG and PNG.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn of_section(
+    section: &Section,
+    rows: &[Row<'_>],
+    baseline: &str,
+    folder: &Path,
+) -> Result<Vec<Drawn>, ReportError> {
+    let varied = varied(rows);
+    let grouped = (rows, varied.as_slice());
+    let mut drawn = Vec::new();
+    let mut keep = |name: &str, caption: &str, picture: Option<Bars>| -> Result<(), ReportError> {
+        if let Some(picture) = picture {
+            drawn.push(draw(folder, format!("{}-{name}", section.name), caption.into(), &picture)?);
+        }
+        Ok(())
+    };
+    let of_several = "medians; a line from the least to the greatest where there are repeats";
+    keep(
+        "time",
+        &format!("Training time by topology: {of_several}."),
+        Bars::of("training time", "train s", 2, grouped, |row| Some(row.train_seconds())),
+    )?;
+    let efficiency =
+        |row: &Row<'_>| row.baseline(rows, baseline).map(|base| Spread::of(vec![speed_up(row, base).1]));
+    keep(
+        "efficiency",
+        &format!("Parallel efficiency: speed-up over {baseline} for each of its ranks, from medians."),
+        Bars::of(format!("efficiency, {baseline} = 100%"), "efficiency [%]", 0, grouped, efficiency),
+    )?;
+    let share = |row: &Row<'_>| (row.ranks() > 1).then(|| row.spread(exposed_percent));
+    keep(
+        "communication",
+        &format!("Share of the training time in which ranks only waited for gradients: {of_several}."),
+        Bars::of("exposed communication", "share of train s [%]", 1, grouped, share),
+    )?;
+    for (quantity, ending, name) in [("loss", "loss", "loss"), ("accuracy [%]", "acc", "accuracy")] {
+        if let Some(curves) = Curves::of(quantity, ending, rows, &varied) {
+            let caption = format!(
+                "{} of each configuration's first run: the mean over ranks; the band is from the least rank \
+                 to the greatest. Curves that agree lie on each other.",
+                if name == "loss" { "Loss" } else { "Accuracy" }
+            );
+            drawn.push(draw(folder, format!("{}-{name}", section.name), caption, &curves)?);
+        }
+    }
+    Ok(drawn)
+}
+
+/// Draws the latencies of every file of `mpiburn bench allreduce --csv` in and
+/// below `roots`.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn of_latencies(roots: &[PathBuf], folder: &Path) -> Result<Vec<Drawn>, ReportError> {
+    let mut drawn: Vec<Drawn> = Vec::new();
+    for (path, rows) in latency_files(roots, folder) {
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("latency");
+        let name = format!("allreduce-{}-{stem}", drawn.len() + 1);
+        let title = format!("all-reduce, {}", path.display());
+        let caption = format!("Latency of the all-reduce by message size, from {}.", path.display());
+        drawn.push(draw(folder, name, caption, &LatencyPlot { title: &title, rows: &rows })?);
+    }
+    Ok(drawn)
+}
+
+fn latency_files(roots: &[PathBuf], written: &Path) -> Vec<(PathBuf, Vec<LatencyRow>)> {
+    let below = |folder: &PathBuf| -> Vec<PathBuf> {
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    };
+    let is_folder = |path: &PathBuf| path.is_dir() && !path.is_symlink() && path != written;
+    let first: Vec<PathBuf> = roots.iter().flat_map(below).collect();
+    let second = first.iter().filter(|path| is_folder(path)).flat_map(below).collect();
+    let mut files: Vec<PathBuf> = [first, second].concat();
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "csv"));
+    files.sort();
+    files.dedup();
+    files.into_iter().filter_map(|path| Some((path.clone(), latency::read_csv(&path)?))).collect()
+}
+
+/// Draws one picture, and writes its files.
+///
+/// # Errors
+/// When a file cannot be written.
+pub fn draw(
+    folder: &Path,
+    name: String,
+    caption: String,
+    picture: &impl Picture,
+) -> Result<Drawn, ReportError> {
+    let file = folder.join(format!("{name}.svg"));
+    let svg = canvas::svg(picture).map_err(|error| ReportError::new(&file, error))?;
+    std::fs::write(&file, &svg).map_err(|error| ReportError::new(&file, error))?;
+    canvas::save(&folder.join(format!("{name}.png")), picture)?;
+    Ok(Drawn { name, caption, wide: picture.size().0 > 1000, svg })
+}

@@ -1,0 +1,156 @@
+//! Figures that others published, beside ours and never mixed with them.
+//!
+//! `results/reference/NAME.csv` has a line for each experiment. Columns that
+//! are named as settings of a run (`topology`, `backend`, `model` …) say which
+//! of our runs are the same experiment; an empty cell is any. The measurements
+//! are `train_seconds`, `train_accuracy` and `test_accuracy`, by rank with
+//! slashes between; `hardware` says on what; any other column only describes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::ReportError;
+use super::rows::{Row, varied};
+use super::runs::{Run, Section};
+use super::sheet::{Cell, Column, Sheet, Value};
+use super::summary::paths;
+
+/// A measurement: column, title, digits, and ours.
+type Measure = (&'static str, &'static str, usize, fn(&Run) -> f64);
+
+const MEASURES: [Measure; 3] = [
+    ("train_seconds", "train s", 2, |run| run.results.train_seconds),
+    ("train_accuracy", "train acc %", 2, |run| run.results.train_accuracy),
+    ("test_accuracy", "test acc %", 2, |run| run.results.test_accuracy),
+];
+const HARDWARE: &str = "hardware";
+
+/// The table of the published figures in `file`, each beside our rows of the
+/// same experiment.
+///
+/// # Errors
+/// When the file cannot be read, or has no `topology` or no `hardware`.
+pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<Sheet, ReportError> {
+    let failed = |error: csv::Error| ReportError::read(file, error);
+    let mut reader = csv::Reader::from_path(file).map_err(failed)?;
+    let header: Vec<String> = reader.headers().map_err(failed)?.iter().map(Into::into).collect();
+    if let Some(missing) = ["topology", HARDWARE].iter().find(|name| !header.iter().any(|h| h == *name)) {
+        return Err(ReportError::read(file, format!("it has no column {missing}")));
+    }
+    let lines: Vec<BTreeMap<String, String>> =
+        reader.deserialize().collect::<Result<_, _>>().map_err(failed)?;
+    let is_measure = |name: &str| name == HARDWARE || MEASURES.iter().any(|(key, ..)| *key == name);
+    let described: Vec<&String> = header.iter().filter(|name| !is_measure(name)).collect();
+    let known: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
+
+    let mut columns: Vec<Column> =
+        described.iter().map(|name| Column::words(&name.replace('_', " "), name)).collect();
+    columns.push(Column::words("our run", "ours"));
+    for (key, title, ..) in MEASURES {
+        columns.push(Column::number(&format!("{title} published"), &format!("{key}_published")));
+        columns.push(Column::spread(&format!("{title} ours"), &format!("{key}_ours")));
+    }
+    let varied = varied(rows);
+    let mut cells = Vec::new();
+    for line in &lines {
+        let wanted = |name: &str| line.get(name).map_or("", String::as_str);
+        let same = |row: &&Row<'_>| {
+            described.iter().all(|name| match (wanted(name), known.contains(name)) {
+                ("", _) => true,
+                // A feature that this program does not have is one not used.
+                (value, false) => value != "true",
+                (value, true) => row.setting(name) == value,
+            })
+        };
+        let own: Vec<Option<&Row<'_>>> = match rows.iter().filter(same).map(Some).collect::<Vec<_>>() {
+            none if none.is_empty() => vec![None],
+            some => some,
+        };
+        for row in own {
+            let mut line: Vec<Cell> = described.iter().map(|name| word(wanted(name))).collect();
+            line.push(row.map_or_else(Cell::nothing, |row| Cell::text(row.label(&varied))));
+            for (key, _, digits, read) in MEASURES {
+                line.push(word(wanted(key)));
+                line.push(row.map_or_else(Cell::nothing, |row| Cell {
+                    value: Value::Number(row.spread(read), digits),
+                    runs: paths(row),
+                }));
+            }
+            cells.push(line);
+        }
+    }
+    let hardware: BTreeSet<&str> =
+        lines.iter().filter_map(|line| line.get(HARDWARE)).map(String::as_str).collect();
+    let published = hardware.into_iter().collect::<Vec<_>>().join("; ");
+    Ok(Sheet {
+        name: format!("{}-published", section.name),
+        title: format!("{}: beside published figures", section.title),
+        columns,
+        rows: cells,
+        remarks: vec![
+            format!("Published: {published}. Ours: {}. Other hardware, so no ratio of the two means anything.", hosts(rows)),
+            "The published training accuracies of several ranks are by rank. The published test accuracy is the \
+             mean over ranks, each measured on its own share of the test set; ours is over the whole test set."
+                .into(),
+        ],
+    })
+}
+
+fn word(text: &str) -> Cell {
+    if text.is_empty() { Cell::nothing() } else { Cell::text(text) }
+}
+
+/// The machines of our runs, and how much they trained.
+fn hosts(rows: &[Row<'_>]) -> String {
+    let places = rows.iter().flat_map(|row| &row.runs).flat_map(|run| &run.record.places);
+    let hosts: BTreeSet<String> =
+        places.map(|place| format!("{} ({} cores)", place.host, place.cores)).collect();
+    let settings = ["epochs", "train_samples"].iter().filter(|name| rows[0].settings.contains_key(**name));
+    let settings = settings.map(|name| format!("{} {}", name.replace('_', " "), rows[0].setting(name)));
+    hosts.into_iter().chain(settings).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::rows::group;
+    use crate::report::testing::run;
+
+    fn beside(text: &str, runs: Vec<Run>) -> Result<Sheet, ReportError> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("figures.csv");
+        std::fs::write(&file, text).unwrap();
+        let section = Section { name: "t".into(), title: "T".into(), runs, ..Section::default() };
+        published(&section, &group(&section.runs), &file)
+    }
+
+    #[test]
+    fn ours_stand_beside_the_same_experiment_only() {
+        let text = "topology,backend,quantized,train_seconds,hardware\n\
+                    2x1,gloo,false,99,a cluster\n2x1,,false,98,a cluster\n2x1,gloo,true,135,a cluster\n";
+        let runs = vec![run((2, 1), &[], 4.0), run((2, 1), &["--backend", "gloo"], 5.0)];
+        let sheet = beside(text, runs).unwrap();
+        let seconds: Vec<String> =
+            sheet.rows.iter().map(|row| format!("{} {}", row[4].shown(), row[5].shown())).collect();
+        assert_eq!(seconds, ["99 5.00", "98 5.00", "98 4.00", "135 –"]);
+        assert!(sheet.remarks[0].contains("a cluster") && sheet.remarks[0].contains("node0 (4 cores)"));
+        assert!(sheet.rows[0][4].runs.is_empty(), "no run of ours measured it");
+    }
+
+    #[test]
+    fn a_file_without_its_hardware_is_refused() {
+        let error = beside("topology,train_seconds\n1x1,9\n", vec![run((1, 1), &[], 4.0)]).unwrap_err();
+        assert!(error.to_string().ends_with("figures.csv: it has no column hardware"), "{error}");
+    }
+
+    #[test]
+    fn the_files_of_this_project_are_whole() {
+        for (name, lines) in [("topologies", 8), ("launchers", 8)] {
+            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("results/reference/{name}.csv"));
+            let runs = vec![run((1, 1), &["--backend", "gloo"], 4.0)];
+            let section = Section { runs, ..Section::default() };
+            let sheet = published(&section, &group(&section.runs), &file).unwrap();
+            assert_eq!(sheet.rows.len(), lines, "{name}");
+        }
+    }
+}

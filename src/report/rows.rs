@@ -1,0 +1,220 @@
+//! Repeats of one configuration as one row, and what a row has in common with
+//! others.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::latency::median;
+use super::runs::Run;
+
+/// Middle and range of a measurement over repeats.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Spread {
+    /// The median.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub greatest: f64,
+    /// Number of values.
+    pub count: usize,
+}
+
+impl Spread {
+    /// Of `values`, of which there is at least one.
+    pub fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let (least, greatest) = (values[0], values[values.len() - 1]);
+        Self { median: median(&values), least, greatest, count: values.len() }
+    }
+
+    /// Half of the range.
+    pub fn half_range(&self) -> f64 {
+        (self.greatest - self.least) / 2.0
+    }
+}
+
+/// Runs that differ in nothing but chance.
+#[derive(Debug)]
+pub struct Row<'a> {
+    /// The repeats, at least one.
+    pub runs: Vec<&'a Run>,
+    /// What they have in common.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// Settings that decide how gradients travel, and so nothing on one rank.
+const TRANSPORT: [&str; 9] = [
+    "backend",
+    "bucket_mb",
+    "gloo_algorithm",
+    "grad_dtype",
+    "interface",
+    "launcher",
+    "mpi",
+    "overlap",
+    "reduce",
+];
+/// Settings with a column of their own, or that say where ranks were.
+const PLACED: [&str; 4] = ["backend", "launcher", "oversubscribed", "topology"];
+
+impl<'a> Row<'a> {
+    /// The first repeat.
+    pub fn first(&self) -> &'a Run {
+        self.runs[0]
+    }
+
+    /// A measurement over the repeats.
+    pub fn spread(&self, of: impl Fn(&Run) -> f64) -> Spread {
+        Spread::of(self.runs.iter().map(|run| of(run)).collect())
+    }
+
+    /// A setting; `–` where the option was not given.
+    pub fn setting(&self, name: &str) -> &str {
+        self.settings.get(name).map_or("–", String::as_str)
+    }
+
+    /// Seconds of training.
+    pub fn train_seconds(&self) -> Spread {
+        self.spread(|run| run.results.train_seconds)
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> usize {
+        self.first().record.world_size
+    }
+
+    /// Whether the other row differs in nothing but the settings `except`.
+    pub fn equals_except(&self, other: &Self, except: &[&str]) -> bool {
+        let names = self.settings.keys().chain(other.settings.keys());
+        names
+            .filter(|name| !except.contains(&name.as_str()))
+            .all(|name| self.setting(name) == other.setting(name))
+    }
+
+    /// The row on `topology` that this one's speed-up is relative to: equal in
+    /// what is computed, and among those the nearest in how gradients travel.
+    pub fn baseline<'r>(&self, rows: &'r [Row<'a>], topology: &str) -> Option<&'r Row<'a>> {
+        let except: Vec<&str> = TRANSPORT.into_iter().chain(["topology", "oversubscribed"]).collect();
+        let same = |row: &&Row<'a>| row.setting("topology") == topology && self.equals_except(row, &except);
+        let nearness =
+            |row: &&Row<'a>| TRANSPORT.iter().filter(|name| self.setting(name) == row.setting(name)).count();
+        rows.iter().filter(same).max_by_key(nearness)
+    }
+
+    /// What tells this row from others on its topology, in words.
+    pub fn label(&self, varied: &[String]) -> String {
+        let mut words = vec![self.setting("backend").to_owned()];
+        words.extend(varied.iter().map(|name| match name.as_str() {
+            "launcher" | "mpi" | "model" | "sweep" => self.setting(name).to_owned(),
+            _ => format!("{} {}", name.replace('_', " "), self.setting(name)),
+        }));
+        words.join(", ")
+    }
+}
+
+/// Rows of `runs`, by ranks, then topology, then settings.
+pub fn group(runs: &[Run]) -> Vec<Row<'_>> {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for run in runs {
+        let settings = run.settings();
+        match rows.iter_mut().find(|row| row.settings == settings) {
+            Some(row) => row.runs.push(run),
+            None => rows.push(Row { runs: vec![run], settings }),
+        }
+    }
+    let names: BTreeSet<String> = rows.iter().flat_map(|row| row.settings.keys().cloned()).collect();
+    rows.sort_by(|a, b| {
+        let by_setting = || names.iter().map(|name| compare(a.setting(name), b.setting(name)));
+        (a.ranks().cmp(&b.ranks()))
+            .then_with(|| a.setting("topology").cmp(b.setting("topology")))
+            .then_with(|| by_setting().find(|order| order.is_ne()).unwrap_or(Ordering::Equal))
+    });
+    rows
+}
+
+/// Numbers as numbers, before words as words.
+fn compare(a: &str, b: &str) -> Ordering {
+    match (a.parse::<f64>(), b.parse::<f64>()) {
+        (Ok(x), Ok(y)) => x.total_cmp(&y),
+        (Ok(_), Err(_)) => Ordering::Less,
+        (Err(_), Ok(_)) => Ordering::Greater,
+        (Err(_), Err(_)) => a.cmp(b),
+    }
+}
+
+/// Settings besides backend and place that not all rows have alike; the
+/// launcher is one.
+pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
+    let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
+    let differs = |name: &&String| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
+    let own_column = |name: &&String| PLACED.contains(&name.as_str()) && name.as_str() != "launcher";
+    names.into_iter().filter(differs).filter(|name| !own_column(name)).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::testing::run;
+
+    #[test]
+    fn runs_that_differ_in_nothing_are_repeats() {
+        let runs =
+            [run((1, 2), &[], 3.0), run((1, 1), &[], 8.0), run((1, 2), &[], 5.0), run((1, 2), &[], 4.0)];
+        let rows = group(&runs);
+        assert_eq!(rows.iter().map(|row| row.runs.len()).collect::<Vec<_>>(), [1, 3]);
+        let spread = rows[1].train_seconds();
+        assert_eq!((spread.median, spread.least, spread.greatest, spread.half_range()), (4.0, 3.0, 5.0, 1.0));
+        assert!(varied(&rows).is_empty());
+    }
+
+    #[test]
+    fn what_varies_is_found_and_sorted_as_numbers() {
+        let batch = |size| run((1, 1), &["--batch-size", size], 8.0);
+        let runs = [batch("128"), batch("16"), batch("32")];
+        let rows = group(&runs);
+        assert_eq!(varied(&rows), ["train_batch_size"]);
+        assert_eq!(
+            rows.iter().map(|row| row.setting("train_batch_size")).collect::<Vec<_>>(),
+            ["16", "32", "128"]
+        );
+        assert_eq!(rows[0].label(&varied(&rows)), "mpi, train batch size 16");
+        let mut mixed = ["2", "1a", "10", "–"];
+        mixed.sort_by(|a, b| compare(a, b));
+        assert_eq!(mixed, ["2", "10", "1a", "–"]);
+    }
+
+    #[test]
+    fn who_shared_a_core_is_no_repeat_of_who_did_not() {
+        let mut runs = [run((1, 2), &[], 3.0), run((1, 2), &[], 9.0)];
+        runs[1].record.oversubscribed = true;
+        let rows = group(&runs);
+        assert_eq!(rows.len(), 2);
+        assert!(varied(&rows).is_empty(), "it has a column of its own");
+    }
+
+    #[test]
+    fn the_baseline_computes_the_same_and_travels_alike_if_it_can() {
+        let gloo = ["--backend", "gloo"];
+        let runs = [
+            run((1, 1), &[], 8.0),
+            run((1, 1), &gloo, 7.0),
+            run((1, 1), &["--lr", "1"], 6.0),
+            run((2, 1), &gloo, 4.0),
+            run((2, 1), &["--backend", "mpi", "--bucket-mb", "1"], 4.0),
+            run((2, 1), &["--epochs", "9"], 4.0),
+        ];
+        let rows = group(&runs);
+        let base_of = |backend: &str, epochs: &str| {
+            let row = rows.iter().find(|row| {
+                let wanted = (row.setting("topology"), row.setting("backend"), row.setting("epochs"));
+                wanted == ("2x1", backend, epochs)
+            });
+            row.expect("the row").baseline(&rows, "1x1").map(|base| base.train_seconds().median)
+        };
+        assert_eq!(
+            (base_of("gloo", "3"), base_of("mpi", "3"), base_of("mpi", "9")),
+            (Some(7.0), Some(8.0), None)
+        );
+    }
+}

@@ -1,0 +1,273 @@
+//! Which runs there are: run directories and sweeps, read and told apart from
+//! what cannot be shown.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::ReportError;
+use crate::record::{Results, RunDir, RunRecord, RunState, Status, SweepRecord};
+
+/// A finished run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// Its directory.
+    pub path: PathBuf,
+    /// Sweep that it is part of.
+    pub sweep: Option<String>,
+    /// What it was.
+    pub record: RunRecord,
+    /// What came out.
+    pub results: Results,
+}
+
+impl Run {
+    /// Every option and what else tells runs apart, by name, as people write
+    /// values. Options that were not given are left out.
+    pub fn settings(&self) -> BTreeMap<String, String> {
+        let config = serde_json::to_value(&self.record.config).unwrap_or_default();
+        let mut settings: BTreeMap<String, String> = BTreeMap::new();
+        for (name, value) in config.as_object().into_iter().flatten() {
+            let text = match value {
+                serde_json::Value::Null => continue,
+                serde_json::Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            settings.insert(name.clone(), text);
+        }
+        // It keeps a job from hanging and a log short, and computes nothing.
+        settings.remove("comm_timeout");
+        settings.insert("launcher".into(), self.record.launcher.clone());
+        settings.insert("topology".into(), self.record.topology.clone());
+        settings.insert("oversubscribed".into(), self.oversubscribed().into());
+        if let Some(sweep) = &self.sweep {
+            settings.insert("sweep".into(), sweep.clone());
+        }
+        let mpi = self.record.versions.get("mpi").cloned().unwrap_or_default();
+        settings.insert("mpi".into(), mpi.split(',').next().unwrap_or_default().trim().into());
+        settings
+    }
+
+    /// Whether its ranks shared cores, and its hosts a machine.
+    pub fn oversubscribed(&self) -> &'static str {
+        match (self.record.oversubscribed, self.record.shared_machine) {
+            (false, false) => "no",
+            (true, false) => "yes",
+            (false, true) => "shared",
+            (true, true) => "yes, shared",
+        }
+    }
+}
+
+/// Runs that make one set of tables: a sweep, or those that belong to none.
+#[derive(Debug, Default)]
+pub struct Section {
+    /// Short, for names of files.
+    pub name: String,
+    /// In words.
+    pub title: String,
+    /// File of published figures that the sweep names.
+    pub reference: Option<PathBuf>,
+    /// Finished runs.
+    pub runs: Vec<Run>,
+    /// Everything else, a line each: where, what, what to do.
+    pub notes: Vec<String>,
+}
+
+/// Reads the runs and sweeps `paths`; without any, all that is below `root`.
+///
+/// # Errors
+/// When a path is neither run nor sweep, or `root` cannot be read.
+pub fn find(paths: &[PathBuf], root: &Path) -> Result<Vec<Section>, ReportError> {
+    let mut sweeps: Vec<Section> = Vec::new();
+    let mut single = Section { name: "runs".into(), title: "Runs".into(), ..Section::default() };
+    if paths.is_empty() {
+        walk(root, 0, &mut sweeps, &mut single).map_err(|error| {
+            ReportError::read(root, format!("{error}; train first, or name a run directory"))
+        })?;
+    }
+    for path in paths {
+        if path.join("sweep.json").is_file() {
+            add_sweep(path, &mut sweeps, &mut single);
+        } else if is_run(path) {
+            read_run(path, None, &mut single);
+        } else {
+            let problem = "neither a run nor a sweep: there is no run.json and no sweep.json in it";
+            return Err(ReportError::read(path, problem));
+        }
+    }
+    let filled = |section: &Section| !section.runs.is_empty() || !section.notes.is_empty();
+    sweeps.push(single);
+    sweeps.retain(filled);
+    // Files are named after them, and two folders may hold sweeps of one name.
+    let mut taken = BTreeSet::new();
+    for section in &mut sweeps {
+        let name = section.name.clone();
+        let mut number = 2;
+        while !taken.insert(section.name.clone()) {
+            section.name = format!("{name}-{number}");
+            number += 1;
+        }
+    }
+    Ok(sweeps)
+}
+
+/// A name that is one of a file.
+fn file_name(name: &str) -> String {
+    name.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '-' }).collect()
+}
+
+/// Errors may have several lines; notes are of one.
+fn one_line(text: Option<&str>) -> String {
+    text.map_or("without a word".into(), |text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Whether a run left this, or began to.
+fn is_run(path: &Path) -> bool {
+    path.join("run.json").exists() || path.join("checkpoints").is_dir()
+}
+
+/// Folders below `results/` that hold no runs.
+const NOT_RUNS: [&str; 2] = ["reference", "report"];
+/// Folders in folders; deeper ones are not results.
+const DEPTH: usize = 4;
+
+fn walk(folder: &Path, depth: usize, sweeps: &mut Vec<Section>, single: &mut Section) -> std::io::Result<()> {
+    let mut below: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect();
+    below.retain(|path| path.is_dir() && !path.is_symlink());
+    below.sort();
+    for path in below {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.join("sweep.json").is_file() {
+            add_sweep(&path, sweeps, single);
+        } else if is_run(&path) {
+            read_run(&path, None, single);
+        } else if depth < DEPTH && !(depth == 0 && NOT_RUNS.contains(&name)) && !name.starts_with('.') {
+            // A folder that nobody may read holds nothing to show.
+            let _ = walk(&path, depth + 1, sweeps, single);
+        }
+    }
+    Ok(())
+}
+
+fn add_sweep(folder: &Path, sweeps: &mut Vec<Section>, single: &mut Section) {
+    let sweep = match SweepRecord::read(folder) {
+        Ok(sweep) => sweep,
+        Err(error) => {
+            single.notes.push(format!("{error}; start the sweep again, which keeps its finished runs"));
+            // Its runs are still there; nesting ends the recursion.
+            let _ = walk(folder, DEPTH, sweeps, single);
+            return;
+        }
+    };
+    let scale = if sweep.scale == "full" { String::new() } else { format!(" ({})", sweep.scale) };
+    let mut section = Section {
+        name: file_name(&sweep.name),
+        title: format!("{}{scale}", sweep.title),
+        reference: sweep.reference.as_ref().map(|name| reference_file(folder, name)),
+        ..Section::default()
+    };
+    for run in &sweep.runs {
+        let path = folder.join(&run.name);
+        let log = folder.join(format!("{}.log", run.name));
+        match run.state {
+            RunState::Waiting if !is_run(&path) => {
+                section.notes.push(format!("{}: not run yet; start the sweep again", path.display()));
+            }
+            RunState::Failed => section.notes.push(format!(
+                "{}: failed: {}; see {}, then start the sweep again",
+                path.display(),
+                one_line(run.error.as_deref()),
+                log.display()
+            )),
+            RunState::Waiting | RunState::Completed => read_run(&path, Some(&sweep.name), &mut section),
+        }
+    }
+    sweeps.push(section);
+}
+
+/// `reference/NAME.csv` beside the sweep's folder, or else below `results/`.
+fn reference_file(sweep: &Path, name: &str) -> PathBuf {
+    let beside = sweep.join("../reference").join(format!("{name}.csv"));
+    if beside.is_file() { beside } else { Path::new("results/reference").join(format!("{name}.csv")) }
+}
+
+fn read_run(path: &Path, sweep: Option<&str>, section: &mut Section) {
+    match finished(path) {
+        Ok((record, results)) => {
+            section.runs.push(Run { path: path.to_owned(), sweep: sweep.map(Into::into), record, results });
+        }
+        Err(note) => section.notes.push(note),
+    }
+}
+
+fn finished(path: &Path) -> Result<(RunRecord, Results), String> {
+    let shown = path.display();
+    if !path.join("run.json").exists() {
+        return Err(format!(
+            "{shown}: no run.json: the run was killed as it began; remove it or run it again"
+        ));
+    }
+    let (_, mut record) = RunDir::open(path).map_err(|error| {
+        format!("{error}; not written by this version, or damaged: remove {shown} or run it again")
+    })?;
+    let resume = format!("go on with it: mpirun -n {} ... mpiburn train --resume {shown}", record.world_size);
+    let why = one_line(record.error.as_deref());
+    match (record.status, record.results.take()) {
+        (Status::Completed, Some(results)) if results.train_seconds > 0.0 => Ok((record, results)),
+        (Status::Completed, _) => Err(format!("{shown}: completed, but without results; run it again")),
+        (Status::Running, _) => Err(format!("{shown}: still running, or killed; if killed, {resume}")),
+        (Status::Failed, _) => Err(format!("{shown}: failed: {why}; put that right, then {resume}")),
+        // Its own words say how to go on.
+        (Status::Stopped, _) => Err(format!("{shown}: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::SweepRun;
+
+    fn sweep(folder: &Path, name: &str) {
+        let run = SweepRun {
+            name: "2x2".into(),
+            repeat: 1,
+            varied: Default::default(),
+            state: RunState::Failed,
+            error: Some("no\n  ssh".into()),
+        };
+        let (title, scale) = ("T".into(), "quick".into());
+        let sweep = SweepRecord { name: name.into(), title, reference: None, scale, runs: vec![run] };
+        sweep.write(folder).unwrap();
+    }
+
+    #[test]
+    fn sweeps_are_sections_whose_files_do_not_collide() {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["a", "deep/b"] {
+            sweep(&root.path().join(folder), "../t");
+        }
+        let sections = find(&[], root.path()).unwrap();
+        let names: Vec<&str> = sections.iter().map(|section| section.name.as_str()).collect();
+        assert_eq!(names, ["---t", "---t-2"]);
+        assert_eq!(sections[0].title, "T (quick)");
+        let note = &sections[0].notes[0];
+        assert!(
+            note.contains("a/2x2: failed: no ssh; see ") && note.contains("a/2x2.log, then start"),
+            "{note}"
+        );
+    }
+
+    #[test]
+    fn the_runs_of_a_damaged_sweep_are_looked_for() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("s/run/checkpoints")).unwrap();
+        std::fs::write(root.path().join("s/sweep.json"), "{").unwrap();
+        let sections = find(&[root.path().join("s")], root.path()).unwrap();
+        assert_eq!(sections[0].notes.len(), 2);
+        assert!(
+            sections[0].notes[0].contains("s/sweep.json: ")
+                && sections[0].notes[1].contains("s/run: no run.json")
+        );
+    }
+}

@@ -1,0 +1,227 @@
+//! The main table: a row for each configuration, and the ratio of the backends.
+
+use std::path::PathBuf;
+
+use super::rows::{Row, varied};
+use super::runs::{Run, Section};
+use super::sheet::{Cell, Column, Sheet, Value};
+
+/// A measurement of a run: title, key, digits, and how to read it.
+type Measure = (&'static str, &'static str, usize, fn(&Run) -> f64);
+
+const TIMES: [Measure; 3] = [
+    ("train s", "train_seconds", 2, |run| run.results.train_seconds),
+    ("ms/step", "ms_per_step", 3, |run| run.results.ms_per_step),
+    ("images/s", "images_per_second", 0, |run| run.results.images_per_second),
+];
+const OTHERS: [Measure; 4] = [
+    ("exposed comm %", "exposed_comm_percent", 1, exposed_percent),
+    ("peak MB", "peak_rss_mb", 0, |run| run.results.peak_rss_mb),
+    ("train acc %", "train_accuracy", 2, |run| run.results.train_accuracy),
+    ("test acc %", "test_accuracy", 2, |run| run.results.test_accuracy),
+];
+
+/// Share of the training time in which a rank only waited for gradients.
+pub fn exposed_percent(run: &Run) -> f64 {
+    100.0 * run.results.comm_seconds / run.results.train_seconds
+}
+
+/// Speed-up over `base` and parallel efficiency in percent.
+pub fn speed_up(row: &Row<'_>, base: &Row<'_>) -> (f64, f64) {
+    let faster = base.train_seconds().median / row.train_seconds().median;
+    (faster, 100.0 * faster * base.ranks() as f64 / row.ranks() as f64)
+}
+
+/// The table of `rows`; speed-up and efficiency are relative to `baseline`.
+pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
+    let varied = own_columns(rows);
+    let mut columns = vec![
+        Column::words("topology", "topology"),
+        Column::words("backend", "backend"),
+        Column::words("launcher", "launcher"),
+    ];
+    columns.extend(varied.iter().map(|name| Column::words(&name.replace('_', " "), name)));
+    columns.push(Column::words("oversub.", "oversubscribed"));
+    columns.push(Column::number("ranks", "ranks"));
+    columns.extend(TIMES.map(|(title, key, ..)| Column::spread(title, key)));
+    columns.push(Column::number("speed-up", "speed_up"));
+    columns.push(Column::number("effic. %", "efficiency_percent"));
+    columns.extend(OTHERS.map(|(title, key, ..)| Column::spread(title, key)));
+    columns.push(Column::number("runs", "runs"));
+    let lines = rows.iter().map(|row| {
+        let paths = paths(row);
+        let measured = |(_, _, digits, read): Measure| Cell {
+            value: Value::Number(row.spread(read), digits),
+            runs: paths.clone(),
+        };
+        let mut cells: Vec<Cell> =
+            ["topology", "backend", "launcher"].map(|name| Cell::text(row.setting(name))).to_vec();
+        cells.extend(varied.iter().map(|name| Cell::text(row.setting(name))));
+        cells.push(Cell::text(row.setting("oversubscribed")));
+        cells.push(Cell::number(row.ranks() as f64, 0, paths.clone()));
+        cells.extend(TIMES.map(measured));
+        match row.baseline(rows, baseline) {
+            Some(base) => {
+                let (faster, efficiency) = speed_up(row, base);
+                let both: Vec<PathBuf> = paths.iter().cloned().chain(self::paths(base)).collect();
+                cells.push(Cell::number(faster, 2, both.clone()));
+                cells.push(Cell::number(efficiency, 0, both));
+            }
+            None => cells.extend([Cell::nothing(), Cell::nothing()]),
+        }
+        cells.extend(OTHERS.map(measured));
+        cells.push(Cell::number(row.runs.len() as f64, 0, paths));
+        cells
+    });
+    Sheet {
+        name: section.name.clone(),
+        title: title(section, rows),
+        rows: lines.collect(),
+        remarks: remarks(rows, baseline),
+        columns,
+    }
+}
+
+/// Names of varied settings that get columns; the launcher has its own anyway.
+fn own_columns(rows: &[Row<'_>]) -> Vec<String> {
+    varied(rows).into_iter().filter(|name| name != "launcher").collect()
+}
+
+/// The section's title and what all rows have in common.
+fn title(section: &Section, rows: &[Row<'_>]) -> String {
+    let varied = varied(rows);
+    let common: Vec<String> = ["model", "epochs", "train_batch_size", "train_samples", "device", "mpi"]
+        .into_iter()
+        .filter(|name| !varied.iter().any(|v| v == name) && rows[0].settings.contains_key(*name))
+        .map(|name| match name {
+            "model" | "mpi" => rows[0].setting(name).to_owned(),
+            "train_batch_size" => format!("batch {} a rank", rows[0].setting(name)),
+            _ => format!("{} {}", name.replace('_', " "), rows[0].setting(name)),
+        })
+        .collect();
+    format!("{}: {}", section.title, common.join(", "))
+}
+
+fn remarks(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
+    let relative = match rows.iter().any(|row| row.setting("topology") == baseline) {
+        true => format!("speed-up and efficiency are relative to {baseline} with the same settings"),
+        false => format!("without a run on {baseline} there is no speed-up"),
+    };
+    let mut remarks = vec![format!(
+        "Train s is without tests; {relative}; accuracies are those of the last epoch, test accuracy over the \
+         whole test set."
+    )];
+    if rows.iter().any(|row| row.runs.len() > 1) {
+        remarks.push("Several runs: the median ± half of the range from the least to the greatest.".into());
+    }
+    if rows.iter().any(|row| row.first().record.oversubscribed) {
+        remarks.push(
+            "Oversubscribed: ranks shared cores and took turns; these times are no measure of the topology."
+                .into(),
+        );
+    }
+    if rows.iter().any(|row| row.first().record.shared_machine) {
+        remarks.push("Shared: the hosts are one machine under several names.".into());
+    }
+    remarks
+}
+
+/// The other backend's time over mpi's, where all else is equal; none if no
+/// two rows are so.
+pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
+    // gloo's own options are settings of mpi runs, too, and differ in nothing.
+    const EXCEPT: [&str; 3] = ["backend", "gloo_algorithm", "interface"];
+    let varied: Vec<String> =
+        own_columns(rows).into_iter().filter(|name| !EXCEPT.contains(&name.as_str())).collect();
+    let mut columns = vec![Column::words("topology", "topology"), Column::words("launcher", "launcher")];
+    columns.extend(varied.iter().map(|name| Column::words(&name.replace('_', " "), name)));
+    columns.extend([
+        Column::words("backend", "backend"),
+        Column::words("oversub.", "oversubscribed"),
+        Column::spread("its train s", "train_seconds"),
+        Column::spread("mpi train s", "mpi_train_seconds"),
+        Column::number("ratio", "ratio"),
+    ]);
+    let mut lines = Vec::new();
+    for mpi in rows.iter().filter(|row| row.setting("backend") == "mpi") {
+        let others =
+            rows.iter().filter(|row| row.setting("backend") != "mpi" && row.equals_except(mpi, &EXCEPT));
+        for other in others {
+            let time =
+                |row: &Row<'_>| Cell { value: Value::Number(row.train_seconds(), 2), runs: paths(row) };
+            let mut cells = vec![Cell::text(mpi.setting("topology")), Cell::text(mpi.setting("launcher"))];
+            cells.extend(varied.iter().map(|name| Cell::text(mpi.setting(name))));
+            cells.push(Cell::text(other.setting("backend")));
+            cells.push(Cell::text(mpi.setting("oversubscribed")));
+            cells.extend([time(other), time(mpi)]);
+            let ratio = other.train_seconds().median / mpi.train_seconds().median;
+            cells.push(Cell::number(ratio, 2, paths(other).into_iter().chain(paths(mpi)).collect()));
+            lines.push(cells);
+        }
+    }
+    (!lines.is_empty()).then(|| Sheet {
+        name: format!("{}-ratios", section.name),
+        title: format!("{}: backends compared, medians of train s", section.title),
+        columns,
+        rows: lines,
+        remarks: vec!["A ratio above 1: mpi is faster.".into()],
+    })
+}
+
+/// Directories of a row's runs.
+pub fn paths(row: &Row<'_>) -> Vec<PathBuf> {
+    row.runs.iter().map(|run| run.path.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::rows::group;
+    use crate::report::testing::run;
+
+    fn section(runs: Vec<Run>) -> Section {
+        Section { name: "t".into(), title: "T".into(), runs, ..Section::default() }
+    }
+
+    #[test]
+    fn speed_up_and_efficiency_are_those_of_medians() {
+        let section = section(vec![run((1, 1), &[], 8.0), run((1, 1), &[], 10.0), run((2, 2), &[], 3.0)]);
+        let sheet = summary(&section, &group(&section.runs), "1x1");
+        let csv = sheet.csv().unwrap();
+        let lines: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+        let value =
+            |row: usize, name: &str| lines[row][lines[0].iter().position(|n| *n == name).expect(name)];
+        assert_eq!(
+            (value(1, "train_seconds"), value(1, "train_seconds_max"), value(1, "runs")),
+            ("9", "10", "2")
+        );
+        assert_eq!((value(2, "speed_up"), value(2, "efficiency_percent")), ("3", "75"));
+        assert_eq!((value(2, "exposed_comm_percent"), value(2, "ranks")), ("10", "4"));
+        let alone = summary(&section, &group(&section.runs)[1..], "1x1");
+        let text = alone.markdown();
+        assert!(text.contains("| – | – |") && text.contains("without a run on 1x1"), "{text}");
+    }
+
+    #[test]
+    fn a_ratio_is_of_equal_runs_only() {
+        let gloo = ["--backend", "gloo", "--gloo-algorithm", "bcube"];
+        let section = section(vec![run((2, 1), &[], 4.0), run((2, 1), &gloo, 5.0), run((2, 2), &gloo, 5.0)]);
+        let sheet = ratios(&section, &group(&section.runs)).unwrap();
+        assert_eq!(sheet.rows.len(), 1);
+        assert_eq!(sheet.rows[0].last().unwrap().shown(), "1.25");
+        assert!(ratios(&section, &group(&section.runs[1..])).is_none());
+    }
+
+    #[test]
+    fn who_shared_cores_or_machines_is_marked_and_explained() {
+        let mut runs = vec![run((2, 2), &[], 4.0)];
+        runs[0].record.oversubscribed = true;
+        runs[0].record.shared_machine = true;
+        let section = section(runs);
+        let text = summary(&section, &group(&section.runs), "1x1").markdown();
+        assert!(
+            text.contains("| yes, shared |") && text.contains("no measure") && text.contains("Shared:"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,74 @@
+//! Runs for the tests of this room, as `run.json` would have them.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+
+use super::runs::Run;
+use crate::cli::{Cli, Command};
+use crate::comm::Place;
+use crate::config::RunConfig;
+use crate::record::{Results, RunRecord, Status, StepMs, versions};
+
+/// A completed run of `train` with `options` on NxC, in so many seconds.
+pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Run {
+    let words = ["mpiburn", "train"].iter().chain(options);
+    let Command::Train(args) = Cli::try_parse_from(words).expect("options that clap knows").command else {
+        unreachable!("it is train")
+    };
+    let config = RunConfig::try_from(args.as_ref()).expect("sensible options");
+    let (machines, processes) = topology;
+    let world_size = machines * processes;
+    let host = |rank: usize| format!("node{}", rank / processes);
+    let place =
+        |rank| Place { rank, host: host(rank), pid: 1, binding: "0".into(), cores: 4, boot_id: host(rank) };
+    let steps = 60_000usize.div_ceil(32 * world_size) * config.epochs;
+    let exposed = if world_size > 1 { 0.1 * train_seconds } else { 0.0 };
+    Run {
+        path: PathBuf::from(format!("results/{machines}x{processes}-{}", config.backend)),
+        sweep: None,
+        results: Results {
+            steps,
+            train_seconds,
+            test_seconds: 1.0,
+            total_seconds: train_seconds + 1.0,
+            ms_per_step: 1e3 * train_seconds / steps as f64,
+            images_per_second: 60_000.0 * config.epochs as f64 / train_seconds,
+            comm_seconds: exposed,
+            step_ms: StepMs {
+                backward: 400.0 * train_seconds / steps as f64,
+                exposed: 1e3 * exposed / steps as f64,
+                ..StepMs::default()
+            },
+            test_accuracy: 97.5,
+            test_loss: 0.1,
+            train_accuracy: 95.0,
+            train_loss: 0.2,
+            per_rank: Vec::new(),
+            peak_rss_mb: 50.0,
+            weights_sha256: String::new(),
+        },
+        record: RunRecord {
+            status: Status::Completed,
+            error: None,
+            model: config.model.to_string(),
+            params: 4266,
+            topology: format!("{machines}x{processes}"),
+            world_size,
+            hosts: (0..world_size).map(host).collect(),
+            places: (0..world_size).map(place).collect(),
+            launcher: "mpirun".into(),
+            backend: config.backend.to_string(),
+            device: config.device.to_string(),
+            train_batch_size: config.train_batch_size,
+            epochs: config.epochs,
+            oversubscribed: false,
+            shared_machine: false,
+            started_at: 0,
+            git: String::new(),
+            versions: versions("Open MPI v4.1.4, package: Debian"),
+            results: None,
+            config,
+        },
+    }
+}

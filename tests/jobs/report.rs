@@ -1,0 +1,192 @@
+//! Reports of real runs, and of what is left of runs that did not end well.
+
+use std::fs;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use mpiburn::record::{RunState, SweepRecord, SweepRun};
+
+use crate::harness::*;
+
+/// `mpiburn report` in the lab's folder, whose `results/` it looks through.
+fn report(lab: &Lab, arguments: &[&str]) -> Output {
+    let mut command = Command::new(binary());
+    command.env_remove("RUST_LOG").current_dir(lab.path("")).arg("report").args(arguments);
+    command.output().expect("the binary starts")
+}
+
+fn shown(lab: &Lab, arguments: &[&str]) -> String {
+    let output = report(lab, arguments);
+    assert!(output.status.success(), "{}", text(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn fails(lab: &Lab, arguments: &[&str]) -> String {
+    let output = report(lab, arguments);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    text(&output)
+}
+
+const SHORT: [&str; 4] = ["--epochs", "1", "--log-every", "10"];
+
+fn train(lab: &Lab, ranks: usize, name: &str, options: &[&str]) {
+    lab.train(ranks, name, &[&SHORT[..], &["--train-samples", "1280"], options].concat());
+}
+
+fn column<'t>(csv: &'t str, row: usize, name: &str) -> &'t str {
+    let at = csv.lines().next().and_then(|header| header.split(',').position(|n| n == name));
+    let line = csv.lines().nth(row).expect("the row is there");
+    line.split(',').nth(at.expect("the column is there")).expect("the cell is there")
+}
+
+#[test]
+fn the_table_has_what_run_json_has_and_damaged_runs_are_named_below() {
+    let lab = Lab::new();
+    train(&lab, 1, "results/one", &[]);
+    train(&lab, 1, "results/again", &[]);
+    train(&lab, 2, "results/deep/two", &[]);
+    for name in ["cut", "half", "killed", "failed"] {
+        fs::create_dir_all(lab.path("results").join(name).join("checkpoints")).unwrap();
+    }
+    let json = fs::read_to_string(lab.path("results/one/run.json")).unwrap();
+    let put =
+        |name: &str, text: &str| fs::write(lab.path("results").join(name).join("run.json"), text).unwrap();
+    put("cut", &json[..json.len() / 2]);
+    put("killed", &json.replace("\"completed\"", "\"running\""));
+    put("failed", &json.replace("\"completed\"", "\"failed\",\n  \"error\": \"no space left\""));
+
+    let csv = shown(&lab, &["--format", "csv"]);
+    assert_eq!(csv.lines().count(), 3, "{csv}");
+    let medians: Vec<f64> = ["one", "again"]
+        .map(|name| lab.run_json(&format!("results/{name}"))["train_seconds"].as_f64().unwrap())
+        .into();
+    let found: f64 = column(&csv, 1, "train_seconds").parse().unwrap();
+    assert!((found / (medians.iter().sum::<f64>() / 2.0) - 1.0).abs() < 1e-4, "{csv}");
+    assert_eq!((column(&csv, 1, "runs"), column(&csv, 2, "runs")), ("2", "1"));
+    let two = lab.run_json("results/deep/two");
+    let accuracy: f64 = column(&csv, 2, "test_accuracy").parse().unwrap();
+    assert!((accuracy - two["test_accuracy"].as_f64().unwrap()).abs() < 1e-3);
+
+    let table = shown(&lab, &[]);
+    let notes: Vec<&str> = table.lines().filter(|line| line.starts_with("not shown: ")).collect();
+    assert_eq!(notes.len(), 4, "{table}");
+    for (note, words) in notes.iter().zip([
+        ["results/cut/run.json", "damaged", "run it again"],
+        ["results/failed", "no space left", "--resume"],
+        ["results/half", "no run.json", "run it again"],
+        ["results/killed", "still running, or killed", "--resume"],
+    ]) {
+        assert!(words.iter().all(|word| note.contains(word)), "{note}");
+    }
+    assert!(shown(&lab, &["results/one", "--format", "markdown"]).contains("| --- | ---: |"));
+}
+
+#[test]
+fn a_sweep_is_compared_published_figures_stand_beside_and_the_page_has_its_pictures() {
+    let lab = Lab::new();
+    train(&lab, 1, "results/s/1x1", &[]);
+    train(&lab, 2, "results/s/mpi", &[]);
+    train(&lab, 2, "results/s/ordered", &["--reduce", "ordered"]);
+    let entry = |name: &str, state, error: Option<&str>| SweepRun {
+        name: name.into(),
+        repeat: 1,
+        varied: Default::default(),
+        state,
+        error: error.map(Into::into),
+    };
+    let sweep = SweepRecord {
+        name: "s".into(),
+        title: "A sweep".into(),
+        reference: Some("figures".into()),
+        scale: "full".into(),
+        runs: vec![
+            entry("1x1", RunState::Completed, None),
+            entry("mpi", RunState::Completed, None),
+            entry("ordered", RunState::Completed, None),
+            entry("gone", RunState::Failed, Some("no ssh")),
+            entry("later", RunState::Waiting, None),
+        ],
+    };
+    sweep.write(&lab.path("results/s")).unwrap();
+    fs::create_dir(lab.path("results/reference")).unwrap();
+    let figures = "topology,train_seconds,hardware\n1x2,120,Raspberry Pi nodes\n";
+    fs::write(lab.path("results/reference/figures.csv"), figures).unwrap();
+
+    let output = report(&lab, &["results/s", "--format", "html"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let page = fs::read_to_string(lab.path("results/report/report.html")).unwrap();
+    for word in
+        ["href=\"../s/mpi/\"", "Raspberry Pi nodes", "no ssh", "s/later: not run yet", "prefers-color-scheme"]
+    {
+        assert!(page.contains(word), "{word} is missing");
+    }
+    assert_eq!(page.matches("<svg ").count(), 5, "time, efficiency, communication, loss, accuracy");
+    assert!(!page.contains("<script"));
+    for name in ["s-time", "s-efficiency", "s-communication", "s-loss", "s-accuracy"] {
+        let png = fs::read(lab.path("results/report").join(format!("{name}.png"))).unwrap();
+        assert!(png.starts_with(b"\x89PNG"), "{name}");
+        assert!(lab.path("results/report").join(format!("{name}.svg")).is_file(), "{name}");
+    }
+    let csv = fs::read_to_string(lab.path("results/report/s.csv")).unwrap();
+    assert_eq!(column(&csv, 2, "reduce"), "native", "what varies has a column: {csv}");
+    assert!(lab.path("results/report/s-published.md").is_file());
+}
+
+#[test]
+fn what_is_no_run_is_refused_with_one_line() {
+    let lab = Lab::new();
+    assert!(fails(&lab, &[]).contains("cannot read results: No such file"));
+    fs::create_dir_all(lab.path("results/empty")).unwrap();
+    assert!(fails(&lab, &[]).contains("no finished run"));
+    for (path, expected) in
+        [("results/empty", "neither a run nor a sweep"), ("nowhere", "neither a run nor a sweep")]
+    {
+        let said = fails(&lab, &[path]);
+        assert!(said.lines().count() == 1 && said.contains(expected) && said.contains(path), "{said}");
+    }
+    fs::create_dir_all(lab.path("results/half/checkpoints")).unwrap();
+    let said = fails(&lab, &["results/half"]);
+    assert!(said.contains("results/half: no run.json") && said.contains("no finished run"), "{said}");
+}
+
+#[test]
+fn a_measured_link_and_one_run_predict_others() {
+    let lab = Lab::new();
+    train(&lab, 1, "results/one", &[]);
+    train(&lab, 2, "results/two", &[]);
+    let link = lab.path("link.csv");
+    let mut command = mpirun(2, binary());
+    command.args(["bench", "link", "--sizes", "4,1KiB,64KiB,1MiB", "--iterations", "20", "--csv"]).arg(&link);
+    let output = command.output().expect("mpirun starts");
+    assert!(output.status.success() && text(&output).contains("Mbit/s"), "{}", text(&output));
+
+    let csv = shown(&lab, &["--predict", "--link", &link.to_string_lossy(), "--format", "csv", "--out", "p"]);
+    assert_eq!(csv.lines().count(), 12, "1 to 1024 ranks: {csv}");
+    let number = |row, name| column(&csv, row, name).parse::<f64>().unwrap();
+    let one = lab.run_json("results/one");
+    assert!(
+        (number(1, "ms_per_step_ring") / one["ms_per_step"].as_f64().unwrap() - 1.0).abs() < 1e-3,
+        "{csv}"
+    );
+    assert_eq!((number(1, "steps_per_epoch"), number(11, "steps_per_epoch")), (40.0, 1.0));
+    assert!(number(2, "ms_per_step_ring") > number(1, "ms_per_step_ring"));
+    assert_eq!(column(&csv, 2, "measured_on"), "1x2 mpi");
+    assert!(lab.path("p/runs-prediction.svg").is_file());
+    let page = fs::read_to_string(lab.path("p/prediction.html")).unwrap();
+    assert!(page.contains("<svg ") && page.contains("href=\"../results/two/\""), "{page}");
+
+    let typed = ["--predict", "results/one", "--latency-us", "1000", "--bandwidth-mbit", "1"];
+    assert!(shown(&lab, &typed).contains("a link of 1000.0 µs and 1.0 Mbit/s"));
+    assert!(fails(&lab, &["--predict"]).contains("--predict needs the link"));
+    let senseless = [&typed[..5], &["0"]].concat();
+    assert!(fails(&lab, &senseless).contains("--bandwidth-mbit 0: must be a finite number above 0"));
+    assert!(fails(&lab, &["--predict", "--link", "results/one/epochs.csv"]).contains("bench link"));
+}
+
+#[test]
+fn one_rank_has_no_link() {
+    let mut command = mpirun(1, binary());
+    command.args(["bench", "link"]);
+    let errors = errors(&fails_within(Duration::from_secs(5), command));
+    assert!(errors.len() == 1 && errors[0].contains("one rank has no link"), "{errors:?}");
+}

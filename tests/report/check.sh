@@ -1,0 +1,189 @@
+#!/usr/bin/env bash
+# The report's page in a real browser: tables, links, pictures, light and dark,
+# a narrow window, and no request to anywhere. Needs a release build, a data set
+# (make data) and chromium (scripts/setup.sh --all).
+#
+# KEEP=DIR keeps the page and the screenshots there.
+# Functions are called by their names, through `check`.
+# shellcheck disable=SC2317
+set -uo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.." || exit 1
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. tests/report/common.sh
+[ -x "$bin" ] || die "no $bin; run make build"
+command -v chromium >/dev/null || die "no chromium here; run scripts/setup.sh --all"
+trap 'rm -rf "$work"' EXIT
+sweep=$work/results/sweep
+page=$work/page/report.html
+
+# Chromium must not speak for itself either: what goes out is then the page's.
+browse() { # browse OPTIONS... URL
+  timeout 120 chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
+    --disable-component-update --disable-sync --disable-default-apps --hide-scrollbars \
+    --user-data-dir="$(mktemp -d "$work/browser.XXXXXX")" "$@"
+}
+
+train() { # train RANKS NAME OPTIONS...
+  local ranks=$1 name=$2
+  shift 2
+  # shellcheck disable=SC2086 # no word or one
+  mpirun $as_root -n "$ranks" --oversubscribe --bind-to core:overload-allowed "$bin" -q train \
+    --data-root "${DATA:-data/digits}" --epochs 2 --train-samples 1280 --test-samples 500 --log-every 5 \
+    --out "$sweep/$name" "$@" >"$sweep/$name.log" 2>&1
+}
+
+run_entry() { # run_entry NAME REPEAT STATE
+  echo "{\"name\": \"$1\", \"repeat\": $2, \"varied\": {}, \"state\": \"$3\", \"error\": \"no ssh\"}"
+}
+
+# Real runs, two of them repeats, one that failed, one half written.
+a_sweep_is_run() {
+  mkdir -p "$sweep" "$work/results/half/checkpoints" || return
+  train 1 1x1-1 && train 1 1x1-2 && train 2 1x2-mpi && train 2 1x2-gloo --backend gloo || return
+  {
+    echo '{"name": "topologies", "title": "Topologies", "reference": "topologies", "scale": "quick", "runs": ['
+    run_entry 1x1-1 1 completed && echo ,
+    run_entry 1x1-2 2 completed && echo ,
+    run_entry 1x2-mpi 1 completed && echo ,
+    run_entry 1x2-gloo 1 completed && echo ,
+    run_entry 2x1-mpi 1 failed
+    echo ']}'
+  } >"$sweep/sweep.json"
+  # shellcheck disable=SC2086 # no word or one
+  mpirun $as_root -n 2 --oversubscribe --bind-to core:overload-allowed "$bin" -q bench allreduce \
+    --sizes 4..4KiB --backends mpi --iterations 20 --csv "$sweep/latency.csv"
+}
+
+the_page_is_written() {
+  "$bin" report "$sweep" "$work/results/half" --format html --out "$work/page" || return
+  local stem
+  for stem in topologies-{time,efficiency,communication,loss,accuracy} allreduce-1-latency; do
+    head -c 4 "$work/page/$stem.png" | grep -q PNG && grep -q '</svg>' "$work/page/$stem.svg" || return
+  done
+  for stem in topologies topologies-ratios topologies-published; do
+    [ -s "$work/page/$stem.md" ] && [ -s "$work/page/$stem.csv" ] || return
+  done
+}
+
+it_needs_nothing_else() {
+  ! grep -oE '<script|<iframe|@import|url\(|(src|href)="(https?:)?//[^"]*"' "$page"
+}
+
+# A copy with a script at its end, which writes down what the browser laid out.
+measured() { # measured OUT OPTIONS...
+  local out=$1
+  shift
+  {
+    cat "$page"
+    cat <<'SCRIPT'
+<script>
+      const lines = ["background " + getComputedStyle(document.body).backgroundColor,
+        "overflow " + (document.documentElement.scrollWidth - innerWidth)];
+      for (const figure of document.querySelectorAll("figure")) {
+        const box = figure.querySelector("svg").getBoundingClientRect();
+        lines.push(["picture", figure.id, Math.round(box.width), Math.round(box.height)].join(" "));
+      }
+      for (const row of document.querySelectorAll("tbody tr")) {
+        lines.push([row.closest("table").id, ...[...row.cells].map(cell => cell.innerText)].join("|"));
+      }
+      for (const link of document.querySelectorAll("td a")) lines.push("link " + link.getAttribute("href"));
+      document.body.innerHTML = "<pre></pre>";
+      document.querySelector("pre").textContent = lines.join("\n");
+    </script>
+SCRIPT
+  } >"$work/page/measured.html"
+  browse "$@" --dump-dom "file://$work/page/measured.html" 2>/dev/null |
+    sed -n '/<pre>/,$ { s/.*<pre>//; s/<.*//; p }' >"$out"
+  cat "$out"
+  grep -q '^background' "$out"
+}
+
+tables_have_their_cells() {
+  local seconds
+  seconds=$(sed -n 's/.*"train_seconds": \([0-9.]*\).*/\1/p' "$sweep/1x2-gloo/run.json")
+  grep -E "^topologies\|1x2\|gloo\|mpirun\|(no|yes)\|2\|$(printf %.2f "$seconds")\|" "$work/light" &&
+    grep -E '^topologies\|1x1\|mpi\|mpirun\|.*\|[0-9.]+ ±[0-9.]+\|.*\|2$' "$work/light" &&
+    grep -E '^topologies-ratios\|1x2\|mpirun\|gloo\|' "$work/light" &&
+    grep -F 'topologies-published|convnet|1x2|gloo|false|3|gloo|120|' "$work/light" &&
+    [ "$(grep -c '^topologies|' "$work/light")" -eq 3 ]
+}
+
+links_lead_to_runs() {
+  local link count=0
+  while read -r link; do
+    [ -e "$work/page/$link/run.json" ] || { echo "$link leads to no run"; return 1; }
+    count=$((count + 1))
+  done < <(sed -n 's/^link //p' "$work/light")
+  note="$count links"
+  [ "$count" -gt 20 ]
+}
+
+failures_are_named() {
+  grep -F 'sweep/2x1-mpi: failed: no ssh; see ' "$page" && grep -F 'half: no run.json: ' "$page"
+}
+
+pictures_have_a_size() { # pictures_have_a_size FILE LEAST
+  note=$(grep -c '^picture' "$1")
+  awk -v least="$2" '$1 == "picture" { if ($3 < least || $4 < least / 3) { print; bad = 1 } else n++ }
+    END { exit bad || n != 6 }' "$1"
+}
+
+# The page keeps its width; wide tables scroll by themselves.
+nothing_overflows() {
+  awk '$1 == "overflow" { exit $2 > 0 }' "$work/light" && awk '$1 == "overflow" { exit $2 > 0 }' "$work/narrow"
+}
+
+dark_is_dark() {
+  note="$(head -n 1 "$work/light"), $(head -n 1 "$work/dark")"
+  local light dark
+  light=$(sed -n 's/background rgb(\([0-9]*\),.*/\1/p' "$work/light")
+  dark=$(sed -n 's/background rgb(\([0-9]*\),.*/\1/p' "$work/dark")
+  [ "$light" -gt 200 ] && [ "$dark" -lt 60 ]
+}
+
+screenshots() {
+  local shot
+  browse --window-size=1400,2400 --screenshot="$work/light.png" "file://$page" &&
+    browse --window-size=1400,2400 --blink-settings=preferredColorScheme=0 --screenshot="$work/dark.png" "file://$page" &&
+    browse --window-size=500,2400 --screenshot="$work/narrow.png" "file://$page" || return
+  for shot in light dark narrow; do
+    # A page of one colour compresses to a few KB.
+    [ "$(stat -c %s "$work/$shot.png")" -gt 50000 ] || return
+  done
+  ! cmp "$work/light.png" "$work/dark.png"
+}
+
+# The browser's own record of what it asked for, and for whom: it has business
+# of its own, which is not the page's and, with no name resolved, stays here.
+requests_of() { # requests_of PAGE
+  browse --log-net-log="$work/net.json" --host-resolver-rules="MAP * ~NOTFOUND" --screenshot="$work/again.png" \
+    "file://$1" >"$work/browser.log" 2>&1 || { cat "$work/browser.log"; return 1; }
+  grep -F 'SiteForCookies: {site=file://' "$work/net.json" | grep -oE '"url":"(https?|wss?|ftp):[^"]*"' | sort -u >"$work/requests"
+  cat "$work/requests"
+  [ -s "$work/net.json" ]
+}
+
+# A page that does ask shows that such a request would be seen.
+no_request_goes_out() {
+  sed 's|</body>|<img src="http://mpiburn.invalid/x.png"></body>|' "$page" >"$work/page/asking.html"
+  requests_of "$work/page/asking.html" && grep -q mpiburn.invalid "$work/requests" || return
+  requests_of "$page" && [ ! -s "$work/requests" ]
+}
+
+check "a small sweep of real runs" a_sweep_is_run
+check "the page, its tables and its pictures are written" the_page_is_written
+check "the page refers to nothing outside itself" it_needs_nothing_else
+check "chromium lays it out in light" measured "$work/light" --window-size=1400,1000
+check "chromium lays it out in dark" measured "$work/dark" --window-size=1400,1000 --blink-settings=preferredColorScheme=0
+check "chromium lays it out in a narrow window" measured "$work/narrow" --window-size=500,1000
+check "tables have the runs' numbers" tables_have_their_cells
+check "every number leads to its run" links_lead_to_runs
+check "failed and half-written runs are named" failures_are_named
+check "every picture has a size" pictures_have_a_size "$work/light" 400
+check "every picture has a size in a narrow window" pictures_have_a_size "$work/narrow" 300
+check "nothing is wider than the window" nothing_overflows
+check "dark is dark" dark_is_dark
+check "screenshots in light, dark and narrow" screenshots
+check "no request goes out" no_request_goes_out
+[ -z "${KEEP-}" ] || { mkdir -p "$KEEP" && cp -r "$work"/*.png "$work/page" "$KEEP"; }
+exit $failed

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Measured against predicted: two ranks on two nodes, at a rate that hardly
+# matters and at one that decides. Needs root, a release build and a data set:
+# make data
+# Functions are called by their names, through `check`.
+# shellcheck disable=SC2317
+set -uo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.." || exit 1
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. tests/report/common.sh
+[ -x "$bin" ] || die "no $bin; run make build"
+trap 'tests/cluster/down.sh >/dev/null 2>&1; rm -rf "$work"' EXIT
+
+# A rank that waits yields its core, and whatever else the machine does takes it
+# for a time slice, which is longer than a step. Real-time priority keeps it out.
+first=()
+chrt --rr 1 true 2>/dev/null && first=(chrt --rr 1)
+
+on() { timeout 300 "${first[@]}" tests/cluster/mpirun.sh "$@"; }
+
+train() { # train TOPOLOGY NAME
+  on "$1" "$bin" -q train --data-root "${DATA:-data/digits}" --epochs 1 --train-samples 6400 --test-samples 500 \
+    --out "$work/$2"
+}
+
+# One rank alone gives the computing time, the link's measurement the rest; each
+# is done five times in turn, and the medians are compared.
+measure() { # measure RATE
+  RATE=$1 tests/cluster/up.sh || return
+  on 2x1 "$bin" bench link --csv "$work/$1.csv" || return
+  local turn
+  for turn in 1 2 3 4 5; do
+    train 1x1 "$1-1x1-$turn" && train 2x1 "$1-2x1-$turn" || return
+  done
+}
+
+within_15_percent() { # within_15_percent RATE ALGORITHM
+  "$bin" report --predict "$work/$1"-*x1-? --link "$work/$1.csv" --format csv >"$work/$1-prediction.csv" || return
+  cat "$work/$1-prediction.csv"
+  note=$(awk -F, -v predicted="ms_per_step_$2" '
+    NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
+    $column["ranks"] == 2 && $column["measured_on"] == "2x1 mpi" {
+      p = $column[predicted]; m = $column["ms_per_step_measured"]
+      printf "predicted %.3f ms, measured %.3f ms, %+.1f%%", p, m, 100 * (p / m - 1)
+      found = m > 0 && p > 0.85 * m && p < 1.15 * m
+    }
+    END { exit !found }' "$work/$1-prediction.csv")
+}
+
+# Otherwise both rates would test the computing time alone.
+the_slow_link_decides() {
+  local slow fast
+  fast=$(awk -F, '$1 == 2 { print $3; exit }' "$work/1gbit-prediction.csv")
+  slow=$(awk -F, '$1 == 2 { print $3; exit }' "$work/20mbit-prediction.csv")
+  note="a step of $fast ms at 1gbit, $slow ms at 20mbit"
+  awk -v slow="$slow" -v fast="$fast" 'BEGIN { exit !(slow > 1.5 * fast) }'
+}
+
+for rate in 1gbit 20mbit; do
+  check "two nodes measured at $rate" measure $rate
+  for algorithm in ring recursive_doubling; do
+    check "a step at $rate is predicted within 15% ($algorithm)" within_15_percent $rate $algorithm
+  done
+done
+check "communication matters at the lower rate" the_slow_link_decides
+exit $failed
