@@ -42,7 +42,7 @@ impl Bars {
         };
         for row in rows {
             let Some(spread) = read(row) else { continue };
-            let crowded = if row.first().record.oversubscribed { " (oversubscribed)" } else { "" };
+            let crowded = if row.first().record.oversubscribed { "*" } else { "" };
             let group = place(&mut bars.groups, format!("{}{crowded}", row.setting("topology")));
             let series = place(&mut bars.series, row.label(varied));
             bars.bars.push((group, series, spread));
@@ -82,7 +82,7 @@ impl Picture for Bars {
             .configure_mesh()
             .disable_x_mesh()
             .x_labels(0)
-            .x_desc("topology (machines x processes)")
+            .x_desc("topology (machines x processes), * oversubscribed")
             .y_desc(&self.axis)
             .y_labels(7)
             .y_label_formatter(&|y| if top >= 10.0 { format!("{y:.0}") } else { format!("{y:.2}") })
