@@ -14,7 +14,8 @@
 //! | [`model`] | the networks, and their parameters as flat memory |
 //! | [`data`] | files, shards, batches, and generated data sets |
 //! | [`record`] | the run directory: checkpoints, curves, `run.json` |
-//! | [`report`] | measurements as tables, CSV and plots |
+//! | [`report`] | tables, pictures and predictions from run directories |
+//! | [`launch`], [`sweep`] | outside MPI: starting jobs, and lists of them |
 //!
 //! # The path of one training step
 //!
