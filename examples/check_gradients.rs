@@ -7,9 +7,10 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use mpiburn::comm::{Backend, Reduction, Transport, World, connect, end_the_job_on_panic};
 use mpiburn::data::synthetic::Synthetic;
-use mpiburn::data::{Batch, Normalizer, SampleSource, Split};
+use mpiburn::data::{Normalizer, SampleSource, Split};
 use mpiburn::model::{ModelKind, Network, ParamLayout};
-use mpiburn::train::{GradientSync, Signals, SyncOptions, WireType, cross_entropy};
+use mpiburn::ops::cross_entropy::score;
+use mpiburn::train::{GradientSync, Signals, SyncOptions, WireType};
 
 const SAMPLES: usize = 24;
 
@@ -88,21 +89,18 @@ impl<'w> Check<'w> {
         })
     }
 
-    fn batch(&self, samples: impl Iterator<Item = usize>) -> Batch {
+    fn loss(&self, samples: impl Iterator<Item = usize>) -> Tensor<1> {
         let samples: Vec<usize> = samples.collect();
         let images: Vec<u8> =
             samples.iter().flat_map(|i| self.images[i * 784..(i + 1) * 784].to_vec()).collect();
         let labels: Vec<u8> = samples.iter().map(|&i| self.labels[i]).collect();
-        self.normalizer.batch(&images, &labels, &self.device)
-    }
-
-    fn loss(&self, batch: Batch) -> Tensor<1> {
-        cross_entropy(self.network.forward(batch.images), batch.targets)
+        let images = self.normalizer.images(&images, &self.device);
+        score(self.network.forward(images), &labels).loss
     }
 
     /// All gradients of one batch on this rank alone.
     fn burns_own(&self, samples: std::ops::Range<usize>) -> Vec<f32> {
-        let mut visitor = Own { gradients: self.loss(self.batch(samples)).backward(), values: Vec::new() };
+        let mut visitor = Own { gradients: self.loss(samples).backward(), values: Vec::new() };
         self.network.visit(&mut visitor);
         visitor.values
     }
@@ -126,7 +124,7 @@ impl<'w> Check<'w> {
             sync.begin();
             let chunks: Vec<&[usize]> = own.chunks(own.len().div_ceil(parts)).collect();
             for (part, samples) in chunks.iter().enumerate() {
-                let loss = self.loss(self.batch(samples.iter().copied()));
+                let loss = self.loss(samples.iter().copied());
                 let ends = (part == 0, part + 1 == chunks.len());
                 sync.backward(&loss, &self.network, samples.len(), SAMPLES, ends)?;
             }

@@ -148,6 +148,9 @@ pub struct TrainArgs {
     /// Where tensors live: flex, ndarray, tch or tch-cuda:N.
     #[arg(long, default_value = "flex", help_heading = "Distribution")]
     pub device: String,
+    /// Whether convolution, ReLU and pooling are one operator.
+    #[arg(long, value_name = "on|off", default_value = "on", value_parser = ["on", "off"], help_heading = "Model")]
+    pub fused: String,
     /// Transport of the gradients: mpi or gloo.
     #[arg(long, default_value = "mpi", help_heading = "Distribution")]
     pub backend: String,

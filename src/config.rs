@@ -44,6 +44,8 @@ pub struct RunConfig {
     pub weight_decay: f64,
     /// Where tensors live.
     pub device: DeviceKind,
+    /// Whether convolution, ReLU and pooling are one operator.
+    pub fused: bool,
     /// Batches of one rank whose gradients make one step.
     pub accumulate: usize,
     /// Transport of the gradients.
@@ -112,6 +114,7 @@ impl TryFrom<&TrainArgs> for RunConfig {
             lr: not_negative("lr", args.lr)?,
             weight_decay: not_negative("weight-decay", args.weight_decay)?,
             device: parse("device", &args.device)?,
+            fused: args.fused == "on",
             accumulate: positive("accumulate", args.accumulate)?,
             backend: parse("backend", &args.backend)?,
             interface: args.interface.clone(),

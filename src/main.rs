@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use mpiburn::cli::Cli;
 use mpiburn::comm;
 use mpiburn::commands;
+use mpiburn::ops::allocator;
 
 /// Keeps freed pages: a training step allocates what the step before freed.
 #[global_allocator]
@@ -13,6 +14,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     comm::end_the_job_on_panic();
+    allocator::keep_freed_pages();
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(commands::usage(&error)),

@@ -17,7 +17,8 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let config = world.agree(configure(args))?;
     let source = world.agree(data::open(&config.data_root))?;
     let network =
-        Network::init(config.model, source.description().classes, config.seed, &config.device.device());
+        Network::init(config.model, source.description().classes, config.seed, &config.device.device())
+            .fused(config.fused);
     let layout = ParamLayout::of(&network);
     let loaded = match world.is_root() {
         true => load(&args.checkpoint, &layout),

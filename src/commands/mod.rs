@@ -18,6 +18,7 @@ use anyhow::Context;
 use crate::cli::Command;
 use crate::comm::{CommError, Launcher, World, guard};
 use crate::config::ConfigError;
+use crate::ops::conv::Level;
 use crate::record::RecordError;
 use crate::train::TrainError;
 
@@ -75,7 +76,7 @@ fn in_world(body: impl FnOnce(&World) -> anyhow::Result<()>) -> Result<(), Failu
         alone: false,
         error: error.into(),
     })?;
-    let ended = body(&world).map_err(|error| {
+    let ended = agree_on_level(&world).and_then(|()| body(&world)).map_err(|error| {
         let shared = is_shared(&error);
         if shared {
             say_once(&world, &format!("mpiburn: {error:#}"));
@@ -84,6 +85,15 @@ fn in_world(body: impl FnOnce(&World) -> anyhow::Result<()>) -> Result<(), Failu
     });
     guard::leave(ended.as_ref().map_or_else(Failure::exit_code, |()| 0));
     ended
+}
+
+/// Hosts may have different processors. With the vector instructions that all
+/// of them have, a run gives the same bits whichever rank is on which.
+fn agree_on_level(world: &World) -> anyhow::Result<()> {
+    let level = Level::shared(&world.gather(&Level::current())?);
+    level.use_level();
+    log::debug!("convolutions use {level} code");
+    Ok(())
 }
 
 /// One thread a rank unless more are asked for. This thread is the first of

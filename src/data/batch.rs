@@ -1,18 +1,8 @@
 //! Bytes to tensors: a batch is normalised when it is used, and not before.
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 
 use super::Description;
-
-/// One rank's share of a step.
-pub struct Batch {
-    /// Normalised values `[batch, channels, height, width]`.
-    pub images: Tensor<4>,
-    /// Classes `[batch]`.
-    pub targets: Tensor<1, Int>,
-    /// The same classes as bytes, to count what was right.
-    pub labels: Vec<u8>,
-}
 
 /// Turns bytes into normalised floats: `(byte / 255 - mean) / std`, by a table
 /// per channel that holds what that expression gives in f32, operation by
@@ -45,16 +35,13 @@ impl Normalizer {
         values
     }
 
-    /// A batch of samples and their labels on `device`.
-    pub fn batch(&self, bytes: &[u8], labels: &[u8], device: &Device) -> Batch {
+    /// Normalised values of whole samples `[batch, channels, height, width]` on
+    /// `device`.
+    pub fn images(&self, bytes: &[u8], device: &Device) -> Tensor<4> {
         let [channels, height, width] = self.shape;
-        let shape = [labels.len(), channels, height, width];
-        let classes: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
-        Batch {
-            images: Tensor::from_data(TensorData::new(self.values(bytes), shape), device),
-            targets: Tensor::from_data(TensorData::new(classes, [labels.len()]), device),
-            labels: labels.to_vec(),
-        }
+        let samples = bytes.len() / (channels * height * width);
+        let data = TensorData::new(self.values(bytes), [samples, channels, height, width]);
+        Tensor::from_data(data, device)
     }
 }
 

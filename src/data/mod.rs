@@ -11,7 +11,7 @@ pub mod synthetic;
 
 use std::path::Path;
 
-pub use batch::{Batch, Normalizer};
+pub use batch::Normalizer;
 pub use error::DataError;
 pub use mnist::Mnist;
 pub use shard::{Shard, ShardPlan};

@@ -91,12 +91,74 @@ impl Network {
         network
     }
 
+    /// The same network, whose convolutions, ReLUs and poolings are one operator
+    /// each (as they are at first) or Burn's own, one by one.
+    #[must_use]
+    pub fn fused(mut self, on: bool) -> Self {
+        match &mut self {
+            Self::Convnet(network) => network.fused = on,
+            Self::Vgg(network) => network.fused = on,
+            Self::Mlp(_) => {}
+        }
+        self
+    }
+
     /// Class scores `[batch, classes]` of a batch `[batch, channels, height, width]`.
     pub fn forward(&self, batch: Tensor<4>) -> Tensor<2> {
         match self {
             Self::Convnet(network) => network.forward(batch),
             Self::Vgg(network) => network.forward(batch),
             Self::Mlp(network) => network.forward(batch),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::cross_entropy::score;
+    use burn::module::{ModuleVisitor, Param};
+    use burn::tensor::{Gradients, TensorData};
+
+    struct All {
+        gradients: Gradients,
+        values: Vec<Vec<f32>>,
+    }
+
+    impl ModuleVisitor for All {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = param.val().grad_remove(&mut self.gradients).expect("a gradient");
+            self.values.push(gradient.into_data().try_into_vec().expect("f32"));
+        }
+    }
+
+    /// All gradients of one batch.
+    fn gradients(network: &Network, images: Tensor<4>, labels: &[u8]) -> Vec<Vec<f32>> {
+        let loss = score(network.forward(images), labels).loss;
+        let mut all = All { gradients: loss.backward(), values: Vec::new() };
+        network.visit(&mut all);
+        all.values
+    }
+
+    #[test]
+    fn fused_networks_learn_the_same() {
+        let device = Device::flex().autodiff();
+        for kind in [ModelKind::Convnet, ModelKind::Vgg] {
+            let network = Network::init(kind, 10, 5, &device);
+            let [channels, height, width] = kind.input_shape();
+            let values = (0..3 * channels * height * width).map(|i| ((i * 7919) % 997) as f32 / 400.0 - 1.0);
+            let images = TensorData::new(values.collect::<Vec<f32>>(), [3, channels, height, width]);
+            let images = Tensor::<4>::from_data(images, &device);
+            let fused = gradients(&network, images.clone(), &[1, 7, 3]);
+            let plain = gradients(&network.fused(false), images, &[1, 7, 3]);
+            for (param, (fused, plain)) in fused.iter().zip(&plain).enumerate() {
+                let largest = plain.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+                let off = fused.iter().zip(plain).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+                assert!(
+                    largest > 0.0 && off <= 1e-5 * largest,
+                    "{kind}, parameter {param}: {off} of {largest}"
+                );
+            }
         }
     }
 }

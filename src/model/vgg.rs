@@ -7,6 +7,9 @@ use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 
+use crate::ops::conv_relu::conv_relu;
+use crate::ops::conv_relu_pool::conv_relu_pool;
+
 /// Three blocks of two Conv2d(3x3, pad 1) · ReLU and a MaxPool2d(2), channels
 /// 3→32→64, 64→128→256, 256→256→256, then Linear 4096→256 · ReLU · 256→32 ·
 /// ReLU · 32→classes, for `[batch, 3, 32, 32]`.
@@ -16,6 +19,7 @@ pub struct Vgg {
     block2: Block,
     block3: Block,
     block4: Head,
+    pub(super) fused: bool,
 }
 
 /// Two convolutions and a pooling: half the height and width.
@@ -46,14 +50,15 @@ impl Vgg {
                 linear2: LinearConfig::new(256, 32).init(device),
                 linear3: LinearConfig::new(32, classes).init(device),
             },
+            fused: true,
         }
     }
 
     /// Class scores `[batch, classes]` of images `[batch, 3, 32, 32]`.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = self.block1.forward(images);
-        let x = self.block2.forward(x);
-        let x = self.block3.forward(x).flatten(1, 3);
+        let x = self.block1.forward(images, self.fused);
+        let x = self.block2.forward(x, self.fused);
+        let x = self.block3.forward(x, self.fused).flatten(1, 3);
         let x = relu(self.block4.linear1.forward(x));
         let x = relu(self.block4.linear2.forward(x));
         self.block4.linear3.forward(x)
@@ -74,7 +79,10 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+    fn forward(&self, x: Tensor<4>, fused: bool) -> Tensor<4> {
+        if fused {
+            return conv_relu_pool(conv_relu(x, &self.conv1), &self.conv2);
+        }
         let x = relu(self.conv1.forward(x));
         self.pool.forward(relu(self.conv2.forward(x)))
     }

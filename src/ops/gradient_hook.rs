@@ -68,6 +68,16 @@ pub fn backward<M: Module, S: GradientSink>(
     }
 }
 
+/// An occasion to move messages on, from inside an operator's long backward.
+/// Does nothing where no [`backward`] of this file is under way on this thread.
+pub fn poll() {
+    WATCH.with_borrow_mut(|watch| {
+        if let Some(sink) = watch.as_mut().and_then(|watch| watch.sink.sink()) {
+            sink.between();
+        }
+    });
+}
+
 thread_local! {
     /// The backward under way on this thread. Backward is synchronous and runs
     /// on the caller's thread, and the hook must be `Send`, which a transport

@@ -1,3 +1,13 @@
-//! Operators with a backward of their own.
+//! Operators with a backward of their own, and what makes them fast.
 
+pub mod allocator;
+pub mod conv;
+mod conv_operator;
+pub mod conv_relu;
+pub mod conv_relu_pool;
+#[cfg(feature = "tch")]
+mod conv_tch;
+#[cfg(test)]
+mod conv_tests;
+pub mod cross_entropy;
 pub mod gradient_hook;

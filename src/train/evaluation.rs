@@ -3,12 +3,13 @@
 use burn::module::Module;
 use burn::tensor::Device;
 
-use super::{TrainError, count_correct, cross_entropy, floats};
+use super::TrainError;
 use crate::comm::World;
 use crate::config::RunConfig;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, Split};
 use crate::model::Network;
+use crate::ops::cross_entropy::{Score, score};
 use crate::record::Tally;
 
 /// The test set of one rank, and the way to measure a network on all of it.
@@ -45,11 +46,9 @@ impl Evaluation {
         let mut tally = Tally::default();
         for from in (0..self.shard.len()).step_by(self.batch_size) {
             let (bytes, labels) = self.shard.samples(from, self.batch_size);
-            let batch = self.normalizer.batch(bytes, labels, &self.device);
-            let scores = network.forward(batch.images);
-            let loss = cross_entropy(scores.clone(), batch.targets);
-            let loss = f64::from(loss.into_scalar::<f32>());
-            tally.add(&Tally::of_batch(loss, count_correct(&floats(scores), labels), labels.len()));
+            let images = self.normalizer.images(bytes, &self.device);
+            let Score { value, correct, .. } = score(network.forward(images), labels);
+            tally.add(&Tally::of_batch(value, correct, labels.len()));
         }
         Ok(world.gather(&tally)?)
     }

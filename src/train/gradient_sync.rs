@@ -198,8 +198,13 @@ impl<'w> GradientSync<'w> {
                 buckets.uses[param]
             )));
         }
-        let probe_uses = buckets.uses.clone();
-        collect(gradients, module, buckets, |param| uses[param] < probe_uses[param]);
+        let late = |param: usize| uses[param] < buckets.uses[param];
+        let specs = self.layout.specs().iter().enumerate();
+        let late: Vec<usize> =
+            specs.filter(|(param, spec)| spec.trainable && late(*param)).map(|(param, _)| param).collect();
+        if !late.is_empty() {
+            collect(gradients, module, buckets, |param| late.contains(&param));
+        }
         if self.arrival.is_none() {
             self.probe.clone_from(&buckets.registered);
         }

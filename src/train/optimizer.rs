@@ -1,5 +1,7 @@
 //! Adam over flat memory, one pass a parameter, with PyTorch's arithmetic.
 
+use crate::ops::conv::{Kernel, Lanes, Level};
+
 /// Settings of [`Adam`]; the defaults are PyTorch's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamSettings {
@@ -65,16 +67,52 @@ impl Update<'_> {
     /// buffer, by their gradients.
     pub fn apply(&mut self, offset: usize, params: &mut [f32], grads: &[f32]) {
         let AdamSettings { weight_decay, betas, eps, .. } = self.adam.settings;
-        let (decay, eps) = (weight_decay as f32, eps as f32);
-        let (take1, keep2, take2) = ((1.0 - betas.0) as f32, betas.1 as f32, (1.0 - betas.1) as f32);
         let range = offset..offset + params.len();
-        let moments = self.adam.first[range.clone()].iter_mut().zip(&mut self.adam.second[range]);
-        for ((param, &grad), (first, second)) in params.iter_mut().zip(grads).zip(moments) {
+        Level::current().run(Elements {
+            params,
+            grads,
+            first: &mut self.adam.first[range.clone()],
+            second: &mut self.adam.second[range],
+            decay: weight_decay as f32,
+            eps: eps as f32,
+            take1: (1.0 - betas.0) as f32,
+            keep2: betas.1 as f32,
+            take2: (1.0 - betas.1) as f32,
+            step_size: self.step_size,
+            denominator_scale: self.denominator_scale,
+        });
+    }
+}
+
+/// One pass over a parameter, each of its elements alone: the same bits at every
+/// level.
+struct Elements<'a> {
+    params: &'a mut [f32],
+    grads: &'a [f32],
+    first: &'a mut [f32],
+    second: &'a mut [f32],
+    decay: f32,
+    eps: f32,
+    take1: f32,
+    keep2: f32,
+    take2: f32,
+    step_size: f32,
+    denominator_scale: f32,
+}
+
+impl Kernel for Elements<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        let Self { decay, eps, take1, keep2, take2, step_size, denominator_scale, .. } = self;
+        let moments = self.first.iter_mut().zip(self.second);
+        for ((param, &grad), (first, second)) in self.params.iter_mut().zip(self.grads).zip(moments) {
             let grad = grad + decay * *param;
             *first += (grad - *first) * take1;
             *second = *second * keep2 + grad * grad * take2;
-            let denominator = second.sqrt() / self.denominator_scale + eps;
-            *param -= self.step_size * (*first / denominator);
+            let denominator = second.sqrt() / denominator_scale + eps;
+            *param -= step_size * (*first / denominator);
         }
     }
 }

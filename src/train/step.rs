@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 
 use super::buckets::{CommTimes, Signals};
 use super::gradient_sync::GradientSync;
 use super::optimizer::{Adam, AdamSettings};
-use super::{count_correct, cross_entropy, floats};
 use crate::comm::{Collective, CommError, World};
 use crate::config::RunConfig;
 use crate::data::{Description, Normalizer};
 use crate::model::{Network, ParamLayout};
+use crate::ops::cross_entropy::{Score, score};
 use crate::record::Tally;
 
 /// Where the time of steps goes, added up over steps.
@@ -156,12 +156,10 @@ impl<'w> Learner<'w> {
         ends: (bool, bool),
     ) -> Result<Tally, CommError> {
         let began = Instant::now();
-        let batch = self.normalizer.batch(bytes, labels, &self.device);
+        let images = self.normalizer.images(bytes, &self.device);
         let loaded = Instant::now();
-        let scores = self.network.forward(batch.images);
-        let loss: Tensor<1> = cross_entropy(scores.clone(), batch.targets);
-        let value = f64::from(loss.clone().into_scalar::<f32>());
-        let tally = Tally::of_batch(value, count_correct(&floats(scores), labels), labels.len());
+        let Score { loss, value, correct } = score(self.network.forward(images), labels);
+        let tally = Tally::of_batch(value, correct, labels.len());
         let forwarded = Instant::now();
         let copied = self.sync.times().copy;
         self.sync.backward(&loss, &self.network, labels.len(), total, ends)?;

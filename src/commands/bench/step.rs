@@ -37,7 +37,8 @@ pub fn run(world: &World, args: &TrainArgs, steps: usize) -> anyhow::Result<()> 
     let source = Synthetic::new(config.model.input_shape(), CLASSES, global);
     let plan = config.plan(&source, Split::Train, world.size());
     let shard = world.agree(Shard::load(&source, Split::Train, &plan, world.rank(), Order::File))?;
-    let network = Network::init(config.model, CLASSES, config.seed, &config.device.device().autodiff());
+    let network = Network::init(config.model, CLASSES, config.seed, &config.device.device().autodiff())
+        .fused(config.fused);
     let collective = connect(world, config.backend, &config.transport())?;
     let mut learner = Learner::new(world, &config, source.description(), network, collective)?;
 

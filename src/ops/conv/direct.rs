@@ -1,0 +1,263 @@
+//! The direct way, for few channels: blocks of as many images as vectors have
+//! lanes.
+
+use super::kernels::{Correlation, NOWHERE, Tail, passes, weight_gradient};
+use super::lanes::{Lanes, MOST, Plane};
+use super::level::Kernel;
+use super::scratch::Buffers;
+use super::{Forward, Gradients, Places, Shape};
+
+/// Forward, for any level.
+pub struct ForwardPass<'a> {
+    pub shape: Shape,
+    pub tail: Tail,
+    pub input: &'a [f32],
+    pub weights: &'a [f32],
+    pub bias: &'a [f32],
+    pub backward: bool,
+    pub buffers: &'a mut Buffers,
+}
+
+impl Kernel for ForwardPass<'_> {
+    type Output = (Vec<f32>, Places);
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+        let Self { shape, tail, .. } = self;
+        let plane = Plane::bordered(shape.height, shape.width);
+        let [height, width] = shape.output_size(tail);
+        let mut output = vec![0.0; shape.output_len(tail)];
+        let blocks = shape.batch.div_ceil(S::F32_LANES);
+        let keeps = self.backward && tail == Tail::ReluPool;
+        let places_len = if keeps { shape.outputs * height * width } else { 0 };
+        let mut places = Vec::with_capacity(blocks * places_len * S::F32_LANES);
+        let correlation = Correlation {
+            inputs: shape.inputs,
+            outputs: shape.outputs,
+            weights: self.weights,
+            bias: Some(self.bias),
+            tail,
+        };
+        // Without pooling, kernels write squares of 2x2, in part beyond the image.
+        let result = match tail {
+            Tail::ReluPool => Plane::plain(height, width),
+            Tail::Nothing | Tail::Relu => Plane::rounded_up(height, width),
+        };
+        let buffers = self.buffers;
+        let lanes = buffers.output.take::<S::f32s>(shape.outputs * result.len);
+        // Vectors may be read from memory that is aligned for them alone.
+        let index = buffers.part.take::<S::u32s>(places_len);
+        for block in 0..blocks {
+            let input = buffers.input.take::<S::f32s>(shape.inputs * plane.len);
+            load_input(simd, shape, plane, self.input, block, input);
+            correlation.run(simd, plane, input, lanes, index);
+            let found: &[u32] = bytemuck::cast_slice(index);
+            places.extend(found.iter().map(|&place| place as u8));
+            let (first, images) = images_of::<S>(shape, block);
+            for channel in 0..shape.outputs {
+                let from = (first * shape.outputs + channel) * height * width;
+                let step = shape.outputs * height * width;
+                let lanes = &lanes[channel * result.len..][..result.len];
+                result.store(simd, lanes, images, step, &mut output[from..]);
+            }
+        }
+        (output, if keeps { Places::Lanes(places) } else { Places::Unknown })
+    }
+}
+
+/// Backward, for any level.
+pub struct BackwardPass<'a> {
+    pub back: Back<'a>,
+    pub of_input: bool,
+    pub between: &'a mut dyn FnMut(),
+    pub buffers: &'a mut Buffers,
+}
+
+/// What backward reads.
+#[derive(Clone, Copy)]
+pub struct Back<'a> {
+    pub shape: Shape,
+    pub tail: Tail,
+    pub forward: Forward<'a>,
+    pub gradient: &'a [f32],
+}
+
+impl Kernel for BackwardPass<'_> {
+    type Output = Gradients;
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Gradients {
+        let back = self.back;
+        let Back { shape, forward, .. } = back;
+        let plane = Plane::bordered(shape.height, shape.width);
+        let result = Plane::rounded_up(shape.height, shape.width);
+        let turned = if self.of_input { turned(shape, forward.weights) } else { Vec::new() };
+        let correlation = Correlation {
+            inputs: shape.outputs,
+            outputs: shape.inputs,
+            weights: &turned,
+            bias: None,
+            tail: Tail::Nothing,
+        };
+        let mut gradients = Gradients {
+            input: self.of_input.then(|| vec![0.0; shape.input_len()]),
+            weights: vec![0.0; shape.weight_len()],
+            bias: vec![0.0; shape.outputs],
+        };
+        let Buffers { input, output, part, sums } = self.buffers;
+        let sums = sums.take::<S::f32s>(shape.weight_len() + shape.outputs);
+        sums.fill(simd.splat_f32s(0.0));
+        let (weight_sums, bias_sums) = sums.split_at_mut(shape.weight_len());
+        for block in 0..shape.batch.div_ceil(S::F32_LANES) {
+            let input = input.take::<S::f32s>(shape.inputs * plane.len);
+            load_input(simd, shape, plane, forward.input, block, input);
+            let gradient = output.take::<S::f32s>(shape.outputs * plane.len);
+            let half = part.take::<S::f32s>(result.len.max(shape.inputs * result.len));
+            for (channel, bias) in bias_sums.iter_mut().enumerate() {
+                let lanes = &mut gradient[channel * plane.len..][..plane.len];
+                back.load_gradient(simd, plane, block, channel, half, lanes);
+                *bias = lanes.iter().fold(*bias, |sum, &g| simd.add_f32s(sum, g));
+            }
+            weight_gradient(simd, plane, [shape.inputs, shape.outputs], input, gradient, weight_sums);
+            (self.between)();
+            if let Some(of_input) = &mut gradients.input {
+                correlation.run(simd, plane, gradient, half, &mut []);
+                let (first, images) = images_of::<S>(shape, block);
+                for channel in 0..shape.inputs {
+                    let from = (first * shape.inputs + channel) * shape.pixels();
+                    let step = shape.inputs * shape.pixels();
+                    let lanes = &half[channel * result.len..][..result.len];
+                    result.store(simd, lanes, images, step, &mut of_input[from..]);
+                }
+            }
+        }
+        let all = gradients.weights.iter_mut().chain(&mut gradients.bias);
+        for (value, &sum) in all.zip(weight_sums.iter().chain(&*bias_sums)) {
+            *value = simd.reduce_sum_f32s(sum);
+        }
+        gradients
+    }
+}
+
+impl Back<'_> {
+    /// The gradient before pooling and ReLU, of one channel of a block.
+    #[inline(always)]
+    fn load_gradient<S: Lanes>(
+        &self,
+        simd: S,
+        plane: Plane,
+        block: usize,
+        channel: usize,
+        half: &mut [S::f32s],
+        lanes: &mut [S::f32s],
+    ) {
+        let Self { shape, tail, .. } = *self;
+        let [height, width] = shape.output_size(tail);
+        let (first, images) = images_of::<S>(shape, block);
+        let from = (first * shape.outputs + channel) * height * width;
+        let step = shape.outputs * height * width;
+        plane.clear_border(simd, lanes);
+        match tail {
+            Tail::Nothing => plane.load(simd, lanes, images, step, &self.gradient[from..]),
+            Tail::Relu => {
+                let outputs = Plane::plain(height, width);
+                outputs.load(simd, half, images, step, &self.forward.output[from..]);
+                plane.load(simd, lanes, images, step, &self.gradient[from..]);
+                for y in 0..height {
+                    let row = &mut lanes[plane.first + y * plane.stride..][..width];
+                    for (gradient, &output) in row.iter_mut().zip(&half[y * width..]) {
+                        let zero = simd.splat_f32s(0.0);
+                        *gradient = simd.select_f32s(passes(simd, output), *gradient, zero);
+                    }
+                }
+            }
+            Tail::ReluPool => {
+                let Places::Lanes(places) = self.forward.places else {
+                    unreachable!("the direct way made the output")
+                };
+                Plane::plain(height, width).load(simd, half, images, step, &self.gradient[from..]);
+                let count = height * width * S::F32_LANES;
+                let places = &places[(block * shape.outputs + channel) * count..][..count];
+                self.spread(simd, plane, places, half, lanes);
+            }
+        }
+    }
+
+    /// Puts each gradient to the place of its maximum.
+    #[inline(always)]
+    fn spread<S: Lanes>(
+        &self,
+        simd: S,
+        plane: Plane,
+        places: &[u8],
+        pooled: &[S::f32s],
+        lanes: &mut [S::f32s],
+    ) {
+        let [height, width] = self.shape.output_size(self.tail);
+        let (zero, lane_count) = (simd.splat_f32s(0.0), S::F32_LANES);
+        for y in 0..height {
+            for x in 0..width {
+                let at = y * width + x;
+                let mut wide = [NOWHERE; MOST];
+                for (wide, &place) in wide.iter_mut().zip(&places[at * lane_count..][..lane_count]) {
+                    *wide = u32::from(place);
+                }
+                let place: S::u32s = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&wide[..lane_count]));
+                let corner = plane.first + 2 * y * plane.stride + 2 * x;
+                for p in 0..NOWHERE {
+                    let here = simd.equal_u32s(place, simd.splat_u32s(p));
+                    let to = corner + (p as usize / 2) * plane.stride + p as usize % 2;
+                    lanes[to] = simd.select_f32s(here, pooled[at], zero);
+                }
+            }
+        }
+        // A last row or column that no square covers.
+        let [all_rows, all_columns] = plane.size;
+        if all_rows % 2 == 1 {
+            lanes[plane.first + (all_rows - 1) * plane.stride..][..all_columns].fill(zero);
+        }
+        if all_columns % 2 == 1 {
+            for y in 0..all_rows {
+                lanes[plane.first + y * plane.stride + all_columns - 1] = zero;
+            }
+        }
+    }
+}
+
+/// First image of a block, and how many it has.
+#[inline(always)]
+fn images_of<S: Lanes>(shape: Shape, block: usize) -> (usize, usize) {
+    let first = block * S::F32_LANES;
+    (first, S::F32_LANES.min(shape.batch - first))
+}
+
+#[inline(always)]
+fn load_input<S: Lanes>(
+    simd: S,
+    shape: Shape,
+    plane: Plane,
+    source: &[f32],
+    block: usize,
+    lanes: &mut [S::f32s],
+) {
+    let (first, images) = images_of::<S>(shape, block);
+    for channel in 0..shape.inputs {
+        let lanes = &mut lanes[channel * plane.len..][..plane.len];
+        let from = (first * shape.inputs + channel) * shape.pixels();
+        plane.clear_border(simd, lanes);
+        plane.load(simd, lanes, images, shape.inputs * shape.pixels(), &source[from..]);
+    }
+}
+
+/// The weights that lead back from outputs to inputs: `[inputs, outputs, 3, 3]`,
+/// each 3x3 turned by half a circle.
+fn turned(shape: Shape, weights: &[f32]) -> Vec<f32> {
+    let mut turned = Vec::with_capacity(weights.len());
+    for input in 0..shape.inputs {
+        for output in 0..shape.outputs {
+            let taps = &weights[(output * shape.inputs + input) * 9..][..9];
+            turned.extend(taps.iter().rev());
+        }
+    }
+    turned
+}

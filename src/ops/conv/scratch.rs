@@ -1,0 +1,52 @@
+//! Memory that one step leaves to the next.
+
+use std::cell::RefCell;
+
+use bytemuck::{Pod, Zeroable};
+
+/// As long and as aligned as the widest vector.
+#[derive(Clone, Copy, Zeroable, Pod)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// A buffer that grows and keeps what it has.
+#[derive(Default)]
+pub struct Scratch(Vec<Line>);
+
+impl Scratch {
+    /// `len` values of some earlier use, or zeros.
+    pub fn take<T: Pod>(&mut self, len: usize) -> &mut [T] {
+        let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
+        if self.0.len() < lines {
+            self.0.resize(lines, Line::zeroed());
+        }
+        &mut bytemuck::cast_slice_mut(&mut self.0[..lines])[..len]
+    }
+}
+
+/// The buffers of one convolution at a time.
+#[derive(Default)]
+pub struct Buffers {
+    /// The input, in lanes or as columns.
+    pub input: Scratch,
+    /// The output or its gradient.
+    pub output: Scratch,
+    /// One plane, or the gradient of columns.
+    pub part: Scratch,
+    /// Sums over images.
+    pub sums: Scratch,
+}
+
+thread_local! {
+    static BUFFERS: RefCell<Buffers> = RefCell::new(Buffers::default());
+}
+
+/// Calls `body` with this thread's buffers.
+pub fn with_buffers<R>(body: impl FnOnce(&mut Buffers) -> R) -> R {
+    // Taken out rather than borrowed: `body` may come to poll messages, and
+    // what runs then is not this file's business.
+    let mut buffers = BUFFERS.take();
+    let result = body(&mut buffers);
+    BUFFERS.set(buffers);
+    result
+}

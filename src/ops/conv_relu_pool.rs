@@ -1,0 +1,18 @@
+//! Convolution, ReLU and pooling in one operator.
+
+use burn::nn::conv::Conv2d;
+use burn::tensor::Tensor;
+use burn::tensor::activation::relu;
+use burn::tensor::module::max_pool2d;
+use burn::tensor::ops::MaxPoolOptions;
+
+use super::conv::Tail;
+use super::conv_operator::apply;
+
+/// The largest ReLU of `conv` of `images` `[batch, channels, height, width]` in
+/// each square of 2x2. Of equal ones, the first in reading order gets the
+/// gradient; a last odd row or column gets none.
+pub fn conv_relu_pool(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
+    apply(images.clone(), conv, Tail::ReluPool)
+        .unwrap_or_else(|| max_pool2d(relu(conv.forward(images)), MaxPoolOptions::new([2, 2])))
+}

@@ -1,0 +1,99 @@
+//! The operator of [`super::conv_operator`] on libtorch, whose own backward it
+//! uses: Burn would compose one of several convolutions.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[allow(deprecated, reason = "deprecated upstream, and asked for by users")]
+use burn::backend::LibTorch;
+use burn::backend::autodiff::NodeId;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients as Container;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::libtorch::TchTensor;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Autodiff, Backend};
+use tch::{Kind, Tensor};
+
+use super::conv::Tail;
+
+/// The operator's output, on Burn's graph.
+pub(super) fn conv_tail<C: CheckpointStrategy>(
+    images: FloatTensor<Autodiff<LibTorch, C>>,
+    weights: FloatTensor<Autodiff<LibTorch, C>>,
+    bias: FloatTensor<Autodiff<LibTorch, C>>,
+    tail: Tail,
+) -> FloatTensor<Autodiff<LibTorch, C>>
+where
+    Autodiff<LibTorch, C>: Backend,
+{
+    let (inputs, nodes): (Vec<_>, Vec<_>) =
+        [images, weights, bias].map(|tensor| tensor.into_parts()).into_iter().unzip();
+    let Ok(nodes): Result<[_; 3], _> = nodes.try_into() else { unreachable!("three went in") };
+    // Leaves of libtorch's graph share memory with Burn's tensors; which of them
+    // need gradients, Burn's graph knows.
+    let leaf = |(tensor, wanted): (&TchTensor, bool)| tensor.tensor.detach().set_requires_grad(wanted);
+    let wanted = nodes.each_ref().map(|node| !node.requirement.is_none());
+    let leaves: Vec<Tensor> = inputs.iter().zip(wanted).map(leaf).collect();
+    match LibtorchBackward.prepare::<C>(nodes).compute_bound().stateful() {
+        OpsKind::Tracked(prepared) => {
+            let result = tch::with_grad(|| apply(&leaves, tail));
+            let output = TchTensor::new(result.detach());
+            let graph = Graph { result, leaves, _kept: (inputs, output.clone()) };
+            prepared.finish(State(Arc::new(Mutex::new(graph))), output)
+        }
+        OpsKind::UnTracked(prepared) => {
+            prepared.finish(TchTensor::new(tch::no_grad(|| apply(&leaves, tail))))
+        }
+    }
+}
+
+fn apply(leaves: &[Tensor], tail: Tail) -> Tensor {
+    let [images, weights, bias] = leaves else { unreachable!("three leaves") };
+    let output = images.conv2d(weights, Some(bias), [1, 1], [1, 1], [1, 1], 1);
+    match tail {
+        Tail::Nothing => output,
+        Tail::Relu => output.relu(),
+        Tail::ReluPool => output.relu().max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false),
+    }
+}
+
+/// libtorch's graph of one convolution.
+#[derive(Debug)]
+struct Graph {
+    result: Tensor,
+    leaves: Vec<Tensor>,
+    /// Burn changes tensors in place that nobody else holds; libtorch's graph
+    /// holds these.
+    _kept: (Vec<TchTensor>, TchTensor),
+}
+
+#[derive(Debug, Clone)]
+struct State(Arc<Mutex<Graph>>);
+
+#[derive(Debug)]
+struct LibtorchBackward;
+
+impl Backward<LibTorch, 3> for LibtorchBackward {
+    type State = State;
+
+    fn backward(self, ops: Ops<State, 3>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
+        let gradient = grads.consume::<LibTorch>(&ops.node).tensor;
+        let graph = ops.state.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted: Vec<(NodeId, &Tensor)> = ops
+            .parents
+            .iter()
+            .zip(&graph.leaves)
+            .filter_map(|(parent, leaf)| Some((parent.as_ref()?.id, leaf)))
+            .collect();
+        let leaves: Vec<&Tensor> = wanted.iter().map(|(_, leaf)| *leaf).collect();
+        let found = tch::with_grad(|| {
+            // A scalar whose gradient with respect to the result is `gradient`.
+            let product = (&graph.result * gradient).sum(Kind::Float);
+            Tensor::run_backward(&[product], &leaves, false, false)
+        });
+        for ((id, _), gradient) in wanted.iter().zip(found) {
+            grads.register::<LibTorch>(*id, TchTensor::new(gradient));
+        }
+    }
+}
