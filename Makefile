@@ -70,6 +70,7 @@ tables: data ## Make all runs of jobs/sweeps and their report (SCALE=quick, CLUS
 	@failed=; for sweep in jobs/sweeps/*.toml; do \
 	  $(BIN) sweep $$sweep --scale $(SCALE) $(LAB) -- --data-root $(DATA) || failed=1; \
 	done; \
+	$(BIN) bench fused --data-root $(DATA) --csv results/fused.csv $(if $(filter quick,$(SCALE)),--train-samples 6400) || failed=1; \
 	$(BIN) report --format html $(foreach s,$(wildcard jobs/sweeps/*.toml),results/$(basename $(notdir $(s)))$(if $(filter-out full,$(SCALE)),-$(SCALE))) && [ -z "$$failed" ]
 
 lint: setup ## Check formatting and lints
@@ -82,9 +83,9 @@ test: lint build ## Formatting, lints, unit tests and real mpirun jobs
 test-all: data ## What needs other builds or large packages: ndarray, tch, PyTorch
 	@tests/all.sh
 
-bench: compare-pytorch ## Time a step against PyTorch's
+bench: compare-pytorch ## The same as compare-pytorch
 
-compare-pytorch: data ## PyTorch and mpiburn in turn; prints the ratio of their step times
+compare-pytorch: data ## PyTorch and mpiburn in turn: a table of the ratios of their times (ARGS="--rows vgg-32")
 	@tests/pytorch/setup.sh
 	.venv/bin/python tests/pytorch/compare.py speed --data $(DATA) $(ARGS)
 

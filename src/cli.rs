@@ -1,5 +1,6 @@
 //! The command line: what can be typed, and nothing of what it means.
 
+mod bench;
 mod launch;
 mod link;
 mod report;
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+pub use bench::{AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs, StepArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use link::LinkArgs;
 pub use report::{Format, ReportArgs};
@@ -234,75 +236,6 @@ pub struct EvalArgs {
     /// Where tensors live: flex, ndarray, tch or tch-cuda:N.
     #[arg(long, default_value = "flex")]
     pub device: String,
-}
-
-#[derive(Debug, Args)]
-pub struct BenchArgs {
-    #[command(subcommand)]
-    pub kind: BenchKind,
-}
-
-#[derive(Debug, Subcommand)]
-pub enum BenchKind {
-    /// Latency and bandwidth of the all-reduce, by message size and backend.
-    Allreduce(AllreduceArgs),
-    /// Which operations each backend has, by calling them, and their latency.
-    Collectives(CollectivesArgs),
-    /// Where the time of one training step goes, on noise of the model's shape.
-    Step(Box<StepArgs>),
-    /// Latency and bandwidth of the link between the first rank and the last.
-    Link(LinkArgs),
-}
-
-#[derive(Debug, Args)]
-pub struct StepArgs {
-    /// Steps to measure with overlap, and as many without.
-    #[arg(long, value_name = "N", default_value_t = 30)]
-    pub steps: usize,
-    /// As of a training; what concerns data and results has no effect.
-    #[command(flatten)]
-    pub train: TrainArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(
-    args_override_self = true,
-    after_help = "\
-Examples:
-  mpirun -n 2 --bind-to core mpiburn bench allreduce
-  mpirun -n 2 --bind-to core mpiburn bench allreduce --sizes 4..64MiB --csv latency.csv --plot latency.svg
-
-Latency is the mean over ranks of one call's time, after a barrier. The bus bandwidth is
-2(n-1)/n x size / median for n ranks, with 1 MB = 10^6 bytes."
-)]
-pub struct AllreduceArgs {
-    /// Message sizes in bytes, KiB or MiB; 4..64MiB is each power of two between.
-    #[arg(long, value_name = "SIZES", default_value = "4,17408,13631488")]
-    pub sizes: String,
-    /// What to time, in turn: mpi, ordered, gloo, gloo-ordered (ordered: sums in rank order)
-    /// [default: all of this build].
-    #[arg(long, value_name = "NAMES")]
-    pub backends: Option<String>,
-    /// Type of the values: f32, bf16 or f16.
-    #[arg(long, value_name = "TYPE", default_value = "f32")]
-    pub dtype: String,
-    /// Timed calls of each size [default: 1000 up to 64KiB, 100 above].
-    #[arg(long, value_name = "N")]
-    pub iterations: Option<usize>,
-    /// Write the table to FILE, replacing it.
-    #[arg(long, value_name = "FILE.csv")]
-    pub csv: Option<PathBuf>,
-    /// Draw latency over size to FILE, replacing it.
-    #[arg(long, value_name = "FILE.svg|FILE.png")]
-    pub plot: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-#[command(args_override_self = true)]
-pub struct CollectivesArgs {
-    /// Timed calls of each operation.
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub iterations: usize,
 }
 
 #[derive(Debug, Args)]

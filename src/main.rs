@@ -7,10 +7,12 @@ use mpiburn::cli::Cli;
 use mpiburn::comm;
 use mpiburn::commands;
 use mpiburn::ops::allocator;
+use mpiburn::ops::counting_allocator::CountingAllocator;
 
-/// Keeps freed pages: a training step allocates what the step before freed.
+/// Keeps freed pages: a training step allocates what the step before freed. It
+/// is counted for `bench step`.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: CountingAllocator<mimalloc::MiMalloc> = CountingAllocator(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     comm::end_the_job_on_panic();

@@ -111,6 +111,16 @@ pub fn peak_rss_mb() -> f64 {
         .map_or(0.0, |kilobytes| kilobytes / 1024.0)
 }
 
+/// Pages of memory that this process was given on first touch, or had read in.
+pub fn page_faults() -> u64 {
+    // Fields 10 and 12 of /proc/self/stat; counted from field 3 on, as the
+    // second is the program's name, which may hold spaces.
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let field = |number: usize| fields.split_whitespace().nth(number - 3)?.parse::<u64>().ok();
+    field(10).unwrap_or(0) + field(12).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,5 +167,14 @@ mod tests {
         let here = Place::of_this_process(0);
         assert!(!here.host.is_empty() && here.cores > 0 && here.binding != "unknown");
         assert!(peak_rss_mb() > 1.0);
+    }
+
+    #[test]
+    fn touching_new_memory_is_a_page_fault() {
+        let before = page_faults();
+        // Large enough that no allocator has it lying about, and no page of it
+        // can be a huge one alone.
+        let memory = std::hint::black_box(vec![1u8; 64 << 20]);
+        assert!(before > 0 && page_faults() > before, "{}", memory.len());
     }
 }

@@ -36,7 +36,7 @@ pub use error::CommError;
 pub use gloo::{GlooAlgorithm, GlooContext};
 #[cfg(feature = "gloo")]
 pub use gloo_collective::GlooCollective;
-pub use host::{Place, oversubscribed, peak_rss_mb, shared_machine, topology};
+pub use host::{Place, oversubscribed, page_faults, peak_rss_mb, shared_machine, topology};
 pub use launcher::Launcher;
 pub use mpi_collective::MpiCollective;
 pub use mpi_primitives::MpiPrimitives;

@@ -1,6 +1,7 @@
 //! The networks of the experiments, and their parameters as flat memory.
 
 mod convnet;
+pub mod flop;
 mod mlp;
 mod parameters;
 mod vgg;

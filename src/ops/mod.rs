@@ -9,5 +9,6 @@ pub mod conv_relu_pool;
 mod conv_tch;
 #[cfg(test)]
 mod conv_tests;
+pub mod counting_allocator;
 pub mod cross_entropy;
 pub mod gradient_hook;

@@ -3,6 +3,8 @@
 use std::process::Command;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use crate::harness::*;
 
 fn bench(ranks: usize, arguments: &[&str]) -> Command {
@@ -60,15 +62,91 @@ fn mpi_has_every_operation() {
     }
 }
 
+/// What `bench step --json` writes, and what it prints.
+fn step(ranks: usize, options: &[&str]) -> (Value, String) {
+    let lab = Lab::new();
+    let json = lab.path("step.json");
+    let mut command = bench(ranks, &["step", "--steps", "7"]);
+    command.args(options).arg("--json").arg(&json);
+    let printed = succeeds(command);
+    let text = std::fs::read(&json).expect("the file is written");
+    (serde_json::from_slice(&text).expect("it is JSON"), printed)
+}
+
+#[test]
+fn a_step_is_told_by_its_parts_its_memory_and_its_arithmetic() {
+    let (figures, printed) = step(1, &[]);
+    let number = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("{name} in {figures}"));
+    assert_eq!((number("steps"), number("ranks"), number("train_batch_size")), (7.0, 1.0, 32.0));
+    // 88,592 multiplications of a sample's forward, 28,224 of them in the first layer.
+    assert_eq!(number("flop_per_step"), 32.0 * (6.0 * 88_592.0 - 2.0 * 28_224.0));
+    // Burn's autodiff alone allocates for each operation of a step.
+    assert!((10.0..1e5).contains(&number("allocations_per_step")), "{figures}");
+    assert!(number("page_faults_per_step") >= 0.0);
+    let median = figures["overlap_on"]["median"].as_f64().unwrap();
+    let share = number("flop_per_step") / (1e-3 * median) / number("product_flop_per_s");
+    assert!((number("share_of_product") / share - 1.0).abs() < 1e-9, "{figures}");
+    assert!(figures["overlap_off"].is_null(), "{figures}");
+    for part in ["forward", "allocations", "page faults", "matrix product"] {
+        assert!(printed.contains(part), "no {part} in {printed}");
+    }
+    assert!(!printed.contains("overlap"), "{printed}");
+}
+
+#[test]
+fn two_ranks_step_with_overlap_and_without() {
+    let (figures, printed) = step(2, &["--model", "mlp", "--train-batch-size", "8"]);
+    for mode in ["overlap_on", "overlap_off"] {
+        for part in ["forward", "backward", "optimizer", "mean", "median"] {
+            assert!(figures[mode][part].as_f64().is_some_and(|ms| ms > 0.0), "{mode} {part}: {figures}");
+        }
+    }
+    assert_eq!(figures["flop_per_step"], 8 * (4 * 512 * 32 + 6 * 32 * 20));
+    assert!(printed.contains("mlp at batch 8, 2 ranks, backend mpi"), "{printed}");
+}
+
+#[test]
+fn two_layers_learn_and_ten_of_the_same_weights_do_not() {
+    let lab = Lab::new();
+    let csv = lab.path("fused.csv");
+    let mut command = bench(1, &["fused", "--data-root"]);
+    command.arg(digits()).arg("--csv").arg(&csv);
+    let table = succeeds(command);
+    assert!(table.contains("backward ms"), "{table}");
+    let mut file = csv::Reader::from_path(&csv).unwrap();
+    let header = file.headers().unwrap().clone();
+    let expected =
+        ["operator", "layers", "channels", "batch", "steps", "forward_ms", "backward_ms", "test_accuracy"];
+    assert_eq!(header, expected.to_vec());
+    let rows: Vec<csv::StringRecord> = file.records().map(|row| row.unwrap()).collect();
+    let number = |row: &csv::StringRecord, column: usize| row[column].parse::<f64>().expect("a number");
+    let of = |operator: &str, layers: &str| {
+        let found = rows.iter().find(|row| &row[0] == operator && &row[1] == layers);
+        found.unwrap_or_else(|| panic!("no {operator} {layers} in {table}")).clone()
+    };
+    for operator in ["fused", "unfused"] {
+        let (two, ten) = (of(operator, "2"), of(operator, "10"));
+        assert!(number(&two, 7) > 70.0 && number(&ten, 7) < 30.0, "{table}");
+    }
+    for row in &rows {
+        assert_eq!(number(row, 4), 200.0, "{table}");
+        assert!(number(row, 5) > 0.0 && number(row, 6) > 0.0, "{table}");
+    }
+}
+
 #[test]
 fn senseless_benchmarks_are_refused_with_one_line() {
-    let cases: [(&[&str], &str); 6] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["allreduce", "--sizes", "6"], "--sizes 6: 6 bytes are no whole number"),
         (&["allreduce", "--backends", "tcp"], "unknown backend tcp"),
         (&["allreduce", "--iterations", "0"], "--iterations 0: must be at least 1"),
         (&["allreduce", "--plot", "x.pdf"], "--plot x.pdf: its name must end in .svg or .png"),
         (&["allreduce", "--csv", "/nowhere/x.csv"], "cannot write /nowhere/x.csv"),
         (&["collectives", "--iterations", "0"], "--iterations 0: must be at least 1"),
+        (&["step", "--steps", "0"], "--steps 0: must be at least 1"),
+        (&["step", "--json", "/nowhere/x.json"], "cannot write /nowhere/x.json"),
+        (&["fused"], "--world-size 2: an operator is measured on one rank"),
+        (&["fused", "--layers", "2,0"], "--layers 0: must be at least 1"),
     ];
     for (arguments, expected) in cases {
         let output = fails_within(Duration::from_secs(5), bench(2, arguments));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The ConvNet of `mpiburn train`, trained by PyTorch's DistributedDataParallel.
+"""The networks of `mpiburn train`, trained by PyTorch's DistributedDataParallel.
 
 The other side of the comparison, so everything that decides on losses is as in
 `mpiburn train`: the layers and their names, Adam with an L2 penalty, cross
@@ -10,9 +10,11 @@ no loader between.
 
     mpirun -n 2 --bind-to core .venv/bin/python tests/pytorch/train_ddp.py --data data/digits
     torchrun --nproc-per-node 2 tests/pytorch/train_ddp.py --data data/digits
+    mpirun -n 1 --bind-to core .venv/bin/python tests/pytorch/train_ddp.py --model vgg --noise 20
 
-Ranks talk by gloo. Rank 0 prints a JSON line an epoch, and a last one that
-holds the whole run.
+--noise STEPS takes the time of STEPS steps on random batches, as `mpiburn bench
+step` does, and needs no data set. Ranks talk by gloo. Rank 0 prints a JSON line
+an epoch, and a last one that holds the whole run.
 """
 
 import argparse
@@ -20,12 +22,15 @@ import gzip
 import json
 import os
 import resource
+import statistics
 import sys
 import time
 from pathlib import Path
 
 # Only the CPU is compared: a GPU must not so much as be looked for.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+# What is imported from this folder leaves no __pycache__ in the source tree.
+sys.dont_write_bytecode = True
 
 import numpy as np
 import torch
@@ -34,25 +39,15 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
+from networks import CLASSES, NETWORKS, SHAPES
+
 PIXEL_MEAN, PIXEL_STD = 0.1307, 0.3081
 SPLITS = {"train": "train", "test": "t10k"}
 
-
-# ---------------------------------------------------------------- the network
-
-class ConvNet(nn.Module):
-    """4,266 parameters; class scores [batch, 10] of images [batch, 1, 28, 28]."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 4, kernel_size=3, padding=1)
-        self.conv2 = nn.Conv2d(4, 8, kernel_size=3, padding=1)
-        self.linear = nn.Linear(8 * 7 * 7, 10)
-
-    def forward(self, images):
-        x = F.max_pool2d(F.relu(self.conv1(images)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        return self.linear(torch.flatten(x, 1))
+# As in `mpiburn bench step`: batches of noise that take turns, so that none is
+# learned by heart, and steps that are too early to be timed.
+NOISE_BATCHES = 16
+WARM_UP_STEPS = 3
 
 
 # ------------------------------------------------------------------- the data
@@ -143,17 +138,23 @@ class Tally:
         return loss / samples, 100 * hits / samples
 
 
+def train_step(model, optimizer, images, labels, tally):
+    """One update of the weights; its loss, as a tensor."""
+    optimizer.zero_grad()
+    scores = model(images)
+    loss = F.cross_entropy(scores, labels)
+    loss.backward()
+    optimizer.step()
+    tally.add(scores, loss, labels)
+    return loss
+
+
 def train_epoch(model, optimizer, shard, batch, step_losses, wanted_losses):
     """One pass over the shard; the losses of the run's first steps go to `step_losses`."""
     tally = Tally()
     model.train()
     for images, labels in zip(*(part.split(batch) for part in shard)):
-        optimizer.zero_grad()
-        scores = model(images)
-        loss = F.cross_entropy(scores, labels)
-        loss.backward()
-        optimizer.step()
-        tally.add(scores, loss, labels)
+        loss = train_step(model, optimizer, images, labels, tally)
         if len(step_losses) < wanted_losses:
             step_losses.append(loss.item())
     return tally
@@ -171,15 +172,50 @@ def evaluate(model, shard, batch):
     return tally
 
 
-def train(options, rank, world):
-    """The whole training; the last JSON line, of the same content on every rank."""
-    started = time.perf_counter()
+def start(options, rank, world):
+    """The network with its initial weights, the same connected to the other ranks, and its optimizer."""
     torch.manual_seed(options.seed)
-    network = ConvNet()
+    network = NETWORKS[options.model]()
     if options.save_init and rank == 0:
         save_file(network.state_dict(), options.save_init)
     model = nn.parallel.DistributedDataParallel(network) if world > 1 else network
-    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr, weight_decay=options.weight_decay)
+    return network, model, torch.optim.Adam(model.parameters(), lr=options.lr, weight_decay=options.weight_decay)
+
+
+def describe(options, world, steps, started):
+    """What the last JSON line says of any run."""
+    return {
+        "torch": torch.__version__, "model": options.model, "backend": "gloo", "world": world, "batch": options.batch,
+        "steps": steps, "total_s": time.perf_counter() - started,
+        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def time_steps(options, rank, world):
+    """Trains on noise and times each step; the JSON line."""
+    started = time.perf_counter()
+    _, model, optimizer = start(options, rank, world)
+    torch.manual_seed(options.seed + rank)
+    images = torch.randn(NOISE_BATCHES, options.batch, *SHAPES[options.model])
+    labels = torch.randint(CLASSES[options.model], (NOISE_BATCHES, options.batch))
+    model.train()
+    tally, seconds = Tally(), []
+    for step in range(WARM_UP_STEPS + options.noise):
+        batch = step % NOISE_BATCHES
+        began = time.perf_counter()
+        train_step(model, optimizer, images[batch], labels[batch], tally)
+        seconds.append(time.perf_counter() - began)
+    seconds = seconds[WARM_UP_STEPS:]
+    return describe(options, world, options.noise, started) | {
+        "train_s": sum(seconds), "train_loss": tally.over_ranks()[0],
+        "ms_per_step": 1000 * statistics.median(seconds), "mean_ms_per_step": 1000 * statistics.fmean(seconds),
+    }
+
+
+def train(options, rank, world):
+    """The whole training; the last JSON line, of the same content on every rank."""
+    started = time.perf_counter()
+    network, model, optimizer = start(options, rank, world)
     train_shard = load_shard(options.data, "train", rank, world, options.limit, pad=True)
     test_shard = load_shard(options.data, "test", rank, world)
     # A slow reader's time belongs to no other rank's first step.
@@ -201,11 +237,8 @@ def train(options, rank, world):
     if options.save and rank == 0:
         save_file(network.state_dict(), options.save)
     steps = options.epochs * -(-len(train_shard[1]) // options.batch)
-    return result | {
-        "torch": torch.__version__, "model": "convnet", "backend": "gloo", "world": world, "batch": options.batch,
-        "steps": steps, "train_s": train_seconds, "total_s": time.perf_counter() - started,
-        "ms_per_step": 1000 * train_seconds / steps,
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    return result | describe(options, world, steps, started) | {
+        "train_s": train_seconds, "ms_per_step": 1000 * train_seconds / steps,
         "losses": [loss / world for loss in sum_over_ranks(step_losses)],
     }
 
@@ -220,7 +253,10 @@ def positive(text):
 def parse_options():
     """What was typed; the defaults are those of `mpiburn train`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", required=True, metavar="DIR", help="folder of the IDX files, plain or gzipped")
+    parser.add_argument("--model", choices=NETWORKS, default="convnet")
+    data = parser.add_mutually_exclusive_group(required=True)
+    data.add_argument("--data", metavar="DIR", help="folder of the IDX files, plain or gzipped")
+    data.add_argument("--noise", type=positive, metavar="STEPS", help="time STEPS steps on random batches instead")
     parser.add_argument("--epochs", type=positive, default=3)
     parser.add_argument("--batch", type=positive, default=32, help="samples of one rank's training batch")
     parser.add_argument("--test-batch", type=positive, default=128, help="samples of one rank's test batch")
@@ -232,14 +268,17 @@ def parse_options():
                         help="report the losses of the first N steps, mean over ranks")
     parser.add_argument("--save-init", metavar="FILE", help="write the initial weights as .safetensors")
     parser.add_argument("--save", metavar="FILE", help="write the final weights as .safetensors")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.model != "convnet" and not options.noise:
+        parser.error(f"there is no data set for {options.model} yet: --noise STEPS")
+    return options
 
 
 def main():
     options = parse_options()
     torch.set_num_threads(1)
     rank, world = join_ranks()
-    result = train(options, rank, world)
+    result = (time_steps if options.noise else train)(options, rank, world)
     if rank == 0:
         print(json.dumps(result), flush=True)
     if dist.is_initialized():

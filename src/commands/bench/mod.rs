@@ -1,10 +1,14 @@
-//! `mpiburn bench`: what the transports cost by themselves.
+//! `mpiburn bench`: what the transports, a step and an operator cost by themselves.
 
 mod allreduce;
 mod collectives;
+mod fused;
+mod fused_net;
 mod link;
+mod product;
 mod sizes;
 mod step;
+mod step_report;
 
 use crate::cli::{BenchArgs, BenchKind};
 use crate::comm::{World, oversubscribed, topology};
@@ -14,8 +18,9 @@ pub fn run(world: &World, args: &BenchArgs) -> anyhow::Result<()> {
     match &args.kind {
         BenchKind::Allreduce(args) => allreduce::run(world, args),
         BenchKind::Collectives(args) => collectives::run(world, args),
+        BenchKind::Step(args) => step::run(world, args),
+        BenchKind::Fused(args) => fused::run(world, args),
         BenchKind::Link(args) => link::run(world, args),
-        BenchKind::Step(args) => step::run(world, &args.train, args.steps),
     }
 }
 

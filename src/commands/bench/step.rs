@@ -2,72 +2,142 @@
 
 use std::time::{Duration, Instant};
 
-use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
-
-use crate::cli::TrainArgs;
-use crate::comm::{World, connect, guard};
-use crate::config::RunConfig;
+use super::product::Product;
+use super::step_report::{StepReport, Timing};
+use crate::cli::StepArgs;
+use crate::comm::{World, connect, guard, page_faults, topology};
+use crate::config::{ConfigError, RunConfig};
 use crate::data::shard::Order;
 use crate::data::synthetic::Synthetic;
-use crate::data::{SampleSource, Shard, Split};
-use crate::model::Network;
+use crate::data::{SampleSource, Shard, ShardPlan, Split};
+use crate::model::{ModelKind, Network};
+use crate::ops::counting_allocator::allocations;
+use crate::record::StepMs;
+use crate::report;
 use crate::train::{Learner, StepTimes};
 
-/// Classes of the noise that is trained on.
-const CLASSES: usize = 10;
+/// Different batches, which take turns: one alone would be learned by heart,
+/// and a loss of 0 has gradients that no training has.
+const BATCHES: usize = 16;
 /// Steps before the first that counts: the probe, and memory being laid out.
 const WARM_UP: usize = 3;
 /// Steps of one turn; turns with and without overlap alternate, so that a
 /// machine that changes its speed changes both.
 const TURN: usize = 5;
+/// Matrix products before the steps, and as many after them.
+const PRODUCTS: usize = 5;
 
-/// Mean times of a step in milliseconds, and each step's whole time.
+/// What steps took on this rank.
 #[derive(Default)]
 struct Measured {
     times: StepTimes,
     steps: Vec<Duration>,
+    allocations: u64,
+    page_faults: u64,
 }
 
-/// Measures `steps` steps, and as many without overlap.
-pub fn run(world: &World, args: &TrainArgs, steps: usize) -> anyhow::Result<()> {
-    let config = RunConfig::try_from(args)?;
+/// Measures `--steps` steps, and as many without overlap.
+pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
+    let config = RunConfig::try_from(&args.train)?;
+    if args.steps == 0 {
+        return Err(ConfigError::new("steps", 0, "must be at least 1").into());
+    }
+    let json = args.json.as_ref().filter(|_| world.is_root());
+    world.agree(json.map_or(Ok(()), |path| report::check_writable(path)))?;
     guard::start(world, Duration::from_secs_f64(config.comm_timeout), config.backend.name())?;
     super::super::use_threads(config.threads)?;
+    let device = config.device.device();
+    let classes = classes(config.model);
     let global = config.train_batch_size * world.size();
-    let source = Synthetic::new(config.model.input_shape(), CLASSES, global);
-    let plan = config.plan(&source, Split::Train, world.size());
+    let plan = ShardPlan {
+        samples: BATCHES * global,
+        world_size: world.size(),
+        batch_size: config.train_batch_size,
+    };
+    let source = Synthetic::new(config.model.input_shape(), classes, plan.samples);
     let shard = world.agree(Shard::load(&source, Split::Train, &plan, world.rank(), Order::File))?;
-    let network = Network::init(config.model, CLASSES, config.seed, &config.device.device().autodiff())
-        .fused(config.fused);
+    let network =
+        Network::init(config.model, classes, config.seed, &device.clone().autodiff()).fused(config.fused);
     let collective = connect(world, config.backend, &config.transport())?;
     let mut learner = Learner::new(world, &config, source.description(), network, collective)?;
 
-    let (bytes, labels) = shard.samples(0, config.train_batch_size);
+    let mut product = Product::new(&device);
+    product.measure(PRODUCTS);
+    let mut batches =
+        (0..BATCHES).cycle().map(|i| shard.samples(i * config.train_batch_size, config.train_batch_size));
+    let mut next = || batches.next().unwrap_or_default();
     for _ in 0..WARM_UP {
+        let (bytes, labels) = next();
         learner.step(bytes, labels, global, false)?;
     }
-    let (mut with, mut without) = (Measured::default(), Measured::default());
-    while with.steps.len() < steps {
-        for (measured, overlap) in [(&mut with, true), (&mut without, false)] {
+    // One rank has nobody to wait for, with overlap or without.
+    let modes: &[bool] = if world.size() == 1 { &[true] } else { &[true, false] };
+    let mut measured: Vec<Measured> = modes.iter().map(|_| Measured::default()).collect();
+    while measured[0].steps.len() < args.steps {
+        for (measured, &overlap) in measured.iter_mut().zip(modes) {
             learner.sync.set_overlap(overlap);
             world.barrier()?;
-            let before = learner.times();
-            for _ in 0..TURN {
-                let began = Instant::now();
+            let (before, faults) = (learner.times(), page_faults());
+            for _ in 0..TURN.min(args.steps - measured.steps.len()) {
+                let (bytes, labels) = next();
+                let (began, allocated) = (Instant::now(), allocations());
                 learner.step(bytes, labels, global, false)?;
-                measured.steps.push(began.elapsed());
+                let took = began.elapsed();
+                measured.allocations += allocations() - allocated;
+                measured.steps.push(took);
             }
+            measured.page_faults += page_faults() - faults;
             measured.times = sum(measured.times, difference(learner.times(), before));
         }
     }
-    report(world, &config, &with, &without)
+    product.measure(PRODUCTS);
+
+    let with = &measured[0];
+    let steps = with.steps.len() as f64;
+    let shared =
+        [with.allocations as f64 / steps, with.page_faults as f64 / steps, product.flop_per_second()];
+    let [allocations, page_faults, product] = mean_over_ranks(world, shared)?;
+    let report = StepReport {
+        model: config.model,
+        train_batch_size: config.train_batch_size,
+        ranks: world.size(),
+        topology: topology(world.places()),
+        backend: config.backend.to_string(),
+        device: config.device,
+        fused: config.fused,
+        threads: config.threads,
+        steps: args.steps,
+        overlap_on: timing(world, with)?,
+        overlap_off: measured.get(1).map(|without| timing(world, without)).transpose()?,
+        allocations_per_step: allocations,
+        page_faults_per_step: page_faults,
+        flop_per_step: config.model.step_flop(classes, config.train_batch_size),
+        product_flop_per_s: product,
+    };
+    if world.is_root() {
+        report.print();
+    }
+    if let Some(path) = json {
+        report.write_json(path)?;
+    }
+    Ok(())
 }
 
-/// The table, from all ranks' means.
-fn report(world: &World, config: &RunConfig, with: &Measured, without: &Measured) -> anyhow::Result<()> {
-    let rows = |measured: &Measured| {
-        let mean = |time: Duration| 1e3 * time.as_secs_f64() / measured.steps.len() as f64;
-        let times = &measured.times;
+/// Classes of the noise: as many as the model's own data set has.
+fn classes(model: ModelKind) -> usize {
+    match model {
+        ModelKind::Convnet | ModelKind::Vgg => 10,
+        ModelKind::Mlp => 20,
+    }
+}
+
+/// Milliseconds a step, mean over all ranks.
+fn timing(world: &World, measured: &Measured) -> anyhow::Result<Timing> {
+    let steps = measured.steps.len() as f64;
+    let mean = |time: Duration| 1e3 * time.as_secs_f64() / steps;
+    let times = &measured.times;
+    let [data, forward, backward, copy, exposed, optimizer, mean, median] = mean_over_ranks(
+        world,
         [
             mean(times.data),
             mean(times.forward),
@@ -75,47 +145,11 @@ fn report(world: &World, config: &RunConfig, with: &Measured, without: &Measured
             mean(times.comm.copy),
             mean(times.comm.exposed),
             mean(times.optimizer),
+            mean(measured.steps.iter().sum()),
             median_ms(&measured.steps),
-        ]
-    };
-    let on = mean_over_ranks(world, rows(with))?;
-    let off = mean_over_ranks(world, rows(without))?;
-    if !world.is_root() {
-        return Ok(());
-    }
-    let hidden = off[4] - on[4];
-    let names = [
-        "data",
-        "forward",
-        "backward",
-        "copy of gradients",
-        "communication, exposed",
-        "optimizer",
-        "whole step (median)",
-    ];
-    let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_header([
-        "ms per step, mean over ranks",
-        "overlap on",
-        "overlap off",
-    ]);
-    for ((name, on), off) in names.iter().zip(on).zip(off) {
-        table.add_row([(*name).to_owned(), format!("{on:.3}"), format!("{off:.3}")]);
-    }
-    println!("{table}");
-    println!(
-        "{} at batch {}, {} ranks, backend {}: communication {:.3} ms, hidden {:.3} ms ({:.0}%), exposed {:.3} ms ({:.1}% of the step)",
-        config.model,
-        config.train_batch_size,
-        world.size(),
-        config.backend,
-        off[4],
-        hidden,
-        100.0 * hidden / off[4].max(f64::MIN_POSITIVE),
-        on[4],
-        100.0 * on[4] / on[6],
-    );
-    Ok(())
+        ],
+    )?;
+    Ok(Timing { parts: StepMs { data, forward, backward, copy, exposed, optimizer }, mean, median })
 }
 
 fn mean_over_ranks<const N: usize>(world: &World, mine: [f64; N]) -> anyhow::Result<[f64; N]> {

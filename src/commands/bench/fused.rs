@@ -1,0 +1,161 @@
+//! `mpiburn bench fused`: convolution and ReLU in one operator with its own
+//! backward, against Burn's two on each compute backend.
+
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::fused_net::{Contestant, Operator, Task};
+use crate::cli::FusedArgs;
+use crate::comm::World;
+use crate::config::ConfigError;
+use crate::data::shard::Order;
+use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::device::DeviceKind;
+use crate::report::{self, table};
+
+/// Steps that a row takes before the next has its turn, so that a machine that
+/// changes its speed changes all rows.
+const TURN: usize = 10;
+
+/// A way to compute the network.
+struct Way {
+    name: &'static str,
+    device: DeviceKind,
+    operator: Operator,
+}
+
+/// The table's rows, in order.
+const WAYS: [Way; 4] = [
+    Way { name: "fused", device: DeviceKind::Flex, operator: Operator::Fused },
+    Way { name: "unfused", device: DeviceKind::Flex, operator: Operator::Separate },
+    Way { name: "ndarray", device: DeviceKind::NdArray, operator: Operator::Separate },
+    Way { name: "tch", device: DeviceKind::Tch, operator: Operator::Separate },
+];
+
+/// One measurement, and one line of the CSV file.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Row {
+    operator: &'static str,
+    layers: usize,
+    channels: usize,
+    batch: usize,
+    steps: usize,
+    forward_ms: f64,
+    backward_ms: f64,
+    test_accuracy: f64,
+}
+
+/// Trains each network in each way that this build has, and prints the table.
+pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
+    check(world, args)?;
+    if let Some(path) = &args.csv {
+        report::check_writable(path)?;
+    }
+    super::super::use_threads(1)?;
+    let source = data::open(&args.data_root)?;
+    let load = |split, samples: usize| {
+        let samples = samples.min(source.len(split));
+        let plan = ShardPlan { samples, world_size: 1, batch_size: args.train_batch_size };
+        Shard::load(source.as_ref(), split, &plan, 0, Order::File)
+    };
+    let (train, test) = (load(Split::Train, args.train_samples)?, load(Split::Test, usize::MAX)?);
+    let rows = measure(args, source.as_ref(), &train, &test);
+    print(args, &rows, train.len());
+    match &args.csv {
+        Some(path) => write_csv(path, &rows).with_context(|| format!("cannot write {}", path.display())),
+        None => Ok(()),
+    }
+}
+
+fn check(world: &World, args: &FusedArgs) -> Result<(), ConfigError> {
+    let numbers = [
+        ("channels", args.channels),
+        ("train-samples", args.train_samples),
+        ("train-batch-size", args.train_batch_size),
+    ];
+    let layers = args.layers.iter().map(|&layers| ("layers", layers));
+    if let Some((option, _)) = numbers.into_iter().chain(layers).find(|&(_, number)| number == 0) {
+        return Err(ConfigError::new(option, 0, "must be at least 1"));
+    }
+    match world.size() {
+        1 => Ok(()),
+        ranks => Err(ConfigError::new(
+            "world-size",
+            ranks,
+            "an operator is measured on one rank; start it without mpirun",
+        )),
+    }
+}
+
+fn measure(args: &FusedArgs, source: &dyn SampleSource, train: &Shard, test: &Shard) -> Vec<Row> {
+    let normalizer = Normalizer::new(source.description());
+    let task = Task { channels: args.channels, lr: args.lr, seed: args.seed };
+    let built = || WAYS.iter().filter(|way| way.device.check_built().is_ok());
+    let mut contestants: Vec<_> = args
+        .layers
+        .iter()
+        .flat_map(|&layers| {
+            built().map(move |way| (way.name, Contestant::new(layers, task, way.device, way.operator)))
+        })
+        .collect();
+    let batch = args.train_batch_size;
+    let starts: Vec<usize> = (0..train.len()).step_by(batch).collect();
+    for turn in starts.chunks(TURN) {
+        for (_, contestant) in &mut contestants {
+            for &from in turn {
+                let (bytes, labels) = train.samples(from, batch);
+                contestant.step(&normalizer, bytes, labels);
+            }
+        }
+    }
+    let row = |(operator, contestant): &(&'static str, Contestant)| {
+        let (forward_ms, backward_ms) = contestant.median_ms();
+        Row {
+            operator,
+            layers: contestant.layers,
+            channels: args.channels,
+            batch,
+            steps: starts.len(),
+            forward_ms,
+            backward_ms,
+            test_accuracy: contestant.accuracy(&normalizer, test),
+        }
+    };
+    contestants.iter().map(row).collect()
+}
+
+fn print(args: &FusedArgs, rows: &[Row], samples: usize) {
+    println!(
+        "Conv2d({0}→{0}, 3x3, pad 1) + ReLU, N times with the same weights; {1} digits in batches of {2}; \
+         medians over steps, one thread",
+        args.channels, samples, args.train_batch_size
+    );
+    let header = ["layers", "operator", "forward ms", "backward ms", "test accuracy"];
+    let line = |layers: usize, name: &str| {
+        let mut cells = vec![layers.to_string(), name.to_owned()];
+        match rows.iter().find(|row| (row.layers, row.operator) == (layers, name)) {
+            Some(row) => cells.extend([
+                format!("{:.3}", row.forward_ms),
+                format!("{:.3}", row.backward_ms),
+                format!("{:.2}%", row.test_accuracy),
+            ]),
+            None => cells.extend(["not built".into(), String::new(), String::new()]),
+        }
+        cells
+    };
+    let lines = args.layers.iter().flat_map(|&layers| WAYS.iter().map(move |way| (layers, way.name)));
+    println!("{}", table::table(&header, 2, lines.map(|(layers, name)| line(layers, name))));
+    let missing: Vec<_> =
+        WAYS.iter().filter(|way| way.device.check_built().is_err()).map(|way| way.name).collect();
+    if !missing.is_empty() {
+        println!("for the others: make build DEVICES={}", missing.join(","));
+    }
+}
+
+fn write_csv(path: &Path, rows: &[Row]) -> Result<(), csv::Error> {
+    let mut file = csv::Writer::from_path(path)?;
+    rows.iter().try_for_each(|row| file.serialize(row))?;
+    Ok(file.flush()?)
+}

@@ -1,0 +1,61 @@
+//! What the machine can do: a large matrix product, on the compute backend and
+//! the threads of the run.
+
+use std::time::Instant;
+
+use burn::tensor::{Device, Distribution, Tensor};
+
+/// Rows and columns of both factors: 4 MB each in f32, well beyond what the
+/// cost of a call or the edges of a kernel could show in.
+pub const SIDE: usize = 1024;
+
+/// Times a product of two f32 matrices of `SIDE` x `SIDE`.
+pub struct Product {
+    factors: [Tensor<2>; 2],
+    seconds: Vec<f64>,
+}
+
+impl Product {
+    /// Draws the factors, and multiplies them once to have it warm.
+    pub fn new(device: &Device) -> Self {
+        let draw = || Tensor::random([SIDE, SIDE], Distribution::Uniform(-1.0, 1.0), device);
+        let mut product = Self { factors: [draw(), draw()], seconds: Vec::new() };
+        product.measure(1);
+        product.seconds.clear();
+        product
+    }
+
+    /// Multiplies `times` times.
+    pub fn measure(&mut self, times: usize) {
+        for _ in 0..times {
+            let [a, b] = self.factors.clone();
+            let began = Instant::now();
+            let product = a.matmul(b);
+            // An element read is there, on a backend that computes later, too.
+            let corner = product.slice([0..1, 0..1]).into_scalar::<f32>();
+            self.seconds.push(began.elapsed().as_secs_f64());
+            debug_assert!(corner.is_finite());
+        }
+    }
+
+    /// Floating-point operations a second, median of all products.
+    pub fn flop_per_second(&self) -> f64 {
+        let mut sorted = self.seconds.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        let flop = 2.0 * (SIDE as f64).powi(3);
+        sorted.get(sorted.len() / 2).map_or(0.0, |seconds| flop / seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_has_a_speed() {
+        let mut product = Product::new(&Device::flex());
+        product.measure(1);
+        let speed = product.flop_per_second();
+        assert!((1e7..1e14).contains(&speed), "{speed}");
+    }
+}

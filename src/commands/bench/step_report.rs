@@ -1,0 +1,218 @@
+//! What `mpiburn bench step` says: a table, two lines on memory and
+//! arithmetic, and a file for other programs.
+
+use std::path::Path;
+
+use anyhow::Context;
+use serde::Serialize;
+
+use super::product::SIDE;
+use crate::device::DeviceKind;
+use crate::model::ModelKind;
+use crate::record::StepMs;
+use crate::report::table;
+
+/// The figures, and what they are of. Times are in milliseconds and, as
+/// everything that is counted, means over ranks.
+#[derive(Debug, Clone, Serialize)]
+pub struct StepReport {
+    /// Network.
+    pub model: ModelKind,
+    /// Samples of one rank's batch.
+    pub train_batch_size: usize,
+    /// World size.
+    pub ranks: usize,
+    /// Machines x processes.
+    pub topology: String,
+    /// Transport of the gradients.
+    pub backend: String,
+    /// Where tensors live.
+    pub device: DeviceKind,
+    /// Convolution, ReLU and pooling are one operator.
+    pub fused: bool,
+    /// Threads of one rank.
+    pub threads: usize,
+    /// Steps measured, of each kind.
+    pub steps: usize,
+    /// Gradients travel while backward goes on.
+    pub overlap_on: Timing,
+    /// They travel afterwards; none with one rank.
+    pub overlap_off: Option<Timing>,
+    /// Allocations and reallocations of the training thread.
+    pub allocations_per_step: f64,
+    /// Page faults of the process.
+    pub page_faults_per_step: f64,
+    /// Floating-point operations of one rank's step, by the network's layers.
+    pub flop_per_step: u64,
+    /// Floating-point operations a second of a large matrix product.
+    pub product_flop_per_s: f64,
+}
+
+/// Milliseconds a step.
+#[derive(Debug, Clone, Serialize)]
+pub struct Timing {
+    /// The step's parts, means over steps.
+    #[serde(flatten)]
+    pub parts: StepMs,
+    /// The whole step, mean over steps.
+    pub mean: f64,
+    /// The whole step, median over steps.
+    pub median: f64,
+}
+
+/// What else is in the file, computed from the rest.
+#[derive(Serialize)]
+struct File<'a> {
+    #[serde(flatten)]
+    report: &'a StepReport,
+    share_of_product: f64,
+}
+
+impl StepReport {
+    /// The step's operations a second over those of the matrix product.
+    pub fn share_of_product(&self) -> f64 {
+        self.flop_per_second() / self.product_flop_per_s
+    }
+
+    fn flop_per_second(&self) -> f64 {
+        1e3 * self.flop_per_step as f64 / self.overlap_on.median
+    }
+
+    /// Prints everything.
+    pub fn print(&self) {
+        println!("{}", self.table());
+        if let Some(line) = self.communication() {
+            println!("{line}");
+        }
+        println!(
+            "a rank's step: {:.1} allocations, {:.1} page faults",
+            self.allocations_per_step, self.page_faults_per_step
+        );
+        println!("{}", self.arithmetic());
+    }
+
+    /// Writes the figures as JSON, replacing the file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_json(&self, path: &Path) -> anyhow::Result<()> {
+        let file = File { report: self, share_of_product: self.share_of_product() };
+        let text = serde_json::to_string_pretty(&file)?;
+        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn table(&self) -> comfy_table::Table {
+        let cells = |timing: &Timing| {
+            let StepMs { data, forward, backward, copy, exposed, optimizer } = timing.parts;
+            [data, forward, backward, copy, exposed, optimizer, timing.median]
+        };
+        let names = [
+            "data",
+            "forward",
+            "backward",
+            "copy of gradients",
+            "communication, exposed",
+            "optimizer",
+            "whole step (median)",
+        ];
+        let (header, columns) = match &self.overlap_off {
+            Some(off) => (
+                vec!["ms per step, mean over ranks", "overlap on", "overlap off"],
+                vec![cells(&self.overlap_on), cells(off)],
+            ),
+            None => (vec!["ms per step", "1 rank"], vec![cells(&self.overlap_on)]),
+        };
+        let row = |(i, name): (usize, &&str)| {
+            let numbers = columns.iter().map(|column| format!("{:.3}", column[i]));
+            std::iter::once((*name).to_owned()).chain(numbers).collect()
+        };
+        table::table(&header, 1, names.iter().enumerate().map(row))
+    }
+
+    /// How much of the communication is hidden behind backward.
+    fn communication(&self) -> Option<String> {
+        let (on, off) = (&self.overlap_on, self.overlap_off.as_ref()?);
+        let hidden = off.parts.exposed - on.parts.exposed;
+        Some(format!(
+            "{} at batch {}, {} ranks, backend {}: communication {:.3} ms, hidden {:.3} ms ({:.0}%), \
+             exposed {:.3} ms ({:.1}% of the step)",
+            self.model,
+            self.train_batch_size,
+            self.ranks,
+            self.backend,
+            off.parts.exposed,
+            hidden,
+            100.0 * hidden / off.parts.exposed.max(f64::MIN_POSITIVE),
+            on.parts.exposed,
+            100.0 * on.parts.exposed / on.mean,
+        ))
+    }
+
+    fn arithmetic(&self) -> String {
+        format!(
+            "{} at batch {}: {:.1} MFLOP in {:.3} ms are {:.1} GFLOP/s, {:.0}% of the {:.1} GFLOP/s of a \
+             {SIDE}x{SIDE} matrix product ({}, {} thread{})",
+            self.model,
+            self.train_batch_size,
+            1e-6 * self.flop_per_step as f64,
+            self.overlap_on.median,
+            1e-9 * self.flop_per_second(),
+            100.0 * self.share_of_product(),
+            1e-9 * self.product_flop_per_s,
+            self.device,
+            self.threads,
+            if self.threads == 1 { "" } else { "s" },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(overlap_off: Option<Timing>) -> StepReport {
+        StepReport {
+            model: ModelKind::Vgg,
+            train_batch_size: 32,
+            ranks: if overlap_off.is_some() { 2 } else { 1 },
+            topology: "1x1".into(),
+            backend: "mpi".into(),
+            device: DeviceKind::Flex,
+            fused: true,
+            threads: 1,
+            steps: 10,
+            overlap_on: timing(2.0),
+            overlap_off,
+            allocations_per_step: 12.0,
+            page_faults_per_step: 0.5,
+            flop_per_step: 150_000_000,
+            product_flop_per_s: 50e9,
+        }
+    }
+
+    fn timing(exposed: f64) -> Timing {
+        Timing { parts: StepMs { exposed, ..StepMs::default() }, mean: 20.0, median: 10.0 }
+    }
+
+    #[test]
+    fn the_share_is_of_the_median_step() {
+        let report = report(None);
+        // 150 MFLOP in 10 ms are 15 GFLOP/s.
+        assert!((report.share_of_product() - 0.3).abs() < 1e-12);
+        assert!(
+            report.arithmetic().contains("15.0 GFLOP/s, 30% of the 50.0 GFLOP/s"),
+            "{}",
+            report.arithmetic()
+        );
+    }
+
+    #[test]
+    fn one_rank_has_one_column_and_no_communication() {
+        assert_eq!(report(None).communication(), None);
+        assert!(!report(None).table().to_string().contains("overlap"));
+        let two = report(Some(timing(8.0)));
+        assert!(two.table().to_string().contains("overlap off"));
+        let line = two.communication().unwrap();
+        assert!(line.contains("hidden 6.000 ms (75%), exposed 2.000 ms (10.0% of the step)"), "{line}");
+    }
+}

@@ -1,0 +1,81 @@
+//! An allocator that counts what is asked of it: a training step should
+//! allocate nothing that it could have kept from the step before.
+//!
+//! Each thread counts for itself, in memory of its own. Counters that all
+//! threads share would cost every allocation a locked instruction.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
+
+thread_local! {
+    // Known at compile time and never dropped: counting must not allocate, and
+    // has to work while a thread starts and ends.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Allocations and reallocations that this thread has made so far; 0 where the
+/// global allocator is no [`CountingAllocator`].
+pub fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
+fn count() {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+}
+
+/// The allocator `A`, counted.
+#[derive(Debug)]
+pub struct CountingAllocator<A>(pub A);
+
+// SAFETY: every call goes to `A` with the arguments that came, and its answer
+// goes back; so what `A` keeps of GlobalAlloc's contract is kept here. Counting
+// touches a thread-local number alone: it neither allocates nor unwinds.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's obligations are those of `A`.
+        unsafe { self.0.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as above.
+        unsafe { self.0.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as above; `pointer` came from `A`.
+        unsafe { self.0.realloc(pointer, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above; `pointer` came from `A`.
+        unsafe { self.0.dealloc(pointer, layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_are_counted_by_thread_and_frees_are_not() {
+        let allocator = CountingAllocator(std::alloc::System);
+        let layout = Layout::from_size_align(64, 8).unwrap();
+        let larger = Layout::from_size_align(128, 8).unwrap();
+        let before = allocations();
+        // SAFETY: each pointer is used with the layout that it has at that time.
+        let last = unsafe {
+            let first = allocator.alloc_zeroed(layout);
+            first.write(7);
+            let second = allocator.realloc(first, layout, larger.size());
+            let last = second.read();
+            allocator.dealloc(second, larger);
+            allocator.dealloc(allocator.alloc(layout), layout);
+            last
+        };
+        assert_eq!((last, allocations() - before), (7, 3));
+        assert_eq!(std::thread::spawn(allocations).join().unwrap(), 0);
+    }
+}

@@ -1,0 +1,106 @@
+"""Do mpiburn and PyTorch compute the same? Losses, accuracy and checkpoints of both."""
+
+import statistics
+import tempfile
+from pathlib import Path
+
+from programs import CannotCompare, plural, train_mpiburn, train_pytorch
+
+# Both sides compute in f32 and differ in the order of their sums alone, which
+# comes to less than 1e-6 in 100 steps. A wrong gradient or a wrong epsilon in
+# Adam is far above this from the first steps on.
+LOSS_STEPS = 100
+LOSS_TOLERANCE = 1e-4
+# In points of accuracy. After whole epochs the weights have drifted apart in
+# the last digits, and some images on the border fall to the other side.
+TRAINED_TOLERANCE = 0.3
+# The same weights on both sides: two images of 10,000.
+SAME_WEIGHTS_TOLERANCE = 0.02
+
+
+def mean_losses(run, ranks, steps):
+    """Losses of the run's first steps, mean over ranks, from rank<k>/train.loss."""
+    curves = []
+    for rank in range(ranks):
+        lines = (run / f"rank{rank}" / "train.loss").read_text().splitlines()[:steps]
+        curve = [line.split() for line in lines]
+        if [int(step) for step, _ in curve] != list(range(1, len(curve) + 1)):
+            raise CannotCompare(f"rank{rank}/train.loss does not hold every step's loss")
+        curves.append([float(loss) for _, loss in curve])
+    return [statistics.fmean(losses) for losses in zip(*curves, strict=True)]
+
+
+def accuracy_in_pytorch(checkpoint, data):
+    """Test accuracy of our weights, loaded by name into PyTorch's network."""
+    from safetensors.torch import load_file
+
+    from networks import ConvNet
+    from train_ddp import evaluate, load_shard
+
+    network = ConvNet()
+    network.load_state_dict(load_file(checkpoint), strict=True)
+    return evaluate(network, load_shard(data, "test"), 128).over_ranks()[1]
+
+
+def last_checkpoint(run):
+    """Weights at the end of the run. Folders are named by step, with leading zeros."""
+    return sorted(run.glob("checkpoints/step-*/model.safetensors"))[-1]
+
+
+def compare_losses(theirs, ours):
+    """What there is to say about the losses, and what is wrong with them."""
+    if not ours or len(ours) != len(theirs):
+        report = f"PyTorch reports {len(theirs)} losses to compare, and mpiburn {len(ours)}"
+        return report, [f"{report}; are there too few samples for two steps?"]
+    differences = [abs(a - b) for a, b in zip(theirs, ours)]
+    largest = max(differences)
+    at = differences.index(largest)
+    report = f"losses of the first {len(ours)} steps: largest difference {largest:.1e}, at step {at + 1}"
+    if largest <= LOSS_TOLERANCE:
+        return report, []
+    first = next(step for step, difference in enumerate(differences) if difference > LOSS_TOLERANCE)
+    return report, [f"losses differ by more than {LOSS_TOLERANCE:g} from step {first + 1} on "
+                    f"(PyTorch {theirs[first]:.6f}, mpiburn {ours[first]:.6f})"]
+
+
+def compare_accuracy(what, theirs, ours, tolerance):
+    """The same for two test accuracies in percent."""
+    report = f"test accuracy {what}: PyTorch {theirs:.2f}%, mpiburn {ours:.2f}%"
+    # Room for the rounding of a difference that is just the tolerance.
+    wrong = abs(theirs - ours) > tolerance + 1e-9
+    return report, [f"{report}, more than {tolerance:g} points apart"] if wrong else []
+
+
+def check_ranks(ranks, programs, options, folder):
+    """Trains by both from the same weights; what differs, as lines."""
+    initial, run = folder / f"init-{ranks}.safetensors", folder / f"run-{ranks}"
+    training = (ranks, options.epochs, options.batch, options.samples)
+    theirs, _ = train_pytorch(programs, *training, "--save-init", initial, "--loss-steps", LOSS_STEPS)
+    ours, _ = train_mpiburn(programs, run, *training, "--init", initial, "--log-every", 1)
+    # The last step of an epoch is left out: where samples do not come out even
+    # over the ranks, PyTorch repeats some there and mpiburn does not.
+    steps = min(LOSS_STEPS, theirs["steps"] // options.epochs - 1)
+    checks = [
+        compare_losses(theirs["losses"][:steps], mean_losses(run, ranks, steps)),
+        compare_accuracy(f"after {options.epochs} epoch{plural(options.epochs)}", theirs["test_acc"], ours["test_accuracy"], TRAINED_TOLERANCE),
+    ]
+    try:
+        reloaded = accuracy_in_pytorch(last_checkpoint(run), programs.data)
+        checks.append(compare_accuracy("of mpiburn's checkpoint", reloaded, ours["test_accuracy"], SAME_WEIGHTS_TOLERANCE))
+    except RuntimeError as error:
+        checks.append(("no test accuracy of mpiburn's checkpoint",
+                       [f"PyTorch cannot load mpiburn's checkpoint: {' '.join(str(error).split())}"]))
+    where = f"{ranks} rank{plural(ranks)}"
+    print("\n".join(f"{where}: {report}" for report, _ in checks), flush=True)
+    return [f"{where}: {problem}" for _, problems in checks for problem in problems]
+
+
+def compare_results(programs, options):
+    """The subcommand `correct`; what differs, as lines."""
+    problems = []
+    with tempfile.TemporaryDirectory(prefix="mpiburn-compare-") as folder:
+        for ranks in options.ranks:
+            problems += check_ranks(ranks, programs, options, Path(folder))
+    if not problems:
+        print("mpiburn and PyTorch agree")
+    return problems

@@ -1,0 +1,44 @@
+"""The machine that is measured on: its cores, and who else keeps them busy."""
+
+import os
+from pathlib import Path
+
+# Share of one core that other programs may take before figures are called
+# doubtful. An idle Linux stays below it.
+BUSY = 0.1
+
+
+def core_count():
+    """Cores that this process may use; two hardware threads of one core count once."""
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology")
+        try:
+            cores.add(((topology / "physical_package_id").read_text(), (topology / "core_id").read_text()))
+        except OSError:
+            cores.add(cpu)
+    return len(cores)
+
+
+class OtherPrograms:
+    """How many cores the rest of the machine kept busy since this was made.
+
+    The kernel's count of all busy time, less that of this process and of the
+    jobs it started and saw end.
+    """
+
+    def __init__(self):
+        self.start = self.now()
+
+    @staticmethod
+    def now():
+        """Seconds on the clock, and seconds that the others have worked."""
+        user, nice, system, _idle, _wait, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
+        busy = (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+        own = os.times()
+        return own.elapsed, busy - own.user - own.system - own.children_user - own.children_system
+
+    def cores(self):
+        """Mean number of cores; not below 0, which the coarse ticks could make of it."""
+        (start, before), (end, after) = self.start, self.now()
+        return max(0.0, (after - before) / (end - start))

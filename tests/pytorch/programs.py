@@ -1,0 +1,138 @@
+"""The two programs that are compared, and how they are started: by mpirun, with one core a rank."""
+
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from machine import core_count
+
+# A run that takes longer hangs: the longest here takes a minute.
+TIMEOUT_SECONDS = 1800
+
+
+class CannotCompare(Exception):
+    """Something is missing or broke; the text says what to do."""
+
+
+def plural(number):
+    """The ending of a counted word."""
+    return "" if number == 1 else "s"
+
+
+@dataclass
+class Programs:
+    """What is compared, on what data."""
+
+    mpiburn: Path
+    pytorch: Path
+    data: Path
+
+
+def find_programs(options):
+    """The programs and data of the options, checked, as an error of mpirun's is hard to read."""
+    if shutil.which("mpirun") is None:
+        raise CannotCompare("no mpirun; on Debian: apt-get install openmpi-bin")
+    if importlib.util.find_spec("torch") is None:
+        raise CannotCompare(f"{sys.executable} has no PyTorch; run tests/pytorch/setup.sh, "
+                            "then .venv/bin/python tests/pytorch/compare.py")
+    programs = Programs(options.mpiburn.resolve(), options.peer.resolve(), options.data.resolve())
+    if not os.access(programs.mpiburn, os.X_OK):
+        raise CannotCompare(f"no program {programs.mpiburn}; build it: cargo build --release")
+    if not programs.pytorch.is_file():
+        raise CannotCompare(f"no program {programs.pytorch}; check --peer")
+    for split in ("train", "t10k"):
+        if not list(programs.data.glob(f"{split}-images-idx3-ubyte*")):
+            raise CannotCompare(f"no data in {programs.data}; make some: target/release/mpiburn data digits "
+                                f"--out {programs.data}, or name a folder of MNIST's files: --data DIR")
+    return programs
+
+
+def takes_noise(programs):
+    """Whether PyTorch's program makes its own batches; another one may not."""
+    told = subprocess.run([sys.executable, programs.pytorch, "--help"], capture_output=True, text=True)
+    return "--noise" in told.stdout
+
+
+def mpirun_command(ranks):
+    """mpirun and its options for that many ranks, one core each."""
+    command = ["mpirun", "-n", str(ranks)]
+    version = subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout
+    if "Open MPI" not in version:
+        return command + ["-bind-to", "core"]
+    if os.geteuid() == 0:
+        command.append("--allow-run-as-root")
+    if ranks > core_count():
+        return command + ["--oversubscribe", "--bind-to", "core:overload-allowed"]
+    return command + ["--bind-to", "core"]
+
+
+def free_port():
+    """A port for PyTorch's ranks to meet at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_job(ranks, program):
+    """Output of a program that is started on `ranks` ranks, and seconds from its start to its end."""
+    command = mpirun_command(ranks) + [str(word) for word in program]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started = time.perf_counter()
+    job = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.DEVNULL,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        output, errors = job.communicate(timeout=TIMEOUT_SECONDS)
+    except BaseException as stop:
+        # A killed mpirun leaves its ranks behind; one that is asked to end takes them along.
+        job.terminate()
+        job.wait()
+        if isinstance(stop, subprocess.TimeoutExpired):
+            raise CannotCompare(f"no end after {TIMEOUT_SECONDS} s: {' '.join(command)}") from None
+        raise
+    seconds = time.perf_counter() - started
+    if job.returncode != 0:
+        said = [line for line in (output + errors).splitlines() if line.strip()]
+        raise CannotCompare("\n  ".join([f"exit code {job.returncode} of: {' '.join(command)}"] + said[-15:]))
+    return output, seconds
+
+
+def run_pytorch(programs, ranks, *options):
+    """Everything that the JSON lines of PyTorch's program say, later ones over earlier ones; and seconds."""
+    output, seconds = run_job(ranks, [sys.executable, programs.pytorch, *options])
+    result = {}
+    for line in output.splitlines():
+        if line.startswith("{"):
+            result |= json.loads(line)
+    if result.get("world") != ranks:
+        raise CannotCompare(f"{programs.pytorch.name} saw {result.get('world')} ranks of {ranks}; "
+                            "is mpirun one whose environment variables it knows?")
+    return result, seconds
+
+
+def train_pytorch(programs, ranks, epochs, batch, samples, *more):
+    """Trains the ConvNet by PyTorch; its JSON lines, and seconds from start to exit."""
+    return run_pytorch(programs, ranks, "--data", programs.data, "--epochs", epochs, "--batch", batch,
+                       "--limit", samples, *more)
+
+
+def train_mpiburn(programs, out, ranks, epochs, batch, samples, *more):
+    """Trains the ConvNet by mpiburn into the run directory `out`; its run.json, and seconds from start to exit."""
+    limit = ["--train-samples", samples] if samples else []
+    _, seconds = run_job(ranks, [programs.mpiburn, "train", "--quiet", "--world-size", ranks,
+                                 "--data-root", programs.data, "--out", out, "--epochs", epochs,
+                                 "--train-batch-size", batch, *limit, *more])
+    return json.loads((out / "run.json").read_text()), seconds
+
+
+def step_mpiburn(programs, out, ranks, model, batch, steps):
+    """Times steps of mpiburn on noise; what it wrote to the file `out`."""
+    run_job(ranks, [programs.mpiburn, "bench", "step", "--model", model, "--train-batch-size", batch,
+                    "--steps", steps, "--json", out])
+    return json.loads(out.read_text())
