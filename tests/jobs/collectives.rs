@@ -176,8 +176,19 @@ fn signal(pid: u64, signal: &str) {
 /// returns what the job said and how long it lasted after that.
 fn harmed(backend: &str, harm: &str) -> (String, Duration) {
     let lab = Lab::new();
-    let options =
-        ["--epochs", "500", "--backend", backend, "--comm-timeout", "3", "--checkpoint-every", "20"];
+    let options = [
+        "--epochs",
+        "500",
+        "--backend",
+        backend,
+        "--comm-timeout",
+        "3",
+        "--checkpoint-every",
+        "20",
+        // Steps that take longer than what is between them.
+        "--fused",
+        "off",
+    ];
     let mut command = lab.command(2, "run", &options);
     let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until(&mut job, "a checkpoint", || !lab.checkpoints("run").is_empty());
