@@ -66,12 +66,20 @@ run: 1x2 ## Train the ConvNet on two cores of this machine
 hosts: ## Write the host files: HOSTS="alpha beta"
 	@scripts/hostfiles.sh $(HOSTS)
 
+# Folders of the sweeps at this scale.
+SUFFIX    = $(if $(filter-out full,$(SCALE)),-$(SCALE))
+SWEEPS    = $(patsubst jobs/sweeps/%.toml,results/%$(SUFFIX),$(wildcard jobs/sweeps/*.toml))
+
 tables: data ## Make all runs of jobs/sweeps and their report (SCALE=quick, CLUSTER=lab)
 	@failed=; for sweep in jobs/sweeps/*.toml; do \
 	  $(BIN) sweep $$sweep --scale $(SCALE) $(LAB) -- --data-root $(DATA) || failed=1; \
 	done; \
+	for topology in 1x2 2x1; do \
+	  $(BIN) launch $$topology $(LAB) -- bench allreduce --sizes 4..16MiB \
+	    --csv results/topologies$(SUFFIX)/allreduce-$$topology.csv || failed=1; \
+	done; \
 	$(BIN) bench fused --data-root $(DATA) --csv results/fused.csv $(if $(filter quick,$(SCALE)),--train-samples 6400) || failed=1; \
-	$(BIN) report --format html $(foreach s,$(wildcard jobs/sweeps/*.toml),results/$(basename $(notdir $(s)))$(if $(filter-out full,$(SCALE)),-$(SCALE))) && [ -z "$$failed" ]
+	$(BIN) report --format html $(SWEEPS) && [ -z "$$failed" ]
 
 lint: setup ## Check formatting and lints
 	cargo fmt --check
