@@ -75,7 +75,7 @@ tables: data ## Make all runs of jobs/sweeps and their report (SCALE=quick, CLUS
 	  $(BIN) sweep $$sweep --scale $(SCALE) $(LAB) -- --data-root $(DATA) || failed=1; \
 	done; \
 	for topology in 1x2 2x1; do \
-	  $(BIN) launch $$topology $(LAB) -- bench allreduce --sizes 4..16MiB \
+	  $(BIN) launch $$topology $(LAB) -- bench allreduce --sizes 4..1MiB \
 	    --csv results/topologies$(SUFFIX)/allreduce-$$topology.csv || failed=1; \
 	done; \
 	$(BIN) bench fused --data-root $(DATA) --csv results/fused.csv $(if $(filter quick,$(SCALE)),--train-samples 6400) || failed=1; \
