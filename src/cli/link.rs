@@ -12,8 +12,9 @@ Example:
   mpirun -n 2 --host alpha,beta --bind-to core mpiburn bench link --csv results/link.csv
   mpiburn report --predict results/NAME --link results/link.csv
 
-A message goes to the last rank and back; half of the median round trip is its time. The latency
-is the shortest of them, the bandwidth the slope of least squares from there over all sizes, each
+Both ranks send at once, as in an all-reduce; the median exchange is a message's time. Shapers and
+switches let what comes after a pause pass faster: --pause-us makes one, as long as the computing
+of the step that is to be predicted. The latency is the shortest, the bandwidth the slope of least squares from there over all sizes, each
 weighted by the inverse of its size."
 )]
 pub struct LinkArgs {
@@ -21,12 +22,15 @@ pub struct LinkArgs {
     #[arg(long, default_value = "mpi")]
     pub backend: String,
     /// Message sizes in bytes, KiB or MiB; 4..64KiB is each power of two between
-    /// [default: 4..4MiB, ending where a round trip takes a fifth of a second].
+    /// [default: 4..4MiB, ending where an exchange takes a tenth of a second].
     #[arg(long, value_name = "SIZES")]
     pub sizes: Option<String>,
-    /// Round trips of each size [default: as many as fit into a second, 10 to 1000].
+    /// Exchanges of each size [default: as many as fit into a second, 10 to 1000].
     #[arg(long, value_name = "N")]
     pub iterations: Option<usize>,
+    /// Microseconds of computing between two messages.
+    #[arg(long, value_name = "US", default_value_t = 0.0)]
+    pub pause_us: f64,
     /// Write the times to FILE, replacing it.
     #[arg(long, value_name = "FILE.csv")]
     pub csv: Option<PathBuf>,

@@ -4,13 +4,16 @@
 //! libtorch libtorch's; ndarray, and types other than f32 on flex, get the
 //! operators that it stands for.
 
+#![cfg_attr(
+    any(feature = "ndarray", feature = "tch"),
+    allow(deprecated, reason = "deprecated upstream, and asked for by users")
+)]
+
 use std::sync::Arc;
 
 #[cfg(feature = "tch")]
-#[allow(deprecated, reason = "deprecated upstream, and asked for by users")]
 use burn::backend::LibTorch;
 #[cfg(feature = "ndarray")]
-#[allow(deprecated, reason = "deprecated upstream, and asked for by users")]
 use burn::backend::NdArray;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;

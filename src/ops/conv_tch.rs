@@ -1,9 +1,11 @@
 //! The operator of [`super::conv_operator`] on libtorch, whose own backward it
 //! uses: Burn would compose one of several convolutions.
 
+#![allow(deprecated, reason = "deprecated upstream, and asked for by users")]
+
 use std::sync::{Arc, Mutex, PoisonError};
 
-#[allow(deprecated, reason = "deprecated upstream, and asked for by users")]
+use burn::backend::Autodiff;
 use burn::backend::LibTorch;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -12,7 +14,6 @@ use burn::backend::autodiff::grads::Gradients as Container;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::libtorch::TchTensor;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend};
 use tch::{Kind, Tensor};
 
 use super::conv::Tail;
@@ -23,18 +24,14 @@ pub(super) fn conv_tail<C: CheckpointStrategy>(
     weights: FloatTensor<Autodiff<LibTorch, C>>,
     bias: FloatTensor<Autodiff<LibTorch, C>>,
     tail: Tail,
-) -> FloatTensor<Autodiff<LibTorch, C>>
-where
-    Autodiff<LibTorch, C>: Backend,
-{
+) -> FloatTensor<Autodiff<LibTorch, C>> {
     let (inputs, nodes): (Vec<_>, Vec<_>) =
         [images, weights, bias].map(|tensor| tensor.into_parts()).into_iter().unzip();
     let Ok(nodes): Result<[_; 3], _> = nodes.try_into() else { unreachable!("three went in") };
-    // Leaves of libtorch's graph share memory with Burn's tensors; which of them
-    // need gradients, Burn's graph knows.
-    let leaf = |(tensor, wanted): (&TchTensor, bool)| tensor.tensor.detach().set_requires_grad(wanted);
-    let wanted = nodes.each_ref().map(|node| !node.requirement.is_none());
-    let leaves: Vec<Tensor> = inputs.iter().zip(wanted).map(leaf).collect();
+    // Leaves of libtorch's graph share memory with Burn's tensors. Backward asks
+    // for the gradients of those that Burn's graph wants, and no other is made.
+    let leaf = |input: &TchTensor| input.tensor.detach().set_requires_grad(true);
+    let leaves: Vec<Tensor> = inputs.iter().map(leaf).collect();
     match LibtorchBackward.prepare::<C>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(prepared) => {
             let result = tch::with_grad(|| apply(&leaves, tail));

@@ -9,14 +9,17 @@
 //! Only Burn's flex backend is hooked; on others [`backward`] gives the loss
 //! back, and gradients are collected afterwards.
 
+#![cfg_attr(
+    any(feature = "ndarray", feature = "tch"),
+    allow(deprecated, reason = "deprecated upstream, and asked for by users")
+)]
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 
 #[cfg(feature = "tch")]
-#[allow(deprecated, reason = "deprecated upstream, and asked for by users")]
 use burn::backend::LibTorch;
 #[cfg(feature = "ndarray")]
-#[allow(deprecated, reason = "deprecated upstream, and asked for by users")]
 use burn::backend::NdArray;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;

@@ -25,16 +25,16 @@ pub struct LinkRow {
 }
 
 impl LinkRow {
-    /// Sums up round trips, in µs, of which there is at least one.
-    pub fn of_round_trips(backend: &str, bytes: usize, mut round_trips: Vec<f64>) -> Self {
-        round_trips.sort_by(f64::total_cmp);
-        let half = |us: f64| (us / 2.0 * 1e3).round() / 1e3;
+    /// Sums up exchanges, in µs, of which there is at least one.
+    pub fn of_exchanges(backend: &str, bytes: usize, mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        let rounded = |us: f64| (us * 1e3).round() / 1e3;
         Self {
             backend: backend.to_owned(),
             bytes,
-            min_us: half(round_trips[0]),
-            one_way_us: half(median(&round_trips)),
-            p99_us: half(percentile(&round_trips, 99)),
+            min_us: rounded(times[0]),
+            one_way_us: rounded(median(&times)),
+            p99_us: rounded(percentile(&times, 99)),
         }
     }
 }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     fn rows(times: &[(usize, f64)]) -> Vec<LinkRow> {
-        times.iter().map(|&(bytes, us)| LinkRow::of_round_trips("mpi", bytes, vec![2.0 * us])).collect()
+        times.iter().map(|&(bytes, us)| LinkRow::of_exchanges("mpi", bytes, vec![us])).collect()
     }
 
     #[test]

@@ -184,9 +184,9 @@ fn a_measured_link_and_one_run_predict_others() {
 }
 
 #[test]
-fn one_rank_has_no_link() {
+fn a_link_has_two_ends() {
     let mut command = mpirun(1, binary());
     command.args(["bench", "link"]);
     let errors = errors(&fails_within(Duration::from_secs(5), command));
-    assert!(errors.len() == 1 && errors[0].contains("one rank has no link"), "{errors:?}");
+    assert!(errors.len() == 1 && errors[0].contains("a link has two ends"), "{errors:?}");
 }

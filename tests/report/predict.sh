@@ -24,11 +24,14 @@ train() { # train TOPOLOGY NAME
 }
 
 # One rank alone gives the computing time, the link's measurement the rest; each
-# is done five times in turn, and the medians are compared.
+# is done five times in turn, and the medians are compared. The link has the
+# pauses that computing gives it: after one, its shaper lets some bytes pass.
 measure() { # measure RATE
   RATE=$1 tests/cluster/up.sh || return
-  on 2x1 "$bin" bench link --csv "$work/$1.csv" || return
-  local turn
+  train 1x1 "$1-pause" || return
+  local pause turn
+  pause=$(awk -F'[:,]' '/"ms_per_step"/ { print 1000 * $2 }' "$work/$1-pause/run.json")
+  on 2x1 "$bin" bench link --pause-us "$pause" --csv "$work/$1.csv" || return
   for turn in 1 2 3 4 5; do
     train 1x1 "$1-1x1-$turn" && train 2x1 "$1-2x1-$turn" || return
   done

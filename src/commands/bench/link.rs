@@ -1,9 +1,9 @@
-//! `mpiburn bench link`: how long a message takes from rank 0 to the last rank,
-//! by its size.
+//! `mpiburn bench link`: how long a message takes between two ranks, by its
+//! size.
 //!
-//! Half a round trip, since two machines have no common clock. The sum of one
-//! direction's time and the other's is measured, so a link that is slower one
-//! way shows the mean of both.
+//! Both send at once, as the ranks of an all-reduce do. How long the link was
+//! idle before matters, too: shapers and switches let what comes after a pause
+//! pass faster. A round trip would leave each direction idle half of the time.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ use crate::report::latency::human_size;
 use crate::report::link::{self, Link, LinkRow};
 use crate::report::{check_writable, table};
 
-/// Round trips before the timed ones: connections are made by the first, and
+/// Exchanges before the timed ones: connections are made by the first, and
 /// TCP opens its window over some more.
 const WARM_UP: usize = 5;
-/// Time that the round trips of one size may take.
+/// Time that the exchanges of one size may take.
 const BUDGET: Duration = Duration::from_secs(1);
 const SIZES: &str = "4..4MiB";
-/// A round trip after which no larger size is tried, unless asked for.
-const LONGEST: Duration = Duration::from_millis(200);
+/// An exchange after which no larger size is tried, unless asked for.
+const LONGEST: Duration = Duration::from_millis(100);
 
 pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     let backend: Backend = args
@@ -33,23 +33,32 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     let text = args.sizes.as_deref().unwrap_or(SIZES);
     let sizes = sizes::parse(text, 1).map_err(|problem| ConfigError::new("sizes", text, problem))?;
     let iterations = args.iterations.map(at_least_one).transpose()?;
-    if world.size() < 2 {
-        let problem = "one rank has no link: start two, one on each machine (mpirun -n 2 --host alpha,beta)";
+    if world.size() != 2 {
+        let problem = format!(
+            "a link has two ends, and this job {} rank(s): start two, one on each machine \
+             (mpirun -n 2 --host alpha,beta)",
+            world.size()
+        );
         return Err(ConfigError::new("backend", backend, problem).into());
     }
     let csv = args.csv.as_ref().filter(|_| world.is_root());
     world.agree(csv.map_or(Ok(()), |path| check_writable(path)))?;
     warn_of_bad_conditions(world);
+    if !(args.pause_us.is_finite() && args.pause_us >= 0.0) {
+        let problem = "must be a finite number, 0 or more";
+        return Err(ConfigError::new("pause-us", args.pause_us, problem).into());
+    }
+    let pause = Duration::from_secs_f64(args.pause_us / 1e6);
     let mut primitives = collective::primitives(world, backend, &Transport::default())?;
     let mut rows: Vec<LinkRow> = Vec::new();
     for bytes in sizes {
-        let times = time_size(world, primitives.as_mut(), bytes, iterations)?;
-        let row = LinkRow::of_round_trips(backend.name(), bytes, times);
+        let times = time_size(world, primitives.as_mut(), bytes, iterations, pause)?;
+        let row = LinkRow::of_exchanges(backend.name(), bytes, times);
         let mut one_way = [if world.is_root() { row.one_way_us } else { 0.0 }];
         rows.push(row);
         // Rank 0's clock, so that all stop at one size.
         world.sum_f64(&mut one_way)?;
-        if args.sizes.is_none() && one_way[0] > 0.5 * LONGEST.as_secs_f64() * 1e6 {
+        if args.sizes.is_none() && one_way[0] > LONGEST.as_secs_f64() * 1e6 {
             break;
         }
     }
@@ -57,51 +66,58 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Round trips of one size in µs. Ranks between the two only wait.
+/// Exchanges of one size in µs.
 fn time_size(
     world: &World,
     on: &mut dyn Primitives,
     bytes: usize,
     iterations: Option<usize>,
+    pause: Duration,
 ) -> anyhow::Result<Vec<f64>> {
-    let mut buffer: Vec<u8> = (0..bytes).map(|i| (i * 7 + 1) as u8).collect();
-    let expected = buffer.clone();
+    let message = |rank: usize| (0..bytes).map(move |i| (i * 7 + rank) as u8);
+    let mine: Vec<u8> = message(world.rank()).collect();
+    let mut both = vec![0; 2 * bytes];
     world.barrier()?;
     let mut slowest = 0f64;
     for _ in 0..WARM_UP {
-        slowest = slowest.max(round_trip(world, on, &mut buffer)?);
+        slowest = slowest.max(exchange(on, &mine, &mut both, pause)?);
     }
     // Both sides have to count alike, so rank 0's time decides.
     let mut decides = [if world.is_root() { slowest } else { 0.0 }];
     world.sum_f64(&mut decides)?;
     let fitting = (BUDGET.as_secs_f64() * 1e6 / decides[0].max(1.0)) as usize;
     let count = iterations.unwrap_or(fitting.clamp(10, 1000));
-    let times: Result<Vec<f64>, CommError> = (0..count).map(|_| round_trip(world, on, &mut buffer)).collect();
+    let times: Result<Vec<f64>, CommError> =
+        (0..count).map(|_| exchange(on, &mine, &mut both, pause)).collect();
     let times = times?;
-    world.agree(match buffer == expected {
+    world.agree(match message(0).chain(message(1)).eq(both) {
         true => Ok(()),
-        false => Err(anyhow::anyhow!("a message of {bytes} bytes came back changed")),
+        false => Err(anyhow::anyhow!("a message of {bytes} bytes arrived changed")),
     })?;
     Ok(times)
 }
 
-fn round_trip(world: &World, on: &mut dyn Primitives, buffer: &mut [u8]) -> Result<f64, CommError> {
-    let last = world.size() - 1;
-    let started = Instant::now();
-    if world.is_root() {
-        on.send(buffer, last)?;
-        on.receive(buffer, last)?;
-    } else if world.rank() == last {
-        on.receive(buffer, 0)?;
-        on.send(buffer, 0)?;
+/// Each rank's message goes to the other: an all-gather of two.
+fn exchange(
+    on: &mut dyn Primitives,
+    mine: &[u8],
+    both: &mut [u8],
+    pause: Duration,
+) -> Result<f64, CommError> {
+    let idle = Instant::now();
+    // As computing does: a rank that sleeps would wake up late.
+    while idle.elapsed() < pause {
+        std::hint::spin_loop();
     }
+    let started = Instant::now();
+    on.all_gather(mine, both)?;
     Ok(started.elapsed().as_secs_f64() * 1e6)
 }
 
 fn publish(world: &World, args: &LinkArgs, rows: &[LinkRow]) -> anyhow::Result<()> {
     let places = world.places();
     let (from, to) = (&places[0].host, &places[places.len() - 1].host);
-    println!("messages from rank 0 on {from} to rank {} on {to}, {}", places.len() - 1, job(world));
+    println!("messages between rank 0 on {from} and rank 1 on {to}, both ways at once, {}", job(world));
     let lines = rows.iter().map(|row| {
         let mbit = 8.0 * row.bytes as f64 / row.one_way_us.max(1e-3);
         let numbers = [row.min_us, row.one_way_us, row.p99_us, mbit].map(|number| format!("{number:.1}"));
