@@ -63,7 +63,7 @@ fn a_signal_stops_all_ranks_with_a_checkpoint_and_the_run_goes_on_to_the_same_bi
     let lab = Lab::new();
     for backend in ["mpi", "gloo"] {
         // Long enough: mpirun takes a second to pass a signal on.
-        let options = ["--epochs", "15", "--shuffle", "--backend", backend];
+        let options = ["--epochs", "15", "--shuffle", "--backend", backend, "--fused", "off"];
         let expected = lab.train(2, &format!("whole-{backend}"), &options);
         for signal in ["USR1", "TERM"] {
             let name = format!("{backend}-{signal}");
