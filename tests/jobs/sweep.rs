@@ -94,10 +94,10 @@ fn a_sweep_goes_on_after_a_failed_run_and_says_so_at_the_end() {
 #[test]
 fn a_stopped_sweep_keeps_what_is_done_and_goes_on() {
     let lab = Lab::new();
-    let file = sweep_file(&lab, "[vary]\nepochs = [1, 300]\n");
+    let file = sweep_file(&lab, "[vary]\nepochs = [1, 30000]\n");
     let mut command = sweep(&lab, &file, &[]);
     let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let epochs = lab.path("runs/epochs-300-1/epochs.csv");
+    let epochs = lab.path("runs/epochs-30000-1/epochs.csv");
     wait_until(&mut job, "an epoch of the long run", || {
         std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
     });
@@ -158,7 +158,7 @@ fn a_launch_trains_on_its_topology_and_ends_with_the_jobs_code() {
 fn a_signal_to_the_launch_stops_its_ranks_with_a_checkpoint() {
     let lab = Lab::new();
     let (data, out) = (digits().to_str().unwrap(), lab.path("run"));
-    let mut command = mpiburn(&["launch", "1x2", "--", "train", "--epochs", "300", "--data-root", data]);
+    let mut command = mpiburn(&["launch", "1x2", "--", "train", "--epochs", "30000", "--data-root", data]);
     command.arg("--out").arg(&out).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut job = command.spawn().unwrap();
     wait_until(&mut job, "an epoch", || {
