@@ -4,8 +4,6 @@
 bin=target/release/mpiburn
 as_root=
 [ "$(id -u)" -ne 0 ] || as_root=--allow-run-as-root
-failed=0
-note=
 # Not in /tmp, which the nodes do not share.
 mkdir -p target
 work=$(mktemp -d "$PWD/target/report-check.XXXXXX")
@@ -15,15 +13,5 @@ die() {
   exit 1
 }
 
-check() { # check NAME COMMAND...
-  local name=$1
-  shift
-  if "$@" >"$work/log" 2>&1; then
-    echo "ok - $name${note:+: $note}"
-  else
-    cat "$work/log"
-    echo "not ok - $name${note:+: $note}"
-    failed=1
-  fi
-  note=
-}
+# shellcheck source-path=SCRIPTDIR source=../checking.sh
+. tests/checking.sh

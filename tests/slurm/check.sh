@@ -23,7 +23,6 @@ for needed in $binary ${mpich_binary:+"$mpich_binary"}; do
   [ -x "$needed" ] || die "no $needed; run make build"
 done
 links=$(ls /sys/class/net)
-failed=0
 # Not in /tmp, which the nodes do not share.
 mkdir -p target
 work=$(mktemp -d "$project/target/slurm-check.XXXXXX")
@@ -37,18 +36,8 @@ trap clean EXIT
 export DATA=$work/digits
 $binary -q data digits --out "$DATA" --train 3200 --test 500 || exit 1
 
-check() { # check NAME COMMAND...
-  local name=$1
-  shift
-  if "$@" >"$work/log" 2>&1; then
-    echo "ok - $name${note:+: $note}"
-  else
-    cat "$work/log"
-    echo "not ok - $name${note:+: $note}"
-    failed=1
-  fi
-  note=
-}
+# shellcheck source-path=SCRIPTDIR source=../checking.sh
+. "$project/tests/checking.sh"
 
 on_node0() { timeout 60 "$here/run.sh" "$@"; }
 
