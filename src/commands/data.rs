@@ -1,34 +1,110 @@
-//! `mpiburn data`: makes data sets.
+//! `mpiburn data`: makes data sets and says what is in them.
 
+use std::fmt::Write as _;
+use std::io;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
+use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging::bars;
-use crate::cli::{DataArgs, DataKind};
-use crate::data::digits;
+use crate::cli::{DataArgs, DataKind, InfoArgs, MakeArgs};
+use crate::data::{self, DataError, Kind, SampleSource, Split, digits, features, objects, shard, sheet};
 
 pub fn run(args: DataArgs) -> anyhow::Result<()> {
     match args.kind {
-        DataKind::Digits { out, train, test, seed, overwrite } => {
-            make_digits(&out, train, test, seed, overwrite)
-        }
+        DataKind::Digits(args) => make(&args, Kind::Idx, digits::write),
+        DataKind::Objects(args) => make(&args, Kind::Cifar10, objects::write),
+        DataKind::Features(args) => make(&args, Kind::Npy, features::write),
+        DataKind::Info(args) => info(&args),
     }
 }
 
-fn make_digits(out: &Path, train: usize, test: usize, seed: u64, overwrite: bool) -> anyhow::Result<()> {
-    ensure!(train > 0 && test > 0, "--train {train} --test {test}: both must be at least 1");
-    if out.join("train-images-idx3-ubyte").exists() && !overwrite {
-        bail!("{} holds a data set already: choose another --out, or --overwrite", out.display());
+type Generator = fn(&Path, usize, usize, u64, &dyn Fn(usize)) -> io::Result<()>;
+
+fn make(args: &MakeArgs, kind: Kind, write: Generator) -> anyhow::Result<()> {
+    let MakeArgs { out, train, test, seed, overwrite } = args;
+    ensure!(*train > 0 && *test > 0, "--train {train} --test {test}: both must be at least 1");
+    match Kind::of_folder(out) {
+        Err(DataError::NoneHere { .. }) => {}
+        Ok(found) if found == kind && *overwrite => {}
+        Ok(found) if found == kind => {
+            bail!("{} holds a data set already: choose another --out, or --overwrite", out.display())
+        }
+        Ok(found) => bail!("--out {}: holds another data set, {found}: choose another folder", out.display()),
+        Err(error) => return Err(error).context("--out"),
     }
     std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
-    let total = (train + test) as u64;
-    let bar = bars().add(ProgressBar::new(total));
-    bar.set_style(ProgressStyle::with_template("{bar:24} {pos}/{len} digits  {eta} left")?);
-    digits::write(out, train, test, seed, &|done| bar.set_position(done as u64))
+    let bar = bars().add(ProgressBar::new((train + test) as u64));
+    bar.set_style(ProgressStyle::with_template("{bar:24} {pos}/{len} samples  {eta} left")?);
+    write(out, *train, *test, *seed, &|done| bar.set_position(done as u64))
         .with_context(|| format!("cannot write the data set to {}", out.display()))?;
     bar.finish_and_clear();
-    log::info!("{}: {train} training and {test} test digits, seed {seed}", out.display());
+    let what = kind.generator();
+    log::info!("{}: {train} training and {test} test samples of {what}, seed {seed}", out.display());
     Ok(())
+}
+
+fn info(args: &InfoArgs) -> anyhow::Result<()> {
+    let source = data::open(&args.root)?;
+    let description = source.description();
+    let mut text = String::new();
+    writeln!(text, "{}: {}, {} classes", args.root.display(), description.kind, description.classes)?;
+    let numbers = match description.shape {
+        [1, 1, features] => format!("{features} features"),
+        [channels, height, width] => format!("{channels} x {height} x {width} (channels, height, width)"),
+    };
+    writeln!(text, "a sample is {numbers} of {}{}", description.element, normalisation(description))?;
+    let mut classes = Vec::new();
+    for split in Split::ALL {
+        let samples = source.len(split);
+        let digest = shard::digest(source.as_ref(), split, samples)?;
+        writeln!(text, "{:<5} {samples} samples, SHA-256 {digest}", split.name())?;
+        classes.push(count(source.as_ref(), split)?);
+    }
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED).set_header(["class", "label", "train", "test"]);
+    for (class, name) in description.class_names.iter().enumerate() {
+        table.add_row([
+            class.to_string(),
+            name.clone(),
+            classes[0][class].to_string(),
+            classes[1][class].to_string(),
+        ]);
+    }
+    for column in [0, 2, 3] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    writeln!(text, "{table}")?;
+    if let Some(file) = &args.sheet {
+        sheet::draw(file, source.as_ref()).with_context(|| format!("--sheet {}", file.display()))?;
+        writeln!(text, "{}: training samples, a row a class in the order of the table", file.display())?;
+    }
+    // Whoever reads only the beginning (`| head`) has what they wanted.
+    match io::Write::write_all(&mut io::stdout(), text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+fn normalisation(description: &data::Description) -> String {
+    let list = |values: &[f32]| values.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+    match description.mean.is_empty() {
+        true => String::new(),
+        false => format!(
+            ", scaled to 0..1 and normalised by mean {} and standard deviation {}",
+            list(&description.mean),
+            list(&description.std)
+        ),
+    }
+}
+
+/// Samples of each class.
+fn count(source: &dyn SampleSource, split: Split) -> Result<Vec<usize>, DataError> {
+    let mut counts = vec![0; source.description().classes];
+    source.labels(split, source.len(split))?.iter().for_each(|&label| counts[usize::from(label)] += 1);
+    Ok(counts)
 }

@@ -2,14 +2,15 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::Description;
+use super::{Description, Element};
 
 /// Turns bytes into normalised floats: `(byte / 255 - mean) / std`, by a table
 /// per channel that holds what that expression gives in f32, operation by
-/// operation as PyTorch computes it.
+/// operation as PyTorch computes it. What are floats on disk is cast to f32.
 #[derive(Debug)]
 pub struct Normalizer {
     shape: [usize; 3],
+    element: Element,
     tables: Vec<[f32; 256]>,
 }
 
@@ -20,6 +21,7 @@ impl Normalizer {
             |(&mean, &std): (&f32, &f32)| std::array::from_fn(|byte| (byte as f32 / 255.0 - mean) / std);
         Self {
             shape: description.shape,
+            element: description.element,
             tables: description.mean.iter().zip(&description.std).map(table).collect(),
         }
     }
@@ -27,7 +29,11 @@ impl Normalizer {
     /// Normalised values of whole samples, in the samples' own layout.
     pub fn values(&self, bytes: &[u8]) -> Vec<f32> {
         let plane = self.shape[1] * self.shape[2];
-        let mut values = Vec::with_capacity(bytes.len());
+        let mut values = Vec::with_capacity(bytes.len() / self.element.bytes());
+        if self.element != Element::U8 {
+            self.element.cast(bytes, &mut values);
+            return values;
+        }
         for (channel, bytes) in bytes.chunks_exact(plane).enumerate() {
             let table = &self.tables[channel % self.tables.len()];
             values.extend(bytes.iter().map(|&byte| table[usize::from(byte)]));
@@ -39,8 +45,9 @@ impl Normalizer {
     /// `device`.
     pub fn images(&self, bytes: &[u8], device: &Device) -> Tensor<4> {
         let [channels, height, width] = self.shape;
-        let samples = bytes.len() / (channels * height * width);
-        let data = TensorData::new(self.values(bytes), [samples, channels, height, width]);
+        let values = self.values(bytes);
+        let samples = values.len() / (channels * height * width);
+        let data = TensorData::new(values, [samples, channels, height, width]);
         Tensor::from_data(data, device)
     }
 }
@@ -48,13 +55,16 @@ impl Normalizer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Kind;
 
     #[test]
     fn channels_have_tables_of_their_own() {
         let normalizer = Normalizer::new(&Description {
-            kind: "idx".into(),
+            kind: Kind::Idx,
             shape: [2, 1, 2],
+            element: Element::U8,
             classes: 10,
+            class_names: Vec::new(),
             mean: vec![0.0, 0.5],
             std: vec![1.0, 0.25],
         });
@@ -62,5 +72,22 @@ mod tests {
         assert_eq!(values[..4], [0.0, 1.0, -2.0, 2.0]);
         assert_eq!(values[4], 0.2);
         assert_eq!(values[6], (0.2 - 0.5) / 0.25);
+    }
+
+    #[test]
+    fn floats_make_batches_of_as_many_samples() {
+        let normalizer = Normalizer::new(&Description {
+            kind: Kind::Npy,
+            shape: [1, 1, 3],
+            element: Element::F64,
+            classes: 2,
+            class_names: Vec::new(),
+            mean: Vec::new(),
+            std: Vec::new(),
+        });
+        let numbers = [1.0f64, -2.0, 0.5, 4.0, 5.0, 6.0];
+        let batch = normalizer.images(numbers.map(f64::to_le_bytes).as_flattened(), &Device::default());
+        assert_eq!(batch.dims(), [2, 1, 1, 3]);
+        assert_eq!(batch.into_data().try_to_vec::<f32>().unwrap(), numbers.map(|number| number as f32));
     }
 }

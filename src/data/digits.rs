@@ -9,15 +9,13 @@
 #[path = "strokes.rs"]
 mod strokes;
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
-
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::SeedableRng;
+use std::io::{self, Write};
+use std::path::Path;
 
 pub use super::Split;
-use strokes::{Chance, Point, apart, place, trace, warp};
+use super::chance::{Chance, Stream};
+use super::whole_file::WholeFile;
+use strokes::{Point, apart, place, trace, warp};
 
 /// Pixels along one side of an image.
 pub const SIDE: usize = 28;
@@ -33,14 +31,7 @@ const SLOPPINESS: f32 = 0.92;
 ///
 /// Samples can be drawn in any order: none depends on another.
 pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; SIDE * SIDE], u8) {
-    let mut key = [0; 32];
-    key[..8].copy_from_slice(&seed.to_le_bytes());
-    key[8..16].copy_from_slice(&index.to_le_bytes());
-    key[16] = match split {
-        Split::Train => 0,
-        Split::Test => 1,
-    };
-    let mut chance = Chance(ChaCha8Rng::from_seed(key));
+    let mut chance = Chance::of_sample(Stream::Digits, seed, split, index);
     let digit = chance.below(10);
     // The square makes careful hands common and careless ones rare, as they are.
     let careless = chance.between(0.0, 1.0);
@@ -146,9 +137,7 @@ fn develop(ink: &[f32; SIDE * SIDE], chance: &mut Chance) -> [u8; SIDE * SIDE] {
 /// four files MNIST comes in: `train` samples to train on and `test` samples to
 /// measure on.
 ///
-/// Each file goes to a temporary name and is renamed when whole, so that a file
-/// of the right name is never a part of one. `progress` is called with the
-/// number of samples done so far, after each.
+/// `progress` is called with the number of samples done so far, after each.
 ///
 /// # Errors
 /// When a file cannot be written, or a count is more than IDX can hold.
@@ -158,12 +147,12 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn
     {
         let size = u32::try_from(count).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         let side = SIDE as u32;
-        let mut images = Part::create(out, &format!("{name}-images-idx3-ubyte"), &[size, side, side])?;
-        let mut labels = Part::create(out, &format!("{name}-labels-idx1-ubyte"), &[size])?;
+        let mut images = create(out, &format!("{name}-images-idx3-ubyte"), &[size, side, side])?;
+        let mut labels = create(out, &format!("{name}-labels-idx1-ubyte"), &[size])?;
         for index in 0..count {
             let (image, label) = draw(seed, split, index as u64);
-            images.file.write_all(&image)?;
-            labels.file.write_all(&[label])?;
+            images.write_all(&image)?;
+            labels.write_all(&[label])?;
             progress(before + index + 1);
         }
         images.finish()?;
@@ -172,44 +161,21 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn
     Ok(())
 }
 
-/// A file being written under a temporary name, which goes away again unless the
-/// file is finished.
-struct Part {
-    file: BufWriter<File>,
-    temporary: PathBuf,
-    target: PathBuf,
-}
-
-impl Part {
-    fn create(out: &Path, name: &str, shape: &[u32]) -> io::Result<Self> {
-        let temporary = out.join(format!(".{name}.{}.part", std::process::id()));
-        let file = BufWriter::new(File::create(&temporary)?);
-        let mut part = Self { file, temporary, target: out.join(name) };
-        // IDX: two zeros, 8 for unsigned bytes, the number of dimensions, then
-        // each of them big-endian.
-        part.file.write_all(&[0, 0, 8, shape.len() as u8])?;
-        for size in shape {
-            part.file.write_all(&size.to_be_bytes())?;
-        }
-        Ok(part)
+/// Starts an IDX file: two zeros, 8 for unsigned bytes, the number of
+/// dimensions, then each of them big-endian.
+fn create(out: &Path, name: &str, shape: &[u32]) -> io::Result<WholeFile> {
+    let mut file = WholeFile::create(out, name)?;
+    file.write_all(&[0, 0, 8, shape.len() as u8])?;
+    for size in shape {
+        file.write_all(&size.to_be_bytes())?;
     }
-
-    fn finish(mut self) -> io::Result<()> {
-        self.file.flush()?;
-        self.file.get_ref().sync_all()?;
-        fs::rename(&self.temporary, &self.target)
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // After a rename there is nothing left to remove, and that is fine.
-        let _ = fs::remove_file(&self.temporary);
-    }
+    Ok(file)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn samples(seed: u64, split: Split, count: u64) -> Vec<([u8; SIDE * SIDE], u8)> {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 
-use super::DataError;
+use super::{DataError, Kind};
 
 /// What an IDX file holds, by the dimensions in its magic number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,8 @@ impl IdxFile {
         } else if zipped.exists() {
             (zipped, true)
         } else {
-            return Err(DataError::Missing { path: plain, name: name.to_owned(), root: root.to_owned() });
+            let also = format!(" (nor {name}.gz beside it)");
+            return Err(DataError::Missing { path: plain, also, kind: Kind::Idx });
         };
         let mut file = Self {
             path,
@@ -149,8 +150,7 @@ impl IdxFile {
     }
 
     fn reader(&self) -> Result<Box<dyn Read>, DataError> {
-        let file =
-            File::open(&self.path).map_err(|source| DataError::Read { path: self.path.clone(), source })?;
+        let file = File::open(&self.path).map_err(DataError::read(&self.path))?;
         let file = BufReader::with_capacity(1 << 18, file);
         Ok(match self.gzipped {
             true => Box::new(BufReader::with_capacity(1 << 16, GzDecoder::new(file))),
@@ -159,9 +159,7 @@ impl IdxFile {
     }
 
     fn check_length(&self) -> Result<(), DataError> {
-        let found = std::fs::metadata(&self.path)
-            .map_err(|source| DataError::Read { path: self.path.clone(), source })?
-            .len();
+        let found = std::fs::metadata(&self.path).map_err(DataError::read(&self.path))?.len();
         let expected = self.header as u64 + self.count as u64 * self.item as u64;
         if found != expected {
             let how = if found < expected { "cut short" } else { "too long" };
@@ -181,7 +179,7 @@ impl IdxFile {
     }
 
     fn invalid(&self, what: String) -> DataError {
-        DataError::Invalid { path: self.path.clone(), what }
+        DataError::Invalid { path: self.path.clone(), what, kind: Kind::Idx }
     }
 }
 

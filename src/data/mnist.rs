@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::idx::{Content, IdxFile};
-use super::{DataError, Description, SampleSource, Split};
+use super::{DataError, Description, Element, Kind, SampleSource, Split};
 
 /// A folder in MNIST's layout. Only headers are read when it is opened.
 #[derive(Debug)]
@@ -24,6 +24,13 @@ const STD: f32 = 0.3081;
 const CLASSES: usize = 10;
 const SHAPE: [usize; 3] = [1, 28, 28];
 
+/// The name of a file of such a data set in `root`, if there is one.
+pub(super) fn any_file(root: &Path) -> Option<String> {
+    let names = NAMES.into_iter().flat_map(|(images, labels)| [images, labels]);
+    let names = names.flat_map(|name| [name.to_owned(), format!("{name}.gz")]);
+    names.into_iter().find(|name| root.join(name).exists())
+}
+
 impl Mnist {
     /// Opens the four files in `root` and checks that they fit each other.
     ///
@@ -34,7 +41,7 @@ impl Mnist {
         let pair = |(images, labels): (&str, &str)| -> Result<_, DataError> {
             let images = IdxFile::open(root, images, Content::Images)?;
             let labels = IdxFile::open(root, labels, Content::Labels)?;
-            let invalid = |what| DataError::Invalid { path: images.path().to_owned(), what };
+            let invalid = |what| DataError::Invalid { path: images.path().to_owned(), what, kind: Kind::Idx };
             if images.shape != SHAPE[1..] {
                 return Err(invalid(format!("images of {:?}, expected 28x28", images.shape)));
             }
@@ -54,9 +61,11 @@ impl Mnist {
         Ok(Self {
             files: [pair(NAMES[0])?, pair(NAMES[1])?],
             description: Description {
-                kind: "idx".into(),
+                kind: Kind::Idx,
                 shape: SHAPE,
+                element: Element::U8,
                 classes: CLASSES,
+                class_names: (0..CLASSES).map(|class| class.to_string()).collect(),
                 mean: vec![MEAN],
                 std: vec![STD],
             },
@@ -91,6 +100,7 @@ impl SampleSource for Mnist {
             Some(at) => Err(DataError::Invalid {
                 path: file.path().to_owned(),
                 what: format!("label {} of sample {at} is outside 0 to {}", labels[at], CLASSES - 1),
+                kind: Kind::Idx,
             }),
         }
     }

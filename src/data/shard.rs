@@ -90,11 +90,40 @@ fn bounded(rng: &mut ChaCha8Rng, bound: u32) -> u32 {
     }
 }
 
+/// SHA-256 over the labels and then the samples of a data set, in file order.
+struct SetDigest(Sha256);
+
+impl SetDigest {
+    fn of_labels(labels: &[u8]) -> Self {
+        Self(Sha256::new_with_prefix(labels))
+    }
+
+    fn add(&mut self, sample: &[u8]) {
+        self.0.update(sample);
+    }
+
+    fn finish(self) -> String {
+        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// The digest of the first `samples` samples of `split`, by which ranks compare
+/// their data sets.
+///
+/// # Errors
+/// When a file is bad.
+pub fn digest(source: &dyn SampleSource, split: Split, samples: usize) -> Result<String, DataError> {
+    let mut digest = SetDigest::of_labels(&source.labels(split, samples)?);
+    source.for_each_image(split, samples, &mut |_, bytes| digest.add(bytes))?;
+    Ok(digest.finish())
+}
+
 /// One rank's samples, in the order in which it uses them, as they are on disk.
 #[derive(Debug)]
 pub struct Shard {
     images: Vec<u8>,
     labels: Vec<u8>,
+    numbers: Vec<u32>,
     item: usize,
     digest: String,
 }
@@ -111,30 +140,66 @@ impl Shard {
         rank: usize,
         order: Order,
     ) -> Result<Self, DataError> {
+        let mut digest = SetDigest::of_labels(&source.labels(split, plan.samples)?);
+        let mut shard = Self {
+            images: Vec::new(),
+            labels: Vec::new(),
+            numbers: Vec::new(),
+            item: source.description().sample_bytes(),
+            digest: String::new(),
+        };
+        shard.fill(source, split, plan, rank, order, &mut |bytes| digest.add(bytes))?;
+        shard.digest = digest.finish();
+        Ok(shard)
+    }
+
+    /// Reads the samples that another order makes `rank`'s, in the place of
+    /// those that it has. The data set is taken to be the same as before.
+    ///
+    /// # Errors
+    /// When a file is bad.
+    pub fn reload(
+        &mut self,
+        source: &dyn SampleSource,
+        split: Split,
+        plan: &ShardPlan,
+        rank: usize,
+        order: Order,
+    ) -> Result<(), DataError> {
+        self.fill(source, split, plan, rank, order, &mut |_| ())
+    }
+
+    fn fill(
+        &mut self,
+        source: &dyn SampleSource,
+        split: Split,
+        plan: &ShardPlan,
+        rank: usize,
+        order: Order,
+        look: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), DataError> {
         const NOT_MINE: u32 = u32::MAX;
-        let item: usize = source.description().shape.iter().product();
-        let all_labels = source.labels(split, plan.samples)?;
-        let mut labels = Vec::with_capacity(plan.shard_len(rank));
+        let Self { images, labels, numbers, item, .. } = self;
+        let item = *item;
+        *numbers = order.samples(plan.samples).into_iter().skip(rank).step_by(plan.world_size).collect();
         let mut slots = vec![NOT_MINE; plan.samples];
-        let mine = order.samples(plan.samples).into_iter().skip(rank);
-        for (slot, sample) in mine.step_by(plan.world_size).enumerate() {
-            slots[sample as usize] = slot as u32;
-            labels.push(all_labels[sample as usize]);
+        for (slot, &number) in numbers.iter().enumerate() {
+            slots[number as usize] = slot as u32;
         }
-        let mut hasher = Sha256::new_with_prefix(&all_labels);
-        let mut images = vec![0u8; labels.len() * item];
+        let all_labels = source.labels(split, plan.samples)?;
+        labels.clear();
+        labels.extend(numbers.iter().map(|&number| all_labels[number as usize]));
+        images.resize(labels.len() * item, 0);
         source.for_each_image(split, plan.samples, &mut |sample, bytes| {
-            hasher.update(bytes);
+            look(bytes);
             if slots[sample] != NOT_MINE {
                 let at = slots[sample] as usize * item;
                 images[at..at + item].copy_from_slice(bytes);
             }
-        })?;
-        let digest = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { images, labels, item, digest })
+        })
     }
 
-    /// SHA-256 over all samples in use, other ranks' too, in file order.
+    /// The digest of all samples in use, other ranks' too.
     pub fn digest(&self) -> &str {
         &self.digest
     }
@@ -155,48 +220,15 @@ impl Shard {
         let to = (from + count).min(self.len());
         (&self.images[from * self.item..to * self.item], &self.labels[from..to])
     }
+
+    /// The numbers of those samples in the data set, which are the same on any
+    /// rank and in any order.
+    pub fn numbers(&self, from: usize, count: usize) -> &[u32] {
+        let from = from.min(self.len());
+        &self.numbers[from..(from + count).min(self.len())]
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn plan(samples: usize, world_size: usize, batch_size: usize) -> ShardPlan {
-        ShardPlan { samples, world_size, batch_size }
-    }
-
-    #[test]
-    fn every_sample_is_used_once_whatever_the_sizes() {
-        for (samples, world, batch) in [(10, 3, 2), (60_000, 4, 32), (7, 7, 1), (101, 2, 32), (5, 4, 3)] {
-            let plan = plan(samples, world, batch);
-            let total: usize = (0..plan.steps()).map(|step| plan.global_batch_len(step)).sum();
-            assert_eq!(total, samples);
-            let lengths: Vec<_> = (0..world).map(|rank| plan.shard_len(rank)).collect();
-            assert!(lengths.iter().max().unwrap() - lengths.iter().min().unwrap() <= 1);
-            for rank in 0..world {
-                let own: usize = (0..plan.steps()).map(|step| plan.batch_len(rank, step)).sum();
-                assert_eq!(own, plan.shard_len(rank));
-            }
-        }
-    }
-
-    #[test]
-    fn a_rank_with_nothing_left_still_takes_the_step() {
-        let plan = plan(5, 4, 1);
-        assert_eq!(plan.steps(), 2);
-        assert_eq!([0, 1, 2, 3].map(|rank| plan.batch_len(rank, 1)), [1, 0, 0, 0]);
-        assert_eq!(plan.global_batch_len(1), 1);
-    }
-
-    #[test]
-    fn shuffling_permutes_by_seed_and_epoch() {
-        let order = |seed, epoch| Order::Shuffled { seed, epoch }.samples(1000);
-        let mut sorted = order(1, 0);
-        assert_ne!(sorted, Order::File.samples(1000));
-        assert_eq!(sorted, order(1, 0));
-        assert_ne!(sorted, order(1, 1));
-        assert_ne!(sorted, order(2, 0));
-        sorted.sort_unstable();
-        assert_eq!(sorted, Order::File.samples(1000));
-    }
-}
+#[path = "shard_tests.rs"]
+mod tests;

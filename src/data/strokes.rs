@@ -1,9 +1,7 @@
 //! The lines a pen follows: the skeletons of the digits, in the several ways
 //! people write each, and how a hand bends and places them.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::Rng;
-
+use super::super::chance::Chance;
 use super::SIDE;
 
 /// A point in the plane, x to the right and y down.
@@ -98,30 +96,6 @@ const STYLES: [&[Style]; 10] = [
         &[&[56_020, 34_000, 6_020, 14_046, 40_042, 56_018, 56_018, 40_060, 24_100]],
     ],
 ];
-
-/// The random choices of one sample. Floats are made from the generator's words
-/// here, so that no other crate's way of doing it decides the bytes.
-pub struct Chance(pub ChaCha8Rng);
-
-impl Chance {
-    /// A whole number below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        ((u64::from(self.0.next_u32()) * n as u64) >> 32) as usize
-    }
-
-    /// Evenly spread over `low..high`.
-    pub fn between(&mut self, low: f32, high: f32) -> f32 {
-        let unit = (self.0.next_u32() >> 8) as f32 / (1 << 24) as f32;
-        low + (high - low) * unit
-    }
-
-    /// Bell-shaped around 0 with the given standard deviation, and never further
-    /// off than three of them: even draws added up, which needs no logarithm.
-    pub fn bell(&mut self, deviation: f32) -> f32 {
-        let sum = self.between(-1.0, 1.0) + self.between(-1.0, 1.0) + self.between(-1.0, 1.0);
-        deviation * sum
-    }
-}
 
 /// The strokes of `digit` in one of its styles, as lines of short straight
 /// pieces in units of the digit's height. Each knot is off its place by about

@@ -4,7 +4,7 @@
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::{DataError, Description, SampleSource, Split};
+use super::{DataError, Description, Element, Kind, SampleSource, Split};
 
 /// `samples` samples of random bytes and labels, the same on every rank.
 #[derive(Debug)]
@@ -17,7 +17,9 @@ impl Synthetic {
     /// Noise of a shape (channels, height, width), in `classes` classes.
     pub fn new(shape: [usize; 3], classes: usize, samples: usize) -> Self {
         let description = Description {
-            kind: "noise".into(),
+            kind: Kind::Noise,
+            element: Element::U8,
+            class_names: (0..classes).map(|class| class.to_string()).collect(),
             mean: vec![0.5; shape[0]],
             std: vec![0.5; shape[0]],
             classes,

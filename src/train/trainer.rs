@@ -282,7 +282,7 @@ impl<'w> Trainer<'w> {
     fn load_shard(&mut self) -> Result<(), TrainError> {
         let order = order_of(&self.config, self.position.epoch as u64);
         let (source, rank) = (self.source.as_ref(), self.world.rank());
-        self.shard = self.world.agree(Shard::load(source, Split::Train, &self.plan, rank, order))?;
+        self.world.agree(self.shard.reload(source, Split::Train, &self.plan, rank, order))?;
         Ok(())
     }
 }

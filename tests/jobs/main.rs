@@ -3,6 +3,7 @@
 mod bad_input;
 mod bench;
 mod collectives;
+mod data;
 mod harness;
 mod report;
 mod resume;

@@ -1,0 +1,266 @@
+//! Augmentation: each epoch sees every image a little changed.
+//!
+//! What happens to an image is decided by the seed, the epoch and the sample's
+//! number alone, so it does not depend on how samples are dealt out to ranks,
+//! batches or threads. It is done on bytes, in whole numbers: the same everywhere.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+/// Black pixels put around an image before a part of its old size is cut out.
+const PADDING: i32 = 4;
+/// How far brightness, contrast and saturation go below and above 1, in 1/256.
+const JITTER: i32 = 51;
+/// The largest turn, in radians: 15 degrees.
+const TURN: f32 = 15.0 * std::f32::consts::PI / 180.0;
+
+/// A change made to images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Cut at random from the image with 4 black pixels around it.
+    Crop,
+    /// Left and right exchanged, one time in two.
+    Flip,
+    /// Brightness, contrast and saturation, in this order, each up to 20 %.
+    Jitter,
+    /// Turned around its middle by up to 15 degrees; black comes in.
+    Rotate,
+}
+
+impl Change {
+    const ALL: [Self; 4] = [Self::Crop, Self::Flip, Self::Jitter, Self::Rotate];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Crop => "crop",
+            Self::Flip => "flip",
+            Self::Jitter => "jitter",
+            Self::Rotate => "rotate",
+        }
+    }
+}
+
+/// Which changes are made, in the order of [`Change`], whichever they were
+/// written in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Augmentation([bool; Change::ALL.len()]);
+
+impl FromStr for Augmentation {
+    type Err = String;
+
+    /// Names with commas between them, as `crop,flip`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut chosen = Self::default();
+        for word in text.split(',').map(str::trim) {
+            let change = Change::ALL.into_iter().find(|change| change.name() == word).ok_or_else(|| {
+                format!("unknown augmentation {word:?}: choose from crop,flip,jitter,rotate")
+            })?;
+            if std::mem::replace(&mut chosen.0[change as usize], true) {
+                return Err(format!("{word} is named twice"));
+            }
+        }
+        Ok(chosen)
+    }
+}
+
+impl TryFrom<String> for Augmentation {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Augmentation> for String {
+    fn from(augmentation: Augmentation) -> Self {
+        augmentation.to_string()
+    }
+}
+
+impl fmt::Display for Augmentation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.changes().map(Change::name).collect();
+        f.pad(&names.join(","))
+    }
+}
+
+impl Augmentation {
+    /// Whether nothing is changed.
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
+    fn changes(self) -> impl Iterator<Item = Change> {
+        Change::ALL.into_iter().filter(move |&change| self.0[change as usize])
+    }
+
+    /// Puts the images of a batch, of the samples `numbers`, changed into `out`,
+    /// in place of what that held.
+    ///
+    /// # Panics
+    /// When the images are not of that shape.
+    pub fn batch(
+        self,
+        images: &[u8],
+        numbers: &[u32],
+        shape: [usize; 3],
+        seed: u64,
+        epoch: u64,
+        out: &mut Vec<u8>,
+    ) {
+        out.clear();
+        out.extend_from_slice(images);
+        let size = shape.iter().product();
+        assert_eq!(out.len(), numbers.len() * size, "{} images of {shape:?}", numbers.len());
+        for (image, &number) in out.chunks_exact_mut(size).zip(numbers) {
+            self.apply(image, shape, seed, epoch, u64::from(number));
+        }
+    }
+
+    /// Changes the image of sample number `sample`, of `shape` (channels,
+    /// height, width), as epoch `epoch` of a run with `seed` does.
+    ///
+    /// # Panics
+    /// When the image is not of that shape.
+    pub fn apply(self, image: &mut [u8], shape: [usize; 3], seed: u64, epoch: u64, sample: u64) {
+        assert_eq!(image.len(), shape.iter().product::<usize>(), "an image of {shape:?}");
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&seed.to_le_bytes());
+        key[8..16].copy_from_slice(&epoch.to_le_bytes());
+        key[16..24].copy_from_slice(&sample.to_le_bytes());
+        // A stream away from those that other parts draw from the same seed.
+        key[31] = 1;
+        let mut rng = ChaCha8Rng::from_seed(key);
+        // Every change draws its numbers, so that none depends on the others.
+        let mut below = |n: u32| ((u64::from(rng.next_u32()) * u64::from(n)) >> 32) as i32;
+        for change in Change::ALL {
+            let draw = [below(2 * PADDING as u32 + 1), below(2 * PADDING as u32 + 1), below(1 << 24)];
+            let factors = [(); 3].map(|()| 256 - JITTER + below(2 * JITTER as u32 + 1));
+            if !self.0[change as usize] {
+                continue;
+            }
+            match change {
+                Change::Crop => crop(image, shape, [draw[0] - PADDING, draw[1] - PADDING]),
+                Change::Flip if draw[2] & 1 == 1 => flip(image, shape),
+                Change::Flip => {}
+                Change::Jitter => jitter(image, shape, factors),
+                Change::Rotate => rotate(image, shape, TURN * (draw[2] as f32 / (1 << 23) as f32 - 1.0)),
+            }
+        }
+    }
+}
+
+/// Shifts the image: what was at (down, right) comes to the corner.
+fn crop(image: &mut [u8], [_, height, width]: [usize; 3], [down, right]: [i32; 2]) {
+    let source = |to: usize, shift: i32, size: usize| {
+        usize::try_from(to as i32 + shift).ok().filter(|&from| from < size)
+    };
+    let columns = right.unsigned_abs().min(width as u32) as usize;
+    for plane in image.chunks_exact_mut(height * width) {
+        let mut shift_row = |to: usize| {
+            let Some(from) = source(to, down, height) else {
+                plane[to * width..(to + 1) * width].fill(0);
+                return;
+            };
+            let (from, to) = (from * width, to * width);
+            if right >= 0 {
+                plane.copy_within(from + columns..from + width, to);
+                plane[to + width - columns..to + width].fill(0);
+            } else {
+                plane.copy_within(from..from + width - columns, to + columns);
+                plane[to..to + columns].fill(0);
+            }
+        };
+        // A row is read before it is written over.
+        match down >= 0 {
+            true => (0..height).for_each(&mut shift_row),
+            false => (0..height).rev().for_each(&mut shift_row),
+        }
+    }
+}
+
+fn flip(image: &mut [u8], [.., width]: [usize; 3]) {
+    image.chunks_exact_mut(width).for_each(<[u8]>::reverse);
+}
+
+/// Brightness, contrast around the mean grey and saturation, by `factors` in
+/// 1/256, each rounded to bytes as on an image that is stored in between.
+fn jitter(image: &mut [u8], [channels, height, width]: [usize; 3], factors: [i32; 3]) {
+    let plane = height * width;
+    let through = |image: &mut [u8], factor: i32, around: i32| {
+        let table: [u8; 256] = std::array::from_fn(|byte| blend(byte as i32, around, factor));
+        image.iter_mut().for_each(|byte| *byte = table[usize::from(*byte)]);
+    };
+    through(image, factors[0], 0);
+    let total: u64 = match channels {
+        3 => (0..plane).map(|at| grey(image, plane, at) as u64).sum(),
+        _ => image.iter().map(|&byte| u64::from(byte)).sum::<u64>() / channels as u64,
+    };
+    through(image, factors[1], (total / plane as u64) as i32);
+    if channels == 3 {
+        for at in 0..plane {
+            let grey = grey(image, plane, at);
+            for byte in [at, plane + at, 2 * plane + at] {
+                image[byte] = blend(i32::from(image[byte]), grey, factors[2]);
+            }
+        }
+    }
+}
+
+/// `factor`/256 of `value` and the rest of `other`.
+fn blend(value: i32, other: i32, factor: i32) -> u8 {
+    ((value * factor + other * (256 - factor) + 128) >> 8).clamp(0, 255) as u8
+}
+
+/// The brightness of a pixel, weighed as in television (ITU-R 601), in 1/256.
+fn grey(image: &[u8], plane: usize, at: usize) -> i32 {
+    let [red, green, blue] = [at, plane + at, 2 * plane + at].map(|byte| i32::from(image[byte]));
+    (77 * red + 150 * green + 29 * blue + 128) >> 8
+}
+
+/// Turns the image by `angle` radians; each pixel is mixed from the four around
+/// the place it comes from.
+fn rotate(image: &mut [u8], [channels, height, width]: [usize; 3], angle: f32) {
+    let plane = height * width;
+    // Places are in 1/256 of a pixel, and so are sine and cosine in 1/65536.
+    let fixed = |value: f32| (value * 65536.0) as i64;
+    let (sin, cos) = (fixed(libm::sinf(angle)), fixed(libm::cosf(angle)));
+    let middle = |size: usize| 128 * (size as i64 - 1);
+    let source = image.to_vec();
+    for row in 0..height {
+        for column in 0..width {
+            let (x, y) = (256 * column as i64 - middle(width), 256 * row as i64 - middle(height));
+            let from_x = ((cos * x + sin * y) >> 16) + middle(width);
+            let from_y = ((cos * y - sin * x) >> 16) + middle(height);
+            let (left, top) = ((from_x >> 8) as isize, (from_y >> 8) as isize);
+            let (right, down) = ((from_x & 255) as u32, (from_y & 255) as u32);
+            let corners = [
+                (top, left, (256 - down) * (256 - right)),
+                (top, left + 1, (256 - down) * right),
+                (top + 1, left, down * (256 - right)),
+                (top + 1, left + 1, down * right),
+            ];
+            for channel in 0..channels {
+                let sum: u32 = corners
+                    .iter()
+                    .filter(|&&(y, x, _)| {
+                        (0..height as isize).contains(&y) && (0..width as isize).contains(&x)
+                    })
+                    .map(|&(y, x, share)| {
+                        share * u32::from(source[channel * plane + y as usize * width + x as usize])
+                    })
+                    .sum();
+                image[channel * plane + row * width + column] = ((sum + (1 << 15)) >> 16) as u8;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "augment_tests.rs"]
+mod tests;

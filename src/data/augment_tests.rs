@@ -1,0 +1,142 @@
+//! What augmentation does to images, and what decides it.
+
+use super::*;
+
+const SHAPE: [usize; 3] = [3, 32, 32];
+
+fn image(seed: u64) -> Vec<u8> {
+    crate::data::objects::draw(seed, crate::data::Split::Train, 0).0.to_vec()
+}
+
+fn changed(kinds: &str, seed: u64, epoch: u64, sample: u64) -> Vec<u8> {
+    let mut bytes = image(1);
+    kinds.parse::<Augmentation>().unwrap().apply(&mut bytes, SHAPE, seed, epoch, sample);
+    bytes
+}
+
+#[test]
+fn names_are_read_in_any_order_and_written_in_one() {
+    let parsed: Augmentation = "rotate, flip".parse().unwrap();
+    assert_eq!(parsed.to_string(), "flip,rotate");
+    assert!(!parsed.is_empty() && Augmentation::default().is_empty());
+    let json = serde_json::to_string(&parsed).unwrap();
+    assert_eq!(json, "\"flip,rotate\"");
+    assert_eq!(serde_json::from_str::<Augmentation>(&json).unwrap(), parsed);
+    for (text, problem) in [("", "choose from"), ("flip,blur", "\"blur\""), ("flip,flip", "twice")] {
+        let message = text.parse::<Augmentation>().unwrap_err();
+        assert!(message.contains(problem), "{message}");
+    }
+}
+
+#[test]
+fn seed_epoch_and_sample_decide_and_nothing_else() {
+    let all = "crop,flip,jitter,rotate";
+    let base = changed(all, 1, 2, 3);
+    assert_eq!(base, changed(all, 1, 2, 3));
+    for other in [changed(all, 2, 2, 3), changed(all, 1, 3, 3), changed(all, 1, 2, 4)] {
+        assert_ne!(base, other);
+    }
+    // FNV-1a, to notice a change of what a seed means.
+    let mut ramp: Vec<u8> = (0..3072).map(|at| (at * 7 % 251) as u8).collect();
+    all.parse::<Augmentation>().unwrap().apply(&mut ramp, SHAPE, 1, 2, 3);
+    let sum = ramp.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    assert_eq!(sum, 0x9002_ac28_f58b_ca6b);
+}
+
+#[test]
+fn a_change_does_not_depend_on_the_others() {
+    for sample in 0..20 {
+        let mut both = changed("crop", 1, 1, sample);
+        "flip".parse::<Augmentation>().unwrap().apply(&mut both, SHAPE, 1, 1, sample);
+        assert_eq!(both, changed("crop,flip", 1, 1, sample));
+    }
+}
+
+#[test]
+fn batches_do_not_matter() {
+    let all: Augmentation = "crop,flip,jitter,rotate".parse().unwrap();
+    let images = [image(1), image(2), image(3)].concat();
+    let (mut whole, mut part) = (vec![1, 2, 3], Vec::new());
+    all.batch(&images, &[9, 4, 7], SHAPE, 1, 2, &mut whole);
+    all.batch(&images[3072..], &[4, 7], SHAPE, 1, 2, &mut part);
+    assert_eq!(whole[3072..], part);
+    assert_eq!(whole[..3072], changed("crop,flip,jitter,rotate", 1, 2, 9));
+}
+
+#[test]
+fn crops_are_shifts_by_up_to_four_with_black_around() {
+    let original = image(1);
+    let mut seen = std::collections::HashSet::new();
+    for sample in 0..600 {
+        let crop = changed("crop", 1, 0, sample);
+        let fits = |down: i32, right: i32| {
+            (0..3072).all(|at| {
+                let (plane, row, column) = (at / 1024, at as i32 / 32 % 32 + down, at as i32 % 32 + right);
+                let inside = (0..32).contains(&row) && (0..32).contains(&column);
+                let from = if inside { original[plane * 1024 + (row * 32 + column) as usize] } else { 0 };
+                crop[at] == from
+            })
+        };
+        let shifts = (-4..=4).flat_map(|down| (-4..=4).map(move |right| (down, right)));
+        seen.insert(shifts.into_iter().find(|&(down, right)| fits(down, right)).expect("a shift"));
+    }
+    assert_eq!(seen.len(), 81, "every shift comes");
+}
+
+#[test]
+fn flips_come_one_time_in_two() {
+    let mut mirrored = image(1);
+    mirrored.chunks_exact_mut(32).for_each(<[u8]>::reverse);
+    let count = (0..400).filter(|&sample| changed("flip", 5, 0, sample) == mirrored).count();
+    let still = (0..400).filter(|&sample| changed("flip", 5, 0, sample) == image(1)).count();
+    assert_eq!(count + still, 400);
+    assert!((160..240).contains(&count), "{count}");
+}
+
+#[test]
+fn jitter_does_what_its_factors_say() {
+    let pixel = |bytes: [u8; 3], factors: [i32; 3]| {
+        let mut image = bytes.to_vec();
+        jitter(&mut image, [3, 1, 1], factors);
+        [image[0], image[1], image[2]]
+    };
+    assert_eq!(pixel([10, 100, 250], [256, 256, 256]), [10, 100, 250]);
+    assert_eq!(pixel([10, 100, 250], [128, 256, 256]), [5, 50, 125]);
+    assert_eq!(pixel([10, 100, 250], [512, 256, 256]), [20, 200, 255]);
+    // Grey is 90: (77 * 10 + 150 * 100 + 29 * 250) / 256.
+    assert_eq!(pixel([10, 100, 250], [256, 0, 256]), [90, 90, 90]);
+    assert_eq!(pixel([10, 100, 250], [256, 256, 128]), [50, 95, 170]);
+    let mut grey = vec![0, 100, 200];
+    jitter(&mut grey, [1, 1, 3], [256, 128, 0]);
+    assert_eq!(grey, [50, 100, 150]);
+}
+
+#[test]
+fn rotations_keep_the_middle_and_go_both_ways() {
+    let mut still = image(1);
+    rotate(&mut still, SHAPE, 0.0);
+    assert_eq!(still, image(1));
+    // A quarter turn moves whole pixels: rows become columns.
+    let mut quarter: Vec<u8> = (0..9).collect();
+    rotate(&mut quarter, [1, 3, 3], std::f32::consts::FRAC_PI_2);
+    let back: Vec<u8> = [6, 3, 0, 7, 4, 1, 8, 5, 2].to_vec();
+    let forth: Vec<u8> = [2, 5, 8, 1, 4, 7, 0, 3, 6].to_vec();
+    assert!(quarter == back || quarter == forth, "{quarter:?}");
+    // A bar through the middle, turned: its end leaves the row on either side.
+    let mut bar = vec![0; 1024];
+    bar[16 * 32..17 * 32].fill(255);
+    let ends: Vec<bool> = (0..40)
+        .map(|sample| {
+            let mut turned = bar.clone();
+            "rotate".parse::<Augmentation>().unwrap().apply(&mut turned, [1, 32, 32], 3, 0, sample);
+            let mass = |rows: std::ops::Range<usize>| -> u32 {
+                rows.map(|row| u32::from(turned[row * 32 + 30])).sum()
+            };
+            assert!(mass(16 - 5..16 + 6) > 0 || turned[16 * 32 + 30] > 0, "at most 15 degrees");
+            mass(0..16) > mass(17..32)
+        })
+        .collect();
+    assert!(ends.contains(&true) && ends.contains(&false));
+}

@@ -1,0 +1,238 @@
+//! CIFAR-10's binary version, and every data set that comes in its layout.
+//!
+//! <https://www.cs.toronto.edu/~kriz/cifar.html> describes it: records of a
+//! label and the red, the green and the blue plane of a 32x32 image.
+
+use std::path::Path;
+
+use super::mapped::Mapped;
+use super::{DataError, Description, Element, Kind, SampleSource, Split};
+
+const SHAPE: [usize; 3] = [3, 32, 32];
+const IMAGE: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
+/// A label and an image.
+const RECORD: usize = 1 + IMAGE;
+const CLASSES: usize = 10;
+/// Mean and standard deviation of each channel that the experiments normalise
+/// with, rather than CIFAR-10's own.
+const MEAN: f32 = 0.5;
+const STD: f32 = 0.5;
+const TEST: &str = "test_batch.bin";
+
+/// A folder in CIFAR-10's layout. Files are mapped, not read.
+#[derive(Debug)]
+pub struct Cifar10 {
+    description: Description,
+    files: [Vec<Mapped>; 2],
+}
+
+/// The name of a file of such a data set in `root`, if there is one.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub(super) fn any_file(root: &Path) -> Result<Option<String>, DataError> {
+    let test = root.join(TEST).exists().then(|| TEST.to_owned());
+    Ok(batches(root)?.first().map(|&number| batch(number)).or(test))
+}
+
+fn batch(number: u32) -> String {
+    format!("data_batch_{number}.bin")
+}
+
+/// Numbers of the training batches in `root`, sorted.
+fn batches(root: &Path) -> Result<Vec<u32>, DataError> {
+    let mut numbers = Vec::new();
+    if !root.exists() {
+        return Ok(numbers);
+    }
+    for entry in std::fs::read_dir(root).map_err(DataError::read(root))? {
+        let name = entry.map_err(DataError::read(root))?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("data_batch_")?.strip_suffix(".bin"));
+        let number = number.and_then(|number| number.parse().ok());
+        // `data_batch_01.bin` is another file than the one of number 1.
+        numbers.extend(number.filter(|&number| name == *batch(number)));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+impl Cifar10 {
+    /// Maps `data_batch_1.bin` and so on, and `test_batch.bin`.
+    ///
+    /// # Errors
+    /// When one is missing, or is no whole number of records.
+    pub fn open(root: &Path) -> Result<Self, DataError> {
+        let missing =
+            |name: &str, also| DataError::Missing { path: root.join(name), also, kind: Kind::Cifar10 };
+        let numbers = batches(root)?;
+        let last = numbers.last().copied().unwrap_or(0).max(1);
+        if let Some(gap) = (1..=last).find(|number| !numbers.contains(number)) {
+            let also = match last > gap {
+                true => format!(", though {} is there", batch(last)),
+                false => String::new(),
+            };
+            return Err(missing(&batch(gap), also));
+        }
+        if !root.join(TEST).exists() {
+            return Err(missing(TEST, String::new()));
+        }
+        let train =
+            numbers.iter().map(|&number| open(&root.join(batch(number)))).collect::<Result<_, _>>()?;
+        Ok(Self {
+            files: [train, vec![open(&root.join(TEST))?]],
+            description: Description {
+                kind: Kind::Cifar10,
+                shape: SHAPE,
+                element: Element::U8,
+                classes: CLASSES,
+                class_names: class_names(root),
+                mean: vec![MEAN; SHAPE[0]],
+                std: vec![STD; SHAPE[0]],
+            },
+        })
+    }
+
+    fn records(&self, split: Split) -> impl Iterator<Item = (&Mapped, usize, &[u8])> {
+        self.files[split as usize].iter().flat_map(|file| {
+            let records = file.chunks_exact(RECORD).enumerate();
+            records.map(move |(at, record)| (file, at, record))
+        })
+    }
+}
+
+fn open(path: &Path) -> Result<Mapped, DataError> {
+    let file = Mapped::open(path)?;
+    let what = match (file.len(), file.len() % RECORD) {
+        (0, _) => "no image in it".to_owned(),
+        (_, 0) => return Ok(file),
+        (found, rest) => format!(
+            "cut short or too long: {found} bytes are {} records of {RECORD} bytes and {rest} more",
+            found / RECORD
+        ),
+    };
+    Err(DataError::Invalid { path: path.to_owned(), what, kind: Kind::Cifar10 })
+}
+
+/// As in `batches.meta.txt`, where there is one; numbers otherwise.
+fn class_names(root: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(root.join("batches.meta.txt")).unwrap_or_default();
+    let names: Vec<String> = text.lines().map(str::trim).filter(|n| !n.is_empty()).map(Into::into).collect();
+    match names.len() {
+        CLASSES => names,
+        _ => (0..CLASSES).map(|class| class.to_string()).collect(),
+    }
+}
+
+impl SampleSource for Cifar10 {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn len(&self, split: Split) -> usize {
+        self.files[split as usize].iter().map(|file| file.len() / RECORD).sum()
+    }
+
+    fn for_each_image(
+        &self,
+        split: Split,
+        limit: usize,
+        visit: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), DataError> {
+        for (sample, (.., record)) in self.records(split).take(limit).enumerate() {
+            visit(sample, &record[1..]);
+        }
+        Ok(())
+    }
+
+    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u8>, DataError> {
+        let label = |(file, at, record): (&Mapped, usize, &[u8])| match usize::from(record[0]) {
+            0..CLASSES => Ok(record[0]),
+            _ => Err(DataError::Invalid {
+                path: file.path().to_owned(),
+                what: format!("label {} of record {at} is outside 0 to {}", record[0], CLASSES - 1),
+                kind: Kind::Cifar10,
+            }),
+        };
+        self.records(split).take(limit).map(label).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::{self, objects};
+
+    fn made() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        objects::write(root.path(), 12, 3, 5, &|_| ()).unwrap();
+        root
+    }
+
+    fn message(root: &Path) -> String {
+        let opened = data::open(root).and_then(|source| source.labels(Split::Train, 100));
+        opened.expect_err("a bad data set").to_string()
+    }
+
+    #[test]
+    fn batches_are_read_one_after_the_other() {
+        let root = made();
+        // 12 samples make batches of 3, and four of them.
+        assert_eq!(batches(root.path()).unwrap(), [1, 2, 3, 4]);
+        let source = data::open(root.path()).unwrap();
+        assert_eq!((source.len(Split::Train), source.len(Split::Test)), (12, 3));
+        for split in Split::ALL {
+            let labels = source.labels(split, 5).unwrap();
+            let mut seen = 0;
+            let check = &mut |sample: usize, bytes: &[u8]| {
+                let (image, label) = objects::draw(5, split, sample as u64);
+                assert_eq!((bytes, labels[sample]), (&image[..], label), "{sample}");
+                seen += 1;
+            };
+            source.for_each_image(split, 5, check).unwrap();
+            assert_eq!((seen, labels.len()), (5.min(source.len(split)), seen));
+        }
+        let description = source.description();
+        assert_eq!((description.kind, description.shape), (Kind::Cifar10, [3, 32, 32]));
+        assert_eq!((&description.class_names[3][..], description.classes), ("flower", 10));
+        assert_eq!((&description.mean[..], &description.std[..]), (&[0.5; 3][..], &[0.5; 3][..]));
+    }
+
+    #[test]
+    fn bad_files_are_named_with_their_fault() {
+        let root = made();
+        let path = |name: &str| root.path().join(name);
+        let edit = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
+            let whole = std::fs::read(path(name)).unwrap();
+            let mut bytes = whole.clone();
+            change(&mut bytes);
+            std::fs::write(path(name), bytes).unwrap();
+            let message = message(root.path());
+            std::fs::write(path(name), whole).unwrap();
+            assert_eq!(message.lines().count(), 1, "{message}");
+            message
+        };
+        let cut = edit("data_batch_2.bin", &|bytes| bytes.truncate(3072));
+        assert!(cut.contains("data_batch_2.bin: cut short") && cut.contains("3072 more"), "{cut}");
+        let long = edit("test_batch.bin", &|bytes| bytes.push(0));
+        assert!(long.contains("test_batch.bin") && long.contains("3 records of 3073"), "{long}");
+        let empty = edit("data_batch_1.bin", &|bytes| bytes.clear());
+        assert!(empty.contains("data_batch_1.bin: no image in it"), "{empty}");
+        let label = edit("data_batch_3.bin", &|bytes| bytes[3073] = 10);
+        assert!(label.contains("data_batch_3.bin: label 10 of record 1 is outside 0 to 9"), "{label}");
+        assert!(label.contains("mpiburn data objects"), "{label}");
+    }
+
+    #[test]
+    fn missing_files_are_named() {
+        let root = made();
+        std::fs::remove_file(root.path().join("data_batch_2.bin")).unwrap();
+        let gap = message(root.path());
+        assert!(gap.contains("no ") && gap.contains("data_batch_2.bin, though data_batch_4.bin"), "{gap}");
+        let root = made();
+        std::fs::remove_file(root.path().join(TEST)).unwrap();
+        assert!(message(root.path()).contains("test_batch.bin; make"), "{}", message(root.path()));
+        let root = made();
+        (1..=4).for_each(|n| std::fs::remove_file(root.path().join(batch(n))).unwrap());
+        assert!(message(root.path()).contains("data_batch_1.bin; make"), "{}", message(root.path()));
+    }
+}

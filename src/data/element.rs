@@ -1,0 +1,71 @@
+//! The numbers of a sample, as they are on disk.
+
+use std::fmt;
+
+use half::f16;
+
+/// The type of a sample's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Element {
+    /// A byte, 0 to 255.
+    U8,
+    /// Half precision.
+    F16,
+    /// Single precision.
+    F32,
+    /// Double precision.
+    F64,
+}
+
+impl Element {
+    /// Size of one.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::U8 => 1,
+            Self::F16 => 2,
+            Self::F32 => 4,
+            Self::F64 => 8,
+        }
+    }
+
+    /// Puts the little-endian numbers of `bytes` behind those of `values`, as
+    /// single precision.
+    pub fn cast(self, bytes: &[u8], values: &mut Vec<f32>) {
+        fn all<const N: usize>(bytes: &[u8], values: &mut Vec<f32>, cast: impl Fn([u8; N]) -> f32) {
+            values.extend(bytes.as_chunks().0.iter().map(|&number| cast(number)));
+        }
+        match self {
+            Self::U8 => values.extend(bytes.iter().map(|&byte| f32::from(byte))),
+            Self::F16 => all(bytes, values, |number| f16::from_le_bytes(number).to_f32()),
+            Self::F32 => all(bytes, values, f32::from_le_bytes),
+            Self::F64 => all(bytes, values, |number| f64::from_le_bytes(number) as f32),
+        }
+    }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::U8 => "u8",
+            Self::F16 => "f16",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_becomes_single_precision() {
+        let mut values = vec![9.0];
+        Element::U8.cast(&[0, 200], &mut values);
+        let halves = [f16::from_f32(-0.5), f16::MAX].map(f16::to_le_bytes);
+        Element::F16.cast(halves.as_flattened(), &mut values);
+        Element::F32.cast([0.1f32, f32::MIN].map(f32::to_le_bytes).as_flattened(), &mut values);
+        Element::F64.cast([0.1f64, 1e300].map(f64::to_le_bytes).as_flattened(), &mut values);
+        assert_eq!(values, [9.0, 0.0, 200.0, -0.5, 65504.0, 0.1, f32::MIN, 0.1, f32::INFINITY]);
+    }
+}

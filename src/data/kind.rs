@@ -1,0 +1,103 @@
+//! The kinds of data sets, and how a folder shows which it holds.
+
+use std::fmt;
+use std::path::Path;
+
+use super::{DataError, cifar10, mnist, npy_pairs};
+
+/// The format of a data set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// MNIST's four IDX files.
+    Idx,
+    /// CIFAR-10's binary batches.
+    Cifar10,
+    /// Pairs of `.npy` files: features and labels.
+    Npy,
+    /// Made up in memory.
+    Noise,
+}
+
+impl Kind {
+    /// The kind of the data set in `root`.
+    ///
+    /// # Errors
+    /// When it cannot be read, or there is none in it, or more than one.
+    pub fn of_folder(root: &Path) -> Result<Self, DataError> {
+        let files = [
+            (Self::Idx, mnist::any_file(root)),
+            (Self::Cifar10, cifar10::any_file(root)?),
+            (Self::Npy, npy_pairs::any_file(root)),
+        ];
+        let found: Vec<_> = files.into_iter().filter_map(|(kind, file)| Some((kind, file?))).collect();
+        match &found[..] {
+            [(kind, _)] => Ok(*kind),
+            [] => Err(DataError::NoneHere { root: root.to_owned() }),
+            [(_, first), (_, second), ..] => Err(DataError::SeveralHere {
+                root: root.to_owned(),
+                first: first.clone(),
+                second: second.clone(),
+            }),
+        }
+    }
+
+    /// The subcommand of `mpiburn data` that makes one.
+    pub fn generator(self) -> &'static str {
+        match self {
+            Self::Idx | Self::Noise => "digits",
+            Self::Cifar10 => "objects",
+            Self::Npy => "features",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Idx => "IDX files (MNIST's layout)",
+            Self::Cifar10 => "CIFAR-10 binary batches",
+            Self::Npy => ".npy pairs",
+            Self::Noise => "noise",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_shows_its_kind_by_any_of_its_files() {
+        let root = tempfile::tempdir().unwrap();
+        let none = Kind::of_folder(root.path()).unwrap_err().to_string();
+        assert!(none.contains("no data set in") && none.contains("mpiburn data digits --out"), "{none}");
+        let missing = Kind::of_folder(&root.path().join("nowhere")).unwrap_err().to_string();
+        assert!(missing.contains("no data set in") && missing.contains("nowhere"), "{missing}");
+        for (name, kind) in [
+            ("train-labels-idx1-ubyte", Kind::Idx),
+            ("t10k-images-idx3-ubyte.gz", Kind::Idx),
+            ("data_batch_4.bin", Kind::Cifar10),
+            ("test_batch.bin", Kind::Cifar10),
+            ("train_data/train_y.npy", Kind::Npy),
+            ("test_data/test_x.npy", Kind::Npy),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            for other in ["data_batch_x.bin", "train_x.npy", "notes.txt"] {
+                std::fs::write(root.path().join(other), "").unwrap();
+            }
+            std::fs::create_dir_all(root.path().join(name).parent().unwrap()).unwrap();
+            std::fs::write(root.path().join(name), "").unwrap();
+            assert_eq!(Kind::of_folder(root.path()).unwrap(), kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn two_data_sets_in_a_folder_are_refused_and_named() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("test_batch.bin"), "").unwrap();
+        std::fs::write(root.path().join("train-images-idx3-ubyte"), "").unwrap();
+        let message = Kind::of_folder(root.path()).unwrap_err().to_string();
+        assert!(message.contains("train-images-idx3-ubyte and of test_batch.bin"), "{message}");
+        assert_eq!(message.lines().count(), 1);
+    }
+}

@@ -1,0 +1,211 @@
+//! `.npy`, NumPy's file format, mapped rather than read.
+
+use std::path::Path;
+
+use super::mapped::Mapped;
+use super::npy_header::{Header, HeaderFault};
+use super::{DataError, Kind};
+
+/// A `.npy` file of one or two dimensions, whose header has been read and found
+/// good.
+#[derive(Debug)]
+pub struct NpyFile {
+    file: Mapped,
+    /// Where the numbers begin.
+    start: usize,
+    /// The type of the numbers in NumPy's spelling, as `<f4`.
+    pub dtype: String,
+    /// Bytes of a number.
+    pub width: usize,
+    /// Number of rows.
+    pub rows: usize,
+    /// Numbers of a row; 1 in a file of one dimension.
+    pub columns: usize,
+    /// Whether columns follow each other, rather than rows.
+    fortran: bool,
+}
+
+impl NpyFile {
+    /// Maps `path`, whose dtype has to be one of `dtypes`.
+    ///
+    /// # Errors
+    /// When it cannot be read, is of another version, dtype or number of
+    /// dimensions, or is shorter or longer than its header says.
+    pub fn open(path: &Path, dtypes: &[&str]) -> Result<Self, DataError> {
+        let file = Mapped::open(path)?;
+        let invalid = |what| DataError::Invalid { path: path.to_owned(), what, kind: Kind::Npy };
+        let unsuitable = |what| DataError::Unsuitable { path: path.to_owned(), what };
+        let header = Header::read(&file).map_err(|fault| match fault {
+            HeaderFault::Broken(what) => invalid(what),
+            HeaderFault::Version(major, minor) => unsuitable(format!(
+                "written in version {major}.{minor} of the .npy format, expected 1.0, 2.0 or 3.0; save it with a current numpy.save"
+            )),
+        })?;
+        let Header { dtype, fortran, shape, start } = header;
+        if !dtypes.contains(&&*dtype) {
+            return Err(unsuitable(unknown_dtype(&dtype, dtypes)));
+        }
+        let width = dtype[2..].parse().unwrap_or(1);
+        let (rows, columns) = match shape[..] {
+            [rows] => (rows, 1),
+            [rows, columns] => (rows, columns),
+            _ => {
+                return Err(unsuitable(format!(
+                    "its shape is {shape:?}, expected one row a sample: reshape it to (samples, features)"
+                )));
+            }
+        };
+        let size = rows.checked_mul(columns).and_then(|count| count.checked_mul(width)?.checked_add(start));
+        if size != Some(file.len()) {
+            let how = if size.is_none_or(|size| file.len() < size) { "cut short" } else { "too long" };
+            return Err(invalid(format!(
+                "{how}: {} bytes after its header, which says {rows} x {columns} numbers of {width} bytes",
+                file.len() - start
+            )));
+        }
+        Ok(Self { file, start, dtype, width, rows, columns, fortran })
+    }
+
+    /// Where the file lies.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Calls `visit` with the number and the bytes of each of the first `limit`
+    /// rows, in order, whichever order they have in the file.
+    ///
+    /// # Errors
+    /// Those of `visit`.
+    pub fn for_each_row<E>(
+        &self,
+        limit: usize,
+        mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        // Columns have few bytes of a row each: rows are collected in blocks, so
+        // that all bytes of a cache line are used once it is there.
+        const BLOCK: usize = 64;
+        let (limit, width) = (limit.min(self.rows), self.width);
+        let numbers = &self.file[self.start..];
+        if !self.fortran {
+            let size = (self.columns * width).max(1);
+            return numbers.chunks_exact(size).take(limit).enumerate().try_for_each(|(row, b)| visit(row, b));
+        }
+        let mut block = vec![0; BLOCK * self.columns * width];
+        for first in (0..limit).step_by(BLOCK) {
+            let count = BLOCK.min(limit - first);
+            for column in 0..self.columns {
+                let from = (column * self.rows + first) * width;
+                let part = numbers[from..from + count * width].chunks_exact(width);
+                for (row, number) in part.enumerate() {
+                    let to = (row * self.columns + column) * width;
+                    block[to..to + width].copy_from_slice(number);
+                }
+            }
+            let rows = block.chunks_exact(self.columns * width).take(count);
+            rows.enumerate().try_for_each(|(row, bytes)| visit(first + row, bytes))?;
+        }
+        Ok(())
+    }
+}
+
+fn unknown_dtype(found: &str, dtypes: &[&str]) -> String {
+    let why = match found.as_bytes().first() {
+        Some(b'>') => " (big-endian)",
+        _ if found.ends_with('O') => " (Python objects)",
+        _ if found.starts_with('[') => " (records)",
+        _ if found.get(1..2) == Some("c") => " (complex)",
+        _ => "",
+    };
+    format!("its dtype is {found}{why}, expected one of {}; convert it with numpy's astype", dtypes.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(dtype: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
+        [&Header::write(dtype, shape), bytes].concat()
+    }
+
+    /// The same with another order, which is as many characters.
+    fn fortran(dtype: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
+        let mut file = file(dtype, shape, bytes);
+        let at = file.windows(5).position(|text| text == b"False").unwrap();
+        file[at..at + 5].copy_from_slice(b"True ");
+        file
+    }
+
+    fn open(bytes: &[u8]) -> Result<NpyFile, DataError> {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("x.npy");
+        std::fs::write(&path, bytes).unwrap();
+        NpyFile::open(&path, &["<f4", "|u1", "<i2"])
+    }
+
+    fn rows(file: &NpyFile, limit: usize) -> Vec<Vec<u8>> {
+        let mut rows = Vec::new();
+        let visit = |row: usize, bytes: &[u8]| {
+            assert_eq!(row, rows.len());
+            rows.push(bytes.to_vec());
+            Ok::<_, ()>(())
+        };
+        file.for_each_row(limit, visit).unwrap();
+        rows
+    }
+
+    #[test]
+    fn rows_come_in_order_and_as_many_as_asked_for() {
+        let bytes = [1, 2, 3, 4, 5, 6];
+        let file_of = |shape: &[usize]| open(&file("|u1", shape, &bytes)).unwrap();
+        assert_eq!(rows(&file_of(&[3, 2]), 2), [[1, 2], [3, 4]]);
+        assert_eq!(rows(&file_of(&[6]), 9), [[1], [2], [3], [4], [5], [6]]);
+        let wide = open(&fortran("<i2", &[3], &bytes)).unwrap();
+        assert_eq!(rows(&wide, 9), [[1, 2], [3, 4], [5, 6]]);
+    }
+
+    #[test]
+    fn columns_first_gives_the_same_rows() {
+        for (count, width) in [(1, 1), (63, 3), (64, 1), (65, 7), (200, 5)] {
+            let number = |row: usize, column: usize| ((row * width + column) as i16).to_le_bytes();
+            let by_row = (0..count).flat_map(|row| (0..width).flat_map(move |c| number(row, c)));
+            let by_column = (0..width).flat_map(|c| (0..count).flat_map(move |row| number(row, c)));
+            let (by_row, by_column): (Vec<u8>, Vec<u8>) = (by_row.collect(), by_column.collect());
+            let c = open(&file("<i2", &[count, width], &by_row)).unwrap();
+            let fortran = open(&fortran("<i2", &[count, width], &by_column)).unwrap();
+            for limit in [1, count - 1, count, count + 5] {
+                assert_eq!(rows(&c, limit), rows(&fortran, limit), "{count} x {width}, {limit}");
+                assert_eq!(rows(&c, limit).len(), limit.min(count));
+            }
+        }
+    }
+
+    #[test]
+    fn bad_files_are_refused_in_one_line() {
+        let numbers = &[0; 8];
+        let mut version = file("<f4", &[2, 1], numbers);
+        version[6] = 4;
+        let cases: [(Vec<u8>, &str); 16] = [
+            (vec![], "does not begin"),
+            (b"PK\x03\x04 a zip archive".to_vec(), "does not begin"),
+            (version, "version 4.0 of the .npy format, expected 1.0"),
+            (file("<f4", &[2, 1], numbers)[..40].to_vec(), "ends inside its header"),
+            (file("<f4", &[2, 1], &numbers[1..]), "cut short: 7 bytes"),
+            (file("<f4", &[2, 1], &[0; 9]), "too long: 9 bytes"),
+            (file("<f4', 'x", &[2, 1], numbers), "its header is no dictionary"),
+            (file(">f4", &[2, 1], numbers), "dtype is >f4 (big-endian), expected one of <f4 |u1 <i2"),
+            (file("|O", &[2, 1], numbers), "dtype is |O (Python objects)"),
+            (file("<c8", &[1, 1], numbers), "dtype is <c8 (complex)"),
+            (file("<U3", &[2, 1], &[0; 24]), "dtype is <U3, expected"),
+            (file("", &[2, 1], numbers), "dtype is , expected"),
+            (file("<f4", &[], &[0; 4]), "its shape is []"),
+            (file("<f4", &[1, 1, 2], numbers), "its shape is [1, 1, 2]"),
+            (file("<f4", &[1 << 40, 1024], numbers), "cut short"),
+            (file("<f4", &[usize::MAX, 1024], numbers), "cut short"),
+        ];
+        for (bytes, expected) in cases {
+            let message = open(&bytes).expect_err(expected).to_string();
+            assert!(message.contains(expected) && message.contains("x.npy: "), "{message}");
+            assert_eq!(message.lines().count(), 1, "{message}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Feature vectors in pairs of `.npy` files: `train_data/train_x.npy` with a row
+//! a sample and `train_data/train_y.npy` with their labels, and the same for
+//! `test`.
+//!
+//! Labels may be any integers. A class is the rank of its label among those of
+//! the training set, so they need neither start at 0 nor be without gaps.
+
+use std::path::{Path, PathBuf};
+
+use super::npy::NpyFile;
+use super::{DataError, Description, Element, Kind, SampleSource, Split};
+
+const FEATURES: [&str; 3] = ["<f2", "<f4", "<f8"];
+const LABELS: [&str; 8] = ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"];
+/// Labels travel as bytes.
+const MOST_CLASSES: usize = 256;
+
+/// A folder of such pairs. Features are mapped and cast where they are used.
+#[derive(Debug)]
+pub struct NpyPairs {
+    description: Description,
+    features: [NpyFile; 2],
+    /// Classes of all samples of each split.
+    labels: [Vec<u8>; 2],
+}
+
+fn path(root: &Path, split: Split, letter: char) -> PathBuf {
+    let name = split.name();
+    root.join(format!("{name}_data")).join(format!("{name}_{letter}.npy"))
+}
+
+/// The name of a file of such a data set in `root`, if there is one.
+pub(super) fn any_file(root: &Path) -> Option<String> {
+    let files = Split::ALL.into_iter().flat_map(|split| ['x', 'y'].map(|letter| path(root, split, letter)));
+    let found = files.into_iter().find(|file| file.exists())?;
+    Some(found.strip_prefix(root).unwrap_or(&found).display().to_string())
+}
+
+impl NpyPairs {
+    /// Maps the features and reads the labels of both splits.
+    ///
+    /// # Errors
+    /// When a file is missing or not what its name says, when features and
+    /// labels differ in number, or a test label is none of the training set's.
+    pub fn open(root: &Path) -> Result<Self, DataError> {
+        let file = |split, letter, dtypes: &[&str]| {
+            let path = path(root, split, letter);
+            match path.exists() {
+                true => NpyFile::open(&path, dtypes),
+                false => Err(DataError::Missing { path, also: String::new(), kind: Kind::Npy }),
+            }
+        };
+        let pair = |split| -> Result<_, DataError> {
+            let (x, y) = (file(split, 'x', &FEATURES)?, file(split, 'y', &LABELS)?);
+            check(&x, &y)?;
+            let values = labels(&y)?;
+            Ok((x, y, values))
+        };
+        let (train, test) = (pair(Split::Train)?, pair(Split::Test)?);
+        if train.0.columns != test.0.columns || train.0.dtype != test.0.dtype {
+            return Err(unsuitable(
+                &test.0,
+                format!(
+                    "{} features of {}, and the training set has {} of {}; save both alike",
+                    test.0.columns, test.0.dtype, train.0.columns, train.0.dtype
+                ),
+            ));
+        }
+        let mut classes = train.2.clone();
+        classes.sort_unstable();
+        classes.dedup();
+        if classes.len() > MOST_CLASSES {
+            return Err(unsuitable(
+                &train.1,
+                format!("{} different labels, at most {MOST_CLASSES} classes can be trained", classes.len()),
+            ));
+        }
+        let ranks = |file: &NpyFile, values: &[i128]| -> Result<Vec<u8>, DataError> {
+            let rank = |(sample, value): (usize, &i128)| match classes.binary_search(value) {
+                Ok(class) => Ok(class as u8),
+                Err(_) => Err(unsuitable(
+                    file,
+                    format!("label {value} of sample {sample} is none of the training set's"),
+                )),
+            };
+            values.iter().enumerate().map(rank).collect()
+        };
+        let element = match train.0.width {
+            2 => Element::F16,
+            4 => Element::F32,
+            _ => Element::F64,
+        };
+        Ok(Self {
+            labels: [ranks(&train.1, &train.2)?, ranks(&test.1, &test.2)?],
+            description: Description {
+                kind: Kind::Npy,
+                shape: [1, 1, train.0.columns],
+                element,
+                classes: classes.len(),
+                class_names: classes.iter().map(ToString::to_string).collect(),
+                mean: Vec::new(),
+                std: Vec::new(),
+            },
+            features: [train.0, test.0],
+        })
+    }
+}
+
+fn unsuitable(file: &NpyFile, what: String) -> DataError {
+    DataError::Unsuitable { path: file.path().to_owned(), what }
+}
+
+/// Whether the two files of a split fit each other.
+fn check(x: &NpyFile, y: &NpyFile) -> Result<(), DataError> {
+    if y.columns != 1 {
+        return Err(unsuitable(y, format!("{} labels a sample, expected one", y.columns)));
+    }
+    if x.rows != y.rows {
+        let what = format!("{} samples, but {} labels in {}", x.rows, y.rows, y.path().display());
+        return Err(unsuitable(x, what));
+    }
+    if x.rows == 0 || x.columns == 0 {
+        return Err(unsuitable(x, format!("{} samples of {} features", x.rows, x.columns)));
+    }
+    Ok(())
+}
+
+/// All labels as they are in the file, each in a type that holds any of them.
+fn labels(file: &NpyFile) -> Result<Vec<i128>, DataError> {
+    let signed = file.dtype.contains('i');
+    let mut values = Vec::with_capacity(file.rows);
+    file.for_each_row(file.rows, |_, bytes| {
+        let negative = signed && bytes.last().is_some_and(|byte| byte & 0x80 != 0);
+        let mut wide = [if negative { 0xff } else { 0 }; 16];
+        wide[..bytes.len()].copy_from_slice(bytes);
+        values.push(i128::from_le_bytes(wide));
+        Ok::<_, DataError>(())
+    })?;
+    Ok(values)
+}
+
+impl SampleSource for NpyPairs {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn len(&self, split: Split) -> usize {
+        self.labels[split as usize].len()
+    }
+
+    fn for_each_image(
+        &self,
+        split: Split,
+        limit: usize,
+        visit: &mut dyn FnMut(usize, &[u8]),
+    ) -> Result<(), DataError> {
+        let file = &self.features[split as usize];
+        let mut values = Vec::new();
+        file.for_each_row(limit, |sample, bytes| {
+            values.clear();
+            self.description.element.cast(bytes, &mut values);
+            if let Some(feature) = values.iter().position(|value| !value.is_finite()) {
+                return Err(unsuitable(
+                    file,
+                    format!(
+                        "feature {feature} of sample {sample} is {} as f32; clean or scale the features",
+                        values[feature]
+                    ),
+                ));
+            }
+            visit(sample, bytes);
+            Ok(())
+        })
+    }
+
+    fn labels(&self, split: Split, limit: usize) -> Result<Vec<u8>, DataError> {
+        let labels = &self.labels[split as usize];
+        Ok(labels[..limit.min(labels.len())].to_vec())
+    }
+}
+
+#[cfg(test)]
+#[path = "npy_pairs_tests.rs"]
+mod tests;

@@ -1,0 +1,90 @@
+//! What a generated object is made of: outlines, surfaces and colours.
+
+use std::f32::consts::TAU;
+
+use super::chance::Chance;
+
+/// A colour as red, green and blue in [0, 1].
+pub type Colour = [f32; 3];
+
+/// Names of the outlines, which are the classes of the data set.
+pub const NAMES: [&str; 10] =
+    ["disc", "square", "triangle", "flower", "cross", "ring", "crescent", "bar", "angle", "dumbbell"];
+
+/// How far the point (x, y) is outside outline `shape` of about unit radius;
+/// negative inside. Exact near the edge only, which is where it matters.
+pub fn outside(shape: usize, x: f32, y: f32) -> f32 {
+    let round = |x: f32, y: f32| (x * x + y * y).sqrt();
+    let boxed = |x: f32, y: f32| x.abs().max(y.abs());
+    match shape {
+        0 => round(x, y) - 0.9,
+        1 => boxed(x, y) - 0.8,
+        2 => (-y).max(0.866 * x + 0.5 * y).max(-0.866 * x + 0.5 * y) - 0.55,
+        3 => round(x, y) - (0.7 + 0.28 * libm::cosf(5.0 * libm::atan2f(y, x))),
+        4 => (x.abs() - 0.3).max(y.abs() - 1.0).min((y.abs() - 0.3).max(x.abs() - 1.0)),
+        5 => (round(x, y) - 0.72).abs() - 0.23,
+        6 => (round(x, y) - 1.0).max(0.75 - round(x - 0.45, y)),
+        7 => (x.abs() - 1.1).max(y.abs() - 0.36),
+        8 => (boxed(x, y) - 0.85).max((x + 0.2).min(0.2 - y)),
+        _ => {
+            (round(x - 0.6, y) - 0.45).min(round(x + 0.6, y) - 0.45).min((x.abs() - 0.6).max(y.abs() - 0.14))
+        }
+    }
+}
+
+/// Number of surfaces.
+pub const SURFACES: usize = 5;
+
+/// A surface: which pattern mixes its two colours, how fine and which way.
+pub struct Surface {
+    pattern: usize,
+    colours: [Colour; 2],
+    pace: [f32; 2],
+    phase: [f32; 2],
+}
+
+impl Surface {
+    /// Pattern `pattern` around the hue `hue`.
+    pub fn new(pattern: usize, hue: f32, chance: &mut Chance) -> Self {
+        let first = colour(hue, chance.between(0.25, 0.95), chance.between(0.3, 1.0));
+        let shift = chance.between(0.25, 0.6) * if chance.happens(0.5) { 1.0 } else { -1.0 };
+        let second = first.map(|part| (part + shift).clamp(0.0, 1.0));
+        let angle = chance.between(0.0, TAU);
+        let fine = chance.between(1.1, 2.2);
+        Self {
+            pattern,
+            colours: [first, second],
+            pace: [fine * libm::cosf(angle), fine * libm::sinf(angle)],
+            phase: [chance.between(0.0, TAU), chance.between(0.0, TAU)],
+        }
+    }
+
+    /// The colour at a pixel.
+    pub fn at(&self, x: f32, y: f32, chance: &mut Chance) -> Colour {
+        let along = libm::sinf(self.pace[0] * x + self.pace[1] * y + self.phase[0]);
+        let across = libm::sinf(self.pace[0] * y - self.pace[1] * x + self.phase[1]);
+        let second: f32 = match self.pattern {
+            0 => 0.15 + 0.1 * along,
+            1 => 0.5 + 1.5 * along,
+            2 => 0.5 + 2.0 * along * across,
+            3 => along + across - 0.4,
+            _ => chance.between(0.0, 1.0),
+        };
+        mix(self.colours[0], self.colours[1], second.clamp(0.0, 1.0))
+    }
+}
+
+/// `part` of the way from `a` to `b`.
+pub fn mix(a: Colour, b: Colour, part: f32) -> Colour {
+    [0, 1, 2].map(|i| a[i] + part * (b[i] - a[i]))
+}
+
+/// A colour from its hue in turns, its saturation and its brightness.
+pub fn colour(hue: f32, saturation: f32, brightness: f32) -> Colour {
+    // Each of the three is a tent over the circle of hues, a third of a turn apart.
+    [0.0, 2.0 / 3.0, 1.0 / 3.0].map(|lag| {
+        let turn = hue + lag - (hue + lag).floor();
+        let tent = ((6.0 * turn - 3.0).abs() - 1.0).clamp(0.0, 1.0);
+        brightness * (1.0 - saturation * (1.0 - tent))
+    })
+}

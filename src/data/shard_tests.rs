@@ -1,0 +1,97 @@
+//! Who gets which sample, and when.
+
+use super::*;
+use crate::data::synthetic::Synthetic;
+
+fn plan(samples: usize, world_size: usize, batch_size: usize) -> ShardPlan {
+    ShardPlan { samples, world_size, batch_size }
+}
+
+#[test]
+fn every_sample_is_used_once_whatever_the_sizes() {
+    for (samples, world, batch) in [(10, 3, 2), (60_000, 4, 32), (7, 7, 1), (101, 2, 32), (5, 4, 3)] {
+        let plan = plan(samples, world, batch);
+        let total: usize = (0..plan.steps()).map(|step| plan.global_batch_len(step)).sum();
+        assert_eq!(total, samples);
+        let lengths: Vec<_> = (0..world).map(|rank| plan.shard_len(rank)).collect();
+        assert!(lengths.iter().max().unwrap() - lengths.iter().min().unwrap() <= 1);
+        for rank in 0..world {
+            let own: usize = (0..plan.steps()).map(|step| plan.batch_len(rank, step)).sum();
+            assert_eq!(own, plan.shard_len(rank));
+        }
+    }
+}
+
+#[test]
+fn a_rank_with_nothing_left_still_takes_the_step() {
+    let plan = plan(5, 4, 1);
+    assert_eq!(plan.steps(), 2);
+    assert_eq!([0, 1, 2, 3].map(|rank| plan.batch_len(rank, 1)), [1, 0, 0, 0]);
+    assert_eq!(plan.global_batch_len(1), 1);
+}
+
+#[test]
+fn shuffling_permutes_by_seed_and_epoch() {
+    let order = |seed, epoch| Order::Shuffled { seed, epoch }.samples(1000);
+    let mut sorted = order(1, 0);
+    assert_ne!(sorted, Order::File.samples(1000));
+    assert_eq!(sorted, order(1, 0));
+    assert_ne!(sorted, order(1, 1));
+    assert_ne!(sorted, order(2, 0));
+    sorted.sort_unstable();
+    assert_eq!(sorted, Order::File.samples(1000));
+}
+
+#[test]
+fn an_epochs_batches_are_the_permutation_whatever_the_world() {
+    let source = Synthetic::new([1, 2, 3], 10, 101);
+    let mut images = Vec::new();
+    source.for_each_image(Split::Train, 101, &mut |_, bytes| images.push(bytes.to_vec())).unwrap();
+    let labels = source.labels(Split::Train, 101).unwrap();
+    for (world, batch) in [(1, 32), (2, 16), (3, 10), (4, 8)] {
+        let plan = plan(101, world, batch);
+        for epoch in 0..3 {
+            let order = Order::Shuffled { seed: 5, epoch };
+            let load = |rank| Shard::load(&source, Split::Train, &plan, rank, order).unwrap();
+            let shards: Vec<Shard> = (0..world).map(load).collect();
+            let mut union = Vec::new();
+            for step in 0..plan.steps() {
+                let from = step * batch;
+                for (rank, shard) in shards.iter().enumerate() {
+                    let numbers = shard.numbers(from, batch);
+                    let (bytes, classes) = shard.samples(from, batch);
+                    assert_eq!(numbers.len(), plan.batch_len(rank, step));
+                    for (slot, &number) in numbers.iter().enumerate() {
+                        assert_eq!(bytes[slot * 6..][..6], images[number as usize]);
+                        assert_eq!(classes[slot], labels[number as usize]);
+                    }
+                }
+                // All ranks' batches of a step are the next run of the permutation.
+                let mut step_union: Vec<u32> =
+                    shards.iter().flat_map(|shard| shard.numbers(from, batch)).copied().collect();
+                let before = union.len();
+                let mut expected = order.samples(101)[before..before + step_union.len()].to_vec();
+                step_union.sort_unstable();
+                expected.sort_unstable();
+                assert_eq!(step_union, expected, "world {world}, step {step}");
+                union.extend(step_union);
+            }
+            union.sort_unstable();
+            assert_eq!(union, Order::File.samples(101), "each sample once");
+        }
+    }
+}
+
+#[test]
+fn a_reloaded_shard_is_one_loaded_afresh() {
+    let source = Synthetic::new([1, 2, 3], 10, 50);
+    let plan = plan(50, 3, 4);
+    let order = |epoch| Order::Shuffled { seed: 1, epoch };
+    let mut shard = Shard::load(&source, Split::Train, &plan, 1, order(0)).unwrap();
+    let digest = shard.digest().to_owned();
+    assert_eq!(digest, super::digest(&source, Split::Train, 50).unwrap());
+    shard.reload(&source, Split::Train, &plan, 1, order(1)).unwrap();
+    let fresh = Shard::load(&source, Split::Train, &plan, 1, order(1)).unwrap();
+    assert_eq!((shard.samples(0, 99), shard.numbers(0, 99)), (fresh.samples(0, 99), fresh.numbers(0, 99)));
+    assert_eq!((shard.digest(), fresh.digest()), (&*digest, &*digest));
+}

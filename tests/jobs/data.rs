@@ -1,0 +1,85 @@
+//! Data sets of every kind, from their making to a training on them.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use crate::harness::*;
+
+fn data(words: &[&str], folder: &Path) -> Output {
+    let mut command = Command::new(binary());
+    command.arg("data").args(words).arg(folder).env_remove("RUST_LOG");
+    command.output().expect("the binary starts")
+}
+
+fn made(kind: &str, train: &str, test: &str, folder: &Path) {
+    let output = data(&[kind, "--train", train, "--test", test, "--out"], folder);
+    assert!(output.status.success(), "{}", text(&output));
+}
+
+#[test]
+fn the_mlp_learns_generated_features() {
+    let lab = Lab::new();
+    let folder = lab.path("features");
+    made("features", "4000", "1000", &folder);
+    let root = folder.to_str().unwrap();
+    let options = ["--data-root", root, "--model", "mlp", "--shuffle", "--lr", "3e-3", "--weight-decay", "0"];
+    let run = lab.train(2, "run", &[&options[..], &["--batch-size", "16", "--epochs", "3"]].concat());
+    let accuracy = run["test_accuracy"].as_f64().expect("an accuracy");
+    assert!(accuracy > 65.0, "{accuracy}");
+}
+
+#[test]
+fn vgg_trains_on_generated_objects() {
+    let lab = Lab::new();
+    let folder = lab.path("objects");
+    made("objects", "60", "20", &folder);
+    let root = folder.to_str().unwrap();
+    let run = lab.train(2, "run", &["--data-root", root, "--model", "vgg", "--epochs", "1"]);
+    let loss = run["test_loss"].as_f64().expect("a loss");
+    // One step from ten equal guesses, whose loss is ln 10.
+    assert!((loss - 10f64.ln()).abs() < 0.1, "{loss}");
+}
+
+#[test]
+fn info_says_what_a_folder_holds_and_draws_it() {
+    let lab = Lab::new();
+    let (folder, sheet) = (lab.path("objects"), lab.path("sheet.png"));
+    made("objects", "50", "10", &folder);
+    let output = data(&["info", "--sheet", sheet.to_str().unwrap()], &folder);
+    let said = text(&output);
+    for part in
+        ["CIFAR-10 binary batches, 10 classes", "3 x 32 x 32", "train 50 samples, SHA-256 ", "crescent"]
+    {
+        assert!(said.contains(part), "{part} in {said}");
+    }
+    assert!(std::fs::read(&sheet).unwrap().starts_with(b"\x89PNG"));
+    // The same digest as the one by which ranks compare their training sets.
+    let again = lab.path("again");
+    made("objects", "50", "10", &again);
+    let digest = |output: &Output| text(output).lines().nth(2).map(ToOwned::to_owned);
+    assert_eq!(digest(&output), digest(&data(&["info"], &again)));
+}
+
+#[test]
+fn a_data_set_is_never_mixed_with_another_nor_replaced_unasked() {
+    let lab = Lab::new();
+    let folder = lab.path("objects");
+    made("objects", "50", "10", &folder);
+    let refused = |words: &[&str], expected: &str| {
+        let output = data(words, &folder);
+        let errors = errors(&output);
+        assert!(!output.status.success() && errors.len() == 1, "{}", text(&output));
+        assert!(errors[0].contains(expected), "{}", errors[0]);
+    };
+    refused(&["objects", "--out"], "--overwrite");
+    refused(&["digits", "--overwrite", "--out"], "holds another data set, CIFAR-10 binary batches");
+    made("digits", "20", "10", &lab.path("digits"));
+    let digits = lab.path("digits").join("train-images-idx3-ubyte");
+    std::fs::copy(digits, folder.join("train-images-idx3-ubyte")).unwrap();
+    refused(&["info"], "two data sets in");
+    let command = lab.command(2, "run", &["--data-root", folder.to_str().unwrap()]);
+    let output = fails_within(Duration::from_secs(10), command);
+    assert_eq!(errors(&output).len(), 1, "{}", text(&output));
+    assert!(errors(&output)[0].contains("two data sets in"), "{}", text(&output));
+}
