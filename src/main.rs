@@ -17,6 +17,7 @@ static ALLOCATOR: CountingAllocator<mimalloc::MiMalloc> = CountingAllocator(mima
 fn main() -> ExitCode {
     comm::end_the_job_on_panic();
     allocator::keep_freed_pages();
+    allocator::use_common_pages();
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(commands::usage(&error)),

@@ -4,7 +4,7 @@
 use super::kernels::{Correlation, NOWHERE, Tail, passes, weight_gradient};
 use super::lanes::{Lanes, MOST, Plane};
 use super::level::Kernel;
-use super::scratch::Buffers;
+use super::scratch::{Buffers, Unwritten};
 use super::{Forward, Gradients, Places, Shape};
 
 /// Forward, for any level.
@@ -26,7 +26,7 @@ impl Kernel for ForwardPass<'_> {
         let Self { shape, tail, .. } = self;
         let plane = Plane::bordered(shape.height, shape.width);
         let [height, width] = shape.output_size(tail);
-        let mut output = vec![0.0; shape.output_len(tail)];
+        let mut output = Unwritten::new(shape.output_len(tail));
         let blocks = shape.batch.div_ceil(S::F32_LANES);
         let keeps = self.backward && tail == Tail::ReluPool;
         let places_len = if keeps { shape.outputs * height * width } else { 0 };
@@ -58,9 +58,12 @@ impl Kernel for ForwardPass<'_> {
                 let from = (first * shape.outputs + channel) * height * width;
                 let step = shape.outputs * height * width;
                 let lanes = &lanes[channel * result.len..][..result.len];
-                result.store(simd, lanes, images, step, &mut output[from..]);
+                result.store(simd, lanes, images, step, &mut output.values()[from..]);
             }
         }
+        // SAFETY: the blocks have all images, and of each of them every channel's
+        // `height * width` values were stored.
+        let output = unsafe { output.written() };
         (output, if keeps { Places::Lanes(places) } else { Places::Unknown })
     }
 }
@@ -99,11 +102,9 @@ impl Kernel for BackwardPass<'_> {
             bias: None,
             tail: Tail::Nothing,
         };
-        let mut gradients = Gradients {
-            input: self.of_input.then(|| vec![0.0; shape.input_len()]),
-            weights: vec![0.0; shape.weight_len()],
-            bias: vec![0.0; shape.outputs],
-        };
+        let mut of_input = self.of_input.then(|| Unwritten::new(shape.input_len()));
+        let mut gradients =
+            Gradients { input: None, weights: vec![0.0; shape.weight_len()], bias: vec![0.0; shape.outputs] };
         let Buffers { input, output, part, sums } = self.buffers;
         let sums = sums.take::<S::f32s>(shape.weight_len() + shape.outputs);
         sums.fill(simd.splat_f32s(0.0));
@@ -120,17 +121,20 @@ impl Kernel for BackwardPass<'_> {
             }
             weight_gradient(simd, plane, [shape.inputs, shape.outputs], input, gradient, weight_sums);
             (self.between)();
-            if let Some(of_input) = &mut gradients.input {
+            if let Some(of_input) = &mut of_input {
                 correlation.run(simd, plane, gradient, half, &mut []);
                 let (first, images) = images_of::<S>(shape, block);
                 for channel in 0..shape.inputs {
                     let from = (first * shape.inputs + channel) * shape.pixels();
                     let step = shape.inputs * shape.pixels();
                     let lanes = &half[channel * result.len..][..result.len];
-                    result.store(simd, lanes, images, step, &mut of_input[from..]);
+                    result.store(simd, lanes, images, step, &mut of_input.values()[from..]);
                 }
             }
         }
+        // SAFETY: the blocks have all images, and of each of them every channel's
+        // pixels were stored.
+        gradients.input = of_input.map(|of_input| unsafe { of_input.written() });
         let all = gradients.weights.iter_mut().chain(&mut gradients.bias);
         for (value, &sum) in all.zip(weight_sums.iter().chain(&*bias_sums)) {
             *value = simd.reduce_sum_f32s(sum);

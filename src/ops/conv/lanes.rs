@@ -4,6 +4,8 @@
 //! the images side by side. Everything that a convolution does to one image is
 //! then done to all of them by vertical instructions, pooling included.
 
+use std::mem::MaybeUninit;
+
 #[cfg(target_arch = "x86_64")]
 use bytemuck::cast;
 use pulp::Simd;
@@ -189,9 +191,17 @@ impl Plane {
         }
     }
 
-    /// Writes the images out of their lanes, `step` values apart.
+    /// Writes the images out of their lanes, `step` values apart. Afterwards the
+    /// first `pixels` values of each image of `target` are there.
     #[inline(always)]
-    pub fn store<S: Lanes>(self, simd: S, plane: &[S::f32s], images: usize, step: usize, target: &mut [f32]) {
+    pub fn store<S: Lanes>(
+        self,
+        simd: S,
+        plane: &[S::f32s],
+        images: usize,
+        step: usize,
+        target: &mut [MaybeUninit<f32>],
+    ) {
         let pixels = self.size[0] * self.size[1];
         assert!(images <= S::F32_LANES && images > 0 && target.len() >= (images - 1) * step + pixels);
         let mut rows = [simd.splat_f32s(0.0); MOST];
@@ -247,9 +257,12 @@ fn load<S: Simd>(simd: S, values: &[f32]) -> S::f32s {
 
 /// The first values of a vector, as many as there is room for.
 #[inline(always)]
-fn store<S: Simd>(simd: S, values: &mut [f32], vector: S::f32s) {
-    match values.len() == S::F32_LANES {
-        true => values.copy_from_slice(bytemuck::cast_slice(&[vector])),
-        false => simd.partial_store_f32s(values, vector),
+fn store<S: Simd>(simd: S, target: &mut [MaybeUninit<f32>], vector: S::f32s) {
+    if target.len() >= S::F32_LANES {
+        target[..S::F32_LANES].write_copy_of_slice(bytemuck::cast_slice(&[vector]));
+        return;
     }
+    let first = simd.mask_between_m32s(0, target.len() as u32);
+    // SAFETY: the lanes that are stored are as many as `target` has places.
+    unsafe { simd.mask_store_ptr_f32s(first, target.as_mut_ptr().cast(), vector) };
 }

@@ -1,6 +1,7 @@
 //! Memory that one step leaves to the next.
 
 use std::cell::RefCell;
+use std::mem::MaybeUninit;
 
 use bytemuck::{Pod, Zeroable};
 
@@ -35,6 +36,35 @@ pub struct Buffers {
     pub part: Scratch,
     /// Sums over images.
     pub sums: Scratch,
+}
+
+/// Room for values that are all written once: zeros in it first would be as much
+/// work again for the memory.
+pub struct Unwritten {
+    room: Vec<f32>,
+    len: usize,
+}
+
+impl Unwritten {
+    /// Room for `len` values.
+    pub fn new(len: usize) -> Self {
+        Self { room: Vec::with_capacity(len), len }
+    }
+
+    /// The room.
+    pub fn values(&mut self) -> &mut [MaybeUninit<f32>] {
+        &mut self.room.spare_capacity_mut()[..self.len]
+    }
+
+    /// The values.
+    ///
+    /// # Safety
+    /// Each of them has been written.
+    pub unsafe fn written(mut self) -> Vec<f32> {
+        // SAFETY: there is room for `len` values, and the caller has written them.
+        unsafe { self.room.set_len(self.len) };
+        self.room
+    }
 }
 
 thread_local! {
