@@ -38,6 +38,14 @@ train_on() {
     awk -F'[:,]' '/"test_accuracy"/ { if ($2 < 75) { print "accuracy" $2; exit 1 } else exit 0 }' "$work/$device/run.json"
 }
 
+# The table of the fused operator has a row of each backend, at 2 and 10 layers.
+fused_on_all_backends() {
+  small_data && target-ndarray-tch/release/mpiburn bench fused --data-root "$work/digits" \
+    --train-samples 640 --csv "$work/fused.csv" &&
+    awk -F, 'NR > 1 { if ($6 + 0 > 0 && $7 + 0 > 0 && $8 + 0 > 0) rows[$1]++; else bad = 1 }
+      END { exit bad || rows["fused"] * rows["unfused"] * rows["ndarray"] * rows["tch"] != 16 }' "$work/fused.csv"
+}
+
 tensorboard_opens() {
   .venv/bin/python tests/pytorch/read_events.py "$work/flex/tensorboard"
 }
@@ -48,6 +56,7 @@ check "a build with ndarray and tch" make --no-print-directory build DEVICES=nda
 check "training on flex" train_on flex $bin
 check "training on ndarray" train_on ndarray target-ndarray-tch/release/mpiburn
 check "training on tch" train_on tch target-ndarray-tch/release/mpiburn
+check "the fused operator beside Burn's on each backend" fused_on_all_backends
 check "TensorBoard opens the event files" tensorboard_opens
 check "losses and accuracy as PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "${DATA:-data/digits}"
 check "a build for MPICH" make --no-print-directory build MPI=mpich
