@@ -4,6 +4,7 @@ mod bench;
 mod data;
 mod launch;
 mod link;
+mod network;
 mod report;
 mod train;
 
@@ -16,6 +17,7 @@ pub use bench::{AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs,
 pub use data::{DataArgs, DataKind, InfoArgs, MakeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use link::LinkArgs;
+pub use network::NetworkArgs;
 pub use report::{Format, ReportArgs};
 pub use train::TrainArgs;
 

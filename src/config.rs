@@ -1,5 +1,7 @@
 //! What was typed becomes what is meant: checked once, before any work.
 
+mod network;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use crate::cli::TrainArgs;
 use crate::comm::{Backend, Reduction, Transport};
 use crate::data::{SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
-use crate::model::ModelKind;
+use crate::model::{ModelKind, NetworkOptions};
 use crate::train::{SyncOptions, WireType};
 
 /// Everything that decides what a run computes and how. It is `config` in
@@ -18,6 +20,9 @@ use crate::train::{SyncOptions, WireType};
 pub struct RunConfig {
     /// Network.
     pub model: ModelKind,
+    /// What is chosen about it; beside the other fields in `run.json`.
+    #[serde(flatten)]
+    pub network: NetworkOptions,
     /// File of initial weights.
     pub init: Option<PathBuf>,
     /// Seed of weights and shuffling.
@@ -99,8 +104,10 @@ impl TryFrom<&TrainArgs> for RunConfig {
                 "quantization-aware training is to come; leave the option out",
             ));
         }
+        let model = parse("model", &args.model)?;
         let config = Self {
-            model: parse("model", &args.model)?,
+            model,
+            network: network::network_options(&args.network, model)?,
             init: args.init.clone(),
             seed: args.seed,
             data_root: args.data_root.clone(),

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::NetworkArgs;
+
 #[derive(Debug, Clone, Args)]
 #[command(
     args_override_self = true,
@@ -17,6 +19,8 @@ pub struct TrainArgs {
     /// Network to train: convnet (28x28 grey images), vgg (32x32 colour images) or mlp (512 features).
     #[arg(long, default_value = "convnet", help_heading = "Model")]
     pub model: String,
+    #[command(flatten)]
+    pub network: NetworkArgs,
     /// Initial weights, as PyTorch names and lays them out.
     #[arg(long, value_name = "FILE.safetensors", help_heading = "Model")]
     pub init: Option<PathBuf>,

@@ -16,9 +16,9 @@ use crate::train::Evaluation;
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let config = world.agree(configure(args))?;
     let source = world.agree(data::open(&config.data_root))?;
-    let network =
-        Network::init(config.model, source.description().classes, config.seed, &config.device.device())
-            .fused(config.fused);
+    let (classes, device) = (source.description().classes, config.device.device());
+    let network = Network::with_options(config.model, &config.network, classes, config.seed, &device)
+        .fused(config.fused);
     let layout = ParamLayout::of(&network);
     let loaded = match world.is_root() {
         true => load(&args.checkpoint, &layout),

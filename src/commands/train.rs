@@ -36,7 +36,8 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let plan = config.plan(source.as_ref(), data::Split::Train, world.size());
     check_data(&config, &plan, source.as_ref())?;
     let classes = source.description().classes;
-    let network = Network::init(config.model, classes, config.seed, &config.device.device().autodiff())
+    let device = config.device.device().autodiff();
+    let network = Network::with_options(config.model, &config.network, classes, config.seed, &device)
         .fused(config.fused);
     let layout = ParamLayout::of(&network);
     world.check_equal("the network's parameters", &layout.describe())?;

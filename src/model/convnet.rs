@@ -1,53 +1,74 @@
 //! The small convolutional network of the MNIST experiments: 4,266 parameters.
 
 use burn::module::Module;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
-use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
-use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
-use burn::tensor::activation::relu;
+use burn::nn::conv::Conv2d;
+use burn::nn::pool::MaxPool2d;
+use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 
+use super::batch_norm::BatchNorm;
+use super::dropout::{BatchPlace, Dropout};
+use super::layers::{conv3x3, pool2x2};
+use super::{Activation, NetworkOptions};
+use crate::ops::conv_relu::conv;
 use crate::ops::conv_relu_pool::conv_relu_pool;
 
 /// Conv2d(1→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) ·
 /// ReLU · MaxPool2d(2) · flatten · Linear(392→classes), for `[batch, 1, 28, 28]`.
+/// Batch norms, if any, follow the convolutions, and dropout is in front of the
+/// linear layer.
 #[derive(Module, Debug)]
 pub struct ConvNet {
     conv1: Conv2d,
+    bn1: Option<BatchNorm>,
     conv2: Conv2d,
+    bn2: Option<BatchNorm>,
+    dropout: Option<Dropout>,
     linear: Linear,
     pool: MaxPool2d,
+    #[module(skip)]
+    activation: Activation,
     pub(super) fused: bool,
 }
 
 impl ConvNet {
     /// A network whose weights are drawn from the device's random numbers.
-    pub fn init(classes: usize, device: &Device) -> Self {
-        let conv = |inputs, outputs| {
-            Conv2dConfig::new([inputs, outputs], [3, 3])
-                .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
-                .init(device)
-        };
+    pub fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
+        let norm = |channels| options.batch_norm.then(|| BatchNorm::init(channels, device));
         Self {
-            conv1: conv(1, 4),
-            conv2: conv(4, 8),
+            conv1: conv3x3(1, 4, device),
+            bn1: norm(4),
+            conv2: conv3x3(4, 8, device),
+            bn2: norm(8),
+            dropout: Dropout::new(options.dropout),
             linear: LinearConfig::new(8 * 7 * 7, classes).init(device),
-            pool: MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init(),
+            pool: pool2x2(),
+            activation: options.activation,
             fused: true,
         }
     }
 
     /// Class scores `[batch, classes]` of images `[batch, 1, 28, 28]`.
-    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = self.block(&self.conv1, images);
-        let x = self.block(&self.conv2, x);
-        self.linear.forward(x.flatten(1, 3))
+    pub fn forward(&self, images: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
+        let x = self.block(&self.conv1, self.bn1.as_ref(), images);
+        let x = self.block(&self.conv2, self.bn2.as_ref(), x).flatten(1, 3);
+        let x = match &self.dropout {
+            Some(dropout) => dropout.forward(x, place),
+            None => x,
+        };
+        self.linear.forward(x)
     }
 
-    fn block(&self, conv: &Conv2d, x: Tensor<4>) -> Tensor<4> {
-        match self.fused {
-            true => conv_relu_pool(x, conv),
-            false => self.pool.forward(relu(conv.forward(x))),
-        }
+    fn block(&self, layer: &Conv2d, norm: Option<&BatchNorm>, x: Tensor<4>) -> Tensor<4> {
+        let x = match (self.fused, norm, self.activation) {
+            (true, None, Activation::Relu) => return conv_relu_pool(x, layer),
+            (true, ..) => conv(x, layer),
+            (false, ..) => layer.forward(x),
+        };
+        let x = match norm {
+            Some(norm) => norm.forward(x),
+            None => x,
+        };
+        self.pool.forward(self.activation.of(x))
     }
 }

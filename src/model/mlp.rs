@@ -1,37 +1,53 @@
-//! The small network for feature vectors: 17,172 parameters with 512 features
+//! The small network for feature vectors: 17,140 parameters with 512 features
 //! and 20 classes.
 
 use burn::module::Module;
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
-use burn::tensor::activation::relu;
+use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
+
+use super::batch_norm::BatchNorm;
+use super::dropout::{BatchPlace, Dropout};
+use super::{Activation, NetworkOptions};
 
 /// Features of a sample.
 pub(super) const FEATURES: usize = 512;
-const HIDDEN: usize = 32;
+/// Width of the hidden layer, where none is asked for.
+pub(super) const HIDDEN: usize = 32;
 
 /// Linear(512→32) · BatchNorm1d(32) · ReLU · Linear(32→classes), for
-/// `[batch, 1, 1, 512]`.
+/// `[batch, 1, 1, 512]`; 32 may be another width and ReLU another activation.
+/// Dropout, if any, is in front of the last layer.
 #[derive(Module, Debug)]
 pub struct Mlp {
     layer1: Linear,
     bn1: BatchNorm,
+    dropout: Option<Dropout>,
     layer2: Linear,
+    #[module(skip)]
+    activation: Activation,
 }
 
 impl Mlp {
     /// A network whose weights are drawn from the device's random numbers.
-    pub fn init(classes: usize, device: &Device) -> Self {
+    pub fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
+        let hidden = options.hidden.unwrap_or(HIDDEN);
         Self {
-            layer1: LinearConfig::new(FEATURES, HIDDEN).init(device),
-            bn1: BatchNormConfig::new(HIDDEN).init(device),
-            layer2: LinearConfig::new(HIDDEN, classes).init(device),
+            layer1: LinearConfig::new(FEATURES, hidden).init(device),
+            bn1: BatchNorm::init(hidden, device),
+            dropout: Dropout::new(options.dropout),
+            layer2: LinearConfig::new(hidden, classes).init(device),
+            activation: options.activation,
         }
     }
 
     /// Class scores `[batch, classes]` of feature vectors `[batch, 1, 1, 512]`.
-    pub fn forward(&self, features: Tensor<4>) -> Tensor<2> {
+    pub fn forward(&self, features: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
         let x = self.layer1.forward(features.flatten::<2>(1, 3));
-        self.layer2.forward(relu(self.bn1.forward(x)))
+        let x = self.activation.of(self.bn1.forward(x));
+        let x = match &self.dropout {
+            Some(dropout) => dropout.forward(x, place),
+            None => x,
+        };
+        self.layer2.forward(x)
     }
 }

@@ -1,8 +1,12 @@
 //! The networks of the experiments, and their parameters as flat memory.
 
+mod batch_norm;
 mod convnet;
+mod dropout;
 pub mod flop;
+mod layers;
 mod mlp;
+mod options;
 mod parameters;
 mod vgg;
 
@@ -13,8 +17,11 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
+pub use batch_norm::BatchNorm;
 pub use convnet::ConvNet;
+pub use dropout::{BatchPlace, Dropout};
 pub use mlp::Mlp;
+pub use options::{Activation, NetworkOptions};
 pub use parameters::{ParamLayout, ParamSpec, sha256};
 pub use vgg::Vgg;
 
@@ -77,14 +84,25 @@ pub enum Network {
 }
 
 impl Network {
+    /// The experiments' network of that kind, see [`Network::with_options`].
+    pub fn init(kind: ModelKind, classes: usize, seed: u64, device: &Device) -> Self {
+        Self::with_options(kind, &NetworkOptions::default(), classes, seed, device)
+    }
+
     /// A network with the initial weights that `seed` draws: PyTorch's default
     /// distributions, uniform in ±1/sqrt(fan in).
-    pub fn init(kind: ModelKind, classes: usize, seed: u64, device: &Device) -> Self {
+    pub fn with_options(
+        kind: ModelKind,
+        options: &NetworkOptions,
+        classes: usize,
+        seed: u64,
+        device: &Device,
+    ) -> Self {
         device.seed(seed);
         let network = match kind {
-            ModelKind::Convnet => Self::Convnet(ConvNet::init(classes, device)),
-            ModelKind::Vgg => Self::Vgg(Vgg::init(classes, device)),
-            ModelKind::Mlp => Self::Mlp(Mlp::init(classes, device)),
+            ModelKind::Convnet => Self::Convnet(ConvNet::init(options, classes, device)),
+            ModelKind::Vgg => Self::Vgg(Vgg::init(options, classes, device)),
+            ModelKind::Mlp => Self::Mlp(Mlp::init(options, classes, device)),
         };
         // Burn draws a parameter when it is first used. Using them all now, in
         // visit order, makes the drawing a function of the seed alone.
@@ -104,15 +122,29 @@ impl Network {
         self
     }
 
-    /// Class scores `[batch, classes]` of a batch `[batch, channels, height, width]`.
+    /// Class scores `[batch, classes]` of a batch `[batch, channels, height, width]`,
+    /// without dropout.
     pub fn forward(&self, batch: Tensor<4>) -> Tensor<2> {
+        self.forward_at(batch, None)
+    }
+
+    /// The same in training: `place` decides on what dropout drops.
+    pub fn forward_training(&self, batch: Tensor<4>, place: &BatchPlace) -> Tensor<2> {
+        self.forward_at(batch, Some(place))
+    }
+
+    fn forward_at(&self, batch: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
         match self {
-            Self::Convnet(network) => network.forward(batch),
-            Self::Vgg(network) => network.forward(batch),
-            Self::Mlp(network) => network.forward(batch),
+            Self::Convnet(network) => network.forward(batch, place),
+            Self::Vgg(network) => network.forward(batch, place),
+            Self::Mlp(network) => network.forward(batch, place),
         }
     }
 }
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod torch_tests;
 
 #[cfg(test)]
 mod tests {

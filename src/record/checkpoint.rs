@@ -6,16 +6,15 @@
 //! both). It is written under another name, synced and renamed: a folder with
 //! that name is whole, unless somebody damaged it later, which the digests tell.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Dtype, SafeTensors, View};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::tensor_file::{decode, encode};
 use super::{EpochRow, RecordError, Tally};
 use crate::model::ParamLayout;
 
@@ -110,9 +109,10 @@ impl Checkpoint {
         fs::create_dir_all(&temporary).map_err(failed)?;
         let moments = [("first", &self.first), ("second", &self.second)];
         let mut sha256 = BTreeMap::new();
-        for (file, bytes) in
-            [(MODEL, encode(layout, &[("", &self.params)])?), (OPTIMIZER, encode(layout, &moments)?)]
-        {
+        for (file, bytes) in [
+            (MODEL, encode(Path::new(MODEL), layout, &[("", &self.params)], Some(self.updates))?),
+            (OPTIMIZER, encode(Path::new(OPTIMIZER), layout, &moments, None)?),
+        ] {
             write_synced(&temporary.join(file), &bytes)?;
             sha256.insert(file.to_owned(), hex(&bytes));
         }
@@ -211,75 +211,6 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
     });
     paths.sort();
     paths
-}
-
-/// A parameter on its way into a safetensors file.
-struct Values {
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
-}
-
-impl View for Values {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
-    }
-
-    fn data_len(&self) -> usize {
-        self.bytes.len()
-    }
-}
-
-fn encode(layout: &ParamLayout, buffers: &[(&str, &Vec<f32>)]) -> Result<Vec<u8>, RecordError> {
-    let mut tensors = Vec::new();
-    for (prefix, flat) in buffers {
-        for spec in layout.specs() {
-            let values = spec.to_torch(&flat[spec.range.clone()]);
-            let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-            tensors.push((tensor_name(prefix, &spec.name), Values { shape: spec.torch_shape(), bytes }));
-        }
-    }
-    safetensors::serialize(tensors, None::<HashMap<String, String>>)
-        .map_err(|e| RecordError::damaged(Path::new(MODEL), e.to_string()))
-}
-
-fn decode(file: &Path, bytes: &[u8], layout: &ParamLayout, prefix: &str) -> Result<Vec<f32>, RecordError> {
-    let damaged = |what: String| RecordError::damaged(file, what);
-    let tensors = SafeTensors::deserialize(bytes)
-        .map_err(|e| damaged(format!("not a whole safetensors file ({e:?})")))?;
-    let mut flat = vec![0.0; layout.len()];
-    for spec in layout.specs() {
-        let name = tensor_name(prefix, &spec.name);
-        let tensor = tensors
-            .tensor(&name)
-            .map_err(|_| damaged(format!("no tensor {name}: these are another network's weights")))?;
-        if tensor.shape() != spec.torch_shape() || tensor.dtype() != Dtype::F32 {
-            return Err(damaged(format!(
-                "{name} is {:?} of {:?}, and this network's is F32 of {:?}",
-                tensor.dtype(),
-                tensor.shape(),
-                spec.torch_shape()
-            )));
-        }
-        let values: Vec<f32> =
-            tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-        flat[spec.range.clone()].copy_from_slice(&spec.from_torch(&values));
-    }
-    Ok(flat)
-}
-
-fn tensor_name(prefix: &str, name: &str) -> String {
-    match prefix {
-        "" => name.to_owned(),
-        _ => format!("{prefix}.{name}"),
-    }
 }
 
 fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {

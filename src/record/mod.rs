@@ -7,6 +7,7 @@ mod run_json;
 mod run_log;
 mod sweep_json;
 mod tally;
+mod tensor_file;
 mod tensorboard;
 
 pub use checkpoint::{ArrivalOrder, Checkpoint, Position};

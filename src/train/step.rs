@@ -10,7 +10,7 @@ use super::optimizer::{Adam, AdamSettings};
 use crate::comm::{Collective, CommError, World};
 use crate::config::RunConfig;
 use crate::data::{Description, Normalizer};
-use crate::model::{Network, ParamLayout};
+use crate::model::{BatchPlace, Network, ParamLayout};
 use crate::ops::cross_entropy::{Score, score};
 use crate::record::Tally;
 
@@ -43,6 +43,7 @@ pub struct Learner<'w> {
     layout: ParamLayout,
     normalizer: Normalizer,
     device: Device,
+    seed: u64,
     micro_batch: usize,
     times: StepTimes,
 }
@@ -68,6 +69,7 @@ impl<'w> Learner<'w> {
             sync: GradientSync::new(world, collective, &layout, config.sync_options()),
             normalizer: Normalizer::new(description),
             device: config.device.device().autodiff(),
+            seed: config.seed,
             micro_batch: config.train_batch_size,
             times: StepTimes::default(),
             world,
@@ -108,7 +110,14 @@ impl<'w> Learner<'w> {
             let from = part * self.micro_batch;
             let to = (from + self.micro_batch).min(labels.len());
             let ends = (part == 0, part + 1 == parts);
-            tally.add(&self.backward(&bytes[from * item..to * item], &labels[from..to], total, ends)?);
+            let place = self.place(from);
+            tally.add(&self.backward(
+                &bytes[from * item..to * item],
+                &labels[from..to],
+                &place,
+                total,
+                ends,
+            )?);
         }
         let signals = self.sync.finish(Signals {
             not_finite: if tally.loss.is_finite() { 0.0 } else { 1.0 },
@@ -148,17 +157,24 @@ impl<'w> Learner<'w> {
         Ok(())
     }
 
+    /// Where samples stand, of which the first is this rank's `from`-th of the step.
+    fn place(&self, from: usize) -> BatchPlace {
+        let (rank, ranks) = (self.world.rank(), self.world.size());
+        BatchPlace { seed: self.seed, step: self.adam.step, first: rank + from * ranks, stride: ranks }
+    }
+
     fn backward(
         &mut self,
         bytes: &[u8],
         labels: &[u8],
+        place: &BatchPlace,
         total: usize,
         ends: (bool, bool),
     ) -> Result<Tally, CommError> {
         let began = Instant::now();
         let images = self.normalizer.images(bytes, &self.device);
         let loaded = Instant::now();
-        let Score { loss, value, correct } = score(self.network.forward(images), labels);
+        let Score { loss, value, correct } = score(self.network.forward_training(images, place), labels);
         let tally = Tally::of_batch(value, correct, labels.len());
         let forwarded = Instant::now();
         let copied = self.sync.times().copy;

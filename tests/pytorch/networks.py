@@ -45,7 +45,7 @@ class Vgg(nn.Module):
 
 
 class Mlp(nn.Module):
-    """17,172 parameters; class scores [batch, 20] of feature vectors [batch, 512]."""
+    """17,140 parameters; class scores [batch, 20] of feature vectors [batch, 512]."""
 
     def __init__(self):
         super().__init__()

@@ -56,8 +56,9 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     };
     let source = Synthetic::new(config.model.input_shape(), classes, plan.samples);
     let shard = world.agree(Shard::load(&source, Split::Train, &plan, world.rank(), Order::File))?;
-    let network =
-        Network::init(config.model, classes, config.seed, &device.clone().autodiff()).fused(config.fused);
+    let training = device.clone().autodiff();
+    let network = Network::with_options(config.model, &config.network, classes, config.seed, &training)
+        .fused(config.fused);
     let collective = connect(world, config.backend, &config.transport())?;
     let mut learner = Learner::new(world, &config, source.description(), network, collective)?;
 
@@ -111,7 +112,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         overlap_off: measured.get(1).map(|without| timing(world, without)).transpose()?,
         allocations_per_step: allocations,
         page_faults_per_step: page_faults,
-        flop_per_step: config.model.step_flop(classes, config.train_batch_size),
+        flop_per_step: config.model.step_flop(&config.network, classes, config.train_batch_size),
         product_flop_per_s: product,
     };
     if world.is_root() {

@@ -1,0 +1,86 @@
+//! Layers in a row, numbered as PyTorch's `Sequential` numbers them: those
+//! without parameters count too.
+
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
+use burn::nn::{Linear, PaddingConfig2d};
+use burn::tensor::{Device, Tensor};
+
+use super::Activation;
+use super::batch_norm::BatchNorm;
+use super::dropout::{BatchPlace, Dropout};
+use crate::ops::conv_relu::{conv, conv_relu};
+use crate::ops::conv_relu_pool::conv_relu_pool;
+
+/// A layer for images `[batch, channels, height, width]`.
+#[derive(Module, Debug)]
+pub(super) enum ImageLayer {
+    Conv(Conv2d),
+    Norm(BatchNorm),
+    Elementwise(Elementwise),
+    Pool(MaxPool2d),
+}
+
+/// A layer for features `[batch, features]`.
+#[derive(Module, Debug)]
+pub(super) enum FeatureLayer {
+    Linear(Linear),
+    Elementwise(Elementwise),
+    Dropout(Dropout),
+}
+
+/// An activation as a layer.
+#[derive(Module, Debug)]
+pub(super) struct Elementwise {
+    #[module(skip)]
+    pub(super) activation: Activation,
+}
+
+/// A 3x3 convolution with a border of one pixel: as high and wide as its input.
+pub(super) fn conv3x3(inputs: usize, outputs: usize, device: &Device) -> Conv2d {
+    Conv2dConfig::new([inputs, outputs], [3, 3])
+        .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+        .init(device)
+}
+
+/// The largest of each square of 2x2: half as high and wide as its input.
+pub(super) fn pool2x2() -> MaxPool2d {
+    MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init()
+}
+
+/// Applies `layers` one after another; with `fused`, convolutions are our own
+/// operator, together with the ReLU and the pooling that follow at once.
+pub(super) fn apply_to_images(mut layers: &[ImageLayer], mut x: Tensor<4>, fused: bool) -> Tensor<4> {
+    use ImageLayer::{Conv, Elementwise as Then, Norm, Pool};
+    const RELU: Activation = Activation::Relu;
+    loop {
+        (x, layers) = match layers {
+            [] => return x,
+            [Conv(layer), Then(Elementwise { activation: RELU }), Pool(_), rest @ ..] if fused => {
+                (conv_relu_pool(x, layer), rest)
+            }
+            [Conv(layer), Then(Elementwise { activation: RELU }), rest @ ..] if fused => {
+                (conv_relu(x, layer), rest)
+            }
+            [Conv(layer), rest @ ..] if fused => (conv(x, layer), rest),
+            [Conv(layer), rest @ ..] => (layer.forward(x), rest),
+            [Norm(layer), rest @ ..] => (layer.forward(x), rest),
+            [Then(layer), rest @ ..] => (layer.activation.of(x), rest),
+            [Pool(layer), rest @ ..] => (layer.forward(x), rest),
+        };
+    }
+}
+
+/// Applies `layers` one after another.
+pub(super) fn apply_to_features(
+    layers: &[FeatureLayer],
+    x: Tensor<2>,
+    place: Option<&BatchPlace>,
+) -> Tensor<2> {
+    layers.iter().fold(x, |x, layer| match layer {
+        FeatureLayer::Linear(layer) => layer.forward(x),
+        FeatureLayer::Elementwise(layer) => layer.activation.of(x),
+        FeatureLayer::Dropout(layer) => layer.forward(x, place),
+    })
+}

@@ -1,0 +1,77 @@
+//! What can be chosen about a network, beside its kind.
+
+use std::fmt;
+use std::str::FromStr;
+
+use burn::tensor::Tensor;
+use burn::tensor::activation::{gelu, relu, sigmoid, tanh};
+use serde::{Deserialize, Serialize};
+
+/// Choices within a kind of network; the defaults are the experiments'.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NetworkOptions {
+    /// What follows every layer but the last.
+    pub activation: Activation,
+    /// Whether a batch norm stands between each convolution and its activation.
+    /// The mlp has one always.
+    pub batch_norm: bool,
+    /// Probability with which a feature in front of the head's last layers is
+    /// dropped in training, from 0 to less than 1; 0 is no dropout.
+    pub dropout: f64,
+    /// Width of the mlp's hidden layer, if not its own.
+    pub hidden: Option<usize>,
+}
+
+/// A function that is applied to every element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    /// `max(x, 0)`.
+    #[default]
+    Relu,
+    /// Hyperbolic tangent.
+    Tanh,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// `x Φ(x)` with the normal distribution's Φ, exact, as PyTorch's default:
+    /// Hendrycks and Gimpel, "Gaussian error linear units" (2016).
+    Gelu,
+}
+
+impl Activation {
+    /// The function of each element of `x`.
+    pub fn of<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::Relu => relu(x),
+            Self::Tanh => tanh(x),
+            Self::Sigmoid => sigmoid(x),
+            Self::Gelu => gelu(x),
+        }
+    }
+}
+
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Relu => "relu",
+            Self::Tanh => "tanh",
+            Self::Sigmoid => "sigmoid",
+            Self::Gelu => "gelu",
+        })
+    }
+}
+
+impl FromStr for Activation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "relu" => Ok(Self::Relu),
+            "tanh" => Ok(Self::Tanh),
+            "sigmoid" => Ok(Self::Sigmoid),
+            "gelu" => Ok(Self::Gelu),
+            _ => Err(format!("unknown activation {text}: choose relu, tanh, sigmoid or gelu")),
+        }
+    }
+}

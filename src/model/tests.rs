@@ -1,0 +1,103 @@
+//! Names, shapes and numbers of parameters as PyTorch has them.
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+use super::{Activation, BatchPlace, ModelKind, Network, NetworkOptions, ParamLayout};
+
+const PLAIN: NetworkOptions =
+    NetworkOptions { activation: Activation::Relu, batch_norm: false, dropout: 0.0, hidden: None };
+const NORM: NetworkOptions = NetworkOptions { batch_norm: true, ..PLAIN };
+const DROPOUT: NetworkOptions = NetworkOptions { dropout: 0.5, ..PLAIN };
+const BOTH: NetworkOptions = NetworkOptions { batch_norm: true, ..DROPOUT };
+
+fn network(kind: ModelKind, options: &NetworkOptions) -> Network {
+    let classes = if kind == ModelKind::Mlp { 20 } else { 10 };
+    Network::with_options(kind, options, classes, 1, &Device::flex().autodiff())
+}
+
+fn layout(kind: ModelKind, options: &NetworkOptions) -> ParamLayout {
+    ParamLayout::of(&network(kind, options))
+}
+
+/// Names of layers with their weights' shapes in PyTorch's layout.
+fn weights(kind: ModelKind, options: &NetworkOptions) -> Vec<String> {
+    let layout = layout(kind, options);
+    let weights = layout.specs().iter().filter_map(|spec| {
+        let layer = spec.name.strip_suffix(".weight")?;
+        Some(format!("{layer} {:?}", spec.torch_shape()))
+    });
+    weights.collect()
+}
+
+#[test]
+fn options_change_the_numbers_of_parameters_as_in_pytorch() {
+    // Trainable ones, and those of a state dict without num_batches_tracked: what
+    // sum(p.numel() for p in ...) says in PyTorch.
+    for (kind, options, trainable, all) in [
+        (ModelKind::Convnet, PLAIN, 4_266, 4_266),
+        (ModelKind::Convnet, DROPOUT, 4_266, 4_266),
+        (ModelKind::Convnet, NORM, 4_290, 4_314),
+        (ModelKind::Vgg, PLAIN, 2_625_962, 2_625_962),
+        (ModelKind::Vgg, DROPOUT, 2_625_962, 2_625_962),
+        (ModelKind::Vgg, NORM, 2_627_946, 2_629_930),
+        (ModelKind::Vgg, BOTH, 2_627_946, 2_629_930),
+        (ModelKind::Mlp, PLAIN, 17_140, 17_204),
+        (ModelKind::Mlp, BOTH, 17_140, 17_204),
+        (ModelKind::Mlp, NetworkOptions { hidden: Some(64), ..PLAIN }, 34_260, 34_388),
+    ] {
+        let layout = layout(kind, &options);
+        assert_eq!((layout.trainable(), layout.len()), (trainable, all), "{kind} {options:?}");
+    }
+}
+
+#[test]
+fn the_vggs_layers_are_numbered_as_pytorchs() {
+    let plain = weights(ModelKind::Vgg, &PLAIN);
+    let convs = [
+        "block1.0 [32, 3, 3, 3]",
+        "block1.2 [64, 32, 3, 3]",
+        "block2.0 [128, 64, 3, 3]",
+        "block2.2 [256, 128, 3, 3]",
+        "block3.0 [256, 256, 3, 3]",
+        "block3.2 [256, 256, 3, 3]",
+    ];
+    assert_eq!(plain[..6], convs);
+    assert_eq!(plain[6..], ["block4.0 [256, 4096]", "block4.2 [32, 256]", "block4.4 [10, 32]"]);
+    let dropped = weights(ModelKind::Vgg, &DROPOUT);
+    assert_eq!(dropped[..6], convs);
+    assert_eq!(dropped[6..], ["block4.0 [256, 4096]", "block4.3 [32, 256]", "block4.5 [10, 32]"]);
+    let normed = weights(ModelKind::Vgg, &NORM);
+    let block = ["block2.0 [128, 64, 3, 3]", "block2.1 [128]", "block2.3 [256, 128, 3, 3]", "block2.4 [256]"];
+    assert_eq!(normed[4..8], block);
+}
+
+#[test]
+fn the_others_layers_have_pytorchs_names() {
+    let convnet = weights(ModelKind::Convnet, &BOTH);
+    let expected = ["conv1 [4, 1, 3, 3]", "bn1 [4]", "conv2 [8, 4, 3, 3]", "bn2 [8]", "linear [10, 392]"];
+    assert_eq!(convnet, expected);
+    let layout = layout(ModelKind::Mlp, &PLAIN);
+    let names: Vec<_> = layout.specs().iter().map(|spec| spec.name.as_str()).collect();
+    let norm = ["bn1.weight", "bn1.bias", "bn1.running_mean", "bn1.running_var"];
+    assert_eq!(names[..2], ["layer1.weight", "layer1.bias"]);
+    assert_eq!(names[2..6], norm);
+    assert_eq!(names[6..], ["layer2.weight", "layer2.bias"]);
+}
+
+#[test]
+fn dropout_is_for_training_and_falls_in_every_network() {
+    let place = BatchPlace { seed: 1, step: 0, first: 0, stride: 1 };
+    for kind in [ModelKind::Convnet, ModelKind::Vgg, ModelKind::Mlp] {
+        let [channels, height, width] = kind.input_shape();
+        let plain = network(kind, &PLAIN);
+        let weights = layout(kind, &PLAIN).read(&plain);
+        let dropping = layout(kind, &DROPOUT).write(network(kind, &DROPOUT), &weights);
+        let images = Tensor::<4>::ones([2, channels, height, width], &Device::flex());
+        let (dropping, plain) = (dropping.valid(), plain.valid());
+        let expected = plain.forward(images.clone()).into_data();
+        assert_eq!(dropping.forward(images.clone()).into_data(), expected, "{kind}");
+        assert_ne!(dropping.forward_training(images.clone(), &place).into_data(), expected, "{kind}");
+        assert_eq!(plain.forward_training(images, &place).into_data(), expected, "{kind}");
+    }
+}

@@ -1,0 +1,156 @@
+//! A network's values in safetensors files, in PyTorch's names and layouts.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, SafeTensors, View};
+
+use super::RecordError;
+use crate::model::ParamLayout;
+
+/// The names with which PyTorch's batch norms end.
+const RUNNING_VAR: &str = "running_var";
+const BATCHES: &str = "num_batches_tracked";
+
+/// A tensor on its way into a safetensors file.
+struct Values {
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Vec<u8>,
+}
+
+impl View for Values {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// The buffers as a file, under the layout's names with a prefix. Weights come
+/// with the number of batches that batch norms have seen, which PyTorch asks for
+/// when it loads them; with a momentum that is fixed, nobody uses it.
+pub(super) fn encode(
+    file: &Path,
+    layout: &ParamLayout,
+    buffers: &[(&str, &Vec<f32>)],
+    batches: Option<u64>,
+) -> Result<Vec<u8>, RecordError> {
+    let mut tensors = Vec::new();
+    for (prefix, flat) in buffers {
+        for spec in layout.specs() {
+            let values = spec.to_torch(&flat[spec.range.clone()]);
+            let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            let values = Values { dtype: Dtype::F32, shape: spec.torch_shape(), bytes };
+            tensors.push((tensor_name(prefix, &spec.name), values));
+        }
+    }
+    if let Some(batches) = batches {
+        let count = || Values { dtype: Dtype::I64, shape: Vec::new(), bytes: batches.to_le_bytes().into() };
+        let norms = layout.specs().iter().filter_map(|spec| spec.name.strip_suffix(RUNNING_VAR));
+        tensors.extend(norms.map(|norm| (format!("{norm}{BATCHES}"), count())));
+    }
+    safetensors::serialize(tensors, None::<HashMap<String, String>>)
+        .map_err(|e| RecordError::damaged(file, e.to_string()))
+}
+
+/// The buffer under the layout's names with a prefix. Weights have to come
+/// without any more, but for the batches that PyTorch's batch norms count.
+pub(super) fn decode(
+    file: &Path,
+    bytes: &[u8],
+    layout: &ParamLayout,
+    prefix: &str,
+) -> Result<Vec<f32>, RecordError> {
+    let damaged = |what: String| RecordError::damaged(file, what);
+    let tensors = SafeTensors::deserialize(bytes)
+        .map_err(|e| damaged(format!("not a whole safetensors file ({e:?})")))?;
+    let mut flat = vec![0.0; layout.len()];
+    for spec in layout.specs() {
+        let name = tensor_name(prefix, &spec.name);
+        let tensor = tensors
+            .tensor(&name)
+            .map_err(|_| damaged(format!("no tensor {name}: these are another network's weights")))?;
+        if tensor.shape() != spec.torch_shape() || tensor.dtype() != Dtype::F32 {
+            return Err(damaged(format!(
+                "{name} is {:?} of {:?}, and this network's is F32 of {:?}",
+                tensor.dtype(),
+                tensor.shape(),
+                spec.torch_shape()
+            )));
+        }
+        let values: Vec<f32> =
+            tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        flat[spec.range.clone()].copy_from_slice(&spec.from_torch(&values));
+    }
+    let known = |name: &str| name.ends_with(BATCHES) || layout.specs().iter().any(|spec| spec.name == name);
+    match tensors.names().into_iter().find(|name| prefix.is_empty() && !known(name)) {
+        Some(name) => Err(damaged(format!("it has a tensor {name}: these are another network's weights"))),
+        None => Ok(flat),
+    }
+}
+
+fn tensor_name(prefix: &str, name: &str) -> String {
+    match prefix {
+        "" => name.to_owned(),
+        _ => format!("{prefix}.{name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{ModelKind, Network, NetworkOptions};
+    use burn::tensor::Device;
+
+    fn layout(batch_norm: bool) -> ParamLayout {
+        let options = NetworkOptions { batch_norm, ..NetworkOptions::default() };
+        ParamLayout::of(&Network::with_options(ModelKind::Convnet, &options, 10, 1, &Device::flex()))
+    }
+
+    fn file(layout: &ParamLayout, batches: Option<u64>) -> Vec<u8> {
+        let values: Vec<f32> = (0..layout.len()).map(|i| i as f32).collect();
+        encode(Path::new("file"), layout, &[("", &values)], batches).expect("a file")
+    }
+
+    #[test]
+    fn batch_norms_come_with_pytorchs_count_and_are_read_with_and_without() {
+        let layout = layout(true);
+        let with = file(&layout, Some(70_000));
+        let tensors = SafeTensors::deserialize(&with).unwrap();
+        for norm in ["bn1", "bn2"] {
+            let count = tensors.tensor(&format!("{norm}.num_batches_tracked")).unwrap();
+            assert_eq!(
+                (count.dtype(), count.shape(), count.data()),
+                (Dtype::I64, &[][..], &70_000u64.to_le_bytes()[..])
+            );
+        }
+        let expected: Vec<f32> = (0..layout.len()).map(|i| i as f32).collect();
+        for bytes in [with, file(&layout, None)] {
+            assert_eq!(decode(Path::new("file"), &bytes, &layout, "").unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn another_networks_weights_are_refused_by_the_tensor_that_does_not_fit() {
+        for (written, read, expected) in [
+            (true, false, "it has a tensor bn"),
+            (false, true, "no tensor bn1.weight: these are another network's weights"),
+        ] {
+            let bytes = file(&layout(written), Some(1));
+            let error = decode(Path::new("file"), &bytes, &layout(read), "").unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
