@@ -5,6 +5,7 @@ mod data;
 mod launch;
 mod link;
 mod network;
+mod recipe;
 mod report;
 mod train;
 
@@ -18,6 +19,7 @@ pub use data::{DataArgs, DataKind, InfoArgs, MakeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use link::LinkArgs;
 pub use network::NetworkArgs;
+pub use recipe::RecipeArgs;
 pub use report::{Format, ReportArgs};
 pub use train::TrainArgs;
 

@@ -1,6 +1,7 @@
 //! What was typed becomes what is meant: checked once, before any work.
 
 mod network;
+mod recipe;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +14,8 @@ use crate::data::{SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, NetworkOptions};
 use crate::train::{SyncOptions, WireType};
+
+pub use recipe::Recipe;
 
 /// Everything that decides what a run computes and how. It is `config` in
 /// `run.json`, and all that `--resume` needs.
@@ -47,6 +50,10 @@ pub struct RunConfig {
     pub lr: f64,
     /// L2 penalty.
     pub weight_decay: f64,
+    /// Optimizer, schedule, regularisation and augmentation; beside the others in
+    /// `run.json`.
+    #[serde(flatten)]
+    pub recipe: Recipe,
     /// Where tensors live.
     pub device: DeviceKind,
     /// Whether convolution, ReLU and pooling are one operator.
@@ -118,8 +125,9 @@ impl TryFrom<&TrainArgs> for RunConfig {
             test_samples: args.test_samples.map(|n| positive("test-samples", n)).transpose()?,
             num_classes: args.num_classes,
             epochs: positive("epochs", args.epochs)?,
-            lr: not_negative("lr", args.lr)?,
-            weight_decay: not_negative("weight-decay", args.weight_decay)?,
+            lr: not_negative("lr", args.recipe.lr)?,
+            weight_decay: not_negative("weight-decay", args.recipe.weight_decay)?,
+            recipe: Recipe::new(&args.recipe, args.epochs)?,
             device: parse("device", &args.device)?,
             fused: args.fused == "on",
             accumulate: positive("accumulate", args.accumulate)?,

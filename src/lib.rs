@@ -23,7 +23,7 @@
 //! makes a batch of them → [`model::Network`] gives class scores → cross entropy
 //! → backward; each gradient goes into its bucket of [`train::GradientSync`],
 //! which sums the buckets over all ranks by a [`comm::Collective`] →
-//! [`train::Adam`] reads the averages out of the buckets and writes new weights.
+//! [`train::Updater`] reads the averages out of the buckets and writes new weights.
 
 pub mod cli;
 pub mod comm;

@@ -50,6 +50,10 @@ tensorboard_opens() {
   .venv/bin/python tests/pytorch/read_events.py "$work/flex/tensorboard"
 }
 
+recipes_as_pytorch() {
+  scripts/cargo.sh build --release --example check_recipes && .venv/bin/python tests/pytorch/recipes.py
+}
+
 check "packages" scripts/setup.sh --all
 check "PyTorch's environment" tests/pytorch/setup.sh
 check "a build with ndarray and tch" make --no-print-directory build DEVICES=ndarray,tch
@@ -59,6 +63,7 @@ check "training on tch" train_on tch target-ndarray-tch/release/mpiburn
 check "the fused operator beside Burn's on each backend" fused_on_all_backends
 check "TensorBoard opens the event files" tensorboard_opens
 check "losses and accuracy as PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "${DATA:-data/digits}"
+check "optimizers, schedules and penalties as PyTorch's" recipes_as_pytorch
 check "a build for MPICH" make --no-print-directory build MPI=mpich
 check "two nodes of one machine" tests/cluster/check.sh
 check "two nodes: trainings over both MPIs, and through a link that is cut" tests/cluster/train.sh

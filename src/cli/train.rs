@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::NetworkArgs;
+use super::{NetworkArgs, RecipeArgs};
 
 #[derive(Debug, Clone, Args)]
 #[command(
@@ -56,29 +56,11 @@ pub struct TrainArgs {
     /// Passes over the training set.
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Training")]
     pub epochs: usize,
-    /// Adam's step size.
-    #[arg(
-        long,
-        visible_alias = "optimizer-lr",
-        value_name = "X",
-        default_value_t = 5e-4,
-        allow_negative_numbers = true,
-        help_heading = "Training"
-    )]
-    pub lr: f64,
-    /// L2 penalty, added to the gradient as PyTorch's Adam does.
-    #[arg(
-        long,
-        visible_alias = "optimizer-lr-decay",
-        value_name = "X",
-        default_value_t = 5e-4,
-        allow_negative_numbers = true,
-        help_heading = "Training"
-    )]
-    pub weight_decay: f64,
     /// Batches of one rank whose gradients make one step, with one all-reduce.
     #[arg(long, value_name = "K", default_value_t = 1, help_heading = "Training")]
     pub accumulate: usize,
+    #[command(flatten)]
+    pub recipe: RecipeArgs,
     /// Quantization-aware training (not in this version).
     #[arg(long, help_heading = "Training")]
     pub quantized: bool,

@@ -70,9 +70,16 @@ fn run_of(path: &Path) -> PathBuf {
 }
 
 fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Vec<f32>> {
-    let checkpoint = match path.join("state.json").exists() {
-        true => Checkpoint::load(path, layout)?,
-        false => Checkpoint::load_last(&path.join("checkpoints"), layout)?,
-    };
+    if path.join("state.json").exists() {
+        return Ok(Checkpoint::load(path, layout)?.params);
+    }
+    let folder = path.join("checkpoints");
+    let last = Checkpoint::load_last(&folder, layout)?;
+    let (stops_early, epochs) = (last.position.best_step.is_some(), last.position.history.len());
+    let checkpoint = last.load_best(&folder, layout)?;
+    if stops_early {
+        let epoch = checkpoint.position.epoch;
+        log::info!("early stopping: taking epoch {epoch} of {epochs}, which had the lowest test loss");
+    }
     Ok(checkpoint.params)
 }

@@ -136,7 +136,9 @@ fn is_shared(error: &anyhow::Error) -> bool {
         })
     });
     let shared_comm = matches!(comm, Some(CommError::Elsewhere { .. } | CommError::Diverged { .. }));
-    let at_one_step =
-        matches!(error.downcast_ref(), Some(TrainError::NotFinite { .. } | TrainError::Stopped { .. }));
+    let at_one_step = matches!(
+        error.downcast_ref(),
+        Some(TrainError::NotFinite { .. } | TrainError::Stopped { .. } | TrainError::OtherOptimizer { .. })
+    );
     shared_comm || at_one_step || error.downcast_ref::<ConfigError>().is_some()
 }

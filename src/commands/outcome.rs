@@ -11,7 +11,7 @@ use crate::config::RunConfig;
 use crate::data::ShardPlan;
 use crate::model::ParamLayout;
 use crate::record::{EpochRow, RankRecord, Results, RunDir, RunRecord, Status, StepMs, Tally, versions};
-use crate::train::Trainer;
+use crate::train::{Trainer, best_epoch};
 
 /// `run.json` as it is from the start.
 pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> RunRecord {
@@ -130,7 +130,7 @@ pub fn summarize(
         test_seconds: position.test_seconds,
         total_seconds: started.elapsed().as_secs_f64(),
         ms_per_step: 1e3 * position.train_seconds / steps.max(1) as f64,
-        images_per_second: (plan.samples * config.epochs) as f64 / position.train_seconds,
+        images_per_second: (plan.samples * position.history.len()) as f64 / position.train_seconds,
         comm_seconds: per_rank.iter().map(|r| r.comm_seconds).sum::<f64>() / world.size() as f64,
         step_ms: mean_of(&phases),
         test_accuracy: last.test_accuracy,
@@ -139,6 +139,8 @@ pub fn summarize(
         train_loss: last.train_loss,
         peak_rss_mb: memory.iter().copied().fold(0.0, f64::max),
         weights_sha256: trainer.weights_sha256(),
+        best_epoch: config.recipe.early_stopping.and_then(|_| best_epoch(&position.history)),
+        stopped_early_after: (position.epoch < config.epochs).then_some(position.epoch),
         per_rank,
     })
 }
@@ -177,6 +179,14 @@ pub fn print_results(history: &[EpochRow], results: &Results, dir: &RunDir) {
         ]);
     }
     println!("{table}");
+    if let Some(best) = results.best_epoch {
+        match results.stopped_early_after {
+            Some(last) => {
+                println!("stopped early after epoch {last}: the test loss was lowest in epoch {best}")
+            }
+            None => println!("not stopped early: the test loss was lowest in epoch {best}"),
+        }
+    }
     println!(
         "{:.2} s of training, {:.3} ms a step, {:.0} images/s, {:.2} s waiting for gradients; results in {}",
         results.train_seconds,

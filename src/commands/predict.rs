@@ -96,7 +96,7 @@ fn of_same_work<'r, 'a>(rows: &'r [Row<'a>], base: &Row<'a>) -> Vec<&'r Row<'a>>
 }
 
 fn epoch_s(row: &Row<'_>) -> f64 {
-    row.train_seconds().median / row.first().record.epochs.max(1) as f64
+    row.train_seconds().median / row.first().epochs_done().max(1) as f64
 }
 
 fn point(row: &Row<'_>, work: &Work) -> Measured {

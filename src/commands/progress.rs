@@ -44,6 +44,13 @@ impl Progress {
         Self { shown, bar, plan: *plan, epochs, started: Instant::now(), first_step, drawn: Instant::now() }
     }
 
+    /// Takes the bar away, where a training ends before its last epoch.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
     fn images_per_second(&self, step: usize) -> f64 {
         let steps = (step - self.first_step) as f64;
         let mean_batch = self.plan.samples as f64 / self.plan.steps() as f64;
@@ -103,10 +110,8 @@ impl Watch for Progress {
             row.test_accuracy,
             row.seconds
         );
-        if let Some(bar) = &self.bar
-            && row.epoch == self.epochs
-        {
-            bar.finish_and_clear();
+        if row.epoch == self.epochs {
+            self.finish();
         }
     }
 }

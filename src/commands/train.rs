@@ -14,7 +14,7 @@ use crate::config::{ConfigError, RunConfig};
 use crate::data::{self, ShardPlan};
 use crate::model::{Network, ParamLayout};
 use crate::record::checkpoint::load_weights;
-use crate::record::{Checkpoint, Recorder, RunDir, RunRecord, Status};
+use crate::record::{Checkpoint, Moment, Recorder, RunDir, RunRecord, Status};
 use crate::stop::StopRequest;
 use crate::train::{TrainError, Trainer};
 
@@ -77,6 +77,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
         return Err(error.into());
     }
 
+    progress.finish();
     let results = summarize(world, &trainer, &plan, &config, started)?;
     record.status = Status::Completed;
     if let Some(dir) = &dir {
@@ -176,6 +177,7 @@ fn check_data(config: &RunConfig, plan: &ShardPlan, source: &dyn data::SampleSou
         )
         .into());
     }
+    config.recipe.check_data(&config.data_root, source.description())?;
     let classes = source.description().classes;
     if let Some(n) = config.num_classes
         && n != classes
@@ -243,17 +245,20 @@ fn prepare(
 
 /// Gives every rank rank 0's checkpoint: numbers as bytes, the rest as JSON.
 fn share(world: &World, checkpoint: Option<Checkpoint>) -> anyhow::Result<Option<Checkpoint>> {
-    let head = checkpoint.as_ref().map(|c| (c.model.clone(), c.updates, c.position.clone(), c.params.len()));
-    let Some((model, updates, position, length)) = world.broadcast(&head)? else {
+    let names = |c: &Checkpoint| c.moments.iter().map(|m| m.name.clone()).collect::<Vec<_>>();
+    let head = checkpoint
+        .as_ref()
+        .map(|c| (c.model.clone(), c.updates, c.position.clone(), c.params.len(), names(c)));
+    let Some((model, updates, position, length, names)) = world.broadcast(&head)? else {
         return Ok(None);
     };
-    let mut buffers = match checkpoint {
-        Some(c) => [c.params, c.first, c.second],
-        None => std::array::from_fn(|_| vec![0.0; length]),
+    let zeros = |name| Moment { name, values: vec![0.0; length] };
+    let (mut params, mut moments) = match checkpoint {
+        Some(c) => (c.params, c.moments),
+        None => (vec![0.0; length], names.into_iter().map(zeros).collect()),
     };
-    for buffer in &mut buffers {
+    for buffer in std::iter::once(&mut params).chain(moments.iter_mut().map(|m| &mut m.values)) {
         world.broadcast_f32(buffer)?;
     }
-    let [params, first, second] = buffers;
-    Ok(Some(Checkpoint { model, world_size: world.size(), params, first, second, updates, position }))
+    Ok(Some(Checkpoint { model, world_size: world.size(), params, moments, updates, position }))
 }

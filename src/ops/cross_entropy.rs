@@ -29,12 +29,21 @@ pub struct Score {
 /// # Panics
 /// Where a label is no class, or there are not as many labels as rows.
 pub fn score(scores: Tensor<2>, labels: &[u8]) -> Score {
+    smoothed(scores, labels, 0.0)
+}
+
+/// The same against labels of which a share `smoothing` is spread evenly over
+/// all classes (Szegedy et al., 2016), as PyTorch's `CrossEntropyLoss` has it.
+///
+/// # Panics
+/// Where a label is no class, or there are not as many labels as rows.
+pub fn smoothed(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> Score {
     let [batch, classes] = scores.dims();
     assert_eq!(batch, labels.len(), "a label for each row of scores");
     let label = labels.iter().find(|&&label| usize::from(label) >= classes);
     assert!(label.is_none(), "label {label:?} of {classes} classes");
     if let Ok(primitive) = scores.clone().try_into_primitive::<Autodiff<Flex>>()
-        && let Some(read) = Read::of(primitive.primitive(), labels)
+        && let Some(read) = Read::of(primitive.primitive(), labels, smoothing)
     {
         let (value, correct) = (read.loss, read.correct);
         let loss = scalar(value);
@@ -46,19 +55,24 @@ pub fn score(scores: Tensor<2>, labels: &[u8]) -> Score {
         return Score { loss: Tensor::from_primitive::<Autodiff<Flex>>(loss), value, correct };
     }
     if let Ok(primitive) = scores.clone().try_into_primitive::<Flex>()
-        && let Some(Read { loss: value, correct, .. }) = Read::of(&primitive, labels)
+        && let Some(Read { loss: value, correct, .. }) = Read::of(&primitive, labels, smoothing)
     {
         return Score { loss: Tensor::from_primitive::<Flex>(scalar(value)), value, correct };
     }
-    composed(scores, labels)
+    composed(scores, labels, smoothing)
 }
 
 /// The same by Burn's operators.
-fn composed(scores: Tensor<2>, labels: &[u8]) -> Score {
+fn composed(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> Score {
     let targets: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
     let targets = TensorData::new(targets, [labels.len(), 1]);
     let targets = Tensor::<2, Int>::from_data(targets, &scores.device());
-    let loss: Tensor<1> = log_softmax(scores.clone(), 1).gather(1, targets).mean().neg();
+    let logs = log_softmax(scores.clone(), 1);
+    let own: Tensor<1> = logs.clone().gather(1, targets).mean().neg();
+    let loss = match smoothing > 0.0 {
+        true => own * (1.0 - smoothing) - logs.mean() * smoothing,
+        false => own,
+    };
     let value = f64::from(loss.clone().into_scalar::<f32>());
     let data = scores.into_data().convert_dtype(DType::F32);
     let correct = match data.as_slice::<f32>() {
@@ -87,11 +101,12 @@ struct Read {
     /// Softmax of the scores.
     shares: Vec<f32>,
     classes: usize,
+    smoothing: f64,
 }
 
 impl Read {
     /// Reads scores that are f32; others are for Burn.
-    fn of(scores: &FlexTensor, labels: &[u8]) -> Option<Self> {
+    fn of(scores: &FlexTensor, labels: &[u8], smoothing: f64) -> Option<Self> {
         let scores = scores.to_contiguous();
         let scores = scores.as_slice::<f32>()?;
         let classes = scores.len() / labels.len().max(1);
@@ -104,20 +119,31 @@ impl Read {
             let (label, highest) = (usize::from(label), argmax(row));
             correct += usize::from(highest == label);
             let (highest, own) = (row[highest], row[label]);
+            // Without smoothing the others have no say, infinite ones neither.
+            let aim = match smoothing > 0.0 {
+                true => {
+                    let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / classes as f64;
+                    ((1.0 - smoothing) * f64::from(own) + smoothing * mean) as f32
+                }
+                false => own,
+            };
             row.iter_mut().for_each(|x| *x = (*x - highest).exp());
             let sum: f32 = row.iter().sum();
             row.iter_mut().for_each(|x| *x /= sum);
-            loss += f64::from(sum.ln() - (own - highest));
+            loss += f64::from(sum.ln() - (aim - highest));
         }
-        Some(Self { loss: loss / labels.len() as f64, correct, shares, classes })
+        Some(Self { loss: loss / labels.len() as f64, correct, shares, classes, smoothing })
     }
 
     /// The gradient of the loss.
     fn gradient(self, labels: &[u8]) -> FlexTensor {
-        let Self { mut shares, classes, .. } = self;
+        let Self { mut shares, classes, smoothing, .. } = self;
         let scale = 1.0 / labels.len() as f32;
         for (row, &label) in shares.chunks_exact_mut(classes).zip(labels) {
-            row[usize::from(label)] -= 1.0;
+            if smoothing > 0.0 {
+                row.iter_mut().for_each(|x| *x -= (smoothing / classes as f64) as f32);
+            }
+            row[usize::from(label)] -= (1.0 - smoothing) as f32;
             row.iter_mut().for_each(|x| *x *= scale);
         }
         let shape = vec![labels.len(), classes];
@@ -169,14 +195,18 @@ mod tests {
         let values: Vec<f32> = (0..77 * 10).map(|i| ((i * 7919) % 1000) as f32 / 50.0 - 10.0).collect();
         let labels: Vec<u8> = (0..77).map(|i| (i * 3 % 10) as u8).collect();
         let scores = tensor(&values, 77, &device).require_grad();
-        let (one, several) = (score(scores.clone(), &labels), composed(scores.clone(), &labels));
-        assert_eq!(one.correct, several.correct);
-        assert!((one.value - several.value).abs() < 1e-5 * several.value, "{} {}", one.value, several.value);
-        let (found, expected) = (gradient(&scores, &one.loss), gradient(&scores, &several.loss));
-        let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
-        for (found, expected) in found.iter().zip(&expected) {
-            assert!((found - expected).abs() < 1e-5 * largest, "{found} for {expected}");
+        for smoothing in [0.0, 0.1, 0.9] {
+            let one = smoothed(scores.clone(), &labels, smoothing);
+            let several = composed(scores.clone(), &labels, smoothing);
+            assert_eq!(one.correct, several.correct);
+            assert!((one.value - several.value).abs() < 1e-5 * several.value, "{one:?} {several:?}");
+            let (found, expected) = (gradient(&scores, &one.loss), gradient(&scores, &several.loss));
+            let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!((found - expected).abs() < 1e-5 * largest, "{smoothing}: {found} for {expected}");
+            }
         }
+        let one = score(scores, &labels);
         let alone = score(tensor(&values, 77, &Device::flex()), &labels);
         assert_eq!((alone.value, alone.correct), (one.value, one.correct));
         assert_eq!(alone.loss.into_scalar::<f32>(), one.loss.into_scalar::<f32>());

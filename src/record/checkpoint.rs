@@ -52,6 +52,10 @@ pub struct Position {
     pub arrival: Option<ArrivalOrder>,
     /// Finished epochs.
     pub history: Vec<EpochRow>,
+    /// With early stopping: steps at the end of the best epoch, whose checkpoint
+    /// is kept.
+    #[serde(default)]
+    pub best_step: Option<usize>,
     /// Seconds of training loops so far.
     pub train_seconds: f64,
     /// Seconds of the epoch under way.
@@ -62,15 +66,32 @@ pub struct Position {
     pub comm_seconds: Vec<f64>,
 }
 
+/// What an optimizer remembers of each weight.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Moment {
+    /// Its name, which its tensors' names begin with.
+    pub name: String,
+    /// As long as the parameters, in Burn's layouts.
+    pub values: Vec<f32>,
+}
+
 /// `state.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct State {
     model: String,
     world_size: usize,
     updates: u64,
+    /// Names of the optimizer's moments.
+    #[serde(default = "adams_moments")]
+    moments: Vec<String>,
     position: Position,
     /// SHA-256 of each file beside this one.
     sha256: BTreeMap<String, String>,
+}
+
+/// When there was no other optimizer, names went without saying.
+fn adams_moments() -> Vec<String> {
+    vec!["first".into(), "second".into()]
 }
 
 /// A checkpoint in memory; flat buffers in Burn's layouts.
@@ -82,10 +103,8 @@ pub struct Checkpoint {
     pub world_size: usize,
     /// Weights.
     pub params: Vec<f32>,
-    /// First moments.
-    pub first: Vec<f32>,
-    /// Second moments.
-    pub second: Vec<f32>,
+    /// What the optimizer remembers.
+    pub moments: Vec<Moment>,
     /// Updates that the optimizer has made.
     pub updates: u64,
     /// Where the run stands.
@@ -99,7 +118,7 @@ impl Checkpoint {
     /// # Errors
     /// When a file cannot be written; older checkpoints are then untouched.
     pub fn save(&self, folder: &Path, layout: &ParamLayout) -> Result<PathBuf, RecordError> {
-        let name = format!("step-{:08}", self.position.step);
+        let name = folder_name(self.position.step);
         let path = folder.join(&name);
         let temporary = folder.join(format!(".{name}.tmp"));
         let failed = |e| RecordError::write(&temporary, e);
@@ -107,11 +126,11 @@ impl Checkpoint {
             fs::remove_dir_all(&temporary).map_err(failed)?;
         }
         fs::create_dir_all(&temporary).map_err(failed)?;
-        let moments = [("first", &self.first), ("second", &self.second)];
+        let moments: Vec<_> = self.moments.iter().map(|m| (m.name.as_str(), &m.values)).collect();
         let mut sha256 = BTreeMap::new();
         for (file, bytes) in [
-            (MODEL, encode(Path::new(MODEL), layout, &[("", &self.params)], Some(self.updates))?),
-            (OPTIMIZER, encode(Path::new(OPTIMIZER), layout, &moments, None)?),
+            (MODEL, encode(&path.join(MODEL), layout, &[("", &self.params)], Some(self.updates))?),
+            (OPTIMIZER, encode(&path.join(OPTIMIZER), layout, &moments, None)?),
         ] {
             write_synced(&temporary.join(file), &bytes)?;
             sha256.insert(file.to_owned(), hex(&bytes));
@@ -120,6 +139,7 @@ impl Checkpoint {
             model: self.model.clone(),
             world_size: self.world_size,
             updates: self.updates,
+            moments: self.moments.iter().map(|moment| moment.name.clone()).collect(),
             position: self.position.clone(),
             sha256,
         };
@@ -131,7 +151,8 @@ impl Checkpoint {
         fs::rename(&temporary, &path).map_err(failed)?;
         // The rename itself is on disk only when the folder is.
         File::open(folder).and_then(|f| f.sync_all()).map_err(failed)?;
-        for old in list(folder).iter().rev().skip(KEEP) {
+        let best = self.position.best_step.map(|step| folder.join(folder_name(step)));
+        for old in list(folder).iter().rev().skip(KEEP).filter(|&path| Some(path) != best.as_ref()) {
             fs::remove_dir_all(old).map_err(|e| RecordError::write(old, e))?;
         }
         Ok(path)
@@ -161,10 +182,12 @@ impl Checkpoint {
         };
         let model = checked(MODEL)?;
         let optimizer = checked(OPTIMIZER)?;
+        let moment = |name: String| {
+            decode(&path.join(OPTIMIZER), &optimizer, layout, &name).map(|values| Moment { name, values })
+        };
         Ok(Self {
             params: decode(&path.join(MODEL), &model, layout, "")?,
-            first: decode(&path.join(OPTIMIZER), &optimizer, layout, "first")?,
-            second: decode(&path.join(OPTIMIZER), &optimizer, layout, "second")?,
+            moments: state.moments.into_iter().map(moment).collect::<Result<_, _>>()?,
             model: state.model,
             world_size: state.world_size,
             updates: state.updates,
@@ -190,6 +213,18 @@ impl Checkpoint {
         }
         Err(last_error.unwrap_or_else(|| RecordError::NoCheckpoint(folder.to_owned())))
     }
+
+    /// The checkpoint of the best epoch that was kept when this one, in `folder`
+    /// too, was written; this one itself without early stopping.
+    ///
+    /// # Errors
+    /// When it is gone or damaged.
+    pub fn load_best(self, folder: &Path, layout: &ParamLayout) -> Result<Self, RecordError> {
+        match self.position.best_step {
+            Some(step) if step != self.position.step => Self::load(&folder.join(folder_name(step)), layout),
+            _ => Ok(self),
+        }
+    }
 }
 
 /// Reads weights that PyTorch (or this program) saved.
@@ -199,6 +234,10 @@ impl Checkpoint {
 pub fn load_weights(file: &Path, layout: &ParamLayout) -> Result<Vec<f32>, RecordError> {
     let bytes = fs::read(file).map_err(|e| RecordError::read(file, e))?;
     decode(file, &bytes, layout, "")
+}
+
+fn folder_name(step: usize) -> String {
+    format!("step-{step:08}")
 }
 
 /// Whole checkpoints' folders in the order of their steps.

@@ -10,7 +10,7 @@ mod tally;
 mod tensor_file;
 mod tensorboard;
 
-pub use checkpoint::{ArrivalOrder, Checkpoint, Position};
+pub use checkpoint::{ArrivalOrder, Checkpoint, Moment, Position};
 pub use error::RecordError;
 pub use run_dir::RunDir;
 pub use run_json::{RankRecord, Results, RunRecord, Status, StepMs, versions};

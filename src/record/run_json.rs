@@ -102,13 +102,20 @@ pub struct Results {
     pub peak_rss_mb: f64,
     /// SHA-256 over all parameters in visit order, little-endian f32.
     pub weights_sha256: String,
+    /// With early stopping: the epoch (from 1) of the lowest test loss, whose
+    /// checkpoint is kept.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub best_epoch: Option<usize>,
+    /// Epochs after which early stopping ended the run, where it did.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stopped_early_after: Option<usize>,
 }
 
 /// Parts of a training step, in milliseconds; of the steps since the process
 /// started, where a run was resumed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepMs {
-    /// Bytes to normalised tensors.
+    /// Augmentation, and bytes to normalised tensors.
     pub data: f64,
     /// Class scores, loss and metrics.
     pub forward: f64,

@@ -80,7 +80,7 @@ fn read(run: &Run, file: &str) -> Vec<Point> {
             }
         }
     }
-    let steps_of_an_epoch = run.results.steps as f64 / run.record.epochs.max(1) as f64;
+    let steps_of_an_epoch = run.results.steps as f64 / run.epochs_done().max(1) as f64;
     let point = |(step, values): (u64, Vec<f64>)| {
         let mean = values.iter().sum::<f64>() / values.len() as f64;
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);

@@ -48,6 +48,11 @@ impl Run {
         settings
     }
 
+    /// Epochs that were trained: early stopping may have left some out.
+    pub fn epochs_done(&self) -> usize {
+        self.results.stopped_early_after.unwrap_or(self.record.epochs)
+    }
+
     /// Whether its ranks shared cores, and its hosts a machine.
     pub fn oversubscribed(&self) -> &'static str {
         match (self.record.oversubscribed, self.record.shared_machine) {

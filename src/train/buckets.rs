@@ -198,6 +198,12 @@ impl Buckets {
         self.buffers[bucket].as_ref().map_or(&[], |buffer| &buffer[range])
     }
 
+    /// The same, to be changed there.
+    pub fn gradient_mut(&mut self, param: usize) -> &mut [f32] {
+        let (bucket, range) = self.plan.place(param);
+        self.buffers[bucket].as_mut().map_or(&mut [], |buffer| &mut buffer[range])
+    }
+
     /// Starts the buckets that are full. They start in order on every rank, as
     /// MPI matches collectives by order; the last one waits for `finish`,
     /// since it carries the signals.

@@ -1,5 +1,6 @@
 //! What can end a training.
 
+use super::Rule;
 use crate::comm::CommError;
 use crate::data::DataError;
 use crate::record::RecordError;
@@ -32,6 +33,19 @@ pub enum TrainError {
         rank: usize,
         /// Host of that rank.
         host: String,
+    },
+    /// A checkpoint holds the moments of another optimizer.
+    #[error(
+        "the checkpoint's moments are {found}, and those of {rule}, the optimizer in run.json, are \
+         {expected}: put the run's own optimizer back"
+    )]
+    OtherOptimizer {
+        /// The optimizer.
+        rule: Rule,
+        /// What is in the checkpoint.
+        found: String,
+        /// What the optimizer keeps.
+        expected: String,
     },
     /// A signal asked for the end; every rank stops after the same step, with
     /// a checkpoint of it.

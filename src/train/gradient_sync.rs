@@ -252,6 +252,11 @@ impl<'w> GradientSync<'w> {
         self.buckets.as_ref().map_or(&[], |buckets| buckets.gradient(param))
     }
 
+    /// The same, to be changed there.
+    pub fn gradient_mut(&mut self, param: usize) -> &mut [f32] {
+        self.buckets().gradient_mut(param)
+    }
+
     /// Times of communication so far.
     pub fn times(&self) -> CommTimes {
         self.buckets.as_ref().map_or_else(CommTimes::default, |buckets| buckets.times)

@@ -1,19 +1,28 @@
 //! The training step and the loop around it.
 
+mod batches;
 mod buckets;
+mod early_stopping;
 mod error;
 mod evaluation;
 mod gradient_sync;
 mod module;
 mod optimizer;
+mod schedule;
 mod step;
 mod trainer;
+mod update;
+mod watch;
 
 pub use buckets::{CommTimes, Signals, WireType};
+pub use early_stopping::best_epoch;
 pub use error::TrainError;
 pub use evaluation::Evaluation;
 pub use gradient_sync::{GradientSync, SyncOptions, bucket_limits};
 pub use module::{broadcast_module, check_equal_weights};
-pub use optimizer::{Adam, AdamSettings};
+pub use optimizer::{Optimizer, Rate, Rule};
+pub use schedule::{Curve, Schedule, ScheduleKind};
 pub use step::{Learner, StepTimes};
-pub use trainer::{Trainer, Watch};
+pub use trainer::Trainer;
+pub use update::{AveragedGradients, Updater};
+pub use watch::Watch;

@@ -1,23 +1,25 @@
 //! One training step on one rank: samples in, new weights out.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 
 use super::buckets::{CommTimes, Signals};
 use super::gradient_sync::GradientSync;
-use super::optimizer::{Adam, AdamSettings};
+use super::optimizer::Rate;
+use super::update::Updater;
 use crate::comm::{Collective, CommError, World};
 use crate::config::RunConfig;
 use crate::data::{Description, Normalizer};
 use crate::model::{BatchPlace, Network, ParamLayout};
-use crate::ops::cross_entropy::{Score, score};
+use crate::ops::cross_entropy::{Score, smoothed};
 use crate::record::Tally;
 
 /// Where the time of steps goes, added up over steps.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct StepTimes {
-    /// Bytes to normalised tensors.
+    /// Augmentation, and bytes to normalised tensors.
     pub data: Duration,
     /// Class scores, loss and metrics.
     pub forward: Duration,
@@ -35,12 +37,16 @@ pub struct Learner<'w> {
     pub network: Network,
     /// All parameters in visit order.
     pub params: Vec<f32>,
-    /// Adam's moments.
-    pub adam: Adam,
+    /// What makes updates, with the optimizer's moments.
+    pub updater: Updater,
+    /// Learning rate and momentum of the next step; a schedule sets them.
+    pub rate: Rate,
     /// The gradients.
     pub sync: GradientSync<'w>,
     world: &'w World,
     layout: ParamLayout,
+    places: Vec<(usize, Range<usize>)>,
+    smoothing: f64,
     normalizer: Normalizer,
     device: Device,
     seed: u64,
@@ -65,7 +71,10 @@ impl<'w> Learner<'w> {
         world.broadcast_f32(&mut params)?;
         let network = layout.write(network, &params);
         Ok(Self {
-            adam: Adam::new(AdamSettings::new(config.lr, config.weight_decay), params.len()),
+            updater: Updater::new(config, params.len()),
+            rate: config.recipe.base_rate(config.lr),
+            places: Updater::places(&layout),
+            smoothing: config.recipe.label_smoothing,
             sync: GradientSync::new(world, collective, &layout, config.sync_options()),
             normalizer: Normalizer::new(description),
             device: config.device.device().autodiff(),
@@ -87,6 +96,11 @@ impl<'w> Learner<'w> {
     /// Where the time went so far.
     pub fn times(&self) -> StepTimes {
         StepTimes { comm: self.sync.times(), ..self.times }
+    }
+
+    /// Adds to the time of getting samples.
+    pub fn count_data(&mut self, time: Duration) {
+        self.times.data += time;
     }
 
     /// Trains on this rank's samples of a step, of which all ranks have `total`
@@ -160,7 +174,12 @@ impl<'w> Learner<'w> {
     /// Where samples stand, of which the first is this rank's `from`-th of the step.
     fn place(&self, from: usize) -> BatchPlace {
         let (rank, ranks) = (self.world.rank(), self.world.size());
-        BatchPlace { seed: self.seed, step: self.adam.step, first: rank + from * ranks, stride: ranks }
+        BatchPlace {
+            seed: self.seed,
+            step: self.updater.optimizer.updates(),
+            first: rank + from * ranks,
+            stride: ranks,
+        }
     }
 
     fn backward(
@@ -174,7 +193,8 @@ impl<'w> Learner<'w> {
         let began = Instant::now();
         let images = self.normalizer.images(bytes, &self.device);
         let loaded = Instant::now();
-        let Score { loss, value, correct } = score(self.network.forward_training(images, place), labels);
+        let scores = self.network.forward_training(images, place);
+        let Score { loss, value, correct } = smoothed(scores, labels, self.smoothing);
         let tally = Tally::of_batch(value, correct, labels.len());
         let forwarded = Instant::now();
         let copied = self.sync.times().copy;
@@ -187,11 +207,7 @@ impl<'w> Learner<'w> {
 
     fn update(&mut self) {
         let began = Instant::now();
-        let mut update = self.adam.begin();
-        for (index, spec) in self.layout.specs().iter().enumerate().filter(|(_, spec)| spec.trainable) {
-            let range = spec.range.clone();
-            update.apply(range.start, &mut self.params[range], self.sync.gradient(index));
-        }
+        self.updater.update(&self.places, &mut self.params, &mut self.sync, self.rate);
         self.network = self.layout.write_trainable(self.network.clone(), &self.params);
         self.times.optimizer += began.elapsed();
     }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use super::batches::{Batches, order_of};
 use super::evaluation::Evaluation;
 use super::step::Learner;
-use super::{Adam, TrainError};
+use super::{Schedule, TrainError, Watch, early_stopping};
 use crate::comm::{Collective, World};
 use crate::config::RunConfig;
-use crate::data::shard::Order;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::{Network, ParamLayout, sha256};
 use crate::record::{Checkpoint, EpochRow, Position, Recorder, StepMs, Tally};
@@ -20,7 +20,9 @@ pub struct Trainer<'w> {
     source: Box<dyn SampleSource>,
     plan: ShardPlan,
     shard: Shard,
+    batches: Batches,
     learner: Learner<'w>,
+    schedule: Schedule,
     position: Position,
     epoch_tally: Tally,
     window_tally: Tally,
@@ -28,16 +30,6 @@ pub struct Trainer<'w> {
     stop: StopRequest,
     stopping: bool,
     steps_here: usize,
-}
-
-/// Who looks on while a trainer runs: a progress bar, a log.
-pub trait Watch {
-    /// After every step, with this rank's tally of the epoch.
-    fn step(&mut self, position: &Position, epoch: &Tally);
-    /// Every `--log-every` steps, with this rank's tally since the last time.
-    fn line(&mut self, position: &Position, window: &Tally);
-    /// After every epoch, with all ranks' figures.
-    fn epoch(&mut self, row: &EpochRow);
 }
 
 impl<'w> Trainer<'w> {
@@ -61,6 +53,8 @@ impl<'w> Trainer<'w> {
         world.check_equal("the training set's digest", shard.digest())?;
         Ok(Self {
             learner: Learner::new(world, config, source.description(), network, collective)?,
+            batches: Batches::new(config, source.description()),
+            schedule: config.rates(plan.steps()),
             position: Position::default(),
             epoch_tally: Tally::default(),
             window_tally: Tally::default(),
@@ -79,11 +73,11 @@ impl<'w> Trainer<'w> {
     /// Puts the trainer where `checkpoint` was written.
     ///
     /// # Errors
-    /// When the shard of its epoch cannot be read.
+    /// When the shard of its epoch cannot be read, or the moments are another
+    /// optimizer's.
     pub fn restore(&mut self, checkpoint: Checkpoint) -> Result<(), TrainError> {
         let rank = self.world.rank();
-        let Adam { first, second, step, .. } = &mut self.learner.adam;
-        (*first, *second, *step) = (checkpoint.first, checkpoint.second, checkpoint.updates);
+        self.learner.updater.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
         self.learner.params = checkpoint.params;
         self.learner.publish();
         self.position = checkpoint.position;
@@ -94,13 +88,13 @@ impl<'w> Trainer<'w> {
         self.epoch_tally = own(&self.position.epoch_tallies);
         self.window_tally = own(&self.position.window_tallies);
         self.comm_before = self.position.comm_seconds.get(rank).copied().unwrap_or(0.0);
-        if self.position.epoch < self.config.epochs {
+        if !self.is_done() {
             self.load_shard()?;
         }
         Ok(())
     }
 
-    /// Trains to the end of the last epoch.
+    /// Trains to the end of the last epoch, or until early stopping ends it.
     ///
     /// # Errors
     /// When a loss is no number, weights differ between ranks, a file cannot be
@@ -108,7 +102,7 @@ impl<'w> Trainer<'w> {
     /// came, after a checkpoint.
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
         let mut test = None;
-        while self.position.epoch < self.config.epochs {
+        while !self.is_done() {
             if self.config.shuffle && self.position.step_in_epoch == 0 && self.position.epoch > 0 {
                 self.load_shard()?;
             }
@@ -125,11 +119,17 @@ impl<'w> Trainer<'w> {
             let tallies = evaluation.run(self.world, &self.learner.network)?;
             self.position.test_seconds += started.elapsed().as_secs_f64();
             self.finish_epoch(recorder, watch, tallies)?;
-            if self.stopping && self.position.epoch < self.config.epochs {
+            if self.stopping && !self.is_done() {
                 return Err(self.stopped(recorder));
             }
         }
         Ok(())
+    }
+
+    /// Whether all epochs are done, or early stopping has ended the training.
+    fn is_done(&self) -> bool {
+        let Position { epoch, history, .. } = &self.position;
+        *epoch >= self.config.epochs || early_stopping::is_over(history, self.config.recipe.early_stopping)
     }
 
     /// The layout of the weights.
@@ -189,8 +189,11 @@ impl<'w> Trainer<'w> {
 
     fn step(&mut self) -> Result<(), TrainError> {
         let step = self.position.step_in_epoch;
-        let (bytes, labels) = self.shard.samples(step * self.plan.batch_size, self.plan.batch_size);
+        let (began, size) = (Instant::now(), self.plan.batch_size);
+        let (bytes, labels) = self.batches.samples(&self.shard, step * size, size, self.position.epoch);
+        self.learner.count_data(began.elapsed());
         let total = self.plan.global_batch_len(step);
+        self.learner.rate = self.schedule.rate(self.position.epoch, step);
         let (tally, signals) = self.learner.step(bytes, labels, total, self.stop.signal().is_some())?;
         if signals.not_finite > 0.0 {
             return Err(self.not_finite(&tally)?);
@@ -245,12 +248,17 @@ impl<'w> Trainer<'w> {
         recorder.test_points(self.position.step, &test)?;
         self.position.train_seconds += self.position.epoch_seconds;
         self.position.history.push(row.clone());
+        if self.config.recipe.early_stopping.is_some()
+            && early_stopping::best_epoch(&self.position.history) == Some(row.epoch)
+        {
+            self.position.best_step = Some(self.position.step);
+        }
         self.position.test_tallies = test;
         self.position.epoch += 1;
         self.position.step_in_epoch = 0;
         self.position.epoch_seconds = 0.0;
         // The last epoch's tallies stay, for the results.
-        if self.position.epoch < self.config.epochs {
+        if !self.is_done() {
             self.epoch_tally = Tally::default();
         }
         self.checkpoint(recorder, self.epoch_tally)?;
@@ -266,14 +274,13 @@ impl<'w> Trainer<'w> {
         let comm_seconds = self.comm_before + self.learner.times().comm.exposed.as_secs_f64();
         self.position.comm_seconds = self.world.gather(&comm_seconds)?;
         self.position.arrival = self.learner.sync.arrival().cloned();
-        let Learner { params, adam, .. } = &self.learner;
+        let Learner { params, updater, .. } = &self.learner;
         recorder.checkpoint(self.learner.layout(), || Checkpoint {
             model: self.config.model.to_string(),
             world_size: self.world.size(),
             params: params.clone(),
-            first: adam.first.clone(),
-            second: adam.second.clone(),
-            updates: adam.step,
+            moments: updater.optimizer.moments().to_vec(),
+            updates: updater.optimizer.updates(),
             position: self.position.clone(),
         })?;
         Ok(())
@@ -284,12 +291,5 @@ impl<'w> Trainer<'w> {
         let (source, rank) = (self.source.as_ref(), self.world.rank());
         self.world.agree(self.shard.reload(source, Split::Train, &self.plan, rank, order))?;
         Ok(())
-    }
-}
-
-fn order_of(config: &RunConfig, epoch: u64) -> Order {
-    match config.shuffle {
-        true => Order::Shuffled { seed: config.seed, epoch },
-        false => Order::File,
     }
 }

@@ -5,6 +5,7 @@ mod bench;
 mod collectives;
 mod data;
 mod harness;
+mod recipes;
 mod report;
 mod resume;
 mod sweep;

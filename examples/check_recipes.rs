@@ -1,0 +1,91 @@
+//! Updates from given weights and gradients, with options of `mpiburn train`.
+//!
+//! `check_recipes FILE.safetensors STEPS [OPTIONS]` reads tensors of f32:
+//! `weight.P`, `gradient.K.P` for the updates K = 0, 1, …, and `scores`
+//! `[batch, classes]`, which belong to the classes 0, 1, … in turn. An epoch has
+//! STEPS steps. One line of JSON: weights after the `first` and the `last`
+//! update, `rates` (learning rate, momentum) of every step of the training, and
+//! `loss` and `gradient` of the scores. tests/pytorch/recipes.py compares them.
+
+use anyhow::{Context, bail};
+use burn::tensor::{Device, Tensor, TensorData};
+use clap::Parser;
+use safetensors::SafeTensors;
+
+use mpiburn::cli::{Cli, Command};
+use mpiburn::config::RunConfig;
+use mpiburn::ops::cross_entropy::smoothed;
+use mpiburn::train::{AveragedGradients, Updater};
+
+struct Given(Vec<Vec<f32>>);
+
+impl AveragedGradients for Given {
+    fn gradient_mut(&mut self, param: usize) -> &mut [f32] {
+        &mut self.0[param]
+    }
+}
+
+/// The tensors `prefix.0`, `prefix.1`, …
+fn tensors(file: &SafeTensors<'_>, prefix: &str) -> Vec<Vec<f32>> {
+    (0..).map_while(|at| floats(file, &format!("{prefix}.{at}"))).collect()
+}
+
+fn floats(file: &SafeTensors<'_>, name: &str) -> Option<Vec<f32>> {
+    let tensor = file.tensor(name).ok()?;
+    let number = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    Some(tensor.data().chunks_exact(4).map(number).collect())
+}
+
+fn main() -> anyhow::Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [path, steps, options @ ..] = words.as_slice() else {
+        bail!("usage: check_recipes FILE.safetensors STEPS [OPTIONS]");
+    };
+    let words = ["mpiburn", "train"].into_iter().chain(options.iter().map(String::as_str));
+    let Command::Train(args) = Cli::try_parse_from(words)?.command else { bail!("no options of train") };
+    let config = RunConfig::try_from(args.as_ref())?;
+    let schedule = config.rates(steps.parse().context("STEPS")?);
+    let rate = |step: usize| schedule.rate(step / schedule.steps, step % schedule.steps);
+    let bytes = std::fs::read(path).with_context(|| path.clone())?;
+    let file = SafeTensors::deserialize(&bytes)?;
+
+    let weights = tensors(&file, "weight");
+    let mut params = weights.concat();
+    let mut places = Vec::new();
+    let mut at = 0;
+    for (param, values) in weights.iter().enumerate() {
+        places.push((param, at..at + values.len()));
+        at += values.len();
+    }
+    let apart = |params: &[f32]| places.iter().map(|(_, range)| params[range.clone()].to_vec()).collect();
+    let mut updater = Updater::new(&config, params.len());
+    let mut states: Vec<Vec<Vec<f32>>> = Vec::new();
+    for step in 0.. {
+        let gradients = tensors(&file, &format!("gradient.{step}"));
+        if gradients.is_empty() {
+            break;
+        }
+        updater.update(&places, &mut params, &mut Given(gradients), rate(step));
+        states.push(apart(&params));
+    }
+
+    let shape = file.tensor("scores")?.shape().to_vec();
+    let (batch, classes) = (shape[0], shape[1]);
+    let labels: Vec<u8> = (0..batch).map(|at| (at % classes) as u8).collect();
+    let scores = TensorData::new(floats(&file, "scores").unwrap_or_default(), [batch, classes]);
+    let scores = Tensor::<2>::from_data(scores, &Device::flex().autodiff()).require_grad();
+    let score = smoothed(scores.clone(), &labels, config.recipe.label_smoothing);
+    let gradient = scores.grad(&score.loss.backward()).context("no gradient of the scores")?;
+    let gradient = gradient.into_data().as_slice::<f32>().map(<[f32]>::to_vec);
+
+    let rates = (0..schedule.epochs * schedule.steps).map(|step| (rate(step).lr, rate(step).momentum));
+    let found = serde_json::json!({
+        "first": states.first(),
+        "last": states.last(),
+        "rates": rates.collect::<Vec<_>>(),
+        "loss": score.value,
+        "gradient": gradient.ok().context("a gradient of f32")?,
+    });
+    println!("{found}");
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! A step's samples, augmented if asked for.
+
+use crate::config::RunConfig;
+use crate::data::augment::Augmentation;
+use crate::data::shard::Order;
+use crate::data::{Description, Shard};
+
+/// Hands out samples of a shard. What augmentation makes of them depends on the
+/// seed, the epoch and their numbers in the data set alone.
+#[derive(Debug)]
+pub struct Batches {
+    augment: Option<Augmentation>,
+    shape: [usize; 3],
+    seed: u64,
+    augmented: Vec<u8>,
+}
+
+impl Batches {
+    /// Samples as `config` wants them.
+    pub fn new(config: &RunConfig, description: &Description) -> Self {
+        Self {
+            augment: config.recipe.augment.filter(|augment| !augment.is_empty()),
+            shape: description.shape,
+            seed: config.seed,
+            augmented: Vec::new(),
+        }
+    }
+
+    /// Bytes and labels of the samples `from..from + count` of `shard`, as far
+    /// as there are.
+    pub fn samples<'a>(
+        &'a mut self,
+        shard: &'a Shard,
+        from: usize,
+        count: usize,
+        epoch: usize,
+    ) -> (&'a [u8], &'a [u8]) {
+        let (bytes, labels) = shard.samples(from, count);
+        let Some(augment) = self.augment else { return (bytes, labels) };
+        let numbers = shard.numbers(from, count);
+        augment.batch(bytes, numbers, self.shape, self.seed, epoch as u64, &mut self.augmented);
+        (&self.augmented, labels)
+    }
+}
+
+/// The order in which `epoch` takes the samples.
+pub(super) fn order_of(config: &RunConfig, epoch: u64) -> Order {
+    match config.shuffle {
+        true => Order::Shuffled { seed: config.seed, epoch },
+        false => Order::File,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::synthetic::Synthetic;
+    use crate::data::{SampleSource, ShardPlan, Split};
+
+    #[test]
+    fn augmented_samples_depend_on_neither_batches_nor_ranks() {
+        let source = Synthetic::new([3, 32, 32], 10, 24);
+        let batches = |augment: Option<&str>| Batches {
+            augment: augment.map(|names| names.parse().unwrap()),
+            shape: source.description().shape,
+            seed: 5,
+            augmented: Vec::new(),
+        };
+        let shard = |rank, world_size| {
+            let plan = ShardPlan { samples: 24, world_size, batch_size: 8 };
+            let order = Order::Shuffled { seed: 5, epoch: 1 };
+            Shard::load(&source, Split::Train, &plan, rank, order).unwrap()
+        };
+        let (mut changing, mut plain) = (batches(Some("crop,flip,jitter,rotate")), batches(None));
+        let alone = shard(0, 1);
+        let whole = changing.samples(&alone, 0, 24, 1).0.to_vec();
+        assert_ne!(whole, plain.samples(&alone, 0, 24, 1).0);
+        assert_ne!(whole, changing.samples(&alone, 0, 24, 2).0, "another epoch");
+        let size = whole.len() / 24;
+        for rank in 0..3 {
+            let own = shard(rank, 3);
+            let parts =
+                [changing.samples(&own, 0, 5, 1).0.to_vec(), changing.samples(&own, 5, 5, 1).0.to_vec()];
+            let dealt: Vec<u8> = whole.chunks(size).skip(rank).step_by(3).flatten().copied().collect();
+            assert!(parts.concat() == dealt, "rank {rank}");
+        }
+    }
+}

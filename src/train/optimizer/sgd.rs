@@ -1,0 +1,65 @@
+//! Stochastic gradient descent, with momentum or without.
+
+use super::Rate;
+use crate::ops::conv::{Kernel, Lanes, Level};
+
+/// One update, as `torch.optim.SGD` computes it without dampening: the first
+/// velocity is the gradient, which is what zeros and the rule of all later
+/// steps come to.
+pub(super) struct Step {
+    penalty: f32,
+    lr: f32,
+    momentum: f32,
+}
+
+impl Step {
+    pub fn new(rate: Rate, weight_decay: f64) -> Self {
+        Self { penalty: weight_decay as f32, lr: rate.lr as f32, momentum: rate.momentum as f32 }
+    }
+
+    /// Updates one parameter.
+    pub fn apply(&self, params: &mut [f32], grads: &[f32], velocity: Option<&mut [f32]>) {
+        match velocity {
+            None => Level::current().run(Plain { step: self, params, grads }),
+            Some(velocity) => Level::current().run(WithMomentum { step: self, params, grads, velocity }),
+        }
+    }
+}
+
+struct Plain<'a> {
+    step: &'a Step,
+    params: &'a mut [f32],
+    grads: &'a [f32],
+}
+
+impl Kernel for Plain<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        let &Step { penalty, lr, .. } = self.step;
+        for (param, &grad) in self.params.iter_mut().zip(self.grads) {
+            *param -= lr * (grad + penalty * *param);
+        }
+    }
+}
+
+struct WithMomentum<'a> {
+    step: &'a Step,
+    params: &'a mut [f32],
+    grads: &'a [f32],
+    velocity: &'a mut [f32],
+}
+
+impl Kernel for WithMomentum<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        let &Step { penalty, lr, momentum } = self.step;
+        for ((param, &grad), velocity) in self.params.iter_mut().zip(self.grads).zip(self.velocity) {
+            *velocity = *velocity * momentum + (grad + penalty * *param);
+            *param -= lr * *velocity;
+        }
+    }
+}

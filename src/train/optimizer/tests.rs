@@ -1,0 +1,103 @@
+//! Each rule against its definition in f64.
+
+use super::*;
+
+const DECAY: f64 = 0.01;
+
+/// `steps` updates of one weight in f64, the gradient being `2w + 0.3`.
+fn reference(rule: Rule, rate: Rate, steps: usize, mut w: f64) -> f64 {
+    let Rate { lr, momentum } = rate;
+    let (mut first, mut second) = (0.0, 0.0);
+    for t in 1..=steps as i32 {
+        let mut g = 2.0 * w + 0.3;
+        match rule {
+            Rule::Adamw => w -= lr * DECAY * w,
+            _ => g += DECAY * w,
+        }
+        w -= lr
+            * match rule {
+                Rule::Adam | Rule::Adamw => {
+                    first = momentum * first + (1.0 - momentum) * g;
+                    second = 0.999 * second + 0.001 * g * g;
+                    let hat = |moment: f64, beta: f64| moment / (1.0 - beta.powi(t));
+                    hat(first, momentum) / (hat(second, 0.999).sqrt() + 1e-8)
+                }
+                Rule::Sgd => {
+                    first = momentum * first + g;
+                    first
+                }
+                Rule::Rmsprop => {
+                    second = 0.99 * second + 0.01 * g * g;
+                    first = momentum * first + g / (second.sqrt() + 1e-8);
+                    first
+                }
+            };
+    }
+    w
+}
+
+fn updated(rule: Rule, rate: Rate, steps: usize, mut params: [f32; 3]) -> [f32; 3] {
+    let mut optimizer = Optimizer::new(rule, DECAY, rate.momentum > 0.0, 3);
+    for _ in 0..steps {
+        let grads = params.map(|w| 2.0 * w + 0.3);
+        let mut update = optimizer.begin(rate);
+        update.apply(0, &mut params[..1], &grads[..1]);
+        update.apply(1, &mut params[1..], &grads[1..]);
+    }
+    assert_eq!(optimizer.updates(), steps as u64);
+    params
+}
+
+#[test]
+fn updates_follow_the_definitions() {
+    let start = [1.0, -2.0, 0.5];
+    for (rule, momentum) in [
+        (Rule::Adam, 0.9),
+        (Rule::Adam, 0.85),
+        (Rule::Adamw, 0.9),
+        (Rule::Sgd, 0.0),
+        (Rule::Sgd, 0.9),
+        (Rule::Rmsprop, 0.0),
+        (Rule::Rmsprop, 0.9),
+    ] {
+        let rate = Rate { lr: 0.02, momentum };
+        for (found, start) in updated(rule, rate, 20, start).into_iter().zip(start) {
+            let expected = reference(rule, rate, 20, f64::from(start));
+            let off = (f64::from(found) - expected).abs();
+            assert!(off < 1e-5, "{rule}, momentum {momentum}: {found} for {expected}");
+        }
+    }
+}
+
+#[test]
+fn the_first_update_of_adam_is_the_step_size_whatever_the_gradient() {
+    for grad in [1e-3f32, 1.0, 1e3] {
+        let mut adam = Optimizer::new(Rule::Adam, 0.0, false, 1);
+        let mut param = [1.0f32];
+        adam.begin(Rate { lr: 0.01, momentum: 0.9 }).apply(0, &mut param, &[grad]);
+        assert!((param[0] - 0.99).abs() < 1e-6, "gradient {grad}: {}", param[0]);
+    }
+}
+
+#[test]
+fn an_optimizer_goes_on_from_its_moments_alone() {
+    for (rule, momentum) in [(Rule::Adam, 0.9), (Rule::Sgd, 0.5), (Rule::Rmsprop, 0.5)] {
+        let rate = Rate { lr: 0.1, momentum };
+        let (mut whole, mut first) = ([1.0f32, -1.0], Optimizer::new(rule, DECAY, true, 2));
+        first.begin(rate).apply(0, &mut whole, &[0.25, 0.5]);
+        let mut cut = whole;
+        let mut second = Optimizer::new(rule, DECAY, true, 2);
+        second.restore(first.moments().to_vec(), first.updates()).unwrap();
+        first.begin(rate).apply(0, &mut whole, &[0.5, -0.5]);
+        second.begin(rate).apply(0, &mut cut, &[0.5, -0.5]);
+        assert_eq!((whole, first), (cut, second), "{rule}");
+    }
+}
+
+#[test]
+fn moments_of_another_rule_are_refused_and_both_named() {
+    let adam = Optimizer::new(Rule::Adam, 0.0, false, 2);
+    let mut sgd = Optimizer::new(Rule::Sgd, 0.0, true, 2);
+    let message = sgd.restore(adam.moments().to_vec(), 1).unwrap_err().to_string();
+    assert!(message.contains("first, second") && message.contains("velocity"), "{message}");
+}

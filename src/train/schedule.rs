@@ -1,0 +1,174 @@
+//! Learning rates over a training: a pure function of epoch and step, so that a
+//! resumed run goes on where it was.
+
+use std::f64::consts::PI;
+
+use serde::{Deserialize, Serialize};
+
+use super::optimizer::Rate;
+
+/// Names of the schedules.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScheduleKind {
+    /// The same all the time.
+    #[default]
+    Constant,
+    /// Times a factor every few epochs: PyTorch's StepLR.
+    Step,
+    /// Half a cosine over all epochs, down to 0: CosineAnnealingLR.
+    Cosine,
+    /// Up and down again over all steps (Smith and Topin, 2019): OneCycleLR.
+    OneCycle,
+}
+
+impl std::str::FromStr for ScheduleKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "constant" => Ok(Self::Constant),
+            "step" => Ok(Self::Step),
+            "cosine" => Ok(Self::Cosine),
+            "onecycle" => Ok(Self::OneCycle),
+            _ => Err(format!("unknown schedule {text}: choose constant, step, cosine or onecycle")),
+        }
+    }
+}
+
+/// A schedule with its settings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Curve {
+    /// The same all the time.
+    Constant,
+    /// Times `gamma` every `size` epochs.
+    Step {
+        /// Epochs at one rate.
+        size: usize,
+        /// The factor.
+        gamma: f64,
+    },
+    /// Half a cosine over all epochs, down to 0.
+    Cosine,
+    /// Up to `max_lr` and down again over all steps.
+    OneCycle {
+        /// The highest rate.
+        max_lr: f64,
+    },
+}
+
+/// The rates of a training. OneCycle has PyTorch's defaults: it starts at a 25th
+/// of its highest rate, is there after 30% of the steps, ends at a 10,000th of
+/// its start, and moves the momentum the other way between 0.95 and 0.85.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Schedule {
+    /// Its shape.
+    pub curve: Curve,
+    /// Where it starts; OneCycle has values of its own.
+    pub base: Rate,
+    /// Epochs of the training.
+    pub epochs: usize,
+    /// Steps of an epoch.
+    pub steps: usize,
+}
+
+impl Schedule {
+    /// The rate of step `step` of epoch `epoch`, both from 0.
+    pub fn rate(&self, epoch: usize, step: usize) -> Rate {
+        let Rate { lr, momentum } = self.base;
+        match self.curve {
+            Curve::Constant => self.base,
+            Curve::Step { size, gamma } => {
+                let falls = i32::try_from(epoch / size.max(1)).unwrap_or(i32::MAX);
+                Rate { lr: lr * gamma.powi(falls), momentum }
+            }
+            Curve::Cosine => {
+                let done = epoch as f64 / self.epochs.max(1) as f64;
+                Rate { lr: lr * (1.0 + (PI * done).cos()) / 2.0, momentum }
+            }
+            Curve::OneCycle { max_lr } => {
+                one_cycle(max_lr, epoch * self.steps + step, self.epochs * self.steps)
+            }
+        }
+    }
+}
+
+fn one_cycle(max_lr: f64, step: usize, total: usize) -> Rate {
+    const RISE: f64 = 0.3;
+    let (start, end) = (max_lr / 25.0, max_lr / 25.0 / 1e4);
+    let (low, high) = (0.85, 0.95);
+    let (step, total) = (step as f64, total as f64);
+    // Places on the curve are counted from 0, the last step's included; the top
+    // may lie between two steps, and before the first in very short trainings.
+    let (top, last) = (RISE * total - 1.0, total - 1.0);
+    if step <= top {
+        let done = step / top;
+        return Rate { lr: anneal(start, max_lr, done), momentum: anneal(high, low, done) };
+    }
+    let done = (step - top) / (last - top);
+    Rate { lr: anneal(max_lr, end, done), momentum: anneal(low, high, done) }
+}
+
+/// From `from` to `to` along half a cosine.
+fn anneal(from: f64, to: f64, done: f64) -> f64 {
+    to + (from - to) / 2.0 * (1.0 + (PI * done).cos())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schedule(curve: Curve, epochs: usize, steps: usize) -> Schedule {
+        Schedule { curve, base: Rate { lr: 0.1, momentum: 0.9 }, epochs, steps }
+    }
+
+    fn by_epoch(curve: Curve) -> Vec<f64> {
+        let schedule = schedule(curve, 4, 5);
+        (0..4)
+            .map(|epoch| {
+                let first = schedule.rate(epoch, 0);
+                assert_eq!(first, schedule.rate(epoch, 4), "the same in all steps of an epoch");
+                assert_eq!(first.momentum, 0.9);
+                first.lr
+            })
+            .collect()
+    }
+
+    fn assert_near(found: &[f64], expected: &[f64]) {
+        assert_eq!(found.len(), expected.len());
+        for (found, expected) in found.iter().zip(expected) {
+            assert!((found - expected).abs() <= 1e-12 * expected.abs(), "{found} for {expected}");
+        }
+    }
+
+    #[test]
+    fn schedules_by_epoch_fall_as_they_say() {
+        assert_eq!(by_epoch(Curve::Constant), [0.1; 4]);
+        assert_near(&by_epoch(Curve::Step { size: 2, gamma: 0.5 }), &[0.1, 0.1, 0.05, 0.05]);
+        let half = 0.5f64.sqrt();
+        assert_near(&by_epoch(Curve::Cosine), &[0.1, 0.05 * (1.0 + half), 0.05, 0.05 * (1.0 - half)]);
+    }
+
+    #[test]
+    fn one_cycle_rises_and_falls_with_the_momentum_against_it() {
+        let schedule = schedule(Curve::OneCycle { max_lr: 1.0 }, 4, 5);
+        let rates: Vec<Rate> = (0..20).map(|step| schedule.rate(step / 5, step % 5)).collect();
+        // 30% of 20 steps, less one as the first is step 0.
+        let (first, top, last) = (rates[0], rates[5], rates[19]);
+        assert_near(&[first.lr, first.momentum], &[0.04, 0.95]);
+        assert_near(&[top.lr, top.momentum], &[1.0, 0.85]);
+        assert_near(&[last.lr, last.momentum], &[4e-6, 0.95]);
+        assert!(rates[..6].is_sorted_by(|a, b| a.lr < b.lr && a.momentum > b.momentum));
+        assert!(rates[5..].is_sorted_by(|a, b| a.lr > b.lr && a.momentum < b.momentum));
+    }
+
+    #[test]
+    fn one_cycle_of_a_few_steps_has_rates_between_its_ends() {
+        for total in 1..6 {
+            for step in 0..total {
+                let Rate { lr, momentum } = one_cycle(1.0, step, total);
+                assert!((4e-6..=1.0).contains(&lr) && (0.85..=0.95).contains(&momentum), "{step} of {total}");
+            }
+        }
+    }
+}
