@@ -10,8 +10,11 @@ SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
-# Data set, extra options of `mpiburn train`, and compute backends to build in.
+# Data sets (digits, and for `make tables` objects and feature vectors), extra
+# options of `mpiburn train`, and compute backends to build in.
 DATA    ?= data/digits
+OBJECTS ?= data/objects
+VECTORS ?= data/features
 ARGS    ?=
 DEVICES ?=
 # openmpi or mpich.
@@ -66,20 +69,8 @@ run: 1x2 ## Train the ConvNet on two cores of this machine
 hosts: ## Write the host files: HOSTS="alpha beta"
 	@scripts/hostfiles.sh $(HOSTS)
 
-# Folders of the sweeps at this scale.
-SUFFIX    = $(if $(filter-out full,$(SCALE)),-$(SCALE))
-SWEEPS    = $(patsubst jobs/sweeps/%.toml,results/%$(SUFFIX),$(wildcard jobs/sweeps/*.toml))
-
 tables: data ## Make all runs of jobs/sweeps and their report (SCALE=quick, CLUSTER=lab)
-	@failed=; for sweep in jobs/sweeps/*.toml; do \
-	  $(BIN) sweep $$sweep --scale $(SCALE) $(LAB) -- --data-root $(DATA) || failed=1; \
-	done; \
-	for topology in 1x2 2x1; do \
-	  $(BIN) launch $$topology $(LAB) -- bench allreduce --sizes 4..1MiB \
-	    --csv results/topologies$(SUFFIX)/allreduce-$$topology.csv || failed=1; \
-	done; \
-	$(BIN) bench fused --data-root $(DATA) --csv results/fused.csv $(if $(filter quick,$(SCALE)),--train-samples 6400) || failed=1; \
-	$(BIN) report --format html $(SWEEPS) && [ -z "$$failed" ]
+	@BIN=$(BIN) DATA=$(DATA) OBJECTS=$(OBJECTS) VECTORS=$(VECTORS) scripts/tables.sh $(SCALE) $(LAB)
 
 lint: setup ## Check formatting and lints
 	cargo fmt --check

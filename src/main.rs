@@ -24,10 +24,11 @@ fn main() -> ExitCode {
     };
     commands::logging::start(cli.verbose, cli.quiet);
     match commands::run(cli.command) {
+        Ok(0) if commands::console::lost() => ExitCode::FAILURE,
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             if !failure.printed {
-                eprintln!("mpiburn: {:#}", failure.error);
+                commands::console::err(format_args!("mpiburn: {:#}\n", failure.error));
             }
             match failure.alone {
                 true => comm::abort(i32::from(failure.exit_code())),

@@ -51,6 +51,18 @@ pub enum CommError {
         /// The MPI library of this build.
         mpi: String,
     },
+    /// Ranks that were given their numbers by hand.
+    #[error(
+        "the environment says RANK={rank} and WORLD_SIZE={size}, and no launcher started this process: ranks started \
+         by hand form no MPI job, and each would train alone. Start them together: mpirun -n {size} --bind-to core \
+         mpiburn …, or mpiburn launch NxC -- …; for one process, unset RANK and WORLD_SIZE"
+    )]
+    ByHand {
+        /// `RANK`.
+        rank: usize,
+        /// `WORLD_SIZE`, above 1.
+        size: usize,
+    },
     /// Another rank failed in a step that all ranks take together; that rank
     /// reports the reason, so that a job prints one line and not one a rank.
     #[error("rank {rank} on {host}: {reason}")]

@@ -35,6 +35,19 @@ impl Launcher {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
+    /// The same, for a process that is to be a rank.
+    ///
+    /// # Errors
+    /// [`CommError::ByHand`] when there is no launcher, but the variables by which
+    /// torchrun numbers processes speak of several.
+    pub fn detect_or_refuse() -> Result<Option<Self>, CommError> {
+        let launcher = Self::detect();
+        match by_hand(|name| std::env::var(name).ok()) {
+            Some((rank, size)) if launcher.is_none() => Err(CommError::ByHand { rank, size }),
+            _ => Ok(launcher),
+        }
+    }
+
     fn from_variables(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name: &str| get(name)?.trim().parse::<usize>().ok();
         LAUNCHERS.iter().find_map(|&(name, rank, size, local)| {
@@ -64,6 +77,12 @@ impl Launcher {
     }
 }
 
+/// Rank and number of processes in torchrun's variables, where those are several.
+fn by_hand(get: impl Fn(&str) -> Option<String>) -> Option<(usize, usize)> {
+    let number = |name: &str| get(name)?.trim().parse::<usize>().ok();
+    Some((number("RANK")?, number("WORLD_SIZE").filter(|&size| size > 1)?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +96,18 @@ mod tests {
     #[test]
     fn a_process_started_alone_has_no_launcher() {
         assert_eq!(detect(&[("HOME", "/root")]), None);
+    }
+
+    #[test]
+    fn torchruns_variables_are_ranks_by_hand_only_when_they_are_several() {
+        let of = |rank: &str, size: &str| {
+            by_hand(|name| match name {
+                "RANK" => Some(rank.to_owned()).filter(|text| !text.is_empty()),
+                "WORLD_SIZE" => Some(size.to_owned()),
+                _ => None,
+            })
+        };
+        assert_eq!((of("1", "2"), of("0", "1"), of("", "2")), (Some((1, 2)), None, None));
     }
 
     #[test]

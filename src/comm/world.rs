@@ -31,9 +31,10 @@ impl World {
     ///
     /// # Errors
     /// When MPI does not start, or when another MPI's launcher started this
-    /// process ([`CommError::ForeignLauncher`]).
+    /// process ([`CommError::ForeignLauncher`]), or none did
+    /// ([`CommError::ByHand`]).
     pub fn init() -> Result<Self, CommError> {
-        let launcher = Launcher::detect();
+        let launcher = Launcher::detect_or_refuse()?;
         yield_where_cores_lack(launcher.as_ref());
         let threading = ::mpi::Threading::Funneled;
         let (universe, provided) = ::mpi::initialize_with_threading(threading)

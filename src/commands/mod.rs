@@ -1,5 +1,9 @@
 //! One file a subcommand. Errors of the library get their context here.
 
+// First: its macros take the place of the standard library's in what follows.
+#[macro_use]
+pub mod console;
+
 mod bench;
 pub mod collective;
 mod data;
@@ -11,6 +15,8 @@ mod predict;
 mod progress;
 mod report;
 mod sweep;
+#[cfg(test)]
+mod sweep_tests;
 mod train;
 
 use anyhow::Context;

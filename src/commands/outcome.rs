@@ -9,6 +9,7 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use crate::comm::{Launcher, Place, World, oversubscribed, peak_rss_mb, shared_machine, topology};
 use crate::config::RunConfig;
 use crate::data::ShardPlan;
+use crate::device::DeviceKind;
 use crate::model::ParamLayout;
 use crate::record::{EpochRow, RankRecord, Results, RunDir, RunRecord, Status, StepMs, Tally, versions};
 use crate::train::{Trainer, best_epoch};
@@ -102,6 +103,7 @@ pub fn summarize(
 ) -> anyhow::Result<Results> {
     let position = trainer.position();
     let memory: Vec<f64> = world.gather(&peak_rss_mb())?;
+    let live: Vec<Option<f64>> = world.gather(&live_mb(config))?;
     let last = position.history.last().context("no epoch was trained")?;
     let test = &position.test_tallies;
     let per_rank: Vec<RankRecord> = (0..world.size())
@@ -119,6 +121,7 @@ pub fn summarize(
                 test_accuracy: test.accuracy(),
                 comm_seconds: position.comm_seconds.get(rank).copied().unwrap_or(0.0),
                 peak_rss_mb: memory[rank],
+                live_mb: live[rank],
             }
         })
         .collect();
@@ -138,6 +141,7 @@ pub fn summarize(
         train_accuracy: last.train_accuracy,
         train_loss: last.train_loss,
         peak_rss_mb: memory.iter().copied().fold(0.0, f64::max),
+        live_mb: live.into_iter().flatten().reduce(f64::max),
         weights_sha256: trainer.weights_sha256(),
         best_epoch: config.recipe.early_stopping.and_then(|_| best_epoch(&position.history)),
         stopped_early_after: (position.epoch < config.epochs).then_some(position.epoch),
@@ -195,4 +199,23 @@ pub fn print_results(history: &[EpochRow], results: &Results, dir: &RunDir) {
         results.comm_seconds,
         dir.path().display()
     );
+    let live =
+        results.live_mb.map_or_else(String::new, |mb| format!(", {mb:.2} MB of live tensors in a step"));
+    if let Some(epoch) = crate::record::overfits_after(history) {
+        println!(
+            "overfits after epoch {epoch}: test loss rises from there, and training loss goes on falling"
+        );
+    }
+    println!("memory of a rank at most: {:.0} MB resident{live}", results.peak_rss_mb);
+}
+
+/// Most live tensors of this rank's steps, in MB. libtorch has an allocator of
+/// its own, which nothing here counts.
+fn live_mb(config: &RunConfig) -> Option<f64> {
+    match config.device {
+        DeviceKind::Flex | DeviceKind::NdArray => {
+            Some(crate::ops::live_bytes::peak_of_steps() as f64 / f64::from(1 << 20))
+        }
+        DeviceKind::Tch | DeviceKind::TchCuda(_) => None,
+    }
 }

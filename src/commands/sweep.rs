@@ -63,7 +63,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
 }
 
 /// Names of all options of a training, aliases included.
-fn option_names() -> Vec<String> {
+pub(super) fn option_names() -> Vec<String> {
     let command = TrainArgs::augment_args(clap::Command::new("train"));
     let names =
         command.get_arguments().flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default());
@@ -83,7 +83,7 @@ fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
 }
 
 /// What the run will be, checked as the run itself will check it.
-fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunConfig> {
+pub(super) fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunConfig> {
     let command = TrainArgs::augment_args(clap::Command::new("train").no_binary_name(true));
     let matches = command.try_get_matches_from(words(run, args)).map_err(|error| {
         let text = error.to_string();
@@ -195,14 +195,18 @@ fn make_one(run: &PlannedRun, args: &SweepArgs, folder: &Path, stop: &StopReques
 }
 
 /// The line of a log that says why a job failed: the program's own, or else
-/// the first of the launcher's framed message.
+/// the first of mpirun's framed message, or srun's last.
 fn reason(log: &Path, code: i32) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let own =
         text.lines().rev().find_map(|line| line.strip_prefix("mpiburn: ").or(line.strip_prefix("error: ")));
     let mut lines = text.lines().skip_while(|line| !line.starts_with("-----"));
     let framed = lines.find(|line| !line.starts_with('-') && !line.trim().is_empty());
-    own.or(framed).map_or_else(|| launch::explain(code), |line| line.trim().to_owned())
+    let of_srun = text
+        .lines()
+        .rev()
+        .find(|line| line.starts_with("srun: fatal: ") || line.starts_with("srun: error: "));
+    own.or(framed).or(of_srun).map_or_else(|| launch::explain(code), |line| line.trim().to_owned())
 }
 
 /// Says what is there and what is not; returns the exit code.
@@ -221,5 +225,23 @@ fn closing(record: &SweepRecord, args: &SweepArgs, folder: &Path, stopped: bool)
         (true, _) => super::RESUMABLE.into(),
         (false, 0) => 0,
         _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_is_the_programs_own_or_the_launchers() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let reason_of = |text: &str| {
+            std::fs::write(file.path(), text).unwrap();
+            reason(file.path(), 1)
+        };
+        assert_eq!(reason_of("srun: error: x\n-----\nframed\n-----\nmpiburn: own\n"), "own");
+        assert_eq!(reason_of("a\n-----\n\nframed\n-----\nsrun: error: x\n"), "framed");
+        assert_eq!(reason_of("srun: error: a\nsrun: fatal: no cluster\nbye\n"), "srun: fatal: no cluster");
+        assert_eq!(reason_of("bye\n"), launch::explain(1));
     }
 }

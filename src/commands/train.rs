@@ -9,7 +9,7 @@ use super::collective::primitives;
 use super::outcome::{default_name, describe, print_header, print_results, summarize};
 use super::progress::Progress;
 use crate::cli::TrainArgs;
-use crate::comm::{Backend, World, connect, guard};
+use crate::comm::{Backend, Launcher, World, connect, guard};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::{self, ShardPlan};
 use crate::model::{Network, ParamLayout};
@@ -107,6 +107,15 @@ fn warn_of_ignored_options(args: &TrainArgs, world: &World) {
 
 fn check_world_size(args: &TrainArgs, world: &World) -> anyhow::Result<()> {
     match args.world_size {
+        Some(n) if n != world.size() && Launcher::detect().is_none() => Err(ConfigError::new(
+            "world-size",
+            n,
+            format!(
+                "no launcher started this process, and ranks started by hand form no MPI job; start them together: \
+                 mpirun -n {n} --bind-to core mpiburn train …, or mpiburn launch 1x{n} -- train …"
+            ),
+        )
+        .into()),
         Some(n) if n != world.size() => Err(ConfigError::new(
             "world-size",
             n,

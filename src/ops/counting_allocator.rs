@@ -7,6 +7,8 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 
+use super::live_bytes::{given, taken};
+
 thread_local! {
     // Known at compile time and never dropped: counting must not allocate, and
     // has to work while a thread starts and ends.
@@ -29,27 +31,35 @@ pub struct CountingAllocator<A>(pub A);
 
 // SAFETY: every call goes to `A` with the arguments that came, and its answer
 // goes back; so what `A` keeps of GlobalAlloc's contract is kept here. Counting
-// touches a thread-local number alone: it neither allocates nor unwinds.
+// touches a thread-local number and two atomic ones: it neither allocates nor
+// unwinds. Memory that could not be given is counted too; the program ends then.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
+        given(layout);
         // SAFETY: the caller's obligations are those of `A`.
         unsafe { self.0.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
+        given(layout);
         // SAFETY: as above.
         unsafe { self.0.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count();
+        taken(layout);
+        // SAFETY: the caller's word on `new_size` is GlobalAlloc's own condition for
+        // a layout of it, and `layout` has been one.
+        given(unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) });
         // SAFETY: as above; `pointer` came from `A`.
         unsafe { self.0.realloc(pointer, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        taken(layout);
         // SAFETY: as above; `pointer` came from `A`.
         unsafe { self.0.dealloc(pointer, layout) }
     }

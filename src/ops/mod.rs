@@ -12,3 +12,4 @@ mod conv_tests;
 pub mod counting_allocator;
 pub mod cross_entropy;
 pub mod gradient_hook;
+pub mod live_bytes;

@@ -2,6 +2,7 @@
 
 pub mod checkpoint;
 mod error;
+mod overfitting;
 mod run_dir;
 mod run_json;
 mod run_log;
@@ -12,6 +13,7 @@ mod tensorboard;
 
 pub use checkpoint::{ArrivalOrder, Checkpoint, Moment, Position};
 pub use error::RecordError;
+pub use overfitting::overfits_after;
 pub use run_dir::RunDir;
 pub use run_json::{RankRecord, Results, RunRecord, Status, StepMs, versions};
 pub use run_log::{EpochRow, Recorder};

@@ -100,6 +100,10 @@ pub struct Results {
     pub per_rank: Vec<RankRecord>,
     /// Largest resident memory of a rank, in MB of 2^20 bytes.
     pub peak_rss_mb: f64,
+    /// Most bytes of live tensors in a training step of a rank, in MB of 2^20
+    /// bytes; none where the compute backend has an allocator of its own.
+    #[serde(default)]
+    pub live_mb: Option<f64>,
     /// SHA-256 over all parameters in visit order, little-endian f32.
     pub weights_sha256: String,
     /// With early stopping: the epoch (from 1) of the lowest test loss, whose
@@ -152,6 +156,10 @@ pub struct RankRecord {
     pub comm_seconds: f64,
     /// Largest resident memory, in MB of 2^20 bytes.
     pub peak_rss_mb: f64,
+    /// Most bytes of live tensors in a training step, in MB of 2^20 bytes; none
+    /// where the compute backend has an allocator of its own.
+    #[serde(default)]
+    pub live_mb: Option<f64>,
 }
 
 /// Versions of this program, of Burn, of the MPI library and of the compiler.

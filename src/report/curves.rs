@@ -9,11 +9,15 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::canvas::{FONT, Mark, Picture, colour, legend};
+use super::history::turn;
 use super::rows::Row;
 use super::runs::Run;
 
 /// A point of a curve: epochs done, then mean, least and greatest over ranks.
 type Point = (f64, f64, f64, f64);
+
+/// Number of the panel of test curves.
+const TEST: usize = 1;
 
 /// A configuration's curve in each panel.
 struct Series {
@@ -21,6 +25,8 @@ struct Series {
     colour: RGBColor,
     dashed: bool,
     panels: [Vec<Point>; 2],
+    /// Epoch after which the run overfits.
+    turn: Option<usize>,
 }
 
 /// Training and test curves side by side.
@@ -46,23 +52,30 @@ impl Curves {
             if !labels.contains(&label) {
                 labels.push(label.clone());
             }
+            let turn = turn(row.first()).filter(|_| ending == "loss");
             let topology = row.setting("topology");
             let of_topology = topologies.iter().position(|name| *name == topology).unwrap_or_default();
-            series.push((i, of_topology, format!("{topology} {label}"), label, panels));
+            series.push((i, of_topology, format!("{topology} {label}"), label, panels, turn));
         }
         // With two kinds of each topology, the second is the same colour in
         // dashes; of more, each has a colour of its own.
         let in_pairs = labels.len() <= 2;
         let series: Vec<Series> = series
             .into_iter()
-            .map(|(i, of_topology, name, label, panels)| Series {
+            .map(|(i, of_topology, name, label, panels, turn)| Series {
                 name,
                 colour: colour(if in_pairs { of_topology } else { i }),
                 dashed: if in_pairs { label != labels[0] } else { i >= 7 },
                 panels,
+                turn,
             })
             .collect();
         (!series.is_empty()).then(|| Self { quantity: quantity.into(), series })
+    }
+
+    /// Whether some test curve has a mark where it turns up for good.
+    pub fn has_turns(&self) -> bool {
+        self.series.iter().any(|series| series.turn.is_some())
     }
 }
 
@@ -154,7 +167,47 @@ impl Curves {
             if points.len() <= 12 {
                 chart.draw_series(means().map(|point| Circle::new(point, 3, series.colour.filled())))?;
             }
+            let at_turn =
+                |x: f64| panel == TEST && series.turn.is_some_and(|turn| (x - turn as f64).abs() < 0.5);
+            let rings = means().filter(|point| at_turn(point.0));
+            chart.draw_series(rings.map(|point| Circle::new(point, 7, series.colour.stroke_width(2))))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::canvas::svg;
+    use crate::report::rows::group;
+    use crate::report::testing::{run, with_test_losses};
+
+    /// The pictures of a run's loss and of its accuracy, and whether each says
+    /// that the run overfits.
+    fn drawn(losses: &[f64]) -> [(String, bool); 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let runs = [with_test_losses(run((1, 1), &["--epochs", "4"], 4.0), folder.path(), losses)];
+        let steps = runs[0].results.steps / losses.len();
+        let line = |(i, loss): (usize, &f64)| format!("{} {loss}\n", (i + 1) * steps);
+        let text: String = losses.iter().enumerate().map(line).collect();
+        std::fs::create_dir(folder.path().join("rank0")).unwrap();
+        for file in ["test.loss", "test.acc"] {
+            std::fs::write(folder.path().join("rank0").join(file), &text).unwrap();
+        }
+        ["loss", "acc"].map(|ending| {
+            let curves = Curves::of(ending, ending, &group(&runs), &[]).expect("there are curves");
+            (svg(&curves).unwrap(), curves.has_turns())
+        })
+    }
+
+    #[test]
+    fn a_ring_is_where_test_loss_turns_up_and_nowhere_else() {
+        let rings = |svg: &str| svg.matches("r=\"7\"").count();
+        let [loss, accuracy] = drawn(&[2.0, 1.5, 1.6, 1.7]);
+        assert_eq!((rings(&loss.0), loss.1), (1, true));
+        assert_eq!((rings(&accuracy.0), accuracy.1), (0, false), "accuracy has no turn");
+        let [loss, _] = drawn(&[2.0, 1.5, 1.4, 1.3]);
+        assert_eq!((rings(&loss.0), loss.1), (0, false));
     }
 }

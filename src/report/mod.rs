@@ -3,6 +3,7 @@
 pub mod bars;
 pub mod canvas;
 pub mod curves;
+pub mod history;
 pub mod latency;
 pub mod latency_plot;
 pub mod link;
@@ -17,7 +18,7 @@ pub mod sheet;
 pub mod summary;
 pub mod table;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use std::path::{Path, PathBuf};
 

@@ -64,10 +64,12 @@ pub fn of_section(
     )?;
     for (quantity, ending, name) in [("loss", "loss", "loss"), ("accuracy [%]", "acc", "accuracy")] {
         if let Some(curves) = Curves::of(quantity, ending, rows, &varied) {
+            let rings = " A ring is where test loss turns up for good while training loss goes on falling.";
             let caption = format!(
                 "{} of each configuration's first run: the mean over ranks; the band is from the least rank \
-                 to the greatest. Curves that agree lie on each other.",
-                if name == "loss" { "Loss" } else { "Accuracy" }
+                 to the greatest. Curves that agree lie on each other.{}",
+                if name == "loss" { "Loss" } else { "Accuracy" },
+                if curves.has_turns() { rings } else { "" }
             );
             drawn.push(draw(folder, format!("{}-{name}", section.name), caption, &curves)?);
         }

@@ -2,15 +2,17 @@
 //!
 //! `results/reference/NAME.csv` has a line for each experiment. Columns that
 //! are named as settings of a run (`topology`, `backend`, `model` …) say which
-//! of our runs are the same experiment; an empty cell is any. The measurements
-//! are `train_seconds`, `train_accuracy` and `test_accuracy`, by rank with
-//! slashes between; `hardware` says on what; any other column only describes.
+//! of our runs are the same experiment; an empty cell is any, and `–` an option
+//! that was not given. The measurements are `train_seconds`, `train_accuracy` and
+//! `test_accuracy`, by rank with slashes between, and `memory_mb`; those without
+//! a column are not shown. `hardware` says on what; any other column only
+//! describes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::ReportError;
-use super::rows::{Row, varied};
+use super::rows::{Row, compare, varied};
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Column, Sheet, Value};
 use super::summary::paths;
@@ -18,11 +20,13 @@ use super::summary::paths;
 /// A measurement: column, title, digits, and ours.
 type Measure = (&'static str, &'static str, usize, fn(&Run) -> f64);
 
-const MEASURES: [Measure; 3] = [
+const MEASURES: [Measure; 4] = [
     ("train_seconds", "train s", 2, |run| run.results.train_seconds),
     ("train_accuracy", "train acc %", 2, |run| run.results.train_accuracy),
     ("test_accuracy", "test acc %", 2, |run| run.results.test_accuracy),
+    (MEMORY, "memory MB", 2, |run| run.results.live_mb.unwrap_or(f64::NAN)),
 ];
+const MEMORY: &str = "memory_mb";
 const HARDWARE: &str = "hardware";
 
 /// The table of the published figures in `file`, each beside our rows of the
@@ -41,12 +45,14 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
         reader.deserialize().collect::<Result<_, _>>().map_err(failed)?;
     let is_measure = |name: &str| name == HARDWARE || MEASURES.iter().any(|(key, ..)| *key == name);
     let described: Vec<&String> = header.iter().filter(|name| !is_measure(name)).collect();
+    let has = |name: &str| header.iter().any(|h| h == name);
+    let measures: Vec<Measure> = MEASURES.into_iter().filter(|(key, ..)| has(key)).collect();
     let known: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
 
     let mut columns: Vec<Column> =
         described.iter().map(|name| Column::words(&name.replace('_', " "), name)).collect();
     columns.push(Column::words("our run", "ours"));
-    for (key, title, ..) in MEASURES {
+    for (key, title, ..) in &measures {
         columns.push(Column::number(&format!("{title} published"), &format!("{key}_published")));
         columns.push(Column::spread(&format!("{title} ours"), &format!("{key}_ours")));
     }
@@ -59,7 +65,7 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
                 ("", _) => true,
                 // A feature that this program does not have is one not used.
                 (value, false) => value != "true",
-                (value, true) => row.setting(name) == value,
+                (value, true) => compare(row.setting(name), value).is_eq(),
             })
         };
         let own: Vec<Option<&Row<'_>>> = match rows.iter().filter(same).map(Some).collect::<Vec<_>>() {
@@ -69,10 +75,11 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
         for row in own {
             let mut line: Vec<Cell> = described.iter().map(|name| word(wanted(name))).collect();
             line.push(row.map_or_else(Cell::nothing, |row| Cell::text(row.label(&varied))));
-            for (key, _, digits, read) in MEASURES {
+            for &(key, _, digits, read) in &measures {
                 line.push(word(wanted(key)));
-                line.push(row.map_or_else(Cell::nothing, |row| Cell {
-                    value: Value::Number(row.spread(read), digits),
+                let spread = row.map(|row| (row, row.spread(read))).filter(|(_, spread)| spread.is_known());
+                line.push(spread.map_or_else(Cell::nothing, |(row, spread)| Cell {
+                    value: Value::Number(spread, digits),
                     runs: paths(row),
                 }));
             }
@@ -82,17 +89,31 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
     let hardware: BTreeSet<&str> =
         lines.iter().filter_map(|line| line.get(HARDWARE)).map(String::as_str).collect();
     let published = hardware.into_iter().collect::<Vec<_>>().join("; ");
+    let mut remarks = vec![format!(
+        "Published: {published}. Ours: {}. Other hardware, and other data unless that folder holds theirs, so no \
+         ratio of the two means anything.",
+        hosts(rows)
+    )];
+    if lines.iter().any(|line| line.get("train_accuracy").is_some_and(|text| text.contains('/'))) {
+        remarks.push(
+            "The published training accuracies of several ranks are by rank. The published test accuracy is the \
+             mean over ranks, each measured on its own share of the test set; ours is over the whole test set."
+                .into(),
+        );
+    }
+    if has(MEMORY) {
+        remarks.push(
+            "The published memory is what the report's framework had in use; ours is that of live tensors in a \
+             training step, of the rank with most."
+                .into(),
+        );
+    }
     Ok(Sheet {
         name: format!("{}-published", section.name),
         title: format!("{}: beside published figures", section.title),
         columns,
         rows: cells,
-        remarks: vec![
-            format!("Published: {published}. Ours: {}. Other hardware, so no ratio of the two means anything.", hosts(rows)),
-            "The published training accuracies of several ranks are by rank. The published test accuracy is the \
-             mean over ranks, each measured on its own share of the test set; ours is over the whole test set."
-                .into(),
-        ],
+        remarks,
     })
 }
 
@@ -105,7 +126,8 @@ fn hosts(rows: &[Row<'_>]) -> String {
     let places = rows.iter().flat_map(|row| &row.runs).flat_map(|run| &run.record.places);
     let hosts: BTreeSet<String> =
         places.map(|place| format!("{} ({} cores)", place.host, place.cores)).collect();
-    let settings = ["epochs", "train_samples"].iter().filter(|name| rows[0].settings.contains_key(**name));
+    let settings =
+        ["data_root", "epochs", "train_samples"].iter().filter(|name| rows[0].settings.contains_key(**name));
     let settings = settings.map(|name| format!("{} {}", name.replace('_', " "), rows[0].setting(name)));
     hosts.into_iter().chain(settings).collect::<Vec<_>>().join(", ")
 }
@@ -133,6 +155,7 @@ mod tests {
         let seconds: Vec<String> =
             sheet.rows.iter().map(|row| format!("{} {}", row[4].shown(), row[5].shown())).collect();
         assert_eq!(seconds, ["99 5.00", "98 5.00", "98 4.00", "135 –"]);
+        assert_eq!(sheet.remarks.len(), 1, "there is no accuracy by rank");
         assert!(sheet.remarks[0].contains("a cluster") && sheet.remarks[0].contains("node0 (4 cores)"));
         assert!(sheet.rows[0][4].runs.is_empty(), "no run of ours measured it");
     }
@@ -144,13 +167,20 @@ mod tests {
     }
 
     #[test]
-    fn the_files_of_this_project_are_whole() {
-        for (name, lines) in [("topologies", 8), ("launchers", 8)] {
-            let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("results/reference/{name}.csv"));
-            let runs = vec![run((1, 1), &["--backend", "gloo"], 4.0)];
-            let section = Section { runs, ..Section::default() };
-            let sheet = published(&section, &group(&section.runs), &file).unwrap();
-            assert_eq!(sheet.rows.len(), lines, "{name}");
-        }
+    fn memory_and_numbers_of_other_forms_are_compared_where_they_are_published() {
+        let text = "topology,lr,interface,memory_mb,hardware\n1x1,0.010,–,312,a GPU\n1x1,0.02,,313,a GPU\n";
+        let mut runs = vec![run((1, 1), &["--lr", "1e-2"], 4.0)];
+        let shown = |runs: &[Run]| {
+            let sheet = beside(text, runs.to_vec()).unwrap();
+            assert!(sheet.remarks[1].contains("live tensors"), "{:?}", sheet.remarks);
+            sheet
+                .rows
+                .iter()
+                .map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>()[4..].join(" "))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&runs), ["312 5.00", "313 –"]);
+        runs[0].results.live_mb = None;
+        assert_eq!(shown(&runs), ["312 –", "313 –"], "libtorch's memory is not counted");
     }
 }

@@ -28,6 +28,11 @@ impl Spread {
         Self { median: median(&values), least, greatest, count: values.len() }
     }
 
+    /// Whether every value is a number; a run may not have measured one.
+    pub fn is_known(&self) -> bool {
+        !(self.least.is_nan() || self.greatest.is_nan())
+    }
+
     /// Half of the range.
     pub fn half_range(&self) -> f64 {
         (self.greatest - self.least) / 2.0
@@ -134,7 +139,7 @@ pub fn group(runs: &[Run]) -> Vec<Row<'_>> {
 }
 
 /// Numbers as numbers, before words as words.
-fn compare(a: &str, b: &str) -> Ordering {
+pub(super) fn compare(a: &str, b: &str) -> Ordering {
     match (a.parse::<f64>(), b.parse::<f64>()) {
         (Ok(x), Ok(y)) => x.total_cmp(&y),
         (Ok(_), Err(_)) => Ordering::Less,
@@ -166,6 +171,7 @@ mod tests {
         let spread = rows[1].train_seconds();
         assert_eq!((spread.median, spread.least, spread.greatest, spread.half_range()), (4.0, 3.0, 5.0, 1.0));
         assert!(varied(&rows).is_empty());
+        assert!(spread.is_known() && !Spread::of(vec![1.0, f64::NAN]).is_known());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::history::turns;
 use super::rows::{Row, varied};
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Column, Sheet, Value};
@@ -14,9 +15,10 @@ const TIMES: [Measure; 3] = [
     ("ms/step", "ms_per_step", 3, |run| run.results.ms_per_step),
     ("images/s", "images_per_second", 0, |run| run.results.images_per_second),
 ];
-const OTHERS: [Measure; 4] = [
+const OTHERS: [Measure; 5] = [
     ("exposed comm %", "exposed_comm_percent", 1, exposed_percent),
-    ("peak MB", "peak_rss_mb", 0, |run| run.results.peak_rss_mb),
+    ("peak RSS MB", "peak_rss_mb", 0, |run| run.results.peak_rss_mb),
+    ("live MB", "live_mb", 2, |run| run.results.live_mb.unwrap_or(f64::NAN)),
     ("train acc %", "train_accuracy", 2, |run| run.results.train_accuracy),
     ("test acc %", "test_accuracy", 2, |run| run.results.test_accuracy),
 ];
@@ -47,12 +49,16 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     columns.push(Column::number("speed-up", "speed_up"));
     columns.push(Column::number("effic. %", "efficiency_percent"));
     columns.extend(OTHERS.map(|(title, key, ..)| Column::spread(title, key)));
+    let turns: Vec<Option<String>> = rows.iter().map(|row| turns(&row.runs)).collect();
+    let overfits = turns.iter().any(Option::is_some);
+    columns.extend(overfits.then(|| Column::words("overfits after epoch", "overfits_after_epoch")));
     columns.push(Column::number("runs", "runs"));
-    let lines = rows.iter().map(|row| {
+    let lines = rows.iter().zip(&turns).map(|(row, turn)| {
         let paths = paths(row);
-        let measured = |(_, _, digits, read): Measure| Cell {
-            value: Value::Number(row.spread(read), digits),
-            runs: paths.clone(),
+        let measured = |(_, _, digits, read): Measure| {
+            let spread = row.spread(read);
+            let value = if spread.is_known() { Value::Number(spread, digits) } else { Value::Nothing };
+            Cell { value, runs: paths.clone() }
         };
         let mut cells: Vec<Cell> =
             ["topology", "backend", "launcher"].map(|name| Cell::text(row.setting(name))).to_vec();
@@ -70,6 +76,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
             None => cells.extend([Cell::nothing(), Cell::nothing()]),
         }
         cells.extend(OTHERS.map(measured));
+        cells.extend(overfits.then(|| turn.clone().map_or_else(Cell::nothing, Cell::text)));
         cells.push(Cell::number(row.runs.len() as f64, 0, paths));
         cells
     });
@@ -77,7 +84,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         name: section.name.clone(),
         title: title(section, rows),
         rows: lines.collect(),
-        remarks: remarks(rows, baseline),
+        remarks: remarks(rows, baseline, overfits),
         columns,
     }
 }
@@ -102,15 +109,22 @@ fn title(section: &Section, rows: &[Row<'_>]) -> String {
     format!("{}: {}", section.title, common.join(", "))
 }
 
-fn remarks(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
+fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
     let relative = match rows.iter().any(|row| row.setting("topology") == baseline) {
         true => format!("speed-up and efficiency are relative to {baseline} with the same settings"),
         false => format!("without a run on {baseline} there is no speed-up"),
     };
     let mut remarks = vec![format!(
         "Train s is without tests; {relative}; accuracies are those of the last epoch, test accuracy over the \
-         whole test set."
+         whole test set. Memory is that of the rank with most: resident, and live tensors in a training step."
     )];
+    if overfits {
+        remarks.push(
+            "Overfits after the epoch of least test loss, where two more and all later ones have a higher one \
+             while training loss goes on falling."
+                .into(),
+        );
+    }
     if rows.iter().any(|row| row.runs.len() > 1) {
         remarks.push("Several runs: the median ± half of the range from the least to the greatest.".into());
     }
@@ -177,7 +191,7 @@ pub fn paths(row: &Row<'_>) -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use crate::report::rows::group;
-    use crate::report::testing::run;
+    use crate::report::testing::{run, with_test_losses};
 
     fn section(runs: Vec<Run>) -> Section {
         Section { name: "t".into(), title: "T".into(), runs, ..Section::default() }
@@ -200,6 +214,25 @@ mod tests {
         let alone = summary(&section, &group(&section.runs)[1..], "1x1");
         let text = alone.markdown();
         assert!(text.contains("| – | – |") && text.contains("without a run on 1x1"), "{text}");
+    }
+
+    #[test]
+    fn who_overfits_is_told_from_who_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let up = with_test_losses(run((1, 1), &[], 8.0), &folder.path().join("up"), &[2.0, 1.5, 1.6, 1.7]);
+        let lr = run((1, 1), &["--lr", "1"], 8.0);
+        let mut down = with_test_losses(lr, &folder.path().join("down"), &[2.0, 1.5, 1.4, 1.3]);
+        down.results.live_mb = None;
+        let both = section(vec![up, down]);
+        let text = summary(&both, &group(&both.runs), "1x1").markdown();
+        assert!(
+            text.contains("| overfits after epoch | runs |") && text.contains("Overfits after"),
+            "{text}"
+        );
+        assert!(text.contains("| 50 | 5.00 | 95.00 | 97.50 | 2 | 1 |"), "{text}");
+        assert!(text.contains("| 50 | – | 95.00 | 97.50 | – | 1 |"), "{text}");
+        let better = section(vec![both.runs[1].clone()]);
+        assert!(!summary(&better, &group(&better.runs), "1x1").markdown().contains("verfits"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Runs for the tests of this room, as `run.json` would have them.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
@@ -46,6 +46,7 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             train_loss: 0.2,
             per_rank: Vec::new(),
             peak_rss_mb: 50.0,
+            live_mb: Some(5.0),
             weights_sha256: String::new(),
             best_epoch: None,
             stopped_early_after: None,
@@ -73,4 +74,15 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             config,
         },
     }
+}
+
+/// `run` in the folder `path`, with an `epochs.csv` of these test losses and a
+/// training loss that falls.
+pub fn with_test_losses(run: Run, path: &Path, losses: &[f64]) -> Run {
+    let header = "epoch,train_loss,train_accuracy,test_loss,test_accuracy,seconds\n".to_owned();
+    let line = |(i, loss): (usize, &f64)| format!("{},{},50,{loss},50,1\n", i + 1, 1.0 / (i + 1) as f64);
+    let text = header + &losses.iter().enumerate().map(line).collect::<String>();
+    std::fs::create_dir_all(path).expect("the folder can be made");
+    std::fs::write(path.join("epochs.csv"), text).expect("the file can be written");
+    Run { path: path.to_owned(), ..run }
 }

@@ -14,6 +14,7 @@ use crate::config::RunConfig;
 use crate::data::{Description, Normalizer};
 use crate::model::{BatchPlace, Network, ParamLayout};
 use crate::ops::cross_entropy::{Score, smoothed};
+use crate::ops::live_bytes;
 use crate::record::Tally;
 
 /// Where the time of steps goes, added up over steps.
@@ -116,6 +117,7 @@ impl<'w> Learner<'w> {
         total: usize,
         stop: bool,
     ) -> Result<(Tally, Signals), CommError> {
+        live_bytes::begin_step();
         self.sync.begin();
         let mut tally = Tally::default();
         let item = bytes.len() / labels.len().max(1);
@@ -140,6 +142,7 @@ impl<'w> Learner<'w> {
         if signals.not_finite == 0.0 {
             self.update();
         }
+        live_bytes::end_step();
         Ok((tally, signals))
     }
 

@@ -138,6 +138,29 @@ fn another_mpis_launcher_is_refused_and_both_are_named() {
 }
 
 #[test]
+fn ranks_started_by_hand_are_told_of_mpirun() {
+    let lab = Lab::new();
+    let alone = |name: &str| {
+        let mut command = Command::new(binary());
+        command.arg(name).arg("--data-root").arg(digits());
+        command
+    };
+    let mut by_option = alone("train");
+    by_option.args(["--world-size", "2", "--out"]).arg(lab.path("out"));
+    refused(by_option, &["--world-size 2", "form no MPI job", "mpirun -n 2"]);
+    for rank in ["0", "1"] {
+        let mut by_variable = alone("train");
+        by_variable.env("RANK", rank).env("WORLD_SIZE", "2").arg("--out").arg(lab.path("out"));
+        refused(by_variable, &[&format!("RANK={rank}"), "form no MPI job", "mpirun -n 2"]);
+    }
+    assert!(!lab.path("out").exists(), "nothing was made");
+    // Whoever has them from elsewhere and starts a real job is left in peace.
+    let mut job = lab.command(2, "out", &["--epochs", "1", "--train-samples", "64"]);
+    let ended = job.env("RANK", "0").env("WORLD_SIZE", "2").output().expect("mpirun starts");
+    assert!(ended.status.success(), "{}", text(&ended));
+}
+
+#[test]
 fn a_panic_on_one_rank_ends_the_job() {
     let example = Path::new(binary()).with_file_name("examples").join("panic_on_one_rank");
     let output = fails_within(LIMIT, mpirun(3, example.to_str().unwrap()));

@@ -92,6 +92,28 @@ fn a_sweep_goes_on_after_a_failed_run_and_says_so_at_the_end() {
 }
 
 #[test]
+fn a_launcher_that_is_not_there_is_named_and_the_others_go_on() {
+    let lab = Lab::new();
+    let runs = "[vary]\nlauncher = [\"mpirun\", \"srun\"]\n[[runs]]\nlauncher = \"alone\"\n";
+    let file = sweep_file(&lab, runs);
+    let ended = output(&mut sweep(&lab, &file, &["--srun-by", "/nowhere/srun"]));
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended));
+    let failed = errors(&ended);
+    assert_eq!(failed.len(), 2, "one line for each of two repeats: {}", text(&ended));
+    assert_eq!(failed[0], "mpiburn: srun-1 failed: no /nowhere/srun here: check the path");
+    let made: Vec<String> = states(&lab).into_iter().map(|(_, state)| state).collect();
+    assert_eq!(made, ["completed", "failed", "completed", "completed", "failed", "completed"]);
+
+    let report = output(mpiburn(&["report"]).arg(lab.path("runs")));
+    let table = text(&report);
+    for line in ["│ 1x1      ┆ mpi     ┆ mpirun ", "│ 1x1      ┆ mpi     ┆ alone "] {
+        assert!(table.contains(line), "{line} is missing: {table}");
+    }
+    let gaps: Vec<&str> = table.lines().filter(|line| line.starts_with("not shown: ")).collect();
+    assert!(gaps.len() == 2 && gaps[0].contains("srun-1: failed: no /nowhere/srun here"), "{table}");
+}
+
+#[test]
 fn a_stopped_sweep_keeps_what_is_done_and_goes_on() {
     let lab = Lab::new();
     let file = sweep_file(&lab, "[vary]\nepochs = [1, 30000]\n");

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Makes all runs of jobs/sweeps, the latencies of the transports and the fused
+# operator's times, and puts them on one page: results/report/report.html.
+#
+#   scripts/tables.sh [SCALE [OPTIONS]]
+#
+# SCALE is full or quick; OPTIONS go to `mpiburn sweep` and `launch`, such as
+# --mpirun-by SCRIPT. DATA, OBJECTS and VECTORS name the folders of the digits,
+# the objects and the feature vectors; what is missing of them is made. BIN is the binary.
+#
+# Finished runs are kept, so the same command goes on after Ctrl-C. What cannot
+# run here (no Slurm, no second machine) is said in a line, and the rest is made.
+set -uo pipefail
+cd "$(dirname "$(readlink -f "$0")")/.." || exit 1
+
+scale=${1:-full}
+[ $# -eq 0 ] || shift
+bin=${BIN:-target/release/mpiburn}
+data=${DATA:-data/digits} objects=${OBJECTS:-data/objects} vectors=${VECTORS:-data/features}
+failed=0
+
+# Does the folder hold one of these files?
+holds() { # holds FILE...
+  local file
+  for file in "$@"; do
+    ! [ -e "$file" ] || return 0
+  done
+  return 1
+}
+
+make_data() {
+  holds "$data"/train-images-idx3-ubyte{,.gz} || "$bin" data digits --out "$data" || return
+  holds "$objects"/data_batch_1.bin || "$bin" data objects --out "$objects" || return
+  holds "$vectors"/train_data/train_x.npy || "$bin" data features --out "$vectors"
+}
+
+# Folder of the data set that a sweep file asks for.
+root_of() { # root_of FILE
+  case $(sed -n 's|^data-root *= *"data/\(.*\)"$|\1|p' "$1") in
+    digits) echo "$data" ;;
+    objects) echo "$objects" ;;
+    features) echo "$vectors" ;;
+    *) echo "tables: $1 names no data set of this project: data/digits, data/objects or data/features" >&2; return 1 ;;
+  esac
+}
+
+make_data || exit 1
+suffix=; short=()
+[ "$scale" = full ] || { suffix=-$scale; short=(--iterations 200); }
+results=()
+for sweep in jobs/sweeps/*.toml; do
+  results+=("results/$(basename "$sweep" .toml)$suffix")
+  root=$(root_of "$sweep") || exit 1
+  "$bin" sweep "$sweep" --scale "$scale" "$@" -- --data-root "$root"
+  case $? in
+    0) ;;
+    75) exit 75 ;; # stopped by a signal: what is left is for the next time
+    *) failed=1 ;;
+  esac
+done
+for topology in 1x2 2x1; do
+  "$bin" launch "$topology" "$@" -- bench allreduce --sizes 4..1MiB "${short[@]}" \
+    --csv "results/topologies$suffix/allreduce-$topology.csv" || failed=1
+done
+[ "$scale" = full ] && samples=() || samples=(--train-samples 3200)
+"$bin" bench fused --data-root "$data" --csv results/fused.csv "${samples[@]}" || failed=1
+"$bin" report --format html "${results[@]}" || failed=1
+exit "$failed"

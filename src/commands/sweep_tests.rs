@@ -1,0 +1,110 @@
+//! Every sweep file and every file of published figures of this project.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, FromArgMatches};
+
+use super::sweep::{configuration, option_names};
+use crate::cli::SweepArgs;
+use crate::launch::LauncherKind;
+use crate::report::published::published;
+use crate::report::rows::group;
+use crate::report::runs::{Run, Section};
+use crate::report::testing;
+use crate::sweep::{PlannedRun, SweepFile, plan};
+
+fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+    let entries = std::fs::read_dir(folder).expect("the folder is there");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|found| found == ending));
+    files.sort();
+    assert!(!files.is_empty(), "no {ending} there");
+    files
+}
+
+/// What `mpiburn sweep FILE` would take from the command line.
+fn typed(file: &Path) -> SweepArgs {
+    let command = SweepArgs::augment_args(clap::Command::new("sweep").no_binary_name(true));
+    let matches = command.try_get_matches_from([file]).expect("a path is enough");
+    SweepArgs::from_arg_matches(&matches).expect("what clap has checked")
+}
+
+/// The sweep's runs at `scale`, each with options that `train` takes.
+fn runs(path: &Path, scale: &str) -> Result<(SweepFile, Vec<PlannedRun>), String> {
+    let file = SweepFile::read(path, &option_names()).map_err(|error| error.to_string())?;
+    let runs = plan(&file, scale).map_err(|error| error.to_string())?;
+    for run in &runs {
+        configuration(run, &typed(path)).map_err(|error| format!("{error:#}"))?;
+    }
+    Ok((file, runs))
+}
+
+#[test]
+fn every_sweep_is_one_that_train_can_make() {
+    let mut wrong = Vec::new();
+    for path in files("jobs/sweeps", "toml") {
+        match (runs(&path, "full"), runs(&path, "quick")) {
+            (Ok((_, full)), Ok((_, quick))) => {
+                let settings = |runs: &[PlannedRun]| {
+                    runs.iter()
+                        .map(|run| (run.topology.to_string(), run.varied.clone()))
+                        .collect::<BTreeSet<_>>()
+                };
+                assert_eq!(settings(&full), settings(&quick), "{}: the same table", path.display());
+            }
+            // Mostly the same twice.
+            (full, quick) => wrong.extend(BTreeSet::from([full.err(), quick.err()]).into_iter().flatten()),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The run as it would be found when it is done.
+fn done(planned: &PlannedRun) -> Run {
+    let words: Vec<String> = planned
+        .options
+        .iter()
+        .map(|(name, value)| value.as_ref().map_or(format!("--{name}"), |value| format!("--{name}={value}")))
+        .collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut run = testing::run((planned.topology.nodes, planned.topology.ranks_per_node), &words, 4.0);
+    run.record.launcher = match planned.launcher {
+        LauncherKind::Mpirun => "mpirun",
+        LauncherKind::Srun => "srun",
+        LauncherKind::Alone => "alone",
+    }
+    .into();
+    run
+}
+
+/// A column that is misspelt, or a value that no run has, would leave our
+/// figures out without a word.
+#[test]
+fn every_published_table_stands_beside_runs_of_its_sweep() {
+    let mut referred = BTreeSet::new();
+    let mut wrong = Vec::new();
+    for path in files("jobs/sweeps", "toml") {
+        let (file, planned) = match runs(&path, "full") {
+            Ok(read) => read,
+            Err(error) => {
+                wrong.push(error);
+                continue;
+            }
+        };
+        let Some(name) = file.reference else { continue };
+        let figures =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("results/reference").join(format!("{name}.csv"));
+        referred.insert(figures.clone());
+        let section = Section { runs: planned.iter().map(done).collect(), ..Section::default() };
+        let sheet = published(&section, &group(&section.runs), &figures).expect("the figures are whole");
+        let ours = sheet.columns.iter().position(|column| column.key == "ours").expect("the column of ours");
+        let beside = sheet.rows.iter().filter(|row| row[ours].shown() != "–").count();
+        if beside == 0 {
+            wrong.push(format!("{}: none of its runs is one of {name}.csv", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(files("results/reference", "csv").into_iter().collect::<BTreeSet<_>>(), referred);
+}

@@ -1,0 +1,57 @@
+//! Where a training begins to learn its samples by heart.
+
+use super::EpochRow;
+
+/// Epochs that test loss has to stay above its least before that counts.
+const LATER: usize = 2;
+
+/// The epoch after which a run overfits: the one of least test loss, where at
+/// least two more epochs follow, all of higher test loss, and the training loss
+/// at the end is below that at the least test loss. None otherwise: of a run
+/// that still gets better, that has just had its best epoch, or whose training
+/// loss rises too, which is no overfitting but divergence.
+pub fn overfits_after(epochs: &[EpochRow]) -> Option<usize> {
+    // Of equal ones the last, so that all later ones are higher.
+    let least = epochs.iter().rev().min_by(|a, b| a.test_loss.total_cmp(&b.test_loss))?;
+    let later = epochs.iter().filter(|row| row.epoch > least.epoch);
+    let falls = epochs.last()?.train_loss < least.train_loss;
+    (later.count() >= LATER && falls).then_some(least.epoch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(losses: &[(f64, f64)]) -> Option<usize> {
+        let row = |(i, &(train_loss, test_loss)): (usize, &(f64, f64))| EpochRow {
+            epoch: i + 1,
+            train_loss,
+            train_accuracy: 50.0,
+            test_loss,
+            test_accuracy: 50.0,
+            seconds: 1.0,
+        };
+        overfits_after(&losses.iter().enumerate().map(row).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn test_loss_that_turns_up_while_training_loss_falls_is_overfitting() {
+        assert_eq!(after(&[(2.0, 2.1), (1.5, 1.6), (1.0, 1.7), (0.6, 2.0)]), Some(2));
+        assert_eq!(
+            after(&[(2.0, 2.1), (1.5, 1.6), (1.2, 1.6), (1.0, 1.7), (0.6, 2.0)]),
+            Some(3),
+            "the last least"
+        );
+        assert_eq!(after(&[(2.0, 1.6), (1.0, 1.7), (0.6, 2.0)]), Some(1));
+        // A wave on the way up is still the way up.
+        assert_eq!(after(&[(2.0, 1.6), (1.0, 2.7), (0.9, 2.0), (0.6, 2.2)]), Some(1));
+    }
+
+    #[test]
+    fn a_run_that_gets_better_or_falls_apart_does_not_overfit() {
+        assert_eq!(after(&[(2.0, 2.1), (1.5, 1.6), (1.0, 1.5), (0.6, 1.4)]), None, "better to the end");
+        assert_eq!(after(&[(2.0, 2.1), (1.5, 1.6), (1.0, 1.7)]), None, "one epoch is chance");
+        assert_eq!(after(&[(2.0, 2.1), (1.5, 1.6), (1.8, 1.7), (1.9, 2.0)]), None, "training loss rises too");
+        assert_eq!(after(&[]), None);
+    }
+}
