@@ -6,7 +6,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::collective::{Backend, Collective, Reduction, Wire};
-use super::gloo::{GlooAlgorithm, GlooContext};
+use super::gloo::GlooContext;
+use super::gloo_algorithm::GlooAlgorithm;
 use super::{CommError, World, guard};
 
 /// [`Collective`] over gloo's TCP connections.

@@ -1,6 +1,7 @@
 //! Which operations gloo has: all but reduce-scatter.
 
-use super::gloo::{GlooAlgorithm, GlooContext};
+use super::gloo::GlooContext;
+use super::gloo_algorithm::GlooAlgorithm;
 use super::{Backend, CommError, Primitives, Wire};
 
 /// Tag of messages between two ranks; there is one at a time.

@@ -11,6 +11,8 @@ mod gloo;
 #[cfg(feature = "gloo")]
 mod gloo_add;
 #[cfg(feature = "gloo")]
+mod gloo_algorithm;
+#[cfg(feature = "gloo")]
 mod gloo_collective;
 #[cfg(feature = "gloo")]
 mod gloo_interface;
@@ -24,7 +26,9 @@ mod hydra;
 mod launcher;
 mod mpi;
 mod mpi_collective;
+mod mpi_library;
 mod mpi_primitives;
+mod mpi_request;
 mod mpi_sum;
 pub mod primitives;
 mod world;
@@ -33,7 +37,9 @@ pub use collective::{Backend, Collective, Reduction, Wire};
 pub use connect::{Transport, connect};
 pub use error::CommError;
 #[cfg(feature = "gloo")]
-pub use gloo::{GlooAlgorithm, GlooContext};
+pub use gloo::GlooContext;
+#[cfg(feature = "gloo")]
+pub use gloo_algorithm::GlooAlgorithm;
 #[cfg(feature = "gloo")]
 pub use gloo_collective::GlooCollective;
 pub use host::{Place, oversubscribed, page_faults, peak_rss_mb, shared_machine, topology};

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use super::collective::{Backend, Collective, Reduction, Wire};
-use super::mpi::{Communicator, MpiWorld, Request};
+use super::mpi::MpiWorld;
+use super::mpi_request::{Communicator, Request};
 use super::{CommError, World, guard};
 
 /// [`Collective`] over `MPI_COMM_WORLD`.

@@ -8,7 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::host::{Place, online_cores, oversubscribed};
-use super::mpi::{self as layer, MpiWorld};
+use super::mpi::MpiWorld;
+use super::mpi_library as library;
 use super::{CommError, Launcher, Primitives, Wire, guard};
 
 /// All ranks of the job, seen from one of them. One exists per process; MPI
@@ -44,7 +45,7 @@ impl World {
                 "it offers {provided:?}, and this program needs {threading:?}"
             )));
         }
-        let library = layer::library_version();
+        let library = library::library_version();
         let mpi = MpiWorld::new(Place::of_this_process(0).host)?;
         if let Some(launcher) = launcher {
             launcher.check(mpi.size, &library)?;
@@ -260,7 +261,7 @@ pub fn identity() -> Option<(usize, usize, &'static str)> {
 /// Ends all processes of the job with `code`; this one alone where MPI does
 /// not run.
 pub fn abort(code: i32) -> ! {
-    layer::abort(code)
+    library::abort(code)
 }
 
 /// Has a panic on one rank end all of them: the others would wait for it.

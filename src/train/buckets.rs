@@ -5,36 +5,11 @@ use std::time::{Duration, Instant};
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use serde::{Deserialize, Serialize};
 
+use super::wire_type::WireType;
 use crate::comm::bucket::{BucketPlan, CONTROL};
 use crate::comm::{Collective, CommError, Reduction, Wire};
 use crate::ops::gradient_hook::GradientSink;
-
-/// How gradients travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WireType {
-    /// As they are.
-    F32,
-    /// Half the bytes, the range of f32, 8 bits of precision.
-    Bf16,
-    /// Half the bytes, 11 bits of precision, values to 65504.
-    F16,
-}
-
-impl std::str::FromStr for WireType {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "f32" => Ok(Self::F32),
-            "bf16" => Ok(Self::Bf16),
-            "f16" => Ok(Self::F16),
-            _ => Err(format!("unknown type {text}: choose f32, bf16 or f16")),
-        }
-    }
-}
 
 /// What all ranks said at the end of a step, added up.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

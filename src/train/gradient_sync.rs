@@ -11,42 +11,15 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Gradients, Tensor, TensorData};
+use burn::tensor::{Gradients, Tensor, TensorData};
 
-use super::buckets::{Buckets, CommTimes, Signals, WireType};
-use crate::comm::bucket::BucketPlan;
-use crate::comm::{Collective, CommError, Reduction, World};
+use super::buckets::{Buckets, CommTimes, Signals};
+use super::collector::collect;
+use super::sync_options::{SyncOptions, plan_of};
+use crate::comm::{Collective, CommError, World};
 use crate::model::ParamLayout;
 use crate::ops::gradient_hook;
 use crate::record::ArrivalOrder;
-
-/// How gradients are averaged.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SyncOptions {
-    /// In which order ranks are added up.
-    pub reduction: Reduction,
-    /// How gradients travel.
-    pub wire: WireType,
-    /// Whether buckets travel while backward goes on.
-    pub overlap: bool,
-    /// Bytes of a bucket's f32 at most; a network that fills fewer than eight
-    /// is cut into eight, down to 1 MB.
-    pub bucket_bytes: usize,
-    /// Bytes of the first bucket's f32 at most.
-    pub first_bucket_bytes: usize,
-}
-
-impl Default for SyncOptions {
-    fn default() -> Self {
-        Self {
-            reduction: Reduction::Native,
-            wire: WireType::F32,
-            overlap: true,
-            bucket_bytes: 25 << 20,
-            first_bucket_bytes: 1 << 20,
-        }
-    }
-}
 
 /// Collects this rank's gradients and averages them with the other ranks'.
 pub struct GradientSync<'w> {
@@ -270,41 +243,6 @@ impl<'w> GradientSync<'w> {
     }
 }
 
-/// Buckets of a small network: with all gradients in one, nothing could travel
-/// while backward goes on. Eight leave little to wait for at the end.
-const PARTS: usize = 8;
-/// Cutting up less than this gains nothing: latency weighs more than time on
-/// the wire.
-const LEAST_BYTES: usize = 1 << 20;
-
-fn plan_of(layout: &ParamLayout, order: &[usize], options: &SyncOptions, world_size: usize) -> BucketPlan {
-    let lengths: Vec<usize> = layout.specs().iter().map(|spec| spec.range.len()).collect();
-    let (first, capacity) = bucket_limits(layout.trainable(), options);
-    BucketPlan::new(&lengths, order, first, capacity, world_size)
-}
-
-/// Values that the first buckets and the others hold at most, for a network of
-/// `trainable` values.
-pub fn bucket_limits(trainable: usize, options: &SyncOptions) -> (usize, usize) {
-    let part = (4 * trainable / PARTS).max(LEAST_BYTES);
-    (options.first_bucket_bytes / 4, options.bucket_bytes.min(part) / 4)
-}
-
-/// Hands over the `wanted` parameters' gradients after backward, in reverse
-/// visit order.
-fn collect<M: Module>(
-    gradients: Gradients,
-    module: &M,
-    buckets: &mut Buckets,
-    wanted: impl Fn(usize) -> bool,
-) {
-    let mut visitor = Collector { gradients, next: 0, found: Vec::new() };
-    module.visit(&mut visitor);
-    for (param, values) in visitor.found.into_iter().rev().filter(|(param, _)| wanted(*param)) {
-        buckets.take(param, &values);
-    }
-}
-
 /// Gives the averages the shape that Burn's optimizers take.
 struct Register<'a, 'w> {
     sync: &'a GradientSync<'w>,
@@ -320,26 +258,6 @@ impl ModuleVisitor for Register<'_, '_> {
             let value = param.val();
             let data = TensorData::new(self.sync.gradient(index).to_vec(), value.dims());
             self.gradients.register(param.id, Tensor::<D>::from_data(data, &value.device().inner()));
-        }
-    }
-}
-
-struct Collector {
-    gradients: Gradients,
-    next: usize,
-    found: Vec<(usize, Vec<f32>)>,
-}
-
-impl ModuleVisitor for Collector {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let index = self.next;
-        self.next += 1;
-        if !param.is_require_grad() {
-            return;
-        }
-        if let Some(gradient) = param.val().grad_remove(&mut self.gradients) {
-            let data = gradient.into_data().convert_dtype(DType::F32);
-            self.found.push((index, data.try_into_vec().unwrap_or_default()));
         }
     }
 }

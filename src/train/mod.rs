@@ -2,6 +2,7 @@
 
 mod batches;
 mod buckets;
+mod collector;
 mod early_stopping;
 mod error;
 mod evaluation;
@@ -10,19 +11,23 @@ mod module;
 mod optimizer;
 mod schedule;
 mod step;
+mod sync_options;
 mod trainer;
 mod update;
 mod watch;
+mod wire_type;
 
-pub use buckets::{CommTimes, Signals, WireType};
+pub use buckets::{CommTimes, Signals};
 pub use early_stopping::best_epoch;
 pub use error::TrainError;
 pub use evaluation::Evaluation;
-pub use gradient_sync::{GradientSync, SyncOptions, bucket_limits};
+pub use gradient_sync::GradientSync;
 pub use module::{broadcast_module, check_equal_weights};
 pub use optimizer::{Optimizer, Rate, Rule};
 pub use schedule::{Curve, Schedule, ScheduleKind};
 pub use step::{Learner, StepTimes};
+pub use sync_options::{SyncOptions, bucket_limits};
 pub use trainer::Trainer;
 pub use update::{AveragedGradients, Updater};
 pub use watch::Watch;
+pub use wire_type::WireType;

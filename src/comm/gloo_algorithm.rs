@@ -1,0 +1,66 @@
+//! The all-reduce algorithms of gloo, by name.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// How gloo sums over ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GlooAlgorithm {
+    /// Pieces go round all ranks: the fewest bytes over each link, and twice
+    /// as many steps as there are ranks.
+    Ring,
+    /// Ranks meet in a hypercube: logarithmically many steps.
+    Bcube,
+    /// Halves of halves are exchanged and put together again: logarithmically
+    /// many steps. gloo's older class, whose timeout counts for each step.
+    HalvingDoubling,
+}
+
+impl GlooAlgorithm {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Ring, Self::Bcube, Self::HalvingDoubling];
+
+    /// The name that options and files use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ring => "ring",
+            Self::Bcube => "bcube",
+            Self::HalvingDoubling => "halving-doubling",
+        }
+    }
+}
+
+impl fmt::Display for GlooAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for GlooAlgorithm {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.name() == text)
+            .ok_or_else(|| format!("unknown gloo algorithm {text}: choose ring, bcube or halving-doubling"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn algorithms_are_read_by_name() {
+        for algorithm in GlooAlgorithm::ALL {
+            assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+            let json = serde_json::to_string(&algorithm).unwrap();
+            assert_eq!(json, format!("\"{algorithm}\""));
+        }
+        assert!("tree".parse::<GlooAlgorithm>().unwrap_err().contains("bcube"));
+    }
+}

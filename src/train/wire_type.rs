@@ -1,0 +1,28 @@
+//! The types in which gradients travel.
+
+use serde::{Deserialize, Serialize};
+
+/// How gradients travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WireType {
+    /// As they are.
+    F32,
+    /// Half the bytes, the range of f32, 8 bits of precision.
+    Bf16,
+    /// Half the bytes, 11 bits of precision, values to 65504.
+    F16,
+}
+
+impl std::str::FromStr for WireType {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "f32" => Ok(Self::F32),
+            "bf16" => Ok(Self::Bf16),
+            "f16" => Ok(Self::F16),
+            _ => Err(format!("unknown type {text}: choose f32, bf16 or f16")),
+        }
+    }
+}
