@@ -64,6 +64,9 @@ check "the fused operator beside Burn's on each backend" fused_on_all_backends
 check "TensorBoard opens the event files" tensorboard_opens
 check "losses and accuracy as PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "${DATA:-data/digits}"
 check "optimizers, schedules and penalties as PyTorch's" recipes_as_pytorch
+check "every network's names, weights and losses as PyTorch's" .venv/bin/python tests/pytorch/state_dicts.py
+check "mlp's losses and accuracy as PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only mlp
+check "vgg's first losses as PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only vgg --seeds 0
 check "a build for MPICH" make --no-print-directory build MPI=mpich
 check "two nodes of one machine" tests/cluster/check.sh
 check "two nodes: trainings over both MPIs, and through a link that is cut" tests/cluster/train.sh

@@ -43,9 +43,14 @@ pub struct Failure {
 const RESUMABLE: u8 = 75;
 
 impl Failure {
-    /// What the process exits with: clap's own is 2, a guard's 3.
+    /// What the process exits with: 2 for options, as clap's own; a guard's is 3.
     pub fn exit_code(&self) -> u8 {
         const FAILED: u8 = 1;
+        const OPTIONS: u8 = 2;
+        // Not where it is the cause of another: a bad line of a sweep's file.
+        if self.error.chain().next().is_some_and(|error| error.is::<ConfigError>()) {
+            return OPTIONS;
+        }
         match self.error.chain().any(|cause| matches!(cause.downcast_ref(), Some(TrainError::Stopped { .. })))
         {
             true => RESUMABLE,

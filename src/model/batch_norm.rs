@@ -61,3 +61,53 @@ fn follow(running: &RunningState<Tensor<1>>, batch: Tensor<1>) {
     // between would see the statistics of a batch ago.
     running.value_sync();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Running mean and variance of a batch norm of one channel.
+    fn statistics(norm: &BatchNorm) -> (f32, f32) {
+        (norm.running_mean.value().into_scalar(), norm.running_var.value().into_scalar())
+    }
+
+    fn close(found: (f32, f32), expected: (f32, f32)) {
+        let off = (found.0 - expected.0).abs().max((found.1 - expected.1).abs());
+        assert!(off < 1e-6, "{found:?}, and not {expected:?}");
+    }
+
+    #[test]
+    fn running_statistics_follow_at_once_and_without_bias() {
+        let device = Device::flex().autodiff();
+        let norm = BatchNorm::init(1, &device);
+        // Mean 3, and squares of distances that add up to 8: a variance of 4.
+        let batch = Tensor::<2>::from_floats([[1.0], [3.0], [5.0]], &device);
+        let output = norm.forward(batch.clone());
+        close(statistics(&norm), (0.3, 0.9 + 0.4));
+        norm.forward(batch);
+        close(statistics(&norm), (0.57, 0.9 * 1.3 + 0.4));
+        // The batch itself is normalised by its own variance, with the bias.
+        let last = output.into_data().try_to_vec::<f32>().expect("f32")[2];
+        assert!((last - 2.0 / (8.0f32 / 3.0).sqrt()).abs() < 1e-4, "{last}");
+    }
+
+    #[test]
+    fn a_test_uses_them_and_leaves_them() {
+        let norm = BatchNorm::init(1, &Device::flex().autodiff());
+        norm.forward(Tensor::<2>::from_floats([[1.0], [3.0], [5.0]], &Device::flex().autodiff()));
+        let tested = norm.valid();
+        let output = tested.forward(Tensor::<2>::from_floats([[0.3], [2.3]], &Device::flex()));
+        close(statistics(&tested), (0.3, 1.3));
+        let values = output.into_data().try_to_vec::<f32>().expect("f32");
+        assert!(values[0].abs() < 1e-6 && (values[1] - 2.0 / 1.3f32.sqrt()).abs() < 1e-4, "{values:?}");
+    }
+
+    #[test]
+    fn one_value_a_channel_has_no_variance() {
+        let device = Device::flex().autodiff();
+        let norm = BatchNorm::init(1, &device);
+        let output = norm.forward(Tensor::<2>::from_floats([[5.0]], &device));
+        close(statistics(&norm), (0.5, 1.0));
+        assert_eq!(output.into_scalar::<f32>(), 0.0);
+    }
+}

@@ -176,8 +176,13 @@ mod tests {
     #[test]
     fn fused_networks_learn_the_same() {
         let device = Device::flex().autodiff();
-        for kind in [ModelKind::Convnet, ModelKind::Vgg] {
-            let network = Network::init(kind, 10, 5, &device);
+        let gelu = NetworkOptions { activation: Activation::Gelu, ..NetworkOptions::default() };
+        for (kind, options) in [
+            (ModelKind::Convnet, NetworkOptions::default()),
+            (ModelKind::Convnet, gelu),
+            (ModelKind::Vgg, NetworkOptions::default()),
+        ] {
+            let network = Network::with_options(kind, &options, 10, 5, &device);
             let [channels, height, width] = kind.input_shape();
             let values = (0..3 * channels * height * width).map(|i| ((i * 7919) % 997) as f32 / 400.0 - 1.0);
             let images = TensorData::new(values.collect::<Vec<f32>>(), [3, channels, height, width]);

@@ -68,9 +68,10 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ops::live_bytes::{begin_step, end_step, peak_of_steps};
 
     #[test]
-    fn allocations_are_counted_by_thread_and_frees_are_not() {
+    fn allocations_are_counted_by_thread_and_live_bytes_by_all() {
         let allocator = CountingAllocator(std::alloc::System);
         let layout = Layout::from_size_align(64, 8).unwrap();
         let larger = Layout::from_size_align(128, 8).unwrap();
@@ -86,6 +87,15 @@ mod tests {
             last
         };
         assert_eq!((last, allocations() - before), (7, 3));
+        let floats = Layout::array::<f32>(50_000).unwrap();
+        begin_step();
+        // SAFETY: memory of this layout is given back with it.
+        unsafe {
+            let pointer = allocator.realloc(allocator.alloc(floats), floats, 2 * floats.size());
+            end_step();
+            allocator.dealloc(pointer, Layout::array::<f32>(100_000).unwrap());
+        }
+        assert_eq!(peak_of_steps(), 400_000, "no other test of this room trains");
         assert_eq!(std::thread::spawn(allocations).join().unwrap(), 0);
     }
 }

@@ -19,6 +19,9 @@ type Point = (f64, f64, f64, f64);
 /// Number of the panel of test curves.
 const TEST: usize = 1;
 
+/// Width of the legend beside the panels, which holds its longest names.
+const LEGEND: u32 = 270;
+
 /// A configuration's curve in each panel.
 struct Series {
     name: String,
@@ -55,7 +58,7 @@ impl Curves {
             let turn = turn(row.first()).filter(|_| ending == "loss");
             let topology = row.setting("topology");
             let of_topology = topologies.iter().position(|name| *name == topology).unwrap_or_default();
-            series.push((i, of_topology, format!("{topology} {label}"), label, panels, turn));
+            series.push((i, of_topology, name(row, rows, varied), label, panels, turn));
         }
         // With two kinds of each topology, the second is the same colour in
         // dashes; of more, each has a colour of its own.
@@ -76,6 +79,21 @@ impl Curves {
     /// Whether some test curve has a mark where it turns up for good.
     pub fn has_turns(&self) -> bool {
         self.series.iter().any(|series| series.turn.is_some())
+    }
+}
+
+/// A row in the legend: what it does not have in common with all others.
+fn name(row: &Row<'_>, rows: &[Row<'_>], varied: &[String]) -> String {
+    let differs = |setting: &&str| rows.iter().any(|other| other.setting(setting) != row.setting(setting));
+    let place: Vec<&str> =
+        ["topology", "backend"].into_iter().filter(differs).map(|setting| row.setting(setting)).collect();
+    let used = row.used(varied);
+    match (place.is_empty(), used.is_empty()) {
+        (true, true) if rows.len() > 1 => "plain".into(),
+        (true, true) => format!("{} {}", row.setting("topology"), row.setting("backend")),
+        (true, false) => used.join(", "),
+        (false, true) => place.join(" "),
+        (false, false) => format!("{}, {}", place.join(" "), used.join(", ")),
     }
 }
 
@@ -113,7 +131,7 @@ impl Picture for Curves {
         B: DrawingBackend,
         B::ErrorType: 'static,
     {
-        let (plots, beside) = area.split_horizontally(self.size().0 - 190);
+        let (plots, beside) = area.split_horizontally(self.size().0 - LEGEND);
         for (panel, (plot, name)) in plots.split_evenly((1, 2)).iter().zip(["training", "test"]).enumerate() {
             self.panel(plot, &format!("{name} {}", self.quantity), panel)?;
         }
@@ -202,11 +220,27 @@ mod tests {
     }
 
     #[test]
+    fn the_legend_says_what_differs() {
+        let names = |runs: &[Run]| {
+            let rows = group(runs);
+            let varied = crate::report::rows::varied(&rows);
+            rows.iter().map(|row| name(row, &rows, &varied)).collect::<Vec<_>>()
+        };
+        let gloo = ["--backend", "gloo"];
+        assert_eq!(names(&[run((1, 1), &[], 4.0), run((1, 2), &[], 4.0)]), ["1x1", "1x2"]);
+        assert_eq!(names(&[run((1, 2), &gloo, 4.0), run((1, 2), &[], 4.0)]), ["gloo", "mpi"]);
+        assert_eq!(names(&[run((1, 2), &[], 4.0), run((1, 2), &["--shuffle"], 4.0)]), ["plain", "shuffle"]);
+        let both = [run((1, 1), &[], 4.0), run((1, 2), &["--shuffle"], 4.0)];
+        assert_eq!(names(&both), ["1x1", "1x2, shuffle"]);
+    }
+
+    #[test]
     fn a_ring_is_where_test_loss_turns_up_and_nowhere_else() {
         let rings = |svg: &str| svg.matches("r=\"7\"").count();
         let [loss, accuracy] = drawn(&[2.0, 1.5, 1.6, 1.7]);
         assert_eq!((rings(&loss.0), loss.1), (1, true));
         assert_eq!((rings(&accuracy.0), accuracy.1), (0, false), "accuracy has no turn");
+        assert!(loss.0.contains("1x1 mpi"), "one run has nothing to differ in");
         let [loss, _] = drawn(&[2.0, 1.5, 1.4, 1.3]);
         assert_eq!((rings(&loss.0), loss.1), (0, false));
     }

@@ -107,14 +107,26 @@ impl<'a> Row<'a> {
         rows.iter().filter(same).max_by_key(nearness)
     }
 
-    /// What tells this row from others on its topology, in words.
+    /// What tells this row from others on its topology, in words: its backend,
+    /// and what is used of what varies.
     pub fn label(&self, varied: &[String]) -> String {
         let mut words = vec![self.setting("backend").to_owned()];
-        words.extend(varied.iter().map(|name| match name.as_str() {
-            "launcher" | "mpi" | "model" | "sweep" => self.setting(name).to_owned(),
-            _ => format!("{} {}", name.replace('_', " "), self.setting(name)),
-        }));
+        words.extend(self.used(varied));
         words.join(", ")
+    }
+
+    /// The varied settings in words, without those that are off: `–`, `false`, 0.
+    pub fn used(&self, varied: &[String]) -> Vec<String> {
+        let word = |name: &String| {
+            let (value, title) = (self.setting(name), name.replace('_', " "));
+            match name.as_str() {
+                "launcher" | "mpi" | "model" | "sweep" => Some(value.to_owned()),
+                _ if value == "–" || value == "false" || value.parse() == Ok(0.0) => None,
+                _ if value == "true" => Some(title),
+                _ => Some(format!("{title} {value}")),
+            }
+        };
+        varied.iter().filter_map(word).collect()
     }
 }
 
@@ -185,6 +197,10 @@ mod tests {
             ["16", "32", "128"]
         );
         assert_eq!(rows[0].label(&varied(&rows)), "mpi, train batch size 16");
+        let on = [run((1, 1), &["--shuffle", "--weight-decay", "0"], 8.0), run((1, 1), &[], 8.0)];
+        let rows = group(&on);
+        let labels: Vec<String> = rows.iter().map(|row| row.label(&varied(&rows))).collect();
+        assert_eq!(labels, ["mpi, weight decay 0.0005", "mpi, shuffle"]);
         let mut mixed = ["2", "1a", "10", "–"];
         mixed.sort_by(|a, b| compare(a, b));
         assert_eq!(mixed, ["2", "10", "1a", "–"]);

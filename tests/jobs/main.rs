@@ -5,6 +5,7 @@ mod bench;
 mod collectives;
 mod data;
 mod harness;
+mod networks;
 mod output;
 mod recipes;
 mod report;

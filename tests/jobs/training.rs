@@ -27,6 +27,10 @@ fn a_run_leaves_a_whole_directory_and_counts_each_sample_once() {
         assert!(near(run["ms_per_step"].as_f64().unwrap(), ms, 1e-6));
         assert_eq!(run["weights_sha256"].as_str().unwrap().len(), 64);
         assert!(run["peak_rss_mb"].as_f64().unwrap() > 5.0);
+        // Weights, gradients and moments are 17 KB each; activations are the rest.
+        let live = run["live_mb"].as_f64().expect("flex has no allocator of its own");
+        assert!(live > 0.2 && live < 5.0, "{live}");
+        assert!(per_rank.iter().all(|r| r["live_mb"].as_f64().is_some_and(|mb| mb <= live && mb > 0.2)));
 
         let epochs = std::fs::read_to_string(lab.path(&name).join("epochs.csv")).unwrap();
         let firsts: Vec<_> = epochs.lines().map(|l| l.split(',').next().unwrap()).collect();

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 from programs import CannotCompare, plural, train_mpiburn, train_pytorch
+from recipe_trainings import compare_trainings
 
 # Both sides compute in f32 and differ in the order of their sums alone, which
 # comes to less than 1e-6 in 100 steps. A wrong gradient or a wrong epsilon in
@@ -34,12 +35,13 @@ def accuracy_in_pytorch(checkpoint, data):
     """Test accuracy of our weights, loaded by name into PyTorch's network."""
     from safetensors.torch import load_file
 
-    from networks import ConvNet
-    from train_ddp import evaluate, load_shard
+    from networks import PLAIN, build
+    from samples import load_shard
+    from train_ddp import evaluate
 
-    network = ConvNet()
+    network = build("convnet", PLAIN)
     network.load_state_dict(load_file(checkpoint), strict=True)
-    return evaluate(network, load_shard(data, "test"), 128).over_ranks()[1]
+    return evaluate(network, load_shard("convnet", data, "test"), 128).over_ranks()[1]
 
 
 def last_checkpoint(run):
@@ -47,7 +49,7 @@ def last_checkpoint(run):
     return sorted(run.glob("checkpoints/step-*/model.safetensors"))[-1]
 
 
-def compare_losses(theirs, ours):
+def compare_losses(theirs, ours, tolerance=LOSS_TOLERANCE):
     """What there is to say about the losses, and what is wrong with them."""
     if not ours or len(ours) != len(theirs):
         report = f"PyTorch reports {len(theirs)} losses to compare, and mpiburn {len(ours)}"
@@ -56,10 +58,10 @@ def compare_losses(theirs, ours):
     largest = max(differences)
     at = differences.index(largest)
     report = f"losses of the first {len(ours)} steps: largest difference {largest:.1e}, at step {at + 1}"
-    if largest <= LOSS_TOLERANCE:
+    if largest <= tolerance:
         return report, []
-    first = next(step for step, difference in enumerate(differences) if difference > LOSS_TOLERANCE)
-    return report, [f"losses differ by more than {LOSS_TOLERANCE:g} from step {first + 1} on "
+    first = next(step for step, difference in enumerate(differences) if difference > tolerance)
+    return report, [f"losses differ by more than {tolerance:g} from step {first + 1} on "
                     f"(PyTorch {theirs[first]:.6f}, mpiburn {ours[first]:.6f})"]
 
 
@@ -101,6 +103,7 @@ def compare_results(programs, options):
     with tempfile.TemporaryDirectory(prefix="mpiburn-compare-") as folder:
         for ranks in options.ranks:
             problems += check_ranks(ranks, programs, options, Path(folder))
+            problems += compare_trainings(programs, ranks, Path(folder), mean_losses, last_checkpoint)
     if not problems:
         print("mpiburn and PyTorch agree")
     return problems

@@ -1,60 +1,77 @@
 """The experiments' networks, with the layers and parameter names of the reports' own programs."""
 
+from collections import OrderedDict
+from types import SimpleNamespace
+
 from torch import nn
-from torch.nn import functional as F
 
 # Shape of a sample, and number of classes.
 SHAPES = {"convnet": (1, 28, 28), "vgg": (3, 32, 32), "mlp": (512,)}
 CLASSES = {"convnet": 10, "vgg": 10, "mlp": 20}
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "gelu": nn.GELU}
+
+# The reports' networks as they are.
+PLAIN = SimpleNamespace(activation="relu", bn=False, dropout=0.0, hidden=32)
 
 
-class ConvNet(nn.Module):
+def named(layers):
+    """A network of layers by name, without those that are None."""
+    return nn.Sequential(OrderedDict((name, layer) for name, layer in layers.items() if layer is not None))
+
+
+def conv3x3(inputs, outputs):
+    """As high and wide as its input."""
+    return nn.Conv2d(inputs, outputs, kernel_size=3, padding=1)
+
+
+def dropout(options):
+    """A layer, or none."""
+    return nn.Dropout(options.dropout) if options.dropout else None
+
+
+def convnet(options):
     """4,266 parameters; class scores [batch, 10] of images [batch, 1, 28, 28]."""
+    layers = {}
+    for number, (inputs, outputs) in enumerate([(1, 4), (4, 8)], 1):
+        layers |= {
+            f"conv{number}": conv3x3(inputs, outputs),
+            f"bn{number}": nn.BatchNorm2d(outputs) if options.bn else None,
+            f"activation{number}": ACTIVATIONS[options.activation](),
+            f"pool{number}": nn.MaxPool2d(2),
+        }
+    head = {"flatten": nn.Flatten(), "dropout": dropout(options), "linear": nn.Linear(8 * 7 * 7, 10)}
+    return named(layers | head)
 
-    def __init__(self):
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 4, kernel_size=3, padding=1)
-        self.conv2 = nn.Conv2d(4, 8, kernel_size=3, padding=1)
-        self.linear = nn.Linear(8 * 7 * 7, 10)
 
-    def forward(self, images):
-        x = F.max_pool2d(F.relu(self.conv1(images)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        return self.linear(x.flatten(1))
+def vgg(options):
+    """2,625,962 parameters; class scores [batch, 10] of images [batch, 3, 32, 32]."""
+    activation = ACTIVATIONS[options.activation]
 
+    def convolution(inputs, outputs):
+        return [conv3x3(inputs, outputs)] + ([nn.BatchNorm2d(outputs)] if options.bn else []) + [activation()]
 
-class Vgg(nn.Module):
-    """Class scores [batch, 10] of images [batch, 3, 32, 32]: six convolutions, three linear layers."""
-
-    def __init__(self):
-        super().__init__()
-        self.block1 = self.block(3, 32, 64)
-        self.block2 = self.block(64, 128, 256)
-        self.block3 = self.block(256, 256, 256)
-        self.block4 = nn.Sequential(nn.Linear(256 * 4 * 4, 256), nn.ReLU(), nn.Linear(256, 32), nn.ReLU(),
-                                    nn.Linear(32, 10))
-
-    @staticmethod
     def block(inputs, middle, outputs):
         """Two convolutions and a pooling: half the height and width."""
-        return nn.Sequential(nn.Conv2d(inputs, middle, kernel_size=3, padding=1), nn.ReLU(),
-                             nn.Conv2d(middle, outputs, kernel_size=3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+        return nn.Sequential(*convolution(inputs, middle), *convolution(middle, outputs), nn.MaxPool2d(2))
 
-    def forward(self, images):
-        return self.block4(self.block3(self.block2(self.block1(images))).flatten(1))
+    head = [nn.Linear(256 * 4 * 4, 256), activation(), dropout(options),
+            nn.Linear(256, 32), activation(), nn.Linear(32, 10)]
+    return named({"block1": block(3, 32, 64), "block2": block(64, 128, 256), "block3": block(256, 256, 256),
+                  "flatten": nn.Flatten(), "block4": nn.Sequential(*(layer for layer in head if layer is not None))})
 
 
-class Mlp(nn.Module):
+def mlp(options):
     """17,140 parameters; class scores [batch, 20] of feature vectors [batch, 512]."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer1 = nn.Linear(512, 32)
-        self.bn1 = nn.BatchNorm1d(32)
-        self.layer2 = nn.Linear(32, 20)
-
-    def forward(self, features):
-        return self.layer2(F.relu(self.bn1(self.layer1(features))))
+    return named({
+        "layer1": nn.Linear(512, options.hidden), "bn1": nn.BatchNorm1d(options.hidden),
+        "activation": ACTIVATIONS[options.activation](), "dropout": dropout(options),
+        "layer2": nn.Linear(options.hidden, 20),
+    })
 
 
-NETWORKS = {"convnet": ConvNet, "vgg": Vgg, "mlp": Mlp}
+NETWORKS = {"convnet": convnet, "vgg": vgg, "mlp": mlp}
+
+
+def build(model, options):
+    """The network of that name. `options` has activation, bn, dropout and hidden, as train_ddp.py's options do."""
+    return NETWORKS[model](options)

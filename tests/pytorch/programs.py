@@ -35,18 +35,23 @@ class Programs:
     data: Path
 
 
-def find_programs(options):
-    """The programs and data of the options, checked, as an error of mpirun's is hard to read."""
+def require_programs(mpiburn, pytorch):
+    """Checks what is to be started, as an error of mpirun's is hard to read."""
     if shutil.which("mpirun") is None:
         raise CannotCompare("no mpirun; on Debian: apt-get install openmpi-bin")
     if importlib.util.find_spec("torch") is None:
         raise CannotCompare(f"{sys.executable} has no PyTorch; run tests/pytorch/setup.sh, "
-                            "then .venv/bin/python tests/pytorch/compare.py")
+                            f"then .venv/bin/python tests/pytorch/{Path(sys.argv[0]).name}")
+    if not os.access(mpiburn, os.X_OK):
+        raise CannotCompare(f"no program {mpiburn}; build it: cargo build --release")
+    if not pytorch.is_file():
+        raise CannotCompare(f"no program {pytorch}; check --peer")
+
+
+def find_programs(options):
+    """The programs and data of the options, checked."""
     programs = Programs(options.mpiburn.resolve(), options.peer.resolve(), options.data.resolve())
-    if not os.access(programs.mpiburn, os.X_OK):
-        raise CannotCompare(f"no program {programs.mpiburn}; build it: cargo build --release")
-    if not programs.pytorch.is_file():
-        raise CannotCompare(f"no program {programs.pytorch}; check --peer")
+    require_programs(programs.mpiburn, programs.pytorch)
     for split in ("train", "t10k"):
         if not list(programs.data.glob(f"{split}-images-idx3-ubyte*")):
             raise CannotCompare(f"no data in {programs.data}; make some: target/release/mpiburn data digits "
@@ -117,13 +122,13 @@ def run_pytorch(programs, ranks, *options):
 
 
 def train_pytorch(programs, ranks, epochs, batch, samples, *more):
-    """Trains the ConvNet by PyTorch; its JSON lines, and seconds from start to exit."""
+    """Trains by PyTorch, the ConvNet if `more` names no other; its JSON lines, and seconds from start to exit."""
     return run_pytorch(programs, ranks, "--data", programs.data, "--epochs", epochs, "--batch", batch,
                        "--limit", samples, *more)
 
 
 def train_mpiburn(programs, out, ranks, epochs, batch, samples, *more):
-    """Trains the ConvNet by mpiburn into the run directory `out`; its run.json, and seconds from start to exit."""
+    """The same by mpiburn, into the run directory `out`; its run.json, and seconds."""
     limit = ["--train-samples", samples] if samples else []
     _, seconds = run_job(ranks, [programs.mpiburn, "train", "--quiet", "--world-size", ranks,
                                  "--data-root", programs.data, "--out", out, "--epochs", epochs,

@@ -10,6 +10,7 @@ no loader between.
 
     mpirun -n 2 --bind-to core .venv/bin/python tests/pytorch/train_ddp.py --data data/digits
     torchrun --nproc-per-node 2 tests/pytorch/train_ddp.py --data data/digits
+    mpirun -n 1 --bind-to core .venv/bin/python tests/pytorch/train_ddp.py --model vgg --bn --data data/objects
     mpirun -n 1 --bind-to core .venv/bin/python tests/pytorch/train_ddp.py --model vgg --noise 20
 
 --noise STEPS takes the time of STEPS steps on random batches, as `mpiburn bench
@@ -18,73 +19,31 @@ an epoch, and a last one that holds the whole run.
 """
 
 import argparse
-import gzip
 import json
 import os
 import resource
 import statistics
 import sys
 import time
-from pathlib import Path
 
 # Only the CPU is compared: a GPU must not so much as be looked for.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 # What is imported from this folder leaves no __pycache__ in the source tree.
 sys.dont_write_bytecode = True
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
-from networks import CLASSES, NETWORKS, SHAPES
-
-PIXEL_MEAN, PIXEL_STD = 0.1307, 0.3081
-SPLITS = {"train": "train", "test": "t10k"}
+from networks import ACTIVATIONS, CLASSES, NETWORKS, SHAPES, build
+from samples import load_shard
 
 # As in `mpiburn bench step`: batches of noise that take turns, so that none is
 # learned by heart, and steps that are too early to be timed.
 NOISE_BATCHES = 16
 WARM_UP_STEPS = 3
-
-
-# ------------------------------------------------------------------- the data
-
-def read_idx(folder, name):
-    """Bytes of an IDX file, plain or gzipped, as an array of the shape in its head."""
-    plain = Path(folder, name)
-    zipped = Path(folder, name + ".gz")
-    if plain.exists():
-        content = plain.read_bytes()
-    elif zipped.exists():
-        content = gzip.decompress(zipped.read_bytes())
-    else:
-        raise FileNotFoundError(f"{plain} is missing, and so is {zipped.name}")
-    # Two zero bytes, the type (8: unsigned bytes), the number of dimensions,
-    # then each dimension as a big-endian u32.
-    if content[:3] != b"\0\0\x08":
-        raise ValueError(f"{plain} is not an IDX file of bytes")
-    start = 4 + 4 * content[3]
-    shape = np.frombuffer(content[4:start], ">u4").astype(int)
-    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
-
-
-def load_shard(folder, split, rank=0, world=1, limit=0, pad=False):
-    """This rank's images, normalised, and labels: every `world`-th sample from `rank` on.
-
-    `pad` evens shards out by taking the first samples again, as PyTorch's
-    DistributedSampler does. Training needs it, as a rank with a step less would
-    leave the others waiting; a test must do without, to count no sample twice.
-    """
-    images = read_idx(folder, f"{SPLITS[split]}-images-idx3-ubyte")
-    labels = read_idx(folder, f"{SPLITS[split]}-labels-idx1-ubyte")
-    count = min(limit, len(labels)) if limit else len(labels)
-    end = -(-count // world) * world if pad else count
-    mine = np.arange(rank, end, world) % count
-    pixels = torch.from_numpy(images[mine]).unsqueeze(1).float()
-    return pixels.div_(255).sub_(PIXEL_MEAN).div_(PIXEL_STD), torch.from_numpy(labels[mine]).long()
 
 
 # ------------------------------------------------------------------ the ranks
@@ -175,7 +134,7 @@ def evaluate(model, shard, batch):
 def start(options, rank, world):
     """The network with its initial weights, the same connected to the other ranks, and its optimizer."""
     torch.manual_seed(options.seed)
-    network = NETWORKS[options.model]()
+    network = build(options.model, options)
     if options.save_init and rank == 0:
         save_file(network.state_dict(), options.save_init)
     model = nn.parallel.DistributedDataParallel(network) if world > 1 else network
@@ -216,8 +175,8 @@ def train(options, rank, world):
     """The whole training; the last JSON line, of the same content on every rank."""
     started = time.perf_counter()
     network, model, optimizer = start(options, rank, world)
-    train_shard = load_shard(options.data, "train", rank, world, options.limit, pad=True)
-    test_shard = load_shard(options.data, "test", rank, world)
+    train_shard = load_shard(options.model, options.data, "train", rank, world, options.limit, pad=True)
+    test_shard = load_shard(options.model, options.data, "test", rank, world)
     # A slow reader's time belongs to no other rank's first step.
     sum_over_ranks([0])
 
@@ -250,13 +209,17 @@ def positive(text):
     return int(text)
 
 
-def parse_options():
-    """What was typed; the defaults are those of `mpiburn train`."""
+def parse_options(words=None):
+    """What was typed, or these words; the defaults are those of `mpiburn train`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=NETWORKS, default="convnet")
     data = parser.add_mutually_exclusive_group(required=True)
-    data.add_argument("--data", metavar="DIR", help="folder of the IDX files, plain or gzipped")
+    data.add_argument("--data", metavar="DIR", help="folder of the model's data set: IDX, CIFAR-10's or .npy files")
     data.add_argument("--noise", type=positive, metavar="STEPS", help="time STEPS steps on random batches instead")
+    parser.add_argument("--activation", choices=ACTIVATIONS, default="relu", help="what follows all layers but the last")
+    parser.add_argument("--bn", action="store_true", help="a batch norm after each convolution; mlp has one always")
+    parser.add_argument("--dropout", type=float, default=0.0, metavar="P", help="as mpiburn's, with PyTorch's masks")
+    parser.add_argument("--hidden", type=positive, default=32, metavar="N", help="width of mlp's hidden layer")
     parser.add_argument("--epochs", type=positive, default=3)
     parser.add_argument("--batch", type=positive, default=32, help="samples of one rank's training batch")
     parser.add_argument("--test-batch", type=positive, default=128, help="samples of one rank's test batch")
@@ -268,10 +231,7 @@ def parse_options():
                         help="report the losses of the first N steps, mean over ranks")
     parser.add_argument("--save-init", metavar="FILE", help="write the initial weights as .safetensors")
     parser.add_argument("--save", metavar="FILE", help="write the final weights as .safetensors")
-    options = parser.parse_args()
-    if options.model != "convnet" and not options.noise:
-        parser.error(f"there is no data set for {options.model} yet: --noise STEPS")
-    return options
+    return parser.parse_args(words)
 
 
 def main():

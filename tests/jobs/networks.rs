@@ -1,0 +1,85 @@
+//! Networks with options: dropout's masks, batch norm's statistics, and what is
+//! rebuilt from `run.json`.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::harness::*;
+
+const BOTH: [&str; 8] =
+    ["--dropout", "0.3", "--batch-norm", "--activation", "gelu", "--epochs", "2", "--checkpoint-every=5"];
+
+#[test]
+fn a_run_with_dropout_and_batch_norm_goes_on_to_the_same_bits() {
+    let lab = Lab::new();
+    for ranks in [1, 2] {
+        let (name, again) = (format!("run{ranks}"), format!("again{ranks}"));
+        let options = [&BOTH[..], &["--train-samples", "600"]].concat();
+        let expected = lab.train(ranks, &name, &options);
+        let repeated = lab.train(ranks, &again, &options);
+        assert_eq!(repeated["weights_sha256"], expected["weights_sha256"], "{ranks} ranks, once more");
+        let other = lab.train(ranks, &format!("other{ranks}"), &[&options[..], &["--seed", "5"]].concat());
+        assert_ne!(other["weights_sha256"], expected["weights_sha256"]);
+
+        // Back to the last checkpoint in the middle of the second epoch.
+        std::fs::remove_dir_all(lab.checkpoints(&name).pop().unwrap()).unwrap();
+        let mut command = mpirun(ranks, binary());
+        let output = command.args(["train", "--resume"]).arg(lab.path(&name)).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        assert!(text(&output).contains("in epoch 2"), "{}", text(&output));
+        assert_eq!(lab.run_json(&name)["weights_sha256"], expected["weights_sha256"], "{ranks} ranks");
+    }
+}
+
+#[test]
+fn eval_rebuilds_the_network_of_the_run() {
+    let lab = Lab::new();
+    let record = lab.train(1, "run", &BOTH);
+    let output = Command::new(binary()).args(["eval", "--checkpoint"]).arg(lab.path("run")).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let accuracy = format!("test accuracy {:.2}%", record["test_accuracy"].as_f64().unwrap());
+    assert!(text(&output).contains(&accuracy), "{accuracy}, and eval: {}", text(&output));
+    let config = &record["config"];
+    assert_eq!((&config["activation"], &config["dropout"]), (&"gelu".into(), &0.3.into()));
+    let norms: Vec<String> =
+        lab.weights("run").into_iter().map(|(name, _)| name).filter(|name| name.starts_with("bn2")).collect();
+    let parts = ["bias", "num_batches_tracked", "running_mean", "running_var", "weight"];
+    assert_eq!(norms, parts.map(|part| format!("bn2.{part}")));
+}
+
+#[test]
+fn dropout_drops_the_same_on_any_number_of_ranks() {
+    let lab = Lab::new();
+    let options = ["--dropout", "0.5", "--epochs", "1", "--train-samples", "320", "--log-every", "1"];
+    let with = |size| [&options[..], &["--train-batch-size", size]].concat();
+    lab.train(1, "one", &with("32"));
+    lab.train(2, "two", &with("16"));
+    lab.train(1, "parts", &[&with("16")[..], &["--accumulate", "2"]].concat());
+    lab.train(1, "other", &[&with("32")[..], &["--seed", "124"]].concat());
+    let one = lab.curve("one", 0, "train.loss");
+    let halves = [lab.curve("two", 0, "train.loss"), lab.curve("two", 1, "train.loss")];
+    let parts = lab.curve("parts", 0, "train.loss");
+    assert_eq!(one.len(), 10);
+    for (step, &(_, loss)) in one.iter().enumerate() {
+        let mean = (halves[0][step].1 + halves[1][step].1) / 2.0;
+        assert!((mean - loss).abs() < 1e-4, "step {step}: {loss} on one rank, {mean} on two");
+        assert!((parts[step].1 - loss).abs() < 1e-4, "step {step}: {loss}, {} in parts", parts[step].1);
+    }
+    assert_ne!(lab.curve("other", 0, "train.loss"), one);
+}
+
+#[test]
+fn options_that_do_not_apply_are_refused_in_one_line() {
+    let lab = Lab::new();
+    for (options, expected) in [
+        (["--hidden", "8"], "--hidden 8: convnet has no hidden layer to set"),
+        (["--dropout", "1"], "--dropout 1: must be 0 or more and less than 1"),
+        (["--activation", "swish"], "--activation swish: unknown activation swish"),
+    ] {
+        let output = fails_within(Duration::from_secs(20), lab.command(1, "run", &options));
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        let errors = errors(&output);
+        assert_eq!(errors.len(), 1, "{}", text(&output));
+        assert!(errors[0].contains(expected), "{}", errors[0]);
+    }
+}

@@ -1,0 +1,80 @@
+"""The data sets of the networks, one rank's share as normalised tensors: IDX files, CIFAR-10's, .npy pairs."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import torch
+
+# As `mpiburn train` normalises.
+DIGITS_MEAN, DIGITS_STD = 0.1307, 0.3081
+OBJECTS_MEAN, OBJECTS_STD = 0.5, 0.5
+# A label and 3 x 32 x 32 bytes a sample.
+OBJECTS_RECORD = 1 + 3 * 32 * 32
+
+
+def read_idx(folder, name):
+    """Bytes of an IDX file, plain or gzipped, as an array of the shape in its head."""
+    plain = Path(folder, name)
+    zipped = Path(folder, name + ".gz")
+    if plain.exists():
+        content = plain.read_bytes()
+    elif zipped.exists():
+        content = gzip.decompress(zipped.read_bytes())
+    else:
+        raise FileNotFoundError(f"{plain} is missing, and so is {zipped.name}")
+    # Two zero bytes, the type (8: unsigned bytes), the number of dimensions,
+    # then each dimension as a big-endian u32.
+    if content[:3] != b"\0\0\x08":
+        raise ValueError(f"{plain} is not an IDX file of bytes")
+    start = 4 + 4 * content[3]
+    shape = np.frombuffer(content[4:start], ">u4").astype(int)
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def read_digits(folder, split):
+    """Grey images [n, 1, 28, 28] as bytes, and labels."""
+    name = {"train": "train", "test": "t10k"}[split]
+    images = read_idx(folder, f"{name}-images-idx3-ubyte")
+    return images[:, np.newaxis], read_idx(folder, f"{name}-labels-idx1-ubyte")
+
+
+def read_objects(folder, split):
+    """Colour images [n, 3, 32, 32] as bytes, and labels."""
+    names = [f"data_batch_{number}.bin" for number in range(1, 6)] if split == "train" else ["test_batch.bin"]
+    records = np.concatenate([np.fromfile(Path(folder, name), np.uint8) for name in names])
+    records = records.reshape(-1, OBJECTS_RECORD)
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+
+
+def read_features(folder, split):
+    """Features [n, 512] of any float type, and labels."""
+    return tuple(np.load(Path(folder, f"{split}_data", f"{split}_{part}.npy")) for part in "xy")
+
+
+def standardise(mean, std):
+    """Bytes to floats around 0, in the operations and the order of torchvision's transforms."""
+    return lambda samples: samples.float().div_(255).sub_(mean).div_(std)
+
+
+# How a network's samples are read, and turned into its inputs.
+SOURCES = {
+    "convnet": (read_digits, standardise(DIGITS_MEAN, DIGITS_STD)),
+    "vgg": (read_objects, standardise(OBJECTS_MEAN, OBJECTS_STD)),
+    "mlp": (read_features, lambda samples: samples.float()),
+}
+
+
+def load_shard(model, folder, split, rank=0, world=1, limit=0, pad=False):
+    """This rank's samples, normalised, and labels: every `world`-th sample from `rank` on.
+
+    `pad` evens shards out by taking the first samples again, as PyTorch's
+    DistributedSampler does. Training needs it, as a rank with a step less would
+    leave the others waiting; a test must do without, to count no sample twice.
+    """
+    read, normalise = SOURCES[model]
+    samples, labels = read(folder, split)
+    count = min(limit, len(labels)) if limit else len(labels)
+    end = -(-count // world) * world if pad else count
+    mine = np.arange(rank, end, world) % count
+    return normalise(torch.from_numpy(samples[mine])), torch.from_numpy(labels[mine].astype(np.int64))
