@@ -10,8 +10,8 @@ use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
 use super::layers::{conv3x3, pool2x2};
 use super::{Activation, NetworkOptions};
+use crate::ops::conv_pair::conv_relu_pool_twice;
 use crate::ops::conv_relu::conv;
-use crate::ops::conv_relu_pool::conv_relu_pool;
 
 /// Conv2d(1→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) ·
 /// ReLU · MaxPool2d(2) · flatten · Linear(392→classes), for `[batch, 1, 28, 28]`.
@@ -50,8 +50,15 @@ impl ConvNet {
 
     /// Class scores `[batch, classes]` of images `[batch, 1, 28, 28]`.
     pub fn forward(&self, images: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        let x = self.block(&self.conv1, self.bn1.as_ref(), images);
-        let x = self.block(&self.conv2, self.bn2.as_ref(), x).flatten(1, 3);
+        let plain = self.bn1.is_none() && self.activation == Activation::Relu;
+        let x = match self.fused && plain {
+            true => conv_relu_pool_twice(images, &self.conv1, &self.conv2),
+            false => {
+                let x = self.block(&self.conv1, self.bn1.as_ref(), images);
+                self.block(&self.conv2, self.bn2.as_ref(), x)
+            }
+        };
+        let x = x.flatten(1, 3);
         let x = match &self.dropout {
             Some(dropout) => dropout.forward(x, place),
             None => x,
@@ -60,10 +67,9 @@ impl ConvNet {
     }
 
     fn block(&self, layer: &Conv2d, norm: Option<&BatchNorm>, x: Tensor<4>) -> Tensor<4> {
-        let x = match (self.fused, norm, self.activation) {
-            (true, None, Activation::Relu) => return conv_relu_pool(x, layer),
-            (true, ..) => conv(x, layer),
-            (false, ..) => layer.forward(x),
+        let x = match self.fused {
+            true => conv(x, layer),
+            false => layer.forward(x),
         };
         let x = match norm {
             Some(norm) => norm.forward(x),

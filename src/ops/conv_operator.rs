@@ -33,22 +33,29 @@ use super::gradient_hook;
 /// `tail` of `conv` of `images`, in one operator where `conv` is of the kind that
 /// it is made for: 3x3, a border of one pixel, biases, nothing skipped.
 pub(super) fn apply(images: Tensor<4>, conv: &Conv2d, tail: Tail) -> Option<Tensor<4>> {
+    let (weights, bias) = parameters(conv)?;
+    let output = <Dispatch as ConvTail>::conv_tail(
+        images.into_dispatch(),
+        weights.into_dispatch(),
+        bias.into_dispatch(),
+        tail,
+    );
+    Some(Tensor::from_dispatch(output))
+}
+
+/// Weights and biases of a convolution that the operators are made for.
+pub(super) fn parameters(conv: &Conv2d) -> Option<(Tensor<4>, Tensor<1>)> {
     let ones = [conv.stride, conv.dilation] == [[1, 1]; 2] && conv.groups == 1;
     let bordered = matches!(conv.padding, PaddingConfig2d::Explicit(1, 1, 1, 1));
     let bias = conv.bias.as_ref()?;
-    if !(ones && bordered && conv.kernel_size == [3, 3]) {
-        return None;
-    }
-    let [images, weights] = [images, conv.weight.val()].map(Tensor::into_dispatch);
-    let output = <Dispatch as ConvTail>::conv_tail(images, weights, bias.val().into_dispatch(), tail);
-    Some(Tensor::from_dispatch(output))
+    (ones && bordered && conv.kernel_size == [3, 3]).then(|| (conv.weight.val(), bias.val()))
 }
 
 #[cfg_attr(all(feature = "ndarray", feature = "tch"), backend_extension(Flex, NdArray, LibTorch, Autodiff))]
 #[cfg_attr(all(feature = "ndarray", not(feature = "tch")), backend_extension(Flex, NdArray, Autodiff))]
 #[cfg_attr(all(not(feature = "ndarray"), feature = "tch"), backend_extension(Flex, LibTorch, Autodiff))]
 #[cfg_attr(not(any(feature = "ndarray", feature = "tch")), backend_extension(Flex, Autodiff))]
-trait ConvTail: Backend {
+pub(super) trait ConvTail: Backend {
     fn conv_tail(
         images: FloatTensor<Self>,
         weights: FloatTensor<Self>,
@@ -126,17 +133,17 @@ impl<C: CheckpointStrategy> ConvTail for Autodiff<Flex, C> {
 
 /// What the operator is applied to, each tensor in one piece.
 #[derive(Debug, Clone)]
-struct Inputs {
-    images: FlexTensor,
-    weights: FlexTensor,
-    bias: FlexTensor,
-    shape: Shape,
-    level: Level,
+pub(super) struct Inputs {
+    pub images: FlexTensor,
+    pub weights: FlexTensor,
+    pub bias: FlexTensor,
+    pub shape: Shape,
+    pub level: Level,
 }
 
 impl Inputs {
     /// The inputs, if they are f32 and fit one another.
-    fn of(images: &FlexTensor, weights: &FlexTensor, bias: &FlexTensor) -> Option<Self> {
+    pub fn of(images: &FlexTensor, weights: &FlexTensor, bias: &FlexTensor) -> Option<Self> {
         let [batch, inputs, height, width] = images.shape().dims();
         let [outputs, weight_inputs, 3, 3] = weights.shape().dims() else { return None };
         let f32s = [images, weights, bias].iter().all(|tensor| tensor.dtype() == DType::F32);
@@ -201,13 +208,13 @@ impl Backward<Flex, 3> for ConvTailBackward {
     }
 }
 
-fn values(tensor: &FlexTensor) -> &[f32] {
+pub(super) fn values(tensor: &FlexTensor) -> &[f32] {
     match tensor.as_slice::<f32>() {
         Some(values) => values,
         None => unreachable!("the tensor is f32 and in one piece"),
     }
 }
 
-fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
+pub(super) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
     FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape.to_vec().into()), DType::F32)
 }

@@ -3,6 +3,7 @@
 pub mod allocator;
 pub mod conv;
 mod conv_operator;
+pub mod conv_pair;
 pub mod conv_relu;
 pub mod conv_relu_pool;
 #[cfg(feature = "tch")]

@@ -64,7 +64,7 @@ pub fn forward(
     let keeps = backward && tail == Tail::ReluPool;
     let mut places = vec![0; if keeps { output.len() } else { 0 }];
     let weights = Matrix::of(weights, shape.outputs, shape.inputs * 9);
-    with_buffers(|buffers| {
+    with_buffers(|[buffers, _]| {
         for group in Group::all(shape) {
             let pixels = group.pixels(shape);
             let columns = buffers.input.take(weights.columns * pixels);
@@ -93,7 +93,7 @@ pub fn backward(
         bias: vec![0.0; shape.outputs],
     };
     let weights = Matrix::of(forward.weights, shape.outputs, shape.inputs * 9);
-    with_buffers(|Buffers { input, output, part, .. }| {
+    with_buffers(|[Buffers { input, output, part, .. }, _]| {
         for group in Group::all(shape) {
             let pixels = group.pixels(shape);
             let product = output.take(shape.outputs * pixels);

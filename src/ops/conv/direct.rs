@@ -160,10 +160,13 @@ impl Back<'_> {
         let (first, images) = images_of::<S>(shape, block);
         let from = (first * shape.outputs + channel) * height * width;
         let step = shape.outputs * height * width;
-        plane.clear_border(simd, lanes);
         match tail {
-            Tail::Nothing => plane.load(simd, lanes, images, step, &self.gradient[from..]),
+            Tail::Nothing => {
+                plane.clear_border(simd, lanes);
+                plane.load(simd, lanes, images, step, &self.gradient[from..]);
+            }
             Tail::Relu => {
+                plane.clear_border(simd, lanes);
                 let outputs = Plane::plain(height, width);
                 outputs.load(simd, half, images, step, &self.forward.output[from..]);
                 plane.load(simd, lanes, images, step, &self.gradient[from..]);
@@ -182,55 +185,56 @@ impl Back<'_> {
                 Plane::plain(height, width).load(simd, half, images, step, &self.gradient[from..]);
                 let count = height * width * S::F32_LANES;
                 let places = &places[(block * shape.outputs + channel) * count..][..count];
-                self.spread(simd, plane, places, half, lanes);
+                spread(simd, plane, [height, width], places, half, lanes);
             }
         }
     }
+}
 
-    /// Puts each gradient to the place of its maximum.
-    #[inline(always)]
-    fn spread<S: Lanes>(
-        &self,
-        simd: S,
-        plane: Plane,
-        places: &[u8],
-        pooled: &[S::f32s],
-        lanes: &mut [S::f32s],
-    ) {
-        let [height, width] = self.shape.output_size(self.tail);
-        let (zero, lane_count) = (simd.splat_f32s(0.0), S::F32_LANES);
-        for y in 0..height {
-            for x in 0..width {
-                let at = y * width + x;
-                let mut wide = [NOWHERE; MOST];
-                for (wide, &place) in wide.iter_mut().zip(&places[at * lane_count..][..lane_count]) {
-                    *wide = u32::from(place);
-                }
-                let place: S::u32s = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&wide[..lane_count]));
-                let corner = plane.first + 2 * y * plane.stride + 2 * x;
-                for p in 0..NOWHERE {
-                    let here = simd.equal_u32s(place, simd.splat_u32s(p));
-                    let to = corner + (p as usize / 2) * plane.stride + p as usize % 2;
-                    lanes[to] = simd.select_f32s(here, pooled[at], zero);
-                }
+/// Puts each gradient of a channel's pooled pixels, of this height and width, to
+/// the place of its maximum, and zeros everywhere else.
+#[inline(always)]
+pub(super) fn spread<S: Lanes>(
+    simd: S,
+    plane: Plane,
+    [height, width]: [usize; 2],
+    places: &[u8],
+    pooled: &[S::f32s],
+    lanes: &mut [S::f32s],
+) {
+    plane.clear_border(simd, lanes);
+    let (zero, lane_count) = (simd.splat_f32s(0.0), S::F32_LANES);
+    for y in 0..height {
+        for x in 0..width {
+            let at = y * width + x;
+            let mut wide = [NOWHERE; MOST];
+            for (wide, &place) in wide.iter_mut().zip(&places[at * lane_count..][..lane_count]) {
+                *wide = u32::from(place);
+            }
+            let place: S::u32s = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&wide[..lane_count]));
+            let corner = plane.first + 2 * y * plane.stride + 2 * x;
+            for p in 0..NOWHERE {
+                let here = simd.equal_u32s(place, simd.splat_u32s(p));
+                let to = corner + (p as usize / 2) * plane.stride + p as usize % 2;
+                lanes[to] = simd.select_f32s(here, pooled[at], zero);
             }
         }
-        // A last row or column that no square covers.
-        let [all_rows, all_columns] = plane.size;
-        if all_rows % 2 == 1 {
-            lanes[plane.first + (all_rows - 1) * plane.stride..][..all_columns].fill(zero);
-        }
-        if all_columns % 2 == 1 {
-            for y in 0..all_rows {
-                lanes[plane.first + y * plane.stride + all_columns - 1] = zero;
-            }
+    }
+    // A last row or column that no square covers.
+    let [all_rows, all_columns] = plane.size;
+    if all_rows % 2 == 1 {
+        lanes[plane.first + (all_rows - 1) * plane.stride..][..all_columns].fill(zero);
+    }
+    if all_columns % 2 == 1 {
+        for y in 0..all_rows {
+            lanes[plane.first + y * plane.stride + all_columns - 1] = zero;
         }
     }
 }
 
 /// The sum of vectors, lane by lane: eight sums that do not wait for each other.
 #[inline(always)]
-fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
+pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
     let mut sums = [simd.splat_f32s(0.0); 8];
     let (eights, rest) = vectors.as_chunks::<8>();
     for eight in eights {
@@ -243,13 +247,13 @@ fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
 
 /// First image of a block, and how many it has.
 #[inline(always)]
-fn images_of<S: Lanes>(shape: Shape, block: usize) -> (usize, usize) {
+pub(super) fn images_of<S: Lanes>(shape: Shape, block: usize) -> (usize, usize) {
     let first = block * S::F32_LANES;
     (first, S::F32_LANES.min(shape.batch - first))
 }
 
 #[inline(always)]
-fn load_input<S: Lanes>(
+pub(super) fn load_input<S: Lanes>(
     simd: S,
     shape: Shape,
     plane: Plane,
@@ -268,7 +272,7 @@ fn load_input<S: Lanes>(
 
 /// The weights that lead back from outputs to inputs: `[inputs, outputs, 3, 3]`,
 /// each 3x3 turned by half a circle.
-fn turned(shape: Shape, weights: &[f32]) -> Vec<f32> {
+pub(super) fn turned(shape: Shape, weights: &[f32]) -> Vec<f32> {
     let mut turned = Vec::with_capacity(weights.len());
     for input in 0..shape.inputs {
         for output in 0..shape.outputs {

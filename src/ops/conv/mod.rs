@@ -11,16 +11,19 @@ mod kernels;
 mod lanes;
 mod level;
 mod matmul;
+mod pair;
 mod scratch;
 #[cfg(test)]
 mod tests;
 
+use pair::{PairBackward, PairForward};
 use scratch::with_buffers;
 
 pub use kernels::Tail;
 pub(crate) use lanes::Lanes;
 pub(crate) use level::Kernel;
 pub use level::Level;
+pub use pair::{Between, Layer, PairGradients, PairShape};
 
 /// Sizes of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +127,7 @@ pub fn forward(
         "lengths of {shape:?}"
     );
     match shape.is_small() {
-        true => with_buffers(|buffers| {
+        true => with_buffers(|[buffers, _]| {
             level.run(direct::ForwardPass { shape, tail, input, weights, bias, backward, buffers })
         }),
         false => columns::forward(level, shape, tail, input, weights, bias, backward),
@@ -151,10 +154,54 @@ pub fn backward(
         "lengths of {shape:?}"
     );
     match shape.is_small() {
-        true => with_buffers(|buffers| {
+        true => with_buffers(|[buffers, _]| {
             let back = direct::Back { shape, tail, forward, gradient };
             level.run(direct::BackwardPass { back, of_input, between, buffers })
         }),
         false => columns::backward(level, shape, tail, forward, gradient, of_input, between),
     }
+}
+
+/// The output of two convolutions with ReLU and pooling, and what `backward`
+/// needs if it is to follow. The shape [fits](PairShape::fits).
+///
+/// # Panics
+/// Where lengths do not fit the shape.
+pub fn forward_pair(
+    level: Level,
+    shape: PairShape,
+    input: &[f32],
+    layers: [Layer<'_>; 2],
+    backward: bool,
+) -> (Vec<f32>, Between) {
+    let expected = [shape.first, shape.second()].map(|shape| (shape.weight_len(), shape.outputs));
+    let found = layers.map(|layer| (layer.weights.len(), layer.bias.len()));
+    assert!(
+        shape.fits() && input.len() == shape.first.input_len() && found == expected,
+        "lengths of {shape:?}"
+    );
+    with_buffers(|buffers| level.run(PairForward { shape, input, layers, backward, buffers }))
+}
+
+/// The gradients that follow from the output's. `poll` is called every now and
+/// then, for work that cannot wait.
+///
+/// # Panics
+/// Where lengths do not fit the shape.
+pub fn backward_pair(
+    level: Level,
+    shape: PairShape,
+    (input, weights, between): (&[f32], [&[f32]; 2], &Between),
+    gradient: &[f32],
+    of_input: bool,
+    poll: &mut dyn FnMut(),
+) -> PairGradients {
+    let second = shape.second();
+    let lengths = [input.len(), weights[0].len(), weights[1].len(), gradient.len()];
+    let expected = [shape.first.input_len(), shape.first.weight_len(), second.weight_len()];
+    assert_eq!(lengths[..3], expected, "lengths of {shape:?}");
+    assert_eq!(lengths[3], second.output_len(Tail::ReluPool), "lengths of {shape:?}");
+    with_buffers(|buffers| {
+        level.run(PairBackward { shape, input, weights, between, gradient, of_input, poll, buffers })
+    })
 }

@@ -68,11 +68,11 @@ impl Unwritten {
 }
 
 thread_local! {
-    static BUFFERS: RefCell<Buffers> = RefCell::new(Buffers::default());
+    static BUFFERS: RefCell<[Buffers; 2]> = RefCell::default();
 }
 
-/// Calls `body` with this thread's buffers.
-pub fn with_buffers<R>(body: impl FnOnce(&mut Buffers) -> R) -> R {
+/// Calls `body` with this thread's buffers, for two convolutions.
+pub fn with_buffers<R>(body: impl FnOnce(&mut [Buffers; 2]) -> R) -> R {
     // Taken out rather than borrowed: `body` may come to poll messages, and
     // what runs then is not this file's business.
     let mut buffers = BUFFERS.take();

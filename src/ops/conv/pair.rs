@@ -1,0 +1,261 @@
+//! Two convolutions of few channels, each with ReLU and pooling, one after the
+//! other: a block of images stays in lanes between them, and in the cache.
+
+use super::Shape;
+use super::direct::{images_of, load_input, spread, total, turned};
+use super::kernels::{Correlation, Tail, weight_gradient};
+use super::lanes::{Lanes, Plane};
+use super::level::Kernel;
+use super::scratch::{Buffers, Scratch, Unwritten};
+
+/// Sizes of the two, of which the second takes what the first gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PairShape {
+    /// The first.
+    pub first: Shape,
+    /// Output channels of the second.
+    pub outputs: usize,
+}
+
+impl PairShape {
+    /// Whether the two can be done in one: few channels, and squares of 2x2 that
+    /// cover what lies between them.
+    pub fn fits(self) -> bool {
+        let [height, width] = [self.first.height, self.first.width];
+        self.first.is_small()
+            && self.second().is_small()
+            && height.is_multiple_of(4)
+            && width.is_multiple_of(4)
+    }
+
+    /// The second.
+    pub fn second(self) -> Shape {
+        let Shape { batch, outputs, height, width, .. } = self.first;
+        Shape { batch, inputs: outputs, outputs: self.outputs, height: height / 2, width: width / 2 }
+    }
+}
+
+/// Weights and biases of one of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Layer<'a> {
+    /// `[outputs, inputs, 3, 3]`.
+    pub weights: &'a [f32],
+    /// One for every output.
+    pub bias: &'a [f32],
+}
+
+/// What forward leaves to backward, in the layout of the level that made it.
+#[derive(Debug, Clone, Default)]
+pub struct Between {
+    /// What the second takes.
+    middle: Vec<f32>,
+    /// Where the maxima of the first were, and of the second.
+    places: [Vec<u8>; 2],
+}
+
+/// Forward, for any level.
+pub(super) struct PairForward<'a> {
+    pub shape: PairShape,
+    pub input: &'a [f32],
+    pub layers: [Layer<'a>; 2],
+    pub backward: bool,
+    pub buffers: &'a mut [Buffers; 2],
+}
+
+impl Kernel for PairForward<'_> {
+    type Output = (Vec<f32>, Between);
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+        let [first, second] = [self.shape.first, self.shape.second()];
+        let planes = [first, second].map(|shape| Plane::bordered(shape.height, shape.width));
+        let [height, width] = second.output_size(Tail::ReluPool);
+        let (result, step) = (Plane::plain(height, width), second.outputs * height * width);
+        let blocks = first.batch.div_ceil(S::F32_LANES);
+        let values = first.outputs * second.pixels();
+        let keep = if self.backward { blocks * S::F32_LANES } else { 0 };
+        let mut between = Between {
+            middle: Vec::with_capacity(keep * values),
+            places: [Vec::with_capacity(keep * values), Vec::with_capacity(keep * step)],
+        };
+        let mut output = Unwritten::new(second.output_len(Tail::ReluPool));
+        let [one, two] = self.buffers;
+        for block in 0..blocks {
+            let input = one.input.take::<S::f32s>(first.inputs * planes[0].len);
+            load_input(simd, first, planes[0], self.input, block, input);
+            let middle = one.output.take::<S::f32s>(values);
+            let index = one.part.take::<S::u32s>(if self.backward { values } else { 0 });
+            convolve(simd, first, self.layers[0], planes[0], input, middle, index);
+            keep_places(index, &mut between.places[0]);
+            if self.backward {
+                between.middle.extend_from_slice(bytemuck::cast_slice(middle));
+            }
+            let input = two.input.take::<S::f32s>(second.inputs * planes[1].len);
+            set_in(simd, second, planes[1], bytemuck::cast_slice(middle), input);
+            let lanes = two.output.take::<S::f32s>(step);
+            let index = two.part.take::<S::u32s>(if self.backward { step } else { 0 });
+            convolve(simd, second, self.layers[1], planes[1], input, lanes, index);
+            keep_places(index, &mut between.places[1]);
+            let (from, images) = images_of::<S>(second, block);
+            for channel in 0..second.outputs {
+                let lanes = &lanes[channel * result.len..][..result.len];
+                let target = &mut output.values()[from * step + channel * result.len..];
+                result.store(simd, lanes, images, step, target);
+            }
+        }
+        // SAFETY: the blocks have all images, and of each of them every channel's
+        // `height * width` values were stored.
+        (unsafe { output.written() }, between)
+    }
+}
+
+/// Backward, for any level.
+pub(super) struct PairBackward<'a> {
+    pub shape: PairShape,
+    pub input: &'a [f32],
+    pub weights: [&'a [f32]; 2],
+    pub between: &'a Between,
+    pub gradient: &'a [f32],
+    pub of_input: bool,
+    pub poll: &'a mut dyn FnMut(),
+    pub buffers: &'a mut [Buffers; 2],
+}
+
+/// The gradients of the two.
+#[derive(Debug, Clone)]
+pub struct PairGradients {
+    /// Of the input, if wanted.
+    pub input: Option<Vec<f32>>,
+    /// Of the weights of each.
+    pub weights: [Vec<f32>; 2],
+    /// Of the biases of each.
+    pub bias: [Vec<f32>; 2],
+}
+
+impl Kernel for PairBackward<'_> {
+    type Output = PairGradients;
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> PairGradients {
+        let [first, second] = [self.shape.first, self.shape.second()];
+        let planes = [first, second].map(|shape| Plane::bordered(shape.height, shape.width));
+        let turned = [turned(first, self.weights[0]), turned(second, self.weights[1])];
+        let pooled = [first, second].map(|shape| shape.output_size(Tail::ReluPool));
+        let pixels = pooled.map(|[height, width]| height * width);
+        let kept = [first.outputs * pixels[0], second.outputs * pixels[1]].map(|count| count * S::F32_LANES);
+        let mut of_input = self.of_input.then(|| Unwritten::new(first.input_len()));
+        let [one, two] = self.buffers;
+        let (weights1, bias1) = zeros(simd, first, &mut one.sums);
+        let (weights2, bias2) = zeros(simd, second, &mut two.sums);
+        for block in 0..first.batch.div_ceil(S::F32_LANES) {
+            let places = [0, 1].map(|n| &self.between.places[n][block * kept[n]..][..kept[n]]);
+            let (from, images) = images_of::<S>(second, block);
+            let input = two.input.take::<S::f32s>(second.inputs * planes[1].len);
+            set_in(simd, second, planes[1], &self.between.middle[block * kept[0]..][..kept[0]], input);
+            let gradient = two.output.take::<S::f32s>(second.outputs * planes[1].len);
+            let lanes = two.part.take::<S::f32s>(second.inputs * pixels[0]);
+            let (given, step) = (Plane::plain(pooled[1][0], pooled[1][1]), second.outputs * pixels[1]);
+            for channel in 0..second.outputs {
+                given.load(simd, lanes, images, step, &self.gradient[from * step + channel * pixels[1]..]);
+                let places = &places[1][channel * pixels[1] * S::F32_LANES..];
+                let target = &mut gradient[channel * planes[1].len..][..planes[1].len];
+                spread(simd, planes[1], pooled[1], places, lanes, target);
+                bias2[channel] = simd.add_f32s(bias2[channel], total(simd, target));
+            }
+            weight_gradient(simd, planes[1], [second.inputs, second.outputs], input, gradient, weights2);
+            (self.poll)();
+            back_through(simd, second, planes[1], &turned[1], gradient, lanes);
+
+            let input = one.input.take::<S::f32s>(first.inputs * planes[0].len);
+            load_input(simd, first, planes[0], self.input, block, input);
+            let gradient = one.output.take::<S::f32s>(first.outputs * planes[0].len);
+            for channel in 0..first.outputs {
+                let places = &places[0][channel * pixels[0] * S::F32_LANES..];
+                let target = &mut gradient[channel * planes[0].len..][..planes[0].len];
+                spread(simd, planes[0], pooled[0], places, &lanes[channel * pixels[0]..], target);
+                bias1[channel] = simd.add_f32s(bias1[channel], total(simd, target));
+            }
+            weight_gradient(simd, planes[0], [first.inputs, first.outputs], input, gradient, weights1);
+            (self.poll)();
+            if let Some(of_input) = &mut of_input {
+                let lanes = one.part.take::<S::f32s>(first.inputs * first.pixels());
+                back_through(simd, first, planes[0], &turned[0], gradient, lanes);
+                let (result, step) = (Plane::plain(first.height, first.width), first.inputs * first.pixels());
+                for channel in 0..first.inputs {
+                    let target = &mut of_input.values()[from * step + channel * result.len..];
+                    result.store(simd, &lanes[channel * result.len..], images, step, target);
+                }
+            }
+        }
+        let add_up = |sums: &[S::f32s]| sums.iter().map(|&sum| simd.reduce_sum_f32s(sum)).collect();
+        PairGradients {
+            // SAFETY: the blocks have all images, and of each of them every channel's
+            // pixels were stored.
+            input: of_input.map(|of_input| unsafe { of_input.written() }),
+            weights: [add_up(weights1), add_up(weights2)],
+            bias: [add_up(bias1), add_up(bias2)],
+        }
+    }
+}
+
+/// Convolution, ReLU and pooling of a block; `output` and `index` are without
+/// borders.
+#[inline(always)]
+fn convolve<S: Lanes>(
+    simd: S,
+    shape: Shape,
+    Layer { weights, bias }: Layer<'_>,
+    plane: Plane,
+    input: &[S::f32s],
+    output: &mut [S::f32s],
+    index: &mut [S::u32s],
+) {
+    let Shape { inputs, outputs, .. } = shape;
+    let correlation = Correlation { inputs, outputs, weights, bias: Some(bias), tail: Tail::ReluPool };
+    correlation.run(simd, plane, input, output, index);
+}
+
+/// The gradient of a block's input, without borders, from that of its outputs.
+#[inline(always)]
+fn back_through<S: Lanes>(
+    simd: S,
+    shape: Shape,
+    plane: Plane,
+    turned: &[f32],
+    gradient: &[S::f32s],
+    input: &mut [S::f32s],
+) {
+    let (inputs, outputs) = (shape.outputs, shape.inputs);
+    let correlation = Correlation { inputs, outputs, weights: turned, bias: None, tail: Tail::Nothing };
+    correlation.run(simd, plane, gradient, input, &mut []);
+}
+
+/// Puts the pixels of a block, which lie side by side in `middle`, into planes
+/// with borders.
+#[inline(always)]
+fn set_in<S: Lanes>(simd: S, shape: Shape, plane: Plane, middle: &[f32], lanes: &mut [S::f32s]) {
+    let row = shape.width * S::F32_LANES;
+    let mut rows = middle.chunks_exact(row);
+    for lanes in lanes.chunks_exact_mut(plane.len) {
+        plane.clear_border(simd, lanes);
+        let lanes: &mut [f32] = bytemuck::cast_slice_mut(lanes);
+        for (y, row) in rows.by_ref().take(shape.height).enumerate() {
+            lanes[(plane.first + y * plane.stride) * S::F32_LANES..][..row.len()].copy_from_slice(row);
+        }
+    }
+}
+
+/// Appends the places of maxima, a byte each.
+#[inline(always)]
+fn keep_places<V: bytemuck::Pod>(index: &[V], places: &mut Vec<u8>) {
+    let found: &[u32] = bytemuck::cast_slice(index);
+    places.extend(found.iter().map(|&place| place as u8));
+}
+
+/// Sums for the gradients of the weights, and of the biases.
+#[inline(always)]
+fn zeros<S: Lanes>(simd: S, shape: Shape, sums: &mut Scratch) -> (&mut [S::f32s], &mut [S::f32s]) {
+    let sums = sums.take::<S::f32s>(shape.weight_len() + shape.outputs);
+    sums.fill(simd.splat_f32s(0.0));
+    sums.split_at_mut(shape.weight_len())
+}
