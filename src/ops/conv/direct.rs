@@ -116,8 +116,8 @@ impl Kernel for BackwardPass<'_> {
             let half = part.take::<S::f32s>(result.len.max(shape.inputs * result.len));
             for (channel, bias) in bias_sums.iter_mut().enumerate() {
                 let lanes = &mut gradient[channel * plane.len..][..plane.len];
-                back.load_gradient(simd, plane, block, channel, half, lanes);
-                *bias = simd.add_f32s(*bias, total(simd, lanes));
+                let sum = back.load_gradient(simd, plane, block, channel, half, lanes);
+                *bias = simd.add_f32s(*bias, sum);
             }
             weight_gradient(simd, plane, [shape.inputs, shape.outputs], input, gradient, weight_sums);
             (self.between)();
@@ -144,7 +144,7 @@ impl Kernel for BackwardPass<'_> {
 }
 
 impl Back<'_> {
-    /// The gradient before pooling and ReLU, of one channel of a block.
+    /// The gradient before pooling and ReLU, of one channel of a block, and its sum.
     #[inline(always)]
     fn load_gradient<S: Lanes>(
         &self,
@@ -154,7 +154,7 @@ impl Back<'_> {
         channel: usize,
         half: &mut [S::f32s],
         lanes: &mut [S::f32s],
-    ) {
+    ) -> S::f32s {
         let Self { shape, tail, .. } = *self;
         let [height, width] = shape.output_size(tail);
         let (first, images) = images_of::<S>(shape, block);
@@ -164,6 +164,7 @@ impl Back<'_> {
             Tail::Nothing => {
                 plane.clear_border(simd, lanes);
                 plane.load(simd, lanes, images, step, &self.gradient[from..]);
+                total(simd, lanes)
             }
             Tail::Relu => {
                 plane.clear_border(simd, lanes);
@@ -177,6 +178,7 @@ impl Back<'_> {
                         *gradient = simd.select_f32s(passes(simd, output), *gradient, zero);
                     }
                 }
+                total(simd, lanes)
             }
             Tail::ReluPool => {
                 let Places::Lanes(places) = self.forward.places else {
@@ -185,14 +187,14 @@ impl Back<'_> {
                 Plane::plain(height, width).load(simd, half, images, step, &self.gradient[from..]);
                 let count = height * width * S::F32_LANES;
                 let places = &places[(block * shape.outputs + channel) * count..][..count];
-                spread(simd, plane, [height, width], places, half, lanes);
+                spread(simd, plane, [height, width], places, half, lanes)
             }
         }
     }
 }
 
 /// Puts each gradient of a channel's pooled pixels, of this height and width, to
-/// the place of its maximum, and zeros everywhere else.
+/// the place of its maximum, and zeros everywhere else; and adds them up.
 #[inline(always)]
 pub(super) fn spread<S: Lanes>(
     simd: S,
@@ -201,8 +203,9 @@ pub(super) fn spread<S: Lanes>(
     places: &[u8],
     pooled: &[S::f32s],
     lanes: &mut [S::f32s],
-) {
+) -> S::f32s {
     plane.clear_border(simd, lanes);
+    let mut sum = simd.splat_f32s(0.0);
     let (zero, lane_count) = (simd.splat_f32s(0.0), S::F32_LANES);
     for y in 0..height {
         for x in 0..width {
@@ -212,6 +215,8 @@ pub(super) fn spread<S: Lanes>(
                 *wide = u32::from(place);
             }
             let place: S::u32s = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&wide[..lane_count]));
+            let somewhere = simd.less_than_u32s(place, simd.splat_u32s(NOWHERE));
+            sum = simd.add_f32s(sum, simd.select_f32s(somewhere, pooled[at], zero));
             let corner = plane.first + 2 * y * plane.stride + 2 * x;
             for p in 0..NOWHERE {
                 let here = simd.equal_u32s(place, simd.splat_u32s(p));
@@ -230,6 +235,7 @@ pub(super) fn spread<S: Lanes>(
             lanes[plane.first + y * plane.stride + all_columns - 1] = zero;
         }
     }
+    sum
 }
 
 /// The sum of vectors, lane by lane: eight sums that do not wait for each other.

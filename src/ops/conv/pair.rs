@@ -2,11 +2,11 @@
 //! other: a block of images stays in lanes between them, and in the cache.
 
 use super::Shape;
-use super::direct::{images_of, load_input, spread, total, turned};
+use super::direct::{images_of, load_input, spread, turned};
 use super::kernels::{Correlation, Tail, weight_gradient};
 use super::lanes::{Lanes, Plane};
 use super::level::Kernel;
-use super::scratch::{Buffers, Scratch, Unwritten};
+use super::scratch::{Buffers, Kept, Scratch, Unwritten};
 
 /// Sizes of the two, of which the second takes what the first gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,10 +45,10 @@ pub struct Layer<'a> {
 }
 
 /// What forward leaves to backward, in the layout of the level that made it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Between {
-    /// What the second takes.
-    middle: Vec<f32>,
+    /// What the second takes: planes in lanes, with borders.
+    middle: Kept,
     /// Where the maxima of the first were, and of the second.
     places: [Vec<u8>; 2],
 }
@@ -73,9 +73,10 @@ impl Kernel for PairForward<'_> {
         let (result, step) = (Plane::plain(height, width), second.outputs * height * width);
         let blocks = first.batch.div_ceil(S::F32_LANES);
         let values = first.outputs * second.pixels();
+        let planed = second.inputs * planes[1].len;
         let keep = if self.backward { blocks * S::F32_LANES } else { 0 };
         let mut between = Between {
-            middle: Vec::with_capacity(keep * values),
+            middle: if self.backward { Kept::new::<S::f32s>(blocks * planed) } else { Kept::default() },
             places: [Vec::with_capacity(keep * values), Vec::with_capacity(keep * step)],
         };
         let mut output = Unwritten::new(second.output_len(Tail::ReluPool));
@@ -87,11 +88,11 @@ impl Kernel for PairForward<'_> {
             let index = one.part.take::<S::u32s>(if self.backward { values } else { 0 });
             convolve(simd, first, self.layers[0], planes[0], input, middle, index);
             keep_places(index, &mut between.places[0]);
-            if self.backward {
-                between.middle.extend_from_slice(bytemuck::cast_slice(middle));
-            }
-            let input = two.input.take::<S::f32s>(second.inputs * planes[1].len);
-            set_in(simd, second, planes[1], bytemuck::cast_slice(middle), input);
+            let input = match self.backward {
+                true => &mut between.middle.values_mut::<S::f32s>()[block * planed..][..planed],
+                false => two.input.take::<S::f32s>(planed),
+            };
+            set_in(simd, second, planes[1], middle, input);
             let lanes = two.output.take::<S::f32s>(step);
             let index = two.part.take::<S::u32s>(if self.backward { step } else { 0 });
             convolve(simd, second, self.layers[1], planes[1], input, lanes, index);
@@ -150,8 +151,8 @@ impl Kernel for PairBackward<'_> {
         for block in 0..first.batch.div_ceil(S::F32_LANES) {
             let places = [0, 1].map(|n| &self.between.places[n][block * kept[n]..][..kept[n]]);
             let (from, images) = images_of::<S>(second, block);
-            let input = two.input.take::<S::f32s>(second.inputs * planes[1].len);
-            set_in(simd, second, planes[1], &self.between.middle[block * kept[0]..][..kept[0]], input);
+            let planed = second.inputs * planes[1].len;
+            let input = &self.between.middle.values::<S::f32s>()[block * planed..][..planed];
             let gradient = two.output.take::<S::f32s>(second.outputs * planes[1].len);
             let lanes = two.part.take::<S::f32s>(second.inputs * pixels[0]);
             let (given, step) = (Plane::plain(pooled[1][0], pooled[1][1]), second.outputs * pixels[1]);
@@ -159,8 +160,8 @@ impl Kernel for PairBackward<'_> {
                 given.load(simd, lanes, images, step, &self.gradient[from * step + channel * pixels[1]..]);
                 let places = &places[1][channel * pixels[1] * S::F32_LANES..];
                 let target = &mut gradient[channel * planes[1].len..][..planes[1].len];
-                spread(simd, planes[1], pooled[1], places, lanes, target);
-                bias2[channel] = simd.add_f32s(bias2[channel], total(simd, target));
+                let sum = spread(simd, planes[1], pooled[1], places, lanes, target);
+                bias2[channel] = simd.add_f32s(bias2[channel], sum);
             }
             weight_gradient(simd, planes[1], [second.inputs, second.outputs], input, gradient, weights2);
             (self.poll)();
@@ -172,8 +173,8 @@ impl Kernel for PairBackward<'_> {
             for channel in 0..first.outputs {
                 let places = &places[0][channel * pixels[0] * S::F32_LANES..];
                 let target = &mut gradient[channel * planes[0].len..][..planes[0].len];
-                spread(simd, planes[0], pooled[0], places, &lanes[channel * pixels[0]..], target);
-                bias1[channel] = simd.add_f32s(bias1[channel], total(simd, target));
+                let sum = spread(simd, planes[0], pooled[0], places, &lanes[channel * pixels[0]..], target);
+                bias1[channel] = simd.add_f32s(bias1[channel], sum);
             }
             weight_gradient(simd, planes[0], [first.inputs, first.outputs], input, gradient, weights1);
             (self.poll)();
@@ -233,14 +234,12 @@ fn back_through<S: Lanes>(
 /// Puts the pixels of a block, which lie side by side in `middle`, into planes
 /// with borders.
 #[inline(always)]
-fn set_in<S: Lanes>(simd: S, shape: Shape, plane: Plane, middle: &[f32], lanes: &mut [S::f32s]) {
-    let row = shape.width * S::F32_LANES;
-    let mut rows = middle.chunks_exact(row);
+fn set_in<S: Lanes>(simd: S, shape: Shape, plane: Plane, middle: &[S::f32s], lanes: &mut [S::f32s]) {
+    let mut rows = middle.chunks_exact(shape.width);
     for lanes in lanes.chunks_exact_mut(plane.len) {
         plane.clear_border(simd, lanes);
-        let lanes: &mut [f32] = bytemuck::cast_slice_mut(lanes);
         for (y, row) in rows.by_ref().take(shape.height).enumerate() {
-            lanes[(plane.first + y * plane.stride) * S::F32_LANES..][..row.len()].copy_from_slice(row);
+            lanes[plane.first + y * plane.stride..][..row.len()].copy_from_slice(row);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use bytemuck::{Pod, Zeroable};
 
 /// As long and as aligned as the widest vector.
-#[derive(Clone, Copy, Zeroable, Pod)]
+#[derive(Debug, Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
 struct Line([f32; 16]);
 
@@ -22,6 +22,44 @@ impl Scratch {
             self.0.resize(lines, Line::zeroed());
         }
         &mut bytemuck::cast_slice_mut(&mut self.0[..lines])[..len]
+    }
+}
+
+/// A buffer that forward leaves to backward, and backward to the next forward.
+#[derive(Debug, Default)]
+pub struct Kept(Vec<Line>);
+
+impl Kept {
+    /// Room for `len` values, with those of some earlier use, or zeros.
+    pub fn new<T: Pod>(len: usize) -> Self {
+        let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
+        let mut kept = KEPT.take();
+        if kept.0.len() < lines {
+            kept.0.resize(lines, Line::zeroed());
+        }
+        kept
+    }
+
+    /// The values.
+    pub fn values<T: Pod>(&self) -> &[T] {
+        bytemuck::cast_slice(&self.0)
+    }
+
+    /// The values, to be written.
+    pub fn values_mut<T: Pod>(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(&mut self.0)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let lines = std::mem::take(&mut self.0);
+        // A thread that ends has no use for it.
+        let _ = KEPT.try_with(|kept| {
+            if kept.borrow().0.len() < lines.len() {
+                kept.borrow_mut().0 = lines;
+            }
+        });
     }
 }
 
@@ -69,6 +107,7 @@ impl Unwritten {
 
 thread_local! {
     static BUFFERS: RefCell<[Buffers; 2]> = RefCell::default();
+    static KEPT: RefCell<Kept> = RefCell::default();
 }
 
 /// Calls `body` with this thread's buffers, for two convolutions.
