@@ -12,6 +12,7 @@ use super::layers::{conv3x3, pool2x2};
 use super::{Activation, NetworkOptions};
 use crate::ops::conv_pair::conv_relu_pool_twice;
 use crate::ops::conv_relu::conv;
+use crate::ops::linear::linear;
 
 /// Conv2d(1→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) ·
 /// ReLU · MaxPool2d(2) · flatten · Linear(392→classes), for `[batch, 1, 28, 28]`.
@@ -63,7 +64,10 @@ impl ConvNet {
             Some(dropout) => dropout.forward(x, place),
             None => x,
         };
-        self.linear.forward(x)
+        match self.fused {
+            true => linear(x, &self.linear),
+            false => self.linear.forward(x),
+        }
     }
 
     fn block(&self, layer: &Conv2d, norm: Option<&BatchNorm>, x: Tensor<4>) -> Tensor<4> {

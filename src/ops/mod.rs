@@ -13,4 +13,6 @@ mod conv_tests;
 pub mod counting_allocator;
 pub mod cross_entropy;
 pub mod gradient_hook;
+pub mod linear;
+mod linear_kernels;
 pub mod live_bytes;

@@ -1,0 +1,179 @@
+//! A linear layer of few outputs on the CPU: outputs lie side by side in a
+//! vector, so that no input is read more than once for all of them.
+
+use super::conv::{Kernel, Lanes};
+
+/// Sizes of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Sizes {
+    /// Samples.
+    pub batch: usize,
+    /// Features of a sample.
+    pub inputs: usize,
+    /// Outputs of a sample.
+    pub outputs: usize,
+}
+
+/// The outputs `[batch, outputs]`.
+pub(super) struct Forward<'a> {
+    pub sizes: Sizes,
+    /// `[batch, inputs]`.
+    pub input: &'a [f32],
+    /// `[inputs, outputs]`.
+    pub weights: &'a [f32],
+    /// One for each output.
+    pub bias: &'a [f32],
+}
+
+impl Kernel for Forward<'_> {
+    type Output = Vec<f32>;
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Vec<f32> {
+        let Sizes { batch, inputs, outputs } = self.sizes;
+        assert_eq!(
+            (self.input.len(), self.weights.len(), self.bias.len()),
+            (batch * inputs, inputs * outputs, outputs),
+            "lengths of {:?}",
+            self.sizes
+        );
+        let mut output = vec![0.0; batch * outputs];
+        for first in (0..outputs).step_by(S::F32_LANES) {
+            let count = S::F32_LANES.min(outputs - first);
+            let weights = columns(simd, self.weights, outputs, first, count);
+            let bias = simd.partial_load_f32s(&self.bias[first..][..count]);
+            let mut rows = self.input.chunks_exact(inputs);
+            let mut targets = output.chunks_exact_mut(outputs).map(|row| &mut row[first..][..count]);
+            loop {
+                let eight: [Option<&[f32]>; 8] = std::array::from_fn(|_| rows.next());
+                let Some(some) = eight[0] else { break };
+                // A block that is not full does its first row several times.
+                let block = eight.map(|row| row.unwrap_or(some));
+                let mut sums = [bias; 8];
+                for (k, &weight) in weights.iter().enumerate() {
+                    for (sum, row) in sums.iter_mut().zip(block) {
+                        // SAFETY: a row has `inputs` values, and so many are the weights.
+                        let x = simd.splat_f32s(unsafe { *row.get_unchecked(k) });
+                        *sum = simd.fma(x, weight, *sum);
+                    }
+                }
+                for (sum, _) in sums.into_iter().zip(eight.iter().flatten()) {
+                    if let Some(target) = targets.next() {
+                        simd.partial_store_f32s(target, sum);
+                    }
+                }
+            }
+        }
+        output
+    }
+}
+
+/// The gradients of input, weights and biases.
+pub(super) struct Backward<'a> {
+    pub sizes: Sizes,
+    /// `[batch, inputs]`.
+    pub input: &'a [f32],
+    /// `[inputs, outputs]`.
+    pub weights: &'a [f32],
+    /// Of the outputs, `[batch, outputs]`.
+    pub gradient: &'a [f32],
+    /// Whether the input's is wanted.
+    pub of_input: bool,
+}
+
+impl Kernel for Backward<'_> {
+    type Output = (Option<Vec<f32>>, Vec<f32>, Vec<f32>);
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+        let Sizes { batch, inputs, outputs } = self.sizes;
+        assert_eq!(
+            (self.input.len(), self.weights.len(), self.gradient.len()),
+            (batch * inputs, inputs * outputs, batch * outputs),
+            "lengths of {:?}",
+            self.sizes
+        );
+        let mut of_weights = vec![0.0; inputs * outputs];
+        let mut of_bias = vec![0.0; outputs];
+        for first in (0..outputs).step_by(S::F32_LANES) {
+            let count = S::F32_LANES.min(outputs - first);
+            let gradients = columns(simd, self.gradient, outputs, first, count);
+            let sum = gradients.iter().fold(simd.splat_f32s(0.0), |sum, &g| simd.add_f32s(sum, g));
+            simd.partial_store_f32s(&mut of_bias[first..][..count], sum);
+            self.weight_columns::<S, 8>(simd, &gradients, first, &mut of_weights);
+        }
+        (self.of_input.then(|| self.input_gradient(simd)), of_weights, of_bias)
+    }
+}
+
+impl Backward<'_> {
+    /// The weights' gradients for the outputs from `first` on, `N` inputs at a time.
+    #[inline(always)]
+    fn weight_columns<S: Lanes, const N: usize>(
+        &self,
+        simd: S,
+        gradients: &[S::f32s],
+        first: usize,
+        of_weights: &mut [f32],
+    ) {
+        let Sizes { inputs, outputs, .. } = self.sizes;
+        let count = S::F32_LANES.min(outputs - first);
+        for from in (0..inputs).step_by(N) {
+            // The last block begins early enough to be a full one, if there is one.
+            let from = from.min(inputs.saturating_sub(N));
+            let width = N.min(inputs);
+            let mut sums = [simd.splat_f32s(0.0); N];
+            for (row, &gradient) in self.input.chunks_exact(inputs).zip(gradients) {
+                let row = &row[from..from + width];
+                for (n, sum) in sums.iter_mut().enumerate().take(width) {
+                    *sum = simd.fma(simd.splat_f32s(row[n]), gradient, *sum);
+                }
+            }
+            for (n, &sum) in sums.iter().enumerate().take(width) {
+                simd.partial_store_f32s(&mut of_weights[(from + n) * outputs + first..][..count], sum);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn input_gradient<S: Lanes>(&self, simd: S) -> Vec<f32> {
+        let Sizes { batch, inputs, outputs } = self.sizes;
+        let blocks = inputs.div_ceil(S::F32_LANES);
+        // Row by row the weights of an output, filled up to whole vectors.
+        let mut turned = vec![0.0; outputs * blocks * S::F32_LANES];
+        for (input, weights) in self.weights.chunks_exact(outputs).enumerate() {
+            for (output, &weight) in weights.iter().enumerate() {
+                turned[output * blocks * S::F32_LANES + input] = weight;
+            }
+        }
+        let mut of_input = vec![0.0; batch * inputs];
+        let rows = self.gradient.chunks_exact(outputs).zip(of_input.chunks_exact_mut(inputs));
+        for (gradient, target) in rows {
+            for (pair, target) in target.chunks_mut(4 * S::F32_LANES).enumerate() {
+                let vectors = target.len().div_ceil(S::F32_LANES);
+                let mut sums = [simd.splat_f32s(0.0); 4];
+                for (output, &g) in gradient.iter().enumerate() {
+                    let g = simd.splat_f32s(g);
+                    let from = (output * blocks + 4 * pair) * S::F32_LANES;
+                    for (v, sum) in sums.iter_mut().enumerate().take(vectors) {
+                        let weights = &turned[from + v * S::F32_LANES..][..S::F32_LANES];
+                        let weights = bytemuck::pod_read_unaligned(bytemuck::cast_slice(weights));
+                        *sum = simd.fma(g, weights, *sum);
+                    }
+                }
+                for (target, sum) in target.chunks_mut(S::F32_LANES).zip(sums) {
+                    simd.partial_store_f32s(target, sum);
+                }
+            }
+        }
+        of_input
+    }
+}
+
+/// `count` columns from `first` on of a matrix with rows of `width`, a vector for
+/// each row.
+#[inline(always)]
+fn columns<S: Lanes>(simd: S, matrix: &[f32], width: usize, first: usize, count: usize) -> Vec<S::f32s> {
+    let rows = matrix.chunks_exact(width);
+    rows.map(|row| simd.partial_load_f32s(&row[first..][..count])).collect()
+}
