@@ -13,6 +13,8 @@ use super::{NetworkArgs, RecipeArgs};
 Examples:
   mpirun -n 2 --bind-to core mpiburn train --data-root data/digits
   mpirun -n 4 --oversubscribe --bind-to core:overload-allowed mpiburn train --epochs 1 --train-samples 6000
+  mpirun -n 2 --bind-to core mpiburn train --model vgg --data-root data/objects --batch-norm --dropout 0.5 --early-stopping 2
+  mpirun -n 2 --bind-to core mpiburn train --model vgg --data-root data/objects --augment crop,flip --optimizer adamw --schedule onecycle --max-lr 1e-3
   mpirun -n 2 --bind-to core mpiburn train --resume results/convnet-1x2-mpi-20260101-120000"
 )]
 pub struct TrainArgs {

@@ -4,8 +4,12 @@
 //! value less. After a few epochs of small batches the two test differently.
 
 use burn::module::{Module, Param, RunningState};
-use burn::tensor::module::{batch_norm, batch_norm_train};
+use burn::tensor::activation::relu;
+use burn::tensor::module::{batch_norm, max_pool2d};
+use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{Device, Tensor};
+
+use crate::ops::batch_norm::{Tail, batch_norm_tail};
 
 /// Share of a new batch in the running statistics.
 const MOMENTUM: f64 = 0.1;
@@ -38,13 +42,34 @@ impl BatchNorm {
     /// moves the running statistics. A batch with one value a channel has no
     /// variance, and leaves the running one as it is.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        if !x.device().is_autodiff() {
-            let [mean, var] = [&self.running_mean, &self.running_var].map(RunningState::value_sync);
-            return batch_norm(x, self.weight.val(), self.bias.val(), mean, var, EPSILON);
+        if x.device().is_autodiff() { self.train(x, Tail::Nothing) } else { self.test(x) }
+    }
+
+    /// ReLU of [`forward`](Self::forward), in training as one operator.
+    pub fn relu<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        if x.device().is_autodiff() { self.train(x, Tail::Relu) } else { relu(self.test(x)) }
+    }
+
+    /// The largest of [`relu`](Self::relu) in each square of 2x2 of
+    /// `[batch, channels, height, width]`, in training as one operator.
+    pub fn relu_pool(&self, x: Tensor<4>) -> Tensor<4> {
+        match x.device().is_autodiff() {
+            true => self.train(x, Tail::ReluPool),
+            false => max_pool2d(relu(self.test(x)), MaxPoolOptions::new([2, 2])),
         }
+    }
+
+    /// Normalises by the running statistics.
+    fn test<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let [mean, var] = [&self.running_mean, &self.running_var].map(RunningState::value_sync);
+        batch_norm(x, self.weight.val(), self.bias.val(), mean, var, EPSILON)
+    }
+
+    /// Normalises by the batch's statistics, which the running ones follow.
+    fn train<const D: usize>(&self, x: Tensor<D>, tail: Tail) -> Tensor<D> {
         let dims = x.dims();
         let values = (dims.iter().product::<usize>() / dims[1]) as f64;
-        let batch = batch_norm_train(x, self.weight.val(), self.bias.val(), EPSILON);
+        let batch = batch_norm_tail(x, self.weight.val(), self.bias.val(), EPSILON, tail);
         follow(&self.running_mean, batch.mean);
         if values > 1.0 {
             follow(&self.running_var, batch.variance.mul_scalar(values / (values - 1.0)));
@@ -64,6 +89,8 @@ fn follow(running: &RunningState<Tensor<1>>, batch: Tensor<1>) {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::TensorData;
+
     use super::*;
 
     /// Running mean and variance of a batch norm of one channel.
@@ -109,5 +136,26 @@ mod tests {
         let output = norm.forward(Tensor::<2>::from_floats([[5.0]], &device));
         close(statistics(&norm), (0.5, 1.0));
         assert_eq!(output.into_scalar::<f32>(), 0.0);
+    }
+
+    #[test]
+    fn with_what_follows_it_is_the_same() {
+        for training in [true, false] {
+            let device = Device::flex();
+            let device = if training { device.autodiff() } else { device };
+            let values: Vec<f32> = (0..3 * 2 * 5 * 4).map(|i| ((i * 7919) % 997) as f32 / 400.0).collect();
+            let x = Tensor::<4>::from_data(TensorData::new(values, [3, 2, 5, 4]), &device);
+            let [plain, one, pooled] = [(); 3].map(|()| BatchNorm::init(2, &device));
+            let expected = relu(plain.forward(x.clone()));
+            one.relu(x.clone()).into_data().assert_eq(&expected.to_data(), true);
+            let expected = max_pool2d(expected, MaxPoolOptions::new([2, 2]));
+            pooled.relu_pool(x).into_data().assert_eq(&expected.into_data(), true);
+            let moved = plain.running_var.value().into_data();
+            for other in [one, pooled] {
+                other.running_var.value().into_data().assert_eq(&moved, true);
+            }
+            let unmoved = Tensor::<1>::ones([2], &Device::flex()).into_data();
+            assert_eq!(moved == unmoved, !training);
+        }
     }
 }

@@ -76,6 +76,7 @@ impl ConvNet {
             false => layer.forward(x),
         };
         let x = match norm {
+            Some(norm) if self.fused && self.activation == Activation::Relu => return norm.relu_pool(x),
             Some(norm) => norm.forward(x),
             None => x,
         };

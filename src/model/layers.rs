@@ -49,8 +49,9 @@ pub(super) fn pool2x2() -> MaxPool2d {
     MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init()
 }
 
-/// Applies `layers` one after another; with `fused`, convolutions are our own
-/// operator, together with the ReLU and the pooling that follow at once.
+/// Applies `layers` one after another; with `fused`, convolutions and batch
+/// norms are our own operators, together with the ReLU and the pooling that
+/// follow at once.
 pub(super) fn apply_to_images(mut layers: &[ImageLayer], mut x: Tensor<4>, fused: bool) -> Tensor<4> {
     use ImageLayer::{Conv, Elementwise as Then, Norm, Pool};
     const RELU: Activation = Activation::Relu;
@@ -65,6 +66,12 @@ pub(super) fn apply_to_images(mut layers: &[ImageLayer], mut x: Tensor<4>, fused
             }
             [Conv(layer), rest @ ..] if fused => (conv(x, layer), rest),
             [Conv(layer), rest @ ..] => (layer.forward(x), rest),
+            [Norm(layer), Then(Elementwise { activation: RELU }), Pool(_), rest @ ..] if fused => {
+                (layer.relu_pool(x), rest)
+            }
+            [Norm(layer), Then(Elementwise { activation: RELU }), rest @ ..] if fused => {
+                (layer.relu(x), rest)
+            }
             [Norm(layer), rest @ ..] => (layer.forward(x), rest),
             [Then(layer), rest @ ..] => (layer.activation.of(x), rest),
             [Pool(layer), rest @ ..] => (layer.forward(x), rest),

@@ -43,7 +43,10 @@ impl Mlp {
     /// Class scores `[batch, classes]` of feature vectors `[batch, 1, 1, 512]`.
     pub fn forward(&self, features: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
         let x = self.layer1.forward(features.flatten::<2>(1, 3));
-        let x = self.activation.of(self.bn1.forward(x));
+        let x = match self.activation {
+            Activation::Relu => self.bn1.relu(x),
+            other => other.of(self.bn1.forward(x)),
+        };
         let x = match &self.dropout {
             Some(dropout) => dropout.forward(x, place),
             None => x,

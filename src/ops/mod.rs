@@ -1,6 +1,7 @@
 //! Operators with a backward of their own, and what makes them fast.
 
 pub mod allocator;
+pub mod batch_norm;
 pub mod conv;
 mod conv_operator;
 pub mod conv_pair;

@@ -59,20 +59,20 @@ impl Kernel for Finish<'_> {
 }
 
 #[inline(always)]
-fn relu(x: f32) -> f32 {
+pub(crate) fn relu(x: f32) -> f32 {
     if passes(x) { x } else { 0.0 }
 }
 
 /// Whether ReLU passes `x` on.
 #[inline(always)]
-fn passes(x: f32) -> bool {
+pub(crate) fn passes(x: f32) -> bool {
     x > 0.0 || x.is_nan()
 }
 
 /// ReLU of the largest of each square, and where that was: the first of
 /// equals, and the last that is no number.
 #[inline(always)]
-fn pool_row(upper: &[f32], lower: &[f32], output: &mut [f32], places: &mut [u8]) {
+pub(crate) fn pool_row(upper: &[f32], lower: &[f32], output: &mut [f32], places: &mut [u8]) {
     let squares = upper.chunks_exact(2).zip(lower.chunks_exact(2));
     for (((upper, lower), output), place) in squares.zip(output).zip(places) {
         let (mut largest, mut at) = (upper[0], 0);
@@ -142,7 +142,7 @@ impl Kernel for Undo<'_> {
 
 /// Puts each gradient to the place of its maximum.
 #[inline(always)]
-fn spread_row(gradients: &[f32], places: &[u8], upper: &mut [f32], lower: &mut [f32]) {
+pub(crate) fn spread_row(gradients: &[f32], places: &[u8], upper: &mut [f32], lower: &mut [f32]) {
     let squares = upper.chunks_exact_mut(2).zip(lower.chunks_exact_mut(2));
     for (((upper, lower), &gradient), &place) in squares.zip(gradients).zip(places) {
         upper[0] = if place == 0 { gradient } else { 0.0 };

@@ -19,11 +19,13 @@ mod tests;
 use pair::{PairBackward, PairForward};
 use scratch::with_buffers;
 
+pub(crate) use epilogue::{passes, pool_row, relu, spread_row};
 pub use kernels::Tail;
 pub(crate) use lanes::Lanes;
 pub(crate) use level::Kernel;
 pub use level::Level;
 pub use pair::{Between, Layer, PairGradients, PairShape};
+pub(crate) use scratch::Unwritten;
 
 /// Sizes of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
