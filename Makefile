@@ -55,8 +55,7 @@ build: setup ## Build the release binary (MPI=mpich; DEVICES=ndarray,tch for oth
 	@scripts/build.sh $(FEATURES)
 
 data: build ## Make the default data set, once
-	@[ -e $(DATA)/train-images-idx3-ubyte ] || [ -e $(DATA)/train-images-idx3-ubyte.gz ] || \
-	  $(BIN) data digits --out $(DATA)
+	@[ -n "$$(ls -A $(DATA) 2>/dev/null)" ] || $(BIN) data digits --out $(DATA)
 
 deploy: data ## Put binary and data set on other hosts, at the same path (HOSTS="alpha beta")
 	@BIN=$(BIN) DATA=$(DATA) scripts/deploy.sh $(HOSTS)

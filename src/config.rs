@@ -86,9 +86,10 @@ pub struct RunConfig {
 
 /// An option that makes no sense, with the value and what would.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("--{option} {value}: {problem}")]
+#[error("--{option}{value}: {problem}")]
 pub struct ConfigError {
     option: &'static str,
+    /// With a space before it; nothing for an option without a value.
     value: String,
     problem: String,
 }
@@ -96,7 +97,9 @@ pub struct ConfigError {
 impl ConfigError {
     /// An error of `option`.
     pub fn new(option: &'static str, value: impl ToString, problem: impl Into<String>) -> Self {
-        Self { option, value: value.to_string(), problem: problem.into() }
+        let value = value.to_string();
+        let value = if value.is_empty() { value } else { format!(" {value}") };
+        Self { option, value, problem: problem.into() }
     }
 }
 

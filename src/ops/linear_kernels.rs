@@ -1,7 +1,7 @@
 //! A linear layer of few outputs on the CPU: outputs lie side by side in a
 //! vector, so that no input is read more than once for all of them.
 
-use super::conv::{Kernel, Lanes};
+use super::conv::{Kernel, Lanes, Unwritten, store};
 
 /// Sizes of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,14 +100,19 @@ impl Kernel for Backward<'_> {
             let gradients = columns(simd, self.gradient, outputs, first, count);
             let sum = gradients.iter().fold(simd.splat_f32s(0.0), |sum, &g| simd.add_f32s(sum, g));
             simd.partial_store_f32s(&mut of_bias[first..][..count], sum);
-            self.weight_columns::<S, 8>(simd, &gradients, first, &mut of_weights);
+            match inputs >= 8 {
+                true => self.weight_columns::<S, 8>(simd, &gradients, first, &mut of_weights),
+                false => self.weight_columns::<S, 1>(simd, &gradients, first, &mut of_weights),
+            }
         }
         (self.of_input.then(|| self.input_gradient(simd)), of_weights, of_bias)
     }
 }
 
+#[allow(clippy::needless_range_loop, reason = "registers, of which a number says which")]
 impl Backward<'_> {
-    /// The weights' gradients for the outputs from `first` on, `N` inputs at a time.
+    /// The weights' gradients for the outputs from `first` on, `N` inputs at a
+    /// time, of which there are as many or more.
     #[inline(always)]
     fn weight_columns<S: Lanes, const N: usize>(
         &self,
@@ -119,17 +124,16 @@ impl Backward<'_> {
         let Sizes { inputs, outputs, .. } = self.sizes;
         let count = S::F32_LANES.min(outputs - first);
         for from in (0..inputs).step_by(N) {
-            // The last block begins early enough to be a full one, if there is one.
-            let from = from.min(inputs.saturating_sub(N));
-            let width = N.min(inputs);
+            // The last block begins early enough to be a full one.
+            let from = from.min(inputs - N);
             let mut sums = [simd.splat_f32s(0.0); N];
             for (row, &gradient) in self.input.chunks_exact(inputs).zip(gradients) {
-                let row = &row[from..from + width];
-                for (n, sum) in sums.iter_mut().enumerate().take(width) {
-                    *sum = simd.fma(simd.splat_f32s(row[n]), gradient, *sum);
+                let row = &row[from..from + N];
+                for n in 0..N {
+                    sums[n] = simd.fma(simd.splat_f32s(row[n]), gradient, sums[n]);
                 }
             }
-            for (n, &sum) in sums.iter().enumerate().take(width) {
+            for (n, &sum) in sums.iter().enumerate() {
                 simd.partial_store_f32s(&mut of_weights[(from + n) * outputs + first..][..count], sum);
             }
         }
@@ -138,35 +142,35 @@ impl Backward<'_> {
     #[inline(always)]
     fn input_gradient<S: Lanes>(&self, simd: S) -> Vec<f32> {
         let Sizes { batch, inputs, outputs } = self.sizes;
-        let blocks = inputs.div_ceil(S::F32_LANES);
-        // Row by row the weights of an output, filled up to whole vectors.
-        let mut turned = vec![0.0; outputs * blocks * S::F32_LANES];
+        let blocks = inputs.div_ceil(4 * S::F32_LANES);
+        // Row by row the weights of an output, filled up to four whole vectors.
+        let mut turned = vec![0.0; outputs * blocks * 4 * S::F32_LANES];
         for (input, weights) in self.weights.chunks_exact(outputs).enumerate() {
             for (output, &weight) in weights.iter().enumerate() {
-                turned[output * blocks * S::F32_LANES + input] = weight;
+                turned[output * blocks * 4 * S::F32_LANES + input] = weight;
             }
         }
-        let mut of_input = vec![0.0; batch * inputs];
-        let rows = self.gradient.chunks_exact(outputs).zip(of_input.chunks_exact_mut(inputs));
+        let mut of_input = Unwritten::new(batch * inputs);
+        let rows = self.gradient.chunks_exact(outputs).zip(of_input.values().chunks_exact_mut(inputs));
         for (gradient, target) in rows {
-            for (pair, target) in target.chunks_mut(4 * S::F32_LANES).enumerate() {
-                let vectors = target.len().div_ceil(S::F32_LANES);
+            for (block, target) in target.chunks_mut(4 * S::F32_LANES).enumerate() {
                 let mut sums = [simd.splat_f32s(0.0); 4];
                 for (output, &g) in gradient.iter().enumerate() {
                     let g = simd.splat_f32s(g);
-                    let from = (output * blocks + 4 * pair) * S::F32_LANES;
-                    for (v, sum) in sums.iter_mut().enumerate().take(vectors) {
-                        let weights = &turned[from + v * S::F32_LANES..][..S::F32_LANES];
+                    let weights = &turned[(output * blocks + block) * 4 * S::F32_LANES..][..4 * S::F32_LANES];
+                    for n in 0..4 {
+                        let weights = &weights[n * S::F32_LANES..][..S::F32_LANES];
                         let weights = bytemuck::pod_read_unaligned(bytemuck::cast_slice(weights));
-                        *sum = simd.fma(g, weights, *sum);
+                        sums[n] = simd.fma(g, weights, sums[n]);
                     }
                 }
                 for (target, sum) in target.chunks_mut(S::F32_LANES).zip(sums) {
-                    simd.partial_store_f32s(target, sum);
+                    store(simd, target, sum);
                 }
             }
         }
-        of_input
+        // SAFETY: every row was stored in chunks, of which the last may be short.
+        unsafe { of_input.written() }
     }
 }
 

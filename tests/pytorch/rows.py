@@ -6,8 +6,9 @@ from pathlib import Path
 from noise import write_noise
 from programs import run_pytorch, step_mpiburn, takes_noise, train_mpiburn, train_pytorch
 
-# Samples of the ConvNet's epoch where none are asked for: some hundred steps.
-EPOCH_SAMPLES = 30_000
+# Steps of the ConvNet's epoch where no number of samples is asked for, as far as
+# the data set has them: what a program does once weighs little then.
+EPOCH_STEPS = 900
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Measuring:
         """Ranks, epochs, batch and samples of a training; 0 samples are all."""
         if row.kind == "program":
             return row.ranks, 3, row.batch, self.samples
-        return row.ranks, 1, row.batch, self.samples or EPOCH_SAMPLES
+        return row.ranks, 1, row.batch, self.samples or EPOCH_STEPS * row.batch
 
     def noise_in_pytorch(self, row):
         """Trains on noise, from files for a program that makes none itself."""

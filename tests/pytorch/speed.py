@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from machine import BUSY, OtherPrograms, core_count
 from programs import plural
-from rows import EPOCH_SAMPLES, ROWS, Measuring
+from rows import EPOCH_STEPS, ROWS, Measuring
 
 
 @dataclass
@@ -107,7 +107,7 @@ def compare_speed(programs, options):
     """The subcommand `speed`."""
     wanted = [row for row in ROWS if row.name in options.rows]
     print(f"{len(wanted)} row{plural(len(wanted))}, {options.repeats} pair{plural(options.repeats)} each, in turn; "
-          f"ConvNet on {options.samples or f'{EPOCH_SAMPLES} (the whole program: all)'} samples of {programs.data}, "
+          f"ConvNet on {options.samples or f'{EPOCH_STEPS} steps of'} samples of {programs.data} (the whole program: all), "
           "vgg and mlp on noise", flush=True)
     pairs = {row.name: [] for row in wanted}
     with tempfile.TemporaryDirectory(prefix="mpiburn-compare-") as folder:

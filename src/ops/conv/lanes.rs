@@ -257,7 +257,7 @@ fn load<S: Simd>(simd: S, values: &[f32]) -> S::f32s {
 
 /// The first values of a vector, as many as there is room for.
 #[inline(always)]
-fn store<S: Simd>(simd: S, target: &mut [MaybeUninit<f32>], vector: S::f32s) {
+pub(crate) fn store<S: Simd>(simd: S, target: &mut [MaybeUninit<f32>], vector: S::f32s) {
     if target.len() >= S::F32_LANES {
         target[..S::F32_LANES].write_copy_of_slice(bytemuck::cast_slice(&[vector]));
         return;

@@ -21,7 +21,7 @@ use scratch::with_buffers;
 
 pub(crate) use epilogue::{passes, pool_row, relu, spread_row};
 pub use kernels::Tail;
-pub(crate) use lanes::Lanes;
+pub(crate) use lanes::{Lanes, store};
 pub(crate) use level::Kernel;
 pub use level::Level;
 pub use pair::{Between, Layer, PairGradients, PairShape};
