@@ -32,7 +32,7 @@ fn all_of_the_build_is_timed_unless_less_is_asked_for() {
 fn senseless_options_are_refused_by_option_and_value() {
     for (options, expected) in [
         (["--backends", "nccl"], "--backends nccl: unknown backend nccl: choose from mpi, ordered"),
-        (["--backends", ""], "--backends : unknown backend"),
+        (["--backends", ""], "--backends: unknown backend"),
         (["--sizes", "0"], "--sizes 0: a message of 0 bytes"),
         (["--sizes", "6"], "--sizes 6: 6 bytes are no whole number"),
         (["--dtype", "f64"], "--dtype f64: choose f32, bf16 or f16"),
