@@ -74,9 +74,9 @@ def parse_options():
     parser.add_argument("--data-objects", type=Path, metavar="DIR", help="CIFAR-10, or what mpiburn data objects makes")
     parser.add_argument("--mpiburn", type=Path, default=ROOT / "target/release/mpiburn", metavar="PATH",
                         help="our program (default: target/release/mpiburn)")
-    options = parser.parse_args()
-    options.peer = Path(__file__).with_name("train_ddp.py")
-    return options
+    parser.add_argument("--peer", type=Path, default=Path(__file__).with_name("train_ddp.py"), metavar="PATH",
+                        help="PyTorch's program (default: train_ddp.py beside this)")
+    return parser.parse_args()
 
 
 def generate(options, kind, folder, *sizes):
