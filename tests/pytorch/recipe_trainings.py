@@ -65,17 +65,17 @@ def train_by_pytorch(training, network, images, labels, size):
 def compare_trainings(programs, ranks, folder, mean_losses, last_checkpoint):
     """Trains by both at that many ranks; what differs, as lines."""
     import torch
-    from networks import ConvNet
+    from networks import PLAIN, convnet
     from safetensors.torch import load_file, save_file
-    from train_ddp import load_shard
+    from samples import load_shard
 
     own = max(1, BATCH // ranks)
     samples = STEPS * own * ranks
-    images, labels = load_shard(programs.data, "train", limit=samples)
+    images, labels = load_shard("convnet", programs.data, "train", limit=samples)
     problems = []
     for at, training in enumerate(TRAININGS):
         torch.manual_seed(123)
-        network = ConvNet()
+        network = convnet(PLAIN)
         initial, run = folder / "recipe.safetensors", folder / f"recipe-{ranks}-{at}"
         save_file(network.state_dict(), initial)
         theirs = train_by_pytorch(training, network, images, labels, own * ranks)
