@@ -68,7 +68,7 @@ run: 1x2 ## Train the ConvNet on two cores of this machine
 hosts: ## Write the host files: HOSTS="alpha beta"
 	@scripts/hostfiles.sh $(HOSTS)
 
-tables: data ## Make all runs of jobs/sweeps and their report (SCALE=quick, CLUSTER=lab)
+tables: build ## Make all runs of jobs/sweeps and their report (SCALE=quick, CLUSTER=lab)
 	@BIN=$(BIN) DATA=$(DATA) OBJECTS=$(OBJECTS) VECTORS=$(VECTORS) scripts/tables.sh $(SCALE) $(LAB)
 
 lint: setup ## Check formatting and lints

@@ -4,6 +4,7 @@
 use clap::Args;
 
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Recipe")]
 pub struct RecipeArgs {
     /// Learning rate; with onecycle, --max-lr says it instead.
     #[arg(
@@ -11,8 +12,7 @@ pub struct RecipeArgs {
         visible_alias = "optimizer-lr",
         value_name = "X",
         default_value_t = 5e-4,
-        allow_negative_numbers = true,
-        help_heading = "Recipe"
+        allow_negative_numbers = true
     )]
     pub lr: f64,
     /// L2 penalty, added to the gradient inside the optimizer; with adamw, weights decay by
@@ -22,64 +22,45 @@ pub struct RecipeArgs {
         visible_alias = "optimizer-lr-decay",
         value_name = "X",
         default_value_t = 5e-4,
-        allow_negative_numbers = true,
-        help_heading = "Recipe"
+        allow_negative_numbers = true
     )]
     pub weight_decay: f64,
     /// Optimizer: adam, adamw, sgd or rmsprop, with PyTorch's defaults.
-    #[arg(long, value_name = "NAME", default_value = "adam", help_heading = "Recipe")]
+    #[arg(long, value_name = "NAME", default_value = "adam")]
     pub optimizer: String,
     /// Momentum of sgd and rmsprop, from 0 to below 1 [default: 0].
-    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Recipe")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub momentum: Option<f64>,
     /// Learning rate over time: constant, step, cosine (by epoch) or onecycle (by step).
-    #[arg(long, value_name = "NAME", default_value = "constant", help_heading = "Recipe")]
+    #[arg(long, value_name = "NAME", default_value = "constant")]
     pub schedule: String,
     /// Highest learning rate of onecycle.
-    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Recipe")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub max_lr: Option<f64>,
     /// Epochs of step between two falls [default: 30% of the epochs, at least 1].
-    #[arg(long, value_name = "EPOCHS", help_heading = "Recipe")]
+    #[arg(long, value_name = "EPOCHS")]
     pub step_size: Option<usize>,
     /// Factor of step at each fall [default: 0.1].
-    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Recipe")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub gamma: Option<f64>,
     /// Scale gradients down to this norm over all parameters, where they are above.
-    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Recipe")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub clip_norm: Option<f64>,
     /// Add X times the sum of |w| over all parameters to what is minimised.
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 0.0,
-        allow_negative_numbers = true,
-        help_heading = "Recipe"
-    )]
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub l1: f64,
     /// Add X times the sum of w^2 over all parameters to what is minimised; losses are shown
     /// without penalties.
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 0.0,
-        allow_negative_numbers = true,
-        help_heading = "Recipe"
-    )]
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub l2: f64,
     /// Share of each training label that is spread over all classes, from 0 to below 1; the test
     /// loss is without.
-    #[arg(
-        long,
-        value_name = "X",
-        default_value_t = 0.0,
-        allow_negative_numbers = true,
-        help_heading = "Recipe"
-    )]
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub label_smoothing: f64,
     /// Stop after N epochs without a lower test loss, and keep the best epoch's checkpoint.
-    #[arg(long, value_name = "N", help_heading = "Recipe")]
+    #[arg(long, value_name = "N")]
     pub early_stopping: Option<usize>,
     /// Change training images a little, in each epoch differently: any of crop,flip,jitter,rotate.
-    #[arg(long, value_name = "NAMES", help_heading = "Recipe")]
+    #[arg(long, value_name = "NAMES")]
     pub augment: Option<String>,
 }

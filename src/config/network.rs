@@ -26,24 +26,15 @@ pub(super) fn network_options(args: &NetworkArgs, model: ModelKind) -> Result<Ne
 #[cfg(test)]
 mod tests {
     use super::super::RunConfig;
+    use super::super::tests::train;
     use super::*;
-    use crate::cli::{Cli, Command};
     use crate::model::Activation;
-    use clap::Parser;
-
-    fn train(options: &[&str]) -> Result<RunConfig, ConfigError> {
-        let words = ["mpiburn", "train"].iter().chain(options);
-        match Cli::try_parse_from(words).expect("options that clap knows").command {
-            Command::Train(args) => RunConfig::try_from(args.as_ref()),
-            _ => unreachable!(),
-        }
-    }
 
     #[test]
     fn the_networks_are_the_reports_unless_asked_otherwise() {
-        assert_eq!(train(&[]).unwrap().network, NetworkOptions::default());
+        assert_eq!(train("").unwrap().network, NetworkOptions::default());
         let words = "--model mlp --activation gelu --batch-norm --dropout 0.5 --hidden 64";
-        let network = train(&words.split(' ').collect::<Vec<_>>()).unwrap().network;
+        let network = train(words).unwrap().network;
         let expected =
             NetworkOptions { activation: Activation::Gelu, batch_norm: true, dropout: 0.5, hidden: Some(64) };
         assert_eq!(network, expected);
@@ -59,14 +50,14 @@ mod tests {
             ("--model vgg --hidden 64", "--hidden 64: vgg has no hidden layer to set; leave the option out"),
             ("--model mlp --hidden 0", "--hidden 0: must be at least 1"),
         ] {
-            let message = train(&options.split(' ').collect::<Vec<_>>()).unwrap_err().to_string();
+            let message = train(options).unwrap_err().to_string();
             assert!(message.starts_with(expected), "{message}");
         }
     }
 
     #[test]
     fn run_json_holds_them_beside_the_others_and_older_ones_go_without() {
-        let config = train(&["--dropout", "0.5"]).unwrap();
+        let config = train("--dropout 0.5").unwrap();
         let mut json = serde_json::to_value(&config).unwrap();
         assert_eq!((&json["dropout"], &json["activation"]), (&0.5.into(), &"relu".into()));
         assert_eq!(serde_json::from_value::<RunConfig>(json.clone()).unwrap(), config);

@@ -10,6 +10,9 @@ use crate::data::augment::Augmentation;
 use crate::data::{Description, Element};
 use crate::train::{Curve, Rate, Rule, Schedule, ScheduleKind};
 
+/// Factor of a stepwise schedule, unless another is asked for: PyTorch's.
+const GAMMA: f64 = 0.1;
+
 /// The part of [`RunConfig`] that decides how weights are found, beside learning
 /// rate and weight decay. The defaults are those of runs from before there was
 /// a choice.
@@ -73,7 +76,7 @@ impl Recipe {
             schedule,
             max_lr: args.max_lr.map(|x| more_than_0("max-lr", x)).transpose()?,
             step_size: if falls { step_size.or(Some((epochs * 3 / 10).max(1))) } else { None },
-            gamma: if falls { gamma.or(Some(0.1)) } else { None },
+            gamma: if falls { gamma.or(Some(GAMMA)) } else { None },
             clip_norm: args.clip_norm.map(|x| more_than_0("clip-norm", x)).transpose()?,
             l1: not_negative("l1", args.l1)?,
             l2: not_negative("l2", args.l2)?,
@@ -122,7 +125,7 @@ impl RunConfig {
         let curve = match recipe.schedule {
             ScheduleKind::Constant => Curve::Constant,
             ScheduleKind::Step => {
-                Curve::Step { size: recipe.step_size.unwrap_or(1), gamma: recipe.gamma.unwrap_or(0.1) }
+                Curve::Step { size: recipe.step_size.unwrap_or(1), gamma: recipe.gamma.unwrap_or(GAMMA) }
             }
             ScheduleKind::Cosine => Curve::Cosine,
             ScheduleKind::OneCycle => Curve::OneCycle { max_lr: recipe.max_lr.unwrap_or(self.lr) },

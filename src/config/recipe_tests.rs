@@ -1,17 +1,8 @@
 //! What is refused, what is filled in, and what older runs mean.
 
+use super::super::tests::train;
 use super::*;
-use crate::cli::{Cli, Command};
 use crate::data::Kind;
-use clap::Parser;
-
-fn train(options: &str) -> Result<RunConfig, ConfigError> {
-    let words = ["mpiburn", "train"].into_iter().chain(options.split_whitespace());
-    match Cli::try_parse_from(words).expect("options that clap knows").command {
-        Command::Train(args) => RunConfig::try_from(args.as_ref()),
-        _ => unreachable!(),
-    }
-}
 
 #[test]
 fn conflicting_and_senseless_options_are_refused_by_name() {

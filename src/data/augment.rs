@@ -90,11 +90,6 @@ impl fmt::Display for Augmentation {
 }
 
 impl Augmentation {
-    /// Whether nothing is changed.
-    pub fn is_empty(self) -> bool {
-        self == Self::default()
-    }
-
     fn changes(self) -> impl Iterator<Item = Change> {
         Change::ALL.into_iter().filter(move |&change| self.0[change as usize])
     }

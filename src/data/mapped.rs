@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 
 use super::DataError;
+use crate::ops::file_map;
 
 /// A file, mapped to be read.
 #[derive(Debug)]
@@ -27,11 +28,7 @@ impl Mapped {
         if !kind.is_file() {
             return Err(DataError::read(path)(std::io::Error::other("not a plain file")));
         }
-        // SAFETY: the map is private and only read. Nothing here writes to a
-        // data set's files: the generators rename whole new files into place,
-        // which leaves a map of the old one as it was. Somebody else who cuts a
-        // file short while it is in use ends the job by SIGBUS, as documented.
-        let map = unsafe { Mmap::map(&file) }.map_err(DataError::read(path))?;
+        let map = file_map::map(&file).map_err(DataError::read(path))?;
         Ok(Self { path: path.to_owned(), map })
     }
 

@@ -9,7 +9,8 @@ use burn::tensor::module::{batch_norm, max_pool2d};
 use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{Device, Tensor};
 
-use crate::ops::batch_norm::{Tail, batch_norm_tail};
+use crate::ops::batch_norm::batch_norm_tail;
+use crate::ops::tail::Tail;
 
 /// Share of a new batch in the running statistics.
 const MOMENTUM: f64 = 0.1;

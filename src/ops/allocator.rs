@@ -17,8 +17,7 @@ pub fn keep_freed_pages() {
 /// Has this process, and those that it starts, use pages of the common size
 /// alone. mimalloc asks for huge ones, of 2 MiB, which a small network fills in
 /// part: the kernel clears each as a whole when it is first touched, and it
-/// counts as used memory. A ConvNet's rank took 100 MB for 80, and its first
-/// steps several milliseconds; steps of no network were found to gain by them.
+/// counts as used memory. No network's steps were found to gain by them.
 pub fn use_common_pages() {
     // A kernel without the setting has no huge pages to be kept from.
     #[cfg(target_os = "linux")]

@@ -19,16 +19,18 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients as Container;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::Conv2d;
 use burn::tensor::ops::ConvOptions;
-use burn::tensor::{Bytes, DType, Tensor};
+use burn::tensor::{DType, Tensor};
 
-use super::conv::{self, Forward, Level, Places, Shape, Tail};
+use super::conv::{self, Forward, Level, Places, Shape};
+use super::flex_tensor::{tensor, values};
 use super::gradient_hook;
+use super::tail::Tail;
 
 /// `tail` of `conv` of `images`, in one operator where `conv` is of the kind that
 /// it is made for: 3x3, a border of one pixel, biases, nothing skipped.
@@ -73,12 +75,8 @@ fn composed<B: Backend>(
     bias: FloatTensor<B>,
     tail: Tail,
 ) -> FloatTensor<B> {
-    let output = B::conv2d(images, weights, Some(bias), ConvOptions::new([1, 1], [1, 1], [1, 1], 1));
-    match tail {
-        Tail::Nothing => output,
-        Tail::Relu => B::relu(output),
-        Tail::ReluPool => B::max_pool2d(B::relu(output), [2, 2], [2, 2], [0, 0], [1, 1], false),
-    }
+    let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
+    tail.composed::<B>(B::conv2d(images, weights, Some(bias), options))
 }
 
 #[cfg(feature = "ndarray")]
@@ -206,15 +204,4 @@ impl Backward<Flex, 3> for ConvTailBackward {
             grads.register::<Flex>(images.id, tensor(of_images, &[batch, inputs, height, width]));
         }
     }
-}
-
-pub(super) fn values(tensor: &FlexTensor) -> &[f32] {
-    match tensor.as_slice::<f32>() {
-        Some(values) => values,
-        None => unreachable!("the tensor is f32 and in one piece"),
-    }
-}
-
-pub(super) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
-    FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape.to_vec().into()), DType::F32)
 }

@@ -25,10 +25,12 @@ use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata, backend_e
 use burn::nn::conv::Conv2d;
 use burn::tensor::{DType, Tensor};
 
-use super::conv::{self, Between, Layer, Level, PairShape, Tail};
-use super::conv_operator::{ConvTail, Inputs, parameters, tensor, values};
+use super::conv::{self, Between, Layer, PairShape};
+use super::conv_operator::{ConvTail, Inputs, parameters};
 use super::conv_relu_pool::conv_relu_pool;
+use super::flex_tensor::{tensor, values};
 use super::gradient_hook;
+use super::tail::Tail;
 
 /// `second` of `first` of `images` `[batch, channels, height, width]`, each with
 /// ReLU and the largest of each square of 2x2, as [`conv_relu_pool`] does one.
@@ -122,7 +124,6 @@ struct Pair {
     weights2: FlexTensor,
     bias2: FlexTensor,
     shape: PairShape,
-    level: Level,
 }
 
 impl Pair {
@@ -134,14 +135,14 @@ impl Pair {
         let f32s = [weights2, bias2].iter().all(|tensor| tensor.dtype() == DType::F32);
         let fits = f32s && inputs == first.shape.outputs && outputs > 0 && shape.fits();
         let [weights2, bias2] = [weights2, bias2].map(FlexTensor::to_contiguous);
-        fits.then(|| Self { level: first.level, first, weights2, bias2, shape })
+        fits.then(|| Self { first, weights2, bias2, shape })
     }
 
     fn forward(&self, backward: bool) -> (FlexTensor, Between) {
         let layer = |weights, bias| Layer { weights: values(weights), bias: values(bias) };
         let layers = [layer(&self.first.weights, &self.first.bias), layer(&self.weights2, &self.bias2)];
         let input = values(&self.first.images);
-        let (output, between) = conv::forward_pair(self.level, self.shape, input, layers, backward);
+        let (output, between) = conv::forward_pair(self.first.level, self.shape, input, layers, backward);
         let second = self.shape.second();
         let [height, width] = second.output_size(Tail::ReluPool);
         (tensor(output, &[second.batch, second.outputs, height, width]), between)
@@ -170,8 +171,14 @@ impl Backward<Flex, 5> for ConvPairBackward {
             (values(&pair.first.images), [values(&pair.first.weights), values(&pair.weights2)], &*between);
         let of_images = images.is_some();
         let mut poll = gradient_hook::poll;
-        let found =
-            conv::backward_pair(pair.level, pair.shape, forward, values(&gradient), of_images, &mut poll);
+        let found = conv::backward_pair(
+            pair.first.level,
+            pair.shape,
+            forward,
+            values(&gradient),
+            of_images,
+            &mut poll,
+        );
         let [first, second] = [pair.shape.first, pair.shape.second()];
         let [of_weights1, of_weights2] = found.weights;
         let [of_bias1, of_bias2] = found.bias;

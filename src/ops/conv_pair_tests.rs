@@ -5,6 +5,7 @@ use burn::nn::PaddingConfig2d;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::tensor::{Device, Tensor, TensorData};
 
+use super::super::conv::Level;
 use super::*;
 
 /// Values of both signs, without order.

@@ -4,8 +4,8 @@ use burn::nn::conv::Conv2d;
 use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
 
-use super::conv::Tail;
 use super::conv_operator::apply;
+use super::tail::Tail;
 
 /// `conv` of `images` `[batch, channels, height, width]`; to be used where
 /// something else than ReLU follows, such as batch norm.

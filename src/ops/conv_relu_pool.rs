@@ -6,8 +6,8 @@ use burn::tensor::activation::relu;
 use burn::tensor::module::max_pool2d;
 use burn::tensor::ops::MaxPoolOptions;
 
-use super::conv::Tail;
 use super::conv_operator::apply;
+use super::tail::Tail;
 
 /// The largest ReLU of `conv` of `images` `[batch, channels, height, width]` in
 /// each square of 2x2. Of equal ones, the first in reading order gets the

@@ -16,7 +16,7 @@ use burn::backend::libtorch::TchTensor;
 use burn::backend::tensor::FloatTensor;
 use tch::{Kind, Tensor};
 
-use super::conv::Tail;
+use super::tail::Tail;
 
 /// The operator's output, on Burn's graph.
 pub(super) fn conv_tail<C: CheckpointStrategy>(

@@ -29,10 +29,10 @@ fn count() {
 #[derive(Debug)]
 pub struct CountingAllocator<A>(pub A);
 
-// SAFETY: every call goes to `A` with the arguments that came, and its answer
-// goes back; so what `A` keeps of GlobalAlloc's contract is kept here. Counting
-// touches a thread-local number and two atomic ones: it neither allocates nor
-// unwinds. Memory that could not be given is counted too; the program ends then.
+// Memory that could not be given is counted too; the program ends then.
+// SAFETY: every call goes to `A` with the arguments that came and its answer goes
+// back, so what `A` keeps of GlobalAlloc's contract is kept here. Counting touches
+// a thread-local number and two atomic ones: it neither allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();

@@ -7,10 +7,12 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
 use burn::backend::autodiff::grads::Gradients as Container;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::flex::FlexTensor;
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{Bytes, DType, Int, Tensor, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData};
+
+use super::flex_tensor::tensor;
 
 /// What class scores are worth.
 #[derive(Debug)]
@@ -146,13 +148,12 @@ impl Read {
             row[usize::from(label)] -= (1.0 - smoothing) as f32;
             row.iter_mut().for_each(|x| *x *= scale);
         }
-        let shape = vec![labels.len(), classes];
-        FlexTensor::new(Bytes::from_elems(shares), Layout::contiguous(shape.into()), DType::F32)
+        tensor(shares, &[labels.len(), classes])
     }
 }
 
 fn scalar(value: f64) -> FlexTensor {
-    FlexTensor::new(Bytes::from_elems(vec![value as f32]), Layout::contiguous(vec![1].into()), DType::F32)
+    tensor(vec![value as f32], &[1])
 }
 
 /// An operator whose gradient was computed with its output.

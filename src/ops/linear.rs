@@ -24,7 +24,7 @@ use burn::nn::Linear;
 use burn::tensor::{DType, Shape, Tensor};
 
 use super::conv::Level;
-use super::conv_operator::{tensor, values};
+use super::flex_tensor::{tensor, values};
 use super::linear_kernels::{self as kernels, Sizes};
 
 /// Outputs that are few: two of the widest vectors.

@@ -19,7 +19,7 @@ impl Batches {
     /// Samples as `config` wants them.
     pub fn new(config: &RunConfig, description: &Description) -> Self {
         Self {
-            augment: config.recipe.augment.filter(|augment| !augment.is_empty()),
+            augment: config.recipe.augment,
             shape: description.shape,
             seed: config.seed,
             augmented: Vec::new(),

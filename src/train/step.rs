@@ -157,13 +157,10 @@ impl<'w> Learner<'w> {
     /// # Errors
     /// When the transport fails.
     pub fn average_buffers(&mut self) -> Result<(), CommError> {
-        use burn::module::Module;
         if !self.layout.has_buffers() {
             return Ok(());
         }
-        // Burn keeps running statistics back until a module is put into
-        // validation mode; visitors see them one update late otherwise.
-        let current = self.layout.read(&self.network.valid());
+        let current = self.layout.read(&self.network);
         for spec in self.layout.specs().iter().filter(|spec| !spec.trainable) {
             let mut values: Vec<f64> = current[spec.range.clone()].iter().map(|&v| f64::from(v)).collect();
             self.world.sum_f64(&mut values)?;

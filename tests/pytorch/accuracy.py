@@ -32,7 +32,7 @@ sys.dont_write_bytecode = True
 
 from compare import ROOT, not_negative
 from correct import compare_accuracy, compare_losses, mean_losses
-from programs import CannotCompare, Programs, plural, require_programs, train_mpiburn, train_pytorch
+from programs import CannotCompare, Programs, plural, require_programs, run, train_mpiburn, train_pytorch
 
 
 @dataclass(frozen=True)
@@ -144,29 +144,21 @@ def check_vgg(options, folder):
 
 
 def main():
+    """What is wrong."""
     options = parse_options()
     problems = []
-    try:
-        require_programs(options.mpiburn, options.peer)
-        with tempfile.TemporaryDirectory(prefix="mpiburn-accuracy-") as folder:
-            for model, check in (("mlp", check_mlp), ("vgg", check_vgg)):
-                if options.only not in (None, model):
-                    continue
-                for where, (report, wrong) in check(options, Path(folder)):
-                    print(f"{where}: {report}", flush=True)
-                    problems += [f"{where}: {problem}" for problem in wrong]
-    except CannotCompare as problem:
-        print(f"accuracy.py: {problem}", file=sys.stderr)
-        return 2
-    if problems:
-        print(f"accuracy.py: {'; '.join(problems)}", file=sys.stderr)
-        return 1
-    print("mpiburn and PyTorch agree")
-    return 0
+    require_programs(options.mpiburn, options.peer)
+    with tempfile.TemporaryDirectory(prefix="mpiburn-accuracy-") as folder:
+        for model, check in (("mlp", check_mlp), ("vgg", check_vgg)):
+            if options.only not in (None, model):
+                continue
+            for where, (report, wrong) in check(options, Path(folder)):
+                print(f"{where}: {report}", flush=True)
+                problems += [f"{where}: {problem}" for problem in wrong]
+    if not problems:
+        print("mpiburn and PyTorch agree")
+    return problems
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run(main)

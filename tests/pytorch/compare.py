@@ -20,7 +20,7 @@ from pathlib import Path
 sys.dont_write_bytecode = True
 
 from correct import compare_results
-from programs import CannotCompare, find_programs
+from programs import find_programs, run
 from rows import ROWS
 from speed import compare_speed
 
@@ -75,21 +75,11 @@ def parse_options():
 
 
 def main():
+    """What is wrong."""
     options = parse_options()
-    try:
-        programs = find_programs(options)
-        problems = (compare_speed if options.command == "speed" else compare_results)(programs, options)
-    except CannotCompare as problem:
-        print(f"compare.py: {problem}", file=sys.stderr)
-        return 2
-    if problems:
-        print(f"compare.py: {'; '.join(problems)}", file=sys.stderr)
-        return 1
-    return 0
+    compare = compare_speed if options.command == "speed" else compare_results
+    return compare(find_programs(options), options)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run(main)

@@ -21,6 +21,24 @@ class CannotCompare(Exception):
     """Something is missing or broke; the text says what to do."""
 
 
+def run(main):
+    """Runs `main`, which returns what is wrong as a list of texts, as a program.
+
+    It ends with 0 if nothing is, 1 if something is, 2 if nothing could be compared.
+    """
+    program = Path(sys.argv[0]).name
+    try:
+        problems = main()
+    except CannotCompare as problem:
+        print(f"{program}: {problem}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    for problem in problems:
+        print(f"{program}: {problem}", file=sys.stderr)
+    sys.exit(1 if problems else 0)
+
+
 def plural(number):
     """The ending of a counted word."""
     return "" if number == 1 else "s"

@@ -29,7 +29,7 @@ sys.dont_write_bytecode = True
 from accuracy import generate
 from compare import ROOT
 from correct import last_checkpoint, mean_losses
-from programs import CannotCompare, Programs, require_programs, train_mpiburn
+from programs import Programs, require_programs, run, train_mpiburn
 
 KINDS = {"convnet": "digits", "vgg": "objects", "mlp": "features"}
 STEPS, BATCH, TEST_SAMPLES = 6, 8, 64
@@ -150,6 +150,7 @@ def check(model, variant, programs, folder):
 
 
 def main():
+    """What is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=KINDS, help="one of the networks (default: all)")
     parser.add_argument("--mpiburn", type=Path, default=ROOT / "target/release/mpiburn", metavar="PATH",
@@ -157,29 +158,20 @@ def main():
     options = parser.parse_args()
     peer = Path(__file__).with_name("train_ddp.py")
     failed = []
-    try:
-        require_programs(options.mpiburn, peer)
-        with tempfile.TemporaryDirectory(prefix="mpiburn-names-") as folder:
-            for model in [options.only] if options.only else KINDS:
-                sizes = ("--train", TRAIN_SAMPLES, "--test", TEST_SAMPLES)
-                data = generate(options, KINDS[model], Path(folder), *sizes)
-                programs = Programs(options.mpiburn.resolve(), peer, data)
-                for variant in variants(model):
-                    if model == "mlp" and variant.bn:
-                        continue  # It has a batch norm with the option and without.
-                    report, problems = check(model, variant, programs, Path(folder))
-                    print(report, flush=True)
-                    failed += [f"{report.split(':')[0]}: {problem}" for problem in problems]
-    except CannotCompare as problem:
-        print(f"state_dicts.py: {problem}", file=sys.stderr)
-        return 2
-    for problem in failed:
-        print(f"state_dicts.py: {problem}", file=sys.stderr)
-    return 1 if failed else 0
+    require_programs(options.mpiburn, peer)
+    with tempfile.TemporaryDirectory(prefix="mpiburn-names-") as folder:
+        for model in [options.only] if options.only else KINDS:
+            sizes = ("--train", TRAIN_SAMPLES, "--test", TEST_SAMPLES)
+            data = generate(options, KINDS[model], Path(folder), *sizes)
+            programs = Programs(options.mpiburn.resolve(), peer, data)
+            for variant in variants(model):
+                if model == "mlp" and variant.bn:
+                    continue  # It has a batch norm with the option and without.
+                report, problems = check(model, variant, programs, Path(folder))
+                print(report, flush=True)
+                failed += [f"{report.split(':')[0]}: {problem}" for problem in problems]
+    return failed
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run(main)

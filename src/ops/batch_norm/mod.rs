@@ -16,7 +16,7 @@ use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
 use super::conv::Level;
-pub use super::conv::Tail;
+use super::tail::Tail;
 
 /// What batch normalisation makes of a batch.
 #[derive(Debug)]
@@ -98,10 +98,7 @@ impl Shape {
 
     /// Height and width after `tail`.
     fn output_size(self, tail: Tail) -> [usize; 2] {
-        match tail {
-            Tail::Nothing | Tail::Relu => [self.height, self.width],
-            Tail::ReluPool => [self.height / 2, self.width / 2],
-        }
+        tail.size([self.height, self.width])
     }
 
     fn output_len(self, tail: Tail) -> usize {

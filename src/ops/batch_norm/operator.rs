@@ -18,13 +18,13 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients as Container;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::flex::{FlexTensor, Layout};
+use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, AutodiffBackend, Backend, Flex, TensorMetadata, backend_extension};
-use burn::tensor::{Bytes, DType};
+use burn::tensor::DType;
 
-use super::super::conv::{Level, Tail};
-use super::{Forward, Input, Moments, Shape};
+use super::super::flex_tensor::{tensor, values};
+use super::{Forward, Input, Level, Moments, Shape, Tail};
 
 /// Output, means and variances.
 type Outputs<B> = (FloatTensor<B>, FloatTensor<B>, FloatTensor<B>);
@@ -54,12 +54,7 @@ fn composed<B: Backend>(
     tail: Tail,
 ) -> Outputs<B> {
     let found = B::batch_norm_train(x, scale, shift, epsilon);
-    let output = match tail {
-        Tail::Nothing => found.output,
-        Tail::Relu => B::relu(found.output),
-        Tail::ReluPool => B::max_pool2d(B::relu(found.output), [2, 2], [2, 2], [0, 0], [1, 1], false),
-    };
-    (output, found.mean, found.variance)
+    (tail.composed::<B>(found.output), found.mean, found.variance)
 }
 
 #[cfg(feature = "ndarray")]
@@ -193,15 +188,4 @@ impl Backward<Flex, 3> for NormTailBackward {
 
 fn statistics(moments: &Moments) -> [FlexTensor; 2] {
     [&moments.mean, &moments.variance].map(|values| tensor(values.clone(), &[values.len()]))
-}
-
-fn values(tensor: &FlexTensor) -> &[f32] {
-    match tensor.as_slice::<f32>() {
-        Some(values) => values,
-        None => unreachable!("the tensor is f32 and in one piece"),
-    }
-}
-
-fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
-    FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape.to_vec().into()), DType::F32)
 }

@@ -2,12 +2,11 @@
 //! group of pixels are the columns of a matrix, which stays in the cache.
 
 use super::epilogue::{Finish, Undo};
-use super::kernels::Tail;
 use super::lanes::Lanes;
 use super::level::Kernel;
 use super::matmul::{Matrix, multiply};
 use super::scratch::{Buffers, with_buffers};
-use super::{Forward, Gradients, Level, Places, Shape};
+use super::{Forward, Gradients, Level, Places, Shape, Tail};
 
 /// Pixels of a group, about.
 const GROUP: usize = 256;

@@ -2,10 +2,10 @@
 //! output's gradient before it is a product's.
 
 use super::columns::Group;
-use super::kernels::{NOWHERE, Tail};
+use super::kernels::NOWHERE;
 use super::lanes::Lanes;
 use super::level::Kernel;
-use super::{Forward, Places, Shape};
+use super::{Forward, Places, Shape, Tail};
 
 /// From a product to the output: bias, ReLU and pooling.
 pub(super) struct Finish<'a> {

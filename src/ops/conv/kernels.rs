@@ -2,18 +2,8 @@
 //! a weight's gradient. The input's gradient is the first of them with the
 //! weights turned round.
 
+use super::Tail;
 use super::lanes::{Lanes, Plane};
-
-/// What is done to an output before it is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tail {
-    /// Nothing.
-    Nothing,
-    /// ReLU.
-    Relu,
-    /// ReLU, and the largest of each square of 2x2.
-    ReluPool,
-}
 
 /// Place of the largest value of a square that ReLU makes zero: it passes no
 /// gradient on.

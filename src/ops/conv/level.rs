@@ -1,4 +1,4 @@
-//! Which vector instructions the convolutions use.
+//! Which vector instructions the operators use.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -42,7 +42,7 @@ impl Level {
         Self::ALL.into_iter().filter(|level| level.is_available())
     }
 
-    /// The level that convolutions use: the machine's widest, unless
+    /// The level that operators use: the machine's widest, unless
     /// [`use_level`](Self::use_level) chose another.
     pub fn current() -> Self {
         let current = CURRENT.load(Ordering::Relaxed);
@@ -53,7 +53,7 @@ impl Level {
         })
     }
 
-    /// Has all later convolutions of this process use `self`, or portable code
+    /// Has all later operators of this process use `self`, or portable code
     /// where the machine lacks it.
     pub fn use_level(self) {
         let level = if self.is_available() { self } else { Self::Portable };

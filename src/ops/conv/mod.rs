@@ -4,6 +4,7 @@
 //! Few channels take the direct way ([`direct`]), with images in the lanes of
 //! vectors; many take matrix products ([`columns`]).
 
+mod blocks;
 mod columns;
 mod direct;
 mod epilogue;
@@ -20,12 +21,13 @@ use pair::{PairBackward, PairForward};
 use scratch::with_buffers;
 
 pub(crate) use epilogue::{passes, pool_row, relu, spread_row};
-pub use kernels::Tail;
 pub(crate) use lanes::{Lanes, store};
 pub(crate) use level::Kernel;
 pub use level::Level;
 pub use pair::{Between, Layer, PairGradients, PairShape};
 pub(crate) use scratch::Unwritten;
+
+use super::tail::Tail;
 
 /// Sizes of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,10 +47,7 @@ pub struct Shape {
 impl Shape {
     /// Height and width of the output.
     pub fn output_size(&self, tail: Tail) -> [usize; 2] {
-        match tail {
-            Tail::Nothing | Tail::Relu => [self.height, self.width],
-            Tail::ReluPool => [self.height / 2, self.width / 2],
-        }
+        tail.size([self.height, self.width])
     }
 
     /// Values of the output.

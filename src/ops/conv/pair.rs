@@ -1,12 +1,12 @@
 //! Two convolutions of few channels, each with ReLU and pooling, one after the
 //! other: a block of images stays in lanes between them, and in the cache.
 
-use super::Shape;
-use super::direct::{images_of, load_input, spread, turned};
-use super::kernels::{Correlation, Tail, weight_gradient};
+use super::blocks::{images_of, keep_places, load_input, spread, turned, zeros};
+use super::kernels::{Correlation, weight_gradient};
 use super::lanes::{Lanes, Plane};
 use super::level::Kernel;
-use super::scratch::{Buffers, Kept, Scratch, Unwritten};
+use super::scratch::{Buffers, Kept, Unwritten};
+use super::{Shape, Tail};
 
 /// Sizes of the two, of which the second takes what the first gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +140,8 @@ impl Kernel for PairBackward<'_> {
     fn run<S: Lanes>(self, simd: S) -> PairGradients {
         let [first, second] = [self.shape.first, self.shape.second()];
         let planes = [first, second].map(|shape| Plane::bordered(shape.height, shape.width));
-        let turned = [turned(first, self.weights[0]), turned(second, self.weights[1])];
+        let turned1 = if self.of_input { turned(first, self.weights[0]) } else { Vec::new() };
+        let turned2 = turned(second, self.weights[1]);
         let pooled = [first, second].map(|shape| shape.output_size(Tail::ReluPool));
         let pixels = pooled.map(|[height, width]| height * width);
         let kept = [first.outputs * pixels[0], second.outputs * pixels[1]].map(|count| count * S::F32_LANES);
@@ -165,7 +166,7 @@ impl Kernel for PairBackward<'_> {
             }
             weight_gradient(simd, planes[1], [second.inputs, second.outputs], input, gradient, weights2);
             (self.poll)();
-            back_through(simd, second, planes[1], &turned[1], gradient, lanes);
+            back_through(simd, second, planes[1], &turned2, gradient, lanes);
 
             let input = one.input.take::<S::f32s>(first.inputs * planes[0].len);
             load_input(simd, first, planes[0], self.input, block, input);
@@ -180,7 +181,7 @@ impl Kernel for PairBackward<'_> {
             (self.poll)();
             if let Some(of_input) = &mut of_input {
                 let lanes = one.part.take::<S::f32s>(first.inputs * first.pixels());
-                back_through(simd, first, planes[0], &turned[0], gradient, lanes);
+                back_through(simd, first, planes[0], &turned1, gradient, lanes);
                 let (result, step) = (Plane::plain(first.height, first.width), first.inputs * first.pixels());
                 for channel in 0..first.inputs {
                     let target = &mut of_input.values()[from * step + channel * result.len..];
@@ -242,19 +243,4 @@ fn set_in<S: Lanes>(simd: S, shape: Shape, plane: Plane, middle: &[S::f32s], lan
             lanes[plane.first + y * plane.stride..][..row.len()].copy_from_slice(row);
         }
     }
-}
-
-/// Appends the places of maxima, a byte each.
-#[inline(always)]
-fn keep_places<V: bytemuck::Pod>(index: &[V], places: &mut Vec<u8>) {
-    let found: &[u32] = bytemuck::cast_slice(index);
-    places.extend(found.iter().map(|&place| place as u8));
-}
-
-/// Sums for the gradients of the weights, and of the biases.
-#[inline(always)]
-fn zeros<S: Lanes>(simd: S, shape: Shape, sums: &mut Scratch) -> (&mut [S::f32s], &mut [S::f32s]) {
-    let sums = sums.take::<S::f32s>(shape.weight_len() + shape.outputs);
-    sums.fill(simd.splat_f32s(0.0));
-    sums.split_at_mut(shape.weight_len())
 }
