@@ -103,17 +103,53 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// For a terminal of `width` columns; of any width without.
+    /// For a terminal of `width` columns; of any width without. One that is too
+    /// narrow gets the columns that say the same in all rows as a line.
     pub fn terminal(&self, width: Option<u16>) -> String {
+        match width {
+            Some(width) if self.table().lines().any(|line| line.chars().count() > width.into()) => {
+                self.without_alike().text(Some(width))
+            }
+            _ => self.text(None),
+        }
+    }
+
+    fn table(&self) -> comfy_table::Table {
         let left = self.columns.iter().take_while(|column| !column.numeric).count();
         let header: Vec<&String> = self.columns.iter().map(|column| &column.title).collect();
-        let mut table = table(&header, left, self.rows.iter().map(|row| shown(row)));
+        table(&header, left, self.rows.iter().map(|row| shown(row)))
+    }
+
+    fn text(&self, width: Option<u16>) -> String {
+        let mut table = self.table();
         if let Some(width) = width {
             table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(width);
         }
         let mut text = format!("{}\n{table}\n", self.title);
         self.remarks.iter().for_each(|remark| text += &format!("{remark}\n"));
         text
+    }
+
+    /// The columns that tell rows apart, and what the others say as a remark.
+    fn without_alike(&self) -> Self {
+        let alike = |column: usize| {
+            let first = self.rows.first().map(|row| row[column].shown());
+            self.rows.len() > 1 && self.rows.iter().all(|row| Some(row[column].shown()) == first)
+        };
+        let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..self.columns.len()).partition(|&n| alike(n));
+        let said = left_out.iter().filter(|&&n| self.rows[0][n].value != Value::Nothing);
+        let said: Vec<String> =
+            said.map(|&n| format!("{} {}", self.columns[n].title, self.rows[0][n].shown())).collect();
+        let mut remarks = self.remarks.clone();
+        if !said.is_empty() {
+            remarks.insert(0, format!("In all rows: {}.", said.join(", ")));
+        }
+        Self {
+            columns: kept.iter().map(|&n| self.columns[n].clone()).collect(),
+            rows: self.rows.iter().map(|row| kept.iter().map(|&n| row[n].clone()).collect()).collect(),
+            remarks,
+            ..self.clone()
+        }
     }
 
     /// As GitHub shows it.
@@ -199,6 +235,26 @@ mod tests {
         let text = sheet().terminal(None);
         assert!(text.contains("1.50 ±0.50") && text.contains(" 1.00 │"), "{text}");
         assert!(text.ends_with("Half of the range.\n"), "{text}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_what_all_rows_share_as_a_line() {
+        let mut sheet = sheet();
+        for (column, cell) in [
+            (Column::words("backend", "backend"), Cell::text("mpi")),
+            (Column::number("speed-up", "speed_up"), Cell::nothing()),
+        ] {
+            sheet.columns.push(column);
+            sheet.rows.iter_mut().for_each(|row| row.push(cell.clone()));
+        }
+        let wide = sheet.terminal(Some(80));
+        assert_eq!(wide, sheet.terminal(None), "it fits");
+        assert!(wide.contains("┆ speed-up") && !wide.contains("In all rows"), "{wide}");
+        let narrow = sheet.terminal(Some(40));
+        assert!(narrow.contains("\nIn all rows: backend mpi.\n") && !narrow.contains("speed-up"), "{narrow}");
+        assert!(narrow.contains("1.50 ±0.50") && narrow.lines().all(|l| l.chars().count() <= 40), "{narrow}");
+        sheet.rows.truncate(1);
+        assert!(!sheet.terminal(Some(20)).contains("In all rows"), "one row has nobody to be like");
     }
 
     #[test]
