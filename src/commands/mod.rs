@@ -13,6 +13,7 @@ pub mod logging;
 mod outcome;
 mod predict;
 mod progress;
+mod publish;
 mod report;
 mod sweep;
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::bail;
 
-use super::report::{print_sheet, publish_page, write};
+use super::publish::{print_sheet, publish_page, write_sheet};
 use crate::cli::ReportArgs;
 use crate::config::ConfigError;
 use crate::report::link::Link;
@@ -45,8 +45,7 @@ pub fn run(args: &ReportArgs, sections: &[Section], out: Option<&Path>) -> anyho
             let picture = PredictPlot { work: &work, link: &link, measured: &points };
             let caption = "Time of an epoch and efficiency by the two cost models; dots are runs.".to_owned();
             let picture = pictures::draw(out, sheet.name.clone(), caption, &picture)?;
-            write(&out.join(format!("{}.md", sheet.name)), &sheet.markdown())?;
-            write(&out.join(format!("{}.csv", sheet.name)), &sheet.csv()?)?;
+            write_sheet(&sheet, out)?;
             let title = section.title.clone();
             parts.push(Part {
                 title,

@@ -1,13 +1,13 @@
 //! `mpiburn report`: tables, pictures and predictions from run directories.
 
 use std::fs;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
+use super::publish::{print_sheet, publish_page, write_sheet};
 use crate::cli::{Format, ReportArgs};
-use crate::report::page::{self, Part};
+use crate::report::page::Part;
 use crate::report::pictures::{self, Drawn};
 use crate::report::published::published;
 use crate::report::rows::{Row, group};
@@ -99,24 +99,11 @@ fn print(parts: &[Part], format: Format) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints one table in the form asked for; of a page, nothing.
-pub(super) fn print_sheet(sheet: &Sheet, format: Format) -> anyhow::Result<()> {
-    let width = std::io::stdout().is_terminal().then(|| comfy_table::Table::new().width()).flatten();
-    match format {
-        Format::Terminal => println!("{}", sheet.terminal(width)),
-        Format::Markdown => println!("{}", sheet.markdown()),
-        Format::Csv => print!("{}", sheet.csv()?),
-        Format::Html => {}
-    }
-    Ok(())
-}
-
 /// Writes tables and the page to `out`; the pictures are there already.
 fn publish(mut parts: Vec<Part>, args: &ReportArgs, out: &Path) -> anyhow::Result<()> {
     let sheets: Vec<&Sheet> = parts.iter().flat_map(|part| &part.sheets).collect();
     for sheet in sheets {
-        write(&out.join(format!("{}.md", sheet.name)), &sheet.markdown())?;
-        write(&out.join(format!("{}.csv", sheet.name)), &sheet.csv()?)?;
+        write_sheet(sheet, out)?;
     }
     let roots = if args.paths.is_empty() { vec![PathBuf::from(ROOT)] } else { args.paths.clone() };
     let latencies: Vec<Drawn> = pictures::of_latencies(&roots, out)?;
@@ -125,18 +112,4 @@ fn publish(mut parts: Vec<Part>, args: &ReportArgs, out: &Path) -> anyhow::Resul
         parts.push(Part { title, sheets: vec![], pictures: latencies, notes: vec![] });
     }
     publish_page(&parts, &out.join("report.html"), out)
-}
-
-/// Writes a page into `folder`, and says where it is.
-pub(super) fn publish_page(parts: &[Part], file: &Path, folder: &Path) -> anyhow::Result<()> {
-    let now: chrono::DateTime<chrono::Utc> = std::time::SystemTime::now().into();
-    let made =
-        format!("Made by mpiburn {} on {} UTC.", env!("CARGO_PKG_VERSION"), now.format("%Y-%m-%d %H:%M"));
-    write(file, &page::page(parts, folder, &made))?;
-    eprintln!("{}", file.display());
-    Ok(())
-}
-
-pub(super) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }

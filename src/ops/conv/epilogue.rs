@@ -1,7 +1,7 @@
 //! What is done to the product of two matrices before it is an output, and to an
 //! output's gradient before it is a product's.
 
-use super::columns::Group;
+use super::group::Group;
 use super::kernels::NOWHERE;
 use super::lanes::Lanes;
 use super::level::Kernel;

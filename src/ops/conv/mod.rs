@@ -8,6 +8,7 @@ mod blocks;
 mod columns;
 mod direct;
 mod epilogue;
+mod group;
 mod kernels;
 mod lanes;
 mod level;
