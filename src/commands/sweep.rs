@@ -42,11 +42,11 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         scale: args.scale.clone(),
         runs: Vec::new(),
     };
+    let mut builds = Vec::new();
     for (run, config) in runs.iter().zip(&configs) {
-        let state = match is_done(&folder.join(&run.name), run, config)? {
-            true => RunState::Completed,
-            false => RunState::Waiting,
-        };
+        let made_by = done(&folder.join(&run.name), run, config)?;
+        let state = if made_by.is_some() { RunState::Completed } else { RunState::Waiting };
+        builds.extend(made_by);
         let (name, repeat, varied) = (run.name.clone(), run.repeat, run.varied.clone());
         record.runs.push(SweepRun { name, repeat, varied, state, error: None });
     }
@@ -58,6 +58,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         return Ok(0);
     }
     record.write(&folder)?;
+    warn_of_other_builds(&builds, &folder);
     let stopped = make(&runs, args, &folder, &mut record)?;
     Ok(closing(&record, args, &folder, stopped))
 }
@@ -94,11 +95,12 @@ pub(super) fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Resul
     RunConfig::try_from(&typed).with_context(|| format!("{}, run {}", args.file.display(), run.name))
 }
 
-/// Whether the run is there already, complete and with these options.
-fn is_done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<bool> {
-    let Ok((_, record)) = RunDir::open(path) else { return Ok(false) };
+/// The build that made the run, if it is there already, complete and with these
+/// options.
+fn done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Option<String>> {
+    let Ok((_, record)) = RunDir::open(path) else { return Ok(None) };
     if record.status != Status::Completed {
-        return Ok(false);
+        return Ok(None);
     }
     let mut other = differences(&record.config, config)?;
     if record.topology != run.topology.to_string() {
@@ -111,7 +113,23 @@ fn is_done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<
             other.join("; ")
         );
     }
-    Ok(true)
+    Ok(Some(record.git))
+}
+
+/// Times of two builds in one table compare the program, too.
+fn warn_of_other_builds(builds: &[String], folder: &Path) {
+    let this = env!("MPIBURN_GIT");
+    let mut others: Vec<&str> = builds.iter().map(String::as_str).filter(|build| *build != this).collect();
+    let count = others.len();
+    others.sort_unstable();
+    others.dedup();
+    if count > 0 {
+        log::warn!(
+            "another build made {count} of the runs that are kept ({}; this is {this}): remove {} to make all anew",
+            others.join(", "),
+            folder.display()
+        );
+    }
 }
 
 fn differences(old: &RunConfig, new: &RunConfig) -> anyhow::Result<Vec<String>> {

@@ -1,5 +1,6 @@
 //! The main table: a row for each configuration, and the ratio of the backends.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::history::turns;
@@ -134,6 +135,14 @@ fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
                 .into(),
         );
     }
+    let runs = rows.iter().flat_map(|row| &row.runs);
+    let builds: BTreeSet<&str> = runs.map(|run| run.record.git.as_str()).collect();
+    if builds.len() > 1 {
+        remarks.push(format!(
+            "Several builds of the program made these runs ({}): rows may differ for that, too.",
+            builds.into_iter().collect::<Vec<_>>().join(", ")
+        ));
+    }
     if rows.iter().any(|row| row.first().record.shared_machine) {
         remarks.push("Shared: the hosts are one machine under several names.".into());
     }
@@ -233,6 +242,16 @@ mod tests {
         assert!(text.contains("| 50 | – | 95.00 | 97.50 | – | 1 |"), "{text}");
         let better = section(vec![both.runs[1].clone()]);
         assert!(!summary(&better, &group(&better.runs), "1x1").markdown().contains("verfits"));
+    }
+
+    #[test]
+    fn runs_of_several_builds_are_told() {
+        let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
+        runs.iter_mut().for_each(|run| run.record.git = "aaaa".into());
+        let remarks = |runs: &[Run]| summary(&section(runs.to_vec()), &group(runs), "1x1").remarks.join(" ");
+        assert!(!remarks(&runs).contains("builds"));
+        runs[1].record.git = "bbbb".into();
+        assert!(remarks(&runs).contains("(aaaa, bbbb)"), "{}", remarks(&runs));
     }
 
     #[test]

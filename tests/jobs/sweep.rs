@@ -65,6 +65,17 @@ fn a_sweep_makes_its_runs_once_and_in_rounds() {
     let again = output(&mut sweep(&lab, &file, &[]));
     assert!(again.status.success() && !text(&again).contains("[1/8]"), "{}", text(&again));
     assert_eq!(lab.run_json("runs/1x2-mpi-2")["started_at"], started[6], "nothing was made again");
+    assert!(!text(&again).contains("another build"), "{}", text(&again));
+
+    let path = lab.path("runs/1x2-mpi-2/run.json");
+    let mut run = lab.run_json("runs/1x2-mpi-2");
+    run["git"] = "0123456789ab".into();
+    std::fs::write(&path, run.to_string()).unwrap();
+    let mixed = text(&output(&mut sweep(&lab, &file, &[])));
+    assert!(
+        mixed.contains("another build made 1 of the runs that are kept (0123456789ab; this is"),
+        "{mixed}"
+    );
 
     let other = output(&mut sweep(&lab, &file, &["--", "--lr", "0.1"]));
     assert_eq!(other.status.code(), Some(1));
