@@ -134,7 +134,10 @@ impl Sheet {
     fn without_alike(&self) -> Self {
         let alike = |column: usize| {
             let first = self.rows.first().map(|row| row[column].shown());
-            self.rows.len() > 1 && self.rows.iter().all(|row| Some(row[column].shown()) == first)
+            // What was measured stays, even if it happens to be alike.
+            !self.columns[column].spread
+                && self.rows.len() > 1
+                && self.rows.iter().all(|row| Some(row[column].shown()) == first)
         };
         let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..self.columns.len()).partition(|&n| alike(n));
         let said = left_out.iter().filter(|&&n| self.rows[0][n].value != Value::Nothing);
