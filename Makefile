@@ -37,6 +37,9 @@ CLUSTER  ?=
 LAB       = $(if $(filter lab,$(CLUSTER)),--mpirun-by tests/cluster/mpirun.sh --srun-by tests/slurm/srun.sh)
 LAUNCH    = $(BIN) launch $@ $(LAB) -- train --data-root $(DATA) $(if $(BACKEND),--backend $(BACKEND))
 
+# Makes a data set, unless there is something in its folder: KIND, FOLDER.
+make_data = [ -n "$$(ls -A $(2) 2>/dev/null)" ] || $(BIN) data $(1) --out $(2)
+
 # Share of the data that `make tables` takes: full or quick.
 SCALE   ?= full
 
@@ -55,7 +58,7 @@ build: setup ## Build the release binary (MPI=mpich; DEVICES=ndarray,tch for oth
 	@scripts/build.sh $(FEATURES)
 
 data: build ## Make the default data set, once
-	@[ -n "$$(ls -A $(DATA) 2>/dev/null)" ] || $(BIN) data digits --out $(DATA)
+	@$(call make_data,digits,$(DATA))
 
 deploy: data ## Put binary and data set on other hosts, at the same path (HOSTS="alpha beta")
 	@BIN=$(BIN) DATA=$(DATA) scripts/deploy.sh $(HOSTS)
@@ -68,7 +71,9 @@ run: 1x2 ## Train the ConvNet on two cores of this machine
 hosts: ## Write the host files: HOSTS="alpha beta"
 	@scripts/hostfiles.sh $(HOSTS)
 
-tables: build ## Make all runs of jobs/sweeps and their report (SCALE=quick, CLUSTER=lab)
+tables: data ## Make all runs of jobs/sweeps and their report (SCALE=quick, CLUSTER=lab)
+	@$(call make_data,objects,$(OBJECTS))
+	@$(call make_data,features,$(VECTORS))
 	@BIN=$(BIN) DATA=$(DATA) OBJECTS=$(OBJECTS) VECTORS=$(VECTORS) scripts/tables.sh $(SCALE) $(LAB)
 
 lint: setup ## Check formatting and lints

@@ -6,7 +6,8 @@
 #
 # SCALE is full or quick; OPTIONS go to `mpiburn sweep` and `launch`, such as
 # --mpirun-by SCRIPT. DATA, OBJECTS and VECTORS name the folders of the digits,
-# the objects and the feature vectors; an empty one gets its data set made. BIN is the binary.
+# the objects and the feature vectors; `make tables` makes what is missing. BIN is
+# the binary.
 #
 # Finished runs are kept, so the same command goes on after Ctrl-C. What cannot
 # run here (no Slurm, no second machine) is said in a line, and the rest is made.
@@ -19,11 +20,6 @@ bin=${BIN:-target/release/mpiburn}
 data=${DATA:-data/digits} objects=${OBJECTS:-data/objects} vectors=${VECTORS:-data/features}
 failed=0
 
-# Makes a data set, unless there is something in its folder.
-make_data() { # make_data KIND FOLDER
-  [ -n "$(ls -A "$2" 2>/dev/null)" ] || "$bin" data "$1" --out "$2"
-}
-
 # Folder of the data set that a sweep file asks for.
 root_of() { # root_of FILE
   case $(sed -n 's|^data-root *= *"data/\(.*\)"$|\1|p' "$1") in
@@ -34,7 +30,6 @@ root_of() { # root_of FILE
   esac
 }
 
-make_data digits "$data" && make_data objects "$objects" && make_data features "$vectors" || exit 1
 suffix=; short=()
 [ "$scale" = full ] || { suffix=-$scale; short=(--iterations 200); }
 results=()

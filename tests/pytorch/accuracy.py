@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """mlp and vgg, trained by mpiburn and by PyTorch from the same weights: the same losses, the same accuracy?
 
-    .venv/bin/python tests/pytorch/accuracy.py                           all, half an hour on one core
+    .venv/bin/python tests/pytorch/accuracy.py                           all, seven minutes
     .venv/bin/python tests/pytorch/accuracy.py --only vgg --seeds 0      the first losses of vgg alone
     .venv/bin/python tests/pytorch/accuracy.py --data-features data/features --data-objects data/objects
 

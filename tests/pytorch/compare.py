@@ -55,7 +55,7 @@ def parse_options():
         command.add_argument("--data", type=Path, default=ROOT / "data/digits", metavar="DIR",
                              help="folder of the data set, MNIST's files or such (default: data/digits)")
         command.add_argument("--samples", type=not_negative, default=0, metavar="N",
-                             help="train on the first N samples only (default: all; 30000 to time the ConvNet's step)")
+                             help="train on the first N samples only (default: all; 900 steps' to time the ConvNet's)")
         command.add_argument("--peer", type=Path, default=HERE / "train_ddp.py", metavar="PATH",
                              help="PyTorch's program, if not train_ddp.py")
         command.add_argument("--mpiburn", type=Path, default=ROOT / "target/release/mpiburn", metavar="PATH",
