@@ -10,7 +10,7 @@ use mpiburn::data::synthetic::Synthetic;
 use mpiburn::data::{Normalizer, SampleSource, Split};
 use mpiburn::model::{ModelKind, Network, ParamLayout};
 use mpiburn::ops::cross_entropy::score;
-use mpiburn::train::{GradientSync, Signals, SyncOptions, WireType};
+use mpiburn::train::{GradientSync, MicroBatch, Signals, SyncOptions, WireType};
 
 const SAMPLES: usize = 24;
 
@@ -121,14 +121,13 @@ impl<'w> Check<'w> {
             SyncOptions { reduction, wire, overlap, bucket_bytes: 1 << 10, first_bucket_bytes: 1 << 8 };
         let mut sync = GradientSync::new(self.world, collective, &self.layout, options);
         for _step in 0..2 {
-            sync.begin();
             let chunks: Vec<&[usize]> = own.chunks(own.len().div_ceil(parts)).collect();
             for (part, samples) in chunks.iter().enumerate() {
                 let loss = self.loss(samples.iter().copied());
-                let ends = (part == 0, part + 1 == chunks.len());
-                sync.backward(&loss, &self.network, samples.len(), SAMPLES, ends)?;
+                let which = if part + 1 == chunks.len() { MicroBatch::Last } else { MicroBatch::More };
+                sync.backward(&loss, &self.network, samples.len(), SAMPLES, which)?;
             }
-            sync.finish(Signals::default())?;
+            sync.reduce(Signals::default())?;
         }
         Ok((0..self.layout.specs().len()).flat_map(|param| sync.gradient(param).to_vec()).collect())
     }

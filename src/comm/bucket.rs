@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Values that ride along at the end of the last bucket, summed over ranks:
 /// what all ranks must learn at the same step costs no message of its own.
-pub const CONTROL: usize = 2;
+pub const CONTROL: usize = 3;
 
 /// The packing of all gradients, the same on every rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +51,10 @@ impl BucketPlan {
             places[param] = (index, bucket.len..bucket.len + length);
             bucket.params.push(param);
             bucket.len += length;
+        }
+        if buckets.is_empty() {
+            // Nothing is trained; the control values still need a bucket.
+            buckets.push(BucketSpec { params: Vec::new(), len: 0, padded: 0 });
         }
         let last = buckets.len().saturating_sub(1);
         for (index, bucket) in buckets.iter_mut().enumerate() {
@@ -93,5 +97,12 @@ mod tests {
         assert_eq!(plan.buckets()[1].params, [4], "a large parameter has its own");
         let last = plan.buckets().last().unwrap();
         assert!(last.padded >= last.len + CONTROL && last.padded.is_multiple_of(4));
+    }
+
+    #[test]
+    fn without_parameters_there_is_a_bucket_for_the_control_values() {
+        let plan = BucketPlan::new(&[], &[], 20, 240, 2);
+        assert_eq!(plan.buckets().len(), 1);
+        assert_eq!(plan.buckets()[0].padded, CONTROL.next_multiple_of(2));
     }
 }

@@ -211,6 +211,9 @@ pub trait Collective {
     /// When the transport fails.
     fn progress(&mut self) -> Result<(), CommError>;
 
+    /// Number of started operations that are not known to be over.
+    fn in_flight(&self) -> usize;
+
     /// Waits for `bucket` and gives its buffer back, summed.
     ///
     /// # Errors

@@ -1,12 +1,13 @@
 //! What can go wrong between ranks.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::Backend;
 
 /// An error of the world or of a collective. Its text is one line that says
 /// what happened, on which rank and host, and what to do where that is known.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum CommError {
     /// A call into the transport returned an error.
     #[error(
@@ -74,9 +75,21 @@ pub enum CommError {
         /// Its error.
         reason: String,
     },
-    /// A network that changes its shape from step to step.
-    #[error("{0}")]
-    Graph(String),
+    /// A step was left in the middle.
+    #[error("gradients cannot be averaged: {0}")]
+    Interrupted(&'static str),
+    /// A rank has left the job while this one waited for it.
+    #[error("rank {rank} on {host} has left the job (exit code {status}){}", reason_of(reason))]
+    Left {
+        /// The rank that left.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// What it exits with.
+        status: i32,
+        /// Its reason; empty where that is not known.
+        reason: String,
+    },
     /// Ranks that should hold equal bits do not.
     #[error("{what} differs between ranks: rank {rank} on {host} has {found}, rank 0 has {expected}")]
     Diverged {
@@ -91,4 +104,23 @@ pub enum CommError {
         /// Rank 0's value.
         expected: String,
     },
+}
+
+impl CommError {
+    /// Whether every rank returns this same error at the same point, so that one
+    /// line serves for all and no rank waits for another.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Elsewhere { .. } | Self::Diverged { .. })
+    }
+}
+
+/// The text of the error: what `main` prints of an error that it returns.
+impl fmt::Debug for CommError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+fn reason_of(reason: &str) -> String {
+    if reason.is_empty() { "; its own output has the reason".into() } else { format!(": {reason}") }
 }

@@ -189,6 +189,10 @@ impl Collective for GlooCollective {
         }
     }
 
+    fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
         let _waiting = guard::enter("all-reduce", Some(bucket));
         loop {

@@ -155,6 +155,10 @@ impl Collective for MpiCollective {
         self.advance()
     }
 
+    fn in_flight(&self) -> usize {
+        self.flights.iter().filter(|flight| flight.stage != Stage::Done).count()
+    }
+
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
         let _waiting = guard::enter("all-reduce", Some(bucket));
         self.land(bucket)

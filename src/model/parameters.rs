@@ -67,6 +67,12 @@ impl ParamLayout {
         Self { specs: visitor.specs }
     }
 
+    /// A layout of these parameters.
+    #[cfg(test)]
+    pub(crate) fn from_specs(specs: Vec<ParamSpec>) -> Self {
+        Self { specs }
+    }
+
     /// The parameters, in visit order.
     pub fn specs(&self) -> &[ParamSpec] {
         &self.specs
@@ -97,13 +103,18 @@ impl ParamLayout {
 
     /// The module with the values of `flat`; ids and gradient settings stay.
     pub fn write<M: Module>(&self, module: M, flat: &[f32]) -> M {
-        module.map(&mut WriteMapper { layout: self, flat, next: 0, buffers: true })
+        module.map(&mut WriteMapper { layout: self, flat, next: 0, trainable: true, buffers: true })
     }
 
     /// The module with the trainable values of `flat`; batch norm's running
     /// statistics, which the module updates itself, stay.
     pub fn write_trainable<M: Module>(&self, module: M, flat: &[f32]) -> M {
-        module.map(&mut WriteMapper { layout: self, flat, next: 0, buffers: false })
+        module.map(&mut WriteMapper { layout: self, flat, next: 0, trainable: true, buffers: false })
+    }
+
+    /// The module with those values of `flat` that get no gradients.
+    pub fn write_buffers<M: Module>(&self, module: M, flat: &[f32]) -> M {
+        module.map(&mut WriteMapper { layout: self, flat, next: 0, trainable: false, buffers: true })
     }
 
     /// Whether there are values that get no gradients.
@@ -183,6 +194,7 @@ struct WriteMapper<'a> {
     layout: &'a ParamLayout,
     flat: &'a [f32],
     next: usize,
+    trainable: bool,
     buffers: bool,
 }
 
@@ -190,7 +202,8 @@ impl ModuleMapper for WriteMapper<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let spec = &self.layout.specs[self.next];
         self.next += 1;
-        if !spec.trainable && !self.buffers {
+        let wanted = if spec.trainable { self.trainable } else { self.buffers };
+        if !wanted {
             return param;
         }
         let values = self.flat[spec.range.clone()].to_vec();

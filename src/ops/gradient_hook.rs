@@ -26,25 +26,55 @@ use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::{DistributedRegistration, Gradients as Container};
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorPrimitive, backend_extension};
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::container::TensorContainer;
 use burn::tensor::{Gradients, Tensor};
 
-/// Who takes the gradients. It is moved to where the hook finds it and back, so
-/// it holds no borrow.
+/// Receives gradients during backward. It is moved to where the hook finds it
+/// and back, so it holds no borrow.
 pub trait GradientSink: 'static {
-    /// The gradient of parameter `param` (its place in visit order) has been
-    /// added to, for the `n`-th time in this backward, from 1.
-    fn gradient(&mut self, param: usize, n: usize, values: &[f32]);
+    /// The gradient of parameter `param` (its index in visit order) has been
+    /// added to, for the `n`-th time in this backward, from 1. Returns whether
+    /// the sink takes `values` as final; it is offered no more of them then.
+    fn gradient(&mut self, param: usize, n: usize, values: &[f32]) -> bool;
 
     /// Some other gradient was registered: an occasion to move messages on.
     fn between(&mut self);
 }
 
+/// What a hooked backward leaves.
+pub struct Hooked<S> {
+    /// All gradients, those that were taken included.
+    pub gradients: Gradients,
+    /// The sink.
+    pub sink: S,
+    /// Parameters in the order of their registrations; one that is used
+    /// several times stands here as often.
+    pub registered: Vec<usize>,
+    /// What the sink took of each parameter, where it took something.
+    pub taken: Vec<Option<Taken>>,
+}
+
+/// A gradient as it was when the sink took it.
+pub struct Taken {
+    /// Shares its memory with the gradient itself, unless that has changed.
+    values: FlexTensor,
+    /// Whether more was added to the gradient afterwards.
+    pub outgrown: bool,
+}
+
+impl Taken {
+    /// The values, in the layout of the parameter.
+    pub fn values(&self) -> Vec<f32> {
+        self.values.to_contiguous().as_slice::<f32>().unwrap_or_default().to_vec()
+    }
+}
+
 /// Runs `loss`'s backward; every gradient of a parameter of `module` goes to
-/// `sink` as soon as it is there. Returns all gradients, and the sink.
+/// `sink` as soon as it is there.
 ///
 /// # Errors
 /// Where the module is not on the flex backend, gives the sink back at once.
@@ -52,22 +82,30 @@ pub fn backward<M: Module, S: GradientSink>(
     loss: &Tensor<1>,
     module: &M,
     sink: S,
-) -> Result<(Gradients, S), S> {
+) -> Result<Hooked<S>, S> {
     let Some((params, count)) = nodes_of(module) else {
         return Err(sink);
     };
     let hooked = Tensor::<1>::from_dispatch(<Dispatch as HookedLoss>::hook(loss.clone().into_dispatch()));
-    let times = vec![0; count];
-    let watch = Watch { params, times, sink: Box::new(Holder(Some(sink))) };
+    let taken = (0..count).map(|_| None).collect();
+    let registered = Vec::with_capacity(count);
+    let watch = Watch {
+        params,
+        times: vec![0; count],
+        registered,
+        taken,
+        sink: Box::new(Holder(Some(sink))),
+    };
     WATCH.set(Some(watch));
     let gradients = hooked.backward();
-    let sink = WATCH.take().and_then(|mut watch| {
-        let holder: &mut dyn std::any::Any = watch.sink.as_any();
-        holder.downcast_mut::<Holder<S>>().and_then(|holder| holder.0.take())
+    let left = WATCH.take().and_then(|Watch { mut sink, registered, taken, .. }| {
+        let holder: &mut dyn std::any::Any = sink.as_any();
+        let sink = holder.downcast_mut::<Holder<S>>().and_then(|holder| holder.0.take())?;
+        Some((sink, registered, taken))
     });
-    match sink {
-        Some(sink) => Ok((gradients, sink)),
-        None => unreachable!("nobody else takes the sink while backward runs on this thread"),
+    match left {
+        Some((sink, registered, taken)) => Ok(Hooked { gradients, sink, registered, taken }),
+        None => unreachable!("only this function removes the sink, and backward runs on this thread"),
     }
 }
 
@@ -93,6 +131,8 @@ struct Watch {
     params: HashMap<u64, usize>,
     /// Times that each parameter's gradient was registered.
     times: Vec<usize>,
+    registered: Vec<usize>,
+    taken: Vec<Option<Taken>>,
     sink: Box<dyn AnySink>,
 }
 
@@ -120,24 +160,30 @@ struct Registration;
 impl DistributedRegistration for Registration {
     fn on_register(&mut self, id: &NodeId, container: &mut TensorContainer<u64>) {
         WATCH.with_borrow_mut(|watch| {
-            let Some(Watch { params, times, sink }) = watch else { return };
+            let Some(Watch { params, times, registered, taken, sink }) = watch else { return };
             let Some(sink) = sink.sink() else { return };
             let Some(&param) = params.get(&id.value) else {
                 return sink.between();
             };
             let gradient = container.get_mut_ref::<TensorPrimitive<Flex>>(&id.value);
-            if let Some(TensorPrimitive::Float(gradient)) = gradient {
-                times[param] += 1;
-                match gradient.as_slice::<f32>() {
-                    Some(values) => sink.gradient(param, times[param], values),
-                    // A strided view; read in its own order, it is copied first.
-                    None => {
-                        let gradient = gradient.to_contiguous();
-                        if let Some(values) = gradient.as_slice::<f32>() {
-                            sink.gradient(param, times[param], values);
-                        }
-                    }
+            let Some(TensorPrimitive::Float(gradient)) = gradient else { return };
+            times[param] += 1;
+            registered.push(param);
+            if let Some(taken) = &mut taken[param] {
+                taken.outgrown = true;
+                return sink.between();
+            }
+            let is_final = match gradient.as_slice::<f32>() {
+                Some(values) => sink.gradient(param, times[param], values),
+                // A strided view; read in its own order, it is copied first.
+                None => {
+                    let gradient = gradient.to_contiguous();
+                    gradient.as_slice::<f32>().is_some_and(|values| sink.gradient(param, times[param], values))
                 }
+            };
+            if is_final {
+                // The clone shares memory; a later addition makes a new tensor.
+                taken[param] = Some(Taken { values: gradient.clone(), outgrown: false });
             }
         });
     }

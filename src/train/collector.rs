@@ -1,42 +1,85 @@
-//! Gradients taken from Burn after backward, where the hook did not hand them
-//! over while it ran.
+//! Gradients taken from Burn after backward, and given back to it.
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{DType, Gradients, Tensor};
+use burn::optim::GradientsParams;
+use burn::tensor::{DType, Gradients, Tensor, TensorData};
 
-use super::buckets::Buckets;
+use crate::ops::gradient_hook::Taken;
 
-/// Hands over the `wanted` parameters' gradients after backward, in reverse
-/// visit order.
+/// Hands over what backward has left of each parameter's gradient: all of it
+/// where nothing was `taken` while backward ran, the difference where it has
+/// grown since, and nothing where it has not.
 pub(super) fn collect<M: Module>(
     gradients: Gradients,
     module: &M,
-    buckets: &mut Buckets,
-    wanted: impl Fn(usize) -> bool,
+    taken: &[Option<Taken>],
+    add: &mut dyn FnMut(usize, &[f32]),
 ) {
-    let mut visitor = Collector { gradients, next: 0, found: Vec::new() };
-    module.visit(&mut visitor);
-    for (param, values) in visitor.found.into_iter().rev().filter(|(param, _)| wanted(*param)) {
-        buckets.take(param, &values);
-    }
+    module.visit(&mut Collector { gradients, taken, add, next: 0 });
 }
 
-struct Collector {
+struct Collector<'a> {
     gradients: Gradients,
+    taken: &'a [Option<Taken>],
+    add: &'a mut dyn FnMut(usize, &[f32]),
     next: usize,
-    found: Vec<(usize, Vec<f32>)>,
 }
 
-impl ModuleVisitor for Collector {
+impl ModuleVisitor for Collector<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let index = self.next;
         self.next += 1;
         if !param.is_require_grad() {
             return;
         }
-        if let Some(gradient) = param.val().grad_remove(&mut self.gradients) {
-            let data = gradient.into_data().convert_dtype(DType::F32);
-            self.found.push((index, data.try_into_vec().unwrap_or_default()));
+        let taken = self.taken.get(index).and_then(Option::as_ref);
+        if taken.is_some_and(|taken| !taken.outgrown) {
+            return;
+        }
+        let Some(gradient) = param.val().grad_remove(&mut self.gradients) else { return };
+        let mut data = gradient.into_data();
+        if data.dtype() != DType::F32 {
+            data = data.convert_dtype(DType::F32);
+        }
+        let values = data.as_slice::<f32>().unwrap_or_default();
+        match taken {
+            None => (self.add)(index, values),
+            Some(taken) => {
+                let grown = values.iter().zip(taken.values()).map(|(all, taken)| all - taken);
+                (self.add)(index, &grown.collect::<Vec<f32>>());
+            }
+        }
+    }
+}
+
+/// The gradients of `module`'s parameters in the form that Burn's optimizers
+/// take; `gradient` has those by index in visit order.
+pub(super) fn register<'a, M: Module>(
+    module: &M,
+    gradient: impl Fn(usize) -> Option<&'a [f32]>,
+) -> GradientsParams {
+    let mut register = Register { gradient, gradients: GradientsParams::new(), next: 0 };
+    module.visit(&mut register);
+    register.gradients
+}
+
+struct Register<G> {
+    gradient: G,
+    gradients: GradientsParams,
+    next: usize,
+}
+
+impl<'a, G: Fn(usize) -> Option<&'a [f32]>> ModuleVisitor for Register<G> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let index = self.next;
+        self.next += 1;
+        if !param.is_require_grad() {
+            return;
+        }
+        if let Some(values) = (self.gradient)(index) {
+            let value = param.val();
+            let data = TensorData::new(values.to_vec(), value.dims());
+            self.gradients.register(param.id, Tensor::<D>::from_data(data, &value.device().inner()));
         }
     }
 }

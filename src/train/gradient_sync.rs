@@ -3,25 +3,54 @@
 //! A step's loss is the mean over all ranks' samples of that step. A rank
 //! computes the mean over its own, so its gradients count by its share of the
 //! samples: each is scaled on its way into the bucket, and the sum over ranks
-//! is the gradient of the whole. A rank with no samples left sends zeros.
+//! is the gradient of the whole. A rank without samples sends zeros.
 //!
-//! The first step is the probe: its buckets are in reverse visit order, and it
-//! notes in which order gradients really become final, which differs (Burn's
-//! linear biases come last of all). Rank 0's order is then everybody's.
+//! Which gradients a bucket waits for is learned in the first step
+//! ([`super::arrival`]). A step in which some rank uses a parameter more often
+//! than that is finished by a second all-reduce, and the plan is learned anew.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::{Gradients, Tensor, TensorData};
+use burn::tensor::Tensor;
 
-use super::buckets::{Buckets, CommTimes, Signals};
-use super::collector::collect;
+use super::arrival::{self, Probe};
+use super::buckets::{Buckets, Signals};
+use super::collector::{collect, register};
+use super::module;
 use super::sync_options::{SyncOptions, plan_of};
+use super::sync_report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
 use crate::comm::{Collective, CommError, World};
 use crate::model::ParamLayout;
-use crate::ops::gradient_hook;
+use crate::ops::gradient_hook::{self, Hooked};
 use crate::record::ArrivalOrder;
 
+/// Which of a step's backward calls on this rank one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MicroBatch {
+    /// More follow in this step: the gradients wait for them.
+    More,
+    /// The last, or the only one: buckets travel while it runs.
+    Last,
+}
+
 /// Collects this rank's gradients and averages them with the other ranks'.
+///
+/// Ranks may have different samples, micro-batches and branches, or none: every
+/// rank calls [`finish`](Self::finish) (or [`average`](Self::average)) once a
+/// step, and that is all that they have to do alike.
+///
+/// ```no_run
+/// # use burn::{module::Module, optim::GradientsParams, tensor::Tensor};
+/// # use mpiburn::comm::{CommError, World};
+/// # use mpiburn::train::{GradientSync, MicroBatch};
+/// # fn step<M: Module>(sync: &mut GradientSync, model: &M, losses: [Tensor<1>; 2])
+/// # -> Result<GradientsParams, CommError> {
+/// // Two micro-batches of 8 samples here, 64 samples on all ranks together.
+/// sync.backward(&losses[0], model, 8, 64, MicroBatch::More)?;
+/// sync.backward(&losses[1], model, 8, 64, MicroBatch::Last)?;
+/// sync.finish(model)
+/// # }
+/// ```
 pub struct GradientSync<'w> {
     world: &'w World,
     options: SyncOptions,
@@ -29,8 +58,16 @@ pub struct GradientSync<'w> {
     arrival: Option<ArrivalOrder>,
     /// Whether the order was learned in the step before.
     adopt_next: bool,
-    /// Registrations of the first step's backward.
-    probe: Vec<usize>,
+    /// What this rank's last hooked backward of the step has registered.
+    probe: Probe,
+    /// Whether ranks have found that they average the same module.
+    compared: bool,
+    /// Whether a step is under way.
+    in_step: bool,
+    on_flex: bool,
+    steps: usize,
+    late_steps: usize,
+    incomplete_steps: usize,
     /// Away only while backward runs.
     buckets: Option<Buckets>,
 }
@@ -43,21 +80,23 @@ impl<'w> GradientSync<'w> {
         layout: &ParamLayout,
         options: SyncOptions,
     ) -> Self {
-        let trainable = |&param: &usize| layout.specs()[param].trainable;
-        let order: Vec<usize> = (0..layout.specs().len()).rev().filter(trainable).collect();
-        let plan = plan_of(layout, &order, &options, world.size());
+        let plan = plan_of(layout, &arrival::unknown(layout), &options, world.size());
         let SyncOptions { reduction, wire, overlap, .. } = options;
-        let params = layout.specs().len();
-        let mut buckets = Buckets::new(collective, reduction, wire, overlap, plan, params);
-        buckets.begin();
+        let lengths = layout.specs().iter().map(|spec| spec.range.len()).collect();
         Self {
             world,
             options,
             layout: layout.clone(),
             arrival: None,
             adopt_next: false,
-            probe: Vec::new(),
-            buckets: Some(buckets),
+            probe: Probe::default(),
+            compared: false,
+            in_step: false,
+            on_flex: true,
+            steps: 0,
+            late_steps: 0,
+            incomplete_steps: 0,
+            buckets: Some(Buckets::new(collective, reduction, wire, overlap, plan, lengths)),
         }
     }
 
@@ -71,12 +110,12 @@ impl<'w> GradientSync<'w> {
         Self::new(world, collective, &ParamLayout::of(module), options)
     }
 
-    /// One whole step for programs with an optimizer of Burn's: backward from
-    /// the mean `loss` over this rank's `own` of the step's `total` samples,
-    /// and the gradients averaged over all ranks.
+    /// One whole step of one micro-batch: backward from the mean `loss` over
+    /// this rank's `own` of the step's `total` samples, then
+    /// [`finish`](Self::finish). With no samples the loss is not used.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// When the transport fails, or ranks average different modules.
     pub fn average<M: Module>(
         &mut self,
         loss: &Tensor<1>,
@@ -84,26 +123,132 @@ impl<'w> GradientSync<'w> {
         own: usize,
         total: usize,
     ) -> Result<GradientsParams, CommError> {
-        self.begin();
         if own > 0 {
-            self.backward(loss, module, own, total, (true, true))?;
+            self.backward(loss, module, own, total, MicroBatch::Last)?;
         }
-        self.finish(Signals::default())?;
-        let mut register = Register { sync: self, gradients: GradientsParams::new(), next: 0 };
-        module.visit(&mut register);
-        Ok(register.gradients)
+        self.finish(module)
+    }
+
+    /// Runs backward from the mean `loss` over `own` of this rank's samples of a
+    /// step that has `total` on all ranks. A step may have any number of such
+    /// calls, another one on each rank; their gradients are summed. The first
+    /// after [`finish`](Self::finish) begins a step, and the gradients of the
+    /// step before are gone.
+    ///
+    /// # Errors
+    /// When the transport fails, or ranks average different modules.
+    pub fn backward<M: Module>(
+        &mut self,
+        loss: &Tensor<1>,
+        module: &M,
+        own: usize,
+        total: usize,
+        which: MicroBatch,
+    ) -> Result<(), CommError> {
+        self.begin()?;
+        let probing = self.arrival.is_none();
+        let Some(mut buckets) = self.buckets.take() else {
+            return Err(CommError::Interrupted("an earlier backward of this GradientSync panicked"));
+        };
+        buckets.begin_backward(own as f32 / total.max(1) as f32);
+        if probing {
+            // Until the uses are known, no gradient is known to be final.
+            buckets.uses.fill(usize::MAX);
+        }
+        let travels = which == MicroBatch::Last && buckets.can_overlap();
+        let hooked = match probing || travels {
+            true => gradient_hook::backward(loss, module, buckets),
+            false => Err(buckets),
+        };
+        let buckets = match hooked {
+            Ok(Hooked { gradients, mut sink, registered, taken }) => {
+                self.probe = Probe::new(registered, self.layout.specs().len());
+                collect(gradients, module, &taken, &mut |param, values| sink.add(param, values));
+                sink
+            }
+            Err(mut buckets) => {
+                self.on_flex &= !(probing || travels);
+                collect(loss.backward(), module, &[], &mut |param, values| buckets.add(param, values));
+                buckets
+            }
+        };
+        let buckets = self.buckets.insert(buckets);
+        if which == MicroBatch::Last && !probing {
+            buckets.seal_all();
+        }
+        Ok(())
+    }
+
+    /// Ends the step on every rank and returns the averaged gradients for one of
+    /// Burn's optimizers. A parameter without a gradient on any rank has none
+    /// there, as after a backward of Burn's own.
+    ///
+    /// # Errors
+    /// When the transport fails, or ranks average different modules.
+    pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
+        self.reduce(Signals::default())?;
+        let Some(buckets) = &self.buckets else { return Ok(GradientsParams::new()) };
+        Ok(register(module, |param| (!buckets.absent[param]).then(|| buckets.gradient(param))))
+    }
+
+    /// Ends the step as [`finish`](Self::finish) does, and leaves the gradients
+    /// in their buckets. `mine` is summed over ranks along with them.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn reduce(&mut self, mine: Signals) -> Result<Signals, CommError> {
+        self.begin()?;
+        let (signals, irregular) = self.buckets()?.finish(mine)?;
+        self.in_step = false;
+        self.steps += 1;
+        self.late_steps += usize::from(!irregular.late.is_empty());
+        self.incomplete_steps += usize::from(irregular != Default::default() && irregular.late.is_empty());
+        if self.arrival.is_none() || !irregular.late.is_empty() {
+            let probe = std::mem::take(&mut self.probe);
+            let learned = arrival::learn(self.world, &self.layout, probe, self.arrival.as_ref())?;
+            self.adopt_next = learned.is_some() && learned != self.arrival;
+            self.arrival = learned.or(self.arrival.take());
+        }
+        Ok(signals)
+    }
+
+    /// Begins a step, unless one is under way.
+    fn begin(&mut self) -> Result<(), CommError> {
+        if std::mem::replace(&mut self.in_step, true) {
+            return Ok(());
+        }
+        if !self.compared {
+            self.world.check_equal("the parameters of the module", &self.layout.describe())?;
+            self.world.check_equal("the options of gradient averaging", &format!("{:?}", self.options))?;
+            self.compared = true;
+        }
+        if std::mem::take(&mut self.adopt_next)
+            && let Some(arrival) = self.arrival.clone()
+        {
+            self.set_plan(&arrival)?;
+        }
+        self.buckets()?.begin();
+        Ok(())
     }
 
     /// Takes the order of an earlier run, so that its steps are continued to
-    /// the bit.
-    pub fn adopt(&mut self, arrival: ArrivalOrder) {
-        let plan = plan_of(&self.layout, &arrival.order, &self.options, self.world.size());
-        let buckets = self.buckets();
-        buckets.uses.clone_from(&arrival.uses);
-        buckets.set_plan(plan);
-        buckets.begin();
+    /// the bit. Between steps only.
+    ///
+    /// # Errors
+    /// [`CommError::Interrupted`] after a backward that panicked.
+    pub fn adopt(&mut self, arrival: ArrivalOrder) -> Result<(), CommError> {
+        self.set_plan(&arrival)?;
         self.arrival = Some(arrival);
         self.adopt_next = false;
+        Ok(())
+    }
+
+    fn set_plan(&mut self, arrival: &ArrivalOrder) -> Result<(), CommError> {
+        let plan = plan_of(&self.layout, &arrival.order, &self.options, self.world.size());
+        let buckets = self.buckets()?;
+        buckets.uses.clone_from(&arrival.uses);
+        buckets.set_plan(plan);
+        Ok(())
     }
 
     /// The order learned in the first step; none before it is over.
@@ -111,123 +256,36 @@ impl<'w> GradientSync<'w> {
         self.arrival.as_ref()
     }
 
-    /// Whether buckets travel while backward goes on; to be changed between
+    /// Sets whether buckets travel while backward runs; to be changed between
     /// steps, on all ranks.
-    pub fn set_overlap(&mut self, overlap: bool) {
-        self.buckets().overlap = overlap;
-    }
-
-    /// Runs backward from the mean `loss` over this rank's `own` of the step's
-    /// `total` samples. A step may have several such parts, the `first` and
-    /// the `last` marked; gradients travel during the last one.
     ///
     /// # Errors
-    /// When the transport fails.
-    pub fn backward<M: Module>(
-        &mut self,
-        loss: &Tensor<1>,
-        module: &M,
-        own: usize,
-        total: usize,
-        (first, last): (bool, bool),
-    ) -> Result<(), CommError> {
-        let Some(mut buckets) = self.buckets.take() else { return Ok(()) };
-        // Until the uses are known, no gradient is known to be final.
-        let probing = self.arrival.is_none();
-        buckets.begin_micro(own as f32 / total.max(1) as f32, first, last);
-        if probing {
-            buckets.uses.fill(usize::MAX);
-        }
-        let result = match gradient_hook::backward(loss, module, buckets) {
-            Ok((gradients, mut buckets)) => {
-                let result = self.complete(gradients, module, &mut buckets);
-                (result, buckets)
-            }
-            Err(mut buckets) => {
-                collect(loss.backward(), module, &mut buckets, |_| true);
-                (Ok(()), buckets)
-            }
-        };
-        self.buckets = Some(result.1);
-        result.0
-    }
-
-    /// Hands over what the hook did not: all gradients of the probe, and later
-    /// those of parameters that this step used less often than the probe did.
-    fn complete<M: Module>(
-        &mut self,
-        gradients: Gradients,
-        module: &M,
-        buckets: &mut Buckets,
-    ) -> Result<(), CommError> {
-        let uses = |param: usize| buckets.registered.iter().filter(|&&p| p == param).count();
-        let uses: Vec<usize> = (0..buckets.uses.len()).map(uses).collect();
-        if let Some(param) = (0..uses.len()).find(|&param| uses[param] > buckets.uses[param]) {
-            return Err(CommError::Graph(format!(
-                "{} is used {} times in this step and was used {} times in the first: \
-                 its gradient has left already; use --overlap off",
-                self.layout.specs()[param].name,
-                uses[param],
-                buckets.uses[param]
-            )));
-        }
-        let late = |param: usize| uses[param] < buckets.uses[param];
-        let specs = self.layout.specs().iter().enumerate();
-        let late: Vec<usize> =
-            specs.filter(|(param, spec)| spec.trainable && late(*param)).map(|(param, _)| param).collect();
-        if !late.is_empty() {
-            collect(gradients, module, buckets, |param| late.contains(&param));
-        }
-        if self.arrival.is_none() {
-            self.probe.clone_from(&buckets.registered);
-        }
+    /// [`CommError::Interrupted`] after a backward that panicked.
+    pub fn set_overlap(&mut self, overlap: bool) -> Result<(), CommError> {
+        self.options.overlap = overlap;
+        self.buckets()?.set_overlap(overlap);
         Ok(())
     }
 
-    /// Makes rank 0's probe everybody's order, from the next step on.
-    fn learn(&mut self) -> Result<(), CommError> {
-        let trainable = |&param: &usize| self.layout.specs()[param].trainable;
-        let mut order: Vec<usize> = (0..self.layout.specs().len()).filter(trainable).collect();
-        let last = |param: &usize| self.probe.iter().rposition(|p| p == param);
-        // What the probe did not see arrives last, in reverse visit order.
-        order.sort_by_key(|param| (last(param).unwrap_or(usize::MAX), usize::MAX - param));
-        let count = |param: usize| self.probe.iter().filter(|&&p| p == param).count().max(1);
-        let uses = (0..self.layout.specs().len()).map(count).collect();
-        self.arrival = Some(self.world.broadcast(&ArrivalOrder { order, uses })?);
-        self.adopt_next = true;
-        Ok(())
-    }
-
-    /// Ends the step: this rank's buckets are complete, and every bucket is
-    /// waited for. `mine` is summed over ranks along with them.
+    /// Averages over ranks what gets no gradients, such as batch norm's running
+    /// statistics, of which each rank has its own. All ranks call it, with the
+    /// same module.
     ///
     /// # Errors
     /// When the transport fails.
-    pub fn finish(&mut self, mine: Signals) -> Result<Signals, CommError> {
-        let signals = self.buckets().finish(mine)?;
-        if self.arrival.is_none() {
-            self.learn()?;
-        }
-        Ok(signals)
-    }
-
-    /// Begins the next step. The gradients of the last one are gone then.
-    pub fn begin(&mut self) {
-        match self.arrival.clone().filter(|_| self.adopt_next) {
-            Some(arrival) => self.adopt(arrival),
-            None => self.buckets().begin(),
-        }
+    pub fn average_buffers<M: Module>(&self, module: M) -> Result<M, CommError> {
+        module::average_buffers(self.world, module)
     }
 
     /// The averaged gradient of parameter `param`, after
-    /// [`finish`](Self::finish), where it lies in its bucket.
+    /// [`reduce`](Self::reduce), in its bucket.
     pub fn gradient(&self, param: usize) -> &[f32] {
         self.buckets.as_ref().map_or(&[], |buckets| buckets.gradient(param))
     }
 
     /// The same, to be changed there.
     pub fn gradient_mut(&mut self, param: usize) -> &mut [f32] {
-        self.buckets().gradient_mut(param)
+        self.buckets.as_mut().map_or(&mut [], |buckets| buckets.gradient_mut(param))
     }
 
     /// Times of communication so far.
@@ -235,29 +293,39 @@ impl<'w> GradientSync<'w> {
         self.buckets.as_ref().map_or_else(CommTimes::default, |buckets| buckets.times)
     }
 
-    fn buckets(&mut self) -> &mut Buckets {
-        match &mut self.buckets {
-            Some(buckets) => buckets,
-            None => unreachable!("buckets are away only inside `backward`"),
+    /// The buckets, what they took so far, and whether they travel while
+    /// backward runs.
+    pub fn report(&self) -> SyncReport {
+        let layout = self.layout.specs();
+        let bytes_of_value = self.options.wire.bytes();
+        let buckets = self.buckets.as_ref().map_or(&[][..], |buckets| buckets.plan.buckets());
+        let overlap = match () {
+            () if self.world.size() == 1 => Overlap::Inactive(NoOverlap::OneRank),
+            () if !self.options.overlap => Overlap::Inactive(NoOverlap::Off),
+            () if buckets.len() == 1 => Overlap::Inactive(NoOverlap::OneBucket),
+            () if !self.on_flex => Overlap::Inactive(NoOverlap::Device),
+            () if self.arrival.is_none() => Overlap::Inactive(NoOverlap::NotLearned),
+            () => Overlap::Active,
+        };
+        SyncReport {
+            steps: self.steps,
+            buckets: buckets
+                .iter()
+                .map(|bucket| BucketReport {
+                    parameters: bucket.params.iter().map(|&param| layout[param].name.clone()).collect(),
+                    bytes: bucket.len * bytes_of_value,
+                })
+                .collect(),
+            wire: self.options.wire,
+            overlap,
+            times: self.times(),
+            late_steps: self.late_steps,
+            incomplete_steps: self.incomplete_steps,
         }
     }
-}
 
-/// Gives the averages the shape that Burn's optimizers take.
-struct Register<'a, 'w> {
-    sync: &'a GradientSync<'w>,
-    gradients: GradientsParams,
-    next: usize,
-}
-
-impl ModuleVisitor for Register<'_, '_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let index = self.next;
-        self.next += 1;
-        if param.is_require_grad() {
-            let value = param.val();
-            let data = TensorData::new(self.sync.gradient(index).to_vec(), value.dims());
-            self.gradients.register(param.id, Tensor::<D>::from_data(data, &value.device().inner()));
-        }
+    fn buckets(&mut self) -> Result<&mut Buckets, CommError> {
+        let interrupted = CommError::Interrupted("an earlier backward of this GradientSync panicked");
+        self.buckets.as_mut().ok_or(interrupted)
     }
 }

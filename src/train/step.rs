@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 
-use super::buckets::{CommTimes, Signals};
-use super::gradient_sync::GradientSync;
+use super::buckets::Signals;
+use super::gradient_sync::{GradientSync, MicroBatch};
+use super::module::mean_of_buffers;
 use super::optimizer::Rate;
+use super::sync_report::CommTimes;
 use super::update::Updater;
 use crate::comm::{Collective, CommError, World};
 use crate::config::RunConfig;
@@ -118,24 +120,23 @@ impl<'w> Learner<'w> {
         stop: bool,
     ) -> Result<(Tally, Signals), CommError> {
         live_bytes::begin_step();
-        self.sync.begin();
         let mut tally = Tally::default();
         let item = bytes.len() / labels.len().max(1);
         let parts = labels.len().div_ceil(self.micro_batch);
         for part in 0..parts {
             let from = part * self.micro_batch;
             let to = (from + self.micro_batch).min(labels.len());
-            let ends = (part == 0, part + 1 == parts);
+            let which = if part + 1 == parts { MicroBatch::Last } else { MicroBatch::More };
             let place = self.place(from);
             tally.add(&self.backward(
                 &bytes[from * item..to * item],
                 &labels[from..to],
                 &place,
                 total,
-                ends,
+                which,
             )?);
         }
-        let signals = self.sync.finish(Signals {
+        let signals = self.sync.reduce(Signals {
             not_finite: if tally.loss.is_finite() { 0.0 } else { 1.0 },
             stop: if stop { 1.0 } else { 0.0 },
         })?;
@@ -160,12 +161,10 @@ impl<'w> Learner<'w> {
         if !self.layout.has_buffers() {
             return Ok(());
         }
-        let current = self.layout.read(&self.network);
+        let mut current = self.layout.read(&self.network);
+        mean_of_buffers(self.world, &self.layout, &mut current)?;
         for spec in self.layout.specs().iter().filter(|spec| !spec.trainable) {
-            let mut values: Vec<f64> = current[spec.range.clone()].iter().map(|&v| f64::from(v)).collect();
-            self.world.sum_f64(&mut values)?;
-            let slots = self.params[spec.range.clone()].iter_mut().zip(values);
-            slots.for_each(|(slot, sum)| *slot = (sum / self.world.size() as f64) as f32);
+            self.params[spec.range.clone()].copy_from_slice(&current[spec.range.clone()]);
         }
         self.publish();
         Ok(())
@@ -188,7 +187,7 @@ impl<'w> Learner<'w> {
         labels: &[u8],
         place: &BatchPlace,
         total: usize,
-        ends: (bool, bool),
+        which: MicroBatch,
     ) -> Result<Tally, CommError> {
         let began = Instant::now();
         let images = self.normalizer.images(bytes, &self.device);
@@ -198,7 +197,7 @@ impl<'w> Learner<'w> {
         let tally = Tally::of_batch(value, correct, labels.len());
         let forwarded = Instant::now();
         let copied = self.sync.times().copy;
-        self.sync.backward(&loss, &self.network, labels.len(), total, ends)?;
+        self.sync.backward(&loss, &self.network, labels.len(), total, which)?;
         self.times.data += loaded - began;
         self.times.forward += forwarded - loaded;
         self.times.backward += forwarded.elapsed().saturating_sub(self.sync.times().copy - copied);

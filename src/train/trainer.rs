@@ -82,7 +82,7 @@ impl<'w> Trainer<'w> {
         self.learner.publish();
         self.position = checkpoint.position;
         if let Some(arrival) = self.position.arrival.clone() {
-            self.learner.sync.adopt(arrival);
+            self.learner.sync.adopt(arrival)?;
         }
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
         self.epoch_tally = own(&self.position.epoch_tallies);

@@ -14,6 +14,16 @@ pub enum WireType {
     F16,
 }
 
+impl WireType {
+    /// Bytes of a value.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 | Self::F16 => 2,
+        }
+    }
+}
+
 impl std::str::FromStr for WireType {
     type Err = String;
 

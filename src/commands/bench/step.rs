@@ -76,7 +76,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let mut measured: Vec<Measured> = modes.iter().map(|_| Measured::default()).collect();
     while measured[0].steps.len() < args.steps {
         for (measured, &overlap) in measured.iter_mut().zip(modes) {
-            learner.sync.set_overlap(overlap);
+            learner.sync.set_overlap(overlap)?;
             world.barrier()?;
             let (before, faults) = (learner.times(), page_faults());
             for _ in 0..TURN.min(args.steps - measured.steps.len()) {
