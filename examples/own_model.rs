@@ -1,13 +1,15 @@
 //! A Burn module of your own, trained data-parallel. Start it with
 //! `mpirun -n 2 --bind-to core target/release/examples/own_model [mpi|gloo]`.
 
+use std::error::Error;
 use std::f32::consts::TAU;
+use std::process::ExitCode;
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Tensor, activation::tanh};
-use mpiburn::comm::{Transport, World, connect, end_the_job_on_panic};
+use mpiburn::comm::{Transport, World, connect, run};
 use mpiburn::train::{GradientSync, SyncOptions, broadcast_module, check_equal_weights};
 
 #[derive(Module, Debug)]
@@ -22,9 +24,13 @@ impl Sine {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    end_the_job_on_panic();
-    let world = World::init()?;
+/// An error or a panic on any rank ends the job, with a line that names the rank
+/// and its reason.
+fn main() -> ExitCode {
+    run(train)
+}
+
+fn train(world: &World) -> Result<(), Box<dyn Error>> {
     let backend = std::env::args().nth(1).unwrap_or_else(|| "mpi".into()).parse()?;
     let device = Device::flex().autodiff();
     device.seed(1);
@@ -32,10 +38,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Sine { hidden: LinearConfig::new(1, 32).init(&device), out: LinearConfig::new(32, 1).init(&device) };
 
     // Rank 0's weights on every rank, and a transport for the gradients.
-    let mut model = broadcast_module(&world, model)?;
+    let mut model = broadcast_module(world, model)?;
     let mut sync = GradientSync::of_module(
-        &world,
-        connect(&world, backend, &Transport::default())?,
+        world,
+        connect(world, backend, &Transport::default())?,
         &model,
         SyncOptions::default(),
     );
@@ -56,7 +62,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             println!("step {step}: loss {:.5}", loss.into_scalar::<f32>());
         }
     }
-    check_equal_weights(&world, &model)?;
+    check_equal_weights(world, &model)?;
+    if world.is_root() {
+        println!("gradients: {}", sync.report());
+    }
     println!("rank {} of {} is done", world.rank(), world.size());
     Ok(())
 }

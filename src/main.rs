@@ -15,6 +15,7 @@ use mpiburn::ops::counting_allocator::CountingAllocator;
 static ALLOCATOR: CountingAllocator<mimalloc::MiMalloc> = CountingAllocator(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
+    ask_for_reports_of_panics();
     comm::end_the_job_on_panic();
     allocator::keep_freed_pages();
     allocator::use_common_pages();
@@ -36,4 +37,13 @@ fn main() -> ExitCode {
             }
         }
     }
+}
+
+/// Whatever is wrong with what a user typed or has is an error, and no panic.
+fn ask_for_reports_of_panics() {
+    let default = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        eprintln!("mpiburn: a bug; please report it with what follows");
+        default(panic);
+    }));
 }

@@ -13,7 +13,8 @@ pub struct Transport {
     pub interface: Option<String>,
     /// gloo's all-reduce algorithm: `ring`, `bcube` or `halving-doubling`.
     pub gloo_algorithm: String,
-    /// How long an operation may take.
+    /// How long an operation may take, on any transport, before the job ends
+    /// with a line that names the missing ranks.
     pub timeout: Duration,
 }
 
@@ -23,7 +24,8 @@ impl Default for Transport {
     }
 }
 
-/// Connects all ranks over `backend`. All ranks call it.
+/// Connects all ranks over `backend`, and sets the deadline of their collectives
+/// ([`World::set_deadline`]). All ranks call it.
 ///
 /// # Errors
 /// When this build lacks the backend, or ranks do not reach each other.
@@ -32,6 +34,7 @@ pub fn connect(
     backend: Backend,
     transport: &Transport,
 ) -> Result<Box<dyn Collective>, CommError> {
+    world.set_deadline(transport.timeout);
     match backend {
         Backend::Mpi => Ok(Box::new(MpiCollective::new(world)?)),
         #[cfg(feature = "gloo")]
@@ -43,7 +46,6 @@ pub fn connect(
         }
         #[cfg(not(feature = "gloo"))]
         Backend::Gloo => {
-            let _ = transport;
             backend.check_built().map_err(CommError::Start)?;
             unreachable!("a build without gloo refuses it")
         }

@@ -79,7 +79,7 @@ pub enum CommError {
     #[error("gradients cannot be averaged: {0}")]
     Interrupted(&'static str),
     /// A rank has left the job while this one waited for it.
-    #[error("rank {rank} on {host} has left the job (exit code {status}){}", reason_of(reason))]
+    #[error("rank {rank} on {host} has left the job (exit code {status}){}", reason_of(*status, reason))]
     Left {
         /// The rank that left.
         rank: usize,
@@ -121,6 +121,10 @@ impl fmt::Debug for CommError {
     }
 }
 
-fn reason_of(reason: &str) -> String {
-    if reason.is_empty() { "; its own output has the reason".into() } else { format!(": {reason}") }
+fn reason_of(status: i32, reason: &str) -> String {
+    match (status, reason) {
+        (_, reason) if !reason.is_empty() => format!(": {reason}"),
+        (0, _) => " before the others".into(),
+        _ => "; its own output has the reason".into(),
+    }
 }

@@ -12,7 +12,10 @@ use super::gloo_add::adder_of;
 use super::gloo_algorithm::GlooAlgorithm;
 use super::gloo_interface as interface;
 use super::gloo_sys::*;
-use super::{CommError, World};
+use super::{CommError, World, activity};
+
+/// How long a rank whose connection broke waits for its peer to say why.
+const PEERS_WORD: Duration = Duration::from_millis(800);
 
 /// Connections to all other ranks. Its operations are called by all ranks in
 /// one order, each with equally long buffers.
@@ -240,13 +243,21 @@ impl GlooContext {
     ) -> Result<(), CommError> {
         let started = Instant::now();
         if let Some(reason) = &self.broken {
+            if let Some(departure) = activity::departed_peer(Duration::ZERO) {
+                return Err(departure.error());
+            }
             let reason = format!("the connections broke earlier: {reason}");
             return Err(self.error(operation, bytes, started, reason));
         }
         let mesh = self.mesh.as_ptr();
         checked(|error, room| call(mesh, error, room)).map_err(|reason| {
             self.broken = Some(reason.clone());
-            self.error(operation, bytes, started, reason)
+            // A connection breaks when its peer ends: then the peer's reason is
+            // the one to tell.
+            match activity::departed_peer(PEERS_WORD) {
+                Some(departure) => departure.error(),
+                None => self.error(operation, bytes, started, reason),
+            }
         })
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::collective::{Backend, Collective, Reduction, Wire};
 use super::gloo::GlooContext;
 use super::gloo_algorithm::GlooAlgorithm;
-use super::{CommError, World, guard};
+use super::{CommError, World, activity};
 
 /// [`Collective`] over gloo's TCP connections.
 ///
@@ -102,7 +102,16 @@ impl GlooCollective {
         while self.in_flight > 0 {
             self.receive()?;
         }
+        self.first_error()?;
         Ok(lock(&self.context))
+    }
+
+    /// What went wrong with a bucket that the thread has given back.
+    fn first_error(&mut self) -> Result<(), CommError> {
+        match self.finished.iter().position(|finished| finished.result.is_err()) {
+            Some(at) => self.finished.remove(at).result.map(drop),
+            None => Ok(()),
+        }
     }
 
     fn thread_is_gone(&self) -> CommError {
@@ -162,7 +171,7 @@ impl Collective for GlooCollective {
 
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
         let algorithm = self.algorithm;
-        let _waiting = guard::enter("all-reduce", None);
+        let _waiting = activity::enter(Backend::Gloo, "all-reduce", None);
         reduce(&mut *self.settled()?, buffer, how, algorithm)
     }
 
@@ -183,10 +192,7 @@ impl Collective for GlooCollective {
             self.in_flight -= 1;
             self.finished.push(finished);
         }
-        match self.finished.iter().position(|finished| finished.result.is_err()) {
-            Some(at) => self.finished.remove(at).result.map(drop),
-            None => Ok(()),
-        }
+        self.first_error()
     }
 
     fn in_flight(&self) -> usize {
@@ -194,7 +200,7 @@ impl Collective for GlooCollective {
     }
 
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
-        let _waiting = guard::enter("all-reduce", Some(bucket));
+        let _waiting = activity::enter(Backend::Gloo, "all-reduce", Some(bucket));
         loop {
             if let Some(at) = self.finished.iter().position(|finished| finished.bucket == bucket) {
                 return self.finished.swap_remove(at).result;
@@ -207,7 +213,7 @@ impl Collective for GlooCollective {
     }
 
     fn barrier(&mut self) -> Result<(), CommError> {
-        let _waiting = guard::enter("barrier", None);
+        let _waiting = activity::enter(Backend::Gloo, "barrier", None);
         self.settled()?.barrier()
     }
 }

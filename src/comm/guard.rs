@@ -2,17 +2,17 @@
 //!
 //! A rank inside MPI or gloo cannot look at the clock, and cannot say who is
 //! missing: it only waits. So each rank has a guard, a thread that knows which
-//! collective the rank is in, and since when, and that answers the other
-//! guards over UDP. When a collective exceeds its deadline, the guard asks all
-//! of them; whoever does not answer (stopped, gone, cut off), or has not come
-//! to that collective, is missing. The line names them, and the job ends.
+//! operation the rank is in, and since when, and that talks to the other guards
+//! over UDP. When an operation exceeds its deadline, the guard asks all of them;
+//! a rank that does not answer (stopped, dead, cut off), or has not come to that
+//! operation, is missing. The line names it, and the job ends. A rank that ends
+//! while others wait for it says so, and they need not wait for the deadline.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use super::activity::{self, Departure, Seen};
 use super::{CommError, World, hydra};
 
 /// Exit code of a job that a guard ended.
@@ -24,64 +24,33 @@ const ROLL_CALL: Duration = Duration::from_millis(1500);
 /// How much longer each rank waits than the one below it before it speaks up
 /// itself: one line is enough, and the lowest rank that can prints it.
 const PATIENCE: Duration = Duration::from_millis(700);
+/// How long a rank waits for one that has left before it ends the job. One that
+/// left with an error ends the job itself, and sooner.
+const LEFT: Duration = Duration::from_secs(2);
+const FAILED: Duration = Duration::from_secs(5);
+/// How often a rank that leaves says so.
+const ANNOUNCE: Duration = Duration::from_millis(200);
+/// Bytes of a reason that travel.
+const REASON: usize = 600;
 
 /// How much longer than the deadline a transport's own timeout should be: the
 /// guards know who is missing and a transport does not, so they speak first.
 pub const MARGIN: Duration = Duration::from_secs(8);
 
-/// What this rank is doing, written by it and read by its guard.
-struct Activity {
-    /// Collectives entered so far.
-    entered: AtomicU64,
-    /// When the one under way began, in ms since `epoch` and at least 1; 0
-    /// where none is.
-    since: AtomicU64,
-    /// Index of its name in [`NAMES`], and its bucket + 1.
-    what: AtomicU64,
-    epoch: OnceLock<Instant>,
-}
+const QUESTION: u64 = 0;
+const ANSWER: u64 = 1;
+const LEAVING: u64 = 2;
 
-static ACTIVITY: Activity = Activity {
-    entered: AtomicU64::new(0),
-    since: AtomicU64::new(0),
-    what: AtomicU64::new(0),
-    epoch: OnceLock::new(),
-};
-
-/// Operations that can be waited in.
-const NAMES: [&str; 6] = ["all-reduce", "all-gather", "broadcast", "barrier", "all-to-all", "exchange"];
-
-/// Says that this rank is in a collective, until it is dropped.
-pub(super) struct Waiting(());
-
-/// Enters the collective `operation`, on `bucket` where it has one.
-pub(super) fn enter(operation: &str, bucket: Option<usize>) -> Waiting {
-    let epoch = ACTIVITY.epoch.get_or_init(Instant::now);
-    let name = NAMES.iter().position(|name| *name == operation).unwrap_or(NAMES.len() - 1);
-    let bucket = bucket.map_or(0, |bucket| bucket as u64 + 1);
-    ACTIVITY.what.store(name as u64 | bucket << 8, Ordering::Relaxed);
-    ACTIVITY.entered.fetch_add(1, Ordering::Relaxed);
-    ACTIVITY.since.store(epoch.elapsed().as_millis() as u64 + 1, Ordering::Release);
-    Waiting(())
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        ACTIVITY.since.store(0, Ordering::Release);
-    }
-}
-
-/// A question or an answer between guards: this job's number, the sender's
-/// rank, the collectives it has entered, whether it is in one, and whether
-/// this is an answer.
-type Message = [u64; 5];
+/// What guards send each other, before a reason's text: this job's number, the
+/// sender's rank, the collectives it has entered, whether it is in an operation,
+/// the operation, the kind of message, and the exit code of a rank that leaves.
+type Header = [u64; 7];
+const HEADER: usize = size_of::<Header>();
 
 struct Guard {
     socket: UdpSocket,
-    deadline: Duration,
     rank: usize,
     job: u64,
-    backend: &'static str,
     hosts: Vec<String>,
     peers: Vec<Vec<SocketAddr>>,
 }
@@ -90,7 +59,7 @@ struct Guard {
 ///
 /// # Errors
 /// When the ranks cannot exchange their guards' addresses.
-pub fn start(world: &World, deadline: Duration, backend: &'static str) -> Result<(), CommError> {
+pub(super) fn start(world: &World) -> Result<(), CommError> {
     if world.size() == 1 {
         return Ok(());
     }
@@ -115,7 +84,7 @@ pub fn start(world: &World, deadline: Duration, backend: &'static str) -> Result
             addresses
         })
         .collect();
-    let guard = Guard { deadline, rank: world.rank(), job, backend, hosts, peers, socket };
+    let guard = Guard { rank: world.rank(), job, hosts, peers, socket };
     let started = std::thread::Builder::new().name("guard".into()).spawn(move || guard.watch());
     if started.is_err() {
         log::warn!("no thread for the guard: a collective that hangs will not be ended");
@@ -123,51 +92,113 @@ pub fn start(world: &World, deadline: Duration, backend: &'static str) -> Result
     Ok(())
 }
 
-/// How long MPI may take to end.
-const FINALIZE: Duration = Duration::from_secs(20);
-
-/// Says that this rank is done and will exit with `code`: if MPI does not end
-/// by then, the process ends without it. MPICH's ranks were seen to wait for
-/// each other for ever there, with everything written and said.
-pub fn leave(code: u8) {
-    let _ = std::thread::Builder::new().name("leave".into()).spawn(move || {
-        std::thread::sleep(FINALIZE);
-        eprintln!("mpiburn: MPI does not end; leaving it after {} s", FINALIZE.as_secs());
-        // SAFETY: ends this process at once; exit handlers would wait for MPI.
-        unsafe { libc::_exit(i32::from(code)) }
-    });
-}
-
 impl Guard {
     fn watch(self) {
         if self.socket.set_read_timeout(Some(TICK)).is_err() {
             return;
         }
-        let patience = PATIENCE * self.rank.min(8) as u32;
+        let mut announced: Option<Instant> = None;
         loop {
             self.hear();
-            let Some((waited, entered)) = overdue(self.deadline + patience) else { continue };
-            let missing = self.call_the_roll(entered);
-            // The collective may have ended while the others were asked.
-            if overdue(self.deadline).is_some_and(|(_, now)| now == entered) {
-                self.end_the_job(waited, &missing);
+            if let Some((status, reason)) = activity::leaving() {
+                if announced.is_none_or(|at| at.elapsed() > ANNOUNCE) {
+                    announced = Some(Instant::now());
+                    self.announce(status, &reason);
+                }
+                continue;
+            }
+            let seen = activity::now();
+            let Some(waited) = seen.waited else { continue };
+            self.check_departures(seen, waited);
+            self.check_deadline(seen, waited);
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE * self.rank.min(8) as u32
+    }
+
+    /// Ends the job where a rank has left that has not come to the collective
+    /// which this rank waits in: it never will.
+    fn check_departures(&self, seen: Seen, waited: Duration) {
+        for departure in activity::departed() {
+            let limit = if departure.status == 0 { LEFT } else { FAILED };
+            if departure.entered < seen.entered
+                && waited > limit + self.patience()
+                && activity::now().entered == seen.entered
+            {
+                self.end_the_job(&format!(
+                    "{}; rank {} on {} waits for it in {}",
+                    departure.error(),
+                    self.rank,
+                    self.hosts[self.rank],
+                    activity::describe(seen.what)
+                ));
             }
         }
     }
 
+    fn check_deadline(&self, seen: Seen, waited: Duration) {
+        let deadline = activity::deadline();
+        if waited <= deadline.saturating_add(self.patience()) {
+            return;
+        }
+        let answers = self.call_the_roll(seen);
+        // The operation may have ended while the others were asked.
+        let after = activity::now();
+        let Some(waited) = after.waited.filter(|_| after.entered == seen.entered) else { return };
+        self.end_the_job(&format!(
+            "{} exceeded the deadline of {} s after {:.1} s on rank {} ({}); {}",
+            activity::describe(seen.what),
+            deadline.as_secs_f64(),
+            waited.as_secs_f64(),
+            self.rank,
+            self.hosts[self.rank],
+            self.cause(seen, &answers)
+        ))
+    }
+
+    /// Who keeps this rank waiting, in words.
+    fn cause(&self, seen: Seen, answers: &[Option<Header>]) -> String {
+        let is_here = |answer: &Header| answer[2] > seen.entered || (answer[2] == seen.entered && answer[3] == 1);
+        let others = || (0..answers.len()).filter(|&rank| rank != self.rank);
+        let name = |rank: usize| format!("rank {rank} on {}", self.hosts[rank]);
+        let missing: Vec<String> =
+            others().filter(|&rank| !answers[rank].as_ref().is_some_and(is_here)).map(name).collect();
+        if !missing.is_empty() {
+            return format!("missing: {}", missing.join(", "));
+        }
+        let elsewhere = others().find_map(|rank| {
+            let answer = answers[rank].filter(|a| (a[2], a[4]) != (seen.entered, seen.what))?;
+            Some(format!("{} is in {}", name(rank), activity::describe(answer[4])))
+        });
+        match elsewhere {
+            Some(elsewhere) => format!("{elsewhere}: ranks do not call the same operations"),
+            None => "all ranks are in it, so the network between them is to blame".to_owned(),
+        }
+    }
+
     /// Waits a tick for a message; answers a question, returns an answer.
-    fn hear(&self) -> Option<Message> {
-        let mut bytes = [0u8; 40];
+    fn hear(&self) -> Option<Header> {
+        let mut bytes = [0u8; HEADER + REASON];
         match self.socket.recv_from(&mut bytes) {
-            Ok((40, from)) => {
-                let message: Message = bytemuck::pod_read_unaligned(&bytes);
-                if message[0] != self.job {
+            Ok((length, from)) if length >= HEADER => {
+                let header: Header = bytemuck::pod_read_unaligned(&bytes[..HEADER]);
+                let rank = header[1] as usize;
+                if header[0] != self.job || rank >= self.hosts.len() {
                     return None;
                 }
-                if message[4] == 1 {
-                    return Some(message);
+                match header[5] {
+                    ANSWER => return Some(header),
+                    QUESTION => self.send(ANSWER, 0, "", &[from]),
+                    _ => activity::note_departure(Departure {
+                        rank,
+                        host: self.hosts[rank].clone(),
+                        status: header[6] as i32,
+                        entered: header[2],
+                        reason: String::from_utf8_lossy(&bytes[HEADER..length]).into_owned(),
+                    }),
                 }
-                self.send(1, &[from]);
                 None
             }
             Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -178,71 +209,48 @@ impl Guard {
         }
     }
 
-    fn send(&self, answer: u64, to: &[SocketAddr]) {
-        let waiting = u64::from(ACTIVITY.since.load(Ordering::Acquire) > 0);
-        let entered = ACTIVITY.entered.load(Ordering::Relaxed);
-        let message: Message = [self.job, self.rank as u64, entered, waiting, answer];
+    fn announce(&self, status: i32, reason: &str) {
+        let others = self.peers.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+        others.for_each(|(_, addresses)| self.send(LEAVING, status, reason, addresses));
+    }
+
+    fn send(&self, kind: u64, status: i32, reason: &str, to: &[SocketAddr]) {
+        let Seen { entered, what, waited } = activity::now();
+        let waiting = u64::from(waited.is_some());
+        let header: Header = [self.job, self.rank as u64, entered, waiting, what, kind, status as u64];
+        let mut message = bytemuck::bytes_of(&header).to_vec();
+        message.extend(&reason.as_bytes()[..reason.floor_char_boundary(REASON)]);
         for address in to {
             // A peer that cannot be reached is one that does not answer.
-            let _ = self.socket.send_to(bytemuck::bytes_of(&message), address);
+            let _ = self.socket.send_to(&message, address);
         }
     }
 
-    /// Ranks that are not in the collective number `entered`.
-    fn call_the_roll(&self, entered: u64) -> Vec<usize> {
-        let mut present = vec![false; self.peers.len()];
-        present[self.rank] = true;
+    /// Asks all ranks where they are; returns the last answer of each.
+    fn call_the_roll(&self, seen: Seen) -> Vec<Option<Header>> {
+        let mut answers: Vec<Option<Header>> = vec![None; self.peers.len()];
         let began = Instant::now();
         let mut asked: Option<Instant> = None;
-        while began.elapsed() < ROLL_CALL {
+        while began.elapsed() < ROLL_CALL && activity::now().entered == seen.entered {
             if asked.is_none_or(|at| at.elapsed() > ROLL_CALL / 5) {
                 asked = Some(Instant::now());
-                self.peers.iter().for_each(|addresses| self.send(0, addresses));
+                self.peers.iter().for_each(|addresses| self.send(QUESTION, 0, "", addresses));
             }
-            if let Some([_, rank, their_entered, waiting, _]) = self.hear()
-                && let Some(present) = present.get_mut(rank as usize)
-            {
-                *present |= their_entered > entered || (their_entered == entered && waiting == 1);
+            if let Some(answer) = self.hear() {
+                answers[answer[1] as usize] = Some(answer);
             }
         }
-        (0..present.len()).filter(|&rank| !present[rank]).collect()
+        answers
     }
 
-    fn end_the_job(&self, waited: Duration, missing: &[usize]) -> ! {
-        let what = ACTIVITY.what.load(Ordering::Relaxed);
-        let operation = NAMES[(what & 0xff) as usize];
-        let bucket = match what >> 8 {
-            0 => String::new(),
-            bucket => format!(" of bucket {}", bucket - 1),
-        };
-        let names: Vec<String> =
-            missing.iter().map(|&rank| format!("rank {rank} on {}", self.hosts[rank])).collect();
-        let who = match names.is_empty() {
-            true => "all ranks are in it, so the network between them is to blame".to_owned(),
-            false => format!("missing: {}", names.join(", ")),
-        };
-        eprintln!(
-            "mpiburn: {} {operation}{bucket} exceeded --comm-timeout after {:.1} s on rank {} ({}); {who}",
-            self.backend,
-            waited.as_secs_f64(),
-            self.rank,
-            self.hosts[self.rank],
-        );
+    fn end_the_job(&self, line: &str) -> ! {
+        eprintln!("mpiburn: {line}");
         hydra::end_mpirun();
         // SAFETY: ends this process at once, which ends the job. MPI_Abort is
         // not for this thread while the other one is inside MPI, and exit
         // handlers could wait for that one.
         unsafe { libc::_exit(TIMED_OUT) }
     }
-}
-
-/// How long the collective under way has taken, and its number, where that is
-/// longer than `deadline`.
-fn overdue(deadline: Duration) -> Option<(Duration, u64)> {
-    let since = ACTIVITY.since.load(Ordering::Acquire);
-    let epoch = ACTIVITY.epoch.get()?;
-    let waited = epoch.elapsed().saturating_sub(Duration::from_millis(since));
-    (since > 0 && waited > deadline).then(|| (waited, ACTIVITY.entered.load(Ordering::Relaxed)))
 }
 
 /// Every address under which other hosts may reach this one, and the loopback.

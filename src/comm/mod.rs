@@ -2,10 +2,12 @@
 //!
 //! [`World`] starts MPI and sets jobs up; a [`Collective`] carries gradients.
 
+mod activity;
 pub mod bucket;
 pub mod collective;
 mod connect;
 mod error;
+mod farewell;
 #[cfg(feature = "gloo")]
 mod gloo;
 #[cfg(feature = "gloo")]
@@ -20,7 +22,7 @@ mod gloo_interface;
 mod gloo_primitives;
 #[cfg(feature = "gloo")]
 mod gloo_sys;
-pub mod guard;
+mod guard;
 mod host;
 mod hydra;
 mod launcher;
@@ -31,6 +33,7 @@ mod mpi_primitives;
 mod mpi_request;
 mod mpi_sum;
 pub mod primitives;
+mod run;
 mod world;
 
 pub use collective::{Backend, Collective, Reduction, Wire};
@@ -42,9 +45,11 @@ pub use gloo::GlooContext;
 pub use gloo_algorithm::GlooAlgorithm;
 #[cfg(feature = "gloo")]
 pub use gloo_collective::GlooCollective;
+pub use guard::MARGIN;
 pub use host::{Place, oversubscribed, page_faults, peak_rss_mb, shared_machine, topology};
 pub use launcher::Launcher;
 pub use mpi_collective::MpiCollective;
 pub use mpi_primitives::MpiPrimitives;
 pub use primitives::Primitives;
+pub use run::run;
 pub use world::{World, abort, end_the_job_on_panic, identity};

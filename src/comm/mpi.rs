@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use mpi::ffi;
 
-use super::CommError;
+use super::activity;
 use super::collective::Wire;
-use super::guard;
+use super::{Backend, CommError};
 use super::mpi_library::describe;
 use super::mpi_sum::sum_of;
 
@@ -152,7 +152,7 @@ impl MpiWorld {
 
     /// Sums `buffer` over all ranks, in place, in its own type.
     pub fn all_reduce(&self, buffer: &mut Wire) -> Result<(), CommError> {
-        let _waiting = guard::enter("all-reduce", None);
+        let _waiting = activity::enter(Backend::Mpi, "all-reduce", None);
         let started = Instant::now();
         let count = self.count(buffer.len(), "all-reduce")?;
         let (datatype, op) = sum_of(buffer);
@@ -180,7 +180,7 @@ impl MpiWorld {
             operation: format!("mpi {operation}"),
             bytes: elements,
             elapsed: std::time::Duration::ZERO,
-            reason: "more elements than MPI counts in one call; use smaller buckets (--bucket-mb)".into(),
+            reason: "more elements than MPI counts in one call; use smaller buckets".into(),
         })
     }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::collective::{Backend, Collective, Reduction, Wire};
 use super::mpi::MpiWorld;
 use super::mpi_request::{Communicator, Request};
-use super::{CommError, World, guard};
+use super::{CommError, World, activity};
 
 /// [`Collective`] over `MPI_COMM_WORLD`.
 ///
@@ -136,7 +136,7 @@ impl Collective for MpiCollective {
         match how {
             Reduction::Native => self.mpi.all_reduce(buffer),
             Reduction::Ordered => {
-                let _waiting = guard::enter("all-reduce", None);
+                let _waiting = activity::enter(Backend::Mpi, "all-reduce", None);
                 let taken = std::mem::replace(buffer, Wire::F32(Vec::new()));
                 self.start(BLOCKING, taken, how)?;
                 *buffer = self.land(BLOCKING)?;
@@ -160,11 +160,12 @@ impl Collective for MpiCollective {
     }
 
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
-        let _waiting = guard::enter("all-reduce", Some(bucket));
+        let _waiting = activity::enter(Backend::Mpi, "all-reduce", Some(bucket));
         self.land(bucket)
     }
 
     fn barrier(&mut self) -> Result<(), CommError> {
+        let _waiting = activity::enter(Backend::Mpi, "barrier", None);
         self.mpi.barrier()
     }
 }

@@ -7,6 +7,7 @@ use mpi::ffi;
 /// Ends every process of the job with `code`. Safe to call from a panic hook
 /// and before MPI has started.
 pub(super) fn abort(code: i32) -> ! {
+    super::farewell::cancel();
     // SAFETY: MPI_Initialized may be called at any time; MPI_Abort only while
     // MPI runs, which is what it tells.
     unsafe {

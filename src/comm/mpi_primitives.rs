@@ -8,7 +8,7 @@ use mpi::ffi;
 
 use super::mpi::MpiWorld;
 use super::mpi_sum::sum_of;
-use super::{Backend, CommError, Primitives, Wire, World, guard};
+use super::{Backend, CommError, Primitives, Wire, World, activity};
 
 /// [`Primitives`] over `MPI_COMM_WORLD`.
 pub struct MpiPrimitives {
@@ -32,7 +32,7 @@ impl MpiPrimitives {
         bytes: usize,
         call: impl FnOnce(c_int, ffi::MPI_Comm) -> c_int,
     ) -> Result<(), CommError> {
-        let _waiting = guard::enter(operation, None);
+        let _waiting = activity::enter(Backend::Mpi, operation, None);
         let started = Instant::now();
         let count = self.mpi.count(length, operation)?;
         // SAFETY: a constant that MPI's library defines.
@@ -63,7 +63,7 @@ impl Primitives for MpiPrimitives {
     }
 
     fn receive(&mut self, buffer: &mut [u8], from: usize) -> Result<(), CommError> {
-        self.call("recv", buffer.len(), buffer.len(), |count, world| {
+        self.call("receive", buffer.len(), buffer.len(), |count, world| {
             // SAFETY: the pointer and the count describe `buffer`, which is
             // borrowed mutably until the call returns; MPI refuses a longer
             // message.

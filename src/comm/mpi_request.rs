@@ -119,6 +119,12 @@ impl MpiWorld {
         })
     }
 
+    /// Starts to wait until every rank has called it.
+    pub fn start_barrier(&self, communicator: Communicator) -> Result<Request, CommError> {
+        // SAFETY: the handle is written to a place that is valid for it.
+        self.start("barrier", 0, |request| unsafe { ffi::MPI_Ibarrier(communicator.0, request) })
+    }
+
     /// Whether `request` is over; `bytes` and `started` are for its error.
     pub fn test(&self, request: &mut Request, bytes: usize, started: Instant) -> Result<bool, CommError> {
         let mut done = 0;

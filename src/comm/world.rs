@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,17 +11,17 @@ use serde::de::DeserializeOwned;
 use super::host::{Place, online_cores, oversubscribed};
 use super::mpi::MpiWorld;
 use super::mpi_library as library;
-use super::{CommError, Launcher, Primitives, Wire, guard};
+use super::{Backend, CommError, Launcher, Primitives, Wire, activity, farewell, guard};
 
-/// All ranks of the job, seen from one of them. One exists per process; MPI
-/// ends when it is dropped.
+/// All ranks of the job, seen from one of them. One exists per process. MPI ends
+/// with the process, so that a rank whose `main` returns an error ends the job
+/// instead of waiting for the others.
 pub struct World {
     mpi: MpiWorld,
     places: Vec<Place>,
     library: String,
     /// What exchanges go over once the job is set up; MPI if none.
     control: RefCell<Option<Box<dyn Primitives>>>,
-    _universe: ::mpi::environment::Universe,
 }
 
 /// Rank and host, for log lines and for panics, which have no `World` at hand.
@@ -28,7 +29,10 @@ static IDENTITY: OnceLock<(usize, usize, String)> = OnceLock::new();
 
 impl World {
     /// Starts MPI and meets the other ranks. Without a launcher the world is
-    /// one rank.
+    /// one rank. MPI is to be used from this thread alone.
+    ///
+    /// From here on a collective that takes longer than 120 s ends the job with
+    /// a line that names the missing ranks; see [`set_deadline`](Self::set_deadline).
     ///
     /// # Errors
     /// When MPI does not start, or when another MPI's launcher started this
@@ -50,12 +54,26 @@ impl World {
         if let Some(launcher) = launcher {
             launcher.check(mpi.size, &library)?;
         }
+        farewell::arrange(&mpi)?;
+        // Its drop would finalize MPI; the farewell does.
+        std::mem::forget(universe);
         let _ = IDENTITY.set((mpi.rank, mpi.size, mpi.host.clone()));
-        let mut world =
-            Self { places: Vec::new(), library, control: RefCell::new(None), _universe: universe, mpi };
+        let mut world = Self { places: Vec::new(), library, control: RefCell::new(None), mpi };
         world.places = world.gather(&Place::of_this_process(world.rank()))?;
         world.mpi.yields = oversubscribed(&world.places, 1);
+        guard::start(&world)?;
         Ok(world)
+    }
+
+    /// Sets how long a collective may take from here on, on this rank.
+    pub fn set_deadline(&self, deadline: Duration) {
+        activity::set_deadline(deadline);
+    }
+
+    /// Says on this rank that it waits in `operation`, until the result is dropped.
+    fn enter(&self, operation: &str) -> activity::Waiting {
+        let backend = self.control.borrow().as_ref().map_or(Backend::Mpi, |control| control.backend());
+        activity::enter(backend, operation, None)
     }
 
     /// This process's rank, from 0.
@@ -97,7 +115,7 @@ impl World {
 
     /// Every rank's `mine`, all of one length, in rank order.
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<u8>, CommError> {
-        let _waiting = guard::enter("all-gather", None);
+        let _waiting = self.enter("all-gather");
         match &mut *self.control.borrow_mut() {
             None => self.mpi.all_gather(mine),
             Some(control) => {
@@ -110,7 +128,7 @@ impl World {
 
     /// Rank 0's bytes in every rank's `buffer`, equally long on all.
     fn broadcast_into(&self, buffer: &mut [u8]) -> Result<(), CommError> {
-        let _waiting = guard::enter("broadcast", None);
+        let _waiting = self.enter("broadcast");
         match &mut *self.control.borrow_mut() {
             None => self.mpi.broadcast(buffer, 0),
             Some(_) if buffer.is_empty() => Ok(()),
@@ -179,7 +197,7 @@ impl World {
     /// # Errors
     /// When the transport fails.
     pub fn sum_f64(&self, values: &mut [f64]) -> Result<(), CommError> {
-        let _waiting = guard::enter("all-reduce", None);
+        let _waiting = self.enter("all-reduce");
         match &mut *self.control.borrow_mut() {
             None => self.mpi.all_reduce_sum(values),
             Some(control) => {
@@ -198,7 +216,7 @@ impl World {
     /// # Errors
     /// When the transport fails.
     pub fn barrier(&self) -> Result<(), CommError> {
-        let _waiting = guard::enter("barrier", None);
+        let _waiting = self.enter("barrier");
         match &mut *self.control.borrow_mut() {
             None => self.mpi.barrier(),
             Some(control) => control.barrier(),
@@ -264,15 +282,17 @@ pub fn abort(code: i32) -> ! {
     library::abort(code)
 }
 
-/// Has a panic on one rank end all of them: the others would wait for it.
+/// Has a panic on one rank end all of them: the others would wait for it. Says
+/// which rank it is, and leaves the rest to the panic hook in place before.
 pub fn end_the_job_on_panic() {
     /// The exit code of a Rust program that panics.
     const PANICKED: i32 = 101;
-    let default = std::panic::take_hook();
+    let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        let place = identity().map_or(String::new(), |(rank, _, host)| format!(" on rank {rank} ({host})"));
-        eprintln!("mpiburn: a bug{place}; please report it with what follows");
-        default(panic);
+        if let Some((rank, _, host)) = identity() {
+            eprintln!("mpiburn: rank {rank} on {host} panicked: ending the job");
+        }
+        before(panic);
         abort(PANICKED)
     }));
 }

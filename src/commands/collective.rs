@@ -34,7 +34,7 @@ pub fn primitives(
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
             let (interface, timeout) =
-                (transport.interface.as_deref(), transport.timeout + crate::comm::guard::MARGIN);
+                (transport.interface.as_deref(), transport.timeout + crate::comm::MARGIN);
             Ok(Box::new(crate::comm::GlooContext::connect(world, interface, timeout)?))
         }
         _ => {

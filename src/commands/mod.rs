@@ -23,7 +23,7 @@ mod train;
 use anyhow::Context;
 
 use crate::cli::Command;
-use crate::comm::{CommError, Launcher, World, guard};
+use crate::comm::{CommError, Launcher, World};
 use crate::config::ConfigError;
 use crate::ops::conv::Level;
 use crate::record::RecordError;
@@ -88,15 +88,13 @@ fn in_world(body: impl FnOnce(&World) -> anyhow::Result<()>) -> Result<(), Failu
         alone: false,
         error: error.into(),
     })?;
-    let ended = agree_on_level(&world).and_then(|()| body(&world)).map_err(|error| {
+    agree_on_level(&world).and_then(|()| body(&world)).map_err(|error| {
         let shared = is_shared(&error);
         if shared {
             say_once(&world, &format!("mpiburn: {error:#}"));
         }
         Failure { printed: shared, alone: !shared, error }
-    });
-    guard::leave(ended.as_ref().map_or_else(Failure::exit_code, |()| 0));
-    ended
+    })
 }
 
 /// Hosts may have different processors. With the vector instructions that all
@@ -147,7 +145,7 @@ fn is_shared(error: &anyhow::Error) -> bool {
             _ => None,
         })
     });
-    let shared_comm = matches!(comm, Some(CommError::Elsewhere { .. } | CommError::Diverged { .. }));
+    let shared_comm = comm.is_some_and(CommError::is_shared);
     let at_one_step = matches!(
         error.downcast_ref(),
         Some(TrainError::NotFinite { .. } | TrainError::Stopped { .. } | TrainError::OtherOptimizer { .. })

@@ -9,7 +9,7 @@ use super::collective::primitives;
 use super::outcome::{default_name, describe, print_header, print_results, summarize};
 use super::progress::Progress;
 use crate::cli::TrainArgs;
-use crate::comm::{Backend, Launcher, World, connect, guard};
+use crate::comm::{Backend, Launcher, World, connect};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::{self, ShardPlan};
 use crate::model::{Network, ParamLayout};
@@ -29,7 +29,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let (config, resumed) = world.agree(configure(args, typed, world))?;
     check_same_program(&config, args.resume.is_some(), world)?;
     let (config, resumed) = world.broadcast(&(config, resumed))?;
-    guard::start(world, Duration::from_secs_f64(config.comm_timeout), config.backend.name())?;
+    world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
     super::use_threads(config.threads)?;
 
     let source = world.agree(data::open(&config.data_root))?;

@@ -105,7 +105,7 @@ ends_when_cut() { # ends_when_cut BACKEND
   [ "$took" -lt $((deadline + margin)) ] && [ "$status" -ne 0 ] || return
   ! is "$run" status completed >/dev/null || { echo "it was over before the cut"; return 1; }
   # Open MPI's daemons miss each other first; where they do not, the guard does.
-  grep -qE 'lost communication with a remote daemon|exceeded --comm-timeout .*missing: rank 1 on node1' "$work/said" ||
+  grep -qE 'lost communication with a remote daemon|exceeded the deadline .*missing: rank 1 on node1' "$work/said" ||
     { echo "no line says what happened"; return 1; }
   # The ranks of the node that is cut off end by themselves, too.
   for _ in {1..150}; do

@@ -207,7 +207,7 @@ fn a_stopped_rank_is_named_and_the_job_ends_after_the_deadline() {
     for backend in ["mpi", "gloo"] {
         let (text, lasted) = harmed(backend, "-STOP");
         assert!(lasted < Duration::from_secs(3 + 10), "{backend}: {lasted:.1?}");
-        let line = text.lines().find(|line| line.contains("exceeded --comm-timeout"));
+        let line = text.lines().find(|line| line.contains("exceeded the deadline"));
         let line = line.unwrap_or_else(|| panic!("{backend}: {text}"));
         assert!(line.contains(backend) && line.contains("all-reduce"), "{line}");
         assert!(line.contains("missing: rank 1 on "), "{line}");

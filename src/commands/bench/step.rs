@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::product::Product;
 use super::step_report::{StepReport, Timing};
 use crate::cli::StepArgs;
-use crate::comm::{World, connect, guard, page_faults, topology};
+use crate::comm::{World, connect, page_faults, topology};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::shard::Order;
 use crate::data::synthetic::Synthetic;
@@ -44,7 +44,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     }
     let json = args.json.as_ref().filter(|_| world.is_root());
     world.agree(json.map_or(Ok(()), |path| report::check_writable(path)))?;
-    guard::start(world, Duration::from_secs_f64(config.comm_timeout), config.backend.name())?;
+    world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
     super::super::use_threads(config.threads)?;
     let device = config.device.device();
     let classes = classes(config.model);

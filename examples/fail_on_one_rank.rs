@@ -1,0 +1,69 @@
+//! What happens to a job when rank 1 fails on its own, in the middle of a
+//! training: `mpirun -n 3 fail_on_one_rank HOW mpi|gloo SECONDS`, where SECONDS
+//! is the deadline of a collective. Every way has to end the job.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+use mpiburn::comm::{Backend, Transport, World, connect, run};
+use mpiburn::train::{GradientSync, SyncOptions};
+
+const STEPS: usize = 6;
+const WRONG: usize = 3;
+
+#[derive(Module, Debug)]
+struct Net {
+    hidden: Linear,
+    out: Linear,
+}
+
+fn main() -> Result<ExitCode, Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let how = arguments.next().unwrap_or_default();
+    let backend: Backend = arguments.next().unwrap_or_else(|| "mpi".into()).parse()?;
+    let deadline = Duration::from_secs_f64(arguments.next().unwrap_or_else(|| "120".into()).parse()?);
+    // The same by way of `run`, and with what `main` does by itself.
+    if let Some(how) = how.strip_prefix("run-") {
+        return Ok(run(|world| train(world, how, backend, deadline)));
+    }
+    let world = World::init()?;
+    train(&world, &how, backend, deadline)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn train(world: &World, how: &str, backend: Backend, deadline: Duration) -> Result<(), Box<dyn Error>> {
+    let device = Device::flex().autodiff();
+    device.seed(1);
+    let net =
+        Net { hidden: LinearConfig::new(4, 64).init(&device), out: LinearConfig::new(64, 1).init(&device) };
+    let transport = Transport { timeout: deadline, ..Transport::default() };
+    // Several buckets.
+    let options = SyncOptions { bucket_bytes: 256, first_bucket_bytes: 256, ..SyncOptions::default() };
+    let mut sync = GradientSync::of_module(world, connect(world, backend, &transport)?, &net, options);
+    let x = Tensor::<2>::ones([8, 4], &device);
+    for step in 0..STEPS {
+        if step == WRONG && world.rank() == 1 {
+            match how {
+                "error" => Err("shard1.bin: cannot be read")?,
+                "panic" => panic!("an index out of range"),
+                "exit" => std::process::exit(7),
+                "return" => return Ok(()),
+                "sleep" => std::thread::sleep(Duration::from_secs(3600)),
+                "barrier" => world.barrier()?,
+                "thread" => {
+                    let other = std::thread::spawn(|| std::process::exit(7));
+                    let _ = other.join();
+                }
+                _ => Err(format!("unknown way to fail: {how}"))?,
+            }
+        }
+        let loss = net.out.forward(net.hidden.forward(x.clone())).mean();
+        sync.average(&loss, &net, 8, 8 * world.size())?;
+    }
+    println!("rank {} is done", world.rank());
+    Ok(())
+}

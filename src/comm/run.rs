@@ -1,0 +1,51 @@
+//! A program's `main` as one rank of a job.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use super::{CommError, Launcher, World, activity, end_the_job_on_panic};
+
+/// Runs `body` as one rank of the job, and turns an error or a panic on any rank
+/// into one line that names the rank and its reason, and the end of all ranks.
+///
+/// ```no_run
+/// use std::process::ExitCode;
+/// use mpiburn::comm::{World, run};
+///
+/// fn main() -> ExitCode {
+///     run(train)
+/// }
+///
+/// fn train(world: &World) -> Result<(), Box<dyn std::error::Error>> {
+///     let data = std::fs::read(format!("shard{}.bin", world.rank()))?;
+///     println!("rank {} has {} bytes", world.rank(), data.len());
+///     Ok(())
+/// }
+/// ```
+pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode {
+    end_the_job_on_panic();
+    let world = match World::init() {
+        Ok(world) => world,
+        Err(error) => {
+            // Each process that another MPI's launcher started thinks that it is
+            // alone; the launcher knows which is the first.
+            if Launcher::detect().is_none_or(|launcher| launcher.rank == 0) {
+                eprintln!("mpiburn: {error}");
+            }
+            return ExitCode::FAILURE;
+        }
+    };
+    let Err(error) = body(&world) else { return ExitCode::SUCCESS };
+    // Errors between ranks name their rank.
+    match error.downcast_ref::<CommError>() {
+        Some(shared) if shared.is_shared() => {
+            if world.is_root() {
+                eprintln!("mpiburn: {shared}");
+            }
+        }
+        Some(own) => eprintln!("mpiburn: {own}"),
+        None => eprintln!("mpiburn: rank {} on {}: {error}", world.rank(), world.host()),
+    }
+    activity::set_reason(&error.to_string());
+    ExitCode::FAILURE
+}
