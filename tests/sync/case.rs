@@ -135,14 +135,14 @@ fn steps(draw: &mut Draw, world_size: usize) -> Vec<Step> {
         Spread::NoRoot,
     ]);
     let most = draw.one_of(&[1, 4, 9, 24]);
-    let micro = draw.from_to(1, 4);
+    let micro = draw.within(1, 4);
     let orderly = draw.happens(0.6);
     let mut step = |number: usize| {
         let spread = match draw.happens(0.3) {
             true => draw.one_of(&[Spread::Random, Spread::Sparse, Spread::One, Spread::NoRoot]),
             false => usual,
         };
-        let even = draw.from_to(1, most);
+        let even = draw.within(1, most);
         let one = draw.below(world_size);
         // Seldom, no rank has a sample.
         let nothing = draw.happens(0.02);
@@ -150,13 +150,13 @@ fn steps(draw: &mut Draw, world_size: usize) -> Vec<Step> {
             let samples = match spread {
                 _ if nothing => 0,
                 Spread::Even => even,
-                Spread::Random => draw.from_to(0, most),
-                Spread::Sparse => draw.from_to(0, most) * draw.below(2),
+                Spread::Random => draw.within(0, most),
+                Spread::Sparse => draw.within(0, most) * draw.below(2),
                 Spread::One if rank == one => even,
-                Spread::NoRoot if rank > 0 => draw.from_to(1, most),
+                Spread::NoRoot if rank > 0 => draw.within(1, most),
                 Spread::One | Spread::NoRoot => 0,
             };
-            let chunks = if draw.happens(0.7) { micro } else { draw.from_to(1, 4) };
+            let chunks = if draw.happens(0.7) { micro } else { draw.within(1, 4) };
             Part::draw(draw, samples, chunks, orderly)
         });
         let ranks = ranks.collect();

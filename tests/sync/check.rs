@@ -85,8 +85,7 @@ fn close(
     }
     for (index, (&found, &expected)) in found.iter().zip(expected).enumerate() {
         let off = (f64::from(found) - expected).abs();
-        // Written so that NaN fails.
-        if !(off <= limit(index)) {
+        if off.is_nan() || off > limit(index) {
             return Err(format!(
                 "{}[{index}] is {found:e}, plain Burn's is {expected:e}: off by {off:.2e}, allowed {:.2e}; \
                  the step's largest is {largest:.2e}",
@@ -127,7 +126,7 @@ pub fn averaged_buffers(world: &World, layout: &ParamLayout, module: &Network, m
         for spec in layout.specs().iter().filter(|spec| !spec.trainable) {
             for index in spec.range.clone() {
                 let off = (f64::from(values[index]) - mean[index]).abs();
-                if !(off <= 1e-6 * mean[index].abs().max(1.0)) {
+                if off.is_nan() || off > 1e-6 * mean[index].abs().max(1.0) {
                     return Err(format!(
                         "{}[{}]{when} is {} after averaging, and the ranks' mean is {}",
                         spec.name,

@@ -41,7 +41,7 @@ impl Draw {
     }
 
     /// A whole number from `low` to `high`, both included.
-    pub fn from_to(&mut self, low: usize, high: usize) -> usize {
+    pub fn within(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high + 1 - low)
     }
 

@@ -1,6 +1,5 @@
 //! A case, as a training job runs it.
 
-use burn::module::Module;
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};

@@ -3,8 +3,10 @@
 
 use super::draw::{Draw, Purpose};
 
-/// Values of a module at most, so that a case takes a fraction of a second.
+/// Values of a module, roughly at most, so that a case takes a fraction of a second.
 const BUDGET: usize = 20_000;
+/// Widths that stay small however many layers there are.
+const NARROW: usize = 8;
 
 /// The module, and the ways through it.
 #[derive(Debug, Clone)]
@@ -112,12 +114,13 @@ impl Plan {
     }
 
     pub fn draw(draw: &mut Draw, seed: u64, index: u64) -> Self {
-        let inputs = draw.from_to(1, 12);
+        let inputs = draw.within(1, 12);
         let mut build =
-            Build { layers: Vec::new(), values: 0, width: inputs, vocabulary: draw.from_to(2, 40) };
-        let stages = (0..draw.from_to(0, 6)).map(|_| build.stage(draw)).collect();
-        let outputs = draw.from_to(2, 6);
-        let head = build.add(draw, Kind::Linear { inputs: build.width, outputs, bias: draw.happens(0.8) });
+            Build { layers: Vec::new(), values: 0, width: inputs, vocabulary: draw.within(2, 40) };
+        let stages = (0..draw.within(0, 6)).map(|_| build.stage(draw)).collect();
+        let outputs = draw.within(2, 6);
+        let bias = draw.happens(0.8);
+        let head = build.add(draw, Kind::Linear { inputs: build.width, outputs, bias });
         build.layers[head].frozen = false;
         // Never used.
         for _ in 0..draw.below(3) {
@@ -133,7 +136,7 @@ impl Plan {
             index,
             inputs,
             vocabulary: build.vocabulary,
-            tokens: draw.from_to(1, 4),
+            tokens: draw.within(1, 4),
             outputs,
             classes: draw.happens(0.5),
             layers: build.layers,
@@ -176,7 +179,8 @@ struct Build {
 impl Build {
     fn stage(&mut self, draw: &mut Draw) -> Stage {
         let before = self.width;
-        let after = if draw.happens(0.6) { before } else { self.new_width(draw) };
+        let keeps = draw.happens(0.6) && (before <= NARROW || self.values < BUDGET / 4);
+        let after = if keeps { before } else { self.new_width(draw) };
         let count = draw.one_of(&[1, 1, 1, 2, 3]);
         let branches = (0..count).map(|_| self.branch(draw, before, after)).collect();
         self.width = after;
@@ -228,11 +232,12 @@ impl Build {
     fn kind(&self, draw: &mut Draw) -> Kind {
         let width = self.width;
         match draw.below(6) {
+            0 if width > NARROW && self.values > BUDGET / 2 => Kind::Scale { width },
             0 => Kind::Linear { inputs: width, outputs: width, bias: draw.happens(0.7) },
             1 => Kind::BatchNorm { width },
             2 => Kind::LayerNorm { width },
             3 => Kind::Scale { width },
-            4 => Kind::Conv { channels: draw.from_to(1, 4) },
+            4 => Kind::Conv { channels: draw.within(1, 4) },
             _ => Kind::Embedding { width },
         }
     }
