@@ -79,10 +79,6 @@ fn accumulated_batches_step_as_one() {
     }
 }
 
-fn example(name: &str) -> String {
-    Path::new(binary()).with_file_name("examples").join(name).to_str().unwrap().to_owned()
-}
-
 #[test]
 fn averaged_gradients_are_those_of_one_batch() {
     for ranks in [1, 2, 3, 4] {

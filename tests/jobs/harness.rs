@@ -33,6 +33,11 @@ pub fn binary() -> &'static str {
     env!("CARGO_BIN_EXE_mpiburn")
 }
 
+/// An example, which cargo builds along with the tests.
+pub fn example(name: &str) -> String {
+    Path::new(binary()).with_file_name("examples").join(name).to_str().expect("a path of text").to_owned()
+}
+
 /// `mpirun` with `ranks` ranks of `program`, bound as the make targets bind.
 pub fn mpirun(ranks: usize, program: &str) -> Command {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());

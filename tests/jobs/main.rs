@@ -11,4 +11,5 @@ mod recipes;
 mod report;
 mod resume;
 mod sweep;
+mod sync;
 mod training;

@@ -1,0 +1,186 @@
+//! One case: everything that is drawn from seed and case number.
+
+use std::time::Duration;
+
+use mpiburn::comm::{Backend, Reduction, Transport};
+use mpiburn::train::{SyncOptions, WireType};
+
+use super::draw::{Draw, Purpose};
+use super::plan::Plan;
+
+/// Steps of a case: one whose order of gradients may be learned, and more.
+const STEPS: usize = 5;
+
+/// What all ranks do in one case.
+#[derive(Debug)]
+pub struct Case {
+    pub backend: Backend,
+    pub gloo_algorithm: &'static str,
+    pub options: SyncOptions,
+    /// Whether Burn computes activations again in backward, so that its graph
+    /// is another one.
+    pub checkpointing: bool,
+    pub optimizer: Optimizer,
+    pub rate: f64,
+    pub steps: Vec<Step>,
+    pub plan: Plan,
+}
+
+/// Burn's optimizers.
+#[derive(Debug, Clone, Copy)]
+pub enum Optimizer {
+    Sgd,
+    Momentum,
+    Adam,
+}
+
+#[derive(Debug)]
+pub struct Step {
+    /// What each rank does.
+    pub ranks: Vec<Part>,
+    /// Whether running statistics are averaged after the step.
+    pub average_buffers: bool,
+}
+
+/// One rank's part in a step.
+#[derive(Debug)]
+pub struct Part {
+    /// Micro-batches; none on a rank without samples.
+    pub chunks: Vec<Chunk>,
+    /// Whether the rank calls `average` instead of `backward` and `finish`.
+    pub average: bool,
+}
+
+/// One micro-batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Chunk {
+    pub samples: usize,
+    /// Whether the rank calls it the last one, rightly or not.
+    pub last: bool,
+}
+
+/// How samples lie on ranks.
+#[derive(Debug, Clone, Copy)]
+enum Spread {
+    Even,
+    Random,
+    /// Every second rank is left empty, on average.
+    Sparse,
+    /// All ranks but one are left empty.
+    One,
+    /// Rank 0 is left empty.
+    NoRoot,
+}
+
+impl Case {
+    /// Case `index` of `seed` in a world of that size.
+    pub fn draw(seed: u64, index: u64, world_size: usize) -> Self {
+        let draw = &mut Draw::of(seed, index, Purpose::Case, [world_size as u16, 0, 0, 0]);
+        let mut backends = vec![Backend::Mpi];
+        if cfg!(feature = "gloo") {
+            backends.push(Backend::Gloo);
+        }
+        Self {
+            backend: draw.one_of(&backends),
+            gloo_algorithm: draw.one_of(&["ring", "bcube", "halving-doubling"]),
+            options: options(draw),
+            checkpointing: draw.happens(0.1),
+            optimizer: draw.one_of(&[Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam]),
+            rate: f64::from(draw.between(0.002, 0.05)),
+            steps: steps(draw, world_size),
+            plan: Plan::draw(draw, seed, index),
+        }
+    }
+
+    /// The transport. No message may hang, and none takes long.
+    pub fn transport(&self) -> Transport {
+        Transport {
+            gloo_algorithm: self.gloo_algorithm.into(),
+            timeout: Duration::from_secs(10),
+            ..Transport::default()
+        }
+    }
+}
+
+impl Step {
+    /// Samples of all ranks.
+    pub fn total(&self) -> usize {
+        self.ranks.iter().flat_map(|part| &part.chunks).map(|chunk| chunk.samples).sum()
+    }
+}
+
+fn options(draw: &mut Draw) -> SyncOptions {
+    // Spread over the orders of magnitude.
+    let mut bytes = || match draw.happens(0.15) {
+        true => 25.0 * 1024.0 * 1024.0,
+        false => 1024.0 * draw.between(0.0, 10.1).exp(),
+    };
+    let (bucket_bytes, first_bucket_bytes) = (bytes() as usize, bytes() as usize);
+    SyncOptions {
+        reduction: draw.one_of(&[Reduction::Native, Reduction::Ordered]),
+        wire: draw.one_of(&[WireType::F32, WireType::F32, WireType::Bf16, WireType::F16]),
+        overlap: draw.happens(0.7),
+        bucket_bytes,
+        first_bucket_bytes,
+    }
+}
+
+fn steps(draw: &mut Draw, world_size: usize) -> Vec<Step> {
+    let usual = draw.one_of(&[
+        Spread::Even,
+        Spread::Random,
+        Spread::Random,
+        Spread::Sparse,
+        Spread::One,
+        Spread::NoRoot,
+    ]);
+    let most = draw.one_of(&[1, 4, 9, 24]);
+    let micro = draw.within(1, 4);
+    let orderly = draw.happens(0.6);
+    let mut step = |number: usize| {
+        let spread = match draw.happens(0.3) {
+            true => draw.one_of(&[Spread::Random, Spread::Sparse, Spread::One, Spread::NoRoot]),
+            false => usual,
+        };
+        let even = draw.within(1, most);
+        let one = draw.below(world_size);
+        // Seldom, no rank has a sample.
+        let nothing = draw.happens(0.02);
+        let ranks = (0..world_size).map(|rank| {
+            let samples = match spread {
+                _ if nothing => 0,
+                Spread::Even => even,
+                Spread::Random => draw.within(0, most),
+                Spread::Sparse => draw.within(0, most) * draw.below(2),
+                Spread::One if rank == one => even,
+                Spread::NoRoot if rank > 0 => draw.within(1, most),
+                Spread::One | Spread::NoRoot => 0,
+            };
+            let chunks = if draw.happens(0.7) { micro } else { draw.within(1, 4) };
+            Part::draw(draw, samples, chunks, orderly)
+        });
+        let ranks = ranks.collect();
+        Step { ranks, average_buffers: number + 1 == STEPS || draw.happens(0.25) }
+    };
+    (0..STEPS).map(&mut step).collect()
+}
+
+impl Part {
+    fn draw(draw: &mut Draw, samples: usize, chunks: usize, orderly: bool) -> Self {
+        let count = chunks.min(samples);
+        // One sample a micro-batch, and the others anywhere.
+        let mut sizes = vec![1; count];
+        for _ in count..samples {
+            sizes[draw.below(count)] += 1;
+        }
+        let never = draw.happens(0.3);
+        let mut chunks: Vec<Chunk> =
+            (0..count).map(|chunk| Chunk { samples: sizes[chunk], last: chunk + 1 == count }).collect();
+        if !orderly && draw.happens(0.5) {
+            chunks.iter_mut().for_each(|chunk| chunk.last = !never && draw.happens(0.5));
+        }
+        // `average` is one backward, marked as the last.
+        let average = draw.happens(0.3) && chunks.len() <= 1 && chunks.iter().all(|chunk| chunk.last);
+        Self { chunks, average }
+    }
+}

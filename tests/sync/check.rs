@@ -1,0 +1,143 @@
+//! What must hold after each step.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use mpiburn::comm::World;
+use mpiburn::model::{ParamLayout, ParamSpec, sha256};
+use mpiburn::train::{WireType, check_equal_weights};
+
+use super::network::Network;
+use super::reference::Expected;
+
+/// Of the step's largest gradient: what the order of f32 sums may change.
+const TOLERANCE: f64 = 1e-5;
+
+/// What differed, in words.
+pub type Outcome = Result<(), String>;
+
+/// How much rounding for the wire may change a sum: relative to the sum of the
+/// ranks' absolute values, and absolutely.
+///
+/// Each rank's part is rounded once on its way into the wire type, and each of
+/// the `n - 1` additions rounds again, by at most a unit roundoff u of what is
+/// added up so far. That is (1 + u)^n - 1 of the sum of absolute values: Higham,
+/// "Accuracy and Stability of Numerical Algorithms" (2002), section 4.2. It is
+/// relative to the parts and not to their sum, since parts may cancel. Below
+/// its smallest normal number, f16 rounds by up to 2^-25 instead.
+fn rounding(wire: WireType, world_size: usize) -> (f64, f64) {
+    let n = world_size as i32;
+    let relative = |precision: i32| (1.0 + 2f64.powi(-precision)).powi(n) - 1.0;
+    match wire {
+        // Alone, nothing travels.
+        _ if world_size == 1 => (0.0, 0.0),
+        WireType::F32 => (0.0, 0.0),
+        WireType::Bf16 => (relative(8), 0.0),
+        WireType::F16 => (relative(11), f64::from(n) * 2f64.powi(-25)),
+    }
+}
+
+/// Compares the averaged gradients with the reference's.
+pub fn gradients(
+    found: &GradientsParams,
+    expected: &[Option<Expected>],
+    module: &Network,
+    layout: &ParamLayout,
+    wire: WireType,
+    world_size: usize,
+) -> Outcome {
+    let largest =
+        expected.iter().flatten().flat_map(|param| &param.sum).fold(0.0, |max: f64, x| max.max(x.abs()));
+    let (relative, absolute) = rounding(wire, world_size);
+    let mut found = Found { gradients: found, all: Vec::new() };
+    module.visit(&mut found);
+    for ((found, expected), spec) in found.all.iter().zip(expected).zip(layout.specs()) {
+        match (found, expected) {
+            (None, None) => {}
+            (Some(_), _) if !spec.trainable => {
+                return Err(format!("{} gets no gradients, and has one", spec.name));
+            }
+            // Used by no rank.
+            (Some(found), None) => {
+                if let Some(value) = found.iter().find(|value| **value != 0.0) {
+                    return Err(format!("{}: no rank used it, and its gradient has {value:e}", spec.name));
+                }
+            }
+            (None, Some(_)) => return Err(format!("{}: its gradient is missing", spec.name)),
+            (Some(found), Some(expected)) => {
+                let limit = |i: usize| TOLERANCE * largest + relative * expected.size[i] + absolute;
+                close(spec, found, &expected.sum, limit, largest)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn close(
+    spec: &ParamSpec,
+    found: &[f32],
+    expected: &[f64],
+    limit: impl Fn(usize) -> f64,
+    largest: f64,
+) -> Outcome {
+    if found.len() != expected.len() {
+        return Err(format!("{}: {} values, and not {}", spec.name, found.len(), expected.len()));
+    }
+    for (index, (&found, &expected)) in found.iter().zip(expected).enumerate() {
+        let off = (f64::from(found) - expected).abs();
+        if off.is_nan() || off > limit(index) {
+            return Err(format!(
+                "{}[{index}] is {found:e}, plain Burn's is {expected:e}: off by {off:.2e}, allowed {:.2e}; \
+                 the step's largest is {largest:.2e}",
+                spec.name,
+                limit(index)
+            ));
+        }
+    }
+    Ok(())
+}
+
+struct Found<'a> {
+    gradients: &'a GradientsParams,
+    all: Vec<Option<Vec<f32>>>,
+}
+
+impl ModuleVisitor for Found<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let gradient = self.gradients.get::<D>(param.id);
+        let values = gradient.map(|g| g.into_data().try_into_vec::<f32>().expect("gradients are f32"));
+        self.all.push(values);
+    }
+}
+
+/// Trainable parameters have the same bits on every rank. Running statistics
+/// are each rank's own until they are averaged.
+pub fn equal_parameters(world: &World, layout: &ParamLayout, values: &[f32]) -> Outcome {
+    let trainable = layout.specs().iter().filter(|spec| spec.trainable);
+    let values: Vec<f32> = trainable.flat_map(|spec| values[spec.range.clone()].to_vec()).collect();
+    world.check_equal("the digest of the parameters", &sha256(&values)).map_err(|error| error.to_string())
+}
+
+/// After averaging, buffers are the mean over ranks, and all ranks have the same
+/// bits; both at once and after Burn has moved on what it keeps back.
+pub fn averaged_buffers(world: &World, layout: &ParamLayout, module: &Network, mean: &[f64]) -> Outcome {
+    for (when, values) in [("", layout.read(module)), (", read after valid()", layout.read(&module.valid()))]
+    {
+        for spec in layout.specs().iter().filter(|spec| !spec.trainable) {
+            for index in spec.range.clone() {
+                let off = (f64::from(values[index]) - mean[index]).abs();
+                if off.is_nan() || off > 1e-6 * mean[index].abs().max(1.0) {
+                    return Err(format!(
+                        "{}[{}]{when} is {} after averaging, and the ranks' mean is {}",
+                        spec.name,
+                        index - spec.range.start,
+                        values[index],
+                        mean[index]
+                    ));
+                }
+            }
+        }
+        check_equal_weights(world, module).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! A case, as a training job runs it.
+
+use burn::optim::momentum::MomentumConfig;
+use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
+use burn::tensor::{Device, Tensor};
+use mpiburn::comm::{CommError, World, connect};
+use mpiburn::model::ParamLayout;
+use mpiburn::train::{GradientSync, MicroBatch, broadcast_module};
+
+use super::case::{Case, Optimizer};
+use super::check::{self, Outcome};
+use super::network::{Network, initial_values};
+use super::plan::Place;
+use super::reference::Reference;
+use super::samples::Samples;
+use super::watchdog;
+
+/// Runs `case`, and compares every step with plain Burn.
+pub fn run(world: &World, case: &Case) -> Outcome {
+    let mut device = Device::flex().autodiff();
+    if case.checkpointing {
+        device = device.gradient_checkpointing();
+    }
+    let module = Network::build(&case.plan, &device);
+    let layout = ParamLayout::of(&module);
+    let initial = |rank| initial_values(&case.plan, layout.specs(), rank);
+
+    let module = layout.write(module, &initial(world.rank()));
+    let mut module = broadcast_module(world, module).map_err(|error| format!("broadcast: {error}"))?;
+    if layout.read(&module) != initial(0) {
+        return Err("the broadcast module does not have rank 0's values".into());
+    }
+    let mut reference = Reference::new(case, world.size(), &initial(0), &device);
+    let mut optimizer = optimizer(case);
+    let collective = connect(world, case.backend, &case.transport()).map_err(|error| error.to_string())?;
+    let mut sync = GradientSync::of_module(world, collective, &module, case.options);
+
+    for number in 0..case.steps.len() {
+        watchdog::progress();
+        let at = |what: String| format!("step {number}: {what}");
+        let gradients = gradients(world, case, number, &mut sync, &module, &device);
+        let gradients = gradients.map_err(|error| at(error.to_string()))?;
+        let expected = reference.gradients(case, number);
+        check::gradients(&gradients, &expected, &module, &layout, case.options.wire, world.size())
+            .map_err(at)?;
+
+        module = optimizer.step(case.rate, module, gradients);
+        let values = layout.read(&module);
+        check::equal_parameters(world, &layout, &values).map_err(at)?;
+        reference.set_trainable(&values);
+
+        if case.steps[number].average_buffers {
+            module = sync.average_buffers(module).map_err(|error| at(error.to_string()))?;
+            check::averaged_buffers(world, &layout, &module, &reference.mean_values()).map_err(at)?;
+            // The next steps go on from there.
+            reference.set(&layout.read(&module));
+        }
+    }
+    match sync.report().to_string().is_empty() {
+        true => Err("the report is empty".into()),
+        false => Ok(()),
+    }
+}
+
+fn optimizer(case: &Case) -> ModuleOptimizer {
+    match case.optimizer {
+        Optimizer::Sgd => SgdConfig::new().init(),
+        Optimizer::Momentum => SgdConfig::new().with_momentum(Some(MomentumConfig::new())).init(),
+        Optimizer::Adam => AdamConfig::new().init(),
+    }
+}
+
+/// The averaged gradients of a step, by the calls that the case has this rank make.
+fn gradients(
+    world: &World,
+    case: &Case,
+    number: usize,
+    sync: &mut GradientSync<'_>,
+    module: &Network,
+    device: &Device,
+) -> Result<GradientsParams, CommError> {
+    let step = &case.steps[number];
+    let (part, total) = (&step.ranks[world.rank()], step.total());
+    let loss = |micro: usize| {
+        let place = Place { step: number, rank: world.rank(), micro };
+        let samples = Samples::at(&case.plan, place, part.chunks[micro].samples, device);
+        module.loss(&case.plan, place, &samples)
+    };
+    if part.average {
+        return match part.chunks.first() {
+            Some(chunk) => sync.average(&loss(0), module, chunk.samples, total),
+            None => sync.average(&Tensor::zeros([1], device), module, 0, total),
+        };
+    }
+    for (micro, chunk) in part.chunks.iter().enumerate() {
+        let which = if chunk.last { MicroBatch::Last } else { MicroBatch::More };
+        sync.backward(&loss(micro), module, chunk.samples, total, which)?;
+    }
+    sync.finish(module)
+}

@@ -1,0 +1,57 @@
+//! Compares averaged gradients of random modules with plain Burn's:
+//! `mpirun -n W target/release/examples/check_sync --cases N --seed S`.
+//!
+//! Seed and case number fix everything: modules with shared, unused and frozen
+//! parameters, branches by step and by rank, ranks without samples, micro-batches,
+//! transports, wire types and bucket sizes. A line of failure names both, and
+//! `--first-case K --cases 1` runs that case again.
+
+mod case;
+mod check;
+mod draw;
+mod job;
+mod network;
+mod plan;
+mod reference;
+mod samples;
+mod watchdog;
+
+use clap::Parser;
+use mpiburn::comm::{World, guard};
+
+use case::Case;
+
+#[derive(Parser)]
+struct Arguments {
+    /// Number of cases
+    #[arg(long, default_value_t = 60)]
+    cases: u64,
+    /// Number of the first case
+    #[arg(long, default_value_t = 0)]
+    first_case: u64,
+    /// Seed of all cases
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let Arguments { cases, first_case, seed } = Arguments::parse();
+    let world = World::init()?;
+    let (rank, size) = (world.rank(), world.size());
+    watchdog::start(rank);
+    for index in first_case..first_case + cases {
+        let case = Case::draw(seed, index, size);
+        watchdog::begin(format!("seed {seed}, case {index}, {size} ranks: {case:?}"));
+        if let Err(what) = job::run(&world, &case) {
+            watchdog::fail(rank, &what);
+        }
+    }
+    watchdog::end();
+    world.barrier()?;
+    if world.is_root() {
+        println!("ok - {cases} cases of seed {seed} at {size} ranks");
+    }
+    // MPICH's ranks were seen to wait for each other at MPI's end.
+    guard::leave(0);
+    Ok(())
+}

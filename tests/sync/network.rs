@@ -1,0 +1,163 @@
+//! The module of a case.
+
+use burn::module::{Module, Param};
+use burn::nn::conv::{Conv1d, Conv1dConfig};
+use burn::nn::{
+    BatchNorm, BatchNormConfig, Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig,
+    PaddingConfig1d,
+};
+use burn::tensor::activation::{log_softmax, relu, tanh};
+use burn::tensor::{Device, Int, Tensor};
+use mpiburn::model::ParamSpec;
+
+use super::draw::{Draw, Purpose};
+use super::plan::{Activation, Kind, Place, Plan, Stage};
+use super::samples::Samples;
+
+/// Norms divide by a deviation of more than a third. With Burn's 1e-5, two
+/// samples that lie close together would magnify rounding errors, and the
+/// comparison would need a tolerance for that.
+const EPSILON: f64 = 0.1;
+
+/// Layers in visit order; the plan knows how to use them.
+#[derive(Module, Debug)]
+pub struct Network {
+    layers: Vec<Layer>,
+}
+
+#[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant, reason = "a module has a few")]
+enum Layer {
+    Linear(Linear),
+    BatchNorm(BatchNorm),
+    LayerNorm(LayerNorm),
+    Scale(Scale),
+    Conv(Conv1d),
+    Embedding(Embedding),
+}
+
+/// A bare parameter.
+#[derive(Module, Debug)]
+struct Scale {
+    scale: Param<Tensor<1>>,
+}
+
+impl Network {
+    /// A module of that plan, whose values mean nothing yet.
+    pub fn build(plan: &Plan, device: &Device) -> Self {
+        let layers = plan.layers.iter().map(|layer| {
+            let built = Layer::build(&layer.kind, plan.vocabulary, device);
+            if layer.frozen { built.no_grad() } else { built }
+        });
+        Self { layers: layers.collect() }
+    }
+
+    /// The mean loss of a micro-batch, as its rank computes it at that place.
+    pub fn loss(&self, plan: &Plan, place: Place, samples: &Samples) -> Tensor<1> {
+        let mut x = samples.values.clone();
+        for (number, stage) in plan.stages.iter().enumerate() {
+            x = self.stage(plan, number, stage, place, x, &samples.tokens);
+        }
+        let scores = self.layers[plan.head].forward(x, &samples.tokens);
+        let mut loss = match plan.classes {
+            true => log_softmax(scores, 1).gather(1, samples.classes.clone()).mean().neg(),
+            false => (scores - samples.targets.clone()).powi_scalar(2).mean(),
+        };
+        if let Some((layer, rule)) = plan.penalty
+            && let Layer::Linear(linear) = &self.layers[layer]
+            && plan.pick(rule, 2, place, 1000) == 1
+        {
+            loss = loss + linear.weight.val().powi_scalar(2).mean().mul_scalar(0.1);
+        }
+        loss
+    }
+
+    fn stage(
+        &self,
+        plan: &Plan,
+        number: usize,
+        stage: &Stage,
+        place: Place,
+        x: Tensor<2>,
+        tokens: &Tensor<2, Int>,
+    ) -> Tensor<2> {
+        let salt = 3 * number;
+        let branch = &stage.branches[plan.pick(stage.branch, stage.branches.len(), place, salt)];
+        let times = stage.repeats[plan.pick(stage.repeat, stage.repeats.len(), place, salt + 1)];
+        let cut = stage.cut.is_some_and(|rule| plan.pick(rule, 2, place, salt + 2) == 1);
+        let mut x = if cut { x.detach() } else { x };
+        for _ in 0..times {
+            for &layer in branch {
+                x = self.layers[layer].forward(x, tokens);
+            }
+            x = match stage.activation {
+                Activation::None => x,
+                Activation::Tanh => tanh(x),
+                Activation::Relu => relu(x),
+            };
+        }
+        x
+    }
+}
+
+impl Layer {
+    fn build(kind: &Kind, vocabulary: usize, device: &Device) -> Self {
+        match *kind {
+            Kind::Linear { inputs, outputs, bias } => {
+                Self::Linear(LinearConfig::new(inputs, outputs).with_bias(bias).init(device))
+            }
+            Kind::BatchNorm { width } => {
+                Self::BatchNorm(BatchNormConfig::new(width).with_epsilon(EPSILON).init(device))
+            }
+            Kind::LayerNorm { width } => {
+                Self::LayerNorm(LayerNormConfig::new(width).with_epsilon(EPSILON).init(device))
+            }
+            Kind::Scale { width } => {
+                Self::Scale(Scale { scale: Param::from_tensor(Tensor::ones([width], device)) })
+            }
+            Kind::Conv { channels } => {
+                Self::Conv(Conv1dConfig::new(1, channels, 3).with_padding(PaddingConfig1d::Same).init(device))
+            }
+            Kind::Embedding { width } => {
+                Self::Embedding(EmbeddingConfig::new(vocabulary, width).init(device))
+            }
+        }
+    }
+
+    /// `[samples, width]` of `[samples, width]`; the linear layer's may differ.
+    fn forward(&self, x: Tensor<2>, tokens: &Tensor<2, Int>) -> Tensor<2> {
+        match self {
+            Self::Linear(linear) => linear.forward(x),
+            Self::BatchNorm(norm) => norm.forward(x),
+            Self::LayerNorm(norm) => norm.forward(x),
+            Self::Scale(Scale { scale }) => x * scale.val().unsqueeze_dim(0),
+            // Along the width, then the mean over channels.
+            Self::Conv(conv) => conv.forward(x.unsqueeze_dim(1)).mean_dim(1).squeeze_dim(1),
+            Self::Embedding(embedding) => x + embedding.forward(tokens.clone()).mean_dim(1).squeeze_dim(1),
+        }
+    }
+}
+
+/// All values that `rank`'s module has before the first broadcast: other ones
+/// on each rank, at scales that keep activations and gradients near 1.
+pub fn initial_values(plan: &Plan, specs: &[ParamSpec], rank: usize) -> Vec<f32> {
+    let draw = &mut Draw::of(plan.seed, plan.index, Purpose::Values, [rank as u16, 0, 0, 0]);
+    let mut values = Vec::new();
+    for spec in specs {
+        let field = spec.name.rsplit('.').next().unwrap_or_default();
+        let (low, high) = match (field, spec.shape.as_slice()) {
+            ("gamma" | "scale" | "running_var", _) => (0.5, 1.5),
+            ("weight", &[inputs, _]) if spec.transposed => limits(inputs),
+            ("weight", &[_, inputs, kernel]) => limits(inputs * kernel),
+            _ => (-0.5, 0.5),
+        };
+        values.extend(spec.range.clone().map(|_| draw.between(low, high)));
+    }
+    values
+}
+
+/// Uniform weights that keep the variance of `inputs` values.
+fn limits(inputs: usize) -> (f32, f32) {
+    let limit = (3.0 / inputs as f32).sqrt();
+    (-limit, limit)
+}

@@ -1,0 +1,270 @@
+//! What the module of a case consists of, and in which order a micro-batch
+//! goes through it.
+
+use super::draw::{Draw, Purpose};
+
+/// Values of a module, roughly at most, so that a case takes a fraction of a second.
+const BUDGET: usize = 20_000;
+/// Widths that stay small however many layers there are.
+const NARROW: usize = 8;
+
+/// The module, and the ways through it.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub seed: u64,
+    pub index: u64,
+    /// Width of the float inputs.
+    pub inputs: usize,
+    /// Integer inputs are below it.
+    pub vocabulary: usize,
+    /// Integer inputs of a sample.
+    pub tokens: usize,
+    /// Width of the output: regression targets, or classes.
+    pub outputs: usize,
+    /// Whether the loss is cross entropy; the mean of squares if not.
+    pub classes: bool,
+    /// Layers in visit order, which is not the order of use.
+    pub layers: Vec<Layer>,
+    /// What a micro-batch goes through, up to the last layer.
+    pub stages: Vec<Stage>,
+    /// The last layer, always used and always trainable.
+    pub head: usize,
+    /// A linear layer whose squared weights are part of the loss: a use without
+    /// any sample, whose gradient comes early in backward.
+    pub penalty: Option<(usize, Rule)>,
+}
+
+/// A layer, and whether its parameters are frozen.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    pub kind: Kind,
+    pub frozen: bool,
+}
+
+/// All kinds but the linear one keep the width.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Kind {
+    Linear { inputs: usize, outputs: usize, bias: bool },
+    BatchNorm { width: usize },
+    LayerNorm { width: usize },
+    Scale { width: usize },
+    Conv { channels: usize },
+    Embedding { width: usize },
+}
+
+/// Some layers in a row, or others instead, not once or several times.
+#[derive(Debug, Clone)]
+pub struct Stage {
+    /// Branches; one is taken.
+    pub branches: Vec<Vec<usize>>,
+    pub branch: Rule,
+    /// How often the branch is applied, and which of the numbers holds.
+    pub repeats: Vec<usize>,
+    pub repeat: Rule,
+    /// Where to detach the input: what comes before gets no gradient there.
+    pub cut: Option<Rule>,
+    pub activation: Activation,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Activation {
+    None,
+    Tanh,
+    Relu,
+}
+
+/// What a choice depends on.
+#[derive(Debug, Clone, Copy)]
+pub enum Rule {
+    Fixed,
+    Step,
+    Rank,
+    StepAndRank,
+    MicroBatch,
+    /// One way in the first step, which may teach the order of buckets, and
+    /// another in all later ones.
+    FirstStep,
+}
+
+/// A micro-batch of the case.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    pub step: usize,
+    pub rank: usize,
+    pub micro: usize,
+}
+
+const RULES: [Rule; 6] =
+    [Rule::Fixed, Rule::Step, Rule::Rank, Rule::StepAndRank, Rule::MicroBatch, Rule::FirstStep];
+
+impl Plan {
+    /// Which of `n` ways `rule` takes at `place`; `salt` tells choices apart.
+    pub fn pick(&self, rule: Rule, n: usize, place: Place, salt: usize) -> usize {
+        let Place { step, rank, micro } = place;
+        let at = match rule {
+            Rule::Fixed => [0, 0, 0],
+            Rule::Step => [step, 0, 0],
+            Rule::Rank => [0, rank, 0],
+            Rule::StepAndRank => [step, rank, 0],
+            Rule::MicroBatch => [step, rank, micro],
+            Rule::FirstStep => return usize::from(step > 0) % n,
+        };
+        let [step, rank, micro] = at.map(|part| part as u16);
+        Draw::of(self.seed, self.index, Purpose::Route, [step, rank, micro, salt as u16]).below(n)
+    }
+
+    pub fn draw(draw: &mut Draw, seed: u64, index: u64) -> Self {
+        let inputs = draw.within(1, 12);
+        let mut build =
+            Build { layers: Vec::new(), values: 0, width: inputs, vocabulary: draw.within(2, 40) };
+        let stages = (0..draw.within(0, 6)).map(|_| build.stage(draw)).collect();
+        let outputs = draw.within(2, 6);
+        let bias = draw.happens(0.8);
+        let head = build.add(draw, Kind::Linear { inputs: build.width, outputs, bias });
+        build.layers[head].frozen = false;
+        // Never used.
+        for _ in 0..draw.below(3) {
+            let kind = build.kind(draw);
+            build.add(draw, kind);
+        }
+        let linear: Vec<usize> = (0..build.layers.len())
+            .filter(|&layer| matches!(build.layers[layer].kind, Kind::Linear { .. }))
+            .collect();
+        let penalty = draw.happens(0.3).then(|| (draw.one_of(&linear), draw.one_of(&RULES)));
+        Self {
+            seed,
+            index,
+            inputs,
+            vocabulary: build.vocabulary,
+            tokens: draw.within(1, 4),
+            outputs,
+            classes: draw.happens(0.5),
+            layers: build.layers,
+            stages,
+            head,
+            penalty,
+        }
+        .shuffled(draw)
+    }
+
+    /// The same with its layers in another visit order.
+    fn shuffled(mut self, draw: &mut Draw) -> Self {
+        if draw.happens(0.4) {
+            return self;
+        }
+        // The layer at `i` moves to `to[i]`.
+        let to = draw.permutation(self.layers.len());
+        let mut layers = self.layers.clone();
+        for (layer, &to) in self.layers.iter().zip(&to) {
+            layers[to].clone_from(layer);
+        }
+        self.layers = layers;
+        self.head = to[self.head];
+        self.penalty = self.penalty.map(|(layer, rule)| (to[layer], rule));
+        for layer in self.stages.iter_mut().flat_map(|stage| stage.branches.iter_mut().flatten()) {
+            *layer = to[*layer];
+        }
+        self
+    }
+}
+
+/// A plan being made.
+struct Build {
+    layers: Vec<Layer>,
+    values: usize,
+    width: usize,
+    vocabulary: usize,
+}
+
+impl Build {
+    fn stage(&mut self, draw: &mut Draw) -> Stage {
+        let before = self.width;
+        let keeps = draw.happens(0.6) && (before <= NARROW || self.values < BUDGET / 4);
+        let after = if keeps { before } else { self.new_width(draw) };
+        let count = draw.one_of(&[1, 1, 1, 2, 3]);
+        let branches = (0..count).map(|_| self.branch(draw, before, after)).collect();
+        self.width = after;
+        let repeats = match before == after && draw.happens(0.6) {
+            true => draw.one_of(&[
+                vec![0, 1],
+                vec![1, 2],
+                vec![2],
+                vec![3],
+                vec![0, 1, 2, 3],
+                vec![2, 1],
+                vec![0, 2],
+            ]),
+            false => vec![1],
+        };
+        Stage {
+            branches,
+            branch: draw.one_of(&RULES),
+            repeats,
+            repeat: draw.one_of(&RULES),
+            cut: draw.happens(0.1).then(|| draw.one_of(&RULES)),
+            activation: draw.one_of(&[
+                Activation::None,
+                Activation::Tanh,
+                Activation::Tanh,
+                Activation::Relu,
+            ]),
+        }
+    }
+
+    /// Layers that lead from one width to the other. A layer of an earlier
+    /// stage may come again.
+    fn branch(&mut self, draw: &mut Draw, before: usize, after: usize) -> Vec<usize> {
+        let mut branch = Vec::new();
+        self.width = before;
+        if before != after || draw.happens(0.6) {
+            let kind = Kind::Linear { inputs: before, outputs: after, bias: draw.happens(0.7) };
+            branch.push(self.add_or_share(draw, kind));
+        }
+        self.width = after;
+        for _ in 0..draw.below(3) {
+            let kind = self.kind(draw);
+            branch.push(self.add_or_share(draw, kind));
+        }
+        branch
+    }
+
+    /// A kind that keeps the width.
+    fn kind(&self, draw: &mut Draw) -> Kind {
+        let width = self.width;
+        match draw.below(6) {
+            0 if width > NARROW && self.values > BUDGET / 2 => Kind::Scale { width },
+            0 => Kind::Linear { inputs: width, outputs: width, bias: draw.happens(0.7) },
+            1 => Kind::BatchNorm { width },
+            2 => Kind::LayerNorm { width },
+            3 => Kind::Scale { width },
+            4 => Kind::Conv { channels: draw.within(1, 4) },
+            _ => Kind::Embedding { width },
+        }
+    }
+
+    fn add_or_share(&mut self, draw: &mut Draw, kind: Kind) -> usize {
+        let same: Vec<usize> = (0..self.layers.len()).filter(|&l| self.layers[l].kind == kind).collect();
+        match !same.is_empty() && draw.happens(0.4) {
+            true => draw.one_of(&same),
+            false => self.add(draw, kind),
+        }
+    }
+
+    fn add(&mut self, draw: &mut Draw, kind: Kind) -> usize {
+        self.values += match kind {
+            Kind::Linear { inputs, outputs, .. } => (inputs + 1) * outputs,
+            Kind::Embedding { width } => self.vocabulary * width,
+            _ => 0,
+        };
+        self.layers.push(Layer { kind, frozen: draw.happens(0.08) });
+        self.layers.len() - 1
+    }
+
+    fn new_width(&self, draw: &mut Draw) -> usize {
+        let widths: &[usize] = match self.values < BUDGET / 4 {
+            true => &[1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 33, 64, 80],
+            false => &[1, 2, 3, 4, 5, 7, 8],
+        };
+        draw.one_of(widths)
+    }
+}

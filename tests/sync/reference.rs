@@ -1,0 +1,127 @@
+//! Plain Burn on the union of all samples.
+//!
+//! Each rank computes it by itself: data, branches and sizes are functions of
+//! the case. One graph has the losses of all ranks and micro-batches, weighted
+//! by their share of the samples, and one backward gives the gradients. Every
+//! rank has a copy of the module in it. So batch norm's running statistics are
+//! each rank's own, as in the job, and the sizes of the ranks' parts are known,
+//! which bound what rounding for the wire may do.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::tensor::{Device, Gradients, Tensor};
+use mpiburn::model::ParamLayout;
+
+use super::case::{Case, Step};
+use super::network::Network;
+use super::plan::Place;
+use super::samples::Samples;
+
+/// The copies of the module, one a rank.
+pub struct Reference {
+    layout: ParamLayout,
+    copies: Vec<Network>,
+    device: Device,
+}
+
+/// The gradient of one parameter.
+#[derive(Clone)]
+pub struct Expected {
+    /// Summed over ranks.
+    pub sum: Vec<f64>,
+    /// Its absolute values, summed over ranks.
+    pub size: Vec<f64>,
+}
+
+impl Reference {
+    /// Copies that all have `values`.
+    pub fn new(case: &Case, world_size: usize, values: &[f32], device: &Device) -> Self {
+        // Built one by one: clones would share batch norm's running statistics.
+        let copies: Vec<Network> = (0..world_size).map(|_| Network::build(&case.plan, device)).collect();
+        let mut reference = Self { layout: ParamLayout::of(&copies[0]), copies, device: device.clone() };
+        reference.set(values);
+        reference
+    }
+
+    /// The gradients of `step` in visit order; none of parameters that no rank
+    /// used. Running statistics move.
+    pub fn gradients(&self, case: &Case, number: usize) -> Vec<Option<Expected>> {
+        let step = &case.steps[number];
+        let mut all = vec![None; self.layout.specs().len()];
+        if let Some(loss) = self.loss(case, step, number) {
+            let gradients = loss.backward();
+            for copy in &self.copies {
+                copy.visit(&mut Add { gradients: &gradients, all: &mut all, next: 0 });
+            }
+        }
+        all
+    }
+
+    fn loss(&self, case: &Case, step: &Step, number: usize) -> Option<Tensor<1>> {
+        let total = step.total();
+        let mut sum: Option<Tensor<1>> = None;
+        for (rank, (part, copy)) in step.ranks.iter().zip(&self.copies).enumerate() {
+            for (micro, chunk) in part.chunks.iter().enumerate() {
+                let place = Place { step: number, rank, micro };
+                let samples = Samples::at(&case.plan, place, chunk.samples, &self.device);
+                let loss = copy.loss(&case.plan, place, &samples);
+                let loss = loss.mul_scalar(chunk.samples as f64 / total as f64);
+                sum = Some(match sum {
+                    Some(sum) => sum + loss,
+                    None => loss,
+                });
+            }
+        }
+        sum
+    }
+
+    /// Takes new weights; frozen parameters and running statistics stay.
+    pub fn set_trainable(&mut self, values: &[f32]) {
+        let layout = &self.layout;
+        self.copies = self.copies.drain(..).map(|copy| layout.write_trainable(copy, values)).collect();
+    }
+
+    /// Takes all values, running statistics too.
+    pub fn set(&mut self, values: &[f32]) {
+        // Burn keeps a running statistic back until the next one; without this
+        // it would replace what is written.
+        self.copies.iter().for_each(|copy| drop(copy.valid()));
+        let layout = &self.layout;
+        self.copies = self.copies.drain(..).map(|copy| layout.write(copy, values)).collect();
+    }
+
+    /// The mean over ranks of all values, of which only buffers differ.
+    pub fn mean_values(&self) -> Vec<f64> {
+        let mut mean = vec![0.0; self.layout.len()];
+        for copy in &self.copies {
+            let values = self.layout.read(&copy.valid());
+            mean.iter_mut().zip(values).for_each(|(mean, value)| *mean += f64::from(value));
+        }
+        mean.iter_mut().for_each(|mean| *mean /= self.copies.len() as f64);
+        mean
+    }
+}
+
+/// Adds one copy's gradients to all.
+struct Add<'a> {
+    gradients: &'a Gradients,
+    all: &'a mut [Option<Expected>],
+    next: usize,
+}
+
+impl ModuleVisitor for Add<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let index = self.next;
+        self.next += 1;
+        if !param.is_require_grad() {
+            return;
+        }
+        let Some(gradient) = param.val().grad(self.gradients) else { return };
+        let values: Vec<f32> = gradient.into_data().try_into_vec().expect("gradients are f32");
+        let zeros = || Expected { sum: vec![0.0; values.len()], size: vec![0.0; values.len()] };
+        let expected = self.all[index].get_or_insert_with(zeros);
+        for (index, value) in values.iter().enumerate() {
+            expected.sum[index] += f64::from(*value);
+            expected.size[index] += f64::from(value.abs());
+        }
+    }
+}
