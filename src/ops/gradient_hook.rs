@@ -261,7 +261,8 @@ impl ModuleVisitor for NodeVisitor {
         }
         match param.val().try_into_primitive::<Autodiff<Flex>>() {
             Ok(primitive) => {
-                self.nodes.insert(primitive.id().value, index);
+                // A tied parameter is visited several times; the first index has it.
+                self.nodes.entry(primitive.id().value).or_insert(index);
             }
             Err(_) => self.on_flex = false,
         }

@@ -1,6 +1,8 @@
 //! Gradients taken from Burn after backward, and given back to it.
 
-use burn::module::{Module, ModuleVisitor, Param};
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Gradients, Tensor, TensorData};
 
@@ -15,13 +17,15 @@ pub(super) fn collect<M: Module>(
     taken: &[Option<Taken>],
     add: &mut dyn FnMut(usize, &[f32]),
 ) {
-    module.visit(&mut Collector { gradients, taken, add, next: 0 });
+    module.visit(&mut Collector { gradients, taken, add, seen: HashSet::new(), next: 0 });
 }
 
 struct Collector<'a> {
     gradients: Gradients,
     taken: &'a [Option<Taken>],
     add: &'a mut dyn FnMut(usize, &[f32]),
+    /// Tied parameters are visited several times; the first index has them.
+    seen: HashSet<ParamId>,
     next: usize,
 }
 
@@ -29,7 +33,7 @@ impl ModuleVisitor for Collector<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let index = self.next;
         self.next += 1;
-        if !param.is_require_grad() {
+        if !param.is_require_grad() || !self.seen.insert(param.id) {
             return;
         }
         let taken = self.taken.get(index).and_then(Option::as_ref);
@@ -58,7 +62,8 @@ pub(super) fn register<'a, M: Module>(
     module: &M,
     gradient: impl Fn(usize) -> Option<&'a [f32]>,
 ) -> GradientsParams {
-    let mut register = Register { gradient, gradients: GradientsParams::new(), next: 0 };
+    let seen = HashSet::new();
+    let mut register = Register { gradient, gradients: GradientsParams::new(), seen, next: 0 };
     module.visit(&mut register);
     register.gradients
 }
@@ -66,6 +71,7 @@ pub(super) fn register<'a, M: Module>(
 struct Register<G> {
     gradient: G,
     gradients: GradientsParams,
+    seen: HashSet<ParamId>,
     next: usize,
 }
 
@@ -73,7 +79,7 @@ impl<'a, G: Fn(usize) -> Option<&'a [f32]>> ModuleVisitor for Register<G> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let index = self.next;
         self.next += 1;
-        if !param.is_require_grad() {
+        if !param.is_require_grad() || !self.seen.insert(param.id) {
             return;
         }
         if let Some(values) = (self.gradient)(index) {

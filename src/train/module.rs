@@ -10,6 +10,7 @@ use crate::model::{ParamLayout, ParamSpec, sha256};
 /// # Errors
 /// When the transport fails, or ranks have different modules.
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
+    settle_buffers(&module);
     let layout = ParamLayout::of(&module);
     world.check_equal("the parameters of the module", &layout.describe())?;
     let mut values = layout.read(&module);
@@ -22,9 +23,7 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
 /// # Errors
 /// When the transport fails.
 pub(super) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, CommError> {
-    // Burn's running statistics keep their last update back until they are
-    // asked for; a module for inference asks.
-    let _ = module.valid();
+    settle_buffers(&module);
     let layout = ParamLayout::of(&module);
     let mut values = layout.read(&module);
     mean_of_buffers(world, &layout, &mut values)?;
@@ -58,7 +57,7 @@ pub(super) fn mean_of_buffers(
 /// [`CommError::Diverged`] names the first parameter that differs, or else the
 /// first buffer, and the first rank with another value than rank 0.
 pub fn check_equal_weights<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
-    let _ = module.valid();
+    settle_buffers(module);
     let layout = ParamLayout::of(module);
     let values = layout.read(module);
     let digests: Vec<String> =
@@ -79,6 +78,13 @@ pub fn check_equal_weights<M: Module>(world: &World, module: &M) -> Result<(), C
         }
     }
     Ok(())
+}
+
+/// Puts pending updates of Burn's running statistics into `module`: they keep
+/// the last one back, and would overwrite with it what is written to them. Making
+/// a module for inference takes them in.
+fn settle_buffers<M: Module>(module: &M) {
+    let _ = module.valid();
 }
 
 fn name_of(spec: &ParamSpec) -> String {

@@ -38,11 +38,13 @@ pub fn run(world: &World, case: &Case) -> Outcome {
     for number in 0..case.steps.len() {
         watchdog::progress();
         let at = |what: String| format!("step {number}: {what}");
+        let late_before = sync.report().late_steps;
         let gradients = gradients(world, case, number, &mut sync, &module, &device);
+        let late = sync.report().late_steps > late_before;
         let gradients = gradients.map_err(|error| at(error.to_string()))?;
         let expected = reference.gradients(case, number);
-        check::gradients(&gradients, &expected, &module, &layout, case.options.wire, world.size())
-            .map_err(at)?;
+        let limits = check::Limits { wire: case.options.wire, world_size: world.size(), late };
+        check::gradients(&gradients, &expected, &module, &layout, &limits).map_err(at)?;
 
         module = optimizer.step(case.rate, module, gradients);
         let values = layout.read(&module);
