@@ -117,7 +117,8 @@ impl CommError {
 /// The text of the error: what `main` prints of an error that it returns.
 impl fmt::Debug for CommError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        // In one piece: lines of several ranks would mix.
+        f.write_str(&self.to_string())
     }
 }
 

@@ -93,10 +93,10 @@ fn say(status: i32) {
     }
     activity::leave(status);
     if mpi.size > 1 && !everyone_leaves(&mpi, communicator, status) {
-        eprintln!(
-            "mpiburn: rank {} on {} ends with exit code {status} while others go on: ending the job",
+        super::run::say(&format!(
+            "rank {} on {} ends with exit code {status} while others go on: ending the job",
             mpi.rank, mpi.host
-        );
+        ));
         // SAFETY: MPI runs, and this is its thread. MPI_Abort may return or
         // call `exit`, which would run this handler again: `_exit` does not.
         unsafe {
@@ -106,7 +106,7 @@ fn say(status: i32) {
     }
     let _ = std::thread::Builder::new().name("leave".into()).spawn(move || {
         std::thread::sleep(FINALIZE);
-        eprintln!("mpiburn: MPI does not end; leaving it after {} s", FINALIZE.as_secs());
+        super::run::say(&format!("MPI does not end; leaving it after {} s", FINALIZE.as_secs()));
         // SAFETY: ends this process at once; exit handlers would wait for MPI.
         unsafe { libc::_exit(status) }
     });

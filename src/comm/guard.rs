@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::activity::{self, Departure, Seen};
+use super::run::say;
 use super::{CommError, World, hydra};
 
 /// Exit code of a job that a guard ended.
@@ -160,7 +161,8 @@ impl Guard {
 
     /// Who keeps this rank waiting, in words.
     fn cause(&self, seen: Seen, answers: &[Option<Header>]) -> String {
-        let is_here = |answer: &Header| answer[2] > seen.entered || (answer[2] == seen.entered && answer[3] == 1);
+        let is_here =
+            |answer: &Header| answer[2] > seen.entered || (answer[2] == seen.entered && answer[3] == 1);
         let others = || (0..answers.len()).filter(|&rank| rank != self.rank);
         let name = |rank: usize| format!("rank {rank} on {}", self.hosts[rank]);
         let missing: Vec<String> =
@@ -244,7 +246,7 @@ impl Guard {
     }
 
     fn end_the_job(&self, line: &str) -> ! {
-        eprintln!("mpiburn: {line}");
+        say(line);
         hydra::end_mpirun();
         // SAFETY: ends this process at once, which ends the job. MPI_Abort is
         // not for this thread while the other one is inside MPI, and exit

@@ -12,9 +12,9 @@ use mpi::ffi;
 
 use super::activity;
 use super::collective::Wire;
-use super::{Backend, CommError};
 use super::mpi_library::describe;
 use super::mpi_sum::sum_of;
+use super::{Backend, CommError};
 
 // A function of mpi_shim.c.
 unsafe extern "C" {

@@ -1,9 +1,17 @@
 //! A program's `main` as one rank of a job.
 
 use std::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
 
 use super::{CommError, Launcher, World, activity, end_the_job_on_panic};
+
+/// Prints a line on standard error in one piece, so that lines of several ranks
+/// do not mix.
+pub(super) fn say(line: &str) {
+    // There is nobody to tell where standard error is closed.
+    let _ = std::io::stderr().write_all(format!("mpiburn: {line}\n").as_bytes());
+}
 
 /// Runs `body` as one rank of the job, and turns an error or a panic on any rank
 /// into one line that names the rank and its reason, and the end of all ranks.
@@ -30,7 +38,7 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
             // Each process that another MPI's launcher started thinks that it is
             // alone; the launcher knows which is the first.
             if Launcher::detect().is_none_or(|launcher| launcher.rank == 0) {
-                eprintln!("mpiburn: {error}");
+                say(&error.to_string());
             }
             return ExitCode::FAILURE;
         }
@@ -40,11 +48,11 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
     match error.downcast_ref::<CommError>() {
         Some(shared) if shared.is_shared() => {
             if world.is_root() {
-                eprintln!("mpiburn: {shared}");
+                say(&shared.to_string());
             }
         }
-        Some(own) => eprintln!("mpiburn: {own}"),
-        None => eprintln!("mpiburn: rank {} on {}: {error}", world.rank(), world.host()),
+        Some(own) => say(&own.to_string()),
+        None => say(&format!("rank {} on {}: {error}", world.rank(), world.host())),
     }
     activity::set_reason(&error.to_string());
     ExitCode::FAILURE

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use super::host::{Place, online_cores, oversubscribed};
 use super::mpi::MpiWorld;
 use super::mpi_library as library;
+use super::run::say;
 use super::{Backend, CommError, Launcher, Primitives, Wire, activity, farewell, guard};
 
 /// All ranks of the job, seen from one of them. One exists per process. MPI ends
@@ -290,7 +291,7 @@ pub fn end_the_job_on_panic() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if let Some((rank, _, host)) = identity() {
-            eprintln!("mpiburn: rank {rank} on {host} panicked: ending the job");
+            say(&format!("rank {rank} on {host} panicked: ending the job"));
         }
         before(panic);
         abort(PANICKED)

@@ -78,24 +78,15 @@ impl Taken {
 ///
 /// # Errors
 /// Where the module is not on the flex backend, gives the sink back at once.
-pub fn backward<M: Module, S: GradientSink>(
-    loss: &Tensor<1>,
-    module: &M,
-    sink: S,
-) -> Result<Hooked<S>, S> {
+pub fn backward<M: Module, S: GradientSink>(loss: &Tensor<1>, module: &M, sink: S) -> Result<Hooked<S>, S> {
     let Some((params, count)) = nodes_of(module) else {
         return Err(sink);
     };
     let hooked = Tensor::<1>::from_dispatch(<Dispatch as HookedLoss>::hook(loss.clone().into_dispatch()));
     let taken = (0..count).map(|_| None).collect();
     let registered = Vec::with_capacity(count);
-    let watch = Watch {
-        params,
-        times: vec![0; count],
-        registered,
-        taken,
-        sink: Box::new(Holder(Some(sink))),
-    };
+    let watch =
+        Watch { params, times: vec![0; count], registered, taken, sink: Box::new(Holder(Some(sink))) };
     WATCH.set(Some(watch));
     let gradients = hooked.backward();
     let left = WATCH.take().and_then(|Watch { mut sink, registered, taken, .. }| {
@@ -178,7 +169,9 @@ impl DistributedRegistration for Registration {
                 // A strided view; read in its own order, it is copied first.
                 None => {
                     let gradient = gradient.to_contiguous();
-                    gradient.as_slice::<f32>().is_some_and(|values| sink.gradient(param, times[param], values))
+                    gradient
+                        .as_slice::<f32>()
+                        .is_some_and(|values| sink.gradient(param, times[param], values))
                 }
             };
             if is_final {

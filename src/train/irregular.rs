@@ -58,7 +58,8 @@ impl LateGradients {
     ) -> Result<Irregular, CommError> {
         let params = self.lengths.len();
         let late = (0..params).map(|param| self.sums.contains_key(&param));
-        let flags: Vec<f32> = late.chain(written.iter().copied()).map(|flag| f32::from(u8::from(flag))).collect();
+        let flags: Vec<f32> =
+            late.chain(written.iter().copied()).map(|flag| f32::from(u8::from(flag))).collect();
         let ranks = all_reduce(collective, how, flags)?;
         Ok(Irregular {
             late: (0..params).filter(|&param| ranks[param] > 0.0).collect(),

@@ -171,6 +171,9 @@ mod tests {
             "2 buckets of 16.0 kB, overlap active; per step 1.000 ms copied, 2.000 ms hidden, 0.500 ms exposed"
         );
         let text = report(1, Overlap::Inactive(NoOverlap::OneBucket)).to_string();
-        assert!(text.starts_with("1 bucket of 8.0 kB, no overlap: all gradients are in one bucket;"), "{text}");
+        assert!(
+            text.starts_with("1 bucket of 8.0 kB, no overlap: all gradients are in one bucket;"),
+            "{text}"
+        );
     }
 }

@@ -116,6 +116,8 @@ fn a_module_of_ones_own_trains_over_both_transports() {
         let last = text.lines().find(|line| line.starts_with("step 500")).unwrap();
         let loss: f64 = last.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(loss < 0.01, "{last}");
+        // A small network fits into one bucket, and the report says so.
+        assert!(text.contains("1 bucket of 0.4 kB, no overlap: all gradients are in one bucket"), "{text}");
     }
 }
 

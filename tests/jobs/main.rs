@@ -4,6 +4,7 @@ mod bad_input;
 mod bench;
 mod collectives;
 mod data;
+mod failures;
 mod harness;
 mod networks;
 mod output;

@@ -23,3 +23,44 @@ fn gradients_of_random_modules_are_plain_burns() {
         assert!(text(&output).contains(&line), "{}", text(&output));
     }
 }
+
+/// Over mpi the job crashed when ranks had started different numbers of buckets.
+#[test]
+fn a_last_step_without_samples_on_one_rank_ends_well() {
+    let lab = Lab::new();
+    for options in [
+        &["--train-samples", "65"][..],
+        &["--train-samples", "129", "--accumulate", "2"],
+        &["--train-samples", "65", "--overlap", "off"],
+        &["--train-samples", "65", "--reduce", "ordered"],
+    ] {
+        let common = ["--epochs", "2", "--bucket-mb", "0.004", "--overwrite", "--comm-timeout", "8"];
+        let weights: Vec<String> = ["mpi", "gloo"]
+            .map(|backend| {
+                let options = [&common[..], options, &["--backend", backend]].concat();
+                lab.train(2, "run", &options)["weights_sha256"].to_string()
+            })
+            .into();
+        assert_eq!(weights[0], weights[1], "{options:?}");
+    }
+    // Three ranks: the last step has samples on rank 0 alone, and then on two.
+    for samples in ["97", "98"] {
+        lab.train(
+            3,
+            "run",
+            &["--train-samples", samples, "--bucket-mb", "0.004", "--epochs", "2", "--overwrite"],
+        );
+    }
+}
+
+/// Gradients of earlier micro-batches, parameters that are used more often than
+/// before, on one rank alone, and batch norm's statistics.
+#[test]
+fn modules_of_ones_own_may_differ_from_step_to_step_and_rank_to_rank() {
+    for ranks in [1, 2, 3] {
+        let output = mpirun(ranks, &example("check_own_module")).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        assert_eq!(text(&output).matches("gradients are right").count(), 2 * ranks, "{}", text(&output));
+        assert_eq!(text(&output).matches("buffers are averaged").count(), ranks, "{}", text(&output));
+    }
+}

@@ -1,0 +1,152 @@
+//! Checks averaged gradients of a module of one's own where steps differ, on
+//! every rank of `mpirun -n N target/release/examples/check_own_module`.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use burn::module::Module;
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor, TensorData};
+use mpiburn::comm::{Backend, Transport, World, connect, run};
+use mpiburn::train::{
+    GradientSync, MicroBatch, NoOverlap, Overlap, SyncOptions, broadcast_module, check_equal_weights,
+};
+
+const WIDTH: usize = 16;
+const BATCH: usize = 4;
+
+#[derive(Module, Debug)]
+struct Net {
+    norm: BatchNorm,
+    shared: Linear,
+    branch: Linear,
+    out: Linear,
+}
+
+impl Net {
+    fn new(device: &Device) -> Self {
+        let linear = || LinearConfig::new(WIDTH, WIDTH).init(device);
+        Self {
+            norm: BatchNormConfig::new(WIDTH).init(device),
+            shared: linear(),
+            branch: linear(),
+            out: linear(),
+        }
+    }
+
+    /// Uses `shared` so many times, and `branch` where asked to.
+    fn loss(&self, x: Tensor<2>, uses: usize, branch: bool) -> Tensor<1> {
+        let mut x = (0..uses).fold(x, |x, _| self.shared.forward(x).tanh());
+        if branch {
+            x = self.branch.forward(x).tanh();
+        }
+        self.out.forward(x).powi_scalar(2).mean()
+    }
+}
+
+/// The samples of one rank's micro-batch.
+fn samples(rank: usize, micro: usize, device: &Device) -> Tensor<2> {
+    let value = |i: usize| (((rank * 5 + micro * 3 + 1) * (i + 7)) % 19) as f32 / 10.0 - 0.9;
+    let values: Vec<f32> = (0..BATCH * WIDTH).map(value).collect();
+    Tensor::from_data(TensorData::new(values, [BATCH, WIDTH]), device)
+}
+
+fn main() -> ExitCode {
+    run(check)
+}
+
+fn check(world: &World) -> Result<(), Box<dyn Error>> {
+    let device = Device::flex().autodiff();
+    device.seed(1);
+    let net = broadcast_module(world, Net::new(&device))?;
+    for backend in [Backend::Mpi, Backend::Gloo] {
+        // A bucket for each parameter or two.
+        let options = SyncOptions { bucket_bytes: 1024, first_bucket_bytes: 256, ..SyncOptions::default() };
+        let mut sync =
+            GradientSync::of_module(world, connect(world, backend, &Transport::default())?, &net, options);
+        // A step of every kind, twice: the first of all teaches the order.
+        for round in 0..2 {
+            for (uses, branches) in
+                [(1, [true, true]), (1, [true, false]), (3, [false, true]), (2, [true; 2])]
+            {
+                step(world, &net, &mut sync, uses, branches, &device).map_err(|error| {
+                    format!("{backend}, round {round}, {uses} uses, {branches:?}: {error}")
+                })?;
+            }
+        }
+        let report = sync.report();
+        let expected =
+            if world.size() == 1 { Overlap::Inactive(NoOverlap::OneRank) } else { Overlap::Active };
+        assert!(report.overlap == expected && report.buckets.len() > 2 && report.steps == 8, "{report}");
+        println!("rank {}: gradients are right over {backend}: {report}", world.rank());
+    }
+    buffers(world, net, &device)
+}
+
+/// One step of two micro-batches, of which each may use `branch` or not, and
+/// rank 1 one use of `shared` more than the others.
+fn step(
+    world: &World,
+    net: &Net,
+    sync: &mut GradientSync<'_>,
+    uses: usize,
+    branches: [bool; 2],
+    device: &Device,
+) -> Result<(), Box<dyn Error>> {
+    let uses_of = |rank: usize| if rank == 1 { uses + 1 } else { uses };
+    let total = 2 * BATCH * world.size();
+    for (micro, branch) in branches.into_iter().enumerate() {
+        let loss = net.loss(samples(world.rank(), micro, device), uses_of(world.rank()), branch);
+        let which = if micro == 0 { MicroBatch::More } else { MicroBatch::Last };
+        sync.backward(&loss, net, BATCH, total, which)?;
+    }
+    let found = sync.finish(net)?;
+
+    let parts = (0..world.size()).flat_map(|rank| [(rank, 0), (rank, 1)]);
+    let loss = parts
+        .map(|(rank, micro)| net.loss(samples(rank, micro, device), uses_of(rank), branches[micro]))
+        .reduce(|a, b| a + b)
+        .ok_or("no rank")?;
+    let all = loss.div_scalar((2 * world.size()) as f64).backward();
+    let expected = GradientsParams::from_grads(all, net);
+    for (name, linear) in [("shared", &net.shared), ("branch", &net.branch), ("out", &net.out)] {
+        let values = |gradients: &GradientsParams| -> Result<Vec<f32>, Box<dyn Error>> {
+            let gradient = gradients.get::<2>(linear.weight.id).ok_or(format!("{name} has no gradient"))?;
+            gradient.into_data().try_into_vec().map_err(|_| "not f32".into())
+        };
+        let (found, expected) = (values(&found)?, values(&expected)?);
+        let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+        let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        if worst > 1e-5 * largest {
+            return Err(format!("{name} is {worst:e} from plain Burn's of at most {largest:e}").into());
+        }
+    }
+    // `norm` has no part in the loss, so it has no gradient, as after a backward
+    // of Burn's own.
+    assert!(found.get::<1>(net.norm.gamma.id).is_none());
+    Ok(())
+}
+
+/// Each rank's batch norm sees other samples.
+fn buffers(world: &World, net: Net, device: &Device) -> Result<(), Box<dyn Error>> {
+    let sync = GradientSync::of_module(
+        world,
+        connect(world, Backend::Mpi, &Transport::default())?,
+        &net,
+        SyncOptions::default(),
+    );
+    for micro in 0..3 {
+        net.norm.forward::<2>(samples(world.rank(), micro, device));
+    }
+    let differ = check_equal_weights(world, &net);
+    match (world.size(), &differ) {
+        (1, Ok(())) => {}
+        (_, Err(error)) if error.to_string().contains("the buffer norm.running_mean") => {}
+        _ => return Err(format!("running statistics of different samples: {differ:?}").into()),
+    }
+    let net = sync.average_buffers(net)?;
+    check_equal_weights(world, &net)?;
+    println!("rank {}: buffers are averaged", world.rank());
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Programs of one's own in which one rank fails: the job ends, and says why.
+
+use std::process::Output;
+use std::time::Duration;
+
+use crate::harness::*;
+
+const DEADLINE: u64 = 3;
+
+fn fail(how: &str, backend: &str) -> Output {
+    let mut command = mpirun(3, &example("fail_on_one_rank"));
+    command.args([how, backend, &DEADLINE.to_string()]).env("RUST_BACKTRACE", "0");
+    let output = fails_within(Duration::from_secs(DEADLINE + 5), command);
+    assert!(!text(&output).contains("is done"), "{how}, {backend}: {}", text(&output));
+    output
+}
+
+/// The lines of standard error that have all of `parts`.
+fn lines(output: &Output, parts: &[&str]) -> usize {
+    let text = String::from_utf8_lossy(&output.stderr);
+    text.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count()
+}
+
+#[test]
+fn an_error_that_main_returns_on_one_rank_ends_the_job() {
+    for backend in ["mpi", "gloo"] {
+        let output = fail("error", backend);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+        assert_eq!(lines(&output, &["Error: ", "shard1.bin: cannot be read"]), 1, "{}", text(&output));
+        // Over gloo the others see their connections end, and say whose.
+        let named = lines(&output, &["rank 1 on ", "exit code 1"]);
+        assert!(named >= 1, "{backend}: {}", text(&output));
+        assert_eq!(lines(&output, &["Connection"]), 0, "{backend}: {}", text(&output));
+    }
+}
+
+#[test]
+fn run_names_the_rank_and_its_reason() {
+    for backend in ["mpi", "gloo"] {
+        let output = fail("run-error", backend);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+        let line = ["mpiburn: rank 1 on ", ": shard1.bin: cannot be read"];
+        assert!(lines(&output, &line) >= 1, "{backend}: {}", text(&output));
+        let left = lines(&output, &["left the job"]);
+        assert_eq!(lines(&output, &line) - left, 1, "{backend}: {}", text(&output));
+    }
+}
+
+#[test]
+fn a_panic_ends_the_job_and_is_not_called_a_bug_of_mpiburn() {
+    for backend in ["mpi", "gloo"] {
+        for how in ["panic", "run-panic"] {
+            let output = fail(how, backend);
+            assert_eq!(lines(&output, &["an index out of range"]), 1, "{how}: {}", text(&output));
+            assert!(lines(&output, &["rank 1 on "]) >= 1, "{how}: {}", text(&output));
+            assert!(!text(&output).contains("report it"), "{how}: {}", text(&output));
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_ends_the_job() {
+    for backend in ["mpi", "gloo"] {
+        let output = fail("exit", backend);
+        assert_eq!(output.status.code(), Some(7), "{}", text(&output));
+        assert!(lines(&output, &["rank 1 on ", "exit code 7"]) >= 1, "{}", text(&output));
+
+        let output = fail("return", backend);
+        assert!(lines(&output, &["rank 1 on ", "has left the job"]) >= 1, "{backend}: {}", text(&output));
+        fail("thread", backend);
+    }
+}
+
+#[test]
+fn a_rank_that_stays_away_is_named_after_the_deadline() {
+    for backend in ["mpi", "gloo"] {
+        let output = fail("sleep", backend);
+        let named = lines(&output, &[backend, "exceeded the deadline of 3 s", "missing: rank 1 on "]);
+        assert_eq!(named, 1, "{}", text(&output));
+
+        let output = fail("barrier", backend);
+        let named =
+            lines(&output, &["rank 1 on ", "is in mpi barrier: ranks do not call the same operations"]);
+        assert_eq!(named, 1, "{}", text(&output));
+    }
+}
