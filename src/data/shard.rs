@@ -6,8 +6,8 @@
 //! step is a contiguous run of the data set: the batch that one rank alone
 //! would have seen.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use chacha20::ChaCha8Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
 use sha2::{Digest, Sha256};
 
 use super::{DataError, SampleSource, Split};
