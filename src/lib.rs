@@ -31,6 +31,7 @@ pub mod commands;
 pub mod config;
 pub mod data;
 pub mod device;
+mod files;
 pub mod launch;
 pub mod model;
 pub mod ops;

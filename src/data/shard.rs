@@ -11,6 +11,7 @@ use chacha20::rand_core::{Rng, SeedableRng};
 use sha2::{Digest, Sha256};
 
 use super::{DataError, SampleSource, Split};
+use crate::files;
 
 /// How a split is dealt out and stepped through. The same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +104,7 @@ impl SetDigest {
     }
 
     fn finish(self) -> String {
-        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        files::hex(self.0.finalize())
     }
 }
 
