@@ -34,6 +34,7 @@ pub mod device;
 mod files;
 pub mod launch;
 pub mod model;
+mod names;
 pub mod ops;
 pub mod record;
 pub mod report;
