@@ -2,11 +2,14 @@
 
 use clap::Args;
 
+use crate::model::Activation;
+use crate::names::NameOf;
+
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct NetworkArgs {
-    /// What follows every layer but the last: relu, tanh, sigmoid or gelu.
-    #[arg(long, value_name = "NAME", default_value = "relu")]
+    /// What follows every layer but the last.
+    #[arg(long, value_name = "NAME", default_value = "relu", value_parser = NameOf::<Activation>::parser())]
     pub activation: String,
     /// Put a batch norm between each convolution and its activation; mlp has one always.
     #[arg(long)]

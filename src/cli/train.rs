@@ -2,9 +2,24 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::{NetworkArgs, RecipeArgs};
+use crate::model::ModelKind;
+use crate::names::NameOf;
+
+/// Whether something is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
+}
+
+impl Switch {
+    pub fn is_on(self) -> bool {
+        self == Self::On
+    }
+}
 
 #[derive(Debug, Clone, Args)]
 #[command(
@@ -19,7 +34,7 @@ Examples:
 )]
 pub struct TrainArgs {
     /// Network to train: convnet (28x28 grey images), vgg (32x32 colour images) or mlp (512 features).
-    #[arg(long, default_value = "convnet", help_heading = "Model")]
+    #[arg(long, default_value = "convnet", value_parser = NameOf::<ModelKind>::parser(), help_heading = "Model")]
     pub model: String,
     #[command(flatten)]
     pub network: NetworkArgs,
@@ -71,8 +86,8 @@ pub struct TrainArgs {
     #[arg(long, default_value = "flex", help_heading = "Distribution")]
     pub device: String,
     /// Whether convolution, ReLU and pooling are one operator.
-    #[arg(long, value_name = "on|off", default_value = "on", value_parser = ["on", "off"], help_heading = "Model")]
-    pub fused: String,
+    #[arg(long, value_enum, value_name = "on|off", default_value = "on", help_heading = "Model")]
+    pub fused: Switch,
     /// Transport of the gradients: mpi or gloo.
     #[arg(long, default_value = "mpi", help_heading = "Distribution")]
     pub backend: String,
@@ -89,8 +104,8 @@ pub struct TrainArgs {
     #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = "Distribution")]
     pub grad_dtype: String,
     /// Whether gradients travel while backward goes on.
-    #[arg(long, value_name = "on|off", default_value = "on", value_parser = ["on", "off"], help_heading = "Distribution")]
-    pub overlap: String,
+    #[arg(long, value_enum, value_name = "on|off", default_value = "on", help_heading = "Distribution")]
+    pub overlap: Switch,
     /// Size of a bucket of gradients in MB at most; the first holds 1 MB, and a network smaller
     /// than eight buckets is cut into eight, down to 1 MB.
     #[arg(

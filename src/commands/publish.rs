@@ -1,7 +1,6 @@
 //! Tables and pages, printed or as files.
 
 use std::fs;
-use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::Context;
@@ -12,7 +11,7 @@ use crate::report::sheet::Sheet;
 
 /// Prints one table in the form asked for; of a page, nothing.
 pub fn print_sheet(sheet: &Sheet, format: Format) -> anyhow::Result<()> {
-    let width = std::io::stdout().is_terminal().then(|| comfy_table::Table::new().width()).flatten();
+    let width = terminal_width();
     match format {
         Format::Terminal => println!("{}", sheet.terminal(width)),
         Format::Markdown => println!("{}", sheet.markdown()),
@@ -20,6 +19,12 @@ pub fn print_sheet(sheet: &Sheet, format: Format) -> anyhow::Result<()> {
         Format::Html => {}
     }
     Ok(())
+}
+
+/// Columns of the terminal that stdout is, if it is one.
+fn terminal_width() -> Option<u16> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    Some(size.ws_col).filter(|&columns| columns > 0)
 }
 
 /// Writes a table into `folder`, for people and for programs.

@@ -14,7 +14,7 @@ use std::path::Path;
 
 pub use super::Split;
 use super::chance::{Chance, Stream};
-use super::whole_file::WholeFile;
+use crate::files::WholeFile;
 use strokes::{Point, apart, place, trace, warp};
 
 /// Pixels along one side of an image.

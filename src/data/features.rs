@@ -14,7 +14,7 @@ use std::path::Path;
 use super::Split;
 use super::chance::{Chance, Stream};
 use super::npy_header::Header;
-use super::whole_file::WholeFile;
+use crate::files::WholeFile;
 
 /// Features of a sample.
 pub const FEATURES: usize = 512;

@@ -21,7 +21,6 @@ mod shapes;
 pub mod shard;
 pub mod sheet;
 pub mod synthetic;
-mod whole_file;
 
 use std::path::Path;
 

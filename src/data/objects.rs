@@ -17,7 +17,7 @@ use std::path::Path;
 use super::Split;
 use super::chance::{Chance, Stream};
 use super::shapes::{self, Colour, SURFACES, Surface};
-use super::whole_file::WholeFile;
+use crate::files::WholeFile;
 
 /// Pixels along one side of an image.
 pub const SIDE: usize = 32;

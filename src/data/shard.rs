@@ -6,11 +6,12 @@
 //! step is a contiguous run of the data set: the batch that one rank alone
 //! would have seen.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use chacha20::ChaCha8Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
 use sha2::{Digest, Sha256};
 
 use super::{DataError, SampleSource, Split};
+use crate::files;
 
 /// How a split is dealt out and stepped through. The same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +104,7 @@ impl SetDigest {
     }
 
     fn finish(self) -> String {
-        self.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        files::hex(self.0.finalize())
     }
 }
 

@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use plotters::backend::{BitMapBackend, DrawingBackend};
-use plotters::style::{Color, RGBColor};
-
 use super::{DataError, Element, SampleSource, Split};
+use crate::files::write_png;
 
 /// Samples of a class.
 const COLUMNS: usize = 12;
@@ -38,15 +36,8 @@ pub fn draw(path: &Path, source: &dyn SampleSource) -> Result<(), SheetError> {
         return Err(SheetError::Write("not a .png file".into()));
     }
     let sheet = Sheet::of(source)?;
-    let failed = |error: &dyn std::fmt::Display| SheetError::Write(error.to_string());
-    let mut file =
-        BitMapBackend::new(path, (sheet.width as u32, sheet.pixels.len() as u32 / sheet.width as u32));
-    for (at, &[red, green, blue]) in sheet.pixels.iter().enumerate() {
-        let place = ((at % sheet.width) as i32, (at / sheet.width) as i32);
-        let colour = RGBColor(red, green, blue).to_backend_color();
-        file.draw_pixel(place, colour).map_err(|error| failed(&error))?;
-    }
-    file.present().map_err(|error| failed(&error))
+    let size = [sheet.width as u32, (sheet.pixels.len() / sheet.width) as u32];
+    write_png(path, size, sheet.pixels.as_flattened()).map_err(|error| SheetError::Write(error.to_string()))
 }
 
 /// The picture, from its upper left corner.

@@ -1,8 +1,8 @@
 //! Samples of noise: for measuring a step of a network whose data set is not
 //! at hand.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use chacha20::ChaCha8Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
 
 use super::{DataError, Description, Element, Kind, SampleSource, Split};
 

@@ -7,10 +7,9 @@ use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use sha2::{Digest, Sha256};
-
 use super::command::find;
 use super::{Hosts, Launch, LaunchError, LauncherKind};
+use crate::files;
 
 /// Checks what `launch` needs, and notes whether a machine has fewer cores
 /// than ranks.
@@ -96,8 +95,7 @@ fn ask(host: &str, program: &Path) -> Result<usize, LaunchError> {
 
 /// SHA-256 of a file, as sha256sum prints it.
 fn digest(path: &Path) -> Option<String> {
-    let bytes = std::fs::read(path).ok()?;
-    Some(Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+    std::fs::read(path).ok().map(|bytes| files::sha256(&bytes))
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorData};
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use chacha20::ChaCha8Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
 
 /// Where a batch of one rank stands in the training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use std::str::FromStr;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 pub use batch_norm::BatchNorm;
@@ -25,8 +26,10 @@ pub use options::{Activation, NetworkOptions};
 pub use parameters::{ParamLayout, ParamSpec, sha256};
 pub use vgg::Vgg;
 
+use crate::names;
+
 /// Which network to train.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
     /// Two convolutions and a linear layer for 28x28 grey images.
@@ -50,11 +53,7 @@ impl ModelKind {
 
 impl fmt::Display for ModelKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Convnet => "convnet",
-            Self::Vgg => "vgg",
-            Self::Mlp => "mlp",
-        })
+        f.pad(&names::name(self))
     }
 }
 
@@ -62,12 +61,7 @@ impl FromStr for ModelKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "convnet" => Ok(Self::Convnet),
-            "vgg" => Ok(Self::Vgg),
-            "mlp" => Ok(Self::Mlp),
-            _ => Err(format!("unknown model {text}: choose convnet, vgg or mlp")),
-        }
+        names::parse("model", text)
     }
 }
 

@@ -5,7 +5,10 @@ use std::str::FromStr;
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::{gelu, relu, sigmoid, tanh};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+
+use crate::names;
 
 /// Choices within a kind of network; the defaults are the experiments'.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -24,7 +27,7 @@ pub struct NetworkOptions {
 }
 
 /// A function that is applied to every element.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
     /// `max(x, 0)`.
@@ -53,12 +56,7 @@ impl Activation {
 
 impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Relu => "relu",
-            Self::Tanh => "tanh",
-            Self::Sigmoid => "sigmoid",
-            Self::Gelu => "gelu",
-        })
+        f.pad(&names::name(self))
     }
 }
 
@@ -66,12 +64,6 @@ impl FromStr for Activation {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "relu" => Ok(Self::Relu),
-            "tanh" => Ok(Self::Tanh),
-            "sigmoid" => Ok(Self::Sigmoid),
-            "gelu" => Ok(Self::Gelu),
-            _ => Err(format!("unknown activation {text}: choose relu, tanh, sigmoid or gelu")),
-        }
+        names::parse("activation", text)
     }
 }

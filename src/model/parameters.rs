@@ -11,6 +11,8 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{DType, Tensor, TensorData};
 use sha2::{Digest, Sha256};
 
+use crate::files;
+
 /// One parameter (or buffer) of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamSpec {
@@ -136,8 +138,7 @@ pub fn sha256(values: &[f32]) -> String {
         let bytes: Vec<u8> = chunk.iter().flat_map(|value| value.to_le_bytes()).collect();
         hasher.update(&bytes);
     }
-    let digest = hasher.finalize();
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    files::hex(hasher.finalize())
 }
 
 #[derive(Default)]

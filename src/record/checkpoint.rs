@@ -12,10 +12,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::tensor_file::{decode, encode};
 use super::{EpochRow, RecordError, Tally};
+use crate::files;
 use crate::model::ParamLayout;
 
 const MODEL: &str = "model.safetensors";
@@ -133,7 +133,7 @@ impl Checkpoint {
             (OPTIMIZER, encode(&path.join(OPTIMIZER), layout, &moments, None)?),
         ] {
             write_synced(&temporary.join(file), &bytes)?;
-            sha256.insert(file.to_owned(), hex(&bytes));
+            sha256.insert(file.to_owned(), files::sha256(&bytes));
         }
         let state = State {
             model: self.model.clone(),
@@ -149,8 +149,7 @@ impl Checkpoint {
             fs::remove_dir_all(&path).map_err(failed)?;
         }
         fs::rename(&temporary, &path).map_err(failed)?;
-        // The rename itself is on disk only when the folder is.
-        File::open(folder).and_then(|f| f.sync_all()).map_err(failed)?;
+        files::sync_folder(folder).map_err(failed)?;
         let best = self.position.best_step.map(|step| folder.join(folder_name(step)));
         for old in list(folder).iter().rev().skip(KEEP).filter(|&path| Some(path) != best.as_ref()) {
             fs::remove_dir_all(old).map_err(|e| RecordError::write(old, e))?;
@@ -173,7 +172,7 @@ impl Checkpoint {
         let checked = |name: &str| {
             let bytes = read(name)?;
             match state.sha256.get(name) {
-                Some(expected) if *expected == hex(&bytes) => Ok(bytes),
+                Some(expected) if *expected == files::sha256(&bytes) => Ok(bytes),
                 _ => Err(RecordError::damaged(
                     &path.join(name),
                     "cut short or changed: its digest is not the one in state.json".into(),
@@ -259,8 +258,4 @@ fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
         file.sync_all()
     };
     write().map_err(|e| RecordError::write(path, e))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,10 +1,10 @@
 //! Making a run directory, and finding the parts of one.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{RecordError, RunRecord};
+use crate::files::replace_json;
 
 /// A run's directory on rank 0's host.
 #[derive(Debug, Clone)]
@@ -61,20 +61,8 @@ impl RunDir {
     /// # Errors
     /// When it cannot be written.
     pub fn write_record(&self, record: &RunRecord) -> Result<(), RecordError> {
-        let path = self.path.join("run.json");
-        let write = || {
-            let mut file = tempfile::NamedTempFile::new_in(&self.path)?;
-            serde_json::to_writer_pretty(&mut file, record)?;
-            file.write_all(b"\n")?;
-            file.as_file().sync_all()?;
-            file.persist(&path).map_err(|e| e.error)?;
-            // A temporary file is its owner's alone; a result is for reading.
-            let mut permissions = fs::metadata(&path)?.permissions();
-            std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
-            fs::set_permissions(&path, permissions)?;
-            File::open(&self.path)?.sync_all()
-        };
-        write().map_err(|e| RecordError::write(&path, e))
+        let name = "run.json";
+        replace_json(&self.path, name, record).map_err(|e| RecordError::write(&self.path.join(name), e))
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::RecordError;
+use crate::files::replace_json;
 
 /// `sweep.json` in a sweep's folder, `results/<name>/`. Each run's directory
 /// and log lie beside it: `results/<name>/<run>/` and `results/<name>/<run>.log`.
@@ -70,18 +70,10 @@ impl SweepRecord {
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, folder: &Path) -> Result<(), RecordError> {
-        let path = folder.join("sweep.json");
-        let write = || {
-            fs::create_dir_all(folder)?;
-            let mut file = tempfile::Builder::new()
-                .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))
-                .tempfile_in(folder)?;
-            serde_json::to_writer_pretty(&mut file, self)?;
-            file.write_all(b"\n")?;
-            file.persist(&path).map_err(|e| e.error)?;
-            Ok(())
-        };
-        write().map_err(|e| RecordError::write(&path, e))
+        let name = "sweep.json";
+        fs::create_dir_all(folder)
+            .and_then(|()| replace_json(folder, name, self))
+            .map_err(|e| RecordError::write(&folder.join(name), e))
     }
 }
 

@@ -1,17 +1,22 @@
 //! TensorBoard event files: one folder a rank, and one for the means.
+//!
+//! An event file is a TFRecord file of protobuf messages. A point of a curve
+//! needs six fields of them, which are encoded here: the crates that write such
+//! files bring a protobuf compiler and an HTTP client to every build.
+//!
+//! Formats: `tensorflow/core/lib/io/record_writer.h` (records),
+//! `tensorflow/core/util/event.proto` and `framework/summary.proto` (messages).
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
-
-use tfrecord::{EventWriter, EventWriterConfig};
 
 use super::RecordError;
 
 /// Event files under one folder, one for each name.
 pub struct TensorBoard {
-    writers: Vec<EventWriter<BufWriter<File>>>,
+    files: Vec<BufWriter<File>>,
 }
 
 impl TensorBoard {
@@ -20,21 +25,25 @@ impl TensorBoard {
     /// # Errors
     /// When a file cannot be made.
     pub fn create(folder: &Path, names: &[String]) -> Result<Self, RecordError> {
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let seconds = now().as_secs();
         let open = |name: &String| {
             let folder = folder.join(name);
             fs::create_dir_all(&folder).map_err(|e| RecordError::write(&folder, e))?;
             // TensorBoard reads files whose names have `tfevents` in them.
             let path = folder.join(format!("events.out.tfevents.{seconds}.{}", std::process::id()));
-            EventWriter::create(&path, EventWriterConfig { auto_flush: false })
-                .map_err(|e| RecordError::write(&path, io::Error::other(e.to_string())))
+            let start = || {
+                let mut file = BufWriter::new(File::create(&path)?);
+                file.write_all(&record(&version(now().as_secs_f64())))?;
+                io::Result::Ok(file)
+            };
+            start().map_err(|e| RecordError::write(&path, e))
         };
-        let writers = names.iter().map(open).collect::<Result<_, _>>()?;
-        Ok(Self { writers })
+        let files = names.iter().map(open).collect::<Result<_, _>>()?;
+        Ok(Self { files })
     }
 
-    /// Adds a point to the curve `tag` of the file with number `file`. Values
-    /// that are no numbers are left out: the format has no place for them.
+    /// Adds a point to the curve `tag` of the file with number `file`. Non-finite
+    /// values are left out: TensorBoard does not draw them.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -42,22 +51,129 @@ impl TensorBoard {
         if !value.is_finite() {
             return Ok(());
         }
-        let meta = tfrecord::EventMeta::with_step(step as i64);
-        self.writers[file]
-            .write_scalar(tag, meta, value as f32)
-            .map_err(|e| RecordError::write(Path::new("tensorboard"), io::Error::other(e.to_string())))
+        let event = scalar(now().as_secs_f64(), step as u64, tag, value as f32);
+        self.files[file].write_all(&record(&event)).map_err(failed)
     }
 
-    /// Brings all points to the disk.
+    /// Hands all points to the operating system.
     ///
     /// # Errors
     /// When a file cannot be written.
     pub fn flush(&mut self) -> Result<(), RecordError> {
-        for writer in &mut self.writers {
-            writer
-                .flush()
-                .map_err(|e| RecordError::write(Path::new("tensorboard"), io::Error::other(e.to_string())))?;
-        }
-        Ok(())
+        self.files.iter_mut().try_for_each(Write::flush).map_err(failed)
+    }
+}
+
+fn failed(error: io::Error) -> RecordError {
+    RecordError::write(Path::new("tensorboard"), error)
+}
+
+fn now() -> std::time::Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// A TFRecord: length, its checksum, payload, its checksum; little-endian.
+fn record(payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u64).to_le_bytes();
+    [&length, &masked_crc(&length)[..], payload, &masked_crc(payload)].concat()
+}
+
+const CRC_32C: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
+
+/// CRC-32C, masked as `tensorflow/core/lib/hash/crc32c.h` does: checksums of
+/// data that holds checksums are weak.
+fn masked_crc(bytes: &[u8]) -> [u8; 4] {
+    CRC_32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+}
+
+/// Kinds of protobuf fields, in the low bits of their keys.
+const VARINT: u8 = 0;
+const FIXED_64: u8 = 1;
+const LENGTH_DELIMITED: u8 = 2;
+const FIXED_32: u8 = 5;
+
+/// The key before a field's value; numbers up to 15 take one byte.
+const fn key(number: u8, kind: u8) -> u8 {
+    number << 3 | kind
+}
+
+fn varint(mut value: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while value >= 0x80 {
+        bytes.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    bytes.push(value as u8);
+    bytes
+}
+
+/// A field of text, or of another message.
+fn delimited(number: u8, value: &[u8]) -> Vec<u8> {
+    [&[key(number, LENGTH_DELIMITED)], &varint(value.len() as u64)[..], value].concat()
+}
+
+/// `Event.wall_time`, in seconds.
+fn wall_time(seconds: f64) -> Vec<u8> {
+    [&[key(1, FIXED_64)], &seconds.to_le_bytes()[..]].concat()
+}
+
+/// The `Event` that a file begins with.
+fn version(seconds: f64) -> Vec<u8> {
+    [wall_time(seconds), delimited(3, b"brain.Event:2")].concat()
+}
+
+/// An `Event` whose `summary` has one `value`: `tag` and `simple_value`.
+fn scalar(seconds: f64, step: u64, tag: &str, value: f32) -> Vec<u8> {
+    let step = [vec![key(2, VARINT)], varint(step)].concat();
+    let simple_value = [&[key(2, FIXED_32)], &value.to_le_bytes()[..]].concat();
+    let value = [delimited(1, tag.as_bytes()), simple_value].concat();
+    let summary = delimited(5, &delimited(1, &value));
+    [wall_time(seconds), step, summary].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits = text.as_bytes().chunks(2);
+        digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+    }
+
+    /// The check value of CRC-32C is e3069283; masked by TensorBoard 2.21's
+    /// `masked_crc32c`.
+    #[test]
+    fn checksums_are_masked() {
+        assert_eq!(CRC_32C.checksum(b"123456789"), 0xe306_9283);
+        assert_eq!(masked_crc(b"123456789"), 0xc78a_b0e5_u32.to_le_bytes());
+    }
+
+    /// Expected bytes are those of TensorBoard 2.21's `Event.SerializeToString`.
+    #[test]
+    fn events_and_records_are_tensorboards() {
+        assert_eq!(version(1.5), hex("09000000000000f83f1a0d627261696e2e4576656e743a32"));
+        let expected = "2100000000000000017becf609000000000000f83f10ac022a130a110a0a\
+                        747261696e2f6c6f7373150000803e6557981f";
+        assert_eq!(record(&scalar(1.5, 300, "train/loss", 0.25)), hex(expected));
+    }
+
+    #[test]
+    fn lengths_take_as_many_bytes_as_they_need() {
+        assert_eq!([varint(0), varint(127)].concat(), [0, 127]);
+        assert_eq!([varint(128), varint(1 << 32)].concat(), [128, 1, 128, 128, 128, 128, 16]);
+    }
+
+    #[test]
+    fn a_file_begins_with_its_version_and_has_finite_points_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut board = TensorBoard::create(folder.path(), &["mean".into()]).unwrap();
+        board.point(0, "train/loss", 1, f64::NAN).unwrap();
+        board.point(0, "train/loss", 2, 0.5).unwrap();
+        board.flush().unwrap();
+        let mut files = fs::read_dir(folder.path().join("mean")).unwrap();
+        let bytes = fs::read(files.next().unwrap().unwrap().path()).unwrap();
+        let sizes = [version(0.0), scalar(0.0, 2, "train/loss", 0.5)].map(|event| record(&event).len());
+        assert_eq!(bytes.len(), sizes[0] + sizes[1]);
+        assert_eq!(bytes[12 + 9..][..15], *b"\x1a\x0dbrain.Event:2");
     }
 }

@@ -10,6 +10,7 @@ use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 
 use super::ReportError;
+use crate::files::write_png;
 
 /// File formats, by the endings of file names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +91,11 @@ pub fn save(path: &Path, picture: &impl Picture) -> Result<(), ReportError> {
             Some(PlotFormat::Svg) => Ok(std::fs::write(path, svg(picture)?)?),
             Some(PlotFormat::Png) => {
                 use_embedded_font();
-                finish(picture, &BitMapBackend::new(path, picture.size()).into_drawing_area())
+                let (width, height) = picture.size();
+                let mut rgb = vec![0; 3 * width as usize * height as usize];
+                let bitmap = BitMapBackend::with_buffer(&mut rgb, (width, height));
+                finish(picture, &bitmap.into_drawing_area())?;
+                Ok(write_png(path, [width, height], &rgb)?)
             }
             None => Err("its name must end in .svg or .png".into()),
         }

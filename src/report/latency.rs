@@ -4,8 +4,6 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::ReportError;
-
 /// The latency of one message size on one backend: a line of the CSV file,
 /// whose columns are the fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -50,6 +48,12 @@ pub fn median(sorted: &[f64]) -> f64 {
     }
 }
 
+/// The median of `values`, in any order; nothing where there are none.
+pub fn median_of(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    (!values.is_empty()).then(|| median(&values))
+}
+
 /// The smallest of `sorted` that at least `percent` of 100 do not exceed. It is
 /// not empty, and `percent` is from 1 to 100.
 pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
@@ -78,20 +82,7 @@ pub fn human_size(bytes: usize) -> String {
     }
 }
 
-/// Writes `rows` to a CSV file, in place of what it held.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn write_csv(path: &Path, rows: &[LatencyRow]) -> Result<(), ReportError> {
-    let write = || -> Result<(), csv::Error> {
-        let mut file = csv::Writer::from_path(path)?;
-        rows.iter().try_for_each(|row| file.serialize(row))?;
-        Ok(file.flush()?)
-    };
-    write().map_err(|error| ReportError::new(path, error))
-}
-
-/// The rows that [`write_csv`] wrote; none where the file is another table.
+/// The rows that [`write_csv`](super::write_csv) wrote; none where the file is another table.
 pub fn read_csv(path: &Path) -> Option<Vec<LatencyRow>> {
     let rows: Vec<LatencyRow> =
         csv::Reader::from_path(path).ok()?.into_deserialize().collect::<Result<_, _>>().ok()?;
@@ -105,6 +96,7 @@ fn rounded(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::write_csv;
     use super::*;
 
     #[test]
@@ -114,6 +106,7 @@ mod tests {
         assert_eq!(percentile(&[1.0, 2.0, 3.0], 99), 3.0);
         assert_eq!(percentile(&[7.0], 1), 7.0);
         assert_eq!((median(&hundred), median(&[1.0, 2.0, 9.0])), (50.5, 2.0));
+        assert_eq!((median_of(vec![9.0, 1.0, 2.0]), median_of(Vec::new())), (Some(2.0), None));
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Link {
     }
 }
 
-/// The rows that [`write_csv`] wrote.
+/// The rows that [`write_csv`](super::write_csv) wrote.
 ///
 /// # Errors
 /// When the file cannot be read or is none of those.
@@ -118,21 +118,9 @@ pub fn read_csv(path: &Path) -> Result<Vec<LinkRow>, ReportError> {
     })
 }
 
-/// Writes `rows` to a CSV file, in place of what it held.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn write_csv(path: &Path, rows: &[LinkRow]) -> Result<(), ReportError> {
-    let write = || -> Result<(), csv::Error> {
-        let mut file = csv::Writer::from_path(path)?;
-        rows.iter().try_for_each(|row| file.serialize(row))?;
-        Ok(file.flush()?)
-    };
-    write().map_err(|error| ReportError::new(path, error))
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::write_csv;
     use super::*;
 
     fn rows(times: &[(usize, f64)]) -> Vec<LinkRow> {

@@ -23,6 +23,7 @@ pub(crate) mod testing;
 use std::path::{Path, PathBuf};
 
 pub use latency::LatencyRow;
+use serde::Serialize;
 
 /// A file that could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +42,20 @@ impl ReportError {
     fn read(path: &Path, reason: impl ToString) -> Self {
         Self { verb: "read", path: path.to_owned(), reason: reason.to_string() }
     }
+}
+
+/// Writes `rows` to a CSV file, in place of what it held: a line each, under the
+/// names of their fields.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_csv<R: Serialize>(path: &Path, rows: &[R]) -> Result<(), ReportError> {
+    let write = || -> Result<(), csv::Error> {
+        let mut file = csv::Writer::from_path(path)?;
+        rows.iter().try_for_each(|row| file.serialize(row))?;
+        Ok(file.flush()?)
+    };
+    write().map_err(|error| ReportError::new(path, error))
 }
 
 /// Makes sure that a file can be written before the work that fills it. What

@@ -16,9 +16,9 @@ use crate::comm::{Backend, Collective, CommError, Reduction, Transport, Wire, Wo
 use crate::commands::collective;
 use crate::config::ConfigError;
 use crate::report::canvas::PlotFormat;
-use crate::report::latency::{human_size, write_csv};
+use crate::report::latency::human_size;
 use crate::report::latency_plot;
-use crate::report::{self, LatencyRow, table};
+use crate::report::{self, LatencyRow, table, write_csv};
 
 /// Up to this size a call is short, and many are needed to see its spread.
 const SMALL: usize = 64 << 10;

@@ -9,7 +9,7 @@ use super::{at_least_one, job, warn_of_bad_conditions};
 use crate::cli::CollectivesArgs;
 use crate::comm::{CommError, Primitives, Transport, Wire, World};
 use crate::commands::collective;
-use crate::report::latency::median;
+use crate::report::latency::median_of;
 use crate::report::table::table;
 
 /// Bytes that each rank sends to each other, or brings to a sum.
@@ -109,9 +109,7 @@ fn summary(trials: &[Trial]) -> String {
         None => "needs 2 ranks".into(),
         Some(first) => {
             let mean = |i: usize| times.iter().map(|of_rank| of_rank[i]).sum::<f64>() / times.len() as f64;
-            let mut means: Vec<f64> = (0..first.len()).map(mean).collect();
-            means.sort_by(f64::total_cmp);
-            format!("{:.2}", median(&means))
+            median_of((0..first.len()).map(mean).collect()).map_or_else(String::new, |us| format!("{us:.2}"))
         }
     }
 }

@@ -1,9 +1,6 @@
 //! `mpiburn bench fused`: convolution and ReLU in one operator with its own
 //! backward, against Burn's two on each compute backend.
 
-use std::path::Path;
-
-use anyhow::Context;
 use serde::Serialize;
 
 use super::fused_net::{Contestant, Operator, Task};
@@ -13,7 +10,7 @@ use crate::config::ConfigError;
 use crate::data::shard::Order;
 use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
-use crate::report::{self, table};
+use crate::report::{self, table, write_csv};
 
 /// Steps that a row takes before the next has its turn, so that a machine that
 /// changes its speed changes all rows.
@@ -64,7 +61,7 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     let rows = measure(args, source.as_ref(), &train, &test);
     print(args, &rows, train.len());
     match &args.csv {
-        Some(path) => write_csv(path, &rows).with_context(|| format!("cannot write {}", path.display())),
+        Some(path) => Ok(write_csv(path, &rows)?),
         None => Ok(()),
     }
 }
@@ -152,10 +149,4 @@ fn print(args: &FusedArgs, rows: &[Row], samples: usize) {
     if !missing.is_empty() {
         println!("for the others: make build DEVICES={}", missing.join(","));
     }
-}
-
-fn write_csv(path: &Path, rows: &[Row]) -> Result<(), csv::Error> {
-    let mut file = csv::Writer::from_path(path)?;
-    rows.iter().try_for_each(|row| file.serialize(row))?;
-    Ok(file.flush()?)
 }

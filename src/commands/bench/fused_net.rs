@@ -9,6 +9,7 @@ use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 
+use super::median_ms;
 use crate::data::{Normalizer, Shard};
 use crate::device::DeviceKind;
 use crate::model::ParamLayout;
@@ -147,12 +148,6 @@ impl Contestant {
         let right: usize = (0..test.len()).step_by(TEST_BATCH).map(right).sum();
         100.0 * right as f64 / test.len().max(1) as f64
     }
-}
-
-fn median_ms(times: &[Duration]) -> f64 {
-    let mut sorted = times.to_vec();
-    sorted.sort_unstable();
-    sorted.get(sorted.len() / 2).map_or(0.0, |time| 1e3 * time.as_secs_f64())
 }
 
 #[cfg(test)]

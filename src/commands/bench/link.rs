@@ -13,8 +13,8 @@ use crate::comm::{Backend, CommError, Primitives, Transport, World};
 use crate::commands::collective;
 use crate::config::ConfigError;
 use crate::report::latency::human_size;
-use crate::report::link::{self, Link, LinkRow};
-use crate::report::{check_writable, table};
+use crate::report::link::{Link, LinkRow};
+use crate::report::{check_writable, table, write_csv};
 
 /// Exchanges before the timed ones: connections are made by the first, and
 /// TCP opens its window over some more.
@@ -132,7 +132,7 @@ fn publish(world: &World, args: &LinkArgs, rows: &[LinkRow]) -> anyhow::Result<(
         None => log::warn!("these times do not grow with the size: measure larger --sizes for a bandwidth"),
     }
     if let Some(path) = &args.csv {
-        link::write_csv(path, rows)?;
+        write_csv(path, rows)?;
     }
     Ok(())
 }

@@ -10,9 +10,12 @@ mod sizes;
 mod step;
 mod step_report;
 
+use std::time::Duration;
+
 use crate::cli::{BenchArgs, BenchKind};
 use crate::comm::{World, oversubscribed, topology};
 use crate::config::ConfigError;
+use crate::report::latency::median_of;
 
 pub fn run(world: &World, args: &BenchArgs) -> anyhow::Result<()> {
     match &args.kind {
@@ -41,6 +44,11 @@ fn warn_of_bad_conditions(world: &World) {
 fn job(world: &World) -> String {
     let ranks = if world.size() == 1 { "rank" } else { "ranks" };
     format!("{} {ranks} ({}), {}", world.size(), topology(world.places()), world.mpi_library())
+}
+
+/// The median of `times` in milliseconds; 0 where there are none.
+fn median_ms(times: &[Duration]) -> f64 {
+    median_of(times.iter().map(|time| 1e3 * time.as_secs_f64()).collect()).unwrap_or_default()
 }
 
 fn at_least_one(iterations: usize) -> Result<usize, ConfigError> {

@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use burn::tensor::{Device, Distribution, Tensor};
 
+use crate::report::latency::median_of;
+
 /// Rows and columns of both factors: 4 MB each in f32, well beyond what the
 /// cost of a call or the edges of a kernel could show in.
 pub const SIDE: usize = 1024;
@@ -40,10 +42,8 @@ impl Product {
 
     /// Floating-point operations a second, median of all products.
     pub fn flop_per_second(&self) -> f64 {
-        let mut sorted = self.seconds.clone();
-        sorted.sort_unstable_by(f64::total_cmp);
         let flop = 2.0 * (SIDE as f64).powi(3);
-        sorted.get(sorted.len() / 2).map_or(0.0, |seconds| flop / seconds)
+        median_of(self.seconds.clone()).map_or(0.0, |seconds| flop / seconds)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::median_ms;
 use super::product::Product;
 use super::step_report::{StepReport, Timing};
 use crate::cli::StepArgs;
@@ -157,12 +158,6 @@ fn mean_over_ranks<const N: usize>(world: &World, mine: [f64; N]) -> anyhow::Res
     let mut sums = mine;
     world.sum_f64(&mut sums)?;
     Ok(sums.map(|sum| sum / world.size() as f64))
-}
-
-fn median_ms(steps: &[Duration]) -> f64 {
-    let mut sorted = steps.to_vec();
-    sorted.sort_unstable();
-    sorted.get(sorted.len() / 2).map_or(0.0, |time| 1e3 * time.as_secs_f64())
 }
 
 fn difference(after: StepTimes, before: StepTimes) -> StepTimes {

@@ -1,0 +1,106 @@
+//! Files that are whole or not there.
+
+use std::fs::{File, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use tempfile::{Builder, NamedTempFile};
+
+/// A file being written under a temporary name. It gets its own name when it is
+/// finished, so that a file of the right name is never a part of one; before
+/// that it goes away when it is dropped.
+pub struct WholeFile {
+    file: BufWriter<NamedTempFile>,
+    target: PathBuf,
+}
+
+impl WholeFile {
+    /// Starts the file `name` of the folder `out`.
+    ///
+    /// # Errors
+    /// When the folder cannot be written to.
+    pub fn create(out: &Path, name: &str) -> io::Result<Self> {
+        // Readable for whoever the umask lets, as files are that a program creates;
+        // temporary ones are otherwise their owner's alone.
+        let file = Builder::new()
+            .prefix(&format!(".{name}."))
+            .suffix(".part")
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(out)?;
+        Ok(Self { file: BufWriter::with_capacity(1 << 16, file), target: out.join(name) })
+    }
+
+    /// Brings the file to the disk and gives it its name.
+    ///
+    /// # Errors
+    /// When it cannot be written to its end, or not renamed.
+    pub fn finish(self) -> io::Result<()> {
+        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.as_file().sync_all()?;
+        file.persist(&self.target).map_err(|e| e.error)?;
+        sync_folder(self.target.parent().unwrap_or(Path::new(".")))
+    }
+}
+
+/// Replaces the file `name` of `folder` by `value` as JSON, in one step: a
+/// reader sees the old or the new one.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn replace_json(folder: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
+    let mut file = WholeFile::create(folder, name)?;
+    serde_json::to_writer_pretty(&mut file, value)?;
+    file.write_all(b"\n")?;
+    file.finish()
+}
+
+/// Brings the names in `folder` to the disk: a rename is there only then.
+///
+/// # Errors
+/// When the folder cannot be opened or synced.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    // The parent of a bare name is empty, and means this folder.
+    let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    File::open(folder)?.sync_all()
+}
+
+impl Write for WholeFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_when_it_is_finished() {
+        let folder = tempfile::tempdir().unwrap();
+        let read = || std::fs::read_to_string(folder.path().join("a.json")).unwrap();
+        replace_json(folder.path(), "a.json", &[1]).unwrap();
+        let mut file = WholeFile::create(folder.path(), "a.json").unwrap();
+        file.write_all(b"2").unwrap();
+        assert_eq!(read(), "[\n  1\n]\n");
+        drop(file);
+        assert_eq!(read(), "[\n  1\n]\n");
+        replace_json(folder.path(), "a.json", &3).unwrap();
+        assert_eq!(read(), "3\n");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn others_may_read_it_as_the_umask_says() {
+        let folder = tempfile::tempdir().unwrap();
+        replace_json(folder.path(), "ours", &1).unwrap();
+        std::fs::write(folder.path().join("usual"), "1").unwrap();
+        let mode = |name| folder.path().join(name).metadata().unwrap().permissions().mode();
+        assert_eq!(mode("ours"), mode("usual"));
+    }
+}
