@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 
+use super::train::check_shape;
 use crate::cli::EvalArgs;
 use crate::comm::World;
 use crate::config::{ConfigError, RunConfig};
@@ -14,8 +15,12 @@ use crate::record::{Checkpoint, RunDir, Tally};
 use crate::train::Evaluation;
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
-    let config = world.agree(configure(args))?;
+    let device = check(args)?;
+    check_same_options(world, args)?;
+    let config = world.agree(configure(world, args, device))?;
+    let config = world.broadcast(&config)?.context("rank 0 sent no configuration")?;
     let source = world.agree(data::open(&config.data_root))?;
+    check_shape(&config, source.as_ref())?;
     let (classes, device) = (source.description().classes, config.device.device());
     let network = Network::with_options(config.model, &config.network, classes, config.seed, &device)
         .fused(config.fused);
@@ -41,24 +46,53 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The run's own configuration, with what was typed instead.
-fn configure(args: &EvalArgs) -> anyhow::Result<RunConfig> {
+/// The options that need nothing else to be checked; returns the device.
+fn check(args: &EvalArgs) -> Result<DeviceKind, ConfigError> {
+    for (option, value) in
+        [("test-batch-size", Some(args.test_batch_size)), ("test-samples", args.test_samples)]
+    {
+        if value == Some(0) {
+            return Err(ConfigError::new(option, 0, "must be at least 1"));
+        }
+    }
+    let device: DeviceKind =
+        args.device.parse().map_err(|problem: String| ConfigError::new("device", &args.device, problem))?;
+    device.check_built().map_err(|problem| ConfigError::new("device", device, problem))?;
+    Ok(device)
+}
+
+/// Rank 0's options are every rank's, so different ones must not go unnoticed.
+fn check_same_options(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
+    let EvalArgs { checkpoint, data_root, test_batch_size, test_samples, device } = args;
+    for (option, value) in [
+        ("--checkpoint", serde_json::to_string(checkpoint)?),
+        ("--data-root", serde_json::to_string(data_root)?),
+        ("--test-batch-size", serde_json::to_string(test_batch_size)?),
+        ("--test-samples", serde_json::to_string(test_samples)?),
+        ("--device", serde_json::to_string(device)?),
+    ] {
+        world.check_equal(option, &value)?;
+    }
+    Ok(())
+}
+
+/// The run's own configuration, with what was typed instead. Read by rank 0,
+/// whose disk the run directory is on; nothing on the others.
+fn configure(world: &World, args: &EvalArgs, device: DeviceKind) -> anyhow::Result<Option<RunConfig>> {
+    if !world.is_root() {
+        return Ok(None);
+    }
     let run = run_of(&args.checkpoint);
     let (_, record) = RunDir::open(&run).with_context(|| {
         format!("{} is neither a run directory nor a checkpoint in one", args.checkpoint.display())
     })?;
-    let device: DeviceKind = args.device.parse().map_err(|problem: String| anyhow!("--device: {problem}"))?;
-    device.check_built().map_err(|problem| anyhow!("--device {device}: {problem}"))?;
-    if args.test_batch_size == 0 {
-        return Err(ConfigError::new("test-batch-size", 0, "must be at least 1").into());
-    }
-    Ok(RunConfig {
+    Ok(Some(RunConfig {
         data_root: args.data_root.clone().unwrap_or(record.config.data_root),
         test_batch_size: args.test_batch_size,
         test_samples: args.test_samples.or(record.config.test_samples),
         device,
         ..record.config
-    })
+    }))
 }
 
 /// The run directory of `path`, which is one or is `RUN/checkpoints/step-N`.

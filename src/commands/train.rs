@@ -176,16 +176,21 @@ fn configure(
     Ok((record.config, Some(path.clone())))
 }
 
-fn check_data(config: &RunConfig, plan: &ShardPlan, source: &dyn data::SampleSource) -> anyhow::Result<()> {
+/// The network takes samples of one shape.
+pub(super) fn check_shape(config: &RunConfig, source: &dyn data::SampleSource) -> Result<(), ConfigError> {
     let (shape, expected) = (source.description().shape, config.model.input_shape());
     if shape != expected {
         return Err(ConfigError::new(
             "model",
             config.model,
             format!("takes images of {expected:?}, and {} has {shape:?}", config.data_root.display()),
-        )
-        .into());
+        ));
     }
+    Ok(())
+}
+
+fn check_data(config: &RunConfig, plan: &ShardPlan, source: &dyn data::SampleSource) -> anyhow::Result<()> {
+    check_shape(config, source)?;
     config.recipe.check_data(&config.data_root, source.description())?;
     let classes = source.description().classes;
     if let Some(n) = config.num_classes

@@ -51,9 +51,8 @@ fn bits(
 fn compare(sizes: [usize; 6], spoil: impl Fn(Tensor<4>) -> Tensor<4>) {
     let [batch, inputs, middle, outputs, height, width] = sizes;
     let device = Device::flex().autodiff();
-    // Other tests may run at once: whichever level they get is right for them.
     for level in Level::available() {
-        level.use_level();
+        let _held = level.hold();
         let images = spoil(values([batch, inputs, height, width], 1, &device)).require_grad();
         let layers = [layer(inputs, middle, 2, &device), layer(middle, outputs, 3, &device)];
         let two = |x: Tensor<4>, a: &Conv2d, b: &Conv2d| conv_relu_pool(conv_relu_pool(x, a), b);

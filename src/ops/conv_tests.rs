@@ -72,9 +72,8 @@ impl Case {
     }
 
     fn compare(&self, what: &str) {
-        // Other tests may run at once: whichever level they get is right for them.
         for level in Level::available() {
-            level.use_level();
+            let _held = level.hold();
             self.compare_at(&format!("{what}, {level}"));
         }
     }

@@ -79,7 +79,7 @@ fn all_levels_agree_with_the_definition() {
         let data = data(sizes);
         let expected = reference(sizes, &data);
         for level in Level::available() {
-            level.use_level();
+            let _held = level.hold();
             for (n, found) in found(sizes, &data, linear).iter().enumerate() {
                 let largest = expected[n].iter().fold(1e-3, |most: f64, x| most.max(x.abs()));
                 assert_eq!(found.len(), expected[n].len());

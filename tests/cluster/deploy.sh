@@ -43,7 +43,10 @@ starts() { # starts [MOUNT_OPTIONS]: node1 with an ssh server and an empty file 
   "$here/up.sh" && "$here/sshd.sh" "$keys" node1 "$@"
 }
 
-is_empty_there() { [ -z "$(by_ssh "ls -A '$project'")" ]; }
+is_empty_there() {
+  local found
+  found=$(by_ssh "ls -A '$project'") && [ -z "$found" ]
+}
 
 digests_match() {
   diff <(sha256sum "$binary" "$data"/*) <(by_ssh "sha256sum '$binary' '$data'/*")

@@ -92,6 +92,12 @@ ends_when_cut() { # ends_when_cut BACKEND
     sleep 0.1
   done
   kill -0 "$job" || { cat "$work/said"; return 1; }
+  compgen -G "$work/$run/checkpoints/step-*" >/dev/null || {
+    echo "no checkpoint after 20 s"
+    kill "$job"
+    wait "$job"
+    return 1
+  }
   "$here/link.sh" down node1
   started=$SECONDS
   while kill -0 "$job" 2>/dev/null && [ $((SECONDS - started)) -lt $((deadline + margin)) ]; do sleep 0.2; done

@@ -49,15 +49,20 @@ fn every_type_and_number_of_ranks_has_right_sums() {
 }
 
 #[test]
-fn mpi_has_every_operation() {
+fn mpi_has_every_operation_and_gloo_all_but_one() {
     for ranks in [2, 3] {
         let table = succeeds(bench(ranks, &["collectives", "--iterations", "10"]));
         let rows: Vec<_> = table.lines().filter(|line| line.starts_with('│')).skip(1).collect();
         assert_eq!(rows.len(), 11, "{table}");
         for row in rows {
             let cells: Vec<_> = row.split(['│', '┆']).map(str::trim).collect();
-            assert!(cells[2].parse::<f64>().is_ok_and(|us| us > 0.0), "{table}");
-            assert_eq!(cells[4], "not built", "{table}");
+            let measured = |cell: &str| cell.parse::<f64>().is_ok_and(|us| us > 0.0);
+            assert!(measured(cells[2]), "{table}");
+            // gloo has no reduce-scatter.
+            match cells[1] {
+                "reduce-scatter" => assert_eq!(cells[3], "not supported", "{table}"),
+                _ => assert!(measured(cells[3]), "{table}"),
+            }
         }
     }
 }
@@ -82,7 +87,9 @@ fn a_step_is_told_by_its_parts_its_memory_and_its_arithmetic() {
     assert_eq!(number("flop_per_step"), 32.0 * (6.0 * 88_592.0 - 2.0 * 28_224.0));
     // Burn's autodiff alone allocates for each operation of a step.
     assert!((10.0..1e5).contains(&number("allocations_per_step")), "{figures}");
-    assert!(number("page_faults_per_step") >= 0.0);
+    // Of pages that are kept, few are new: a step's own memory is 240 of them.
+    let faults = 7.0 * number("page_faults_per_step");
+    assert!((faults - faults.round()).abs() < 1e-9 && faults < 7.0 * 100.0, "{figures}");
     let median = figures["overlap_on"]["median"].as_f64().unwrap();
     let share = number("flop_per_step") / (1e-3 * median) / number("product_flop_per_s");
     assert!((number("share_of_product") / share - 1.0).abs() < 1e-9, "{figures}");

@@ -77,6 +77,10 @@ impl Lab {
         assert!(output.status.success(), "{}", text(&output));
         let record = self.run_json(name);
         assert_eq!(record["status"], "completed");
+        // What tests compare between runs: two that are missing would be equal.
+        for name in ["weights_sha256", "test_loss", "test_accuracy", "train_loss", "train_accuracy"] {
+            assert!(!record[name].is_null(), "{name} is missing in {record}");
+        }
         record
     }
 
@@ -108,6 +112,21 @@ impl Lab {
         all
     }
 
+    /// The largest difference between the weights of two runs.
+    pub fn weights_apart(&self, a: &str, b: &str) -> f32 {
+        let (a, b) = (self.weights(a), self.weights(b));
+        let shapes = |all: &[(String, Vec<f32>)]| {
+            all.iter().map(|(name, values)| (name.clone(), values.len())).collect::<Vec<_>>()
+        };
+        assert!(!a.is_empty());
+        assert_eq!(shapes(&a), shapes(&b));
+        let pairs = a.iter().zip(&b).flat_map(|((_, a), (_, b))| a.iter().zip(b));
+        let differences: Vec<f32> = pairs.map(|(a, b)| (a - b).abs()).collect();
+        // f32::max passes NaN over.
+        assert!(differences.iter().all(|x| x.is_finite()), "non-finite weights");
+        differences.into_iter().fold(0.0, f32::max)
+    }
+
     /// Whole checkpoints, oldest first.
     pub fn checkpoints(&self, name: &str) -> Vec<PathBuf> {
         mpiburn::record::checkpoint::list(&self.path(name).join("checkpoints"))
@@ -125,11 +144,24 @@ pub fn errors(output: &Output) -> Vec<String> {
     lines.lines().filter(|l| l.starts_with("mpiburn: ") || l.starts_with("error: ")).map(Into::into).collect()
 }
 
+/// mpirun's line on a rank that a signal ended.
+pub fn notices(output: &Output) -> Vec<String> {
+    let lines = String::from_utf8_lossy(&output.stderr).into_owned();
+    lines.lines().filter(|l| l.starts_with("mpirun noticed that process rank ")).map(Into::into).collect()
+}
+
 /// Runs `command`, which has to fail by itself within `limit`.
 pub fn fails_within(limit: Duration, mut command: Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpirun starts");
-    let started = Instant::now();
-    let output = child.wait_with_output().expect("it ends");
+    let (started, pid) = (Instant::now(), child.id().to_string());
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    let output = ended.recv_timeout(limit).unwrap_or_else(|_| {
+        // One that hangs is ended, so that the test fails and does not hang.
+        let _ = Command::new("kill").arg(&pid).status();
+        ended.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| panic!("{pid} does not end"))
+    });
+    let output = output.expect("its output can be read");
     assert!(started.elapsed() < limit, "took {:.1?}: {}", started.elapsed(), text(&output));
     assert!(!output.status.success(), "it should have failed: {}", text(&output));
     output

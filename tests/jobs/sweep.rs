@@ -47,7 +47,7 @@ fn a_sweep_makes_its_runs_once_and_in_rounds() {
     let lab = Lab::new();
     let file = sweep_file(&lab, VARY);
     let first = output(&mut sweep(&lab, &file, &[]));
-    assert!(first.status.success(), "{}", text(&first));
+    assert!(first.status.success() && text(&first).contains("[1/8]"), "{}", text(&first));
     let expected = ["1x1-mpi-1", "1x1-gloo-1", "1x2-mpi-1", "1x2-gloo-1", "1x1-mpi-2"];
     let made = states(&lab);
     assert_eq!(made.len(), 8);

@@ -1,5 +1,8 @@
 //! What a training computes, and what it leaves behind.
 
+use std::process::Command;
+use std::time::Duration;
+
 use crate::harness::*;
 
 fn near(a: f64, b: f64, tolerance: f64) -> bool {
@@ -68,7 +71,7 @@ fn ranks_that_share_a_batch_follow_the_curve_of_one_rank() {
     lab.train(2, "two", &[&options[..], &["--train-batch-size", "32"]].concat());
     let one = lab.curve("one", 0, "train.loss");
     let (left, right) = (lab.curve("two", 0, "train.loss"), lab.curve("two", 1, "train.loss"));
-    assert_eq!(one.len(), 100);
+    assert_eq!([one.len(), left.len(), right.len()], [100; 3]);
     for ((a, b), one) in left.iter().zip(&right).zip(&one) {
         assert!(near((a.1 + b.1) / 2.0, one.1, 1e-4), "step {}: {} and {}, alone {}", one.0, a.1, b.1, one.1);
     }
@@ -89,12 +92,10 @@ fn uneven_shards_step_as_one_rank_on_the_union() {
         let total: u64 =
             run["per_rank"].as_array().unwrap().iter().map(|r| r["test_samples"].as_u64().unwrap()).sum();
         assert_eq!(total, 37);
-        for ((name, one), (_, many)) in lab.weights("one").iter().zip(&lab.weights("many")) {
-            let worst = one.iter().zip(many).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            // Adam divides by the gradient's size, so rounding in a gradient
-            // near 0 is blown up to a part of the step size, which is 1e-3.
-            assert!(worst < 2e-4, "{name} at {ranks} ranks and {samples} samples: {worst}");
-        }
+        let worst = lab.weights_apart("one", "many");
+        // Adam divides by the gradient's size, so rounding in a gradient
+        // near 0 is blown up to a part of the step size, which is 1e-3.
+        assert!(worst < 2e-4, "{ranks} ranks and {samples} samples: {worst}");
     }
 }
 
@@ -109,6 +110,72 @@ fn eval_measures_what_the_run_measured() {
         let expected = format!("test accuracy {:.2}%", run["test_accuracy"].as_f64().unwrap());
         assert!(text(&output).contains(&expected), "{} lacks {expected}", text(&output));
     }
+}
+
+#[test]
+fn eval_needs_the_run_directory_on_rank_0_alone() {
+    let lab = Lab::new();
+    let run = lab.train(2, "here/run", &["--epochs", "1", "--test-samples", "333"]);
+    std::fs::create_dir(lab.path("elsewhere")).unwrap();
+    // mpirun starts a program of its own for each part between colons.
+    let mut command = Command::new("mpirun");
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    for (i, folder) in ["here", "elsewhere"].into_iter().enumerate() {
+        if i > 0 {
+            command.arg(":");
+        }
+        command.args(["-n", "1", "--wdir"]).arg(lab.path(folder));
+        command.args([binary(), "eval", "--checkpoint", "run"]);
+    }
+    let output = command.output().expect("mpirun starts");
+    assert!(output.status.success(), "{}", text(&output));
+    let expected = format!("test accuracy {:.2}%", run["test_accuracy"].as_f64().unwrap());
+    assert!(text(&output).contains(&expected), "{} lacks {expected}", text(&output));
+    assert!(text(&output).contains("of 333 samples"), "{}", text(&output));
+}
+
+#[test]
+fn eval_exits_as_train_does() {
+    let lab = Lab::new();
+    lab.train(1, "run", &["--epochs", "1", "--train-samples", "64"]);
+    let objects = lab.path("objects");
+    let made = Command::new(binary())
+        .args(["-q", "data", "objects", "--train", "20", "--test", "10", "--out"])
+        .arg(&objects)
+        .status();
+    assert!(made.unwrap().success());
+    for (name, options, code, words) in [
+        ("run", ["--test-batch-size", "0"], 2, "mpiburn: --test-batch-size 0: must be at least 1"),
+        ("run", ["--test-samples", "0"], 2, "mpiburn: --test-samples 0: must be at least 1"),
+        ("run", ["--device", "tpu"], 2, "mpiburn: --device tpu: unknown device tpu"),
+        ("run", ["--device", "ndarray"], 2, "make build DEVICES=ndarray"),
+        (
+            "run",
+            ["--data-root", objects.to_str().unwrap()],
+            2,
+            "--model convnet: takes images of [1, 28, 28]",
+        ),
+        ("run", ["--no-such-option", "1"], 2, "--no-such-option"),
+        ("run", ["--data-root", "/nowhere"], 1, "/nowhere"),
+        ("other", ["--device", "flex"], 1, "neither a run directory nor a checkpoint in one"),
+    ] {
+        let mut command = mpirun(2, binary());
+        command.args(["eval", "--checkpoint"]).arg(lab.path(name)).args(options);
+        let output = fails_within(Duration::from_secs(10), command);
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {}", text(&output));
+        let errors = errors(&output);
+        assert!(errors.len() == 1 && errors[0].contains(words), "{options:?}: {}", text(&output));
+    }
+    // Rank 0's options are every rank's.
+    let mut command = mpirun(1, binary());
+    command.args(["eval", "--checkpoint"]).arg(lab.path("run"));
+    command
+        .args([":", "-n", "1", binary(), "eval", "--test-samples", "5", "--checkpoint"])
+        .arg(lab.path("run"));
+    let output = fails_within(Duration::from_secs(10), command);
+    let errors = errors(&output);
+    assert_eq!(errors.len(), 1, "{}", text(&output));
+    assert!(errors[0].contains("--test-samples differs") && errors[0].contains("rank 1"), "{}", errors[0]);
 }
 
 #[test]

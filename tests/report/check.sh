@@ -66,7 +66,7 @@ the_page_is_written() {
 }
 
 it_needs_nothing_else() {
-  ! grep -oE '<script|<iframe|@import|url\(|(src|href)="(https?:)?//[^"]*"' "$page"
+  [ -s "$page" ] && ! grep -oE '<script|<iframe|@import|url\(|(src|href)="(https?:)?//[^"]*"' "$page"
 }
 
 # A copy with a script at its end, which writes down what the browser laid out.
@@ -130,7 +130,11 @@ pictures_have_a_size() { # pictures_have_a_size FILE LEAST
 
 # The page keeps its width; wide tables scroll by themselves.
 nothing_overflows() {
-  awk '$1 == "overflow" { exit $2 > 0 }' "$work/light" && awk '$1 == "overflow" { exit $2 > 0 }' "$work/narrow"
+  local layout
+  for layout in light narrow; do
+    awk '$1 == "overflow" { found = 1; if ($2 > 0) { print; bad = 1 } } END { exit bad || !found }' "$work/$layout" ||
+      return
+  done
 }
 
 dark_is_dark() {
@@ -156,6 +160,7 @@ screenshots() {
 # The browser's own record of what it asked for, and for whom: it has business
 # of its own, which is not the page's and, with no name resolved, stays here.
 requests_of() { # requests_of PAGE
+  rm -f "$work/net.json"
   browse --log-net-log="$work/net.json" --host-resolver-rules="MAP * ~NOTFOUND" --screenshot="$work/again.png" \
     "file://$1" >"$work/browser.log" 2>&1 || { cat "$work/browser.log"; return 1; }
   grep -F 'SiteForCookies: {site=file://' "$work/net.json" | grep -oE '"url":"(https?|wss?|ftp):[^"]*"' | sort -u >"$work/requests"

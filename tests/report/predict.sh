@@ -56,7 +56,7 @@ the_slow_link_decides() {
   fast=$(awk -F, '$1 == 2 { print $3; exit }' "$work/1gbit-prediction.csv")
   slow=$(awk -F, '$1 == 2 { print $3; exit }' "$work/20mbit-prediction.csv")
   note="a step of $fast ms at 1gbit, $slow ms at 20mbit"
-  awk -v slow="$slow" -v fast="$fast" 'BEGIN { exit !(slow > 1.5 * fast) }'
+  awk -v slow="$slow" -v fast="$fast" 'BEGIN { exit !(fast + 0 > 0 && slow > 1.5 * fast) }'
 }
 
 for rate in 1gbit 20mbit; do

@@ -183,7 +183,7 @@ refuses() { # refuses LINE NAME=VALUE: one line, and it is this one
 }
 
 refuses_another_folder() {
-  job=$(cd "$work" && on_node0 sbatch --parsable "$project/jobs/2x2.sbatch") && ends "$job" FAILED 30
+  job=$(cd "$work" && on_node0 sbatch --parsable "$project/jobs/2x2.sbatch") && ends "$job" FAILED 30 || return
   diff "$work/slurm-2x2-$job.out" - \
     <<<"2x2.sbatch: no $work/jobs/train.sbatch; submit from the project's folder: sbatch jobs/2x2.sbatch"
 }

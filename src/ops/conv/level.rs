@@ -45,6 +45,10 @@ impl Level {
     /// The level that operators use: the machine's widest, unless
     /// [`use_level`](Self::use_level) chose another.
     pub fn current() -> Self {
+        #[cfg(test)]
+        if let Some(level) = HELD.get() {
+            return level;
+        }
         let current = CURRENT.load(Ordering::Relaxed);
         Self::ALL.into_iter().find(|&level| level as u8 == current).unwrap_or_else(|| {
             let widest = Self::available().next().unwrap_or(Self::Portable);
@@ -58,6 +62,14 @@ impl Level {
     pub fn use_level(self) {
         let level = if self.is_available() { self } else { Self::Portable };
         CURRENT.store(level as u8, Ordering::Relaxed);
+    }
+
+    /// Has this test's thread alone use `self`, until what is returned is
+    /// dropped. Other tests that run at the same time keep theirs.
+    #[cfg(test)]
+    pub(crate) fn hold(self) -> Held {
+        assert!(self.is_available(), "this machine lacks {self}");
+        Held { before: HELD.replace(Some(self)) }
     }
 
     /// The widest level that machines with these widest levels share.
@@ -118,6 +130,27 @@ impl Level {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// The level that a test holds on its thread.
+    static HELD: std::cell::Cell<Option<Level>> = const { std::cell::Cell::new(None) };
+}
+
+/// The level of [`Level::hold`]; dropping it, also by a panic, restores the
+/// level before.
+#[cfg(test)]
+#[must_use = "the level ends with it"]
+pub(crate) struct Held {
+    before: Option<Level>,
+}
+
+#[cfg(test)]
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.set(self.before);
+    }
+}
+
 /// A kernel and its instructions: what pulp calls where they are enabled.
 struct Call<K, S> {
     kernel: K,
@@ -156,5 +189,25 @@ mod tests {
         assert_eq!(Level::shared(&[Neon, Neon]), Neon);
         assert_eq!(Level::shared(&[Neon, Avx512]), Portable);
         assert!(Level::available().any(|level| level == Portable));
+    }
+
+    #[test]
+    fn a_test_leaves_the_level_as_it_found_it() {
+        let before = Level::current();
+        for level in Level::available() {
+            let outer = level.hold();
+            assert_eq!(Level::current(), level);
+            let panicked = std::panic::catch_unwind(|| {
+                let _inner = Level::Portable.hold();
+                assert_eq!(Level::current(), Level::Portable);
+                std::panic::resume_unwind(Box::new("a test that fails"));
+            });
+            assert!(panicked.is_err());
+            assert_eq!(Level::current(), level, "after a panic");
+            let elsewhere = std::thread::spawn(Level::current).join().expect("it only asks");
+            assert_eq!(elsewhere, before, "another thread");
+            drop(outer);
+            assert_eq!(Level::current(), before);
+        }
     }
 }

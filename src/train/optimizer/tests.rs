@@ -1,6 +1,7 @@
-//! Each rule against its definition in f64.
+//! Each rule against its definition in f64, at every SIMD level.
 
 use super::*;
+use crate::ops::conv::Level;
 
 const DECAY: f64 = 0.01;
 
@@ -36,21 +37,29 @@ fn reference(rule: Rule, rate: Rate, steps: usize, mut w: f64) -> f64 {
     w
 }
 
-fn updated(rule: Rule, rate: Rate, steps: usize, mut params: [f32; 3]) -> [f32; 3] {
-    let mut optimizer = Optimizer::new(rule, DECAY, rate.momentum > 0.0, 3);
+/// Weights of two parameters: one shorter than any vector, the other of two of
+/// the widest vectors and a remainder.
+const LENGTHS: [usize; 2] = [1, 2 * 16 + 5];
+
+fn start() -> Vec<f32> {
+    (0..LENGTHS.iter().sum()).map(|i| (i as f32 - 18.5) / 9.0).collect()
+}
+
+fn updated(rule: Rule, rate: Rate, steps: usize, mut params: Vec<f32>) -> Vec<f32> {
+    let mut optimizer = Optimizer::new(rule, DECAY, rate.momentum > 0.0, params.len());
     for _ in 0..steps {
-        let grads = params.map(|w| 2.0 * w + 0.3);
+        let grads: Vec<f32> = params.iter().map(|w| 2.0 * w + 0.3).collect();
         let mut update = optimizer.begin(rate);
-        update.apply(0, &mut params[..1], &grads[..1]);
-        update.apply(1, &mut params[1..], &grads[1..]);
+        let (first, second) = params.split_at_mut(LENGTHS[0]);
+        update.apply(0, first, &grads[..LENGTHS[0]]);
+        update.apply(LENGTHS[0], second, &grads[LENGTHS[0]..]);
     }
     assert_eq!(optimizer.updates(), steps as u64);
     params
 }
 
 #[test]
-fn updates_follow_the_definitions() {
-    let start = [1.0, -2.0, 0.5];
+fn updates_follow_the_definitions_with_the_same_bits_at_every_level() {
     for (rule, momentum) in [
         (Rule::Adam, 0.9),
         (Rule::Adam, 0.85),
@@ -61,36 +70,53 @@ fn updates_follow_the_definitions() {
         (Rule::Rmsprop, 0.9),
     ] {
         let rate = Rate { lr: 0.02, momentum };
-        for (found, start) in updated(rule, rate, 20, start).into_iter().zip(start) {
-            let expected = reference(rule, rate, 20, f64::from(start));
-            let off = (f64::from(found) - expected).abs();
-            assert!(off < 1e-5, "{rule}, momentum {momentum}: {found} for {expected}");
+        let mut widest: Option<Vec<u32>> = None;
+        for level in Level::available() {
+            let _held = level.hold();
+            let all = updated(rule, rate, 20, start());
+            for (found, start) in all.iter().zip(start()) {
+                let expected = reference(rule, rate, 20, f64::from(start));
+                let off = (f64::from(*found) - expected).abs();
+                assert!(off < 1e-5, "{rule}, momentum {momentum}, {level}: {found} for {expected}");
+            }
+            let bits: Vec<u32> = all.iter().map(|w| w.to_bits()).collect();
+            assert_eq!(
+                *widest.get_or_insert_with(|| bits.clone()),
+                bits,
+                "{rule}, momentum {momentum}, {level}"
+            );
         }
     }
 }
 
 #[test]
 fn the_first_update_of_adam_is_the_step_size_whatever_the_gradient() {
-    for grad in [1e-3f32, 1.0, 1e3] {
-        let mut adam = Optimizer::new(Rule::Adam, 0.0, false, 1);
-        let mut param = [1.0f32];
-        adam.begin(Rate { lr: 0.01, momentum: 0.9 }).apply(0, &mut param, &[grad]);
-        assert!((param[0] - 0.99).abs() < 1e-6, "gradient {grad}: {}", param[0]);
+    for level in Level::available() {
+        let _held = level.hold();
+        for grad in [1e-3f32, 1.0, 1e3] {
+            let mut adam = Optimizer::new(Rule::Adam, 0.0, false, 1);
+            let mut param = [1.0f32];
+            adam.begin(Rate { lr: 0.01, momentum: 0.9 }).apply(0, &mut param, &[grad]);
+            assert!((param[0] - 0.99).abs() < 1e-6, "{level}, gradient {grad}: {}", param[0]);
+        }
     }
 }
 
 #[test]
 fn an_optimizer_goes_on_from_its_moments_alone() {
-    for (rule, momentum) in [(Rule::Adam, 0.9), (Rule::Sgd, 0.5), (Rule::Rmsprop, 0.5)] {
-        let rate = Rate { lr: 0.1, momentum };
-        let (mut whole, mut first) = ([1.0f32, -1.0], Optimizer::new(rule, DECAY, true, 2));
-        first.begin(rate).apply(0, &mut whole, &[0.25, 0.5]);
-        let mut cut = whole;
-        let mut second = Optimizer::new(rule, DECAY, true, 2);
-        second.restore(first.moments().to_vec(), first.updates()).unwrap();
-        first.begin(rate).apply(0, &mut whole, &[0.5, -0.5]);
-        second.begin(rate).apply(0, &mut cut, &[0.5, -0.5]);
-        assert_eq!((whole, first), (cut, second), "{rule}");
+    for level in Level::available() {
+        let _held = level.hold();
+        for (rule, momentum) in [(Rule::Adam, 0.9), (Rule::Sgd, 0.5), (Rule::Rmsprop, 0.5)] {
+            let rate = Rate { lr: 0.1, momentum };
+            let (mut whole, mut first) = ([1.0f32, -1.0], Optimizer::new(rule, DECAY, true, 2));
+            first.begin(rate).apply(0, &mut whole, &[0.25, 0.5]);
+            let mut cut = whole;
+            let mut second = Optimizer::new(rule, DECAY, true, 2);
+            second.restore(first.moments().to_vec(), first.updates()).unwrap();
+            first.begin(rate).apply(0, &mut whole, &[0.5, -0.5]);
+            second.begin(rate).apply(0, &mut cut, &[0.5, -0.5]);
+            assert_eq!((whole, first), (cut, second), "{rule}, {level}");
+        }
     }
 }
 
