@@ -12,7 +12,7 @@ use crate::data::ShardPlan;
 use crate::device::DeviceKind;
 use crate::model::ParamLayout;
 use crate::record::{EpochRow, RankRecord, Results, RunDir, RunRecord, Status, StepMs, Tally, versions};
-use crate::train::{Trainer, best_epoch};
+use crate::train::{SyncReport, Trainer, best_epoch};
 
 /// `run.json` as it is from the start.
 pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> RunRecord {
@@ -161,8 +161,8 @@ fn mean_of(ranks: &[StepMs]) -> StepMs {
     }
 }
 
-/// The table of epochs.
-pub fn print_results(history: &[EpochRow], results: &Results, dir: &RunDir) {
+/// The table of epochs, and what the run took.
+pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport, dir: &RunDir) {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED).set_header([
         "epoch",
@@ -199,6 +199,7 @@ pub fn print_results(history: &[EpochRow], results: &Results, dir: &RunDir) {
         results.comm_seconds,
         dir.path().display()
     );
+    println!("gradients of rank 0: {sync}");
     let live =
         results.live_mb.map_or_else(String::new, |mb| format!(", {mb:.2} MB of live tensors in a step"));
     if let Some(epoch) = crate::record::overfits_after(history) {

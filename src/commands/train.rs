@@ -81,7 +81,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let results = summarize(world, &trainer, &plan, &config, started)?;
     record.status = Status::Completed;
     if let Some(dir) = &dir {
-        print_results(&trainer.position().history, &results, dir);
+        print_results(&trainer.position().history, &results, &trainer.sync_report(), dir);
         record.results = Some(results);
         dir.write_record(&record)?;
     }

@@ -72,7 +72,7 @@ fn code(status: ExitStatus) -> i32 {
 pub fn explain(code: i32) -> String {
     let meaning = match code {
         2 => "an option that mpiburn does not know, or a value that it cannot take",
-        3 => "a collective exceeded --comm-timeout; what is saved is good: --resume goes on",
+        3 => "a collective exceeded its deadline (--comm-timeout); what is saved is good: --resume goes on",
         75 => "stopped with a checkpoint: --resume goes on",
         126 => "the program cannot be executed on one of the hosts; look at mpirun's lines above",
         127 => "a program is missing on one of the hosts; make deploy puts it there",

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use burn::backend::Flex;
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Gradients, Tensor, TensorData};
@@ -41,11 +42,24 @@ impl ModuleVisitor for Collector<'_> {
             return;
         }
         let Some(gradient) = param.val().grad_remove(&mut self.gradients) else { return };
-        let mut data = gradient.into_data();
-        if data.dtype() != DType::F32 {
-            data = data.convert_dtype(DType::F32);
+        // Flex's memory is read where it lies.
+        if let Ok(gradient) = gradient.clone().try_into_primitive::<Flex>() {
+            match gradient.as_slice::<f32>() {
+                Some(values) => self.hand_over(index, values, taken),
+                None => {
+                    let gradient = gradient.to_contiguous();
+                    self.hand_over(index, gradient.as_slice::<f32>().unwrap_or_default(), taken);
+                }
+            }
+        } else {
+            let data = gradient.into_data().convert_dtype(DType::F32);
+            self.hand_over(index, data.as_slice::<f32>().unwrap_or_default(), taken);
         }
-        let values = data.as_slice::<f32>().unwrap_or_default();
+    }
+}
+
+impl Collector<'_> {
+    fn hand_over(&mut self, index: usize, values: &[f32], taken: Option<&Taken>) {
         match taken {
             None => (self.add)(index, values),
             Some(taken) => {

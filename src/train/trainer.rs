@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::batches::{Batches, order_of};
 use super::evaluation::Evaluation;
 use super::step::Learner;
-use super::{Schedule, TrainError, Watch, early_stopping};
+use super::{Schedule, SyncReport, TrainError, Watch, early_stopping};
 use crate::comm::{Collective, World};
 use crate::config::RunConfig;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
@@ -140,6 +140,11 @@ impl<'w> Trainer<'w> {
     /// SHA-256 over all weights.
     pub fn weights_sha256(&self) -> String {
         sha256(&self.learner.params)
+    }
+
+    /// The buckets of gradients, and whether they travelled while backward ran.
+    pub fn sync_report(&self) -> SyncReport {
+        self.learner.sync.report()
     }
 
     /// Where the time of this process's steps went, on this rank.

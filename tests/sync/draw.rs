@@ -3,8 +3,8 @@
 //! Each purpose has a stream of its own, keyed by seed, case and place. So a
 //! rank can draw another rank's samples without having drawn its own first.
 
-use rand_chacha::ChaCha8Rng;
-use rand_chacha::rand_core::{Rng, SeedableRng};
+use chacha20::ChaCha8Rng;
+use chacha20::rand_core::{Rng, SeedableRng};
 
 /// What is drawn.
 #[derive(Debug, Clone, Copy)]
