@@ -3,9 +3,9 @@
 
 use burn::module::Module;
 use burn::tensor::Device;
+use burn_mpi::{MpiCollective, World, end_the_job_on_panic};
 use clap::Parser;
 use mpiburn::cli::{Cli, Command};
-use mpiburn::comm::{MpiCollective, World, end_the_job_on_panic};
 use mpiburn::config::RunConfig;
 use mpiburn::data::synthetic::Synthetic;
 use mpiburn::data::{SampleSource, Split};

@@ -5,10 +5,10 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use half::{bf16, f16};
-use mpiburn::comm::{
+use burn_mpi::{
     Collective, GlooAlgorithm, GlooCollective, GlooContext, MpiCollective, Reduction, Wire, World,
 };
+use half::{bf16, f16};
 
 type Outcome = Result<(), Box<dyn Error>>;
 

@@ -5,12 +5,14 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
-use mpiburn::comm::{Backend, Reduction, Transport, World, connect, end_the_job_on_panic};
+use burn_mpi::{
+    Backend, GradientSync, MicroBatch, ParamLayout, Reduction, Signals, SyncOptions, Transport, WireType,
+    World, connect, end_the_job_on_panic,
+};
 use mpiburn::data::synthetic::Synthetic;
 use mpiburn::data::{Normalizer, SampleSource, Split};
-use mpiburn::model::{ModelKind, Network, ParamLayout};
+use mpiburn::model::{ModelKind, Network};
 use mpiburn::ops::cross_entropy::score;
-use mpiburn::train::{GradientSync, MicroBatch, Signals, SyncOptions, WireType};
 
 const SAMPLES: usize = 24;
 

@@ -8,9 +8,9 @@ use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData};
-use mpiburn::comm::{Backend, Transport, World, connect, run};
-use mpiburn::train::{
-    GradientSync, MicroBatch, NoOverlap, Overlap, SyncOptions, broadcast_module, check_equal_weights,
+use burn_mpi::{
+    Backend, GradientSync, MicroBatch, NoOverlap, Overlap, SyncOptions, Transport, World, broadcast_module,
+    check_equal_weights, connect, run,
 };
 
 const WIDTH: usize = 16;

@@ -9,8 +9,7 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
-use mpiburn::comm::{Backend, Transport, World, connect, run};
-use mpiburn::train::{GradientSync, SyncOptions};
+use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, connect, run};
 
 const STEPS: usize = 6;
 const WRONG: usize = 3;

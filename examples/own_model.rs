@@ -9,8 +9,9 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Tensor, activation::tanh};
-use mpiburn::comm::{Transport, World, connect, run};
-use mpiburn::train::{GradientSync, SyncOptions, broadcast_module, check_equal_weights};
+use burn_mpi::{
+    GradientSync, SyncOptions, Transport, World, broadcast_module, check_equal_weights, connect, run,
+};
 
 #[derive(Module, Debug)]
 struct Sine {

@@ -1,9 +1,9 @@
 //! What happens to a job when one of its ranks panics: all of it ends at once,
 //! with the panic's message. Start it with `mpirun -n 3`.
 
-use mpiburn::comm::{World, end_the_job_on_panic};
+use burn_mpi::{World, end_the_job_on_panic};
 
-fn main() -> Result<(), mpiburn::comm::CommError> {
+fn main() -> Result<(), burn_mpi::CommError> {
     end_the_job_on_panic();
     let world = World::init()?;
     assert!(world.rank() != 1, "rank 1 finds something that cannot be");

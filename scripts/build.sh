@@ -39,7 +39,7 @@ if [ "$like" != "$target" ] && [ ! -e "$target" ] && [ -e "$like/release/mpiburn
   # Under its own name only once it is whole.
   rm -rf "$target.part"
   cp -a --reflink=auto "$like" "$target.part"
-  cargo clean --quiet --release --target-dir "$target.part" -p mpi -p mpi-sys -p mpiburn
+  cargo clean --quiet --release --target-dir "$target.part" -p mpi -p mpi-sys -p burn-mpi -p mpiburn
   mv "$target.part" "$target"
 fi
 

@@ -9,11 +9,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::TrainArgs;
-use crate::comm::{Backend, Reduction, Transport};
 use crate::data::{SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, NetworkOptions};
-use crate::train::{SyncOptions, WireType};
+use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
 
 pub use recipe::Recipe;
 

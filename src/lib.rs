@@ -21,12 +21,11 @@
 //!
 //! [`data::Shard`] hands out the step's samples as bytes → [`data::Normalizer`]
 //! makes a batch of them → [`model::Network`] gives class scores → cross entropy
-//! → backward; each gradient goes into its bucket of [`train::GradientSync`],
-//! which sums the buckets over all ranks by a [`comm::Collective`] →
+//! → backward; each gradient goes into its bucket of [`burn_mpi::GradientSync`],
+//! which sums the buckets over all ranks by a [`burn_mpi::Collective`] →
 //! [`train::Updater`] reads the averages out of the buckets and writes new weights.
 
 pub mod cli;
-pub mod comm;
 pub mod commands;
 pub mod config;
 pub mod data;

@@ -4,7 +4,6 @@
 use std::process::ExitCode;
 
 use mpiburn::cli::Cli;
-use mpiburn::comm;
 use mpiburn::commands;
 use mpiburn::ops::allocator;
 use mpiburn::ops::counting_allocator::CountingAllocator;
@@ -16,7 +15,7 @@ static ALLOCATOR: CountingAllocator<mimalloc::MiMalloc> = CountingAllocator(mima
 
 fn main() -> ExitCode {
     ask_for_reports_of_panics();
-    comm::end_the_job_on_panic();
+    burn_mpi::end_the_job_on_panic();
     allocator::keep_freed_pages();
     allocator::use_common_pages();
     let cli = match Cli::read() {
@@ -32,7 +31,7 @@ fn main() -> ExitCode {
                 commands::console::err(format_args!("mpiburn: {:#}\n", failure.error));
             }
             match failure.alone {
-                true => comm::abort(i32::from(failure.exit_code())),
+                true => burn_mpi::abort(i32::from(failure.exit_code())),
                 false => ExitCode::from(failure.exit_code()),
             }
         }

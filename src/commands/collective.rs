@@ -1,7 +1,7 @@
 //! From a backend's name to its connections.
 
-use crate::comm::{Backend, Collective, MpiPrimitives, Primitives, Transport, World, connect as connect_to};
 use crate::config::ConfigError;
+use burn_mpi::{Backend, Collective, MpiPrimitives, Primitives, Transport, World, connect as connect_to};
 
 /// Every backend there is, whether this build has it or not.
 pub const ALL: [Backend; 2] = [Backend::Mpi, Backend::Gloo];
@@ -33,9 +33,8 @@ pub fn primitives(
     match backend {
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
-            let (interface, timeout) =
-                (transport.interface.as_deref(), transport.timeout + crate::comm::MARGIN);
-            Ok(Box::new(crate::comm::GlooContext::connect(world, interface, timeout)?))
+            let (interface, timeout) = (transport.interface.as_deref(), transport.timeout + burn_mpi::MARGIN);
+            Ok(Box::new(burn_mpi::GlooContext::connect(world, interface, timeout)?))
         }
         _ => {
             let _ = transport;

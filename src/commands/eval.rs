@@ -6,13 +6,13 @@ use anyhow::Context;
 
 use super::train::check_shape;
 use crate::cli::EvalArgs;
-use crate::comm::World;
 use crate::config::{ConfigError, RunConfig};
 use crate::data;
 use crate::device::DeviceKind;
-use crate::model::{Network, ParamLayout};
+use crate::model::Network;
 use crate::record::{Checkpoint, RunDir, Tally};
 use crate::train::Evaluation;
+use burn_mpi::{ParamLayout, World};
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let device = check(args)?;

@@ -6,8 +6,6 @@ use std::sync::OnceLock;
 use indicatif::MultiProgress;
 use log::Level;
 
-use crate::comm;
-
 static BARS: OnceLock<MultiProgress> = OnceLock::new();
 
 /// Starts the log at the level that the options ask for; `RUST_LOG` wins.
@@ -21,7 +19,7 @@ pub fn start(verbose: u8, quiet: bool) {
     let logger = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
         .format(|out, record| {
             // Rank 0 speaks for the job; another rank says who it is.
-            let who = match comm::identity() {
+            let who = match burn_mpi::identity() {
                 Some((rank, _, host)) if rank > 0 => format!("[rank {rank} on {host}] "),
                 _ => String::new(),
             };

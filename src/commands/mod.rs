@@ -23,11 +23,11 @@ mod train;
 use anyhow::Context;
 
 use crate::cli::Command;
-use crate::comm::{CommError, Launcher, World};
 use crate::config::ConfigError;
 use crate::ops::conv::Level;
 use crate::record::RecordError;
 use crate::train::TrainError;
+use burn_mpi::{CommError, Launcher, World};
 
 /// Why a command failed, and how to end the process.
 pub struct Failure {

@@ -6,13 +6,14 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 
-use crate::comm::{Launcher, Place, World, oversubscribed, peak_rss_mb, shared_machine, topology};
 use crate::config::RunConfig;
 use crate::data::ShardPlan;
 use crate::device::DeviceKind;
-use crate::model::ParamLayout;
 use crate::record::{EpochRow, RankRecord, Results, RunDir, RunRecord, Status, StepMs, Tally, versions};
-use crate::train::{SyncReport, Trainer, best_epoch};
+use crate::train::{Trainer, best_epoch};
+use burn_mpi::{
+    Launcher, ParamLayout, Place, SyncReport, World, oversubscribed, peak_rss_mb, shared_machine, topology,
+};
 
 /// `run.json` as it is from the start.
 pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> RunRecord {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
 use super::logging::bars;
-use crate::comm::Launcher;
 use crate::data::ShardPlan;
 use crate::record::{EpochRow, Position, Tally};
 use crate::train::Watch;
+use burn_mpi::Launcher;
 
 /// Follows a training; silent on all ranks but 0.
 pub struct Progress {

@@ -9,14 +9,14 @@ use super::collective::primitives;
 use super::outcome::{default_name, describe, print_header, print_results, summarize};
 use super::progress::Progress;
 use crate::cli::TrainArgs;
-use crate::comm::{Backend, Launcher, World, connect};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::{self, ShardPlan};
-use crate::model::{Network, ParamLayout};
+use crate::model::Network;
 use crate::record::checkpoint::load_weights;
 use crate::record::{Checkpoint, Moment, Recorder, RunDir, RunRecord, Status};
 use crate::stop::StopRequest;
 use crate::train::{TrainError, Trainer};
+use burn_mpi::{Backend, Launcher, ParamLayout, World, connect};
 
 pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let started = Instant::now();

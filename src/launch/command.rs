@@ -29,7 +29,7 @@ pub enum MpiFlavour {
 impl MpiFlavour {
     /// That of this build.
     pub fn of_this_build() -> Self {
-        match env!("MPIBURN_MPI") {
+        match burn_mpi::MPI_FLAVOUR {
             "mpich" => Self::Mpich,
             _ => Self::OpenMpi,
         }

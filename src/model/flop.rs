@@ -83,7 +83,9 @@ impl ModelKind {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Activation, Network, ParamLayout};
+    use burn_mpi::ParamLayout;
+
+    use crate::model::{Activation, Network};
     use burn::tensor::Device;
 
     const PLAIN: NetworkOptions =

@@ -7,7 +7,8 @@ pub mod flop;
 mod layers;
 mod mlp;
 mod options;
-mod parameters;
+#[cfg(test)]
+mod parameters_tests;
 mod vgg;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use std::str::FromStr;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
+use burn_mpi::ParamLayout;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +25,6 @@ pub use convnet::ConvNet;
 pub use dropout::{BatchPlace, Dropout};
 pub use mlp::Mlp;
 pub use options::{Activation, NetworkOptions};
-pub use parameters::{ParamLayout, ParamSpec, sha256};
 pub use vgg::Vgg;
 
 use crate::names;

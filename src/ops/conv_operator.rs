@@ -29,7 +29,6 @@ use burn::tensor::{DType, Tensor};
 
 use super::conv::{self, Forward, Level, Places, Shape};
 use super::flex_tensor::{tensor, values};
-use super::gradient_hook;
 use super::tail::Tail;
 
 /// `tail` of `conv` of `images`, in one operator where `conv` is of the kind that
@@ -191,7 +190,7 @@ impl Backward<Flex, 3> for ConvTailBackward {
         };
         let gradient = values(&gradient);
         let of_images = images.is_some();
-        let mut poll = gradient_hook::poll;
+        let mut poll = burn_mpi::poll;
         let found = conv::backward(inputs.level, shape, tail, forward, gradient, of_images, &mut poll);
         let Shape { batch, inputs, outputs, height, width } = shape;
         if let Some(bias) = bias {

@@ -29,7 +29,6 @@ use super::conv::{self, Between, Layer, PairShape};
 use super::conv_operator::{ConvTail, Inputs, parameters};
 use super::conv_relu_pool::conv_relu_pool;
 use super::flex_tensor::{tensor, values};
-use super::gradient_hook;
 use super::tail::Tail;
 
 /// `second` of `first` of `images` `[batch, channels, height, width]`, each with
@@ -170,7 +169,7 @@ impl Backward<Flex, 5> for ConvPairBackward {
         let forward =
             (values(&pair.first.images), [values(&pair.first.weights), values(&pair.weights2)], &*between);
         let of_images = images.is_some();
-        let mut poll = gradient_hook::poll;
+        let mut poll = burn_mpi::poll;
         let found = conv::backward_pair(
             pair.first.level,
             pair.shape,

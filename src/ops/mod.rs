@@ -15,7 +15,6 @@ pub mod counting_allocator;
 pub mod cross_entropy;
 pub mod file_map;
 mod flex_tensor;
-pub mod gradient_hook;
 pub mod linear;
 mod linear_kernels;
 pub mod live_bytes;

@@ -16,22 +16,13 @@ use serde::{Deserialize, Serialize};
 use super::tensor_file::{decode, encode};
 use super::{EpochRow, RecordError, Tally};
 use crate::files;
-use crate::model::ParamLayout;
+use burn_mpi::{ArrivalOrder, ParamLayout};
 
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
 /// Checkpoints kept; older ones are removed when a new one is whole.
 const KEEP: usize = 3;
-
-/// The order in which a network's gradients become final.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ArrivalOrder {
-    /// Trainable parameters, by their place in visit order.
-    pub order: Vec<usize>,
-    /// Times that each parameter is used.
-    pub uses: Vec<usize>,
-}
 
 /// Where a run stands.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

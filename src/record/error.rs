@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::comm::CommError;
+use burn_mpi::CommError;
 
 /// An error of a run directory, naming the file and the way out.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,7 @@ mod tally;
 mod tensor_file;
 mod tensorboard;
 
-pub use checkpoint::{ArrivalOrder, Checkpoint, Moment, Position};
+pub use checkpoint::{Checkpoint, Moment, Position};
 pub use error::RecordError;
 pub use overfitting::overfits_after;
 pub use run_dir::RunDir;

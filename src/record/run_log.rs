@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tensorboard::TensorBoard;
 use super::{Checkpoint, RecordError, RunDir, Tally};
-use crate::comm::World;
-use crate::model::ParamLayout;
+use burn_mpi::{ParamLayout, World};
 
 /// One line of `epochs.csv`. Accuracies in percent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use safetensors::tensor::{Dtype, SafeTensors, View};
 
 use super::RecordError;
-use crate::model::ParamLayout;
+use burn_mpi::ParamLayout;
 
 /// The names with which PyTorch's batch norms end.
 const RUNNING_VAR: &str = "running_var";

@@ -23,8 +23,7 @@
 
 use super::link::Link;
 use super::runs::Run;
-use crate::comm::bucket::CONTROL;
-use crate::train::{WireType, bucket_limits};
+use burn_mpi::{CONTROL, WireType, bucket_limits};
 
 /// An all-reduce algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

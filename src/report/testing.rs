@@ -6,9 +6,9 @@ use clap::Parser;
 
 use super::runs::Run;
 use crate::cli::{Cli, Command};
-use crate::comm::Place;
 use crate::config::RunConfig;
 use crate::record::{Results, RunRecord, Status, StepMs, versions};
+use burn_mpi::Place;
 
 /// A completed run of `train` with `options` on NxC, in so many seconds.
 pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Run {

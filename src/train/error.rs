@@ -1,9 +1,9 @@
 //! What can end a training.
 
 use super::Rule;
-use crate::comm::CommError;
 use crate::data::DataError;
 use crate::record::RecordError;
+use burn_mpi::CommError;
 
 /// An error of the training loop.
 #[derive(Debug, thiserror::Error)]

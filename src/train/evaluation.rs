@@ -4,13 +4,13 @@ use burn::module::Module;
 use burn::tensor::Device;
 
 use super::TrainError;
-use crate::comm::World;
 use crate::config::RunConfig;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, Split};
 use crate::model::Network;
 use crate::ops::cross_entropy::{Score, score};
 use crate::record::Tally;
+use burn_mpi::World;
 
 /// The test set of one rank, and the way to measure a network on all of it.
 pub struct Evaluation {

@@ -5,19 +5,15 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 
-use super::buckets::Signals;
-use super::gradient_sync::{GradientSync, MicroBatch};
-use super::module::mean_of_buffers;
 use super::optimizer::Rate;
-use super::sync_report::CommTimes;
 use super::update::Updater;
-use crate::comm::{Collective, CommError, World};
 use crate::config::RunConfig;
 use crate::data::{Description, Normalizer};
-use crate::model::{BatchPlace, Network, ParamLayout};
+use crate::model::{BatchPlace, Network};
 use crate::ops::cross_entropy::{Score, smoothed};
 use crate::ops::live_bytes;
 use crate::record::Tally;
+use burn_mpi::{Collective, CommError, CommTimes, GradientSync, MicroBatch, ParamLayout, Signals, World};
 
 /// Where the time of steps goes, added up over steps.
 #[derive(Debug, Clone, Copy, Default)]
@@ -161,8 +157,8 @@ impl<'w> Learner<'w> {
         if !self.layout.has_buffers() {
             return Ok(());
         }
-        let mut current = self.layout.read(&self.network);
-        mean_of_buffers(self.world, &self.layout, &mut current)?;
+        let network = self.sync.average_buffers(self.network.clone())?;
+        let current = self.layout.read(&network);
         for spec in self.layout.specs().iter().filter(|spec| !spec.trainable) {
             self.params[spec.range.clone()].copy_from_slice(&current[spec.range.clone()]);
         }

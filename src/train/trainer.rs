@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 use super::batches::{Batches, order_of};
 use super::evaluation::Evaluation;
 use super::step::Learner;
-use super::{Schedule, SyncReport, TrainError, Watch, early_stopping};
-use crate::comm::{Collective, World};
+use super::{Schedule, TrainError, Watch, early_stopping};
 use crate::config::RunConfig;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
-use crate::model::{Network, ParamLayout, sha256};
+use crate::model::Network;
 use crate::record::{Checkpoint, EpochRow, Position, Recorder, StepMs, Tally};
 use crate::stop::StopRequest;
+use burn_mpi::{Collective, ParamLayout, SyncReport, World, sha256};
 
 /// One rank's part of a training: its learner, its shard, and where it stands.
 pub struct Trainer<'w> {

@@ -5,11 +5,10 @@
 
 use std::ops::Range;
 
-use super::gradient_sync::GradientSync;
 use super::optimizer::{Optimizer, Rate};
 use crate::config::RunConfig;
-use crate::model::ParamLayout;
 use crate::ops::conv::{Kernel, Lanes, Level};
+use burn_mpi::{GradientSync, ParamLayout};
 
 /// Gradients by parameter, to be changed where they lie.
 pub trait AveragedGradients {

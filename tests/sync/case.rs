@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use mpiburn::comm::{Backend, Reduction, Transport};
-use mpiburn::train::{SyncOptions, WireType};
-
 use super::draw::{Draw, Purpose};
 use super::plan::Plan;
+use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
 
 /// Steps of a case: one whose order of gradients may be learned, and more.
 const STEPS: usize = 5;

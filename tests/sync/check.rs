@@ -3,12 +3,10 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
-use mpiburn::comm::World;
-use mpiburn::model::{ParamLayout, ParamSpec, sha256};
-use mpiburn::train::{WireType, check_equal_weights};
 
 use super::network::Network;
 use super::reference::Expected;
+use burn_mpi::{ParamLayout, ParamSpec, WireType, World, check_equal_weights, sha256};
 
 /// Of the step's largest gradient: what the order of f32 sums may change.
 const TOLERANCE: f64 = 1e-5;

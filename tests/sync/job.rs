@@ -3,9 +3,6 @@
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
-use mpiburn::comm::{CommError, World, connect};
-use mpiburn::model::ParamLayout;
-use mpiburn::train::{GradientSync, MicroBatch, broadcast_module};
 
 use super::case::{Case, Optimizer};
 use super::check::{self, Outcome};
@@ -14,6 +11,7 @@ use super::plan::Place;
 use super::reference::Reference;
 use super::samples::Samples;
 use super::watchdog;
+use burn_mpi::{CommError, GradientSync, MicroBatch, ParamLayout, World, broadcast_module, connect};
 
 /// Runs `case`, and compares every step with plain Burn.
 pub fn run(world: &World, case: &Case) -> Outcome {

@@ -16,8 +16,8 @@ mod reference;
 mod samples;
 mod watchdog;
 
+use burn_mpi::World;
 use clap::Parser;
-use mpiburn::comm::World;
 
 use case::Case;
 

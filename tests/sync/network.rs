@@ -8,11 +8,11 @@ use burn::nn::{
 };
 use burn::tensor::activation::{log_softmax, relu, tanh};
 use burn::tensor::{Device, Int, Tensor};
-use mpiburn::model::ParamSpec;
 
 use super::draw::{Draw, Purpose};
 use super::plan::{Activation, Kind, Place, Plan, Stage};
 use super::samples::Samples;
+use burn_mpi::ParamSpec;
 
 /// Norms divide by a deviation of more than a third. With Burn's 1e-5, two
 /// samples that lie close together would magnify rounding errors, and the

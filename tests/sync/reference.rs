@@ -9,12 +9,12 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
-use mpiburn::model::ParamLayout;
 
 use super::case::{Case, Step};
 use super::network::Network;
 use super::plan::Place;
 use super::samples::Samples;
+use burn_mpi::ParamLayout;
 
 /// The copies of the module, one a rank.
 pub struct Reference {

@@ -37,7 +37,7 @@ pub fn fail(rank: usize, what: &str) -> ! {
     set(None);
     std::thread::sleep(Duration::from_millis(50) * rank as u32);
     eprintln!("not ok - rank {rank}: {what}; {name}");
-    mpiburn::comm::abort(1)
+    burn_mpi::abort(1)
 }
 
 /// Starts watching, for panics too.

@@ -12,13 +12,13 @@ use half::{bf16, f16};
 
 use super::{at_least_one, job, sizes, warn_of_bad_conditions};
 use crate::cli::AllreduceArgs;
-use crate::comm::{Backend, Collective, CommError, Reduction, Transport, Wire, World};
 use crate::commands::collective;
 use crate::config::ConfigError;
 use crate::report::canvas::PlotFormat;
 use crate::report::latency::human_size;
 use crate::report::latency_plot;
 use crate::report::{self, LatencyRow, table, write_csv};
+use burn_mpi::{Backend, Collective, CommError, Reduction, Transport, Wire, World};
 
 /// Up to this size a call is short, and many are needed to see its spread.
 const SMALL: usize = 64 << 10;

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{at_least_one, job, warn_of_bad_conditions};
 use crate::cli::CollectivesArgs;
-use crate::comm::{CommError, Primitives, Transport, Wire, World};
 use crate::commands::collective;
 use crate::report::latency::median_of;
 use crate::report::table::table;
+use burn_mpi::{CommError, Primitives, Transport, Wire, World};
 
 /// Bytes that each rank sends to each other, or brings to a sum.
 const BYTES: usize = 1024;

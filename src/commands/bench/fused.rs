@@ -5,12 +5,12 @@ use serde::Serialize;
 
 use super::fused_net::{Contestant, Operator, Task};
 use crate::cli::FusedArgs;
-use crate::comm::World;
 use crate::config::ConfigError;
 use crate::data::shard::Order;
 use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::report::{self, table, write_csv};
+use burn_mpi::World;
 
 /// Steps that a row takes before the next has its turn, so that a machine that
 /// changes its speed changes all rows.

@@ -12,9 +12,9 @@ use burn::tensor::{Device, Tensor};
 use super::median_ms;
 use crate::data::{Normalizer, Shard};
 use crate::device::DeviceKind;
-use crate::model::ParamLayout;
 use crate::ops::conv_relu::conv_relu;
 use crate::ops::cross_entropy::{Score, score};
+use burn_mpi::ParamLayout;
 
 /// Height and width of the digits.
 const SIDE: usize = 28;

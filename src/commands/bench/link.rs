@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use super::{at_least_one, job, sizes, warn_of_bad_conditions};
 use crate::cli::LinkArgs;
-use crate::comm::{Backend, CommError, Primitives, Transport, World};
 use crate::commands::collective;
 use crate::config::ConfigError;
 use crate::report::latency::human_size;
 use crate::report::link::{Link, LinkRow};
 use crate::report::{check_writable, table, write_csv};
+use burn_mpi::{Backend, CommError, Primitives, Transport, World};
 
 /// Exchanges before the timed ones: connections are made by the first, and
 /// TCP opens its window over some more.

@@ -13,9 +13,9 @@ mod step_report;
 use std::time::Duration;
 
 use crate::cli::{BenchArgs, BenchKind};
-use crate::comm::{World, oversubscribed, topology};
 use crate::config::ConfigError;
 use crate::report::latency::median_of;
+use burn_mpi::{World, oversubscribed, topology};
 
 pub fn run(world: &World, args: &BenchArgs) -> anyhow::Result<()> {
     match &args.kind {

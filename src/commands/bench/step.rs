@@ -6,7 +6,6 @@ use super::median_ms;
 use super::product::Product;
 use super::step_report::{StepReport, Timing};
 use crate::cli::StepArgs;
-use crate::comm::{World, connect, page_faults, topology};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::shard::Order;
 use crate::data::synthetic::Synthetic;
@@ -16,6 +15,7 @@ use crate::ops::counting_allocator::allocations;
 use crate::record::StepMs;
 use crate::report;
 use crate::train::{Learner, StepTimes};
+use burn_mpi::{World, connect, page_faults, topology};
 
 /// Different batches, which take turns: one alone would be learned by heart,
 /// and a loss of 0 has gradients that no training has.

@@ -1,0 +1,54 @@
+//! Compiles the small C layers over MPI and gloo.
+
+use std::process::Command;
+
+fn main() {
+    let mpicc = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
+    println!("cargo:rerun-if-env-changed=MPICC");
+    println!("cargo:rerun-if-changed=src/mpi/shim.c");
+    if Command::new(&mpicc).arg("--version").output().is_err() {
+        println!(
+            "cargo::error={mpicc} not found: install an MPI with its headers \
+             (Debian, Ubuntu: apt-get install openmpi-bin libopenmpi-dev), or run `make setup`"
+        );
+        return;
+    }
+    cc::Build::new().compiler(&mpicc).file("src/mpi/shim.c").warnings(true).compile("burn_mpi_shim");
+    if std::env::var_os("CARGO_FEATURE_GLOO").is_some() {
+        compile_gloo();
+    }
+
+    println!("cargo:rustc-env=BURN_MPI_FLAVOUR={}", flavour(&mpicc));
+}
+
+/// Whose compiler wrapper this is: Open MPI's has an option that no other has.
+fn flavour(mpicc: &str) -> &'static str {
+    let shown = Command::new(mpicc).arg("--showme:version").output();
+    if shown.is_ok_and(|output| output.status.success()) { "openmpi" } else { "mpich" }
+}
+
+/// Compiles the layer over gloo. The library is named before any other crate's:
+/// libtorch exports gloo symbols too, of another version, and the first library
+/// to define a symbol has it.
+fn compile_gloo() {
+    println!("cargo:rerun-if-changed=src/gloo/shim.cc");
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17");
+    let probe = ["-E", "-include", "gloo/allreduce.h", "-x", "c++", "/dev/null", "-o", "/dev/null"];
+    let probed = build.try_get_compiler().ok().and_then(|c| c.to_command().args(probe).output().ok());
+    let (what, package) = match probed {
+        Some(output) if output.status.success() => ("", ""),
+        Some(_) => ("gloo/allreduce.h", "libgloo-dev"),
+        None => ("C++ compiler", "g++"),
+    };
+    if !what.is_empty() {
+        println!(
+            "cargo::error={what} not found: install it (Debian, Ubuntu: apt-get install {package}), \
+             or build without gloo (--no-default-features)"
+        );
+        return;
+    }
+    // gloo's headers warn, its users' code does not.
+    build.file("src/gloo/shim.cc").warnings(false).compile("burn_mpi_gloo_shim");
+    println!("cargo:rustc-link-lib=dylib=gloo");
+}

@@ -1,0 +1,53 @@
+//! A collective by its name.
+
+use std::time::Duration;
+
+use crate::{Backend, Collective, CommError, MpiCollective, World};
+#[cfg(feature = "gloo")]
+use crate::{GlooAlgorithm, GlooCollective};
+
+/// What a transport may be told. The defaults serve on any network.
+#[derive(Debug, Clone)]
+pub struct Transport {
+    /// Network interface of gloo's connections; chosen by itself if none.
+    pub interface: Option<String>,
+    /// gloo's all-reduce algorithm: `ring`, `bcube` or `halving-doubling`.
+    pub gloo_algorithm: String,
+    /// How long an operation may take, on any transport, before the job ends
+    /// with a line that names the missing ranks.
+    pub timeout: Duration,
+}
+
+impl Default for Transport {
+    fn default() -> Self {
+        Self { interface: None, gloo_algorithm: "ring".into(), timeout: Duration::from_secs(120) }
+    }
+}
+
+/// Connects all ranks over `backend`, and sets the deadline of their collectives
+/// ([`World::set_deadline`]). All ranks call it.
+///
+/// # Errors
+/// When this build lacks the backend, or ranks do not reach each other.
+pub fn connect(
+    world: &World,
+    backend: Backend,
+    transport: &Transport,
+) -> Result<Box<dyn Collective>, CommError> {
+    world.set_deadline(transport.timeout);
+    match backend {
+        Backend::Mpi => Ok(Box::new(MpiCollective::new(world)?)),
+        #[cfg(feature = "gloo")]
+        Backend::Gloo => {
+            let algorithm: GlooAlgorithm = transport.gloo_algorithm.parse().map_err(CommError::Start)?;
+            let interface = transport.interface.as_deref();
+            let timeout = transport.timeout + crate::MARGIN;
+            Ok(Box::new(GlooCollective::connect(world, interface, algorithm, timeout)?))
+        }
+        #[cfg(not(feature = "gloo"))]
+        Backend::Gloo => {
+            backend.check_built().map_err(CommError::Start)?;
+            unreachable!("a build without gloo refuses it")
+        }
+    }
+}

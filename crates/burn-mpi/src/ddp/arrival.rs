@@ -1,0 +1,115 @@
+//! In which order gradients become final, and how often each parameter is used.
+//!
+//! The first step is the probe: its buckets are in reverse visit order, and
+//! each rank notes in which order gradients really come, which differs (Burn's
+//! linear biases come last of all). The lowest rank that ran a backward gives
+//! the order for all; ranks may use a parameter a different number of times, so
+//! a bucket waits for the largest number seen so far.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CommError, ParamLayout, World};
+
+/// The order in which a network's gradients become final.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrivalOrder {
+    /// Trainable parameters, by their index in visit order.
+    pub order: Vec<usize>,
+    /// Times that each parameter is used.
+    pub uses: Vec<usize>,
+}
+
+/// What one rank's backward has registered.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Probe {
+    /// Parameters in the order of their last registrations.
+    order: Vec<usize>,
+    /// Times that each parameter was registered; empty without a backward.
+    uses: Vec<usize>,
+}
+
+impl Probe {
+    /// Of a backward that registered these, of `params` parameters.
+    pub fn new(registered: Vec<usize>, params: usize) -> Self {
+        let mut uses = vec![0; params];
+        let mut last = vec![None; params];
+        for (at, param) in registered.into_iter().enumerate() {
+            uses[param] += 1;
+            last[param] = Some(at);
+        }
+        let mut order: Vec<usize> = (0..params).filter(|&param| last[param].is_some()).collect();
+        order.sort_by_key(|&param| last[param]);
+        Self { order, uses }
+    }
+}
+
+/// The order before anything is known: reverse visit order.
+pub(crate) fn unknown(layout: &ParamLayout) -> Vec<usize> {
+    let trainable = |&param: &usize| layout.specs()[param].trainable;
+    (0..layout.specs().len()).rev().filter(trainable).collect()
+}
+
+/// Makes one order of all ranks' probes. All ranks call it. Returns none where
+/// no rank has run a backward yet.
+///
+/// # Errors
+/// When the transport fails.
+pub(crate) fn learn(
+    world: &World,
+    layout: &ParamLayout,
+    mine: Probe,
+    known: Option<&ArrivalOrder>,
+) -> Result<Option<ArrivalOrder>, CommError> {
+    Ok(merge(layout, &world.gather(&mine)?, known))
+}
+
+fn merge(layout: &ParamLayout, probes: &[Probe], known: Option<&ArrivalOrder>) -> Option<ArrivalOrder> {
+    let first = probes.iter().find(|probe| !probe.uses.is_empty())?;
+    let mut order = first.order.clone();
+    // What the probe did not see comes last, in reverse visit order.
+    order.extend(unknown(layout).into_iter().filter(|param| !first.order.contains(param)));
+    let uses = (0..layout.specs().len())
+        .map(|param| {
+            let seen = probes.iter().filter_map(|probe| probe.uses.get(param)).copied();
+            seen.chain(known.map(|known| known.uses[param])).max().unwrap_or(0).max(1)
+        })
+        .collect();
+    Some(ArrivalOrder { order, uses })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ParamSpec;
+
+    fn layout() -> ParamLayout {
+        let spec = |param: usize| ParamSpec {
+            name: param.to_string(),
+            shape: vec![1],
+            range: param..param + 1,
+            transposed: false,
+            trainable: param != 2,
+        };
+        ParamLayout::from_specs((0..5).map(spec).collect())
+    }
+
+    #[test]
+    fn the_lowest_rank_with_a_backward_gives_the_order_and_all_ranks_the_uses() {
+        let probes = [Probe::default(), Probe::new(vec![3, 1, 3], 5), Probe::new(vec![0, 0, 0, 4], 5)];
+        let learned = merge(&layout(), &probes, None).unwrap();
+        assert_eq!(learned.order, [1, 3, 4, 0], "by last registration, then the unseen");
+        assert_eq!(learned.uses, [3, 1, 1, 2, 1]);
+    }
+
+    #[test]
+    fn uses_never_fall() {
+        let known = ArrivalOrder { order: vec![0, 1, 3, 4], uses: vec![1, 7, 1, 1, 1] };
+        let learned = merge(&layout(), &[Probe::new(vec![0, 1, 3, 4], 5)], Some(&known)).unwrap();
+        assert_eq!(learned.uses, known.uses);
+    }
+
+    #[test]
+    fn nothing_is_learned_where_no_rank_has_run_a_backward() {
+        assert_eq!(merge(&layout(), &[Probe::default(), Probe::default()], None), None);
+    }
+}

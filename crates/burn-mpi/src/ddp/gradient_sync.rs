@@ -1,0 +1,331 @@
+//! The average of all ranks' gradients.
+//!
+//! A step's loss is the mean over all ranks' samples of that step. A rank
+//! computes the mean over its own, so its gradients count by its share of the
+//! samples: each is scaled on its way into the bucket, and the sum over ranks
+//! is the gradient of the whole. A rank without samples sends zeros.
+//!
+//! Which gradients a bucket waits for is learned in the first step
+//! ([`super::arrival`]). A step in which some rank uses a parameter more often
+//! than that is finished by a second all-reduce, and the plan is learned anew.
+
+use burn::module::Module;
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+
+use super::arrival::{self, Probe};
+use super::buckets::{Buckets, Signals};
+use super::collector::{collect, register};
+use crate::ArrivalOrder;
+use crate::ParamLayout;
+use crate::ddp::hook::{self, Hooked};
+use crate::ddp::options::{SyncOptions, plan_of};
+use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
+use crate::module;
+use crate::{Collective, CommError, World};
+
+/// Which of a step's backward calls on this rank one is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MicroBatch {
+    /// More follow in this step: the gradients wait for them.
+    More,
+    /// The last, or the only one: buckets travel while it runs.
+    Last,
+}
+
+/// Collects this rank's gradients and averages them with the other ranks'.
+///
+/// Ranks may have different samples, micro-batches and branches, or none: every
+/// rank calls [`finish`](Self::finish) (or [`average`](Self::average)) once a
+/// step, and that is all that they have to do alike.
+///
+/// ```no_run
+/// # use burn::{module::Module, optim::GradientsParams, tensor::Tensor};
+/// # use burn_mpi::{CommError, World};
+/// # use burn_mpi::{GradientSync, MicroBatch};
+/// # fn step<M: Module>(sync: &mut GradientSync, model: &M, losses: [Tensor<1>; 2])
+/// # -> Result<GradientsParams, CommError> {
+/// // Two micro-batches of 8 samples here, 64 samples on all ranks together.
+/// sync.backward(&losses[0], model, 8, 64, MicroBatch::More)?;
+/// sync.backward(&losses[1], model, 8, 64, MicroBatch::Last)?;
+/// sync.finish(model)
+/// # }
+/// ```
+pub struct GradientSync<'w> {
+    world: &'w World,
+    options: SyncOptions,
+    layout: ParamLayout,
+    arrival: Option<ArrivalOrder>,
+    /// Whether the order was learned in the step before.
+    adopt_next: bool,
+    /// What this rank's last hooked backward of the step has registered.
+    probe: Probe,
+    /// Whether ranks have found that they average the same module.
+    compared: bool,
+    /// Whether a step is under way.
+    in_step: bool,
+    on_flex: bool,
+    steps: usize,
+    late_steps: usize,
+    incomplete_steps: usize,
+    /// Away only while backward runs.
+    buckets: Option<Buckets>,
+}
+
+impl<'w> GradientSync<'w> {
+    /// Averages the gradients of a module with this layout over `collective`.
+    pub fn new(
+        world: &'w World,
+        collective: Box<dyn Collective>,
+        layout: &ParamLayout,
+        options: SyncOptions,
+    ) -> Self {
+        let plan = plan_of(layout, &arrival::unknown(layout), &options, world.size());
+        let SyncOptions { reduction, wire, overlap, .. } = options;
+        let lengths = layout.specs().iter().map(|spec| spec.range.len()).collect();
+        Self {
+            world,
+            options,
+            layout: layout.clone(),
+            arrival: None,
+            adopt_next: false,
+            probe: Probe::default(),
+            compared: false,
+            in_step: false,
+            on_flex: true,
+            steps: 0,
+            late_steps: 0,
+            incomplete_steps: 0,
+            buckets: Some(Buckets::new(collective, reduction, wire, overlap, plan, lengths)),
+        }
+    }
+
+    /// The same for a module of any program.
+    pub fn of_module<M: Module>(
+        world: &'w World,
+        collective: Box<dyn Collective>,
+        module: &M,
+        options: SyncOptions,
+    ) -> Self {
+        Self::new(world, collective, &ParamLayout::of(module), options)
+    }
+
+    /// One whole step of one micro-batch: backward from the mean `loss` over
+    /// this rank's `own` of the step's `total` samples, then
+    /// [`finish`](Self::finish). With no samples the loss is not used.
+    ///
+    /// # Errors
+    /// When the transport fails, or ranks average different modules.
+    pub fn average<M: Module>(
+        &mut self,
+        loss: &Tensor<1>,
+        module: &M,
+        own: usize,
+        total: usize,
+    ) -> Result<GradientsParams, CommError> {
+        if own > 0 {
+            self.backward(loss, module, own, total, MicroBatch::Last)?;
+        }
+        self.finish(module)
+    }
+
+    /// Runs backward from the mean `loss` over `own` of this rank's samples of a
+    /// step that has `total` on all ranks. A step may have any number of such
+    /// calls, another one on each rank; their gradients are summed. The first
+    /// after [`finish`](Self::finish) begins a step, and the gradients of the
+    /// step before are gone.
+    ///
+    /// # Errors
+    /// When the transport fails, or ranks average different modules.
+    pub fn backward<M: Module>(
+        &mut self,
+        loss: &Tensor<1>,
+        module: &M,
+        own: usize,
+        total: usize,
+        which: MicroBatch,
+    ) -> Result<(), CommError> {
+        self.begin()?;
+        let probing = self.arrival.is_none();
+        let Some(mut buckets) = self.buckets.take() else {
+            return Err(CommError::Interrupted("an earlier backward of this GradientSync panicked"));
+        };
+        buckets.begin_backward(own as f32 / total.max(1) as f32);
+        if probing {
+            // Until the uses are known, no gradient is known to be final.
+            buckets.uses.fill(usize::MAX);
+        }
+        let travels = which == MicroBatch::Last && buckets.can_overlap();
+        let hooked = match probing || travels {
+            true => hook::backward(loss, module, buckets),
+            false => Err(buckets),
+        };
+        let buckets = match hooked {
+            Ok(Hooked { gradients, mut sink, registered, taken }) => {
+                self.probe = Probe::new(registered, self.layout.specs().len());
+                collect(gradients, module, &taken, &mut |param, values| sink.add(param, values));
+                sink
+            }
+            Err(mut buckets) => {
+                self.on_flex &= !(probing || travels);
+                collect(loss.backward(), module, &[], &mut |param, values| buckets.add(param, values));
+                buckets
+            }
+        };
+        let buckets = self.buckets.insert(buckets);
+        if which == MicroBatch::Last && !probing {
+            buckets.seal_all();
+        }
+        Ok(())
+    }
+
+    /// Ends the step on every rank and returns the averaged gradients for one of
+    /// Burn's optimizers. A parameter without a gradient on any rank has none
+    /// there, as after a backward of Burn's own.
+    ///
+    /// # Errors
+    /// When the transport fails, or ranks average different modules.
+    pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
+        self.reduce(Signals::default())?;
+        let Some(buckets) = &self.buckets else { return Ok(GradientsParams::new()) };
+        Ok(register(module, |param| (!buckets.absent[param]).then(|| buckets.gradient(param))))
+    }
+
+    /// Ends the step as [`finish`](Self::finish) does, and leaves the gradients
+    /// in their buckets. `mine` is summed over ranks along with them.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn reduce(&mut self, mine: Signals) -> Result<Signals, CommError> {
+        self.begin()?;
+        let (signals, irregular) = self.buckets()?.finish(mine)?;
+        self.in_step = false;
+        self.steps += 1;
+        self.late_steps += usize::from(!irregular.late.is_empty());
+        self.incomplete_steps += usize::from(irregular != Default::default() && irregular.late.is_empty());
+        if self.arrival.is_none() || !irregular.late.is_empty() {
+            let probe = std::mem::take(&mut self.probe);
+            let learned = arrival::learn(self.world, &self.layout, probe, self.arrival.as_ref())?;
+            self.adopt_next = learned.is_some() && learned != self.arrival;
+            self.arrival = learned.or(self.arrival.take());
+        }
+        Ok(signals)
+    }
+
+    /// Begins a step, unless one is under way.
+    fn begin(&mut self) -> Result<(), CommError> {
+        if std::mem::replace(&mut self.in_step, true) {
+            return Ok(());
+        }
+        if !self.compared {
+            self.world.check_equal("the parameters of the module", &self.layout.describe())?;
+            self.world.check_equal("the options of gradient averaging", &format!("{:?}", self.options))?;
+            self.compared = true;
+        }
+        if std::mem::take(&mut self.adopt_next)
+            && let Some(arrival) = self.arrival.clone()
+        {
+            self.set_plan(&arrival)?;
+        }
+        self.buckets()?.begin();
+        Ok(())
+    }
+
+    /// Takes the order of an earlier run, so that its steps are continued to
+    /// the bit. Between steps only.
+    ///
+    /// # Errors
+    /// [`CommError::Interrupted`] after a backward that panicked.
+    pub fn adopt(&mut self, arrival: ArrivalOrder) -> Result<(), CommError> {
+        self.set_plan(&arrival)?;
+        self.arrival = Some(arrival);
+        self.adopt_next = false;
+        Ok(())
+    }
+
+    fn set_plan(&mut self, arrival: &ArrivalOrder) -> Result<(), CommError> {
+        let plan = plan_of(&self.layout, &arrival.order, &self.options, self.world.size());
+        let buckets = self.buckets()?;
+        buckets.uses.clone_from(&arrival.uses);
+        buckets.set_plan(plan);
+        Ok(())
+    }
+
+    /// The order learned in the first step; none before it is over.
+    pub fn arrival(&self) -> Option<&ArrivalOrder> {
+        self.arrival.as_ref()
+    }
+
+    /// Sets whether buckets travel while backward runs; to be changed between
+    /// steps, on all ranks.
+    ///
+    /// # Errors
+    /// [`CommError::Interrupted`] after a backward that panicked.
+    pub fn set_overlap(&mut self, overlap: bool) -> Result<(), CommError> {
+        self.options.overlap = overlap;
+        self.buckets()?.set_overlap(overlap);
+        Ok(())
+    }
+
+    /// Averages over ranks what gets no gradients, such as batch norm's running
+    /// statistics, of which each rank has its own. All ranks call it, with the
+    /// same module.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn average_buffers<M: Module>(&self, module: M) -> Result<M, CommError> {
+        module::average_buffers(self.world, module)
+    }
+
+    /// The averaged gradient of parameter `param`, after
+    /// [`reduce`](Self::reduce), in its bucket.
+    pub fn gradient(&self, param: usize) -> &[f32] {
+        self.buckets.as_ref().map_or(&[], |buckets| buckets.gradient(param))
+    }
+
+    /// The same, to be changed there.
+    pub fn gradient_mut(&mut self, param: usize) -> &mut [f32] {
+        self.buckets.as_mut().map_or(&mut [], |buckets| buckets.gradient_mut(param))
+    }
+
+    /// Times of communication so far.
+    pub fn times(&self) -> CommTimes {
+        self.buckets.as_ref().map_or_else(CommTimes::default, |buckets| buckets.times)
+    }
+
+    /// The buckets, what they took so far, and whether they travel while
+    /// backward runs.
+    pub fn report(&self) -> SyncReport {
+        let layout = self.layout.specs();
+        let bytes_of_value = self.options.wire.bytes();
+        let buckets = self.buckets.as_ref().map_or(&[][..], |buckets| buckets.plan.buckets());
+        let overlap = match () {
+            () if self.world.size() == 1 => Overlap::Inactive(NoOverlap::OneRank),
+            () if !self.options.overlap => Overlap::Inactive(NoOverlap::Off),
+            () if buckets.len() == 1 => Overlap::Inactive(NoOverlap::OneBucket),
+            () if !self.on_flex => Overlap::Inactive(NoOverlap::Device),
+            () if self.arrival.is_none() => Overlap::Inactive(NoOverlap::NotLearned),
+            () => Overlap::Active,
+        };
+        SyncReport {
+            steps: self.steps,
+            buckets: buckets
+                .iter()
+                .map(|bucket| BucketReport {
+                    parameters: bucket.params.iter().map(|&param| layout[param].name.clone()).collect(),
+                    bytes: bucket.len * bytes_of_value,
+                })
+                .collect(),
+            wire: self.options.wire,
+            overlap,
+            times: self.times(),
+            late_steps: self.late_steps,
+            incomplete_steps: self.incomplete_steps,
+        }
+    }
+
+    fn buckets(&mut self) -> Result<&mut Buckets, CommError> {
+        let interrupted = CommError::Interrupted("an earlier backward of this GradientSync panicked");
+        self.buckets.as_mut().ok_or(interrupted)
+    }
+}

@@ -1,0 +1,13 @@
+//! Distributed data parallelism: gradients from the autodiff graph into buckets,
+//! and their averages back.
+
+pub mod arrival;
+pub mod buckets;
+mod collector;
+pub mod gradient_sync;
+pub mod hook;
+mod irregular;
+pub mod options;
+pub mod plan;
+pub mod report;
+pub mod wire_type;

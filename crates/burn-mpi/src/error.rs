@@ -1,0 +1,131 @@
+//! What can go wrong between ranks.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::Backend;
+
+/// An error of the world or of a collective. Its text is one line that says
+/// what happened, on which rank and host, and what to do where that is known.
+#[derive(thiserror::Error)]
+pub enum CommError {
+    /// A call into the transport returned an error.
+    #[error(
+        "rank {rank} on {host}: {operation} of {bytes} bytes failed after {:.1} s: {reason}",
+        elapsed.as_secs_f64()
+    )]
+    Operation {
+        /// Rank on which the call failed.
+        rank: usize,
+        /// Host of that rank.
+        host: String,
+        /// Backend and operation, as `mpi all-reduce`.
+        operation: String,
+        /// Size of the buffer.
+        bytes: usize,
+        /// Time since the call began.
+        elapsed: Duration,
+        /// The transport's own words.
+        reason: String,
+    },
+    /// The backend has no such operation.
+    #[error("{operation} is not supported by {backend}")]
+    Unsupported {
+        /// The operation, as `reduce-scatter`.
+        operation: &'static str,
+        /// The backend.
+        backend: Backend,
+    },
+    /// MPI did not start.
+    #[error("MPI did not start: {0}")]
+    Start(String),
+    /// The launcher belongs to another MPI than this build.
+    #[error(
+        "{launcher} started {started} processes, but this build uses {mpi}, which does not know that launcher: \
+         every process would train alone. Start it with the mpirun of {mpi}, or build with `make build MPI=…` for the other"
+    )]
+    ForeignLauncher {
+        /// The launcher in words.
+        launcher: &'static str,
+        /// Number of processes it started.
+        started: usize,
+        /// The MPI library of this build.
+        mpi: String,
+    },
+    /// Ranks that were given their numbers by hand.
+    #[error(
+        "the environment says RANK={rank} and WORLD_SIZE={size}, and no launcher started this process: ranks started \
+         by hand form no MPI job, and each would train alone. Start them together: mpirun -n {size} --bind-to core \
+         mpiburn …, or mpiburn launch NxC -- …; for one process, unset RANK and WORLD_SIZE"
+    )]
+    ByHand {
+        /// `RANK`.
+        rank: usize,
+        /// `WORLD_SIZE`, above 1.
+        size: usize,
+    },
+    /// Another rank failed in a step that all ranks take together; that rank
+    /// reports the reason, so that a job prints one line and not one a rank.
+    #[error("rank {rank} on {host}: {reason}")]
+    Elsewhere {
+        /// The lowest rank that failed.
+        rank: usize,
+        /// Host of that rank.
+        host: String,
+        /// Its error.
+        reason: String,
+    },
+    /// A step was left in the middle.
+    #[error("gradients cannot be averaged: {0}")]
+    Interrupted(&'static str),
+    /// A rank has left the job while this one waited for it.
+    #[error("rank {rank} on {host} has left the job (exit code {status}){}", reason_of(*status, reason))]
+    Left {
+        /// The rank that left.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// What it exits with.
+        status: i32,
+        /// Its reason; empty where that is not known.
+        reason: String,
+    },
+    /// Ranks that should hold equal bits do not.
+    #[error("{what} differs between ranks: rank {rank} on {host} has {found}, rank 0 has {expected}")]
+    Diverged {
+        /// What was compared.
+        what: String,
+        /// The first rank that differs from rank 0.
+        rank: usize,
+        /// Host of that rank.
+        host: String,
+        /// Its value.
+        found: String,
+        /// Rank 0's value.
+        expected: String,
+    },
+}
+
+impl CommError {
+    /// Whether every rank returns this same error at the same point, so that one
+    /// line serves for all and no rank waits for another.
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Elsewhere { .. } | Self::Diverged { .. })
+    }
+}
+
+/// The text of the error: what `main` prints of an error that it returns.
+impl fmt::Debug for CommError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // In one piece: lines of several ranks would mix.
+        f.write_str(&self.to_string())
+    }
+}
+
+fn reason_of(status: i32, reason: &str) -> String {
+    match (status, reason) {
+        (_, reason) if !reason.is_empty() => format!(": {reason}"),
+        (0, _) => " before the others".into(),
+        _ => "; its own output has the reason".into(),
+    }
+}

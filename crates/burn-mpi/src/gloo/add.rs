@@ -1,0 +1,131 @@
+//! The additions that gloo calls back, one a wire type.
+
+use std::ffi::c_void;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use crate::Wire;
+
+/// `out = a + b` over `n` elements; the three may be the same memory.
+pub(crate) type Add = unsafe extern "C" fn(*mut c_void, *const c_void, *const c_void, usize);
+
+/// 16-bit elements widened at once: two blocks of f32 stay in the first cache.
+const BLOCK: usize = 512;
+
+/// A wire type's addition of one buffer into another.
+trait Sum: Copy {
+    fn add_to(sum: &mut [Self], terms: &[Self]);
+}
+
+impl Sum for f32 {
+    fn add_to(sum: &mut [Self], terms: &[Self]) {
+        sum.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
+    }
+}
+
+impl Sum for f64 {
+    fn add_to(sum: &mut [Self], terms: &[Self]) {
+        sum.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
+    }
+}
+
+impl Sum for bf16 {
+    fn add_to(sum: &mut [Self], terms: &[Self]) {
+        add_wide(sum, terms);
+    }
+}
+
+impl Sum for f16 {
+    fn add_to(sum: &mut [Self], terms: &[Self]) {
+        add_wide(sum, terms);
+    }
+}
+
+/// Adds through f32 and rounds once, whole blocks at a time: the conversions
+/// of a slice are vectorised where those of one value are not.
+fn add_wide<T>(sum: &mut [T], terms: &[T])
+where
+    [T]: HalfFloatSliceExt,
+{
+    let (mut left, mut right) = ([0f32; BLOCK], [0f32; BLOCK]);
+    for (sum, terms) in sum.chunks_mut(BLOCK).zip(terms.chunks(BLOCK)) {
+        let (left, right) = (&mut left[..sum.len()], &mut right[..sum.len()]);
+        sum.convert_to_f32_slice(left);
+        terms.convert_to_f32_slice(right);
+        f32::add_to(left, right);
+        sum.convert_from_f32_slice(left);
+    }
+}
+
+/// The addition for buffers of `buffer`'s type.
+pub(crate) fn adder_of(buffer: &Wire) -> Add {
+    match buffer {
+        Wire::F32(_) => add::<f32>,
+        Wire::F64(_) => add::<f64>,
+        Wire::Bf16(_) => add::<bf16>,
+        Wire::F16(_) => add::<f16>,
+    }
+}
+
+/// # Safety
+/// Called by gloo: all three point at `n` elements of type `T`, and any two of
+/// them are the same memory or do not overlap.
+unsafe extern "C" fn add<T: Sum>(out: *mut c_void, a: *const c_void, b: *const c_void, n: usize) {
+    let (out, a, b) = (out.cast::<T>(), a.cast::<T>(), b.cast::<T>());
+    // SAFETY: see above. `out` is one of the terms in place or is made so by
+    // a copy; what then remains to be added is other memory, or was copied.
+    unsafe {
+        if out.cast_const() == a && a == b {
+            let terms = from_raw_parts(b, n).to_vec();
+            T::add_to(from_raw_parts_mut(out, n), &terms);
+        } else if out.cast_const() == b {
+            T::add_to(from_raw_parts_mut(out, n), from_raw_parts(a, n));
+        } else {
+            if out.cast_const() != a {
+                a.copy_to_nonoverlapping(out, n);
+            }
+            T::add_to(from_raw_parts_mut(out, n), from_raw_parts(b, n));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum_of<T: Sum>(a: &[T], b: &[T]) -> [Vec<T>; 3] {
+        let (mut into_a, mut into_b, mut apart) = (a.to_vec(), b.to_vec(), a.to_vec());
+        let (out_a, out_b) = (into_a.as_mut_ptr(), into_b.as_mut_ptr());
+        // SAFETY: all are `a.len()` long; `out` is the same pointer as a term
+        // or memory of its own.
+        unsafe {
+            add::<T>(out_a.cast(), out_a.cast_const().cast(), b.as_ptr().cast(), a.len());
+            add::<T>(out_b.cast(), a.as_ptr().cast(), out_b.cast_const().cast(), a.len());
+            add::<T>(apart.as_mut_ptr().cast(), a.as_ptr().cast(), b.as_ptr().cast(), a.len());
+        }
+        [into_a, into_b, apart]
+    }
+
+    #[test]
+    fn sums_are_right_wherever_they_go() {
+        let a: Vec<f32> = (0..1301).map(|i| i as f32).collect();
+        let b: Vec<f32> = (0..1301).map(|i| 1.0 - i as f32).collect();
+        assert!(sum_of(&a, &b).iter().flatten().all(|&x| x == 1.0));
+
+        let (a, b) = (vec![bf16::from_f32(1.5); 1301], vec![bf16::from_f32(2.0); 1301]);
+        assert!(sum_of(&a, &b).iter().flatten().all(|&x| x == bf16::from_f32(3.5)));
+        let (a, b) = (vec![f16::from_f32(1.5); 3], vec![f16::from_f32(2.0); 3]);
+        assert!(sum_of(&a, &b).iter().flatten().all(|&x| x == f16::from_f32(3.5)));
+    }
+
+    #[test]
+    fn a_buffer_is_doubled_in_place() {
+        let mut values = vec![1.0f64, 2.0, 3.0];
+        let at = values.as_mut_ptr();
+        // SAFETY: all three are the same memory, which `add` allows.
+        unsafe { add::<f64>(at.cast(), at.cast_const().cast(), at.cast_const().cast(), 3) };
+        assert_eq!(values, [2.0, 4.0, 6.0]);
+    }
+}

@@ -1,0 +1,166 @@
+//! The network interface that gloo listens on.
+//!
+//! Left alone, gloo looks its host's name up and ends the process where that
+//! fails. So it is always told an address: of the interface that was named,
+//! else one that all ranks reach.
+
+use std::fmt;
+use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+
+use if_addrs::Interface;
+use serde::{Deserialize, Serialize};
+
+use crate::{CommError, World};
+
+/// An address of this host, and the interface that has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Address {
+    pub interface: String,
+    pub ip: IpAddr,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.interface, self.ip)
+    }
+}
+
+/// What the other ranks need to know of a rank's network.
+#[derive(Serialize, Deserialize)]
+struct Network {
+    /// Equal where the loopback interface is one and the same.
+    namespace: String,
+    host: String,
+    addresses: Vec<Address>,
+}
+
+/// This rank's address on the interface `name`; without a name on the loopback
+/// where all ranks share it, else on the interface by which rank 0 reaches the
+/// first rank elsewhere and by which the others reach rank 0: so all are in
+/// one network, on hosts that have several. All ranks call it, and all return
+/// an error if one fails.
+pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommError> {
+    let mine = world.agree(addresses())?;
+    if let Some(name) = name {
+        return world.agree(named(&mine, name));
+    }
+    let place = &world.places()[world.rank()];
+    let network = Network {
+        namespace: format!("{} {}", place.boot_id, network_namespace()),
+        host: place.host.clone(),
+        addresses: mine.clone(),
+    };
+    let all = world.gather(&network)?;
+    let Some(elsewhere) = all.iter().find(|other| other.namespace != all[0].namespace) else {
+        return world.agree(loopback(&mine));
+    };
+    let first = world.agree(if world.is_root() {
+        towards(&mine, &targets(elsewhere, &mine), &elsewhere.host)
+    } else {
+        Ok(mine[0].clone())
+    })?;
+    let first = world.broadcast(&first)?;
+    world.agree(towards(&mine, &[first.ip], &all[0].host))
+}
+
+/// All addresses of this host that a socket can be bound to by number alone.
+fn addresses() -> Result<Vec<Address>, String> {
+    let found = if_addrs::get_if_addrs().map_err(|error| format!("no network interfaces: {error}"))?;
+    let mut all: Vec<Address> = found
+        .into_iter()
+        .filter(|interface| interface.ip().is_ipv4() || !is_link_local(interface))
+        .map(|interface| Address { ip: interface.ip(), interface: interface.name })
+        .collect();
+    if all.is_empty() {
+        return Err("no network interface of this host has an address".into());
+    }
+    all.sort_by_key(|address| address.ip.is_ipv6());
+    Ok(all)
+}
+
+/// Link-local IPv6 addresses mean nothing without the number of an interface.
+fn is_link_local(interface: &Interface) -> bool {
+    matches!(interface.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
+}
+
+fn named(mine: &[Address], name: &str) -> Result<Address, String> {
+    mine.iter().find(|address| address.interface == name).cloned().ok_or_else(|| {
+        let there: Vec<String> = mine.iter().map(ToString::to_string).collect();
+        format!("no network interface {name} with an address; there are {}", there.join(", "))
+    })
+}
+
+fn loopback(mine: &[Address]) -> Result<Address, String> {
+    mine.iter()
+        .find(|address| address.ip.is_loopback())
+        .or(mine.first())
+        .cloned()
+        .ok_or_else(|| "no network interface of this host has an address".into())
+}
+
+/// By which addresses `other` may be reached: first those that its name
+/// stands for, then all it has; none that this host has itself, as those of
+/// container bridges are.
+fn targets(other: &Network, mine: &[Address]) -> Vec<IpAddr> {
+    let by_name = (other.host.as_str(), 0).to_socket_addrs().into_iter().flatten().map(|a| a.ip());
+    let theirs = |ip: &IpAddr| other.addresses.iter().any(|address| address.ip == *ip);
+    let usable = |ip: &IpAddr| !ip.is_loopback() && mine.iter().all(|address| address.ip != *ip);
+    let all = other.addresses.iter().map(|address| address.ip);
+    by_name.filter(theirs).chain(all).filter(usable).collect()
+}
+
+/// The address from which this host sends to the first of `targets` to which
+/// it has a route. Connecting a UDP socket asks the kernel and sends nothing.
+fn towards(mine: &[Address], targets: &[IpAddr], host: &str) -> Result<Address, String> {
+    let source = |target: &IpAddr| {
+        let any: IpAddr = if target.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((*target, 9)).ok()?;
+        let source = socket.local_addr().ok()?.ip();
+        mine.iter().find(|address| address.ip == source && !source.is_loopback()).cloned()
+    };
+    targets.iter().find_map(source).ok_or_else(|| {
+        let there: Vec<String> = mine.iter().map(ToString::to_string).collect();
+        format!("no network interface reaches {host}; there are {}: name one", there.join(", "))
+    })
+}
+
+/// The network namespace of this process, by its number.
+fn network_namespace() -> String {
+    std::fs::read_link("/proc/self/ns/net").map_or_else(|_| String::new(), |path| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(interface: &str, ip: &str) -> Address {
+        Address { interface: interface.into(), ip: ip.parse().unwrap() }
+    }
+
+    #[test]
+    fn an_unknown_interface_is_named_with_those_there_are() {
+        let mine = [address("lo", "127.0.0.1"), address("eth0", "10.77.0.1")];
+        assert_eq!(named(&mine, "eth0").unwrap(), mine[1]);
+        let error = named(&mine, "ib0").unwrap_err();
+        assert!(error.contains("ib0") && error.contains("lo (127.0.0.1), eth0 (10.77.0.1)"), "{error}");
+    }
+
+    #[test]
+    fn the_loopback_reaches_this_host_but_is_no_way_to_others() {
+        let mine = addresses().expect("an interface");
+        assert!(loopback(&mine).unwrap().ip.is_loopback());
+        assert!(towards(&mine, &["127.0.0.1".parse().unwrap()], "here").unwrap_err().contains("here"));
+    }
+
+    #[test]
+    fn bridges_that_both_hosts_have_are_no_way_between_them() {
+        let mine = [address("lo", "127.0.0.1"), address("docker0", "172.17.0.1")];
+        let other = Network {
+            namespace: "other".into(),
+            host: "no-such-host.invalid".into(),
+            addresses: [mine.as_slice(), &[address("eth0", "10.77.0.2")]].concat(),
+        };
+        assert_eq!(targets(&other, &mine), ["10.77.0.2".parse::<IpAddr>().unwrap()]);
+    }
+}

@@ -1,0 +1,270 @@
+//! A safe layer over the gloo library, by way of `gloo_shim.cc`.
+//!
+//! gloo moves bytes over TCP on a thread of its own and blocks its caller. A
+//! context is one mesh of connections between all ranks; after an error it
+//! cannot be used again, and says so.
+
+mod add;
+pub mod algorithm;
+pub mod collective;
+mod interface;
+mod primitives;
+mod sys;
+
+use std::ffi::{c_char, c_int, c_void};
+use std::time::{Duration, Instant};
+
+use crate::Wire;
+use crate::gloo::add::adder_of;
+use crate::gloo::algorithm::GlooAlgorithm;
+use crate::gloo::sys::*;
+use crate::guard::activity;
+use crate::{CommError, World};
+
+/// How long a rank whose connection broke waits for its peer to say why.
+const PEERS_WORD: Duration = Duration::from_millis(800);
+
+/// Connections to all other ranks. Its operations are called by all ranks in
+/// one order, each with equally long buffers.
+pub struct GlooContext {
+    mesh: Mesh,
+    rank: usize,
+    size: usize,
+    host: String,
+    /// Of the next operation: messages of two operations never mix.
+    tag: u32,
+    /// What broke the connections, if anything did.
+    broken: Option<String>,
+}
+
+impl GlooContext {
+    /// Connects all ranks of `world` over the network interface named, or over
+    /// one that reaches all ranks. No operation waits longer than `timeout`
+    /// for another rank. All ranks call it, and all return an error if one
+    /// fails.
+    ///
+    /// # Errors
+    /// When there is no such interface, or a rank is not reached in time.
+    pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
+        let address = interface::choose(world, interface)?;
+        let (rank, size) = (world.rank(), world.size());
+        let mesh = world.agree(Mesh::listen(&address.ip.to_string(), rank, size, timeout))?;
+        let mine = world.agree(mesh.addresses(size))?;
+        // What each peer listens on for this rank.
+        let peers: Vec<u8> = world
+            .gather(&mine)?
+            .into_iter()
+            .flat_map(|of_peer| {
+                let length = of_peer.len() / size;
+                of_peer[rank * length..(rank + 1) * length].to_vec()
+            })
+            .collect();
+        let started = Instant::now();
+        world.agree(mesh.connect(&peers, size).map_err(|reason| {
+            let elapsed = started.elapsed().as_secs_f64();
+            format!("gloo did not connect all ranks over {address} within {elapsed:.1} s: {reason}")
+        }))?;
+        log::debug!("gloo: rank {rank} on {address}");
+        Ok(Self { mesh, rank, size, host: world.host().to_owned(), tag: 0, broken: None })
+    }
+
+    /// Number of ranks.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// Sums `buffer` over all ranks, in place; 16-bit types are rounded after
+    /// each addition.
+    ///
+    /// # Errors
+    /// When the transport fails or the timeout passes; so for all below.
+    pub fn all_reduce(&mut self, buffer: &mut Wire, algorithm: GlooAlgorithm) -> Result<(), CommError> {
+        let (count, add) = (buffer.len(), adder_of(buffer));
+        let bytes = buffer.bytes_mut();
+        if self.size == 1 || bytes.is_empty() {
+            return Ok(());
+        }
+        self.call("all-reduce", bytes.len(), |mesh, tag, error, room| {
+            let (width, algorithm) = (bytes.len() / count, algorithm as c_int);
+            // SAFETY: pointer, count and width describe `bytes`, which is
+            // borrowed mutably until the call returns; `add` is of its type.
+            unsafe {
+                let at = bytes.as_mut_ptr();
+                mpiburn_gloo_allreduce(mesh, at, count, width, algorithm, add, tag, error, room)
+            }
+        })
+    }
+
+    /// Sums `buffer` over all ranks in rank order, in place. Its length is a
+    /// multiple of the number of ranks.
+    pub fn all_reduce_ordered(&mut self, buffer: &mut Wire) -> Result<(), CommError> {
+        let mut chunks = buffer.zeros_like(buffer.len());
+        let mut sum = buffer.zeros_like(buffer.len() / self.size);
+        self.all_to_all(buffer.bytes(), chunks.bytes_mut())?;
+        sum.sum_of_chunks(&chunks);
+        self.all_gather(sum.bytes(), buffer.bytes_mut())
+    }
+
+    /// Sums `buffer` over all ranks into rank `root`'s; the others' is used up.
+    pub fn reduce(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
+        let (count, add) = (buffer.len(), adder_of(buffer));
+        let bytes = buffer.bytes_mut();
+        if self.size == 1 || bytes.is_empty() {
+            return Ok(());
+        }
+        self.call("reduce", bytes.len(), |mesh, tag, error, room| {
+            let (width, root) = (bytes.len() / count, root as c_int);
+            // SAFETY: as in `all_reduce`.
+            unsafe {
+                let at = bytes.as_mut_ptr();
+                mpiburn_gloo_reduce(mesh, at, count, width, root, add, tag, error, room)
+            }
+        })
+    }
+
+    /// Overwrites `buffer` on all ranks with rank `root`'s.
+    pub fn broadcast(&mut self, buffer: &mut [u8], root: usize) -> Result<(), CommError> {
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        self.call("broadcast", buffer.len(), |mesh, tag, error, room| {
+            let (at, bytes) = (buffer.as_mut_ptr(), buffer.len());
+            // SAFETY: `buffer` is borrowed mutably until the call returns.
+            unsafe { mpiburn_gloo_broadcast(mesh, at, bytes, root as c_int, tag, error, room) }
+        })
+    }
+
+    /// Collects every rank's `mine` in `all`, in rank order.
+    pub fn all_gather(&mut self, mine: &[u8], all: &mut [u8]) -> Result<(), CommError> {
+        assert_eq!(mine.len() * self.size, all.len(), "a place for each rank's bytes");
+        if mine.is_empty() {
+            return Ok(());
+        }
+        self.call("all-gather", all.len(), |mesh, tag, error, room| {
+            let (from, to) = (mine.as_ptr(), all.as_mut_ptr());
+            // SAFETY: `all` holds `size` times `mine`; both are borrowed until
+            // the call returns.
+            unsafe { mpiburn_gloo_allgather(mesh, from, mine.len(), to, tag, error, room) }
+        })
+    }
+
+    /// Collects every rank's `mine` in rank `root`'s `all`, in rank order.
+    pub fn gather(&mut self, mine: &[u8], all: &mut [u8], root: usize) -> Result<(), CommError> {
+        let is_root = self.rank == root;
+        assert!(!is_root || mine.len() * self.size == all.len(), "a place for each rank's bytes");
+        if mine.is_empty() {
+            return Ok(());
+        }
+        self.call("gather", mine.len(), |mesh, tag, error, room| {
+            let (from, to) = (mine.as_ptr(), all.as_mut_ptr());
+            // SAFETY: as in `all_gather`; `all` is touched on the root only.
+            unsafe { mpiburn_gloo_gather(mesh, from, mine.len(), to, root as c_int, tag, error, room) }
+        })
+    }
+
+    /// Hands out rank `root`'s `all` in equal parts, one to each rank's `mine`.
+    pub fn scatter(&mut self, all: &[u8], mine: &mut [u8], root: usize) -> Result<(), CommError> {
+        let is_root = self.rank == root;
+        assert!(!is_root || mine.len() * self.size == all.len(), "a part for each rank");
+        if mine.is_empty() {
+            return Ok(());
+        }
+        self.call("scatter", mine.len(), |mesh, tag, error, room| {
+            let (from, bytes, to) = (all.as_ptr(), mine.len(), mine.as_mut_ptr());
+            // SAFETY: as in `gather`, the other way round.
+            unsafe { mpiburn_gloo_scatter(mesh, from, bytes, to, root as c_int, tag, error, room) }
+        })
+    }
+
+    /// Sends each rank its part of `from` and collects this rank's part of
+    /// every rank's in `to`, which is as long.
+    pub fn all_to_all(&mut self, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        assert!(from.len() == to.len() && from.len().is_multiple_of(self.size), "equal parts");
+        if from.is_empty() {
+            return Ok(());
+        }
+        self.call("all-to-all", from.len(), |mesh, tag, error, room| {
+            let (at, to) = (from.as_ptr(), to.as_mut_ptr());
+            // SAFETY: both are `from.len()` long and borrowed until the call
+            // returns.
+            unsafe { mpiburn_gloo_alltoall(mesh, at, to, from.len(), tag, error, room) }
+        })
+    }
+
+    /// Returns once every rank has called it.
+    pub fn barrier(&mut self) -> Result<(), CommError> {
+        self.call("barrier", 0, |mesh, tag, error, room| {
+            // SAFETY: no buffers but the error's.
+            unsafe { mpiburn_gloo_barrier(mesh, tag, error, room) }
+        })
+    }
+
+    /// Sends `buffer` to rank `to`, which receives it under the same `tag`.
+    pub fn send(&mut self, buffer: &[u8], to: usize, tag: u32) -> Result<(), CommError> {
+        self.direct("send", buffer.len(), |mesh, error, room| {
+            let (at, bytes) = (buffer.as_ptr(), buffer.len());
+            // SAFETY: `buffer` is borrowed until the call returns.
+            unsafe { mpiburn_gloo_send(mesh, at, bytes, to as c_int, tag, error, room) }
+        })
+    }
+
+    /// Receives what rank `from` sends under the same `tag`, equally long.
+    pub fn receive(&mut self, buffer: &mut [u8], from: usize, tag: u32) -> Result<(), CommError> {
+        self.direct("receive", buffer.len(), |mesh, error, room| {
+            let (at, bytes) = (buffer.as_mut_ptr(), buffer.len());
+            // SAFETY: `buffer` is borrowed mutably until the call returns.
+            unsafe { mpiburn_gloo_recv(mesh, at, bytes, from as c_int, tag, error, room) }
+        })
+    }
+
+    /// The error of an operation that ended, or never began, for `reason`.
+    pub(crate) fn error(&self, operation: &str, bytes: usize, since: Instant, reason: String) -> CommError {
+        CommError::Operation {
+            rank: self.rank,
+            host: self.host.clone(),
+            operation: format!("gloo {operation}"),
+            bytes,
+            elapsed: since.elapsed(),
+            reason,
+        }
+    }
+
+    fn call(
+        &mut self,
+        operation: &str,
+        bytes: usize,
+        call: impl FnOnce(*mut c_void, u32, *mut c_char, usize) -> c_int,
+    ) -> Result<(), CommError> {
+        self.tag = self.tag.wrapping_add(1);
+        let tag = self.tag;
+        self.direct(operation, bytes, |mesh, error, room| call(mesh, tag, error, room))
+    }
+
+    /// A call of which only two ranks know, so that it takes no tag from those
+    /// that all ranks count.
+    fn direct(
+        &mut self,
+        operation: &str,
+        bytes: usize,
+        call: impl FnOnce(*mut c_void, *mut c_char, usize) -> c_int,
+    ) -> Result<(), CommError> {
+        let started = Instant::now();
+        if let Some(reason) = &self.broken {
+            if let Some(departure) = activity::departed_peer(Duration::ZERO) {
+                return Err(departure.error());
+            }
+            let reason = format!("the connections broke earlier: {reason}");
+            return Err(self.error(operation, bytes, started, reason));
+        }
+        let mesh = self.mesh.as_ptr();
+        checked(|error, room| call(mesh, error, room)).map_err(|reason| {
+            self.broken = Some(reason.clone());
+            // A connection breaks when its peer ends: then the peer's reason is
+            // the one to tell.
+            match activity::departed_peer(PEERS_WORD) {
+                Some(departure) => departure.error(),
+                None => self.error(operation, bytes, started, reason),
+            }
+        })
+    }
+}

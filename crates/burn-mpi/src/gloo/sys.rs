@@ -1,0 +1,221 @@
+//! The bindings to `gloo_shim.cc`, and the object behind them.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use crate::gloo::add::Add;
+
+// The functions of gloo_shim.cc.
+unsafe extern "C" {
+    fn mpiburn_gloo_listen(
+        address: *const c_char,
+        rank: c_int,
+        size: c_int,
+        timeout_ms: u64,
+        out: *mut *mut c_void,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn mpiburn_gloo_addresses(
+        mesh: *mut c_void,
+        out: *mut u8,
+        capacity: usize,
+        length: *mut usize,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn mpiburn_gloo_connect(
+        mesh: *mut c_void,
+        peers: *const u8,
+        length: usize,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    fn mpiburn_gloo_free(mesh: *mut c_void);
+    pub(crate) fn mpiburn_gloo_allreduce(
+        mesh: *mut c_void,
+        buffer: *mut u8,
+        count: usize,
+        width: usize,
+        algorithm: c_int,
+        add: Add,
+        tag: u32,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn mpiburn_gloo_reduce(
+        mesh: *mut c_void,
+        buffer: *mut u8,
+        count: usize,
+        width: usize,
+        root: c_int,
+        add: Add,
+        tag: u32,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn mpiburn_gloo_broadcast(
+        mesh: *mut c_void,
+        buffer: *mut u8,
+        bytes: usize,
+        root: c_int,
+        tag: u32,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn mpiburn_gloo_allgather(
+        mesh: *mut c_void,
+        mine: *const u8,
+        bytes: usize,
+        all: *mut u8,
+        tag: u32,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn mpiburn_gloo_gather(
+        mesh: *mut c_void,
+        mine: *const u8,
+        bytes: usize,
+        all: *mut u8,
+        root: c_int,
+        tag: u32,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn mpiburn_gloo_scatter(
+        mesh: *mut c_void,
+        all: *const u8,
+        bytes: usize,
+        mine: *mut u8,
+        root: c_int,
+        tag: u32,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn mpiburn_gloo_alltoall(
+        mesh: *mut c_void,
+        from: *const u8,
+        to: *mut u8,
+        bytes: usize,
+        tag: u32,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn mpiburn_gloo_barrier(mesh: *mut c_void, tag: u32, error: *mut c_char, room: usize)
+    -> c_int;
+    pub(crate) fn mpiburn_gloo_send(
+        mesh: *mut c_void,
+        buffer: *const u8,
+        bytes: usize,
+        peer: c_int,
+        tag: u32,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn mpiburn_gloo_recv(
+        mesh: *mut c_void,
+        buffer: *mut u8,
+        bytes: usize,
+        peer: c_int,
+        tag: u32,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+}
+
+/// The shim's object, freed with this one.
+pub(crate) struct Mesh(NonNull<c_void>);
+
+// SAFETY: gloo's context may be used from any thread, by one at a time, which
+// `&mut` sees to.
+unsafe impl Send for Mesh {}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        // SAFETY: the shim's own pointer, used nowhere after this.
+        unsafe { mpiburn_gloo_free(self.0.as_ptr()) }
+    }
+}
+
+impl Mesh {
+    /// For the functions of the shim.
+    pub fn as_ptr(&self) -> *mut c_void {
+        self.0.as_ptr()
+    }
+
+    /// Opens one socket a peer on `address`.
+    pub fn listen(address: &str, rank: usize, size: usize, timeout: Duration) -> Result<Self, String> {
+        let address = CString::new(address).map_err(|error| error.to_string())?;
+        let timeout =
+            u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).clamp(1, i64::MAX as u64 / 2_000_000);
+        let mut mesh = std::ptr::null_mut();
+        checked(|error, room| {
+            let (rank, size) = (rank as c_int, size as c_int);
+            // SAFETY: the text is nul-terminated and `mesh` takes a pointer.
+            unsafe { mpiburn_gloo_listen(address.as_ptr(), rank, size, timeout, &mut mesh, error, room) }
+        })?;
+        NonNull::new(mesh).map(Self).ok_or_else(|| "gloo gave no context".into())
+    }
+
+    /// Where this rank listens for each peer: as many bytes for each rank.
+    pub fn addresses(&self, size: usize) -> Result<Vec<u8>, String> {
+        let mut bytes = vec![0; size * 256];
+        let mut length = 0;
+        checked(|error, room| {
+            let (at, capacity) = (bytes.as_mut_ptr(), bytes.len());
+            // SAFETY: the shim writes at most `capacity` bytes.
+            unsafe { mpiburn_gloo_addresses(self.0.as_ptr(), at, capacity, &mut length, error, room) }
+        })?;
+        if length > bytes.len() {
+            return Err(format!("gloo's addresses take {length} bytes"));
+        }
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+
+    /// Connects to the addresses that the peers listen on for this rank.
+    pub fn connect(&self, peers: &[u8], size: usize) -> Result<(), String> {
+        checked(|error, room| {
+            // SAFETY: `peers` holds `size` equal parts.
+            unsafe { mpiburn_gloo_connect(self.0.as_ptr(), peers.as_ptr(), peers.len() / size, error, room) }
+        })
+    }
+}
+
+/// Calls the shim, and turns its code and text into a result.
+pub(crate) fn checked(call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), String> {
+    let mut text = [0u8; 1024];
+    match call(text.as_mut_ptr().cast(), text.len()) {
+        0 => Ok(()),
+        _ => Err(reason(CStr::from_bytes_until_nul(&text).unwrap_or_default().to_string_lossy().as_ref())),
+    }
+}
+
+/// gloo's words on one line, without the place in its source that it puts in
+/// front of them.
+fn reason(text: &str) -> String {
+    let words = match text.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
+        Some((place, words)) if place.contains(".cc:") || place.contains(".h:") => words,
+        _ => text,
+    };
+    words.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_one_line_without_source_places() {
+        let text = "[./gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.77.0.2]:4567";
+        assert_eq!(reason(text), "Connection closed by peer [10.77.0.2]:4567");
+        assert_eq!(reason("[10.77.0.2]:1 is\n  gone"), "[10.77.0.2]:1 is gone");
+    }
+
+    #[test]
+    fn an_address_that_is_not_here_is_an_error_and_no_crash() {
+        let error = Mesh::listen("192.0.2.77", 0, 1, Duration::from_secs(1)).err().unwrap();
+        assert!(error.contains("192.0.2.77"), "{error}");
+    }
+}

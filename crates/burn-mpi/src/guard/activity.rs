@@ -1,0 +1,201 @@
+//! What this rank is doing, written by it and read by its guard.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::{Backend, CommError};
+
+/// How long a collective may take unless a program says otherwise.
+pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
+
+/// Operations that can be waited in. The last two are of two ranks; the others
+/// are of all, and counted: ranks in the same one have the same count.
+const OPERATIONS: [&str; 11] = [
+    "all-reduce",
+    "all-gather",
+    "broadcast",
+    "barrier",
+    "all-to-all",
+    "reduce",
+    "gather",
+    "scatter",
+    "reduce-scatter",
+    "send",
+    "receive",
+];
+const COLLECTIVES: usize = 9;
+
+struct Activity {
+    /// Collectives entered so far.
+    entered: AtomicU64,
+    /// When the operation under way began, in ms since `epoch` and at least 1;
+    /// 0 where none is.
+    since: AtomicU64,
+    /// The operation under way, see [`encode`].
+    what: AtomicU64,
+    deadline_ms: AtomicU64,
+    epoch: OnceLock<Instant>,
+    leaving: AtomicBool,
+    status: AtomicI32,
+    /// Why this rank leaves, where it is known.
+    reason: Mutex<String>,
+    /// Ranks that have said that they leave.
+    departed: Mutex<Vec<Departure>>,
+}
+
+static ACTIVITY: Activity = Activity {
+    entered: AtomicU64::new(0),
+    since: AtomicU64::new(0),
+    what: AtomicU64::new(0),
+    deadline_ms: AtomicU64::new(DEFAULT_DEADLINE.as_millis() as u64),
+    epoch: OnceLock::new(),
+    leaving: AtomicBool::new(false),
+    status: AtomicI32::new(0),
+    reason: Mutex::new(String::new()),
+    departed: Mutex::new(Vec::new()),
+};
+
+/// A rank that ends while others may still wait for it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Departure {
+    pub rank: usize,
+    pub host: String,
+    /// What it exits with.
+    pub status: i32,
+    /// Collectives that it has entered; it enters no other.
+    pub entered: u64,
+    /// Empty where it is not known.
+    pub reason: String,
+}
+
+impl Departure {
+    pub fn error(&self) -> CommError {
+        let Self { rank, status, .. } = *self;
+        CommError::Left { rank, host: self.host.clone(), status, reason: self.reason.clone() }
+    }
+}
+
+/// Says that this rank is in an operation, until it is dropped.
+pub(crate) struct Waiting(());
+
+/// Enters an operation of `backend`, on `bucket` where it has one.
+pub(crate) fn enter(backend: Backend, operation: &str, bucket: Option<usize>) -> Waiting {
+    let epoch = ACTIVITY.epoch.get_or_init(Instant::now);
+    let operation = OPERATIONS.iter().position(|name| *name == operation).unwrap_or(0);
+    ACTIVITY.what.store(encode(backend, operation, bucket), Ordering::Relaxed);
+    if operation < COLLECTIVES {
+        ACTIVITY.entered.fetch_add(1, Ordering::Relaxed);
+    }
+    ACTIVITY.since.store(epoch.elapsed().as_millis() as u64 + 1, Ordering::Release);
+    Waiting(())
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        ACTIVITY.since.store(0, Ordering::Release);
+    }
+}
+
+fn encode(backend: Backend, operation: usize, bucket: Option<usize>) -> u64 {
+    let backend = u64::from(backend == Backend::Gloo);
+    operation as u64 | backend << 8 | bucket.map_or(0, |bucket| bucket as u64 + 1) << 16
+}
+
+/// The operation in words, as `mpi all-reduce of bucket 2`.
+pub(crate) fn describe(what: u64) -> String {
+    let backend = if what >> 8 & 0xff == 0 { Backend::Mpi } else { Backend::Gloo };
+    let operation = OPERATIONS.get((what & 0xff) as usize).unwrap_or(&"operation");
+    match what >> 16 {
+        0 => format!("{backend} {operation}"),
+        bucket => format!("{backend} {operation} of bucket {}", bucket - 1),
+    }
+}
+
+/// What a guard sees of its rank.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    /// Collectives entered so far.
+    pub entered: u64,
+    /// The operation, in which the rank is or was last.
+    pub what: u64,
+    /// How long it has been in it; none where it is in none.
+    pub waited: Option<Duration>,
+}
+
+/// What this rank does now.
+pub(crate) fn now() -> Seen {
+    let since = ACTIVITY.since.load(Ordering::Acquire);
+    let elapsed = ACTIVITY.epoch.get().map_or(Duration::ZERO, Instant::elapsed);
+    Seen {
+        entered: ACTIVITY.entered.load(Ordering::Relaxed),
+        what: ACTIVITY.what.load(Ordering::Relaxed),
+        waited: (since > 0).then(|| elapsed.saturating_sub(Duration::from_millis(since))),
+    }
+}
+
+/// How long an operation may take.
+pub(crate) fn deadline() -> Duration {
+    Duration::from_millis(ACTIVITY.deadline_ms.load(Ordering::Relaxed))
+}
+
+/// Sets how long an operation may take.
+pub(crate) fn set_deadline(deadline: Duration) {
+    let ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
+    ACTIVITY.deadline_ms.store(ms, Ordering::Relaxed);
+}
+
+/// Notes why this rank is about to leave.
+pub(crate) fn set_reason(reason: &str) {
+    reason.clone_into(&mut ACTIVITY.reason.lock().unwrap_or_else(PoisonError::into_inner));
+}
+
+/// Says that this rank ends with `status` and enters no operation any more.
+pub(crate) fn leave(status: i32) {
+    ACTIVITY.status.store(status, Ordering::Relaxed);
+    ACTIVITY.leaving.store(true, Ordering::Release);
+}
+
+/// Exit code and reason of this rank, once it leaves.
+pub(crate) fn leaving() -> Option<(i32, String)> {
+    let reason = || ACTIVITY.reason.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    ACTIVITY.leaving.load(Ordering::Acquire).then(|| (ACTIVITY.status.load(Ordering::Relaxed), reason()))
+}
+
+/// Notes that another rank leaves.
+pub(crate) fn note_departure(departure: Departure) {
+    let mut departed = ACTIVITY.departed.lock().unwrap_or_else(PoisonError::into_inner);
+    if departed.iter().all(|known| known.rank != departure.rank) {
+        departed.push(departure);
+    }
+}
+
+/// Ranks that have said that they leave.
+pub(crate) fn departed() -> Vec<Departure> {
+    ACTIVITY.departed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+/// A rank that has left, if one says so within `patience`; one with an error
+/// before others.
+pub(crate) fn departed_peer(patience: Duration) -> Option<Departure> {
+    let began = Instant::now();
+    loop {
+        let first = departed().into_iter().max_by_key(|departure| departure.status != 0);
+        if first.is_some() || began.elapsed() > patience {
+            return first;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_described_with_their_backend_and_bucket() {
+        assert_eq!(describe(encode(Backend::Mpi, 0, Some(2))), "mpi all-reduce of bucket 2");
+        assert_eq!(describe(encode(Backend::Gloo, 3, None)), "gloo barrier");
+        assert_eq!(OPERATIONS[COLLECTIVES], "send");
+    }
+}

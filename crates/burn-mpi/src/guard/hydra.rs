@@ -1,0 +1,79 @@
+//! The end of MPICH's mpirun after a rank that its guard has ended.
+//!
+//! Hydra's mpirun ends the other ranks then and waits for each host to say
+//! that it is done. It sets no keepalives, so a host that is cut off keeps it
+//! waiting for ever. A rank on mpirun's own host can end it: Hydra's helper
+//! there is mpirun's child, and the ranks are the helper's.
+
+use std::os::unix::process::{CommandExt, parent_id};
+use std::process::{Command, Stdio};
+
+/// Ends process `$0`, after 3 seconds in which Hydra ends the job by itself
+/// where it can. It may pass a first signal on and wait again.
+const END: &str = r#"
+    sleep 3
+    for signal in TERM KILL; do
+        case $(cat "/proc/$0/comm") in mpiexec*|mpirun*) kill -s $signal "$0" ;; *) exit ;; esac
+        sleep 1
+    done
+"#;
+
+/// Has mpirun end soon, where it is MPICH's and runs on this host. Done by a
+/// process of its own, since this rank ends before.
+pub(crate) fn end_mpirun() {
+    let Some(mpirun) = mpirun() else { return };
+    // If this fails, mpirun waits: there is nobody left to tell.
+    let _ = Command::new("sh")
+        .args(["-c", END, &mpirun.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn();
+}
+
+/// The process id of Hydra's mpirun: the parent of the helper that is this
+/// rank's ancestor, with perhaps a wrapper between them.
+fn mpirun() -> Option<u32> {
+    let mut ancestor = parent_id();
+    for _ in 0..4 {
+        let (name, parent) = name_and_parent(ancestor)?;
+        if name == "hydra_pmi_proxy" {
+            let (name, _) = name_and_parent(parent)?;
+            return (name.starts_with("mpiexec") || name.starts_with("mpirun")).then_some(parent);
+        }
+        ancestor = parent;
+    }
+    None
+}
+
+/// What the system says of a process: its program's name (15 bytes of it) and
+/// its parent.
+fn name_and_parent(pid: u32) -> Option<(String, u32)> {
+    parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Parses `PID (NAME) STATE PARENT …`, where the name may hold anything.
+fn parse(stat: &str) -> Option<(String, u32)> {
+    let (head, tail) = stat.rsplit_once(") ")?;
+    let (_, name) = head.split_once(" (")?;
+    Some((name.to_owned(), tail.split(' ').nth(1)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_brackets_and_blanks_are_read_to_their_end() {
+        assert_eq!(parse("12 (a) (b c) S 7 12 0"), Some(("a) (b c".to_owned(), 7)));
+        assert_eq!(parse("12"), None);
+    }
+
+    #[test]
+    fn this_process_has_a_parent_that_is_no_mpirun() {
+        let (name, parent) = name_and_parent(std::process::id()).expect("/proc/self");
+        assert!(!name.is_empty() && parent == parent_id());
+        assert_eq!(mpirun(), None);
+    }
+}

@@ -1,0 +1,180 @@
+//! What a rank is and where it runs: read from the system, told to the others.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+/// One rank's place, as the run header and `run.json` show it.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Place {
+    /// Rank in the world.
+    pub rank: usize,
+    /// Host name.
+    pub host: String,
+    /// Process id.
+    pub pid: u32,
+    /// Cores that this process may run on, as `0` or `0-3,8`.
+    pub binding: String,
+    /// Cores of the host that are switched on.
+    pub cores: usize,
+    /// Tells machines apart where host names do not: containers and network
+    /// namespaces of one machine share it.
+    pub boot_id: String,
+}
+
+impl Place {
+    /// This process's own place.
+    pub fn of_this_process(rank: usize) -> Self {
+        Self {
+            rank,
+            host: host_name(),
+            pid: std::process::id(),
+            binding: status_field("Cpus_allowed_list:").unwrap_or_else(|| "unknown".into()),
+            cores: online_cores(),
+            boot_id: read_line("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
+        }
+    }
+}
+
+impl Place {
+    /// The cores of `binding`, as numbers; none where it is unknown.
+    fn bound_cores(&self) -> BTreeSet<usize> {
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+        };
+        self.binding.split(',').filter_map(range).flatten().collect()
+    }
+}
+
+/// Whether ranks share cores, so that they wait for each other's time slices
+/// and timings mean little: a machine has more ranks than cores, or binding
+/// puts more ranks on some cores than there are.
+pub fn oversubscribed(places: &[Place], threads: usize) -> bool {
+    places.iter().any(|place| {
+        let machine = || places.iter().filter(|p| p.boot_id == place.boot_id);
+        let own = place.bound_cores();
+        let crowd = machine().filter(|p| !own.is_empty() && p.bound_cores().is_subset(&own)).count();
+        machine().count() * threads > place.cores || (crowd > 0 && crowd * threads > own.len())
+    })
+}
+
+/// Whether hosts of different names are one machine, as containers and network
+/// namespaces are: they share its cores, caches and memory.
+pub fn shared_machine(places: &[Place]) -> bool {
+    places.iter().any(|a| places.iter().any(|b| a.boot_id == b.boot_id && a.host != b.host))
+}
+
+/// A topology as this project writes it: machines x processes on each (`2x2`),
+/// or `4 on 3` where hosts have different numbers of ranks.
+pub fn topology(places: &[Place]) -> String {
+    let mut hosts: Vec<(&str, usize)> = Vec::new();
+    for place in places {
+        match hosts.iter_mut().find(|(host, _)| *host == place.host) {
+            Some((_, count)) => *count += 1,
+            None => hosts.push((&place.host, 1)),
+        }
+    }
+    let per_host = hosts.first().map_or(0, |(_, count)| *count);
+    if hosts.iter().all(|(_, count)| *count == per_host) {
+        format!("{}x{per_host}", hosts.len())
+    } else {
+        format!("{}on{}", places.len(), hosts.len())
+    }
+}
+
+/// Cores that are switched on, whatever this process is bound to.
+pub(crate) fn online_cores() -> usize {
+    // SAFETY: sysconf reads a number and has no preconditions.
+    let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(cores).unwrap_or(1).max(1)
+}
+
+fn host_name() -> String {
+    read_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "localhost".into())
+}
+
+fn read_line(path: &str) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+fn status_field(name: &str) -> Option<String> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with(name))?;
+    Some(line[name.len()..].trim().to_owned())
+}
+
+/// Largest resident memory that this process has had, in MB of 2^20 bytes.
+pub fn peak_rss_mb() -> f64 {
+    status_field("VmHWM:")
+        .and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok())
+        .map_or(0.0, |kilobytes| kilobytes / 1024.0)
+}
+
+/// Pages of memory that this process was given on first touch, or had read in.
+pub fn page_faults() -> u64 {
+    // Fields 10 and 12 of /proc/self/stat; counted from field 3 on, as the
+    // second is the program's name, which may hold spaces.
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let field = |number: usize| fields.split_whitespace().nth(number - 3)?.parse::<u64>().ok();
+    field(10).unwrap_or(0) + field(12).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(rank: usize, host: &str, boot_id: &str) -> Place {
+        let binding = (rank % 2).to_string();
+        Place { rank, host: host.into(), pid: 1, binding, cores: 2, boot_id: boot_id.into() }
+    }
+
+    #[test]
+    fn topologies_are_machines_times_processes() {
+        let two_by_two: Vec<_> =
+            (0..4).map(|r| place(r, ["alpha", "beta"][r / 2], ["a", "b"][r / 2])).collect();
+        assert_eq!(topology(&two_by_two), "2x2");
+        assert_eq!(topology(&two_by_two[..2]), "1x2");
+        assert_eq!(topology(&two_by_two[..3]), "3on2");
+        assert!(!oversubscribed(&two_by_two, 1));
+        assert!(oversubscribed(&two_by_two, 2));
+    }
+
+    #[test]
+    fn two_host_names_of_one_machine_share_its_cores() {
+        let lab: Vec<_> = (0..4).map(|r| place(r, ["node0", "node1"][r / 2], "same")).collect();
+        assert!(oversubscribed(&lab, 1));
+        assert!(!oversubscribed(&lab[..2], 1));
+        assert!(shared_machine(&lab) && !shared_machine(&lab[..2]));
+    }
+
+    #[test]
+    fn ranks_bound_to_one_core_share_it_however_many_there_are() {
+        let mut places = [place(0, "node0", "same"), place(1, "node1", "same")];
+        places.iter_mut().for_each(|place| place.cores = 8);
+        assert!(!oversubscribed(&places, 1));
+        places[1].binding = "0".into();
+        assert!(oversubscribed(&places, 1));
+        places.iter_mut().for_each(|place| place.binding = "0-2,5".into());
+        assert_eq!(places[0].bound_cores(), BTreeSet::from([0, 1, 2, 5]));
+        assert!(!oversubscribed(&places, 2));
+        assert!(oversubscribed(&places, 3));
+    }
+
+    #[test]
+    fn this_process_knows_its_place() {
+        let here = Place::of_this_process(0);
+        assert!(!here.host.is_empty() && here.cores > 0 && here.binding != "unknown");
+        assert!(peak_rss_mb() > 1.0);
+    }
+
+    #[test]
+    fn touching_new_memory_is_a_page_fault() {
+        let before = page_faults();
+        // Large enough that no allocator has it lying about, and no page of it
+        // can be a huge one alone.
+        let memory = std::hint::black_box(vec![1u8; 64 << 20]);
+        assert!(before > 0 && page_faults() > before, "{}", memory.len());
+    }
+}

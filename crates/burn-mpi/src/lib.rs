@@ -1,0 +1,99 @@
+//! Data-parallel training of [Burn](https://burn.dev) models over MPI and gloo.
+//!
+//! Every process of a job, started by `mpirun`, is a rank. Ranks compute
+//! gradients of their own samples; [`GradientSync`] averages them in buckets that
+//! travel while backward goes on, weighed by samples, whatever else ranks do
+//! differently. An error, a panic or a stall on one rank ends the job with a line
+//! that names the rank.
+//!
+//! ```no_run
+//! use std::error::Error;
+//! use std::process::ExitCode;
+//!
+//! use burn::nn::LinearConfig;
+//! use burn::optim::AdamConfig;
+//! use burn::tensor::{Device, Tensor};
+//! use burn_mpi::{
+//!     Backend, GradientSync, SyncOptions, Transport, World, broadcast_module, connect, run,
+//! };
+//!
+//! fn main() -> ExitCode {
+//!     run(train)
+//! }
+//!
+//! fn train(world: &World) -> Result<(), Box<dyn Error>> {
+//!     let device = Device::flex().autodiff();
+//!     let mut model = broadcast_module(world, LinearConfig::new(4, 1).init(&device))?;
+//!     let collective = connect(world, Backend::Mpi, &Transport::default())?;
+//!     let mut sync = GradientSync::of_module(world, collective, &model, SyncOptions::default());
+//!     let mut optimizer = AdamConfig::new().init();
+//!     for _ in 0..100 {
+//!         // This rank's 8 of the step's samples.
+//!         let x = Tensor::<2>::ones([8, 4], &device);
+//!         let loss = model.forward(x).mean();
+//!         let gradients = sync.average(&loss, &model, 8, 8 * world.size())?;
+//!         model = optimizer.step(1e-3, model, gradients);
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! | part | what it does |
+//! | --- | --- |
+//! | [`run`], [`World`] | start, rank and world size, small exchanges, agreement on errors, deadlines |
+//! | [`connect`], [`Collective`], [`Primitives`] | transports: MPI, and gloo with the feature `gloo` |
+//! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
+//! | [`broadcast_module`], [`check_equal_weights`], [`ParamLayout`] | whole modules between ranks |
+//!
+//! Building needs an MPI with its headers and libclang (Debian: `libopenmpi-dev`,
+//! `libclang-dev`), and `libgloo-dev` for gloo. `MPICC` names another compiler
+//! wrapper than `mpicc`.
+
+#![deny(missing_docs, unsafe_op_in_unsafe_fn)]
+
+mod collective;
+mod connect;
+mod ddp;
+mod error;
+#[cfg(feature = "gloo")]
+mod gloo;
+mod guard;
+mod host;
+mod launcher;
+mod module;
+mod mpi;
+mod params;
+mod primitives;
+mod run;
+mod world;
+
+pub use collective::{Backend, Collective, Reduction, Wire};
+pub use connect::{Transport, connect};
+pub use ddp::arrival::ArrivalOrder;
+pub use ddp::buckets::Signals;
+pub use ddp::gradient_sync::{GradientSync, MicroBatch};
+pub use ddp::hook::poll;
+pub use ddp::options::{SyncOptions, bucket_limits};
+pub use ddp::plan::{BucketPlan, BucketSpec, CONTROL};
+pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
+pub use ddp::wire_type::WireType;
+pub use error::CommError;
+#[cfg(feature = "gloo")]
+pub use gloo::GlooContext;
+#[cfg(feature = "gloo")]
+pub use gloo::algorithm::GlooAlgorithm;
+#[cfg(feature = "gloo")]
+pub use gloo::collective::GlooCollective;
+pub use guard::MARGIN;
+pub use host::{Place, oversubscribed, page_faults, peak_rss_mb, shared_machine, topology};
+pub use launcher::Launcher;
+pub use module::{broadcast_module, check_equal_weights};
+pub use mpi::collective::MpiCollective;
+pub use mpi::primitives::MpiPrimitives;
+pub use params::{ParamLayout, ParamSpec, sha256};
+pub use primitives::Primitives;
+pub use run::run;
+pub use world::{World, abort, end_the_job_on_panic, identity};
+
+/// Which MPI this was built for, by its compiler wrapper: `openmpi` or `mpich`.
+pub const MPI_FLAVOUR: &str = env!("BURN_MPI_FLAVOUR");

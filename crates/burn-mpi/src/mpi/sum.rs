@@ -1,0 +1,82 @@
+//! How MPI adds up what travels: its own sum, and one for 16-bit floats, which
+//! MPI does not know.
+
+use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
+
+use half::{bf16, f16};
+use mpi::ffi;
+
+use crate::Wire;
+
+/// Datatype and operation that sum a buffer of this type.
+pub(crate) fn sum_of(buffer: &Wire) -> (ffi::MPI_Datatype, ffi::MPI_Op) {
+    // SAFETY: constants that MPI's library defines.
+    unsafe {
+        match buffer {
+            Wire::F32(_) => (ffi::RSMPI_FLOAT, ffi::RSMPI_SUM),
+            Wire::F64(_) => (ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM),
+            Wire::Bf16(_) => (ffi::RSMPI_UINT16_T, sum_op(&BF16_SUM, add_bf16)),
+            Wire::F16(_) => (ffi::RSMPI_UINT16_T, sum_op(&F16_SUM, add_f16)),
+        }
+    }
+}
+
+/// An operation handle, created on first use and kept for the process's life.
+/// MPI's handles are pointers in one implementation and ints in the other.
+struct OpCell(OnceLock<ffi::MPI_Op>);
+
+// SAFETY: a handle is a name for an object inside MPI, and the standard lets
+// any thread use it; this program does so from one thread at a time.
+unsafe impl Sync for OpCell {}
+
+static BF16_SUM: OpCell = OpCell(OnceLock::new());
+static F16_SUM: OpCell = OpCell(OnceLock::new());
+
+type UserFunction = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut ffi::MPI_Datatype);
+
+fn sum_op(cell: &'static OpCell, function: UserFunction) -> ffi::MPI_Op {
+    *cell.0.get_or_init(|| {
+        // SAFETY: `function` has the signature that MPI asks for and adds
+        // 16-bit elements; 1 says that the operation commutes.
+        unsafe {
+            let mut op = ffi::RSMPI_SUM;
+            ffi::MPI_Op_create(Some(function), 1, &mut op);
+            op
+        }
+    })
+}
+
+/// Adds MPI's `input` into `sum`, two 16-bit buffers, through f32.
+///
+/// # Safety
+/// Called by MPI: both point at `*length` elements and do not overlap.
+unsafe fn add_wide<T: Copy>(
+    input: *mut c_void,
+    sum: *mut c_void,
+    length: *mut c_int,
+    widen: fn(T) -> f32,
+    round: fn(f32) -> T,
+) {
+    // SAFETY: see above.
+    let (input, sum) = unsafe {
+        let length = *length as usize;
+        (
+            std::slice::from_raw_parts(input.cast::<T>(), length),
+            std::slice::from_raw_parts_mut(sum.cast::<T>(), length),
+        )
+    };
+    for (sum, &input) in sum.iter_mut().zip(input) {
+        *sum = round(widen(*sum) + widen(input));
+    }
+}
+
+unsafe extern "C" fn add_bf16(i: *mut c_void, s: *mut c_void, n: *mut c_int, _: *mut ffi::MPI_Datatype) {
+    // SAFETY: MPI's contract for user functions is `add_wide`'s.
+    unsafe { add_wide(i, s, n, bf16::to_f32, bf16::from_f32) }
+}
+
+unsafe extern "C" fn add_f16(i: *mut c_void, s: *mut c_void, n: *mut c_int, _: *mut ffi::MPI_Datatype) {
+    // SAFETY: MPI's contract for user functions is `add_wide`'s.
+    unsafe { add_wide(i, s, n, f16::to_f32, f16::from_f32) }
+}

@@ -1,0 +1,60 @@
+//! A program's `main` as one rank of a job.
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+use crate::guard::activity;
+use crate::{CommError, Launcher, World, end_the_job_on_panic};
+
+/// Prints a line on standard error in one piece, so that lines of several ranks
+/// do not mix.
+pub(crate) fn say(line: &str) {
+    // There is nobody to tell where standard error is closed.
+    let _ = std::io::stderr().write_all(format!("mpiburn: {line}\n").as_bytes());
+}
+
+/// Runs `body` as one rank of the job, and turns an error or a panic on any rank
+/// into one line that names the rank and its reason, and the end of all ranks.
+///
+/// ```no_run
+/// use std::process::ExitCode;
+/// use burn_mpi::{World, run};
+///
+/// fn main() -> ExitCode {
+///     run(train)
+/// }
+///
+/// fn train(world: &World) -> Result<(), Box<dyn std::error::Error>> {
+///     let data = std::fs::read(format!("shard{}.bin", world.rank()))?;
+///     println!("rank {} has {} bytes", world.rank(), data.len());
+///     Ok(())
+/// }
+/// ```
+pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode {
+    end_the_job_on_panic();
+    let world = match World::init() {
+        Ok(world) => world,
+        Err(error) => {
+            // Each process that another MPI's launcher started thinks that it is
+            // alone; the launcher knows which is the first.
+            if Launcher::detect().is_none_or(|launcher| launcher.rank == 0) {
+                say(&error.to_string());
+            }
+            return ExitCode::FAILURE;
+        }
+    };
+    let Err(error) = body(&world) else { return ExitCode::SUCCESS };
+    // Errors between ranks name their rank.
+    match error.downcast_ref::<CommError>() {
+        Some(shared) if shared.is_shared() => {
+            if world.is_root() {
+                say(&shared.to_string());
+            }
+        }
+        Some(own) => say(&own.to_string()),
+        None => say(&format!("rank {} on {}: {error}", world.rank(), world.host())),
+    }
+    activity::set_reason(&error.to_string());
+    ExitCode::FAILURE
+}
