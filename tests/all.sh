@@ -69,6 +69,8 @@ check "every network's names, weights and losses as PyTorch's" .venv/bin/python 
 check "mlp's losses and accuracy as PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only mlp
 check "vgg's first losses as PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only vgg --seeds 0
 check "a build for MPICH" make --no-print-directory build MPI=mpich
+check "averaged gradients of random modules, over MPICH" env MPI=mpich tests/sync/all.sh 100
+check "a rank that fails ends the job, over MPICH" env MPI=mpich tests/sync/failures.sh
 check "two nodes of one machine" tests/cluster/check.sh
 check "two nodes: trainings over both MPIs, and through a link that is cut" tests/cluster/train.sh
 check "two nodes: deployment over ssh" tests/cluster/deploy.sh
