@@ -80,7 +80,8 @@ pub fn gradients(
             }
             (None, Some(_)) => return Err(format!("{}: its gradient is missing", spec.name)),
             (Some(found), Some(expected)) => {
-                let limit = |i: usize| TOLERANCE * largest + CANCELLED + relative * expected.size[i] + absolute;
+                let limit =
+                    |i: usize| TOLERANCE * largest + CANCELLED + relative * expected.size[i] + absolute;
                 close(spec, found, &expected.sum, limit, largest)?;
             }
         }

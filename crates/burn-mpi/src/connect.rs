@@ -34,14 +34,17 @@ pub fn connect(
     backend: Backend,
     transport: &Transport,
 ) -> Result<Box<dyn Collective>, CommError> {
-    world.set_deadline(transport.timeout);
+    // Longer waits than this overflow clocks.
+    let timeout = transport.timeout.min(Duration::from_secs(366 * 24 * 3600));
+    world.set_deadline(timeout);
+    world.check_equal("the transport", &format!("{backend} by {}", transport.gloo_algorithm))?;
     match backend {
         Backend::Mpi => Ok(Box::new(MpiCollective::new(world)?)),
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
             let algorithm: GlooAlgorithm = transport.gloo_algorithm.parse().map_err(CommError::Start)?;
             let interface = transport.interface.as_deref();
-            let timeout = transport.timeout + crate::MARGIN;
+            let timeout = timeout + crate::MARGIN;
             Ok(Box::new(GlooCollective::connect(world, interface, algorithm, timeout)?))
         }
         #[cfg(not(feature = "gloo"))]

@@ -7,7 +7,7 @@ use crate::Backend;
 
 /// An error of the world or of a collective. Its text is one line that says
 /// what happened, on which rank and host, and what to do where that is known.
-#[derive(thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 pub enum CommError {
     /// A call into the transport returned an error.
     #[error(
@@ -74,6 +74,21 @@ pub enum CommError {
         host: String,
         /// Its error.
         reason: String,
+    },
+    /// A module that cannot be trained data-parallel.
+    #[error("this module cannot be trained data-parallel: {0}")]
+    Module(String),
+    /// More samples on a rank than in the step.
+    #[error("rank {rank} on {host} has {own} samples of a step of {total} samples on all ranks")]
+    Samples {
+        /// The rank.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// Samples of the backward.
+        own: usize,
+        /// Samples of the step.
+        total: usize,
     },
     /// A step was left in the middle.
     #[error("gradients cannot be averaged: {0}")]

@@ -12,10 +12,34 @@ use crate::{ParamLayout, ParamSpec, sha256};
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     settle_buffers(&module);
     let layout = ParamLayout::of(&module);
-    world.check_equal("the parameters of the module", &layout.describe())?;
+    compare(world, &layout)?;
     let mut values = layout.read(&module);
     world.broadcast_f32(&mut values)?;
     Ok(layout.write(module, &values))
+}
+
+/// Checks that all ranks have a module of this layout, and that it can be
+/// trained data-parallel.
+///
+/// # Errors
+/// [`CommError::Diverged`] names the first parameter that differs;
+/// [`CommError::Module`] one that is not f32 or tied to another.
+pub(crate) fn compare(world: &World, layout: &ParamLayout) -> Result<(), CommError> {
+    let describe = |spec: &ParamSpec| {
+        let gradient = if spec.trainable { "" } else { " without gradient" };
+        format!("{} {:?}{gradient}", spec.name, spec.shape)
+    };
+    let mine: Vec<String> = layout.specs().iter().map(describe).collect();
+    let ranks: Vec<Vec<String>> = world.gather(&mine)?;
+    for (rank, theirs) in ranks.iter().enumerate() {
+        let params = theirs.len().max(ranks[0].len());
+        if let Some(param) = (0..params).find(|&param| theirs.get(param) != ranks[0].get(param)) {
+            let [found, expected] = [theirs, &ranks[0]]
+                .map(|ranks| ranks.get(param).map_or_else(|| "none".to_owned(), Clone::clone));
+            return Err(diverged(world, format!("parameter {param} of the module"), rank, found, expected));
+        }
+    }
+    layout.unsupported().map_or(Ok(()), |reason| Err(CommError::Module(reason.to_owned())))
 }
 
 /// `module` with the mean over ranks of what gets no gradients.

@@ -5,9 +5,10 @@
 //! The optimizer, broadcasts, checkpoints and hashes all work on the flat
 //! buffer, which has Burn's layouts: a linear weight is `[inputs, outputs]`.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Tensor, TensorData};
 use sha2::{Digest, Sha256};
 
@@ -57,6 +58,8 @@ impl ParamSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamLayout {
     specs: Vec<ParamSpec>,
+    /// Why it cannot be trained data-parallel, if so.
+    unsupported: Option<String>,
 }
 
 impl ParamLayout {
@@ -64,13 +67,19 @@ impl ParamLayout {
     pub fn of<M: Module>(module: &M) -> Self {
         let mut visitor = LayoutVisitor::default();
         module.visit(&mut visitor);
-        Self { specs: visitor.specs }
+        Self { specs: visitor.specs, unsupported: visitor.unsupported }
     }
 
     /// A layout of these parameters.
     #[cfg(test)]
     pub(crate) fn from_specs(specs: Vec<ParamSpec>) -> Self {
-        Self { specs }
+        Self { specs, unsupported: None }
+    }
+
+    /// What keeps a module of this layout from being trained data-parallel:
+    /// parameters that are not f32, or tied to each other.
+    pub fn unsupported(&self) -> Option<&str> {
+        self.unsupported.as_deref()
     }
 
     /// The parameters, in visit order.
@@ -144,6 +153,9 @@ struct LayoutVisitor {
     specs: Vec<ParamSpec>,
     path: Vec<String>,
     containers: Vec<String>,
+    /// Parameters so far, with their index.
+    seen: HashMap<ParamId, usize>,
+    unsupported: Option<String>,
 }
 
 impl ModuleVisitor for LayoutVisitor {
@@ -165,10 +177,20 @@ impl ModuleVisitor for LayoutVisitor {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let tensor = param.val();
         let shape = tensor.dims().to_vec();
+        let name = self.path.join(".");
+        if tensor.dtype() != DType::F32 {
+            self.unsupported.get_or_insert(format!("{name} is {:?}, and not F32", tensor.dtype()));
+        }
+        if let Some(first) = self.seen.insert(param.id, self.specs.len()) {
+            self.unsupported.get_or_insert(format!(
+                "{name} is tied to {}, and Burn's optimizers update one of the two alone; use one layer twice",
+                self.specs[first].name
+            ));
+        }
         let start = self.specs.last().map_or(0, |spec| spec.range.end);
         let linear = self.containers.last().is_some_and(|c| c.ends_with("Linear"));
         self.specs.push(ParamSpec {
-            name: self.path.join("."),
+            name,
             range: start..start + shape.iter().product::<usize>(),
             transposed: linear && D == 2,
             trainable: param.is_require_grad(),

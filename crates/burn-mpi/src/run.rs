@@ -11,11 +11,12 @@ use crate::{CommError, Launcher, World, end_the_job_on_panic};
 /// do not mix.
 pub(crate) fn say(line: &str) {
     // There is nobody to tell where standard error is closed.
-    let _ = std::io::stderr().write_all(format!("mpiburn: {line}\n").as_bytes());
+    let _ = std::io::stderr().write_all(format!("mpiburn: {}\n", line.replace('\n', "; ")).as_bytes());
 }
 
 /// Runs `body` as one rank of the job, and turns an error or a panic on any rank
 /// into one line that names the rank and its reason, and the end of all ranks.
+/// A panic ends the job where it happens: it cannot be caught.
 ///
 /// ```no_run
 /// use std::process::ExitCode;

@@ -193,7 +193,8 @@ impl Buckets {
         let irregular = self.late.any() || (self.backwards > 0 && incomplete);
         let last = self.buffers.len() - 1;
         let control = self.plan.buckets()[last].len;
-        let signals = [mine.not_finite, mine.stop, if irregular { 1.0 } else { 0.0 }];
+        let flag = |set: bool| if set { 1.0 } else { 0.0 };
+        let signals = [mine.not_finite, mine.stop, flag(irregular), flag(self.backwards > 0)];
         if let Some(buffer) = &mut self.buffers[last] {
             buffer[control..control + CONTROL].copy_from_slice(&signals);
         }
@@ -202,7 +203,8 @@ impl Buckets {
         }
         let sums = self.buffers[last].as_deref().map_or(&signals[..], |buffer| &buffer[control..]);
         let signals = Signals { not_finite: sums[0], stop: sums[1] };
-        let irregular = match sums[2] > 0.0 {
+        // Without a backward on any rank, no parameter has a gradient.
+        let irregular = match sums[2] > 0.0 || sums[3] == 0.0 {
             true => self.settle()?,
             false => Irregular::default(),
         };

@@ -60,8 +60,8 @@ pub struct GradientSync<'w> {
     adopt_next: bool,
     /// What this rank's last hooked backward of the step has registered.
     probe: Probe,
-    /// Whether ranks have found that they average the same module.
-    compared: bool,
+    /// Why nothing can be averaged: ranks have different modules or options.
+    mismatch: Option<CommError>,
     /// Whether a step is under way.
     in_step: bool,
     on_flex: bool,
@@ -73,7 +73,9 @@ pub struct GradientSync<'w> {
 }
 
 impl<'w> GradientSync<'w> {
-    /// Averages the gradients of a module with this layout over `collective`.
+    /// Averages the gradients of a module with this layout over `collective`. All
+    /// ranks call it; where their layouts or options differ, the first step
+    /// returns the error.
     pub fn new(
         world: &'w World,
         collective: Box<dyn Collective>,
@@ -85,17 +87,17 @@ impl<'w> GradientSync<'w> {
         let lengths = layout.specs().iter().map(|spec| spec.range.len()).collect();
         Self {
             world,
-            options,
             layout: layout.clone(),
             arrival: None,
             adopt_next: false,
             probe: Probe::default(),
-            compared: false,
+            mismatch: compare(world, layout, &options).err(),
             in_step: false,
             on_flex: true,
             steps: 0,
             late_steps: 0,
             incomplete_steps: 0,
+            options,
             buckets: Some(Buckets::new(collective, reduction, wire, overlap, plan, lengths)),
         }
     }
@@ -133,7 +135,7 @@ impl<'w> GradientSync<'w> {
     /// step that has `total` on all ranks. A step may have any number of such
     /// calls, another one on each rank; their gradients are summed. The first
     /// after [`finish`](Self::finish) begins a step, and the gradients of the
-    /// step before are gone.
+    /// step before are gone. With no samples the loss is not used.
     ///
     /// # Errors
     /// When the transport fails, or ranks average different modules.
@@ -146,11 +148,18 @@ impl<'w> GradientSync<'w> {
         which: MicroBatch,
     ) -> Result<(), CommError> {
         self.begin()?;
+        if own > total {
+            let (rank, host) = (self.world.rank(), self.world.host().to_owned());
+            return Err(CommError::Samples { rank, host, own, total });
+        }
+        if own == 0 {
+            return Ok(());
+        }
         let probing = self.arrival.is_none();
         let Some(mut buckets) = self.buckets.take() else {
             return Err(CommError::Interrupted("an earlier backward of this GradientSync panicked"));
         };
-        buckets.begin_backward(own as f32 / total.max(1) as f32);
+        buckets.begin_backward(own as f32 / total as f32);
         if probing {
             // Until the uses are known, no gradient is known to be final.
             buckets.uses.fill(usize::MAX);
@@ -214,13 +223,11 @@ impl<'w> GradientSync<'w> {
 
     /// Begins a step, unless one is under way.
     fn begin(&mut self) -> Result<(), CommError> {
+        if let Some(mismatch) = &self.mismatch {
+            return Err(mismatch.clone());
+        }
         if std::mem::replace(&mut self.in_step, true) {
             return Ok(());
-        }
-        if !self.compared {
-            self.world.check_equal("the parameters of the module", &self.layout.describe())?;
-            self.world.check_equal("the options of gradient averaging", &format!("{:?}", self.options))?;
-            self.compared = true;
         }
         if std::mem::take(&mut self.adopt_next)
             && let Some(arrival) = self.arrival.clone()
@@ -328,4 +335,10 @@ impl<'w> GradientSync<'w> {
         let interrupted = CommError::Interrupted("an earlier backward of this GradientSync panicked");
         self.buckets.as_mut().ok_or(interrupted)
     }
+}
+
+/// Checks that all ranks average the same module in the same way.
+fn compare(world: &World, layout: &ParamLayout, options: &SyncOptions) -> Result<(), CommError> {
+    module::compare(world, layout)?;
+    world.check_equal("the options of gradient averaging", &format!("{options:?}"))
 }

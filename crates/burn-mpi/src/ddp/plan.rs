@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// Values that ride along at the end of the last bucket, summed over ranks:
 /// what all ranks must learn at the same step costs no message of its own.
-pub const CONTROL: usize = 3;
+pub const CONTROL: usize = 4;
 
 /// The packing of all gradients, the same on every rank.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Operations that can be waited in. The last two are of two ranks; the others
 /// are of all, and counted: ranks in the same one have the same count.
-const OPERATIONS: [&str; 11] = [
+const OPERATIONS: [&str; 12] = [
     "all-reduce",
     "all-gather",
     "broadcast",
@@ -21,10 +21,11 @@ const OPERATIONS: [&str; 11] = [
     "gather",
     "scatter",
     "reduce-scatter",
+    "communicator copy",
     "send",
     "receive",
 ];
-const COLLECTIVES: usize = 9;
+const COLLECTIVES: usize = 10;
 
 struct Activity {
     /// Collectives entered so far.

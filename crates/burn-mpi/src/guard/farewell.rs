@@ -19,6 +19,10 @@ use crate::guard::activity;
 use crate::mpi::MpiWorld;
 use crate::mpi::request::Communicator;
 
+// A program may run its training on a thread of its own and join it; the handler
+// then runs on another thread, when the one that used MPI is in no operation. MPI
+// promises nothing for that, and both Open MPI and MPICH end well.
+
 /// How long a rank with an error waits for the others to end as well.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long MPI may take to end. MPICH's ranks were seen to wait for each other
@@ -28,7 +32,7 @@ const FINALIZE: Duration = Duration::from_secs(20);
 struct Farewell {
     mpi: MpiWorld,
     communicator: Communicator,
-    /// The thread that started MPI; MPI may be called from no other.
+    /// The thread that started MPI.
     thread: libc::pthread_t,
 }
 
@@ -87,7 +91,8 @@ fn say(status: i32) {
     let farewell = FAREWELL.try_lock().ok().and_then(|mut farewell| farewell.take());
     let Some(Farewell { mpi, communicator, thread }) = farewell else { return };
     // SAFETY: has no preconditions.
-    if unsafe { libc::pthread_self() } != thread {
+    let elsewhere = unsafe { libc::pthread_self() } != thread;
+    if elsewhere && (status != 0 || activity::now().waited.is_some()) {
         // The process ends without MPI_Finalize, and its launcher ends the job.
         return;
     }

@@ -103,13 +103,23 @@ impl Guard {
             return;
         }
         let mut announced: Option<Instant> = None;
+        // A peer that has never been heard may be one that UDP does not reach.
+        let mut heard: Vec<Option<Instant>> = vec![None; self.hosts.len()];
+        self.peers.iter().for_each(|addresses| self.send(ANSWER, 0, "", addresses));
         loop {
-            self.hear();
+            if let Some(answer) = self.hear() {
+                heard[answer[1] as usize] = Some(Instant::now());
+            }
             if let Some((status, reason)) = activity::leaving() {
+                if announced.is_none() {
+                    heard.iter_mut().flatten().for_each(|at| *at = Instant::now());
+                }
                 if announced.is_none_or(|at| at.elapsed() > ANNOUNCE) {
                     announced = Some(Instant::now());
                     self.announce(status, &reason);
+                    self.peers.iter().for_each(|addresses| self.send(QUESTION, 0, "", addresses));
                 }
+                self.check_silence(&heard);
                 continue;
             }
             let seen = activity::now();
@@ -138,6 +148,25 @@ impl Guard {
                     self.rank,
                     self.hosts[self.rank],
                     activity::describe(seen.what)
+                ));
+            }
+        }
+    }
+
+    /// Ends the job where a rank has answered while this one waits to leave, and
+    /// does so no longer: it was stopped or cut off. One that works on answers.
+    fn check_silence(&self, heard: &[Option<Instant>]) {
+        let departed = activity::departed();
+        let limit = activity::deadline().saturating_add(self.patience());
+        for (rank, heard) in heard.iter().enumerate() {
+            let silent = heard.is_some_and(|at| at.elapsed() > limit);
+            if silent && departed.iter().all(|departure| departure.rank != rank) {
+                self.end_the_job(&format!(
+                    "rank {rank} on {} has not answered for {} s, and rank {} on {} waits for it to end",
+                    self.hosts[rank],
+                    limit.as_secs_f64(),
+                    self.rank,
+                    self.hosts[self.rank]
                 ));
             }
         }

@@ -19,6 +19,9 @@ use crate::{CommError, World};
 /// first stage a rank sees end first, the order is the same on all.
 pub struct MpiCollective {
     mpi: MpiWorld,
+    /// Of its own: with another collective of the same world, ranks may take
+    /// turns in another order.
+    first_stage: Communicator,
     second_stage: Communicator,
     flights: Vec<Flight>,
 }
@@ -55,20 +58,21 @@ impl MpiCollective {
     /// When MPI fails.
     pub fn new(world: &World) -> Result<Self, CommError> {
         let mpi = world.mpi().clone();
-        Ok(Self { second_stage: mpi.duplicate()?, mpi, flights: Vec::new() })
+        let (first_stage, second_stage) = (mpi.duplicate()?, mpi.duplicate()?);
+        Ok(Self { first_stage, second_stage, mpi, flights: Vec::new() })
     }
 
     fn launch(&self, bucket: usize, mut buffer: Wire, how: Reduction) -> Result<Flight, CommError> {
         let started = Instant::now();
         let (stage, request, chunks) = match how {
             Reduction::Native => {
-                let request = self.mpi.start_all_reduce(&mut buffer)?;
+                let request = self.mpi.start_all_reduce(&mut buffer, self.first_stage)?;
                 (Stage::Reducing, request, None)
             }
             Reduction::Ordered => {
                 let sum = buffer.zeros_like(buffer.len() / self.mpi.size);
                 let mut chunks = buffer.zeros_like(buffer.len());
-                let request = self.mpi.start_all_to_all(&buffer, &mut chunks)?;
+                let request = self.mpi.start_all_to_all(&buffer, &mut chunks, self.first_stage)?;
                 (Stage::Exchanging, request, Some((chunks, sum)))
             }
         };
@@ -135,7 +139,7 @@ impl Collective for MpiCollective {
 
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
         match how {
-            Reduction::Native => self.mpi.all_reduce(buffer),
+            Reduction::Native => self.mpi.all_reduce(buffer, self.first_stage),
             Reduction::Ordered => {
                 let _waiting = activity::enter(Backend::Mpi, "all-reduce", None);
                 let taken = std::mem::replace(buffer, Wire::F32(Vec::new()));
@@ -173,6 +177,10 @@ impl Collective for MpiCollective {
 
 impl Drop for MpiCollective {
     fn drop(&mut self) {
+        if self.flights.iter().all(|flight| flight.stage == Stage::Done) && !std::thread::panicking() {
+            self.mpi.free(self.first_stage);
+            self.mpi.free(self.second_stage);
+        }
         // After an error, MPI may still write to what is in flight: that memory
         // is given up rather than freed.
         self.flights.drain(..).filter(|flight| flight.stage != Stage::Done).for_each(std::mem::forget);

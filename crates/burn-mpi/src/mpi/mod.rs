@@ -157,7 +157,11 @@ impl MpiWorld {
     }
 
     /// Sums `buffer` over all ranks, in place, in its own type.
-    pub fn all_reduce(&self, buffer: &mut Wire) -> Result<(), CommError> {
+    pub fn all_reduce(
+        &self,
+        buffer: &mut Wire,
+        communicator: request::Communicator,
+    ) -> Result<(), CommError> {
         let _waiting = activity::enter(Backend::Mpi, "all-reduce", None);
         let started = Instant::now();
         let count = self.count(buffer.len(), "all-reduce")?;
@@ -165,9 +169,8 @@ impl MpiWorld {
         let bytes = buffer.bytes_mut();
         // SAFETY: the pointer, count and datatype describe `buffer`, which is
         // borrowed mutably until the call returns.
-        let code = unsafe {
-            mpiburn_allreduce(bytes.as_mut_ptr().cast(), count, datatype, op, ffi::RSMPI_COMM_WORLD)
-        };
+        let code =
+            unsafe { mpiburn_allreduce(bytes.as_mut_ptr().cast(), count, datatype, op, communicator.0) };
         self.check(code, "all-reduce", bytes.len(), started)
     }
 
@@ -206,7 +209,15 @@ impl MpiWorld {
             operation: format!("mpi {operation}"),
             bytes,
             elapsed: started.elapsed(),
-            reason: describe(code),
+            reason: explained(describe(code)),
         })
+    }
+}
+
+/// MPI's words, and what they mean for collectives.
+fn explained(words: String) -> String {
+    match words.contains("TRUNCATE") || words.contains("truncated") {
+        true => format!("{words}; ranks call different operations, or the same ones on different sizes"),
+        false => words,
     }
 }

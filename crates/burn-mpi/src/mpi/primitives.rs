@@ -8,6 +8,7 @@ use mpi::ffi;
 
 use crate::guard::activity;
 use crate::mpi::MpiWorld;
+use crate::mpi::request::Communicator;
 use crate::mpi::sum::sum_of;
 use crate::{Backend, CommError, Primitives, Wire, World};
 
@@ -81,7 +82,7 @@ impl Primitives for MpiPrimitives {
     }
 
     fn all_reduce(&mut self, buffer: &mut Wire) -> Result<(), CommError> {
-        self.mpi.all_reduce(buffer)
+        self.mpi.all_reduce(buffer, Communicator::world())
     }
 
     fn reduce(&mut self, mine: &Wire, sum: &mut Wire, root: usize) -> Result<(), CommError> {

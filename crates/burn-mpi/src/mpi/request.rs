@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use mpi::ffi;
 
-use crate::CommError;
 use crate::Wire;
+use crate::guard::activity;
 use crate::mpi::MpiWorld;
 use crate::mpi::sum::sum_of;
+use crate::{Backend, CommError};
 
 // A function of mpi_shim.c.
 unsafe extern "C" {
@@ -33,12 +34,24 @@ pub(crate) struct Request {
 
 /// A communicator of its own: operations on it are matched among themselves.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Communicator(ffi::MPI_Comm);
+pub(crate) struct Communicator(pub(crate) ffi::MPI_Comm);
+
+impl Communicator {
+    /// That of all ranks.
+    pub fn world() -> Self {
+        // SAFETY: a constant that MPI's library defines.
+        Self(unsafe { ffi::RSMPI_COMM_WORLD })
+    }
+}
 
 impl MpiWorld {
     /// Starts to sum `buffer` over all ranks. The caller keeps the buffer's
     /// memory alive and untouched until [`test`](Self::test) says it is done.
-    pub fn start_all_reduce(&self, buffer: &mut Wire) -> Result<Request, CommError> {
+    pub fn start_all_reduce(
+        &self,
+        buffer: &mut Wire,
+        communicator: Communicator,
+    ) -> Result<Request, CommError> {
         let count = self.count(buffer.len(), "all-reduce")?;
         let (datatype, op) = sum_of(buffer);
         self.start("all-reduce", buffer.bytes().len(), |request| {
@@ -49,7 +62,7 @@ impl MpiWorld {
                     count,
                     datatype,
                     op,
-                    ffi::RSMPI_COMM_WORLD,
+                    communicator.0,
                     request,
                 )
             }
@@ -59,7 +72,12 @@ impl MpiWorld {
     /// Starts to send each rank its chunk of `from` and to collect this rank's
     /// chunk of every rank's buffer in `to`, which is as long. The caller keeps
     /// both alive and untouched until it is done.
-    pub fn start_all_to_all(&self, from: &Wire, to: &mut Wire) -> Result<Request, CommError> {
+    pub fn start_all_to_all(
+        &self,
+        from: &Wire,
+        to: &mut Wire,
+        communicator: Communicator,
+    ) -> Result<Request, CommError> {
         debug_assert!(from.len().is_multiple_of(self.size) && from.len() == to.len());
         let bytes = self.count(from.bytes().len() / self.size, "all-to-all")?;
         self.start("all-to-all", from.bytes().len(), |request| {
@@ -73,16 +91,16 @@ impl MpiWorld {
                     to.bytes_mut().as_mut_ptr().cast(),
                     bytes,
                     ffi::RSMPI_UINT8_T,
-                    ffi::RSMPI_COMM_WORLD,
+                    communicator.0,
                     request,
                 )
             }
         })
     }
 
-    /// A copy of the world's communicator, kept to the end of the process. All
-    /// ranks call it.
+    /// A copy of the world's communicator. All ranks call it.
     pub fn duplicate(&self) -> Result<Communicator, CommError> {
+        let _waiting = activity::enter(Backend::Mpi, "communicator copy", None);
         // SAFETY: the new handle is written to a place that is valid for it.
         let (code, copy) = unsafe {
             let mut copy = ffi::RSMPI_COMM_NULL;
@@ -90,6 +108,13 @@ impl MpiWorld {
         };
         self.check(code, "communicator copy", 0, Instant::now())?;
         Ok(Communicator(copy))
+    }
+
+    /// Gives a communicator back, on which nothing is under way. An error is
+    /// nobody's concern: there is one communicator less for later ones.
+    pub fn free(&self, mut communicator: Communicator) {
+        // SAFETY: the handle came from MPI_Comm_dup, and is not used again.
+        unsafe { ffi::MPI_Comm_free(&mut communicator.0) };
     }
 
     /// Starts to collect every rank's `mine` in `all`, in rank order. The
