@@ -77,11 +77,12 @@ tables: data ## Make all runs of jobs/sweeps and their report (SCALE=quick, CLUS
 	@BIN=$(BIN) DATA=$(DATA) OBJECTS=$(OBJECTS) VECTORS=$(VECTORS) scripts/tables.sh $(SCALE) $(LAB)
 
 lint: setup ## Check formatting and lints
-	cargo fmt --check
-	$(CARGO) clippy --release --all-targets -- -D warnings
+	cargo fmt --all --check
+	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 
 test: lint build ## Formatting, lints, unit tests and real mpirun jobs
-	$(CARGO) test --release -- --test-threads=1
+	$(CARGO) test --release --workspace -- --test-threads=1
+	$(CARGO) test --profile bench --workspace --lib -- --test-threads=1
 
 test-all: data ## What needs other builds or large packages: ndarray, tch, PyTorch
 	@tests/all.sh

@@ -5,11 +5,12 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
+use burn_fused::loss::cross_entropy;
 use mpiburn::comm::{Backend, Reduction, Transport, World, connect, end_the_job_on_panic};
 use mpiburn::data::synthetic::Synthetic;
 use mpiburn::data::{Normalizer, SampleSource, Split};
 use mpiburn::model::{ModelKind, Network, ParamLayout};
-use mpiburn::ops::cross_entropy::score;
+use mpiburn::ops::gradient_hook;
 use mpiburn::train::{GradientSync, MicroBatch, Signals, SyncOptions, WireType};
 
 const SAMPLES: usize = 24;
@@ -26,6 +27,7 @@ struct Check<'w> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     end_the_job_on_panic();
+    burn_fused::set_poll(gradient_hook::poll);
     let world = World::init()?;
     let check = Check::new(&world)?;
     let whole = check.burns_own(0..SAMPLES);
@@ -95,7 +97,7 @@ impl<'w> Check<'w> {
             samples.iter().flat_map(|i| self.images[i * 784..(i + 1) * 784].to_vec()).collect();
         let labels: Vec<u8> = samples.iter().map(|&i| self.labels[i]).collect();
         let images = self.normalizer.images(&images, &self.device);
-        score(self.network.forward(images), &labels).loss
+        cross_entropy(self.network.forward(images), &labels).loss
     }
 
     /// All gradients of one batch on this rank alone.

@@ -3,11 +3,12 @@
 
 use std::process::ExitCode;
 
+use burn_fused::memory::allocator;
+use burn_fused::memory::counting_allocator::CountingAllocator;
 use mpiburn::cli::Cli;
 use mpiburn::comm;
 use mpiburn::commands;
-use mpiburn::ops::allocator;
-use mpiburn::ops::counting_allocator::CountingAllocator;
+use mpiburn::ops::gradient_hook;
 
 /// Keeps freed pages: a training step allocates what the step before freed. It
 /// is counted for `bench step`.
@@ -19,6 +20,8 @@ fn main() -> ExitCode {
     comm::end_the_job_on_panic();
     allocator::keep_freed_pages();
     allocator::use_common_pages();
+    // Messages move on during the backward of long operators, too.
+    burn_fused::set_poll(gradient_hook::poll);
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(commands::usage(&error)),

@@ -25,9 +25,9 @@ use anyhow::Context;
 use crate::cli::Command;
 use crate::comm::{CommError, Launcher, World};
 use crate::config::ConfigError;
-use crate::ops::conv::Level;
 use crate::record::RecordError;
 use crate::train::TrainError;
+use burn_fused::simd::Level;
 
 /// Why a command failed, and how to end the process.
 pub struct Failure {

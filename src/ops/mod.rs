@@ -1,22 +1,3 @@
-//! Operators with a backward of their own, and what makes them fast.
+//! Reports gradients while backward still goes on.
 
-pub mod allocator;
-pub mod batch_norm;
-pub mod conv;
-mod conv_operator;
-pub mod conv_pair;
-pub mod conv_relu;
-pub mod conv_relu_pool;
-#[cfg(feature = "tch")]
-mod conv_tch;
-#[cfg(test)]
-mod conv_tests;
-pub mod counting_allocator;
-pub mod cross_entropy;
-pub mod file_map;
-mod flex_tensor;
 pub mod gradient_hook;
-pub mod linear;
-mod linear_kernels;
-pub mod live_bytes;
-pub mod tail;

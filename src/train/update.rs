@@ -9,7 +9,7 @@ use super::gradient_sync::GradientSync;
 use super::optimizer::{Optimizer, Rate};
 use crate::config::RunConfig;
 use crate::model::ParamLayout;
-use crate::ops::conv::{Kernel, Lanes, Level};
+use burn_fused::simd::{Kernel, Lanes, Level};
 
 /// Gradients by parameter, to be changed where they lie.
 pub trait AveragedGradients {

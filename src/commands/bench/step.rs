@@ -12,10 +12,10 @@ use crate::data::shard::Order;
 use crate::data::synthetic::Synthetic;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::{ModelKind, Network};
-use crate::ops::counting_allocator::allocations;
 use crate::record::StepMs;
 use crate::report;
 use crate::train::{Learner, StepTimes};
+use burn_fused::memory::counting_allocator::allocations;
 
 /// Different batches, which take turns: one alone would be learned by heart,
 /// and a loss of 0 has gradients that no training has.
