@@ -82,6 +82,7 @@ lint: setup ## Check formatting and lints
 
 test: lint build ## Formatting, lints, unit tests and real mpirun jobs
 	$(CARGO) test --release --workspace -- --test-threads=1
+	$(CARGO) test --profile bench --workspace --lib -- --test-threads=1
 
 test-all: data ## What needs other builds or large packages: ndarray, tch, PyTorch
 	@tests/all.sh

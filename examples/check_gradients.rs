@@ -5,6 +5,7 @@
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
+use burn_fused::loss::cross_entropy;
 use burn_mpi::{
     Backend, GradientSync, MicroBatch, ParamLayout, Reduction, Signals, SyncOptions, Transport, WireType,
     World, connect, end_the_job_on_panic,
@@ -12,7 +13,6 @@ use burn_mpi::{
 use mpiburn::data::synthetic::Synthetic;
 use mpiburn::data::{Normalizer, SampleSource, Split};
 use mpiburn::model::{ModelKind, Network};
-use mpiburn::ops::cross_entropy::score;
 
 const SAMPLES: usize = 24;
 
@@ -28,6 +28,7 @@ struct Check<'w> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     end_the_job_on_panic();
+    burn_fused::set_poll(burn_mpi::poll);
     let world = World::init()?;
     let check = Check::new(&world)?;
     let whole = check.burns_own(0..SAMPLES);
@@ -97,7 +98,7 @@ impl<'w> Check<'w> {
             samples.iter().flat_map(|i| self.images[i * 784..(i + 1) * 784].to_vec()).collect();
         let labels: Vec<u8> = samples.iter().map(|&i| self.labels[i]).collect();
         let images = self.normalizer.images(&images, &self.device);
-        score(self.network.forward(images), &labels).loss
+        cross_entropy(self.network.forward(images), &labels).loss
     }
 
     /// All gradients of one batch on this rank alone.

@@ -12,9 +12,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 use clap::Parser;
 use safetensors::SafeTensors;
 
+use burn_fused::loss::smoothed_cross_entropy;
 use mpiburn::cli::{Cli, Command};
 use mpiburn::config::RunConfig;
-use mpiburn::ops::cross_entropy::smoothed;
 use mpiburn::train::{AveragedGradients, Updater};
 
 struct Given(Vec<Vec<f32>>);
@@ -74,7 +74,7 @@ fn main() -> anyhow::Result<()> {
     let labels: Vec<u8> = (0..batch).map(|at| (at % classes) as u8).collect();
     let scores = TensorData::new(floats(&file, "scores").unwrap_or_default(), [batch, classes]);
     let scores = Tensor::<2>::from_data(scores, &Device::flex().autodiff()).require_grad();
-    let score = smoothed(scores.clone(), &labels, config.recipe.label_smoothing);
+    let score = smoothed_cross_entropy(scores.clone(), &labels, config.recipe.label_smoothing);
     let gradient = scores.grad(&score.loss.backward()).context("no gradient of the scores")?;
     let gradient = gradient.into_data().as_slice::<f32>().map(<[f32]>::to_vec);
 

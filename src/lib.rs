@@ -3,12 +3,12 @@
 //! Every process of a job takes its rank from `MPI_COMM_WORLD`, trains on its
 //! shard of a data set, and averages gradients with the other ranks.
 //!
-//! # The rooms
+//! # Modules
 //!
 //! | module | what it does |
 //! | --- | --- |
 //! | [`cli`], [`config`] | what was typed, and what it means |
-//! | [`commands`] | one file a subcommand: puts the other rooms together |
+//! | [`commands`] | one file a subcommand: puts the other modules together |
 //! | [`train`] | the loop, the step, the optimizer, the averaged gradient |
 //! | [`comm`] | the world of ranks and its collectives; alone knows MPI |
 //! | [`model`] | the networks, and their parameters as flat memory |
@@ -25,6 +25,8 @@
 //! which sums the buckets over all ranks by a [`burn_mpi::Collective`] →
 //! [`train::Updater`] reads the averages out of the buckets and writes new weights.
 
+#![forbid(unsafe_code)]
+
 pub mod cli;
 pub mod commands;
 pub mod config;
@@ -34,7 +36,6 @@ mod files;
 pub mod launch;
 pub mod model;
 mod names;
-pub mod ops;
 pub mod record;
 pub mod report;
 pub mod stop;

@@ -3,10 +3,10 @@
 
 use std::process::ExitCode;
 
+use burn_fused::memory::allocator;
+use burn_fused::memory::counting_allocator::CountingAllocator;
 use mpiburn::cli::Cli;
 use mpiburn::commands;
-use mpiburn::ops::allocator;
-use mpiburn::ops::counting_allocator::CountingAllocator;
 
 /// Keeps freed pages: a training step allocates what the step before freed. It
 /// is counted for `bench step`.
@@ -18,6 +18,8 @@ fn main() -> ExitCode {
     burn_mpi::end_the_job_on_panic();
     allocator::keep_freed_pages();
     allocator::use_common_pages();
+    // Messages move on during the backward of long operators, too.
+    burn_fused::set_poll(burn_mpi::poll);
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(commands::usage(&error)),

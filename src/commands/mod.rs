@@ -24,9 +24,9 @@ use anyhow::Context;
 
 use crate::cli::Command;
 use crate::config::ConfigError;
-use crate::ops::conv::Level;
 use crate::record::RecordError;
 use crate::train::TrainError;
+use burn_fused::simd::Level;
 use burn_mpi::{CommError, Launcher, World};
 
 /// Why a command failed, and how to end the process.

@@ -216,7 +216,7 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
 fn live_mb(config: &RunConfig) -> Option<f64> {
     match config.device {
         DeviceKind::Flex | DeviceKind::NdArray => {
-            Some(crate::ops::live_bytes::peak_of_steps() as f64 / f64::from(1 << 20))
+            Some(burn_fused::memory::live_bytes::peak_of_steps() as f64 / f64::from(1 << 20))
         }
         DeviceKind::Tch | DeviceKind::TchCuda(_) => None,
     }

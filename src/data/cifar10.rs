@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::mapped::Mapped;
+use super::data_file::DataFile;
 use super::{DataError, Description, Element, Kind, SampleSource, Split};
 
 const SHAPE: [usize; 3] = [3, 32, 32];
@@ -19,11 +19,11 @@ const MEAN: f32 = 0.5;
 const STD: f32 = 0.5;
 const TEST: &str = "test_batch.bin";
 
-/// A folder in CIFAR-10's layout. Files are mapped, not read.
+/// A folder in CIFAR-10's layout. Images are read when they are asked for.
 #[derive(Debug)]
 pub struct Cifar10 {
     description: Description,
-    files: [Vec<Mapped>; 2],
+    files: [Vec<DataFile>; 2],
 }
 
 /// The name of a file of such a data set in `root`, if there is one.
@@ -57,7 +57,7 @@ fn batches(root: &Path) -> Result<Vec<u32>, DataError> {
 }
 
 impl Cifar10 {
-    /// Maps `data_batch_1.bin` and so on, and `test_batch.bin`.
+    /// Opens `data_batch_1.bin` and so on, and `test_batch.bin`.
     ///
     /// # Errors
     /// When one is missing, or is no whole number of records.
@@ -92,16 +92,26 @@ impl Cifar10 {
         })
     }
 
-    fn records(&self, split: Split) -> impl Iterator<Item = (&Mapped, usize, &[u8])> {
-        self.files[split as usize].iter().flat_map(|file| {
-            let records = file.chunks_exact(RECORD).enumerate();
-            records.map(move |(at, record)| (file, at, record))
-        })
+    /// Calls `visit` with the file of each of the first `limit` records of
+    /// `split`, its number in that file and in the split, and its bytes.
+    fn for_each_record(
+        &self,
+        split: Split,
+        limit: usize,
+        mut visit: impl FnMut(&DataFile, [usize; 2], &[u8]) -> Result<(), DataError>,
+    ) -> Result<(), DataError> {
+        let mut before = 0;
+        for file in &self.files[split as usize] {
+            let count = (file.len() / RECORD).min(limit - before);
+            file.for_each_record(0, [count, RECORD], |at, record| visit(file, [at, before + at], record))?;
+            before += count;
+        }
+        Ok(())
     }
 }
 
-fn open(path: &Path) -> Result<Mapped, DataError> {
-    let file = Mapped::open(path)?;
+fn open(path: &Path) -> Result<DataFile, DataError> {
+    let file = DataFile::open(path)?;
     let what = match (file.len(), file.len() % RECORD) {
         (0, _) => "no image in it".to_owned(),
         (_, 0) => return Ok(file),
@@ -138,22 +148,26 @@ impl SampleSource for Cifar10 {
         limit: usize,
         visit: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<(), DataError> {
-        for (sample, (.., record)) in self.records(split).take(limit).enumerate() {
+        self.for_each_record(split, limit, |_, [_, sample], record| {
             visit(sample, &record[1..]);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn labels(&self, split: Split, limit: usize) -> Result<Vec<u8>, DataError> {
-        let label = |(file, at, record): (&Mapped, usize, &[u8])| match usize::from(record[0]) {
-            0..CLASSES => Ok(record[0]),
+        let mut labels = Vec::with_capacity(limit.min(self.len(split)));
+        self.for_each_record(split, limit, |file, [at, _], record| match usize::from(record[0]) {
+            0..CLASSES => {
+                labels.push(record[0]);
+                Ok(())
+            }
             _ => Err(DataError::Invalid {
                 path: file.path().to_owned(),
                 what: format!("label {} of record {at} is outside 0 to {}", record[0], CLASSES - 1),
                 kind: Kind::Cifar10,
             }),
-        };
-        self.records(split).take(limit).map(label).collect()
+        })?;
+        Ok(labels)
     }
 }
 

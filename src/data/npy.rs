@@ -1,16 +1,19 @@
-//! `.npy`, NumPy's file format, mapped rather than read.
+//! `.npy`, NumPy's file format, of which a part is read at a time.
 
 use std::path::Path;
 
-use super::mapped::Mapped;
+use super::data_file::DataFile;
 use super::npy_header::{Header, HeaderFault};
 use super::{DataError, Kind};
+
+/// Bytes at the beginning that have the whole header: it describes one array.
+const MOST_OF_HEADER: usize = 1 << 20;
 
 /// A `.npy` file of one or two dimensions, whose header has been read and found
 /// good.
 #[derive(Debug)]
 pub struct NpyFile {
-    file: Mapped,
+    file: DataFile,
     /// Where the numbers begin.
     start: usize,
     /// The type of the numbers in NumPy's spelling, as `<f4`.
@@ -26,16 +29,16 @@ pub struct NpyFile {
 }
 
 impl NpyFile {
-    /// Maps `path`, whose dtype has to be one of `dtypes`.
+    /// Opens `path`, whose dtype has to be one of `dtypes`.
     ///
     /// # Errors
     /// When it cannot be read, is of another version, dtype or number of
     /// dimensions, or is shorter or longer than its header says.
     pub fn open(path: &Path, dtypes: &[&str]) -> Result<Self, DataError> {
-        let file = Mapped::open(path)?;
+        let file = DataFile::open(path)?;
         let invalid = |what| DataError::Invalid { path: path.to_owned(), what, kind: Kind::Npy };
         let unsuitable = |what| DataError::Unsuitable { path: path.to_owned(), what };
-        let header = Header::read(&file).map_err(|fault| match fault {
+        let header = Header::read(&file.beginning(MOST_OF_HEADER)?).map_err(|fault| match fault {
             HeaderFault::Broken(what) => invalid(what),
             HeaderFault::Version(major, minor) => unsuitable(format!(
                 "written in version {major}.{minor} of the .npy format, expected 1.0, 2.0 or 3.0; save it with a current numpy.save"
@@ -75,28 +78,28 @@ impl NpyFile {
     /// rows, in order, whichever order they have in the file.
     ///
     /// # Errors
-    /// Those of `visit`.
-    pub fn for_each_row<E>(
+    /// When the file cannot be read to its end, and those of `visit`.
+    pub fn for_each_row<E: From<DataError>>(
         &self,
         limit: usize,
         mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        // Columns have few bytes of a row each: rows are collected in blocks, so
-        // that all bytes of a cache line are used once it is there.
-        const BLOCK: usize = 64;
+        // Columns have few bytes of a row each: many rows are collected at once, so
+        // that a read is worth its system call.
+        const BLOCK: usize = 1024;
         let (limit, width) = (limit.min(self.rows), self.width);
-        let numbers = &self.file[self.start..];
         if !self.fortran {
-            let size = (self.columns * width).max(1);
-            return numbers.chunks_exact(size).take(limit).enumerate().try_for_each(|(row, b)| visit(row, b));
+            return self.file.for_each_record(self.start, [limit, self.columns * width], visit);
         }
-        let mut block = vec![0; BLOCK * self.columns * width];
+        let mut block = vec![0; BLOCK.min(limit) * self.columns * width];
+        let mut part = vec![0; BLOCK.min(limit) * width];
         for first in (0..limit).step_by(BLOCK) {
             let count = BLOCK.min(limit - first);
             for column in 0..self.columns {
-                let from = (column * self.rows + first) * width;
-                let part = numbers[from..from + count * width].chunks_exact(width);
-                for (row, number) in part.enumerate() {
+                let from = self.start + (column * self.rows + first) * width;
+                let part = &mut part[..count * width];
+                self.file.read(from, part)?;
+                for (row, number) in part.chunks_exact(width).enumerate() {
                     let to = (row * self.columns + column) * width;
                     block[to..to + width].copy_from_slice(number);
                 }
@@ -147,7 +150,7 @@ mod tests {
         let visit = |row: usize, bytes: &[u8]| {
             assert_eq!(row, rows.len());
             rows.push(bytes.to_vec());
-            Ok::<_, ()>(())
+            Ok::<_, DataError>(())
         };
         file.for_each_row(limit, visit).unwrap();
         rows
@@ -165,7 +168,7 @@ mod tests {
 
     #[test]
     fn columns_first_gives_the_same_rows() {
-        for (count, width) in [(1, 1), (63, 3), (64, 1), (65, 7), (200, 5)] {
+        for (count, width) in [(1, 1), (1023, 3), (1024, 1), (1025, 7), (3000, 2)] {
             let number = |row: usize, column: usize| ((row * width + column) as i16).to_le_bytes();
             let by_row = (0..count).flat_map(|row| (0..width).flat_map(move |c| number(row, c)));
             let by_column = (0..width).flat_map(|c| (0..count).flat_map(move |row| number(row, c)));

@@ -15,7 +15,7 @@ const LABELS: [&str; 8] = ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8
 /// Labels travel as bytes.
 const MOST_CLASSES: usize = 256;
 
-/// A folder of such pairs. Features are mapped and cast where they are used.
+/// A folder of such pairs. Features are read and cast where they are used.
 #[derive(Debug)]
 pub struct NpyPairs {
     description: Description,
@@ -37,7 +37,7 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
 }
 
 impl NpyPairs {
-    /// Maps the features and reads the labels of both splits.
+    /// Opens the features and reads the labels of both splits.
     ///
     /// # Errors
     /// When a file is missing or not what its name says, when features and

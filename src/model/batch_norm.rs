@@ -9,8 +9,8 @@ use burn::tensor::module::{batch_norm, max_pool2d};
 use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{Device, Tensor};
 
-use crate::ops::batch_norm::batch_norm_tail;
-use crate::ops::tail::Tail;
+use burn_fused::Epilogue;
+use burn_fused::norm;
 
 /// Share of a new batch in the running statistics.
 const MOMENTUM: f64 = 0.1;
@@ -43,19 +43,19 @@ impl BatchNorm {
     /// moves the running statistics. A batch with one value a channel has no
     /// variance, and leaves the running one as it is.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        if x.device().is_autodiff() { self.train(x, Tail::Nothing) } else { self.test(x) }
+        if x.device().is_autodiff() { self.train(x, Epilogue::Identity) } else { self.test(x) }
     }
 
     /// ReLU of [`forward`](Self::forward), in training as one operator.
     pub fn relu<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        if x.device().is_autodiff() { self.train(x, Tail::Relu) } else { relu(self.test(x)) }
+        if x.device().is_autodiff() { self.train(x, Epilogue::Relu) } else { relu(self.test(x)) }
     }
 
     /// The largest of [`relu`](Self::relu) in each square of 2x2 of
     /// `[batch, channels, height, width]`, in training as one operator.
     pub fn relu_pool(&self, x: Tensor<4>) -> Tensor<4> {
         match x.device().is_autodiff() {
-            true => self.train(x, Tail::ReluPool),
+            true => self.train(x, Epilogue::ReluPool),
             false => max_pool2d(relu(self.test(x)), MaxPoolOptions::new([2, 2])),
         }
     }
@@ -67,10 +67,10 @@ impl BatchNorm {
     }
 
     /// Normalises by the batch's statistics, which the running ones follow.
-    fn train<const D: usize>(&self, x: Tensor<D>, tail: Tail) -> Tensor<D> {
+    fn train<const D: usize>(&self, x: Tensor<D>, epilogue: Epilogue) -> Tensor<D> {
         let dims = x.dims();
         let values = (dims.iter().product::<usize>() / dims[1]) as f64;
-        let batch = batch_norm_tail(x, self.weight.val(), self.bias.val(), EPSILON, tail);
+        let batch = norm::batch_norm(x, self.weight.val(), self.bias.val(), EPSILON, epilogue);
         follow(&self.running_mean, batch.mean);
         if values > 1.0 {
             follow(&self.running_var, batch.variance.mul_scalar(values / (values - 1.0)));

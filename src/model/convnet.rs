@@ -10,9 +10,8 @@ use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
 use super::layers::{conv3x3, pool2x2};
 use super::{Activation, NetworkOptions};
-use crate::ops::conv_pair::conv_relu_pool_twice;
-use crate::ops::conv_relu::conv;
-use crate::ops::linear::linear;
+use burn_fused::conv::{conv, conv_relu_pool_twice};
+use burn_fused::linear::linear;
 
 /// Conv2d(1→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) ·
 /// ReLU · MaxPool2d(2) · flatten · Linear(392→classes), for `[batch, 1, 28, 28]`.

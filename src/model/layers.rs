@@ -10,8 +10,7 @@ use burn::tensor::{Device, Tensor};
 use super::Activation;
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
-use crate::ops::conv_relu::{conv, conv_relu};
-use crate::ops::conv_relu_pool::conv_relu_pool;
+use burn_fused::conv::{conv, conv_relu, conv_relu_pool};
 
 /// A layer for images `[batch, channels, height, width]`.
 #[derive(Module, Debug)]

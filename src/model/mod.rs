@@ -144,9 +144,9 @@ mod torch_tests;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::cross_entropy::score;
     use burn::module::{ModuleVisitor, Param};
     use burn::tensor::{Gradients, TensorData};
+    use burn_fused::loss::cross_entropy;
 
     struct All {
         gradients: Gradients,
@@ -162,7 +162,7 @@ mod tests {
 
     /// All gradients of one batch.
     fn gradients(network: &Network, images: Tensor<4>, labels: &[u8]) -> Vec<Vec<f32>> {
-        let loss = score(network.forward(images), labels).loss;
+        let loss = cross_entropy(network.forward(images), labels).loss;
         let mut all = All { gradients: loss.backward(), values: Vec::new() };
         network.visit(&mut all);
         all.values

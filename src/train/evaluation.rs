@@ -8,8 +8,8 @@ use crate::config::RunConfig;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, Split};
 use crate::model::Network;
-use crate::ops::cross_entropy::{Score, score};
 use crate::record::Tally;
+use burn_fused::loss::{Score, cross_entropy};
 use burn_mpi::World;
 
 /// The test set of one rank, and the way to measure a network on all of it.
@@ -47,7 +47,7 @@ impl Evaluation {
         for from in (0..self.shard.len()).step_by(self.batch_size) {
             let (bytes, labels) = self.shard.samples(from, self.batch_size);
             let images = self.normalizer.images(bytes, &self.device);
-            let Score { value, correct, .. } = score(network.forward(images), labels);
+            let Score { value, correct, .. } = cross_entropy(network.forward(images), labels);
             tally.add(&Tally::of_batch(value, correct, labels.len()));
         }
         Ok(world.gather(&tally)?)

@@ -10,9 +10,9 @@ use super::update::Updater;
 use crate::config::RunConfig;
 use crate::data::{Description, Normalizer};
 use crate::model::{BatchPlace, Network};
-use crate::ops::cross_entropy::{Score, smoothed};
-use crate::ops::live_bytes;
 use crate::record::Tally;
+use burn_fused::loss::{Score, smoothed_cross_entropy};
+use burn_fused::memory::live_bytes;
 use burn_mpi::{Collective, CommError, CommTimes, GradientSync, MicroBatch, ParamLayout, Signals, World};
 
 /// Where the time of steps goes, added up over steps.
@@ -189,7 +189,7 @@ impl<'w> Learner<'w> {
         let images = self.normalizer.images(bytes, &self.device);
         let loaded = Instant::now();
         let scores = self.network.forward_training(images, place);
-        let Score { loss, value, correct } = smoothed(scores, labels, self.smoothing);
+        let Score { loss, value, correct } = smoothed_cross_entropy(scores, labels, self.smoothing);
         let tally = Tally::of_batch(value, correct, labels.len());
         let forwarded = Instant::now();
         let copied = self.sync.times().copy;

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::optimizer::{Optimizer, Rate};
 use crate::config::RunConfig;
-use crate::ops::conv::{Kernel, Lanes, Level};
+use burn_fused::simd::{Kernel, Lanes, Level};
 use burn_mpi::{GradientSync, ParamLayout};
 
 /// Gradients by parameter, to be changed where they lie.

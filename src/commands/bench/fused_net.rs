@@ -12,8 +12,8 @@ use burn::tensor::{Device, Tensor};
 use super::median_ms;
 use crate::data::{Normalizer, Shard};
 use crate::device::DeviceKind;
-use crate::ops::conv_relu::conv_relu;
-use crate::ops::cross_entropy::{Score, score};
+use burn_fused::conv::conv_relu;
+use burn_fused::loss::{Score, cross_entropy};
 use burn_mpi::ParamLayout;
 
 /// Height and width of the digits.
@@ -123,7 +123,7 @@ impl Contestant {
         let images = normalizer.images(bytes, &self.device.clone().autodiff());
         let began = Instant::now();
         // The loss comes with its value, so that nothing of forward is left undone.
-        let Score { loss, value, .. } = score(self.network.forward(images, self.operator), labels);
+        let Score { loss, value, .. } = cross_entropy(self.network.forward(images, self.operator), labels);
         let forwarded = Instant::now();
         let gradients = GradientsParams::from_grads(loss.backward(), &self.network);
         self.backward.push(forwarded.elapsed());
@@ -143,7 +143,7 @@ impl Contestant {
         let right = |from| {
             let (bytes, labels) = test.samples(from, TEST_BATCH);
             let images = normalizer.images(bytes, &self.device);
-            score(network.forward(images, self.operator), labels).correct
+            cross_entropy(network.forward(images, self.operator), labels).correct
         };
         let right: usize = (0..test.len()).step_by(TEST_BATCH).map(right).sum();
         100.0 * right as f64 / test.len().max(1) as f64

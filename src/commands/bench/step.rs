@@ -11,10 +11,10 @@ use crate::data::shard::Order;
 use crate::data::synthetic::Synthetic;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::{ModelKind, Network};
-use crate::ops::counting_allocator::allocations;
 use crate::record::StepMs;
 use crate::report;
 use crate::train::{Learner, StepTimes};
+use burn_fused::memory::counting_allocator::allocations;
 use burn_mpi::{World, connect, page_faults, topology};
 
 /// Different batches, which take turns: one alone would be learned by heart,

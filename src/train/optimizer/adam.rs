@@ -1,7 +1,7 @@
 //! Adam, and AdamW.
 
 use super::Rate;
-use crate::ops::conv::{Kernel, Lanes, Level};
+use burn_fused::simd::{Kernel, Lanes, Level};
 
 /// Decay rate of the second moments.
 const BETA2: f64 = 0.999;

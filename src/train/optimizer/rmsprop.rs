@@ -1,7 +1,7 @@
 //! RMSprop, with momentum or without.
 
 use super::Rate;
-use crate::ops::conv::{Kernel, Lanes, Level};
+use burn_fused::simd::{Kernel, Lanes, Level};
 
 /// Decay rate of the mean squares, which PyTorch calls alpha.
 const ALPHA: f64 = 0.99;

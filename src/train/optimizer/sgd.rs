@@ -1,7 +1,7 @@
 //! Stochastic gradient descent, with momentum or without.
 
 use super::Rate;
-use crate::ops::conv::{Kernel, Lanes, Level};
+use burn_fused::simd::{Kernel, Lanes, Level};
 
 /// One update, as `torch.optim.SGD` computes it without dampening: the first
 /// velocity is the gradient, which is what zeros and the rule of all later

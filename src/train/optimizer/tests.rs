@@ -1,7 +1,7 @@
 //! Each rule against its definition in f64, at every SIMD level.
 
 use super::*;
-use crate::ops::conv::Level;
+use burn_fused::simd::Level;
 
 const DECAY: f64 = 0.01;
 

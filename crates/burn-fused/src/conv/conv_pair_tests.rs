@@ -1,0 +1,90 @@
+//! Two convolutions in one operator against two of one: the same bits.
+
+use burn::module::Param;
+use burn::nn::PaddingConfig2d;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::*;
+use crate::simd::Level;
+
+/// Values of both signs, without order.
+fn values<const D: usize>(sizes: [usize; D], seed: u64, device: &Device) -> Tensor<D> {
+    let mut state = seed;
+    let next = |_| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    let data = (0..sizes.iter().product::<usize>()).map(next).collect::<Vec<_>>();
+    Tensor::from_data(TensorData::new(data, sizes), device)
+}
+
+fn layer(inputs: usize, outputs: usize, seed: u64, device: &Device) -> Conv2d {
+    let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+    let mut layer = Conv2dConfig::new([inputs, outputs], [3, 3]).with_padding(padding).init(device);
+    layer.weight = Param::from_tensor(values([outputs, inputs, 3, 3], seed, device));
+    layer.bias = Some(Param::from_tensor(values([outputs], seed + 1, device)));
+    layer
+}
+
+/// The output's bits, and those of the gradients of images, weights and biases.
+fn bits(
+    images: &Tensor<4>,
+    layers: &[Conv2d; 2],
+    operator: fn(Tensor<4>, &Conv2d, &Conv2d) -> Tensor<4>,
+) -> Vec<Vec<u32>> {
+    let output = operator(images.clone(), &layers[0], &layers[1]);
+    let shares = values(output.dims(), 5, &output.device());
+    let gradients = (output.clone() * shares).sum().backward();
+    let mut found = vec![output.into_data(), images.grad(&gradients).expect("of the images").into_data()];
+    for layer in layers {
+        let bias = layer.bias.as_ref().expect("set above").val();
+        found.push(layer.weight.val().grad(&gradients).expect("of the weights").into_data());
+        found.push(bias.grad(&gradients).expect("of the biases").into_data());
+    }
+    // Which of two NaNs a sum has is the compiler's choice.
+    let bits = |x: &f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
+    let bits = |data: TensorData| data.as_slice::<f32>().expect("f32").iter().map(bits).collect();
+    found.into_iter().map(bits).collect()
+}
+
+fn compare(sizes: [usize; 6], spoil: impl Fn(Tensor<4>) -> Tensor<4>) {
+    let [batch, inputs, middle, outputs, height, width] = sizes;
+    let device = Device::flex().autodiff();
+    for level in Level::available() {
+        let _held = level.hold();
+        let images = spoil(values([batch, inputs, height, width], 1, &device)).require_grad();
+        let layers = [layer(inputs, middle, 2, &device), layer(middle, outputs, 3, &device)];
+        let two = |x: Tensor<4>, a: &Conv2d, b: &Conv2d| conv_relu_pool(conv_relu_pool(x, a), b);
+        assert!(
+            bits(&images, &layers, conv_relu_pool_twice) == bits(&images, &layers, two),
+            "{sizes:?}, {level}"
+        );
+    }
+}
+
+#[test]
+fn one_operator_gives_the_bits_of_two() {
+    for batch in [1, 3, 8, 15, 16, 17, 33, 257] {
+        compare([batch, 1, 4, 8, 12, 8], |images| images);
+    }
+    for sizes in [[5, 3, 5, 7, 4, 4], [20, 2, 1, 3, 8, 16], [2, 1, 4, 8, 28, 28]] {
+        compare(sizes, |images| images);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_done_by_two() {
+    // Squares that do not cover what lies between, and channels that are many.
+    for sizes in [[3, 1, 4, 8, 10, 8], [3, 1, 4, 8, 7, 9], [2, 4, 40, 8, 8, 8], [2, 1, 16, 16, 8, 8]] {
+        compare(sizes, |images| images);
+    }
+}
+
+#[test]
+fn nan_in_one_image_changes_no_other() {
+    compare([19, 1, 4, 8, 8, 8], |images| {
+        let bad = Tensor::<4>::full([1, 1, 1, 2], f32::NAN, &images.device());
+        images.slice_assign([4..5, 0..1, 3..4, 2..4], bad)
+    });
+}

@@ -1,0 +1,94 @@
+//! The operator of [`super::conv_operator`] on libtorch, with libtorch's own
+//! backward: Burn would compose one of several convolutions.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::backend::Autodiff;
+use burn::backend::LibTorch;
+use burn::backend::autodiff::NodeId;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients as Container;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::libtorch::TchTensor;
+use burn::backend::tensor::FloatTensor;
+use tch::{Kind, Tensor};
+
+use crate::epilogue::Epilogue;
+
+/// The operator's output, on Burn's graph.
+pub(super) fn conv_epilogue<C: CheckpointStrategy>(
+    images: FloatTensor<Autodiff<LibTorch, C>>,
+    weights: FloatTensor<Autodiff<LibTorch, C>>,
+    bias: FloatTensor<Autodiff<LibTorch, C>>,
+    epilogue: Epilogue,
+) -> FloatTensor<Autodiff<LibTorch, C>> {
+    let (inputs, nodes): (Vec<_>, Vec<_>) =
+        [images, weights, bias].map(|tensor| tensor.into_parts()).into_iter().unzip();
+    let Ok(nodes): Result<[_; 3], _> = nodes.try_into() else { unreachable!("three went in") };
+    // Leaves of libtorch's graph share memory with Burn's tensors. Backward asks
+    // for the gradients of those that Burn's graph wants, and no other is made.
+    let leaf = |input: &TchTensor| input.tensor.detach().set_requires_grad(true);
+    let leaves: Vec<Tensor> = inputs.iter().map(leaf).collect();
+    match LibtorchBackward.prepare::<C>(nodes).compute_bound().stateful() {
+        OpsKind::Tracked(prepared) => {
+            let result = tch::with_grad(|| apply(&leaves, epilogue));
+            let output = TchTensor::new(result.detach());
+            let graph = Graph { result, leaves, _kept: (inputs, output.clone()) };
+            prepared.finish(State(Arc::new(Mutex::new(graph))), output)
+        }
+        OpsKind::UnTracked(prepared) => {
+            prepared.finish(TchTensor::new(tch::no_grad(|| apply(&leaves, epilogue))))
+        }
+    }
+}
+
+fn apply(leaves: &[Tensor], epilogue: Epilogue) -> Tensor {
+    let [images, weights, bias] = leaves else { unreachable!("three leaves") };
+    let output = images.conv2d(weights, Some(bias), [1, 1], [1, 1], [1, 1], 1);
+    match epilogue {
+        Epilogue::Identity => output,
+        Epilogue::Relu => output.relu(),
+        Epilogue::ReluPool => output.relu().max_pool2d([2, 2], [2, 2], [0, 0], [1, 1], false),
+    }
+}
+
+/// libtorch's graph of one convolution.
+#[derive(Debug)]
+struct Graph {
+    result: Tensor,
+    leaves: Vec<Tensor>,
+    /// Burn changes tensors in place that nothing else refers to; libtorch's graph
+    /// holds these.
+    _kept: (Vec<TchTensor>, TchTensor),
+}
+
+#[derive(Debug, Clone)]
+struct State(Arc<Mutex<Graph>>);
+
+#[derive(Debug)]
+struct LibtorchBackward;
+
+impl Backward<LibTorch, 3> for LibtorchBackward {
+    type State = State;
+
+    fn backward(self, ops: Ops<State, 3>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
+        let gradient = grads.consume::<LibTorch>(&ops.node).tensor;
+        let graph = ops.state.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted: Vec<(NodeId, &Tensor)> = ops
+            .parents
+            .iter()
+            .zip(&graph.leaves)
+            .filter_map(|(parent, leaf)| Some((parent.as_ref()?.id, leaf)))
+            .collect();
+        let leaves: Vec<&Tensor> = wanted.iter().map(|(_, leaf)| *leaf).collect();
+        let found = tch::with_grad(|| {
+            // A scalar whose gradient with respect to the result is `gradient`.
+            let product = (&graph.result * gradient).sum(Kind::Float);
+            Tensor::run_backward(&[product], &leaves, false, false)
+        });
+        for ((id, _), gradient) in wanted.iter().zip(found) {
+            grads.register::<LibTorch>(*id, TchTensor::new(gradient));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Blocks of as many images as vectors have lanes: loads, stores and the steps
+//! around the convolution.
+
+use super::Shape;
+use super::plane::Plane;
+use super::scratch::Scratch;
+use crate::epilogue::NO_MAXIMUM;
+use crate::simd::{Lanes, MAX_LANES};
+
+/// Backward of pooling: stores each gradient of a channel's pooled pixels, of this
+/// height and width, at its maximum, and zeros everywhere else. Returns their sum.
+#[inline(always)]
+pub(super) fn spread<S: Lanes>(
+    simd: S,
+    plane: Plane,
+    [height, width]: [usize; 2],
+    argmax: &[u8],
+    pooled: &[S::f32s],
+    lanes: &mut [S::f32s],
+) -> S::f32s {
+    plane.clear_border(simd, lanes);
+    let mut sum = simd.splat_f32s(0.0);
+    let (zero, lane_count) = (simd.splat_f32s(0.0), S::F32_LANES);
+    for y in 0..height {
+        for x in 0..width {
+            let at = y * width + x;
+            let mut wide = [NO_MAXIMUM; MAX_LANES];
+            for (wide, &index) in wide.iter_mut().zip(&argmax[at * lane_count..][..lane_count]) {
+                *wide = u32::from(index);
+            }
+            let index: S::u32s = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&wide[..lane_count]));
+            let somewhere = simd.less_than_u32s(index, simd.splat_u32s(NO_MAXIMUM));
+            sum = simd.add_f32s(sum, simd.select_f32s(somewhere, pooled[at], zero));
+            let corner = plane.first() + 2 * y * plane.stride() + 2 * x;
+            for p in 0..NO_MAXIMUM {
+                let here = simd.equal_u32s(index, simd.splat_u32s(p));
+                let to = corner + (p as usize / 2) * plane.stride() + p as usize % 2;
+                lanes[to] = simd.select_f32s(here, pooled[at], zero);
+            }
+        }
+    }
+    // An odd last row or column, which no square covers.
+    let [all_rows, all_columns] = plane.size();
+    if all_rows % 2 == 1 {
+        lanes[plane.first() + (all_rows - 1) * plane.stride()..][..all_columns].fill(zero);
+    }
+    if all_columns % 2 == 1 {
+        for y in 0..all_rows {
+            lanes[plane.first() + y * plane.stride() + all_columns - 1] = zero;
+        }
+    }
+    sum
+}
+
+/// The sum of vectors, lane by lane, in eight independent sums.
+#[inline(always)]
+pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
+    let mut sums = [simd.splat_f32s(0.0); 8];
+    let (eights, rest) = vectors.as_chunks::<8>();
+    for eight in eights {
+        for (sum, &vector) in sums.iter_mut().zip(eight) {
+            *sum = simd.add_f32s(*sum, vector);
+        }
+    }
+    sums.iter().chain(rest).fold(simd.splat_f32s(0.0), |sum, &vector| simd.add_f32s(sum, vector))
+}
+
+/// First image of a block, and how many it has.
+#[inline(always)]
+pub(super) fn images_of<S: Lanes>(shape: Shape, block: usize) -> (usize, usize) {
+    let first = block * S::F32_LANES;
+    (first, S::F32_LANES.min(shape.batch - first))
+}
+
+/// Loads a block's images into planes with borders.
+#[inline(always)]
+pub(super) fn load_input<S: Lanes>(
+    simd: S,
+    shape: Shape,
+    plane: Plane,
+    source: &[f32],
+    block: usize,
+    lanes: &mut [S::f32s],
+) {
+    let (first, images) = images_of::<S>(shape, block);
+    for channel in 0..shape.inputs {
+        let lanes = &mut lanes[channel * plane.len()..][..plane.len()];
+        let from = (first * shape.inputs + channel) * shape.pixels();
+        plane.clear_border(simd, lanes);
+        plane.load(simd, lanes, images, shape.inputs * shape.pixels(), &source[from..]);
+    }
+}
+
+/// Appends the argmax of a block, a byte each.
+#[inline(always)]
+pub(super) fn append_argmax<V: bytemuck::Pod>(index: &[V], argmax: &mut Vec<u8>) {
+    let found: &[u32] = bytemuck::cast_slice(index);
+    argmax.extend(found.iter().map(|&index| index as u8));
+}
+
+/// Sums for the gradients of the weights, and of the biases.
+#[inline(always)]
+pub(super) fn zeros<S: Lanes>(simd: S, shape: Shape, sums: &mut Scratch) -> (&mut [S::f32s], &mut [S::f32s]) {
+    let sums = sums.take::<S::f32s>(shape.weight_len() + shape.outputs);
+    sums.fill(simd.splat_f32s(0.0));
+    sums.split_at_mut(shape.weight_len())
+}
+
+/// Flipped weights, whose convolution of the output's gradient is that of the input:
+/// `[inputs, outputs, 3, 3]`, each 3x3 rotated by 180 degrees.
+pub(super) fn flipped(shape: Shape, weights: &[f32]) -> Vec<f32> {
+    let mut flipped = Vec::with_capacity(weights.len());
+    for input in 0..shape.inputs {
+        for output in 0..shape.outputs {
+            let taps = &weights[(output * shape.inputs + input) * 9..][..9];
+            flipped.extend(taps.iter().rev());
+        }
+    }
+    flipped
+}

@@ -1,0 +1,274 @@
+//! The two inner loops of the direct convolution: outputs, and the gradients of the
+//! weights. The input's gradient is the first of them with flipped weights.
+
+use super::plane::Plane;
+use crate::epilogue::{Epilogue, NO_MAXIMUM};
+use crate::simd::Lanes;
+
+/// Weights and biases of a convolution over planes in lanes.
+pub struct Correlation<'a> {
+    /// Input channels.
+    pub inputs: usize,
+    /// Output channels.
+    pub outputs: usize,
+    /// 3x3 for every output and input.
+    pub weights: &'a [f32],
+    /// One for every output; none for zeros.
+    pub bias: Option<&'a [f32]>,
+    /// What follows the convolution.
+    pub epilogue: Epilogue,
+}
+
+impl Correlation<'_> {
+    /// All outputs of a block of images: `input` has bordered planes of the layout
+    /// `plane`; `output` has planes without borders, rounded up to even sizes;
+    /// `index` receives each argmax where pooling follows, unless it is empty.
+    ///
+    /// # Panics
+    /// Where `plane` is not [bordered](Plane::bordered), or lengths do not fit.
+    #[inline(always)]
+    pub fn run<S: Lanes>(
+        &self,
+        simd: S,
+        plane: Plane,
+        input: &[S::f32s],
+        output: &mut [S::f32s],
+        index: &mut [S::u32s],
+    ) {
+        assert!(plane.is_bordered() && input.len() >= self.inputs * plane.len());
+        assert!(self.weights.len() == self.outputs * self.inputs * 9);
+        let mut output = Target { simd, epilogue: self.epilogue, plane, output, index };
+        let mut channel = 0;
+        // Each output takes a register for each of four pixels.
+        if S::REGISTER_COUNT >= 32 {
+            while channel + 4 <= self.outputs {
+                self.channels::<S, 4>(plane, channel, input, &mut output);
+                channel += 4;
+            }
+        }
+        while channel + 2 <= self.outputs {
+            self.channels::<S, 2>(plane, channel, input, &mut output);
+            channel += 2;
+        }
+        if channel < self.outputs {
+            self.channels::<S, 1>(plane, channel, input, &mut output);
+        }
+    }
+
+    #[inline(always)]
+    fn channels<S: Lanes, const N: usize>(
+        &self,
+        plane: Plane,
+        channel: usize,
+        input: &[S::f32s],
+        target: &mut Target<'_, S>,
+    ) {
+        let simd = target.simd;
+        let bias: [f32; N] = std::array::from_fn(|n| self.bias.map_or(0.0, |bias| bias[channel + n]));
+        let weights: [&[f32]; N] =
+            std::array::from_fn(|n| &self.weights[(channel + n) * self.inputs * 9..][..self.inputs * 9]);
+        for tile in target.tiles() {
+            let mut sums: [[S::f32s; 4]; N] = bias.map(|bias| [simd.splat_f32s(bias); 4]);
+            for i in 0..self.inputs {
+                let corner = i * plane.len() + 2 * tile[0] * plane.stride() + 2 * tile[1];
+                for tap in 0..9 {
+                    let at = corner + (tap / 3) * plane.stride() + tap % 3;
+                    // SAFETY: `run` checked that `plane` is bordered and that `input` has
+                    // `inputs` such planes. A tile has 2x2 pixels of the image, or one more row
+                    // or column where its size is odd; with its neighbours that is 4x4 vectors,
+                    // for which a bordered plane has room.
+                    let pixels = unsafe {
+                        [0, 1, plane.stride(), plane.stride() + 1]
+                            .map(|offset| *input.get_unchecked(at + offset))
+                    };
+                    for n in 0..N {
+                        // SAFETY: each slice of weights has `inputs * 9`, as sliced above.
+                        let weight = simd.splat_f32s(unsafe { *weights[n].get_unchecked(i * 9 + tap) });
+                        for p in 0..4 {
+                            sums[n][p] = simd.fma(pixels[p], weight, sums[n][p]);
+                        }
+                    }
+                }
+            }
+            for (n, &sums) in sums.iter().enumerate() {
+                target.put(channel + n, tile, sums);
+            }
+        }
+    }
+}
+
+/// The output of a [`Correlation`].
+struct Target<'a, S: Lanes> {
+    simd: S,
+    epilogue: Epilogue,
+    plane: Plane,
+    output: &'a mut [S::f32s],
+    index: &'a mut [S::u32s],
+}
+
+impl<S: Lanes> Target<'_, S> {
+    #[inline(always)]
+    fn tiles(&self) -> Tiles {
+        let [height, width] = self.plane.size();
+        let round = |n: usize| if self.epilogue == Epilogue::ReluPool { n / 2 } else { n.div_ceil(2) };
+        Tiles { columns: round(width), left: round(height) * round(width), next: [0, 0] }
+    }
+
+    /// Stores the four outputs of a tile, or the largest of them.
+    #[inline(always)]
+    fn put(&mut self, channel: usize, tile: [usize; 2], sums: [S::f32s; 4]) {
+        let [height, width] = self.plane.size();
+        match self.epilogue {
+            Epilogue::Identity | Epilogue::Relu => {
+                let width = width.next_multiple_of(2);
+                let corner = (channel * height.next_multiple_of(2) + 2 * tile[0]) * width + 2 * tile[1];
+                for (p, &sum) in sums.iter().enumerate() {
+                    let value = if self.epilogue == Epilogue::Relu { relu(self.simd, sum) } else { sum };
+                    self.output[corner + (p / 2) * width + p % 2] = value;
+                }
+            }
+            Epilogue::ReluPool => {
+                let at = (channel * (height / 2) + tile[0]) * (width / 2) + tile[1];
+                let (largest, which) = largest(self.simd, sums);
+                self.output[at] = largest;
+                if !self.index.is_empty() {
+                    self.index[at] = which;
+                }
+            }
+        }
+    }
+}
+
+struct Tiles {
+    columns: usize,
+    left: usize,
+    next: [usize; 2],
+}
+
+impl Iterator for Tiles {
+    type Item = [usize; 2];
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<[usize; 2]> {
+        let tile = self.next;
+        self.left = self.left.checked_sub(1)?;
+        self.next[1] += 1;
+        if self.next[1] == self.columns {
+            self.next = [tile[0] + 1, 0];
+        }
+        Some(tile)
+    }
+}
+
+/// ReLU, which passes NaN on.
+#[inline(always)]
+fn relu<S: Lanes>(simd: S, x: S::f32s) -> S::f32s {
+    simd.select_f32s(passes(simd, x), x, simd.splat_f32s(0.0))
+}
+
+/// Lanes in which ReLU passes `x` on.
+#[inline(always)]
+pub fn passes<S: Lanes>(simd: S, x: S::f32s) -> S::m32s {
+    simd.or_m32s(simd.greater_than_f32s(x, simd.splat_f32s(0.0)), is_nan(simd, x))
+}
+
+#[inline(always)]
+fn is_nan<S: Lanes>(simd: S, x: S::f32s) -> S::m32s {
+    simd.not_m32s(simd.equal_f32s(x, x))
+}
+
+/// ReLU of the largest of four, and its index: the first of equal values, the last
+/// NaN.
+#[inline(always)]
+fn largest<S: Lanes>(simd: S, values: [S::f32s; 4]) -> (S::f32s, S::u32s) {
+    let mut largest = values[0];
+    let mut which = simd.splat_u32s(0);
+    for (p, &value) in values.iter().enumerate().skip(1) {
+        let wins = simd.or_m32s(simd.greater_than_f32s(value, largest), is_nan(simd, value));
+        largest = simd.select_f32s(wins, value, largest);
+        which = simd.select_u32s(wins, simd.splat_u32s(p as u32), which);
+    }
+    let passes = passes(simd, largest);
+    (
+        simd.select_f32s(passes, largest, simd.splat_f32s(0.0)),
+        simd.select_u32s(passes, which, simd.splat_u32s(NO_MAXIMUM)),
+    )
+}
+
+/// Adds a block's part to the gradients of the weights, `sums`, 9 vectors for each
+/// output and input, whose lanes are summed when all blocks are done. Both `input`
+/// and `gradient` have bordered planes.
+///
+/// # Panics
+/// Where `plane` is not [bordered](Plane::bordered), or lengths do not fit.
+#[inline(always)]
+pub fn weight_gradient<S: Lanes>(
+    simd: S,
+    plane: Plane,
+    [inputs, outputs]: [usize; 2],
+    input: &[S::f32s],
+    gradient: &[S::f32s],
+    sums: &mut [S::f32s],
+) {
+    assert!(plane.is_bordered());
+    assert!(input.len() >= inputs * plane.len() && gradient.len() >= outputs * plane.len());
+    for i in 0..inputs {
+        let input = &input[i * plane.len()..][..plane.len()];
+        let mut o = 0;
+        if S::REGISTER_COUNT >= 32 {
+            while o + 2 <= outputs {
+                taps::<S, 2>(
+                    simd,
+                    plane,
+                    input,
+                    &gradient[o * plane.len()..],
+                    [o * inputs + i, inputs],
+                    sums,
+                );
+                o += 2;
+            }
+        }
+        while o < outputs {
+            taps::<S, 1>(simd, plane, input, &gradient[o * plane.len()..], [o * inputs + i, inputs], sums);
+            o += 1;
+        }
+    }
+}
+
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the index names a register")]
+fn taps<S: Lanes, const N: usize>(
+    simd: S,
+    plane: Plane,
+    input: &[S::f32s],
+    gradient: &[S::f32s],
+    [first, step]: [usize; 2],
+    sums: &mut [S::f32s],
+) {
+    let mut taps = [[simd.splat_f32s(0.0); 9]; N];
+    for n in 0..N {
+        taps[n].copy_from_slice(&sums[(first + n * step) * 9..][..9]);
+    }
+    assert!(plane.is_bordered() && input.len() >= plane.len() && gradient.len() >= N * plane.len());
+    let [height, width] = plane.size();
+    for y in 0..height {
+        for x in 0..width {
+            let corner = y * plane.stride() + x;
+            // SAFETY: pixel (y, x) of an image and its eight neighbours lie within a bordered
+            // plane; that it is one, and that there are `N` of the gradient, was checked above.
+            let gradients: [S::f32s; N] = std::array::from_fn(|n| unsafe {
+                *gradient.get_unchecked(n * plane.len() + corner + plane.first())
+            });
+            for tap in 0..9 {
+                // SAFETY: as above, of the one plane of the input.
+                let pixel = unsafe { *input.get_unchecked(corner + (tap / 3) * plane.stride() + tap % 3) };
+                for n in 0..N {
+                    taps[n][tap] = simd.fma(gradients[n], pixel, taps[n][tap]);
+                }
+            }
+        }
+    }
+    for n in 0..N {
+        sums[(first + n * step) * 9..][..9].copy_from_slice(&taps[n]);
+    }
+}

@@ -1,0 +1,44 @@
+//! Groups of pixels: the parts of a batch of which im2col makes one matrix.
+
+use super::Shape;
+
+/// Pixels of a group, about: their columns stay in the cache.
+const GROUP: usize = 256;
+
+/// Pixels whose columns make one matrix: whole images, or rows of one image.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Group {
+    /// First image.
+    pub first: usize,
+    /// Images.
+    pub images: usize,
+    /// First row, and the one after the last.
+    pub rows: [usize; 2],
+}
+
+impl Group {
+    /// All groups of a batch, in order.
+    pub fn all(shape: Shape) -> impl Iterator<Item = Self> {
+        let images = (GROUP / shape.pixels()).clamp(1, shape.batch.max(1));
+        // Pooling takes two rows at once.
+        let rows = (GROUP / shape.width).max(2).next_multiple_of(2);
+        let rows = if images > 1 || shape.pixels() <= GROUP { shape.height } else { rows.min(shape.height) };
+        (0..shape.batch).step_by(images).flat_map(move |first| {
+            (0..shape.height).step_by(rows).map(move |row| Self {
+                first,
+                images: images.min(shape.batch - first),
+                rows: [row, (row + rows).min(shape.height)],
+            })
+        })
+    }
+
+    /// Pixels of one image's part.
+    pub fn part(&self, shape: Shape) -> usize {
+        (self.rows[1] - self.rows[0]) * shape.width
+    }
+
+    /// Pixels of all images' parts.
+    pub fn pixels(&self, shape: Shape) -> usize {
+        self.images * self.part(shape)
+    }
+}

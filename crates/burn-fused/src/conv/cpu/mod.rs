@@ -1,0 +1,205 @@
+//! Convolutions of 3x3 with a border of one pixel on the CPU: forward and backward,
+//! epilogue included.
+//!
+//! Few channels are convolved directly ([`direct`]), with images in the lanes of
+//! vectors; many by im2col + GEMM ([`im2col`]).
+
+mod blocks;
+mod correlation;
+mod direct;
+mod gemm_epilogue;
+mod group;
+mod im2col;
+mod matmul;
+mod pair;
+mod plane;
+mod scratch;
+#[cfg(test)]
+mod tests;
+
+use pair::{PairBackward, PairForward};
+use scratch::with_buffers;
+
+pub use pair::{Between, Layer, PairGradients, PairShape};
+
+use crate::epilogue::Epilogue;
+use crate::simd::Level;
+
+/// Sizes of a convolution.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Images.
+    pub batch: usize,
+    /// Input channels.
+    pub inputs: usize,
+    /// Output channels.
+    pub outputs: usize,
+    /// Height of the images.
+    pub height: usize,
+    /// Width of the images.
+    pub width: usize,
+}
+
+impl Shape {
+    /// Height and width of the output.
+    pub fn output_size(&self, epilogue: Epilogue) -> [usize; 2] {
+        epilogue.size([self.height, self.width])
+    }
+
+    /// Values of the output.
+    pub fn output_len(&self, epilogue: Epilogue) -> usize {
+        self.batch * self.outputs * self.output_size(epilogue).iter().product::<usize>()
+    }
+
+    fn input_len(&self) -> usize {
+        self.batch * self.inputs * self.pixels()
+    }
+
+    fn weight_len(&self) -> usize {
+        self.outputs * self.inputs * 9
+    }
+
+    fn pixels(&self) -> usize {
+        self.height * self.width
+    }
+
+    /// Whether the direct convolution is faster than im2col + GEMM.
+    fn is_small(&self) -> bool {
+        self.inputs * self.outputs <= 128
+    }
+}
+
+/// Which pixel of its square each maximum of a pooling was: 0 to 3 in reading
+/// order, or [`NO_MAXIMUM`](crate::epilogue::NO_MAXIMUM).
+#[derive(Debug, Clone)]
+pub enum Argmax {
+    /// Without pooling, or without backward.
+    Unknown,
+    /// In the lanes of the SIMD level that made them, from the direct convolution.
+    Lanes(Vec<u8>),
+    /// In the order of the output, from im2col + GEMM.
+    Plain(Vec<u8>),
+}
+
+/// Inputs and results of a forward, for backward.
+#[derive(Debug, Clone, Copy)]
+pub struct Forward<'a> {
+    /// `[batch, inputs, height, width]`.
+    pub input: &'a [f32],
+    /// `[outputs, inputs, 3, 3]`.
+    pub weights: &'a [f32],
+    /// `[batch, outputs, ...]`, with the epilogue.
+    pub output: &'a [f32],
+    /// Of a forward with `backward`, of the same SIMD level, shape and epilogue.
+    pub argmax: &'a Argmax,
+}
+
+/// The gradients of a convolution.
+#[derive(Debug, Clone)]
+pub struct Gradients {
+    /// Of the input, if wanted.
+    pub input: Option<Vec<f32>>,
+    /// Of the weights.
+    pub weights: Vec<f32>,
+    /// Of the biases.
+    pub bias: Vec<f32>,
+}
+
+/// The output of `input` `[batch, inputs, height, width]`, and the argmax of a
+/// pooling if `backward` is to follow.
+///
+/// # Panics
+/// Where lengths do not fit the shape.
+pub fn forward(
+    level: Level,
+    shape: Shape,
+    epilogue: Epilogue,
+    input: &[f32],
+    weights: &[f32],
+    bias: &[f32],
+    backward: bool,
+) -> (Vec<f32>, Argmax) {
+    assert_eq!(
+        (input.len(), weights.len(), bias.len()),
+        (shape.input_len(), shape.weight_len(), shape.outputs),
+        "lengths of {shape:?}"
+    );
+    match shape.is_small() {
+        true => with_buffers(|[buffers, _]| {
+            level.run(direct::ForwardPass { shape, epilogue, input, weights, bias, backward, buffers })
+        }),
+        false => im2col::forward(level, shape, epilogue, input, weights, bias, backward),
+    }
+}
+
+/// The gradients from the output's. `between` is called after each block of the
+/// work.
+///
+/// # Panics
+/// Where lengths do not fit the shape.
+pub fn backward(
+    level: Level,
+    shape: Shape,
+    epilogue: Epilogue,
+    forward: Forward<'_>,
+    gradient: &[f32],
+    of_input: bool,
+    between: &mut dyn FnMut(),
+) -> Gradients {
+    assert_eq!(
+        [forward.input.len(), forward.weights.len(), forward.output.len(), gradient.len()],
+        [shape.input_len(), shape.weight_len(), shape.output_len(epilogue), shape.output_len(epilogue)],
+        "lengths of {shape:?}"
+    );
+    match shape.is_small() {
+        true => with_buffers(|[buffers, _]| {
+            let back = direct::Back { shape, epilogue, forward, gradient };
+            level.run(direct::BackwardPass { back, of_input, between, buffers })
+        }),
+        false => im2col::backward(level, shape, epilogue, forward, gradient, of_input, between),
+    }
+}
+
+/// The output of two convolutions with ReLU and pooling, and what `backward`
+/// needs if it is to follow.
+///
+/// # Panics
+/// Where the shape is [not supported](PairShape::fits), or lengths do not fit it.
+pub fn forward_pair(
+    level: Level,
+    shape: PairShape,
+    input: &[f32],
+    layers: [Layer<'_>; 2],
+    backward: bool,
+) -> (Vec<f32>, Between) {
+    let expected = [shape.first, shape.second()].map(|shape| (shape.weight_len(), shape.outputs));
+    let found = layers.map(|layer| (layer.weights.len(), layer.bias.len()));
+    assert!(
+        shape.fits() && input.len() == shape.first.input_len() && found == expected,
+        "lengths of {shape:?}"
+    );
+    with_buffers(|buffers| level.run(PairForward { shape, input, layers, backward, buffers }))
+}
+
+/// The gradients from the output's. `poll` is called after each block of the work.
+///
+/// # Panics
+/// Where the shape is [not supported](PairShape::fits), or lengths do not fit it.
+pub fn backward_pair(
+    level: Level,
+    shape: PairShape,
+    (input, weights, between): (&[f32], [&[f32]; 2], &Between),
+    gradient: &[f32],
+    of_input: bool,
+    poll: &mut dyn FnMut(),
+) -> PairGradients {
+    let second = shape.second();
+    let lengths = [input.len(), weights[0].len(), weights[1].len(), gradient.len()];
+    let expected = [shape.first.input_len(), shape.first.weight_len(), second.weight_len()];
+    assert!(shape.fits(), "{shape:?} is not supported");
+    assert_eq!(lengths[..3], expected, "lengths of {shape:?}");
+    assert_eq!(lengths[3], second.output_len(Epilogue::ReluPool), "lengths of {shape:?}");
+    with_buffers(|buffers| {
+        level.run(PairBackward { shape, input, weights, between, gradient, of_input, poll, buffers })
+    })
+}

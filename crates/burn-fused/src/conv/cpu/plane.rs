@@ -1,0 +1,176 @@
+//! Planes of images in SIMD lanes.
+//!
+//! A block of as many images as a vector has lanes is laid out pixel by pixel,
+//! the images side by side. Everything that a convolution does to one image is
+//! then done to all of them by vertical instructions, pooling included.
+
+use std::mem::MaybeUninit;
+
+use crate::simd::{Lanes, MAX_LANES, load, store};
+
+/// The layout of a plane of images in lanes, with or without a border of zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plane {
+    /// Height and width of the images.
+    size: [usize; 2],
+    /// Vectors of a row, border included.
+    stride: usize,
+    /// Vectors before the first pixel.
+    first: usize,
+    /// Vectors of the plane.
+    len: usize,
+}
+
+impl Plane {
+    /// A plane with a border of one pixel, and another row or column where
+    /// height or width are odd: kernels work on squares of 2x2 pixels.
+    #[inline(always)]
+    pub fn bordered(height: usize, width: usize) -> Self {
+        let stride = width.next_multiple_of(2) + 2;
+        let len = (height.next_multiple_of(2) + 2) * stride;
+        Self { size: [height, width], stride, first: stride + 1, len }
+    }
+
+    /// A plane without a border, but with another row or column where height or
+    /// width are odd.
+    pub fn rounded_up(height: usize, width: usize) -> Self {
+        let stride = width.next_multiple_of(2);
+        Self { size: [height, width], stride, first: 0, len: height.next_multiple_of(2) * stride }
+    }
+
+    /// A plane without a border.
+    pub fn plain(height: usize, width: usize) -> Self {
+        Self { size: [height, width], stride: width, first: 0, len: height * width }
+    }
+
+    /// Whether it is one of [`bordered`](Self::bordered).
+    #[inline(always)]
+    pub fn is_bordered(self) -> bool {
+        let [height, width] = self.size;
+        self == Self::bordered(height, width)
+    }
+
+    /// Height and width of the images.
+    #[inline(always)]
+    pub fn size(self) -> [usize; 2] {
+        self.size
+    }
+
+    /// Vectors of a row, border included.
+    #[inline(always)]
+    pub fn stride(self) -> usize {
+        self.stride
+    }
+
+    /// Vectors before the first pixel.
+    #[inline(always)]
+    pub fn first(self) -> usize {
+        self.first
+    }
+
+    /// Vectors of the plane.
+    #[inline(always)]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Stores zeros everywhere except in pixels.
+    #[inline(always)]
+    pub fn clear_border<S: Lanes>(self, simd: S, plane: &mut [S::f32s]) {
+        let (zero, [height, width]) = (simd.splat_f32s(0.0), self.size);
+        let mut from = 0;
+        for y in 0..height {
+            let row = self.first + y * self.stride;
+            plane[from..row].fill(zero);
+            from = row + width;
+        }
+        plane[from..self.len].fill(zero);
+    }
+
+    /// Loads images into lanes: lane `i` gets the pixels of `source` from `i * step`
+    /// on, or zeros from image `images` on.
+    ///
+    /// # Panics
+    /// Where `images` is 0 or more than there are lanes, or lengths do not fit.
+    #[inline(always)]
+    pub fn load<S: Lanes>(self, simd: S, plane: &mut [S::f32s], images: usize, step: usize, source: &[f32]) {
+        let pixels = self.size[0] * self.size[1];
+        assert!(images <= S::F32_LANES && images > 0 && source.len() >= (images - 1) * step + pixels);
+        assert!(plane.len() >= self.len);
+        let mut rows = [simd.splat_f32s(0.0); MAX_LANES];
+        let rows = &mut rows[..S::F32_LANES];
+        let mut at = Cursor::new(self);
+        for pixel in (0..pixels).step_by(S::F32_LANES) {
+            let count = S::F32_LANES.min(pixels - pixel);
+            for (image, row) in rows.iter_mut().enumerate() {
+                *row = if image < images {
+                    let from = image * step + pixel;
+                    load(simd, &source[from..from + count])
+                } else {
+                    simd.splat_f32s(0.0)
+                };
+            }
+            simd.transpose(rows);
+            for row in &rows[..count] {
+                plane[at.next()] = *row;
+            }
+        }
+    }
+
+    /// Stores the images from their lanes in `target`, `step` values apart: all
+    /// pixels of each image are initialised afterwards.
+    ///
+    /// # Panics
+    /// Where `images` is 0 or more than there are lanes, or lengths do not fit.
+    #[inline(always)]
+    pub fn store<S: Lanes>(
+        self,
+        simd: S,
+        plane: &[S::f32s],
+        images: usize,
+        step: usize,
+        target: &mut [MaybeUninit<f32>],
+    ) {
+        let pixels = self.size[0] * self.size[1];
+        assert!(images <= S::F32_LANES && images > 0 && target.len() >= (images - 1) * step + pixels);
+        let mut rows = [simd.splat_f32s(0.0); MAX_LANES];
+        let rows = &mut rows[..S::F32_LANES];
+        let mut at = Cursor::new(self);
+        for pixel in (0..pixels).step_by(S::F32_LANES) {
+            let count = S::F32_LANES.min(pixels - pixel);
+            for row in &mut rows[..count] {
+                *row = plane[at.next()];
+            }
+            simd.transpose(rows);
+            for (image, row) in rows[..images].iter().enumerate() {
+                let from = image * step + pixel;
+                store(simd, &mut target[from..from + count], *row);
+            }
+        }
+    }
+}
+
+/// Walks over the pixels of a plane, row by row.
+struct Cursor {
+    plane: Plane,
+    at: usize,
+    left: usize,
+}
+
+impl Cursor {
+    #[inline(always)]
+    fn new(plane: Plane) -> Self {
+        Self { plane, at: plane.first, left: plane.size[1] }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> usize {
+        if self.left == 0 {
+            self.at += self.plane.stride - self.plane.size[1];
+            self.left = self.plane.size[1];
+        }
+        self.left -= 1;
+        self.at += 1;
+        self.at - 1
+    }
+}

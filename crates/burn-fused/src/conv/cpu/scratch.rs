@@ -1,0 +1,91 @@
+//! Buffers that are kept from one step to the next.
+
+use std::cell::RefCell;
+
+use bytemuck::{Pod, Zeroable};
+
+/// As large and as aligned as the widest vector.
+#[derive(Debug, Clone, Copy, Zeroable, Pod)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// A buffer that grows and is never freed.
+#[derive(Default)]
+pub struct Scratch(Vec<Line>);
+
+impl Scratch {
+    /// `len` values of some earlier use, or zeros.
+    pub fn take<T: Pod>(&mut self, len: usize) -> &mut [T] {
+        let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
+        if self.0.len() < lines {
+            self.0.resize(lines, Line::zeroed());
+        }
+        &mut bytemuck::cast_slice_mut(&mut self.0[..lines])[..len]
+    }
+}
+
+/// A buffer that forward leaves to backward, and backward to the next forward.
+#[derive(Debug, Default)]
+pub struct Kept(Vec<Line>);
+
+impl Kept {
+    /// Room for `len` values, with those of some earlier use, or zeros.
+    pub fn new<T: Pod>(len: usize) -> Self {
+        let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
+        let mut kept = KEPT.take();
+        if kept.0.len() < lines {
+            kept.0.resize(lines, Line::zeroed());
+        }
+        kept
+    }
+
+    /// The values.
+    pub fn values<T: Pod>(&self) -> &[T] {
+        bytemuck::cast_slice(&self.0)
+    }
+
+    /// The values, to be written.
+    pub fn values_mut<T: Pod>(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(&mut self.0)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let lines = std::mem::take(&mut self.0);
+        // A thread that ends has no use for it.
+        let _ = KEPT.try_with(|kept| {
+            if kept.borrow().0.len() < lines.len() {
+                kept.borrow_mut().0 = lines;
+            }
+        });
+    }
+}
+
+/// The buffers of one convolution at a time.
+#[derive(Default)]
+pub struct Buffers {
+    /// The input, in lanes or as columns.
+    pub input: Scratch,
+    /// The output or its gradient.
+    pub output: Scratch,
+    /// One plane, or the gradient of columns.
+    pub part: Scratch,
+    /// Sums over images.
+    pub sums: Scratch,
+}
+
+thread_local! {
+    static BUFFERS: RefCell<[Buffers; 2]> = RefCell::default();
+    static KEPT: RefCell<Kept> = RefCell::default();
+}
+
+/// Calls `body` with this thread's buffers, for two convolutions.
+pub fn with_buffers<R>(body: impl FnOnce(&mut [Buffers; 2]) -> R) -> R {
+    // Taken out rather than borrowed: `body` may call the poll callback, which may
+    // use operators itself.
+    let mut buffers = BUFFERS.take();
+    let result = body(&mut buffers);
+    BUFFERS.set(buffers);
+    result
+}

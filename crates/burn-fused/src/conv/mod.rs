@@ -1,0 +1,16 @@
+//! Convolutions of 3x3 with a border of one pixel, alone or with what follows
+//! them in one pass.
+
+mod conv_operator;
+mod conv_pair;
+mod conv_relu;
+mod conv_relu_pool;
+#[cfg(feature = "tch")]
+mod conv_tch;
+#[cfg(test)]
+mod conv_tests;
+mod cpu;
+
+pub use conv_pair::conv_relu_pool_twice;
+pub use conv_relu::{conv, conv_relu};
+pub use conv_relu_pool::conv_relu_pool;

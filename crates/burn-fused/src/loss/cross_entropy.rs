@@ -1,0 +1,237 @@
+//! Cross entropy and accuracy of class scores in one pass.
+//!
+//! On flex the loss is one operator, which computes the gradient with the loss;
+//! other backends get Burn's operators.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
+use burn::backend::autodiff::grads::Gradients as Container;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::flex::FlexTensor;
+use burn::backend::{Autodiff, Flex};
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{DType, Int, Tensor, TensorData};
+
+use crate::flex_tensor::tensor;
+
+/// Loss and accuracy of class scores.
+#[derive(Debug)]
+pub struct Score {
+    /// Mean cross entropy `[1]`, to start backward from.
+    pub loss: Tensor<1>,
+    /// Its value, in nats.
+    pub value: f64,
+    /// Samples whose highest score is that of their class; the first of equal
+    /// scores counts, as in PyTorch.
+    pub correct: usize,
+}
+
+/// Mean cross entropy of `scores` (logits) `[batch, classes]` against the classes of
+/// the samples.
+///
+/// # Panics
+/// Where a label is not below `classes`, there are not as many labels as rows, or
+/// the scores cannot be read as f32.
+pub fn cross_entropy(scores: Tensor<2>, labels: &[u8]) -> Score {
+    smoothed_cross_entropy(scores, labels, 0.0)
+}
+
+/// [`cross_entropy`] with label smoothing: a share `smoothing` of 0 to 1 of each
+/// label is spread evenly over all classes (Szegedy et al., 2016), as PyTorch's
+/// `CrossEntropyLoss` has it.
+///
+/// # Panics
+/// As [`cross_entropy`].
+pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> Score {
+    let [batch, classes] = scores.dims();
+    assert_eq!(batch, labels.len(), "a label for each row of scores");
+    let label = labels.iter().find(|&&label| usize::from(label) >= classes);
+    assert!(label.is_none(), "label {label:?} of {classes} classes");
+    if let Ok(primitive) = scores.clone().try_into_primitive::<Autodiff<Flex>>()
+        && let Some(read) = Read::of(primitive.primitive(), labels, smoothing)
+    {
+        let (value, correct) = (read.loss, read.correct);
+        let loss = scalar(value);
+        let nodes = [primitive.into_parts().1];
+        let loss = match KnownGradient.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => prepared.finish(read.gradient(labels), loss),
+            OpsKind::UnTracked(prepared) => prepared.finish(loss),
+        };
+        return Score { loss: Tensor::from_primitive::<Autodiff<Flex>>(loss), value, correct };
+    }
+    if let Ok(primitive) = scores.clone().try_into_primitive::<Flex>()
+        && let Some(Read { loss: value, correct, .. }) = Read::of(&primitive, labels, smoothing)
+    {
+        return Score { loss: Tensor::from_primitive::<Flex>(scalar(value)), value, correct };
+    }
+    composed(scores, labels, smoothing)
+}
+
+/// The same, composed of Burn's operators.
+fn composed(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> Score {
+    let targets: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
+    let targets = TensorData::new(targets, [labels.len(), 1]);
+    let targets = Tensor::<2, Int>::from_data(targets, &scores.device());
+    let logs = log_softmax(scores.clone(), 1);
+    let own: Tensor<1> = logs.clone().gather(1, targets).mean().neg();
+    let loss = match smoothing > 0.0 {
+        true => own * (1.0 - smoothing) - logs.mean() * smoothing,
+        false => own,
+    };
+    let value = f64::from(loss.clone().into_scalar::<f32>());
+    let data = scores.into_data().convert_dtype(DType::F32);
+    let correct = match data.as_slice::<f32>() {
+        Ok(scores) => count_correct(scores, labels),
+        Err(error) => panic!("scores that are not f32: {error:?}"),
+    };
+    Score { loss, value, correct }
+}
+
+/// Number of rows of `scores` (`[batch, classes]`, flat) whose largest value is
+/// that of their label.
+fn count_correct(scores: &[f32], labels: &[u8]) -> usize {
+    let rows = scores.chunks_exact(scores.len() / labels.len().max(1)).zip(labels);
+    rows.filter(|(row, label)| argmax(row) == usize::from(**label)).count()
+}
+
+fn argmax(row: &[f32]) -> usize {
+    let better = |best: usize, at: usize| if row[at] > row[best] { at } else { best };
+    (1..row.len()).fold(0, better)
+}
+
+/// Results of one pass over the scores.
+struct Read {
+    loss: f64,
+    correct: usize,
+    /// Softmax of the scores.
+    shares: Vec<f32>,
+    classes: usize,
+    smoothing: f64,
+}
+
+impl Read {
+    /// Reads scores that are f32; others are left to Burn.
+    fn of(scores: &FlexTensor, labels: &[u8], smoothing: f64) -> Option<Self> {
+        let scores = scores.to_contiguous();
+        let scores = scores.as_slice::<f32>()?;
+        let classes = scores.len() / labels.len().max(1);
+        if classes == 0 {
+            return None;
+        }
+        let mut shares = scores.to_vec();
+        let (mut loss, mut correct) = (0.0, 0);
+        for (row, &label) in shares.chunks_exact_mut(classes).zip(labels) {
+            let (label, highest) = (usize::from(label), argmax(row));
+            correct += usize::from(highest == label);
+            let (highest, own) = (row[highest], row[label]);
+            // Without smoothing the other scores do not count, even if infinite.
+            let aim = match smoothing > 0.0 {
+                true => {
+                    let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / classes as f64;
+                    ((1.0 - smoothing) * f64::from(own) + smoothing * mean) as f32
+                }
+                false => own,
+            };
+            row.iter_mut().for_each(|x| *x = (*x - highest).exp());
+            let sum: f32 = row.iter().sum();
+            row.iter_mut().for_each(|x| *x /= sum);
+            loss += f64::from(sum.ln() - (aim - highest));
+        }
+        Some(Self { loss: loss / labels.len() as f64, correct, shares, classes, smoothing })
+    }
+
+    /// The gradient of the loss.
+    fn gradient(self, labels: &[u8]) -> FlexTensor {
+        let Self { mut shares, classes, smoothing, .. } = self;
+        let scale = 1.0 / labels.len() as f32;
+        for (row, &label) in shares.chunks_exact_mut(classes).zip(labels) {
+            if smoothing > 0.0 {
+                row.iter_mut().for_each(|x| *x -= (smoothing / classes as f64) as f32);
+            }
+            row[usize::from(label)] -= (1.0 - smoothing) as f32;
+            row.iter_mut().for_each(|x| *x *= scale);
+        }
+        tensor(shares, &[labels.len(), classes])
+    }
+}
+
+fn scalar(value: f64) -> FlexTensor {
+    tensor(vec![value as f32], &[1])
+}
+
+/// An operator whose gradient was computed with its output.
+#[derive(Debug)]
+struct KnownGradient;
+
+impl Backward<Flex, 1> for KnownGradient {
+    type State = FlexTensor;
+
+    fn backward(self, ops: Ops<FlexTensor, 1>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
+        let upstream = grads.consume::<Flex>(&ops.node).to_contiguous();
+        let factor = upstream.as_slice::<f32>().map_or(1.0, |values| values[0]);
+        let mut gradient = ops.state;
+        if factor != 1.0 {
+            gradient.storage_mut::<f32>().iter_mut().for_each(|x| *x *= factor);
+        }
+        if let [Some(scores)] = ops.parents {
+            grads.register::<Flex>(scores.id, gradient);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    fn tensor(scores: &[f32], rows: usize, device: &Device) -> Tensor<2> {
+        Tensor::from_data(TensorData::new(scores.to_vec(), [rows, scores.len() / rows]), device)
+    }
+
+    fn gradient(scores: &Tensor<2>, loss: &Tensor<1>) -> Vec<f32> {
+        let gradients = loss.clone().mul_scalar(2.0).backward();
+        scores.grad(&gradients).expect("of the scores").into_data().try_into_vec().expect("f32")
+    }
+
+    #[test]
+    fn one_pass_gives_what_burns_operators_give() {
+        let device = Device::flex().autodiff();
+        let values: Vec<f32> = (0..77 * 10).map(|i| ((i * 7919) % 1000) as f32 / 50.0 - 10.0).collect();
+        let labels: Vec<u8> = (0..77).map(|i| (i * 3 % 10) as u8).collect();
+        let scores = tensor(&values, 77, &device).require_grad();
+        for smoothing in [0.0, 0.1, 0.9] {
+            let one = smoothed_cross_entropy(scores.clone(), &labels, smoothing);
+            let several = composed(scores.clone(), &labels, smoothing);
+            assert_eq!(one.correct, several.correct);
+            assert!((one.value - several.value).abs() < 1e-5 * several.value, "{one:?} {several:?}");
+            let (found, expected) = (gradient(&scores, &one.loss), gradient(&scores, &several.loss));
+            let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!((found - expected).abs() < 1e-5 * largest, "{smoothing}: {found} for {expected}");
+            }
+        }
+        let one = cross_entropy(scores, &labels);
+        let alone = cross_entropy(tensor(&values, 77, &Device::flex()), &labels);
+        assert_eq!((alone.value, alone.correct), (one.value, one.correct));
+        assert_eq!(alone.loss.into_scalar::<f32>(), one.loss.into_scalar::<f32>());
+    }
+
+    #[test]
+    fn the_first_of_equal_scores_counts() {
+        let scores = [0.1, 0.9, 0.0, 3.0, 3.0, 1.0];
+        for (labels, expected) in [([1, 0], 2), ([1, 1], 1)] {
+            assert_eq!(cross_entropy(tensor(&scores, 2, &Device::flex()), &labels).correct, expected);
+        }
+    }
+
+    #[test]
+    fn scores_without_bounds_give_a_loss_without() {
+        let device = Device::flex();
+        for value in [f32::NAN, f32::INFINITY] {
+            let loss = cross_entropy(tensor(&[1.0, value, 0.0], 1, &device), &[0]).value;
+            assert!(!loss.is_finite(), "{value}: {loss}");
+        }
+        let loss = cross_entropy(tensor(&[1.0, f32::NEG_INFINITY, 0.0], 1, &device), &[0]).value;
+        assert!(loss.is_finite(), "{loss}");
+    }
+}

@@ -1,0 +1,115 @@
+//! An allocator that counts allocations: a training step should allocate nothing
+//! that it could have kept from the step before.
+//!
+//! Each thread counts for itself, in memory of its own. Counters that all
+//! threads share would cost every allocation a locked instruction.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::Cell;
+
+use super::live_bytes::{given, taken};
+
+thread_local! {
+    // Constant and never dropped: counting must not allocate, and has to work while
+    // a thread starts and ends.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Allocations and reallocations that this thread has made so far; 0 where the
+/// global allocator is not a [`CountingAllocator`].
+pub fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
+fn count() {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+}
+
+/// The allocator `A`, with its allocations counted.
+///
+/// ```
+/// use std::alloc::System;
+///
+/// use burn_fused::memory::counting_allocator::{CountingAllocator, allocations};
+///
+/// #[global_allocator]
+/// static ALLOCATOR: CountingAllocator<System> = CountingAllocator(System);
+///
+/// let before = allocations();
+/// let values = vec![1.0f32; 100];
+/// assert_eq!(allocations() - before, 1);
+/// # drop(values);
+/// ```
+#[derive(Debug)]
+pub struct CountingAllocator<A>(pub A);
+
+// A failed allocation is counted too; the program ends then.
+// SAFETY: each call is forwarded to `A` with its arguments, and the result is returned
+// unchanged, so `A` keeps the contract of GlobalAlloc. Counting changes a thread-local
+// number and two atomic ones: it neither allocates nor unwinds.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        given(layout);
+        // SAFETY: the caller's obligations are those of `A`.
+        unsafe { self.0.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        given(layout);
+        // SAFETY: as above.
+        unsafe { self.0.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        taken(layout);
+        // SAFETY: GlobalAlloc's contract has the caller guarantee that `new_size` with the
+        // alignment of `layout` is a valid layout.
+        given(unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) });
+        // SAFETY: as above; `pointer` came from `A`.
+        unsafe { self.0.realloc(pointer, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        taken(layout);
+        // SAFETY: as above; `pointer` came from `A`.
+        unsafe { self.0.dealloc(pointer, layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::live_bytes::{begin_step, end_step, peak_of_steps};
+
+    #[test]
+    fn allocations_are_counted_by_thread_and_live_bytes_by_all() {
+        let allocator = CountingAllocator(std::alloc::System);
+        let layout = Layout::from_size_align(64, 8).unwrap();
+        let larger = Layout::from_size_align(128, 8).unwrap();
+        let before = allocations();
+        // SAFETY: each pointer is used with the layout that it has at that time.
+        let last = unsafe {
+            let first = allocator.alloc_zeroed(layout);
+            first.write(7);
+            let second = allocator.realloc(first, layout, larger.size());
+            let last = second.read();
+            allocator.dealloc(second, larger);
+            allocator.dealloc(allocator.alloc(layout), layout);
+            last
+        };
+        assert_eq!((last, allocations() - before), (7, 3));
+        let floats = Layout::array::<f32>(50_000).unwrap();
+        begin_step();
+        // SAFETY: memory of this layout is given back with it.
+        unsafe {
+            let pointer = allocator.realloc(allocator.alloc(floats), floats, 2 * floats.size());
+            end_step();
+            allocator.dealloc(pointer, Layout::array::<f32>(100_000).unwrap());
+        }
+        assert_eq!(peak_of_steps(), 400_000, "no other test of this module trains");
+        assert_eq!(std::thread::spawn(allocations).join().unwrap(), 0);
+    }
+}

@@ -1,0 +1,234 @@
+//! Batch normalisation in training, epilogue included, as one operator: algorithm 1
+//! of Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
+//!
+//! Burn's own makes transposed copies of the whole batch. Here a channel's planes
+//! are read in place, and stay in the cache from the mean to the output.
+
+mod operator;
+mod planes;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+use burn::backend::Dispatch;
+use burn::tensor::Tensor;
+
+use crate::epilogue::Epilogue;
+use crate::simd::Level;
+
+/// A normalised batch, and its statistics.
+#[derive(Debug)]
+pub struct Normalised<const D: usize> {
+    /// Of the input's shape, or half as high and wide with
+    /// [`Epilogue::ReluPool`].
+    pub output: Tensor<D>,
+    /// Mean of each channel, `[channels]`; no gradient goes through it.
+    pub mean: Tensor<1>,
+    /// Variance of each channel, `[channels]`, divided by the number of values;
+    /// no gradient goes through it.
+    pub variance: Tensor<1>,
+}
+
+/// Normalises each channel of `x` `[batch, channels, ...]` by its mean and variance
+/// over the batch, to which `epsilon` is added, multiplies by `scale`, adds `shift`,
+/// both `[channels]`, and applies `epilogue`.
+///
+/// It is one operator on flex for f32; other backends and types get Burn's.
+///
+/// # Panics
+/// Where `x` has fewer than two dimensions, or other than four with
+/// [`Epilogue::ReluPool`]; where `scale` or `shift` has not one value for each
+/// channel.
+pub fn batch_norm<const D: usize>(
+    x: Tensor<D>,
+    scale: Tensor<1>,
+    shift: Tensor<1>,
+    epsilon: f64,
+    epilogue: Epilogue,
+) -> Normalised<D> {
+    assert!(D >= 2 && (epilogue != Epilogue::ReluPool || D == 4), "{epilogue:?} of {D} dimensions");
+    let channels = x.dims()[1];
+    assert_eq!([scale.dims(), shift.dims()], [[channels]; 2], "scale and shift of {channels} channels");
+    let [x, scale, shift] = [x.into_dispatch(), scale.into_dispatch(), shift.into_dispatch()];
+    let (output, mean, variance) =
+        <Dispatch as operator::NormEpilogue>::norm_epilogue(x, scale, shift, epsilon, epilogue);
+    Normalised {
+        output: Tensor::from_dispatch(output),
+        mean: Tensor::from_dispatch(mean),
+        variance: Tensor::from_dispatch(variance),
+    }
+}
+
+/// Sizes of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    batch: usize,
+    channels: usize,
+    height: usize,
+    /// Product of all dimensions from the fourth on.
+    width: usize,
+}
+
+impl Shape {
+    /// Reads `[batch, channels, ...]`, unless it is empty or `epilogue` would leave
+    /// nothing of it.
+    fn of(dims: &[usize], epilogue: Epilogue) -> Option<Self> {
+        let [batch, channels, pixels @ ..] = dims else { return None };
+        let height = pixels.first().copied().unwrap_or(1);
+        let width = pixels.iter().skip(1).product();
+        let shape = Self { batch: *batch, channels: *channels, height, width };
+        (shape.output_len(epilogue) > 0).then_some(shape)
+    }
+
+    fn pixels(self) -> usize {
+        self.height * self.width
+    }
+
+    fn len(self) -> usize {
+        self.batch * self.channels * self.pixels()
+    }
+
+    /// Values of a channel.
+    fn values(self) -> usize {
+        self.batch * self.pixels()
+    }
+
+    /// Where the plane of `channel` of image `image` begins.
+    fn plane(self, image: usize, channel: usize) -> usize {
+        (image * self.channels + channel) * self.pixels()
+    }
+
+    /// Height and width after `epilogue`.
+    fn output_size(self, epilogue: Epilogue) -> [usize; 2] {
+        epilogue.size([self.height, self.width])
+    }
+
+    fn output_len(self, epilogue: Epilogue) -> usize {
+        self.batch * self.channels * self.output_size(epilogue).iter().product::<usize>()
+    }
+}
+
+/// Inputs of forward.
+#[derive(Debug, Clone, Copy)]
+struct Input<'a> {
+    shape: Shape,
+    epilogue: Epilogue,
+    /// `[batch, channels, height, width]`.
+    x: &'a [f32],
+    /// A factor for each channel.
+    scale: &'a [f32],
+    /// A summand for each channel.
+    shift: &'a [f32],
+}
+
+/// Statistics of the channels.
+#[derive(Debug, Clone, Default)]
+struct Moments {
+    mean: Vec<f32>,
+    variance: Vec<f32>,
+    /// One divided by the root of variance and epsilon.
+    inverse: Vec<f32>,
+}
+
+impl Moments {
+    fn push(&mut self, mean: f32, variance: f64, epsilon: f64) {
+        self.mean.push(mean);
+        self.variance.push(variance as f32);
+        self.inverse.push((1.0 / (variance + epsilon).sqrt()) as f32);
+    }
+}
+
+/// Results of forward.
+#[derive(Debug)]
+struct Forward {
+    output: Vec<f32>,
+    moments: Moments,
+    /// Argmax of the pooling, if backward is to follow.
+    argmax: Vec<u8>,
+}
+
+/// The gradients of a batch normalisation.
+#[derive(Debug)]
+struct Gradients {
+    x: Vec<f32>,
+    scale: Vec<f32>,
+    shift: Vec<f32>,
+}
+
+fn forward(level: Level, input: Input<'_>, epsilon: f64, backward: bool) -> Forward {
+    let Input { shape, x, scale, shift, .. } = input;
+    assert_eq!(
+        [x.len(), scale.len(), shift.len()],
+        [shape.len(), shape.channels, shape.channels],
+        "lengths of {shape:?}"
+    );
+    match shape.pixels() {
+        1 => level.run(rows::ForwardPass { input, epsilon }),
+        _ => level.run(planes::ForwardPass { input, epsilon, backward }),
+    }
+}
+
+/// The gradients from the output's.
+fn backward(level: Level, input: Input<'_>, moments: &Moments, argmax: &[u8], gradient: &[f32]) -> Gradients {
+    let shape = input.shape;
+    assert_eq!(
+        [input.x.len(), gradient.len()],
+        [shape.len(), shape.output_len(input.epilogue)],
+        "lengths of {shape:?}"
+    );
+    match shape.pixels() {
+        1 => level.run(rows::BackwardPass { input, moments, gradient }),
+        _ => level.run(planes::BackwardPass { input, moments, argmax, gradient }),
+    }
+}
+
+/// Normalisation, scale and shift of a channel. Backward computes the same bits
+/// again, to know which values ReLU passed.
+#[derive(Debug, Clone, Copy)]
+struct Affine {
+    mean: f32,
+    factor: f32,
+    shift: f32,
+}
+
+impl Affine {
+    #[inline(always)]
+    fn of(input: &Input<'_>, moments: &Moments, channel: usize) -> Self {
+        let factor = input.scale[channel] * moments.inverse[channel];
+        Self { mean: moments.mean[channel], factor, shift: input.shift[channel] }
+    }
+
+    #[inline(always)]
+    fn apply(self, x: f32) -> f32 {
+        (x - self.mean) * self.factor + self.shift
+    }
+}
+
+/// Gradient of a channel's values from that of the normalised: what passes through
+/// the mean and the variance is subtracted.
+#[derive(Debug, Clone, Copy)]
+struct Back {
+    mean: f32,
+    factor: f32,
+    /// Mean gradient.
+    level: f32,
+    /// Mean gradient for a distance of 1 from the mean.
+    slope: f32,
+}
+
+impl Back {
+    /// From the sum of `gradients` of a channel, and of their products with the
+    /// `distances` of its values from the mean.
+    #[inline(always)]
+    fn of(affine: Affine, inverse: f32, gradients: f64, distances: f64, values: usize) -> Self {
+        let (values, inverse) = (values as f64, f64::from(inverse));
+        let level = (gradients / values) as f32;
+        let slope = (distances / values * inverse * inverse) as f32;
+        Self { mean: affine.mean, factor: affine.factor, level, slope }
+    }
+
+    #[inline(always)]
+    fn apply(self, x: f32, gradient: f32) -> f32 {
+        self.factor * (gradient - self.level - (x - self.mean) * self.slope)
+    }
+}

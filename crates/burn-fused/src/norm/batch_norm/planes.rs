@@ -1,0 +1,205 @@
+//! Batch normalisation of images: a channel at a time, plane by plane.
+//!
+//! The loops are plain, and the compiler vectorises them for each SIMD level. They
+//! give the same bits at all of them.
+
+use super::{Affine, Back, Forward, Gradients, Input, Moments};
+use crate::epilogue::{Epilogue, passes, pool_row, relu, spread_row};
+use crate::memory::uninit::Uninit;
+use crate::simd::{Kernel, Lanes};
+
+/// Independent partial sums, so that no addition waits for another.
+const PARTS: usize = 32;
+/// Values that are summed in f32; sums of blocks are summed in f64.
+const BLOCK: usize = 1024;
+
+/// See [`super::forward`].
+pub(super) struct ForwardPass<'a> {
+    pub input: Input<'a>,
+    pub epsilon: f64,
+    pub backward: bool,
+}
+
+impl Kernel for ForwardPass<'_> {
+    type Output = Forward;
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) -> Forward {
+        let Self { input, epsilon, backward } = self;
+        let Input { shape, epilogue, x, .. } = input;
+        let (pixels, values) = (shape.pixels(), shape.values() as f64);
+        let pooled = epilogue == Epilogue::ReluPool;
+        assert_eq!(x.len(), shape.len(), "length of {shape:?}");
+        let mut moments = Moments::default();
+        let mut whole = Uninit::new(if pooled { 0 } else { x.len() });
+        let mut halved = vec![0.0; if pooled { shape.output_len(epilogue) } else { 0 }];
+        let mut argmax = vec![0; if backward { halved.len() } else { 0 }];
+        let mut rows = vec![0.0; if pooled { 2 * shape.width } else { 0 }];
+        let mut unkept = vec![0; shape.width / 2];
+        for channel in 0..shape.channels {
+            let planes = (0..shape.batch).map(|image| &x[shape.plane(image, channel)..][..pixels]);
+            let mean = (planes.clone().map(|plane| sum(plane, |x| x)).sum::<f64>() / values) as f32;
+            let square = |x| (x - mean) * (x - mean);
+            let variance = planes.clone().map(|plane| sum(plane, square)).sum::<f64>() / values;
+            moments.push(mean, variance, epsilon);
+            let affine = Affine::of(&input, &moments, channel);
+            for (image, plane) in planes.enumerate() {
+                if pooled {
+                    let [height, width] = shape.output_size(epilogue);
+                    let from = (image * shape.channels + channel) * height * width;
+                    for (y, squares) in plane.chunks_exact(2 * shape.width).enumerate() {
+                        rows.iter_mut().zip(squares).for_each(|(to, &x)| *to = affine.apply(x));
+                        let (upper, lower) = rows.split_at(shape.width);
+                        let to = from + y * width..from + (y + 1) * width;
+                        let argmax = argmax.get_mut(to.clone()).unwrap_or(&mut unkept);
+                        pool_row(upper, lower, &mut halved[to], argmax);
+                    }
+                    continue;
+                }
+                let target = &mut whole.values()[shape.plane(image, channel)..][..pixels];
+                let pairs = target.iter_mut().zip(plane);
+                match epilogue {
+                    Epilogue::Relu => pairs.for_each(|(to, &x)| _ = to.write(relu(affine.apply(x)))),
+                    _ => pairs.for_each(|(to, &x)| _ = to.write(affine.apply(x))),
+                }
+            }
+        }
+        let output = match pooled {
+            true => halved,
+            // SAFETY: `whole` has `shape.len()` values, which are the planes of all channels of
+            // all images, and the loops wrote each of them.
+            false => unsafe { whole.assume_init() },
+        };
+        Forward { output, moments, argmax }
+    }
+}
+
+/// See [`super::backward`].
+pub(super) struct BackwardPass<'a> {
+    pub input: Input<'a>,
+    pub moments: &'a Moments,
+    pub argmax: &'a [u8],
+    pub gradient: &'a [f32],
+}
+
+impl Kernel for BackwardPass<'_> {
+    type Output = Gradients;
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) -> Gradients {
+        let Self { input, moments, argmax, gradient } = self;
+        let Input { shape, epilogue, x, .. } = input;
+        let pixels = shape.pixels();
+        assert_eq!(x.len(), shape.len(), "length of {shape:?}");
+        let mut of_x = Uninit::new(x.len());
+        let (mut of_scale, mut of_shift) = (Vec::new(), Vec::new());
+        // One channel's gradient in front of the epilogue.
+        let mut passed = vec![0.0; if epilogue == Epilogue::Identity { 0 } else { shape.values() }];
+        for channel in 0..shape.channels {
+            let affine = Affine::of(&input, moments, channel);
+            let (mut gradients, mut distances) = (0.0, 0.0);
+            for image in 0..shape.batch {
+                let from = shape.plane(image, channel);
+                let plane = &x[from..][..pixels];
+                let of_plane = match epilogue {
+                    Epilogue::Identity => &gradient[from..][..pixels],
+                    Epilogue::Relu => {
+                        let passed = &mut passed[image * pixels..][..pixels];
+                        let pairs = gradient[from..][..pixels].iter().zip(plane);
+                        passed.iter_mut().zip(pairs).for_each(|(to, (&gradient, &x))| {
+                            *to = if passes(affine.apply(x)) { gradient } else { 0.0 };
+                        });
+                        passed
+                    }
+                    Epilogue::ReluPool => {
+                        let passed = &mut passed[image * pixels..][..pixels];
+                        let [height, width] = shape.output_size(epilogue);
+                        let from = (image * shape.channels + channel) * height * width;
+                        for (y, rows) in passed.chunks_exact_mut(2 * shape.width).enumerate() {
+                            let from = from + y * width..from + (y + 1) * width;
+                            let (upper, lower) = rows.split_at_mut(shape.width);
+                            spread_row(&gradient[from.clone()], &argmax[from], upper, lower);
+                        }
+                        passed
+                    }
+                };
+                let found = sums(of_plane, plane, affine.mean);
+                gradients += found[0];
+                distances += found[1];
+            }
+            let inverse = moments.inverse[channel];
+            of_scale.push((distances * f64::from(inverse)) as f32);
+            of_shift.push(gradients as f32);
+            let back = Back::of(affine, inverse, gradients, distances, shape.values());
+            for image in 0..shape.batch {
+                let from = shape.plane(image, channel);
+                let of_plane = match epilogue {
+                    Epilogue::Identity => &gradient[from..][..pixels],
+                    Epilogue::Relu | Epilogue::ReluPool => &passed[image * pixels..][..pixels],
+                };
+                let target = &mut of_x.values()[from..][..pixels];
+                let pairs = x[from..][..pixels].iter().zip(of_plane);
+                for (to, (&x, &gradient)) in target.iter_mut().zip(pairs) {
+                    to.write(back.apply(x, gradient));
+                }
+            }
+        }
+        // SAFETY: `of_x` has `shape.len()` values, which are the planes of all channels of all
+        // images. The loop wrote each of them: `x` and `of_plane` have `pixels` values as well.
+        Gradients { x: unsafe { of_x.assume_init() }, scale: of_scale, shift: of_shift }
+    }
+}
+
+/// The sum of `term` of all `values`, in an order that is always the same.
+#[inline(always)]
+fn sum(values: &[f32], term: impl Fn(f32) -> f32) -> f64 {
+    let of_block = |block: &[f32]| {
+        let mut parts = [0.0f32; PARTS];
+        let chunks = block.chunks_exact(PARTS);
+        let rest = chunks.remainder();
+        for chunk in chunks {
+            parts.iter_mut().zip(chunk).for_each(|(part, &x)| *part += term(x));
+        }
+        parts.iter_mut().zip(rest).for_each(|(part, &x)| *part += term(x));
+        total(parts)
+    };
+    values.chunks(BLOCK).map(of_block).sum()
+}
+
+/// The sum of all `gradients`, and of their products with the distances of `x`
+/// from `mean`.
+#[inline(always)]
+fn sums(gradients: &[f32], x: &[f32], mean: f32) -> [f64; 2] {
+    let mut found = [0.0; 2];
+    for (gradients, x) in gradients.chunks(BLOCK).zip(x.chunks(BLOCK)) {
+        let (mut first, mut second) = ([0.0f32; PARTS], [0.0f32; PARTS]);
+        let chunks = gradients.chunks_exact(PARTS).zip(x.chunks_exact(PARTS));
+        for (gradients, x) in chunks {
+            for i in 0..PARTS {
+                first[i] += gradients[i];
+                second[i] += gradients[i] * (x[i] - mean);
+            }
+        }
+        let whole = gradients.len() / PARTS * PARTS;
+        for (i, (&gradient, &x)) in gradients[whole..].iter().zip(&x[whole..]).enumerate() {
+            first[i] += gradient;
+            second[i] += gradient * (x - mean);
+        }
+        found[0] += total(first);
+        found[1] += total(second);
+    }
+    found
+}
+
+/// The sum of all parts, pairwise.
+#[inline(always)]
+fn total(mut parts: [f32; PARTS]) -> f64 {
+    let mut half = PARTS / 2;
+    while half > 0 {
+        for i in 0..half {
+            parts[i] += parts[half + i];
+        }
+        half /= 2;
+    }
+    f64::from(parts[0])
+}

@@ -1,0 +1,5 @@
+//! Normalisation.
+
+mod batch_norm;
+
+pub use batch_norm::{Normalised, batch_norm};

@@ -1,0 +1,141 @@
+//! The instructions of a SIMD level: those of `pulp`, and a transposition.
+
+use std::mem::MaybeUninit;
+
+#[cfg(target_arch = "x86_64")]
+use bytemuck::cast;
+use pulp::Simd;
+
+/// Most lanes of f32 that a vector has.
+pub(crate) const MAX_LANES: usize = 16;
+
+/// The instructions of one SIMD level, on vectors of f32. `pulp` has the list of
+/// those in [`Simd`]; it is sealed, so that only this crate implements `Lanes`.
+pub trait Lanes: Simd {
+    /// `a * b + c` in each lane, rounded once where the SIMD level has an instruction
+    /// for it, and twice elsewhere.
+    #[inline(always)]
+    fn fma(self, a: Self::f32s, b: Self::f32s, c: Self::f32s) -> Self::f32s {
+        self.mul_add_e_f32s(a, b, c)
+    }
+
+    /// Transposes a square of as many vectors as each has lanes.
+    ///
+    /// # Panics
+    /// Where there are fewer vectors.
+    fn transpose(self, rows: &mut [Self::f32s]);
+}
+
+fn transpose_plainly<S: Simd>(rows: &mut [S::f32s]) {
+    let values: &mut [f32] = bytemuck::cast_slice_mut(rows);
+    for row in 0..S::F32_LANES {
+        for column in 0..row {
+            values.swap(row * S::F32_LANES + column, column * S::F32_LANES + row);
+        }
+    }
+}
+
+impl Lanes for pulp::Scalar128b {
+    #[inline(always)]
+    fn fma(self, a: Self::f32s, b: Self::f32s, c: Self::f32s) -> Self::f32s {
+        // Without an instruction, rounding once is a slow function call.
+        self.add_f32s(self.mul_f32s(a, b), c)
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: &mut [Self::f32s]) {
+        transpose_plainly::<Self>(rows);
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+impl Lanes for pulp::aarch64::Neon {
+    #[inline(always)]
+    fn transpose(self, rows: &mut [Self::f32s]) {
+        transpose_plainly::<Self>(rows);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Lanes for pulp::x86::V3 {
+    #[inline(always)]
+    fn transpose(self, rows: &mut [Self::f32s]) {
+        let avx = self.avx;
+        let row = |i: usize| cast(rows[i]);
+        // Pairs of rows, then of pairs, then of halves.
+        let mut pairs = [avx._mm256_setzero_ps(); 8];
+        for i in 0..4 {
+            pairs[2 * i] = avx._mm256_unpacklo_ps(row(2 * i), row(2 * i + 1));
+            pairs[2 * i + 1] = avx._mm256_unpackhi_ps(row(2 * i), row(2 * i + 1));
+        }
+        let mut fours = [avx._mm256_setzero_ps(); 8];
+        for half in 0..2 {
+            for i in 0..2 {
+                let (a, b) = (pairs[4 * half + i], pairs[4 * half + 2 + i]);
+                fours[4 * half + 2 * i] = avx._mm256_shuffle_ps::<0b01_00_01_00>(a, b);
+                fours[4 * half + 2 * i + 1] = avx._mm256_shuffle_ps::<0b11_10_11_10>(a, b);
+            }
+        }
+        for i in 0..4 {
+            rows[i] = cast(avx._mm256_permute2f128_ps::<0x20>(fours[i], fours[4 + i]));
+            rows[4 + i] = cast(avx._mm256_permute2f128_ps::<0x31>(fours[i], fours[4 + i]));
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Lanes for pulp::x86::V4 {
+    #[inline(always)]
+    fn transpose(self, rows: &mut [Self::f32s]) {
+        let avx = self.avx512f;
+        let row = |i: usize| cast(rows[i]);
+        let zero = avx._mm512_setzero_ps();
+        let mut pairs = [zero; 16];
+        for i in 0..8 {
+            pairs[2 * i] = avx._mm512_unpacklo_ps(row(2 * i), row(2 * i + 1));
+            pairs[2 * i + 1] = avx._mm512_unpackhi_ps(row(2 * i), row(2 * i + 1));
+        }
+        // fours[4 q + c]: column c of every quarter, rows 4 q to 4 q + 3.
+        let mut fours = [zero; 16];
+        for q in 0..4 {
+            for i in 0..2 {
+                let (a, b) = (pairs[4 * q + i], pairs[4 * q + 2 + i]);
+                fours[4 * q + 2 * i] = avx._mm512_shuffle_ps::<0b01_00_01_00>(a, b);
+                fours[4 * q + 2 * i + 1] = avx._mm512_shuffle_ps::<0b11_10_11_10>(a, b);
+            }
+        }
+        for c in 0..4 {
+            let [a, b, d, e] = [fours[c], fours[4 + c], fours[8 + c], fours[12 + c]];
+            let ab02 = avx._mm512_shuffle_f32x4::<0b10_00_10_00>(a, b);
+            let ab13 = avx._mm512_shuffle_f32x4::<0b11_01_11_01>(a, b);
+            let de02 = avx._mm512_shuffle_f32x4::<0b10_00_10_00>(d, e);
+            let de13 = avx._mm512_shuffle_f32x4::<0b11_01_11_01>(d, e);
+            rows[c] = cast(avx._mm512_shuffle_f32x4::<0b10_00_10_00>(ab02, de02));
+            rows[4 + c] = cast(avx._mm512_shuffle_f32x4::<0b10_00_10_00>(ab13, de13));
+            rows[8 + c] = cast(avx._mm512_shuffle_f32x4::<0b11_01_11_01>(ab02, de02));
+            rows[12 + c] = cast(avx._mm512_shuffle_f32x4::<0b11_01_11_01>(ab13, de13));
+        }
+    }
+}
+
+/// A vector of at most as many values as it has lanes; the other lanes are zero.
+#[inline(always)]
+pub(crate) fn load<S: Simd>(simd: S, values: &[f32]) -> S::f32s {
+    match values.len() == S::F32_LANES {
+        true => bytemuck::pod_read_unaligned(bytemuck::cast_slice(values)),
+        false => simd.partial_load_f32s(values),
+    }
+}
+
+/// Stores the first values of a vector, as many as `target` has room for.
+#[inline(always)]
+pub(crate) fn store<S: Simd>(simd: S, target: &mut [MaybeUninit<f32>], vector: S::f32s) {
+    if target.len() >= S::F32_LANES {
+        target[..S::F32_LANES].write_copy_of_slice(bytemuck::cast_slice(&[vector]));
+        return;
+    }
+    let first = simd.mask_between_m32s(0, target.len() as u32);
+    // SAFETY: `target` has fewer values than the vector has lanes, so the mask enables
+    // exactly its first `target.len()` lanes, whose addresses are within `target`.
+    unsafe { simd.mask_store_ptr_f32s(first, target.as_mut_ptr().cast(), vector) };
+}

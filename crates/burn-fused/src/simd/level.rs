@@ -1,0 +1,240 @@
+//! The SIMD level: the vector instructions that operators use.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use super::Lanes;
+
+/// A set of vector instructions. Results of one level are the same bits on each
+/// machine that has it; those of two levels differ in rounding.
+///
+/// The order is that of the number of lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[repr(u8)]
+pub enum Level {
+    /// The target's own, on every machine: 4 lanes.
+    Portable = 1,
+    /// NEON of aarch64: 4 lanes, fused multiply-add.
+    Neon = 2,
+    /// AVX2 of x86-64: 8 lanes, fused multiply-add.
+    Avx2 = 3,
+    /// AVX-512 of x86-64: 16 lanes, fused multiply-add.
+    Avx512 = 4,
+}
+
+/// A loop that is written once for all SIMD levels.
+///
+/// [`Level::run`] compiles it for each level. For that, `run` and all functions
+/// that it calls in its loops have to be `#[inline(always)]`; plain loops over
+/// slices become vector instructions of the level.
+///
+/// ```
+/// use burn_fused::simd::{Kernel, Lanes, Level};
+///
+/// struct Scale<'a>(&'a mut [f32], f32);
+///
+/// impl Kernel for Scale<'_> {
+///     type Output = ();
+///
+///     #[inline(always)]
+///     fn run<S: Lanes>(self, _simd: S) {
+///         self.0.iter_mut().for_each(|x| *x *= self.1);
+///     }
+/// }
+///
+/// let mut values = [1.0, 2.0, 3.0];
+/// Level::current().run(Scale(&mut values, 2.0));
+/// assert_eq!(values, [2.0, 4.0, 6.0]);
+/// ```
+pub trait Kernel {
+    /// Its result.
+    type Output;
+    /// Runs the loop with the instructions of `simd`.
+    fn run<S: Lanes>(self, simd: S) -> Self::Output;
+}
+
+/// The level in use, or 0 while not detected yet.
+static CURRENT: AtomicU8 = AtomicU8::new(0);
+
+impl Level {
+    const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
+
+    /// The levels of this machine, the widest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|level| level.is_available())
+    }
+
+    /// The level that operators use: the machine's widest, unless
+    /// [`use_level`](Self::use_level) or [`hold`](Self::hold) chose another.
+    pub fn current() -> Self {
+        if let Some(level) = HELD.get() {
+            return level;
+        }
+        let current = CURRENT.load(Ordering::Relaxed);
+        Self::ALL.into_iter().find(|&level| level as u8 == current).unwrap_or_else(|| {
+            let widest = Self::available().next().unwrap_or(Self::Portable);
+            CURRENT.store(widest as u8, Ordering::Relaxed);
+            widest
+        })
+    }
+
+    /// Has all later operators of this process use `self`, or
+    /// [`Portable`](Self::Portable) where the machine lacks it.
+    pub fn use_level(self) {
+        let level = if self.is_available() { self } else { Self::Portable };
+        CURRENT.store(level as u8, Ordering::Relaxed);
+    }
+
+    /// Has operators that this thread calls use `self` until the returned guard is
+    /// dropped: for tests that compare SIMD levels while others run.
+    ///
+    /// # Panics
+    /// Where the machine lacks `self`.
+    pub fn hold(self) -> Held {
+        assert!(self.is_available(), "this machine lacks {self}");
+        Held { before: HELD.replace(Some(self)), _of_this_thread: PhantomData }
+    }
+
+    /// The widest level that machines with these widest levels share.
+    pub fn shared(widest: &[Self]) -> Self {
+        // x86's levels contain one another; aarch64's is no part of them.
+        let arm = widest.contains(&Self::Neon);
+        let mixed = arm && widest.iter().any(|&level| level != Self::Neon);
+        if mixed { Self::Portable } else { widest.iter().copied().min().unwrap_or(Self::Portable) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn is_available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            Self::Neon => false,
+            Self::Avx2 => pulp::x86::V3::try_new().is_some(),
+            Self::Avx512 => pulp::x86::V4::try_new().is_some(),
+        }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn is_available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            Self::Neon => pulp::aarch64::Neon::try_new().is_some(),
+            Self::Avx2 | Self::Avx512 => false,
+        }
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn is_available(self) -> bool {
+        self == Self::Portable
+    }
+
+    /// Runs `kernel` with this level's instructions, or with those of
+    /// [`Portable`](Self::Portable) where the machine lacks them.
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if self == Self::Avx512
+                && let Some(simd) = pulp::x86::V4::try_new()
+            {
+                return simd.vectorize(Call { kernel, simd });
+            }
+            if self == Self::Avx2
+                && let Some(simd) = pulp::x86::V3::try_new()
+            {
+                return simd.vectorize(Call { kernel, simd });
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        if self == Self::Neon
+            && let Some(simd) = pulp::aarch64::Neon::try_new()
+        {
+            return simd.vectorize(Call { kernel, simd });
+        }
+        kernel.run(pulp::Scalar128b)
+    }
+}
+
+thread_local! {
+    /// The level that this thread holds.
+    static HELD: std::cell::Cell<Option<Level>> = const { std::cell::Cell::new(None) };
+}
+
+/// Guard of [`Level::hold`]: dropping it restores the level before, on the thread
+/// that made it.
+#[derive(Debug)]
+#[must_use = "the level ends with it"]
+pub struct Held {
+    before: Option<Level>,
+    /// Keeps the guard on its thread.
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.set(self.before);
+    }
+}
+
+/// A kernel and its instructions, which pulp calls in a function that enables them.
+struct Call<K, S> {
+    kernel: K,
+    simd: S,
+}
+
+impl<K: Kernel, S: Lanes> pulp::NullaryFnOnce for Call<K, S> {
+    type Output = K::Output;
+
+    #[inline(always)]
+    fn call(self) -> K::Output {
+        self.kernel.run(self.simd)
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Portable => "portable",
+            Self::Neon => "neon",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_share_the_narrowest_of_their_levels() {
+        use Level::{Avx2, Avx512, Neon, Portable};
+        assert_eq!(Level::shared(&[Avx512, Avx2, Avx512]), Avx2);
+        assert_eq!(Level::shared(&[Avx512, Portable]), Portable);
+        assert_eq!(Level::shared(&[Neon, Neon]), Neon);
+        assert_eq!(Level::shared(&[Neon, Avx512]), Portable);
+        assert!(Level::available().any(|level| level == Portable));
+    }
+
+    #[test]
+    fn a_test_leaves_the_level_as_it_found_it() {
+        let before = Level::current();
+        for level in Level::available() {
+            let outer = level.hold();
+            assert_eq!(Level::current(), level);
+            let panicked = std::panic::catch_unwind(|| {
+                let _inner = Level::Portable.hold();
+                assert_eq!(Level::current(), Level::Portable);
+                std::panic::resume_unwind(Box::new("a test that fails"));
+            });
+            assert!(panicked.is_err());
+            assert_eq!(Level::current(), level, "after a panic");
+            let elsewhere = std::thread::spawn(Level::current).join().expect("it only asks");
+            assert_eq!(elsewhere, before, "another thread");
+            drop(outer);
+            assert_eq!(Level::current(), before);
+        }
+    }
+}

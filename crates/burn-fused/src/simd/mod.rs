@@ -1,0 +1,9 @@
+//! SIMD levels: loops that are written once, compiled for each instruction set
+//! and chosen at run time.
+
+mod lanes;
+mod level;
+
+pub use lanes::Lanes;
+pub(crate) use lanes::{MAX_LANES, load, store};
+pub use level::{Held, Kernel, Level};

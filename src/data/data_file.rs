@@ -1,0 +1,118 @@
+//! Data files, read at positions.
+//!
+//! Positional reads rather than a memory map: of a map, another process could
+//! change or cut the bytes while they are borrowed, which Rust does not allow a
+//! safe function to expose. Each byte is copied once, out of the page cache that
+//! all ranks of a host share, and a file that was cut short is an error instead
+//! of a SIGBUS.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use super::DataError;
+
+/// Bytes of one read, about: few system calls, and a buffer that fits the cache.
+const BLOCK: usize = 1 << 18;
+
+/// An open file of known length.
+#[derive(Debug)]
+pub struct DataFile {
+    path: PathBuf,
+    file: File,
+    len: usize,
+}
+
+impl DataFile {
+    /// Opens `path`.
+    ///
+    /// # Errors
+    /// When it cannot be opened or is not a plain file.
+    pub fn open(path: &Path) -> Result<Self, DataError> {
+        let file = File::open(path).map_err(DataError::read(path))?;
+        let kind = file.metadata().map_err(DataError::read(path))?;
+        if !kind.is_file() {
+            return Err(DataError::read(path)(std::io::Error::other("not a plain file")));
+        }
+        Ok(Self { path: path.to_owned(), file, len: kind.len() as usize })
+    }
+
+    /// Path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of the file when it was opened.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Fills `buffer` with the bytes from `from` on.
+    ///
+    /// # Errors
+    /// When the file ends before, or cannot be read.
+    pub fn read(&self, from: usize, buffer: &mut [u8]) -> Result<(), DataError> {
+        self.file.read_exact_at(buffer, from as u64).map_err(DataError::read(&self.path))
+    }
+
+    /// The first `most` bytes, or all where there are fewer.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn beginning(&self, most: usize) -> Result<Vec<u8>, DataError> {
+        let mut bytes = vec![0; most.min(self.len)];
+        self.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Calls `visit` with the number and the bytes of each of `count` records of
+    /// `size` bytes, which follow each other from `from` on.
+    ///
+    /// # Errors
+    /// When the file ends before or cannot be read, and those of `visit`.
+    pub fn for_each_record<E: From<DataError>>(
+        &self,
+        from: usize,
+        [count, size]: [usize; 2],
+        mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let most = (BLOCK / size.max(1)).max(1);
+        let mut block = vec![0; most.min(count) * size];
+        for first in (0..count).step_by(most) {
+            let block = &mut block[..most.min(count - first) * size];
+            self.read(from + first * size, block)?;
+            let records = block.chunks_exact(size.max(1)).enumerate();
+            records.into_iter().try_for_each(|(record, bytes)| visit(first + record, bytes))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_in_order_and_a_shortened_file_is_an_error() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("records");
+        let bytes: Vec<u8> = (0..300_001u32).map(|n| (n % 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let file = DataFile::open(&path).unwrap();
+        for (from, size) in [(1, 3), (1, 100_000), (1, 300_000)] {
+            let mut found = Vec::new();
+            let visit = |number: usize, record: &[u8]| -> Result<(), DataError> {
+                assert_eq!((number * size, record.len()), (found.len(), size));
+                found.extend_from_slice(record);
+                Ok(())
+            };
+            file.for_each_record(from, [300_000 / size, size], visit).unwrap();
+            assert!(found == bytes[from..], "records of {size}");
+        }
+        assert_eq!(file.beginning(2).unwrap(), bytes[..2]);
+        std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(10).unwrap();
+        let found = file.for_each_record(0, [4, 5], |_, _| Ok::<(), DataError>(()));
+        assert!(found.unwrap_err().to_string().contains("records"));
+        assert!(DataFile::open(root.path()).is_err(), "a folder");
+    }
+}
