@@ -81,7 +81,60 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
         assert!(report.overlap == expected && report.buckets.len() > 2 && report.steps == 8, "{report}");
         println!("rank {}: gradients are right over {backend}: {report}", world.rank());
     }
+    two_at_once(world, &net, &device)?;
+    tied(world, &device)?;
     buffers(world, net, &device)
+}
+
+/// Two modules in turns, where the last rank has no samples for the first one,
+/// and an exchange lies in the middle of each step; then a step without samples.
+fn two_at_once(world: &World, net: &Net, device: &Device) -> Result<(), Box<dyn Error>> {
+    let options = SyncOptions { bucket_bytes: 1024, first_bucket_bytes: 256, ..SyncOptions::default() };
+    for backend in [Backend::Mpi, Backend::Gloo] {
+        let connect = || connect(world, backend, &Transport::default());
+        let mut first = GradientSync::of_module(world, connect()?, net, options);
+        let mut second = GradientSync::of_module(world, connect()?, net, options);
+        let has_samples = |rank: usize| rank == 0 || rank + 1 < world.size();
+        let ranks: Vec<usize> = (0..world.size()).filter(|&rank| has_samples(rank)).collect();
+        for step in 0..3 {
+            let total = BATCH * ranks.len();
+            let loss = |rank: usize| net.loss(samples(rank, step, device), 1, true);
+            // A loss of no samples may be anything.
+            let own = if has_samples(world.rank()) { BATCH } else { 0 };
+            first.backward(&loss(world.rank()), net, own, total, MicroBatch::Last)?;
+            second.backward(&loss(world.rank()), net, BATCH, BATCH * world.size(), MicroBatch::Last)?;
+            world.sum_f64(&mut [1.0])?;
+            let (first, second) = (first.finish(net)?, second.finish(net)?);
+            let all: Vec<usize> = (0..world.size()).collect();
+            for (found, ranks) in [(first, &ranks), (second, &all)] {
+                let sum = ranks.iter().map(|&rank| loss(rank)).reduce(|a, b| a + b).ok_or("no rank")?;
+                let expected =
+                    GradientsParams::from_grads(sum.div_scalar(ranks.len() as f64).backward(), net);
+                let value = |gradients: &GradientsParams| -> Result<f32, Box<dyn Error>> {
+                    let gradient = gradients.get::<2>(net.out.weight.id).ok_or("no gradient")?;
+                    Ok(gradient.powi_scalar(2).sum().into_scalar::<f32>())
+                };
+                let (found, expected) = (value(&found)?, value(&expected)?);
+                if (found - expected).abs() > 1e-4 * expected {
+                    return Err(format!("{backend}, step {step}: {found} and not {expected}").into());
+                }
+            }
+        }
+        let nothing = first.finish(net)?;
+        assert!(nothing.get::<2>(net.out.weight.id).is_none(), "no rank had samples");
+    }
+    println!("rank {}: two at once are right", world.rank());
+    Ok(())
+}
+
+/// One parameter in two places: Burn's optimizers update one of them alone.
+fn tied(world: &World, device: &Device) -> Result<(), Box<dyn Error>> {
+    let mut net = Net::new(device);
+    net.out = net.shared.clone();
+    match broadcast_module(world, net) {
+        Err(error) if error.to_string().contains("out.weight is tied to shared.weight") => Ok(()),
+        other => Err(format!("tied parameters: {other:?}").into()),
+    }
 }
 
 /// One step of two micro-batches, of which each may use `branch` or not, and

@@ -72,6 +72,33 @@ fn a_rank_that_leaves_ends_the_job() {
 }
 
 #[test]
+fn a_rank_that_leaves_before_it_connects_ends_the_job() {
+    for backend in ["mpi", "gloo"] {
+        let output = fail("return-early", backend);
+        assert!(lines(&output, &["rank 1 on ", "has left the job"]) >= 1, "{backend}: {}", text(&output));
+    }
+}
+
+#[test]
+fn a_parameter_that_one_rank_freezes_is_named() {
+    for backend in ["mpi", "gloo"] {
+        let output = fail("run-frozen", backend);
+        let named = ["rank 1 on ", "has out.weight [64, 1] without gradient, rank 0 has out.weight [64, 1]"];
+        assert_eq!(lines(&output, &named), 1, "{backend}: {}", text(&output));
+    }
+}
+
+/// A thread may have a larger stack than `main`.
+#[test]
+fn a_training_on_a_thread_of_its_own_ends_well() {
+    for backend in ["mpi", "gloo"] {
+        let output = mpirun(2, &example("fail_on_one_rank")).args(["thread-main", backend]).output().unwrap();
+        assert!(output.status.success(), "{backend}: {}", text(&output));
+        assert_eq!(text(&output).matches("is done").count(), 2, "{}", text(&output));
+    }
+}
+
+#[test]
 fn a_rank_that_stays_away_is_named_after_the_deadline() {
     for backend in ["mpi", "gloo"] {
         let output = fail("sleep", backend);
@@ -81,6 +108,10 @@ fn a_rank_that_stays_away_is_named_after_the_deadline() {
         let output = fail("barrier", backend);
         let named =
             lines(&output, &["rank 1 on ", "is in mpi barrier: ranks do not call the same operations"]);
+        assert_eq!(named, 1, "{}", text(&output));
+
+        let output = fail("sum", backend);
+        let named = lines(&output, &["rank 1 on ", "is in mpi sum: ranks do not call the same operations"]);
         assert_eq!(named, 1, "{}", text(&output));
     }
 }

@@ -61,6 +61,7 @@ fn modules_of_ones_own_may_differ_from_step_to_step_and_rank_to_rank() {
         let output = mpirun(ranks, &example("check_own_module")).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
         assert_eq!(text(&output).matches("gradients are right").count(), 2 * ranks, "{}", text(&output));
+        assert_eq!(text(&output).matches("two at once are right").count(), ranks, "{}", text(&output));
         assert_eq!(text(&output).matches("buffers are averaged").count(), ranks, "{}", text(&output));
     }
 }

@@ -199,7 +199,7 @@ impl World {
     /// # Errors
     /// When the transport fails.
     pub fn sum_f64(&self, values: &mut [f64]) -> Result<(), CommError> {
-        let _waiting = self.enter("all-reduce");
+        let _waiting = self.enter("sum");
         match &mut *self.control.borrow_mut() {
             None => self.mpi.all_reduce_sum(values),
             Some(control) => {

@@ -11,7 +11,7 @@ pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Operations that can be waited in. The last two are of two ranks; the others
 /// are of all, and counted: ranks in the same one have the same count.
-const OPERATIONS: [&str; 12] = [
+const OPERATIONS: [&str; 13] = [
     "all-reduce",
     "all-gather",
     "broadcast",
@@ -22,10 +22,11 @@ const OPERATIONS: [&str; 12] = [
     "scatter",
     "reduce-scatter",
     "communicator copy",
+    "sum",
     "send",
     "receive",
 ];
-const COLLECTIVES: usize = 10;
+const COLLECTIVES: usize = 11;
 
 struct Activity {
     /// Collectives entered so far.
