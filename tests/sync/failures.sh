@@ -22,9 +22,9 @@ trap 'rm -f "$log"' EXIT
 
 fails() { # fails HOW BACKEND CODE TEXT: CODE 0 stands for any but 0
   local how=$1 backend=$2 code=$3 line=$4 grace=5 status started=$SECONDS took
-  # A stalled rank stays: MPICH's mpirun waits for it, and is ended some seconds
+  # Here a guard ends the job: MPICH's mpirun waits for it, and is ended some seconds
   # after the guard has spoken.
-  [ "$how" != sleep ] || grace=10
+  case $how in sleep | return) grace=10 ;; esac
   # mpirun in the background: a job that is killed is no line of this shell.
   timeout 60 "$mpirun" -n 3 "${options[@]}" "$CARGO_TARGET_DIR/release/examples/fail_on_one_rank" \
     "$how" "$backend" $deadline >"$log" 2>&1 &
