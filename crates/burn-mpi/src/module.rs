@@ -23,7 +23,7 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
 ///
 /// # Errors
 /// [`CommError::Diverged`] names the first parameter that differs;
-/// [`CommError::Module`] one that is not f32 or tied to another.
+/// [`CommError::Elsewhere`] names one that is not f32 or tied to another, and its rank.
 pub(crate) fn compare(world: &World, layout: &ParamLayout) -> Result<(), CommError> {
     let describe = |spec: &ParamSpec| {
         let gradient = if spec.trainable { "" } else { " without gradient" };
@@ -39,7 +39,8 @@ pub(crate) fn compare(world: &World, layout: &ParamLayout) -> Result<(), CommErr
             return Err(diverged(world, format!("parameter {param} of the module"), rank, found, expected));
         }
     }
-    layout.unsupported().map_or(Ok(()), |reason| Err(CommError::Module(reason.to_owned())))
+    // One rank alone may have such a parameter: f64 is in no shape.
+    world.agree(layout.unsupported().map_or(Ok(()), |reason| Err(CommError::Module(reason.to_owned()))))
 }
 
 /// `module` with the mean over ranks of what gets no gradients.

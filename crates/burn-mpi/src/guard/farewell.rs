@@ -36,8 +36,8 @@ struct Farewell {
     thread: libc::pthread_t,
 }
 
-// SAFETY: the communicator is a name for an object inside MPI. It is used by the
-// exit handler alone, which checks that it runs on the thread that made it.
+// SAFETY: the communicator is a name for an object inside MPI, and no memory of a
+// thread. The exit handler alone uses it, while no other thread is inside MPI.
 unsafe impl Send for Farewell {}
 
 static FAREWELL: Mutex<Option<Farewell>> = Mutex::new(None);
@@ -102,7 +102,7 @@ fn say(status: i32) {
             "rank {} on {} ends with exit code {status} while others go on: ending the job",
             mpi.rank, mpi.host
         ));
-        // SAFETY: MPI runs, and this is its thread. MPI_Abort may return or
+        // SAFETY: MPI runs, and no other thread is inside it. MPI_Abort may return or
         // call `exit`, which would run this handler again: `_exit` does not.
         unsafe {
             ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, status);
@@ -115,8 +115,8 @@ fn say(status: i32) {
         // SAFETY: ends this process at once; exit handlers would wait for MPI.
         unsafe { libc::_exit(status) }
     });
-    // SAFETY: MPI runs, and this is its thread; nothing of this process uses it
-    // after exit handlers.
+    // SAFETY: MPI runs, no other thread is inside it, and nothing of this process
+    // uses it after exit handlers.
     unsafe { ffi::MPI_Finalize() };
 }
 

@@ -33,6 +33,8 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// left with an error ends the job itself, and sooner.
 const LEFT: Duration = Duration::from_secs(2);
 const FAILED: Duration = Duration::from_secs(5);
+/// How long a peer may be silent at least before it counts as stopped.
+const SILENCE: Duration = Duration::from_secs(10);
 /// How often a rank that leaves says so.
 const ANNOUNCE: Duration = Duration::from_millis(200);
 /// Bytes of a reason that travel.
@@ -157,7 +159,8 @@ impl Guard {
     /// does so no longer: it was stopped or cut off. One that works on answers.
     fn check_silence(&self, heard: &[Option<Instant>]) {
         let departed = activity::departed();
-        let limit = activity::deadline().saturating_add(self.patience());
+        // A guard whose core is taken may be silent for seconds.
+        let limit = activity::deadline().max(SILENCE).saturating_add(self.patience());
         for (rank, heard) in heard.iter().enumerate() {
             let silent = heard.is_some_and(|at| at.elapsed() > limit);
             if silent && departed.iter().all(|departure| departure.rank != rank) {
