@@ -25,7 +25,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let source = Synthetic::new(ModelKind::Mlp.input_shape(), CLASSES, BATCH * world.size());
     let network = Network::init(config.model, CLASSES, 1, &Device::flex().autodiff());
     let collective = Box::new(MpiCollective::new(&world)?);
-    let mut learner = Learner::new(&world, &config, source.description(), network, collective)?;
+    let mut learner =
+        Learner::new(&world, &config.train_options(), source.description(), network, collective)?;
 
     // Each rank sees other samples, so its statistics are its own.
     let mut bytes = Vec::new();

@@ -9,12 +9,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::TrainArgs;
-use crate::data::{SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, NetworkOptions};
+use crate::record;
+use crate::train::{Recipe, TrainOptions};
 use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
 
-pub use recipe::Recipe;
+pub use recipe::check_data;
+
+/// `run.json`, whose `config` is a [`RunConfig`].
+pub type RunRecord = record::RunRecord<RunConfig>;
 
 /// Everything that decides what a run computes and how. It is `config` in
 /// `run.json`, and all that `--resume` needs.
@@ -129,7 +133,7 @@ impl TryFrom<&TrainArgs> for RunConfig {
             epochs: positive("epochs", args.epochs)?,
             lr: not_negative("lr", args.recipe.lr)?,
             weight_decay: not_negative("weight-decay", args.recipe.weight_decay)?,
-            recipe: Recipe::new(&args.recipe, args.epochs)?,
+            recipe: recipe::recipe(&args.recipe, args.epochs)?,
             device: parse("device", &args.device)?,
             fused: args.fused.is_on(),
             accumulate: positive("accumulate", args.accumulate)?,
@@ -155,14 +159,26 @@ impl TryFrom<&TrainArgs> for RunConfig {
 }
 
 impl RunConfig {
-    /// How the first samples of a split are dealt out.
-    pub fn plan(&self, source: &dyn SampleSource, split: Split, world_size: usize) -> ShardPlan {
-        let (limit, batch_size) = match split {
-            Split::Train => (self.train_samples, self.train_batch_size * self.accumulate),
-            Split::Test => (self.test_samples, self.test_batch_size),
-        };
-        let all = source.len(split);
-        ShardPlan { samples: limit.map_or(all, |n| n.min(all)), world_size, batch_size }
+    /// What the training is told.
+    pub fn train_options(&self) -> TrainOptions {
+        TrainOptions {
+            model: self.model.to_string(),
+            seed: self.seed,
+            train_batch_size: self.train_batch_size,
+            test_batch_size: self.test_batch_size,
+            accumulate: self.accumulate,
+            shuffle: self.shuffle,
+            train_samples: self.train_samples,
+            test_samples: self.test_samples,
+            epochs: self.epochs,
+            lr: self.lr,
+            weight_decay: self.weight_decay,
+            recipe: self.recipe.clone(),
+            device: self.device,
+            sync: self.sync_options(),
+            log_every: self.log_every,
+            checkpoint_every: self.checkpoint_every,
+        }
     }
 
     /// What the transport is told.

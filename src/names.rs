@@ -65,31 +65,31 @@ impl<T: ValueEnum + 'static> TypedValueParser for NameOf<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Activation, ModelKind};
+
+    #[derive(Debug, Clone, PartialEq, ValueEnum)]
+    enum Order {
+        ByRank,
+        Native,
+        Random,
+    }
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for kind in ModelKind::value_variants() {
-            assert_eq!(kind.to_string().parse(), Ok(*kind));
-        }
-        for activation in Activation::value_variants() {
-            assert_eq!(activation.to_string().parse(), Ok(*activation));
-            assert_eq!(serde_json::to_value(activation).unwrap(), activation.to_string());
+        for order in Order::value_variants() {
+            assert_eq!(parse("order", &name(order)).as_ref(), Ok(order));
         }
     }
 
     #[test]
     fn an_unknown_name_is_told_the_known_ones() {
-        let message = "swish".parse::<Activation>().unwrap_err();
-        assert_eq!(message, "unknown activation swish: choose relu, tanh, sigmoid or gelu");
-        let message = "Vgg".parse::<ModelKind>().unwrap_err();
-        assert_eq!(message, "unknown model Vgg: choose convnet, vgg or mlp");
+        let message = parse::<Order>("order", "Native").unwrap_err();
+        assert_eq!(message, "unknown order Native: choose by-rank, native or random");
     }
 
     #[test]
     fn help_lists_the_names() {
-        let parser = NameOf::<ModelKind>::parser();
+        let parser = NameOf::<Order>::parser();
         let names: Vec<_> = parser.possible_values().unwrap().map(|v| v.get_name().to_owned()).collect();
-        assert_eq!(names, ["convnet", "vgg", "mlp"]);
+        assert_eq!(names, ["by-rank", "native", "random"]);
     }
 }

@@ -10,8 +10,8 @@ use crate::config::{ConfigError, RunConfig};
 use crate::data;
 use crate::device::DeviceKind;
 use crate::model::Network;
-use crate::record::{Checkpoint, RunDir, Tally};
-use crate::train::Evaluation;
+use crate::record::{Checkpoint, RunDir};
+use crate::train::{Evaluation, Position, Tally};
 use burn_mpi::{ParamLayout, World};
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
@@ -32,7 +32,7 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let mut params = world.agree(loaded)?;
     world.broadcast_f32(&mut params)?;
     let network = layout.write(network, &params);
-    let tallies = Evaluation::load(world, source.as_ref(), &config)?.run(world, &network)?;
+    let tallies = Evaluation::load(world, source.as_ref(), &config.train_options())?.run(world, &network)?;
     if world.is_root() {
         let total = Tally::total(&tallies);
         println!(
@@ -83,7 +83,7 @@ fn configure(world: &World, args: &EvalArgs, device: DeviceKind) -> anyhow::Resu
         return Ok(None);
     }
     let run = run_of(&args.checkpoint);
-    let (_, record) = RunDir::open(&run).with_context(|| {
+    let (_, record) = RunDir::open::<RunConfig>(&run).with_context(|| {
         format!("{} is neither a run directory nor a checkpoint in one", args.checkpoint.display())
     })?;
     Ok(Some(RunConfig {
@@ -105,10 +105,10 @@ fn run_of(path: &Path) -> PathBuf {
 
 fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Vec<f32>> {
     if path.join("state.json").exists() {
-        return Ok(Checkpoint::load(path, layout)?.params);
+        return Ok(Checkpoint::<Position>::load(path, layout)?.params);
     }
     let folder = path.join("checkpoints");
-    let last = Checkpoint::load_last(&folder, layout)?;
+    let last = Checkpoint::<Position>::load_last(&folder, layout)?;
     let (stops_early, epochs) = (last.position.best_step.is_some(), last.position.history.len());
     let checkpoint = last.load_best(&folder, layout)?;
     if stops_early {

@@ -6,11 +6,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 
-use crate::config::RunConfig;
+use crate::config::{RunConfig, RunRecord};
 use crate::data::ShardPlan;
 use crate::device::DeviceKind;
-use crate::record::{EpochRow, RankRecord, Results, RunDir, RunRecord, Status, StepMs, Tally, versions};
-use crate::train::{Trainer, best_epoch};
+use crate::record::{RankRecord, Results, RunDir, Status, StepMs, versions};
+use crate::train::{EpochRow, Tally, Trainer, best_epoch, overfits_after};
 use burn_mpi::{
     Launcher, ParamLayout, Place, SyncReport, World, oversubscribed, peak_rss_mb, shared_machine, topology,
 };
@@ -203,7 +203,7 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
     println!("gradients of rank 0: {sync}");
     let live =
         results.live_mb.map_or_else(String::new, |mb| format!(", {mb:.2} MB of live tensors in a step"));
-    if let Some(epoch) = crate::record::overfits_after(history) {
+    if let Some(epoch) = overfits_after(history) {
         println!(
             "overfits after epoch {epoch}: test loss rises from there, and training loss goes on falling"
         );

@@ -8,8 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
 use super::logging::bars;
 use crate::data::ShardPlan;
-use crate::record::{EpochRow, Position, Tally};
-use crate::train::Watch;
+use crate::train::{EpochRow, Position, Tally, Watch};
 use burn_mpi::Launcher;
 
 /// Follows a training; silent on all ranks but 0.

@@ -98,7 +98,7 @@ pub(super) fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Resul
 /// The build that made the run, if it is there already, complete and with these
 /// options.
 fn done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Option<String>> {
-    let Ok((_, record)) = RunDir::open(path) else { return Ok(None) };
+    let Ok((_, record)) = RunDir::open::<RunConfig>(path) else { return Ok(None) };
     if record.status != Status::Completed {
         return Ok(None);
     }
@@ -202,7 +202,8 @@ fn make_one(run: &PlannedRun, args: &SweepArgs, folder: &Path, stop: &StopReques
     if outcome.stopped {
         return Ended::Stopped;
     }
-    let results = RunDir::open(&folder.join(&run.name)).ok().and_then(|(_, record)| record.results);
+    let results =
+        RunDir::open::<RunConfig>(&folder.join(&run.name)).ok().and_then(|(_, record)| record.results);
     match (outcome.code, results) {
         (0, Some(results)) => Ended::Completed(format!(
             "{:.2} s of training, {:.3} ms a step, test accuracy {:.2}%",

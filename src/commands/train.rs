@@ -9,13 +9,13 @@ use super::collective::primitives;
 use super::outcome::{default_name, describe, print_header, print_results, summarize};
 use super::progress::Progress;
 use crate::cli::TrainArgs;
-use crate::config::{ConfigError, RunConfig};
+use crate::config::{self, ConfigError, RunConfig, RunRecord};
 use crate::data::{self, ShardPlan};
 use crate::model::Network;
 use crate::record::checkpoint::load_weights;
-use crate::record::{Checkpoint, Moment, Recorder, RunDir, RunRecord, Status};
+use crate::record::{Checkpoint, Recorder, RunDir, Status};
 use crate::stop::StopRequest;
-use crate::train::{TrainError, Trainer};
+use crate::train::{Position, TrainError, Trainer};
 use burn_mpi::{Backend, Launcher, ParamLayout, World, connect};
 
 pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
@@ -33,7 +33,8 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     super::use_threads(config.threads)?;
 
     let source = world.agree(data::open(&config.data_root))?;
-    let plan = config.plan(source.as_ref(), data::Split::Train, world.size());
+    let options = config.train_options();
+    let plan = options.plan(source.as_ref(), data::Split::Train, world.size());
     check_data(&config, &plan, source.as_ref())?;
     let classes = source.description().classes;
     let device = config.device.device().autodiff();
@@ -51,7 +52,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
         world.exchange_over(primitives(world, config.backend, &config.transport())?);
     }
     let stop = StopRequest::listen().context("cannot listen to signals")?;
-    let mut trainer = Trainer::new(world, &config, source, network, collective, stop)?;
+    let mut trainer = Trainer::new(world, &options, source, network, collective, stop)?;
     if let Some(checkpoint) = share(world, checkpoint)? {
         trainer.restore(checkpoint)?;
     }
@@ -158,8 +159,8 @@ fn configure(
         let placeholder = RunConfig::try_from(&TrainArgs { resume: None, ..args.clone() })?;
         return Ok((placeholder, None));
     }
-    let (_, record) =
-        RunDir::open(path).with_context(|| format!("--resume {}: not a run directory", path.display()))?;
+    let (_, record) = RunDir::open::<RunConfig>(path)
+        .with_context(|| format!("--resume {}: not a run directory", path.display()))?;
     ensure!(
         record.world_size == world.size(),
         "--resume {}: the run has {} ranks and this job {}; start it with mpirun -n {}",
@@ -191,7 +192,7 @@ pub(super) fn check_shape(config: &RunConfig, source: &dyn data::SampleSource) -
 
 fn check_data(config: &RunConfig, plan: &ShardPlan, source: &dyn data::SampleSource) -> anyhow::Result<()> {
     check_shape(config, source)?;
-    config.recipe.check_data(&config.data_root, source.description())?;
+    config::check_data(&config.recipe, &config.data_root, source.description())?;
     let classes = source.description().classes;
     if let Some(n) = config.num_classes
         && n != classes
@@ -228,12 +229,12 @@ fn prepare(
     network: Network,
     resumed: Option<PathBuf>,
     record: &RunRecord,
-) -> anyhow::Result<(Option<RunDir>, Network, Option<Checkpoint>)> {
+) -> anyhow::Result<(Option<RunDir>, Network, Option<Checkpoint<Position>>)> {
     if !world.is_root() {
         return Ok((None, network, None));
     }
     if let Some(path) = resumed {
-        let (dir, _) = RunDir::open(&path)?;
+        let (dir, _) = RunDir::open::<RunConfig>(&path)?;
         let checkpoint = Checkpoint::load_last(&dir.checkpoints(), layout)?;
         ensure!(
             checkpoint.model == record.model && checkpoint.world_size == world.size(),
@@ -258,20 +259,23 @@ fn prepare(
 }
 
 /// Gives every rank rank 0's checkpoint: numbers as bytes, the rest as JSON.
-fn share(world: &World, checkpoint: Option<Checkpoint>) -> anyhow::Result<Option<Checkpoint>> {
-    let names = |c: &Checkpoint| c.moments.iter().map(|m| m.name.clone()).collect::<Vec<_>>();
+fn share(
+    world: &World,
+    checkpoint: Option<Checkpoint<Position>>,
+) -> anyhow::Result<Option<Checkpoint<Position>>> {
+    let names = |c: &Checkpoint<Position>| c.moments.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     let head = checkpoint
         .as_ref()
         .map(|c| (c.model.clone(), c.updates, c.position.clone(), c.params.len(), names(c)));
     let Some((model, updates, position, length, names)) = world.broadcast(&head)? else {
         return Ok(None);
     };
-    let zeros = |name| Moment { name, values: vec![0.0; length] };
+    let zeros = |name| (name, vec![0.0; length]);
     let (mut params, mut moments) = match checkpoint {
         Some(c) => (c.params, c.moments),
         None => (vec![0.0; length], names.into_iter().map(zeros).collect()),
     };
-    for buffer in std::iter::once(&mut params).chain(moments.iter_mut().map(|m| &mut m.values)) {
+    for buffer in std::iter::once(&mut params).chain(moments.iter_mut().map(|(_, values)| values)) {
         world.broadcast_f32(buffer)?;
     }
     Ok(Some(Checkpoint { model, world_size: world.size(), params, moments, updates, position }))

@@ -1,5 +1,6 @@
 //! What is refused, what is filled in, and what older runs mean.
 
+use super::super::RunConfig;
 use super::super::tests::train;
 use super::*;
 use crate::data::Kind;
@@ -55,7 +56,7 @@ fn momentum_is_pytorchs_default_unless_given_or_cycled() {
         ("--optimizer sgd --schedule onecycle --max-lr 0.1", 0.95),
     ] {
         let config = train(options).unwrap();
-        assert_eq!(config.rates(10).rate(0, 0).momentum, expected, "{options}");
+        assert_eq!(config.train_options().rates(10).rate(0, 0).momentum, expected, "{options}");
     }
 }
 
@@ -85,9 +86,9 @@ fn augmentation_needs_images_of_bytes() {
         mean: Vec::new(),
         std: Vec::new(),
     };
-    let message = recipe.check_data(Path::new("data/features"), &data).unwrap_err().to_string();
+    let message = check_data(&recipe, Path::new("data/features"), &data).unwrap_err().to_string();
     assert!(message.contains("--augment flip") && message.contains(".npy pairs of 512"), "{message}");
-    assert_eq!(Recipe::default().check_data(Path::new(""), &data), Ok(()));
+    assert_eq!(check_data(&Recipe::default(), Path::new(""), &data), Ok(()));
     (data.shape, data.element) = ([3, 32, 32], Element::U8);
-    assert_eq!(recipe.check_data(Path::new(""), &data), Ok(()));
+    assert_eq!(check_data(&recipe, Path::new(""), &data), Ok(()));
 }

@@ -67,3 +67,18 @@ impl FromStr for Activation {
         names::parse("activation", text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activations_are_written_alike_everywhere() {
+        for activation in Activation::value_variants() {
+            assert_eq!(activation.to_string().parse(), Ok(*activation));
+            assert_eq!(serde_json::to_value(activation).unwrap(), activation.to_string());
+        }
+        let message = "swish".parse::<Activation>().unwrap_err();
+        assert_eq!(message, "unknown activation swish: choose relu, tanh, sigmoid or gelu");
+    }
+}

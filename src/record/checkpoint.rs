@@ -11,12 +11,13 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::RecordError;
 use super::tensor_file::{decode, encode};
-use super::{EpochRow, RecordError, Tally};
 use crate::files;
-use burn_mpi::{ArrivalOrder, ParamLayout};
+use burn_mpi::ParamLayout;
 
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
@@ -24,58 +25,25 @@ const STATE: &str = "state.json";
 /// Checkpoints kept; older ones are removed when a new one is whole.
 const KEEP: usize = 3;
 
-/// Where a run stands.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Position {
-    /// Epoch under way, from 0.
-    pub epoch: usize,
-    /// Steps done of that epoch.
-    pub step_in_epoch: usize,
-    /// Steps done of the run.
-    pub step: usize,
-    /// Each rank's tally of the epoch under way.
-    pub epoch_tallies: Vec<Tally>,
-    /// Each rank's tally of the last finished test.
-    pub test_tallies: Vec<Tally>,
-    /// Each rank's tally since its last logged line.
-    pub window_tallies: Vec<Tally>,
-    /// Packing of the gradients, once it is known.
-    pub arrival: Option<ArrivalOrder>,
-    /// Finished epochs.
-    pub history: Vec<EpochRow>,
-    /// With early stopping: steps at the end of the best epoch, whose checkpoint
-    /// is kept.
-    #[serde(default)]
-    pub best_step: Option<usize>,
-    /// Seconds of training loops so far.
-    pub train_seconds: f64,
-    /// Seconds of the epoch under way.
-    pub epoch_seconds: f64,
-    /// Seconds of tests so far.
-    pub test_seconds: f64,
-    /// Each rank's seconds of waiting for gradients so far.
-    pub comm_seconds: Vec<f64>,
-}
+/// Where a run stands, as the writer of its checkpoints has to know it.
+pub trait Resumable: Serialize + DeserializeOwned {
+    /// Steps done of the run; the checkpoint's folder is named after it.
+    fn step(&self) -> usize;
 
-/// What an optimizer remembers of each weight.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Moment {
-    /// Its name, which its tensors' names begin with.
-    pub name: String,
-    /// As long as the parameters, in Burn's layouts.
-    pub values: Vec<f32>,
+    /// The step of an older checkpoint that is kept whatever its age.
+    fn best_step(&self) -> Option<usize>;
 }
 
 /// `state.json`.
 #[derive(Debug, Serialize, Deserialize)]
-struct State {
+struct State<P> {
     model: String,
     world_size: usize,
     updates: u64,
     /// Names of the optimizer's moments.
     #[serde(default = "adams_moments")]
     moments: Vec<String>,
-    position: Position,
+    position: P,
     /// SHA-256 of each file beside this one.
     sha256: BTreeMap<String, String>,
 }
@@ -87,29 +55,29 @@ fn adams_moments() -> Vec<String> {
 
 /// A checkpoint in memory; flat buffers in Burn's layouts.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Checkpoint {
+pub struct Checkpoint<P> {
     /// Name of the network.
     pub model: String,
     /// Number of ranks that wrote it.
     pub world_size: usize,
     /// Weights.
     pub params: Vec<f32>,
-    /// What the optimizer remembers.
-    pub moments: Vec<Moment>,
+    /// What the optimizer remembers: names, with values as long as the weights.
+    pub moments: Vec<(String, Vec<f32>)>,
     /// Updates that the optimizer has made.
     pub updates: u64,
     /// Where the run stands.
-    pub position: Position,
+    pub position: P,
 }
 
-impl Checkpoint {
+impl<P: Resumable> Checkpoint<P> {
     /// Writes the checkpoint into `folder` (`…/checkpoints`) and removes those
     /// that are too old.
     ///
     /// # Errors
     /// When a file cannot be written; older checkpoints are then untouched.
     pub fn save(&self, folder: &Path, layout: &ParamLayout) -> Result<PathBuf, RecordError> {
-        let name = folder_name(self.position.step);
+        let name = folder_name(self.position.step());
         let path = folder.join(&name);
         let temporary = folder.join(format!(".{name}.tmp"));
         let failed = |e| RecordError::write(&temporary, e);
@@ -117,7 +85,7 @@ impl Checkpoint {
             fs::remove_dir_all(&temporary).map_err(failed)?;
         }
         fs::create_dir_all(&temporary).map_err(failed)?;
-        let moments: Vec<_> = self.moments.iter().map(|m| (m.name.as_str(), &m.values)).collect();
+        let moments: Vec<_> = self.moments.iter().map(|(name, values)| (name.as_str(), values)).collect();
         let mut sha256 = BTreeMap::new();
         for (file, bytes) in [
             (MODEL, encode(&path.join(MODEL), layout, &[("", &self.params)], Some(self.updates))?),
@@ -130,8 +98,8 @@ impl Checkpoint {
             model: self.model.clone(),
             world_size: self.world_size,
             updates: self.updates,
-            moments: self.moments.iter().map(|moment| moment.name.clone()).collect(),
-            position: self.position.clone(),
+            moments: self.moments.iter().map(|(name, _)| name.clone()).collect(),
+            position: &self.position,
             sha256,
         };
         let text = serde_json::to_vec_pretty(&state).map_err(|e| RecordError::write(&path, e.into()))?;
@@ -141,7 +109,7 @@ impl Checkpoint {
         }
         fs::rename(&temporary, &path).map_err(failed)?;
         files::sync_folder(folder).map_err(failed)?;
-        let best = self.position.best_step.map(|step| folder.join(folder_name(step)));
+        let best = self.position.best_step().map(|step| folder.join(folder_name(step)));
         for old in list(folder).iter().rev().skip(KEEP).filter(|&path| Some(path) != best.as_ref()) {
             fs::remove_dir_all(old).map_err(|e| RecordError::write(old, e))?;
         }
@@ -158,7 +126,7 @@ impl Checkpoint {
             let file = path.join(name);
             fs::read(&file).map_err(|e| RecordError::read(&file, e))
         };
-        let state: State = serde_json::from_slice(&read(STATE)?)
+        let state: State<P> = serde_json::from_slice(&read(STATE)?)
             .map_err(|e| RecordError::damaged(&path.join(STATE), e.to_string()))?;
         let checked = |name: &str| {
             let bytes = read(name)?;
@@ -173,7 +141,7 @@ impl Checkpoint {
         let model = checked(MODEL)?;
         let optimizer = checked(OPTIMIZER)?;
         let moment = |name: String| {
-            decode(&path.join(OPTIMIZER), &optimizer, layout, &name).map(|values| Moment { name, values })
+            decode(&path.join(OPTIMIZER), &optimizer, layout, &name).map(|values| (name, values))
         };
         Ok(Self {
             params: decode(&path.join(MODEL), &model, layout, "")?,
@@ -210,8 +178,8 @@ impl Checkpoint {
     /// # Errors
     /// When it is gone or damaged.
     pub fn load_best(self, folder: &Path, layout: &ParamLayout) -> Result<Self, RecordError> {
-        match self.position.best_step {
-            Some(step) if step != self.position.step => Self::load(&folder.join(folder_name(step)), layout),
+        match self.position.best_step() {
+            Some(step) if step != self.position.step() => Self::load(&folder.join(folder_name(step)), layout),
             _ => Ok(self),
         }
     }

@@ -1,21 +1,21 @@
 //! The run directory, the only product of a run. Rank 0 writes all of it.
+//!
+//! What is written comes from above as values: the configuration in `run.json`,
+//! the position in a checkpoint and the lines of `epochs.csv` are any types that
+//! serialize, so that this module knows neither training nor options.
 
 pub mod checkpoint;
 mod error;
-mod overfitting;
+mod recorder;
 mod run_dir;
 mod run_json;
-mod run_log;
 mod sweep_json;
-mod tally;
 mod tensor_file;
 mod tensorboard;
 
-pub use checkpoint::{Checkpoint, Moment, Position};
+pub use checkpoint::{Checkpoint, Resumable};
 pub use error::RecordError;
-pub use overfitting::overfits_after;
+pub use recorder::{Curve, CurvePoint, Metrics, Recorder};
 pub use run_dir::RunDir;
 pub use run_json::{RankRecord, Results, RunRecord, Status, StepMs, versions};
-pub use run_log::{EpochRow, Recorder};
 pub use sweep_json::{RunState, SweepRecord, SweepRun};
-pub use tally::Tally;

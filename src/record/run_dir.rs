@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::{RecordError, RunRecord};
 use crate::files::replace_json;
 
@@ -39,7 +42,7 @@ impl RunDir {
     ///
     /// # Errors
     /// When it holds no readable `run.json`.
-    pub fn open(path: &Path) -> Result<(Self, RunRecord), RecordError> {
+    pub fn open<C: DeserializeOwned>(path: &Path) -> Result<(Self, RunRecord<C>), RecordError> {
         let file = path.join("run.json");
         let text = fs::read(&file).map_err(|e| RecordError::read(&file, e))?;
         let record = serde_json::from_slice(&text).map_err(|e| RecordError::damaged(&file, e.to_string()))?;
@@ -60,7 +63,7 @@ impl RunDir {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn write_record(&self, record: &RunRecord) -> Result<(), RecordError> {
+    pub fn write_record<C: Serialize>(&self, record: &RunRecord<C>) -> Result<(), RecordError> {
         let name = "run.json";
         replace_json(&self.path, name, record).map_err(|e| RecordError::write(&self.path.join(name), e))
     }

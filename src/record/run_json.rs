@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::RunConfig;
 use burn_mpi::Place;
 
 /// How a run stands.
@@ -21,16 +20,17 @@ pub enum Status {
     Stopped,
 }
 
-/// `run.json`. It exists from the start; `results` are there at the end.
+/// `run.json`, with a configuration of type `C`. It exists from the start;
+/// `results` are there at the end.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct RunRecord {
+pub struct RunRecord<C> {
     /// How the run stands.
     pub status: Status,
     /// Why it failed or stopped.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
     /// Every option.
-    pub config: RunConfig,
+    pub config: C,
     /// Network.
     pub model: String,
     /// Trainable parameters.

@@ -111,12 +111,38 @@ fn tensor_name(prefix: &str, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ModelKind, Network, NetworkOptions};
-    use burn::tensor::Device;
+    use burn::module::{Module, Param, RunningState};
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::{Device, Tensor};
+
+    #[derive(Module, Debug)]
+    struct Norm {
+        weight: Param<Tensor<1>>,
+        bias: Param<Tensor<1>>,
+        running_mean: RunningState<Tensor<1>>,
+        running_var: RunningState<Tensor<1>>,
+    }
+
+    #[derive(Module, Debug)]
+    struct Net {
+        linear: Linear,
+        bn1: Option<Norm>,
+        bn2: Option<Norm>,
+    }
 
     fn layout(batch_norm: bool) -> ParamLayout {
-        let options = NetworkOptions { batch_norm, ..NetworkOptions::default() };
-        ParamLayout::of(&Network::with_options(ModelKind::Convnet, &options, 10, 1, &Device::flex()))
+        let device = Device::flex();
+        let zeros = || Tensor::zeros([3], &device);
+        let norm = || {
+            batch_norm.then(|| Norm {
+                weight: Param::from_tensor(zeros()),
+                bias: Param::from_tensor(zeros()),
+                running_mean: RunningState::new(zeros()),
+                running_var: RunningState::new(zeros()),
+            })
+        };
+        let linear = LinearConfig::new(2, 3).init(&device);
+        ParamLayout::of(&Net { linear, bn1: norm(), bn2: norm() })
     }
 
     fn file(layout: &ParamLayout, batches: Option<u64>) -> Vec<u8> {

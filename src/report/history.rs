@@ -1,7 +1,7 @@
 //! What a run wrote down of its epochs.
 
 use super::runs::Run;
-use crate::record::{EpochRow, overfits_after};
+use crate::train::{EpochRow, overfits_after};
 
 /// The lines of the run's `epochs.csv`; none where it is missing or damaged.
 pub fn epochs(run: &Run) -> Vec<EpochRow> {

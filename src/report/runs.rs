@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::ReportError;
-use crate::record::{Results, RunDir, RunRecord, RunState, Status, SweepRecord};
+use crate::config::RunRecord;
+use crate::record::{Results, RunDir, RunState, Status, SweepRecord};
 
 /// A finished run.
 #[derive(Debug, Clone)]

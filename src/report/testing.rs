@@ -6,8 +6,8 @@ use clap::Parser;
 
 use super::runs::Run;
 use crate::cli::{Cli, Command};
-use crate::config::RunConfig;
-use crate::record::{Results, RunRecord, Status, StepMs, versions};
+use crate::config::{RunConfig, RunRecord};
+use crate::record::{Results, Status, StepMs, versions};
 use burn_mpi::Place;
 
 /// A completed run of `train` with `options` on NxC, in so many seconds.

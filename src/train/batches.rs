@@ -1,6 +1,6 @@
 //! A step's samples, augmented if asked for.
 
-use crate::config::RunConfig;
+use super::TrainOptions;
 use crate::data::augment::Augmentation;
 use crate::data::shard::Order;
 use crate::data::{Description, Shard};
@@ -16,12 +16,12 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Samples as `config` wants them.
-    pub fn new(config: &RunConfig, description: &Description) -> Self {
+    /// Samples as `options` want them.
+    pub fn new(options: &TrainOptions, description: &Description) -> Self {
         Self {
-            augment: config.recipe.augment,
+            augment: options.recipe.augment,
             shape: description.shape,
-            seed: config.seed,
+            seed: options.seed,
             augmented: Vec::new(),
         }
     }
@@ -44,9 +44,9 @@ impl Batches {
 }
 
 /// The order in which `epoch` takes the samples.
-pub(super) fn order_of(config: &RunConfig, epoch: u64) -> Order {
-    match config.shuffle {
-        true => Order::Shuffled { seed: config.seed, epoch },
+pub(super) fn order_of(options: &TrainOptions, epoch: u64) -> Order {
+    match options.shuffle {
+        true => Order::Shuffled { seed: options.seed, epoch },
         false => Order::File,
     }
 }

@@ -3,7 +3,7 @@
 //! They are sums over all ranks, the same bits on each, so that all ranks decide
 //! the same without asking. A resumed run decides from its history.
 
-use crate::record::EpochRow;
+use super::EpochRow;
 
 /// The epoch (from 1) with the lowest test loss, the first of equals.
 pub fn best_epoch(history: &[EpochRow]) -> Option<usize> {

@@ -3,12 +3,10 @@
 use burn::module::Module;
 use burn::tensor::Device;
 
-use super::TrainError;
-use crate::config::RunConfig;
+use super::{Tally, TrainError, TrainOptions};
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, Split};
 use crate::model::Network;
-use crate::record::Tally;
 use burn_fused::loss::{Score, cross_entropy};
 use burn_mpi::World;
 
@@ -25,14 +23,18 @@ impl Evaluation {
     ///
     /// # Errors
     /// When it cannot be read on some rank.
-    pub fn load(world: &World, source: &dyn SampleSource, config: &RunConfig) -> Result<Self, TrainError> {
-        let plan = config.plan(source, Split::Test, world.size());
+    pub fn load(
+        world: &World,
+        source: &dyn SampleSource,
+        options: &TrainOptions,
+    ) -> Result<Self, TrainError> {
+        let plan = options.plan(source, Split::Test, world.size());
         let shard = Shard::load(source, Split::Test, &plan, world.rank(), Order::File);
         Ok(Self {
             shard: world.agree(shard)?,
             normalizer: Normalizer::new(source.description()),
             batch_size: plan.batch_size,
-            device: config.device.device(),
+            device: options.device.device(),
         })
     }
 

@@ -1,12 +1,19 @@
-//! The training step and the loop around it.
+//! The training step and the loop around it, with its options and its state.
+//!
+//! Options are plain values, which `config` makes. Checkpoints and curves go to
+//! `record`, which is given values to write and knows none of the types here.
 
 mod batches;
 mod early_stopping;
 mod error;
 mod evaluation;
 mod optimizer;
+mod options;
+mod overfitting;
 mod schedule;
+mod state;
 mod step;
+mod tally;
 mod trainer;
 mod update;
 mod watch;
@@ -15,8 +22,12 @@ pub use early_stopping::best_epoch;
 pub use error::TrainError;
 pub use evaluation::Evaluation;
 pub use optimizer::{Optimizer, Rate, Rule};
+pub use options::{GAMMA, Recipe, TrainOptions};
+pub use overfitting::overfits_after;
 pub use schedule::{Curve, Schedule, ScheduleKind};
+pub use state::{EpochRow, Moment, Position};
 pub use step::{Learner, StepTimes};
+pub use tally::Tally;
 pub use trainer::Trainer;
 pub use update::{AveragedGradients, Updater};
 pub use watch::Watch;

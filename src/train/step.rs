@@ -7,10 +7,9 @@ use burn::tensor::Device;
 
 use super::optimizer::Rate;
 use super::update::Updater;
-use crate::config::RunConfig;
+use super::{Tally, TrainOptions};
 use crate::data::{Description, Normalizer};
 use crate::model::{BatchPlace, Network};
-use crate::record::Tally;
 use burn_fused::loss::{Score, smoothed_cross_entropy};
 use burn_fused::memory::live_bytes;
 use burn_mpi::{Collective, CommError, CommTimes, GradientSync, MicroBatch, ParamLayout, Signals, World};
@@ -60,7 +59,7 @@ impl<'w> Learner<'w> {
     /// When the transport fails.
     pub fn new(
         world: &'w World,
-        config: &RunConfig,
+        options: &TrainOptions,
         description: &Description,
         network: Network,
         collective: Box<dyn Collective>,
@@ -70,15 +69,15 @@ impl<'w> Learner<'w> {
         world.broadcast_f32(&mut params)?;
         let network = layout.write(network, &params);
         Ok(Self {
-            updater: Updater::new(config, params.len()),
-            rate: config.recipe.base_rate(config.lr),
+            updater: Updater::new(options, params.len()),
+            rate: options.base_rate(),
             places: Updater::places(&layout),
-            smoothing: config.recipe.label_smoothing,
-            sync: GradientSync::new(world, collective, &layout, config.sync_options()),
+            smoothing: options.recipe.label_smoothing,
+            sync: GradientSync::new(world, collective, &layout, options.sync),
             normalizer: Normalizer::new(description),
-            device: config.device.device().autodiff(),
-            seed: config.seed,
-            micro_batch: config.train_batch_size,
+            device: options.device.device().autodiff(),
+            seed: options.seed,
+            micro_batch: options.train_batch_size,
             times: StepTimes::default(),
             world,
             network,

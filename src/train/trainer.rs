@@ -5,18 +5,17 @@ use std::time::{Duration, Instant};
 use super::batches::{Batches, order_of};
 use super::evaluation::Evaluation;
 use super::step::Learner;
-use super::{Schedule, TrainError, Watch, early_stopping};
-use crate::config::RunConfig;
+use super::{EpochRow, Moment, Position, Schedule, Tally, TrainError, TrainOptions, Watch, early_stopping};
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
-use crate::record::{Checkpoint, EpochRow, Position, Recorder, StepMs, Tally};
+use crate::record::{Checkpoint, Curve, Recorder, StepMs};
 use crate::stop::StopRequest;
 use burn_mpi::{Collective, ParamLayout, SyncReport, World, sha256};
 
 /// One rank's part of a training: its learner, its shard, and where it stands.
 pub struct Trainer<'w> {
     world: &'w World,
-    config: RunConfig,
+    options: TrainOptions,
     source: Box<dyn SampleSource>,
     plan: ShardPlan,
     shard: Shard,
@@ -26,6 +25,8 @@ pub struct Trainer<'w> {
     position: Position,
     epoch_tally: Tally,
     window_tally: Tally,
+    /// Steps and tallies of logged lines that are not in files yet.
+    unwritten: Vec<(usize, Tally)>,
     comm_before: f64,
     stop: StopRequest,
     stopping: bool,
@@ -41,28 +42,29 @@ impl<'w> Trainer<'w> {
     /// When a shard cannot be read, data sets differ or the transport fails.
     pub fn new(
         world: &'w World,
-        config: &RunConfig,
+        options: &TrainOptions,
         source: Box<dyn SampleSource>,
         network: Network,
         collective: Box<dyn Collective>,
         stop: StopRequest,
     ) -> Result<Self, TrainError> {
-        let plan = config.plan(source.as_ref(), Split::Train, world.size());
-        let order = order_of(config, 0);
+        let plan = options.plan(source.as_ref(), Split::Train, world.size());
+        let order = order_of(options, 0);
         let shard = world.agree(Shard::load(source.as_ref(), Split::Train, &plan, world.rank(), order))?;
         world.check_equal("the training set's digest", shard.digest())?;
         Ok(Self {
-            learner: Learner::new(world, config, source.description(), network, collective)?,
-            batches: Batches::new(config, source.description()),
-            schedule: config.rates(plan.steps()),
+            learner: Learner::new(world, options, source.description(), network, collective)?,
+            batches: Batches::new(options, source.description()),
+            schedule: options.rates(plan.steps()),
             position: Position::default(),
             epoch_tally: Tally::default(),
             window_tally: Tally::default(),
+            unwritten: Vec::new(),
             comm_before: 0.0,
             stop,
             stopping: false,
             steps_here: 0,
-            config: config.clone(),
+            options: options.clone(),
             world,
             source,
             plan,
@@ -75,9 +77,10 @@ impl<'w> Trainer<'w> {
     /// # Errors
     /// When the shard of its epoch cannot be read, or the moments are another
     /// optimizer's.
-    pub fn restore(&mut self, checkpoint: Checkpoint) -> Result<(), TrainError> {
+    pub fn restore(&mut self, checkpoint: Checkpoint<Position>) -> Result<(), TrainError> {
         let rank = self.world.rank();
-        self.learner.updater.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
+        let moments = checkpoint.moments.into_iter().map(|(name, values)| Moment { name, values });
+        self.learner.updater.optimizer.restore(moments.collect(), checkpoint.updates)?;
         self.learner.params = checkpoint.params;
         self.learner.publish();
         self.position = checkpoint.position;
@@ -103,7 +106,7 @@ impl<'w> Trainer<'w> {
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
         let mut test = None;
         while !self.is_done() {
-            if self.config.shuffle && self.position.step_in_epoch == 0 && self.position.epoch > 0 {
+            if self.options.shuffle && self.position.step_in_epoch == 0 && self.position.epoch > 0 {
                 self.load_shard()?;
             }
             self.train_epoch(recorder, watch)?;
@@ -112,7 +115,7 @@ impl<'w> Trainer<'w> {
             }
             let evaluation = match &mut test {
                 Some(evaluation) => evaluation,
-                None => test.insert(Evaluation::load(self.world, self.source.as_ref(), &self.config)?),
+                None => test.insert(Evaluation::load(self.world, self.source.as_ref(), &self.options)?),
             };
             self.learner.average_buffers()?;
             let started = Instant::now();
@@ -129,7 +132,7 @@ impl<'w> Trainer<'w> {
     /// Whether all epochs are done, or early stopping has ended the training.
     fn is_done(&self) -> bool {
         let Position { epoch, history, .. } = &self.position;
-        *epoch >= self.config.epochs || early_stopping::is_over(history, self.config.recipe.early_stopping)
+        *epoch >= self.options.epochs || early_stopping::is_over(history, self.options.recipe.early_stopping)
     }
 
     /// The layout of the weights.
@@ -172,11 +175,11 @@ impl<'w> Trainer<'w> {
             self.step()?;
             let step = self.position.step;
             watch.step(&self.position, &self.epoch_tally);
-            if step.is_multiple_of(self.config.log_every) {
+            if step.is_multiple_of(self.options.log_every) {
                 watch.line(&self.position, &self.window_tally);
-                recorder.train_point(step, std::mem::take(&mut self.window_tally));
+                self.unwritten.push((step, std::mem::take(&mut self.window_tally)));
             }
-            let due = self.config.checkpoint_every.is_some_and(|n| step.is_multiple_of(n));
+            let due = self.options.checkpoint_every.is_some_and(|n| step.is_multiple_of(n));
             // The epoch's last step has its checkpoint after the test.
             if (due || self.stopping) && self.position.step_in_epoch < self.plan.steps() {
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();
@@ -250,10 +253,10 @@ impl<'w> Trainer<'w> {
             test_accuracy: total.accuracy(),
             seconds: self.position.epoch_seconds,
         };
-        recorder.test_points(self.position.step, &test)?;
+        recorder.points(Curve::Test, &[Tally::curve_point(self.position.step, &test)])?;
         self.position.train_seconds += self.position.epoch_seconds;
         self.position.history.push(row.clone());
-        if self.config.recipe.early_stopping.is_some()
+        if self.options.recipe.early_stopping.is_some()
             && early_stopping::best_epoch(&self.position.history) == Some(row.epoch)
         {
             self.position.best_step = Some(self.position.step);
@@ -273,7 +276,7 @@ impl<'w> Trainer<'w> {
     }
 
     fn checkpoint(&mut self, recorder: &mut Recorder<'_>, epoch_tally: Tally) -> Result<(), TrainError> {
-        recorder.flush()?;
+        self.write_curves(recorder)?;
         self.position.epoch_tallies = self.world.gather(&epoch_tally)?;
         self.position.window_tallies = self.world.gather(&self.window_tally)?;
         let comm_seconds = self.comm_before + self.learner.times().comm.exposed.as_secs_f64();
@@ -281,18 +284,29 @@ impl<'w> Trainer<'w> {
         self.position.arrival = self.learner.sync.arrival().cloned();
         let Learner { params, updater, .. } = &self.learner;
         recorder.checkpoint(self.learner.layout(), || Checkpoint {
-            model: self.config.model.to_string(),
+            model: self.options.model.clone(),
             world_size: self.world.size(),
             params: params.clone(),
-            moments: updater.optimizer.moments().to_vec(),
+            moments: updater.optimizer.moments().iter().map(|m| (m.name.clone(), m.values.clone())).collect(),
             updates: updater.optimizer.updates(),
             position: self.position.clone(),
         })?;
         Ok(())
     }
 
+    /// Writes the logged lines since the last time, of all ranks.
+    fn write_curves(&mut self, recorder: &mut Recorder<'_>) -> Result<(), TrainError> {
+        let ranks: Vec<Vec<(usize, Tally)>> = self.world.gather(&std::mem::take(&mut self.unwritten))?;
+        let point = |at: usize| {
+            let tallies: Vec<Tally> = ranks.iter().map(|lines| lines[at].1).collect();
+            Tally::curve_point(ranks[0][at].0, &tallies)
+        };
+        let points: Vec<_> = (0..ranks[0].len()).map(point).collect();
+        Ok(recorder.points(Curve::Train, &points)?)
+    }
+
     fn load_shard(&mut self) -> Result<(), TrainError> {
-        let order = order_of(&self.config, self.position.epoch as u64);
+        let order = order_of(&self.options, self.position.epoch as u64);
         let (source, rank) = (self.source.as_ref(), self.world.rank());
         self.world.agree(self.shard.reload(source, Split::Train, &self.plan, rank, order))?;
         Ok(())

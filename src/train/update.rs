@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
+use super::TrainOptions;
 use super::optimizer::{Optimizer, Rate};
-use crate::config::RunConfig;
 use burn_fused::simd::{Kernel, Lanes, Level};
 use burn_mpi::{GradientSync, ParamLayout};
 
@@ -36,11 +36,11 @@ pub struct Updater {
 
 impl Updater {
     /// The updater of a run with `length` parameters, buffers included.
-    pub fn new(config: &RunConfig, length: usize) -> Self {
-        let recipe = &config.recipe;
-        let momentum = recipe.base_rate(config.lr).momentum > 0.0;
+    pub fn new(options: &TrainOptions, length: usize) -> Self {
+        let recipe = &options.recipe;
+        let momentum = options.base_rate().momentum > 0.0;
         Self {
-            optimizer: Optimizer::new(recipe.optimizer, config.weight_decay, momentum, length),
+            optimizer: Optimizer::new(recipe.optimizer, options.weight_decay, momentum, length),
             l1: recipe.l1 as f32,
             l2: recipe.l2 as f32,
             clip_norm: recipe.clip_norm,

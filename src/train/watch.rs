@@ -1,6 +1,6 @@
-//! Who looks on while a trainer runs.
+//! Training observers.
 
-use crate::record::{EpochRow, Position, Tally};
+use super::{EpochRow, Position, Tally};
 
 /// A progress bar, or a log.
 pub trait Watch {

@@ -61,7 +61,8 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let network = Network::with_options(config.model, &config.network, classes, config.seed, &training)
         .fused(config.fused);
     let collective = connect(world, config.backend, &config.transport())?;
-    let mut learner = Learner::new(world, &config, source.description(), network, collective)?;
+    let mut learner =
+        Learner::new(world, &config.train_options(), source.description(), network, collective)?;
 
     let mut product = Product::new(&device);
     product.measure(PRODUCTS);

@@ -11,8 +11,7 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-use super::TrainError;
-use crate::record::Moment;
+use super::{Moment, TrainError};
 
 /// How gradients become new weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

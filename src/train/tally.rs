@@ -1,6 +1,8 @@
-//! Loss and accuracy, counted locally and added up when they are reported.
+//! Loss and accuracy, counted locally and summed over ranks when they are reported.
 
 use serde::{Deserialize, Serialize};
+
+use crate::record::{CurvePoint, Metrics};
 
 /// Sums over samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -34,6 +36,17 @@ impl Tally {
     /// Share of correct samples in percent; 0 where there was none.
     pub fn accuracy(&self) -> f64 {
         100.0 * self.correct / self.samples.max(1.0)
+    }
+
+    /// Loss and accuracy; none where there was no sample.
+    pub fn metrics(&self) -> Option<Metrics> {
+        (self.samples > 0.0).then(|| Metrics { loss: self.mean_loss(), accuracy: self.accuracy() })
+    }
+
+    /// All ranks' tallies of one step as a point on their curves.
+    pub fn curve_point(step: usize, ranks: &[Self]) -> CurvePoint {
+        let mean = Self::total(ranks).metrics();
+        CurvePoint { step, ranks: ranks.iter().map(Self::metrics).collect(), mean }
     }
 
     /// All ranks' tallies as one.

@@ -1,0 +1,224 @@
+//! The curves, epochs and checkpoints of a run, written by rank 0.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::tensorboard::TensorBoard;
+use super::{Checkpoint, RecordError, Resumable, RunDir};
+use burn_mpi::{ParamLayout, World};
+
+/// What curves show.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Metrics {
+    /// Mean over samples.
+    pub loss: f64,
+    /// Percent.
+    pub accuracy: f64,
+}
+
+/// One step's point on the curves of all ranks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CurvePoint {
+    /// Steps done of the run.
+    pub step: usize,
+    /// By rank; a rank without samples has no point.
+    pub ranks: Vec<Option<Metrics>>,
+    /// Over the samples of all ranks.
+    pub mean: Option<Metrics>,
+}
+
+/// Which curves a point is on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Curve {
+    /// `train.loss` and `train.acc`.
+    Train,
+    /// `test.loss` and `test.acc`.
+    Test,
+}
+
+impl Curve {
+    /// TensorBoard's prefix, and the files of a rank's folder for loss and accuracy.
+    fn names(self) -> (&'static str, [&'static str; 2]) {
+        match self {
+            Self::Train => ("train", ["train.loss", "train.acc"]),
+            Self::Test => ("test", ["test.loss", "test.acc"]),
+        }
+    }
+}
+
+/// Writes a run's curves, epochs and checkpoints. Every rank has one and calls
+/// the same methods; only rank 0's touches files, and its errors are every rank's.
+pub struct Recorder<'w> {
+    world: &'w World,
+    dir: Option<RunDir>,
+    tensorboard: Option<TensorBoard>,
+}
+
+impl<'w> Recorder<'w> {
+    /// Opens the curves in `dir` (given on rank 0 alone), cut back to `step`
+    /// and to the epochs in `history`, whose fields are the columns of `epochs.csv`: what a run wrote after the checkpoint
+    /// that it goes on from will be written again.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn open<R: Serialize + Default>(
+        world: &'w World,
+        dir: Option<RunDir>,
+        step: usize,
+        history: &[R],
+    ) -> Result<Self, RecordError> {
+        let mut tensorboard = None;
+        if let Some(dir) = &dir {
+            for rank in 0..world.size() {
+                let folder = dir.path().join(format!("rank{rank}"));
+                fs::create_dir_all(&folder).map_err(|e| RecordError::write(&folder, e))?;
+                for (_, files) in [Curve::Train, Curve::Test].map(Curve::names) {
+                    files.iter().try_for_each(|file| cut_back(&folder.join(file), step))?;
+                }
+            }
+            let mut names: Vec<String> = (0..world.size()).map(|rank| format!("rank{rank}")).collect();
+            names.push("mean".into());
+            tensorboard = Some(TensorBoard::create(&dir.path().join("tensorboard"), &names)?);
+            write_epochs(&dir.path().join("epochs.csv"), history)?;
+        }
+        Ok(Self { world, dir, tensorboard })
+    }
+
+    /// The run directory, on rank 0.
+    pub fn path(&self) -> Option<&Path> {
+        self.dir.as_ref().map(RunDir::path)
+    }
+
+    /// Adds points to the curves, the same on every rank.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn points(&mut self, curve: Curve, points: &[CurvePoint]) -> Result<(), RecordError> {
+        let written = points.iter().try_for_each(|point| self.write_point(curve, point));
+        Ok(self.world.agree(written)?)
+    }
+
+    /// Writes a checkpoint; no rank goes on before it is whole. `checkpoint`
+    /// is called on rank 0 alone.
+    ///
+    /// # Errors
+    /// When the transport fails or a file cannot be written.
+    pub fn checkpoint<P: Resumable>(
+        &mut self,
+        layout: &ParamLayout,
+        checkpoint: impl FnOnce() -> Checkpoint<P>,
+    ) -> Result<(), RecordError> {
+        let saved = match &self.dir {
+            Some(dir) => checkpoint().save(&dir.checkpoints(), layout).map(Some),
+            None => Ok(None),
+        };
+        // The agreement is the barrier: a rank has its answer only when rank 0
+        // has written and all others are here.
+        if let Some(path) = self.world.agree(saved)? {
+            log::debug!("checkpoint {}", path.display());
+        }
+        Ok(())
+    }
+
+    /// Adds the line of a finished epoch to `epochs.csv`.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn epoch(&mut self, row: &impl Serialize) -> Result<(), RecordError> {
+        let written = match &self.dir {
+            Some(dir) => append_epoch(&dir.path().join("epochs.csv"), row),
+            None => Ok(()),
+        };
+        Ok(self.world.agree(written)?)
+    }
+
+    /// Adds one point to each rank's loss and accuracy curves and to the means.
+    fn write_point(&mut self, curve: Curve, point: &CurvePoint) -> Result<(), RecordError> {
+        let (Some(dir), Some(tensorboard)) = (&self.dir, &mut self.tensorboard) else {
+            return Ok(());
+        };
+        let (name, files) = curve.names();
+        for (rank, metrics) in point.ranks.iter().chain([&point.mean]).enumerate() {
+            let Some(Metrics { loss, accuracy }) = *metrics else { continue };
+            for ((file, tag), value) in files.iter().zip(["loss", "accuracy"]).zip([loss, accuracy]) {
+                tensorboard.point(rank, &format!("{name}/{tag}"), point.step, value)?;
+                if rank < point.ranks.len() {
+                    let path = dir.path().join(format!("rank{rank}")).join(file);
+                    append(&path, &format!("{} {value}\n", point.step))?;
+                }
+            }
+        }
+        tensorboard.flush()
+    }
+}
+
+fn append(path: &Path, text: &str) -> Result<(), RecordError> {
+    let write = || OpenOptions::new().create(true).append(true).open(path)?.write_all(text.as_bytes());
+    write().map_err(|e| RecordError::write(path, e))
+}
+
+/// Keeps the lines of a curve up to `step`; makes the file if it is missing.
+fn cut_back(path: &PathBuf, step: usize) -> Result<(), RecordError> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let kept: String = text
+        // A line without its end was being written when the run was killed.
+        .split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
+        .filter(|line| line.split(' ').next().and_then(|s| s.parse().ok()).is_some_and(|s: usize| s <= step))
+        .collect();
+    fs::write(path, kept).map_err(|e| RecordError::write(path, e))
+}
+
+fn write_epochs<R: Serialize + Default>(path: &Path, rows: &[R]) -> Result<(), RecordError> {
+    // A header comes with a row; of the default one it alone is kept.
+    let header = csv_text(true, &R::default()).map_err(|e| RecordError::write(path, e))?;
+    let header = header.lines().next().unwrap_or_default();
+    fs::write(path, format!("{header}\n")).map_err(|e| RecordError::write(path, e))?;
+    rows.iter().try_for_each(|row| append_epoch(path, row))
+}
+
+fn append_epoch(path: &Path, row: &impl Serialize) -> Result<(), RecordError> {
+    append(path, &csv_text(false, row).map_err(|e| RecordError::write(path, e))?)
+}
+
+/// One line of CSV, after one with the names of its fields if asked for.
+fn csv_text(header: bool, row: &impl Serialize) -> io::Result<String> {
+    let mut writer = csv::WriterBuilder::new().has_headers(header).from_writer(Vec::new());
+    writer.serialize(row).map_err(io::Error::other)?;
+    let bytes = writer.into_inner().map_err(|e| io::Error::other(e.to_string()))?;
+    String::from_utf8(bytes).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resumed_curve_has_no_step_twice() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("train.loss");
+        fs::write(&path, "100 0.5\n200 0.25\n300 0.12\n30").unwrap();
+        cut_back(&path, 200).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "100 0.5\n200 0.25\n");
+    }
+
+    #[derive(Default, Serialize)]
+    struct Row {
+        epoch: usize,
+        train_loss: f64,
+    }
+
+    #[test]
+    fn epochs_have_a_header_of_field_names_even_before_the_first() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("epochs.csv");
+        write_epochs::<Row>(&path, &[]).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "epoch,train_loss\n");
+        write_epochs(&path, &[Row { epoch: 1, train_loss: 0.5 }]).unwrap();
+        append_epoch(&path, &Row { epoch: 2, train_loss: 1.0 }).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "epoch,train_loss\n1,0.5\n2,1.0\n");
+    }
+}

@@ -1,0 +1,125 @@
+//! What decides on a training: its options and its recipe.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Curve, Rate, Rule, Schedule, ScheduleKind};
+use crate::data::augment::Augmentation;
+use crate::data::{SampleSource, ShardPlan, Split};
+use crate::device::DeviceKind;
+use burn_mpi::SyncOptions;
+
+/// Factor of a stepwise schedule, unless another is asked for: PyTorch's.
+pub const GAMMA: f64 = 0.1;
+
+/// Everything that a [`Trainer`](super::Trainer) and a [`Learner`](super::Learner)
+/// have to know, beside network, data set and transport.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TrainOptions {
+    /// Name of the network, which checkpoints carry.
+    pub model: String,
+    /// Seed of shuffling, augmentation and dropout.
+    pub seed: u64,
+    /// Samples of one rank's training batch.
+    pub train_batch_size: usize,
+    /// Samples of one rank's test batch.
+    pub test_batch_size: usize,
+    /// Batches of one rank whose gradients make one step.
+    pub accumulate: usize,
+    /// Whether each epoch has an order of its own.
+    pub shuffle: bool,
+    /// First training samples to use; all if none.
+    pub train_samples: Option<usize>,
+    /// First test samples to use; all if none.
+    pub test_samples: Option<usize>,
+    /// Passes over the training set.
+    pub epochs: usize,
+    /// Learning rate without a schedule.
+    pub lr: f64,
+    /// L2 penalty, or AdamW's decay.
+    pub weight_decay: f64,
+    /// Optimizer, schedule, regularisation and augmentation.
+    pub recipe: Recipe,
+    /// Where tensors live.
+    pub device: DeviceKind,
+    /// How gradients are averaged.
+    pub sync: SyncOptions,
+    /// Steps between two lines of training metrics.
+    pub log_every: usize,
+    /// Steps between two checkpoints inside an epoch.
+    pub checkpoint_every: Option<usize>,
+}
+
+/// How weights are found, beside learning rate and weight decay. The defaults
+/// are those of runs from before there was a choice.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Recipe {
+    /// How gradients become new weights.
+    pub optimizer: Rule,
+    /// Momentum of SGD and RMSprop; PyTorch's default if none.
+    pub momentum: Option<f64>,
+    /// Learning rate over time.
+    pub schedule: ScheduleKind,
+    /// Highest learning rate of OneCycle.
+    pub max_lr: Option<f64>,
+    /// Epochs at one rate of a stepwise schedule.
+    pub step_size: Option<usize>,
+    /// Factor of a stepwise schedule.
+    pub gamma: Option<f64>,
+    /// Norm of all gradients at most.
+    pub clip_norm: Option<f64>,
+    /// Weight of the sum of |w| in the loss.
+    pub l1: f64,
+    /// Weight of the sum of w^2 in the loss.
+    pub l2: f64,
+    /// Share of each label that is spread over all classes.
+    pub label_smoothing: f64,
+    /// Epochs without a lower test loss after which to stop.
+    pub early_stopping: Option<usize>,
+    /// Changes made to training images.
+    pub augment: Option<Augmentation>,
+}
+
+impl Recipe {
+    /// Learning rate and momentum without a schedule. OneCycle's momentum is
+    /// never 0, whatever the optimizer.
+    pub fn base_rate(&self, lr: f64) -> Rate {
+        let momentum = match self.schedule {
+            ScheduleKind::OneCycle => 0.95,
+            _ => self.momentum.unwrap_or(self.optimizer.default_momentum()),
+        };
+        Rate { lr, momentum }
+    }
+}
+
+impl TrainOptions {
+    /// Which of the first samples of a split each rank gets, and in batches of
+    /// which size.
+    pub fn plan(&self, source: &dyn SampleSource, split: Split, world_size: usize) -> ShardPlan {
+        let (limit, batch_size) = match split {
+            Split::Train => (self.train_samples, self.train_batch_size * self.accumulate),
+            Split::Test => (self.test_samples, self.test_batch_size),
+        };
+        let all = source.len(split);
+        ShardPlan { samples: limit.map_or(all, |n| n.min(all)), world_size, batch_size }
+    }
+
+    /// Learning rate and momentum before the first step.
+    pub fn base_rate(&self) -> Rate {
+        self.recipe.base_rate(self.lr)
+    }
+
+    /// Learning rate and momentum of each step, with `steps` steps in an epoch.
+    pub fn rates(&self, steps: usize) -> Schedule {
+        let recipe = &self.recipe;
+        let curve = match recipe.schedule {
+            ScheduleKind::Constant => Curve::Constant,
+            ScheduleKind::Step => {
+                Curve::Step { size: recipe.step_size.unwrap_or(1), gamma: recipe.gamma.unwrap_or(GAMMA) }
+            }
+            ScheduleKind::Cosine => Curve::Cosine,
+            ScheduleKind::OneCycle => Curve::OneCycle { max_lr: recipe.max_lr.unwrap_or(self.lr) },
+        };
+        Schedule { curve, base: self.base_rate(), epochs: self.epochs, steps }
+    }
+}

@@ -1,0 +1,241 @@
+//! The modules of the program use each other downwards only.
+//!
+//! Their order is the picture in ARCHITECTURE.md: the block of lines fenced as
+//! `layers`. A module may use those on lower lines, and none on its own. What
+//! src/ really uses is read from paths that start at the crate's root, tests
+//! included, so that a picture that is not true fails here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// A module of the program and one that it uses.
+type Arrow = (String, String);
+
+/// The line of each module in the picture; 0 is the top.
+fn layers(document: &str) -> BTreeMap<String, usize> {
+    let picture = document.split_once("```layers\n").and_then(|(_, rest)| rest.split_once("```"));
+    let (picture, _) = picture.expect("ARCHITECTURE.md has a block fenced as ```layers");
+    let mut layers = BTreeMap::new();
+    for (line, text) in picture.lines().filter(|line| !line.trim().is_empty()).enumerate() {
+        for module in text.split_whitespace() {
+            assert!(layers.insert(module.to_owned(), line).is_none(), "{module} is in the picture twice");
+        }
+    }
+    layers
+}
+
+/// Words and punctuation of a source file, without comments and strings.
+fn tokens(source: &str) -> Vec<String> {
+    let chars: Vec<char> = source.chars().collect();
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let (mut tokens, mut at) = (Vec::new(), 0);
+    while at < chars.len() {
+        let rest = &chars[at..];
+        at += match rest {
+            ['/', '/', ..] => rest.iter().position(|&c| c == '\n').unwrap_or(rest.len()),
+            ['/', '*', ..] => {
+                rest.windows(2).position(|pair| pair == ['*', '/']).map_or(rest.len(), |i| i + 2)
+            }
+            ['r', '"', ..] | ['r', '#', '"' | '#', ..] => raw_string(rest),
+            ['"', ..] => string(rest),
+            ['\'', '\\', ..] => 2 + rest[2..].iter().position(|&c| c == '\'').map_or(1, |i| i.max(1) + 1),
+            ['\'', _, '\'', ..] => 3,
+            [c, ..] if is_word(*c) => {
+                let length = rest.iter().position(|&c| !is_word(c)).unwrap_or(rest.len());
+                tokens.push(rest[..length].iter().collect());
+                length
+            }
+            [c, ..] => {
+                if !c.is_whitespace() {
+                    tokens.push(c.to_string());
+                }
+                1
+            }
+            [] => 1,
+        };
+    }
+    tokens
+}
+
+/// Length of the string at the start of `rest`.
+fn string(rest: &[char]) -> usize {
+    let mut at = 1;
+    while at < rest.len() && rest[at] != '"' {
+        at += if rest[at] == '\\' { 2 } else { 1 };
+    }
+    at + 1
+}
+
+fn raw_string(rest: &[char]) -> usize {
+    let marks = rest[1..].iter().take_while(|&&c| c == '#').count();
+    let end: Vec<char> = std::iter::once('"').chain(std::iter::repeat_n('#', marks)).collect();
+    let begin = marks + 2;
+    let found = rest.get(begin..).and_then(|rest| rest.windows(end.len()).position(|part| part == end));
+    found.map_or(rest.len(), |found| begin + found + end.len())
+}
+
+/// The top modules that a file uses. `depth` is how many modules it is deep.
+fn used(source: &str, depth: usize, modules: &BTreeMap<String, usize>) -> BTreeSet<String> {
+    let tokens = tokens(source);
+    let is = |at: usize, word: &str| tokens.get(at).is_some_and(|token| token == word);
+    let path = |at: usize| is(at, ":") && is(at + 1, ":");
+    let mut found = BTreeSet::new();
+    // Depths of braces at which modules inside the file were opened.
+    let (mut braces, mut inner) = (0, Vec::new());
+    for at in 0..tokens.len() {
+        match tokens[at].as_str() {
+            "{" => {
+                braces += 1;
+                if at >= 2 && is(at - 2, "mod") {
+                    inner.push(braces);
+                }
+            }
+            "}" => {
+                if inner.last() == Some(&braces) {
+                    inner.pop();
+                }
+                braces -= 1;
+            }
+            _ => {}
+        }
+        // A path goes on behind `::`; only its first word counts.
+        if at >= 2 && path(at - 2) {
+            continue;
+        }
+        let mut next = at;
+        let mut up = 0;
+        while is(next, "super") && path(next + 1) {
+            (next, up) = (next + 3, up + 1);
+        }
+        let from_root = up > 0 && up == depth + inner.len();
+        if is(at, "crate") && path(at + 1) {
+            next = at + 3;
+        } else if !from_root {
+            continue;
+        }
+        found.extend(first_words(&tokens[next..]).into_iter().filter(|word| modules.contains_key(word)));
+    }
+    found
+}
+
+/// What a path names below its start: one word, or the first of each in braces.
+fn first_words(tokens: &[String]) -> Vec<String> {
+    if tokens.first().is_none_or(|token| token != "{") {
+        return tokens.first().cloned().into_iter().collect();
+    }
+    let (mut words, mut braces, mut fresh) = (Vec::new(), 0, true);
+    for token in tokens {
+        match token.as_str() {
+            "{" => braces += 1,
+            "}" => braces -= 1,
+            "," => fresh = braces == 1,
+            word if braces == 1 && fresh => {
+                words.push(word.to_owned());
+                fresh = false;
+            }
+            _ => {}
+        }
+        if braces == 0 {
+            break;
+        }
+    }
+    words
+}
+
+/// Every arrow between modules of the sources below `root`, with the file that
+/// draws it. `lib.rs` and `main.rs` are above all modules.
+fn arrows(root: &Path, modules: &BTreeMap<String, usize>) -> BTreeMap<Arrow, PathBuf> {
+    let (mut arrows, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("the folder can be read") {
+            let path = entry.expect("an entry").path();
+            let inside = path.strip_prefix(root).expect("a path below the root").with_extension("");
+            let mut words: Vec<_> = inside.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            words.retain(|word| word != "mod");
+            if path.extension().is_none_or(|ending| ending != "rs") || ["lib", "main"].contains(&&*words[0]) {
+                continue;
+            }
+            assert!(modules.contains_key(&words[0]), "{} is not in the picture of ARCHITECTURE.md", words[0]);
+            let source = std::fs::read_to_string(&path).expect("a source file");
+            for other in used(&source, words.len(), modules).into_iter().filter(|other| *other != words[0]) {
+                arrows.entry((words[0].clone(), other)).or_insert_with(|| path.clone());
+            }
+        }
+    }
+    arrows
+}
+
+/// The arrows that do not go down, in words.
+fn wrong(arrows: &BTreeMap<Arrow, PathBuf>, layers: &BTreeMap<String, usize>) -> Vec<String> {
+    let up = arrows.iter().filter(|((from, to), _)| layers[from] >= layers[to]);
+    up.map(|((from, to), file)| format!("{from} uses {to}, which is not below it: {}", file.display()))
+        .collect()
+}
+
+#[test]
+fn modules_use_those_below_them_alone() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = std::fs::read_to_string(top.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let layers = layers(&document);
+    let arrows = arrows(&top.join("src"), &layers);
+    assert!(arrows.len() > 20, "the arrows are found: {}", arrows.len());
+    let wrong = wrong(&arrows, &layers);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_picture_has_no_module_that_is_gone() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = std::fs::read_to_string(top.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    for module in layers(&document).keys() {
+        let there = [format!("src/{module}.rs"), format!("src/{module}/mod.rs"), format!("crates/{module}")];
+        assert!(there.iter().any(|path| top.join(path).exists()), "no module {module}");
+    }
+}
+
+/// A small program whose arrows are known.
+fn fixture(files: &[(&str, &str)]) -> Vec<String> {
+    let root = tempfile::tempdir().expect("a folder");
+    for (name, source) in files {
+        let path = root.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(path, source).expect("a file");
+    }
+    let layers = layers("```layers\ntop\nleft right\nlow\n```");
+    wrong(&arrows(root.path(), &layers), &layers)
+}
+
+#[test]
+fn arrows_down_are_fine() {
+    let found = fixture(&[
+        ("main.rs", "use fixture::top; fn main() { crate::low::f() }"),
+        ("top.rs", "use crate::{left::{self, low}, low::X};"),
+        ("left/mod.rs", "use crate::low; // use crate::top;\n/* crate::top */ mod part;"),
+        (
+            "left/part.rs",
+            "use super::top; const TEXT: &str = \"crate::top \\\" crate::top\"; use crate::left::x;",
+        ),
+        ("right.rs", "mod tests { use super::top; } fn f<'a>(c: &'a char) { r#\"crate::top\"#; '\"'; }"),
+    ]);
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+fn arrows_up_and_sideways_fail_in_any_form() {
+    for (name, source) in [
+        ("low.rs", "use crate::top::f;"),
+        ("low.rs", "use crate::{\n    low,\n    top::{f, g},\n};"),
+        ("low.rs", "fn f() -> u8 { '\"'; crate::left::g(\"x\") }"),
+        ("low/deep/down.rs", "pub(super) use super::super::super::right::x;"),
+        ("low.rs", "#[cfg(test)]\nmod tests { use super::super::top::f; }"),
+        ("left.rs", "use crate::right;"),
+    ] {
+        let found = fixture(&[(name, source)]);
+        assert_eq!(found.len(), 1, "{source}: {found:?}");
+        assert!(found[0].contains("which is not below it") && found[0].contains(name), "{found:?}");
+    }
+}
