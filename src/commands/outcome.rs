@@ -136,7 +136,7 @@ pub fn summarize(
         ms_per_step: 1e3 * position.train_seconds / steps.max(1) as f64,
         images_per_second: (plan.samples * position.history.len()) as f64 / position.train_seconds,
         comm_seconds: per_rank.iter().map(|r| r.comm_seconds).sum::<f64>() / world.size() as f64,
-        step_ms: mean_of(&phases),
+        step_ms: StepMs::mean(&phases),
         test_accuracy: last.test_accuracy,
         test_loss: last.test_loss,
         train_accuracy: last.train_accuracy,
@@ -148,18 +148,6 @@ pub fn summarize(
         stopped_early_after: (position.epoch < config.epochs).then_some(position.epoch),
         per_rank,
     })
-}
-
-fn mean_of(ranks: &[StepMs]) -> StepMs {
-    let mean = |part: fn(&StepMs) -> f64| ranks.iter().map(part).sum::<f64>() / ranks.len().max(1) as f64;
-    StepMs {
-        data: mean(|ms| ms.data),
-        forward: mean(|ms| ms.forward),
-        backward: mean(|ms| ms.backward),
-        copy: mean(|ms| ms.copy),
-        exposed: mean(|ms| ms.exposed),
-        optimizer: mean(|ms| ms.optimizer),
-    }
 }
 
 /// The table of epochs, and what the run took.

@@ -6,6 +6,7 @@
 
 pub mod checkpoint;
 mod error;
+mod phases;
 mod recorder;
 mod run_dir;
 mod run_json;
@@ -15,7 +16,8 @@ mod tensorboard;
 
 pub use checkpoint::{Checkpoint, Resumable};
 pub use error::RecordError;
+pub use phases::{Phases, StepMs};
 pub use recorder::{Curve, CurvePoint, Metrics, Recorder};
 pub use run_dir::RunDir;
-pub use run_json::{RankRecord, Results, RunRecord, Status, StepMs, versions};
+pub use run_json::{RankRecord, Results, RunRecord, Status, versions};
 pub use sweep_json::{RunState, SweepRecord, SweepRun};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::StepMs;
 use burn_mpi::Place;
 
 /// How a run stands.
@@ -113,24 +114,6 @@ pub struct Results {
     /// Epochs after which early stopping ended the run, where it did.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stopped_early_after: Option<usize>,
-}
-
-/// Parts of a training step, in milliseconds; of the steps since the process
-/// started, where a run was resumed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-pub struct StepMs {
-    /// Augmentation, and bytes to normalised tensors.
-    pub data: f64,
-    /// Class scores, loss and metrics.
-    pub forward: f64,
-    /// Backward, without copying gradients.
-    pub backward: f64,
-    /// Copying gradients into their buckets.
-    pub copy: f64,
-    /// Waiting for gradients of other ranks.
-    pub exposed: f64,
-    /// New weights.
-    pub optimizer: f64,
 }
 
 /// One rank's share of the results.

@@ -10,24 +10,13 @@ use super::update::Updater;
 use super::{Tally, TrainOptions};
 use crate::data::{Description, Normalizer};
 use crate::model::{BatchPlace, Network};
+use crate::record::Phases;
 use burn_fused::loss::{Score, smoothed_cross_entropy};
 use burn_fused::memory::live_bytes;
-use burn_mpi::{Collective, CommError, CommTimes, GradientSync, MicroBatch, ParamLayout, Signals, World};
+use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Signals, World};
 
-/// Where the time of steps goes, added up over steps.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct StepTimes {
-    /// Augmentation, and bytes to normalised tensors.
-    pub data: Duration,
-    /// Class scores, loss and metrics.
-    pub forward: Duration,
-    /// Backward, without copying gradients.
-    pub backward: Duration,
-    /// Copying gradients, and waiting for other ranks'.
-    pub comm: CommTimes,
-    /// New weights, and the network that holds them.
-    pub optimizer: Duration,
-}
+/// Where the time of steps goes, summed over steps.
+pub type StepTimes = Phases<Duration>;
 
 /// Network, optimizer and averaged gradients of one rank.
 pub struct Learner<'w> {
@@ -93,7 +82,8 @@ impl<'w> Learner<'w> {
 
     /// Where the time went so far.
     pub fn times(&self) -> StepTimes {
-        StepTimes { comm: self.sync.times(), ..self.times }
+        let comm = self.sync.times();
+        StepTimes { copy: comm.copy, exposed: comm.exposed, ..self.times }
     }
 
     /// Adds to the time of getting samples.

@@ -1,6 +1,6 @@
 //! The loop: epochs of steps, a test after each, checkpoints on the way.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::batches::{Batches, order_of};
 use super::evaluation::Evaluation;
@@ -152,16 +152,8 @@ impl<'w> Trainer<'w> {
 
     /// Where the time of this process's steps went, on this rank.
     pub fn step_ms(&self) -> StepMs {
-        let times = self.learner.times();
-        let per_step = |time: Duration| 1e3 * time.as_secs_f64() / self.steps_here.max(1) as f64;
-        StepMs {
-            data: per_step(times.data),
-            forward: per_step(times.forward),
-            backward: per_step(times.backward),
-            copy: per_step(times.comm.copy),
-            exposed: per_step(times.comm.exposed),
-            optimizer: per_step(times.optimizer),
-        }
+        let steps = self.steps_here.max(1) as f64;
+        self.learner.times().map(|time| 1e3 * time.as_secs_f64() / steps)
     }
 
     /// Where the run stands.
@@ -279,7 +271,7 @@ impl<'w> Trainer<'w> {
         self.write_curves(recorder)?;
         self.position.epoch_tallies = self.world.gather(&epoch_tally)?;
         self.position.window_tallies = self.world.gather(&self.window_tally)?;
-        let comm_seconds = self.comm_before + self.learner.times().comm.exposed.as_secs_f64();
+        let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
         self.position.comm_seconds = self.world.gather(&comm_seconds)?;
         self.position.arrival = self.learner.sync.arrival().cloned();
         let Learner { params, updater, .. } = &self.learner;

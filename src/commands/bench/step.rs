@@ -90,7 +90,8 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
                 measured.steps.push(took);
             }
             measured.page_faults += page_faults() - faults;
-            measured.times = sum(measured.times, difference(learner.times(), before));
+            let here = learner.times().zip(before, |after, before| after - before);
+            measured.times = measured.times.zip(here, |sum, time| sum + time);
         }
     }
     product.measure(PRODUCTS);
@@ -138,44 +139,14 @@ fn classes(model: ModelKind) -> usize {
 fn timing(world: &World, measured: &Measured) -> anyhow::Result<Timing> {
     let steps = measured.steps.len() as f64;
     let mean = |time: Duration| 1e3 * time.as_secs_f64() / steps;
-    let times = &measured.times;
-    let [data, forward, backward, copy, exposed, optimizer, mean, median] = mean_over_ranks(
-        world,
-        [
-            mean(times.data),
-            mean(times.forward),
-            mean(times.backward),
-            mean(times.comm.copy),
-            mean(times.comm.exposed),
-            mean(times.optimizer),
-            mean(measured.steps.iter().sum()),
-            median_ms(&measured.steps),
-        ],
-    )?;
-    Ok(Timing { parts: StepMs { data, forward, backward, copy, exposed, optimizer }, mean, median })
+    let parts = mean_over_ranks(world, measured.times.map(mean).into_array())?;
+    let whole = [mean(measured.steps.iter().sum()), median_ms(&measured.steps)];
+    let [mean, median] = mean_over_ranks(world, whole)?;
+    Ok(Timing { parts: StepMs::from_array(parts), mean, median })
 }
 
 fn mean_over_ranks<const N: usize>(world: &World, mine: [f64; N]) -> anyhow::Result<[f64; N]> {
     let mut sums = mine;
     world.sum_f64(&mut sums)?;
     Ok(sums.map(|sum| sum / world.size() as f64))
-}
-
-fn difference(after: StepTimes, before: StepTimes) -> StepTimes {
-    combine(after, before, |a, b| a - b)
-}
-
-fn sum(a: StepTimes, b: StepTimes) -> StepTimes {
-    combine(a, b, |a, b| a + b)
-}
-
-fn combine(a: StepTimes, b: StepTimes, with: fn(Duration, Duration) -> Duration) -> StepTimes {
-    let mut out = a;
-    out.data = with(a.data, b.data);
-    out.forward = with(a.forward, b.forward);
-    out.backward = with(a.backward, b.backward);
-    out.comm.copy = with(a.comm.copy, b.comm.copy);
-    out.comm.exposed = with(a.comm.exposed, b.comm.exposed);
-    out.optimizer = with(a.optimizer, b.optimizer);
-    out
 }

@@ -103,18 +103,9 @@ impl StepReport {
 
     fn table(&self) -> comfy_table::Table {
         let cells = |timing: &Timing| {
-            let StepMs { data, forward, backward, copy, exposed, optimizer } = timing.parts;
-            [data, forward, backward, copy, exposed, optimizer, timing.median]
+            timing.parts.into_array().into_iter().chain([timing.median]).collect::<Vec<_>>()
         };
-        let names = [
-            "data",
-            "forward",
-            "backward",
-            "copy of gradients",
-            "communication, exposed",
-            "optimizer",
-            "whole step (median)",
-        ];
+        let names = StepMs::TITLES.into_iter().chain(["whole step (median)"]);
         let (header, columns) = match &self.overlap_off {
             Some(off) => (
                 vec!["ms per step, mean over ranks", "overlap on", "overlap off"],
@@ -122,11 +113,11 @@ impl StepReport {
             ),
             None => (vec!["ms per step", "1 rank"], vec![cells(&self.overlap_on)]),
         };
-        let row = |(i, name): (usize, &&str)| {
+        let row = |(i, name): (usize, &str)| {
             let numbers = columns.iter().map(|column| format!("{:.3}", column[i]));
-            std::iter::once((*name).to_owned()).chain(numbers).collect()
+            std::iter::once(name.to_owned()).chain(numbers).collect()
         };
-        table::table(&header, 1, names.iter().enumerate().map(row))
+        table::table(&header, 1, names.enumerate().map(row))
     }
 
     /// How much of the communication is hidden behind backward.

@@ -1,0 +1,104 @@
+//! The phases of a training step: one list for the learner's clocks, `step_ms`
+//! in `run.json`, `bench step` and the report.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! phases {
+    ($($(#[$doc:meta])* $name:ident: $title:literal,)+) => {
+        /// A value for each phase of a training step, under the names and in the
+        /// order of `step_ms` in `run.json`. A phase that a file has not is 0.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Phases<T> {
+            $($(#[$doc])* pub $name: T,)+
+        }
+
+        impl<T> Phases<T> {
+            /// What tables call the phases.
+            pub const TITLES: [&'static str; [$($title),+].len()] = [$($title),+];
+
+            /// The values in the order of [`TITLES`](Self::TITLES).
+            pub fn into_array(self) -> [T; [$($title),+].len()] {
+                [$(self.$name),+]
+            }
+
+            /// Values in the order of [`TITLES`](Self::TITLES).
+            pub fn from_array(values: [T; [$($title),+].len()]) -> Self {
+                let [$($name),+] = values;
+                Self { $($name),+ }
+            }
+        }
+    };
+}
+
+phases! {
+    /// Augmentation, and bytes to normalised tensors.
+    data: "data",
+    /// Class scores, loss and metrics.
+    forward: "forward",
+    /// Backward, without copying gradients.
+    backward: "backward",
+    /// Copying gradients into their buckets.
+    copy: "copy of gradients",
+    /// Waiting for gradients of other ranks.
+    exposed: "communication, exposed",
+    /// New weights, and the network that holds them.
+    optimizer: "optimizer",
+}
+
+/// Mean milliseconds of each phase; of the steps since the process started,
+/// where a run was resumed.
+pub type StepMs = Phases<f64>;
+
+impl<T> Phases<T> {
+    /// `with` of each value.
+    pub fn map<U>(self, with: impl FnMut(T) -> U) -> Phases<U> {
+        Phases::from_array(self.into_array().map(with))
+    }
+
+    /// `with` of each value and the other's of the same phase.
+    pub fn zip<U, V>(self, other: Phases<U>, mut with: impl FnMut(T, U) -> V) -> Phases<V> {
+        let mut others = other.into_array().into_iter();
+        self.map(|value| match others.next() {
+            Some(other) => with(value, other),
+            None => unreachable!("both have every phase"),
+        })
+    }
+}
+
+impl StepMs {
+    /// The mean of several ranks' values; 0 of none.
+    pub fn mean(ranks: &[Self]) -> Self {
+        let sum = ranks.iter().fold(Self::default(), |sum, rank| sum.zip(*rank, |a, b| a + b));
+        sum.map(|ms| ms / ranks.len().max(1) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fields_of_run_json_stay_in_their_order() {
+        let json = serde_json::to_string(&StepMs::from_array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])).unwrap();
+        assert_eq!(
+            json,
+            r#"{"data":1.0,"forward":2.0,"backward":3.0,"copy":4.0,"exposed":5.0,"optimizer":6.0}"#
+        );
+    }
+
+    #[test]
+    fn a_file_from_before_a_phase_is_read() {
+        let read: StepMs = serde_json::from_str(r#"{"data":1.0,"exposed":5.0}"#).unwrap();
+        assert_eq!(read, StepMs { data: 1.0, exposed: 5.0, ..StepMs::default() });
+    }
+
+    #[test]
+    fn ranks_are_averaged_phase_by_phase() {
+        let one = StepMs { data: 1.0, optimizer: 3.0, ..StepMs::default() };
+        let two = StepMs { data: 2.0, exposed: 1.0, ..StepMs::default() };
+        let mean = StepMs { data: 1.5, exposed: 0.5, optimizer: 1.5, ..StepMs::default() };
+        assert_eq!(StepMs::mean(&[one, two]), mean);
+        assert_eq!(StepMs::mean(&[]), StepMs::default());
+    }
+}
