@@ -3,9 +3,12 @@
 
 use std::path::Path;
 
+use clap::ValueEnum;
+
 use super::{ConfigError, more_than_0, not_negative, parse, positive};
 use crate::cli::RecipeArgs;
 use crate::data::{Description, Element};
+use crate::names;
 use crate::train::{GAMMA, Recipe, Rule, ScheduleKind};
 
 /// What the options mean in a training of `epochs` epochs.
@@ -71,7 +74,12 @@ pub fn check_data(recipe: &Recipe, root: &Path, data: &Description) -> Result<()
 fn check_momentum(momentum: f64, optimizer: Rule, cycles: bool) -> Result<(), ConfigError> {
     let refuse = |problem: String| Err(ConfigError::new("momentum", momentum, problem));
     if !optimizer.takes_momentum() {
-        return refuse(format!("is for sgd and rmsprop, and the optimizer is {optimizer}: leave it out"));
+        let takers: Vec<String> =
+            Rule::value_variants().iter().filter(|rule| rule.takes_momentum()).map(names::name).collect();
+        return refuse(format!(
+            "is for {}, and the optimizer is {optimizer}: leave it out",
+            takers.join(" and ")
+        ));
     }
     if cycles {
         return refuse("the schedule onecycle moves it between 0.85 and 0.95: leave it out".into());

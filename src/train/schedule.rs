@@ -3,13 +3,16 @@
 
 use std::f64::consts::PI;
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::optimizer::Rate;
+use crate::names;
 
 /// Names of the schedules.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
+#[value(rename_all = "lower")]
 pub enum ScheduleKind {
     /// The same all the time.
     #[default]
@@ -26,13 +29,7 @@ impl std::str::FromStr for ScheduleKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "constant" => Ok(Self::Constant),
-            "step" => Ok(Self::Step),
-            "cosine" => Ok(Self::Cosine),
-            "onecycle" => Ok(Self::OneCycle),
-            _ => Err(format!("unknown schedule {text}: choose constant, step, cosine or onecycle")),
-        }
+        names::parse("schedule", text)
     }
 }
 

@@ -9,74 +9,115 @@ mod sgd;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
+use std::ops::Range;
+use std::slice::IterMut;
+use std::str::FromStr;
+
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::{Moment, TrainError};
+use crate::names;
 
-/// How gradients become new weights.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Rule {
+/// One update of an optimizer: what is alike for all elements, computed once.
+trait Step {
+    /// Whether it takes a momentum from the user. Otherwise its momentum is the
+    /// decay rate of its first moments.
+    const TAKES_MOMENTUM: bool;
+    /// PyTorch's default of it.
+    const DEFAULT_MOMENTUM: f64;
+
+    /// What it remembers of each weight, with a momentum above 0 or without.
+    fn moments(momentum: bool) -> &'static [&'static str];
+
+    /// Update number `update`, from 1.
+    fn new(rate: Rate, weight_decay: f64, update: u64) -> Self;
+
+    /// Updates one parameter, whose moments come in the order of their names.
+    fn apply(&self, params: &mut [f32], grads: &[f32], moments: Moments<'_>);
+}
+
+/// The optimizers: a line for each.
+macro_rules! optimizers {
+    ($($(#[$meta:meta])* $rule:ident: $step:ty,)+) => {
+        /// How gradients become new weights.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+        #[serde(rename_all = "lowercase")]
+        pub enum Rule {
+            $($(#[$meta])* $rule,)+
+        }
+
+        impl Rule {
+            /// Whether it takes a momentum from the user; Adam and AdamW have the
+            /// decay rate of their first moments instead.
+            pub fn takes_momentum(self) -> bool {
+                match self {
+                    $(Self::$rule => <$step>::TAKES_MOMENTUM,)+
+                }
+            }
+
+            /// PyTorch's default momentum, or decay rate of the first moments.
+            pub fn default_momentum(self) -> f64 {
+                match self {
+                    $(Self::$rule => <$step>::DEFAULT_MOMENTUM,)+
+                }
+            }
+
+            /// What it remembers of each weight.
+            fn moments(self, momentum: bool) -> &'static [&'static str] {
+                match self {
+                    $(Self::$rule => <$step>::moments(momentum),)+
+                }
+            }
+
+            fn step(self, rate: Rate, weight_decay: f64, update: u64) -> AnyStep {
+                match self {
+                    $(Self::$rule => AnyStep::$rule(<$step>::new(rate, weight_decay, update)),)+
+                }
+            }
+        }
+
+        /// A step of one of the optimizers. An enum, as a trait object would be
+        /// one more allocation in every step.
+        enum AnyStep {
+            $($rule($step),)+
+        }
+
+        impl AnyStep {
+            fn apply(&self, params: &mut [f32], grads: &[f32], moments: Moments<'_>) {
+                match self {
+                    $(Self::$rule(step) => step.apply(params, grads, moments),)+
+                }
+            }
+        }
+    };
+}
+
+optimizers! {
     /// Adam (Kingma and Ba, 2015); weight decay is an L2 penalty.
     #[default]
-    Adam,
+    Adam: adam::Adam<false>,
     /// Adam with weight decay apart from the gradient (Loshchilov and Hutter,
     /// 2019).
-    Adamw,
+    Adamw: adam::Adam<true>,
     /// Stochastic gradient descent, with momentum (Polyak, 1964) if asked for.
-    Sgd,
+    Sgd: sgd::Sgd,
     /// RMSprop (Hinton, 2012), with momentum if asked for.
-    Rmsprop,
+    Rmsprop: rmsprop::Rmsprop,
 }
 
-impl Rule {
-    const ALL: [Self; 4] = [Self::Adam, Self::Adamw, Self::Sgd, Self::Rmsprop];
-
-    /// The option's value for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Adam => "adam",
-            Self::Adamw => "adamw",
-            Self::Sgd => "sgd",
-            Self::Rmsprop => "rmsprop",
-        }
-    }
-
-    /// Whether it takes a momentum from the user; Adam and AdamW have the decay
-    /// rate of their first moments instead.
-    pub fn takes_momentum(self) -> bool {
-        matches!(self, Self::Sgd | Self::Rmsprop)
-    }
-
-    /// PyTorch's default momentum, or decay rate of the first moments.
-    pub fn default_momentum(self) -> f64 {
-        if self.takes_momentum() { 0.0 } else { 0.9 }
-    }
-
-    /// What it remembers of each weight.
-    fn moments(self, momentum: bool) -> &'static [&'static str] {
-        match (self, momentum) {
-            (Self::Adam | Self::Adamw, _) => &["first", "second"],
-            (Self::Sgd, false) => &[],
-            (Self::Sgd, true) => &["velocity"],
-            (Self::Rmsprop, false) => &["square"],
-            (Self::Rmsprop, true) => &["square", "velocity"],
-        }
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&names::name(self))
     }
 }
 
-impl std::fmt::Display for Rule {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl std::str::FromStr for Rule {
+impl FromStr for Rule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|rule| rule.name() == text);
-        found.ok_or_else(|| format!("unknown optimizer {text}: choose adam, adamw, sgd or rmsprop"))
+        names::parse("optimizer", text)
     }
 }
 
@@ -139,12 +180,7 @@ impl Optimizer {
     /// [`Update::apply`] once.
     pub fn begin(&mut self, rate: Rate) -> Update<'_> {
         self.updates += 1;
-        let step = match self.rule {
-            Rule::Adam => Step::Adam(adam::Step::new(rate, self.weight_decay, false, self.updates)),
-            Rule::Adamw => Step::Adam(adam::Step::new(rate, self.weight_decay, true, self.updates)),
-            Rule::Sgd => Step::Sgd(sgd::Step::new(rate, self.weight_decay)),
-            Rule::Rmsprop => Step::Rmsprop(rmsprop::Step::new(rate, self.weight_decay)),
-        };
+        let step = self.rule.step(rate, self.weight_decay, self.updates);
         Update { moments: &mut self.moments, step }
     }
 }
@@ -152,13 +188,7 @@ impl Optimizer {
 /// One update under way.
 pub struct Update<'a> {
     moments: &'a mut [Moment],
-    step: Step,
-}
-
-enum Step {
-    Adam(adam::Step),
-    Sgd(sgd::Step),
-    Rmsprop(rmsprop::Step),
+    step: AnyStep,
 }
 
 impl Update<'_> {
@@ -166,12 +196,28 @@ impl Update<'_> {
     /// buffer, by their gradients.
     pub fn apply(&mut self, offset: usize, params: &mut [f32], grads: &[f32]) {
         let range = offset..offset + params.len();
-        let mut moments = self.moments.iter_mut().map(|moment| &mut moment.values[range.clone()]);
-        match (&self.step, moments.next(), moments.next()) {
-            (Step::Adam(step), Some(first), Some(second)) => step.apply(params, grads, first, second),
-            (Step::Sgd(step), velocity, None) => step.apply(params, grads, velocity),
-            (Step::Rmsprop(step), Some(square), velocity) => step.apply(params, grads, square, velocity),
-            _ => unreachable!("an optimizer has the moments of its rule"),
+        self.step.apply(params, grads, Moments { all: self.moments.iter_mut(), range });
+    }
+}
+
+/// The moments of one parameter.
+struct Moments<'a> {
+    all: IterMut<'a, Moment>,
+    range: Range<usize>,
+}
+
+impl<'a> Moments<'a> {
+    /// The next, where the optimizer has one more.
+    fn next(&mut self) -> Option<&'a mut [f32]> {
+        let moment = self.all.next()?;
+        Some(&mut moment.values[self.range.clone()])
+    }
+
+    /// The next, which the optimizer has whatever its momentum.
+    fn always(&mut self) -> &'a mut [f32] {
+        match self.next() {
+            Some(values) => values,
+            None => unreachable!("an optimizer is restored with the moments that it names"),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! RMSprop, with momentum or without.
 
-use super::Rate;
+use super::{Moments, Rate, Step};
 use burn_fused::simd::{Kernel, Lanes, Level};
 
 /// Decay rate of the mean squares, which PyTorch calls alpha.
@@ -10,27 +10,36 @@ const EPS: f64 = 1e-8;
 
 /// One update, as `torch.optim.RMSprop` computes it, not centred.
 #[derive(Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct Rmsprop {
     penalty: f32,
     lr: f32,
     momentum: f32,
 }
 
-impl Step {
-    pub fn new(rate: Rate, weight_decay: f64) -> Self {
+impl Step for Rmsprop {
+    const TAKES_MOMENTUM: bool = true;
+    const DEFAULT_MOMENTUM: f64 = 0.0;
+
+    fn moments(momentum: bool) -> &'static [&'static str] {
+        if momentum { &["square", "velocity"] } else { &["square"] }
+    }
+
+    fn new(rate: Rate, weight_decay: f64, _update: u64) -> Self {
         Self { penalty: weight_decay as f32, lr: rate.lr as f32, momentum: rate.momentum as f32 }
     }
 
-    /// Updates one parameter.
-    pub fn apply(&self, params: &mut [f32], grads: &[f32], square: &mut [f32], velocity: Option<&mut [f32]>) {
-        match velocity {
+    fn apply(&self, params: &mut [f32], grads: &[f32], mut moments: Moments<'_>) {
+        let square = moments.always();
+        match moments.next() {
             None => Level::current().run(Plain { step: self, params, grads, square }),
             Some(velocity) => {
                 Level::current().run(WithMomentum { step: self, params, grads, square, velocity });
             }
         }
     }
+}
 
+impl Rmsprop {
     /// The gradient over the root of its mean square, which is brought up to
     /// date.
     #[inline(always)]
@@ -42,7 +51,7 @@ impl Step {
 }
 
 struct Plain<'a> {
-    step: &'a Step,
+    step: &'a Rmsprop,
     params: &'a mut [f32],
     grads: &'a [f32],
     square: &'a mut [f32],
@@ -61,7 +70,7 @@ impl Kernel for Plain<'_> {
 }
 
 struct WithMomentum<'a> {
-    step: &'a Step,
+    step: &'a Rmsprop,
     params: &'a mut [f32],
     grads: &'a [f32],
     square: &'a mut [f32],

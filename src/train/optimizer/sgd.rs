@@ -1,25 +1,31 @@
 //! Stochastic gradient descent, with momentum or without.
 
-use super::Rate;
+use super::{Moments, Rate, Step};
 use burn_fused::simd::{Kernel, Lanes, Level};
 
 /// One update, as `torch.optim.SGD` computes it without dampening: the first
 /// velocity is the gradient, which is what zeros and the rule of all later
 /// steps come to.
-pub(super) struct Step {
+pub(super) struct Sgd {
     penalty: f32,
     lr: f32,
     momentum: f32,
 }
 
-impl Step {
-    pub fn new(rate: Rate, weight_decay: f64) -> Self {
+impl Step for Sgd {
+    const TAKES_MOMENTUM: bool = true;
+    const DEFAULT_MOMENTUM: f64 = 0.0;
+
+    fn moments(momentum: bool) -> &'static [&'static str] {
+        if momentum { &["velocity"] } else { &[] }
+    }
+
+    fn new(rate: Rate, weight_decay: f64, _update: u64) -> Self {
         Self { penalty: weight_decay as f32, lr: rate.lr as f32, momentum: rate.momentum as f32 }
     }
 
-    /// Updates one parameter.
-    pub fn apply(&self, params: &mut [f32], grads: &[f32], velocity: Option<&mut [f32]>) {
-        match velocity {
+    fn apply(&self, params: &mut [f32], grads: &[f32], mut moments: Moments<'_>) {
+        match moments.next() {
             None => Level::current().run(Plain { step: self, params, grads }),
             Some(velocity) => Level::current().run(WithMomentum { step: self, params, grads, velocity }),
         }
@@ -27,7 +33,7 @@ impl Step {
 }
 
 struct Plain<'a> {
-    step: &'a Step,
+    step: &'a Sgd,
     params: &'a mut [f32],
     grads: &'a [f32],
 }
@@ -37,7 +43,7 @@ impl Kernel for Plain<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
-        let &Step { penalty, lr, .. } = self.step;
+        let &Sgd { penalty, lr, .. } = self.step;
         for (param, &grad) in self.params.iter_mut().zip(self.grads) {
             *param -= lr * (grad + penalty * *param);
         }
@@ -45,7 +51,7 @@ impl Kernel for Plain<'_> {
 }
 
 struct WithMomentum<'a> {
-    step: &'a Step,
+    step: &'a Sgd,
     params: &'a mut [f32],
     grads: &'a [f32],
     velocity: &'a mut [f32],
@@ -56,7 +62,7 @@ impl Kernel for WithMomentum<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
-        let &Step { penalty, lr, momentum } = self.step;
+        let &Sgd { penalty, lr, momentum } = self.step;
         for ((param, &grad), velocity) in self.params.iter_mut().zip(self.grads).zip(self.velocity) {
             *velocity = *velocity * momentum + (grad + penalty * *param);
             *param -= lr * *velocity;
