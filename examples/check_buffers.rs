@@ -8,9 +8,9 @@ use clap::Parser;
 use mpiburn::cli::{Cli, Command};
 use mpiburn::config::RunConfig;
 use mpiburn::data::synthetic::Synthetic;
-use mpiburn::data::{SampleSource, Split};
+use mpiburn::data::{Normalizer, SampleSource, Split};
 use mpiburn::model::{ModelKind, Network};
-use mpiburn::train::Learner;
+use mpiburn::train::{CrossEntropy, LabelledBytes, Learner};
 
 const BATCH: usize = 16;
 const CLASSES: usize = 20;
@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let network = Network::init(config.model, CLASSES, 1, &Device::flex().autodiff());
     let collective = Box::new(MpiCollective::new(&world)?);
     let mut learner =
-        Learner::new(&world, &config.train_options(), source.description(), network, collective)?;
+        Learner::new(&world, &config.train_options(), network, CrossEntropy::default(), collective)?;
 
     // Each rank sees other samples, so its statistics are its own.
     let mut bytes = Vec::new();
@@ -36,8 +36,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     })?;
     let labels = source.labels(Split::Train, BATCH)?;
+    let normalizer = Normalizer::new(source.description());
+    let samples = LabelledBytes { bytes: &bytes, labels: &labels, normalizer: &normalizer };
     for _ in 0..3 {
-        learner.step(&bytes, &labels, BATCH * world.size(), false)?;
+        learner.step(&samples, BATCH * world.size(), false)?;
     }
 
     let layout = learner.layout().clone();
@@ -61,7 +63,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert!(equal.iter().all(|values| *values == equal[0]), "all ranks have the same");
 
     // They move on from there, and no step resets them.
-    learner.step(&bytes, &labels, BATCH * world.size(), false)?;
+    learner.step(&samples, BATCH * world.size(), false)?;
     assert_ne!(all(&layout.read(&learner.network.valid())), after);
     println!("rank {}: running statistics are averaged", world.rank());
     Ok(())

@@ -12,7 +12,7 @@ use burn_mpi::{
 };
 use mpiburn::data::synthetic::Synthetic;
 use mpiburn::data::{Normalizer, SampleSource, Split};
-use mpiburn::model::{ModelKind, Network};
+use mpiburn::model::{Model, ModelKind, Network};
 
 const SAMPLES: usize = 24;
 

@@ -8,8 +8,9 @@ use burn::tensor::{Device, Tensor};
 
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
+use super::flop::Flop;
 use super::layers::{conv3x3, pool2x2};
-use super::{Activation, NetworkOptions};
+use super::{Activation, Architecture, Model, NetworkOptions};
 use burn_fused::conv::{conv, conv_relu_pool_twice};
 use burn_fused::linear::linear;
 
@@ -28,12 +29,14 @@ pub struct ConvNet {
     pool: MaxPool2d,
     #[module(skip)]
     activation: Activation,
-    pub(super) fused: bool,
+    fused: bool,
 }
 
-impl ConvNet {
-    /// A network whose weights are drawn from the device's random numbers.
-    pub fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
+impl Architecture for ConvNet {
+    const INPUT_SHAPE: [usize; 3] = [1, 28, 28];
+    const CLASSES: usize = 10;
+
+    fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
         let norm = |channels| options.batch_norm.then(|| BatchNorm::init(channels, device));
         Self {
             conv1: conv3x3(1, 4, device),
@@ -48,8 +51,23 @@ impl ConvNet {
         }
     }
 
-    /// Class scores `[batch, classes]` of images `[batch, 1, 28, 28]`.
-    pub fn forward(&self, images: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
+    fn set_fused(&mut self, on: bool) {
+        self.fused = on;
+    }
+
+    fn count(&self, flop: &mut Flop) {
+        for conv in [&self.conv1, &self.conv2] {
+            flop.through(conv).through(&self.pool);
+        }
+        flop.through(&self.linear);
+    }
+}
+
+impl Model for ConvNet {
+    type Input = Tensor<4>;
+    type Output = Tensor<2>;
+
+    fn apply(&self, images: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
         let plain = self.bn1.is_none() && self.activation == Activation::Relu;
         let x = match self.fused && plain {
             true => conv_relu_pool_twice(images, &self.conv1, &self.conv2),
@@ -68,7 +86,9 @@ impl ConvNet {
             false => self.linear.forward(x),
         }
     }
+}
 
+impl ConvNet {
     fn block(&self, layer: &Conv2d, norm: Option<&BatchNorm>, x: Tensor<4>) -> Tensor<4> {
         let x = match self.fused {
             true => conv(x, layer),

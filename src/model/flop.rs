@@ -1,119 +1,146 @@
-//! Arithmetic of a training step, counted from a network's layers: what a
-//! machine has to do at least, to compare with what it can do.
+//! Arithmetic of a training step, counted layer by layer: what a machine has to
+//! do at least, to compare with what it can do.
 
-use super::{ModelKind, NetworkOptions, mlp};
+use burn::nn::conv::Conv2d;
+use burn::nn::pool::MaxPool2d;
+use burn::nn::{Linear, PaddingConfig2d};
 
-/// A layer that multiplies: the others cost a share too small to count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Layer {
-    /// A convolution, 3x3 with padding 1, on images of `side` x `side`.
-    Conv {
-        /// Channels in.
-        inputs: usize,
-        /// Channels out.
-        outputs: usize,
-        /// Height and width, in and out.
-        side: usize,
-    },
-    /// A matrix and a bias.
-    Linear {
-        /// Features in.
-        inputs: usize,
-        /// Features out.
-        outputs: usize,
-    },
+/// A layer that knows its cost.
+pub trait Layer {
+    /// The shape of one sample behind the layer, and the multiplications, each
+    /// with an addition, that it takes to get there from `shape`. Padding counts
+    /// as if it were image. Additions alone and comparisons count nothing.
+    fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64);
 }
 
-impl Layer {
-    /// Weights, without biases.
-    pub fn weights(self) -> usize {
-        match self {
-            Self::Conv { inputs, outputs, .. } => 9 * inputs * outputs,
-            Self::Linear { inputs, outputs } => inputs * outputs,
-        }
+impl Layer for Conv2d {
+    fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64) {
+        let weights = self.weight.dims();
+        let [height, width] = window(shape, self.kernel_size, self.stride, self.dilation, &self.padding);
+        let uses = height * width;
+        (vec![weights[0], height, width], (weights.iter().product::<usize>() * uses) as u64)
     }
+}
 
-    /// Multiplications of one sample's forward, each with an addition. Padding
-    /// counts as if it were image.
-    pub fn multiply_adds(self) -> u64 {
-        let uses = match self {
-            Self::Conv { side, .. } => side * side,
-            Self::Linear { .. } => 1,
+impl Layer for MaxPool2d {
+    fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64) {
+        let [height, width] = window(shape, self.kernel_size, self.stride, self.dilation, &self.padding);
+        (vec![shape[0], height, width], 0)
+    }
+}
+
+impl Layer for Linear {
+    fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64) {
+        let [inputs, outputs] = self.weight.dims();
+        let rows = shape.iter().product::<usize>() / inputs;
+        (vec![outputs], (rows * inputs * outputs) as u64)
+    }
+}
+
+/// Height and width behind a window that moves over `[channels, height, width]`.
+fn window(
+    shape: &[usize],
+    kernel: [usize; 2],
+    stride: [usize; 2],
+    dilation: [usize; 2],
+    padding: &PaddingConfig2d,
+) -> [usize; 2] {
+    std::array::from_fn(|axis| {
+        let size = shape[1 + axis];
+        let padding = match padding {
+            PaddingConfig2d::Same => return size.div_ceil(stride[axis]),
+            PaddingConfig2d::Valid => 0,
+            PaddingConfig2d::Explicit(top, left, bottom, right) => [top + bottom, left + right][axis],
         };
-        (self.weights() * uses) as u64
-    }
+        (size + padding - dilation[axis] * (kernel[axis] - 1) - 1) / stride[axis] + 1
+    })
 }
 
-impl ModelKind {
-    /// The layers that multiply, in the order of forward.
-    pub fn layers(self, options: &NetworkOptions, classes: usize) -> Vec<Layer> {
-        let conv = |inputs, outputs, side| Layer::Conv { inputs, outputs, side };
-        let linear = |inputs, outputs| Layer::Linear { inputs, outputs };
-        match self {
-            Self::Convnet => vec![conv(1, 4, 28), conv(4, 8, 14), linear(8 * 7 * 7, classes)],
-            Self::Vgg => vec![
-                conv(3, 32, 32),
-                conv(32, 64, 32),
-                conv(64, 128, 16),
-                conv(128, 256, 16),
-                conv(256, 256, 8),
-                conv(256, 256, 8),
-                linear(256 * 4 * 4, 256),
-                linear(256, 32),
-                linear(32, classes),
-            ],
-            Self::Mlp => {
-                let hidden = options.hidden.unwrap_or(mlp::HIDDEN);
-                vec![linear(mlp::FEATURES, hidden), linear(hidden, classes)]
-            }
-        }
+/// A sample on its way through a network.
+#[derive(Debug, Clone)]
+pub struct Flop {
+    shape: Vec<usize>,
+    /// Of the layers that multiply.
+    multiply_adds: Vec<u64>,
+}
+
+impl Flop {
+    /// Starts with a sample of `shape`.
+    pub fn of_sample(shape: &[usize]) -> Self {
+        Self { shape: shape.to_owned(), multiply_adds: Vec::new() }
+    }
+
+    /// Goes through a layer.
+    pub fn through(&mut self, layer: &impl Layer) -> &mut Self {
+        let (shape, cost) = layer.cost(&self.shape);
+        self.shape = shape;
+        self.multiply_adds.extend((cost > 0).then_some(cost));
+        self
     }
 
     /// Floating-point operations of a training step on `batch` samples. Forward
     /// takes two a weight and use. Backward takes two for the weight's gradient
     /// and two for the input's, which the first layer does without.
-    pub fn step_flop(self, options: &NetworkOptions, classes: usize, batch: usize) -> u64 {
-        let layers = self.layers(options, classes);
-        let all: u64 = layers.iter().map(|layer| layer.multiply_adds()).sum();
-        let first = layers.first().map_or(0, |layer| layer.multiply_adds());
+    pub fn of_step(&self, batch: usize) -> u64 {
+        let all: u64 = self.multiply_adds.iter().sum();
+        let first = self.multiply_adds.first().copied().unwrap_or(0);
         (6 * all - 2 * first) * batch as u64
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use burn_mpi::ParamLayout;
-
-    use crate::model::{Activation, Network};
+    use burn::nn::LinearConfig;
+    use burn::nn::conv::Conv2dConfig;
     use burn::tensor::Device;
 
-    const PLAIN: NetworkOptions =
-        NetworkOptions { activation: Activation::Relu, batch_norm: false, dropout: 0.0, hidden: None };
+    use super::*;
+    use crate::model::{ModelKind, Network, NetworkOptions};
 
-    #[test]
-    fn the_layers_are_those_of_the_network() {
-        for (kind, classes) in [(ModelKind::Convnet, 10), (ModelKind::Vgg, 10), (ModelKind::Mlp, 20)] {
-            let layout = ParamLayout::of(&Network::init(kind, classes, 1, &Device::flex()));
-            let weights = |shape: &[usize]| (shape.len() > 1).then(|| shape.iter().product::<usize>());
-            let network: Vec<_> = layout.specs().iter().filter_map(|spec| weights(&spec.shape)).collect();
-            let counted: Vec<_> = kind.layers(&PLAIN, classes).into_iter().map(Layer::weights).collect();
-            assert_eq!(counted, network, "{kind}");
-        }
+    fn step(kind: ModelKind, options: &NetworkOptions, batch: usize) -> u64 {
+        Network::with_options(kind, options, kind.classes(), 1, &Device::flex()).step_flop(batch)
     }
 
     #[test]
     fn a_step_is_three_forwards_less_the_gradient_of_the_images() {
+        let plain = NetworkOptions::default();
         // By hand: 9·4·784 and 9·4·8·196 multiplications for the convolutions,
         // 392·10 for the linear layer.
         let (conv1, conv2, linear) = (28_224, 56_448, 3_920);
-        assert_eq!(ModelKind::Convnet.step_flop(&PLAIN, 10, 1), 4 * conv1 + 6 * (conv2 + linear));
-        assert_eq!(
-            ModelKind::Convnet.step_flop(&PLAIN, 10, 32),
-            32 * ModelKind::Convnet.step_flop(&PLAIN, 10, 1)
-        );
-        assert_eq!(ModelKind::Mlp.step_flop(&PLAIN, 20, 1), 4 * 512 * 32 + 6 * 32 * 20);
-        let wide = NetworkOptions { hidden: Some(64), ..PLAIN };
-        assert_eq!(ModelKind::Mlp.step_flop(&wide, 20, 1), 2 * ModelKind::Mlp.step_flop(&PLAIN, 20, 1));
+        assert_eq!(step(ModelKind::Convnet, &plain, 1), 4 * conv1 + 6 * (conv2 + linear));
+        assert_eq!(step(ModelKind::Convnet, &plain, 32), 32 * step(ModelKind::Convnet, &plain, 1));
+        assert_eq!(step(ModelKind::Mlp, &plain, 1), 4 * 512 * 32 + 6 * 32 * 20);
+        let wide = NetworkOptions { hidden: Some(64), ..plain };
+        assert_eq!(step(ModelKind::Mlp, &wide, 1), 2 * step(ModelKind::Mlp, &plain, 1));
+        // Sides 32, 16 and 8, then 4096 features.
+        let convs = 1024 * 9 * 32 * 64 + 256 * 9 * (64 * 128 + 128 * 256) + 64 * 9 * 2 * 256 * 256;
+        let linears = 4096 * 256 + 256 * 32 + 32 * 10;
+        assert_eq!(step(ModelKind::Vgg, &plain, 1), 4 * (1024 * 9 * 3 * 32) + 6 * (convs + linears));
+    }
+
+    #[test]
+    fn norms_and_dropout_multiply_too_little_to_count() {
+        for kind in [ModelKind::Convnet, ModelKind::Vgg, ModelKind::Mlp] {
+            let plain = NetworkOptions::default();
+            let more = NetworkOptions { batch_norm: true, dropout: 0.5, ..plain };
+            assert_eq!(step(kind, &plain, 2), step(kind, &more, 2), "{kind}");
+        }
+    }
+
+    #[test]
+    fn shapes_follow_stride_padding_and_groups() {
+        let device = Device::flex();
+        let conv = |padding| {
+            Conv2dConfig::new([4, 6], [3, 5])
+                .with_stride([2, 3])
+                .with_groups(2)
+                .with_padding(padding)
+                .init(&device)
+        };
+        let cost = |padding| conv(padding).cost(&[4, 9, 11]);
+        assert_eq!(cost(PaddingConfig2d::Valid), (vec![6, 4, 3], 6 * 2 * 15 * 12));
+        assert_eq!(cost(PaddingConfig2d::Explicit(1, 2, 1, 2)), (vec![6, 5, 4], 6 * 2 * 15 * 20));
+        let linear = LinearConfig::new(12, 7).init(&device);
+        assert_eq!(linear.cost(&[3, 4]), (vec![7], 84), "features of any shape are flattened");
     }
 }

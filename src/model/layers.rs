@@ -10,6 +10,7 @@ use burn::tensor::{Device, Tensor};
 use super::Activation;
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
+use super::flop::Flop;
 use burn_fused::conv::{conv, conv_relu, conv_relu_pool};
 
 /// A layer for images `[batch, channels, height, width]`.
@@ -27,6 +28,33 @@ pub(super) enum FeatureLayer {
     Linear(Linear),
     Elementwise(Elementwise),
     Dropout(Dropout),
+}
+
+impl ImageLayer {
+    /// Norms and activations are too little to count.
+    pub(super) fn count(&self, flop: &mut Flop) {
+        match self {
+            Self::Conv(layer) => {
+                flop.through(layer);
+            }
+            Self::Pool(layer) => {
+                flop.through(layer);
+            }
+            Self::Norm(_) | Self::Elementwise(_) => {}
+        }
+    }
+}
+
+impl FeatureLayer {
+    /// Activations and dropout are too little to count.
+    pub(super) fn count(&self, flop: &mut Flop) {
+        match self {
+            Self::Linear(layer) => {
+                flop.through(layer);
+            }
+            Self::Elementwise(_) | Self::Dropout(_) => {}
+        }
+    }
 }
 
 /// An activation as a layer.

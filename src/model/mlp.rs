@@ -7,12 +7,13 @@ use burn::tensor::{Device, Tensor};
 
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
-use super::{Activation, NetworkOptions};
+use super::flop::Flop;
+use super::{Activation, Architecture, Model, NetworkOptions};
 
 /// Features of a sample.
-pub(super) const FEATURES: usize = 512;
+const FEATURES: usize = 512;
 /// Width of the hidden layer, where none is asked for.
-pub(super) const HIDDEN: usize = 32;
+const HIDDEN: usize = 32;
 
 /// Linear(512→32) · BatchNorm1d(32) · ReLU · Linear(32→classes), for
 /// `[batch, 1, 1, 512]`; 32 may be another width and ReLU another activation.
@@ -27,9 +28,11 @@ pub struct Mlp {
     activation: Activation,
 }
 
-impl Mlp {
-    /// A network whose weights are drawn from the device's random numbers.
-    pub fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
+impl Architecture for Mlp {
+    const INPUT_SHAPE: [usize; 3] = [1, 1, FEATURES];
+    const CLASSES: usize = 20;
+
+    fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
         let hidden = options.hidden.unwrap_or(HIDDEN);
         Self {
             layer1: LinearConfig::new(FEATURES, hidden).init(device),
@@ -40,8 +43,19 @@ impl Mlp {
         }
     }
 
-    /// Class scores `[batch, classes]` of feature vectors `[batch, 1, 1, 512]`.
-    pub fn forward(&self, features: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
+    /// It has no operators of its own to choose.
+    fn set_fused(&mut self, _on: bool) {}
+
+    fn count(&self, flop: &mut Flop) {
+        flop.through(&self.layer1).through(&self.layer2);
+    }
+}
+
+impl Model for Mlp {
+    type Input = Tensor<4>;
+    type Output = Tensor<2>;
+
+    fn apply(&self, features: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
         let x = self.layer1.forward(features.flatten::<2>(1, 3));
         let x = match self.activation {
             Activation::Relu => self.bn1.relu(x),

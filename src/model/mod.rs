@@ -1,5 +1,7 @@
-//! The networks of the experiments, and their parameters as flat memory.
+//! The networks of the experiments. One more is a file with an [`Architecture`]
+//! and a line in the list below.
 
+mod architecture;
 mod batch_norm;
 mod convnet;
 mod dropout;
@@ -20,6 +22,7 @@ use burn_mpi::ParamLayout;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
+pub use architecture::{Architecture, Model};
 pub use batch_norm::BatchNorm;
 pub use convnet::ConvNet;
 pub use dropout::{BatchPlace, Dropout};
@@ -28,28 +31,89 @@ pub use options::{Activation, NetworkOptions};
 pub use vgg::Vgg;
 
 use crate::names;
+use flop::Flop;
 
-/// Which network to train.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum ModelKind {
-    /// Two convolutions and a linear layer for 28x28 grey images.
-    Convnet,
-    /// Six convolutions and three linear layers for 32x32 colour images.
-    Vgg,
-    /// Two linear layers and a batch norm for 512 features.
-    Mlp,
+/// The networks: a line for each.
+///
+/// They are enums and no trait objects, because Burn's `Module` is not
+/// dyn-compatible: it clones and is visited generically.
+macro_rules! networks {
+    ($($(#[$doc:meta])* $kind:ident: $network:ident,)+) => {
+        /// Which network to train.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+        #[serde(rename_all = "lowercase")]
+        pub enum ModelKind {
+            $($(#[$doc])* $kind,)+
+        }
+
+        impl ModelKind {
+            /// Channels, height and width of the samples that the network takes.
+            pub fn input_shape(self) -> [usize; 3] {
+                match self {
+                    $(Self::$kind => $network::INPUT_SHAPE,)+
+                }
+            }
+
+            /// Classes of the data set that the network was made for.
+            pub fn classes(self) -> usize {
+                match self {
+                    $(Self::$kind => $network::CLASSES,)+
+                }
+            }
+
+            fn init(self, options: &NetworkOptions, classes: usize, device: &Device) -> Network {
+                match self {
+                    $(Self::$kind => Network::$kind($network::init(options, classes, device)),)+
+                }
+            }
+        }
+
+        /// A network of one of the kinds.
+        #[derive(Module, Debug)]
+        #[allow(clippy::large_enum_variant, reason = "a process has one")]
+        pub enum Network {
+            $($(#[$doc])* $kind($network),)+
+        }
+
+        impl Model for Network {
+            type Input = Tensor<4>;
+            type Output = Tensor<2>;
+
+            fn apply(&self, samples: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
+                match self {
+                    $(Self::$kind(network) => network.apply(samples, place),)+
+                }
+            }
+        }
+
+        impl Network {
+            fn set_fused(&mut self, on: bool) {
+                match self {
+                    $(Self::$kind(network) => network.set_fused(on),)+
+                }
+            }
+
+            /// Floating-point operations of a training step on `batch` samples.
+            pub fn step_flop(&self, batch: usize) -> u64 {
+                match self {
+                    $(Self::$kind(network) => {
+                        let mut flop = Flop::of_sample(&$network::INPUT_SHAPE);
+                        network.count(&mut flop);
+                        flop.of_step(batch)
+                    })+
+                }
+            }
+        }
+    };
 }
 
-impl ModelKind {
-    /// Channels, height and width of the images that the network takes.
-    pub fn input_shape(self) -> [usize; 3] {
-        match self {
-            Self::Convnet => [1, 28, 28],
-            Self::Vgg => [3, 32, 32],
-            Self::Mlp => [1, 1, mlp::FEATURES],
-        }
-    }
+networks! {
+    /// Two convolutions and a linear layer for 28x28 grey images.
+    Convnet: ConvNet,
+    /// Six convolutions and three linear layers for 32x32 colour images.
+    Vgg: Vgg,
+    /// Two linear layers and a batch norm for 512 features.
+    Mlp: Mlp,
 }
 
 impl fmt::Display for ModelKind {
@@ -64,18 +128,6 @@ impl FromStr for ModelKind {
     fn from_str(text: &str) -> Result<Self, String> {
         names::parse("model", text)
     }
-}
-
-/// A network of one of the kinds.
-#[derive(Module, Debug)]
-#[allow(clippy::large_enum_variant, reason = "a process has one")]
-pub enum Network {
-    /// See [`ConvNet`].
-    Convnet(ConvNet),
-    /// See [`Vgg`].
-    Vgg(Vgg),
-    /// See [`Mlp`].
-    Mlp(Mlp),
 }
 
 impl Network {
@@ -94,11 +146,7 @@ impl Network {
         device: &Device,
     ) -> Self {
         device.seed(seed);
-        let network = match kind {
-            ModelKind::Convnet => Self::Convnet(ConvNet::init(options, classes, device)),
-            ModelKind::Vgg => Self::Vgg(Vgg::init(options, classes, device)),
-            ModelKind::Mlp => Self::Mlp(Mlp::init(options, classes, device)),
-        };
+        let network = kind.init(options, classes, device);
         // Burn draws a parameter when it is first used. Using them all now, in
         // visit order, makes the drawing a function of the seed alone.
         ParamLayout::of(&network).read(&network);
@@ -109,31 +157,8 @@ impl Network {
     /// each (as they are at first) or Burn's own, one by one.
     #[must_use]
     pub fn fused(mut self, on: bool) -> Self {
-        match &mut self {
-            Self::Convnet(network) => network.fused = on,
-            Self::Vgg(network) => network.fused = on,
-            Self::Mlp(_) => {}
-        }
+        self.set_fused(on);
         self
-    }
-
-    /// Class scores `[batch, classes]` of a batch `[batch, channels, height, width]`,
-    /// without dropout.
-    pub fn forward(&self, batch: Tensor<4>) -> Tensor<2> {
-        self.forward_at(batch, None)
-    }
-
-    /// The same in training: `place` decides on what dropout drops.
-    pub fn forward_training(&self, batch: Tensor<4>, place: &BatchPlace) -> Tensor<2> {
-        self.forward_at(batch, Some(place))
-    }
-
-    fn forward_at(&self, batch: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        match self {
-            Self::Convnet(network) => network.forward(batch, place),
-            Self::Vgg(network) => network.forward(batch, place),
-            Self::Mlp(network) => network.forward(batch, place),
-        }
     }
 }
 

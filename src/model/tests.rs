@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-use super::{Activation, BatchPlace, ModelKind, Network, NetworkOptions, ParamLayout};
+use super::{Activation, BatchPlace, Model, ModelKind, Network, NetworkOptions, ParamLayout};
 
 const PLAIN: NetworkOptions =
     NetworkOptions { activation: Activation::Relu, batch_norm: false, dropout: 0.0, hidden: None };

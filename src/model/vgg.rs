@@ -4,12 +4,13 @@ use burn::module::Module;
 use burn::nn::LinearConfig;
 use burn::tensor::{Device, Tensor};
 
-use super::NetworkOptions;
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
+use super::flop::Flop;
 use super::layers::{
     Elementwise, FeatureLayer, ImageLayer, apply_to_features, apply_to_images, conv3x3, pool2x2,
 };
+use super::{Architecture, Model, NetworkOptions};
 
 /// Three blocks of two Conv2d(3x3, pad 1) · ReLU and a MaxPool2d(2), channels
 /// 3→32→64, 64→128→256, 256→256→256, then Linear 4096→256 · ReLU · 256→32 ·
@@ -21,12 +22,14 @@ pub struct Vgg {
     block2: Vec<ImageLayer>,
     block3: Vec<ImageLayer>,
     block4: Vec<FeatureLayer>,
-    pub(super) fused: bool,
+    fused: bool,
 }
 
-impl Vgg {
-    /// A network whose weights are drawn from the device's random numbers.
-    pub fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
+impl Architecture for Vgg {
+    const INPUT_SHAPE: [usize; 3] = [3, 32, 32];
+    const CLASSES: usize = 10;
+
+    fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self {
         Self {
             block1: block([3, 32, 64], options, device),
             block2: block([64, 128, 256], options, device),
@@ -36,8 +39,22 @@ impl Vgg {
         }
     }
 
-    /// Class scores `[batch, classes]` of images `[batch, 3, 32, 32]`.
-    pub fn forward(&self, images: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
+    fn set_fused(&mut self, on: bool) {
+        self.fused = on;
+    }
+
+    fn count(&self, flop: &mut Flop) {
+        let images = [&self.block1, &self.block2, &self.block3].into_iter().flatten();
+        images.for_each(|layer| layer.count(flop));
+        self.block4.iter().for_each(|layer| layer.count(flop));
+    }
+}
+
+impl Model for Vgg {
+    type Input = Tensor<4>;
+    type Output = Tensor<2>;
+
+    fn apply(&self, images: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
         let blocks = [&self.block1, &self.block2, &self.block3];
         let x = blocks.into_iter().fold(images, |x, block| apply_to_images(block, x, self.fused));
         apply_to_features(&self.block4, x.flatten(1, 3), place)

@@ -1,14 +1,15 @@
 //! A step's samples, augmented if asked for.
 
-use super::TrainOptions;
+use super::{LabelledBytes, TrainOptions};
 use crate::data::augment::Augmentation;
 use crate::data::shard::Order;
-use crate::data::{Description, Shard};
+use crate::data::{Description, Normalizer, Shard};
 
 /// Hands out samples of a shard. What augmentation makes of them depends on the
 /// seed, the epoch and their numbers in the data set alone.
 #[derive(Debug)]
 pub struct Batches {
+    normalizer: Normalizer,
     augment: Option<Augmentation>,
     shape: [usize; 3],
     seed: u64,
@@ -19,6 +20,7 @@ impl Batches {
     /// Samples as `options` want them.
     pub fn new(options: &TrainOptions, description: &Description) -> Self {
         Self {
+            normalizer: Normalizer::new(description),
             augment: options.recipe.augment,
             shape: description.shape,
             seed: options.seed,
@@ -26,20 +28,20 @@ impl Batches {
         }
     }
 
-    /// Bytes and labels of the samples `from..from + count` of `shard`, as far
-    /// as there are.
+    /// The samples `from..from + count` of `shard`, as far as there are.
     pub fn samples<'a>(
         &'a mut self,
         shard: &'a Shard,
         from: usize,
         count: usize,
         epoch: usize,
-    ) -> (&'a [u8], &'a [u8]) {
+    ) -> LabelledBytes<'a> {
         let (bytes, labels) = shard.samples(from, count);
-        let Some(augment) = self.augment else { return (bytes, labels) };
+        let normalizer = &self.normalizer;
+        let Some(augment) = self.augment else { return LabelledBytes { bytes, labels, normalizer } };
         let numbers = shard.numbers(from, count);
         augment.batch(bytes, numbers, self.shape, self.seed, epoch as u64, &mut self.augmented);
-        (&self.augmented, labels)
+        LabelledBytes { bytes: &self.augmented, labels, normalizer }
     }
 }
 
@@ -61,6 +63,7 @@ mod tests {
     fn augmented_samples_depend_on_neither_batches_nor_ranks() {
         let source = Synthetic::new([3, 32, 32], 10, 24);
         let batches = |augment: Option<&str>| Batches {
+            normalizer: Normalizer::new(source.description()),
             augment: augment.map(|names| names.parse().unwrap()),
             shape: source.description().shape,
             seed: 5,
@@ -73,14 +76,16 @@ mod tests {
         };
         let (mut changing, mut plain) = (batches(Some("crop,flip,jitter,rotate")), batches(None));
         let alone = shard(0, 1);
-        let whole = changing.samples(&alone, 0, 24, 1).0.to_vec();
-        assert_ne!(whole, plain.samples(&alone, 0, 24, 1).0);
-        assert_ne!(whole, changing.samples(&alone, 0, 24, 2).0, "another epoch");
+        let whole = changing.samples(&alone, 0, 24, 1).bytes.to_vec();
+        assert_ne!(whole, plain.samples(&alone, 0, 24, 1).bytes);
+        assert_ne!(whole, changing.samples(&alone, 0, 24, 2).bytes, "another epoch");
         let size = whole.len() / 24;
         for rank in 0..3 {
             let own = shard(rank, 3);
-            let parts =
-                [changing.samples(&own, 0, 5, 1).0.to_vec(), changing.samples(&own, 5, 5, 1).0.to_vec()];
+            let parts = [
+                changing.samples(&own, 0, 5, 1).bytes.to_vec(),
+                changing.samples(&own, 5, 5, 1).bytes.to_vec(),
+            ];
             let dealt: Vec<u8> = whole.chunks(size).skip(rank).step_by(3).flatten().copied().collect();
             assert!(parts.concat() == dealt, "rank {rank}");
         }

@@ -3,11 +3,10 @@
 use burn::module::Module;
 use burn::tensor::Device;
 
-use super::{Tally, TrainError, TrainOptions};
+use super::{CrossEntropy, LabelledBytes, Loss, Samples, Tally, TrainError, TrainOptions};
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, Split};
-use crate::model::Network;
-use burn_fused::loss::{Score, cross_entropy};
+use crate::model::{Model, Network};
 use burn_mpi::World;
 
 /// The test set of one rank, and the way to measure a network on all of it.
@@ -48,9 +47,9 @@ impl Evaluation {
         let mut tally = Tally::default();
         for from in (0..self.shard.len()).step_by(self.batch_size) {
             let (bytes, labels) = self.shard.samples(from, self.batch_size);
-            let images = self.normalizer.images(bytes, &self.device);
-            let Score { value, correct, .. } = cross_entropy(network.forward(images), labels);
-            tally.add(&Tally::of_batch(value, correct, labels.len()));
+            let samples = LabelledBytes { bytes, labels, normalizer: &self.normalizer };
+            let (images, labels) = samples.batch(0..labels.len(), &self.device);
+            tally.add(&CrossEntropy::default().score(network.forward(images), labels).tally);
         }
         Ok(world.gather(&tally)?)
     }

@@ -7,21 +7,19 @@ use burn::tensor::Device;
 
 use super::optimizer::Rate;
 use super::update::Updater;
-use super::{Tally, TrainOptions};
-use crate::data::{Description, Normalizer};
-use crate::model::{BatchPlace, Network};
+use super::{Loss, Samples, Scored, Tally, TrainOptions};
+use crate::model::{BatchPlace, Model};
 use crate::record::Phases;
-use burn_fused::loss::{Score, smoothed_cross_entropy};
 use burn_fused::memory::live_bytes;
 use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Signals, World};
 
 /// Where the time of steps goes, summed over steps.
 pub type StepTimes = Phases<Duration>;
 
-/// Network, optimizer and averaged gradients of one rank.
-pub struct Learner<'w> {
-    /// The network, which holds copies of `params`.
-    pub network: Network,
+/// Model, loss, optimizer and averaged gradients of one rank.
+pub struct Learner<'w, M, L> {
+    /// The model, which holds copies of `params`.
+    pub network: M,
     /// All parameters in visit order.
     pub params: Vec<f32>,
     /// What makes updates, with the optimizer's moments.
@@ -33,24 +31,23 @@ pub struct Learner<'w> {
     world: &'w World,
     layout: ParamLayout,
     places: Vec<(usize, Range<usize>)>,
-    smoothing: f64,
-    normalizer: Normalizer,
+    loss: L,
     device: Device,
     seed: u64,
     micro_batch: usize,
     times: StepTimes,
 }
 
-impl<'w> Learner<'w> {
-    /// A learner that starts from `network`, with rank 0's weights on all ranks.
+impl<'w, M: Model, L> Learner<'w, M, L> {
+    /// A learner of `loss` that starts from `network`, with rank 0's weights on all ranks.
     ///
     /// # Errors
     /// When the transport fails.
     pub fn new(
         world: &'w World,
         options: &TrainOptions,
-        description: &Description,
-        network: Network,
+        network: M,
+        loss: L,
         collective: Box<dyn Collective>,
     ) -> Result<Self, CommError> {
         let layout = ParamLayout::of(&network);
@@ -61,15 +58,14 @@ impl<'w> Learner<'w> {
             updater: Updater::new(options, params.len()),
             rate: options.base_rate(),
             places: Updater::places(&layout),
-            smoothing: options.recipe.label_smoothing,
             sync: GradientSync::new(world, collective, &layout, options.sync),
-            normalizer: Normalizer::new(description),
             device: options.device.device().autodiff(),
             seed: options.seed,
             micro_batch: options.train_batch_size,
             times: StepTimes::default(),
             world,
             network,
+            loss,
             layout,
             params,
         })
@@ -97,29 +93,22 @@ impl<'w> Learner<'w> {
     ///
     /// # Errors
     /// When the transport fails.
-    pub fn step(
+    pub fn step<S: Samples<Input = M::Input>>(
         &mut self,
-        bytes: &[u8],
-        labels: &[u8],
+        samples: &S,
         total: usize,
         stop: bool,
-    ) -> Result<(Tally, Signals), CommError> {
+    ) -> Result<(Tally, Signals), CommError>
+    where
+        L: Loss<M::Output, S::Target>,
+    {
         live_bytes::begin_step();
         let mut tally = Tally::default();
-        let item = bytes.len() / labels.len().max(1);
-        let parts = labels.len().div_ceil(self.micro_batch);
-        for part in 0..parts {
-            let from = part * self.micro_batch;
-            let to = (from + self.micro_batch).min(labels.len());
-            let which = if part + 1 == parts { MicroBatch::Last } else { MicroBatch::More };
-            let place = self.place(from);
-            tally.add(&self.backward(
-                &bytes[from * item..to * item],
-                &labels[from..to],
-                &place,
-                total,
-                which,
-            )?);
+        let count = samples.count();
+        for from in (0..count).step_by(self.micro_batch) {
+            let range = from..(from + self.micro_batch).min(count);
+            let which = if range.end == count { MicroBatch::Last } else { MicroBatch::More };
+            tally.add(&self.backward(samples, range, total, which)?);
         }
         let signals = self.sync.reduce(Signals {
             not_finite: if tally.loss.is_finite() { 0.0 } else { 1.0 },
@@ -166,23 +155,25 @@ impl<'w> Learner<'w> {
         }
     }
 
-    fn backward(
+    fn backward<S: Samples<Input = M::Input>>(
         &mut self,
-        bytes: &[u8],
-        labels: &[u8],
-        place: &BatchPlace,
+        samples: &S,
+        range: Range<usize>,
         total: usize,
         which: MicroBatch,
-    ) -> Result<Tally, CommError> {
+    ) -> Result<Tally, CommError>
+    where
+        L: Loss<M::Output, S::Target>,
+    {
         let began = Instant::now();
-        let images = self.normalizer.images(bytes, &self.device);
+        let (place, own) = (self.place(range.start), range.len());
+        let (input, target) = samples.batch(range, &self.device);
         let loaded = Instant::now();
-        let scores = self.network.forward_training(images, place);
-        let Score { loss, value, correct } = smoothed_cross_entropy(scores, labels, self.smoothing);
-        let tally = Tally::of_batch(value, correct, labels.len());
+        let output = self.network.forward_training(input, &place);
+        let Scored { loss, tally } = self.loss.score(output, target);
         let forwarded = Instant::now();
         let copied = self.sync.times().copy;
-        self.sync.backward(&loss, &self.network, labels.len(), total, which)?;
+        self.sync.backward(&loss, &self.network, own, total, which)?;
         self.times.data += loaded - began;
         self.times.forward += forwarded - loaded;
         self.times.backward += forwarded.elapsed().saturating_sub(self.sync.times().copy - copied);
@@ -196,3 +187,7 @@ impl<'w> Learner<'w> {
         self.times.optimizer += began.elapsed();
     }
 }
+
+#[cfg(test)]
+#[path = "step_tests.rs"]
+mod tests;

@@ -5,7 +5,10 @@ use std::time::Instant;
 use super::batches::{Batches, order_of};
 use super::evaluation::Evaluation;
 use super::step::Learner;
-use super::{EpochRow, Moment, Position, Schedule, Tally, TrainError, TrainOptions, Watch, early_stopping};
+use super::{
+    CrossEntropy, EpochRow, Moment, Position, Schedule, Tally, TrainError, TrainOptions, Watch,
+    early_stopping,
+};
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::record::{Checkpoint, Curve, Recorder, StepMs};
@@ -20,7 +23,7 @@ pub struct Trainer<'w> {
     plan: ShardPlan,
     shard: Shard,
     batches: Batches,
-    learner: Learner<'w>,
+    learner: Learner<'w, Network, CrossEntropy>,
     schedule: Schedule,
     position: Position,
     epoch_tally: Tally,
@@ -52,8 +55,9 @@ impl<'w> Trainer<'w> {
         let order = order_of(options, 0);
         let shard = world.agree(Shard::load(source.as_ref(), Split::Train, &plan, world.rank(), order))?;
         world.check_equal("the training set's digest", shard.digest())?;
+        let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };
         Ok(Self {
-            learner: Learner::new(world, options, source.description(), network, collective)?,
+            learner: Learner::new(world, options, network, loss, collective)?,
             batches: Batches::new(options, source.description()),
             schedule: options.rates(plan.steps()),
             position: Position::default(),
@@ -190,11 +194,11 @@ impl<'w> Trainer<'w> {
     fn step(&mut self) -> Result<(), TrainError> {
         let step = self.position.step_in_epoch;
         let (began, size) = (Instant::now(), self.plan.batch_size);
-        let (bytes, labels) = self.batches.samples(&self.shard, step * size, size, self.position.epoch);
+        let samples = self.batches.samples(&self.shard, step * size, size, self.position.epoch);
         self.learner.count_data(began.elapsed());
         let total = self.plan.global_batch_len(step);
         self.learner.rate = self.schedule.rate(self.position.epoch, step);
-        let (tally, signals) = self.learner.step(bytes, labels, total, self.stop.signal().is_some())?;
+        let (tally, signals) = self.learner.step(&samples, total, self.stop.signal().is_some())?;
         if signals.not_finite > 0.0 {
             return Err(self.not_finite(&tally)?);
         }

@@ -9,11 +9,11 @@ use crate::cli::StepArgs;
 use crate::config::{ConfigError, RunConfig};
 use crate::data::shard::Order;
 use crate::data::synthetic::Synthetic;
-use crate::data::{SampleSource, Shard, ShardPlan, Split};
-use crate::model::{ModelKind, Network};
+use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::model::Network;
 use crate::record::StepMs;
 use crate::report;
-use crate::train::{Learner, StepTimes};
+use crate::train::{CrossEntropy, LabelledBytes, Learner, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
 use burn_mpi::{World, connect, page_faults, topology};
 
@@ -48,7 +48,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
     super::super::use_threads(config.threads)?;
     let device = config.device.device();
-    let classes = classes(config.model);
+    let classes = config.model.classes();
     let global = config.train_batch_size * world.size();
     let plan = ShardPlan {
         samples: BATCHES * global,
@@ -61,17 +61,22 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let network = Network::with_options(config.model, &config.network, classes, config.seed, &training)
         .fused(config.fused);
     let collective = connect(world, config.backend, &config.transport())?;
-    let mut learner =
-        Learner::new(world, &config.train_options(), source.description(), network, collective)?;
+    let options = config.train_options();
+    let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };
+    let flop_per_step = network.step_flop(config.train_batch_size);
+    let mut learner = Learner::new(world, &options, network, loss, collective)?;
 
     let mut product = Product::new(&device);
     product.measure(PRODUCTS);
     let mut batches =
         (0..BATCHES).cycle().map(|i| shard.samples(i * config.train_batch_size, config.train_batch_size));
-    let mut next = || batches.next().unwrap_or_default();
+    let normalizer = Normalizer::new(source.description());
+    let mut next = || {
+        let (bytes, labels) = batches.next().unwrap_or_default();
+        LabelledBytes { bytes, labels, normalizer: &normalizer }
+    };
     for _ in 0..WARM_UP {
-        let (bytes, labels) = next();
-        learner.step(bytes, labels, global, false)?;
+        learner.step(&next(), global, false)?;
     }
     // One rank has nobody to wait for, with overlap or without.
     let modes: &[bool] = if world.size() == 1 { &[true] } else { &[true, false] };
@@ -82,9 +87,9 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
             world.barrier()?;
             let (before, faults) = (learner.times(), page_faults());
             for _ in 0..TURN.min(args.steps - measured.steps.len()) {
-                let (bytes, labels) = next();
+                let samples = next();
                 let (began, allocated) = (Instant::now(), allocations());
-                learner.step(bytes, labels, global, false)?;
+                learner.step(&samples, global, false)?;
                 let took = began.elapsed();
                 measured.allocations += allocations() - allocated;
                 measured.steps.push(took);
@@ -115,7 +120,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         overlap_off: measured.get(1).map(|without| timing(world, without)).transpose()?,
         allocations_per_step: allocations,
         page_faults_per_step: page_faults,
-        flop_per_step: config.model.step_flop(&config.network, classes, config.train_batch_size),
+        flop_per_step,
         product_flop_per_s: product,
     };
     if world.is_root() {
@@ -125,14 +130,6 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         report.write_json(path)?;
     }
     Ok(())
-}
-
-/// Classes of the noise: as many as the model's own data set has.
-fn classes(model: ModelKind) -> usize {
-    match model {
-        ModelKind::Convnet | ModelKind::Vgg => 10,
-        ModelKind::Mlp => 20,
-    }
 }
 
 /// Milliseconds a step, mean over all ranks.
