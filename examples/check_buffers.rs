@@ -7,7 +7,7 @@ use burn_mpi::{MpiCollective, World, end_the_job_on_panic};
 use clap::Parser;
 use mpiburn::cli::{Cli, Command};
 use mpiburn::config::RunConfig;
-use mpiburn::data::synthetic::Synthetic;
+use mpiburn::data::generate::Synthetic;
 use mpiburn::data::{Normalizer, SampleSource, Split};
 use mpiburn::model::{ModelKind, Network};
 use mpiburn::train::{CrossEntropy, LabelledBytes, Learner};

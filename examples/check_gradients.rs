@@ -10,7 +10,7 @@ use burn_mpi::{
     Backend, GradientSync, MicroBatch, ParamLayout, Reduction, Signals, SyncOptions, Transport, WireType,
     World, connect, end_the_job_on_panic,
 };
-use mpiburn::data::synthetic::Synthetic;
+use mpiburn::data::generate::Synthetic;
 use mpiburn::data::{Normalizer, SampleSource, Split};
 use mpiburn::model::{Model, ModelKind, Network};
 

@@ -10,7 +10,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging::bars;
 use crate::cli::{DataArgs, DataKind, InfoArgs, MakeArgs};
-use crate::data::{self, DataError, Kind, SampleSource, Split, digits, features, objects, shard, sheet};
+use crate::data::generate::{digits, features, objects};
+use crate::data::{self, DataError, Kind, SampleSource, Split, shard};
+use crate::report::contact_sheet;
 
 pub fn run(args: DataArgs) -> anyhow::Result<()> {
     match args.kind {
@@ -80,7 +82,7 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
     }
     writeln!(text, "{table}")?;
     if let Some(file) = &args.sheet {
-        sheet::draw(file, source.as_ref()).with_context(|| format!("--sheet {}", file.display()))?;
+        contact_sheet::draw(file, source.as_ref()).with_context(|| format!("--sheet {}", file.display()))?;
         writeln!(text, "{}: training samples, a row a class in the order of the table", file.display())?;
     }
     // Whoever reads only the beginning (`| head`) has what they wanted.

@@ -5,7 +5,7 @@ use super::*;
 const SHAPE: [usize; 3] = [3, 32, 32];
 
 fn image(seed: u64) -> Vec<u8> {
-    crate::data::objects::draw(seed, crate::data::Split::Train, 0).0.to_vec()
+    crate::data::generate::objects::draw(seed, crate::data::Split::Train, 0).0.to_vec()
 }
 
 fn changed(kinds: &str, seed: u64, epoch: u64, sample: u64) -> Vec<u8> {

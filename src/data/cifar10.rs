@@ -174,7 +174,8 @@ impl SampleSource for Cifar10 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{self, objects};
+    use crate::data;
+    use crate::data::generate::objects;
 
     fn made() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();

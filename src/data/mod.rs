@@ -3,24 +3,18 @@
 
 pub mod augment;
 pub mod batch;
-mod chance;
 mod cifar10;
 mod data_file;
-pub mod digits;
 mod element;
 mod error;
-pub mod features;
+pub mod generate;
 mod idx;
 mod kind;
 mod mnist;
 mod npy;
 mod npy_header;
 mod npy_pairs;
-pub mod objects;
-mod shapes;
 pub mod shard;
-pub mod sheet;
-pub mod synthetic;
 
 use std::path::Path;
 

@@ -3,8 +3,9 @@
 use std::fs;
 
 use super::*;
+use crate::data::generate::features;
 use crate::data::npy_header::Header;
-use crate::data::{self, Normalizer, features};
+use crate::data::{self, Normalizer};
 
 fn put(root: &Path, split: Split, letter: char, dtype: &str, shape: &[usize], bytes: &[u8]) {
     let path = path(root, split, letter);

@@ -1,7 +1,7 @@
 //! Who gets which sample, and when.
 
 use super::*;
-use crate::data::synthetic::Synthetic;
+use crate::data::generate::Synthetic;
 
 fn plan(samples: usize, world_size: usize, batch_size: usize) -> ShardPlan {
     ShardPlan { samples, world_size, batch_size }

@@ -2,6 +2,7 @@
 
 pub mod bars;
 pub mod canvas;
+pub mod contact_sheet;
 pub mod curves;
 pub mod history;
 pub mod latency;

@@ -56,7 +56,7 @@ pub(super) fn order_of(options: &TrainOptions, epoch: u64) -> Order {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::synthetic::Synthetic;
+    use crate::data::generate::Synthetic;
     use crate::data::{SampleSource, ShardPlan, Split};
 
     #[test]

@@ -153,7 +153,7 @@ impl Contestant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::synthetic::Synthetic;
+    use crate::data::generate::Synthetic;
     use crate::data::{SampleSource, ShardPlan, Split, shard::Order};
 
     const TASK: Task = Task { channels: 3, lr: 1e-2, seed: 1 };

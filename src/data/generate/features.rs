@@ -11,9 +11,9 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::Split;
 use super::chance::{Chance, Stream};
-use super::npy_header::Header;
+use crate::data::Split;
+use crate::data::npy_header::Header;
 use crate::files::WholeFile;
 
 /// Features of a sample.

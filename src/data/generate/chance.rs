@@ -3,7 +3,7 @@
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-use super::Split;
+use crate::data::Split;
 
 /// Which generator draws: each has random numbers of its own.
 #[derive(Debug, Clone, Copy)]

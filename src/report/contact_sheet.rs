@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{DataError, Element, SampleSource, Split};
+use crate::data::{DataError, Element, SampleSource, Split};
 use crate::files::write_png;
 
 /// Samples of a class.
@@ -117,7 +117,8 @@ fn picture(bytes: &[u8], [channels, height, width]: [usize; 3], element: Element
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{self, features, objects};
+    use crate::data;
+    use crate::data::generate::{features, objects};
 
     /// Width, height and the first bytes of a PNG file.
     fn size(path: &Path) -> (u32, u32) {

@@ -6,16 +6,13 @@
 //! division and square root, which round alike everywhere, and sines come from
 //! `libm`, because those of the standard library differ between systems.
 
-#[path = "strokes.rs"]
-mod strokes;
-
 use std::io::{self, Write};
 use std::path::Path;
 
-pub use super::Split;
 use super::chance::{Chance, Stream};
+use super::strokes::{Point, apart, place, trace, warp};
+use crate::data::Split;
 use crate::files::WholeFile;
-use strokes::{Point, apart, place, trace, warp};
 
 /// Pixels along one side of an image.
 pub const SIDE: usize = 28;

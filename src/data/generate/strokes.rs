@@ -1,8 +1,8 @@
 //! The lines a pen follows: the skeletons of the digits, in the several ways
 //! people write each, and how a hand bends and places them.
 
-use super::super::chance::Chance;
-use super::SIDE;
+use super::chance::Chance;
+use super::digits::SIDE;
 
 /// A point in the plane, x to the right and y down.
 pub type Point = [f32; 2];

@@ -14,9 +14,9 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::Split;
 use super::chance::{Chance, Stream};
 use super::shapes::{self, Colour, SURFACES, Surface};
+use crate::data::Split;
 use crate::files::WholeFile;
 
 /// Pixels along one side of an image.

@@ -4,7 +4,7 @@
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-use super::{DataError, Description, Element, Kind, SampleSource, Split};
+use crate::data::{DataError, Description, Element, Kind, SampleSource, Split};
 
 /// `samples` samples of random bytes and labels, the same on every rank.
 #[derive(Debug)]

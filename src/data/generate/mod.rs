@@ -1,0 +1,11 @@
+//! Data sets made on the spot: the same bytes on every machine.
+
+mod chance;
+pub mod digits;
+pub mod features;
+pub mod objects;
+mod shapes;
+mod strokes;
+mod synthetic;
+
+pub use synthetic::Synthetic;
