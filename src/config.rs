@@ -149,16 +149,22 @@ impl TryFrom<&TrainArgs> for RunConfig {
             log_every: positive("log-every", args.log_every)?,
             checkpoint_every: args.checkpoint_every.map(|n| positive("checkpoint-every", n)).transpose()?,
         };
-        config.device.check_built().map_err(|problem| ConfigError::new("device", &args.device, problem))?;
-        config
-            .backend
-            .check_built()
-            .map_err(|problem| ConfigError::new("backend", config.backend, problem))?;
+        config.check_built()?;
         Ok(config)
     }
 }
 
 impl RunConfig {
+    /// Checks that this build has the device and the backend.
+    ///
+    /// # Errors
+    /// When one is missing: how to build it in.
+    pub fn check_built(&self) -> Result<(), ConfigError> {
+        let refused = |option, value: String| move |problem| ConfigError::new(option, value, problem);
+        self.device.check_built().map_err(refused("device", self.device.to_string()))?;
+        self.backend.check_built().map_err(refused("backend", self.backend.to_string()))
+    }
+
     /// What the training is told.
     pub fn train_options(&self) -> TrainOptions {
         TrainOptions {

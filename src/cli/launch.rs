@@ -15,7 +15,8 @@ Examples:
   mpiburn launch 2x2 --hostfile hostfiles/2x2 -- train --backend gloo
   mpiburn launch 2x1 --dry-run -- bench allreduce     print mpirun's command line only
 
-SIGTERM, SIGUSR1 and Ctrl-C go on to the ranks, which write a checkpoint and leave with code 75."
+SIGTERM, SIGUSR1 and Ctrl-C go on to the ranks, which write a checkpoint and leave with code 75.
+The exit code is the launcher's: 75 after SIGUSR1, and 1 from Open MPI's mpirun after the others."
 )]
 pub struct LaunchArgs {
     /// Machines x processes on each: 1x1, 1x2, 2x1, 2x2, ...

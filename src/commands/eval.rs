@@ -19,6 +19,7 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     check_same_options(world, args)?;
     let config = world.agree(configure(world, args, device))?;
     let config = world.broadcast(&config)?.context("rank 0 sent no configuration")?;
+    super::use_threads(config.threads)?;
     let source = world.agree(data::open(&config.data_root))?;
     check_shape(&config, source.as_ref())?;
     let (classes, device) = (source.description().classes, config.device.device());

@@ -46,7 +46,7 @@ pub(super) fn prepare(
         Some(file) if by.is_none() && launcher == LauncherKind::Mpirun => Some(Hosts::read(&file)?),
         None if by.is_none() && launcher == LauncherKind::Mpirun && topology.nodes > 1 => {
             let path = Path::new("hostfiles").join(topology.to_string());
-            return Err(LaunchError::NoHostFile { source: std::io::ErrorKind::NotFound.into(), path }.into());
+            return Err(LaunchError::NoHostFile { reason: std::io::ErrorKind::NotFound.into(), path }.into());
         }
         _ => None,
     };

@@ -29,6 +29,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let (config, resumed) = world.agree(configure(args, typed, world))?;
     check_same_program(&config, args.resume.is_some(), world)?;
     let (config, resumed) = world.broadcast(&(config, resumed))?;
+    config.check_built()?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
     super::use_threads(config.threads)?;
 
@@ -169,11 +170,6 @@ fn configure(
         world.size(),
         record.world_size
     );
-    record
-        .config
-        .device
-        .check_built()
-        .map_err(|problem| ConfigError::new("device", record.config.device, problem))?;
     Ok((record.config, Some(path.clone())))
 }
 
@@ -252,8 +248,10 @@ fn prepare(
         Some(file) => layout.write(network, &load_weights(file, layout).context("--init")?),
         None => network,
     };
-    let path = args.out.clone().unwrap_or_else(|| default_name(record));
-    let dir = RunDir::create(&path, args.overwrite)?;
+    let dir = match &args.out {
+        Some(path) => RunDir::create(path, args.overwrite)?,
+        None => RunDir::create_unique(&default_name(record))?,
+    };
     dir.write_record(record)?;
     Ok((Some(dir), network, None))
 }

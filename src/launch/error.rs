@@ -10,12 +10,12 @@ use super::Topology;
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The host file cannot be read.
-    #[error("cannot read the host file {path}: {source}; make hosts HOSTS=\"alpha beta\" writes it")]
+    #[error("cannot read the host file {path}: {reason}; make hosts HOSTS=\"alpha beta\" writes it")]
     NoHostFile {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
+        /// The system's. Not the error's source, which would be printed twice.
+        reason: io::Error,
     },
     /// A line of the host file.
     #[error("{path}, line {line}: {text}: expected a host name and its slots, as `alpha slots=2`")]
@@ -80,11 +80,11 @@ pub enum LaunchError {
     #[error("{0} needs a launcher: `alone` starts one process, without MPI's mpirun or srun")]
     NotAlone(Topology),
     /// The command did not start.
-    #[error("cannot start {command}: {source}")]
+    #[error("cannot start {command}: {reason}")]
     Start {
         /// The command.
         command: String,
-        /// The system's reason.
-        source: io::Error,
+        /// The system's. Not the error's source, which would be printed twice.
+        reason: io::Error,
     },
 }

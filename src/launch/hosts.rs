@@ -21,7 +21,7 @@ impl Hosts {
     /// When it cannot be read or a line is neither.
     pub fn read(path: &Path) -> Result<Self, LaunchError> {
         let text = std::fs::read_to_string(path)
-            .map_err(|source| LaunchError::NoHostFile { path: path.to_owned(), source })?;
+            .map_err(|reason| LaunchError::NoHostFile { path: path.to_owned(), reason })?;
         let mut entries = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();

@@ -34,7 +34,7 @@ pub fn run(
     log: Option<std::fs::File>,
     stop: &StopRequest,
 ) -> Result<Outcome, LaunchError> {
-    let failed = |source: io::Error| LaunchError::Start { command: command.join(" "), source };
+    let failed = |reason: io::Error| LaunchError::Start { command: command.join(" "), reason };
     let mut job = Command::new(&command[0]);
     // A group of its own: a terminal's Ctrl-C comes here alone, once, and is
     // passed on; mpirun takes a second one as "at once".

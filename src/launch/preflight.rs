@@ -76,7 +76,7 @@ fn ask(host: &str, program: &Path) -> Result<usize, LaunchError> {
     }
     let script = format!("nproc && if test -x '{path}'; then sha256sum '{path}'; else echo none; fi");
     let output = command.arg(host).arg(script).stdin(Stdio::null()).output();
-    let output = output.map_err(|source| LaunchError::Start { command: agent, source })?;
+    let output = output.map_err(|reason| LaunchError::Start { command: agent, reason })?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut lines = said.lines();
     let Some(cores) = lines.next().and_then(|line| line.trim().parse().ok()) else {

@@ -9,20 +9,20 @@ use burn_mpi::CommError;
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// A file cannot be written.
-    #[error("cannot write {path}: {source}; choose another --out")]
+    #[error("cannot write {path}: {reason}; choose another --out")]
     Write {
         /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
+        /// The system's. Not the error's source, which would be printed twice.
+        reason: io::Error,
     },
     /// A file cannot be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {reason}")]
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
+        /// The system's. Not the error's source, which would be printed twice.
+        reason: io::Error,
     },
     /// The run directory is taken.
     #[error(
@@ -49,15 +49,29 @@ pub enum RecordError {
 }
 
 impl RecordError {
-    pub(super) fn write(path: &Path, source: io::Error) -> Self {
-        Self::Write { path: path.to_owned(), source }
+    pub(super) fn write(path: &Path, reason: io::Error) -> Self {
+        Self::Write { path: path.to_owned(), reason }
     }
 
-    pub(super) fn read(path: &Path, source: io::Error) -> Self {
-        Self::Read { path: path.to_owned(), source }
+    pub(super) fn read(path: &Path, reason: io::Error) -> Self {
+        Self::Read { path: path.to_owned(), reason }
     }
 
     pub(super) fn damaged(path: &Path, what: String) -> Self {
         Self::Damaged { path: path.to_owned(), what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_reason_is_told_once() {
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        for error in [RecordError::write(Path::new("a"), full()), RecordError::read(Path::new("a"), full())] {
+            let text = format!("{:#}", anyhow::Error::from(error));
+            assert_eq!(text.matches(&full().to_string()).count(), 1, "{text}");
+        }
     }
 }

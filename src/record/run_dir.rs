@@ -1,6 +1,7 @@
 //! Making a run directory, and finding the parts of one.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -36,6 +37,31 @@ impl RunDir {
         let dir = Self { path: path.to_owned() };
         fs::create_dir_all(dir.checkpoints()).map_err(|e| RecordError::write(path, e))?;
         Ok(dir)
+    }
+
+    /// Makes the directory, or one whose name ends in -2, -3, … where that is
+    /// taken: by a run that was started in the same second.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn create_unique(path: &Path) -> Result<Self, RecordError> {
+        let failed = |path: &Path, error| RecordError::write(path, error);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|e| failed(parent, e))?;
+        }
+        for number in 1.. {
+            let path = match number {
+                1 => path.to_owned(),
+                _ => PathBuf::from(format!("{}-{number}", path.display())),
+            };
+            // Of several processes one makes a directory; the others are told.
+            match fs::create_dir(&path) {
+                Ok(()) => return Self::create(&path, false),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(failed(&path, error)),
+            }
+        }
+        unreachable!("there are more numbers than directories")
     }
 
     /// The directory of an earlier run.
@@ -86,6 +112,23 @@ mod tests {
         fs::write(path.join("epochs.csv"), "old").unwrap();
         RunDir::create(&path, true).unwrap();
         assert!(!path.join("epochs.csv").exists());
+    }
+
+    #[test]
+    fn runs_of_one_second_have_directories_of_their_own() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("results/run");
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let path = path.clone();
+                std::thread::spawn(move || RunDir::create_unique(&path).unwrap().path().to_owned())
+            })
+            .collect();
+        let mut made: Vec<PathBuf> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+        made.sort();
+        let name = |name: &str| root.path().join("results").join(name);
+        assert_eq!(made, [name("run"), name("run-2"), name("run-3"), name("run-4")]);
+        assert!(made.iter().all(|path| path.join("checkpoints").is_dir()));
     }
 
     #[test]

@@ -61,12 +61,12 @@ fn once() -> usize {
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
     /// It cannot be read.
-    #[error("cannot read the sweep file {path}: {source}")]
+    #[error("cannot read the sweep file {path}: {reason}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's reason.
-        source: std::io::Error,
+        /// The system's. Not the error's source, which would be printed twice.
+        reason: std::io::Error,
     },
     /// It is no TOML, or misses something.
     #[error("{path}, line {line}: {message}")]
@@ -123,7 +123,7 @@ impl SweepFile {
     /// When it cannot be read, is no TOML or has an unknown key.
     pub fn read(path: &Path, options: &[String]) -> Result<Self, SweepError> {
         let text = std::fs::read_to_string(path)
-            .map_err(|source| SweepError::Read { path: path.to_owned(), source })?;
+            .map_err(|reason| SweepError::Read { path: path.to_owned(), reason })?;
         let mut file: Self = toml::from_str(&text).map_err(|error| SweepError::Syntax {
             path: path.to_owned(),
             line: error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1),
