@@ -14,6 +14,9 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::device::DeviceKind;
+use crate::names::OneOf;
+
 pub use bench::{AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs, StepArgs};
 pub use data::{DataArgs, DataKind, InfoArgs, MakeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
@@ -21,7 +24,7 @@ pub use link::LinkArgs;
 pub use network::NetworkArgs;
 pub use recipe::RecipeArgs;
 pub use report::{Format, ReportArgs};
-pub use train::TrainArgs;
+pub use train::{GLOO_ALGORITHMS, TrainArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -96,7 +99,7 @@ pub struct EvalArgs {
     /// Test on the first N samples only [default: as the run did].
     #[arg(long, value_name = "N")]
     pub test_samples: Option<usize>,
-    /// Where tensors live: flex, ndarray, tch or tch-cuda:N.
-    #[arg(long, default_value = "flex")]
+    /// Where tensors live.
+    #[arg(long, default_value = "flex", value_parser = OneOf::names(DeviceKind::NAMES))]
     pub device: String,
 }

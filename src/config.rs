@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::TrainArgs;
+use crate::cli::{GLOO_ALGORITHMS, TrainArgs};
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, NetworkOptions};
 use crate::record;
@@ -139,7 +139,7 @@ impl TryFrom<&TrainArgs> for RunConfig {
             accumulate: positive("accumulate", args.accumulate)?,
             backend: parse("backend", &args.backend)?,
             interface: args.interface.clone(),
-            gloo_algorithm: args.gloo_algorithm.clone(),
+            gloo_algorithm: gloo_algorithm(&args.gloo_algorithm)?,
             reduce: parse("reduce", &args.reduce)?,
             grad_dtype: parse("grad-dtype", &args.grad_dtype)?,
             overlap: args.overlap.is_on(),
@@ -213,6 +213,17 @@ fn parse<T: std::str::FromStr<Err = String>>(option: &'static str, text: &str) -
     text.parse().map_err(|problem: String| ConfigError::new(option, text, problem))
 }
 
+fn gloo_algorithm(name: &str) -> Result<String, ConfigError> {
+    match GLOO_ALGORITHMS.contains(&name) {
+        true => Ok(name.to_owned()),
+        false => Err(ConfigError::new(
+            "gloo-algorithm",
+            name,
+            format!("unknown algorithm {name}: choose {}", GLOO_ALGORITHMS.join(", ")),
+        )),
+    }
+}
+
 fn positive(option: &'static str, value: usize) -> Result<usize, ConfigError> {
     match value {
         0 => Err(ConfigError::new(option, 0, "must be at least 1")),
@@ -279,11 +290,51 @@ mod tests {
             ("--lr NaN", "--lr NaN: must be a finite number, 0 or more"),
             ("--lr -1", "--lr -1: must be a finite number, 0 or more"),
             ("--model resnet", "--model resnet: unknown model resnet"),
-            ("--device tpu", "--device tpu: unknown device tpu"),
+            ("--device tpu", "--device tpu: unknown device tpu: choose flex, ndarray, tch or tch-cuda:N"),
+            ("--backend nccl", "--backend nccl: unknown backend nccl: choose mpi or gloo"),
+            ("--reduce tree", "--reduce tree: unknown reduction tree: choose native or ordered"),
+            ("--grad-dtype f8", "--grad-dtype f8: unknown type f8: choose f32, bf16 or f16"),
+            (
+                "--gloo-algorithm tree",
+                "--gloo-algorithm tree: unknown algorithm tree: choose ring, bcube, halving-doubling",
+            ),
         ] {
             let message = train(options).unwrap_err().to_string();
             assert!(message.starts_with(expected), "{message}");
         }
+    }
+
+    /// Every name that `--help` lists is one that can be typed.
+    #[test]
+    fn help_lists_what_can_be_typed() {
+        let command = <TrainArgs as clap::Args>::augment_args(clap::Command::new("train"));
+        for (option, others) in [
+            ("model", ""),
+            ("activation", ""),
+            ("optimizer", ""),
+            ("schedule", "--max-lr 1"),
+            ("augment", ""),
+            ("device", ""),
+            ("backend", ""),
+            ("gloo-algorithm", ""),
+            ("reduce", ""),
+            ("grad-dtype", ""),
+        ] {
+            let arg = command.get_arguments().find(|arg| arg.get_long() == Some(option)).expect(option);
+            let names = arg.get_possible_values();
+            assert!(names.len() > 1, "{option}");
+            for name in names {
+                let name = name.get_name().replace(":N", ":0");
+                let others = if name == "onecycle" { others } else { "" };
+                let unknown = match train(&format!("--{option} {name} {others}")) {
+                    Err(error) => error.to_string().contains("unknown"),
+                    Ok(_) => false,
+                };
+                assert!(!unknown, "--{option} {name}");
+            }
+        }
+        #[cfg(feature = "gloo")]
+        assert_eq!(GLOO_ALGORITHMS, burn_mpi::GlooAlgorithm::ALL.map(burn_mpi::GlooAlgorithm::name));
     }
 
     #[test]

@@ -63,6 +63,9 @@ impl From<DeviceKind> for String {
 }
 
 impl DeviceKind {
+    /// What can be typed; N is the number of a GPU.
+    pub const NAMES: [&str; 4] = ["flex", "ndarray", "tch", "tch-cuda:N"];
+
     /// Whether this build has the device; if not, says how to get it.
     ///
     /// # Errors

@@ -1,9 +1,9 @@
 //! The names of an option's values, written once: in clap's `ValueEnum`.
 //!
-//! `Display`, `FromStr` and `--help` take them from there.
+//! `Display`, `FromStr` and `--help` take them from there. Types of the libraries,
+//! which have no clap, list their names themselves.
 
 use std::ffi::OsStr;
-use std::marker::PhantomData;
 
 use clap::builder::{PossibleValue, Resettable, StringValueParser, TypedValueParser};
 use clap::{Arg, Command, ValueEnum};
@@ -28,26 +28,29 @@ pub fn parse<T: ValueEnum>(what: &str, text: &str) -> Result<T, String> {
     })
 }
 
-/// An option that is typed as a name of `T`. `--help` lists the names; whether
-/// one was typed is checked with the other options, by [`parse`], so that all
+/// An option that is typed as one of some names, or as several with commas
+/// between them. `--help` lists the names; whether one was typed is checked with
+/// the other options, by [`parse`] or the type's own `FromStr`, so that all
 /// errors of options read alike.
-#[derive(Debug)]
-pub struct NameOf<T>(PhantomData<fn() -> T>);
+#[derive(Debug, Clone)]
+pub struct OneOf(Vec<PossibleValue>);
 
-impl<T> NameOf<T> {
-    /// The parser for clap.
-    pub fn parser() -> Self {
-        Self(PhantomData)
+impl OneOf {
+    /// Names of a type that knows nothing of clap.
+    pub fn names(names: impl IntoIterator<Item = &'static str>) -> Self {
+        Self(names.into_iter().map(PossibleValue::new).collect())
+    }
+
+    /// Names of `T`'s values.
+    pub fn values<T: ValueEnum>() -> Self {
+        let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+        // With a description of any value, clap would spread all options of `--help` over
+        // several lines each.
+        Self(values.map(|value| value.help(Resettable::Reset)).collect())
     }
 }
 
-impl<T> Clone for NameOf<T> {
-    fn clone(&self) -> Self {
-        Self::parser()
-    }
-}
-
-impl<T: ValueEnum + 'static> TypedValueParser for NameOf<T> {
+impl TypedValueParser for OneOf {
     type Value = String;
 
     fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
@@ -55,10 +58,7 @@ impl<T: ValueEnum + 'static> TypedValueParser for NameOf<T> {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-        // With a description of any value, clap would spread all options of `--help` over
-        // several lines each.
-        Some(Box::new(values.map(|value| value.help(Resettable::Reset))))
+        Some(Box::new(self.0.iter().cloned()))
     }
 }
 
@@ -88,8 +88,10 @@ mod tests {
 
     #[test]
     fn help_lists_the_names() {
-        let parser = NameOf::<Order>::parser();
-        let names: Vec<_> = parser.possible_values().unwrap().map(|v| v.get_name().to_owned()).collect();
-        assert_eq!(names, ["by-rank", "native", "random"]);
+        let listed = |parser: OneOf| -> Vec<String> {
+            parser.possible_values().unwrap().map(|value| value.get_name().to_owned()).collect()
+        };
+        assert_eq!(listed(OneOf::values::<Order>()), ["by-rank", "native", "random"]);
+        assert_eq!(listed(OneOf::names(["mpi", "gloo"])), ["mpi", "gloo"]);
     }
 }

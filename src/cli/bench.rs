@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::{LinkArgs, TrainArgs};
+use crate::names::OneOf;
+use burn_mpi::WireType;
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -58,8 +60,13 @@ pub struct AllreduceArgs {
     /// [default: all of this build].
     #[arg(long, value_name = "NAMES")]
     pub backends: Option<String>,
-    /// Type of the values: f32, bf16 or f16.
-    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    /// Type of the values.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "f32",
+        value_parser = OneOf::names(WireType::ALL.map(WireType::name))
+    )]
     pub dtype: String,
     /// Timed calls of each size [default: 1000 up to 64KiB, 100 above].
     #[arg(long, value_name = "N")]

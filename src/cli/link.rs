@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::names::OneOf;
+use burn_mpi::Backend;
+
 #[derive(Debug, Args)]
 #[command(
     args_override_self = true,
@@ -18,8 +21,8 @@ of the step that is to be predicted. The latency is the shortest, the bandwidth 
 weighted by the inverse of its size."
 )]
 pub struct LinkArgs {
-    /// Transport to send over: mpi or gloo.
-    #[arg(long, default_value = "mpi")]
+    /// Transport to send over.
+    #[arg(long, default_value = "mpi", value_parser = OneOf::names(Backend::ALL.map(Backend::name)))]
     pub backend: String,
     /// Message sizes in bytes, KiB or MiB; 4..64KiB is each power of two between
     /// [default: 4..4MiB, ending where an exchange takes a tenth of a second].

@@ -3,13 +3,13 @@
 use clap::Args;
 
 use crate::model::Activation;
-use crate::names::NameOf;
+use crate::names::OneOf;
 
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct NetworkArgs {
     /// What follows every layer but the last.
-    #[arg(long, value_name = "NAME", default_value = "relu", value_parser = NameOf::<Activation>::parser())]
+    #[arg(long, value_name = "NAME", default_value = "relu", value_parser = OneOf::values::<Activation>())]
     pub activation: String,
     /// Put a batch norm between each convolution and its activation; mlp has one always.
     #[arg(long)]

@@ -3,6 +3,10 @@
 
 use clap::Args;
 
+use crate::data::augment::Augmentation;
+use crate::names::OneOf;
+use crate::train::{Rule, ScheduleKind};
+
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Recipe")]
 pub struct RecipeArgs {
@@ -25,14 +29,19 @@ pub struct RecipeArgs {
         allow_negative_numbers = true
     )]
     pub weight_decay: f64,
-    /// Optimizer: adam, adamw, sgd or rmsprop, with PyTorch's defaults.
-    #[arg(long, value_name = "NAME", default_value = "adam")]
+    /// Optimizer, with PyTorch's defaults.
+    #[arg(long, value_name = "NAME", default_value = "adam", value_parser = OneOf::values::<Rule>())]
     pub optimizer: String,
     /// Momentum of sgd and rmsprop, from 0 to below 1 [default: 0].
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub momentum: Option<f64>,
-    /// Learning rate over time: constant, step, cosine (by epoch) or onecycle (by step).
-    #[arg(long, value_name = "NAME", default_value = "constant")]
+    /// Learning rate over time: step and cosine change it by epoch, onecycle by step.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "constant",
+        value_parser = OneOf::values::<ScheduleKind>()
+    )]
     pub schedule: String,
     /// Highest learning rate of onecycle.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
@@ -60,7 +69,7 @@ pub struct RecipeArgs {
     /// Stop after N epochs without a lower test loss, and keep the best epoch's checkpoint.
     #[arg(long, value_name = "N")]
     pub early_stopping: Option<usize>,
-    /// Change training images a little, in each epoch differently: any of crop,flip,jitter,rotate.
-    #[arg(long, value_name = "NAMES")]
+    /// Change training images a little, in each epoch differently; several as crop,flip.
+    #[arg(long, value_name = "NAMES", value_parser = OneOf::names(Augmentation::NAMES))]
     pub augment: Option<String>,
 }

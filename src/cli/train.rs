@@ -5,8 +5,13 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::{NetworkArgs, RecipeArgs};
+use crate::device::DeviceKind;
 use crate::model::ModelKind;
-use crate::names::NameOf;
+use crate::names::OneOf;
+use burn_mpi::{Backend, Reduction, WireType};
+
+/// gloo's all-reduce algorithms, also for builds without gloo.
+pub const GLOO_ALGORITHMS: [&str; 3] = ["ring", "bcube", "halving-doubling"];
 
 /// Whether something is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -34,7 +39,7 @@ Examples:
 )]
 pub struct TrainArgs {
     /// Network to train: convnet (28x28 grey images), vgg (32x32 colour images) or mlp (512 features).
-    #[arg(long, default_value = "convnet", value_parser = NameOf::<ModelKind>::parser(), help_heading = "Model")]
+    #[arg(long, default_value = "convnet", value_parser = OneOf::values::<ModelKind>(), help_heading = "Model")]
     pub model: String,
     #[command(flatten)]
     pub network: NetworkArgs,
@@ -82,26 +87,48 @@ pub struct TrainArgs {
     #[arg(long, help_heading = "Training")]
     pub quantized: bool,
 
-    /// Where tensors live: flex, ndarray, tch or tch-cuda:N.
-    #[arg(long, default_value = "flex", help_heading = "Distribution")]
+    /// Where tensors live.
+    #[arg(
+        long,
+        default_value = "flex",
+        value_parser = OneOf::names(DeviceKind::NAMES),
+        help_heading = "Distribution"
+    )]
     pub device: String,
     /// Whether convolution, ReLU and pooling are one operator.
     #[arg(long, value_enum, value_name = "on|off", default_value = "on", help_heading = "Model")]
     pub fused: Switch,
-    /// Transport of the gradients: mpi or gloo.
-    #[arg(long, default_value = "mpi", help_heading = "Distribution")]
+    /// Transport of the gradients.
+    #[arg(
+        long,
+        default_value = "mpi",
+        value_parser = OneOf::names(Backend::ALL.map(Backend::name)),
+        help_heading = "Distribution"
+    )]
     pub backend: String,
     /// Network interface of gloo's connections [default: the one that reaches the other hosts].
     #[arg(long, value_name = "NAME", help_heading = "Distribution")]
     pub interface: Option<String>,
     /// gloo's all-reduce algorithm.
-    #[arg(long, value_name = "NAME", default_value = "ring", value_parser = ["ring", "bcube", "halving-doubling"], help_heading = "Distribution")]
+    #[arg(long, value_name = "NAME", default_value = "ring", value_parser = OneOf::names(GLOO_ALGORITHMS), help_heading = "Distribution")]
     pub gloo_algorithm: String,
     /// Order of the sums: native (the backend's own) or ordered (by rank, the same bits everywhere).
-    #[arg(long, value_name = "HOW", default_value = "native", help_heading = "Distribution")]
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "native",
+        value_parser = OneOf::names(Reduction::ALL.map(Reduction::name)),
+        help_heading = "Distribution"
+    )]
     pub reduce: String,
-    /// Type in which gradients travel: f32, bf16 or f16.
-    #[arg(long, value_name = "TYPE", default_value = "f32", help_heading = "Distribution")]
+    /// Type in which gradients travel.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "f32",
+        value_parser = OneOf::names(WireType::ALL.map(WireType::name)),
+        help_heading = "Distribution"
+    )]
     pub grad_dtype: String,
     /// Whether gradients travel while backward goes on.
     #[arg(long, value_enum, value_name = "on|off", default_value = "on", help_heading = "Distribution")]

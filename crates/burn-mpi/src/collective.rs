@@ -23,6 +23,9 @@ pub enum Backend {
 }
 
 impl Backend {
+    /// All of them, whether this build has them or not.
+    pub const ALL: [Self; 2] = [Self::Mpi, Self::Gloo];
+
     /// The name that options and files use.
     pub fn name(self) -> &'static str {
         match self {
@@ -76,6 +79,19 @@ pub enum Reduction {
     /// chunk of all ranks' buffers and hands the sum to all. It moves as many
     /// bytes as a reduce-scatter and an all-gather.
     Ordered,
+}
+
+impl Reduction {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Native, Self::Ordered];
+
+    /// The name that options and files use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Ordered => "ordered",
+        }
+    }
 }
 
 impl FromStr for Reduction {

@@ -15,6 +15,18 @@ pub enum WireType {
 }
 
 impl WireType {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
+
+    /// The name that options and files use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        }
+    }
+
     /// Bytes of a value.
     pub fn bytes(self) -> usize {
         match self {
