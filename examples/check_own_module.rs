@@ -142,7 +142,7 @@ fn tied(world: &World, device: &Device) -> Result<(), Box<dyn Error>> {
 fn step(
     world: &World,
     net: &Net,
-    sync: &mut GradientSync<'_>,
+    sync: &mut GradientSync,
     uses: usize,
     branches: [bool; 2],
     device: &Device,

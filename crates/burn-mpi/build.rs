@@ -5,7 +5,7 @@ use std::process::Command;
 fn main() {
     let mpicc = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
     println!("cargo:rerun-if-env-changed=MPICC");
-    println!("cargo:rerun-if-changed=src/mpi/shim.c");
+    println!("cargo:rerun-if-changed=src/collective/mpi/shim.c");
     if Command::new(&mpicc).arg("--version").output().is_err() {
         println!(
             "cargo::error={mpicc} not found: install an MPI with its headers \
@@ -13,7 +13,11 @@ fn main() {
         );
         return;
     }
-    cc::Build::new().compiler(&mpicc).file("src/mpi/shim.c").warnings(true).compile("burn_mpi_shim");
+    cc::Build::new()
+        .compiler(&mpicc)
+        .file("src/collective/mpi/shim.c")
+        .warnings(true)
+        .compile("burn_mpi_shim");
     if std::env::var_os("CARGO_FEATURE_GLOO").is_some() {
         compile_gloo();
     }
@@ -31,7 +35,9 @@ fn flavour(mpicc: &str) -> &'static str {
 /// libtorch exports gloo symbols too, of another version, and the first library
 /// to define a symbol has it.
 fn compile_gloo() {
-    println!("cargo:rerun-if-changed=src/gloo/shim.cc");
+    for file in ["shim.cc", "mesh.h", "sums.h"] {
+        println!("cargo:rerun-if-changed=src/collective/gloo/{file}");
+    }
     let mut build = cc::Build::new();
     build.cpp(true).std("c++17");
     let probe = ["-E", "-include", "gloo/allreduce.h", "-x", "c++", "/dev/null", "-o", "/dev/null"];
@@ -49,6 +55,6 @@ fn compile_gloo() {
         return;
     }
     // gloo's headers warn, its users' code does not.
-    build.file("src/gloo/shim.cc").warnings(false).compile("burn_mpi_gloo_shim");
+    build.file("src/collective/gloo/shim.cc").warnings(false).compile("burn_mpi_gloo_shim");
     println!("cargo:rustc-link-lib=dylib=gloo");
 }

@@ -34,7 +34,7 @@ pub fn primitives(
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
             let (interface, timeout) = (transport.interface.as_deref(), transport.timeout + burn_mpi::MARGIN);
-            Ok(Box::new(burn_mpi::GlooContext::connect(world, interface, timeout)?))
+            Ok(Box::new(burn_mpi::GlooPrimitives::connect(world, interface, timeout)?))
         }
         _ => {
             let _ = transport;

@@ -27,7 +27,7 @@ pub struct Learner<'w, M, L> {
     /// Learning rate and momentum of the next step; a schedule sets them.
     pub rate: Rate,
     /// The gradients.
-    pub sync: GradientSync<'w>,
+    pub sync: GradientSync,
     world: &'w World,
     layout: ParamLayout,
     places: Vec<(usize, Range<usize>)>,

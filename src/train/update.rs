@@ -16,7 +16,7 @@ pub trait AveragedGradients {
     fn gradient_mut(&mut self, param: usize) -> &mut [f32];
 }
 
-impl AveragedGradients for GradientSync<'_> {
+impl AveragedGradients for GradientSync {
     fn gradient_mut(&mut self, param: usize) -> &mut [f32] {
         Self::gradient_mut(self, param)
     }

@@ -49,7 +49,7 @@ fn every_type_and_number_of_ranks_has_right_sums() {
 }
 
 #[test]
-fn mpi_has_every_operation_and_gloo_all_but_one() {
+fn both_transports_have_every_operation() {
     for ranks in [2, 3] {
         let table = succeeds(bench(ranks, &["collectives", "--iterations", "10"]));
         let rows: Vec<_> = table.lines().filter(|line| line.starts_with('│')).skip(1).collect();
@@ -58,11 +58,7 @@ fn mpi_has_every_operation_and_gloo_all_but_one() {
             let cells: Vec<_> = row.split(['│', '┆']).map(str::trim).collect();
             let measured = |cell: &str| cell.parse::<f64>().is_ok_and(|us| us > 0.0);
             assert!(measured(cells[2]), "{table}");
-            // gloo has no reduce-scatter.
-            match cells[1] {
-                "reduce-scatter" => assert_eq!(cells[3], "not supported", "{table}"),
-                _ => assert!(measured(cells[3]), "{table}"),
-            }
+            assert!(measured(cells[3]), "{table}");
         }
     }
 }

@@ -98,11 +98,43 @@ fn running_statistics_are_averaged_over_ranks() {
 }
 
 #[test]
-fn gloo_adds_up_every_type_by_every_algorithm() {
-    for ranks in [2, 4] {
+fn collectives_of_every_type_and_length_are_right_on_both_transports() {
+    for ranks in [1, 2, 3, 4] {
         let output = mpirun(ranks, &example("check_collectives")).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output));
-        assert!(text(&output).contains("ordered sums of gloo and MPI are equal bit for bit"));
+        let text = text(&output);
+        assert!(output.status.success(), "{ranks} ranks: {text}");
+        for transport in ["mpi", "gloo"] {
+            for found in [
+                "ordered sums of all types and lengths have the bits of plain additions",
+                "reduce-scatter and all-gather of all types and lengths are right",
+                "broadcasts of all types are right",
+                "operations in flight come back right, in any order",
+            ] {
+                assert!(text.contains(&format!("ok: {transport}: {found}")), "{ranks} ranks: {text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_misses_a_reduce_scatter_or_an_all_gather_is_named() {
+    for backend in ["mpi", "gloo"] {
+        for operation in ["reduce-scatter", "all-gather"] {
+            let miss = |how: &str| {
+                let mut command = mpirun(3, &example("check_collectives"));
+                command.args([how, operation, backend]);
+                text(&fails_within(Duration::from_secs(2 + 10), command))
+            };
+            let late = miss("stay");
+            let line = format!("{backend} {operation} of bucket 1 exceeded the deadline of 2 s");
+            let line = late.lines().find(|l| l.contains(&line)).unwrap_or_else(|| panic!("{late}"));
+            assert!(line.contains("missing: rank 2 on "), "{line}");
+
+            let left = miss("leave");
+            let own = left.lines().filter(|line| line.contains("rank 2 on ")).collect::<Vec<_>>();
+            assert!(own.iter().any(|line| line.ends_with(": the disk is full")), "{left}");
+            assert!(!left.contains("not missed"), "{left}");
+        }
     }
 }
 

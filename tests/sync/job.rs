@@ -75,7 +75,7 @@ fn gradients(
     world: &World,
     case: &Case,
     number: usize,
-    sync: &mut GradientSync<'_>,
+    sync: &mut GradientSync,
     module: &Network,
     device: &Device,
 ) -> Result<GradientsParams, CommError> {

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::Backend;
-
 /// An error of the world or of a collective. Its text is one line that says
 /// what happened, on which rank and host, and what to do where that is known.
 #[derive(Clone, thiserror::Error)]
@@ -28,13 +26,13 @@ pub enum CommError {
         /// The transport's own words.
         reason: String,
     },
-    /// The backend has no such operation.
-    #[error("{operation} is not supported by {backend}")]
+    /// The transport has no such operation.
+    #[error("{operation} is not supported by {transport}")]
     Unsupported {
         /// The operation, as `reduce-scatter`.
         operation: &'static str,
-        /// The backend.
-        backend: Backend,
+        /// The transport's name, as `mpi`.
+        transport: String,
     },
     /// MPI did not start.
     #[error("MPI did not start: {0}")]

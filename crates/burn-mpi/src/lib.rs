@@ -51,24 +51,34 @@
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 
+mod abort;
 mod collective;
-mod connect;
 mod ddp;
 mod error;
-#[cfg(feature = "gloo")]
-mod gloo;
+mod exchange;
 mod guard;
 mod host;
 mod launcher;
 mod module;
-mod mpi;
 mod params;
-mod primitives;
 mod run;
 mod world;
 
-pub use collective::{Backend, Collective, Reduction, Wire};
-pub use connect::{Transport, connect};
+pub use abort::{abort, end_the_job_on_panic, identity};
+pub use collective::backend::{Backend, Reduction};
+pub use collective::connect::{Transport, connect};
+#[cfg(feature = "gloo")]
+pub use collective::gloo::algorithm::GlooAlgorithm;
+#[cfg(feature = "gloo")]
+pub use collective::gloo::collective::GlooCollective;
+#[cfg(feature = "gloo")]
+pub use collective::gloo::primitives::GlooPrimitives;
+pub use collective::mpi::collective::MpiCollective;
+pub use collective::mpi::primitives::MpiPrimitives;
+pub use collective::ordered::chunk_range;
+pub use collective::primitives::Primitives;
+pub use collective::wire::Wire;
+pub use collective::{Collective, Operation};
 pub use ddp::arrival::ArrivalOrder;
 pub use ddp::buckets::Signals;
 pub use ddp::gradient_sync::{GradientSync, MicroBatch};
@@ -78,22 +88,14 @@ pub use ddp::plan::{BucketPlan, BucketSpec, CONTROL};
 pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
 pub use ddp::wire_type::WireType;
 pub use error::CommError;
-#[cfg(feature = "gloo")]
-pub use gloo::GlooContext;
-#[cfg(feature = "gloo")]
-pub use gloo::algorithm::GlooAlgorithm;
-#[cfg(feature = "gloo")]
-pub use gloo::collective::GlooCollective;
 pub use guard::MARGIN;
+pub use guard::activity::Waiting;
 pub use host::{Place, oversubscribed, page_faults, peak_rss_mb, shared_machine, topology};
 pub use launcher::Launcher;
 pub use module::{broadcast_module, check_equal_weights};
-pub use mpi::collective::MpiCollective;
-pub use mpi::primitives::MpiPrimitives;
 pub use params::{ParamLayout, ParamSpec, sha256};
-pub use primitives::Primitives;
 pub use run::run;
-pub use world::{World, abort, end_the_job_on_panic, identity};
+pub use world::World;
 
 /// Which MPI this was built for, by its compiler wrapper: `openmpi` or `mpich`.
 pub const MPI_FLAVOUR: &str = env!("BURN_MPI_FLAVOUR");

@@ -15,7 +15,7 @@ use crate::ddp::hook::GradientSink;
 use crate::ddp::plan::{BucketPlan, CONTROL};
 use crate::ddp::report::{CommTimes, Flights};
 use crate::ddp::wire_type::WireType;
-use crate::{Collective, CommError, Reduction, Wire};
+use crate::{Collective, CommError, Operation, Reduction, Wire};
 
 /// Sums over ranks that travel with the gradients of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -243,14 +243,13 @@ impl Buckets {
         let bucket = self.started;
         self.started += 1;
         match self.pack(bucket) {
-            Some(wire) => self.collective.start(bucket, wire, self.reduction),
+            Some(wire) => self.collective.start(bucket, Operation::AllReduce(self.reduction), wire),
             None => Ok(()),
         }
     }
 
     fn progress(&mut self) -> Result<(), CommError> {
-        self.collective.progress()?;
-        if self.collective.in_flight() == 0 {
+        if self.collective.poll()? == 0 {
             self.times.hidden += self.flights.landed();
         }
         Ok(())

@@ -51,8 +51,8 @@ pub enum MicroBatch {
 /// sync.finish(model)
 /// # }
 /// ```
-pub struct GradientSync<'w> {
-    world: &'w World,
+pub struct GradientSync {
+    world: World,
     options: SyncOptions,
     layout: ParamLayout,
     arrival: Option<ArrivalOrder>,
@@ -72,12 +72,12 @@ pub struct GradientSync<'w> {
     buckets: Option<Buckets>,
 }
 
-impl<'w> GradientSync<'w> {
+impl GradientSync {
     /// Averages the gradients of a module with this layout over `collective`. All
     /// ranks call it; where their layouts or options differ, the first step
     /// returns the error.
     pub fn new(
-        world: &'w World,
+        world: &World,
         collective: Box<dyn Collective>,
         layout: &ParamLayout,
         options: SyncOptions,
@@ -86,7 +86,7 @@ impl<'w> GradientSync<'w> {
         let SyncOptions { reduction, wire, overlap, .. } = options;
         let lengths = layout.specs().iter().map(|spec| spec.range.len()).collect();
         Self {
-            world,
+            world: world.clone(),
             layout: layout.clone(),
             arrival: None,
             adopt_next: false,
@@ -104,7 +104,7 @@ impl<'w> GradientSync<'w> {
 
     /// The same for a module of any program.
     pub fn of_module<M: Module>(
-        world: &'w World,
+        world: &World,
         collective: Box<dyn Collective>,
         module: &M,
         options: SyncOptions,
@@ -214,7 +214,7 @@ impl<'w> GradientSync<'w> {
         self.incomplete_steps += usize::from(irregular != Default::default() && irregular.late.is_empty());
         if self.arrival.is_none() || !irregular.late.is_empty() {
             let probe = std::mem::take(&mut self.probe);
-            let learned = arrival::learn(self.world, &self.layout, probe, self.arrival.as_ref())?;
+            let learned = arrival::learn(&self.world, &self.layout, probe, self.arrival.as_ref())?;
             self.adopt_next = learned.is_some() && learned != self.arrival;
             self.arrival = learned.or(self.arrival.take());
         }
@@ -281,7 +281,7 @@ impl<'w> GradientSync<'w> {
     /// # Errors
     /// When the transport fails.
     pub fn average_buffers<M: Module>(&self, module: M) -> Result<M, CommError> {
-        module::average_buffers(self.world, module)
+        module::average_buffers(&self.world, module)
     }
 
     /// The averaged gradient of parameter `param`, after

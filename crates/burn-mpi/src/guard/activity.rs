@@ -4,13 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::{Backend, CommError};
+use crate::CommError;
 
 /// How long a collective may take unless a program says otherwise.
 pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Operations that can be waited in. The last two are of two ranks; the others
-/// are of all, and counted: ranks in the same one have the same count.
+/// are of all, and counted: ranks in the same one have the same count. A name that is not
+/// listed counts as the last one of all ranks.
 const OPERATIONS: [&str; 13] = [
     "all-reduce",
     "all-gather",
@@ -22,7 +23,7 @@ const OPERATIONS: [&str; 13] = [
     "scatter",
     "reduce-scatter",
     "communicator copy",
-    "sum",
+    "collective",
     "send",
     "receive",
 ];
@@ -78,14 +79,21 @@ impl Departure {
     }
 }
 
-/// Says that this rank is in an operation, until it is dropped.
-pub(crate) struct Waiting(());
+/// Transports by the number that travels between guards; those of other crates after these, in
+/// the order of their first wait.
+static TRANSPORTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+const OWN_TRANSPORTS: [&str; 2] = ["mpi", "gloo"];
 
-/// Enters an operation of `backend`, on `bucket` where it has one.
-pub(crate) fn enter(backend: Backend, operation: &str, bucket: Option<usize>) -> Waiting {
+/// A wait in an operation, which ends when this is dropped
+/// ([`World::watch`](crate::World::watch)).
+#[must_use = "the wait ends when this is dropped"]
+pub struct Waiting(());
+
+/// Enters an operation of `transport`, on `bucket` where it has one.
+pub(crate) fn enter(transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
     let epoch = ACTIVITY.epoch.get_or_init(Instant::now);
-    let operation = OPERATIONS.iter().position(|name| *name == operation).unwrap_or(0);
-    ACTIVITY.what.store(encode(backend, operation, bucket), Ordering::Relaxed);
+    let operation = OPERATIONS.iter().position(|name| *name == operation).unwrap_or(COLLECTIVES - 1);
+    ACTIVITY.what.store(encode(transport, operation, bucket), Ordering::Relaxed);
     if operation < COLLECTIVES {
         ACTIVITY.entered.fetch_add(1, Ordering::Relaxed);
     }
@@ -99,18 +107,42 @@ impl Drop for Waiting {
     }
 }
 
-fn encode(backend: Backend, operation: usize, bucket: Option<usize>) -> u64 {
-    let backend = u64::from(backend == Backend::Gloo);
-    operation as u64 | backend << 8 | bucket.map_or(0, |bucket| bucket as u64 + 1) << 16
+fn encode(transport: &str, operation: usize, bucket: Option<usize>) -> u64 {
+    let transport = number_of(transport) as u64;
+    // The largest bucket is that of blocking calls, and has no name.
+    let bucket = bucket.map_or(0, |bucket| (bucket as u64).wrapping_add(1));
+    operation as u64 | transport << 8 | bucket << 16
+}
+
+/// The number of a transport, of which there is one byte.
+fn number_of(transport: &str) -> usize {
+    if let Some(own) = OWN_TRANSPORTS.iter().position(|name| *name == transport) {
+        return own;
+    }
+    let mut others = TRANSPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = others.iter().position(|name| name == transport).unwrap_or_else(|| {
+        others.push(transport.to_owned());
+        others.len() - 1
+    });
+    (OWN_TRANSPORTS.len() + at).min(0xff)
+}
+
+fn name_of(number: usize) -> String {
+    if let Some(own) = OWN_TRANSPORTS.get(number) {
+        return (*own).to_owned();
+    }
+    let others = TRANSPORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    // A peer's transport that this rank has not waited for yet.
+    others.get(number - OWN_TRANSPORTS.len()).map_or_else(|| "another transport's".into(), Clone::clone)
 }
 
 /// The operation in words, as `mpi all-reduce of bucket 2`.
 pub(crate) fn describe(what: u64) -> String {
-    let backend = if what >> 8 & 0xff == 0 { Backend::Mpi } else { Backend::Gloo };
+    let transport = name_of((what >> 8 & 0xff) as usize);
     let operation = OPERATIONS.get((what & 0xff) as usize).unwrap_or(&"operation");
     match what >> 16 {
-        0 => format!("{backend} {operation}"),
-        bucket => format!("{backend} {operation} of bucket {}", bucket - 1),
+        0 => format!("{transport} {operation}"),
+        bucket => format!("{transport} {operation} of bucket {}", bucket - 1),
     }
 }
 
@@ -195,9 +227,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn operations_are_described_with_their_backend_and_bucket() {
-        assert_eq!(describe(encode(Backend::Mpi, 0, Some(2))), "mpi all-reduce of bucket 2");
-        assert_eq!(describe(encode(Backend::Gloo, 3, None)), "gloo barrier");
-        assert_eq!(OPERATIONS[COLLECTIVES], "send");
+    fn operations_are_described_with_their_transport_and_bucket() {
+        assert_eq!(describe(encode("mpi", 0, Some(2))), "mpi all-reduce of bucket 2");
+        assert_eq!(describe(encode("gloo", 3, None)), "gloo barrier");
+        assert_eq!(describe(encode("nccl", 8, None)), "nccl reduce-scatter");
+        assert_eq!((OPERATIONS[COLLECTIVES - 1], OPERATIONS[COLLECTIVES]), ("collective", "send"));
     }
 }

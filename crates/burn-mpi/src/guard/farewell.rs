@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use mpi::ffi;
 
+use crate::collective::mpi::request::Communicator;
+use crate::collective::mpi::{MpiWorld, library};
 use crate::guard::activity;
-use crate::mpi::MpiWorld;
-use crate::mpi::request::Communicator;
 
 // A program may run its training on a thread of its own and join it; the handler
 // then runs on another thread, when the one that used MPI is in no operation. MPI
@@ -32,8 +32,6 @@ const FINALIZE: Duration = Duration::from_secs(20);
 struct Farewell {
     mpi: MpiWorld,
     communicator: Communicator,
-    /// The thread that started MPI.
-    thread: libc::pthread_t,
 }
 
 // SAFETY: the communicator is a name for an object inside MPI, and no memory of a
@@ -52,9 +50,7 @@ unsafe extern "C" {
 /// started MPI, by all ranks.
 pub(crate) fn arrange(mpi: &MpiWorld) -> Result<(), crate::CommError> {
     let communicator = mpi.duplicate()?;
-    // SAFETY: has no preconditions.
-    let thread = unsafe { libc::pthread_self() };
-    let farewell = Farewell { mpi: mpi.clone(), communicator, thread };
+    let farewell = Farewell { mpi: mpi.clone(), communicator };
     *FAREWELL.lock().unwrap_or_else(PoisonError::into_inner) = Some(farewell);
     // SAFETY: the handlers are functions that live as long as the program, and
     // do not unwind: they call nothing that panics.
@@ -89,10 +85,8 @@ extern "C" fn without_status() {
 
 fn say(status: i32) {
     let farewell = FAREWELL.try_lock().ok().and_then(|mut farewell| farewell.take());
-    let Some(Farewell { mpi, communicator, thread }) = farewell else { return };
-    // SAFETY: has no preconditions.
-    let elsewhere = unsafe { libc::pthread_self() } != thread;
-    if elsewhere && (status != 0 || activity::now().waited.is_some()) {
+    let Some(Farewell { mpi, communicator }) = farewell else { return };
+    if !library::is_mpi_thread() && (status != 0 || activity::now().waited.is_some()) {
         // The process ends without MPI_Finalize, and its launcher ends the job.
         return;
     }

@@ -11,12 +11,14 @@
 pub(crate) mod activity;
 pub(crate) mod farewell;
 mod hydra;
+mod messages;
 
-use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use self::activity::{Departure, Seen};
+use self::activity::Seen;
+pub(crate) use self::hydra::end_mpirun;
+use self::messages::{ANSWER, Header, QUESTION, own_addresses};
 use crate::run::say;
 use crate::{CommError, World};
 
@@ -24,8 +26,6 @@ use crate::{CommError, World};
 const TIMED_OUT: i32 = 3;
 /// How often a guard looks at the clock.
 const TICK: Duration = Duration::from_millis(100);
-/// How long answers are waited for.
-const ROLL_CALL: Duration = Duration::from_millis(1500);
 /// How much longer each rank waits than the one below it before it speaks up
 /// itself: one line is enough, and the lowest rank that can prints it.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -37,22 +37,9 @@ const FAILED: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(10);
 /// How often a rank that leaves says so.
 const ANNOUNCE: Duration = Duration::from_millis(200);
-/// Bytes of a reason that travel.
-const REASON: usize = 600;
-
 /// How much longer than the deadline a transport's own timeout should be: the
 /// guards know who is missing and a transport does not, so they speak first.
 pub const MARGIN: Duration = Duration::from_secs(8);
-
-const QUESTION: u64 = 0;
-const ANSWER: u64 = 1;
-const LEAVING: u64 = 2;
-
-/// What guards send each other, before a reason's text: this job's number, the
-/// sender's rank, the collectives it has entered, whether it is in an operation,
-/// the operation, the kind of message, and the exit code of a rank that leaves.
-type Header = [u64; 7];
-const HEADER: usize = size_of::<Header>();
 
 struct Guard {
     socket: UdpSocket,
@@ -216,88 +203,12 @@ impl Guard {
         }
     }
 
-    /// Waits a tick for a message; answers a question, returns an answer.
-    fn hear(&self) -> Option<Header> {
-        let mut bytes = [0u8; HEADER + REASON];
-        match self.socket.recv_from(&mut bytes) {
-            Ok((length, from)) if length >= HEADER => {
-                let header: Header = bytemuck::pod_read_unaligned(&bytes[..HEADER]);
-                let rank = header[1] as usize;
-                if header[0] != self.job || rank >= self.hosts.len() {
-                    return None;
-                }
-                match header[5] {
-                    ANSWER => return Some(header),
-                    QUESTION => self.send(ANSWER, 0, "", &[from]),
-                    _ => activity::note_departure(Departure {
-                        rank,
-                        host: self.hosts[rank].clone(),
-                        status: header[6] as i32,
-                        entered: header[2],
-                        reason: String::from_utf8_lossy(&bytes[HEADER..length]).into_owned(),
-                    }),
-                }
-                None
-            }
-            Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                std::thread::sleep(TICK);
-                None
-            }
-            _ => None,
-        }
-    }
-
-    fn announce(&self, status: i32, reason: &str) {
-        let others = self.peers.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
-        others.for_each(|(_, addresses)| self.send(LEAVING, status, reason, addresses));
-    }
-
-    fn send(&self, kind: u64, status: i32, reason: &str, to: &[SocketAddr]) {
-        let Seen { entered, what, waited } = activity::now();
-        let waiting = u64::from(waited.is_some());
-        let header: Header = [self.job, self.rank as u64, entered, waiting, what, kind, status as u64];
-        let mut message = bytemuck::bytes_of(&header).to_vec();
-        message.extend(&reason.as_bytes()[..reason.floor_char_boundary(REASON)]);
-        for address in to {
-            // A peer that cannot be reached is one that does not answer.
-            let _ = self.socket.send_to(&message, address);
-        }
-    }
-
-    /// Asks all ranks where they are; returns the last answer of each.
-    fn call_the_roll(&self, seen: Seen) -> Vec<Option<Header>> {
-        let mut answers: Vec<Option<Header>> = vec![None; self.peers.len()];
-        let began = Instant::now();
-        let mut asked: Option<Instant> = None;
-        while began.elapsed() < ROLL_CALL && activity::now().entered == seen.entered {
-            if asked.is_none_or(|at| at.elapsed() > ROLL_CALL / 5) {
-                asked = Some(Instant::now());
-                self.peers.iter().for_each(|addresses| self.send(QUESTION, 0, "", addresses));
-            }
-            if let Some(answer) = self.hear() {
-                answers[answer[1] as usize] = Some(answer);
-            }
-        }
-        answers
-    }
-
     fn end_the_job(&self, line: &str) -> ! {
         say(line);
-        hydra::end_mpirun();
+        end_mpirun();
         // SAFETY: ends this process at once, which ends the job. MPI_Abort is
         // not for this thread while the other one is inside MPI, and exit
         // handlers could wait for that one.
         unsafe { libc::_exit(TIMED_OUT) }
     }
-}
-
-/// Every address under which other hosts may reach this one, and the loopback.
-fn own_addresses(port: u16) -> Vec<SocketAddr> {
-    let mut addresses: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into()];
-    for interface in if_addrs::get_if_addrs().unwrap_or_default() {
-        if interface.ip().is_ipv4() && !interface.is_loopback() {
-            addresses.push(interface.ip());
-        }
-    }
-    addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
 }

@@ -1,15 +1,17 @@
-//! Gradients over gloo: its all-reduce, or one that adds in rank order.
+//! Collectives over gloo: its own, or sums in rank order.
 
+use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::GlooContext;
-use crate::gloo::algorithm::GlooAlgorithm;
+use super::algorithm::GlooAlgorithm;
+use super::job::{Job, all_reduce};
+use super::{Context, NAME};
+use crate::collective::mpi::MpiWorld;
 use crate::guard::activity;
-use crate::{Backend, Collective, Reduction, Wire};
-use crate::{CommError, World};
+use crate::{Collective, CommError, Operation, Reduction, Wire, World};
 
 /// [`Collective`] over gloo's TCP connections.
 ///
@@ -17,30 +19,37 @@ use crate::{CommError, World};
 /// of its own, one bucket after the other. A blocking operation runs on the
 /// caller's thread once nothing is in flight any more, which saves the way to
 /// that thread and back; so all ranks do the same in the same order.
+///
+/// Sums of a reduce-scatter are always in rank order: gloo has none of its own.
+///
+/// Stays on the thread that started MPI, as whatever holds it:
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<burn_mpi::GlooCollective>();
+/// ```
+///
+/// ```compile_fail,E0277
+/// fn is_used_by_several_threads<T: Sync>() {}
+/// is_used_by_several_threads::<burn_mpi::GlooCollective>();
+/// ```
 pub struct GlooCollective {
-    context: Arc<Mutex<GlooContext>>,
+    mpi: Rc<MpiWorld>,
+    context: Arc<Mutex<Context>>,
     algorithm: GlooAlgorithm,
-    world_size: usize,
     /// Ends the thread when it is dropped.
     jobs: Option<Sender<Job>>,
     results: Receiver<Finished>,
     thread: Option<JoinHandle<()>>,
-    /// Number of buckets that the thread has not given back.
-    in_flight: usize,
+    /// Buckets that the thread has not given back, and their operations.
+    in_flight: Vec<(usize, Operation)>,
     finished: Vec<Finished>,
-}
-
-/// A bucket on its way to the thread.
-struct Job {
-    bucket: usize,
-    buffer: Wire,
-    how: Reduction,
-    started: Instant,
 }
 
 /// A bucket on its way back.
 struct Finished {
     bucket: usize,
+    operation: Operation,
     result: Result<Wire, CommError>,
 }
 
@@ -58,17 +67,15 @@ impl GlooCollective {
         algorithm: GlooAlgorithm,
         timeout: Duration,
     ) -> Result<Self, CommError> {
-        let context = GlooContext::connect(world, interface, timeout)?;
-        let world_size = context.size();
-        let context = Arc::new(Mutex::new(context));
+        let context = Arc::new(Mutex::new(Context::connect(world, interface, timeout)?));
         let (jobs, orders) = channel::<Job>();
         let (reports, results) = channel();
         let shared = Arc::clone(&context);
         let serve = move || {
             for job in orders {
-                let bucket = job.bucket;
+                let (bucket, operation) = (job.bucket, job.operation);
                 let result = job.run(&mut lock(&shared), algorithm);
-                if reports.send(Finished { bucket, result }).is_err() {
+                if reports.send(Finished { bucket, operation, result }).is_err() {
                     break;
                 }
             }
@@ -76,13 +83,13 @@ impl GlooCollective {
         let thread = std::thread::Builder::new().name("gloo".into()).spawn(serve);
         let thread = world.agree(thread.map_err(|error| format!("gloo's thread did not start: {error}")))?;
         Ok(Self {
+            mpi: Rc::clone(world.mpi()),
             context,
             algorithm,
-            world_size,
             jobs: Some(jobs),
             results,
             thread: Some(thread),
-            in_flight: 0,
+            in_flight: Vec::new(),
             finished: Vec::new(),
         })
     }
@@ -92,15 +99,19 @@ impl GlooCollective {
         let Ok(finished) = self.results.recv() else {
             return Err(self.thread_is_gone());
         };
-        self.in_flight -= 1;
-        self.finished.push(finished);
+        self.note(finished);
         Ok(())
+    }
+
+    fn note(&mut self, finished: Finished) {
+        self.in_flight.retain(|(bucket, _)| *bucket != finished.bucket);
+        self.finished.push(finished);
     }
 
     /// The context, once no bucket is under way: operations of two threads
     /// would meet in another order on each rank.
-    fn settled(&mut self) -> Result<MutexGuard<'_, GlooContext>, CommError> {
-        while self.in_flight > 0 {
+    fn settled(&mut self) -> Result<MutexGuard<'_, Context>, CommError> {
+        while !self.in_flight.is_empty() {
             self.receive()?;
         }
         self.first_error()?;
@@ -115,72 +126,39 @@ impl GlooCollective {
         }
     }
 
+    /// The operation of a bucket that has been started and not given back to the caller.
+    fn operation_of(&self, bucket: usize) -> Option<Operation> {
+        let finished = self.finished.iter().map(|finished| (finished.bucket, finished.operation));
+        self.in_flight.iter().copied().chain(finished).find(|(number, _)| *number == bucket).map(|(_, o)| o)
+    }
+
     fn thread_is_gone(&self) -> CommError {
-        lock(&self.context).error("all-reduce", 0, Instant::now(), "gloo's thread has ended".into())
-    }
-}
-
-impl Job {
-    fn run(mut self, context: &mut GlooContext, algorithm: GlooAlgorithm) -> Result<Wire, CommError> {
-        match reduce(context, &mut self.buffer, self.how, algorithm) {
-            Ok(()) => Ok(self.buffer),
-            Err(error) => Err(of_bucket(error, self.bucket, self.started)),
-        }
-    }
-}
-
-fn reduce(
-    context: &mut GlooContext,
-    buffer: &mut Wire,
-    how: Reduction,
-    algorithm: GlooAlgorithm,
-) -> Result<(), CommError> {
-    match how {
-        Reduction::Native => context.all_reduce(buffer, algorithm),
-        Reduction::Ordered => context.all_reduce_ordered(buffer),
-    }
-}
-
-/// Says which bucket an error is of, and counts from when that was started.
-fn of_bucket(error: CommError, bucket: usize, started: Instant) -> CommError {
-    match error {
-        CommError::Operation { rank, host, operation, bytes, reason, .. } => CommError::Operation {
-            rank,
-            host,
-            operation: format!("{operation} of bucket {bucket}"),
-            bytes,
-            elapsed: started.elapsed(),
-            reason,
-        },
-        other => other,
+        lock(&self.context).error("operation", 0, Instant::now(), "gloo's thread has ended".into())
     }
 }
 
 /// A panic of the other thread leaves the context as an error would.
-fn lock(context: &Mutex<GlooContext>) -> MutexGuard<'_, GlooContext> {
+fn lock(context: &Mutex<Context>) -> MutexGuard<'_, Context> {
     context.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Collective for GlooCollective {
-    fn backend(&self) -> Backend {
-        Backend::Gloo
+    fn transport(&self) -> &str {
+        NAME
     }
 
     fn world_size(&self) -> usize {
-        self.world_size
+        self.mpi.size
     }
 
-    fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
-        let algorithm = self.algorithm;
-        let _waiting = activity::enter(Backend::Gloo, "all-reduce", None);
-        reduce(&mut *self.settled()?, buffer, how, algorithm)
-    }
-
-    fn start(&mut self, bucket: usize, buffer: Wire, how: Reduction) -> Result<(), CommError> {
-        let job = Job { bucket, buffer, how, started: Instant::now() };
+    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError> {
+        assert!(self.operation_of(bucket).is_none(), "bucket {bucket} is in flight");
+        let started = Instant::now();
+        operation.check(NAME, &buffer, &self.mpi)?;
+        let job = Job { bucket, operation, buffer, started };
         match self.jobs.as_ref().map(|jobs| jobs.send(job)) {
             Some(Ok(())) => {
-                self.in_flight += 1;
+                self.in_flight.push((bucket, operation));
                 Ok(())
             }
             _ => Err(self.thread_is_gone()),
@@ -188,33 +166,44 @@ impl Collective for GlooCollective {
     }
 
     /// The thread moves buckets on by itself; this only learns of errors.
-    fn progress(&mut self) -> Result<(), CommError> {
+    fn poll(&mut self) -> Result<usize, CommError> {
         while let Ok(finished) = self.results.try_recv() {
-            self.in_flight -= 1;
-            self.finished.push(finished);
+            self.note(finished);
         }
-        self.first_error()
+        self.first_error()?;
+        Ok(self.in_flight.len())
     }
 
-    fn in_flight(&self) -> usize {
-        self.in_flight
+    fn is_done(&self, bucket: usize) -> bool {
+        self.finished.iter().any(|finished| finished.bucket == bucket)
     }
 
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
-        let _waiting = activity::enter(Backend::Gloo, "all-reduce", Some(bucket));
+        let Some(operation) = self.operation_of(bucket) else {
+            panic!("bucket {bucket} is waited for without having been started")
+        };
+        let _waiting = activity::enter(NAME, operation.name(), Some(bucket));
         loop {
             if let Some(at) = self.finished.iter().position(|finished| finished.bucket == bucket) {
                 return self.finished.swap_remove(at).result;
-            }
-            if self.in_flight == 0 {
-                unreachable!("bucket {bucket} is waited for without having been started");
             }
             self.receive()?;
         }
     }
 
+    fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
+        let algorithm = self.algorithm;
+        let _waiting = activity::enter(NAME, "all-reduce", None);
+        all_reduce(&mut *self.settled()?, buffer, how, algorithm)
+    }
+
+    fn broadcast(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
+        let _waiting = activity::enter(NAME, "broadcast", None);
+        self.settled()?.broadcast(buffer.bytes_mut(), root)
+    }
+
     fn barrier(&mut self) -> Result<(), CommError> {
-        let _waiting = activity::enter(Backend::Gloo, "barrier", None);
+        let _waiting = activity::enter(NAME, "barrier", None);
         self.settled()?.barrier()
     }
 }
@@ -224,29 +213,10 @@ impl Drop for GlooCollective {
     /// left to its timeout; it owns all that it touches.
     fn drop(&mut self) {
         self.jobs = None;
-        if self.in_flight == 0
+        if self.in_flight.is_empty()
             && let Some(thread) = self.thread.take()
         {
             let _ = thread.join();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_name_their_bucket() {
-        let error = CommError::Operation {
-            rank: 1,
-            host: "node0".into(),
-            operation: "gloo all-reduce".into(),
-            bytes: 4,
-            elapsed: Duration::ZERO,
-            reason: "Timed out".into(),
-        };
-        let text = of_bucket(error, 2, Instant::now()).to_string();
-        assert!(text.starts_with("rank 1 on node0: gloo all-reduce of bucket 2 of 4 bytes failed"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! A collective by its name.
+//! A transport by its name.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{GlooAlgorithm, GlooCollective};
 /// What a transport may be told. The defaults serve on any network.
 #[derive(Debug, Clone)]
 pub struct Transport {
-    /// Network interface of gloo's connections; chosen by itself if none.
+    /// Network interface of gloo's connections; detected if none.
     pub interface: Option<String>,
     /// gloo's all-reduce algorithm: `ring`, `bcube` or `halving-doubling`.
     pub gloo_algorithm: String,

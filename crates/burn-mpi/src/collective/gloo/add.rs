@@ -59,14 +59,15 @@ where
     }
 }
 
-/// The addition for buffers of `buffer`'s type.
-pub(crate) fn adder_of(buffer: &Wire) -> Add {
-    match buffer {
+/// The addition for buffers of `buffer`'s type; none for bytes.
+pub(super) fn adder_of(buffer: &Wire) -> Option<Add> {
+    Some(match buffer {
         Wire::F32(_) => add::<f32>,
         Wire::F64(_) => add::<f64>,
         Wire::Bf16(_) => add::<bf16>,
         Wire::F16(_) => add::<f16>,
-    }
+        Wire::Bytes(_) => return None,
+    })
 }
 
 /// # Safety

@@ -1,27 +1,55 @@
-//! The MPI library itself: its end, its version, its words.
+//! The MPI library itself: its thread, abort, version and error strings.
 
+use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 
 use mpi::ffi;
 
-/// Ends every process of the job with `code`. Safe to call from a panic hook
-/// and before MPI has started.
+thread_local! {
+    // Without a destructor, so that exit handlers may read it.
+    static STARTED_MPI: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes that this thread has started MPI, at the level that lets it alone call MPI.
+pub(crate) fn note_thread() {
+    STARTED_MPI.set(true);
+}
+
+/// Whether this thread may call MPI.
+pub(crate) fn is_mpi_thread() -> bool {
+    STARTED_MPI.get()
+}
+
+/// Ends every process of the job with `code`, from a panic hook or anywhere else.
+///
+/// `MPI_Abort` is for the thread that started MPI, and only between start and end. On any other
+/// thread, this process exits without `MPI_Finalize`, upon which its launcher ends the job.
 pub(crate) fn abort(code: i32) -> ! {
+    // No exit handler is to wait for the other ranks.
     crate::guard::farewell::cancel();
-    // SAFETY: MPI_Initialized may be called at any time; MPI_Abort only while
-    // MPI runs, which is what it tells.
+    // SAFETY: MPI_Initialized and MPI_Finalized may be called at any time from any thread (MPI
+    // 3.1, section 8.7.1); MPI_Abort on this thread while MPI runs, which is what they tell.
     unsafe {
         let (mut started, mut finished) = (0, 0);
         ffi::MPI_Initialized(&mut started);
         ffi::MPI_Finalized(&mut finished);
         if started != 0 && finished == 0 {
-            ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code);
+            match is_mpi_thread() {
+                true => {
+                    ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code);
+                }
+                false => {
+                    crate::guard::end_mpirun();
+                    // Exit handlers could wait for the thread that is inside MPI.
+                    libc::_exit(code);
+                }
+            }
         }
     }
     std::process::exit(code)
 }
 
-/// The MPI library's name and version, the first line of what it says.
+/// The MPI library's name and version, the first line of its string.
 pub(crate) fn library_version() -> String {
     // SAFETY: a constant that MPI's library defines.
     let mut text = vec![0u8; unsafe { ffi::RSMPI_MAX_LIBRARY_VERSION_STRING } as usize + 1];
@@ -43,7 +71,7 @@ pub(crate) fn library_version() -> String {
     .join(" ")
 }
 
-/// MPI's own words for an error code.
+/// MPI's error string for a code.
 pub(crate) fn describe(code: c_int) -> String {
     let mut text = vec![0u8; 1024];
     text_of(&mut text, |buffer, length| {

@@ -1,14 +1,14 @@
-//! The bindings to `gloo_shim.cc`, and the object behind them.
+//! The bindings to `shim.cc`, and the object behind them.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::NonNull;
 use std::time::Duration;
 
-use crate::gloo::add::Add;
+use super::add::Add;
 
-// The functions of gloo_shim.cc.
+// The functions of shim.cc.
 unsafe extern "C" {
-    fn mpiburn_gloo_listen(
+    fn burn_mpi_gloo_listen(
         address: *const c_char,
         rank: c_int,
         size: c_int,
@@ -17,7 +17,7 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    fn mpiburn_gloo_addresses(
+    fn burn_mpi_gloo_addresses(
         mesh: *mut c_void,
         out: *mut u8,
         capacity: usize,
@@ -25,15 +25,15 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    fn mpiburn_gloo_connect(
+    fn burn_mpi_gloo_connect(
         mesh: *mut c_void,
         peers: *const u8,
         length: usize,
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    fn mpiburn_gloo_free(mesh: *mut c_void);
-    pub(crate) fn mpiburn_gloo_allreduce(
+    fn burn_mpi_gloo_free(mesh: *mut c_void);
+    pub(crate) fn burn_mpi_gloo_allreduce(
         mesh: *mut c_void,
         buffer: *mut u8,
         count: usize,
@@ -44,7 +44,7 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn mpiburn_gloo_reduce(
+    pub(crate) fn burn_mpi_gloo_reduce(
         mesh: *mut c_void,
         buffer: *mut u8,
         count: usize,
@@ -55,7 +55,7 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn mpiburn_gloo_broadcast(
+    pub(crate) fn burn_mpi_gloo_broadcast(
         mesh: *mut c_void,
         buffer: *mut u8,
         bytes: usize,
@@ -64,7 +64,7 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn mpiburn_gloo_allgather(
+    pub(crate) fn burn_mpi_gloo_allgather(
         mesh: *mut c_void,
         mine: *const u8,
         bytes: usize,
@@ -73,7 +73,7 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn mpiburn_gloo_gather(
+    pub(crate) fn burn_mpi_gloo_gather(
         mesh: *mut c_void,
         mine: *const u8,
         bytes: usize,
@@ -83,7 +83,7 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn mpiburn_gloo_scatter(
+    pub(crate) fn burn_mpi_gloo_scatter(
         mesh: *mut c_void,
         all: *const u8,
         bytes: usize,
@@ -93,7 +93,7 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn mpiburn_gloo_alltoall(
+    pub(crate) fn burn_mpi_gloo_alltoall(
         mesh: *mut c_void,
         from: *const u8,
         to: *mut u8,
@@ -102,9 +102,13 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn mpiburn_gloo_barrier(mesh: *mut c_void, tag: u32, error: *mut c_char, room: usize)
-    -> c_int;
-    pub(crate) fn mpiburn_gloo_send(
+    pub(crate) fn burn_mpi_gloo_barrier(
+        mesh: *mut c_void,
+        tag: u32,
+        error: *mut c_char,
+        room: usize,
+    ) -> c_int;
+    pub(crate) fn burn_mpi_gloo_send(
         mesh: *mut c_void,
         buffer: *const u8,
         bytes: usize,
@@ -113,7 +117,7 @@ unsafe extern "C" {
         error: *mut c_char,
         room: usize,
     ) -> c_int;
-    pub(crate) fn mpiburn_gloo_recv(
+    pub(crate) fn burn_mpi_gloo_recv(
         mesh: *mut c_void,
         buffer: *mut u8,
         bytes: usize,
@@ -134,7 +138,7 @@ unsafe impl Send for Mesh {}
 impl Drop for Mesh {
     fn drop(&mut self) {
         // SAFETY: the shim's own pointer, used nowhere after this.
-        unsafe { mpiburn_gloo_free(self.0.as_ptr()) }
+        unsafe { burn_mpi_gloo_free(self.0.as_ptr()) }
     }
 }
 
@@ -153,7 +157,7 @@ impl Mesh {
         checked(|error, room| {
             let (rank, size) = (rank as c_int, size as c_int);
             // SAFETY: the text is nul-terminated and `mesh` takes a pointer.
-            unsafe { mpiburn_gloo_listen(address.as_ptr(), rank, size, timeout, &mut mesh, error, room) }
+            unsafe { burn_mpi_gloo_listen(address.as_ptr(), rank, size, timeout, &mut mesh, error, room) }
         })?;
         NonNull::new(mesh).map(Self).ok_or_else(|| "gloo gave no context".into())
     }
@@ -165,7 +169,7 @@ impl Mesh {
         checked(|error, room| {
             let (at, capacity) = (bytes.as_mut_ptr(), bytes.len());
             // SAFETY: the shim writes at most `capacity` bytes.
-            unsafe { mpiburn_gloo_addresses(self.0.as_ptr(), at, capacity, &mut length, error, room) }
+            unsafe { burn_mpi_gloo_addresses(self.0.as_ptr(), at, capacity, &mut length, error, room) }
         })?;
         if length > bytes.len() {
             return Err(format!("gloo's addresses take {length} bytes"));
@@ -178,7 +182,7 @@ impl Mesh {
     pub fn connect(&self, peers: &[u8], size: usize) -> Result<(), String> {
         checked(|error, room| {
             // SAFETY: `peers` holds `size` equal parts.
-            unsafe { mpiburn_gloo_connect(self.0.as_ptr(), peers.as_ptr(), peers.len() / size, error, room) }
+            unsafe { burn_mpi_gloo_connect(self.0.as_ptr(), peers.as_ptr(), peers.len() / size, error, room) }
         })
     }
 }

@@ -1,4 +1,4 @@
-//! How MPI adds up what travels: its own sum, and one for 16-bit floats, which
+//! How MPI sums what travels: its own sum, and one for 16-bit floats, which
 //! MPI does not know.
 
 use std::ffi::{c_int, c_void};
@@ -9,16 +9,17 @@ use mpi::ffi;
 
 use crate::Wire;
 
-/// Datatype and operation that sum a buffer of this type.
-pub(crate) fn sum_of(buffer: &Wire) -> (ffi::MPI_Datatype, ffi::MPI_Op) {
+/// Datatype and operation that sum a buffer of this type; none for bytes.
+pub(super) fn sum_of(buffer: &Wire) -> Option<(ffi::MPI_Datatype, ffi::MPI_Op)> {
     // SAFETY: constants that MPI's library defines.
     unsafe {
-        match buffer {
+        Some(match buffer {
             Wire::F32(_) => (ffi::RSMPI_FLOAT, ffi::RSMPI_SUM),
             Wire::F64(_) => (ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM),
             Wire::Bf16(_) => (ffi::RSMPI_UINT16_T, sum_op(&BF16_SUM, add_bf16)),
             Wire::F16(_) => (ffi::RSMPI_UINT16_T, sum_op(&F16_SUM, add_f16)),
-        }
+            Wire::Bytes(_) => return None,
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! A safe layer over the gloo library, by way of `gloo_shim.cc`.
+//! A safe layer over the gloo library, by way of `shim.cc`.
 //!
 //! gloo moves bytes over TCP on a thread of its own and blocks its caller. A
 //! context is one mesh of connections between all ranks; after an error it
@@ -8,25 +8,28 @@ mod add;
 pub mod algorithm;
 pub mod collective;
 mod interface;
-mod primitives;
+mod job;
+pub mod primitives;
 mod sys;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::time::{Duration, Instant};
 
-use crate::Wire;
-use crate::gloo::add::adder_of;
-use crate::gloo::algorithm::GlooAlgorithm;
-use crate::gloo::sys::*;
+use self::add::adder_of;
+use self::algorithm::GlooAlgorithm;
+use self::sys::*;
 use crate::guard::activity;
-use crate::{CommError, World};
+use crate::{CommError, Wire, World};
+
+/// The transport's name.
+const NAME: &str = "gloo";
 
 /// How long a rank whose connection broke waits for its peer to say why.
 const PEERS_WORD: Duration = Duration::from_millis(800);
 
 /// Connections to all other ranks. Its operations are called by all ranks in
-/// one order, each with equally long buffers.
-pub struct GlooContext {
+/// one order, each with equally long buffers, from any thread.
+struct Context {
     mesh: Mesh,
     rank: usize,
     size: usize,
@@ -37,14 +40,11 @@ pub struct GlooContext {
     broken: Option<String>,
 }
 
-impl GlooContext {
+impl Context {
     /// Connects all ranks of `world` over the network interface named, or over
     /// one that reaches all ranks. No operation waits longer than `timeout`
     /// for another rank. All ranks call it, and all return an error if one
     /// fails.
-    ///
-    /// # Errors
-    /// When there is no such interface, or a rank is not reached in time.
     pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
         let address = interface::choose(world, interface)?;
         let (rank, size) = (world.rank(), world.size());
@@ -68,18 +68,10 @@ impl GlooContext {
         Ok(Self { mesh, rank, size, host: world.host().to_owned(), tag: 0, broken: None })
     }
 
-    /// Number of ranks.
-    pub fn size(&self) -> usize {
-        self.size
-    }
-
     /// Sums `buffer` over all ranks, in place; 16-bit types are rounded after
     /// each addition.
-    ///
-    /// # Errors
-    /// When the transport fails or the timeout passes; so for all below.
     pub fn all_reduce(&mut self, buffer: &mut Wire, algorithm: GlooAlgorithm) -> Result<(), CommError> {
-        let (count, add) = (buffer.len(), adder_of(buffer));
+        let (count, add) = (buffer.len(), self.adder_of(buffer, "all-reduce")?);
         let bytes = buffer.bytes_mut();
         if self.size == 1 || bytes.is_empty() {
             return Ok(());
@@ -90,24 +82,37 @@ impl GlooContext {
             // borrowed mutably until the call returns; `add` is of its type.
             unsafe {
                 let at = bytes.as_mut_ptr();
-                mpiburn_gloo_allreduce(mesh, at, count, width, algorithm, add, tag, error, room)
+                burn_mpi_gloo_allreduce(mesh, at, count, width, algorithm, add, tag, error, room)
             }
         })
     }
 
-    /// Sums `buffer` over all ranks in rank order, in place. Its length is a
-    /// multiple of the number of ranks.
+    /// Sums `buffer`, of any length, over all ranks in rank order, in place.
     pub fn all_reduce_ordered(&mut self, buffer: &mut Wire) -> Result<(), CommError> {
+        let length = buffer.len();
+        let sum = self.sum_chunk(buffer)?;
+        self.all_gather(sum.bytes(), buffer.bytes_mut())?;
+        buffer.resize(length);
+        Ok(())
+    }
+
+    /// The sum over all ranks, in rank order, of this rank's chunk of `buffer`, which is padded
+    /// to equal chunks. gloo has no reduce-scatter; this one sends each rank what it sums and
+    /// nothing else, as a ring would.
+    pub fn sum_chunk(&mut self, buffer: &mut Wire) -> Result<Wire, CommError> {
+        self.adder_of(buffer, "reduce-scatter")?;
+        let chunk = buffer.len().div_ceil(self.size);
+        buffer.resize(chunk * self.size);
         let mut chunks = buffer.zeros_like(buffer.len());
-        let mut sum = buffer.zeros_like(buffer.len() / self.size);
+        let mut sum = buffer.zeros_like(chunk);
         self.all_to_all(buffer.bytes(), chunks.bytes_mut())?;
         sum.sum_of_chunks(&chunks);
-        self.all_gather(sum.bytes(), buffer.bytes_mut())
+        Ok(sum)
     }
 
     /// Sums `buffer` over all ranks into rank `root`'s; the others' is used up.
     pub fn reduce(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
-        let (count, add) = (buffer.len(), adder_of(buffer));
+        let (count, add) = (buffer.len(), self.adder_of(buffer, "reduce")?);
         let bytes = buffer.bytes_mut();
         if self.size == 1 || bytes.is_empty() {
             return Ok(());
@@ -117,7 +122,7 @@ impl GlooContext {
             // SAFETY: as in `all_reduce`.
             unsafe {
                 let at = bytes.as_mut_ptr();
-                mpiburn_gloo_reduce(mesh, at, count, width, root, add, tag, error, room)
+                burn_mpi_gloo_reduce(mesh, at, count, width, root, add, tag, error, room)
             }
         })
     }
@@ -130,13 +135,13 @@ impl GlooContext {
         self.call("broadcast", buffer.len(), |mesh, tag, error, room| {
             let (at, bytes) = (buffer.as_mut_ptr(), buffer.len());
             // SAFETY: `buffer` is borrowed mutably until the call returns.
-            unsafe { mpiburn_gloo_broadcast(mesh, at, bytes, root as c_int, tag, error, room) }
+            unsafe { burn_mpi_gloo_broadcast(mesh, at, bytes, root as c_int, tag, error, room) }
         })
     }
 
     /// Collects every rank's `mine` in `all`, in rank order.
     pub fn all_gather(&mut self, mine: &[u8], all: &mut [u8]) -> Result<(), CommError> {
-        assert_eq!(mine.len() * self.size, all.len(), "a place for each rank's bytes");
+        assert_eq!(mine.len() * self.size, all.len(), "room for each rank's bytes");
         if mine.is_empty() {
             return Ok(());
         }
@@ -144,21 +149,21 @@ impl GlooContext {
             let (from, to) = (mine.as_ptr(), all.as_mut_ptr());
             // SAFETY: `all` holds `size` times `mine`; both are borrowed until
             // the call returns.
-            unsafe { mpiburn_gloo_allgather(mesh, from, mine.len(), to, tag, error, room) }
+            unsafe { burn_mpi_gloo_allgather(mesh, from, mine.len(), to, tag, error, room) }
         })
     }
 
     /// Collects every rank's `mine` in rank `root`'s `all`, in rank order.
     pub fn gather(&mut self, mine: &[u8], all: &mut [u8], root: usize) -> Result<(), CommError> {
         let is_root = self.rank == root;
-        assert!(!is_root || mine.len() * self.size == all.len(), "a place for each rank's bytes");
+        assert!(!is_root || mine.len() * self.size == all.len(), "room for each rank's bytes");
         if mine.is_empty() {
             return Ok(());
         }
         self.call("gather", mine.len(), |mesh, tag, error, room| {
             let (from, to) = (mine.as_ptr(), all.as_mut_ptr());
             // SAFETY: as in `all_gather`; `all` is touched on the root only.
-            unsafe { mpiburn_gloo_gather(mesh, from, mine.len(), to, root as c_int, tag, error, room) }
+            unsafe { burn_mpi_gloo_gather(mesh, from, mine.len(), to, root as c_int, tag, error, room) }
         })
     }
 
@@ -172,7 +177,7 @@ impl GlooContext {
         self.call("scatter", mine.len(), |mesh, tag, error, room| {
             let (from, bytes, to) = (all.as_ptr(), mine.len(), mine.as_mut_ptr());
             // SAFETY: as in `gather`, the other way round.
-            unsafe { mpiburn_gloo_scatter(mesh, from, bytes, to, root as c_int, tag, error, room) }
+            unsafe { burn_mpi_gloo_scatter(mesh, from, bytes, to, root as c_int, tag, error, room) }
         })
     }
 
@@ -187,7 +192,7 @@ impl GlooContext {
             let (at, to) = (from.as_ptr(), to.as_mut_ptr());
             // SAFETY: both are `from.len()` long and borrowed until the call
             // returns.
-            unsafe { mpiburn_gloo_alltoall(mesh, at, to, from.len(), tag, error, room) }
+            unsafe { burn_mpi_gloo_alltoall(mesh, at, to, from.len(), tag, error, room) }
         })
     }
 
@@ -195,7 +200,7 @@ impl GlooContext {
     pub fn barrier(&mut self) -> Result<(), CommError> {
         self.call("barrier", 0, |mesh, tag, error, room| {
             // SAFETY: no buffers but the error's.
-            unsafe { mpiburn_gloo_barrier(mesh, tag, error, room) }
+            unsafe { burn_mpi_gloo_barrier(mesh, tag, error, room) }
         })
     }
 
@@ -204,7 +209,7 @@ impl GlooContext {
         self.direct("send", buffer.len(), |mesh, error, room| {
             let (at, bytes) = (buffer.as_ptr(), buffer.len());
             // SAFETY: `buffer` is borrowed until the call returns.
-            unsafe { mpiburn_gloo_send(mesh, at, bytes, to as c_int, tag, error, room) }
+            unsafe { burn_mpi_gloo_send(mesh, at, bytes, to as c_int, tag, error, room) }
         })
     }
 
@@ -213,16 +218,24 @@ impl GlooContext {
         self.direct("receive", buffer.len(), |mesh, error, room| {
             let (at, bytes) = (buffer.as_mut_ptr(), buffer.len());
             // SAFETY: `buffer` is borrowed mutably until the call returns.
-            unsafe { mpiburn_gloo_recv(mesh, at, bytes, from as c_int, tag, error, room) }
+            unsafe { burn_mpi_gloo_recv(mesh, at, bytes, from as c_int, tag, error, room) }
+        })
+    }
+
+    /// gloo's addition for buffers like `buffer`.
+    fn adder_of(&self, buffer: &Wire, operation: &str) -> Result<add::Add, CommError> {
+        adder_of(buffer).ok_or_else(|| {
+            let reason = "bytes have no sum".into();
+            self.error(operation, buffer.bytes().len(), Instant::now(), reason)
         })
     }
 
     /// The error of an operation that ended, or never began, for `reason`.
-    pub(crate) fn error(&self, operation: &str, bytes: usize, since: Instant, reason: String) -> CommError {
+    fn error(&self, operation: &str, bytes: usize, since: Instant, reason: String) -> CommError {
         CommError::Operation {
             rank: self.rank,
             host: self.host.clone(),
-            operation: format!("gloo {operation}"),
+            operation: format!("{NAME} {operation}"),
             bytes,
             elapsed: since.elapsed(),
             reason,

@@ -1,29 +1,59 @@
-//! MPI's operations, one call each.
+//! MPI's blocking operations, one call each.
 
-use std::ffi::c_int;
-use std::mem::discriminant;
+use std::ffi::{c_int, c_void};
+use std::rc::Rc;
 use std::time::Instant;
 
 use mpi::ffi;
 
+use super::request::Communicator;
+use super::{MpiWorld, NAME};
 use crate::guard::activity;
-use crate::mpi::MpiWorld;
-use crate::mpi::request::Communicator;
-use crate::mpi::sum::sum_of;
-use crate::{Backend, CommError, Primitives, Wire, World};
+use crate::{CommError, Primitives, Wire, World};
 
-/// [`Primitives`] over `MPI_COMM_WORLD`.
+// A function of shim.c.
+unsafe extern "C" {
+    fn burn_mpi_allreduce(
+        buffer: *mut c_void,
+        count: c_int,
+        datatype: ffi::MPI_Datatype,
+        op: ffi::MPI_Op,
+        comm: ffi::MPI_Comm,
+    ) -> c_int;
+}
+
+/// [`Primitives`] over `MPI_COMM_WORLD`. Stays on the thread that started MPI:
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<burn_mpi::MpiPrimitives>();
+/// ```
 pub struct MpiPrimitives {
-    mpi: MpiWorld,
+    mpi: Rc<MpiWorld>,
+    communicator: Communicator,
 }
 
 /// Of every message: what two ranks exchange here arrives in the order sent.
 const TAG: c_int = 0;
 
+/// Bytes that one broadcast moves at most: MPI counts are C ints, so larger buffers
+/// go in pieces.
+const PIECE: usize = 1 << 30;
+
 impl MpiPrimitives {
     /// The operations of `world`.
     pub fn new(world: &World) -> Self {
-        Self { mpi: world.mpi().clone() }
+        Self::of(Rc::clone(world.mpi()))
+    }
+
+    /// The same before there is a `World`.
+    pub(crate) fn of(mpi: Rc<MpiWorld>) -> Self {
+        Self::over(mpi, Communicator::world())
+    }
+
+    /// The operations of one communicator.
+    pub(super) fn over(mpi: Rc<MpiWorld>, communicator: Communicator) -> Self {
+        Self { mpi, communicator }
     }
 
     /// Makes one MPI call over `length` elements, which take `bytes`.
@@ -34,12 +64,25 @@ impl MpiPrimitives {
         bytes: usize,
         call: impl FnOnce(c_int, ffi::MPI_Comm) -> c_int,
     ) -> Result<(), CommError> {
-        let _waiting = activity::enter(Backend::Mpi, operation, None);
+        let _waiting = activity::enter(NAME, operation, None);
         let started = Instant::now();
         let count = self.mpi.count(length, operation)?;
-        // SAFETY: a constant that MPI's library defines.
-        let world = unsafe { ffi::RSMPI_COMM_WORLD };
-        self.mpi.check(call(count, world), operation, bytes, started)
+        self.mpi.check(call(count, self.communicator.0), operation, bytes, started)
+    }
+
+    /// The same for all ranks together. Without elements there is nothing to do, and Open MPI
+    /// takes two empty buffers for one and the same, which is an error.
+    fn collective(
+        &self,
+        operation: &str,
+        length: usize,
+        bytes: usize,
+        call: impl FnOnce(c_int, ffi::MPI_Comm) -> c_int,
+    ) -> Result<(), CommError> {
+        match length {
+            0 => Ok(()),
+            _ => self.call(operation, length, bytes, call),
+        }
     }
 
     /// Checks that `all` has as many parts of `part` as there are ranks.
@@ -49,8 +92,8 @@ impl MpiPrimitives {
 }
 
 impl Primitives for MpiPrimitives {
-    fn backend(&self) -> Backend {
-        Backend::Mpi
+    fn transport(&self) -> &str {
+        NAME
     }
 
     fn send(&mut self, buffer: &[u8], to: usize) -> Result<(), CommError> {
@@ -78,17 +121,31 @@ impl Primitives for MpiPrimitives {
     }
 
     fn broadcast(&mut self, buffer: &mut [u8], root: usize) -> Result<(), CommError> {
-        self.mpi.broadcast(buffer, root)
+        for piece in buffer.chunks_mut(PIECE) {
+            self.collective("broadcast", piece.len(), piece.len(), |count, world| {
+                let at = piece.as_mut_ptr().cast();
+                // SAFETY: the pointer and the count describe `piece`, which is
+                // borrowed mutably until the call returns.
+                unsafe { ffi::MPI_Bcast(at, count, ffi::RSMPI_UINT8_T, root as c_int, world) }
+            })?;
+        }
+        Ok(())
     }
 
     fn all_reduce(&mut self, buffer: &mut Wire) -> Result<(), CommError> {
-        self.mpi.all_reduce(buffer, Communicator::world())
+        let (datatype, op) = self.mpi.sum_of(buffer, "all-reduce")?;
+        self.collective("all-reduce", buffer.len(), buffer.bytes().len(), |count, world| {
+            let at = buffer.bytes_mut().as_mut_ptr().cast();
+            // SAFETY: the pointer, count and datatype describe `buffer`, which is
+            // borrowed mutably until the call returns.
+            unsafe { burn_mpi_allreduce(at, count, datatype, op, world) }
+        })
     }
 
     fn reduce(&mut self, mine: &Wire, sum: &mut Wire, root: usize) -> Result<(), CommError> {
-        assert!(mine.len() == sum.len() && discriminant(mine) == discriminant(sum), "a sum like its terms");
-        let (datatype, op) = sum_of(mine);
-        self.call("reduce", mine.len(), mine.bytes().len(), |count, world| {
+        assert!(mine.len() == sum.len() && mine.is_like(sum), "a sum like its terms");
+        let (datatype, op) = self.mpi.sum_of(mine, "reduce")?;
+        self.collective("reduce", mine.len(), mine.bytes().len(), |count, world| {
             let (from, to) = (mine.bytes().as_ptr().cast(), sum.bytes_mut().as_mut_ptr().cast());
             // SAFETY: both buffers hold `count` values of `datatype` and are
             // borrowed until the call returns.
@@ -98,7 +155,7 @@ impl Primitives for MpiPrimitives {
 
     fn all_gather(&mut self, mine: &[u8], all: &mut [u8]) -> Result<(), CommError> {
         self.check_parts(mine.len(), all.len());
-        self.call("all-gather", mine.len(), all.len(), |count, world| {
+        self.collective("all-gather", mine.len(), all.len(), |count, world| {
             let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
             // SAFETY: `all` has `count` bytes for each rank; both buffers are
             // borrowed until the call returns.
@@ -113,7 +170,7 @@ impl Primitives for MpiPrimitives {
         if self.mpi.rank == root {
             self.check_parts(mine.len(), all.len());
         }
-        self.call("gather", mine.len(), mine.len(), |count, world| {
+        self.collective("gather", mine.len(), mine.len(), |count, world| {
             let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
             // SAFETY: as in `all_gather`; MPI writes to `all` on the root only.
             unsafe {
@@ -127,7 +184,7 @@ impl Primitives for MpiPrimitives {
         if self.mpi.rank == root {
             self.check_parts(mine.len(), all.len());
         }
-        self.call("scatter", mine.len(), mine.len(), |count, world| {
+        self.collective("scatter", mine.len(), mine.len(), |count, world| {
             let (from, to) = (all.as_ptr().cast(), mine.as_mut_ptr().cast());
             // SAFETY: as in `gather`, the other way round: MPI reads `all` on
             // the root only.
@@ -140,9 +197,9 @@ impl Primitives for MpiPrimitives {
 
     fn reduce_scatter(&mut self, mine: &Wire, part: &mut Wire) -> Result<(), CommError> {
         self.check_parts(part.len(), mine.len());
-        assert_eq!(discriminant(mine), discriminant(part), "a sum and its terms have one type");
-        let (datatype, op) = sum_of(mine);
-        self.call("reduce-scatter", part.len(), mine.bytes().len(), |count, world| {
+        assert!(mine.is_like(part), "a sum and its terms have one type");
+        let (datatype, op) = self.mpi.sum_of(mine, "reduce-scatter")?;
+        self.collective("reduce-scatter", part.len(), mine.bytes().len(), |count, world| {
             let (from, to) = (mine.bytes().as_ptr().cast(), part.bytes_mut().as_mut_ptr().cast());
             // SAFETY: `part` holds `count` values of `datatype` and `mine` as
             // many for each rank; both are borrowed until the call returns.
@@ -154,7 +211,7 @@ impl Primitives for MpiPrimitives {
         let part = to.len() / self.mpi.size;
         self.check_parts(part, to.len());
         self.check_parts(part, from.len());
-        self.call("all-to-all", part, from.len(), |count, world| {
+        self.collective("all-to-all", part, from.len(), |count, world| {
             let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
             // SAFETY: both buffers have `count` bytes for each rank and are
             // borrowed until the call returns.
@@ -166,6 +223,7 @@ impl Primitives for MpiPrimitives {
     }
 
     fn barrier(&mut self) -> Result<(), CommError> {
-        self.mpi.barrier()
+        // SAFETY: has no buffers.
+        self.call("barrier", 0, 0, |_, world| unsafe { ffi::MPI_Barrier(world) })
     }
 }

@@ -3,12 +3,12 @@
  * with the receive buffer as its input, and returns that call's code. */
 #include <mpi.h>
 
-int mpiburn_allreduce(void *buffer, int count, MPI_Datatype type, MPI_Op op,
+int burn_mpi_allreduce(void *buffer, int count, MPI_Datatype type, MPI_Op op,
                       MPI_Comm comm) {
   return MPI_Allreduce(MPI_IN_PLACE, buffer, count, type, op, comm);
 }
 
-int mpiburn_iallreduce(void *buffer, int count, MPI_Datatype type, MPI_Op op,
+int burn_mpi_iallreduce(void *buffer, int count, MPI_Datatype type, MPI_Op op,
                        MPI_Comm comm, MPI_Request *request) {
   return MPI_Iallreduce(MPI_IN_PLACE, buffer, count, type, op, comm, request);
 }

@@ -1,0 +1,111 @@
+//! The options of a collective: the library that carries it, and the order of its sums.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// A transport of this crate, as the option of [`connect`](crate::connect). Transports of
+/// other crates have a name of their own
+/// ([`Collective::transport`](crate::Collective::transport)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// MPI's own collectives.
+    Mpi,
+    /// The gloo library over TCP.
+    Gloo,
+}
+
+impl Backend {
+    /// All of them, whether this build has them or not.
+    pub const ALL: [Self; 2] = [Self::Mpi, Self::Gloo];
+
+    /// The name that options and files use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mpi => "mpi",
+            Self::Gloo => "gloo",
+        }
+    }
+
+    /// Whether this build has the backend; if not, says how to get it.
+    ///
+    /// # Errors
+    /// The missing package and the feature.
+    pub fn check_built(self) -> Result<(), String> {
+        match self {
+            Self::Gloo if !cfg!(feature = "gloo") => {
+                Err("this build lacks gloo; choose mpi, or build with the feature gloo (libgloo-dev)".into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Backend {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "mpi" => Ok(Self::Mpi),
+            "gloo" => Ok(Self::Gloo),
+            _ => Err(format!("unknown backend {text}: choose mpi or gloo")),
+        }
+    }
+}
+
+/// Who decides in which order the ranks' values are added up. Floating-point
+/// sums depend on it from three ranks on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reduction {
+    /// The backend's own all-reduce, in the order of its algorithm.
+    Native,
+    /// In rank order whatever the backend and the topology: each rank sums one
+    /// chunk of all ranks' buffers and hands the sum to all. It moves as many
+    /// bytes as a reduce-scatter and an all-gather.
+    Ordered,
+}
+
+impl Reduction {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Native, Self::Ordered];
+
+    /// The name that options and files use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Native => "native",
+            Self::Ordered => "ordered",
+        }
+    }
+}
+
+impl FromStr for Reduction {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "native" => Ok(Self::Native),
+            "ordered" => Ok(Self::Ordered),
+            _ => Err(format!("unknown reduction {text}: choose native or ordered")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backends_are_read_by_name() {
+        assert_eq!("gloo".parse(), Ok(Backend::Gloo));
+        assert!("nccl".parse::<Backend>().unwrap_err().contains("mpi or gloo"));
+    }
+}

@@ -1,0 +1,256 @@
+//! The collectives that training needs, and the transports that carry them.
+//!
+//! A buffer in flight belongs to the collective: [`Collective::start`] takes it,
+//! [`Collective::wait`] gives it back. No other code can touch or free memory that the
+//! transport still reads or writes.
+
+pub(crate) mod backend;
+pub(crate) mod connect;
+#[cfg(feature = "gloo")]
+pub(crate) mod gloo;
+pub(crate) mod mpi;
+pub(crate) mod ordered;
+pub(crate) mod primitives;
+pub(crate) mod wire;
+
+use std::time::Duration;
+
+use self::mpi::MpiWorld;
+use crate::{CommError, Reduction, Wire};
+
+/// An operation that [`Collective::start`] begins.
+///
+/// Operations may be added: a transport answers those that it does not have with
+/// [`CommError::Unsupported`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Sums the buffers of all ranks, which are equally long. Gives the sum back on every rank.
+    AllReduce(Reduction),
+    /// Sums the buffers of all ranks, which are equally long, and gives back this rank's
+    /// [`chunk_range`](crate::chunk_range) of the sum.
+    ReduceScatter(Reduction),
+    /// Collects `length` elements, of which each rank brings its
+    /// [`chunk_range`](crate::chunk_range). Gives all of them back on every rank.
+    AllGather {
+        /// Elements of all ranks together, the same number on every rank.
+        length: usize,
+    },
+}
+
+impl Operation {
+    /// The name of the operation in errors, as `reduce-scatter`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce(_) => "all-reduce",
+            Self::ReduceScatter(_) => "reduce-scatter",
+            Self::AllGather { .. } => "all-gather",
+        }
+    }
+
+    /// Checks what this rank brings, before anything is sent.
+    fn check(self, transport: &str, buffer: &Wire, world: &MpiWorld) -> Result<(), CommError> {
+        let reason = match self {
+            Self::AllReduce(_) | Self::ReduceScatter(_) if !buffer.has_sum() => {
+                "bytes have no sum; use f32, f64, bf16 or f16".to_owned()
+            }
+            Self::AllGather { length } => {
+                let (ranks, found) = (world.size, buffer.len());
+                match ordered::chunk_range(length, ranks, world.rank).len() {
+                    expected if expected == found => return Ok(()),
+                    expected => format!(
+                        "this rank brings {found} elements, but its chunk of {length} on {ranks} ranks has {expected}"
+                    ),
+                }
+            }
+            _ => return Ok(()),
+        };
+        let bytes = buffer.bytes().len();
+        Err(world.error_over(transport, self.name(), bytes, Duration::ZERO, reason))
+    }
+}
+
+/// Collective operations of one transport.
+///
+/// All ranks start the same operations in the same order, on buffers of the same type and
+/// length, and either all start an operation or all call [`all_reduce`](Self::all_reduce): MPI
+/// does not match a blocking collective with a non-blocking one. Ranks may poll and wait at any
+/// time and in any order. Where lengths or types differ between ranks, the transport returns an
+/// error on some of them, or the deadline of the [`World`](crate::World) ends the job.
+///
+/// A bucket is the number under which an operation is in flight; the caller chooses it.
+///
+/// ```no_run
+/// use burn_mpi::{Backend, CommError, Operation, Reduction, Transport, Wire, World, chunk_range, connect};
+///
+/// # fn main() -> Result<(), CommError> {
+/// let world = World::init()?;
+/// let mut collective = connect(&world, Backend::Mpi, &Transport::default())?;
+/// // Each rank gets the sum of its chunk, changes it, and collects all chunks.
+/// let gradients = Wire::F32(vec![1.0; 1001]);
+/// collective.start(0, Operation::ReduceScatter(Reduction::Native), gradients)?;
+/// collective.poll()?;
+/// let sums = collective.wait(0)?;
+/// assert_eq!(sums.len(), chunk_range(1001, world.size(), world.rank()).len());
+/// collective.start(0, Operation::AllGather { length: 1001 }, sums)?;
+/// assert_eq!(collective.wait(0)?.len(), 1001);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Transports of other crates
+///
+/// [`GradientSync`](crate::GradientSync) takes any implementation. This one serves a job of one
+/// process, in which every operation gives its buffer back:
+///
+/// ```
+/// use burn::module::Module;
+/// use burn_mpi::{Collective, CommError, GradientSync, Operation, SyncOptions, Wire, World};
+///
+/// #[derive(Default)]
+/// struct OneProcess {
+///     flights: Vec<(usize, Wire)>,
+/// }
+///
+/// impl Collective for OneProcess {
+///     fn transport(&self) -> &str {
+///         "one-process"
+///     }
+///
+///     fn world_size(&self) -> usize {
+///         1
+///     }
+///
+///     fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError> {
+///         match operation {
+///             Operation::AllReduce(_) | Operation::ReduceScatter(_) | Operation::AllGather { .. } => {
+///                 self.flights.push((bucket, buffer));
+///                 Ok(())
+///             }
+///             other => Err(CommError::Unsupported {
+///                 operation: other.name(),
+///                 transport: self.transport().to_owned(),
+///             }),
+///         }
+///     }
+///
+///     fn poll(&mut self) -> Result<usize, CommError> {
+///         Ok(0)
+///     }
+///
+///     fn is_done(&self, bucket: usize) -> bool {
+///         self.flights.iter().any(|flight| flight.0 == bucket)
+///     }
+///
+///     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
+///         let at = self.flights.iter().position(|flight| flight.0 == bucket);
+///         Ok(self.flights.swap_remove(at.expect("the bucket was started")).1)
+///     }
+///
+///     fn broadcast(&mut self, _buffer: &mut Wire, _root: usize) -> Result<(), CommError> {
+///         Ok(())
+///     }
+///
+///     fn barrier(&mut self) -> Result<(), CommError> {
+///         Ok(())
+///     }
+/// }
+///
+/// /// Trains over it as over any other.
+/// fn sync_of<M: Module>(world: &World, module: &M) -> GradientSync {
+///     GradientSync::of_module(world, Box::new(OneProcess::default()), module, SyncOptions::default())
+/// }
+///
+/// let mut collective: Box<dyn Collective> = Box::new(OneProcess::default());
+/// let mut buffer = Wire::F32(vec![1.0, 2.0]);
+/// collective.all_reduce(&mut buffer, burn_mpi::Reduction::Native)?;
+/// assert_eq!(buffer, Wire::F32(vec![1.0, 2.0]));
+/// # Ok::<(), CommError>(())
+/// ```
+///
+/// A transport of several ranks has its waits watched by [`World::watch`](crate::World::watch),
+/// so that the deadline names ranks that do not come.
+pub trait Collective {
+    /// The transport's name in errors, tables and records, as `mpi`.
+    fn transport(&self) -> &str;
+
+    /// Number of ranks.
+    fn world_size(&self) -> usize;
+
+    /// Starts `operation` on `buffer` under the number `bucket`.
+    ///
+    /// # Errors
+    /// [`CommError::Unsupported`] where the transport has no such operation;
+    /// [`CommError::Operation`] when the transport fails, for a sum of bytes, and where this
+    /// rank's chunk of an all-gather has a wrong length.
+    ///
+    /// # Panics
+    /// When `bucket` is in flight already.
+    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError>;
+
+    /// Moves what is in flight on, without waiting. Returns the number of operations that are
+    /// not over.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    fn poll(&mut self) -> Result<usize, CommError>;
+
+    /// Whether [`wait`](Self::wait) for `bucket` would return at once, as of the last
+    /// [`poll`](Self::poll).
+    fn is_done(&self, bucket: usize) -> bool;
+
+    /// Waits for `bucket` and gives back what its [`Operation`] says.
+    ///
+    /// # Errors
+    /// When the transport fails or the deadline passes.
+    ///
+    /// # Panics
+    /// When `bucket` is not in flight.
+    fn wait(&mut self, bucket: usize) -> Result<Wire, CommError>;
+
+    /// Sums `buffer` over all ranks, in place, and returns when it is done.
+    ///
+    /// Unless a transport has a faster way, this starts the operation and waits for it.
+    ///
+    /// # Errors
+    /// When the transport fails or the deadline passes, and for a sum of bytes.
+    fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
+        let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
+        self.start(BLOCKING, Operation::AllReduce(how), taken)?;
+        *buffer = self.wait(BLOCKING)?;
+        Ok(())
+    }
+
+    /// Overwrites `buffer` on all ranks with rank `root`'s, and returns when it is done.
+    ///
+    /// # Errors
+    /// When the transport fails or the deadline passes.
+    fn broadcast(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError>;
+
+    /// Returns once every rank has called it.
+    ///
+    /// # Errors
+    /// When the transport fails or the deadline passes.
+    fn barrier(&mut self) -> Result<(), CommError>;
+}
+
+/// The bucket of a blocking call; no caller uses this number.
+const BLOCKING: usize = usize::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_gathered_and_not_summed() {
+        let world = |rank| MpiWorld { rank, size: 2, host: "node0".into(), yields: false };
+        let bytes = Wire::Bytes(vec![1, 2]);
+        let sum = Operation::ReduceScatter(Reduction::Native).check("mpi", &bytes, &world(0));
+        let error = sum.unwrap_err().to_string();
+        assert!(error.contains("rank 0 on node0: mpi reduce-scatter") && error.contains("no sum"), "{error}");
+        let gather = Operation::AllGather { length: 3 };
+        assert!(gather.check("gloo", &bytes, &world(0)).is_ok());
+        let error = gather.check("gloo", &bytes, &world(1)).unwrap_err().to_string();
+        assert!(error.ends_with("brings 2 elements, but its chunk of 3 on 2 ranks has 1"), "{error}");
+    }
+}

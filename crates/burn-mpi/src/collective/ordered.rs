@@ -1,0 +1,104 @@
+//! Sums in rank order, and how a buffer is cut into one chunk a rank.
+//!
+//! Each rank receives its chunk of all ranks' buffers (all-to-all), sums them in rank order and
+//! hands the sum to all (all-gather). The bits of the sum depend on neither topology nor
+//! algorithm. A length that the number of ranks does not divide is padded with zeros on the way.
+
+use std::ops::Range;
+
+use half::{bf16, f16};
+
+use super::Wire;
+
+/// The elements of a buffer of `length` that belong to `rank` of `ranks` in a
+/// [reduce-scatter](crate::Operation::ReduceScatter) and an
+/// [all-gather](crate::Operation::AllGather).
+///
+/// Chunks are `length / ranks` long, rounded up; the last ranks have less, or nothing.
+///
+/// ```
+/// # use burn_mpi::chunk_range;
+/// assert_eq!([0, 1, 2, 3].map(|rank| chunk_range(6, 4, rank)), [0..2, 2..4, 4..6, 6..6]);
+/// ```
+///
+/// # Panics
+/// Without any rank.
+pub fn chunk_range(length: usize, ranks: usize, rank: usize) -> Range<usize> {
+    let chunk = length.div_ceil(ranks);
+    (rank * chunk).min(length)..((rank + 1) * chunk).min(length)
+}
+
+impl Wire {
+    /// Sums `chunks`, equally long and in order, into this buffer, which is as
+    /// long as one of them. 16-bit types are summed in f32 and rounded once.
+    ///
+    /// # Panics
+    /// Where types differ or are bytes, or `chunks` is shorter than this buffer.
+    pub fn sum_of_chunks(&mut self, chunks: &Self) {
+        if self.is_empty() {
+            return;
+        }
+        match (self, chunks) {
+            (Self::F32(sum), Self::F32(all)) => sum_chunks(sum, all, |x| x, |x| x),
+            (Self::F64(sum), Self::F64(all)) => {
+                let length = sum.len();
+                sum.copy_from_slice(&all[..length]);
+                for chunk in all[length..].chunks_exact(length) {
+                    sum.iter_mut().zip(chunk).for_each(|(s, x)| *s += x);
+                }
+            }
+            (Self::Bf16(sum), Self::Bf16(all)) => {
+                sum_chunks(sum, all, bf16::to_f32, bf16::from_f32);
+            }
+            (Self::F16(sum), Self::F16(all)) => sum_chunks(sum, all, f16::to_f32, f16::from_f32),
+            _ => panic!("a sum and its terms have one type, and bytes have no sum"),
+        }
+    }
+}
+
+fn sum_chunks<T: Copy>(sum: &mut [T], all: &[T], widen: fn(T) -> f32, round: fn(f32) -> T) {
+    let length = sum.len();
+    for (i, sum) in sum.iter_mut().enumerate() {
+        let mut total = widen(all[i]);
+        let mut at = i + length;
+        while at < all.len() {
+            total += widen(all[at]);
+            at += length;
+        }
+        *sum = round(total);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_summed_in_order_and_rounded_once() {
+        let mut sum = Wire::F32(vec![0.0; 2]);
+        sum.sum_of_chunks(&Wire::F32(vec![1e8, 1.0, -1e8, 2.0, 1.0, 3.0]));
+        assert_eq!(sum, Wire::F32(vec![1.0, 6.0]));
+
+        // 256 + 1 + 1 in bf16, which has 8 bits of mantissa: rounding after
+        // each addition would stay at 256.
+        let terms = [256.0, 1.0, 1.0].map(bf16::from_f32).to_vec();
+        let mut sum = Wire::Bf16(vec![bf16::ZERO]);
+        sum.sum_of_chunks(&Wire::Bf16(terms));
+        assert_eq!(sum, Wire::Bf16(vec![bf16::from_f32(258.0)]));
+
+        let mut none = Wire::F64(Vec::new());
+        none.sum_of_chunks(&Wire::F64(Vec::new()));
+        assert!(none.is_empty());
+    }
+
+    #[test]
+    fn chunks_cover_a_buffer_once_whatever_its_length() {
+        for ranks in 1..6 {
+            for length in 0..20 {
+                let covered: Vec<usize> =
+                    (0..ranks).flat_map(|rank| chunk_range(length, ranks, rank)).collect();
+                assert_eq!(covered, (0..length).collect::<Vec<_>>(), "{length} on {ranks} ranks");
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Small exchanges between ranks: what sets a job up, and agreement on errors.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{CommError, Wire, World};
+
+impl World {
+    /// Every rank's `mine`, all of one length, in rank order.
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<u8>, CommError> {
+        let mut all = vec![0; mine.len() * self.size()];
+        self.control().borrow_mut().all_gather(mine, &mut all)?;
+        Ok(all)
+    }
+
+    /// Rank 0's bytes in every rank's `buffer`, equally long on all.
+    fn broadcast_into(&self, buffer: &mut [u8]) -> Result<(), CommError> {
+        self.control().borrow_mut().broadcast(buffer, 0)
+    }
+
+    /// Every rank's value, in rank order, on every rank.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
+        let mine = to_json(mine);
+        let lengths = self.all_gather(&(mine.len() as u64).to_le_bytes())?;
+        let lengths: Vec<usize> = lengths
+            .chunks_exact(8)
+            .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()) as usize)
+            .collect();
+        // Padded to the longest: the exchange is small, and one call serves.
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let mut padded = mine;
+        padded.resize(longest, 0);
+        let all = self.all_gather(&padded)?;
+        lengths
+            .iter()
+            .enumerate()
+            .map(|(rank, &length)| self.decode(&all[rank * longest..rank * longest + length]))
+            .collect()
+    }
+
+    /// Rank 0's value on every rank; the other ranks' `value` is not read.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn broadcast<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<T, CommError> {
+        let bytes = self.broadcast_bytes(if self.is_root() { to_json(value) } else { Vec::new() })?;
+        self.decode(&bytes)
+    }
+
+    /// Rank 0's bytes on every rank.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn broadcast_bytes(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, CommError> {
+        let mut length = (bytes.len() as u64).to_le_bytes();
+        self.broadcast_into(&mut length)?;
+        bytes.resize(u64::from_le_bytes(length) as usize, 0);
+        self.broadcast_into(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Overwrites `values` on every rank with rank 0's.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn broadcast_f32(&self, values: &mut [f32]) -> Result<(), CommError> {
+        self.broadcast_into(bytemuck::cast_slice_mut(values))
+    }
+
+    /// Sums `values` over all ranks, in place.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn sum_f64(&self, values: &mut [f64]) -> Result<(), CommError> {
+        let mut buffer = Wire::F64(values.to_vec());
+        self.control().borrow_mut().all_reduce(&mut buffer)?;
+        if let Wire::F64(sums) = buffer {
+            values.copy_from_slice(&sums);
+        }
+        Ok(())
+    }
+
+    /// Returns once every rank has called it.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn barrier(&self) -> Result<(), CommError> {
+        self.control().borrow_mut().barrier()
+    }
+
+    /// Makes one rank's failure every rank's: if any rank brings an error, all
+    /// ranks return one that names the lowest such rank, so that no rank waits
+    /// for one that has left, and one line is printed instead of one a rank.
+    ///
+    /// # Errors
+    /// The first failing rank's error, or the transport's.
+    pub fn agree<T, E: std::fmt::Display>(&self, mine: Result<T, E>) -> Result<T, CommError> {
+        let reason = mine.as_ref().err().map(|error| format!("{error:#}"));
+        let all: Vec<Option<String>> = self.gather(&reason)?;
+        let first = all.into_iter().enumerate().find_map(|(r, e)| Some((r, e?)));
+        match (first, mine) {
+            (None, Ok(value)) => Ok(value),
+            (Some((rank, reason)), _) => {
+                Err(CommError::Elsewhere { rank, host: self.places()[rank].host.clone(), reason })
+            }
+            (None, Err(error)) => Err(CommError::Start(error.to_string())),
+        }
+    }
+
+    /// Checks that `mine` is the same text on every rank.
+    ///
+    /// # Errors
+    /// [`CommError::Diverged`] names the first rank that differs from rank 0.
+    pub fn check_equal(&self, what: &str, mine: &str) -> Result<(), CommError> {
+        let all: Vec<String> = self.gather(&mine.to_owned())?;
+        match all.iter().position(|text| *text != all[0]) {
+            None => Ok(()),
+            Some(rank) => Err(CommError::Diverged {
+                what: what.to_owned(),
+                rank,
+                host: self.places()[rank].host.clone(),
+                found: all[rank].clone(),
+                expected: all[0].clone(),
+            }),
+        }
+    }
+
+    fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, CommError> {
+        serde_json::from_slice(bytes).map_err(|error| {
+            CommError::Start(format!(
+                "rank {} on {} got a message it cannot read ({error}); do all ranks run the same binary?",
+                self.rank(),
+                self.host()
+            ))
+        })
+    }
+}
+
+fn to_json<T: Serialize>(value: &T) -> Vec<u8> {
+    // Own plain data types: numbers, texts and lists always serialise.
+    serde_json::to_vec(value).unwrap_or_default()
+}

@@ -1,0 +1,101 @@
+//! What guards send each other over UDP.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use super::activity::{self, Departure, Seen};
+use super::{Guard, TICK};
+
+/// How long answers are waited for.
+const ROLL_CALL: Duration = Duration::from_millis(1500);
+/// Bytes of a reason that travel.
+const REASON: usize = 600;
+
+pub(super) const QUESTION: u64 = 0;
+pub(super) const ANSWER: u64 = 1;
+pub(super) const LEAVING: u64 = 2;
+
+/// What guards send each other, before a reason's text: this job's number, the
+/// sender's rank, the collectives it has entered, whether it is in an operation,
+/// the operation, the kind of message, and the exit code of a rank that leaves.
+pub(super) type Header = [u64; 7];
+const HEADER: usize = size_of::<Header>();
+
+impl Guard {
+    /// Waits a tick for a message; answers a question, returns an answer.
+    pub(super) fn hear(&self) -> Option<Header> {
+        let mut bytes = [0u8; HEADER + REASON];
+        match self.socket.recv_from(&mut bytes) {
+            Ok((length, from)) if length >= HEADER => {
+                let header: Header = bytemuck::pod_read_unaligned(&bytes[..HEADER]);
+                let rank = header[1] as usize;
+                if header[0] != self.job || rank >= self.hosts.len() {
+                    return None;
+                }
+                match header[5] {
+                    ANSWER => return Some(header),
+                    QUESTION => self.send(ANSWER, 0, "", &[from]),
+                    _ => activity::note_departure(Departure {
+                        rank,
+                        host: self.hosts[rank].clone(),
+                        status: header[6] as i32,
+                        entered: header[2],
+                        reason: String::from_utf8_lossy(&bytes[HEADER..length]).into_owned(),
+                    }),
+                }
+                None
+            }
+            Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                std::thread::sleep(TICK);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn announce(&self, status: i32, reason: &str) {
+        let others = self.peers.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+        others.for_each(|(_, addresses)| self.send(LEAVING, status, reason, addresses));
+    }
+
+    pub(super) fn send(&self, kind: u64, status: i32, reason: &str, to: &[SocketAddr]) {
+        let Seen { entered, what, waited } = activity::now();
+        let waiting = u64::from(waited.is_some());
+        let header: Header = [self.job, self.rank as u64, entered, waiting, what, kind, status as u64];
+        let mut message = bytemuck::bytes_of(&header).to_vec();
+        message.extend(&reason.as_bytes()[..reason.floor_char_boundary(REASON)]);
+        for address in to {
+            // A peer that cannot be reached is one that does not answer.
+            let _ = self.socket.send_to(&message, address);
+        }
+    }
+
+    /// Asks all ranks where they are; returns the last answer of each.
+    pub(super) fn call_the_roll(&self, seen: Seen) -> Vec<Option<Header>> {
+        let mut answers: Vec<Option<Header>> = vec![None; self.peers.len()];
+        let began = Instant::now();
+        let mut asked: Option<Instant> = None;
+        while began.elapsed() < ROLL_CALL && activity::now().entered == seen.entered {
+            if asked.is_none_or(|at| at.elapsed() > ROLL_CALL / 5) {
+                asked = Some(Instant::now());
+                self.peers.iter().for_each(|addresses| self.send(QUESTION, 0, "", addresses));
+            }
+            if let Some(answer) = self.hear() {
+                answers[answer[1] as usize] = Some(answer);
+            }
+        }
+        answers
+    }
+}
+
+/// Every address under which other hosts may reach this one, and the loopback.
+pub(super) fn own_addresses(port: u16) -> Vec<SocketAddr> {
+    let mut addresses: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into()];
+    for interface in if_addrs::get_if_addrs().unwrap_or_default() {
+        if interface.ip().is_ipv4() && !interface.is_loopback() {
+            addresses.push(interface.ip());
+        }
+    }
+    addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+}

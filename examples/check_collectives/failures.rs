@@ -1,0 +1,85 @@
+//! Ranks that stay away, leave or die.
+
+use std::time::{Duration, Instant};
+
+use burn_mpi::{
+    Collective, GlooAlgorithm, GlooCollective, GlooPrimitives, Operation, Reduction, World, chunk_range,
+};
+
+use crate::values::wire;
+use crate::{Outcome, TIMEOUT, report};
+
+/// Of the operations that a rank misses.
+pub const DEADLINE: Duration = Duration::from_secs(2);
+
+/// The last rank misses the second of two operations: it returns an error (`leave`) or comes
+/// much later than the deadline (`stay`). Either ends the job.
+pub fn miss(world: &World, collective: &mut dyn Collective, how: &str, operation: &str) -> Outcome {
+    let length = 10_007;
+    let (operation, mine) = match operation {
+        "reduce-scatter" => (Operation::ReduceScatter(Reduction::Native), 0..length),
+        "all-gather" => (Operation::AllGather { length }, chunk_range(length, world.size(), world.rank())),
+        other => return Err(format!("no check of {other}").into()),
+    };
+    for bucket in 0..2 {
+        if bucket == 1 && world.rank() + 1 == world.size() {
+            match how {
+                "leave" => return Err("the disk is full".into()),
+                "stay" => std::thread::sleep(Duration::from_secs(3600)),
+                other => return Err(format!("no rank can {other}").into()),
+            }
+        }
+        collective.start(bucket, operation, wire(0, mine.len(), |_| 1.0))?;
+        collective.wait(bucket)?;
+    }
+    Err("a rank was not missed".into())
+}
+
+pub fn unknown_interface(world: &World) -> Outcome {
+    let refused = GlooPrimitives::connect(world, Some("nosuch0"), TIMEOUT);
+    let text = refused.err().ok_or("an interface that is not there was taken")?.to_string();
+    assert!(text.contains("nosuch0") && text.contains("lo (127.0.0.1)"), "{text}");
+    report(world, &text)
+}
+
+/// The last rank stays away from an all-reduce that the others wait for.
+pub fn timeout(world: &World, interface: Option<&str>) -> Outcome {
+    if world.size() == 1 {
+        return Ok(());
+    }
+    for algorithm in GlooAlgorithm::ALL {
+        let limit = Duration::from_millis(400);
+        let mut gloo = GlooCollective::connect(world, interface, algorithm, limit)?;
+        let started = Instant::now();
+        if world.rank() + 1 < world.size() {
+            let buffer = wire(0, 10_000, |_| 1.0);
+            gloo.start(2, Operation::AllReduce(Reduction::Native), buffer)?;
+            let text = gloo.wait(2).err().ok_or("a rank was not missed")?.to_string();
+            println!("rank {}: {algorithm}: {text}", world.rank());
+            assert!(text.contains("gloo all-reduce of bucket 2 of 40000 bytes failed after"), "{text}");
+            assert!(started.elapsed() < limit * 4, "{:?}", started.elapsed());
+            let again = gloo.barrier().err().ok_or("broken connections were used")?.to_string();
+            assert!(again.contains("broke earlier"), "{again}");
+        }
+        world.barrier()?;
+    }
+    report(world, "a rank that stays away is an error after the timeout")
+}
+
+/// The last rank is killed while the others wait for it.
+pub fn death(world: &World, interface: Option<&str>) -> Outcome {
+    let mut gloo = GlooCollective::connect(world, interface, GlooAlgorithm::HalvingDoubling, TIMEOUT)?;
+    let started = Instant::now();
+    let mut buffer = wire(0, 4_000_000, |_| 1.0);
+    for step in 0.. {
+        if step == 20 && world.rank() + 1 == world.size() {
+            // SAFETY: ends this process and nothing else.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        }
+        if let Err(error) = gloo.all_reduce(&mut buffer, Reduction::Native) {
+            eprintln!("rank {} after {:?}: {error}", world.rank(), started.elapsed());
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}

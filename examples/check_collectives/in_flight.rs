@@ -1,0 +1,80 @@
+//! Several operations in flight at once, which come back in any order.
+
+use burn_mpi::{Collective, Operation, Reduction, Wire, World, chunk_range};
+
+use crate::values::{SUMMED, sum, value, wire};
+use crate::{Outcome, report};
+
+/// Elements of the operations; few numbers of ranks divide them.
+const LENGTHS: [usize; 9] = [4250, 1, 100_003, 17, 3_001, 0, 65_537, 2, 9_999];
+
+pub fn check(world: &World, collective: &mut dyn Collective) -> Outcome {
+    let name = collective.transport().to_owned();
+    for round in 0..20 {
+        for bucket in 0..LENGTHS.len() {
+            let operation = operation_of(bucket, round);
+            collective.start(bucket, operation, brought(world, bucket, operation))?;
+            // Ranks poll differently.
+            if (bucket + round).is_multiple_of(world.rank() + 1) {
+                collective.poll()?;
+            }
+        }
+        // The first ones are waited for in another order on each rank.
+        let mut first = [3, 0, 4, 7];
+        first.rotate_left(world.rank() % 4);
+        for bucket in first {
+            came_back(world, collective, bucket, round)?;
+        }
+        // A blocking operation while others are in flight.
+        let mut buffer = wire(0, 5, |_| 1.0);
+        collective.all_reduce(&mut buffer, Reduction::Native)?;
+        assert_eq!(buffer, wire(0, 5, |_| world.size() as f32));
+        collective.barrier()?;
+        for bucket in if world.rank().is_multiple_of(2) { [1, 2, 5, 6, 8] } else { [8, 6, 5, 2, 1] } {
+            came_back(world, collective, bucket, round)?;
+        }
+        assert_eq!(collective.poll()?, 0);
+    }
+    report(world, &format!("{name}: operations in flight come back right, in any order"))
+}
+
+fn operation_of(bucket: usize, round: usize) -> Operation {
+    match (bucket + round) % 5 {
+        0 => Operation::AllReduce(Reduction::Native),
+        1 => Operation::ReduceScatter(Reduction::Ordered),
+        2 => Operation::AllReduce(Reduction::Ordered),
+        3 => Operation::ReduceScatter(Reduction::Native),
+        _ => Operation::AllGather { length: LENGTHS[bucket] },
+    }
+}
+
+fn brought(world: &World, bucket: usize, operation: Operation) -> Wire {
+    let length = LENGTHS[bucket];
+    let mine = match operation {
+        Operation::AllGather { .. } => chunk_range(length, world.size(), world.rank()),
+        _ => 0..length,
+    };
+    wire(bucket % SUMMED, mine.len(), |i| value(world.rank(), mine.start + i + bucket))
+}
+
+fn came_back(world: &World, collective: &mut dyn Collective, bucket: usize, round: usize) -> Outcome {
+    let (length, size) = (LENGTHS[bucket], world.size());
+    let operation = operation_of(bucket, round);
+    let expected = match operation {
+        Operation::AllGather { .. } => {
+            let owner = |i: usize| i / length.div_ceil(size);
+            wire(bucket % SUMMED, length, |i| value(owner(i), i + bucket))
+        }
+        Operation::ReduceScatter(_) => {
+            let mine = chunk_range(length, size, world.rank());
+            wire(bucket % SUMMED, mine.len(), |i| sum(size, mine.start + i + bucket))
+        }
+        _ => wire(bucket % SUMMED, length, |i| sum(size, i + bucket)),
+    };
+    assert!(
+        collective.wait(bucket)? == expected,
+        "{}: {operation:?} of bucket {bucket}",
+        collective.transport()
+    );
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! Checks collectives of both transports against arithmetic and against each other, on as many
+//! ranks as there are: `mpirun -n 4 check_collectives`. With `time` it times
+//! both; `timeout` lets one rank stay away, `death` has one killed; `leave` and `stay` have one
+//! rank miss an operation (see `failures.rs`).
+
+mod failures;
+mod in_flight;
+mod ordered;
+mod primitives;
+mod scattered;
+mod sums;
+mod time;
+mod values;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use burn_mpi::{Backend, Collective, Transport, World, connect, run};
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+fn main() -> ExitCode {
+    run(check)
+}
+
+fn check(world: &World) -> Outcome {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let interface = std::env::var("GLOO_INTERFACE").ok();
+    let interface = interface.as_deref();
+    match arguments[..] {
+        [] => {
+            sums::check(world, interface)?;
+            primitives::check(world, interface)?;
+            for backend in [Backend::Mpi, Backend::Gloo] {
+                let mut collective = over(world, backend, interface, TIMEOUT)?;
+                ordered::check(world, collective.as_mut())?;
+                scattered::check(world, collective.as_mut())?;
+                in_flight::check(world, collective.as_mut())?;
+            }
+            failures::unknown_interface(world)?;
+            failures::timeout(world, interface)
+        }
+        ["time"] => time::compare(world, interface),
+        ["timeout"] => failures::timeout(world, interface),
+        ["death"] => failures::death(world, interface),
+        [how, operation, backend] => {
+            let mut collective = over(world, backend.parse()?, interface, failures::DEADLINE)?;
+            failures::miss(world, collective.as_mut(), how, operation)
+        }
+        _ => Err(format!("unknown check {}", arguments.join(" ")).into()),
+    }
+}
+
+fn over(
+    world: &World,
+    backend: Backend,
+    interface: Option<&str>,
+    timeout: Duration,
+) -> Result<Box<dyn Collective>, Box<dyn Error>> {
+    let transport = Transport { interface: interface.map(str::to_owned), timeout, ..Transport::default() };
+    Ok(connect(world, backend, &transport)?)
+}
+
+/// Says on rank 0 what all ranks have found.
+fn report(world: &World, text: &str) -> Outcome {
+    world.barrier()?;
+    if world.is_root() {
+        println!("ok: {text}");
+    }
+    Ok(())
+}

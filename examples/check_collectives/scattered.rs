@@ -1,0 +1,93 @@
+//! Reduce-scatter, all-gather and broadcast, against arithmetic.
+
+use std::time::Instant;
+
+use burn_mpi::{Collective, Operation, Reduction, Wire, World, chunk_range};
+
+use crate::values::{BYTES, LENGTHS, SUMMED, awkward, awkward_sum, sum, value, wire};
+use crate::{Outcome, TIMEOUT, report};
+
+pub fn check(world: &World, collective: &mut dyn Collective) -> Outcome {
+    let (rank, size) = (world.rank(), world.size());
+    let name = collective.transport().to_owned();
+    for kind in 0..SUMMED {
+        for length in LENGTHS {
+            let mine = chunk_range(length, size, rank);
+            for how in [Reduction::Native, Reduction::Ordered] {
+                let buffer = wire(kind, length, |i| value(rank, i));
+                collective.start(3, Operation::ReduceScatter(how), buffer)?;
+                poll_until_done(collective, 3)?;
+                let part = collective.wait(3)?;
+                let expected = wire(kind, mine.len(), |i| sum(size, mine.start + i));
+                assert!(part == expected, "{name} reduce-scatter {how:?}: type {kind}, {length} elements");
+
+                collective.start(3, Operation::AllGather { length }, part)?;
+                let all = collective.wait(3)?;
+                let expected = wire(kind, length, |i| sum(size, i));
+                assert!(all == expected, "{name} all-gather: type {kind}, {length} elements");
+            }
+            let buffer = wire(kind, length, |i| awkward(rank, i));
+            collective.start(0, Operation::ReduceScatter(Reduction::Ordered), buffer)?;
+            let part = collective.wait(0)?;
+            let all = awkward_sum(kind, length, size);
+            let width = all.width();
+            let expected = &all.bytes()[mine.start * width..mine.end * width];
+            assert!(
+                part.bytes() == expected,
+                "{name} ordered reduce-scatter: type {kind}, {length} elements"
+            );
+        }
+    }
+    for length in LENGTHS {
+        let mine = chunk_range(length, size, rank);
+        let part = wire(BYTES, mine.len(), |i| (mine.start + i) as f32 % 251.0);
+        collective.start(0, Operation::AllGather { length }, part)?;
+        let expected = wire(BYTES, length, |i| i as f32 % 251.0);
+        assert!(collective.wait(0)? == expected, "{name} all-gather of {length} bytes");
+    }
+    report(world, &format!("{name}: reduce-scatter and all-gather of all types and lengths are right"))?;
+    broadcasts(world, collective, &name)?;
+    refusals(world, collective, &name)
+}
+
+fn poll_until_done(collective: &mut dyn Collective, bucket: usize) -> Outcome {
+    let began = Instant::now();
+    while !collective.is_done(bucket) {
+        let in_flight = collective.poll()?;
+        assert!(in_flight <= 1);
+        if began.elapsed() > TIMEOUT {
+            return Err(format!("bucket {bucket} is not done after {TIMEOUT:?} of polls").into());
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+fn broadcasts(world: &World, collective: &mut dyn Collective, name: &str) -> Outcome {
+    for kind in 0..=BYTES {
+        for length in [0, 1, 1001, 65_537] {
+            for root in 0..world.size() {
+                let mut buffer = wire(kind, length, |i| value(world.rank(), i));
+                collective.broadcast(&mut buffer, root)?;
+                let expected = wire(kind, length, |i| value(root, i));
+                assert!(buffer == expected, "{name} broadcast: type {kind}, {length} elements");
+            }
+        }
+    }
+    report(world, &format!("{name}: broadcasts of all types are right"))
+}
+
+/// What is refused before anything is sent, so that the collective serves on.
+fn refusals(world: &World, collective: &mut dyn Collective, name: &str) -> Outcome {
+    let bytes = || Wire::Bytes(vec![1; 4]);
+    let mut buffer = bytes();
+    let error = collective.all_reduce(&mut buffer, Reduction::Native).err().ok_or("bytes were summed")?;
+    assert!(error.to_string().contains("bytes have no sum"), "{error}");
+    let error = collective.start(0, Operation::ReduceScatter(Reduction::Native), bytes());
+    assert!(error.err().ok_or("bytes were summed")?.to_string().contains("bytes have no sum"));
+    let long = Operation::AllGather { length: 5 * world.size() };
+    let error = collective.start(0, long, bytes()).err().ok_or("a chunk of 4 was taken for one of 5")?;
+    assert!(error.to_string().contains("brings 4 elements"), "{error}");
+    collective.barrier()?;
+    report(world, &format!("{name}: sums of bytes and chunks of a wrong length are refused"))
+}
