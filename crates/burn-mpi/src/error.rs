@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::Backend;
+use crate::{Backend, program};
 
 /// An error of the world or of a collective. Its text is one line that says
 /// what happened, on which rank and host, and what to do where that is known.
@@ -42,7 +42,8 @@ pub enum CommError {
     /// The launcher belongs to another MPI than this build.
     #[error(
         "{launcher} started {started} processes, but this build uses {mpi}, which does not know that launcher: \
-         every process would train alone. Start it with the mpirun of {mpi}, or build with `make build MPI=…` for the other"
+         every process would train alone. Start it with the mpirun of {mpi}, or build it for the other MPI (MPICC names its \
+         compiler wrapper)"
     )]
     ForeignLauncher {
         /// The launcher in words.
@@ -56,7 +57,8 @@ pub enum CommError {
     #[error(
         "the environment says RANK={rank} and WORLD_SIZE={size}, and no launcher started this process: ranks started \
          by hand form no MPI job, and each would train alone. Start them together: mpirun -n {size} --bind-to core \
-         mpiburn …, or mpiburn launch NxC -- …; for one process, unset RANK and WORLD_SIZE"
+         {} …; for one process, unset RANK and WORLD_SIZE",
+        program::name()
     )]
     ByHand {
         /// `RANK`.
@@ -93,6 +95,14 @@ pub enum CommError {
     /// A step was left in the middle.
     #[error("gradients cannot be averaged: {0}")]
     Interrupted(&'static str),
+    /// A parameter whose averaged gradient was asked for, and that has none.
+    #[error("the parameter {parameter} has no averaged gradient: {reason}")]
+    NoGradient {
+        /// Its name.
+        parameter: String,
+        /// Why.
+        reason: MissingGradient,
+    },
     /// A rank has left the job while this one waited for it.
     #[error("rank {rank} on {host} has left the job (exit code {status}){}", reason_of(*status, reason))]
     Left {
@@ -119,6 +129,35 @@ pub enum CommError {
         /// Rank 0's value.
         expected: String,
     },
+}
+
+/// Why a parameter has no averaged gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MissingGradient {
+    /// No step has ended, or the next one has begun.
+    NoStep,
+    /// No rank's loss depends on it in this step.
+    Unused,
+    /// It was frozen when the `GradientSync` was made, or is a buffer.
+    Frozen,
+    /// It had another shape when the `GradientSync` was made.
+    OtherShape,
+    /// The module has fewer parameters.
+    NoParameter,
+}
+
+impl fmt::Display for MissingGradient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoStep => "call reduce or finish first, and read it before the next step begins",
+            Self::Unused => "no rank's loss depends on it in this step",
+            Self::Frozen => {
+                "it got no gradients when this GradientSync was made; make another one after unfreezing"
+            }
+            Self::OtherShape => "it had another shape when this GradientSync was made",
+            Self::NoParameter => "the module has fewer parameters",
+        })
+    }
 }
 
 impl CommError {

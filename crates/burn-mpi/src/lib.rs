@@ -62,9 +62,12 @@ mod host;
 mod launcher;
 mod module;
 mod mpi;
+mod names;
 mod params;
 mod primitives;
+mod program;
 mod run;
+mod tensors;
 mod world;
 
 pub use collective::{Backend, Collective, Reduction, Wire};
@@ -77,7 +80,7 @@ pub use ddp::options::{SyncOptions, bucket_limits};
 pub use ddp::plan::{BucketPlan, BucketSpec, CONTROL};
 pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
 pub use ddp::wire_type::WireType;
-pub use error::CommError;
+pub use error::{CommError, MissingGradient};
 #[cfg(feature = "gloo")]
 pub use gloo::GlooContext;
 #[cfg(feature = "gloo")]
@@ -92,6 +95,7 @@ pub use mpi::collective::MpiCollective;
 pub use mpi::primitives::MpiPrimitives;
 pub use params::{ParamLayout, ParamSpec, sha256};
 pub use primitives::Primitives;
+pub use program::name_program;
 pub use run::run;
 pub use world::{World, abort, end_the_job_on_panic, identity};
 

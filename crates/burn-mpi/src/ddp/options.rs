@@ -1,9 +1,8 @@
 //! How gradients are averaged, and how large buckets are.
 
-use crate::ParamLayout;
-use crate::Reduction;
-use crate::ddp::plan::BucketPlan;
-use crate::ddp::wire_type::WireType;
+use super::plan::BucketPlan;
+use super::wire_type::WireType;
+use crate::{ParamLayout, Reduction};
 
 /// How gradients are averaged.
 #[derive(Debug, Clone, Copy, PartialEq)]

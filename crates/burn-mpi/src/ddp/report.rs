@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::ddp::wire_type::WireType;
+use super::wire_type::WireType;
 
 /// Times of a step's communication, summed over steps.
 #[derive(Debug, Clone, Copy, Default)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{Device, Tensor};
-use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, connect, run};
+use burn::tensor::{Device, FloatDType, Tensor};
+use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, broadcast_module, connect, run};
 
 const STEPS: usize = 6;
 const WRONG: usize = 3;
@@ -50,8 +50,14 @@ fn train(world: &World, how: &str, backend: Backend, deadline: Duration) -> Resu
         match how {
             "return-early" => return Ok(()),
             "frozen" => net.out = net.out.no_grad(),
+            "double" | "double-broadcast" => {
+                net.out.weight = net.out.weight.map(|weight| weight.cast(FloatDType::F64));
+            }
             _ => {}
         }
+    }
+    if how.ends_with("-broadcast") {
+        net = broadcast_module(world, net)?;
     }
     let transport = Transport { timeout: deadline, ..Transport::default() };
     // Several buckets.
