@@ -95,7 +95,7 @@ fn a_parameter_of_another_type_on_one_rank_is_named() {
     for how in ["run-double", "run-double-broadcast"] {
         for backend in ["mpi", "gloo"] {
             let output = fail(how, backend);
-            let named = ["rank 1 on ", "has out.weight [64, 1] F64, rank 0 has out.weight [64, 1] F32"];
+            let named = ["rank 1 on ", "has hidden.weight [4, 64] F64, rank 0 has hidden.weight [4, 64] F32"];
             assert_eq!(lines(&output, &named), 1, "{how}, {backend}: {}", text(&output));
         }
     }

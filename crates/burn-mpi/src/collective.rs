@@ -184,6 +184,24 @@ fn sum_chunks<T: Copy>(sum: &mut [T], all: &[T], widen: fn(T) -> f32, round: fn(
 }
 
 /// Collective operations of one backend, called by all ranks in one order.
+///
+/// ```no_run
+/// # use burn_mpi::{Backend, Collective, CommError, Reduction, Transport, Wire, World, connect};
+/// # fn example(world: &World) -> Result<(), CommError> {
+/// let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
+/// let mut sum = Wire::F32(vec![world.rank() as f32; 8]);
+/// collective.all_reduce(&mut sum, Reduction::Native)?;
+///
+/// // The same in the background. In flight, the collective owns the buffer.
+/// collective.start(0, sum, Reduction::Native)?;
+/// while collective.in_flight() > 0 {
+///     // … other work, and now and then:
+///     collective.progress()?;
+/// }
+/// let sum = collective.wait(0)?;
+/// # Ok(())
+/// # }
+/// ```
 pub trait Collective {
     /// Which transport this is.
     fn backend(&self) -> Backend;

@@ -39,6 +39,9 @@ pub enum CommError {
     /// MPI did not start.
     #[error("MPI did not start: {0}")]
     Start(String),
+    /// A transport that this build lacks, or that was told what it does not know.
+    #[error("{0}")]
+    Transport(String),
     /// The launcher belongs to another MPI than this build.
     #[error(
         "{launcher} started {started} processes, but this build uses {mpi}, which does not know that launcher: \

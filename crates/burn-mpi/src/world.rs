@@ -18,6 +18,24 @@ use crate::{Backend, CommError, Launcher, Primitives, Wire};
 /// All ranks of the job, seen from one of them. One exists per process. MPI ends
 /// with the process, so that a rank whose `main` returns an error ends the job
 /// instead of waiting for the others.
+///
+/// ```no_run
+/// # use burn_mpi::{CommError, World};
+/// # fn example() -> Result<(), CommError> {
+/// let world = World::init()?;
+/// println!("rank {} of {} on {}", world.rank(), world.size(), world.host());
+///
+/// // Small exchanges: every rank's value, and a sum.
+/// let samples: Vec<usize> = world.gather(&(100 + world.rank()))?;
+/// let mut total = [samples[world.rank()] as f64];
+/// world.sum_f64(&mut total)?;
+///
+/// // An error on one rank becomes the error of all.
+/// let shard = std::fs::read(format!("shard{}.bin", world.rank()));
+/// let bytes: Vec<u8> = world.agree(shard)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct World {
     mpi: MpiWorld,
     places: Vec<Place>,

@@ -61,7 +61,19 @@ pub struct BucketReport {
     pub bytes: usize,
 }
 
-/// What averaging gradients took so far on this rank.
+/// What averaging gradients took so far on this rank; as text, one line.
+///
+/// ```no_run
+/// # use burn_mpi::{GradientSync, NoOverlap, Overlap};
+/// # fn example(sync: &GradientSync) {
+/// let report = sync.report();
+/// println!("{report}");
+/// if report.overlap == Overlap::Inactive(NoOverlap::OneBucket) {
+///     println!("{} bytes fit into one bucket", report.bytes());
+/// }
+/// let exposed = report.ms_per_step(report.times.exposed);
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct SyncReport {
     /// Steps finished.
