@@ -132,7 +132,11 @@ impl<'w> Check<'w> {
             }
             sync.reduce(Signals::default())?;
         }
-        Ok((0..self.layout.specs().len()).flat_map(|param| sync.gradient(param).to_vec()).collect())
+        let mut all = Vec::new();
+        for param in 0..self.layout.specs().len() {
+            all.extend_from_slice(sync.gradient(param)?);
+        }
+        Ok(all)
     }
 }
 

@@ -13,6 +13,7 @@ use clap::Parser;
 use safetensors::SafeTensors;
 
 use burn_fused::loss::smoothed_cross_entropy;
+use burn_mpi::CommError;
 use mpiburn::cli::{Cli, Command};
 use mpiburn::config::RunConfig;
 use mpiburn::train::{AveragedGradients, Updater};
@@ -20,8 +21,8 @@ use mpiburn::train::{AveragedGradients, Updater};
 struct Given(Vec<Vec<f32>>);
 
 impl AveragedGradients for Given {
-    fn gradient_mut(&mut self, param: usize) -> &mut [f32] {
-        &mut self.0[param]
+    fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
+        Ok(&mut self.0[param])
     }
 }
 
@@ -66,7 +67,7 @@ fn main() -> anyhow::Result<()> {
         if gradients.is_empty() {
             break;
         }
-        updater.update(&places, &mut params, &mut Given(gradients), rate(step));
+        updater.update(&places, &mut params, &mut Given(gradients), rate(step))?;
         states.push(apart(&params));
     }
 

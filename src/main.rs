@@ -15,6 +15,7 @@ static ALLOCATOR: CountingAllocator<mimalloc::MiMalloc> = CountingAllocator(mima
 
 fn main() -> ExitCode {
     ask_for_reports_of_panics();
+    burn_mpi::name_program("mpiburn");
     burn_mpi::end_the_job_on_panic();
     allocator::keep_freed_pages();
     allocator::use_common_pages();
@@ -30,7 +31,8 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             if !failure.printed {
-                commands::console::err(format_args!("mpiburn: {:#}\n", failure.error));
+                let line = commands::hints::with_hint(&failure.error);
+                commands::console::err(format_args!("mpiburn: {line}\n"));
             }
             match failure.alone {
                 true => burn_mpi::abort(i32::from(failure.exit_code())),

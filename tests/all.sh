@@ -52,7 +52,7 @@ tensorboard_opens() {
 }
 
 recipes_as_pytorch() {
-  scripts/cargo.sh build --release --example check_recipes && .venv/bin/python tests/pytorch/recipes.py
+  scripts/cargo.sh build --release --workspace --example check_recipes && .venv/bin/python tests/pytorch/recipes.py
 }
 
 check "packages" scripts/setup.sh --all
@@ -68,6 +68,7 @@ check "optimizers, schedules and penalties as PyTorch's" recipes_as_pytorch
 check "every network's names, weights and losses as PyTorch's" .venv/bin/python tests/pytorch/state_dicts.py
 check "mlp's losses and accuracy as PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only mlp
 check "vgg's first losses as PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only vgg --seeds 0
+check "a program outside the workspace that depends on burn-mpi alone" tests/outside/run.sh
 check "a build for MPICH" make --no-print-directory build MPI=mpich
 check "averaged gradients of random modules, over MPICH" env MPI=mpich tests/sync/all.sh 100
 check "a rank that fails ends the job, over MPICH" env MPI=mpich tests/sync/failures.sh

@@ -8,6 +8,7 @@ mod bench;
 pub mod collective;
 mod data;
 mod eval;
+pub mod hints;
 mod launch;
 pub mod logging;
 mod outcome;
@@ -91,7 +92,7 @@ fn in_world(body: impl FnOnce(&World) -> anyhow::Result<()>) -> Result<(), Failu
     agree_on_level(&world).and_then(|()| body(&world)).map_err(|error| {
         let shared = is_shared(&error);
         if shared {
-            say_once(&world, &format!("mpiburn: {error:#}"));
+            say_once(&world, &format!("mpiburn: {}", hints::with_hint(&error)));
         }
         Failure { printed: shared, alone: !shared, error }
     })
@@ -137,15 +138,19 @@ pub fn usage(error: &clap::Error) -> u8 {
     if asked { 0 } else { 2 }
 }
 
-/// Whether every rank of the job ends with this same error, so that none waits.
-fn is_shared(error: &anyhow::Error) -> bool {
-    let comm = error.chain().find_map(|cause| {
+/// The error between ranks that is the cause of `error`, if one is.
+fn comm_error(error: &anyhow::Error) -> Option<&CommError> {
+    error.chain().find_map(|cause| {
         cause.downcast_ref::<CommError>().or_else(|| match cause.downcast_ref::<TrainError>()? {
             TrainError::Comm(error) | TrainError::Record(RecordError::Comm(error)) => Some(error),
             _ => None,
         })
-    });
-    let shared_comm = comm.is_some_and(CommError::is_shared);
+    })
+}
+
+/// Whether every rank of the job ends with this same error, so that none waits.
+fn is_shared(error: &anyhow::Error) -> bool {
+    let shared_comm = comm_error(error).is_some_and(CommError::is_shared);
     let at_one_step = matches!(
         error.downcast_ref(),
         Some(TrainError::NotFinite { .. } | TrainError::Stopped { .. } | TrainError::OtherOptimizer { .. })

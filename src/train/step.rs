@@ -115,7 +115,7 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
             stop: if stop { 1.0 } else { 0.0 },
         })?;
         if signals.not_finite == 0.0 {
-            self.update();
+            self.update()?;
         }
         live_bytes::end_step();
         Ok((tally, signals))
@@ -180,11 +180,12 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
         Ok(tally)
     }
 
-    fn update(&mut self) {
+    fn update(&mut self) -> Result<(), CommError> {
         let began = Instant::now();
-        self.updater.update(&self.places, &mut self.params, &mut self.sync, self.rate);
+        self.updater.update(&self.places, &mut self.params, &mut self.sync, self.rate)?;
         self.network = self.layout.write_trainable(self.network.clone(), &self.params);
         self.times.optimizer += began.elapsed();
+        Ok(())
     }
 }
 

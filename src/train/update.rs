@@ -8,16 +8,19 @@ use std::ops::Range;
 use super::TrainOptions;
 use super::optimizer::{Optimizer, Rate};
 use burn_fused::simd::{Kernel, Lanes, Level};
-use burn_mpi::{GradientSync, ParamLayout};
+use burn_mpi::{CommError, GradientSync, ParamLayout};
 
 /// Gradients by parameter, to be changed where they lie.
 pub trait AveragedGradients {
     /// The gradient of parameter `param`, by its place in visit order.
-    fn gradient_mut(&mut self, param: usize) -> &mut [f32];
+    ///
+    /// # Errors
+    /// Names a parameter that has none.
+    fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError>;
 }
 
 impl AveragedGradients for GradientSync {
-    fn gradient_mut(&mut self, param: usize) -> &mut [f32] {
+    fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
         Self::gradient_mut(self, param)
     }
 }
@@ -55,37 +58,42 @@ impl Updater {
     }
 
     /// Updates `params` at `places` by `gradients`, which are used up.
+    ///
+    /// # Errors
+    /// Names a parameter without a gradient; `params` are then not to be used.
     pub fn update(
         &mut self,
         places: &[(usize, Range<usize>)],
         params: &mut [f32],
         gradients: &mut impl AveragedGradients,
         rate: Rate,
-    ) {
+    ) -> Result<(), CommError> {
         if self.l1 > 0.0 || self.l2 > 0.0 {
             for (param, range) in places {
-                let (weights, grads) = (&params[range.clone()], gradients.gradient_mut(*param));
+                let (weights, grads) = (&params[range.clone()], gradients.gradient_mut(*param)?);
                 Level::current().run(Penalise { weights, grads, l1: self.l1, l2: self.l2 });
             }
         }
         if let Some(most) = self.clip_norm {
             // Added up in one order, so that ranks agree to the bit.
-            let squares = places
-                .iter()
-                .map(|(param, _)| Level::current().run(SquareSum { values: gradients.gradient_mut(*param) }));
-            let norm = squares.sum::<f64>().sqrt();
+            let mut squares = 0.0;
+            for (param, _) in places {
+                squares += Level::current().run(SquareSum { values: gradients.gradient_mut(*param)? });
+            }
+            let norm = f64::sqrt(squares);
             let factor = most / (norm + 1e-6);
             if factor < 1.0 {
                 for (param, _) in places {
-                    let values = gradients.gradient_mut(*param);
+                    let values = gradients.gradient_mut(*param)?;
                     Level::current().run(Scale { values, factor: factor as f32 });
                 }
             }
         }
         let mut update = self.optimizer.begin(rate);
         for (param, range) in places {
-            update.apply(range.start, &mut params[range.clone()], gradients.gradient_mut(*param));
+            update.apply(range.start, &mut params[range.clone()], gradients.gradient_mut(*param)?);
         }
+        Ok(())
     }
 }
 
@@ -156,8 +164,8 @@ mod tests {
     struct Given(Vec<Vec<f32>>);
 
     impl AveragedGradients for Given {
-        fn gradient_mut(&mut self, param: usize) -> &mut [f32] {
-            &mut self.0[param]
+        fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
+            Ok(&mut self.0[param])
         }
     }
 
@@ -170,7 +178,7 @@ mod tests {
         let mut given = Given(vec![gradients[..1].to_vec(), vec![9.0; 3], gradients[1..].to_vec()]);
         // Parameter 1 is a buffer, which gets no gradient.
         let places = [(0, 0..1), (2, 1..4)];
-        updater.update(&places, &mut params, &mut given, Rate { lr: 1.0, momentum: 0.0 });
+        updater.update(&places, &mut params, &mut given, Rate { lr: 1.0, momentum: 0.0 }).unwrap();
         assert_eq!(given.0[1], [9.0; 3], "untouched");
         std::array::from_fn(|at| weights[at] - params[at])
     }

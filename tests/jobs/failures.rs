@@ -39,7 +39,7 @@ fn run_names_the_rank_and_its_reason() {
     for backend in ["mpi", "gloo"] {
         let output = fail("run-error", backend);
         assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-        let line = ["mpiburn: rank 1 on ", ": shard1.bin: cannot be read"];
+        let line = ["fail_on_one_rank: rank 1 on ", ": shard1.bin: cannot be read"];
         assert!(lines(&output, &line) >= 1, "{backend}: {}", text(&output));
         let left = lines(&output, &["left the job"]);
         assert_eq!(lines(&output, &line) - left, 1, "{backend}: {}", text(&output));
@@ -83,8 +83,21 @@ fn a_rank_that_leaves_before_it_connects_ends_the_job() {
 fn a_parameter_that_one_rank_freezes_is_named() {
     for backend in ["mpi", "gloo"] {
         let output = fail("run-frozen", backend);
-        let named = ["rank 1 on ", "has out.weight [64, 1] without gradient, rank 0 has out.weight [64, 1]"];
+        let named =
+            ["rank 1 on ", "has out.weight [64, 1] F32 without gradient, rank 0 has out.weight [64, 1] F32"];
         assert_eq!(lines(&output, &named), 1, "{backend}: {}", text(&output));
+    }
+}
+
+/// Another type on one rank alone: told before anything is sent.
+#[test]
+fn a_parameter_of_another_type_on_one_rank_is_named() {
+    for how in ["run-double", "run-double-broadcast"] {
+        for backend in ["mpi", "gloo"] {
+            let output = fail(how, backend);
+            let named = ["rank 1 on ", "has hidden.weight [4, 64] F64, rank 0 has hidden.weight [4, 64] F32"];
+            assert_eq!(lines(&output, &named), 1, "{how}, {backend}: {}", text(&output));
+        }
     }
 }
 

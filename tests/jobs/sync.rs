@@ -65,3 +65,23 @@ fn modules_of_ones_own_may_differ_from_step_to_step_and_rank_to_rank() {
         assert_eq!(text(&output).matches("buffers are averaged").count(), ranks, "{}", text(&output));
     }
 }
+
+/// Integers, booleans and floats of every type, each different on each rank before.
+#[test]
+fn tensors_of_every_type_are_broadcast_and_compared() {
+    for ranks in [1, 2, 3] {
+        let output = mpirun(ranks, &example("check_types")).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        assert_eq!(text(&output).matches("all types are right").count(), ranks, "{}", text(&output));
+    }
+}
+
+/// Neither a stale value nor a zero stands for a gradient that there is not.
+#[test]
+fn a_missing_gradient_is_an_error_that_names_the_parameter() {
+    for ranks in [1, 2, 3] {
+        let output = mpirun(ranks, &example("check_missing")).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        assert_eq!(text(&output).matches("missing gradients are named").count(), ranks, "{}", text(&output));
+    }
+}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Optimizers, schedules, penalties and label smoothing against PyTorch's own.
 
-    cargo build --release --example check_recipes
+    cargo build --release --workspace --example check_recipes
     .venv/bin/python tests/pytorch/recipes.py
 
 Both get the same weights and gradients and make 20 updates. Exit code 0 where
@@ -174,7 +174,7 @@ def main():
                         help="our program (default: target/release/examples/check_recipes)")
     program = parser.parse_args().program
     if not program.is_file():
-        print(f"recipes.py: no program {program}; build it: cargo build --release --example check_recipes", file=sys.stderr)
+        print(f"recipes.py: no program {program}; build it: cargo build --release --workspace --example check_recipes", file=sys.stderr)
         return 2
     inputs = make_inputs()
     wrong = 0

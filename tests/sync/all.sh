@@ -13,7 +13,7 @@ worlds=5
 mpirun=$(mpi_command mpirun) || exit 1
 # Whatever make has set: that is the folder of its own MPI.
 export CARGO_TARGET_DIR=target$([ "$MPI" = openmpi ] || echo "-$MPI")
-scripts/cargo.sh build --quiet --release --example check_sync || exit 1
+scripts/cargo.sh build --quiet --release --workspace --example check_sync || exit 1
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 cores=$(nproc)

@@ -10,7 +10,7 @@ cd "$(dirname "$0")/../.."
 mpirun=$(mpi_command mpirun) || exit 1
 # Whatever make has set: that is the folder of its own MPI.
 export CARGO_TARGET_DIR=target$([ "$MPI" = openmpi ] || echo "-$MPI")
-scripts/cargo.sh build --quiet --release --example fail_on_one_rank || exit 1
+scripts/cargo.sh build --quiet --release --workspace --example fail_on_one_rank || exit 1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 RUST_BACKTRACE=0
 options=()
 [ "$MPI" != openmpi ] || options=(--oversubscribe)
@@ -43,7 +43,7 @@ fails() { # fails HOW BACKEND CODE TEXT: CODE 0 stands for any but 0
 
 for backend in mpi gloo; do
   fails error $backend 1 'rank 1 on .*exit code 1'
-  fails run-error $backend 1 'mpiburn: rank 1 on .*shard1.bin: cannot be read'
+  fails run-error $backend 1 'fail_on_one_rank: rank 1 on .*shard1.bin: cannot be read'
   fails run-panic $backend 101 'rank 1 on .* panicked'
   fails exit $backend 7 'rank 1 on .*exit code 7'
   fails return $backend 0 'rank 1 on .* has left the job'

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::program;
+
 /// An error of the world or of a collective. Its text is one line that says
 /// what happened, on which rank and host, and what to do where that is known.
 #[derive(Clone, thiserror::Error)]
@@ -37,10 +39,14 @@ pub enum CommError {
     /// MPI did not start.
     #[error("MPI did not start: {0}")]
     Start(String),
+    /// A transport that this build lacks, or that was told what it does not know.
+    #[error("{0}")]
+    Transport(String),
     /// The launcher belongs to another MPI than this build.
     #[error(
         "{launcher} started {started} processes, but this build uses {mpi}, which does not know that launcher: \
-         every process would train alone. Start it with the mpirun of {mpi}, or build with `make build MPI=…` for the other"
+         every process would train alone. Start it with the mpirun of {mpi}, or build it for the other MPI (MPICC names its \
+         compiler wrapper)"
     )]
     ForeignLauncher {
         /// The launcher in words.
@@ -54,7 +60,8 @@ pub enum CommError {
     #[error(
         "the environment says RANK={rank} and WORLD_SIZE={size}, and no launcher started this process: ranks started \
          by hand form no MPI job, and each would train alone. Start them together: mpirun -n {size} --bind-to core \
-         mpiburn …, or mpiburn launch NxC -- …; for one process, unset RANK and WORLD_SIZE"
+         {} …; for one process, unset RANK and WORLD_SIZE",
+        program::name()
     )]
     ByHand {
         /// `RANK`.
@@ -91,6 +98,14 @@ pub enum CommError {
     /// A step was left in the middle.
     #[error("gradients cannot be averaged: {0}")]
     Interrupted(&'static str),
+    /// A parameter whose averaged gradient was asked for, and that has none.
+    #[error("the parameter {parameter} has no averaged gradient: {reason}")]
+    NoGradient {
+        /// Its name.
+        parameter: String,
+        /// Why.
+        reason: MissingGradient,
+    },
     /// A rank has left the job while this one waited for it.
     #[error("rank {rank} on {host} has left the job (exit code {status}){}", reason_of(*status, reason))]
     Left {
@@ -117,6 +132,35 @@ pub enum CommError {
         /// Rank 0's value.
         expected: String,
     },
+}
+
+/// Why a parameter has no averaged gradient.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MissingGradient {
+    /// No step has ended, or the next one has begun.
+    NoStep,
+    /// No rank's loss depends on it in this step.
+    Unused,
+    /// It was frozen when the `GradientSync` was made, or is a buffer.
+    Frozen,
+    /// It had another shape when the `GradientSync` was made.
+    OtherShape,
+    /// The module has fewer parameters.
+    NoParameter,
+}
+
+impl fmt::Display for MissingGradient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoStep => "call reduce or finish first, and read it before the next step begins",
+            Self::Unused => "no rank's loss depends on it in this step",
+            Self::Frozen => {
+                "it got no gradients when this GradientSync was made; make another one after unfreezing"
+            }
+            Self::OtherShape => "it had another shape when this GradientSync was made",
+            Self::NoParameter => "the module has fewer parameters",
+        })
+    }
 }
 
 impl CommError {

@@ -60,8 +60,11 @@ mod guard;
 mod host;
 mod launcher;
 mod module;
+mod names;
 mod params;
+mod program;
 mod run;
+mod tensors;
 mod world;
 
 pub use abort::{abort, end_the_job_on_panic, identity};
@@ -87,13 +90,14 @@ pub use ddp::options::{SyncOptions, bucket_limits};
 pub use ddp::plan::{BucketPlan, BucketSpec, CONTROL};
 pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
 pub use ddp::wire_type::WireType;
-pub use error::CommError;
+pub use error::{CommError, MissingGradient};
 pub use guard::MARGIN;
 pub use guard::activity::Waiting;
 pub use host::{Place, oversubscribed, page_faults, peak_rss_mb, shared_machine, topology};
 pub use launcher::Launcher;
 pub use module::{broadcast_module, check_equal_weights};
 pub use params::{ParamLayout, ParamSpec, sha256};
+pub use program::name_program;
 pub use run::run;
 pub use world::World;
 

@@ -1,21 +1,43 @@
 //! Whole modules between ranks, for programs that bring their own.
 
 use burn::module::Module;
+use burn::tensor::TensorData;
+use sha2::{Digest, Sha256};
 
-use crate::{CommError, World};
-use crate::{ParamLayout, ParamSpec, sha256};
+use crate::tensors::{self, Kind, TensorSpec};
+use crate::{CommError, ParamLayout, World};
 
-/// `module` with rank 0's parameters and buffers.
+/// `module` with rank 0's parameters and buffers: floats, integers and booleans, of
+/// any type, bit by bit. All ranks call it.
+///
+/// ```no_run
+/// # use burn::nn::LinearConfig;
+/// # use burn::tensor::Device;
+/// # use burn_mpi::{CommError, World, broadcast_module, check_equal_weights};
+/// # fn example(world: &World) -> Result<(), CommError> {
+/// // Each rank draws weights of its own; then all have those of rank 0.
+/// let model = LinearConfig::new(4, 1).init(&Device::flex().autodiff());
+/// let model = broadcast_module(world, model)?;
+/// check_equal_weights(world, &model)
+/// # }
+/// ```
 ///
 /// # Errors
-/// When the transport fails, or ranks have different modules.
+/// On all ranks: [`CommError::Diverged`] names the first parameter whose name, shape,
+/// type or need of a gradient differs; [`CommError::Elsewhere`] names parameters that
+/// are tied to each other. Otherwise when the transport fails.
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     settle_buffers(&module);
+    let tensors = tensors::read(&module);
+    compare(world, tensors.iter().map(|(spec, _)| spec.describe()).collect())?;
     let layout = ParamLayout::of(&module);
-    compare(world, &layout)?;
-    let mut values = layout.read(&module);
-    world.broadcast_f32(&mut values)?;
-    Ok(layout.write(module, &values))
+    agree_on_module(world, layout.tied())?;
+    let mut bytes = Vec::new();
+    if world.is_root() {
+        tensors.iter().for_each(|(_, data)| bytes.extend_from_slice(data.as_bytes()));
+    }
+    let bytes = world.broadcast_bytes(bytes)?;
+    Ok(tensors::write(module, &bytes, |_| true))
 }
 
 /// Checks that all ranks have a module of this layout, and that it can be
@@ -24,12 +46,18 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
 /// # Errors
 /// [`CommError::Diverged`] names the first parameter that differs;
 /// [`CommError::Elsewhere`] names one that is not f32 or tied to another, and its rank.
-pub(crate) fn compare(world: &World, layout: &ParamLayout) -> Result<(), CommError> {
-    let describe = |spec: &ParamSpec| {
-        let gradient = if spec.trainable { "" } else { " without gradient" };
-        format!("{} {:?}{gradient}", spec.name, spec.shape)
-    };
-    let mine: Vec<String> = layout.specs().iter().map(describe).collect();
+pub(crate) fn check_trainable(world: &World, layout: &ParamLayout) -> Result<(), CommError> {
+    compare(world, layout.specs().iter().map(|spec| spec.describe()).collect())?;
+    agree_on_module(world, layout.unsupported())
+}
+
+/// One rank alone may have such a parameter: what is tied is in no shape.
+fn agree_on_module(world: &World, unsupported: Option<String>) -> Result<(), CommError> {
+    world.agree(unsupported.map_or(Ok(()), |reason| Err(CommError::Module(reason))))
+}
+
+/// Checks that all ranks have the same tensors, one text for each.
+fn compare(world: &World, mine: Vec<String>) -> Result<(), CommError> {
     let ranks: Vec<Vec<String>> = world.gather(&mine)?;
     for (rank, theirs) in ranks.iter().enumerate() {
         let params = theirs.len().max(ranks[0].len());
@@ -39,63 +67,56 @@ pub(crate) fn compare(world: &World, layout: &ParamLayout) -> Result<(), CommErr
             return Err(diverged(world, format!("parameter {param} of the module"), rank, found, expected));
         }
     }
-    // One rank alone may have such a parameter: f64 is in no shape.
-    world.agree(layout.unsupported().map_or(Ok(()), |reason| Err(CommError::Module(reason.to_owned()))))
+    Ok(())
 }
 
-/// `module` with the mean over ranks of what gets no gradients.
+/// `module` with the mean over ranks of the floats that get no gradients. Integers
+/// and booleans, of which there is no mean, stay.
 ///
 /// # Errors
 /// When the transport fails.
 pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, CommError> {
+    let is_mean = |spec: &TensorSpec| spec.kind == Kind::Float && !spec.trainable;
     settle_buffers(&module);
-    let layout = ParamLayout::of(&module);
-    let mut values = layout.read(&module);
-    mean_of_buffers(world, &layout, &mut values)?;
-    Ok(layout.write_buffers(module, &values))
-}
-
-/// Overwrites the buffers in a module's `values` with their mean over ranks.
-///
-/// # Errors
-/// When the transport fails.
-fn mean_of_buffers(world: &World, layout: &ParamLayout, values: &mut [f32]) -> Result<(), CommError> {
-    let ranges = || layout.specs().iter().filter(|spec| !spec.trainable).map(|spec| spec.range.clone());
-    let mut sums: Vec<f64> = ranges().flat_map(|range| values[range].to_vec()).map(f64::from).collect();
+    let mut buffers = tensors::read(&module);
+    buffers.retain(|(spec, _)| is_mean(spec));
+    let mut sums: Vec<f64> = Vec::new();
+    for (_, data) in &buffers {
+        sums.extend(data.iter::<f64>());
+    }
     if sums.is_empty() {
-        return Ok(());
+        return Ok(module);
     }
     world.sum_f64(&mut sums)?;
-    for (slot, sum) in ranges().flatten().zip(sums) {
-        values[slot] = (sum / world.size() as f64) as f32;
+    let mut means = sums.into_iter().map(|sum| sum / world.size() as f64);
+    let mut bytes = Vec::new();
+    for (spec, data) in &buffers {
+        let values: Vec<f64> = means.by_ref().take(data.num_elements()).collect();
+        let values = TensorData::new(values, spec.shape.clone()).convert_dtype(spec.dtype);
+        bytes.extend_from_slice(values.as_bytes());
     }
-    Ok(())
+    Ok(tensors::write(module, &bytes, is_mean))
 }
 
-/// Checks that `module` has the same bits on every rank.
+/// Checks that `module` has the same bits on every rank: floats, integers and
+/// booleans. All ranks call it.
 ///
 /// # Errors
 /// [`CommError::Diverged`] names the first parameter that differs, or else the
 /// first buffer, and the first rank with another value than rank 0.
 pub fn check_equal_weights<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
     settle_buffers(module);
-    let layout = ParamLayout::of(module);
-    let values = layout.read(module);
-    let digests: Vec<String> =
-        layout.specs().iter().map(|spec| sha256(&values[spec.range.clone()])[..16].to_owned()).collect();
+    let tensors = tensors::read(module);
+    compare(world, tensors.iter().map(|(spec, _)| spec.describe()).collect())?;
+    let digests: Vec<String> = tensors.iter().map(|(_, data)| digest(data.as_bytes())).collect();
     let ranks: Vec<Vec<String>> = world.gather(&digests)?;
-    if let Some(rank) = ranks.iter().position(|digests| digests.len() != ranks[0].len()) {
-        let [found, expected] = [rank, 0].map(|rank| format!("{} of them", ranks[rank].len()));
-        return Err(diverged(world, "the number of parameters".into(), rank, found, expected));
-    }
     let differs = |param: &usize| ranks.iter().position(|digests| digests[*param] != ranks[0][*param]);
-    let specs = layout.specs();
     let (parameters, buffers): (Vec<usize>, Vec<usize>) =
-        (0..specs.len()).partition(|&param| specs[param].trainable);
+        (0..tensors.len()).partition(|&param| tensors[param].0.trainable);
     for param in parameters.into_iter().chain(buffers) {
         if let Some(rank) = differs(&param) {
             let [found, expected] = [rank, 0].map(|rank| format!("digest {}", ranks[rank][param]));
-            return Err(diverged(world, name_of(&specs[param]), rank, found, expected));
+            return Err(diverged(world, name_of(&tensors[param].0), rank, found, expected));
         }
     }
     Ok(())
@@ -108,10 +129,18 @@ fn settle_buffers<M: Module>(module: &M) {
     let _ = module.valid();
 }
 
-fn name_of(spec: &ParamSpec) -> String {
-    match spec.trainable {
-        true => format!("the parameter {}", spec.name),
-        false => format!("the buffer {} (GradientSync::average_buffers makes buffers equal)", spec.name),
+/// The beginning of the bytes' SHA-256.
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn name_of(spec: &TensorSpec) -> String {
+    let TensorSpec { name, kind, .. } = spec;
+    match kind {
+        Kind::Float if spec.trainable => format!("the parameter {name}"),
+        Kind::Float => format!("the buffer {name} (GradientSync::average_buffers makes buffers equal)"),
+        Kind::Int => format!("the integer parameter {name}"),
+        Kind::Bool => format!("the boolean parameter {name}"),
     }
 }
 

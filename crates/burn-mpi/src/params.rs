@@ -1,9 +1,10 @@
-//! A module's parameters as one flat buffer of f32.
+//! A module's float parameters as one flat buffer of f32.
 //!
-//! Across ranks and in files a parameter is known by its place in the module's
+//! Across ranks and in files a parameter is known by its index in the module's
 //! visit order and by its PyTorch name; Burn's own ids are random per process.
-//! The optimizer, broadcasts, checkpoints and hashes all work on the flat
-//! buffer, which has Burn's layouts: a linear weight is `[inputs, outputs]`.
+//! Optimizers, checkpoints and hashes work on the flat buffer, which has Burn's
+//! layouts: a linear weight is `[inputs, outputs]`, also one that Burn stores by
+//! columns (`LinearLayout::Col`), since that one has the same shape in memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,7 +13,9 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Tensor, TensorData};
 use sha2::{Digest, Sha256};
 
-/// One parameter (or buffer) of a module.
+use crate::names::ModulePath;
+
+/// One float parameter (or buffer) of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamSpec {
     /// PyTorch's name, as `conv1.weight`.
@@ -21,13 +24,23 @@ pub struct ParamSpec {
     pub shape: Vec<usize>,
     /// Where its values lie in the flat buffer.
     pub range: Range<usize>,
-    /// Whether PyTorch keeps it transposed: a linear layer's weight.
+    /// Its type in the module; in the flat buffer it is f32.
+    pub dtype: DType,
+    /// Whether PyTorch keeps it transposed: the weight of Burn's `Linear`, by its
+    /// type. Burn tells a type by its name, so a struct of the program's own that
+    /// is called `Linear`, too, is taken for Burn's.
     pub transposed: bool,
     /// Whether it gets gradients; batch norm's running statistics do not.
     pub trainable: bool,
 }
 
 impl ParamSpec {
+    /// One line, to be compared across ranks, as `out.weight [64, 1] F32`.
+    pub(crate) fn describe(&self) -> String {
+        let gradient = if self.trainable { "" } else { " without gradient" };
+        format!("{} {:?} {:?}{gradient}", self.name, self.shape, self.dtype)
+    }
+
     /// Shape in PyTorch's layout.
     pub fn torch_shape(&self) -> Vec<usize> {
         let mut shape = self.shape.clone();
@@ -54,12 +67,32 @@ impl ParamSpec {
     }
 }
 
-/// The parameters of a module in visit order.
+/// The float parameters of a module in visit order. Integers and booleans, which
+/// get no gradients, are not among them.
+///
+/// ```
+/// use burn::nn::LinearConfig;
+/// use burn::tensor::Device;
+/// use burn_mpi::{ParamLayout, sha256};
+///
+/// let linear = LinearConfig::new(4, 3).init(&Device::flex());
+/// let layout = ParamLayout::of(&linear);
+/// let weight = &layout.specs()[0];
+/// assert_eq!((weight.name.as_str(), &weight.shape[..]), ("weight", &[4, 3][..]));
+/// assert_eq!(weight.torch_shape(), [3, 4]);
+///
+/// // Read, changed and written back.
+/// let mut flat = layout.read(&linear);
+/// assert_eq!(flat.len(), 4 * 3 + 3);
+/// flat.iter_mut().for_each(|value| *value *= 2.0);
+/// let doubled = layout.write(linear, &flat);
+/// assert_eq!(sha256(&layout.read(&doubled)), sha256(&flat));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamLayout {
     specs: Vec<ParamSpec>,
-    /// Why it cannot be trained data-parallel, if so.
-    unsupported: Option<String>,
+    /// Parameters that are tied to each other, in words.
+    tied: Option<String>,
 }
 
 impl ParamLayout {
@@ -67,19 +100,26 @@ impl ParamLayout {
     pub fn of<M: Module>(module: &M) -> Self {
         let mut visitor = LayoutVisitor::default();
         module.visit(&mut visitor);
-        Self { specs: visitor.specs, unsupported: visitor.unsupported }
+        Self { specs: visitor.specs, tied: visitor.tied }
     }
 
     /// A layout of these parameters.
     #[cfg(test)]
     pub(crate) fn from_specs(specs: Vec<ParamSpec>) -> Self {
-        Self { specs, unsupported: None }
+        Self { specs, tied: None }
     }
 
     /// What keeps a module of this layout from being trained data-parallel:
-    /// parameters that are not f32, or tied to each other.
-    pub fn unsupported(&self) -> Option<&str> {
-        self.unsupported.as_deref()
+    /// parameters with gradients that are not f32, or are tied to each other.
+    pub fn unsupported(&self) -> Option<String> {
+        let other = self.specs.iter().find(|spec| spec.trainable && spec.dtype != DType::F32);
+        let other = other.map(|spec| format!("{} is {:?}, and not F32", spec.name, spec.dtype));
+        other.or_else(|| self.tied.clone())
+    }
+
+    /// The first two parameters that are one, in words.
+    pub(crate) fn tied(&self) -> Option<String> {
+        self.tied.clone()
     }
 
     /// The parameters, in visit order.
@@ -151,48 +191,37 @@ pub fn sha256(values: &[f32]) -> String {
 #[derive(Default)]
 struct LayoutVisitor {
     specs: Vec<ParamSpec>,
-    path: Vec<String>,
-    containers: Vec<String>,
+    path: ModulePath,
     /// Parameters so far, with their index.
     seen: HashMap<ParamId, usize>,
-    unsupported: Option<String>,
+    tied: Option<String>,
 }
 
 impl ModuleVisitor for LayoutVisitor {
     fn enter_module(&mut self, name: &str, container: &str) {
-        // An enum's variant is no layer: PyTorch's names do not have it.
-        if !container.starts_with("Enum:") {
-            self.path.push(name.to_owned());
-        }
-        self.containers.push(container.to_owned());
+        self.path.enter(name, container);
     }
 
     fn exit_module(&mut self, _name: &str, container: &str) {
-        if !container.starts_with("Enum:") {
-            self.path.pop();
-        }
-        self.containers.pop();
+        self.path.exit(container);
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let tensor = param.val();
         let shape = tensor.dims().to_vec();
-        let name = self.path.join(".");
-        if tensor.dtype() != DType::F32 {
-            self.unsupported.get_or_insert(format!("{name} is {:?}, and not F32", tensor.dtype()));
-        }
+        let name = self.path.name();
         if let Some(first) = self.seen.insert(param.id, self.specs.len()) {
-            self.unsupported.get_or_insert(format!(
+            self.tied.get_or_insert(format!(
                 "{name} is tied to {}, and Burn's optimizers update one of the two alone; use one layer twice",
                 self.specs[first].name
             ));
         }
         let start = self.specs.last().map_or(0, |spec| spec.range.end);
-        let linear = self.containers.last().is_some_and(|c| c.ends_with("Linear"));
         self.specs.push(ParamSpec {
             name,
             range: start..start + shape.iter().product::<usize>(),
-            transposed: linear && D == 2,
+            dtype: tensor.dtype(),
+            transposed: D == 2 && self.path.is_linear_weight(),
             trainable: param.is_require_grad(),
             shape,
         });
@@ -230,7 +259,7 @@ impl ModuleMapper for WriteMapper<'_> {
         let values = self.flat[spec.range.clone()].to_vec();
         let (id, old, mapper) = param.consume();
         let data = TensorData::new(values, spec.shape.clone());
-        let mut tensor = Tensor::from_data(data, &old.device());
+        let mut tensor = Tensor::from_data(data, (&old.device(), old.dtype()));
         if old.is_require_grad() {
             tensor = tensor.require_grad();
         }
@@ -247,20 +276,4 @@ fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn transposing_twice_is_nothing() {
-        let spec = ParamSpec {
-            name: "linear.weight".into(),
-            shape: vec![3, 2],
-            range: 0..6,
-            transposed: true,
-            trainable: true,
-        };
-        let values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
-        assert_eq!(spec.to_torch(&values), [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
-        assert_eq!(spec.from_torch(&spec.to_torch(&values)), values);
-    }
-}
+mod tests;

@@ -5,13 +5,14 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use crate::guard::activity;
-use crate::{CommError, Launcher, World, end_the_job_on_panic};
+use crate::{CommError, Launcher, World, end_the_job_on_panic, program};
 
 /// Prints a line on standard error in one piece, so that lines of several ranks
 /// do not mix.
 pub(crate) fn say(line: &str) {
     // There is nobody to tell where standard error is closed.
-    let _ = std::io::stderr().write_all(format!("mpiburn: {}\n", line.replace('\n', "; ")).as_bytes());
+    let _ = std::io::stderr()
+        .write_all(format!("{}: {}\n", program::name(), line.replace('\n', "; ")).as_bytes());
 }
 
 /// Runs `body` as one rank of the job, and turns an error or a panic on any rank

@@ -30,6 +30,24 @@ use crate::{CommError, Launcher, MpiPrimitives, Primitives, abort};
 /// is_used_by_several_threads::<burn_mpi::World>();
 /// ```
 ///
+/// ```no_run
+/// # use burn_mpi::{CommError, World};
+/// # fn example() -> Result<(), CommError> {
+/// let world = World::init()?;
+/// println!("rank {} of {} on {}", world.rank(), world.size(), world.host());
+///
+/// // Small exchanges: every rank's value, and a sum.
+/// let samples: Vec<usize> = world.gather(&(100 + world.rank()))?;
+/// let mut total = [samples[world.rank()] as f64];
+/// world.sum_f64(&mut total)?;
+///
+/// // An error on one rank becomes the error of all.
+/// let shard = std::fs::read(format!("shard{}.bin", world.rank()));
+/// let bytes: Vec<u8> = world.agree(shard)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// A program's own types hold a world and a collective as they hold any value:
 ///
 /// ```no_run

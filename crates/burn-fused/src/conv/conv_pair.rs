@@ -31,6 +31,25 @@ use crate::poll;
 /// layer has at most 128 pairs of an input and an output channel; the values and
 /// the gradients are the same bits as those of two operators.
 ///
+/// ```
+/// use burn::nn::PaddingConfig2d;
+/// use burn::nn::conv::Conv2dConfig;
+/// use burn::tensor::{Device, Tensor};
+/// use burn_fused::conv::{conv_relu_pool, conv_relu_pool_twice};
+///
+/// let device = Device::flex().autodiff();
+/// let layer = |inputs, outputs| {
+///     let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+///     Conv2dConfig::new([inputs, outputs], [3, 3]).with_padding(padding).init(&device)
+/// };
+/// let (first, second) = (layer(1, 4), layer(4, 8));
+/// let images = Tensor::<4>::ones([2, 1, 8, 8], &device);
+/// let output = conv_relu_pool_twice(images.clone(), &first, &second);
+/// assert_eq!(output.dims(), [2, 8, 2, 2]);
+/// let apart = conv_relu_pool(conv_relu_pool(images, &first), &second);
+/// assert_eq!(output.into_data(), apart.into_data());
+/// ```
+///
 /// # Panics
 /// Where the channels of `images`, `first` and `second` do not match.
 pub fn conv_relu_pool_twice(images: Tensor<4>, first: &Conv2d, second: &Conv2d) -> Tensor<4> {

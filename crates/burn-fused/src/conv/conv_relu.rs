@@ -13,6 +13,19 @@ use crate::epilogue::Epilogue;
 /// A kernel of 3x3 with a border of one pixel, biases, stride 1, dilation 1 and one
 /// group is one operator on flex and libtorch; others are Burn's.
 ///
+/// ```
+/// use burn::nn::PaddingConfig2d;
+/// use burn::nn::conv::Conv2dConfig;
+/// use burn::tensor::{Device, Tensor};
+/// use burn_fused::conv::conv;
+///
+/// let device = Device::flex().autodiff();
+/// let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+/// let layer = Conv2dConfig::new([3, 16], [3, 3]).with_padding(padding).init(&device);
+/// let output = conv(Tensor::ones([2, 3, 8, 8], &device), &layer);
+/// assert_eq!(output.dims(), [2, 16, 8, 8]);
+/// ```
+///
 /// # Panics
 /// Where the channels of `images` and `conv` do not match.
 pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
@@ -22,6 +35,19 @@ pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
 /// ReLU of `conv` of `images` `[batch, channels, height, width]`, of the same height
 /// and width, in one operator as [`conv`]. The gradient is 0 where the convolution
 /// gives exactly 0.
+///
+/// ```
+/// # use burn::nn::PaddingConfig2d;
+/// # use burn::nn::conv::Conv2dConfig;
+/// # use burn::tensor::{Device, Tensor};
+/// use burn_fused::conv::conv_relu;
+///
+/// # let device = Device::flex().autodiff();
+/// # let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+/// # let layer = Conv2dConfig::new([3, 16], [3, 3]).with_padding(padding).init(&device);
+/// let output = conv_relu(Tensor::ones([2, 3, 8, 8], &device), &layer);
+/// assert!(output.min().into_scalar::<f32>() >= 0.0);
+/// ```
 ///
 /// # Panics
 /// Where the channels of `images` and `conv` do not match.

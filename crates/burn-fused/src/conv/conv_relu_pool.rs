@@ -14,6 +14,19 @@ use crate::epilogue::Epilogue;
 /// [`conv`](super::conv()). Of equal values, the first in reading order gets the
 /// gradient; a last odd row or column gets none.
 ///
+/// ```
+/// # use burn::nn::PaddingConfig2d;
+/// # use burn::nn::conv::Conv2dConfig;
+/// # use burn::tensor::{Device, Tensor};
+/// use burn_fused::conv::conv_relu_pool;
+///
+/// # let device = Device::flex().autodiff();
+/// # let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+/// # let layer = Conv2dConfig::new([3, 16], [3, 3]).with_padding(padding).init(&device);
+/// let output = conv_relu_pool(Tensor::ones([2, 3, 9, 8], &device), &layer);
+/// assert_eq!(output.dims(), [2, 16, 4, 4]);
+/// ```
+///
 /// # Panics
 /// Where the channels of `images` and `conv` do not match.
 pub fn conv_relu_pool(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {

@@ -29,6 +29,19 @@ const FEW: usize = 32;
 /// It is one operator on flex for f32, with a bias and at most 32 outputs; others
 /// get Burn's.
 ///
+/// ```
+/// use burn::nn::LinearConfig;
+/// use burn::tensor::{Device, Tensor};
+/// use burn_fused::linear::linear;
+///
+/// let device = Device::flex().autodiff();
+/// let layer = LinearConfig::new(64, 10).init(&device);
+/// let scores = linear(Tensor::ones([2, 64], &device), &layer);
+/// assert_eq!(scores.dims(), [2, 10]);
+/// let gradients = scores.sum().backward();
+/// assert!(layer.weight.val().grad(&gradients).is_some());
+/// ```
+///
 /// # Panics
 /// Where `x` has other than the layer's number of inputs.
 pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {

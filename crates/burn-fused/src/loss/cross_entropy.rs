@@ -29,6 +29,18 @@ pub struct Score {
 /// Mean cross entropy of `scores` (logits) `[batch, classes]` against the classes of
 /// the samples.
 ///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use burn_fused::loss::cross_entropy;
+///
+/// let device = Device::flex().autodiff();
+/// let scores = Tensor::<2>::from_data([[0.0, 0.0], [2.0, -2.0]], &device).require_grad();
+/// let score = cross_entropy(scores.clone(), &[1, 0]);
+/// assert_eq!(score.correct, 1);
+/// assert!((score.value - (2f64.ln() + (-4f64).exp().ln_1p()) / 2.0).abs() < 1e-6);
+/// assert!(scores.grad(&score.loss.backward()).is_some());
+/// ```
+///
 /// # Panics
 /// Where a label is not below `classes`, there are not as many labels as rows, or
 /// the scores cannot be read as f32.
@@ -39,6 +51,17 @@ pub fn cross_entropy(scores: Tensor<2>, labels: &[u8]) -> Score {
 /// [`cross_entropy`] with label smoothing: a share `smoothing` of 0 to 1 of each
 /// label is spread evenly over all classes (Szegedy et al., 2016), as PyTorch's
 /// `CrossEntropyLoss` has it.
+///
+/// ```
+/// # use burn::tensor::{Device, Tensor};
+/// use burn_fused::loss::smoothed_cross_entropy;
+///
+/// # let device = Device::flex().autodiff();
+/// let scores = Tensor::<2>::from_data([[8.0, 0.0, 0.0, 0.0]], &device);
+/// // A tenth of the label is spread over all four classes.
+/// let score = smoothed_cross_entropy(scores, &[0], 0.1);
+/// assert!((score.value - 0.601).abs() < 1e-3);
+/// ```
 ///
 /// # Panics
 /// As [`cross_entropy`].

@@ -11,6 +11,27 @@ pub(crate) const MAX_LANES: usize = 16;
 
 /// The instructions of one SIMD level, on vectors of f32. `pulp` has the list of
 /// those in [`Simd`]; it is sealed, so that only this crate implements `Lanes`.
+///
+/// ```
+/// use burn_fused::simd::{Kernel, Lanes, Level};
+///
+/// /// `x * x + 1`, by hand.
+/// struct SquarePlusOne(f32);
+///
+/// impl Kernel for SquarePlusOne {
+///     type Output = f32;
+///
+///     #[inline(always)]
+///     fn run<S: Lanes>(self, simd: S) -> f32 {
+///         let (x, one) = (simd.splat_f32s(self.0), simd.splat_f32s(1.0));
+///         simd.reduce_max_f32s(simd.fma(x, x, one))
+///     }
+/// }
+///
+/// for level in Level::available() {
+///     assert_eq!(level.run(SquarePlusOne(3.0)), 10.0);
+/// }
+/// ```
 pub trait Lanes: Simd {
     /// `a * b + c` in each lane, rounded once where the SIMD level has an instruction
     /// for it, and twice elsewhere.

@@ -12,6 +12,17 @@ use super::Lanes;
 /// machine that has it; those of two levels differ in rounding.
 ///
 /// The order is that of the number of lanes.
+///
+/// ```
+/// use burn_fused::simd::Level;
+///
+/// let mine = Level::current();
+/// assert!(Level::available().any(|level| level == mine));
+/// // Processes that train together agree on what all of them have.
+/// let shared = Level::shared(&[mine, Level::Portable]);
+/// shared.use_level();
+/// assert_eq!(Level::current(), Level::Portable);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]

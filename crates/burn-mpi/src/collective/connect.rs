@@ -7,6 +7,15 @@ use crate::{Backend, Collective, CommError, MpiCollective, World};
 use crate::{GlooAlgorithm, GlooCollective};
 
 /// What a transport may be told. The defaults serve on any network.
+///
+/// ```
+/// use std::time::Duration;
+/// use burn_mpi::Transport;
+///
+/// // A rank may read its data for 10 minutes while the others wait.
+/// let patient = Transport { timeout: Duration::from_secs(600), ..Transport::default() };
+/// assert_eq!(patient.gloo_algorithm, "ring");
+/// ```
 #[derive(Debug, Clone)]
 pub struct Transport {
     /// Network interface of gloo's connections; detected if none.
@@ -27,6 +36,15 @@ impl Default for Transport {
 /// Connects all ranks over `backend`, and sets the deadline of their collectives
 /// ([`World::set_deadline`]). All ranks call it.
 ///
+/// ```no_run
+/// # use burn_mpi::{Backend, CommError, Transport, World, connect};
+/// # fn example(world: &World) -> Result<(), CommError> {
+/// let backend: Backend = "mpi".parse().expect("a backend's name");
+/// let collective = connect(world, backend, &Transport::default())?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// When this build lacks the backend, or ranks do not reach each other.
 pub fn connect(
@@ -42,14 +60,14 @@ pub fn connect(
         Backend::Mpi => Ok(Box::new(MpiCollective::new(world)?)),
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
-            let algorithm: GlooAlgorithm = transport.gloo_algorithm.parse().map_err(CommError::Start)?;
+            let algorithm: GlooAlgorithm = transport.gloo_algorithm.parse().map_err(CommError::Transport)?;
             let interface = transport.interface.as_deref();
             let timeout = timeout + crate::MARGIN;
             Ok(Box::new(GlooCollective::connect(world, interface, algorithm, timeout)?))
         }
         #[cfg(not(feature = "gloo"))]
         Backend::Gloo => {
-            backend.check_built().map_err(CommError::Start)?;
+            backend.check_built().map_err(CommError::Transport)?;
             unreachable!("a build without gloo refuses it")
         }
     }

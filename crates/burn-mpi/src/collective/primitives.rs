@@ -11,6 +11,16 @@ use crate::{CommError, Wire};
 ///
 /// A transport leaves out what it cannot do.
 ///
+/// ```no_run
+/// # use burn_mpi::{CommError, MpiPrimitives, Primitives, World};
+/// # fn example(world: &World) -> Result<(), CommError> {
+/// let mut operations = MpiPrimitives::new(world);
+/// let mut all = vec![0; world.size()];
+/// operations.all_gather(&[world.rank() as u8], &mut all)?;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// Each method: when the transport fails, and [`CommError::Unsupported`] where
 /// the transport has no such operation.

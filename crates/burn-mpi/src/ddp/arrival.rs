@@ -87,6 +87,7 @@ mod tests {
             name: param.to_string(),
             shape: vec![1],
             range: param..param + 1,
+            dtype: burn::tensor::DType::F32,
             transposed: false,
             trainable: param != 2,
         };

@@ -5,17 +5,18 @@
 //! same collectives, of the same kind, for the same buckets, in the same order.
 //! What a rank has seen decides when a bucket starts, never how.
 
+mod buffers;
+mod reduce;
+
 use std::time::Instant;
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-
-use super::irregular::{Irregular, LateGradients};
-use crate::ddp::hook::GradientSink;
-use crate::ddp::plan::{BucketPlan, CONTROL};
-use crate::ddp::report::{CommTimes, Flights};
-use crate::ddp::wire_type::WireType;
-use crate::{Collective, CommError, Operation, Reduction, Wire};
+use self::buffers::Buffers;
+use super::hook::GradientSink;
+use super::irregular::LateGradients;
+use super::plan::BucketPlan;
+use super::report::{CommTimes, Flights};
+use super::wire_type::WireType;
+use crate::{Collective, CommError, Reduction};
 
 /// Sums over ranks that travel with the gradients of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -40,10 +41,7 @@ pub(crate) struct Buckets {
     pub absent: Vec<bool>,
     /// Whether buckets start while backward runs, rather than all in `finish`.
     overlap: bool,
-    /// The f32 buffers; one that travels as f32 is away until it is back.
-    buffers: Vec<Option<Vec<f32>>>,
-    /// The 16-bit buffers, where the wire is narrower.
-    narrow: Vec<Option<Wire>>,
+    buffers: Buffers,
     /// Parameters that a bucket still waits for.
     missing: Vec<usize>,
     /// Buckets started; always the first ones, on every rank.
@@ -58,6 +56,8 @@ pub(crate) struct Buckets {
     late: LateGradients,
     flights: Flights,
     failure: Option<CommError>,
+    /// A parameter whose gradient has no room in any bucket: the module has changed.
+    pub unexpected: Option<usize>,
 }
 
 impl Buckets {
@@ -70,16 +70,16 @@ impl Buckets {
         lengths: Vec<usize>,
     ) -> Self {
         let params = lengths.len();
-        let mut buckets = Self {
+        Self {
             collective,
             reduction,
             wire,
+            buffers: Buffers::new(&plan, wire),
+            plan,
             times: CommTimes::default(),
             uses: vec![1; params],
             absent: vec![false; params],
             overlap,
-            buffers: Vec::new(),
-            narrow: Vec::new(),
             missing: Vec::new(),
             started: 0,
             written: vec![false; params],
@@ -89,23 +89,13 @@ impl Buckets {
             late: LateGradients::new(lengths),
             flights: Flights::default(),
             failure: None,
-            plan: plan.clone(),
-        };
-        buckets.set_plan(plan);
-        buckets
+            unexpected: None,
+        }
     }
 
     /// Packs the gradients anew. Between steps only.
     pub fn set_plan(&mut self, plan: BucketPlan) {
-        let sizes = plan.buckets().iter().map(|bucket| bucket.padded);
-        self.buffers = sizes.clone().map(|size| Some(vec![0.0; size])).collect();
-        self.narrow = sizes
-            .map(|size| match self.wire {
-                WireType::F32 => None,
-                WireType::Bf16 => Some(Wire::Bf16(vec![bf16::ZERO; size])),
-                WireType::F16 => Some(Wire::F16(vec![f16::ZERO; size])),
-            })
-            .collect();
+        self.buffers = Buffers::new(&plan, self.wire);
         self.plan = plan;
     }
 
@@ -118,7 +108,7 @@ impl Buckets {
     /// Whether a bucket can start before the end of a backward: the last one
     /// cannot, since it carries the signals.
     pub fn can_overlap(&self) -> bool {
-        self.overlap && self.collective.world_size() > 1 && self.buffers.len() > 1
+        self.overlap && self.collective.world_size() > 1 && self.plan.buckets().len() > 1
     }
 
     /// Begins a step.
@@ -144,10 +134,14 @@ impl Buckets {
         let began = Instant::now();
         let (bucket, range) = self.plan.place(param);
         let weight = self.weight;
+        if range.len() != gradient.len() {
+            self.unexpected.get_or_insert(param);
+            return;
+        }
         let first = !std::mem::replace(&mut self.written[param], true);
-        match &mut self.buffers[bucket] {
-            Some(buffer) if bucket >= self.started => {
-                let slots = buffer[range].iter_mut().zip(gradient);
+        match self.buffers.slots(bucket, range) {
+            Some(slots) if bucket >= self.started => {
+                let slots = slots.iter_mut().zip(gradient);
                 match first {
                     true => slots.for_each(|(slot, value)| *slot = value * weight),
                     false => slots.for_each(|(slot, value)| *slot += value * weight),
@@ -161,189 +155,48 @@ impl Buckets {
     /// No bucket waits for `param` any more in this step. Without a gradient so
     /// far, it counts as zero.
     pub fn seal(&mut self, param: usize) {
-        if !std::mem::replace(&mut self.sealed[param], true) {
-            let (bucket, range) = self.plan.place(param);
-            self.missing[bucket] -= 1;
-            if let (false, Some(buffer)) = (self.written[param], &mut self.buffers[bucket]) {
-                buffer[range].fill(0.0);
+        self.mark(param);
+        self.start_marked();
+    }
+
+    /// No bucket waits for anything any more in this step.
+    pub fn seal_all(&mut self) {
+        for bucket in 0..self.plan.buckets().len() {
+            for at in 0..self.plan.buckets()[bucket].params.len() {
+                self.mark(self.plan.buckets()[bucket].params[at]);
             }
         }
+        self.start_marked();
+    }
+
+    fn mark(&mut self, param: usize) {
+        if self.plan.holds(param) && !std::mem::replace(&mut self.sealed[param], true) {
+            let (bucket, range) = self.plan.place(param);
+            self.missing[bucket] -= 1;
+            if let (false, Some(slots)) = (self.written[param], self.buffers.slots(bucket, range)) {
+                slots.fill(0.0);
+            }
+        }
+    }
+
+    /// Starts what is full; an error is returned at the end of the step.
+    fn start_marked(&mut self) {
         if let Err(error) = self.start_full() {
             self.failure.get_or_insert(error);
         }
     }
 
-    /// No bucket waits for anything any more in this step.
-    pub fn seal_all(&mut self) {
-        for bucket in 0..self.buffers.len() {
-            for at in 0..self.plan.buckets()[bucket].params.len() {
-                self.seal(self.plan.buckets()[bucket].params[at]);
-            }
-        }
-    }
-
-    /// Ends the step: gradients that have not come count as zero, `mine` goes
-    /// along, and every bucket is waited for.
-    pub fn finish(&mut self, mine: Signals) -> Result<(Signals, Irregular), CommError> {
-        if let Some(failure) = self.failure.take() {
-            return Err(failure);
-        }
-        self.times.hidden += self.flights.landed();
-        let incomplete = self.clear_unwritten();
-        let irregular = self.late.any() || (self.backwards > 0 && incomplete);
-        let last = self.buffers.len() - 1;
-        let control = self.plan.buckets()[last].len;
-        let flag = |set: bool| if set { 1.0 } else { 0.0 };
-        let signals = [mine.not_finite, mine.stop, flag(irregular), flag(self.backwards > 0)];
-        if let Some(buffer) = &mut self.buffers[last] {
-            buffer[control..control + CONTROL].copy_from_slice(&signals);
-        }
-        if self.collective.world_size() > 1 {
-            self.reduce(last)?;
-        }
-        let sums = self.buffers[last].as_deref().map_or(&signals[..], |buffer| &buffer[control..]);
-        let signals = Signals { not_finite: sums[0], stop: sums[1] };
-        // Without a backward on any rank, no parameter has a gradient.
-        let irregular = match sums[2] > 0.0 || sums[3] == 0.0 {
-            true => self.settle()?,
-            false => Irregular::default(),
-        };
-        self.absent.fill(false);
-        irregular.absent.iter().for_each(|&param| self.absent[param] = true);
-        Ok((signals, irregular))
-    }
-
-    /// The averaged gradient of `param` in its bucket, after `finish`.
-    pub fn gradient(&self, param: usize) -> &[f32] {
+    /// The averaged gradient of `param` in its bucket, after `finish`; none for a
+    /// parameter that has no place in a bucket, or while that one travels.
+    pub fn gradient(&self, param: usize) -> Option<&[f32]> {
         let (bucket, range) = self.plan.place(param);
-        self.buffers[bucket].as_ref().map_or(&[], |buffer| &buffer[range])
+        self.buffers.values(bucket, range).filter(|_| self.plan.holds(param))
     }
 
     /// The same, to be changed there.
-    pub fn gradient_mut(&mut self, param: usize) -> &mut [f32] {
+    pub fn gradient_mut(&mut self, param: usize) -> Option<&mut [f32]> {
         let (bucket, range) = self.plan.place(param);
-        self.buffers[bucket].as_mut().map_or(&mut [], |buffer| &mut buffer[range])
-    }
-
-    /// Starts the buckets that are full, in order, as MPI matches collectives
-    /// by order; the last one waits for `finish`, since it carries the signals.
-    fn start_full(&mut self) -> Result<(), CommError> {
-        if !self.can_overlap() {
-            return Ok(());
-        }
-        let last = self.buffers.len() - 1;
-        while self.started < last && self.missing[self.started] == 0 {
-            self.start_next()?;
-            self.flights.took_off();
-        }
-        self.progress()
-    }
-
-    fn start_next(&mut self) -> Result<(), CommError> {
-        let bucket = self.started;
-        self.started += 1;
-        match self.pack(bucket) {
-            Some(wire) => self.collective.start(bucket, Operation::AllReduce(self.reduction), wire),
-            None => Ok(()),
-        }
-    }
-
-    fn progress(&mut self) -> Result<(), CommError> {
-        if self.collective.poll()? == 0 {
-            self.times.hidden += self.flights.landed();
-        }
-        Ok(())
-    }
-
-    /// Reduces every bucket that is still here. With overlap all but the last
-    /// are started and then waited for, also those for which nothing is left to
-    /// overlap: another rank may have started them during its backward, and
-    /// MPI matches a started collective with no blocking one.
-    fn reduce(&mut self, last: usize) -> Result<(), CommError> {
-        let began = Instant::now();
-        let copied = self.times.copy;
-        while self.overlap && self.started < last {
-            self.start_next()?;
-        }
-        let in_flight = self.started;
-        while self.started <= last {
-            let bucket = self.started;
-            self.started += 1;
-            if let Some(mut wire) = self.pack(bucket) {
-                self.collective.all_reduce(&mut wire, self.reduction)?;
-                self.unpack(bucket, wire);
-            }
-        }
-        for bucket in 0..in_flight {
-            let wire = self.collective.wait(bucket)?;
-            self.unpack(bucket, wire);
-        }
-        self.times.exposed += began.elapsed().saturating_sub(self.times.copy - copied);
-        Ok(())
-    }
-
-    /// Reduces what some rank has besides its buckets, and learns which
-    /// parameters have no gradient on any rank. Every rank comes here in the
-    /// same step, since the signals said so to all.
-    fn settle(&mut self) -> Result<Irregular, CommError> {
-        let began = Instant::now();
-        let irregular = self.late.exchange(self.collective.as_mut(), self.reduction, &self.written)?;
-        for (param, sum) in self.late.sums(self.collective.as_mut(), self.reduction, &irregular)? {
-            self.gradient_mut(param).iter_mut().zip(sum).for_each(|(slot, value)| *slot += value);
-        }
-        self.times.exposed += began.elapsed();
-        Ok(irregular)
-    }
-
-    /// The bucket as it travels: its buffer itself, or a narrower copy.
-    fn pack(&mut self, bucket: usize) -> Option<Wire> {
-        let began = Instant::now();
-        let wire = match (self.narrow[bucket].take(), &self.buffers[bucket]) {
-            (Some(Wire::Bf16(mut narrow)), Some(wide)) => {
-                narrow.convert_from_f32_slice(wide);
-                Some(Wire::Bf16(narrow))
-            }
-            (Some(Wire::F16(mut narrow)), Some(wide)) => {
-                narrow.convert_from_f32_slice(wide);
-                Some(Wire::F16(narrow))
-            }
-            _ => self.buffers[bucket].take().map(Wire::F32),
-        };
-        self.times.copy += began.elapsed();
-        wire
-    }
-
-    fn unpack(&mut self, bucket: usize, wire: Wire) {
-        let began = Instant::now();
-        match (wire, &mut self.buffers[bucket]) {
-            (Wire::F32(values), buffer) => *buffer = Some(values),
-            (Wire::Bf16(narrow), Some(wide)) => {
-                narrow.convert_to_f32_slice(wide);
-                self.narrow[bucket] = Some(Wire::Bf16(narrow));
-            }
-            (Wire::F16(narrow), Some(wide)) => {
-                narrow.convert_to_f32_slice(wide);
-                self.narrow[bucket] = Some(Wire::F16(narrow));
-            }
-            _ => unreachable!("a bucket comes back as it left"),
-        }
-        self.times.copy += began.elapsed();
-    }
-
-    /// Writes zeros where this rank has no gradient, because it has no samples
-    /// in this step or does not use the parameter; returns whether there is such
-    /// a parameter.
-    fn clear_unwritten(&mut self) -> bool {
-        let mut incomplete = false;
-        for (bucket, spec) in self.plan.buckets().iter().enumerate() {
-            for &param in spec.params.iter().filter(|&&param| !self.written[param]) {
-                incomplete = true;
-                if let (true, Some(buffer)) = (bucket >= self.started, &mut self.buffers[bucket]) {
-                    buffer[self.plan.place(param).1].fill(0.0);
-                }
-            }
-        }
-        incomplete
+        self.buffers.slots(bucket, range).filter(|_| self.plan.holds(param))
     }
 }
 

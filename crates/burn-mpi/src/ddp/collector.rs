@@ -7,7 +7,8 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{DType, Gradients, Tensor, TensorData};
 
-use crate::ddp::hook::Taken;
+use super::hook::Taken;
+use crate::CommError;
 
 /// Hands over what backward has left of each parameter's gradient: all of it
 /// where nothing was `taken` while backward ran, the difference where it has
@@ -71,15 +72,18 @@ impl Collector<'_> {
 }
 
 /// The gradients of `module`'s parameters in the form that Burn's optimizers
-/// take; `gradient` has those by index in visit order.
+/// take; `gradient` has those by index in visit order, or none.
+///
+/// # Errors
+/// The first one of `gradient`.
 pub(crate) fn register<'a, M: Module>(
     module: &M,
-    gradient: impl Fn(usize) -> Option<&'a [f32]>,
-) -> GradientsParams {
+    gradient: impl Fn(usize) -> Result<Option<&'a [f32]>, CommError>,
+) -> Result<GradientsParams, CommError> {
     let seen = HashSet::new();
-    let mut register = Register { gradient, gradients: GradientsParams::new(), seen, next: 0 };
+    let mut register = Register { gradient, gradients: GradientsParams::new(), seen, next: 0, failure: None };
     module.visit(&mut register);
-    register.gradients
+    register.failure.map_or(Ok(register.gradients), Err)
 }
 
 struct Register<G> {
@@ -87,19 +91,26 @@ struct Register<G> {
     gradients: GradientsParams,
     seen: HashSet<ParamId>,
     next: usize,
+    failure: Option<CommError>,
 }
 
-impl<'a, G: Fn(usize) -> Option<&'a [f32]>> ModuleVisitor for Register<G> {
+impl<'a, G: Fn(usize) -> Result<Option<&'a [f32]>, CommError>> ModuleVisitor for Register<G> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let index = self.next;
         self.next += 1;
         if !param.is_require_grad() || !self.seen.insert(param.id) {
             return;
         }
-        if let Some(values) = (self.gradient)(index) {
-            let value = param.val();
-            let data = TensorData::new(values.to_vec(), value.dims());
-            self.gradients.register(param.id, Tensor::<D>::from_data(data, &value.device().inner()));
+        match (self.gradient)(index) {
+            Ok(Some(values)) => {
+                let value = param.val();
+                let data = TensorData::new(values.to_vec(), value.dims());
+                self.gradients.register(param.id, Tensor::<D>::from_data(data, &value.device().inner()));
+            }
+            Ok(None) => {}
+            Err(error) => {
+                self.failure.get_or_insert(error);
+            }
         }
     }
 }

@@ -9,6 +9,8 @@
 //! ([`super::arrival`]). A step in which some rank uses a parameter more often
 //! than that is finished by a second all-reduce, and the plan is learned anew.
 
+mod outcome;
+
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
@@ -16,13 +18,9 @@ use burn::tensor::Tensor;
 use super::arrival::{self, Probe};
 use super::buckets::{Buckets, Signals};
 use super::collector::{collect, register};
-use crate::ArrivalOrder;
-use crate::ParamLayout;
-use crate::ddp::hook::{self, Hooked};
-use crate::ddp::options::{SyncOptions, plan_of};
-use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
-use crate::module;
-use crate::{Collective, CommError, World};
+use super::hook::{self, Hooked};
+use super::options::{SyncOptions, plan_of};
+use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, World, module};
 
 /// Which of a step's backward calls on this rank one is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +62,8 @@ pub struct GradientSync {
     mismatch: Option<CommError>,
     /// Whether a step is under way.
     in_step: bool,
+    /// Whether the buckets have the averages of a step.
+    averaged: bool,
     on_flex: bool,
     steps: usize,
     late_steps: usize,
@@ -93,6 +93,7 @@ impl GradientSync {
             probe: Probe::default(),
             mismatch: compare(world, layout, &options).err(),
             in_step: false,
+            averaged: false,
             on_flex: true,
             steps: 0,
             late_steps: 0,
@@ -182,6 +183,9 @@ impl GradientSync {
             }
         };
         let buckets = self.buckets.insert(buckets);
+        if let Some(param) = buckets.unexpected.take() {
+            return Err(self.other_module(param));
+        }
         if which == MicroBatch::Last && !probing {
             buckets.seal_all();
         }
@@ -193,11 +197,15 @@ impl GradientSync {
     /// there, as after a backward of Burn's own.
     ///
     /// # Errors
-    /// When the transport fails, or ranks average different modules.
+    /// When the transport fails, or ranks average different modules;
+    /// [`CommError::NoGradient`] names a parameter of `module` that was frozen when
+    /// this `GradientSync` was made and is no longer.
     pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
         self.reduce(Signals::default())?;
-        let Some(buckets) = &self.buckets else { return Ok(GradientsParams::new()) };
-        Ok(register(module, |param| (!buckets.absent[param]).then(|| buckets.gradient(param))))
+        register(module, |param| match self.gradient(param) {
+            Err(CommError::NoGradient { reason: MissingGradient::Unused, .. }) => Ok(None),
+            gradient => gradient.map(Some),
+        })
     }
 
     /// Ends the step as [`finish`](Self::finish) does, and leaves the gradients
@@ -209,6 +217,7 @@ impl GradientSync {
         self.begin()?;
         let (signals, irregular) = self.buckets()?.finish(mine)?;
         self.in_step = false;
+        self.averaged = true;
         self.steps += 1;
         self.late_steps += usize::from(!irregular.late.is_empty());
         self.incomplete_steps += usize::from(irregular != Default::default() && irregular.late.is_empty());
@@ -229,6 +238,7 @@ impl GradientSync {
         if std::mem::replace(&mut self.in_step, true) {
             return Ok(());
         }
+        self.averaged = false;
         if std::mem::take(&mut self.adopt_next)
             && let Some(arrival) = self.arrival.clone()
         {
@@ -252,6 +262,7 @@ impl GradientSync {
 
     fn set_plan(&mut self, arrival: &ArrivalOrder) -> Result<(), CommError> {
         let plan = plan_of(&self.layout, &arrival.order, &self.options, self.world.size());
+        self.averaged = false;
         let buckets = self.buckets()?;
         buckets.uses.clone_from(&arrival.uses);
         buckets.set_plan(plan);
@@ -274,63 +285,6 @@ impl GradientSync {
         Ok(())
     }
 
-    /// Averages over ranks what gets no gradients, such as batch norm's running
-    /// statistics, of which each rank has its own. All ranks call it, with the
-    /// same module.
-    ///
-    /// # Errors
-    /// When the transport fails.
-    pub fn average_buffers<M: Module>(&self, module: M) -> Result<M, CommError> {
-        module::average_buffers(&self.world, module)
-    }
-
-    /// The averaged gradient of parameter `param`, after
-    /// [`reduce`](Self::reduce), in its bucket.
-    pub fn gradient(&self, param: usize) -> &[f32] {
-        self.buckets.as_ref().map_or(&[], |buckets| buckets.gradient(param))
-    }
-
-    /// The same, to be changed there.
-    pub fn gradient_mut(&mut self, param: usize) -> &mut [f32] {
-        self.buckets.as_mut().map_or(&mut [], |buckets| buckets.gradient_mut(param))
-    }
-
-    /// Times of communication so far.
-    pub fn times(&self) -> CommTimes {
-        self.buckets.as_ref().map_or_else(CommTimes::default, |buckets| buckets.times)
-    }
-
-    /// The buckets, what they took so far, and whether they travel while
-    /// backward runs.
-    pub fn report(&self) -> SyncReport {
-        let layout = self.layout.specs();
-        let bytes_of_value = self.options.wire.bytes();
-        let buckets = self.buckets.as_ref().map_or(&[][..], |buckets| buckets.plan.buckets());
-        let overlap = match () {
-            () if self.world.size() == 1 => Overlap::Inactive(NoOverlap::OneRank),
-            () if !self.options.overlap => Overlap::Inactive(NoOverlap::Off),
-            () if buckets.len() == 1 => Overlap::Inactive(NoOverlap::OneBucket),
-            () if !self.on_flex => Overlap::Inactive(NoOverlap::Device),
-            () if self.arrival.is_none() => Overlap::Inactive(NoOverlap::NotLearned),
-            () => Overlap::Active,
-        };
-        SyncReport {
-            steps: self.steps,
-            buckets: buckets
-                .iter()
-                .map(|bucket| BucketReport {
-                    parameters: bucket.params.iter().map(|&param| layout[param].name.clone()).collect(),
-                    bytes: bucket.len * bytes_of_value,
-                })
-                .collect(),
-            wire: self.options.wire,
-            overlap,
-            times: self.times(),
-            late_steps: self.late_steps,
-            incomplete_steps: self.incomplete_steps,
-        }
-    }
-
     fn buckets(&mut self) -> Result<&mut Buckets, CommError> {
         let interrupted = CommError::Interrupted("an earlier backward of this GradientSync panicked");
         self.buckets.as_mut().ok_or(interrupted)
@@ -339,6 +293,6 @@ impl GradientSync {
 
 /// Checks that all ranks average the same module in the same way.
 fn compare(world: &World, layout: &ParamLayout, options: &SyncOptions) -> Result<(), CommError> {
-    module::compare(world, layout)?;
+    module::check_trainable(world, layout)?;
     world.check_equal("the options of gradient averaging", &format!("{options:?}"))
 }

@@ -1,11 +1,19 @@
 //! How gradients are averaged, and how large buckets are.
 
-use crate::ParamLayout;
-use crate::Reduction;
-use crate::ddp::plan::BucketPlan;
-use crate::ddp::wire_type::WireType;
+use super::plan::BucketPlan;
+use super::wire_type::WireType;
+use crate::{ParamLayout, Reduction};
 
-/// How gradients are averaged.
+/// How gradients are averaged. All ranks choose the same.
+///
+/// ```
+/// use burn_mpi::{Reduction, SyncOptions, WireType};
+///
+/// // Half the bytes, and the same bits over MPI and gloo.
+/// let options =
+///     SyncOptions { wire: WireType::Bf16, reduction: Reduction::Ordered, ..SyncOptions::default() };
+/// assert!(options.overlap);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SyncOptions {
     /// In which order ranks are added up.

@@ -69,6 +69,12 @@ impl BucketPlan {
         &self.buckets
     }
 
+    /// Whether parameter `param` has a place in a bucket: one without gradients has none.
+    pub fn holds(&self, param: usize) -> bool {
+        let (bucket, range) = &self.places[param];
+        !range.is_empty() || self.buckets[*bucket].params.contains(&param)
+    }
+
     /// Bucket of parameter `param`, and its place in that bucket's buffer.
     pub fn place(&self, param: usize) -> (usize, Range<usize>) {
         self.places[param].clone()

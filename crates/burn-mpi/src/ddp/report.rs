@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::ddp::wire_type::WireType;
+use super::wire_type::WireType;
 
 /// Times of a step's communication, summed over steps.
 #[derive(Debug, Clone, Copy, Default)]
@@ -61,7 +61,19 @@ pub struct BucketReport {
     pub bytes: usize,
 }
 
-/// What averaging gradients took so far on this rank.
+/// What averaging gradients took so far on this rank; as text, one line.
+///
+/// ```no_run
+/// # use burn_mpi::{GradientSync, NoOverlap, Overlap};
+/// # fn example(sync: &GradientSync) {
+/// let report = sync.report();
+/// println!("{report}");
+/// if report.overlap == Overlap::Inactive(NoOverlap::OneBucket) {
+///     println!("{} bytes fit into one bucket", report.bytes());
+/// }
+/// let exposed = report.ms_per_step(report.times.exposed);
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct SyncReport {
     /// Steps finished.

@@ -35,6 +35,21 @@ pub struct Normalised<const D: usize> {
 ///
 /// It is one operator on flex for f32; other backends and types get Burn's.
 ///
+/// ```
+/// use burn::tensor::{Device, Tensor};
+/// use burn_fused::Epilogue;
+/// use burn_fused::norm::batch_norm;
+///
+/// let device = Device::flex().autodiff();
+/// let x = Tensor::<2>::from_data([[1.0, 5.0], [3.0, 5.0]], &device);
+/// let (scale, shift) = (Tensor::ones([2], &device), Tensor::zeros([2], &device));
+/// let normalised = batch_norm(x, scale, shift, 1e-5, Epilogue::Relu);
+/// assert_eq!(normalised.mean.into_data().to_vec::<f32>().unwrap(), [2.0, 5.0]);
+/// assert_eq!(normalised.variance.into_data().to_vec::<f32>().unwrap(), [1.0, 0.0]);
+/// // ReLU takes what is below the mean.
+/// assert_eq!(normalised.output.into_data().to_vec::<f32>().unwrap()[0], 0.0);
+/// ```
+///
 /// # Panics
 /// Where `x` has fewer than two dimensions, or other than four with
 /// [`Epilogue::ReluPool`]; where `scale` or `shift` has not one value for each

@@ -7,10 +7,10 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use burn::module::Module;
+use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{Device, Tensor};
-use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, connect, run};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, broadcast_module, connect, run};
 
 const STEPS: usize = 6;
 const WRONG: usize = 3;
@@ -19,6 +19,19 @@ const WRONG: usize = 3;
 struct Net {
     hidden: Linear,
     out: Linear,
+}
+
+/// The same parameters in f64.
+struct Double;
+
+impl ModuleMapper for Double {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        param.map(|tensor| {
+            let device = tensor.device();
+            Tensor::from_data(tensor.into_data().convert_dtype(DType::F64), (&device, DType::F64))
+                .require_grad()
+        })
+    }
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -46,18 +59,25 @@ fn train(world: &World, how: &str, backend: Backend, deadline: Duration) -> Resu
     let net =
         Net { hidden: LinearConfig::new(4, 64).init(&device), out: LinearConfig::new(64, 1).init(&device) };
     let mut net = net;
+    let mut x = Tensor::<2>::ones([8, 4], &device);
     if world.rank() == 1 {
         match how {
             "return-early" => return Ok(()),
             "frozen" => net.out = net.out.no_grad(),
+            "double" | "double-broadcast" => {
+                x = x.cast(FloatDType::F64);
+                net = net.map(&mut Double);
+            }
             _ => {}
         }
+    }
+    if how.ends_with("-broadcast") {
+        net = broadcast_module(world, net)?;
     }
     let transport = Transport { timeout: deadline, ..Transport::default() };
     // Several buckets.
     let options = SyncOptions { bucket_bytes: 256, first_bucket_bytes: 256, ..SyncOptions::default() };
     let mut sync = GradientSync::of_module(world, connect(world, backend, &transport)?, &net, options);
-    let x = Tensor::<2>::ones([8, 4], &device);
     for step in 0..STEPS {
         if step == WRONG && world.rank() == 1 {
             match how {

@@ -1,0 +1,76 @@
+//! The memory of buckets: f32 on this rank, and the type of the wire on their way.
+
+use std::ops::Range;
+
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+use crate::Wire;
+use crate::ddp::plan::BucketPlan;
+use crate::ddp::wire_type::WireType;
+
+/// A buffer for each bucket of a plan.
+pub(super) struct Buffers {
+    /// The f32 buffers; one that travels as f32 is away until it is back.
+    wide: Vec<Option<Vec<f32>>>,
+    /// The 16-bit buffers, where the wire is narrower.
+    narrow: Vec<Option<Wire>>,
+}
+
+impl Buffers {
+    /// Zeros.
+    pub fn new(plan: &BucketPlan, wire: WireType) -> Self {
+        let sizes = plan.buckets().iter().map(|bucket| bucket.padded);
+        Self {
+            wide: sizes.clone().map(|size| Some(vec![0.0; size])).collect(),
+            narrow: sizes
+                .map(|size| match wire {
+                    WireType::F32 => None,
+                    WireType::Bf16 => Some(Wire::Bf16(vec![bf16::ZERO; size])),
+                    WireType::F16 => Some(Wire::F16(vec![f16::ZERO; size])),
+                })
+                .collect(),
+        }
+    }
+
+    /// Values of a bucket; none while it is away.
+    pub fn values(&self, bucket: usize, range: Range<usize>) -> Option<&[f32]> {
+        self.wide[bucket].as_ref().map(|buffer| &buffer[range])
+    }
+
+    /// The same, to be written.
+    pub fn slots(&mut self, bucket: usize, range: Range<usize>) -> Option<&mut [f32]> {
+        self.wide[bucket].as_mut().map(|buffer| &mut buffer[range])
+    }
+
+    /// The bucket as it travels: its buffer itself, or a narrower copy.
+    pub fn pack(&mut self, bucket: usize) -> Option<Wire> {
+        match (self.narrow[bucket].take(), &self.wide[bucket]) {
+            (Some(Wire::Bf16(mut narrow)), Some(wide)) => {
+                narrow.convert_from_f32_slice(wide);
+                Some(Wire::Bf16(narrow))
+            }
+            (Some(Wire::F16(mut narrow)), Some(wide)) => {
+                narrow.convert_from_f32_slice(wide);
+                Some(Wire::F16(narrow))
+            }
+            _ => self.wide[bucket].take().map(Wire::F32),
+        }
+    }
+
+    /// Takes back what [`pack`](Self::pack) gave, summed.
+    pub fn unpack(&mut self, bucket: usize, wire: Wire) {
+        match (wire, &mut self.wide[bucket]) {
+            (Wire::F32(values), buffer) => *buffer = Some(values),
+            (Wire::Bf16(narrow), Some(wide)) => {
+                narrow.convert_to_f32_slice(wide);
+                self.narrow[bucket] = Some(Wire::Bf16(narrow));
+            }
+            (Wire::F16(narrow), Some(wide)) => {
+                narrow.convert_to_f32_slice(wide);
+                self.narrow[bucket] = Some(Wire::F16(narrow));
+            }
+            _ => unreachable!("a bucket comes back as it left"),
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! From full buckets to sums over ranks: what starts when, and what is waited for.
+
+use std::time::Instant;
+
+use super::{Buckets, Signals};
+use crate::ddp::irregular::Irregular;
+use crate::ddp::plan::CONTROL;
+use crate::{CommError, Operation, Wire};
+
+impl Buckets {
+    /// Ends the step: gradients that have not come count as zero, `mine` goes
+    /// along, and every bucket is waited for.
+    pub fn finish(&mut self, mine: Signals) -> Result<(Signals, Irregular), CommError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        self.times.hidden += self.flights.landed();
+        let incomplete = self.clear_unwritten();
+        let irregular = self.late.any() || (self.backwards > 0 && incomplete);
+        let last = self.plan.buckets().len() - 1;
+        let control = self.plan.buckets()[last].len;
+        let flag = |set: bool| if set { 1.0 } else { 0.0 };
+        let signals = [mine.not_finite, mine.stop, flag(irregular), flag(self.backwards > 0)];
+        let controls = control..control + CONTROL;
+        if let Some(slots) = self.buffers.slots(last, controls.clone()) {
+            slots.copy_from_slice(&signals);
+        }
+        if self.collective.world_size() > 1 {
+            self.reduce(last)?;
+        }
+        let sums = self.buffers.values(last, controls).unwrap_or(&signals);
+        let signals = Signals { not_finite: sums[0], stop: sums[1] };
+        // Without a backward on any rank, no parameter has a gradient.
+        let irregular = match sums[2] > 0.0 || sums[3] == 0.0 {
+            true => self.settle()?,
+            false => Irregular::default(),
+        };
+        self.absent.fill(false);
+        irregular.absent.iter().for_each(|&param| self.absent[param] = true);
+        Ok((signals, irregular))
+    }
+
+    /// Starts the buckets that are full, in order, as MPI matches collectives
+    /// by order; the last one waits for `finish`, since it carries the signals.
+    pub(super) fn start_full(&mut self) -> Result<(), CommError> {
+        if !self.can_overlap() {
+            return Ok(());
+        }
+        let last = self.plan.buckets().len() - 1;
+        while self.started < last && self.missing[self.started] == 0 {
+            self.start_next()?;
+            self.flights.took_off();
+        }
+        self.progress()
+    }
+
+    fn start_next(&mut self) -> Result<(), CommError> {
+        let bucket = self.started;
+        self.started += 1;
+        match self.pack(bucket) {
+            Some(wire) => self.collective.start(bucket, Operation::AllReduce(self.reduction), wire),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn progress(&mut self) -> Result<(), CommError> {
+        if self.collective.poll()? == 0 {
+            self.times.hidden += self.flights.landed();
+        }
+        Ok(())
+    }
+
+    /// Reduces every bucket that is still here. With overlap all but the last
+    /// are started and then waited for, also those for which nothing is left to
+    /// overlap: another rank may have started them during its backward, and
+    /// MPI matches a started collective with no blocking one.
+    fn reduce(&mut self, last: usize) -> Result<(), CommError> {
+        let began = Instant::now();
+        let copied = self.times.copy;
+        while self.overlap && self.started < last {
+            self.start_next()?;
+        }
+        let in_flight = self.started;
+        while self.started <= last {
+            let bucket = self.started;
+            self.started += 1;
+            if let Some(mut wire) = self.pack(bucket) {
+                self.collective.all_reduce(&mut wire, self.reduction)?;
+                self.unpack(bucket, wire);
+            }
+        }
+        for bucket in 0..in_flight {
+            let wire = self.collective.wait(bucket)?;
+            self.unpack(bucket, wire);
+        }
+        self.times.exposed += began.elapsed().saturating_sub(self.times.copy - copied);
+        Ok(())
+    }
+
+    /// Reduces what some rank has besides its buckets, and learns which
+    /// parameters have no gradient on any rank. Every rank comes here in the
+    /// same step, since the signals said so to all.
+    fn settle(&mut self) -> Result<Irregular, CommError> {
+        let began = Instant::now();
+        let irregular = self.late.exchange(self.collective.as_mut(), self.reduction, &self.written)?;
+        for (param, sum) in self.late.sums(self.collective.as_mut(), self.reduction, &irregular)? {
+            let slots = self.gradient_mut(param).unwrap_or_default();
+            slots.iter_mut().zip(sum).for_each(|(slot, value)| *slot += value);
+        }
+        self.times.exposed += began.elapsed();
+        Ok(irregular)
+    }
+
+    /// Writes zeros where this rank has no gradient, because it has no samples
+    /// in this step or does not use the parameter; returns whether there is such
+    /// a parameter.
+    fn clear_unwritten(&mut self) -> bool {
+        let mut incomplete = false;
+        for (bucket, spec) in self.plan.buckets().iter().enumerate() {
+            for &param in spec.params.iter().filter(|&&param| !self.written[param]) {
+                incomplete = true;
+                let slots = self.buffers.slots(bucket, self.plan.place(param).1);
+                if let (true, Some(slots)) = (bucket >= self.started, slots) {
+                    slots.fill(0.0);
+                }
+            }
+        }
+        incomplete
+    }
+
+    /// The bucket as it travels.
+    fn pack(&mut self, bucket: usize) -> Option<Wire> {
+        let began = Instant::now();
+        let wire = self.buffers.pack(bucket);
+        self.times.copy += began.elapsed();
+        wire
+    }
+
+    fn unpack(&mut self, bucket: usize, wire: Wire) {
+        let began = Instant::now();
+        self.buffers.unpack(bucket, wire);
+        self.times.copy += began.elapsed();
+    }
+}

@@ -1,0 +1,93 @@
+use super::*;
+use burn::nn::{Linear, LinearConfig, LinearLayout};
+use burn::tensor::Device;
+
+/// A layer of a program's own that keeps `[outputs, inputs]`, as PyTorch does.
+#[derive(Module, Debug)]
+struct OwnLinear {
+    weight: Param<Tensor<2>>,
+}
+
+#[derive(Module, Debug)]
+enum Head {
+    Projection(Linear),
+}
+
+#[derive(Module, Debug)]
+struct Net {
+    linear: OwnLinear,
+    embedding: Linear,
+    columns: Vec<Linear>,
+    head: Head,
+    weight: Param<Tensor<2>>,
+}
+
+fn net(device: &Device) -> Net {
+    let own = || Param::from_tensor(Tensor::<2>::ones([2, 3], device));
+    let linear = |layout| LinearConfig::new(3, 2).with_layout(layout).init(device);
+    Net {
+        linear: OwnLinear { weight: own() },
+        embedding: linear(LinearLayout::Row),
+        columns: vec![linear(LinearLayout::Col)],
+        head: Head::Projection(linear(LinearLayout::Row)),
+        weight: own(),
+    }
+}
+
+#[test]
+fn transposing_twice_is_nothing() {
+    let spec = ParamSpec {
+        name: "linear.weight".into(),
+        shape: vec![3, 2],
+        range: 0..6,
+        dtype: DType::F32,
+        transposed: true,
+        trainable: true,
+    };
+    let values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+    assert_eq!(spec.to_torch(&values), [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
+    assert_eq!(spec.from_torch(&spec.to_torch(&values)), values);
+}
+
+#[test]
+fn linear_weights_are_transposed_by_their_type_and_under_any_name() {
+    let layout = ParamLayout::of(&net(&Device::flex()));
+    let transposed = |name: &str| {
+        let spec = layout.specs().iter().find(|spec| spec.name == name);
+        spec.map(|spec| (spec.transposed, spec.torch_shape()))
+    };
+    assert_eq!(transposed("embedding.weight"), Some((true, vec![2, 3])));
+    assert_eq!(transposed("columns.0.weight"), Some((true, vec![2, 3])));
+    assert_eq!(transposed("head.weight"), Some((true, vec![2, 3])));
+    assert_eq!(transposed("embedding.bias"), Some((false, vec![2])));
+    assert_eq!(transposed("linear.weight"), Some((false, vec![2, 3])), "a struct called OwnLinear");
+    assert_eq!(transposed("weight"), Some((false, vec![2, 3])), "in no layer at all");
+}
+
+#[test]
+fn weights_stored_by_columns_are_read_and_written_as_by_rows() {
+    let device = Device::flex().autodiff();
+    for layer in [LinearLayout::Row, LinearLayout::Col] {
+        let linear = LinearConfig::new(3, 2).with_bias(false).with_layout(layer).init(&device);
+        let layout = ParamLayout::of(&linear);
+        let x = Tensor::<2>::from_data([[1.0, 10.0, 100.0]], &device);
+        // PyTorch's layout has an output's weights side by side.
+        let torch = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+        let linear = layout.write(linear, &layout.specs()[0].from_torch(&torch));
+        let out = linear.forward(x).into_data();
+        assert_eq!(out, TensorData::from([[321.0f32, 654.0]]), "{layer:?}");
+        assert_eq!(layout.specs()[0].to_torch(&layout.read(&linear)), torch, "{layer:?}");
+    }
+}
+
+#[test]
+fn types_stay_and_only_trained_parameters_have_to_be_f32() {
+    let device = Device::flex().autodiff();
+    let double = |value: f64| Tensor::<2>::from_data([[value]], (&device, DType::F64));
+    let module = OwnLinear { weight: Param::from_tensor(double(0.5)) };
+    let layout = ParamLayout::of(&module);
+    assert_eq!(layout.unsupported().as_deref(), Some("weight is F64, and not F32"));
+    let module = layout.write(module, &[2.0]).no_grad();
+    assert_eq!(module.weight.val().into_data(), TensorData::from([[2.0f64]]));
+    assert_eq!(ParamLayout::of(&module).unsupported(), None, "a buffer may be of any type");
+}

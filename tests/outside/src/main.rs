@@ -1,0 +1,115 @@
+//! Trains a small module over MPI, with burn-mpi and Burn and nothing else, and
+//! compares each step's averaged gradients with those of plain Burn on all samples:
+//! `mpirun -n N outside`. Ranks have different numbers of samples, and with three
+//! ranks the last step of an epoch has none for the last rank.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::tensor::{Device, Tensor, TensorData, activation::tanh};
+use burn_mpi::{
+    Backend, GradientSync, SyncOptions, Transport, World, broadcast_module, check_equal_weights, connect, run,
+};
+
+const SAMPLES: usize = 53;
+/// Samples of a step on all ranks; the last step has two.
+const STEP: usize = 17;
+const EPOCHS: usize = 60;
+/// Largest difference, relative to the parameter's largest gradient.
+const LIMIT: f32 = 1e-6;
+
+#[derive(Module, Debug)]
+struct Net {
+    hidden: Linear,
+    out: Linear,
+}
+
+impl Net {
+    /// The mean squared error on these samples of `y = x1 * x2`.
+    fn loss(&self, samples: &[usize], device: &Device) -> Tensor<1> {
+        let value = |sample: usize, at: usize| ((sample * 29 + at * 13) % 41) as f32 / 20.0 - 1.0;
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        for &sample in samples {
+            x.extend([value(sample, 0), value(sample, 1)]);
+            y.push(value(sample, 0) * value(sample, 1));
+        }
+        let x = Tensor::<2>::from_data(TensorData::new(x, [samples.len(), 2]), device);
+        let y = Tensor::<2>::from_data(TensorData::new(y, [samples.len(), 1]), device);
+        (self.out.forward(tanh(self.hidden.forward(x))) - y).powi_scalar(2).mean()
+    }
+}
+
+fn main() -> ExitCode {
+    run(train)
+}
+
+fn train(world: &World) -> Result<(), Box<dyn Error>> {
+    let device = Device::flex().autodiff();
+    device.seed(1 + world.rank() as u64);
+    let net =
+        Net { hidden: LinearConfig::new(2, 24).init(&device), out: LinearConfig::new(24, 1).init(&device) };
+    let mut net = broadcast_module(world, net)?;
+    // A bucket for each parameter, so that several travel during backward.
+    let options = SyncOptions { bucket_bytes: 128, first_bucket_bytes: 64, ..SyncOptions::default() };
+    let collective = connect(world, Backend::Mpi, &Transport::default())?;
+    let mut sync = GradientSync::of_module(world, collective, &net, options);
+    let mut optimizer = SgdConfig::new().init();
+
+    let all: Vec<usize> = (0..SAMPLES).collect();
+    let first = net.loss(&all, &device).into_scalar::<f32>();
+    let mut worst = 0.0f32;
+    for _ in 0..EPOCHS {
+        for step in all.chunks(STEP) {
+            let own: Vec<usize> = step.iter().copied().skip(world.rank()).step_by(world.size()).collect();
+            // A rank without samples has no loss; any other tensor does.
+            let loss = if own.is_empty() { Tensor::zeros([1], &device) } else { net.loss(&own, &device) };
+            let gradients = sync.average(&loss, &net, own.len(), step.len())?;
+            let plain = GradientsParams::from_grads(net.loss(step, &device).backward(), &net);
+            worst = worst.max(difference(&net, &gradients, &plain)?);
+            net = optimizer.step(0.2, net, gradients);
+        }
+    }
+    check_equal_weights(world, &net)?;
+    let last = net.loss(&all, &device).into_scalar::<f32>();
+    if worst > LIMIT {
+        return Err(format!("averaged gradients are {worst:e} from plain Burn's").into());
+    }
+    if last > 0.2 * first {
+        return Err(format!("the loss only fell from {first} to {last}").into());
+    }
+    println!("rank {} of {}: gradients within {worst:.1e} of plain Burn's, loss {first:.3} to {last:.3}", world.rank(), world.size());
+    Ok(())
+}
+
+/// The largest difference between two gradients of any parameter, relative to the
+/// largest value of that parameter's.
+fn difference(net: &Net, found: &GradientsParams, expected: &GradientsParams) -> Result<f32, String> {
+    struct Compare<'a> {
+        found: &'a GradientsParams,
+        expected: &'a GradientsParams,
+        worst: Result<f32, String>,
+    }
+    impl ModuleVisitor for Compare<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let (found, expected) = (self.found.get::<D>(param.id), self.expected.get::<D>(param.id));
+            let (Some(found), Some(expected)) = (found, expected) else {
+                self.worst = Err(format!("a parameter of shape {:?} has no gradient", param.val().dims()));
+                return;
+            };
+            let largest = expected.clone().abs().max().into_scalar::<f32>();
+            let apart = (found - expected).abs().max().into_scalar::<f32>();
+            // NaN is no small difference.
+            if !apart.is_finite() {
+                self.worst = Err("non-finite gradients".into());
+            } else if let Ok(worst) = &mut self.worst {
+                *worst = worst.max(apart / largest);
+            }
+        }
+    }
+    let mut compare = Compare { found, expected, worst: Ok(0.0) };
+    net.visit(&mut compare);
+    compare.worst
+}
