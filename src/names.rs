@@ -1,6 +1,5 @@
-//! The names of an option's values, written once: in clap's `ValueEnum`.
-//!
-//! `Display`, `FromStr` and `--help` take them from there.
+//! Names of option values, defined once in clap's `ValueEnum` for `Display`, `FromStr`
+//! and `--help`.
 
 use std::ffi::OsStr;
 use std::marker::PhantomData;
@@ -8,15 +7,15 @@ use std::marker::PhantomData;
 use clap::builder::{PossibleValue, Resettable, StringValueParser, TypedValueParser};
 use clap::{Arg, Command, ValueEnum};
 
-/// The name of `value`.
+/// The option name of `value`.
 pub fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// The value named `text`, of those that are a `what`.
+/// The value named `text`; `what` describes the option in errors.
 ///
 /// # Errors
-/// When there is none: its name, and those that there are.
+/// When the name is unknown; the message lists the known names.
 pub fn parse<T: ValueEnum>(what: &str, text: &str) -> Result<T, String> {
     T::from_str(text, false).map_err(|_| {
         let names: Vec<String> = T::value_variants().iter().map(name).collect();
@@ -28,9 +27,9 @@ pub fn parse<T: ValueEnum>(what: &str, text: &str) -> Result<T, String> {
     })
 }
 
-/// An option that is typed as a name of `T`. `--help` lists the names; whether
-/// one was typed is checked with the other options, by [`parse`], so that all
-/// errors of options read alike.
+/// Parser of an option that takes a name of `T`. `--help` lists the names; the name is
+/// checked with the other options, by [`parse`], so that all errors of options have
+/// the same form.
 #[derive(Debug)]
 pub struct NameOf<T>(PhantomData<fn() -> T>);
 
@@ -56,8 +55,8 @@ impl<T: ValueEnum + 'static> TypedValueParser for NameOf<T> {
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let values = T::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-        // With a description of any value, clap would spread all options of `--help` over
-        // several lines each.
+        // If a value had a description, clap would print every option of `--help` over
+        // several lines.
         Some(Box::new(values.map(|value| value.help(Resettable::Reset))))
     }
 }
@@ -68,7 +67,7 @@ mod tests {
     use crate::model::{Activation, ModelKind};
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn names_are_parsed_as_displayed() {
         for kind in ModelKind::value_variants() {
             assert_eq!(kind.to_string().parse(), Ok(*kind));
         }
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_told_the_known_ones() {
+    fn an_unknown_name_is_an_error_with_the_known_names() {
         let message = "swish".parse::<Activation>().unwrap_err();
         assert_eq!(message, "unknown activation swish: choose relu, tanh, sigmoid or gelu");
         let message = "Vgg".parse::<ModelKind>().unwrap_err();
