@@ -1,9 +1,9 @@
 # mpiburn: data-parallel training of Burn models over MPI.
 #
-#   make run                      set up, build, make the data set, train on two cores
-#   make 1x2 ARGS="--epochs 1"    one machine, two processes; options in ARGS win
+#   make run                      set up, build, generate the data set, train on two cores
+#   make 1x2 ARGS="--epochs 1"    one machine, two processes; options in ARGS override the target's
 #   make 2x2 HOSTS="alpha beta"   two machines, two processes on each
-#   make 1x2 MPI=mpich            the same with MPICH, a build of its own
+#   make 1x2 MPI=mpich            the same with MPICH, in a separate build
 #   make help                     all targets
 
 SHELL       := /bin/bash
@@ -30,17 +30,17 @@ CARGO    := scripts/cargo.sh
 export CARGO_TARGET_DIR := $(TARGET)
 
 # Topologies NxC: N machines, C processes on each. HOSTS="alpha beta" writes the
-# host files first; CLUSTER=lab takes the nodes of cluster-up (and slurm-up).
+# host files first; CLUSTER=lab uses the nodes of cluster-up (and slurm-up).
 HOSTS    ?=
 BACKEND  ?=
 CLUSTER  ?=
 LAB       = $(if $(filter lab,$(CLUSTER)),--mpirun-by tests/cluster/mpirun.sh --srun-by tests/slurm/srun.sh)
 LAUNCH    = $(BIN) launch $@ $(LAB) -- train --data-root $(DATA) $(if $(BACKEND),--backend $(BACKEND))
 
-# Makes a data set, unless there is something in its folder: KIND, FOLDER.
+# Generates a data set unless its folder has files: KIND, FOLDER.
 make_data = [ -n "$$(ls -A $(2) 2>/dev/null)" ] || $(BIN) data $(1) --out $(2)
 
-# Share of the data that `make tables` takes: full or quick.
+# Scale of `make tables`: full or quick.
 SCALE   ?= full
 
 RATE    ?= 1gbit
@@ -51,16 +51,16 @@ DELAY   ?=
 help: ## Show the targets
 	@grep -hE '^[0-9a-z -]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([^:]+):.*## (.*)/\1\t\2/' | expand -t 18
 
-setup: ## Install what is missing: MPI (MPI=openmpi or mpich), libclang, gloo
+setup: ## Install missing packages: MPI (MPI=openmpi or mpich), libclang, gloo
 	@scripts/setup.sh
 
 build: setup ## Build the release binary (MPI=mpich; DEVICES=ndarray,tch for other compute backends)
 	@scripts/build.sh $(FEATURES)
 
-data: build ## Make the default data set, once
+data: build ## Generate the default data set, once
 	@$(call make_data,digits,$(DATA))
 
-deploy: data ## Put binary and data set on other hosts, at the same path (HOSTS="alpha beta")
+deploy: data ## Copy binary and data set to other hosts, at the same path (HOSTS="alpha beta")
 	@BIN=$(BIN) DATA=$(DATA) scripts/deploy.sh $(HOSTS)
 
 run: 1x2 ## Train the ConvNet on two cores of this machine
@@ -71,7 +71,7 @@ run: 1x2 ## Train the ConvNet on two cores of this machine
 hosts: ## Write the host files: HOSTS="alpha beta"
 	@scripts/hostfiles.sh $(HOSTS)
 
-tables: data ## Make all runs of jobs/sweeps and their report (SCALE=quick, CLUSTER=lab)
+tables: data ## Run all sweeps of jobs/sweeps and write their report (SCALE=quick, CLUSTER=lab)
 	@$(call make_data,objects,$(OBJECTS))
 	@$(call make_data,features,$(VECTORS))
 	@BIN=$(BIN) DATA=$(DATA) OBJECTS=$(OBJECTS) VECTORS=$(VECTORS) scripts/tables.sh $(SCALE) $(LAB)
@@ -84,32 +84,32 @@ test: lint build ## Formatting, lints, unit tests and real mpirun jobs
 	$(CARGO) test --release --workspace -- --test-threads=1
 	$(CARGO) test --profile bench --workspace --lib -- --test-threads=1
 
-test-all: data ## What needs other builds or large packages: ndarray, tch, PyTorch
+test-all: data ## Tests that need other builds or large packages: ndarray, tch, PyTorch
 	@tests/all.sh
 
 bench: compare-pytorch ## The same as compare-pytorch
 
-compare-pytorch: data ## PyTorch and mpiburn in turn: a table of the ratios of their times (ARGS="--rows vgg-32")
+compare-pytorch: data ## Run PyTorch and mpiburn in turn, print a table of the ratios of their times (ARGS="--rows vgg-32")
 	@tests/pytorch/setup.sh
 	.venv/bin/python tests/pytorch/compare.py speed --data $(DATA) $(ARGS)
 
-bench-comm: build ## The all-reduces against plain loops around MPI's and gloo's own
+bench-comm: build ## Compare the all-reduces with plain loops around MPI's and gloo's
 	tests/comm/compare.sh
 	BACKEND=gloo tests/comm/compare.sh
 
-cluster-up: ## Two nodes on this machine, as network namespaces (RATE=1gbit DELAY=0.1ms)
+cluster-up: ## Emulate two nodes on this machine with network namespaces (RATE=1gbit DELAY=0.1ms)
 	@scripts/setup.sh --all
 	RATE=$(RATE) DELAY=$(DELAY) tests/cluster/up.sh
 
-cluster-down: ## Remove them
+cluster-down: ## Remove the nodes of cluster-up
 	tests/cluster/down.sh
 
-slurm-up: ## The two nodes with a real Slurm on them; then tests/slurm/run.sh sbatch jobs/2x2.sbatch
+slurm-up: ## Emulate two nodes with a real Slurm; then tests/slurm/run.sh sbatch jobs/2x2.sbatch
 	@scripts/setup.sh --all
 	RATE=$(RATE) DELAY=$(DELAY) tests/slurm/up.sh
 
-slurm-down: ## Remove them
+slurm-down: ## Remove Slurm and the nodes of slurm-up
 	tests/slurm/down.sh
 
-clean: ## Remove builds; data sets and results stay
+clean: ## Remove builds, but not data sets and results
 	rm -rf target target-*

@@ -12,8 +12,8 @@ for feature in "${features[@]}"; do
     flex) ;; # in every build
     ndarray) ;;
     tch)
-      # libtorch comes with PyTorch's wheel; its libraries are found at run
-      # time where they were found at build time.
+      # libtorch is part of PyTorch's wheel; at run time its libraries must be
+      # where they were at build time.
       tests/pytorch/setup.sh
       packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
       export PATH="$PWD/.venv/bin:$PATH" LIBTORCH_USE_PYTORCH=1
@@ -30,13 +30,13 @@ for feature in "${features[@]}"; do
   esac
 done
 
-# Little of a build depends on MPI. A first build for another MPI starts from a
-# copy of the default one and rebuilds that part alone: one minute instead of
-# six. mpi-sys does not notice by itself that mpicc is another.
+# Few crates depend on MPI. A first build for another MPI starts from a copy of the
+# default one and rebuilds only those: one minute instead of six. mpi-sys does not
+# detect another mpicc.
 target=${CARGO_TARGET_DIR:-target}
 like=${target/-$MPI/}
 if [ "$like" != "$target" ] && [ ! -e "$target" ] && [ -e "$like/release/mpiburn" ]; then
-  # Under its own name only once it is whole.
+  # Renamed only when it is complete.
   rm -rf "$target.part"
   cp -a --reflink=auto "$like" "$target.part"
   cargo clean --quiet --release --target-dir "$target.part" -p mpi -p mpi-sys -p burn-mpi -p mpiburn

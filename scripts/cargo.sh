@@ -4,8 +4,8 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=mpi.sh
 . "$(dirname "$(readlink -f "$0")")/mpi.sh"
 mpicc=$(mpi_command mpicc)
-# Set only where the plain mpicc is another one's: builds with and without this
-# script then share what is built.
+# Set only if the plain mpicc belongs to another MPI, so that builds with and without
+# this script share their artifacts.
 if [ "$(readlink -f "$(command -v "$mpicc")")" != "$(readlink -f "$(command -v mpicc)")" ]; then
   export MPICC=$mpicc
 fi

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Puts the binary and the data set on other hosts, at the paths they have here,
-# which is where ranks look for them:
+# Copies the binary and the data set to other hosts, at the same paths as here, where
+# the ranks expect them:
 #
 #   BIN=target/release/mpiburn DATA=data/digits scripts/deploy.sh HOST...
 #
-# Copies what differs by SHA-256, checks it on the other side, and checks that
-# the host can load the binary and has the same MPI. Prints a line for each
-# host; goes on to the next after a failure. SSH is the command that reaches a
-# host. This host is left out, by whichever of its names.
+# Copies files that differ by SHA-256, checks the copies, and checks that the host can
+# load the binary and has the same MPI. Prints one line per host; continues with the
+# next host after a failure. SSH is the command that connects to a host. This host is
+# skipped, under any of its names.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=mpi.sh
 . "$(dirname "$(readlink -f "$0")")/mpi.sh"
@@ -21,7 +21,7 @@ die() {
 }
 
 [ $# -gt 0 ] || die 'name the hosts: make deploy HOSTS="alpha beta"'
-[ -x "$binary" ] || die "no $binary here; run make build"
+[ -x "$binary" ] || die "no $binary; run make build"
 files=("$binary")
 if [ -n "$data" ]; then
   data=$(realpath -ms "$data")
@@ -30,7 +30,7 @@ if [ -n "$data" ]; then
   files+=("${found[@]}")
 fi
 mpirun=$(mpi_command mpirun)
-# In words that both MPIs' mpirun say first, as `mpirun (Open MPI) 4.1.4`.
+# First line of either MPI's mpirun --version, such as `mpirun (Open MPI) 4.1.4`.
 version='{ '"$mpirun --version || mpirun --version; } 2>/dev/null | grep -m1 -E 'Open MPI|OpenRTE|Version:' | tr -s ' '"
 own_version=$(sh -c "$version")
 work=$(mktemp -d)
@@ -41,28 +41,28 @@ is_this_host() {
   local address own
   [[ $1 != localhost && $1 != "$(uname -n)" && ${1%%.*} != "$(uname -n)" ]] || return 0
   address=$(getent ahosts "$1" | awk 'NR == 1 { print $1 }') && [ -n "$address" ] || return 1
-  # No other host can be reached under a local address.
+  # A local address belongs to this host.
   own=$(ip route get "$address" 2>/dev/null) && [[ $own == local* ]]
 }
 
-# Runs a command on $host; what it or ssh has to complain of goes into a file.
-there() { LC_ALL=C "${ssh[@]}" "$host" "$@" 2>"$work/complaint"; }
+# Runs a command on $host; its stderr and that of ssh go to a file.
+there() { LC_ALL=C "${ssh[@]}" "$host" "$@" 2>"$work/stderr"; }
 
-# What ssh's complaint means, and what to do about it.
-no_way_in() {
-  local said
-  said=$(tr -d '\r' <"$work/complaint")
-  case $said in
+# Explains an ssh error, and what to do.
+ssh_error() {
+  local output
+  output=$(tr -d '\r' <"$work/stderr")
+  case $output in
     *"resolve hostname"*) echo "unknown host; check the name, or add it to /etc/hosts or ~/.ssh/config" ;;
-    *"Host key verification failed"*) echo "its host key is not known here, or has changed; run once by hand: ssh $host" ;;
+    *"Host key verification failed"*) echo "its host key is unknown or has changed; run once by hand: ssh $host" ;;
     *"Permission denied"*) echo "no login without a password; run once: ssh-copy-id $host" ;;
     *"Connection refused"*) echo "no ssh server answers; install openssh-server there" ;;
     *"timed out"* | *"No route to host"* | *unreachable*) echo "not reachable; is it up, and on this network?" ;;
-    *) echo "ssh failed: $(tail -n 1 <<<"$said")" ;;
+    *) echo "ssh failed: $(tail -n 1 <<<"$output")" ;;
   esac
 }
 
-# The files that are not there, or differ; fails where none can be looked at.
+# The files that are missing or differ; fails if none can be read.
 differing() {
   there "LC_ALL=C sha256sum --check 2>/dev/null || true" <"$work/digests" >"$work/checked" || return
   sed -nE 's/: FAILED( open or read)?$//p' "$work/checked" >"$work/differing"
@@ -82,37 +82,37 @@ packages_of() { # packages_of LIBRARY...
   done | sort -u | paste -sd' '
 }
 
-deploy() { # prints what it did, or why it failed
+deploy() { # prints the result, or the reason of a failure
   local other missing count bytes
-  there true </dev/null || { no_way_in; return 1; }
+  there true </dev/null || { ssh_error; return 1; }
   other=$(there "$version" </dev/null) || other=
-  [ -n "$other" ] || { echo "no $mpirun there; install $mpi_packages"; return 1; }
+  [ -n "$other" ] || { echo "$mpirun not found; install $mpi_packages"; return 1; }
   [ "$other" = "$own_version" ] || { echo "it has ${other# }, and this host has ${own_version# }; install the same version on both"; return 1; }
-  differing || { echo "cannot compare digests: $(tail -n 1 "$work/complaint")"; return 1; }
+  differing || { echo "cannot compare digests: $(tail -n 1 "$work/stderr")"; return 1; }
   count=$(wc -l <"$work/differing")
   if [ "$count" -gt 0 ]; then
     bytes=$(tr '\n' '\0' <"$work/differing" | du -cbL --files0-from=- | tail -n 1 | cut -f1)
-    # Paths without their first slash, to be unpacked at the root.
+    # Paths without their first slash, unpacked at the root.
     if ! sed 's|^/||' "$work/differing" | tar --create --dereference --directory / --files-from - |
       there "LC_ALL=C tar --extract --no-same-owner --directory /"; then
-      echo "cannot write there: $(grep -m1 -E 'No space|denied|Read-only' "$work/complaint" || tail -n 1 "$work/complaint")"
+      echo "cannot write: $(grep -m1 -E 'No space|denied|Read-only' "$work/stderr" || tail -n 1 "$work/stderr")"
       return 1
     fi
     if ! differing || [ -s "$work/differing" ]; then
-      echo "differs after it was copied: $(head -n 1 "$work/differing")"
+      echo "differs after copying: $(head -n 1 "$work/differing")"
       return 1
     fi
   fi
   missing=$(there "ldd $(printf %q "$binary") | sed -n 's/^[[:space:]]*\(.*\) => not found.*/\1/p'" </dev/null) ||
-    { echo "cannot look at the binary there: $(tail -n 1 "$work/complaint")"; return 1; }
-  # shellcheck disable=SC2086 # one word a library
-  [ -z "$missing" ] || { echo "it lacks ${missing//$'\n'/, }; install $(packages_of $missing)"; return 1; }
+    { echo "cannot inspect the binary: $(tail -n 1 "$work/stderr")"; return 1; }
+  # shellcheck disable=SC2086 # one word per library
+  [ -z "$missing" ] || { echo "missing libraries ${missing//$'\n'/, }; install $(packages_of $missing)"; return 1; }
   there "$(printf %q "$binary") --version" </dev/null >/dev/null ||
-    { echo "the binary does not start there: $(tail -n 1 "$work/complaint")"; return 1; }
+    { echo "the binary does not start: $(tail -n 1 "$work/stderr")"; return 1; }
   if [ "$count" -gt 0 ]; then
     echo "copied $count of ${#files[@]} files, $((bytes / 1000000)) MB; digests match"
   else
-    echo "all ${#files[@]} files are there; digests match"
+    echo "all ${#files[@]} files are up to date; digests match"
   fi
 }
 
@@ -120,10 +120,10 @@ failed=0
 for host in "$@"; do
   if is_this_host "$host"; then
     echo "$host: this host"
-  elif said=$(deploy); then
-    echo "$host: $said"
+  elif output=$(deploy); then
+    echo "$host: $output"
   else
-    echo "deploy: $host: $said" >&2
+    echo "deploy: $host: $output" >&2
     failed=1
   fi
 done

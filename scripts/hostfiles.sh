@@ -14,7 +14,7 @@ hosts=("$@")
 }
 for host in "${hosts[@]}"; do
   [[ $host =~ ^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$ ]] || {
-    echo "hostfiles: '$host' is no host name" >&2
+    echo "hostfiles: '$host' is not a host name" >&2
     exit 1
   }
 done

@@ -1,4 +1,4 @@
-# Which MPI: $MPI is openmpi (the default) or mpich. Read by other scripts.
+# Selects the MPI: $MPI is openmpi (the default) or mpich. Sourced by other scripts.
 # shellcheck shell=bash
 
 MPI=${MPI:-openmpi}
@@ -12,8 +12,8 @@ case $MPI in
 esac
 export MPI
 
-# Prints the name of this MPI's mpirun or mpicc. Where both MPIs are installed,
-# Debian calls them mpirun.openmpi and mpirun.mpich, and the plain name is either.
+# Prints the name of this MPI's mpirun or mpicc. If both MPIs are installed, Debian
+# names them mpirun.openmpi and mpirun.mpich, and the plain name may be either.
 mpi_command() { # mpi_command mpirun|mpicc
   local version
   if command -v "$1.$MPI" >/dev/null; then
@@ -21,7 +21,7 @@ mpi_command() { # mpi_command mpirun|mpicc
   elif command -v "$1" >/dev/null && version=$(mpirun --version 2>&1) && grep -qE "$mpi_says" <<<"$version"; then
     echo "$1"
   else
-    echo "${0##*/}: no $1 of $mpi_name here (apt-get install $mpi_packages); run make setup MPI=$MPI" >&2
+    echo "${0##*/}: no $1 of $mpi_name found (apt-get install $mpi_packages); run make setup MPI=$MPI" >&2
     return 1
   fi
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the system packages that the build needs, where they are missing; with
-# --all those of `make test-all` too. Safe to repeat: with everything there it
-# only looks. Asks nothing. MPI=mpich installs MPICH instead of Open MPI.
+# Installs missing system packages that the build needs, with --all also those of
+# `make test-all`. Idempotent and non-interactive. MPI=mpich installs MPICH instead of
+# Open MPI.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=mpi.sh
 . "$(dirname "$(readlink -f "$0")")/mpi.sh"
@@ -16,9 +16,9 @@ need() { # need PACKAGE COMMAND...: PACKAGE is missing unless COMMAND succeeds
 has_libclang() {
   ldconfig -p | grep -q 'libclang[-.0-9]*\.so' || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*'
 }
-# libclang parses mpi.h with headers of its own.
+# libclang needs its own headers to parse mpi.h.
 has_clang_headers() { compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h'; }
-# Daemons may lie where a user's PATH does not lead.
+# Daemons may be outside a user's PATH.
 has_daemon() { PATH=$PATH:/usr/sbin command -v "$1"; }
 
 if ! command -v cargo >/dev/null; then
@@ -35,7 +35,7 @@ need libclang-dev has_libclang
 need libclang-dev has_clang_headers
 need libgloo-dev test -e /usr/include/gloo/allreduce.h
 need g++ command -v g++
-# mpirun starts ranks on other hosts by it.
+# mpirun starts ranks on other hosts with ssh.
 need openssh-client command -v ssh
 if [ "${1-}" = --all ]; then
   need iproute2 command -v ip
@@ -55,7 +55,7 @@ fi
 
 install="apt-get install -y --no-install-recommends $(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')"
 if ! command -v apt-get >/dev/null; then
-  echo "setup: this system has no apt-get; install with its own package manager: ${missing[*]}" >&2
+  echo "setup: this system has no apt-get; install with its package manager: ${missing[*]}" >&2
   exit 1
 elif [ "$(id -u)" -eq 0 ]; then
   as_root=()
@@ -70,9 +70,9 @@ echo "setup: $install"
 export DEBIAN_FRONTEND=noninteractive
 log=$(mktemp)
 
-# A package's own service is neither started nor left to start with the machine:
-# tests/slurm starts the daemons that it needs, with settings of its own. Where
-# there is a policy already, as in most containers, it stays as it is.
+# Services of the packages are neither started nor enabled: tests/slurm starts the
+# daemons that it needs, with its own settings. An existing policy, as in most
+# containers, is kept.
 services=()
 for package in "${missing[@]}"; do
   case $package in
@@ -87,8 +87,8 @@ if [ ${#services[@]} -gt 0 ] && ! [ -e $policy ]; then
   "${as_root[@]}" chmod +x $policy
 fi
 
-# A list of packages that is too old names versions that are gone: on a failure
-# it is fetched anew, once.
+# An outdated package list refers to versions that no longer exist: after a failure it
+# is updated once.
 if ! "${as_root[@]}" $install >"$log" 2>&1; then
   if ! { "${as_root[@]}" apt-get update && "${as_root[@]}" $install; } >"$log" 2>&1; then
     tail -n 5 "$log" >&2

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Makes all runs of jobs/sweeps, the latencies of the transports and the fused
-# operator's times, and puts them on one page: results/report/report.html.
+# Runs all sweeps of jobs/sweeps, the benchmarks of the transports and of the fused
+# operator, and writes one page: results/report/report.html.
 #
 #   scripts/tables.sh [SCALE [OPTIONS]]
 #
-# SCALE is full or quick; OPTIONS go to `mpiburn sweep` and `launch`, such as
-# --mpirun-by SCRIPT. DATA, OBJECTS and VECTORS name the folders of the digits,
-# the objects and the feature vectors; `make tables` makes what is missing. BIN is
-# the binary.
+# SCALE is full or quick; OPTIONS are passed to `mpiburn sweep` and `launch`, such as
+# --mpirun-by SCRIPT. DATA, OBJECTS and VECTORS are the folders of the digits, the
+# objects and the feature vectors; `make tables` generates missing ones. BIN is the
+# binary.
 #
-# Finished runs are kept, so the same command goes on after Ctrl-C. What cannot
-# run here (no Slurm, no second machine) is said in a line, and the rest is made.
+# Completed runs are kept, so the same command continues after Ctrl-C. Runs that are
+# impossible here (no Slurm, no second machine) are reported with one line each.
 set -uo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.." || exit 1
 
@@ -20,7 +20,7 @@ bin=${BIN:-target/release/mpiburn}
 data=${DATA:-data/digits} objects=${OBJECTS:-data/objects} vectors=${VECTORS:-data/features}
 failed=0
 
-# Folder of the data set that a sweep file asks for.
+# Folder of a sweep file's data set.
 root_of() { # root_of FILE
   case $(sed -n 's|^data-root *= *"data/\(.*\)"$|\1|p' "$1") in
     digits) echo "$data" ;;
@@ -39,7 +39,7 @@ for sweep in jobs/sweeps/*.toml; do
   "$bin" sweep "$sweep" --scale "$scale" "$@" -- --data-root "$root"
   case $? in
     0) ;;
-    75) exit 75 ;; # stopped by a signal: what is left is for the next time
+    75) exit 75 ;; # stopped by a signal: the same command continues
     *) failed=1 ;;
   esac
 done

@@ -1,4 +1,4 @@
-//! The command line: what can be typed, and nothing of what it means.
+//! Command line arguments; `config` validates and interprets them.
 
 mod bench;
 mod data;
@@ -28,7 +28,7 @@ pub use train::{GLOO_ALGORITHMS, TrainArgs};
 
 const EXAMPLES: &str = "\
 Examples:
-  mpiburn data digits --out data/digits                   make the default data set
+  mpiburn data digits --out data/digits                   generate the default data set
   mpirun -n 2 --bind-to core mpiburn train                train on two cores
   mpirun -n 2 --bind-to core mpiburn train --epochs 1 --train-batch-size 64 --out results/try
   mpirun -n 2 --bind-to core mpiburn train --resume results/try
@@ -38,10 +38,10 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(name = "mpiburn", version, about, after_help = EXAMPLES, max_term_width = 100)]
 pub struct Cli {
-    /// Say more (-v: debug, -vv: trace). RUST_LOG wins over both.
+    /// More log output (-v: debug, -vv: trace); RUST_LOG overrides it.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
-    /// Say only warnings and errors.
+    /// Log warnings and errors only.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
     #[command(subcommand)]
@@ -52,14 +52,14 @@ impl Cli {
     /// Reads this process's command line.
     ///
     /// # Errors
-    /// clap's, which also carry the texts of `--help` and `--version`.
+    /// clap's, which include the texts of `--help` and `--version`.
     pub fn read() -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches)?;
         if let (Command::Train(args), Some((_, options))) = (&mut cli.command, matches.subcommand()) {
             let typed = |id: &&clap::Id| options.value_source(id.as_str()) == Some(ValueSource::CommandLine);
             args.typed = options.ids().filter(typed).map(ToString::to_string).collect();
-            // Groups of options have ids too, which are their structs' names.
+            // Argument groups have ids as well: the names of their structs.
             args.typed.retain(|id| !id.ends_with("Args"));
         }
         Ok(cli)
@@ -68,19 +68,19 @@ impl Cli {
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Train a model; a member of an MPI job, or a world of one.
+    /// Train a model, as a rank of an MPI job or as a single process.
     Train(Box<TrainArgs>),
-    /// Measure a checkpoint on the test set.
+    /// Evaluate a checkpoint on the test split.
     Eval(EvalArgs),
-    /// Measure what travels between ranks.
+    /// Benchmark collectives, training steps and operators.
     Bench(BenchArgs),
-    /// Make a data set, or look at one.
+    /// Generate or inspect a data set.
     Data(DataArgs),
-    /// Start a job on a topology, from outside MPI.
+    /// Start an MPI job on a topology.
     Launch(LaunchArgs),
-    /// Make a list of runs, from outside MPI.
+    /// Start the runs of a sweep file.
     Sweep(SweepArgs),
-    /// Tables, pictures and predictions from run directories.
+    /// Tables, plots and predictions from run directories.
     Report(ReportArgs),
 }
 
@@ -93,13 +93,13 @@ pub struct EvalArgs {
     /// Folder of the data set [default: that of the run].
     #[arg(long, value_name = "DIR")]
     pub data_root: Option<PathBuf>,
-    /// Samples of one rank's batch.
+    /// Batch size per rank.
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub test_batch_size: usize,
-    /// Test on the first N samples only [default: as the run did].
+    /// Test on the first N samples only [default: as in the run].
     #[arg(long, value_name = "N")]
     pub test_samples: Option<usize>,
-    /// Where tensors live.
+    /// Compute device.
     #[arg(long, default_value = "flex", value_parser = OneOf::names(DeviceKind::NAMES))]
     pub device: String,
 }

@@ -1,4 +1,4 @@
-//! Where tensors live: the compute backends that this build has.
+//! Compute devices: Burn's backends that this build includes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,17 +6,17 @@ use std::str::FromStr;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
-/// A compute backend of Burn, and which of its devices.
+/// A compute backend of Burn and its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceKind {
-    /// Burn's own CPU backend, in every build.
+    /// Burn's CPU backend flex, in every build.
     Flex,
-    /// The older pure Rust CPU backend, feature `ndarray`.
+    /// Burn's older CPU backend in pure Rust, feature `ndarray`.
     NdArray,
     /// libtorch on the CPU, feature `tch`.
     Tch,
-    /// libtorch on the GPU of this number, feature `tch`.
+    /// libtorch on the GPU of this index, feature `tch`.
     TchCuda(usize),
 }
 
@@ -66,10 +66,10 @@ impl DeviceKind {
     /// What can be typed; N is the number of a GPU.
     pub const NAMES: [&str; 4] = ["flex", "ndarray", "tch", "tch-cuda:N"];
 
-    /// Whether this build has the device; if not, says how to get it.
+    /// Checks that this build includes the device.
     ///
     /// # Errors
-    /// The missing feature and the command that builds it in.
+    /// The missing feature and the command to build it.
     pub fn check_built(self) -> Result<(), String> {
         let (built, feature) = match self {
             Self::Flex => (true, "flex"),
@@ -79,8 +79,8 @@ impl DeviceKind {
         match built {
             true => Ok(()),
             false => Err(format!(
-                "this build has no {feature}; build it in with `make build DEVICES={feature}`, \
-                 which puts its binary in target-{feature}/release"
+                "this build has no {feature}; build it with `make build DEVICES={feature}`, \
+                 which writes the binary to target-{feature}/release"
             )),
         }
     }
@@ -88,8 +88,8 @@ impl DeviceKind {
     /// Burn's device, without autodiff.
     ///
     /// # Panics
-    /// Where [`check_built`](Self::check_built) fails.
-    #[allow(deprecated, reason = "ndarray and tch are deprecated upstream, and asked for by users")]
+    /// If [`check_built`](Self::check_built) fails.
+    #[allow(deprecated, reason = "ndarray and tch are deprecated upstream, and still supported here")]
     pub fn device(self) -> Device {
         match self {
             Self::Flex => Device::flex(),
@@ -99,7 +99,7 @@ impl DeviceKind {
             Self::Tch => Device::libtorch(),
             #[cfg(feature = "tch")]
             Self::TchCuda(index) => Device::libtorch_cuda(index),
-            #[allow(unreachable_patterns, reason = "reachable in builds that lack a device")]
+            #[allow(unreachable_patterns, reason = "reachable in builds without a device")]
             missing => panic!("this build has no {missing}"),
         }
     }
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_are_read_as_they_are_written() {
+    fn device_names_are_parsed_as_displayed() {
         for kind in [DeviceKind::Flex, DeviceKind::NdArray, DeviceKind::Tch, DeviceKind::TchCuda(3)] {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_device_is_named_with_its_build() {
+    fn a_missing_device_is_named_with_its_build_command() {
         assert_eq!(DeviceKind::Flex.check_built(), Ok(()));
         if !cfg!(feature = "ndarray") {
             let message = DeviceKind::NdArray.check_built().unwrap_err();

@@ -1,22 +1,21 @@
-//! The names of an option's values, written once: in clap's `ValueEnum`.
-//!
-//! `Display`, `FromStr` and `--help` take them from there. Types of the libraries,
-//! which have no clap, list their names themselves.
+//! Names of option values, defined once in clap's `ValueEnum` for `Display`, `FromStr`
+//! and `--help`. Types of the libraries, which have no clap, list their names
+//! themselves.
 
 use std::ffi::OsStr;
 
 use clap::builder::{PossibleValue, Resettable, StringValueParser, TypedValueParser};
 use clap::{Arg, Command, ValueEnum};
 
-/// The name of `value`.
+/// The option name of `value`.
 pub fn name<T: ValueEnum>(value: &T) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-/// The value named `text`, of those that are a `what`.
+/// The value named `text`; `what` describes the option in errors.
 ///
 /// # Errors
-/// When there is none: its name, and those that there are.
+/// When the name is unknown; the message lists the known names.
 pub fn parse<T: ValueEnum>(what: &str, text: &str) -> Result<T, String> {
     T::from_str(text, false).map_err(|_| {
         let names: Vec<String> = T::value_variants().iter().map(name).collect();

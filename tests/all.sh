@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests that need other builds or large packages. Each prints `ok - NAME` or
-# `not ok - NAME`; one that cannot run has failed, and says what to install.
+# `not ok - NAME`; one that cannot run has failed, and names the package to install.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,8 +28,7 @@ small_data() {
   [ -e "$work/digits" ] || $bin data digits --out "$work/digits" --train 2000 --test 500
 }
 
-# A short training on another compute backend, from the same weights and to the
-# same accuracy as on the default one.
+# A short training on another compute backend, which must reach a minimum accuracy.
 train_on() {
   local device=$1 binary=$2
   small_data && mpirun $as_root -n 2 --bind-to core "$binary" train --data-root "$work/digits" \
@@ -39,7 +38,7 @@ train_on() {
       END { if (!found) print "no test accuracy"; exit low || !found }' "$work/$device/run.json"
 }
 
-# The table of the fused operator has a row of each backend, at 2 and 10 layers.
+# The table of the fused operator has a row for each backend, at 2 and 10 layers.
 fused_on_all_backends() {
   small_data && target-ndarray-tch/release/mpiburn bench fused --data-root "$work/digits" \
     --train-samples 640 --csv "$work/fused.csv" &&
@@ -61,21 +60,21 @@ check "a build with ndarray and tch" make --no-print-directory build DEVICES=nda
 check "training on flex" train_on flex $bin
 check "training on ndarray" train_on ndarray target-ndarray-tch/release/mpiburn
 check "training on tch" train_on tch target-ndarray-tch/release/mpiburn
-check "the fused operator beside Burn's on each backend" fused_on_all_backends
+check "the fused operator and Burn's on each backend" fused_on_all_backends
 check "TensorBoard opens the event files" tensorboard_opens
-check "losses and accuracy as PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "${DATA:-data/digits}"
-check "optimizers, schedules and penalties as PyTorch's" recipes_as_pytorch
-check "every network's names, weights and losses as PyTorch's" .venv/bin/python tests/pytorch/state_dicts.py
-check "mlp's losses and accuracy as PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only mlp
-check "vgg's first losses as PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only vgg --seeds 0
+check "losses and accuracy equal PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "${DATA:-data/digits}"
+check "optimizers, schedules and penalties equal PyTorch's" recipes_as_pytorch
+check "names, weights and losses of every network equal PyTorch's" .venv/bin/python tests/pytorch/state_dicts.py
+check "losses and accuracy of mlp equal PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only mlp
+check "first losses of vgg equal PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only vgg --seeds 0
 check "a program outside the workspace that depends on burn-mpi alone" tests/outside/run.sh
 check "a build for MPICH" make --no-print-directory build MPI=mpich
 check "averaged gradients of random modules, over MPICH" env MPI=mpich tests/sync/all.sh 100
 check "a rank that fails ends the job, over MPICH" env MPI=mpich tests/sync/failures.sh
 check "two nodes of one machine" tests/cluster/check.sh
-check "two nodes: trainings over both MPIs, and through a link that is cut" tests/cluster/train.sh
+check "two nodes: trainings with both MPIs, and with a broken link" tests/cluster/train.sh
 check "two nodes: deployment over ssh" tests/cluster/deploy.sh
-check "two nodes: equal weights over mpi and gloo, in one and two machines" tests/cluster/same_weights.sh
+check "two nodes: equal weights over mpi and gloo, on one and two machines" tests/cluster/same_weights.sh
 check "Slurm on two nodes" tests/slurm/check.sh
 check "the report in a browser" tests/report/check.sh
 check "predicted times on two nodes" tests/report/predict.sh

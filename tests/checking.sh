@@ -1,5 +1,5 @@
-# One check a line, `ok - NAME` or `not ok - NAME`; read by the scripts that
-# check, which have a folder $work and end with `exit $failed`.
+# Defines `check`, which prints `ok - NAME` or `not ok - NAME`. Sourced by the test
+# scripts, which have a folder $work and end with `exit $failed`.
 # shellcheck shell=bash disable=SC2034,SC2154
 
 failed=0

@@ -18,25 +18,25 @@ pub struct BenchArgs {
 pub enum BenchKind {
     /// Latency and bandwidth of the all-reduce, by message size and backend.
     Allreduce(AllreduceArgs),
-    /// Which operations each backend has, by calling them, and their latency.
+    /// Operations that each backend supports, found by calling them, and their latency.
     Collectives(CollectivesArgs),
-    /// Where the time of one training step goes, on noise of the model's shape.
+    /// Breakdown of one training step's time, on random samples of the model's shape.
     Step(Box<StepArgs>),
     /// Latency and bandwidth of the link between the first rank and the last.
     Link(LinkArgs),
-    /// Convolution and ReLU in one operator, against Burn's own on each compute backend.
+    /// Fused convolution and ReLU compared with Burn's operators on each compute backend.
     Fused(FusedArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct StepArgs {
-    /// Steps to measure with overlap, and as many without; one rank has nothing to overlap.
+    /// Steps to measure with overlap, and as many without; one rank has no communication to overlap.
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub steps: usize,
     /// Write the figures to FILE, replacing it.
     #[arg(long, value_name = "FILE.json")]
     pub json: Option<PathBuf>,
-    /// As of a training; what concerns data and results has no effect.
+    /// Options of `mpiburn train`; those of data and results have no effect.
     #[command(flatten)]
     pub train: TrainArgs,
 }
@@ -53,11 +53,11 @@ Latency is the mean over ranks of one call's time, after a barrier. The bus band
 2(n-1)/n x size / median for n ranks, with 1 MB = 10^6 bytes."
 )]
 pub struct AllreduceArgs {
-    /// Message sizes in bytes, KiB or MiB; 4..64MiB is each power of two between.
+    /// Message sizes in bytes, KiB or MiB; 4..64MiB: each power of two in the range.
     #[arg(long, value_name = "SIZES", default_value = "4,17408,13631488")]
     pub sizes: String,
-    /// What to time, in turn: mpi, ordered, gloo, gloo-ordered (ordered: sums in rank order)
-    /// [default: all of this build].
+    /// Methods to time, interleaved: mpi, ordered, gloo, gloo-ordered (ordered: sums in rank order)
+    /// [default: all in this build].
     #[arg(long, value_name = "NAMES")]
     pub backends: Option<String>,
     /// Type of the values.
@@ -96,26 +96,26 @@ Examples:
   mpiburn bench fused --layers 2,4,10 --channels 8 --csv fused.csv
 
 The network is one Conv2d(C to C, 3x3, pad 1) with ReLU, applied N times with the same weights, and
-a linear layer; the image is repeated over the C channels. Each table row trains its own, all from
+a linear layer; the image is repeated over the C channels. Each table row trains its own network, all from
 the same initial weights on the same batches."
 )]
 pub struct FusedArgs {
-    /// How many times the convolution is applied; one half of the table each.
+    /// Numbers of times that the convolution is applied; one half of the table each.
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "2,10")]
     pub layers: Vec<usize>,
-    /// Channels of the convolution, into it and out of it.
+    /// Input and output channels of the convolution.
     #[arg(long, value_name = "C", default_value_t = 1)]
     pub channels: usize,
     /// Folder of the data set.
     #[arg(long, value_name = "DIR", default_value = "data/digits")]
     pub data_root: PathBuf,
-    /// Train on the first N samples, once.
+    /// Train one epoch on the first N samples.
     #[arg(long, value_name = "N", default_value_t = 12_800)]
     pub train_samples: usize,
-    /// Samples of a batch.
+    /// Batch size.
     #[arg(long, visible_alias = "batch-size", value_name = "N", default_value_t = 32)]
     pub train_batch_size: usize,
-    /// Adam's step size.
+    /// Learning rate of Adam.
     #[arg(long, value_name = "X", default_value_t = 5e-4)]
     pub lr: f64,
     /// Seed of the initial weights.

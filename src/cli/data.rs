@@ -1,4 +1,4 @@
-//! What can be typed to make data sets and to look at them.
+//! Options of `mpiburn data`.
 
 use std::path::PathBuf;
 
@@ -34,26 +34,26 @@ pub enum DataKind {
         mut_arg("test", |arg| arg.default_value("8000").required(false))
     )]
     Features(MakeArgs),
-    /// What a folder holds: kind, shapes, classes and digests, and what samples look like.
+    /// Kind, shapes, classes and digests of the data set in a folder, and pictures of samples.
     Info(InfoArgs),
 }
 
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct MakeArgs {
-    /// Folder to write to; made if missing.
+    /// Folder to write to; created if missing.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Training samples.
+    /// Number of training samples.
     #[arg(long, value_name = "N")]
     pub train: usize,
-    /// Test samples.
+    /// Number of test samples.
     #[arg(long, value_name = "N")]
     pub test: usize,
-    /// Seed of every drawing.
+    /// Seed of the random generator.
     #[arg(long, default_value_t = 7)]
     pub seed: u64,
-    /// Replace a data set that is there already.
+    /// Replace an existing data set.
     #[arg(long)]
     pub overwrite: bool,
 }
@@ -66,14 +66,14 @@ Examples:
   mpiburn data info data/digits
   mpiburn data info data/objects --sheet objects.png
 
-A digest is SHA-256 over the labels and then the samples of a split. A training stops where
-ranks differ in the training set's."
+A digest is SHA-256 over the labels and then the samples of a split. Training stops with an error
+if ranks differ in the digest of the training split."
 )]
 pub struct InfoArgs {
     /// Folder of the data set.
     #[arg(value_name = "DIR")]
     pub root: PathBuf,
-    /// Draw training samples to FILE, a row a class, replacing it.
+    /// Draw training samples to FILE, one row per class, replacing it.
     #[arg(long, value_name = "FILE.png")]
     pub sheet: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! What can be typed to start jobs from outside MPI.
+//! Options of `mpiburn launch` and `mpiburn sweep`.
 
 use std::path::PathBuf;
 
@@ -15,22 +15,22 @@ Examples:
   mpiburn launch 2x2 --hostfile hostfiles/2x2 -- train --backend gloo
   mpiburn launch 2x1 --dry-run -- bench allreduce     print mpirun's command line only
 
-SIGTERM, SIGUSR1 and Ctrl-C go on to the ranks, which write a checkpoint and leave with code 75.
+SIGTERM, SIGUSR1 and Ctrl-C are forwarded to the ranks, which write a checkpoint and exit with code 75.
 The exit code is the launcher's: 75 after SIGUSR1, and 1 from Open MPI's mpirun after the others."
 )]
 pub struct LaunchArgs {
-    /// Machines x processes on each: 1x1, 1x2, 2x1, 2x2, ...
+    /// Machines x processes per machine: 1x1, 1x2, 2x1, 2x2, ...
     pub topology: Topology,
     #[command(flatten)]
     pub how: HowArgs,
-    /// File of the machines, one a line, as `alpha slots=2`
-    /// [default: hostfiles/<topology> if it is there].
+    /// Host file with one machine per line, such as `alpha slots=2`
+    /// [default: hostfiles/<topology> if it exists].
     #[arg(long, value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
-    /// Who starts the ranks.
+    /// Launcher of the ranks.
     #[arg(long, value_enum, default_value = "mpirun")]
     pub launcher: LauncherKind,
-    /// Print the command line and leave.
+    /// Print the command line and exit.
     #[arg(long)]
     pub dry_run: bool,
     /// A subcommand of mpiburn with its options, after `--`.
@@ -38,19 +38,19 @@ pub struct LaunchArgs {
     pub program: Vec<String>,
 }
 
-/// Scripts that take a launcher's place.
+/// Scripts that replace a launcher.
 #[derive(Debug, Clone, Args)]
 pub struct HowArgs {
-    /// Have SCRIPT start the ranks in mpirun's place, as `SCRIPT NxC PROGRAM ARGS...`.
+    /// Start the ranks with SCRIPT instead of mpirun, as `SCRIPT NxC PROGRAM ARGS...`.
     #[arg(long, value_name = "SCRIPT")]
     pub mpirun_by: Option<PathBuf>,
-    /// The same in srun's place.
+    /// Start the ranks with SCRIPT instead of srun.
     #[arg(long, value_name = "SCRIPT")]
     pub srun_by: Option<PathBuf>,
 }
 
 impl HowArgs {
-    /// The script in the place of `launcher`.
+    /// The script that replaces `launcher`.
     pub fn script(&self, launcher: LauncherKind) -> Option<PathBuf> {
         match launcher {
             LauncherKind::Mpirun => self.mpirun_by.clone(),
@@ -69,13 +69,13 @@ Examples:
   mpiburn sweep jobs/sweeps/topologies.toml --scale quick --only 1x2
   mpiburn sweep jobs/sweeps/topologies.toml -- --data-root /data/mnist
 
-Completed runs are skipped, so the same command goes on after Ctrl-C or a failure."
+Completed runs are skipped, so the same command continues after Ctrl-C or a failure."
 )]
 pub struct SweepArgs {
-    /// The list of runs: a base, and what varies.
+    /// Sweep file: base options, and the options that vary.
     #[arg(value_name = "FILE.toml")]
     pub file: PathBuf,
-    /// `full`, or a smaller variant that the file has a section for, as `quick`.
+    /// `full`, or a smaller scale that the file has a section for, such as `quick`.
     #[arg(long, value_name = "NAME", default_value = "full")]
     pub scale: String,
     /// Folder of the runs [default: results/<file's name>, with -<scale> unless full].
@@ -84,15 +84,15 @@ pub struct SweepArgs {
     /// Only runs whose name contains TEXT.
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Folder of the host files, one a topology.
+    /// Folder of the host files, one per topology.
     #[arg(long, value_name = "DIR", default_value = "hostfiles")]
     pub hostfiles: PathBuf,
     #[command(flatten)]
     pub how: HowArgs,
-    /// Print the command lines and leave.
+    /// Print the command lines and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// Options for every run, after `--`; they win over the file's.
+    /// Options for every run, after `--`; they override the file's.
     #[arg(last = true, value_name = "OPTIONS")]
     pub options: Vec<String>,
 }

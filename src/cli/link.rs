@@ -1,4 +1,4 @@
-//! What can be typed after `bench link`.
+//! Options of `mpiburn bench link`.
 
 use std::path::PathBuf;
 
@@ -15,23 +15,23 @@ Example:
   mpirun -n 2 --host alpha,beta --bind-to core mpiburn bench link --csv results/link.csv
   mpiburn report --predict results/NAME --link results/link.csv
 
-Both ranks send at once, as in an all-reduce; the median exchange is a message's time. Shapers and
-switches let what comes after a pause pass faster: --pause-us makes one, as long as the computing
-of the step that is to be predicted. The latency is the shortest, the bandwidth the slope of least squares from there over all sizes, each
-weighted by the inverse of its size."
+Both ranks send at once, as in an all-reduce; the time of a message is the median exchange. Shapers
+and switches forward a message faster after a pause: set --pause-us to the computing time of the
+step that is to be predicted. The latency is the shortest median; the bandwidth is the slope of a
+least-squares line from there over all sizes, weighted by the inverse of the size."
 )]
 pub struct LinkArgs {
     /// Transport to send over.
     #[arg(long, default_value = "mpi", value_parser = OneOf::names(Backend::ALL.map(Backend::name)))]
     pub backend: String,
-    /// Message sizes in bytes, KiB or MiB; 4..64KiB is each power of two between
-    /// [default: 4..4MiB, ending where an exchange takes a tenth of a second].
+    /// Message sizes in bytes, KiB or MiB; 4..64KiB: each power of two in the range
+    /// [default: 4..4MiB, up to the size whose exchange takes 0.1 s].
     #[arg(long, value_name = "SIZES")]
     pub sizes: Option<String>,
     /// Exchanges of each size [default: as many as fit into a second, 10 to 1000].
     #[arg(long, value_name = "N")]
     pub iterations: Option<usize>,
-    /// Microseconds of computing between two messages.
+    /// Computing time between two messages, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 0.0)]
     pub pause_us: f64,
     /// Write the times to FILE, replacing it.

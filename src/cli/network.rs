@@ -1,4 +1,4 @@
-//! Options of `mpiburn train` about the network.
+//! Options of `mpiburn train` for the network.
 
 use clap::Args;
 
@@ -8,14 +8,14 @@ use crate::names::OneOf;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct NetworkArgs {
-    /// What follows every layer but the last.
+    /// Activation after every layer but the last.
     #[arg(long, value_name = "NAME", default_value = "relu", value_parser = OneOf::values::<Activation>())]
     pub activation: String,
-    /// Put a batch norm between each convolution and its activation; mlp has one always.
+    /// Batch norm between each convolution and its activation; mlp always has batch norm.
     #[arg(long)]
     pub batch_norm: bool,
-    /// Drop features in training with this probability: in front of the last layer, in vgg of
-    /// the last but one.
+    /// Dropout probability in training: before the last layer, in vgg before the last layer but
+    /// one.
     #[arg(long, value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub dropout: f64,
     /// Width of mlp's hidden layer [default: 32].

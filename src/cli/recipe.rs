@@ -1,5 +1,5 @@
-//! Options of `mpiburn train` on how weights are found: optimizer, schedule,
-//! regularisation, augmentation.
+//! Options of `mpiburn train` for the recipe: optimizer, schedule, regularisation,
+//! augmentation.
 
 use clap::Args;
 
@@ -10,7 +10,7 @@ use crate::train::{Rule, ScheduleKind};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Recipe")]
 pub struct RecipeArgs {
-    /// Learning rate; with onecycle, --max-lr says it instead.
+    /// Learning rate; --schedule onecycle uses --max-lr instead.
     #[arg(
         long,
         visible_alias = "optimizer-lr",
@@ -19,8 +19,8 @@ pub struct RecipeArgs {
         allow_negative_numbers = true
     )]
     pub lr: f64,
-    /// L2 penalty, added to the gradient inside the optimizer; with adamw, weights decay by
-    /// learning rate times X instead.
+    /// Weight decay: L2 penalty, added to the gradient inside the optimizer; adamw instead
+    /// decays weights by learning rate times X (decoupled).
     #[arg(
         long,
         visible_alias = "optimizer-lr-decay",
@@ -35,7 +35,7 @@ pub struct RecipeArgs {
     /// Momentum of sgd and rmsprop, from 0 to below 1 [default: 0].
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub momentum: Option<f64>,
-    /// Learning rate over time: step and cosine change it by epoch, onecycle by step.
+    /// Learning rate schedule: step and cosine change it by epoch, onecycle by step.
     #[arg(
         long,
         value_name = "NAME",
@@ -43,33 +43,33 @@ pub struct RecipeArgs {
         value_parser = OneOf::values::<ScheduleKind>()
     )]
     pub schedule: String,
-    /// Highest learning rate of onecycle.
+    /// OneCycle: maximum learning rate.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub max_lr: Option<f64>,
-    /// Epochs of step between two falls [default: 30% of the epochs, at least 1].
+    /// StepLR: epochs between decays [default: 30% of the epochs, at least 1].
     #[arg(long, value_name = "EPOCHS")]
     pub step_size: Option<usize>,
-    /// Factor of step at each fall [default: 0.1].
+    /// StepLR: factor of each decay [default: 0.1].
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub gamma: Option<f64>,
-    /// Scale gradients down to this norm over all parameters, where they are above.
+    /// Gradient clipping: maximum norm of the gradients over all parameters.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub clip_norm: Option<f64>,
-    /// Add X times the sum of |w| over all parameters to what is minimised.
+    /// L1 penalty: add X times the sum of |w| over all parameters to the objective.
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub l1: f64,
-    /// Add X times the sum of w^2 over all parameters to what is minimised; losses are shown
-    /// without penalties.
+    /// L2 penalty: add X times the sum of w^2 over all parameters to the objective; displayed
+    /// losses exclude penalties.
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub l2: f64,
-    /// Share of each training label that is spread over all classes, from 0 to below 1; the test
-    /// loss is without.
+    /// Label smoothing: share of each training label that is distributed over all classes, from 0
+    /// to below 1; the test loss is without.
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     pub label_smoothing: f64,
     /// Stop after N epochs without a lower test loss, and keep the best epoch's checkpoint.
     #[arg(long, value_name = "N")]
     pub early_stopping: Option<usize>,
-    /// Change training images a little, in each epoch differently; several as crop,flip.
+    /// Augment training images, differently in each epoch; several as crop,flip.
     #[arg(long, value_name = "NAMES", value_parser = OneOf::names(Augmentation::NAMES))]
     pub augment: Option<String>,
 }

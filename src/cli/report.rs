@@ -1,4 +1,4 @@
-//! What can be typed after `report`.
+//! Options of `mpiburn report`.
 
 use std::path::PathBuf;
 
@@ -9,36 +9,36 @@ use clap::{Args, ValueEnum};
     args_override_self = true,
     after_help = "\
 Examples:
-  mpiburn report                                           every run below results/
-  mpiburn report results/topologies --format html          tables and pictures, in results/report/
+  mpiburn report                                           all runs below results/
+  mpiburn report results/topologies --format html          tables and plots in results/report/
   mpiburn report results/topologies results/try --format markdown
   mpiburn report --predict results/topologies --link results/link.csv
   mpiburn report --predict results/try --latency-us 50 --bandwidth-mbit 1000 --out results/forecast
 
-A number of several repeats is their median ± half of the range from the least to the greatest."
+Repeats are shown as their median ± half of the range from minimum to maximum."
 )]
 pub struct ReportArgs {
     /// Run directories and sweeps [default: all below results/].
     #[arg(value_name = "RUN|SWEEP")]
     pub paths: Vec<PathBuf>,
-    /// What to print; html writes files instead.
+    /// Output format; html writes files instead.
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     pub format: Format,
-    /// Write report.html, tables (.md, .csv) and pictures (.svg, .png) to DIR
+    /// Write report.html, tables (.md, .csv) and plots (.svg, .png) to DIR
     /// [default: nothing; with --format html: results/report].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Topology that speed-up and efficiency are relative to.
     #[arg(long, value_name = "NxC", default_value = "1x1")]
     pub baseline: String,
-    /// Published figures to show beside: results/reference/NAME.csv [default: those that a sweep names].
+    /// Published figures to show for comparison: results/reference/NAME.csv [default: those that a sweep names].
     #[arg(long, value_name = "NAME")]
     pub reference: Option<String>,
 
-    /// Predict time and efficiency for 1 to 1024 ranks from the runs given.
+    /// Predict time and efficiency for 1 to 1024 ranks from the given runs.
     #[arg(long, help_heading = "Prediction")]
     pub predict: bool,
-    /// Link between the machines, as `mpiburn bench link --csv FILE` measured it.
+    /// Link between the machines, measured by `mpiburn bench link --csv FILE`.
     #[arg(
         long,
         value_name = "FILE.csv",
@@ -47,7 +47,7 @@ pub struct ReportArgs {
         help_heading = "Prediction"
     )]
     pub link: Option<PathBuf>,
-    /// Time of the shortest message in µs.
+    /// Latency of the link in µs.
     #[arg(long, value_name = "µs", requires = "predict", help_heading = "Prediction")]
     pub latency_us: Option<f64>,
     /// Bandwidth of the link in Mbit/s.
@@ -55,15 +55,15 @@ pub struct ReportArgs {
     pub bandwidth_mbit: Option<f64>,
 }
 
-/// How a report is written.
+/// Output format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// A table of lines and columns.
+    /// Tables for the terminal.
     Terminal,
-    /// Tables as GitHub shows them.
+    /// GitHub Markdown tables.
     Markdown,
-    /// One table for other programs; medians, least and greatest in columns of their own.
+    /// One table for other programs, with median, minimum and maximum as separate columns.
     Csv,
-    /// One self-contained page, and what it shows as files.
+    /// One self-contained page, and its tables and plots as files.
     Html,
 }

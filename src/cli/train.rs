@@ -13,7 +13,7 @@ use burn_mpi::{Backend, Reduction, WireType};
 /// gloo's all-reduce algorithms, also for builds without gloo.
 pub const GLOO_ALGORITHMS: [&str; 3] = ["ring", "bcube", "halving-doubling"];
 
-/// Whether something is done.
+/// A switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
     On,
@@ -43,7 +43,7 @@ pub struct TrainArgs {
     pub model: String,
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// Initial weights, as PyTorch names and lays them out.
+    /// Initial weights, with PyTorch's parameter names and layouts.
     #[arg(long, value_name = "FILE.safetensors", help_heading = "Model")]
     pub init: Option<PathBuf>,
     /// Seed of initial weights and shuffling, the same on every rank.
@@ -53,13 +53,13 @@ pub struct TrainArgs {
     /// Folder of the data set, present on every host.
     #[arg(long, value_name = "DIR", default_value = "data/digits", help_heading = "Data")]
     pub data_root: PathBuf,
-    /// Samples of one rank's training batch.
+    /// Training batch size per rank.
     #[arg(long, visible_alias = "batch-size", value_name = "N", default_value_t = 32, help_heading = "Data")]
     pub train_batch_size: usize,
-    /// Samples of one rank's test batch.
+    /// Test batch size per rank.
     #[arg(long, value_name = "N", default_value_t = 128, help_heading = "Data")]
     pub test_batch_size: usize,
-    /// Draw a new order of the training samples for every epoch.
+    /// Shuffle the training samples in every epoch.
     #[arg(long, help_heading = "Data")]
     pub shuffle: bool,
     /// Train on the first N samples only.
@@ -68,17 +68,17 @@ pub struct TrainArgs {
     /// Test on the first N samples only.
     #[arg(long, value_name = "N", help_heading = "Data")]
     pub test_samples: Option<usize>,
-    /// Number of classes, to be checked against the data set.
+    /// Expected number of classes; an error if the data set has another number.
     #[arg(long, value_name = "N", help_heading = "Data")]
     pub num_classes: Option<usize>,
-    /// Loader workers; samples lie in memory here, so the number changes nothing.
+    /// Number of data loader workers, accepted without effect: samples are in memory.
     #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Data")]
     pub num_workers: usize,
 
-    /// Passes over the training set.
+    /// Number of epochs.
     #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Training")]
     pub epochs: usize,
-    /// Batches of one rank whose gradients make one step, with one all-reduce.
+    /// Gradient accumulation: batches per rank and step, with one all-reduce.
     #[arg(long, value_name = "K", default_value_t = 1, help_heading = "Training")]
     pub accumulate: usize,
     #[command(flatten)]
@@ -87,7 +87,7 @@ pub struct TrainArgs {
     #[arg(long, help_heading = "Training")]
     pub quantized: bool,
 
-    /// Where tensors live.
+    /// Compute device.
     #[arg(
         long,
         default_value = "flex",
@@ -95,7 +95,7 @@ pub struct TrainArgs {
         help_heading = "Distribution"
     )]
     pub device: String,
-    /// Whether convolution, ReLU and pooling are one operator.
+    /// Fuse convolution, ReLU and pooling into one operator.
     #[arg(long, value_enum, value_name = "on|off", default_value = "on", help_heading = "Model")]
     pub fused: Switch,
     /// Transport of the gradients.
@@ -106,13 +106,13 @@ pub struct TrainArgs {
         help_heading = "Distribution"
     )]
     pub backend: String,
-    /// Network interface of gloo's connections [default: the one that reaches the other hosts].
+    /// Network interface of gloo's connections [default: the one with a route to the other hosts].
     #[arg(long, value_name = "NAME", help_heading = "Distribution")]
     pub interface: Option<String>,
     /// gloo's all-reduce algorithm.
     #[arg(long, value_name = "NAME", default_value = "ring", value_parser = OneOf::names(GLOO_ALGORITHMS), help_heading = "Distribution")]
     pub gloo_algorithm: String,
-    /// Order of the sums: native (the backend's own) or ordered (by rank, the same bits everywhere).
+    /// Order of summation: native (the backend's) or ordered (by rank, the same bits everywhere).
     #[arg(
         long,
         value_name = "HOW",
@@ -121,7 +121,7 @@ pub struct TrainArgs {
         help_heading = "Distribution"
     )]
     pub reduce: String,
-    /// Type in which gradients travel.
+    /// Data type of the gradients' all-reduce.
     #[arg(
         long,
         value_name = "TYPE",
@@ -130,11 +130,11 @@ pub struct TrainArgs {
         help_heading = "Distribution"
     )]
     pub grad_dtype: String,
-    /// Whether gradients travel while backward goes on.
+    /// Overlap the gradients' all-reduce with backward.
     #[arg(long, value_enum, value_name = "on|off", default_value = "on", help_heading = "Distribution")]
     pub overlap: Switch,
-    /// Size of a bucket of gradients in MB at most; the first holds 1 MB, and a network smaller
-    /// than eight buckets is cut into eight, down to 1 MB.
+    /// Maximum size of a gradient bucket in MB; the first has at most 1 MB, and a network smaller
+    /// than eight buckets is split into eight of at least 1 MB.
     #[arg(
         long,
         value_name = "MB",
@@ -143,7 +143,7 @@ pub struct TrainArgs {
         help_heading = "Distribution"
     )]
     pub bucket_mb: f64,
-    /// Seconds after which a collective that does not end ends the job.
+    /// Abort if a collective takes longer than this many seconds.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -152,10 +152,10 @@ pub struct TrainArgs {
         help_heading = "Distribution"
     )]
     pub comm_timeout: f64,
-    /// Number of ranks, to be checked against what mpirun started.
+    /// Expected number of ranks; an error if mpirun started another number.
     #[arg(long, value_name = "N", help_heading = "Distribution")]
     pub world_size: Option<usize>,
-    /// Threads of one rank.
+    /// Number of threads per rank.
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Distribution")]
     pub threads: usize,
 
@@ -165,17 +165,17 @@ pub struct TrainArgs {
     /// Empty the run directory first if it exists.
     #[arg(long, help_heading = "Results")]
     pub overwrite: bool,
-    /// Steps between two lines of training loss and accuracy.
+    /// Steps between log lines of training loss and accuracy.
     #[arg(long, value_name = "STEPS", default_value_t = 100, help_heading = "Results")]
     pub log_every: usize,
-    /// Steps between two checkpoints, besides the one at each epoch's end.
+    /// Steps between checkpoints, in addition to the one after each epoch.
     #[arg(long, value_name = "STEPS", help_heading = "Results")]
     pub checkpoint_every: Option<usize>,
-    /// Go on with the run in DIR; every other option comes from its run.json.
+    /// Resume the run in DIR; all other options come from its run.json.
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub resume: Option<PathBuf>,
 
-    /// Names of the options that were typed, rather than left at their defaults.
+    /// Names of the options that were given, rather than left at their defaults.
     #[arg(skip)]
     pub typed: Vec<String>,
 }

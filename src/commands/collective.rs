@@ -1,16 +1,16 @@
-//! From a backend's name to its connections.
+//! Connects a backend by name, with errors that name the option.
 
 use crate::config::ConfigError;
 use burn_mpi::{Backend, Collective, MpiPrimitives, Primitives, Transport, World, connect as connect_to};
 
-/// Every backend there is, whether this build has it or not.
+/// All backends, including those that this build does not have.
 pub const ALL: [Backend; 2] = [Backend::Mpi, Backend::Gloo];
 
 /// The gradients' transport over `backend`. All ranks call it.
 ///
 /// # Errors
-/// When the build lacks the backend or the ranks do not reach each other; all
-/// ranks then return one.
+/// When the build does not have the backend or the ranks cannot connect; all ranks then
+/// return an error.
 pub fn connect(
     world: &World,
     backend: Backend,
@@ -20,7 +20,7 @@ pub fn connect(
     Ok(connect_to(world, backend, transport)?)
 }
 
-/// Every operation of `backend`. All ranks call it.
+/// The primitives of `backend`. All ranks call it.
 ///
 /// # Errors
 /// As [`connect`].

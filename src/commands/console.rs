@@ -1,43 +1,42 @@
-//! What commands print, for people who may have stopped reading.
+//! Console output of the commands, for readers that may close the pipe.
 //!
-//! `mpiburn report | head` closes the pipe after ten lines. The standard
-//! library's `println!` panics then, and a panic ends the whole job of a rank. A
-//! signal instead (SIGPIPE) would end a training, or its launcher, in the middle
-//! of its work. So the commands' `print!`, `println!` and `eprintln!` are these:
-//! what nobody reads any more is dropped, and the work goes on to its end.
+//! `mpiburn report | head` closes the pipe after ten lines. The standard library's
+//! `println!` then panics, and a panic of one rank aborts the whole job. SIGPIPE would
+//! instead end a training, or its launcher, in the middle of its work. The commands'
+//! `print!`, `println!` and `eprintln!` are therefore the macros below: output to a closed
+//! pipe is dropped, and the command continues.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// As the standard library's, to a reader who may leave.
+/// Like the standard library's, but ignores a closed pipe.
 macro_rules! print {
     ($($words:tt)*) => { $crate::commands::console::out(format_args!($($words)*)) };
 }
-/// As the standard library's, to a reader who may leave.
+/// Like the standard library's, but ignores a closed pipe.
 macro_rules! println {
     ($($words:tt)*) => { $crate::commands::console::out(format_args!("{}\n", format_args!($($words)*))) };
 }
-/// As the standard library's, to a reader who may leave.
+/// Like the standard library's, but ignores a closed pipe.
 macro_rules! eprintln {
     ($($words:tt)*) => { $crate::commands::console::err(format_args!("{}\n", format_args!($($words)*))) };
 }
 
-/// Whether something could not be written for another reason than that nobody
-/// reads it.
+/// Whether output could not be written for a reason other than a closed pipe.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Writes to stdout.
 pub fn out(text: Arguments<'_>) {
     if let Some(error) = failure(io::stdout().lock().write_fmt(text)) {
-        // Said once: a disk that is full stays full.
+        // Reported once: a full disk stays full.
         if !LOST.swap(true, Ordering::Relaxed) {
             err(format_args!("mpiburn: cannot write to stdout: {error}\n"));
         }
     }
 }
 
-/// Writes to stderr, where a failure can be told to nobody.
+/// Writes to stderr; a failure cannot be reported.
 pub fn err(text: Arguments<'_>) {
     let _ = io::stderr().lock().write_fmt(text);
 }
@@ -56,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_who_left_is_no_failure_and_a_full_disk_is() {
+    fn a_closed_pipe_is_ignored_and_a_full_disk_is_a_failure() {
         assert!(failure(Err(ErrorKind::BrokenPipe.into())).is_none() && failure(Ok(())).is_none());
         assert_eq!(failure(Err(ErrorKind::StorageFull.into())).unwrap().kind(), ErrorKind::StorageFull);
     }

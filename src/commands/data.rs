@@ -1,4 +1,4 @@
-//! `mpiburn data`: makes data sets and says what is in them.
+//! `mpiburn data`: generates data sets and describes them.
 
 use std::fmt::Write as _;
 use std::io;
@@ -32,12 +32,14 @@ fn make(args: &MakeArgs, kind: Kind, write: Generator) -> anyhow::Result<()> {
         Err(DataError::NoneHere { .. }) => {}
         Ok(found) if found == kind && *overwrite => {}
         Ok(found) if found == kind => {
-            bail!("{} holds a data set already: choose another --out, or --overwrite", out.display())
+            bail!("{} already contains a data set: choose another --out, or pass --overwrite", out.display())
         }
-        Ok(found) => bail!("--out {}: holds another data set, {found}: choose another folder", out.display()),
+        Ok(found) => {
+            bail!("--out {}: contains another data set, {found}: choose another folder", out.display())
+        }
         Err(error) => return Err(error).context("--out"),
     }
-    std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+    std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let bar = bars().add(ProgressBar::new((train + test) as u64));
     bar.set_style(ProgressStyle::with_template("{bar:24} {pos}/{len} samples  {eta} left")?);
     write(out, *train, *test, *seed, &|done| bar.set_position(done as u64))
@@ -83,9 +85,9 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
     writeln!(text, "{table}")?;
     if let Some(file) = &args.sheet {
         contact_sheet::draw(file, source.as_ref()).with_context(|| format!("--sheet {}", file.display()))?;
-        writeln!(text, "{}: training samples, a row a class in the order of the table", file.display())?;
+        writeln!(text, "{}: training samples, one row per class in the order of the table", file.display())?;
     }
-    // Whoever reads only the beginning (`| head`) has what they wanted.
+    // A reader may close the pipe after the beginning (`| head`).
     match io::Write::write_all(&mut io::stdout(), text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
@@ -104,7 +106,7 @@ fn normalisation(description: &data::Description) -> String {
     }
 }
 
-/// Samples of each class.
+/// Number of samples of each class.
 fn count(source: &dyn SampleSource, split: Split) -> Result<Vec<usize>, DataError> {
     let mut counts = vec![0; source.description().classes];
     source.labels(split, source.len(split))?.iter().for_each(|&label| counts[usize::from(label)] += 1);

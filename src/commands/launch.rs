@@ -1,4 +1,4 @@
-//! `mpiburn launch`: starts a job on a topology and stays with it to its end.
+//! `mpiburn launch`: starts a job on a topology and waits until it ends.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
     launch::check(&mut launch)?;
     let command = launch.command()?;
     log::info!("$ {}", line(&command));
-    let stop = StopRequest::listen().context("cannot listen to signals")?;
+    let stop = StopRequest::listen().context("cannot install signal handlers")?;
     let outcome = launch::run(&command, &variables(&launch), None, &stop)?;
     if outcome.code != 0 {
         eprintln!("mpiburn: {}", launch::explain(outcome.code));
@@ -33,7 +33,7 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
     Ok(outcome.code)
 }
 
-/// A job of this program with `program` as its arguments.
+/// The launch of this program with `program` as its arguments.
 pub(super) fn prepare(
     topology: Topology,
     launcher: LauncherKind,
@@ -50,8 +50,8 @@ pub(super) fn prepare(
         }
         _ => None,
     };
-    let own = std::env::current_exe().context("cannot find this program's own file")?;
-    // Ranks start in the same folder as this process.
+    let own = std::env::current_exe().context("cannot determine the path of this program")?;
+    // Ranks have the same working directory as this process.
     let here = std::env::current_dir().ok();
     let own = match here.as_deref().and_then(|here| own.strip_prefix(here).ok()) {
         Some(inside) => format!("./{}", inside.display()),
@@ -62,12 +62,12 @@ pub(super) fn prepare(
     Ok(Launch { topology, launcher, mpi, hosts, by, overload: false, program })
 }
 
-/// What a script in a launcher's place has to know.
+/// Environment variables for a script that replaces the launcher.
 pub(super) fn variables(launch: &Launch) -> [(&'static str, &'static str); 1] {
     [("MPI", launch.mpi.name())]
 }
 
-/// A command line as a shell takes it.
+/// A command line, quoted for a shell.
 pub(super) fn line(command: &[String]) -> String {
     let quoted =
         |word: &String| match word.contains(|c: char| c.is_whitespace() || "'\"$*;&|<>()".contains(c)) {

@@ -1,4 +1,4 @@
-//! The log: plain lines on stderr, drawn around the progress bar where one is.
+//! Log setup: plain lines on stderr, written around the progress bar if there is one.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -8,7 +8,7 @@ use log::Level;
 
 static BARS: OnceLock<MultiProgress> = OnceLock::new();
 
-/// Starts the log at the level that the options ask for; `RUST_LOG` wins.
+/// Starts the log at the level of the options; `RUST_LOG` overrides it.
 pub fn start(verbose: u8, quiet: bool) {
     let level = match (quiet, verbose) {
         (true, _) => "warn",
@@ -18,7 +18,7 @@ pub fn start(verbose: u8, quiet: bool) {
     };
     let logger = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
         .format(|out, record| {
-            // Rank 0 speaks for the job; another rank says who it is.
+            // Rank 0 logs without a prefix; other ranks are named.
             let who = match burn_mpi::identity() {
                 Some((rank, _, host)) if rank > 0 => format!("[rank {rank} on {host}] "),
                 _ => String::new(),
@@ -36,7 +36,7 @@ pub fn start(verbose: u8, quiet: bool) {
     }
 }
 
-/// The bars that log lines are drawn around.
+/// The progress bars that log lines are written around.
 pub(super) fn bars() -> MultiProgress {
     BARS.get_or_init(MultiProgress::new).clone()
 }

@@ -1,6 +1,6 @@
-//! One file a subcommand. Errors of the library get their context here.
+//! The subcommands, one file each. Errors of the libraries get their context here.
 
-// First: its macros take the place of the standard library's in what follows.
+// First: its macros replace the standard library's in the modules below.
 #[macro_use]
 pub mod console;
 
@@ -30,26 +30,25 @@ use crate::train::TrainError;
 use burn_fused::simd::Level;
 use burn_mpi::{CommError, Launcher, World};
 
-/// Why a command failed, and how to end the process.
+/// An error of a command, and how the process must end.
 pub struct Failure {
     /// The error.
     pub error: anyhow::Error,
-    /// Whether it has been printed, by one rank for all.
+    /// Whether one rank has printed it for all.
     pub printed: bool,
-    /// Whether other ranks may still be at work and have to be ended.
+    /// Whether other ranks may still be running and must be aborted.
     pub alone: bool,
 }
 
-/// Exit code where nothing is wrong and the same command goes on: EX_TEMPFAIL
-/// of sysexits.h.
+/// Exit code of an interrupted command that can be continued: EX_TEMPFAIL of sysexits.h.
 const RESUMABLE: u8 = 75;
 
 impl Failure {
-    /// What the process exits with: 2 for options, as clap's own; a guard's is 3.
+    /// Exit code of the process: 2 for invalid options, like clap's; the guard's is 3.
     pub fn exit_code(&self) -> u8 {
         const FAILED: u8 = 1;
         const OPTIONS: u8 = 2;
-        // Not where it is the cause of another: a bad line of a sweep's file.
+        // Not if it is the cause of another error, such as an invalid line of a sweep file.
         if self.error.chain().next().is_some_and(|error| error.is::<ConfigError>()) {
             return OPTIONS;
         }
@@ -61,11 +60,10 @@ impl Failure {
     }
 }
 
-/// Runs a subcommand to its end; returns the exit code of one that started
-/// other jobs.
+/// Runs a subcommand; returns the exit code of one that started other jobs.
 ///
 /// # Errors
-/// Whatever ended it.
+/// The error of the subcommand.
 pub fn run(command: Command) -> Result<u8, Failure> {
     let outside_mpi = |error| Failure { error, printed: false, alone: false };
     let code_of = |code: i32| u8::try_from(code).unwrap_or(1);
@@ -83,8 +81,8 @@ pub fn run(command: Command) -> Result<u8, Failure> {
 /// Runs `body` as one rank of the job.
 fn in_world(body: impl FnOnce(&World) -> anyhow::Result<()>) -> Result<(), Failure> {
     let world = World::init().map_err(|error| Failure {
-        // Every process that another MPI's launcher started comes here, each
-        // thinking that it is alone; the launcher knows which is the first.
+        // Every process that another MPI's launcher started reaches this code as a world
+        // of one; the launcher's variables tell which one is the first.
         printed: Launcher::detect().is_some_and(|launcher| launcher.rank > 0),
         alone: false,
         error: error.into(),
@@ -92,42 +90,41 @@ fn in_world(body: impl FnOnce(&World) -> anyhow::Result<()>) -> Result<(), Failu
     agree_on_level(&world).and_then(|()| body(&world)).map_err(|error| {
         let shared = is_shared(&error);
         if shared {
-            say_once(&world, &format!("mpiburn: {}", hints::with_hint(&error)));
+            print_once(&world, &format!("mpiburn: {}", hints::with_hint(&error)));
         }
         Failure { printed: shared, alone: !shared, error }
     })
 }
 
-/// Hosts may have different processors. With the vector instructions that all
-/// of them have, a run gives the same bits whichever rank is on which.
+/// Hosts may have different processors. With the widest SIMD level that all of them
+/// support, a run gives the same bits for any placement of ranks.
 fn agree_on_level(world: &World) -> anyhow::Result<()> {
     let level = Level::shared(&world.gather(&Level::current())?);
     level.use_level();
-    log::debug!("convolutions use {level} code");
+    log::debug!("SIMD level {level}");
     Ok(())
 }
 
-/// One thread a rank unless more are asked for. This thread is the first of
-/// them, so that with one no work ever changes threads.
+/// One thread per rank unless more are requested. The calling thread is the first of
+/// them, so with one thread no work moves to another.
 fn use_threads(threads: usize) -> anyhow::Result<()> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
     pool.build_global().context("cannot start threads")
 }
 
-/// Has rank 0 print a line that is every rank's. The barrier keeps the others
-/// from leaving first: a launcher ends the job as soon as one rank has failed.
-fn say_once(world: &World, line: &str) {
+/// Prints a line on rank 0 for all ranks. The barrier keeps the others from exiting
+/// first: a launcher ends the job as soon as one rank has failed.
+fn print_once(world: &World, line: &str) {
     if world.is_root() {
         eprintln!("{line}");
     }
     let _ = world.barrier();
 }
 
-/// Prints what is wrong with the command line, once for all ranks; returns the
-/// exit code.
+/// Prints an error of the command line, once for all ranks; returns the exit code.
 pub fn usage(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
-    let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    let requested = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let world = Launcher::detect().filter(|launcher| launcher.size > 1).and_then(|_| World::init().ok());
     if world.as_ref().is_none_or(World::is_root) {
         let _ = error.print();
@@ -135,7 +132,7 @@ pub fn usage(error: &clap::Error) -> u8 {
     if let Some(world) = world {
         let _ = world.barrier();
     }
-    if asked { 0 } else { 2 }
+    if requested { 0 } else { 2 }
 }
 
 /// The error between ranks that is the cause of `error`, if one is.

@@ -1,4 +1,4 @@
-//! What a training was and what came of it: the header, `run.json`, the table.
+//! Header and results of a training: console output and `run.json`.
 
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -15,7 +15,7 @@ use burn_mpi::{
     Launcher, ParamLayout, Place, SyncReport, World, oversubscribed, peak_rss_mb, shared_machine, topology,
 };
 
-/// `run.json` as it is from the start.
+/// `run.json` at the start of a run.
 pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> RunRecord {
     let places: Vec<Place> = world.places().to_vec();
     RunRecord {
@@ -54,7 +54,7 @@ fn time_stamp(seconds: u64) -> String {
     time.format("%Y%m%d-%H%M%S").to_string()
 }
 
-/// Where each rank runs, before the first step.
+/// Prints the run and where each rank runs, before the first step.
 pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
     if !world.is_root() {
         return;
@@ -83,7 +83,7 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
     }
     if record.oversubscribed {
         log::warn!(
-            "oversubscribed: ranks share cores and take turns; these times are no measure of the topology"
+            "oversubscribed: ranks share cores and take turns; timings are not representative of the topology"
         );
     }
     if record.shared_machine {
@@ -150,7 +150,7 @@ pub fn summarize(
     })
 }
 
-/// The table of epochs, and what the run took.
+/// Prints the table of epochs, and time and memory of the run.
 pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport, dir: &RunDir) {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED).set_header([
@@ -181,7 +181,7 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
         }
     }
     println!(
-        "{:.2} s of training, {:.3} ms a step, {:.0} images/s, {:.2} s waiting for gradients; results in {}",
+        "{:.2} s of training, {:.3} ms per step, {:.0} images/s, {:.2} s waiting for gradients; results in {}",
         results.train_seconds,
         results.ms_per_step,
         results.images_per_second,
@@ -192,15 +192,13 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
     let live =
         results.live_mb.map_or_else(String::new, |mb| format!(", {mb:.2} MB of live tensors in a step"));
     if let Some(epoch) = overfits_after(history) {
-        println!(
-            "overfits after epoch {epoch}: test loss rises from there, and training loss goes on falling"
-        );
+        println!("overfitting after epoch {epoch}: test loss rises while training loss falls");
     }
-    println!("memory of a rank at most: {:.0} MB resident{live}", results.peak_rss_mb);
+    println!("peak memory of a rank: {:.0} MB resident{live}", results.peak_rss_mb);
 }
 
-/// Most live tensors of this rank's steps, in MB. libtorch has an allocator of
-/// its own, which nothing here counts.
+/// Peak of live tensors in this rank's steps, in MB; none for libtorch, whose
+/// allocator is not counted.
 fn live_mb(config: &RunConfig) -> Option<f64> {
     match config.device {
         DeviceKind::Flex | DeviceKind::NdArray => {

@@ -1,4 +1,4 @@
-//! `mpiburn report --predict`: from one run and a link to 1024 ranks.
+//! `mpiburn report --predict`: predictions for 1 to 1024 ranks from one run and a link.
 
 use std::path::Path;
 
@@ -28,7 +28,7 @@ pub fn run(args: &ReportArgs, sections: &[Section], out: Option<&Path>) -> anyho
         section.notes.iter().for_each(|note| eprintln!("not shown: {note}"));
         let rows = group(&section.runs);
         let Some(base) = base(&rows) else { continue };
-        // One real run, whose parts belong together: the middle of the repeats.
+        // One run, whose phases are consistent: the median of the repeats.
         let mut repeats = base.runs.clone();
         repeats.sort_by(|a, b| a.results.ms_per_step.total_cmp(&b.results.ms_per_step));
         let source = repeats[(repeats.len() - 1) / 2];
@@ -43,7 +43,7 @@ pub fn run(args: &ReportArgs, sections: &[Section], out: Option<&Path>) -> anyho
                 .map(|row| point(row, &work))
                 .collect();
             let picture = PredictPlot { work: &work, link: &link, measured: &points };
-            let caption = "Time of an epoch and efficiency by the two cost models; dots are runs.".to_owned();
+            let caption = "Epoch time and efficiency by the ring and recursive-doubling cost models; dots are measured runs.".to_owned();
             let picture = pictures::draw(out, sheet.name.clone(), caption, &picture)?;
             write_sheet(&sheet, out)?;
             let title = section.title.clone();
@@ -61,15 +61,15 @@ pub fn run(args: &ReportArgs, sections: &[Section], out: Option<&Path>) -> anyho
     Ok(())
 }
 
-/// The link that was measured or typed.
+/// The link from --link or from --latency-us and --bandwidth-mbit.
 fn link(args: &ReportArgs) -> anyhow::Result<Link> {
     if let Some(file) = &args.link {
         return Ok(Link::read(file)?);
     }
     let (Some(latency), Some(bandwidth)) = (args.latency_us, args.bandwidth_mbit) else {
         bail!(
-            "--predict needs the link: --latency-us and --bandwidth-mbit, or --link FILE, which \
-             `mpirun -n 2 --host alpha,beta mpiburn bench link --csv FILE` makes"
+            "--predict needs the link: --latency-us and --bandwidth-mbit, or --link FILE, measured by \
+             `mpirun -n 2 --host alpha,beta mpiburn bench link --csv FILE`"
         );
     };
     if !(latency.is_finite() && latency >= 0.0) {
@@ -81,13 +81,13 @@ fn link(args: &ReportArgs) -> anyhow::Result<Link> {
     Ok(Link::new(latency, bandwidth))
 }
 
-/// The row whose computing time is taken: with the fewest ranks, none of which
-/// shared a core, if there is such.
+/// The row that the prediction is based on: the one with the fewest ranks, preferably not
+/// oversubscribed.
 fn base<'r, 'a>(rows: &'r [Row<'a>]) -> Option<&'r Row<'a>> {
     rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()))
 }
 
-/// Rows that do the same work on any topology.
+/// Rows that do the same computation as `base` on any topology.
 fn of_same_work<'r, 'a>(rows: &'r [Row<'a>], base: &Row<'a>) -> Vec<&'r Row<'a>> {
     const EXCEPT: [&str; 7] =
         ["topology", "backend", "oversubscribed", "launcher", "mpi", "gloo_algorithm", "interface"];
@@ -104,7 +104,7 @@ fn point(row: &Row<'_>, work: &Work) -> Measured {
     Measured { ranks, epoch_s, efficiency: 100.0 * alone / (ranks as f64 * epoch_s) }
 }
 
-/// A line for each number of ranks: both models, and the runs there are.
+/// The table: a row for each number of ranks, with both models and the measured runs.
 fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[&Row<'_>]) -> Sheet {
     let mut columns = vec![Column::number("ranks", "ranks"), Column::number("steps", "steps_per_epoch")];
     for (title, key) in
@@ -128,10 +128,10 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         cells.extend(predicted(0, &|algorithm| work.efficiency(link, algorithm, ranks)));
         let here: Vec<_> = measured.iter().filter(|row| row.ranks() == ranks).collect();
         for row in &here {
-            let crowded = if row.first().record.oversubscribed { ", oversubscribed" } else { "" };
-            let place = format!("{} {}{crowded}", row.setting("topology"), row.setting("backend"));
+            let oversubscribed = if row.first().record.oversubscribed { ", oversubscribed" } else { "" };
+            let label = format!("{} {}{oversubscribed}", row.setting("topology"), row.setting("backend"));
             let time = Value::Number(row.spread(|run| run.results.ms_per_step), 3);
-            let own = [Cell::text(place), Cell { value: time, runs: paths(row) }];
+            let own = [Cell::text(label), Cell { value: time, runs: paths(row) }];
             rows.push(cells.iter().cloned().chain(own).collect());
         }
         if here.is_empty() {
@@ -150,7 +150,7 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         rows,
         remarks: vec![
             format!(
-                "From {} ({}, {}): {:.3} ms of computing a step, {:.3} ms of that backward; {:.0} bytes of \
+                "From {} ({}, {}): {:.3} ms of computing per step, of which {:.3} ms are backward; {:.0} bytes of \
                  gradients in {} bucket{}{}.",
                 source.path.display(),
                 source.record.topology,
@@ -162,8 +162,8 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
                 if work.buckets.len() == 1 { ", which backward cannot hide" } else { "s" },
                 if work.overlap { "" } else { ", without overlap" },
             ),
-            "One rank on each machine with a link of its own; batch by rank as measured; waiting for slower \
-             ranks is not in it."
+            "One rank on each machine, one link per machine; local batch size as measured; waiting for slower \
+             ranks is not included."
                 .into(),
         ],
     }

@@ -1,4 +1,4 @@
-//! What rank 0 shows while a training runs: a bar on a terminal, plain lines
+//! Progress of a training on rank 0: a progress bar on a terminal, plain lines
 //! elsewhere.
 
 use std::io::{self, IsTerminal, Write};
@@ -11,7 +11,7 @@ use crate::data::ShardPlan;
 use crate::train::{EpochRow, Position, Tally, Watch};
 use burn_mpi::Launcher;
 
-/// Follows a training; silent on all ranks but 0.
+/// Training observer that shows progress; silent on all ranks but 0.
 pub struct Progress {
     shown: bool,
     bar: Option<ProgressBar>,
@@ -22,12 +22,12 @@ pub struct Progress {
     drawn: Instant,
 }
 
-/// A bar that is redrawn for every step of a fast network costs more than the
-/// step.
+/// Interval of the bar's updates: redrawing it for every step of a small network would
+/// take longer than the step.
 const REDRAW: Duration = Duration::from_millis(100);
 
 impl Progress {
-    /// Follows a training that starts at `first_step`.
+    /// Progress of a training that starts at `first_step`.
     pub fn new(shown: bool, plan: &ShardPlan, epochs: usize, first_step: usize) -> Self {
         let total = plan.steps() * epochs;
         let bar = (shown && console_is_terminal()).then(|| {
@@ -43,7 +43,7 @@ impl Progress {
         Self { shown, bar, plan: *plan, epochs, started: Instant::now(), first_step, drawn: Instant::now() }
     }
 
-    /// Takes the bar away, where a training ends before its last epoch.
+    /// Removes the bar, for a training that ends before its last epoch.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -115,8 +115,8 @@ impl Watch for Progress {
     }
 }
 
-/// Whether a person sees what this process writes to stderr: it is a terminal,
-/// or a pipe that the launcher on this machine copies to one.
+/// Whether a user sees what this process writes to stderr: it is a terminal, or a pipe
+/// that the launcher on this machine copies to one.
 fn console_is_terminal() -> bool {
     std::io::stderr().is_terminal() || launcher_has_terminal()
 }
@@ -127,8 +127,8 @@ fn launcher_has_terminal() -> bool {
     launched && std::fs::File::open(stderr).is_ok_and(|file| file.is_terminal())
 }
 
-/// A terminal at the other end of the launcher's pipe. Its width cannot be
-/// asked for, so the least that terminals have is assumed.
+/// A terminal at the other end of the launcher's pipe. Its width is unknown, so a small
+/// one is assumed.
 #[derive(Debug)]
 struct LauncherTerminal;
 

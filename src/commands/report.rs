@@ -1,4 +1,4 @@
-//! `mpiburn report`: tables, pictures and predictions from run directories.
+//! `mpiburn report`: tables, plots and predictions from run directories.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,11 +25,11 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     let notes: Vec<String> = sections.iter().flat_map(|section| section.notes.clone()).collect();
     if sections.iter().all(|section| section.runs.is_empty()) {
         notes.iter().for_each(|note| eprintln!("{note}"));
-        bail!("there is no finished run to show; train one, or name its directory: mpiburn report RUN");
+        bail!("no finished run found; train one, or name a run directory: mpiburn report RUN");
     }
     let out = args.out.clone().or((args.format == Format::Html).then(|| PathBuf::from(ROOT).join("report")));
     if let Some(out) = &out {
-        fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
+        fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     }
     if args.predict {
         return super::predict::run(args, &sections, out.as_deref());
@@ -45,7 +45,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All runs in one table, in which the sweep is a column if there are several.
+/// All runs as one section, with the sweep as a column if there are several.
 fn as_one(sections: Vec<Section>) -> Section {
     let mut all = Section { name: "runs".into(), title: "Runs".into(), ..Section::default() };
     for section in sections {
@@ -55,7 +55,7 @@ fn as_one(sections: Vec<Section>) -> Section {
     all
 }
 
-/// The tables and pictures of one section.
+/// The tables and plots of one section.
 fn part(section: &Section, args: &ReportArgs, out: Option<&Path>) -> anyhow::Result<Part> {
     let rows: Vec<Row<'_>> = group(&section.runs);
     let mut notes = section.notes.clone();
@@ -65,11 +65,11 @@ fn part(section: &Section, args: &ReportArgs, out: Option<&Path>) -> anyhow::Res
         sheets.extend(ratios(section, &rows));
         let named = args.reference.as_ref().map(|name| Path::new(ROOT).join(format!("reference/{name}.csv")));
         match (named, &section.reference) {
-            // What was asked for has to be there; a sweep may come without.
+            // A file named by --reference must exist; that of a sweep may be missing.
             (Some(file), _) => sheets.push(published(section, &rows, &file)?),
             (None, Some(file)) => match published(section, &rows, file) {
                 Ok(sheet) => sheets.push(sheet),
-                Err(error) => notes.push(format!("{error}; published figures are left out")),
+                Err(error) => notes.push(format!("{error}; published figures are omitted")),
             },
             (None, None) => {}
         }
@@ -83,7 +83,7 @@ fn part(section: &Section, args: &ReportArgs, out: Option<&Path>) -> anyhow::Res
 fn print(parts: &[Part], format: Format) -> anyhow::Result<()> {
     for part in parts {
         for sheet in &part.sheets {
-            // Programs want one table; the others are files of --out.
+            // CSV output is one table for programs; the others are files of --out.
             if format != Format::Csv || sheet.name == "runs" {
                 print_sheet(sheet, format)?;
             }
@@ -99,7 +99,7 @@ fn print(parts: &[Part], format: Format) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes tables and the page to `out`; the pictures are there already.
+/// Writes tables and the page to `out`; the plots have been written.
 fn publish(mut parts: Vec<Part>, args: &ReportArgs, out: &Path) -> anyhow::Result<()> {
     let sheets: Vec<&Sheet> = parts.iter().flat_map(|part| &part.sheets).collect();
     for sheet in sheets {
@@ -108,7 +108,7 @@ fn publish(mut parts: Vec<Part>, args: &ReportArgs, out: &Path) -> anyhow::Resul
     let roots = if args.paths.is_empty() { vec![PathBuf::from(ROOT)] } else { args.paths.clone() };
     let latencies: Vec<Drawn> = pictures::of_latencies(&roots, out)?;
     if !latencies.is_empty() {
-        let title = "What the transports cost".into();
+        let title = "Latency of the transports".into();
         parts.push(Part { title, sheets: vec![], pictures: latencies, notes: vec![] });
     }
     publish_page(&parts, &out.join("report.html"), out)

@@ -1,4 +1,4 @@
-//! `mpiburn sweep`: makes the runs of a sweep file, one after the other.
+//! `mpiburn sweep`: starts the runs of a sweep file, one after the other.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use crate::record::{RunDir, RunState, Status, SweepRecord, SweepRun};
 use crate::stop::StopRequest;
 use crate::sweep::{PlannedRun, SweepFile, plan};
 
-/// How one run ended.
+/// Result of one run.
 enum Ended {
     Completed(String),
     Failed(String),
     Stopped,
 }
 
-/// Makes the runs that are not there yet; returns the exit code.
+/// Starts the runs that are not completed; returns the exit code.
 ///
 /// # Errors
-/// When the sweep file is wrong, or results of other options are in the way.
+/// When the sweep file is invalid, or the folder has results of other options.
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     let file = SweepFile::read(&args.file, &option_names())?;
     let mut runs = plan(&file, &args.scale)?;
@@ -63,12 +63,12 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     Ok(closing(&record, args, &folder, stopped))
 }
 
-/// Names of all options of a training, aliases included.
+/// Names of all options of `mpiburn train`, aliases included.
 pub(super) fn option_names() -> Vec<String> {
     let command = TrainArgs::augment_args(clap::Command::new("train"));
     let names =
         command.get_arguments().flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default());
-    // The sweep names run directories itself.
+    // The sweep sets run directories itself.
     names
         .map(ToString::to_string)
         .filter(|n| !["out", "log-path", "resume", "overwrite"].contains(&n.as_str()))
@@ -83,7 +83,7 @@ fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
     run.options.iter().map(option).chain(args.options.iter().cloned()).collect()
 }
 
-/// What the run will be, checked as the run itself will check it.
+/// The run's configuration, validated as by the run itself.
 pub(super) fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunConfig> {
     let command = TrainArgs::augment_args(clap::Command::new("train").no_binary_name(true));
     let matches = command.try_get_matches_from(words(run, args)).map_err(|error| {
@@ -95,8 +95,7 @@ pub(super) fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Resul
     RunConfig::try_from(&typed).with_context(|| format!("{}, run {}", args.file.display(), run.name))
 }
 
-/// The build that made the run, if it is there already, complete and with these
-/// options.
+/// The build of the run if it exists, is complete and has these options.
 fn done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Option<String>> {
     let Ok((_, record)) = RunDir::open::<RunConfig>(path) else { return Ok(None) };
     if record.status != Status::Completed {
@@ -108,7 +107,7 @@ fn done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Opt
     }
     if !other.is_empty() {
         bail!(
-            "{} is of other options ({}): remove it, or choose another folder with --out",
+            "{} has other options ({}): remove it, or choose another folder with --out",
             path.display(),
             other.join("; ")
         );
@@ -116,7 +115,7 @@ fn done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Opt
     Ok(Some(record.git))
 }
 
-/// Times of two builds in one table compare the program, too.
+/// A table with times of two builds compares the builds as well.
 fn warn_of_other_builds(builds: &[String], folder: &Path) {
     let this = env!("MPIBURN_GIT");
     let mut others: Vec<&str> = builds.iter().map(String::as_str).filter(|build| *build != this).collect();
@@ -125,7 +124,7 @@ fn warn_of_other_builds(builds: &[String], folder: &Path) {
     others.dedup();
     if count > 0 {
         log::warn!(
-            "another build made {count} of the runs that are kept ({}; this is {this}): remove {} to make all anew",
+            "{count} of the kept runs are from another build ({}; this is {this}): remove {} to repeat all runs",
             others.join(", "),
             folder.display()
         );
@@ -152,19 +151,19 @@ fn command(run: &PlannedRun, args: &SweepArgs, folder: &Path) -> anyhow::Result<
         "--overwrite".to_owned(),
     ]);
     let hostfile = args.hostfiles.join(run.topology.to_string());
-    // One machine needs no host file.
+    // A single machine needs no host file.
     let hostfile = (run.topology.nodes > 1 || hostfile.exists()).then_some(hostfile);
     prepare(run.topology, run.launcher, &args.how, hostfile, program)
 }
 
-/// Makes the waiting runs; returns whether it was told to stop.
+/// Starts the waiting runs; returns whether it was stopped.
 fn make(
     runs: &[PlannedRun],
     args: &SweepArgs,
     folder: &Path,
     record: &mut SweepRecord,
 ) -> anyhow::Result<bool> {
-    let stop = StopRequest::listen().context("cannot listen to signals")?;
+    let stop = StopRequest::listen().context("cannot install signal handlers")?;
     let total = runs.len();
     for (index, run) in runs.iter().enumerate() {
         if record.runs[index].state == RunState::Completed || !chosen(args, run) {
@@ -174,12 +173,12 @@ fn make(
             Some(_) => Ended::Stopped,
             None => make_one(run, args, folder, &stop),
         };
-        let (state, error, said) = match ended {
-            Ended::Completed(said) => (RunState::Completed, None, said),
+        let (state, error, summary) = match ended {
+            Ended::Completed(summary) => (RunState::Completed, None, summary),
             Ended::Failed(error) => (RunState::Failed, Some(error.clone()), format!("failed: {error}")),
             Ended::Stopped => return Ok(true),
         };
-        log::info!("[{}/{total}] {}: {said}", index + 1, run.name);
+        log::info!("[{}/{total}] {}: {summary}", index + 1, run.name);
         record.runs[index].state = state;
         record.runs[index].error = error;
         record.write(folder)?;
@@ -206,15 +205,15 @@ fn make_one(run: &PlannedRun, args: &SweepArgs, folder: &Path, stop: &StopReques
         RunDir::open::<RunConfig>(&folder.join(&run.name)).ok().and_then(|(_, record)| record.results);
     match (outcome.code, results) {
         (0, Some(results)) => Ended::Completed(format!(
-            "{:.2} s of training, {:.3} ms a step, test accuracy {:.2}%",
+            "{:.2} s of training, {:.3} ms per step, test accuracy {:.2}%",
             results.train_seconds, results.ms_per_step, results.test_accuracy
         )),
         (code, _) => Ended::Failed(format!("{} ({})", reason(&log, code), log.display())),
     }
 }
 
-/// The line of a log that says why a job failed: the program's own, or else
-/// the first of mpirun's framed message, or srun's last.
+/// The line of a log with the reason of a failure: the program's error, or else the
+/// first line of mpirun's framed message, or srun's error.
 fn reason(log: &Path, code: i32) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let own =
@@ -228,17 +227,17 @@ fn reason(log: &Path, code: i32) -> String {
     own.or(framed).or(of_srun).map_or_else(|| launch::explain(code), |line| line.trim().to_owned())
 }
 
-/// Says what is there and what is not; returns the exit code.
+/// Reports completed and failed runs; returns the exit code.
 fn closing(record: &SweepRecord, args: &SweepArgs, folder: &Path, stopped: bool) -> i32 {
     let count = |state| record.runs.iter().filter(|run| run.state == state).count();
     let (done, failed) = (count(RunState::Completed), count(RunState::Failed));
-    let place = folder.display();
-    log::info!("{done} of {} runs are in {place}; mpiburn report {place} shows them", record.runs.len());
+    let shown = folder.display();
+    log::info!("{done} of {} runs are in {shown}; mpiburn report {shown} shows them", record.runs.len());
     for run in record.runs.iter().filter(|run| run.state == RunState::Failed) {
         eprintln!("mpiburn: {} failed: {}", run.name, run.error.as_deref().unwrap_or_default());
     }
     if stopped {
-        eprintln!("mpiburn: stopped; mpiburn sweep {} goes on with what is left", args.file.display());
+        eprintln!("mpiburn: stopped; continue with mpiburn sweep {}", args.file.display());
     }
     match (stopped, failed) {
         (true, _) => super::RESUMABLE.into(),
@@ -252,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reason_is_the_programs_own_or_the_launchers() {
+    fn the_reason_is_the_programs_error_or_the_launchers() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let reason_of = |text: &str| {
             std::fs::write(file.path(), text).unwrap();

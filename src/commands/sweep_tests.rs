@@ -1,4 +1,4 @@
-//! Every sweep file and every file of published figures of this project.
+//! Checks every sweep file and every file of published figures of this project.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,22 +16,22 @@ use crate::sweep::{PlannedRun, SweepFile, plan};
 
 fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-    let entries = std::fs::read_dir(folder).expect("the folder is there");
+    let entries = std::fs::read_dir(folder).expect("the folder exists");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
     files.retain(|file| file.extension().is_some_and(|found| found == ending));
     files.sort();
-    assert!(!files.is_empty(), "no {ending} there");
+    assert!(!files.is_empty(), "no {ending} files");
     files
 }
 
-/// What `mpiburn sweep FILE` would take from the command line.
+/// The arguments of `mpiburn sweep FILE`.
 fn typed(file: &Path) -> SweepArgs {
     let command = SweepArgs::augment_args(clap::Command::new("sweep").no_binary_name(true));
     let matches = command.try_get_matches_from([file]).expect("a path is enough");
-    SweepArgs::from_arg_matches(&matches).expect("what clap has checked")
+    SweepArgs::from_arg_matches(&matches).expect("valid arguments")
 }
 
-/// The sweep's runs at `scale`, each with options that `train` takes.
+/// The sweep's runs at `scale`, each with options that `train` accepts.
 fn runs(path: &Path, scale: &str) -> Result<(SweepFile, Vec<PlannedRun>), String> {
     let file = SweepFile::read(path, &option_names()).map_err(|error| error.to_string())?;
     let runs = plan(&file, scale).map_err(|error| error.to_string())?;
@@ -42,7 +42,7 @@ fn runs(path: &Path, scale: &str) -> Result<(SweepFile, Vec<PlannedRun>), String
 }
 
 #[test]
-fn every_sweep_is_one_that_train_can_make() {
+fn every_run_of_every_sweep_has_a_valid_configuration() {
     let mut wrong = Vec::new();
     for path in files("jobs/sweeps", "toml") {
         match (runs(&path, "full"), runs(&path, "quick")) {
@@ -54,14 +54,14 @@ fn every_sweep_is_one_that_train_can_make() {
                 };
                 assert_eq!(settings(&full), settings(&quick), "{}: the same table", path.display());
             }
-            // Mostly the same twice.
+            // The errors of both scales are usually the same.
             (full, quick) => wrong.extend(BTreeSet::from([full.err(), quick.err()]).into_iter().flatten()),
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The run as it would be found when it is done.
+/// The run as it would be read after its completion.
 fn done(planned: &PlannedRun) -> Run {
     let words: Vec<String> = planned
         .options
@@ -79,10 +79,9 @@ fn done(planned: &PlannedRun) -> Run {
     run
 }
 
-/// A column that is misspelt, or a value that no run has, would leave our
-/// figures out without a word.
+/// A misspelt column, or a value that no run has, would silently omit our figures.
 #[test]
-fn every_published_table_stands_beside_runs_of_its_sweep() {
+fn every_published_table_matches_runs_of_its_sweep() {
     let mut referred = BTreeSet::new();
     let mut wrong = Vec::new();
     for path in files("jobs/sweeps", "toml") {
@@ -98,11 +97,12 @@ fn every_published_table_stands_beside_runs_of_its_sweep() {
             Path::new(env!("CARGO_MANIFEST_DIR")).join("results/reference").join(format!("{name}.csv"));
         referred.insert(figures.clone());
         let section = Section { runs: planned.iter().map(done).collect(), ..Section::default() };
-        let sheet = published(&section, &group(&section.runs), &figures).expect("the figures are whole");
-        let ours = sheet.columns.iter().position(|column| column.key == "ours").expect("the column of ours");
+        let sheet = published(&section, &group(&section.runs), &figures)
+            .expect("the file of published figures is valid");
+        let ours = sheet.columns.iter().position(|column| column.key == "ours").expect("the column exists");
         let beside = sheet.rows.iter().filter(|row| row[ours].shown() != "–").count();
         if beside == 0 {
-            wrong.push(format!("{}: none of its runs is one of {name}.csv", path.display()));
+            wrong.push(format!("{}: none of its runs matches a line of {name}.csv", path.display()));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

@@ -1,8 +1,8 @@
-//! Augmentation: each epoch sees every image a little changed.
+//! Augmentation: random changes of the training images, different in each epoch.
 //!
-//! What happens to an image is decided by the seed, the epoch and the sample's
-//! number alone, so it does not depend on how samples are dealt out to ranks,
-//! batches or threads. It is done on bytes, in whole numbers: the same everywhere.
+//! They are functions of the seed, the epoch and the sample's index, so they do not
+//! depend on sharding, batches or threads. They are computed on bytes in integers, so
+//! they are the same bits on every machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,23 +11,23 @@ use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// Black pixels put around an image before a part of its old size is cut out.
+/// Zero padding before a random crop, in pixels.
 const PADDING: i32 = 4;
-/// How far brightness, contrast and saturation go below and above 1, in 1/256.
+/// Maximum deviation of brightness, contrast and saturation from 1, in 1/256.
 const JITTER: i32 = 51;
-/// The largest turn, in radians: 15 degrees.
+/// Maximum rotation in radians: 15 degrees.
 const TURN: f32 = 15.0 * std::f32::consts::PI / 180.0;
 
-/// A change made to images.
+/// A kind of augmentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// Cut at random from the image with 4 black pixels around it.
+    /// Random crop of the image with 4 pixels of zero padding.
     Crop,
-    /// Left and right exchanged, one time in two.
+    /// Horizontal flip with probability 0.5.
     Flip,
-    /// Brightness, contrast and saturation, in this order, each up to 20 %.
+    /// Brightness, contrast and saturation, in this order, each by up to 20 %.
     Jitter,
-    /// Turned around its middle by up to 15 degrees; black comes in.
+    /// Rotation around the centre by up to 15 degrees, filled with black.
     Rotate,
 }
 
@@ -44,8 +44,8 @@ impl Change {
     }
 }
 
-/// Which changes are made, in the order of [`Change`], whichever they were
-/// written in.
+/// The augmentations in use, applied in the order of [`Change`] regardless of the order
+/// in which they were given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Augmentation([bool; Change::ALL.len()]);
@@ -53,7 +53,7 @@ pub struct Augmentation([bool; Change::ALL.len()]);
 impl FromStr for Augmentation {
     type Err = String;
 
-    /// Names with commas between them, as `crop,flip`.
+    /// Comma-separated names, such as `crop,flip`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut chosen = Self::default();
         for word in text.split(',').map(str::trim) {
@@ -61,7 +61,7 @@ impl FromStr for Augmentation {
                 format!("unknown augmentation {word:?}: choose from {}", Self::NAMES.join(","))
             })?;
             if std::mem::replace(&mut chosen.0[change as usize], true) {
-                return Err(format!("{word} is named twice"));
+                return Err(format!("{word} is given twice"));
             }
         }
         Ok(chosen)
@@ -105,8 +105,8 @@ impl Augmentation {
         Change::ALL.into_iter().filter(move |&change| self.0[change as usize])
     }
 
-    /// Puts the images of a batch, of the samples `numbers`, changed into `out`,
-    /// in place of what that held.
+    /// Writes the augmented images of a batch, of the samples `numbers`, to `out`,
+    /// replacing its content.
     ///
     /// # Panics
     /// When the images are not of that shape.
@@ -128,8 +128,8 @@ impl Augmentation {
         }
     }
 
-    /// Changes the image of sample number `sample`, of `shape` (channels,
-    /// height, width), as epoch `epoch` of a run with `seed` does.
+    /// Augments the image of sample `sample`, of `shape` (channels, height, width),
+    /// for epoch `epoch` of a run with `seed`.
     ///
     /// # Panics
     /// When the image is not of that shape.
@@ -139,10 +139,10 @@ impl Augmentation {
         key[..8].copy_from_slice(&seed.to_le_bytes());
         key[8..16].copy_from_slice(&epoch.to_le_bytes());
         key[16..24].copy_from_slice(&sample.to_le_bytes());
-        // A stream away from those that other parts draw from the same seed.
+        // A separate stream from those that other modules draw from the same seed.
         key[31] = 1;
         let mut rng = ChaCha8Rng::from_seed(key);
-        // Every change draws its numbers, so that none depends on the others.
+        // All random numbers are drawn always, so no augmentation depends on the others.
         let mut below = |n: u32| ((u64::from(rng.next_u32()) * u64::from(n)) >> 32) as i32;
         for change in Change::ALL {
             let draw = [below(2 * PADDING as u32 + 1), below(2 * PADDING as u32 + 1), below(1 << 24)];
@@ -161,7 +161,7 @@ impl Augmentation {
     }
 }
 
-/// Shifts the image: what was at (down, right) comes to the corner.
+/// Shifts the image: pixel (down, right) moves to the corner.
 fn crop(image: &mut [u8], [_, height, width]: [usize; 3], [down, right]: [i32; 2]) {
     let source = |to: usize, shift: i32, size: usize| {
         usize::try_from(to as i32 + shift).ok().filter(|&from| from < size)
@@ -182,7 +182,7 @@ fn crop(image: &mut [u8], [_, height, width]: [usize; 3], [down, right]: [i32; 2
                 plane[to..to + columns].fill(0);
             }
         };
-        // A row is read before it is written over.
+        // A row is read before it is overwritten.
         match down >= 0 {
             true => (0..height).for_each(&mut shift_row),
             false => (0..height).rev().for_each(&mut shift_row),
@@ -195,7 +195,7 @@ fn flip(image: &mut [u8], [.., width]: [usize; 3]) {
 }
 
 /// Brightness, contrast around the mean grey and saturation, by `factors` in
-/// 1/256, each rounded to bytes as on an image that is stored in between.
+/// 1/256, each rounded to bytes as if the image were stored in between.
 fn jitter(image: &mut [u8], [channels, height, width]: [usize; 3], factors: [i32; 3]) {
     let plane = height * width;
     let through = |image: &mut [u8], factor: i32, around: i32| {
@@ -223,17 +223,16 @@ fn blend(value: i32, other: i32, factor: i32) -> u8 {
     ((value * factor + other * (256 - factor) + 128) >> 8).clamp(0, 255) as u8
 }
 
-/// The brightness of a pixel, weighed as in television (ITU-R 601), in 1/256.
+/// Luma of a pixel by the weights of ITU-R BT.601, in 1/256.
 fn grey(image: &[u8], plane: usize, at: usize) -> i32 {
     let [red, green, blue] = [at, plane + at, 2 * plane + at].map(|byte| i32::from(image[byte]));
     (77 * red + 150 * green + 29 * blue + 128) >> 8
 }
 
-/// Turns the image by `angle` radians; each pixel is mixed from the four around
-/// the place it comes from.
+/// Rotates the image by `angle` radians with bilinear interpolation.
 fn rotate(image: &mut [u8], [channels, height, width]: [usize; 3], angle: f32) {
     let plane = height * width;
-    // Places are in 1/256 of a pixel, and so are sine and cosine in 1/65536.
+    // Fixed point: coordinates in 1/256 of a pixel, sine and cosine in 1/65536.
     let fixed = |value: f32| (value * 65536.0) as i64;
     let (sin, cos) = (fixed(libm::sinf(angle)), fixed(libm::cosf(angle)));
     let middle = |size: usize| 128 * (size as i64 - 1);

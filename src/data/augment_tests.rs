@@ -1,4 +1,4 @@
-//! What augmentation does to images, and what decides it.
+//! Tests of the augmentations and their determinism.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn changed(kinds: &str, seed: u64, epoch: u64, sample: u64) -> Vec<u8> {
 }
 
 #[test]
-fn names_are_read_in_any_order_and_written_in_one() {
+fn names_are_read_in_any_order_and_written_in_a_fixed_one() {
     let parsed: Augmentation = "rotate, flip".parse().unwrap();
     assert_eq!(parsed.to_string(), "flip,rotate");
     assert_ne!(parsed, Augmentation::default());
@@ -29,14 +29,14 @@ fn names_are_read_in_any_order_and_written_in_one() {
 }
 
 #[test]
-fn seed_epoch_and_sample_decide_and_nothing_else() {
+fn augmentation_depends_on_seed_epoch_and_sample_only() {
     let all = "crop,flip,jitter,rotate";
     let base = changed(all, 1, 2, 3);
     assert_eq!(base, changed(all, 1, 2, 3));
     for other in [changed(all, 2, 2, 3), changed(all, 1, 3, 3), changed(all, 1, 2, 4)] {
         assert_ne!(base, other);
     }
-    // FNV-1a, to notice a change of what a seed means.
+    // FNV-1a checksum: fails if the same seed gives other images.
     let mut ramp: Vec<u8> = (0..3072).map(|at| (at * 7 % 251) as u8).collect();
     all.parse::<Augmentation>().unwrap().apply(&mut ramp, SHAPE, 1, 2, 3);
     let sum = ramp.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
@@ -46,7 +46,7 @@ fn seed_epoch_and_sample_decide_and_nothing_else() {
 }
 
 #[test]
-fn a_change_does_not_depend_on_the_others() {
+fn each_augmentation_is_independent_of_the_others() {
     for sample in 0..20 {
         let mut both = changed("crop", 1, 1, sample);
         "flip".parse::<Augmentation>().unwrap().apply(&mut both, SHAPE, 1, 1, sample);
@@ -55,7 +55,7 @@ fn a_change_does_not_depend_on_the_others() {
 }
 
 #[test]
-fn batches_do_not_matter() {
+fn augmentation_does_not_depend_on_the_batch() {
     let all: Augmentation = "crop,flip,jitter,rotate".parse().unwrap();
     let images = [image(1), image(2), image(3)].concat();
     let (mut whole, mut part) = (vec![1, 2, 3], Vec::new());
@@ -66,7 +66,7 @@ fn batches_do_not_matter() {
 }
 
 #[test]
-fn crops_are_shifts_by_up_to_four_with_black_around() {
+fn crops_are_shifts_by_up_to_four_pixels_with_zero_padding() {
     let original = image(1);
     let mut seen = std::collections::HashSet::new();
     for sample in 0..600 {
@@ -82,11 +82,11 @@ fn crops_are_shifts_by_up_to_four_with_black_around() {
         let shifts = (-4..=4).flat_map(|down| (-4..=4).map(move |right| (down, right)));
         seen.insert(shifts.into_iter().find(|&(down, right)| fits(down, right)).expect("a shift"));
     }
-    assert_eq!(seen.len(), 81, "every shift comes");
+    assert_eq!(seen.len(), 81, "every shift occurs");
 }
 
 #[test]
-fn flips_come_one_time_in_two() {
+fn half_of_the_images_are_flipped() {
     let mut mirrored = image(1);
     mirrored.chunks_exact_mut(32).for_each(<[u8]>::reverse);
     let count = (0..400).filter(|&sample| changed("flip", 5, 0, sample) == mirrored).count();
@@ -96,7 +96,7 @@ fn flips_come_one_time_in_two() {
 }
 
 #[test]
-fn jitter_does_what_its_factors_say() {
+fn jitter_applies_its_factors() {
     let pixel = |bytes: [u8; 3], factors: [i32; 3]| {
         let mut image = bytes.to_vec();
         jitter(&mut image, [3, 1, 1], factors);
@@ -114,27 +114,27 @@ fn jitter_does_what_its_factors_say() {
 }
 
 #[test]
-fn rotations_keep_the_middle_and_go_both_ways() {
+fn rotations_keep_the_centre_and_go_both_ways() {
     let mut still = image(1);
     rotate(&mut still, SHAPE, 0.0);
     assert_eq!(still, image(1));
-    // A quarter turn moves whole pixels: rows become columns.
+    // A rotation by 90 degrees moves whole pixels: rows become columns.
     let mut quarter: Vec<u8> = (0..9).collect();
     rotate(&mut quarter, [1, 3, 3], std::f32::consts::FRAC_PI_2);
     let back: Vec<u8> = [6, 3, 0, 7, 4, 1, 8, 5, 2].to_vec();
     let forth: Vec<u8> = [2, 5, 8, 1, 4, 7, 0, 3, 6].to_vec();
     assert!(quarter == back || quarter == forth, "{quarter:?}");
-    // A bar through the middle, turned: its end leaves the row on either side.
+    // A rotated bar through the centre: its end leaves the row on either side.
     let mut bar = vec![0; 1024];
     bar[16 * 32..17 * 32].fill(255);
     let ends: Vec<bool> = (0..40)
         .map(|sample| {
-            let mut turned = bar.clone();
-            "rotate".parse::<Augmentation>().unwrap().apply(&mut turned, [1, 32, 32], 3, 0, sample);
+            let mut rotated = bar.clone();
+            "rotate".parse::<Augmentation>().unwrap().apply(&mut rotated, [1, 32, 32], 3, 0, sample);
             let mass = |rows: std::ops::Range<usize>| -> u32 {
-                rows.map(|row| u32::from(turned[row * 32 + 30])).sum()
+                rows.map(|row| u32::from(rotated[row * 32 + 30])).sum()
             };
-            assert!(mass(16 - 5..16 + 6) > 0 || turned[16 * 32 + 30] > 0, "at most 15 degrees");
+            assert!(mass(16 - 5..16 + 6) > 0 || rotated[16 * 32 + 30] > 0, "at most 15 degrees");
             mass(0..16) > mass(17..32)
         })
         .collect();

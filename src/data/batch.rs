@@ -1,12 +1,12 @@
-//! Bytes to tensors: a batch is normalised when it is used, and not before.
+//! Normalisation: from bytes to tensors, one batch at a time.
 
 use burn::tensor::{Device, Tensor, TensorData};
 
 use super::{Description, Element};
 
-/// Turns bytes into normalised floats: `(byte / 255 - mean) / std`, by a table
-/// per channel that holds what that expression gives in f32, operation by
-/// operation as PyTorch computes it. What are floats on disk is cast to f32.
+/// Converts bytes to normalised floats: `(byte / 255 - mean) / std`, by a lookup table
+/// per channel with the f32 result of each operation as in PyTorch. Samples that are
+/// floats on disk are cast to f32.
 #[derive(Debug)]
 pub struct Normalizer {
     shape: [usize; 3],
@@ -26,7 +26,7 @@ impl Normalizer {
         }
     }
 
-    /// Normalised values of whole samples, in the samples' own layout.
+    /// Normalised values of whole samples, in the samples' layout.
     pub fn values(&self, bytes: &[u8]) -> Vec<f32> {
         let plane = self.shape[1] * self.shape[2];
         let mut values = Vec::with_capacity(bytes.len() / self.element.bytes());
@@ -58,7 +58,7 @@ mod tests {
     use crate::data::Kind;
 
     #[test]
-    fn channels_have_tables_of_their_own() {
+    fn each_channel_has_its_own_table() {
         let normalizer = Normalizer::new(&Description {
             kind: Kind::Idx,
             shape: [2, 1, 2],
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_make_batches_of_as_many_samples() {
+    fn float_samples_become_batches_of_the_same_size() {
         let normalizer = Normalizer::new(&Description {
             kind: Kind::Npy,
             shape: [1, 1, 3],

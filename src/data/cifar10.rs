@@ -1,4 +1,4 @@
-//! CIFAR-10's binary version, and every data set that comes in its layout.
+//! CIFAR-10's binary version, and data sets in its layout.
 //!
 //! <https://www.cs.toronto.edu/~kriz/cifar.html> describes it: records of a
 //! label and the red, the green and the blue plane of a 32x32 image.
@@ -13,13 +13,13 @@ const IMAGE: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
 /// A label and an image.
 const RECORD: usize = 1 + IMAGE;
 const CLASSES: usize = 10;
-/// Mean and standard deviation of each channel that the experiments normalise
-/// with, rather than CIFAR-10's own.
+/// Mean and standard deviation of each channel that the experiments normalise with;
+/// they are not CIFAR-10's.
 const MEAN: f32 = 0.5;
 const STD: f32 = 0.5;
 const TEST: &str = "test_batch.bin";
 
-/// A folder in CIFAR-10's layout. Images are read when they are asked for.
+/// A folder in CIFAR-10's layout. Images are read on request.
 #[derive(Debug)]
 pub struct Cifar10 {
     description: Description,
@@ -49,7 +49,7 @@ fn batches(root: &Path) -> Result<Vec<u32>, DataError> {
         let name = entry.map_err(DataError::read(root))?.file_name();
         let number = name.to_str().and_then(|name| name.strip_prefix("data_batch_")?.strip_suffix(".bin"));
         let number = number.and_then(|number| number.parse().ok());
-        // `data_batch_01.bin` is another file than the one of number 1.
+        // `data_batch_01.bin` is not the file of number 1.
         numbers.extend(number.filter(|&number| name == *batch(number)));
     }
     numbers.sort_unstable();
@@ -60,7 +60,7 @@ impl Cifar10 {
     /// Opens `data_batch_1.bin` and so on, and `test_batch.bin`.
     ///
     /// # Errors
-    /// When one is missing, or is no whole number of records.
+    /// When one is missing, or is not a whole number of records.
     pub fn open(root: &Path) -> Result<Self, DataError> {
         let missing =
             |name: &str, also| DataError::Missing { path: root.join(name), also, kind: Kind::Cifar10 };
@@ -68,7 +68,7 @@ impl Cifar10 {
         let last = numbers.last().copied().unwrap_or(0).max(1);
         if let Some(gap) = (1..=last).find(|number| !numbers.contains(number)) {
             let also = match last > gap {
-                true => format!(", though {} is there", batch(last)),
+                true => format!(", although {} exists", batch(last)),
                 false => String::new(),
             };
             return Err(missing(&batch(gap), also));
@@ -113,7 +113,7 @@ impl Cifar10 {
 fn open(path: &Path) -> Result<DataFile, DataError> {
     let file = DataFile::open(path)?;
     let what = match (file.len(), file.len() % RECORD) {
-        (0, _) => "no image in it".to_owned(),
+        (0, _) => "it contains no image".to_owned(),
         (_, 0) => return Ok(file),
         (found, rest) => format!(
             "cut short or too long: {found} bytes are {} records of {RECORD} bytes and {rest} more",
@@ -123,7 +123,7 @@ fn open(path: &Path) -> Result<DataFile, DataError> {
     Err(DataError::Invalid { path: path.to_owned(), what, kind: Kind::Cifar10 })
 }
 
-/// As in `batches.meta.txt`, where there is one; numbers otherwise.
+/// The names in `batches.meta.txt` if it exists; numbers otherwise.
 fn class_names(root: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(root.join("batches.meta.txt")).unwrap_or_default();
     let names: Vec<String> = text.lines().map(str::trim).filter(|n| !n.is_empty()).map(Into::into).collect();
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn batches_are_read_one_after_the_other() {
         let root = made();
-        // 12 samples make batches of 3, and four of them.
+        // 12 samples are four batches of 3.
         assert_eq!(batches(root.path()).unwrap(), [1, 2, 3, 4]);
         let source = data::open(root.path()).unwrap();
         assert_eq!((source.len(Split::Train), source.len(Split::Test)), (12, 3));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_files_are_named_with_their_fault() {
+    fn invalid_files_are_named_with_the_reason() {
         let root = made();
         let path = |name: &str| root.path().join(name);
         let edit = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
@@ -231,7 +231,7 @@ mod tests {
         let long = edit("test_batch.bin", &|bytes| bytes.push(0));
         assert!(long.contains("test_batch.bin") && long.contains("3 records of 3073"), "{long}");
         let empty = edit("data_batch_1.bin", &|bytes| bytes.clear());
-        assert!(empty.contains("data_batch_1.bin: no image in it"), "{empty}");
+        assert!(empty.contains("data_batch_1.bin: it contains no image"), "{empty}");
         let label = edit("data_batch_3.bin", &|bytes| bytes[3073] = 10);
         assert!(label.contains("data_batch_3.bin: label 10 of record 1 is outside 0 to 9"), "{label}");
         assert!(label.contains("mpiburn data objects"), "{label}");
@@ -242,12 +242,20 @@ mod tests {
         let root = made();
         std::fs::remove_file(root.path().join("data_batch_2.bin")).unwrap();
         let gap = message(root.path());
-        assert!(gap.contains("no ") && gap.contains("data_batch_2.bin, though data_batch_4.bin"), "{gap}");
+        assert!(gap.contains("data_batch_2.bin is missing, although data_batch_4.bin exists"), "{gap}");
         let root = made();
         std::fs::remove_file(root.path().join(TEST)).unwrap();
-        assert!(message(root.path()).contains("test_batch.bin; make"), "{}", message(root.path()));
+        assert!(
+            message(root.path()).contains("test_batch.bin is missing; generate"),
+            "{}",
+            message(root.path())
+        );
         let root = made();
         (1..=4).for_each(|n| std::fs::remove_file(root.path().join(batch(n))).unwrap());
-        assert!(message(root.path()).contains("data_batch_1.bin; make"), "{}", message(root.path()));
+        assert!(
+            message(root.path()).contains("data_batch_1.bin is missing; generate"),
+            "{}",
+            message(root.path())
+        );
     }
 }

@@ -1,10 +1,9 @@
-//! Data files, read at positions.
+//! Data files with positional reads.
 //!
-//! Positional reads rather than a memory map: of a map, another process could
-//! change or cut the bytes while they are borrowed, which Rust does not allow a
-//! safe function to expose. Each byte is copied once, out of the page cache that
-//! all ranks of a host share, and a file that was cut short is an error instead
-//! of a SIGBUS.
+//! They are not memory-mapped: another process could change or truncate the bytes of a
+//! map while they are borrowed, which a safe function must not expose. Each byte is
+//! copied once from the page cache, which all ranks of a host share, and a truncated
+//! file is an error instead of a SIGBUS.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::DataError;
 
-/// Bytes of one read, about: few system calls, and a buffer that fits the cache.
+/// Approximate bytes of one read: few system calls, and a buffer that fits into the cache.
 const BLOCK: usize = 1 << 18;
 
 /// An open file of known length.
@@ -27,12 +26,12 @@ impl DataFile {
     /// Opens `path`.
     ///
     /// # Errors
-    /// When it cannot be opened or is not a plain file.
+    /// When it cannot be opened or is not a regular file.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let file = File::open(path).map_err(DataError::read(path))?;
         let kind = file.metadata().map_err(DataError::read(path))?;
         if !kind.is_file() {
-            return Err(DataError::read(path)(std::io::Error::other("not a plain file")));
+            return Err(DataError::read(path)(std::io::Error::other("not a regular file")));
         }
         Ok(Self { path: path.to_owned(), file, len: kind.len() as usize })
     }
@@ -55,7 +54,7 @@ impl DataFile {
         self.file.read_exact_at(buffer, from as u64).map_err(DataError::read(&self.path))
     }
 
-    /// The first `most` bytes, or all where there are fewer.
+    /// The first `most` bytes, or all if there are fewer.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -65,8 +64,8 @@ impl DataFile {
         Ok(bytes)
     }
 
-    /// Calls `visit` with the number and the bytes of each of `count` records of
-    /// `size` bytes, which follow each other from `from` on.
+    /// Calls `visit` with the index and the bytes of each of `count` consecutive records
+    /// of `size` bytes from `from` on.
     ///
     /// # Errors
     /// When the file ends before or cannot be read, and those of `visit`.
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_come_in_order_and_a_shortened_file_is_an_error() {
+    fn records_are_read_in_order_and_a_truncated_file_is_an_error() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("records");
         let bytes: Vec<u8> = (0..300_001u32).map(|n| (n % 251) as u8).collect();

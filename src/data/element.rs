@@ -1,10 +1,10 @@
-//! The numbers of a sample, as they are on disk.
+//! Element types of samples on disk.
 
 use std::fmt;
 
 use half::f16;
 
-/// The type of a sample's numbers.
+/// Element type of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Element {
     /// A byte, 0 to 255.
@@ -18,7 +18,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// Size of one.
+    /// Size in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Self::U8 => 1,
@@ -28,8 +28,8 @@ impl Element {
         }
     }
 
-    /// Puts the little-endian numbers of `bytes` behind those of `values`, as
-    /// single precision.
+    /// Appends the little-endian numbers of `bytes` to `values`, cast to single
+    /// precision.
     pub fn cast(self, bytes: &[u8], values: &mut Vec<f32>) {
         fn all<const N: usize>(bytes: &[u8], values: &mut Vec<f32>, cast: impl Fn([u8; N]) -> f32) {
             values.extend(bytes.as_chunks().0.iter().map(|&number| cast(number)));
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_becomes_single_precision() {
+    fn every_type_is_cast_to_single_precision() {
         let mut values = vec![9.0];
         Element::U8.cast(&[0, 200], &mut values);
         let halves = [f16::from_f32(-0.5), f16::MAX].map(f16::to_le_bytes);

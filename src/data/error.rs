@@ -1,4 +1,4 @@
-//! What can be wrong with a data set: the file, what is wrong, what to do.
+//! Errors in data sets: the file, what is wrong, what to do.
 
 use std::path::{Path, PathBuf};
 
@@ -8,29 +8,31 @@ use super::Kind;
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// A file or folder cannot be read.
-    #[error("cannot read {path}: {reason}; make a data set with `mpiburn data`, or point --data-root at one")]
+    #[error(
+        "cannot read {path}: {reason}; generate a data set with `mpiburn data`, or point --data-root at one"
+    )]
     Read {
         /// The file.
         path: PathBuf,
-        /// The system's. Not the error's source, which would be printed twice.
+        /// The I/O error, as text: as the error's source it would be printed twice.
         reason: std::io::Error,
     },
-    /// A file of a data set is not there.
+    /// A file of a data set is missing.
     #[error(
-        "no {path}{also}; make a data set with `mpiburn data {}`, or point --data-root at one",
+        "{path} is missing{also}; generate a data set with `mpiburn data {}`, or point --data-root at one",
         kind.generator()
     )]
     Missing {
         /// The file.
         path: PathBuf,
-        /// Which other file would have done, in brackets.
+        /// Further information, such as another missing file.
         also: String,
         /// The kind of the data set.
         kind: Kind,
     },
-    /// A file is not what its name says.
+    /// A file does not have the expected format.
     #[error(
-        "{path}: {what}; replace the file (a download cut short?) or make a new set with `mpiburn data {}`",
+        "{path}: {what}; replace the file (incomplete download?) or generate a data set with `mpiburn data {}`",
         kind.generator()
     )]
     Invalid {
@@ -41,7 +43,7 @@ pub enum DataError {
         /// The kind of the data set.
         kind: Kind,
     },
-    /// A file is well-formed and yet no use as it is.
+    /// A file is well-formed but cannot be used as it is.
     #[error("{path}: {what}")]
     Unsuitable {
         /// The file.
@@ -49,16 +51,16 @@ pub enum DataError {
         /// What was found, and what to do about it.
         what: String,
     },
-    /// The folder holds no data set.
+    /// The folder contains no data set.
     #[error(
-        "no data set in {root}: neither train-images-idx3-ubyte (nor .gz), data_batch_1.bin nor train_data/train_x.npy; make one with `mpiburn data digits --out {root}`, or objects or features for digits, or point --data-root at one"
+        "no data set in {root}: it has none of train-images-idx3-ubyte (or .gz), data_batch_1.bin and train_data/train_x.npy; generate one with `mpiburn data digits --out {root}` (or objects, features), or point --data-root at one"
     )]
     NoneHere {
         /// The folder.
         root: PathBuf,
     },
-    /// The folder holds more than one data set.
-    #[error("two data sets in {root}, of {first} and of {second}; move one of them to a folder of its own")]
+    /// The folder contains more than one data set.
+    #[error("two data sets in {root}, of {first} and of {second}; move one of them to another folder")]
     SeveralHere {
         /// The folder.
         root: PathBuf,
@@ -70,7 +72,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    /// For a file that the system does not let us read.
+    /// An error of the file at `path` that cannot be read.
     pub(super) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |reason| Self::Read { path: path.to_owned(), reason }
     }

@@ -1,7 +1,7 @@
-//! IDX, the format of MNIST: a magic number, big-endian dimensions, bytes.
+//! IDX, MNIST's file format: a magic number, big-endian dimensions, bytes.
 //!
-//! <https://yann.lecun.org/exdb/mnist/> describes it. A file, gzipped or not, is
-//! read as a stream: no more of it is ever in memory than the samples kept.
+//! <https://yann.lecun.org/exdb/mnist/> describes it. A file, gzipped or not, is read
+//! as a stream, so that memory contains only the selected samples.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -11,7 +11,7 @@ use flate2::read::GzDecoder;
 
 use super::{DataError, Kind};
 
-/// What an IDX file holds, by the dimensions in its magic number.
+/// Content of an IDX file, by the dimensions in its magic number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
     /// Three dimensions: count, rows, columns.
@@ -43,7 +43,7 @@ impl Content {
     }
 }
 
-/// An IDX file whose header has been read and found good.
+/// An IDX file with a valid header.
 #[derive(Debug, Clone)]
 pub struct IdxFile {
     path: PathBuf,
@@ -58,11 +58,11 @@ pub struct IdxFile {
 }
 
 impl IdxFile {
-    /// Opens `name` in `root`, or `name.gz` where that is missing.
+    /// Opens `name` in `root`, or `name.gz` if that is missing.
     ///
     /// # Errors
-    /// When neither is there, when the header is not that of `content`, or
-    /// when a plain file is shorter or longer than its header says.
+    /// When neither exists, when the header is not that of `content`, or when an
+    /// uncompressed file is shorter or longer than its header says.
     pub fn open(root: &Path, name: &str, content: Content) -> Result<Self, DataError> {
         let plain = root.join(name);
         let zipped = root.join(format!("{name}.gz"));
@@ -71,7 +71,7 @@ impl IdxFile {
         } else if zipped.exists() {
             (zipped, true)
         } else {
-            let also = format!(" (nor {name}.gz beside it)");
+            let also = format!(", and so is {name}.gz");
             return Err(DataError::Missing { path: plain, also, kind: Kind::Idx });
         };
         let mut file = Self {
@@ -90,7 +90,7 @@ impl IdxFile {
             let found = [Content::Images, Content::Labels]
                 .into_iter()
                 .find(|c| c.magic() == magic)
-                .map_or("no IDX file of bytes".to_owned(), |c| format!("a file of {}", c.name()));
+                .map_or("not an IDX file of bytes".to_owned(), |c| format!("a file of {}", c.name()));
             return Err(file.invalid(format!(
                 "its magic number is {magic:#010x}, {found}; a file of {} has {:#010x}",
                 content.name(),
@@ -106,23 +106,23 @@ impl IdxFile {
             .iter()
             .try_fold(1usize, |product, &n| product.checked_mul(n))
             .filter(|&item| item > 0 && item <= 1 << 24)
-            .ok_or_else(|| file.invalid(format!("its header says items of {:?}", file.shape)))?;
+            .ok_or_else(|| file.invalid(format!("its header declares items of {:?}", file.shape)))?;
         if !gzipped {
             file.check_length()?;
         }
         Ok(file)
     }
 
-    /// Where the file lies.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Calls `visit` with the number and the bytes of each of the first
+    /// Calls `visit` with the index and the bytes of each of the first
     /// `limit` items, in file order.
     ///
     /// # Errors
-    /// When the file cannot be read, or ends early or late.
+    /// When the file cannot be read, or is shorter or longer than its header says.
     pub fn for_each(&self, limit: usize, mut visit: impl FnMut(usize, &[u8])) -> Result<(), DataError> {
         let limit = limit.min(self.count);
         let mut reader = self.reader()?;
@@ -135,13 +135,13 @@ impl IdxFile {
                 .map_err(|e| self.broken(e, &format!("ends after {number} of {} items", self.count)))?;
             visit(number, &item);
         }
-        // A gzipped file shows its length only at its end. Reading on costs
-        // time, so it is done where the whole file was asked for anyway.
+        // The length of a gzipped file is known only after decompressing it, which takes
+        // time: it is checked only if the whole file is read anyway.
         if self.gzipped && limit == self.count {
             match reader.read(&mut [0u8]) {
                 Ok(0) => {}
                 Ok(_) => {
-                    return Err(self.invalid(format!("goes on after its {} items", self.count)));
+                    return Err(self.invalid(format!("has data after its {} items", self.count)));
                 }
                 Err(error) => return Err(self.broken(error, "has a damaged end")),
             }
@@ -162,9 +162,9 @@ impl IdxFile {
         let found = std::fs::metadata(&self.path).map_err(DataError::read(&self.path))?.len();
         let expected = self.header as u64 + self.count as u64 * self.item as u64;
         if found != expected {
-            let how = if found < expected { "cut short" } else { "too long" };
+            let how = if found < expected { "truncated" } else { "too long" };
             return Err(self.invalid(format!(
-                "{how}: {found} bytes, and its header's {} items of {} bytes make {expected}",
+                "{how}: {found} bytes, but its header's {} items of {} bytes are {expected}",
                 self.count, self.item
             )));
         }
@@ -173,7 +173,7 @@ impl IdxFile {
 
     fn broken(&self, error: io::Error, what: &str) -> DataError {
         match error.kind() {
-            io::ErrorKind::UnexpectedEof => self.invalid(format!("cut short: {what}")),
+            io::ErrorKind::UnexpectedEof => self.invalid(format!("truncated: {what}")),
             _ => self.invalid(format!("{what}: {error}")),
         }
     }
@@ -227,20 +227,20 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_is_refused_with_its_name_and_its_fault() {
+    fn invalid_files_are_rejected_with_name_and_reason() {
         let label = message(&idx(0x801, &[6], &[0; 6]));
         assert!(label.contains("a file of labels"), "{label}");
         let short = message(&idx(0x803, &[2, 1, 3], &[0; 5]));
-        assert!(short.contains("cut short: 21 bytes"), "{short}");
+        assert!(short.contains("truncated: 21 bytes"), "{short}");
         let long = message(&idx(0x803, &[2, 1, 3], &[0; 7]));
         assert!(long.contains("too long"), "{long}");
         assert!(message(&[0, 0]).contains("inside its header"));
-        assert!(message(b"GIF89a").contains("no IDX file"));
+        assert!(message(b"GIF89a").contains("not an IDX file"));
         assert!(message(&idx(0x803, &[1, 0, 3], &[])).contains("items of"));
     }
 
     #[test]
-    fn a_missing_file_is_named_with_the_way_to_make_one() {
+    fn a_missing_file_is_named_with_the_command_to_generate_it() {
         let error = IdxFile::open(Path::new("/nowhere"), "x", Content::Labels).unwrap_err();
         assert!(error.to_string().contains("/nowhere/x") && error.to_string().contains("mpiburn data"));
     }

@@ -1,4 +1,4 @@
-//! The kinds of data sets, and how a folder shows which it holds.
+//! Kinds of data sets, and their detection by file names.
 
 use std::fmt;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub enum Kind {
     Cifar10,
     /// Pairs of `.npy` files: features and labels.
     Npy,
-    /// Made up in memory.
+    /// Random samples, generated in memory.
     Noise,
 }
 
@@ -22,7 +22,7 @@ impl Kind {
     /// The kind of the data set in `root`.
     ///
     /// # Errors
-    /// When it cannot be read, or there is none in it, or more than one.
+    /// When it cannot be read, or contains no data set or more than one.
     pub fn of_folder(root: &Path) -> Result<Self, DataError> {
         let files = [
             (Self::Idx, mnist::any_file(root)),
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    /// The subcommand of `mpiburn data` that makes one.
+    /// The subcommand of `mpiburn data` that generates one.
     pub fn generator(self) -> &'static str {
         match self {
             Self::Idx | Self::Noise => "digits",
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_shows_its_kind_by_any_of_its_files() {
+    fn any_file_of_a_data_set_determines_its_kind() {
         let root = tempfile::tempdir().unwrap();
         let none = Kind::of_folder(root.path()).unwrap_err().to_string();
         assert!(none.contains("no data set in") && none.contains("mpiburn data digits --out"), "{none}");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn two_data_sets_in_a_folder_are_refused_and_named() {
+    fn two_data_sets_in_a_folder_are_rejected_and_named() {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("test_batch.bin"), "").unwrap();
         std::fs::write(root.path().join("train-images-idx3-ubyte"), "").unwrap();

@@ -1,11 +1,11 @@
-//! MNIST's four files, and every data set that comes in their layout.
+//! MNIST's four files, and data sets in their layout.
 
 use std::path::Path;
 
 use super::idx::{Content, IdxFile};
 use super::{DataError, Description, Element, Kind, SampleSource, Split};
 
-/// A folder in MNIST's layout. Only headers are read when it is opened.
+/// A folder in MNIST's layout. Opening it reads headers only.
 #[derive(Debug)]
 pub struct Mnist {
     description: Description,
@@ -32,11 +32,11 @@ pub(super) fn any_file(root: &Path) -> Option<String> {
 }
 
 impl Mnist {
-    /// Opens the four files in `root` and checks that they fit each other.
+    /// Opens the four files in `root` and checks that they match.
     ///
     /// # Errors
-    /// When a file is missing or not what its name says, or when images and
-    /// labels differ in number.
+    /// When a file is missing or does not have the expected format, or when the numbers
+    /// of images and labels differ.
     pub fn open(root: &Path) -> Result<Self, DataError> {
         let pair = |(images, labels): (&str, &str)| -> Result<_, DataError> {
             let images = IdxFile::open(root, images, Content::Images)?;
@@ -54,7 +54,7 @@ impl Mnist {
                 )));
             }
             if images.count == 0 {
-                return Err(invalid("no image in it".into()));
+                return Err(invalid("it contains no image".into()));
             }
             Ok((images, labels))
         };

@@ -1,5 +1,4 @@
-//! From files to batches: which samples there are, which of them are this
-//! rank's, and how they become tensors.
+//! Data sets: reading, sharding over ranks, batches, augmentation and generated sets.
 
 pub mod augment;
 pub mod batch;
@@ -27,17 +26,17 @@ pub use mnist::Mnist;
 pub use npy_pairs::NpyPairs;
 pub use shard::{Shard, ShardPlan};
 
-/// Which part of a data set.
+/// A split of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
-    /// Trained on.
+    /// Training split.
     Train = 0,
-    /// Measured on.
+    /// Test split.
     Test = 1,
 }
 
 impl Split {
-    /// Both, in their usual order.
+    /// Both splits.
     pub const ALL: [Self; 2] = [Self::Train, Self::Test];
 
     /// `train` or `test`.
@@ -49,46 +48,46 @@ impl Split {
     }
 }
 
-/// What every sample of a data set has in common.
+/// Description of a data set's samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Description {
     /// The format.
     pub kind: Kind,
     /// Channels, height and width of a sample.
     pub shape: [usize; 3],
-    /// What a sample's numbers are, as they are on disk.
+    /// Element type of a sample on disk.
     pub element: Element,
     /// Number of classes; labels are below it.
     pub classes: usize,
-    /// What the data set calls each class.
+    /// Name of each class.
     pub class_names: Vec<String>,
-    /// Mean per channel, of bytes scaled to [0, 1]; floats stay as they are.
+    /// Mean per channel, of bytes scaled to [0, 1]; floats are not normalised.
     pub mean: Vec<f32>,
     /// Standard deviation per channel, of bytes scaled to [0, 1].
     pub std: Vec<f32>,
 }
 
 impl Description {
-    /// Bytes of a sample, as it is on disk.
+    /// Bytes of a sample on disk.
     pub fn sample_bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.element.bytes()
     }
 }
 
-/// A data set on disk, read in file order and as far as needed.
+/// A data set on disk, read on request in file order.
 pub trait SampleSource {
-    /// What the samples have in common.
+    /// Description of the samples.
     fn description(&self) -> &Description;
 
     /// Number of samples of `split`.
     fn len(&self, split: Split) -> usize;
 
-    /// Calls `visit` with the number and the bytes of each of the first
-    /// `limit` samples, in file order. The bytes are channels of rows of
+    /// Calls `visit` with the index and the bytes of each of the first `limit` samples,
+    /// in file order. The bytes are `[channels, height, width]` of
     /// [`Description::element`], little-endian.
     ///
     /// # Errors
-    /// When a file cannot be read to its end, or holds what is no number.
+    /// When a file cannot be read to its end, or contains non-finite values.
     fn for_each_image(
         &self,
         split: Split,
@@ -96,17 +95,17 @@ pub trait SampleSource {
         visit: &mut dyn FnMut(usize, &[u8]),
     ) -> Result<(), DataError>;
 
-    /// Labels of the first `limit` samples, checked against the classes.
+    /// Labels of the first `limit` samples, checked against the number of classes.
     ///
     /// # Errors
     /// When the file cannot be read, or a label is out of range.
     fn labels(&self, split: Split, limit: usize) -> Result<Vec<u8>, DataError>;
 }
 
-/// Opens the data set in `root`, of whichever kind it is.
+/// Opens the data set in `root` and detects its kind.
 ///
 /// # Errors
-/// When there is none or more than one, or a file is not what its name says.
+/// When there is none or more than one, or a file does not have the expected format.
 pub fn open(root: &Path) -> Result<Box<dyn SampleSource>, DataError> {
     Ok(match Kind::of_folder(root)? {
         Kind::Idx => Box::new(Mnist::open(root)?),

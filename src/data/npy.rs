@@ -1,4 +1,4 @@
-//! `.npy`, NumPy's file format, of which a part is read at a time.
+//! `.npy`, NumPy's file format, read in parts.
 
 use std::path::Path;
 
@@ -6,30 +6,29 @@ use super::data_file::DataFile;
 use super::npy_header::{Header, HeaderFault};
 use super::{DataError, Kind};
 
-/// Bytes at the beginning that have the whole header: it describes one array.
+/// Bytes that are enough for a whole header, which describes one array.
 const MOST_OF_HEADER: usize = 1 << 20;
 
-/// A `.npy` file of one or two dimensions, whose header has been read and found
-/// good.
+/// A `.npy` file of one or two dimensions with a valid header.
 #[derive(Debug)]
 pub struct NpyFile {
     file: DataFile,
-    /// Where the numbers begin.
+    /// Offset of the data in bytes.
     start: usize,
-    /// The type of the numbers in NumPy's spelling, as `<f4`.
+    /// The dtype in NumPy's notation, such as `<f4`.
     pub dtype: String,
-    /// Bytes of a number.
+    /// Bytes of an element.
     pub width: usize,
     /// Number of rows.
     pub rows: usize,
-    /// Numbers of a row; 1 in a file of one dimension.
+    /// Elements of a row; 1 in a file of one dimension.
     pub columns: usize,
-    /// Whether columns follow each other, rather than rows.
+    /// Whether the order is Fortran's (column-major).
     fortran: bool,
 }
 
 impl NpyFile {
-    /// Opens `path`, whose dtype has to be one of `dtypes`.
+    /// Opens `path`, whose dtype must be one of `dtypes`.
     ///
     /// # Errors
     /// When it cannot be read, is of another version, dtype or number of
@@ -41,7 +40,7 @@ impl NpyFile {
         let header = Header::read(&file.beginning(MOST_OF_HEADER)?).map_err(|fault| match fault {
             HeaderFault::Broken(what) => invalid(what),
             HeaderFault::Version(major, minor) => unsuitable(format!(
-                "written in version {major}.{minor} of the .npy format, expected 1.0, 2.0 or 3.0; save it with a current numpy.save"
+                "version {major}.{minor} of the .npy format, expected 1.0, 2.0 or 3.0; save it again with numpy.save"
             )),
         })?;
         let Header { dtype, fortran, shape, start } = header;
@@ -54,28 +53,28 @@ impl NpyFile {
             [rows, columns] => (rows, columns),
             _ => {
                 return Err(unsuitable(format!(
-                    "its shape is {shape:?}, expected one row a sample: reshape it to (samples, features)"
+                    "its shape is {shape:?}, expected one row per sample: reshape it to (samples, features)"
                 )));
             }
         };
         let size = rows.checked_mul(columns).and_then(|count| count.checked_mul(width)?.checked_add(start));
         if size != Some(file.len()) {
-            let how = if size.is_none_or(|size| file.len() < size) { "cut short" } else { "too long" };
+            let how = if size.is_none_or(|size| file.len() < size) { "truncated" } else { "too long" };
             return Err(invalid(format!(
-                "{how}: {} bytes after its header, which says {rows} x {columns} numbers of {width} bytes",
+                "{how}: {} bytes after its header, which declares {rows} x {columns} numbers of {width} bytes",
                 file.len() - start
             )));
         }
         Ok(Self { file, start, dtype, width, rows, columns, fortran })
     }
 
-    /// Where the file lies.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Calls `visit` with the number and the bytes of each of the first `limit`
-    /// rows, in order, whichever order they have in the file.
+    /// Calls `visit` with the index and the bytes of each of the first `limit` rows, in
+    /// row order, for either memory order of the file.
     ///
     /// # Errors
     /// When the file cannot be read to its end, and those of `visit`.
@@ -84,8 +83,8 @@ impl NpyFile {
         limit: usize,
         mut visit: impl FnMut(usize, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        // Columns have few bytes of a row each: many rows are collected at once, so
-        // that a read is worth its system call.
+        // A column has few bytes of each row: many rows are collected per read, to amortise
+        // its system call.
         const BLOCK: usize = 1024;
         let (limit, width) = (limit.min(self.rows), self.width);
         if !self.fortran {
@@ -130,7 +129,7 @@ mod tests {
         [&Header::write(dtype, shape), bytes].concat()
     }
 
-    /// The same with another order, which is as many characters.
+    /// The same in Fortran order; its spelling has the same length.
     fn fortran(dtype: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
         let mut file = file(dtype, shape, bytes);
         let at = file.windows(5).position(|text| text == b"False").unwrap();
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_in_order_and_as_many_as_asked_for() {
+    fn rows_are_read_in_order_up_to_the_limit() {
         let bytes = [1, 2, 3, 4, 5, 6];
         let file_of = |shape: &[usize]| open(&file("|u1", shape, &bytes)).unwrap();
         assert_eq!(rows(&file_of(&[3, 2]), 2), [[1, 2], [3, 4]]);
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_first_gives_the_same_rows() {
+    fn fortran_order_gives_the_same_rows() {
         for (count, width) in [(1, 1), (1023, 3), (1024, 1), (1025, 7), (3000, 2)] {
             let number = |row: usize, column: usize| ((row * width + column) as i16).to_le_bytes();
             let by_row = (0..count).flat_map(|row| (0..width).flat_map(move |c| number(row, c)));
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_files_are_refused_in_one_line() {
+    fn invalid_files_are_rejected_with_one_line() {
         let numbers = &[0; 8];
         let mut version = file("<f4", &[2, 1], numbers);
         version[6] = 4;
@@ -192,9 +191,9 @@ mod tests {
             (b"PK\x03\x04 a zip archive".to_vec(), "does not begin"),
             (version, "version 4.0 of the .npy format, expected 1.0"),
             (file("<f4", &[2, 1], numbers)[..40].to_vec(), "ends inside its header"),
-            (file("<f4", &[2, 1], &numbers[1..]), "cut short: 7 bytes"),
+            (file("<f4", &[2, 1], &numbers[1..]), "truncated: 7 bytes"),
             (file("<f4", &[2, 1], &[0; 9]), "too long: 9 bytes"),
-            (file("<f4', 'x", &[2, 1], numbers), "its header is no dictionary"),
+            (file("<f4', 'x", &[2, 1], numbers), "its header is not a dictionary"),
             (file(">f4", &[2, 1], numbers), "dtype is >f4 (big-endian), expected one of <f4 |u1 <i2"),
             (file("|O", &[2, 1], numbers), "dtype is |O (Python objects)"),
             (file("<c8", &[1, 1], numbers), "dtype is <c8 (complex)"),
@@ -202,8 +201,8 @@ mod tests {
             (file("", &[2, 1], numbers), "dtype is , expected"),
             (file("<f4", &[], &[0; 4]), "its shape is []"),
             (file("<f4", &[1, 1, 2], numbers), "its shape is [1, 1, 2]"),
-            (file("<f4", &[1 << 40, 1024], numbers), "cut short"),
-            (file("<f4", &[usize::MAX, 1024], numbers), "cut short"),
+            (file("<f4", &[1 << 40, 1024], numbers), "truncated"),
+            (file("<f4", &[usize::MAX, 1024], numbers), "truncated"),
         ];
         for (bytes, expected) in cases {
             let message = open(&bytes).expect_err(expected).to_string();

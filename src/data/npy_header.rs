@@ -1,45 +1,46 @@
-//! The header of a `.npy` file: a magic number, a version, a length, and a
-//! Python dictionary of three entries in as many characters.
+//! The header of a `.npy` file: a magic number, a version, a length, and a Python
+//! dictionary of three entries as text.
 //!
-//! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>
-//! describes it. The dictionary is read here, since a reader of Python's
-//! literals brings fifteen libraries for these three.
+//! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html> describes
+//! it. The dictionary is parsed here, because a parser of Python literals has fifteen
+//! dependencies.
 
-/// The start of every `.npy` file.
+/// Magic number of a `.npy` file.
 pub const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// What a header says.
+/// Content of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
-    /// The type of the numbers in NumPy's spelling, as `<f4`.
+    /// The dtype in NumPy's notation, such as `<f4`.
     pub dtype: String,
-    /// Whether the first dimension is the fastest, rather than the last.
+    /// Whether the order is Fortran's: the first dimension is contiguous, not the last.
     pub fortran: bool,
     /// The size of each dimension.
     pub shape: Vec<usize>,
-    /// Where the numbers begin, in bytes from the file's start.
+    /// Offset of the data in bytes.
     pub start: usize,
 }
 
-/// Why a header cannot be used, and what was found in place of what.
+/// Why a header cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub enum HeaderFault {
-    /// Well-formed for all we know, and of another version.
+    /// An unsupported version.
     Version(u8, u8),
-    /// Not a `.npy` file, or a damaged one.
+    /// Not a `.npy` file, or a damaged one, with the reason.
     Broken(String),
 }
 
 impl Header {
-    /// Reads the header that `file` begins with.
+    /// Reads the header at the beginning of `file`.
     ///
     /// # Errors
     /// When it is of another version or broken.
     pub fn read(file: &[u8]) -> Result<Self, HeaderFault> {
         let broken = |what: &str| HeaderFault::Broken(what.to_owned());
-        let after_magic =
-            file.strip_prefix(MAGIC).ok_or_else(|| broken("does not begin as .npy files do"))?;
-        let ends = || broken("cut short: ends inside its header");
+        let after_magic = file
+            .strip_prefix(MAGIC)
+            .ok_or_else(|| broken("does not begin with the magic number of .npy files"))?;
+        let ends = || broken("truncated: ends inside its header");
         let (length, before) = match *after_magic {
             [1, 0, a, b, ..] => (u32::from(u16::from_le_bytes([a, b])), 4),
             [2 | 3, 0, a, b, c, d, ..] => (u32::from_le_bytes([a, b, c, d]), 6),
@@ -47,22 +48,22 @@ impl Header {
             [major, minor, ..] => return Err(HeaderFault::Version(major, minor)),
         };
         let text = after_magic[before..].get(..length as usize).ok_or_else(ends)?;
-        // Latin-1 before version 3; ASCII in either, as far as we understand it.
-        let text = std::str::from_utf8(text).map_err(|_| broken("its header is no text"))?;
+        // Latin-1 before version 3, UTF-8 in it; the supported entries are ASCII.
+        let text = std::str::from_utf8(text).map_err(|_| broken("its header is not text"))?;
         let (dtype, fortran, shape) = dictionary(text).map_err(|what| {
             HeaderFault::Broken(format!(
-                "its header is no dictionary of descr, fortran_order and shape: {what}"
+                "its header is not a dictionary of descr, fortran_order and shape: {what}"
             ))
         })?;
         Ok(Self { dtype, fortran, shape, start: MAGIC.len() + before + length as usize })
     }
 
-    /// A header of version 1.0 for numbers of `dtype`, rows after each other.
+    /// A header of version 1.0 for numbers of `dtype`, in row-major order.
     pub fn write(dtype: &str, shape: &[usize]) -> Vec<u8> {
         let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
         let mut text =
             format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({}), }}", sizes.trim_end());
-        // Numbers begin at a multiple of 64 bytes, as NumPy has it.
+        // Data begins at a multiple of 64 bytes, as in NumPy.
         let before = MAGIC.len() + 4;
         let length = (before + text.len() + 1).next_multiple_of(64) - before;
         text.extend(std::iter::repeat_n(' ', length - 1 - text.len()));
@@ -71,7 +72,7 @@ impl Header {
     }
 }
 
-/// The three entries, in whichever order they come.
+/// The three entries, in any order.
 fn dictionary(text: &str) -> Result<(String, bool, Vec<usize>), String> {
     let (mut dtype, mut fortran, mut shape) = (None, None, None);
     let mut reader = Reader(text);
@@ -83,7 +84,7 @@ fn dictionary(text: &str) -> Result<(String, bool, Vec<usize>), String> {
             "descr" => dtype = Some(reader.dtype()?),
             "fortran_order" => fortran = Some(reader.boolean()?),
             "shape" => shape = Some(reader.tuple()?),
-            other => return Err(format!("{other:?} in it")),
+            other => return Err(format!("unexpected key {other:?}")),
         }
         if !reader.take(',') {
             reader.expect('}')?;
@@ -95,15 +96,15 @@ fn dictionary(text: &str) -> Result<(String, bool, Vec<usize>), String> {
         (None, ..) => Err("no descr".to_owned()),
         (_, None, ..) => Err("no fortran_order".to_owned()),
         (_, _, None, _) => Err("no shape".to_owned()),
-        (.., more) => Err(format!("{more:?} after it")),
+        (.., more) => Err(format!("{more:?} after the dictionary")),
     }
 }
 
-/// What is left to be read.
+/// Parser over the remaining text.
 struct Reader<'a>(&'a str);
 
 impl<'a> Reader<'a> {
-    /// Takes `mark`, if it is next.
+    /// Consumes `mark` if it is next.
     fn take(&mut self, mark: char) -> bool {
         self.0 = self.0.trim_start();
         let rest = self.0.strip_prefix(mark);
@@ -118,15 +119,15 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Takes what is before the first of `ends`, and not that.
+    /// Consumes the text before the first of `ends`.
     fn until(&mut self, ends: &[char]) -> Result<&'a str, String> {
-        let at = self.0.find(ends).ok_or_else(|| format!("no {} in it", ends[0]))?;
+        let at = self.0.find(ends).ok_or_else(|| format!("{} is missing", ends[0]))?;
         let (taken, rest) = self.0.split_at(at);
         self.0 = rest;
         Ok(taken)
     }
 
-    /// Text in quotes of either kind; no key and no dtype has an escape in it.
+    /// Text in single or double quotes; keys and dtypes have no escapes.
     fn quoted(&mut self) -> Result<&'a str, String> {
         let mark = if self.take('"') { '"' } else { '\'' };
         if mark == '\'' {
@@ -137,7 +138,7 @@ impl<'a> Reader<'a> {
         Ok(text)
     }
 
-    /// A name, or a list of fields, which is given as it is.
+    /// A name, or a list of fields, which is returned as text.
     fn dtype(&mut self) -> Result<String, String> {
         if !self.take('[') {
             return self.quoted().map(ToOwned::to_owned);
@@ -168,8 +169,8 @@ impl<'a> Reader<'a> {
         let sizes = self.until(&[')'])?;
         self.expect(')')?;
         let size = |text: &str| {
-            // Python 2 wrote an L behind long numbers.
-            text.trim_end_matches('L').parse().map_err(|_| format!("a dimension of {text:?}"))
+            // Python 2 wrote an L after long integers.
+            text.trim_end_matches('L').parse().map_err(|_| format!("invalid dimension {text:?}"))
         };
         sizes.split(',').map(str::trim).filter(|text| !text.is_empty()).map(size).collect()
     }
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn a_written_header_is_read_back() {
         for (dtype, shape) in [("<f4", vec![2, 3]), ("<i8", vec![5]), ("|u1", vec![1 << 40, 7, 7])] {
             let bytes = Header::write(dtype, &shape);
             assert_eq!(bytes.len() % 64, 0);
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_headers_are_rejected_with_the_reason() {
         let fault = |text: &str| match read(1, text) {
             Err(HeaderFault::Broken(what)) => what,
             other => panic!("{text}: {other:?}"),
@@ -227,13 +228,16 @@ mod tests {
             ("{'fortran_order': True, 'shape': (2, 1)}", "no descr"),
             ("{'descr': '<f4', 'fortran_order': True}", "no shape"),
             ("{'descr': '<f4', 'fortran_order': 1, 'shape': ()}", "fortran_order is \"1\""),
-            ("{'descr': '<f4', 'fortran_order': True, 'shape': (-2,)}", "a dimension of \"-2\""),
-            ("{'descr': '<f4', 'fortran_order': True, 'shape': (99999999999999999999,)}", "a dimension of"),
-            ("{'descr': '<f4', 'fortran_order': True, 'shape': (2,)} {}", "\"{}\" after it"),
-            ("{'descr': '<f4', 'fortran_order': True, 'shape': (2,), 'x': 1}", "\"x\" in it"),
+            ("{'descr': '<f4', 'fortran_order': True, 'shape': (-2,)}", "invalid dimension \"-2\""),
+            (
+                "{'descr': '<f4', 'fortran_order': True, 'shape': (99999999999999999999,)}",
+                "invalid dimension",
+            ),
+            ("{'descr': '<f4', 'fortran_order': True, 'shape': (2,)} {}", "\"{}\" after the dictionary"),
+            ("{'descr': '<f4', 'fortran_order': True, 'shape': (2,), 'x': 1}", "unexpected key \"x\""),
             ("{'descr': '<f4, 'fortran_order': True", "} expected before"),
-            ("{'descr': [('a', '<f4'), 'fortran_order': True", "no [ in it"),
-            ("{'descr", "no ' in it"),
+            ("{'descr': [('a', '<f4'), 'fortran_order': True", "[ is missing"),
+            ("{'descr", "' is missing"),
         ] {
             assert!(fault(text).contains(expected), "{}", fault(text));
         }
@@ -246,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn no_damage_ends_the_process() {
+    fn damaged_headers_are_errors_and_never_panics() {
         let whole = Header::write("<f4", &[2, 1]);
         for at in 0..whole.len() {
             for byte in [0, b'(', b'\'', b'[', b'9', 0xc3, 0xff] {

@@ -1,9 +1,8 @@
-//! Feature vectors in pairs of `.npy` files: `train_data/train_x.npy` with a row
-//! a sample and `train_data/train_y.npy` with their labels, and the same for
-//! `test`.
+//! Feature vectors in pairs of `.npy` files: `train_data/train_x.npy` with one row per
+//! sample and `train_data/train_y.npy` with their labels, and the same for `test`.
 //!
-//! Labels may be any integers. A class is the rank of its label among those of
-//! the training set, so they need neither start at 0 nor be without gaps.
+//! Labels may be any integers. A class is the index of its label among the sorted labels
+//! of the training set, so labels need not start at 0 and may have gaps.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +11,10 @@ use super::{DataError, Description, Element, Kind, SampleSource, Split};
 
 const FEATURES: [&str; 3] = ["<f2", "<f4", "<f8"];
 const LABELS: [&str; 8] = ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"];
-/// Labels travel as bytes.
+/// Labels are stored as bytes.
 const MOST_CLASSES: usize = 256;
 
-/// A folder of such pairs. Features are read and cast where they are used.
+/// A folder of such pairs. Features are read and cast on request.
 #[derive(Debug)]
 pub struct NpyPairs {
     description: Description,
@@ -40,8 +39,8 @@ impl NpyPairs {
     /// Opens the features and reads the labels of both splits.
     ///
     /// # Errors
-    /// When a file is missing or not what its name says, when features and
-    /// labels differ in number, or a test label is none of the training set's.
+    /// When a file is missing or does not have the expected format, when the numbers of
+    /// features and labels differ, or when the training set lacks a test label.
     pub fn open(root: &Path) -> Result<Self, DataError> {
         let file = |split, letter, dtypes: &[&str]| {
             let path = path(root, split, letter);
@@ -61,7 +60,7 @@ impl NpyPairs {
             return Err(unsuitable(
                 &test.0,
                 format!(
-                    "{} features of {}, and the training set has {} of {}; save both alike",
+                    "{} features of {}, but the training set has {} of {}; save both with the same shape and dtype",
                     test.0.columns, test.0.dtype, train.0.columns, train.0.dtype
                 ),
             ));
@@ -72,7 +71,7 @@ impl NpyPairs {
         if classes.len() > MOST_CLASSES {
             return Err(unsuitable(
                 &train.1,
-                format!("{} different labels, at most {MOST_CLASSES} classes can be trained", classes.len()),
+                format!("{} different labels, at most {MOST_CLASSES} classes are supported", classes.len()),
             ));
         }
         let ranks = |file: &NpyFile, values: &[i128]| -> Result<Vec<u8>, DataError> {
@@ -80,7 +79,7 @@ impl NpyPairs {
                 Ok(class) => Ok(class as u8),
                 Err(_) => Err(unsuitable(
                     file,
-                    format!("label {value} of sample {sample} is none of the training set's"),
+                    format!("label {value} of sample {sample} does not occur in the training set"),
                 )),
             };
             values.iter().enumerate().map(rank).collect()
@@ -110,10 +109,10 @@ fn unsuitable(file: &NpyFile, what: String) -> DataError {
     DataError::Unsuitable { path: file.path().to_owned(), what }
 }
 
-/// Whether the two files of a split fit each other.
+/// Checks that the two files of a split match.
 fn check(x: &NpyFile, y: &NpyFile) -> Result<(), DataError> {
     if y.columns != 1 {
-        return Err(unsuitable(y, format!("{} labels a sample, expected one", y.columns)));
+        return Err(unsuitable(y, format!("{} labels per sample, expected one", y.columns)));
     }
     if x.rows != y.rows {
         let what = format!("{} samples, but {} labels in {}", x.rows, y.rows, y.path().display());
@@ -125,7 +124,7 @@ fn check(x: &NpyFile, y: &NpyFile) -> Result<(), DataError> {
     Ok(())
 }
 
-/// All labels as they are in the file, each in a type that holds any of them.
+/// All labels of the file, in a type that represents every integer dtype.
 fn labels(file: &NpyFile) -> Result<Vec<i128>, DataError> {
     let signed = file.dtype.contains('i');
     let mut values = Vec::with_capacity(file.rows);

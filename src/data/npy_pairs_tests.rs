@@ -1,4 +1,4 @@
-//! Folders of `.npy` pairs, good ones and bad ones.
+//! Tests of valid and invalid folders of `.npy` pairs.
 
 use std::fs;
 
@@ -33,7 +33,7 @@ fn message(root: &tempfile::TempDir) -> String {
 }
 
 #[test]
-fn classes_are_the_ranks_of_the_training_labels() {
+fn classes_are_indices_of_the_sorted_training_labels() {
     let root = made();
     let source = data::open(root.path()).unwrap();
     assert_eq!(source.labels(Split::Train, 9).unwrap(), [1, 0, 1]);
@@ -66,7 +66,7 @@ fn labels_of_every_integer_type_are_read() {
 }
 
 #[test]
-fn features_of_every_type_make_the_same_batch() {
+fn features_of_every_dtype_give_the_same_batch() {
     let values = [1.5f64, -2.0, 0.25, 1e-3, 1e4, 3.0];
     let mut batches = Vec::new();
     for (dtype, bytes) in [
@@ -106,21 +106,21 @@ fn generated_features_are_read_back() {
 }
 
 #[test]
-fn files_that_do_not_fit_each_other_are_refused() {
+fn files_that_do_not_match_are_rejected() {
     let bad = |split, letter, dtype: &str, shape: &[usize], bytes: &[u8], expected: &str| {
         let root = made();
         put(root.path(), split, letter, dtype, shape, bytes);
         let message = message(&root);
         assert!(message.contains(expected) && message.contains(".npy"), "{message}");
     };
-    bad(Split::Test, 'y', "<i2", &[1], &[4, 0], "label 4 of sample 0 is none of the training set's");
+    bad(Split::Test, 'y', "<i2", &[1], &[4, 0], "label 4 of sample 0 does not occur in the training set");
     bad(Split::Train, 'y', "<i2", &[2], &[0; 4], "3 samples, but 2 labels in");
-    bad(Split::Train, 'y', "<i2", &[3, 2], &[0; 12], "2 labels a sample");
+    bad(Split::Train, 'y', "<i2", &[3, 2], &[0; 12], "2 labels per sample");
     bad(Split::Train, 'y', "<f4", &[3], &[0; 12], "dtype is <f4, expected one of |i1");
     bad(Split::Train, 'x', "<i4", &[3, 2], &[0; 24], "dtype is <i4, expected one of <f2 <f4 <f8");
     bad(Split::Train, 'x', "<f4", &[0, 2], &[], "0 samples, but 3 labels");
-    bad(Split::Test, 'x', "<f4", &[1, 3], &[0; 12], "3 features of <f4, and the training set has 2");
-    bad(Split::Test, 'x', "<f8", &[1, 2], &[0; 16], "of <f8, and the training set has 2 of <f4");
+    bad(Split::Test, 'x', "<f4", &[1, 3], &[0; 12], "3 features of <f4, but the training set has 2");
+    bad(Split::Test, 'x', "<f8", &[1, 2], &[0; 16], "of <f8, but the training set has 2 of <f4");
     let infinite = [[0; 20].as_slice(), &f32::NAN.to_le_bytes()].concat();
     bad(Split::Train, 'x', "<f4", &[3, 2], &infinite, "feature 1 of sample 2 is NaN");
 
@@ -130,5 +130,5 @@ fn files_that_do_not_fit_each_other_are_refused() {
     put(root.path(), Split::Train, 'x', "<f4", &[300, 2], &[0; 2400]);
     assert!(message(&root).contains("300 different labels, at most 256"), "{}", message(&root));
     fs::remove_file(path(root.path(), Split::Test, 'y')).unwrap();
-    assert!(message(&root).contains("test_data/test_y.npy; make"), "{}", message(&root));
+    assert!(message(&root).contains("test_data/test_y.npy is missing; generate"), "{}", message(&root));
 }

@@ -1,10 +1,9 @@
-//! Which sample is whose.
+//! Sharding: which samples a rank trains on.
 //!
-//! Samples are dealt out like cards: rank `r` of `w` gets the 1st, (w+1)th, …
-//! card after its own place. Nothing is padded and nothing dropped, so shards
-//! differ by one sample at most, and the union of all ranks' batches of one
-//! step is a contiguous run of the data set: the batch that one rank alone
-//! would have seen.
+//! Strided (round-robin) sharding, as in PyTorch's `DistributedSampler`: rank `r` of `w`
+//! gets the samples `r`, `r + w`, `r + 2w`, … Nothing is padded or dropped, so shards
+//! differ by one sample at most, and the union of all ranks' batches of one step is a
+//! contiguous range of the data set: the batch that one process would use.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
@@ -13,19 +12,19 @@ use sha2::{Digest, Sha256};
 use super::{DataError, SampleSource, Split};
 use crate::files;
 
-/// How a split is dealt out and stepped through. The same on every rank.
+/// Sharding of a split and its steps; the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShardPlan {
-    /// Samples in use, over all ranks.
+    /// Number of samples in use, over all ranks.
     pub samples: usize,
     /// Number of ranks.
     pub world_size: usize,
-    /// Samples of one rank's batch.
+    /// Batch size per rank.
     pub batch_size: usize,
 }
 
 impl ShardPlan {
-    /// Samples of `rank`'s shard.
+    /// Number of samples of `rank`'s shard.
     pub fn shard_len(&self, rank: usize) -> usize {
         self.samples.saturating_sub(rank).div_ceil(self.world_size)
     }
@@ -36,22 +35,22 @@ impl ShardPlan {
         self.shard_len(0).div_ceil(self.batch_size)
     }
 
-    /// Samples in `rank`'s batch of `step`; 0 where its shard is used up.
+    /// Samples in `rank`'s batch of `step`; 0 if its shard is exhausted.
     pub fn batch_len(&self, rank: usize, step: usize) -> usize {
         let left = self.shard_len(rank).saturating_sub(step * self.batch_size);
         left.min(self.batch_size)
     }
 
-    /// Samples in all ranks' batches of `step`.
+    /// Number of samples in all ranks' batches of `step`.
     pub fn global_batch_len(&self, step: usize) -> usize {
         (0..self.world_size).map(|rank| self.batch_len(rank, step)).sum()
     }
 }
 
-/// The order in which an epoch goes through the data set, as sample numbers.
+/// The order of the samples in an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// As in the file.
+    /// File order.
     File,
     /// A permutation drawn from a seed and the epoch, the same on all ranks.
     Shuffled {
@@ -63,14 +62,14 @@ pub enum Order {
 }
 
 impl Order {
-    /// The sample number at each place.
+    /// The sample index at each position of the order.
     fn samples(self, count: usize) -> Vec<u32> {
         let mut order: Vec<u32> = (0..count as u32).collect();
         if let Self::Shuffled { seed, epoch } = self {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             rng.set_stream(epoch + 1);
-            // Fisher and Yates, downwards; `bounded` is our own so that a new
-            // version of a library cannot change what a seed means.
+            // Fisher and Yates, downwards; `bounded` is implemented here so that a library
+            // update cannot change the permutation of a seed.
             for last in (1..count).rev() {
                 order.swap(last, bounded(&mut rng, last as u32 + 1) as usize);
             }
@@ -108,18 +107,18 @@ impl SetDigest {
     }
 }
 
-/// The digest of the first `samples` samples of `split`, by which ranks compare
+/// The digest of the first `samples` samples of `split`, with which ranks compare
 /// their data sets.
 ///
 /// # Errors
-/// When a file is bad.
+/// When a file is invalid.
 pub fn digest(source: &dyn SampleSource, split: Split, samples: usize) -> Result<String, DataError> {
     let mut digest = SetDigest::of_labels(&source.labels(split, samples)?);
     source.for_each_image(split, samples, &mut |_, bytes| digest.add(bytes))?;
     Ok(digest.finish())
 }
 
-/// One rank's samples, in the order in which it uses them, as they are on disk.
+/// One rank's samples, in the order in which it uses them, in the format on disk.
 #[derive(Debug)]
 pub struct Shard {
     images: Vec<u8>,
@@ -133,7 +132,7 @@ impl Shard {
     /// Reads `rank`'s samples of the first `plan.samples` of `split`.
     ///
     /// # Errors
-    /// When a file is bad.
+    /// When a file is invalid.
     pub fn load(
         source: &dyn SampleSource,
         split: Split,
@@ -154,11 +153,11 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Reads the samples that another order makes `rank`'s, in the place of
-    /// those that it has. The data set is taken to be the same as before.
+    /// Replaces the samples by those that are `rank`'s in another order. The data set is
+    /// assumed to be unchanged.
     ///
     /// # Errors
-    /// When a file is bad.
+    /// When a file is invalid.
     pub fn reload(
         &mut self,
         source: &dyn SampleSource,
@@ -200,7 +199,7 @@ impl Shard {
         })
     }
 
-    /// The digest of all samples in use, other ranks' too.
+    /// The digest of all samples in use, including those of other ranks.
     pub fn digest(&self) -> &str {
         &self.digest
     }
@@ -215,15 +214,15 @@ impl Shard {
         self.labels.is_empty()
     }
 
-    /// Bytes and labels of the samples `from..from + count`, as far as there are.
+    /// Bytes and labels of the samples `from..from + count` that exist.
     pub fn samples(&self, from: usize, count: usize) -> (&[u8], &[u8]) {
         let from = from.min(self.len());
         let to = (from + count).min(self.len());
         (&self.images[from * self.item..to * self.item], &self.labels[from..to])
     }
 
-    /// The numbers of those samples in the data set, which are the same on any
-    /// rank and in any order.
+    /// The indices of those samples in the data set, which are independent of rank and
+    /// order.
     pub fn numbers(&self, from: usize, count: usize) -> &[u32] {
         let from = from.min(self.len());
         &self.numbers[from..(from + count).min(self.len())]

@@ -1,4 +1,4 @@
-//! Who gets which sample, and when.
+//! Tests of the assignment of samples to ranks and steps.
 
 use super::*;
 use crate::data::generate::Synthetic;
@@ -8,7 +8,7 @@ fn plan(samples: usize, world_size: usize, batch_size: usize) -> ShardPlan {
 }
 
 #[test]
-fn every_sample_is_used_once_whatever_the_sizes() {
+fn every_sample_is_used_once_for_all_sizes() {
     for (samples, world, batch) in [(10, 3, 2), (60_000, 4, 32), (7, 7, 1), (101, 2, 32), (5, 4, 3)] {
         let plan = plan(samples, world, batch);
         let total: usize = (0..plan.steps()).map(|step| plan.global_batch_len(step)).sum();
@@ -23,7 +23,7 @@ fn every_sample_is_used_once_whatever_the_sizes() {
 }
 
 #[test]
-fn a_rank_with_nothing_left_still_takes_the_step() {
+fn a_rank_with_an_exhausted_shard_still_takes_part_in_the_step() {
     let plan = plan(5, 4, 1);
     assert_eq!(plan.steps(), 2);
     assert_eq!([0, 1, 2, 3].map(|rank| plan.batch_len(rank, 1)), [1, 0, 0, 0]);
@@ -31,7 +31,7 @@ fn a_rank_with_nothing_left_still_takes_the_step() {
 }
 
 #[test]
-fn shuffling_permutes_by_seed_and_epoch() {
+fn shuffling_is_a_permutation_by_seed_and_epoch() {
     let order = |seed, epoch| Order::Shuffled { seed, epoch }.samples(1000);
     let mut sorted = order(1, 0);
     assert_ne!(sorted, Order::File.samples(1000));
@@ -43,7 +43,7 @@ fn shuffling_permutes_by_seed_and_epoch() {
 }
 
 #[test]
-fn an_epochs_batches_are_the_permutation_whatever_the_world() {
+fn the_batches_of_an_epoch_are_the_permutation_for_every_world_size() {
     let source = Synthetic::new([1, 2, 3], 10, 101);
     let mut images = Vec::new();
     source.for_each_image(Split::Train, 101, &mut |_, bytes| images.push(bytes.to_vec())).unwrap();
@@ -66,7 +66,7 @@ fn an_epochs_batches_are_the_permutation_whatever_the_world() {
                         assert_eq!(classes[slot], labels[number as usize]);
                     }
                 }
-                // All ranks' batches of a step are the next run of the permutation.
+                // All ranks' batches of a step are the next range of the permutation.
                 let mut step_union: Vec<u32> =
                     shards.iter().flat_map(|shard| shard.numbers(from, batch)).copied().collect();
                 let before = union.len();
@@ -83,7 +83,7 @@ fn an_epochs_batches_are_the_permutation_whatever_the_world() {
 }
 
 #[test]
-fn a_reloaded_shard_is_one_loaded_afresh() {
+fn a_reloaded_shard_equals_a_newly_loaded_one() {
     let source = Synthetic::new([1, 2, 3], 10, 50);
     let plan = plan(50, 3, 4);
     let order = |epoch| Order::Shuffled { seed: 1, epoch };

@@ -1,10 +1,10 @@
-//! Digests as text.
+//! SHA-256 digests as text.
 
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
 
-/// `digest` in hexadecimal, as `sha256sum` prints it.
+/// `digest` in hexadecimal, in `sha256sum`'s format.
 pub fn hex(digest: impl AsRef<[u8]>) -> String {
     let digest = digest.as_ref();
     digest.iter().fold(String::with_capacity(2 * digest.len()), |mut text, byte| {
@@ -24,7 +24,7 @@ mod tests {
 
     /// FIPS 180-2, appendix B.1.
     #[test]
-    fn the_digest_of_abc_is_the_standards() {
+    fn the_digest_of_abc_is_that_of_the_standard() {
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(sha256(b"abc"), expected);
         assert_eq!(hex([0, 10, 255]), "000aff");

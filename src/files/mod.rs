@@ -1,5 +1,4 @@
-//! Files and what they hold, whoever writes them: replaced in one step, digests,
-//! PNG pictures.
+//! Output files: atomic replacement, digests, PNG.
 
 mod digest;
 mod png;

@@ -1,11 +1,11 @@
-//! PNG pictures.
+//! Writes PNG pictures.
 
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::Path;
 
-/// Writes a picture of 8-bit `rgb`, line by line from the top, to `path`, in
-/// place of what it held.
+/// Writes a picture of 8-bit `rgb`, row by row from the top, to `path`, replacing
+/// its content.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pixels_are_read_as_they_were_written() {
+    fn written_pixels_are_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.png");
         let rgb: Vec<u8> = (0..3 * 7 * 5).map(|i| (i * 11) as u8).collect();

@@ -1,4 +1,4 @@
-//! Files that are whole or not there.
+//! Atomic file replacement.
 
 use std::fs::{File, Permissions};
 use std::io::{self, BufWriter, Write};
@@ -8,22 +8,21 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use tempfile::{Builder, NamedTempFile};
 
-/// A file being written under a temporary name. It gets its own name when it is
-/// finished, so that a file of the right name is never a part of one; before
-/// that it goes away when it is dropped.
+/// A file that is written under a temporary name and renamed when it is finished, so
+/// that no file of the final name is incomplete. Dropping it before removes it.
 pub struct WholeFile {
     file: BufWriter<NamedTempFile>,
     target: PathBuf,
 }
 
 impl WholeFile {
-    /// Starts the file `name` of the folder `out`.
+    /// Creates the file `name` of the folder `out`, under a temporary name.
     ///
     /// # Errors
     /// When the folder cannot be written to.
     pub fn create(out: &Path, name: &str) -> io::Result<Self> {
-        // Readable for whoever the umask lets, as files are that a program creates;
-        // temporary ones are otherwise their owner's alone.
+        // Readable as the umask allows, like other files that a program creates;
+        // temporary files are otherwise readable by their owner only.
         let file = Builder::new()
             .prefix(&format!(".{name}."))
             .suffix(".part")
@@ -32,10 +31,10 @@ impl WholeFile {
         Ok(Self { file: BufWriter::with_capacity(1 << 16, file), target: out.join(name) })
     }
 
-    /// Brings the file to the disk and gives it its name.
+    /// Syncs the file to disk and renames it.
     ///
     /// # Errors
-    /// When it cannot be written to its end, or not renamed.
+    /// When it cannot be written or renamed.
     pub fn finish(self) -> io::Result<()> {
         let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.as_file().sync_all()?;
@@ -44,8 +43,8 @@ impl WholeFile {
     }
 }
 
-/// Replaces the file `name` of `folder` by `value` as JSON, in one step: a
-/// reader sees the old or the new one.
+/// Atomically replaces the file `name` of `folder` by `value` as JSON: a reader sees
+/// the old or the new one.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -56,12 +55,12 @@ pub fn replace_json(folder: &Path, name: &str, value: &impl Serialize) -> io::Re
     file.finish()
 }
 
-/// Brings the names in `folder` to the disk: a rename is there only then.
+/// Syncs the entries of `folder` to disk, which makes a rename durable.
 ///
 /// # Errors
 /// When the folder cannot be opened or synced.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    // The parent of a bare name is empty, and means this folder.
+    // The parent of a bare name is empty, which means the current folder.
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     File::open(folder)?.sync_all()
 }
@@ -81,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_replaced_when_it_is_finished() {
+    fn a_file_is_replaced_only_when_finished() {
         let folder = tempfile::tempdir().unwrap();
         let read = || std::fs::read_to_string(folder.path().join("a.json")).unwrap();
         replace_json(folder.path(), "a.json", &[1]).unwrap();
@@ -96,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn others_may_read_it_as_the_umask_says() {
+    fn permissions_follow_the_umask() {
         let folder = tempfile::tempdir().unwrap();
         replace_json(folder.path(), "ours", &1).unwrap();
         std::fs::write(folder.path().join("usual"), "1").unwrap();

@@ -1,4 +1,4 @@
-//! The launcher's command line.
+//! Command lines of the launchers: mpirun of Open MPI and MPICH, and srun.
 
 use std::path::{Path, PathBuf};
 
@@ -6,14 +6,14 @@ use clap::ValueEnum;
 
 use super::{Hosts, LaunchError, Topology};
 
-/// Who starts the ranks.
+/// How the ranks are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LauncherKind {
     /// mpirun of the MPI that this binary is built for.
     Mpirun,
-    /// Slurm's srun, inside an allocation or asking for one.
+    /// Slurm's srun, inside an allocation or requesting one.
     Srun,
-    /// Nobody: one process by itself.
+    /// No launcher: one process.
     Alone,
 }
 
@@ -27,7 +27,7 @@ pub enum MpiFlavour {
 }
 
 impl MpiFlavour {
-    /// That of this build.
+    /// The MPI of this build.
     pub fn of_this_build() -> Self {
         match burn_mpi::MPI_FLAVOUR {
             "mpich" => Self::Mpich,
@@ -47,25 +47,25 @@ impl MpiFlavour {
 /// A job to start.
 #[derive(Debug, Clone)]
 pub struct Launch {
-    /// Machines x processes.
+    /// Machines x processes per machine.
     pub topology: Topology,
-    /// Who starts it.
+    /// How it is started.
     pub launcher: LauncherKind,
     /// The MPI of the program.
     pub mpi: MpiFlavour,
     /// The machines; this one if none.
     pub hosts: Option<Hosts>,
-    /// A command that starts the ranks in the launcher's place, called as
+    /// A command that starts the ranks instead of the launcher, called as
     /// `COMMAND NxC PROGRAM ARGS…`.
     pub by: Option<PathBuf>,
-    /// Whether some machine has fewer cores than ranks.
+    /// Whether a machine has fewer cores than ranks.
     pub overload: bool,
     /// The program and its arguments.
     pub program: Vec<String>,
 }
 
-/// Ends a job within seconds of a link that breaks and stays broken, on which
-/// mpirun's daemons would wait for minutes; two seconds' break is survived.
+/// Ends a job within seconds of a permanently broken link, for which mpirun's
+/// daemons would wait for minutes; an interruption of two seconds is survived.
 const KEEPALIVES: [(&str, &str); 3] =
     [("oob_tcp_keepalive_time", "2"), ("oob_tcp_keepalive_intvl", "1"), ("oob_tcp_keepalive_probes", "3")];
 
@@ -73,7 +73,7 @@ impl Launch {
     /// The whole command line.
     ///
     /// # Errors
-    /// When the hosts do not hold the topology.
+    /// When the hosts have too few slots for the topology.
     pub fn command(&self) -> Result<Vec<String>, LaunchError> {
         let mut words: Vec<String> = match (&self.by, self.launcher) {
             (Some(script), _) => vec![script.display().to_string(), self.topology.to_string()],
@@ -104,7 +104,7 @@ impl Launch {
         }
         add(&["-n", &self.topology.ranks().to_string(), "--map-by", &format!("ppr:{ranks}:node")]);
         match self.overload {
-            // Ranks that wait have to let the others at the core.
+            // Waiting ranks must yield the core to the others.
             true => {
                 add(&["--oversubscribe", "--bind-to", "core:overload-allowed"]);
                 add(&["--mca", "mpi_yield_when_idle", "1"]);
@@ -113,7 +113,7 @@ impl Launch {
         }
         if self.topology.nodes > 1 {
             KEEPALIVES.iter().for_each(|(name, value)| add(&["--mca", name, value]));
-            // Over one connection, both directions hardly ever go at once.
+            // One connection rarely transfers in both directions at once.
             add(&["--mca", "btl_tcp_links", "2"]);
         }
         Ok(words)
@@ -151,13 +151,13 @@ impl Launch {
     }
 }
 
-/// `exact` where it is installed: where several MPIs are, `usual` may belong to
-/// any of them.
+/// `exact` if it is installed: if several MPIs are, `usual` may belong to any of
+/// them.
 fn installed(exact: &str, usual: &str) -> String {
     if find(exact).is_some() { exact } else { usual }.to_owned()
 }
 
-/// Where a command is on `PATH`.
+/// Path of a command found in `PATH`.
 pub(super) fn find(command: &str) -> Option<PathBuf> {
     if command.contains('/') {
         return Path::new(command).exists().then(|| PathBuf::from(command));
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn open_mpi_gets_the_hosts_the_places_and_the_binding() {
+    fn open_mpi_command_has_hosts_mapping_and_binding() {
         let line = launch("2x2").command().unwrap().join(" ");
         let expected =
             "--hostfile hostfiles/2x2 -n 4 --map-by ppr:2:node --bind-to core --mca oob_tcp_keepalive";
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_launchers_get_the_same_in_their_words() {
+    fn mpich_srun_and_script_commands_have_the_same_topology() {
         let mpich = Launch { mpi: MpiFlavour::Mpich, ..launch("2x1") };
         let line = mpich.command().unwrap().join(" ");
         assert!(line.ends_with("-hosts alpha,beta -ppn 1 -n 2 -bind-to core mpiburn train"), "{line}");

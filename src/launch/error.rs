@@ -1,16 +1,16 @@
-//! Why a job cannot be started.
+//! Errors that are found before a job starts.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::Topology;
 
-/// A job that would not start, found out before it is tried: what, where, and
-/// what to do.
+/// An error that is found before a job starts: what happened, where, and what to
+/// do.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The host file cannot be read.
-    #[error("cannot read the host file {path}: {reason}; make hosts HOSTS=\"alpha beta\" writes it")]
+    #[error("cannot read the host file {path}: {reason}; write it with make hosts HOSTS=\"alpha beta\"")]
     NoHostFile {
         /// The file.
         path: PathBuf,
@@ -18,7 +18,7 @@ pub enum LaunchError {
         reason: io::Error,
     },
     /// A line of the host file.
-    #[error("{path}, line {line}: {text}: expected a host name and its slots, as `alpha slots=2`")]
+    #[error("{path}, line {line}: {text}: expected a host name and its slots, such as `alpha slots=2`")]
     HostLine {
         /// The file.
         path: PathBuf,
@@ -28,7 +28,7 @@ pub enum LaunchError {
         text: String,
     },
     /// Too few machines or slots.
-    #[error("{path} does not hold {topology}: {problem}; make hosts HOSTS=\"alpha beta\" writes it anew")]
+    #[error("{path} is too small for {topology}: {problem}; rewrite it with make hosts HOSTS=\"alpha beta\"")]
     TooSmall {
         /// The file.
         path: PathBuf,
@@ -37,8 +37,8 @@ pub enum LaunchError {
         /// What is missing.
         problem: String,
     },
-    /// A host name that means nothing here.
-    #[error("host {host} of {path} is unknown here ({reason}): check its spelling, or add it to /etc/hosts")]
+    /// A host name that cannot be resolved.
+    #[error("cannot resolve host {host} of {path} ({reason}): check its spelling, or add it to /etc/hosts")]
     UnknownHost {
         /// The host.
         host: String,
@@ -47,37 +47,37 @@ pub enum LaunchError {
         /// The resolver's reason.
         reason: String,
     },
-    /// A host that lets no one in.
+    /// A host that rejects ssh.
     #[error(
-        "no ssh to {host}: {reason}; mpirun starts its ranks there by ssh without a password: \
-         try `ssh {host} true`, and ssh-copy-id {host}"
+        "cannot ssh to {host}: {reason}; mpirun starts its ranks there over ssh without a password: \
+         try `ssh {host} true`, then ssh-copy-id {host}"
     )]
     NoSsh {
         /// The host.
         host: String,
-        /// ssh's last words.
+        /// Last line of ssh's output.
         reason: String,
     },
-    /// A host without the binary, or with another one.
-    #[error("{host} has {what} {path}; make deploy HOSTS={host} puts it there")]
+    /// A host without the binary, or with a different one.
+    #[error("{host} has {what} {path}; copy it with make deploy HOSTS={host}")]
     Program {
         /// The host.
         host: String,
-        /// `no` or `another`.
+        /// `no` or `a different`.
         what: &'static str,
         /// The binary.
         path: PathBuf,
     },
-    /// No such launcher on this machine.
-    #[error("no {command} here: {hint}")]
+    /// The launcher is not installed on this machine.
+    #[error("{command} not found: {hint}")]
     NoLauncher {
         /// The command.
         command: String,
         /// What to do.
         hint: &'static str,
     },
-    /// One process, more asked for.
-    #[error("{0} needs a launcher: `alone` starts one process, without MPI's mpirun or srun")]
+    /// The launcher `alone` with more than one process.
+    #[error("{0} needs a launcher: `alone` starts one process only; use mpirun or srun")]
     NotAlone(Topology),
     /// The command did not start.
     #[error("cannot start {command}: {reason}")]

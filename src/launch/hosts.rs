@@ -1,4 +1,4 @@
-//! Host files: one machine a line, with the number of ranks it takes.
+//! Host files: one machine per line, with its number of slots.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::{LaunchError, Topology};
 pub struct Hosts {
     /// The file.
     pub path: PathBuf,
-    /// Host names and their slots.
+    /// Host names and their slots, in file order.
     pub entries: Vec<(String, usize)>,
 }
 
@@ -18,7 +18,7 @@ impl Hosts {
     /// (`alpha:2`); `#` starts a comment.
     ///
     /// # Errors
-    /// When it cannot be read or a line is neither.
+    /// When it cannot be read or a line has neither format.
     pub fn read(path: &Path) -> Result<Self, LaunchError> {
         let text = std::fs::read_to_string(path)
             .map_err(|reason| LaunchError::NoHostFile { path: path.to_owned(), reason })?;
@@ -38,7 +38,7 @@ impl Hosts {
         Ok(Self { path: path.to_owned(), entries })
     }
 
-    /// The machines that `topology` takes: the first ones.
+    /// The machines that `topology` uses: the first ones.
     ///
     /// # Errors
     /// When there are too few, or one has too few slots.
@@ -46,7 +46,7 @@ impl Hosts {
         let too_small =
             |problem: String| LaunchError::TooSmall { path: self.path.clone(), topology, problem };
         let hosts = self.entries.get(..topology.nodes).ok_or_else(|| {
-            too_small(format!("it names {} of {} machines", self.entries.len(), topology.nodes))
+            too_small(format!("it lists {} of {} machines", self.entries.len(), topology.nodes))
         })?;
         match hosts.iter().find(|(_, slots)| *slots < topology.ranks_per_node) {
             Some((host, slots)) => {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn both_formats_are_read_and_comments_passed_over() {
+    fn both_formats_are_read_and_comments_ignored() {
         let hosts = hosts("# two machines\nalpha slots=2\n\nbeta:3 # the other\ngamma\n").unwrap();
         let expected = [("alpha", 2), ("beta", 3), ("gamma", 1)].map(|(h, n)| (h.to_owned(), n));
         assert_eq!(hosts.entries, expected);
@@ -89,14 +89,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_the_line_and_the_missing_slots() {
         let message = hosts("alpha slots=two").unwrap_err().to_string();
         assert!(message.contains("line 1: alpha slots=two"), "{message}");
         let hosts = hosts("alpha slots=1").unwrap();
         let message = |nodes, ranks_per_node| {
             hosts.for_topology(Topology { nodes, ranks_per_node }).unwrap_err().to_string()
         };
-        assert!(message(2, 1).contains("does not hold 2x1: it names 1 of 2 machines"), "{}", message(2, 1));
+        assert!(message(2, 1).contains("too small for 2x1: it lists 1 of 2 machines"), "{}", message(2, 1));
         assert!(message(1, 2).contains("alpha has 1 of 2 slots"), "{}", message(1, 2));
         let message = Hosts::read(Path::new("/nowhere")).unwrap_err().to_string();
         assert!(message.contains("/nowhere") && message.contains("make hosts"), "{message}");

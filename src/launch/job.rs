@@ -1,4 +1,4 @@
-//! Running a launcher to its end.
+//! Runs a launcher, forwards signals to it, and explains its exit code.
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -13,18 +13,17 @@ use crate::stop::StopRequest;
 /// How a job ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// The launcher's exit code; 128 and a signal's number if that ended it.
+    /// The launcher's exit code; 128 plus the signal's number if a signal ended it.
     pub code: i32,
-    /// Whether this process was asked to stop, and passed that on.
+    /// Whether this process received a stop signal and forwarded it.
     pub stopped: bool,
 }
 
-/// How often a job is looked at.
+/// Interval at which a job is polled.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Runs `command` to its end and passes on to it the signals that come in, so
-/// that ranks get the time to write a checkpoint. With `log`, what it prints
-/// goes there.
+/// Runs `command` until it exits and forwards incoming signals to it, so that ranks
+/// have time to write a checkpoint. With `log`, its output goes to that file.
 ///
 /// # Errors
 /// When it does not start.
@@ -36,8 +35,8 @@ pub fn run(
 ) -> Result<Outcome, LaunchError> {
     let failed = |reason: io::Error| LaunchError::Start { command: command.join(" "), reason };
     let mut job = Command::new(&command[0]);
-    // A group of its own: a terminal's Ctrl-C comes here alone, once, and is
-    // passed on; mpirun takes a second one as "at once".
+    // Its own process group: a terminal's Ctrl-C then reaches this process only and is
+    // forwarded once; mpirun takes a second one as a request to abort.
     job.args(&command[1..]).envs(variables.iter().copied()).stdin(Stdio::null()).process_group(0);
     if let Some(log) = log {
         job.stdout(log.try_clone().map_err(failed)?).stderr(log);
@@ -59,7 +58,7 @@ pub fn run(
 fn pass_on(child: &Child, signal: i32) {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
-        // It may have ended meanwhile; then there is nobody to tell.
+        // Fails if the process has exited, which needs no signal.
         let _ = kill_process(pid, signal);
     }
 }
@@ -68,19 +67,25 @@ fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
-/// What an exit code of a launcher or of its ranks means, and what to do.
+/// Describes an exit code of a launcher or its ranks, and what to do.
 pub fn explain(code: i32) -> String {
     let meaning = match code {
-        2 => "an option that mpiburn does not know, or a value that it cannot take",
-        3 => "a collective exceeded its deadline (--comm-timeout); what is saved is good: --resume goes on",
-        75 => "stopped with a checkpoint: --resume goes on",
-        126 => "the program cannot be executed on one of the hosts; look at mpirun's lines above",
-        127 => "a program is missing on one of the hosts; make deploy puts it there",
-        137 => "a rank was killed, often for want of memory; --resume goes on from the last checkpoint",
-        205 => "a node is gone or cut off; when it is back, --resume goes on from the last checkpoint",
-        _ => "look at the lines above",
+        2 => "unknown option or invalid value",
+        3 => {
+            "a collective exceeded the deadline (--comm-timeout); checkpoints are intact: continue with --resume"
+        }
+        75 => "stopped with a checkpoint: continue with --resume",
+        126 => "the program cannot be executed on one of the hosts; see mpirun's lines above",
+        127 => "a program is missing on one of the hosts; make deploy copies it",
+        137 => {
+            "a rank was killed, often because memory ran out; continue from the last checkpoint with --resume"
+        }
+        205 => {
+            "a node is lost or unreachable; when it is back, continue from the last checkpoint with --resume"
+        }
+        _ => "see the lines above",
     };
-    format!("the job ended with code {code}: {meaning}")
+    format!("the job exited with code {code}: {meaning}")
 }
 
 #[cfg(test)]
@@ -92,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_and_output_come_back() {
+    fn exit_codes_and_output_are_returned() {
         let log = tempfile::NamedTempFile::new().unwrap();
         let file = log.reopen().unwrap();
         let stop = StopRequest::default();

@@ -1,8 +1,8 @@
-//! Starting an MPI job on a topology: from a host file to a launcher's command
-//! line, the checks before it, and what its exit code means.
+//! Starting an MPI job on a topology: host files, command lines of the launchers,
+//! checks before the start, and the meaning of exit codes.
 //!
-//! The program itself is started by the launcher and learns its rank from MPI;
-//! nothing here is part of the job.
+//! The launcher starts the ranks, and each gets its rank from MPI; the process that
+//! runs this code is not part of the job.
 
 mod command;
 mod error;

@@ -1,7 +1,7 @@
-//! What can be known before a job is started: that its launcher is here, and
-//! that each machine is known, lets this one in and has the same binary.
+//! Checks before a job starts: that its launcher is installed, and that each machine
+//! can be resolved, accepts ssh and has the same binary.
 //!
-//! mpirun says these things too, in twenty lines, and some after minutes.
+//! mpirun reports these errors as well, in twenty lines, and some only after minutes.
 
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
@@ -11,11 +11,11 @@ use super::command::find;
 use super::{Hosts, Launch, LaunchError, LauncherKind};
 use crate::files;
 
-/// Checks what `launch` needs, and notes whether a machine has fewer cores
-/// than ranks.
+/// Checks what `launch` needs, and sets `overload` if a machine has fewer cores than
+/// ranks.
 ///
 /// # Errors
-/// The first thing that is missing.
+/// The first check that fails.
 pub fn check(launch: &mut Launch) -> Result<(), LaunchError> {
     let command = launch.command()?;
     if let Some(first) = command.first().filter(|first| find(first).is_none()) {
@@ -26,8 +26,8 @@ pub fn check(launch: &mut Launch) -> Result<(), LaunchError> {
         };
         return Err(LaunchError::NoLauncher { command: first.clone(), hint });
     }
-    // A script that takes the launcher's place knows its machines itself, and
-    // so does Slurm.
+    // A script in the launcher's place has its own list of machines, and so has
+    // Slurm.
     if launch.by.is_some() || launch.launcher != LauncherKind::Mpirun {
         return Ok(());
     }
@@ -41,7 +41,7 @@ pub fn check(launch: &mut Launch) -> Result<(), LaunchError> {
     for (host, _) in hosts.for_topology(launch.topology)? {
         let cores = match is_this_machine(host, hosts)? {
             true => here,
-            false => ask(host, Path::new(&launch.program[0]))?,
+            false => cores_of(host, Path::new(&launch.program[0]))?,
         };
         overload |= ranks > cores;
     }
@@ -49,7 +49,7 @@ pub fn check(launch: &mut Launch) -> Result<(), LaunchError> {
     Ok(())
 }
 
-/// Whether `host` is this machine, by one of its addresses.
+/// Whether an address of `host` is one of this machine's.
 fn is_this_machine(host: &str, hosts: &Hosts) -> Result<bool, LaunchError> {
     let unknown = |reason: String| LaunchError::UnknownHost {
         host: host.to_owned(),
@@ -58,15 +58,15 @@ fn is_this_machine(host: &str, hosts: &Hosts) -> Result<bool, LaunchError> {
     };
     let addresses: Vec<IpAddr> =
         (host, 0).to_socket_addrs().map_err(|e| unknown(e.to_string()))?.map(|a| a.ip()).collect();
-    // An address that a socket can be bound to is one of this machine's.
+    // A socket can be bound only to an address of this machine.
     Ok(addresses.iter().any(|&ip| UdpSocket::bind((ip, 0)).is_ok()))
 }
 
-/// Number of cores of `host`, where the same binary lies at the same path.
-fn ask(host: &str, program: &Path) -> Result<usize, LaunchError> {
+/// Number of cores of `host`; it must have the same binary at the same path.
+fn cores_of(host: &str, program: &Path) -> Result<usize, LaunchError> {
     let program = std::path::absolute(program).unwrap_or_else(|_| program.to_owned());
     let path = program.display();
-    // mpirun's own agent, so that what is checked is what it will use.
+    // mpirun's own agent, so that the check uses what mpirun will use.
     let agent = std::env::var("OMPI_MCA_plm_rsh_agent").unwrap_or_else(|_| "ssh".into());
     let mut words = agent.split_whitespace();
     let mut command = Command::new(words.next().unwrap_or("ssh"));
@@ -77,8 +77,8 @@ fn ask(host: &str, program: &Path) -> Result<usize, LaunchError> {
     let script = format!("nproc && if test -x '{path}'; then sha256sum '{path}'; else echo none; fi");
     let output = command.arg(host).arg(script).stdin(Stdio::null()).output();
     let output = output.map_err(|reason| LaunchError::Start { command: agent, reason })?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut lines = said.lines();
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut lines = stdout.lines();
     let Some(cores) = lines.next().and_then(|line| line.trim().parse().ok()) else {
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         let reason = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no answer");
@@ -87,13 +87,13 @@ fn ask(host: &str, program: &Path) -> Result<usize, LaunchError> {
     let there = lines.next().unwrap_or_default().split_whitespace().next().unwrap_or_default();
     let what = match digest(&program) {
         _ if there == "none" => "no",
-        Some(here) if here != there => "another",
+        Some(here) if here != there => "a different",
         _ => return Ok(cores),
     };
     Err(LaunchError::Program { host: host.to_owned(), what, path: program })
 }
 
-/// SHA-256 of a file, as sha256sum prints it.
+/// SHA-256 of a file, in sha256sum's format.
 fn digest(path: &Path) -> Option<String> {
     std::fs::read(path).ok().map(|bytes| files::sha256(&bytes))
 }
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_asked_without_ssh_and_its_cores_are_counted() {
+    fn this_machine_is_checked_without_ssh_and_overload_is_detected() {
         let mut fits = launch("localhost");
         check(&mut fits).unwrap();
         let mut crowded = launch("127.0.0.1");
@@ -126,9 +126,9 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_host_is_named_with_its_file() {
+    fn an_unresolvable_host_is_named_with_its_file() {
         let message = check(&mut launch("no-such-host.invalid")).unwrap_err().to_string();
-        let start = "host no-such-host.invalid of hostfiles/1x2 is unknown here (";
+        let start = "cannot resolve host no-such-host.invalid of hostfiles/1x2 (";
         assert!(message.starts_with(start), "{message}");
     }
 
@@ -136,6 +136,6 @@ mod tests {
     fn a_missing_script_is_named() {
         let mut launch = launch("localhost");
         launch.by = Some("/nowhere/lab.sh".into());
-        assert_eq!(check(&mut launch).unwrap_err().to_string(), "no /nowhere/lab.sh here: check the path");
+        assert_eq!(check(&mut launch).unwrap_err().to_string(), "/nowhere/lab.sh not found: check the path");
     }
 }

@@ -1,14 +1,14 @@
-//! Machines x processes on each.
+//! Topologies: machines x processes per machine.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A topology, written `2x1`: 2 machines with 1 process on each.
+/// A topology, written `2x1`: 2 machines with 1 process each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Topology {
     /// Machines.
     pub nodes: usize,
-    /// Processes on each.
+    /// Processes per machine.
     pub ranks_per_node: usize,
 }
 
@@ -27,7 +27,7 @@ impl FromStr for Topology {
             Some(Self { nodes: nodes.parse().ok()?, ranks_per_node: ranks.parse().ok()? })
         });
         parsed.filter(|topology| topology.ranks() > 0).ok_or_else(|| {
-            format!("{text} is no topology: write machines x processes on each, as 1x2 or 2x2")
+            format!("{text} is not a topology: expected machines x processes per machine, such as 1x2 or 2x2")
         })
     }
 }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machines_come_first() {
+    fn the_first_number_is_machines() {
         let topology: Topology = "2x4".parse().unwrap();
         assert_eq!((topology.nodes, topology.ranks_per_node, topology.ranks()), (2, 4, 8));
         assert_eq!(topology.to_string(), "2x4");

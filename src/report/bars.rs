@@ -1,4 +1,4 @@
-//! A measurement by topology, a bar for each backend or other setting.
+//! Bar charts: a measurement by topology, with a bar for each backend or other setting.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -10,7 +10,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::canvas::{FONT, Mark, Picture, colour, legend};
 use super::rows::{Row, Spread};
 
-/// Bars in groups.
+/// Grouped bars.
 pub struct Bars {
     title: String,
     axis: String,
@@ -22,8 +22,8 @@ pub struct Bars {
 }
 
 impl Bars {
-    /// Bars of `read` for `rows`, grouped by topology; a row without a value
-    /// has none. None at all if no row has one.
+    /// Bars of `read` for `rows`, grouped by topology; a row without a value has no
+    /// bar. None if no row has a value.
     pub fn of(
         title: impl Into<String>,
         axis: &str,
@@ -35,7 +35,7 @@ impl Bars {
             title: title.into(),
             axis: axis.into(),
             groups: vec![],
-            // All labels in one order, so that a colour means the same in every picture.
+            // Sorted, so that a series has the same colour in every plot.
             series: rows.iter().map(|row| row.label(varied)).collect::<BTreeSet<_>>().into_iter().collect(),
             bars: vec![],
             digits,
@@ -43,16 +43,16 @@ impl Bars {
         for row in rows {
             let Some(spread) = read(row) else { continue };
             let crowded = if row.first().record.oversubscribed { "*" } else { "" };
-            let group = place(&mut bars.groups, format!("{}{crowded}", row.setting("topology")));
-            let series = place(&mut bars.series, row.label(varied));
+            let group = index_of(&mut bars.groups, format!("{}{crowded}", row.setting("topology")));
+            let series = index_of(&mut bars.series, row.label(varied));
             bars.bars.push((group, series, spread));
         }
         (!bars.bars.is_empty()).then_some(bars)
     }
 }
 
-/// The place of `name` among `names`, at their end if it is new.
-fn place(names: &mut Vec<String>, name: String) -> usize {
+/// The index of `name` in `names`; appends it if it is new.
+fn index_of(names: &mut Vec<String>, name: String) -> usize {
     names.iter().position(|known| *known == name).unwrap_or_else(|| {
         names.push(name);
         names.len() - 1
@@ -70,7 +70,7 @@ impl Picture for Bars {
         B::ErrorType: 'static,
     {
         let (plot, beside) = area.split_horizontally(self.size().0 - 170);
-        let highest = self.bars.iter().map(|(.., spread)| spread.greatest).fold(0.0, f64::max);
+        let highest = self.bars.iter().map(|(.., spread)| spread.max).fold(0.0, f64::max);
         let top = if highest > 0.0 { highest * 1.15 } else { 1.0 };
         let mut chart = ChartBuilder::on(&plot)
             .caption(&self.title, (FONT, 20))
@@ -104,12 +104,12 @@ impl Picture for Bars {
             chart.draw_series([Rectangle::new(bar, colour(*series).filled())])?;
             let middle = left + width / 2.0;
             if spread.count > 1 {
-                let range = [(middle, spread.least), (middle, spread.greatest)];
+                let range = [(middle, spread.min), (middle, spread.max)];
                 chart.draw_series([PathElement::new(range, BLACK.stroke_width(2))])?;
             }
             let style = centred(15).pos(Pos::new(HPos::Center, VPos::Bottom));
             let text = format!("{:.*}", self.digits, spread.median);
-            let at = (middle, spread.greatest + 0.01 * top);
+            let at = (middle, spread.max + 0.01 * top);
             chart.draw_series([Text::new(text, at, style)])?;
         }
         let entries: Vec<_> =

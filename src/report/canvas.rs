@@ -1,5 +1,5 @@
-//! What all pictures share: formats, font, colours, and a legend beside the
-//! data rather than on it.
+//! Common parts of all plots: formats, font, colours, and a legend beside the data
+//! area.
 
 use std::error::Error;
 use std::path::Path;
@@ -12,7 +12,7 @@ use plotters::style::{FontStyle, register_font};
 use super::ReportError;
 use crate::files::write_png;
 
-/// File formats, by the endings of file names.
+/// File formats, by file extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlotFormat {
     /// `.svg`
@@ -22,7 +22,7 @@ pub enum PlotFormat {
 }
 
 impl PlotFormat {
-    /// The format that the ending of `path` asks for, if it is one of ours.
+    /// The format of the extension of `path`, if it is supported.
     pub fn of(path: &Path) -> Option<Self> {
         let ending = path.extension()?.to_str()?;
         [(Self::Svg, "svg"), (Self::Png, "png")]
@@ -31,8 +31,8 @@ impl PlotFormat {
     }
 }
 
-/// Colours that differ in brightness too, for print and for colour-blind eyes
-/// (Okabe and Ito, without their yellow, which paper swallows).
+/// Colours that differ in brightness as well, for print and colour-blind readers (Okabe
+/// and Ito, without yellow, which has too little contrast on white).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -51,7 +51,7 @@ pub fn colour(series: usize) -> RGBColor {
 /// Name of the embedded font.
 pub const FONT: &str = "sans-serif";
 
-/// What can draw itself on any backend of the plotting library.
+/// A plot that can be drawn on any backend of the plotting library.
 pub trait Picture {
     /// Width and height in pixels.
     fn size(&self) -> (u32, u32) {
@@ -61,14 +61,14 @@ pub trait Picture {
     /// Draws onto an empty white area.
     ///
     /// # Errors
-    /// The backend's.
+    /// Errors of the plotting backend.
     fn paint<B>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
     where
         B: DrawingBackend,
         B::ErrorType: 'static;
 }
 
-/// The text of an SVG file.
+/// The picture as SVG text.
 ///
 /// # Errors
 /// When the picture cannot be drawn.
@@ -79,15 +79,14 @@ pub fn svg(picture: &impl Picture) -> Result<String, Box<dyn Error>> {
     Ok(text)
 }
 
-/// Draws to the file `path`, in place of what it held.
+/// Draws to the file `path`, replacing its content.
 ///
 /// # Errors
-/// When the file cannot be written; an ending that is neither `.svg` nor
-/// `.png` is one that cannot.
+/// When the file cannot be written or its extension is neither `.svg` nor `.png`.
 pub fn save(path: &Path, picture: &impl Picture) -> Result<(), ReportError> {
     let draw = || -> Result<(), Box<dyn Error>> {
         match PlotFormat::of(path) {
-            // By way of memory, since the library's own file writer hides why it fails.
+            // Drawn in memory first: the library's file writer hides the reason of an I/O error.
             Some(PlotFormat::Svg) => Ok(std::fs::write(path, svg(picture)?)?),
             Some(PlotFormat::Png) => {
                 use_embedded_font();
@@ -114,23 +113,23 @@ where
     Ok(())
 }
 
-/// How a series is marked in the legend.
+/// Symbol of a series in the legend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// A filled box.
     Box,
     /// A line.
     Line,
-    /// A broken line.
+    /// A dashed line.
     Dashes,
     /// A dot.
     Dot,
 }
 
-/// Writes the names of the series below each other from the top of `area`.
+/// Writes the names of the series below one another from the top of `area`.
 ///
 /// # Errors
-/// The backend's.
+/// Errors of the plotting backend.
 pub fn legend<B>(
     area: &DrawingArea<B, Shift>,
     entries: &[(String, RGBColor, Mark)],
@@ -155,7 +154,7 @@ where
     Ok(())
 }
 
-/// Cut to what fits beside the data.
+/// The name, cut to the legend's width.
 fn shortened(name: &str) -> String {
     const FITS: usize = 30;
     match name.chars().count() > FITS {
@@ -164,13 +163,13 @@ fn shortened(name: &str) -> String {
     }
 }
 
-/// Text is measured and drawn with a font of the program's own: a cluster's
-/// nodes need not have any.
+/// Text is measured and drawn with an embedded font: a cluster's nodes may have no
+/// fonts.
 fn use_embedded_font() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let known = register_font(FONT, FontStyle::Normal, dejavu::sans::regular());
-        debug_assert!(known.is_ok(), "the font is one");
+        debug_assert!(known.is_ok(), "the embedded font is valid");
     });
 }
 
@@ -179,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ending_decides_on_the_format() {
+    fn the_extension_selects_the_format() {
         assert_eq!(PlotFormat::of(Path::new("a.SVG")), Some(PlotFormat::Svg));
         assert_eq!((PlotFormat::of(Path::new("a.pdf")), PlotFormat::of(Path::new("svg"))), (None, None));
     }

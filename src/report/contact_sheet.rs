@@ -1,36 +1,36 @@
-//! A contact sheet: a few samples of each class in one picture.
+//! Contact sheet: a picture with a few samples of each class.
 
 use std::path::Path;
 
 use crate::data::{DataError, Element, SampleSource, Split};
 use crate::files::write_png;
 
-/// Samples of a class.
+/// Number of samples per class.
 const COLUMNS: usize = 12;
-/// Sides of a pixel of a sample, in pixels of the sheet.
+/// Size of a sample's pixel, in pixels of the sheet.
 const ZOOM: usize = 2;
-/// Between samples.
+/// Gap between samples, in pixels.
 const GAP: usize = 2;
 
-/// Why there is no sheet.
+/// Why a contact sheet cannot be drawn.
 #[derive(Debug, thiserror::Error)]
 pub enum SheetError {
     /// The samples cannot be read.
     #[error(transparent)]
     Data(#[from] DataError),
     /// The file cannot be written.
-    #[error("cannot write the picture: {0}; its name has to end in .png, in a folder that exists")]
+    #[error("cannot write the picture: {0}; its name must end in .png, and its folder must exist")]
     Write(String),
 }
 
-/// Draws the first training samples of each class to the file `path`, in place
-/// of what it held: a row a class.
+/// Draws the first training samples of each class to the file `path`, replacing it: one
+/// row per class.
 ///
 /// Feature vectors become grey rectangles, black for a sample's lowest feature
 /// and white for its highest.
 ///
 /// # Errors
-/// When the samples cannot be read or the file not be written.
+/// When the samples cannot be read or the file cannot be written.
 pub fn draw(path: &Path, source: &dyn SampleSource) -> Result<(), SheetError> {
     if path.extension().is_none_or(|ending| !ending.eq_ignore_ascii_case("png")) {
         return Err(SheetError::Write("not a .png file".into()));
@@ -40,7 +40,7 @@ pub fn draw(path: &Path, source: &dyn SampleSource) -> Result<(), SheetError> {
     write_png(path, size, sheet.pixels.as_flattened()).map_err(|error| SheetError::Write(error.to_string()))
 }
 
-/// The picture, from its upper left corner.
+/// The picture, row by row from the top.
 struct Sheet {
     width: usize,
     pixels: Vec<[u8; 3]>,
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_stand_in_the_row_of_their_class() {
+    fn samples_are_in_the_row_of_their_class() {
         let root = tempfile::tempdir().unwrap();
         objects::write(root.path(), 40, 1, 1, &|_| ()).unwrap();
         let sheet = Sheet::of(data::open(root.path()).unwrap().as_ref()).unwrap();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_become_pixels() {
+    fn samples_are_converted_to_pixels() {
         assert_eq!(picture(&[0, 255, 10, 20, 30, 40], [3, 1, 2], Element::U8), [[0, 10, 30], [255, 20, 40]]);
         assert_eq!(picture(&[7, 9], [1, 1, 2], Element::U8), [[7; 3], [9; 3]]);
         let floats = [2.0f32, 4.0, 3.0].map(f32::to_le_bytes);

@@ -1,5 +1,5 @@
-//! Loss and accuracy over a run: the mean over ranks, in the band from the
-//! least rank to the greatest.
+//! Loss and accuracy curves of a run: mean over ranks, in a band from the minimum to
+//! the maximum over ranks.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -9,17 +9,17 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::canvas::{FONT, Mark, Picture, colour, legend};
-use super::history::turn;
+use super::history::overfitting_epoch;
 use super::rows::Row;
 use super::runs::Run;
 
-/// A point of a curve: epochs done, then mean, least and greatest over ranks.
+/// A point of a curve: epochs done, then mean, minimum and maximum over ranks.
 type Point = (f64, f64, f64, f64);
 
-/// Number of the panel of test curves.
+/// Index of the panel of test curves.
 const TEST: usize = 1;
 
-/// Width of the legend beside the panels, which holds its longest names.
+/// Width of the legend beside the panels, sized for the longest names.
 const LEGEND: u32 = 270;
 
 /// A configuration's curve in each panel.
@@ -29,7 +29,7 @@ struct Series {
     dashed: bool,
     panels: [Vec<Point>; 2],
     /// Epoch after which the run overfits.
-    turn: Option<usize>,
+    overfits_after: Option<usize>,
 }
 
 /// Training and test curves side by side.
@@ -40,7 +40,7 @@ pub struct Curves {
 
 impl Curves {
     /// Curves of each row's first run from the files `train.ENDING` and
-    /// `test.ENDING` of its ranks. None where no run has any.
+    /// `test.ENDING` of its ranks. None if no run has any.
     pub fn of(quantity: &str, ending: &str, rows: &[Row<'_>], varied: &[String]) -> Option<Self> {
         let mut topologies: Vec<&str> = rows.iter().map(|row| row.setting("topology")).collect();
         topologies.dedup();
@@ -55,50 +55,49 @@ impl Curves {
             if !labels.contains(&label) {
                 labels.push(label.clone());
             }
-            let turn = turn(row.first()).filter(|_| ending == "loss");
+            let overfits_after = overfitting_epoch(row.first()).filter(|_| ending == "loss");
             let topology = row.setting("topology");
             let of_topology = topologies.iter().position(|name| *name == topology).unwrap_or_default();
-            series.push((i, of_topology, name(row, rows, varied), label, panels, turn));
+            series.push((i, of_topology, name(row, rows, varied), label, panels, overfits_after));
         }
-        // With two kinds of each topology, the second is the same colour in
-        // dashes; of more, each has a colour of its own.
+        // With two series of each topology, the second has the same colour, dashed;
+        // with more, each has its own colour.
         let in_pairs = labels.len() <= 2;
         let series: Vec<Series> = series
             .into_iter()
-            .map(|(i, of_topology, name, label, panels, turn)| Series {
+            .map(|(i, of_topology, name, label, panels, overfits_after)| Series {
                 name,
                 colour: colour(if in_pairs { of_topology } else { i }),
                 dashed: if in_pairs { label != labels[0] } else { i >= 7 },
                 panels,
-                turn,
+                overfits_after,
             })
             .collect();
         (!series.is_empty()).then(|| Self { quantity: quantity.into(), series })
     }
 
-    /// Whether some test curve has a mark where it turns up for good.
-    pub fn has_turns(&self) -> bool {
-        self.series.iter().any(|series| series.turn.is_some())
+    /// Whether a test curve has a mark of overfitting.
+    pub fn has_overfitting(&self) -> bool {
+        self.series.iter().any(|series| series.overfits_after.is_some())
     }
 }
 
-/// A row in the legend: what it does not have in common with all others.
+/// A row's name in the legend: the settings in which it differs from another row.
 fn name(row: &Row<'_>, rows: &[Row<'_>], varied: &[String]) -> String {
     let differs = |setting: &&str| rows.iter().any(|other| other.setting(setting) != row.setting(setting));
-    let place: Vec<&str> =
+    let transport: Vec<&str> =
         ["topology", "backend"].into_iter().filter(differs).map(|setting| row.setting(setting)).collect();
     let used = row.used(varied);
-    match (place.is_empty(), used.is_empty()) {
+    match (transport.is_empty(), used.is_empty()) {
         (true, true) if rows.len() > 1 => "plain".into(),
         (true, true) => format!("{} {}", row.setting("topology"), row.setting("backend")),
         (true, false) => used.join(", "),
-        (false, true) => place.join(" "),
-        (false, false) => format!("{}, {}", place.join(" "), used.join(", ")),
+        (false, true) => transport.join(" "),
+        (false, false) => format!("{}, {}", transport.join(" "), used.join(", ")),
     }
 }
 
-/// All ranks' lines of one file, put together by step. A line that is damaged
-/// is left out.
+/// All ranks' lines of one file, merged by step. Damaged lines are skipped.
 fn read(run: &Run, file: &str) -> Vec<Point> {
     let mut values: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for rank in 0..run.record.world_size {
@@ -114,9 +113,9 @@ fn read(run: &Run, file: &str) -> Vec<Point> {
     let steps_of_an_epoch = run.results.steps as f64 / run.epochs_done().max(1) as f64;
     let point = |(step, values): (u64, Vec<f64>)| {
         let mean = values.iter().sum::<f64>() / values.len() as f64;
-        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-        let greatest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        (step as f64 / steps_of_an_epoch.max(1.0), mean, least, greatest)
+        let min = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        (step as f64 / steps_of_an_epoch.max(1.0), mean, min, max)
     };
     values.into_iter().map(point).collect()
 }
@@ -149,17 +148,17 @@ impl Curves {
         B::ErrorType: 'static,
     {
         let points = || self.series.iter().flat_map(|series| &series.panels[panel]);
-        let least = points().map(|p| p.2).fold(f64::INFINITY, f64::min);
-        let greatest = points().map(|p| p.3).fold(f64::NEG_INFINITY, f64::max);
+        let min = points().map(|p| p.2).fold(f64::INFINITY, f64::min);
+        let max = points().map(|p| p.3).fold(f64::NEG_INFINITY, f64::max);
         let last = points().map(|p| p.0).fold(1.0, f64::max);
-        let (low, high) = if least <= greatest { (least, greatest) } else { (0.0, 1.0) };
-        let room = (0.06 * (high - low)).max(1e-3);
+        let (low, high) = if min <= max { (min, max) } else { (0.0, 1.0) };
+        let margin = (0.06 * (high - low)).max(1e-3);
         let mut chart = ChartBuilder::on(plot)
             .caption(title, (FONT, 20))
             .margin(14)
             .x_label_area_size(50)
             .y_label_area_size(64)
-            .build_cartesian_2d(0.0..last * 1.03, low - room..high + room)?;
+            .build_cartesian_2d(0.0..last * 1.03, low - margin..high + margin)?;
         chart
             .configure_mesh()
             .x_desc("epochs")
@@ -181,12 +180,13 @@ impl Curves {
                 }
                 false => chart.draw_series(LineSeries::new(means(), series.colour.stroke_width(2)))?,
             };
-            // Few points, as one an epoch, are shown as what they are.
+            // A few points, such as one per epoch, are drawn as dots as well.
             if points.len() <= 12 {
                 chart.draw_series(means().map(|point| Circle::new(point, 3, series.colour.filled())))?;
             }
-            let at_turn =
-                |x: f64| panel == TEST && series.turn.is_some_and(|turn| (x - turn as f64).abs() < 0.5);
+            let at_turn = |x: f64| {
+                panel == TEST && series.overfits_after.is_some_and(|epoch| (x - epoch as f64).abs() < 0.5)
+            };
             let rings = means().filter(|point| at_turn(point.0));
             chart.draw_series(rings.map(|point| Circle::new(point, 7, series.colour.stroke_width(2))))?;
         }
@@ -201,8 +201,8 @@ mod tests {
     use crate::report::rows::group;
     use crate::report::testing::{run, with_test_losses};
 
-    /// The pictures of a run's loss and of its accuracy, and whether each says
-    /// that the run overfits.
+    /// The pictures of a run's loss and of its accuracy, and whether each marks
+    /// overfitting.
     fn drawn(losses: &[f64]) -> [(String, bool); 2] {
         let folder = tempfile::tempdir().unwrap();
         let runs = [with_test_losses(run((1, 1), &["--epochs", "4"], 4.0), folder.path(), losses)];
@@ -215,12 +215,12 @@ mod tests {
         }
         ["loss", "acc"].map(|ending| {
             let curves = Curves::of(ending, ending, &group(&runs), &[]).expect("there are curves");
-            (svg(&curves).unwrap(), curves.has_turns())
+            (svg(&curves).unwrap(), curves.has_overfitting())
         })
     }
 
     #[test]
-    fn the_legend_says_what_differs() {
+    fn legend_names_are_the_settings_that_differ() {
         let names = |runs: &[Run]| {
             let rows = group(runs);
             let varied = crate::report::rows::varied(&rows);
@@ -235,12 +235,12 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_is_where_test_loss_turns_up_and_nowhere_else() {
+    fn a_ring_marks_overfitting_in_the_loss_plot_only() {
         let rings = |svg: &str| svg.matches("r=\"7\"").count();
         let [loss, accuracy] = drawn(&[2.0, 1.5, 1.6, 1.7]);
         assert_eq!((rings(&loss.0), loss.1), (1, true));
-        assert_eq!((rings(&accuracy.0), accuracy.1), (0, false), "accuracy has no turn");
-        assert!(loss.0.contains("1x1 mpi"), "one run has nothing to differ in");
+        assert_eq!((rings(&accuracy.0), accuracy.1), (0, false), "accuracy has no mark");
+        assert!(loss.0.contains("1x1 mpi"), "a single run is named by topology and backend");
         let [loss, _] = drawn(&[2.0, 1.5, 1.4, 1.3]);
         assert_eq!((rings(&loss.0), loss.1), (0, false));
     }

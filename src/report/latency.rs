@@ -1,14 +1,14 @@
-//! What repeated calls of one operation took, summed up.
+//! Latency statistics of repeated calls of one operation.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// The latency of one message size on one backend: a line of the CSV file,
-/// whose columns are the fields.
+/// The latency of one message size on one backend: a row of the CSV file, whose
+/// columns are the fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LatencyRow {
-    /// Backend, as options name it.
+    /// Backend, by its option value.
     pub backend: String,
     /// Size of the message in bytes.
     pub bytes: usize,
@@ -16,15 +16,15 @@ pub struct LatencyRow {
     pub min_us: f64,
     /// Median latency in µs.
     pub median_us: f64,
-    /// Latency in µs that 99 of 100 calls stay within.
+    /// 99th percentile of the latency in µs.
     pub p99_us: f64,
     /// Bus bandwidth at the median, in MB/s of 10^6 bytes.
     pub busbw_mb_s: f64,
 }
 
 impl LatencyRow {
-    /// Sums up the latencies, in µs, of an all-reduce of `bytes` over `ranks`.
-    /// There is at least one.
+    /// Statistics of the latencies, in µs, of an all-reduce of `bytes` over `ranks`;
+    /// `latencies` is not empty.
     pub fn of_all_reduce(backend: &str, bytes: usize, ranks: usize, mut latencies: Vec<f64>) -> Self {
         latencies.sort_by(f64::total_cmp);
         let median = median(&latencies);
@@ -39,7 +39,7 @@ impl LatencyRow {
     }
 }
 
-/// The middle of `sorted`, or the mean of the two that are. It is not empty.
+/// The median of `sorted`, which is not empty.
 pub fn median(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     match sorted.len().is_multiple_of(2) {
@@ -48,21 +48,21 @@ pub fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// The median of `values`, in any order; nothing where there are none.
+/// The median of `values`, in any order; none if it is empty.
 pub fn median_of(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     (!values.is_empty()).then(|| median(&values))
 }
 
-/// The smallest of `sorted` that at least `percent` of 100 do not exceed. It is
+/// The smallest of `sorted` that at least `percent` of 100 do not exceed. `sorted` is
 /// not empty, and `percent` is from 1 to 100.
 pub fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }
 
-/// What each link carries during an all-reduce, in MB/s of 10^6 bytes: with
-/// the least traffic that can do it, 2(n-1)/n of the message go over each of
-/// the `ranks`' links, in `us` µs.
+/// Bus bandwidth of an all-reduce that takes `us` µs, in MB/s of 10^6 bytes, as
+/// nccl-tests define it: the least possible traffic, 2(n-1)/n of the message, over each
+/// of the `ranks`' links.
 pub fn bus_bandwidth(ranks: usize, bytes: usize, us: f64) -> f64 {
     if us <= 0.0 {
         return 0.0;
@@ -71,7 +71,7 @@ pub fn bus_bandwidth(ranks: usize, bytes: usize, us: f64) -> f64 {
     2.0 * (n - 1.0) / n * bytes as f64 / us
 }
 
-/// A size as people write it: `4 B`, `17 KiB`, `13 MiB`.
+/// A human-readable size: `4 B`, `17 KiB`, `13 MiB`.
 pub fn human_size(bytes: usize) -> String {
     const KIB: usize = 1 << 10;
     const MIB: usize = 1 << 20;
@@ -82,14 +82,14 @@ pub fn human_size(bytes: usize) -> String {
     }
 }
 
-/// The rows that [`write_csv`](super::write_csv) wrote; none where the file is another table.
+/// The rows that [`write_csv`](super::write_csv) wrote; none if the file is another table.
 pub fn read_csv(path: &Path) -> Option<Vec<LatencyRow>> {
     let rows: Vec<LatencyRow> =
         csv::Reader::from_path(path).ok()?.into_deserialize().collect::<Result<_, _>>().ok()?;
     (!rows.is_empty()).then_some(rows)
 }
 
-/// To a thousandth: below a clock's resolution.
+/// Rounds to a thousandth, which is below the clock's resolution.
 fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
@@ -110,11 +110,11 @@ mod tests {
     }
 
     #[test]
-    fn the_bus_bandwidth_counts_the_least_traffic() {
+    fn the_bus_bandwidth_counts_the_minimum_traffic() {
         assert_eq!(bus_bandwidth(2, 1_000_000, 1000.0), 1000.0);
         assert_eq!(bus_bandwidth(4, 1_000_000, 1000.0), 1500.0);
         assert_eq!(bus_bandwidth(1, 1_000_000, 1000.0), 0.0, "one rank sends nothing");
-        assert_eq!(bus_bandwidth(2, 4, 0.0), 0.0, "too short to be measured");
+        assert_eq!(bus_bandwidth(2, 4, 0.0), 0.0, "0 µs is below the clock's resolution");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Latency over message size, both logarithmic, a line for each backend.
+//! Log-log plot of latency over message size, with a line for each backend.
 
 use std::error::Error;
 use std::path::Path;
@@ -18,11 +18,10 @@ pub struct LatencyPlot<'a> {
     pub rows: &'a [LatencyRow],
 }
 
-/// Draws the medians of `rows` to the file `path`, in place of what it held.
+/// Draws the medians of `rows` to the file `path`, replacing its content.
 ///
 /// # Errors
-/// When the file cannot be written; an ending that is neither `.svg` nor
-/// `.png` is one that cannot.
+/// When the file cannot be written or its extension is neither `.svg` nor `.png`.
 pub fn draw(path: &Path, title: &str, rows: &[LatencyRow]) -> Result<(), ReportError> {
     canvas::save(path, &LatencyPlot { title, rows })
 }
@@ -90,7 +89,7 @@ where
     Ok(())
 }
 
-/// A latency that has a logarithm: a clock may read 0.
+/// The median latency, at least 1 ns: a clock may read 0, which has no logarithm.
 fn latency(row: &LatencyRow) -> f64 {
     row.median_us.max(1e-3)
 }
@@ -106,7 +105,7 @@ fn backends(rows: &[LatencyRow]) -> Vec<&str> {
     names
 }
 
-/// From the smallest to the largest of `values`, each moved outwards.
+/// Minimum and maximum of `values`, each rounded outwards.
 fn span(
     values: impl Iterator<Item = f64>,
     below: impl Fn(f64) -> f64,
@@ -151,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn one_measurement_is_a_plot_too() {
+    fn one_measurement_can_be_plotted() {
         let folder = tempfile::tempdir().unwrap();
         draw(&folder.path().join("a.svg"), "", &[LatencyRow::of_all_reduce("mpi", 4, 1, vec![0.0])]).unwrap();
     }
 
     #[test]
-    fn why_a_file_is_not_written_is_said() {
+    fn an_unwritable_file_is_reported_with_the_reason() {
         let error = draw(Path::new("/nowhere/a.svg"), "", &rows()).unwrap_err().to_string();
         assert!(error.starts_with("cannot write /nowhere/a.svg: No such file"), "{error}");
     }

@@ -1,5 +1,5 @@
-//! Time of a message over a link, and the line that sums it up: latency, and
-//! what each byte adds.
+//! Point-to-point time of a link by message size, and its fit to latency and
+//! bandwidth.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::ReportError;
 use super::latency::{median, percentile};
 
-/// The one-way time of one message size: a line of the CSV file, whose columns
-/// are the fields.
+/// The one-way time of one message size: a row of the CSV file, whose columns are the
+/// fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LinkRow {
-    /// Transport, as options name it.
+    /// Transport, by its option value.
     pub backend: String,
     /// Size of the message in bytes.
     pub bytes: usize,
@@ -20,12 +20,12 @@ pub struct LinkRow {
     pub min_us: f64,
     /// Median time in µs.
     pub one_way_us: f64,
-    /// Time in µs that 99 of 100 messages stay within.
+    /// 99th percentile of the time in µs.
     pub p99_us: f64,
 }
 
 impl LinkRow {
-    /// Sums up exchanges, in µs, of which there is at least one.
+    /// Statistics of the exchanges' times in µs; `times` is not empty.
     pub fn of_exchanges(backend: &str, bytes: usize, mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
         let rounded = |us: f64| (us * 1e3).round() / 1e3;
@@ -39,27 +39,27 @@ impl LinkRow {
     }
 }
 
-/// What a link takes for a message, as Hockney's model has it (n bytes take
-/// α + βn), and as it was measured where it was.
+/// Time of a message over a link: Hockney's model (n bytes take α + βn), and the
+/// measured times for the sizes that were measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
     /// α, in µs.
     pub latency_us: f64,
     /// 1/β, in Mbit/s of 10^6 bits.
     pub bandwidth_mbit: f64,
-    /// Measured times in µs by bytes, both growing.
+    /// Measured times in µs by bytes, both increasing.
     measured: Vec<(f64, f64)>,
 }
 
 impl Link {
-    /// A link that keeps to the model.
+    /// A link that follows the model.
     pub fn new(latency_us: f64, bandwidth_mbit: f64) -> Self {
         Self { latency_us, bandwidth_mbit, measured: Vec::new() }
     }
 
-    /// Time of a message of `bytes` in µs: between two measured sizes on the
-    /// line that joins them, beyond the largest by the bandwidth. Switches and
-    /// shapers let some bytes pass unhindered, which no single line shows.
+    /// Time of a message of `bytes` in µs: interpolated between measured sizes,
+    /// extrapolated by the bandwidth beyond the largest. Switches and traffic shapers
+    /// forward a first burst without delay, which no single line fits.
     pub fn time_us(&self, bytes: f64) -> f64 {
         let microseconds = |bytes: f64| 8.0 * bytes / self.bandwidth_mbit;
         let (Some(&first), Some(&last)) = (self.measured.first(), self.measured.last()) else {
@@ -75,10 +75,10 @@ impl Link {
         )
     }
 
-    /// The link of `rows`: α is the shortest median, β the slope of least
-    /// squares from there, each weighted by the inverse of the size, since a
-    /// time's variance grows with it: all time beyond α over all bytes. None
-    /// where times do not grow.
+    /// Fits a link to `rows`: α is the shortest median; β is the least-squares slope
+    /// from there, weighted by the inverse of the size because a time's variance grows
+    /// with it, which is all time beyond α over all bytes. None if times do not grow
+    /// with the size.
     pub fn fit(rows: &[LinkRow]) -> Option<Self> {
         let mut measured: Vec<(f64, f64)> =
             rows.iter().map(|row| (row.bytes as f64, row.one_way_us)).filter(|(_, us)| *us > 0.0).collect();
@@ -87,7 +87,7 @@ impl Link {
         let latency_us = measured.iter().map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
         let bytes: f64 = measured.iter().map(|(bytes, _)| bytes).sum();
         let slope = measured.iter().map(|(_, us)| us - latency_us).sum::<f64>() / bytes;
-        // A longer message is never faster: what seems so is noise.
+        // A longer message cannot be faster; a decrease is noise.
         let mut longest = 0f64;
         for (_, us) in &mut measured {
             longest = longest.max(*us);
@@ -100,9 +100,9 @@ impl Link {
     /// The link that `mpiburn bench link` measured.
     ///
     /// # Errors
-    /// When the file is none of its, or has no line.
+    /// When the file is not from `bench link`, or its times do not grow.
     pub fn read(path: &Path) -> Result<Self, ReportError> {
-        let problem = "its times do not grow with the size of the message; measure again with larger --sizes";
+        let problem = "times do not grow with the message size; measure again with larger --sizes";
         Self::fit(&read_csv(path)?).ok_or_else(|| ReportError::read(path, problem))
     }
 }
@@ -110,11 +110,11 @@ impl Link {
 /// The rows that [`write_csv`](super::write_csv) wrote.
 ///
 /// # Errors
-/// When the file cannot be read or is none of those.
+/// When the file cannot be read or has other columns.
 pub fn read_csv(path: &Path) -> Result<Vec<LinkRow>, ReportError> {
     let read = || csv::Reader::from_path(path)?.into_deserialize().collect::<Result<_, _>>();
     read().map_err(|error: csv::Error| {
-        ReportError::read(path, format!("{error}; make it with `mpiburn bench link --csv FILE`"))
+        ReportError::read(path, format!("{error}; create it with `mpiburn bench link --csv FILE`"))
     })
 }
 
@@ -128,19 +128,19 @@ mod tests {
     }
 
     #[test]
-    fn a_straight_line_is_found_as_it_is() {
+    fn an_exact_line_is_recovered() {
         // 50 µs and 100 Mbit/s, so 0.08 µs a byte.
         let link = Link::fit(&rows(&[(0, 50.0), (1000, 130.0), (100_000, 8050.0)])).unwrap();
         assert!((link.latency_us - 50.0).abs() < 1e-6, "{link:?}");
         assert!((link.bandwidth_mbit - 100.0).abs() < 1e-6, "{link:?}");
         for bytes in [0.0, 500.0, 17_000.0, 1e6] {
-            let told = Link::new(50.0, 100.0).time_us(bytes);
-            assert!((link.time_us(bytes) - told).abs() < 1e-6 && told == 50.0 + 0.08 * bytes);
+            let predicted = Link::new(50.0, 100.0).time_us(bytes);
+            assert!((link.time_us(bytes) - predicted).abs() < 1e-6 && predicted == 50.0 + 0.08 * bytes);
         }
     }
 
     #[test]
-    fn what_a_shaper_lets_pass_is_seen_in_times_and_not_in_the_bandwidth() {
+    fn a_shapers_burst_changes_times_but_not_the_bandwidth() {
         // 8 Mbit/s, a µs a byte, after the first 4000 bytes.
         let shaped = |bytes: usize| (bytes, 10.0 + bytes.saturating_sub(4000) as f64);
         let link = Link::fit(&rows(&[4, 1000, 4000, 16_000, 64_000, 256_000].map(shaped))).unwrap();
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_grow_is_no_line() {
+    fn times_that_do_not_grow_are_rejected() {
         assert_eq!(Link::fit(&rows(&[(4, 50.0)])), None);
         assert_eq!(Link::fit(&[]), None);
     }
 
     #[test]
-    fn a_file_is_read_as_it_was_written_and_another_is_refused_by_name() {
+    fn a_written_file_is_read_back_and_another_is_rejected_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("link.csv");
         let written = rows(&[(4, 50.0), (1000, 130.0)]);

@@ -1,4 +1,4 @@
-//! Measurements for people and for other programs: tables, CSV files, plots.
+//! Reports of measurements: tables, CSV files, plots and an HTML page.
 
 pub mod bars;
 pub mod canvas;
@@ -45,8 +45,8 @@ impl ReportError {
     }
 }
 
-/// Writes `rows` to a CSV file, in place of what it held: a line each, under the
-/// names of their fields.
+/// Writes `rows` to a CSV file, replacing its content: one line per row, with the field
+/// names as header.
 ///
 /// # Errors
 /// When it cannot be written.
@@ -59,11 +59,11 @@ pub fn write_csv<R: Serialize>(path: &Path, rows: &[R]) -> Result<(), ReportErro
     write().map_err(|error| ReportError::new(path, error))
 }
 
-/// Makes sure that a file can be written before the work that fills it. What
-/// it holds already stays.
+/// Checks that a file can be written before the work that fills it. Existing content
+/// is kept.
 ///
 /// # Errors
-/// When it cannot be made or opened.
+/// When it cannot be created or opened.
 pub fn check_writable(path: &Path) -> Result<(), ReportError> {
     let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
     opened.map(drop).map_err(|error| ReportError::new(path, error))

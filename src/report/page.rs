@@ -1,4 +1,4 @@
-//! The report as one page that needs no network, no script and no other file.
+//! The report as one HTML page without scripts or external resources.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::pictures::Drawn;
 use super::sheet::{Cell, Sheet};
 
-/// What one set of runs has on the page.
+/// A section of the page: one set of runs.
 pub struct Part {
     /// Its heading.
     pub title: String,
@@ -16,12 +16,12 @@ pub struct Part {
     pub sheets: Vec<Sheet>,
     /// Its pictures.
     pub pictures: Vec<Drawn>,
-    /// Runs that are in no table, a line each.
+    /// Runs that are not in a table, one line each.
     pub notes: Vec<String>,
 }
 
-/// Pictures are drawn on white; in the dark they are turned over, which keeps
-/// their hues.
+/// Plots are drawn on white; in dark mode they are inverted with their hues
+/// preserved.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--paper:#fff;--tint:#f6f8fa;--link:#0860b8}\
 @media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#9ba3ad;--line:#3a4048;--paper:#16191d;--tint:#1f2328;--link:#79b8ff}\
@@ -54,7 +54,7 @@ pub fn page(parts: &[Part], folder: &Path, made: &str) -> String {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width,initial-scale=1";
                 title { "mpiburn report" }
-                // A browser asks the server for an icon unless it has one.
+                // Browsers request an icon from the server if the page has none.
                 link rel="icon" href="data:,";
                 style { (PreEscaped(STYLE)) }
             }
@@ -74,7 +74,7 @@ fn section(part: &Part, folder: &Path) -> Markup {
             h2 { (part.title) }
             @for sheet in &part.sheets { (table(part, sheet, folder)) }
             @if !part.notes.is_empty() {
-                h3 { "In no table" }
+                h3 { "Runs that are not in the tables" }
                 ul.notes { @for note in &part.notes { li { (note) } } }
             }
             @if !part.pictures.is_empty() {
@@ -135,7 +135,7 @@ fn table(part: &Part, sheet: &Sheet, folder: &Path) -> Markup {
     }
 }
 
-/// A number links to the first of its runs and names all of them.
+/// A cell's content: a number links to the first of its runs and lists all of them.
 fn content(cell: &Cell, folder: &Path) -> Markup {
     let names: Vec<String> = cell.runs.iter().map(|run| run.display().to_string()).collect();
     html! {
@@ -146,9 +146,9 @@ fn content(cell: &Cell, folder: &Path) -> Markup {
     }
 }
 
-/// From the page's folder to a run's.
+/// Relative link from the page's folder to a run's.
 fn link(folder: &Path, run: &Path) -> String {
-    /// What has a meaning of its own in an address.
+    /// Characters that are reserved in a URL.
     const KEPT: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| absolute(path));
@@ -156,7 +156,7 @@ fn link(folder: &Path, run: &Path) -> String {
     format!("{}/", utf8_percent_encode(&way.to_string_lossy(), &KEPT))
 }
 
-/// The picture's SVG with a name for those who cannot see it.
+/// The picture's SVG with a label for screen readers.
 fn accessible(picture: &Drawn) -> String {
     let label = html! { (picture.caption) }.into_string().replace('"', "&quot;");
     picture.svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{label}\" "), 1)
@@ -168,7 +168,7 @@ mod tests {
     use crate::report::sheet::Column;
 
     #[test]
-    fn a_number_links_to_its_run_and_names_repeats() {
+    fn a_number_links_to_its_run_and_lists_repeats() {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("report");
         std::fs::create_dir(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! Which pictures a report has, and their files.
+//! The plots of a report, and their files.
 
 use std::path::{Path, PathBuf};
 
@@ -12,19 +12,19 @@ use super::runs::Section;
 use super::summary::{exposed_percent, speed_up};
 use super::{LatencyRow, ReportError};
 
-/// A picture of a report.
+/// A drawn plot of a report.
 pub struct Drawn {
-    /// Name of its files, without the ending.
+    /// Name of its files, without the extension.
     pub name: String,
     /// What it shows.
     pub caption: String,
-    /// Whether it needs the whole width of a page.
+    /// Whether it takes the full width of the page.
     pub wide: bool,
-    /// Its SVG text.
+    /// SVG text.
     pub svg: String,
 }
 
-/// Draws a section's pictures, and writes each to `folder` as SVG and PNG.
+/// Draws a section's plots, and writes each to `folder` as SVG and PNG.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -43,7 +43,7 @@ pub fn of_section(
         }
         Ok(())
     };
-    let of_several = "medians; a line from the least to the greatest where there are repeats";
+    let of_several = "medians; error bars from minimum to maximum if there are repeats";
     keep(
         "time",
         &format!("Training time by topology: {of_several}."),
@@ -53,7 +53,9 @@ pub fn of_section(
         |row: &Row<'_>| row.baseline(rows, baseline).map(|base| Spread::of(vec![speed_up(row, base).1]));
     keep(
         "efficiency",
-        &format!("Parallel efficiency: speed-up over {baseline} for each of its ranks, from medians."),
+        &format!(
+            "Parallel efficiency: speed-up over {baseline} divided by the number of ranks, from medians."
+        ),
         Bars::of(format!("efficiency, {baseline} = 100%"), "efficiency [%]", 0, grouped, efficiency),
     )?;
     let share = |row: &Row<'_>| (row.ranks() > 1).then(|| row.spread(exposed_percent));
@@ -64,12 +66,12 @@ pub fn of_section(
     )?;
     for (quantity, ending, name) in [("loss", "loss", "loss"), ("accuracy [%]", "acc", "accuracy")] {
         if let Some(curves) = Curves::of(quantity, ending, rows, &varied) {
-            let rings = " A ring is where test loss turns up for good while training loss goes on falling.";
+            let rings = " A ring marks overfitting: from there, test loss rises while training loss falls.";
             let caption = format!(
-                "{} of each configuration's first run: the mean over ranks; the band is from the least rank \
-                 to the greatest. Curves that agree lie on each other.{}",
+                "{} of each configuration's first run: the mean over ranks; the band is from the minimum \
+                 to the maximum over ranks. Equal curves overlap.{}",
                 if name == "loss" { "Loss" } else { "Accuracy" },
-                if curves.has_turns() { rings } else { "" }
+                if curves.has_overfitting() { rings } else { "" }
             );
             drawn.push(draw(folder, format!("{}-{name}", section.name), caption, &curves)?);
         }
@@ -108,7 +110,7 @@ fn latency_files(roots: &[PathBuf], written: &Path) -> Vec<(PathBuf, Vec<Latency
     files.into_iter().filter_map(|path| Some((path.clone(), latency::read_csv(&path)?))).collect()
 }
 
-/// Draws one picture, and writes its files.
+/// Draws one plot, and writes its files.
 ///
 /// # Errors
 /// When a file cannot be written.

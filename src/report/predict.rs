@@ -1,5 +1,5 @@
-//! Time of a step, of an epoch, and efficiency on 1 to 1024 ranks, from the
-//! computing time of one rank and a link.
+//! Cost model: predicted time of a step and of an epoch, and efficiency on 1 to 1024
+//! ranks, from the computing time of one rank and a link.
 //!
 //! All-reduce of n bytes over p ranks by the cost models of Thakur, Rabenseifner
 //! and Gropp, "Optimization of Collective Communication Operations in MPICH"
@@ -8,15 +8,15 @@
 //! - recursive doubling: ⌈log2 p⌉ messages of n bytes, one after the other;
 //! - ring (reduce-scatter, then all-gather): 2(p−1) messages of n/p bytes.
 //!
-//! A message of n bytes takes α + βn. Their γ, the time to add up, is left out:
-//! it runs at the speed of memory. Every rank has a link of its own, and all
-//! links work at once; ranks that share one (several on a machine) are slower.
+//! A message of n bytes takes α + βn. Their γ, the time of the addition, is omitted:
+//! it runs at the speed of memory. Every rank has its own link, and all links work
+//! concurrently; ranks that share a link (several on a machine) are slower.
 //!
-//! What backward hides: gradients become ready evenly over backward's time B,
-//! are packed into buckets, and buckets travel one after the other. Bucket i of
-//! k starts when it is full and its predecessor is through; what is left after
-//! B is exposed. The last bucket is full at B only, so a network that fits into
-//! one bucket hides nothing.
+//! Overlap with backward: gradients become ready evenly over backward's time B, are
+//! packed into buckets, and buckets are reduced one after the other. Bucket i of k
+//! starts when it is full and its predecessor is complete; communication after B is
+//! exposed. The last bucket is full only at B, so a network that fits into one bucket
+//! hides nothing.
 //!
 //! Strong scaling at a fixed local batch b: an epoch over s samples has
 //! ⌈s/(bp)⌉ steps.
@@ -35,10 +35,10 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Both.
+    /// All algorithms.
     pub const ALL: [Self; 2] = [Self::Ring, Self::RecursiveDoubling];
 
-    /// In words.
+    /// Name for tables and plots.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ring => "ring",
@@ -48,9 +48,9 @@ impl Algorithm {
 
     /// Time in µs of an all-reduce of `bytes` over `ranks`.
     ///
-    /// One message with all the bytes that a link carries, and α for each
-    /// further step: for a link that keeps to α + βn the models above, and for
-    /// a measured one what it lets pass unhindered counts once.
+    /// One message with all the bytes that a link carries, plus α for each further
+    /// step. For a link that follows α + βn this is the model above; for a measured
+    /// one, a burst that is forwarded without delay counts once.
     pub fn time_us(self, link: &Link, bytes: f64, ranks: usize) -> f64 {
         if ranks < 2 {
             return 0.0;
@@ -64,26 +64,25 @@ impl Algorithm {
     }
 }
 
-/// What one rank does in a step without the others, in milliseconds, and what
-/// it sends.
+/// What one rank computes and sends in a step, with times in milliseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Work {
-    /// Everything but waiting for gradients.
+    /// Whole step without waiting for gradients.
     pub compute_ms: f64,
-    /// Of that, backward.
+    /// Backward, as part of it.
     pub backward_ms: f64,
-    /// Bytes of each bucket, in the order in which they fill.
+    /// Bytes of each bucket, in order of reduction.
     pub buckets: Vec<f64>,
-    /// Whether buckets travel while backward goes on.
+    /// Whether buckets are reduced during backward.
     pub overlap: bool,
-    /// Training samples.
+    /// Number of training samples.
     pub samples: usize,
-    /// Samples of one rank's step.
+    /// Local batch size.
     pub batch: usize,
 }
 
 impl Work {
-    /// What `run` measured.
+    /// The work that `run` measured.
     pub fn of(run: &Run) -> Self {
         let (config, results) = (&run.record.config, &run.results);
         let options = config.sync_options();
@@ -102,7 +101,7 @@ impl Work {
         }
     }
 
-    /// Milliseconds of a step in which a rank only waits, on `ranks`.
+    /// Exposed communication of a step on `ranks`, in milliseconds.
     pub fn exposed_ms(&self, link: &Link, algorithm: Algorithm, ranks: usize) -> f64 {
         let total: f64 = self.buckets.iter().sum();
         let (mut filled, mut through) = (0.0, 0.0f64);
@@ -136,8 +135,8 @@ impl Work {
     }
 }
 
-/// Values of each bucket, as if parameters could be cut anywhere: the first two
-/// hold `first` at most, the others `capacity`.
+/// Values of each bucket, as if parameters could be split anywhere: the first two
+/// contain at most `first`, the others `capacity`.
 fn buckets(params: usize, first: usize, capacity: usize) -> Vec<usize> {
     let (mut left, mut buckets) = (params.max(1), Vec::new());
     while left > 0 {
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_models_are_the_papers() {
+    fn the_cost_models_are_those_of_the_paper() {
         let link = Link::new(50.0, 80.0);
         let beta = 0.1;
         for p in [2usize, 4, 8, 1024] {
@@ -187,29 +186,29 @@ mod tests {
     }
 
     #[test]
-    fn one_bucket_hides_nothing_and_several_all_but_the_last() {
+    fn one_bucket_hides_nothing_and_several_hide_all_but_the_last() {
         let link = Link::new(0.0, 8.0);
         let ring = |work: Work| work.exposed_ms(&link, Algorithm::Ring, 2);
         // At 8 Mbit/s and two ranks, a byte takes a µs.
         assert!((ring(work(&[4000.0], true)) - 4.0).abs() < 1e-9);
-        // Ready at 3 and 6 ms, 2 ms each: the second alone is exposed.
+        // Ready at 3 and 6 ms, 2 ms each: only the second is exposed.
         assert!((ring(work(&[2000.0, 2000.0], true)) - 2.0).abs() < 1e-9);
         assert!((ring(work(&[2000.0, 2000.0], false)) - 4.0).abs() < 1e-9);
-        // The link is what takes longest: 3 + 5 + 5 − 6.
+        // The link is the bottleneck: 3 + 5 + 5 − 6.
         assert!((ring(work(&[5000.0, 5000.0], true)) - 7.0).abs() < 1e-9);
     }
 
     #[test]
-    fn an_epoch_is_dealt_out_in_whole_steps() {
+    fn an_epoch_has_whole_steps() {
         let (work, link) = (work(&[1.0], true), Link::new(0.0, 1e12));
         assert_eq!([1, 2, 1024].map(|ranks| work.steps(ranks)), [1875, 938, 2]);
         assert!((work.epoch_s(&link, Algorithm::Ring, 2) - 9.38).abs() < 1e-3);
         assert!((work.efficiency(&link, Algorithm::Ring, 1) - 100.0).abs() < 1e-9);
-        assert!(work.efficiency(&link, Algorithm::Ring, 1024) < 92.0, "2 steps where 1.83 would do");
+        assert!(work.efficiency(&link, Algorithm::Ring, 1024) < 92.0, "2 steps instead of 1.83");
     }
 
     #[test]
-    fn buckets_hold_every_value_once() {
+    fn buckets_contain_every_value_once() {
         assert_eq!(buckets(4266, 262_144, 262_144), [4266 + CONTROL]);
         assert_eq!(buckets(10, 2, 4), [2, 2, 4, 2 + CONTROL]);
     }

@@ -1,5 +1,5 @@
-//! Predicted time and efficiency over the number of ranks, and what was
-//! measured.
+//! Plots of predicted and measured epoch time and efficiency over the number of
+//! ranks.
 
 use std::error::Error;
 
@@ -17,11 +17,11 @@ pub struct Measured {
     pub ranks: usize,
     /// Seconds of an epoch.
     pub epoch_s: f64,
-    /// Percent of `ranks` times the speed of the run that predicts.
+    /// Parallel efficiency in percent, relative to the run that the prediction is from.
     pub efficiency: f64,
 }
 
-/// Both models' lines, and dots for runs.
+/// Both models as lines, and runs as dots.
 pub struct PredictPlot<'a> {
     /// One rank's work.
     pub work: &'a Work,
@@ -31,7 +31,7 @@ pub struct PredictPlot<'a> {
     pub measured: &'a [Measured],
 }
 
-/// What a panel shows: a value of an algorithm on so many ranks, and of runs.
+/// A panel: a predicted value by algorithm and ranks, and the measured one of a run.
 struct Panel<'a> {
     title: &'a str,
     axis: &'a str,
@@ -88,7 +88,7 @@ impl Panel<'_> {
         B: DrawingBackend,
         B::ErrorType: 'static,
     {
-        // The axes hold logarithms, so that one type of axis does for all.
+        // The axes are linear in the logarithms, so that all panels have one axis type.
         let at = |value: f64| if self.logarithmic { value.max(1e-9).log10() } else { value };
         let line =
             |algorithm| rank_counts().map(move |n| ((n as f64).log2(), at((self.value)(algorithm, n))));
@@ -110,7 +110,7 @@ impl Panel<'_> {
         };
         chart
             .configure_mesh()
-            .x_desc("ranks, each with a link of its own")
+            .x_desc("ranks, one link per rank")
             .y_desc(self.axis)
             .x_labels(11)
             .y_labels(8)

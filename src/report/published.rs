@@ -1,11 +1,11 @@
-//! Figures that others published, beside ours and never mixed with them.
+//! Published figures beside our measurements; the two are never combined.
 //!
-//! `results/reference/NAME.csv` has a line for each experiment. Columns that
-//! are named as settings of a run (`topology`, `backend`, `model` …) say which
-//! of our runs are the same experiment; an empty cell is any, and `–` an option
-//! that was not given. The measurements are `train_seconds`, `train_accuracy` and
-//! `test_accuracy`, by rank with slashes between, and `memory_mb`; those without
-//! a column are not shown. `hardware` says on what; any other column only
+//! `results/reference/NAME.csv` has a line for each experiment. Columns that are named
+//! like settings of a run (`topology`, `backend`, `model` …) select our runs of the
+//! same experiment; an empty cell matches any value, and `–` an option that was not
+//! given. The measurements are `train_seconds`, `train_accuracy` and `test_accuracy`,
+//! by rank with slashes between, and `memory_mb`; those without a column are not shown.
+//! `hardware` names the hardware; any other column is descriptive.
 //! describes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use super::runs::{Run, Section};
 use super::sheet::{Cell, Column, Sheet, Value};
 use super::summary::paths;
 
-/// A measurement: column, title, digits, and ours.
+/// A measurement: column, title, digits, and how to read ours.
 type Measure = (&'static str, &'static str, usize, fn(&Run) -> f64);
 
 const MEASURES: [Measure; 4] = [
@@ -63,7 +63,7 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
         let same = |row: &&Row<'_>| {
             described.iter().all(|name| match (wanted(name), known.contains(name)) {
                 ("", _) => true,
-                // A feature that this program does not have is one not used.
+                // A feature that this program does not have is a feature not used.
                 (value, false) => value != "true",
                 (value, true) => compare(row.setting(name), value).is_eq(),
             })
@@ -90,8 +90,8 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
         lines.iter().filter_map(|line| line.get(HARDWARE)).map(String::as_str).collect();
     let published = hardware.into_iter().collect::<Vec<_>>().join("; ");
     let mut remarks = vec![format!(
-        "Published: {published}. Ours: {}. Other hardware, and other data unless that folder holds theirs, so no \
-         ratio of the two means anything.",
+        "Published: {published}. Ours: {}. The hardware differs, and so does the data unless that folder has the \
+         same, so ratios of the two are not meaningful.",
         hosts(rows)
     )];
     if lines.iter().any(|line| line.get("train_accuracy").is_some_and(|text| text.contains('/'))) {
@@ -104,7 +104,7 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
     if has(MEMORY) {
         remarks.push(
             "The published memory is what the report's framework had in use; ours is that of live tensors in a \
-             training step, of the rank with most."
+             training step, on the rank with the highest value."
                 .into(),
         );
     }
@@ -121,7 +121,7 @@ fn word(text: &str) -> Cell {
     if text.is_empty() { Cell::nothing() } else { Cell::text(text) }
 }
 
-/// The machines of our runs, and how much they trained.
+/// The machines of our runs, and the amount of training.
 fn hosts(rows: &[Row<'_>]) -> String {
     let places = rows.iter().flat_map(|row| &row.runs).flat_map(|run| &run.record.places);
     let hosts: BTreeSet<String> =
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_stand_beside_the_same_experiment_only() {
+    fn our_runs_are_shown_beside_the_same_experiment_only() {
         let text = "topology,backend,quantized,train_seconds,hardware\n\
                     2x1,gloo,false,99,a cluster\n2x1,,false,98,a cluster\n2x1,gloo,true,135,a cluster\n";
         let runs = vec![run((2, 1), &[], 4.0), run((2, 1), &["--backend", "gloo"], 5.0)];
@@ -157,17 +157,17 @@ mod tests {
         assert_eq!(seconds, ["99 5.00", "98 5.00", "98 4.00", "135 –"]);
         assert_eq!(sheet.remarks.len(), 1, "there is no accuracy by rank");
         assert!(sheet.remarks[0].contains("a cluster") && sheet.remarks[0].contains("node0 (4 cores)"));
-        assert!(sheet.rows[0][4].runs.is_empty(), "no run of ours measured it");
+        assert!(sheet.rows[0][4].runs.is_empty(), "published numbers have no run");
     }
 
     #[test]
-    fn a_file_without_its_hardware_is_refused() {
+    fn a_file_without_hardware_is_rejected() {
         let error = beside("topology,train_seconds\n1x1,9\n", vec![run((1, 1), &[], 4.0)]).unwrap_err();
         assert!(error.to_string().ends_with("figures.csv: it has no column hardware"), "{error}");
     }
 
     #[test]
-    fn memory_and_numbers_of_other_forms_are_compared_where_they_are_published() {
+    fn published_memory_is_shown_and_numbers_match_in_any_notation() {
         let text = "topology,lr,interface,memory_mb,hardware\n1x1,0.010,–,312,a GPU\n1x1,0.02,,313,a GPU\n";
         let mut runs = vec![run((1, 1), &["--lr", "1e-2"], 4.0)];
         let shown = |runs: &[Run]| {

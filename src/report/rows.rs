@@ -1,5 +1,5 @@
-//! Repeats of one configuration as one row, and what a row has in common with
-//! others.
+//! Rows of the tables: repeats of one configuration are grouped, and rows are compared
+//! with each other.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,48 +7,48 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::latency::median;
 use super::runs::Run;
 
-/// Middle and range of a measurement over repeats.
+/// Median and range of a measurement over repeats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     /// The median.
     pub median: f64,
-    /// The least.
-    pub least: f64,
-    /// The greatest.
-    pub greatest: f64,
+    /// The minimum.
+    pub min: f64,
+    /// The maximum.
+    pub max: f64,
     /// Number of values.
     pub count: usize,
 }
 
 impl Spread {
-    /// Of `values`, of which there is at least one.
+    /// The spread of `values`, which is not empty.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
-        let (least, greatest) = (values[0], values[values.len() - 1]);
-        Self { median: median(&values), least, greatest, count: values.len() }
+        let (min, max) = (values[0], values[values.len() - 1]);
+        Self { median: median(&values), min, max, count: values.len() }
     }
 
-    /// Whether every value is a number; a run may not have measured one.
+    /// Whether no value is NaN, which stands for a value that a run did not measure.
     pub fn is_known(&self) -> bool {
-        !(self.least.is_nan() || self.greatest.is_nan())
+        !(self.min.is_nan() || self.max.is_nan())
     }
 
     /// Half of the range.
     pub fn half_range(&self) -> f64 {
-        (self.greatest - self.least) / 2.0
+        (self.max - self.min) / 2.0
     }
 }
 
-/// Runs that differ in nothing but chance.
+/// Repeats: runs with equal settings.
 #[derive(Debug)]
 pub struct Row<'a> {
-    /// The repeats, at least one.
+    /// The runs, at least one.
     pub runs: Vec<&'a Run>,
-    /// What they have in common.
+    /// Their settings.
     pub settings: BTreeMap<String, String>,
 }
 
-/// Settings that decide how gradients travel, and so nothing on one rank.
+/// Settings of the gradients' transport, which have no effect on one rank.
 const TRANSPORT: [&str; 9] = [
     "backend",
     "bucket_mb",
@@ -60,7 +60,7 @@ const TRANSPORT: [&str; 9] = [
     "overlap",
     "reduce",
 ];
-/// Settings with a column of their own, or that say where ranks were.
+/// Settings with a fixed column.
 const PLACED: [&str; 4] = ["backend", "launcher", "oversubscribed", "topology"];
 
 impl<'a> Row<'a> {
@@ -89,7 +89,7 @@ impl<'a> Row<'a> {
         self.first().record.world_size
     }
 
-    /// Whether the other row differs in nothing but the settings `except`.
+    /// Whether the rows have equal settings, except for those named in `except`.
     pub fn equals_except(&self, other: &Self, except: &[&str]) -> bool {
         let names = self.settings.keys().chain(other.settings.keys());
         names
@@ -97,8 +97,8 @@ impl<'a> Row<'a> {
             .all(|name| self.setting(name) == other.setting(name))
     }
 
-    /// The row on `topology` that this one's speed-up is relative to: equal in
-    /// what is computed, and among those the nearest in how gradients travel.
+    /// The row on `topology` that this one's speed-up is relative to: equal in all
+    /// settings of the computation, and among those the closest in transport settings.
     pub fn baseline<'r>(&self, rows: &'r [Row<'a>], topology: &str) -> Option<&'r Row<'a>> {
         let except: Vec<&str> = TRANSPORT.into_iter().chain(["topology", "oversubscribed"]).collect();
         let same = |row: &&Row<'a>| row.setting("topology") == topology && self.equals_except(row, &except);
@@ -107,15 +107,15 @@ impl<'a> Row<'a> {
         rows.iter().filter(same).max_by_key(nearness)
     }
 
-    /// What tells this row from others on its topology, in words: its backend,
-    /// and what is used of what varies.
+    /// Label that distinguishes this row from others on its topology: its backend, and
+    /// the varied settings that are in use.
     pub fn label(&self, varied: &[String]) -> String {
         let mut words = vec![self.setting("backend").to_owned()];
         words.extend(self.used(varied));
         words.join(", ")
     }
 
-    /// The varied settings in words, without those that are off: `–`, `false`, 0.
+    /// The varied settings as text, without those that are off: `–`, `false`, 0.
     pub fn used(&self, varied: &[String]) -> Vec<String> {
         let word = |name: &String| {
             let (value, title) = (self.setting(name), name.replace('_', " "));
@@ -130,7 +130,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Rows of `runs`, by ranks, then topology, then settings.
+/// Rows of `runs`, sorted by ranks, topology and settings.
 pub fn group(runs: &[Run]) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for run in runs {
@@ -150,7 +150,7 @@ pub fn group(runs: &[Run]) -> Vec<Row<'_>> {
     rows
 }
 
-/// Numbers as numbers, before words as words.
+/// Compares numbers by value, before words in alphabetical order.
 pub(super) fn compare(a: &str, b: &str) -> Ordering {
     match (a.parse::<f64>(), b.parse::<f64>()) {
         (Ok(x), Ok(y)) => x.total_cmp(&y),
@@ -160,8 +160,8 @@ pub(super) fn compare(a: &str, b: &str) -> Ordering {
     }
 }
 
-/// Settings besides backend and place that not all rows have alike; the
-/// launcher is one.
+/// Settings that differ between rows, except those with a fixed column; the launcher is
+/// included.
 pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
     let differs = |name: &&String| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
@@ -175,19 +175,19 @@ mod tests {
     use crate::report::testing::run;
 
     #[test]
-    fn runs_that_differ_in_nothing_are_repeats() {
+    fn runs_with_equal_settings_are_repeats() {
         let runs =
             [run((1, 2), &[], 3.0), run((1, 1), &[], 8.0), run((1, 2), &[], 5.0), run((1, 2), &[], 4.0)];
         let rows = group(&runs);
         assert_eq!(rows.iter().map(|row| row.runs.len()).collect::<Vec<_>>(), [1, 3]);
         let spread = rows[1].train_seconds();
-        assert_eq!((spread.median, spread.least, spread.greatest, spread.half_range()), (4.0, 3.0, 5.0, 1.0));
+        assert_eq!((spread.median, spread.min, spread.max, spread.half_range()), (4.0, 3.0, 5.0, 1.0));
         assert!(varied(&rows).is_empty());
         assert!(spread.is_known() && !Spread::of(vec![1.0, f64::NAN]).is_known());
     }
 
     #[test]
-    fn what_varies_is_found_and_sorted_as_numbers() {
+    fn varied_settings_are_found_and_sorted_as_numbers() {
         let batch = |size| run((1, 1), &["--batch-size", size], 8.0);
         let runs = [batch("128"), batch("16"), batch("32")];
         let rows = group(&runs);
@@ -207,16 +207,16 @@ mod tests {
     }
 
     #[test]
-    fn who_shared_a_core_is_no_repeat_of_who_did_not() {
+    fn oversubscribed_runs_are_not_repeats_of_others() {
         let mut runs = [run((1, 2), &[], 3.0), run((1, 2), &[], 9.0)];
         runs[1].record.oversubscribed = true;
         let rows = group(&runs);
         assert_eq!(rows.len(), 2);
-        assert!(varied(&rows).is_empty(), "it has a column of its own");
+        assert!(varied(&rows).is_empty(), "oversubscription has a fixed column");
     }
 
     #[test]
-    fn the_baseline_computes_the_same_and_travels_alike_if_it_can() {
+    fn the_baseline_has_the_same_computation_and_the_closest_transport() {
         let gloo = ["--backend", "gloo"];
         let runs = [
             run((1, 1), &[], 8.0),

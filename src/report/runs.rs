@@ -1,5 +1,5 @@
-//! Which runs there are: run directories and sweeps, read and told apart from
-//! what cannot be shown.
+//! Finds and reads run directories and sweeps; runs that cannot be shown become
+//! notes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,17 +14,17 @@ use crate::record::{Results, RunDir, RunState, Status, SweepRecord};
 pub struct Run {
     /// Its directory.
     pub path: PathBuf,
-    /// Sweep that it is part of.
+    /// Name of its sweep.
     pub sweep: Option<String>,
-    /// What it was.
+    /// Its record.
     pub record: RunRecord,
-    /// What came out.
+    /// Its results.
     pub results: Results,
 }
 
 impl Run {
-    /// Every option and what else tells runs apart, by name, as people write
-    /// values. Options that were not given are left out.
+    /// Every option and other property that distinguishes runs, by name, as text.
+    /// Options that were not given are omitted.
     pub fn settings(&self) -> BTreeMap<String, String> {
         let config = serde_json::to_value(&self.record.config).unwrap_or_default();
         let mut settings: BTreeMap<String, String> = BTreeMap::new();
@@ -36,7 +36,7 @@ impl Run {
             };
             settings.insert(name.clone(), text);
         }
-        // It keeps a job from hanging and a log short, and computes nothing.
+        // The deadline and the log do not affect the results.
         settings.remove("comm_timeout");
         settings.insert("launcher".into(), self.record.launcher.clone());
         settings.insert("topology".into(), self.record.topology.clone());
@@ -49,7 +49,7 @@ impl Run {
         settings
     }
 
-    /// Epochs that were trained: early stopping may have left some out.
+    /// Epochs that were trained, which early stopping may have reduced.
     pub fn epochs_done(&self) -> usize {
         self.results.stopped_early_after.unwrap_or(self.record.epochs)
     }
@@ -65,22 +65,22 @@ impl Run {
     }
 }
 
-/// Runs that make one set of tables: a sweep, or those that belong to none.
+/// Runs of one set of tables: a sweep, or the runs outside sweeps.
 #[derive(Debug, Default)]
 pub struct Section {
-    /// Short, for names of files.
+    /// Short name for file names.
     pub name: String,
-    /// In words.
+    /// Title.
     pub title: String,
     /// File of published figures that the sweep names.
     pub reference: Option<PathBuf>,
     /// Finished runs.
     pub runs: Vec<Run>,
-    /// Everything else, a line each: where, what, what to do.
+    /// Everything else, one line each: where, what happened, what to do.
     pub notes: Vec<String>,
 }
 
-/// Reads the runs and sweeps `paths`; without any, all that is below `root`.
+/// Reads the runs and sweeps `paths`; all below `root` if there are none.
 ///
 /// # Errors
 /// When a path is neither run nor sweep, or `root` cannot be read.
@@ -98,14 +98,14 @@ pub fn find(paths: &[PathBuf], root: &Path) -> Result<Vec<Section>, ReportError>
         } else if is_run(path) {
             read_run(path, None, &mut single);
         } else {
-            let problem = "neither a run nor a sweep: there is no run.json and no sweep.json in it";
+            let problem = "not a run or sweep: it has neither run.json nor sweep.json";
             return Err(ReportError::read(path, problem));
         }
     }
     let filled = |section: &Section| !section.runs.is_empty() || !section.notes.is_empty();
     sweeps.push(single);
     sweeps.retain(filled);
-    // Files are named after them, and two folders may hold sweeps of one name.
+    // Names become file names, and sweeps in two folders may have the same name.
     let mut taken = BTreeSet::new();
     for section in &mut sweeps {
         let name = section.name.clone();
@@ -118,24 +118,24 @@ pub fn find(paths: &[PathBuf], root: &Path) -> Result<Vec<Section>, ReportError>
     Ok(sweeps)
 }
 
-/// A name that is one of a file.
+/// The name, with characters that are valid in a file name.
 fn file_name(name: &str) -> String {
     name.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '-' }).collect()
 }
 
-/// Errors may have several lines; notes are of one.
+/// Joins the lines of an error, because a note is one line.
 fn one_line(text: Option<&str>) -> String {
-    text.map_or("without a word".into(), |text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+    text.map_or("no error message".into(), |text| text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// Whether a run left this, or began to.
+/// Whether this is a run directory, complete or not.
 fn is_run(path: &Path) -> bool {
     path.join("run.json").exists() || path.join("checkpoints").is_dir()
 }
 
-/// Folders below `results/` that hold no runs.
+/// Folders below `results/` without runs.
 const NOT_RUNS: [&str; 2] = ["reference", "report"];
-/// Folders in folders; deeper ones are not results.
+/// Maximum depth of nested folders.
 const DEPTH: usize = 4;
 
 fn walk(folder: &Path, depth: usize, sweeps: &mut Vec<Section>, single: &mut Section) -> std::io::Result<()> {
@@ -149,7 +149,7 @@ fn walk(folder: &Path, depth: usize, sweeps: &mut Vec<Section>, single: &mut Sec
         } else if is_run(&path) {
             read_run(&path, None, single);
         } else if depth < DEPTH && !(depth == 0 && NOT_RUNS.contains(&name)) && !name.starts_with('.') {
-            // A folder that nobody may read holds nothing to show.
+            // An unreadable folder has nothing to show.
             let _ = walk(&path, depth + 1, sweeps, single);
         }
     }
@@ -161,7 +161,7 @@ fn add_sweep(folder: &Path, sweeps: &mut Vec<Section>, single: &mut Section) {
         Ok(sweep) => sweep,
         Err(error) => {
             single.notes.push(format!("{error}; start the sweep again, which keeps its finished runs"));
-            // Its runs are still there; nesting ends the recursion.
+            // Its runs may be intact; the folder depth bounds the recursion.
             let _ = walk(folder, DEPTH, sweeps, single);
             return;
         }
@@ -211,20 +211,20 @@ fn finished(path: &Path) -> Result<(RunRecord, Results), String> {
     let shown = path.display();
     if !path.join("run.json").exists() {
         return Err(format!(
-            "{shown}: no run.json: the run was killed as it began; remove it or run it again"
+            "{shown}: no run.json: the run was killed at its start; remove it or run it again"
         ));
     }
     let (_, mut record) = RunDir::open(path).map_err(|error| {
         format!("{error}; not written by this version, or damaged: remove {shown} or run it again")
     })?;
-    let resume = format!("go on with it: mpirun -n {} ... mpiburn train --resume {shown}", record.world_size);
+    let resume = format!("continue with mpirun -n {} ... mpiburn train --resume {shown}", record.world_size);
     let why = one_line(record.error.as_deref());
     match (record.status, record.results.take()) {
         (Status::Completed, Some(results)) if results.train_seconds > 0.0 => Ok((record, results)),
-        (Status::Completed, _) => Err(format!("{shown}: completed, but without results; run it again")),
+        (Status::Completed, _) => Err(format!("{shown}: completed, but has no results; run it again")),
         (Status::Running, _) => Err(format!("{shown}: still running, or killed; if killed, {resume}")),
-        (Status::Failed, _) => Err(format!("{shown}: failed: {why}; put that right, then {resume}")),
-        // Its own words say how to go on.
+        (Status::Failed, _) => Err(format!("{shown}: failed: {why}; fix the cause, then {resume}")),
+        // The message itself names the command to continue.
         (Status::Stopped, _) => Err(format!("{shown}: {why}")),
     }
 }
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeps_are_sections_whose_files_do_not_collide() {
+    fn sweeps_of_the_same_name_have_different_file_names() {
         let root = tempfile::tempdir().unwrap();
         for folder in ["a", "deep/b"] {
             sweep(&root.path().join(folder), "../t");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runs_of_a_damaged_sweep_are_looked_for() {
+    fn runs_of_a_damaged_sweep_are_found() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("s/run/checkpoints")).unwrap();
         std::fs::write(root.path().join("s/sweep.json"), "{").unwrap();

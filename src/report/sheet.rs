@@ -1,5 +1,5 @@
-//! A table whose numbers know their runs, and its forms: terminal, Markdown,
-//! CSV. The page has its own in `page.rs`.
+//! A table whose numbers refer to their runs, and its text formats: terminal, Markdown,
+//! CSV. HTML is in `page.rs`.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -7,28 +7,28 @@ use std::path::PathBuf;
 use super::rows::Spread;
 use super::table::table;
 
-/// What a cell says.
+/// Value of a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// A word.
+    /// Text.
     Text(String),
-    /// A number and its digits behind the point.
+    /// A number and its decimal places.
     Number(Spread, usize),
-    /// Not known, or without meaning here.
+    /// Unknown or not applicable.
     Nothing,
 }
 
-/// A cell, and the run directories that it is from.
+/// A cell, and the run directories of its value.
 #[derive(Debug, Clone)]
 pub struct Cell {
-    /// What it says.
+    /// Its value.
     pub value: Value,
-    /// Where it is from.
+    /// The run directories.
     pub runs: Vec<PathBuf>,
 }
 
 impl Cell {
-    /// A word or number that no run measured.
+    /// Text that no run measured.
     pub fn text(text: impl Into<String>) -> Self {
         Self { value: Value::Text(text.into()), runs: Vec::new() }
     }
@@ -43,8 +43,7 @@ impl Cell {
         Self { value: Value::Nothing, runs: Vec::new() }
     }
 
-    /// As people read it: the median, with ± half of the range where there
-    /// are repeats.
+    /// Display form: the median, with ± half of the range if there are repeats.
     pub fn shown(&self) -> String {
         match &self.value {
             Value::Text(text) => text.clone(),
@@ -60,28 +59,28 @@ impl Cell {
 /// A column.
 #[derive(Debug, Clone)]
 pub struct Column {
-    /// For people.
+    /// Title for readers.
     pub title: String,
-    /// For programs.
+    /// Key for programs.
     pub key: String,
-    /// Whether it holds numbers.
+    /// Whether it is numeric.
     pub numeric: bool,
-    /// Whether those are over repeats.
+    /// Whether its numbers have a range over repeats.
     pub spread: bool,
 }
 
 impl Column {
-    /// Words.
+    /// A column of text.
     pub fn words(title: &str, key: &str) -> Self {
         Self { title: title.into(), key: key.into(), numeric: false, spread: false }
     }
 
-    /// One number a row.
+    /// A column of single numbers.
     pub fn number(title: &str, key: &str) -> Self {
         Self { numeric: true, ..Self::words(title, key) }
     }
 
-    /// A number with its range.
+    /// A column of numbers with their range.
     pub fn spread(title: &str, key: &str) -> Self {
         Self { spread: true, ..Self::number(title, key) }
     }
@@ -90,21 +89,21 @@ impl Column {
 /// A table.
 #[derive(Debug, Clone, Default)]
 pub struct Sheet {
-    /// Short, for names of files.
+    /// Short name for file names.
     pub name: String,
-    /// In words.
+    /// Title.
     pub title: String,
-    /// Columns; those of words come first.
+    /// Columns; those of text come first.
     pub columns: Vec<Column>,
-    /// Lines, each as long as `columns`.
+    /// Rows, each as long as `columns`.
     pub rows: Vec<Vec<Cell>>,
-    /// What to know when reading it.
+    /// Notes below the table.
     pub remarks: Vec<String>,
 }
 
 impl Sheet {
-    /// For a terminal of `width` columns; of any width without. One that is too
-    /// narrow gets the columns that say the same in all rows as a line.
+    /// For a terminal of `width` columns; unlimited without. If the terminal is too
+    /// narrow, columns that are equal in all rows become one line.
     pub fn terminal(&self, width: Option<u16>) -> String {
         match width {
             Some(width) if self.table().lines().any(|line| line.chars().count() > width.into()) => {
@@ -130,22 +129,22 @@ impl Sheet {
         text
     }
 
-    /// The columns that tell rows apart, and what the others say as a remark.
+    /// The columns that differ between rows, with the others as a remark.
     fn without_alike(&self) -> Self {
-        let alike = |column: usize| {
+        let equal = |column: usize| {
             let first = self.rows.first().map(|row| row[column].shown());
-            // What was measured stays, even if it happens to be alike.
+            // Measurements stay, even if they happen to be equal.
             !self.columns[column].spread
                 && self.rows.len() > 1
                 && self.rows.iter().all(|row| Some(row[column].shown()) == first)
         };
-        let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..self.columns.len()).partition(|&n| alike(n));
-        let said = left_out.iter().filter(|&&n| self.rows[0][n].value != Value::Nothing);
-        let said: Vec<String> =
-            said.map(|&n| format!("{} {}", self.columns[n].title, self.rows[0][n].shown())).collect();
+        let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..self.columns.len()).partition(|&n| equal(n));
+        let common = left_out.iter().filter(|&&n| self.rows[0][n].value != Value::Nothing);
+        let common: Vec<String> =
+            common.map(|&n| format!("{} {}", self.columns[n].title, self.rows[0][n].shown())).collect();
         let mut remarks = self.remarks.clone();
-        if !said.is_empty() {
-            remarks.insert(0, format!("In all rows: {}.", said.join(", ")));
+        if !common.is_empty() {
+            remarks.insert(0, format!("In all rows: {}.", common.join(", ")));
         }
         Self {
             columns: kept.iter().map(|&n| self.columns[n].clone()).collect(),
@@ -155,7 +154,7 @@ impl Sheet {
         }
     }
 
-    /// As GitHub shows it.
+    /// As a GitHub Markdown table.
     pub fn markdown(&self) -> String {
         let line = |cells: Vec<String>| {
             format!("| {} |\n", cells.iter().map(|c| c.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
@@ -170,10 +169,10 @@ impl Sheet {
         text
     }
 
-    /// For programs: medians under the column's key, the range beside them.
+    /// As CSV: medians in the column's key, minimum and maximum beside them.
     ///
     /// # Errors
-    /// Only when memory runs out.
+    /// Only if memory runs out.
     pub fn csv(&self) -> Result<String, csv::Error> {
         let mut file = csv::Writer::from_writer(Vec::new());
         let header = self.columns.iter().flat_map(|column| match column.spread {
@@ -188,7 +187,7 @@ impl Sheet {
                     Value::Text(text) => vec![text.clone()],
                     Value::Nothing => vec![String::new()],
                     Value::Number(spread, _) => {
-                        [spread.median, spread.least, spread.greatest].map(significant).to_vec()
+                        [spread.median, spread.min, spread.max].map(significant).to_vec()
                     }
                 };
                 texts.resize(width, String::new());
@@ -205,7 +204,7 @@ fn shown(row: &[Cell]) -> Vec<String> {
     row.iter().map(Cell::shown).collect()
 }
 
-/// Six digits: more than any clock here has.
+/// Six significant digits, more than the clocks have.
 fn significant(number: f64) -> String {
     let rounded: f64 = format!("{number:.5e}").parse().unwrap_or(number);
     rounded.to_string()
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_gets_what_all_rows_share_as_a_line() {
+    fn a_narrow_terminal_gets_equal_columns_as_one_line() {
         let mut sheet = sheet();
         for (column, cell) in [
             (Column::words("backend", "backend"), Cell::text("mpi")),
@@ -257,18 +256,18 @@ mod tests {
         assert!(narrow.contains("\nIn all rows: backend mpi.\n") && !narrow.contains("speed-up"), "{narrow}");
         assert!(narrow.contains("1.50 ±0.50") && narrow.lines().all(|l| l.chars().count() <= 40), "{narrow}");
         sheet.rows.truncate(1);
-        assert!(!sheet.terminal(Some(20)).contains("In all rows"), "one row has nobody to be like");
+        assert!(!sheet.terminal(Some(20)).contains("In all rows"), "a single row has no equal columns");
     }
 
     #[test]
-    fn markdown_is_a_table_with_numbers_at_the_right() {
+    fn markdown_is_a_table_with_right_aligned_numbers() {
         let expected = "### Times\n\n| topo\\|logy | train s |\n| --- | ---: |\n| 1x1 | 1.50 ±0.50 |\n\
                         | 2x1 | 1.00 |\n| 2x2 | – |\n\nHalf of the range.\n";
         assert_eq!(sheet().markdown(), expected);
     }
 
     #[test]
-    fn csv_has_the_range_in_columns_of_its_own() {
+    fn csv_has_the_range_in_separate_columns() {
         let expected = "topology,train_s,train_s_min,train_s_max\n1x1,1.5,1,2\n2x1,1,1,1\n2x2,,,\n";
         assert_eq!(sheet().csv().unwrap(), expected);
         assert_eq!(significant(1.0 / 3.0), "0.333333");

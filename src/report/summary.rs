@@ -1,9 +1,9 @@
-//! The main table: a row for each configuration, and the ratio of the backends.
+//! The main table, with a row for each configuration, and the ratios of the backends.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::history::turns;
+use super::history::overfitting_epochs;
 use super::rows::{Row, varied};
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Column, Sheet, Value};
@@ -50,11 +50,11 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     columns.push(Column::number("speed-up", "speed_up"));
     columns.push(Column::number("effic. %", "efficiency_percent"));
     columns.extend(OTHERS.map(|(title, key, ..)| Column::spread(title, key)));
-    let turns: Vec<Option<String>> = rows.iter().map(|row| turns(&row.runs)).collect();
-    let overfits = turns.iter().any(Option::is_some);
+    let epochs: Vec<Option<String>> = rows.iter().map(|row| overfitting_epochs(&row.runs)).collect();
+    let overfits = epochs.iter().any(Option::is_some);
     columns.extend(overfits.then(|| Column::words("overfits after epoch", "overfits_after_epoch")));
     columns.push(Column::number("runs", "runs"));
-    let lines = rows.iter().zip(&turns).map(|(row, turn)| {
+    let lines = rows.iter().zip(&epochs).map(|(row, epoch)| {
         let paths = paths(row);
         let measured = |(_, _, digits, read): Measure| {
             let spread = row.spread(read);
@@ -77,7 +77,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
             None => cells.extend([Cell::nothing(), Cell::nothing()]),
         }
         cells.extend(OTHERS.map(measured));
-        cells.extend(overfits.then(|| turn.clone().map_or_else(Cell::nothing, Cell::text)));
+        cells.extend(overfits.then(|| epoch.clone().map_or_else(Cell::nothing, Cell::text)));
         cells.push(Cell::number(row.runs.len() as f64, 0, paths));
         cells
     });
@@ -116,22 +116,23 @@ fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
         false => format!("without a run on {baseline} there is no speed-up"),
     };
     let mut remarks = vec![format!(
-        "Train s is without tests; {relative}; accuracies are those of the last epoch, test accuracy over the \
-         whole test set. Memory is that of the rank with most: resident, and live tensors in a training step."
+        "Train s excludes tests; {relative}; accuracies are those of the last epoch, test accuracy over the \
+         whole test set. Memory is that of the rank with the highest value: resident, and live tensors in a \
+         training step."
     )];
     if overfits {
         remarks.push(
-            "Overfits after the epoch of least test loss, where two more and all later ones have a higher one \
-             while training loss goes on falling."
+            "Overfits after the epoch with the lowest test loss, if two or more epochs follow, all with a higher \
+             test loss, while training loss falls."
                 .into(),
         );
     }
     if rows.iter().any(|row| row.runs.len() > 1) {
-        remarks.push("Several runs: the median ± half of the range from the least to the greatest.".into());
+        remarks.push("Repeats: median ± half of the range from minimum to maximum.".into());
     }
     if rows.iter().any(|row| row.first().record.oversubscribed) {
         remarks.push(
-            "Oversubscribed: ranks shared cores and took turns; these times are no measure of the topology."
+            "Oversubscribed: ranks shared cores and took turns; timings are not representative of the topology."
                 .into(),
         );
     }
@@ -139,7 +140,7 @@ fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
     let builds: BTreeSet<&str> = runs.map(|run| run.record.git.as_str()).collect();
     if builds.len() > 1 {
         remarks.push(format!(
-            "Several builds of the program made these runs ({}): rows may differ for that, too.",
+            "These runs are from several builds of the program ({}), which may explain differences.",
             builds.into_iter().collect::<Vec<_>>().join(", ")
         ));
     }
@@ -149,10 +150,10 @@ fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
     remarks
 }
 
-/// The other backend's time over mpi's, where all else is equal; none if no
-/// two rows are so.
+/// The other backend's time relative to mpi's, for rows with otherwise equal
+/// settings; none if there are no such rows.
 pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
-    // gloo's own options are settings of mpi runs, too, and differ in nothing.
+    // gloo's options are settings of mpi runs as well, without an effect.
     const EXCEPT: [&str; 3] = ["backend", "gloo_algorithm", "interface"];
     let varied: Vec<String> =
         own_columns(rows).into_iter().filter(|name| !EXCEPT.contains(&name.as_str())).collect();
@@ -184,7 +185,7 @@ pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     }
     (!lines.is_empty()).then(|| Sheet {
         name: format!("{}-ratios", section.name),
-        title: format!("{}: backends compared, medians of train s", section.title),
+        title: format!("{}: comparison of backends, medians of train s", section.title),
         columns,
         rows: lines,
         remarks: vec!["A ratio above 1: mpi is faster.".into()],
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn who_overfits_is_told_from_who_does_not() {
+    fn overfitting_rows_are_marked_and_others_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let up = with_test_losses(run((1, 1), &[], 8.0), &folder.path().join("up"), &[2.0, 1.5, 1.6, 1.7]);
         let lr = run((1, 1), &["--lr", "1"], 8.0);
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_several_builds_are_told() {
+    fn runs_of_several_builds_are_reported() {
         let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
         runs.iter_mut().for_each(|run| run.record.git = "aaaa".into());
         let remarks = |runs: &[Run]| summary(&section(runs.to_vec()), &group(runs), "1x1").remarks.join(" ");
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_of_equal_runs_only() {
+    fn ratios_compare_rows_with_equal_settings_only() {
         let gloo = ["--backend", "gloo", "--gloo-algorithm", "bcube"];
         let section = section(vec![run((2, 1), &[], 4.0), run((2, 1), &gloo, 5.0), run((2, 2), &gloo, 5.0)]);
         let sheet = ratios(&section, &group(&section.runs)).unwrap();
@@ -265,14 +266,16 @@ mod tests {
     }
 
     #[test]
-    fn who_shared_cores_or_machines_is_marked_and_explained() {
+    fn shared_cores_and_machines_are_marked_and_explained() {
         let mut runs = vec![run((2, 2), &[], 4.0)];
         runs[0].record.oversubscribed = true;
         runs[0].record.shared_machine = true;
         let section = section(runs);
         let text = summary(&section, &group(&section.runs), "1x1").markdown();
         assert!(
-            text.contains("| yes, shared |") && text.contains("no measure") && text.contains("Shared:"),
+            text.contains("| yes, shared |")
+                && text.contains("not representative")
+                && text.contains("Shared:"),
             "{text}"
         );
     }

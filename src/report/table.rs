@@ -5,8 +5,8 @@ use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use super::LatencyRow;
 use super::latency::human_size;
 
-/// A table of text with the columns of `header`; those after the first
-/// `left` are numbers, aligned at their ends.
+/// A table of text with the columns of `header`; those after the first `left` are
+/// numbers, aligned right.
 pub fn table<S: ToString>(header: &[S], left: usize, rows: impl IntoIterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED).set_header(header.iter().map(ToString::to_string));
@@ -19,7 +19,7 @@ pub fn table<S: ToString>(header: &[S], left: usize, rows: impl IntoIterator<Ite
     table
 }
 
-/// The latencies as a table, a size's name on its first line only.
+/// The latencies as a table, with each size on its first line only.
 pub fn of_latencies(rows: &[LatencyRow]) -> Table {
     let lines = rows.iter().enumerate().map(|(i, row)| {
         let repeated = i > 0 && rows[i - 1].bytes == row.bytes;
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_size_is_named_once_and_numbers_end_together() {
+    fn a_size_is_shown_once_and_numbers_are_right_aligned() {
         let row = |backend, us| LatencyRow::of_all_reduce(backend, 4096, 2, vec![us]);
         let text = of_latencies(&[row("mpi", 2.0), row("ordered", 12.5)]).to_string();
         assert_eq!(text.matches("4 KiB").count(), 1, "{text}");

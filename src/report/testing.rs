@@ -1,4 +1,4 @@
-//! Runs for the tests of this room, as `run.json` would have them.
+//! Runs for the tests of this module, as `run.json` would describe them.
 
 use std::path::{Path, PathBuf};
 
@@ -10,13 +10,13 @@ use crate::config::{RunConfig, RunRecord};
 use crate::record::{Results, Status, StepMs, versions};
 use burn_mpi::Place;
 
-/// A completed run of `train` with `options` on NxC, in so many seconds.
+/// A completed run of `train` with `options` on NxC that took `train_seconds`.
 pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Run {
     let words = ["mpiburn", "train"].iter().chain(options);
-    let Command::Train(args) = Cli::try_parse_from(words).expect("options that clap knows").command else {
-        unreachable!("it is train")
+    let Command::Train(args) = Cli::try_parse_from(words).expect("valid options").command else {
+        unreachable!("the command is train")
     };
-    let config = RunConfig::try_from(args.as_ref()).expect("sensible options");
+    let config = RunConfig::try_from(args.as_ref()).expect("a valid configuration");
     let (machines, processes) = topology;
     let world_size = machines * processes;
     let host = |rank: usize| format!("node{}", rank / processes);
@@ -77,12 +77,12 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
 }
 
 /// `run` in the folder `path`, with an `epochs.csv` of these test losses and a
-/// training loss that falls.
+/// decreasing training loss.
 pub fn with_test_losses(run: Run, path: &Path, losses: &[f64]) -> Run {
     let header = "epoch,train_loss,train_accuracy,test_loss,test_accuracy,seconds\n".to_owned();
     let line = |(i, loss): (usize, &f64)| format!("{},{},50,{loss},50,1\n", i + 1, 1.0 / (i + 1) as f64);
     let text = header + &losses.iter().enumerate().map(line).collect::<String>();
-    std::fs::create_dir_all(path).expect("the folder can be made");
+    std::fs::create_dir_all(path).expect("the folder can be created");
     std::fs::write(path.join("epochs.csv"), text).expect("the file can be written");
     Run { path: path.to_owned(), ..run }
 }

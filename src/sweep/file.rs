@@ -1,4 +1,4 @@
-//! The sweep file: TOML, checked before the first run.
+//! Sweep files: TOML, checked before the first run.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use toml::{Table, Value};
 ///
 /// ```toml
 /// title = "Time by topology and backend"
-/// reference = "topologies"     # results/reference/topologies.csv beside it
+/// reference = "topologies"     # compared with results/reference/topologies.csv
 /// repeats = 3
 ///
 /// [base]                       # options of `mpiburn train`
@@ -19,7 +19,7 @@ use toml::{Table, Value};
 /// topology = ["1x1", "1x2"]
 /// backend = ["mpi", "gloo"]
 ///
-/// [[runs]]                     # single runs beside them
+/// [[runs]]                     # additional single runs
 /// topology = "1x1"
 /// launcher = "alone"
 ///
@@ -29,26 +29,26 @@ use toml::{Table, Value};
 /// ```
 #[derive(Debug, Clone, Deserialize)]
 pub struct SweepFile {
-    /// Where it was read.
+    /// Path of the file.
     #[serde(skip)]
     pub path: PathBuf,
-    /// What the table is about.
+    /// Title of the table.
     pub title: String,
-    /// Published figures to show beside it.
+    /// Name of the published figures to show beside the results.
     pub reference: Option<String>,
-    /// Times that each run is made.
+    /// Number of repeats of each run.
     #[serde(default = "once")]
     pub repeats: usize,
     /// Options of all runs.
     #[serde(default)]
     pub base: Table,
-    /// Lists of values.
+    /// Lists of values by option.
     #[serde(default)]
     pub vary: Table,
     /// Single runs.
     #[serde(default)]
     pub runs: Vec<Table>,
-    /// Variants of a smaller scale, by name: options, and `repeats`.
+    /// Smaller scales by name: options and `repeats` that they change.
     #[serde(flatten)]
     pub scales: Table,
 }
@@ -57,7 +57,7 @@ fn once() -> usize {
     1
 }
 
-/// What is wrong with a sweep file.
+/// An error in a sweep file.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
     /// It cannot be read.
@@ -68,59 +68,59 @@ pub enum SweepError {
         /// The system's. Not the error's source, which would be printed twice.
         reason: std::io::Error,
     },
-    /// It is no TOML, or misses something.
+    /// It is not valid TOML, or a required key is missing.
     #[error("{path}, line {line}: {message}")]
     Syntax {
         /// The file.
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// The parser's words.
+        /// The parser's message.
         message: String,
     },
-    /// A key that means nothing.
+    /// An unknown key.
     #[error("{path}: unknown key {key} in {section}{hint}")]
     UnknownKey {
         /// The file.
         path: PathBuf,
         /// The key.
         key: String,
-        /// Where in the file.
+        /// Section of the file.
         section: String,
-        /// What may have been meant.
+        /// Suggestion.
         hint: String,
     },
-    /// A value that means nothing.
+    /// An invalid value.
     #[error("{path}: {key} in {section}: {problem}")]
     Value {
         /// The file.
         path: PathBuf,
         /// The key.
         key: String,
-        /// Where in the file.
+        /// Section of the file.
         section: String,
-        /// What is wrong and what would be right.
+        /// What is wrong, and what is expected.
         problem: String,
     },
-    /// No run comes of it.
+    /// The file defines no valid list of runs.
     #[error("{path}: {problem}")]
     Empty {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong.
         problem: String,
     },
 }
 
-/// Keys of a run that are no options of `train`.
+/// Keys of a run that are not options of `train`.
 pub(super) const OWN_KEYS: [&str; 2] = ["topology", "launcher"];
 
 impl SweepFile {
     /// Reads a sweep file and checks all keys against `options`, the names of
-    /// the training's options.
+    /// `mpiburn train`'s options.
     ///
     /// # Errors
-    /// When it cannot be read, is no TOML or has an unknown key.
+    /// When it cannot be read, is not valid TOML or has an unknown key.
     pub fn read(path: &Path, options: &[String]) -> Result<Self, SweepError> {
         let text = std::fs::read_to_string(path)
             .map_err(|reason| SweepError::Read { path: path.to_owned(), reason })?;
@@ -162,7 +162,7 @@ impl SweepFile {
         let nearest = near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.7);
         let hint = nearest.map_or_else(
             || "; keys are options of `mpiburn train`, topology and launcher".to_owned(),
-            |(_, name)| format!("; is {name} meant?"),
+            |(_, name)| format!("; did you mean {name}?"),
         );
         SweepError::UnknownKey {
             path: self.path.clone(),

@@ -1,4 +1,4 @@
-//! Sweeps: a file that describes runs, and the list of runs it stands for.
+//! Sweeps: files that describe runs, and the list of runs that they define.
 
 mod file;
 mod plan;

@@ -1,4 +1,4 @@
-//! From a sweep file to its runs, in the order in which they are made.
+//! Expands a sweep file to its runs, in the order of execution.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +8,29 @@ use toml::{Table, Value};
 use super::{SweepError, SweepFile};
 use crate::launch::{LauncherKind, Topology};
 
-/// One run to be made.
+/// A planned run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedRun {
-    /// Name of its directory, as `2x1-gloo-2`.
+    /// Name of its directory, such as `2x1-gloo-2`.
     pub name: String,
-    /// Which of the repeats, from 1.
+    /// Number of the repeat, from 1.
     pub repeat: usize,
-    /// Machines x processes.
+    /// Machines x processes per machine.
     pub topology: Topology,
-    /// Who starts it.
+    /// How it is started.
     pub launcher: LauncherKind,
     /// Options of the training, by name.
     pub options: Vec<(String, Option<String>)>,
-    /// What sets it apart from the other runs, by name.
+    /// Options in which it differs from other runs, by name.
     pub varied: BTreeMap<String, String>,
 }
 
-/// The runs of `file` at `scale`. Repeats come round by round: the second of
-/// every run follows the first of all, so that a machine that slows down does
-/// so for all alike.
+/// The runs of `file` at `scale`. Repeats are interleaved: the second repeat of every
+/// run follows the first of all, so that a slowdown of the machine affects all runs
+/// alike.
 ///
 /// # Errors
-/// When a value cannot be one of its option, or there is no such scale.
+/// When a value is invalid or the scale does not exist.
 pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError> {
     let (base, repeats) = scaled(file, scale)?;
     let mut variants = combinations(file)?;
@@ -42,7 +42,7 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
         variants.iter().map(|variant| planned(file, &base, variant)).collect::<Result<_, _>>()?;
     for (i, run) in runs.iter().enumerate() {
         if runs[..i].iter().any(|earlier| earlier.name == run.name) {
-            let problem = format!("two runs are called {}; leave one out", run.name);
+            let problem = format!("two runs are named {}; remove one", run.name);
             return Err(SweepError::Empty { path: file.path.clone(), problem });
         }
     }
@@ -80,8 +80,8 @@ fn combinations(file: &SweepFile) -> Result<Vec<Table>, SweepError> {
     let mut all = Vec::new();
     for (key, list) in &file.vary {
         let values = list.as_array().filter(|values| !values.is_empty());
-        let values =
-            values.ok_or_else(|| file.bad_value("[vary]", key, "expected a list of values, as [1, 2]"))?;
+        let values = values
+            .ok_or_else(|| file.bad_value("[vary]", key, "expected a list of values, such as [1, 2]"))?;
         if all.is_empty() {
             all.push(Table::new());
         }
@@ -111,12 +111,12 @@ fn planned(file: &SweepFile, base: &Table, variant: &Table) -> Result<PlannedRun
         let text = match value {
             Value::String(text) => text.clone(),
             Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => value.to_string(),
-            _ => return Err(wrong("expected a text, a number, true or false".into())),
+            _ => return Err(wrong("expected a string, a number, true or false".into())),
         };
         match (key.as_str(), value) {
             ("topology", _) => run.topology = text.parse().map_err(wrong)?,
             ("launcher", _) => {
-                let unknown = |_| wrong(format!("{text} is no launcher: mpirun, srun or alone"));
+                let unknown = |_| wrong(format!("unknown launcher {text}; expected mpirun, srun or alone"));
                 run.launcher = LauncherKind::from_str(&text, false).map_err(unknown)?;
             }
             (_, Value::Boolean(false)) => {}
@@ -131,7 +131,7 @@ fn planned(file: &SweepFile, base: &Table, variant: &Table) -> Result<PlannedRun
     Ok(run)
 }
 
-/// The values that speak for themselves alone, the others with their keys.
+/// Name of a run: values that need no key alone, others with their keys.
 fn name_of(variant: &Table, varied: &BTreeMap<String, String>) -> String {
     let part = |key: &String| match key.as_str() {
         "topology" | "launcher" | "backend" | "model" => varied[key].clone(),
@@ -173,7 +173,7 @@ mod tests {
     "#;
 
     #[test]
-    fn combinations_come_round_by_round() {
+    fn repeats_of_combinations_are_interleaved() {
         let runs = runs(FILE, "full").unwrap();
         let names: Vec<&str> = runs.iter().map(|run| run.name.as_str()).collect();
         let round = ["1x1-mpi-1", "1x1-gloo-1", "2x1-mpi-1", "2x1-gloo-1", "alone-lr-0.001-1"];
@@ -196,18 +196,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_said_with_its_place() {
+    fn errors_name_the_section_and_the_key() {
         for (text, words) in [
             ("title = 1", "line 1: invalid type"),
-            ("title = \"a\"\n[base]\nepoch = 1", "unknown key epoch in [base]; is epochs meant?"),
+            ("title = \"a\"\n[base]\nepoch = 1", "unknown key epoch in [base]; did you mean epochs?"),
             ("title = \"a\"\n[vary]\nqqq = [1]", "unknown key qqq in [vary]; keys are options of"),
-            ("title = \"a\"\nrepeat = 2", "unknown key repeat in the file; is repeats meant?"),
+            ("title = \"a\"\nrepeat = 2", "unknown key repeat in the file; did you mean repeats?"),
             ("title = \"a\"\n[vary]\nlr = 1", "lr in [vary]: expected a list"),
-            ("title = \"a\"\n[vary]\nlr = [[1]]", "lr in a run: expected a text"),
-            ("title = \"a\"\n[base]\ntopology = \"2\"", "topology in a run: 2 is no topology"),
-            ("title = \"a\"\n[base]\nlauncher = \"ssh\"", "ssh is no launcher"),
+            ("title = \"a\"\n[vary]\nlr = [[1]]", "lr in a run: expected a string"),
+            ("title = \"a\"\n[base]\ntopology = \"2\"", "topology in a run: 2 is not a topology"),
+            ("title = \"a\"\n[base]\nlauncher = \"ssh\"", "unknown launcher ssh"),
             ("title = \"a\"\nrepeats = 0", "repeats in the file: must be at least 1"),
-            ("title = \"a\"\n[vary]\nlr = [1, 1]", "two runs are called lr-1"),
+            ("title = \"a\"\n[vary]\nlr = [1, 1]", "two runs are named lr-1"),
             ("title = \"a\"\n[base\n", "line 2: "),
         ] {
             let message = runs(text, "full").unwrap_err().to_string();

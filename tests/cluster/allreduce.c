@@ -19,7 +19,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     float *data = malloc(count * sizeof *data);
     double *times = malloc(rounds * sizeof *times);
-    for (int i = -1; i < rounds; i++) { /* the first round connects, and is not counted */
+    for (int i = -1; i < rounds; i++) { /* the first round connects and is not timed */
         for (int k = 0; k < count; k++) data[k] = 1;
         MPI_Barrier(MPI_COMM_WORLD);
         double start = MPI_Wtime();

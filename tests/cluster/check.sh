@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Checks the two nodes themselves: that they are there, apart, joined by a link
-# of the given rate that can be cut, able to train, and gone in the end.
+# Checks the two emulated nodes: that they exist, are isolated, are connected by a link
+# of the given rate that can be broken, can train, and are removed completely.
 # Needs a release build and a data set: make data
-# Every function is called by its name, through `check`.
+# Functions are called by name, through `check`.
 # shellcheck disable=SC2317
 set -uo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
@@ -32,13 +32,13 @@ all_reduce_takes() { # all_reduce_takes BYTES LEAST MOST, in ms
   awk -v took="$took" -v least="$2" -v most="$3" 'BEGIN { exit !(least < took && took < most) }'
 }
 
-# Every rank must send as much as it reduces, at least.
+# Every rank must send at least as many bytes as it reduces.
 all_reduce_is_counted() {
   local before after host fine=0
   before=$(sent_by node0) && before+=" $(sent_by node1)" || return
   on 2x1 "$work/allreduce" "$bytes" "$rounds" || return
   after=$(sent_by node0) && after+=" $(sent_by node1)" || return
-  echo "bytes sent before: $before, after: $after; asked for: $((rounds * bytes))"
+  echo "bytes sent before: $before, after: $after; expected: $((rounds * bytes))"
   for host in 1 2; do
     [ $(($(cut -d' ' -f"$host" <<<"$after") - $(cut -d' ' -f"$host" <<<"$before"))) -ge $((rounds * bytes)) ] || fine=1
   done
@@ -70,7 +70,7 @@ words_arrive() {
     [ "$("$here/enter.sh" -x -q node0 echo '"a  b"')" = "a  b" ]
 }
 
-# Some 10 s of all-reduces; the link to node1 is cut for $1 seconds meanwhile.
+# About 10 s of all-reduces, during which the link to node1 is down for $1 seconds.
 cut_for() {
   local started job status
   on 2x1 "$work/allreduce" "$bytes" 80 &
@@ -98,26 +98,26 @@ trains() {
   tr -d ' \n' <"$work/run/run.json" | grep -q '"hosts":\["node0","node1"\]'
 }
 
-# Not every kernel can delay packets. One that cannot has to be told of.
+# Not every kernel can delay packets; up.sh must report one that cannot.
 delay=0
 up_with_delay() {
-  local said
-  said=$(RATE=20mbit DELAY=10ms "$here/up.sh" 2>&1) || { echo "$said"; return 1; }
-  echo "$said"
-  if grep -q 'rate 20mbit, delay 10ms$' <<<"$said"; then
+  local message
+  message=$(RATE=20mbit DELAY=10ms "$here/up.sh" 2>&1) || { echo "$message"; return 1; }
+  echo "$message"
+  if grep -q 'rate 20mbit, delay 10ms$' <<<"$message"; then
     delay=10
     note="packets take 10 ms"
   else
     note="no netem here"
-    grep -q 'rate 20mbit, delay none$' <<<"$said" &&
-      grep -qx 'up.sh: this kernel has no netem; DELAY=10ms is left out' <<<"$said"
+    grep -q 'rate 20mbit, delay none$' <<<"$message" &&
+      grep -qx 'up.sh: this kernel has no netem; DELAY=10ms is ignored' <<<"$message"
   fi
 }
 
-# An mpirun that is killed cannot end its ranks, and may leave them running.
+# A killed mpirun cannot end its ranks and may leave them running.
 a_killed_mpirun_leaves_nothing() {
   local job ranks
-  # The script becomes mpirun, so the job is mpirun itself.
+  # The script execs mpirun, so the job's pid is mpirun's.
   "$here/mpirun.sh" 2x2 "$work/allreduce" "$bytes" 10000 &
   job=$!
   sleep 3
@@ -148,38 +148,38 @@ nothing_is_left() {
   return "$left"
 }
 
-# A wrong rate is met half-way up: nothing of it may stay.
+# An invalid rate fails in the middle of up.sh: nothing may be left.
 fails_cleanly() {
   ! RATE=fast "$here/up.sh" && ! ip netns list | grep mpiburn- && ! "$here/enter.sh" node0 true
 }
 
 note=
-check "down.sh where nothing is up" "$here/down.sh"
-check "a failed up.sh takes down what it put up" fails_cleanly
+check "down.sh without nodes" "$here/down.sh"
+check "a failed up.sh removes what it has created" fails_cleanly
 check "up.sh" env RATE=1gbit "$here/up.sh"
-check "up.sh replaces what is up" env RATE=1gbit "$here/up.sh"
+check "up.sh replaces existing nodes" env RATE=1gbit "$here/up.sh"
 check "a node has its own name, hosts, /tmp, /dev/shm, /sys" a_node_is_apart
-check "enter.sh passes on words as they are, or as ssh does" words_arrive
+check "enter.sh passes arguments unchanged, or like ssh" words_arrive
 check "1x2 runs on node0" runs_on 1x2 node0 node0
 check "2x1 runs on both nodes" runs_on 2x1 node0 node1
 check "2x2 runs on both nodes" runs_on 2x2 node0 node0 node1 node1
 check "allreduce.c compiles" "$mpicc" -O2 -Wall -o "$work/allreduce" "$here/allreduce.c"
-# 13 MiB at 1 Gbit/s are 109 ms; less than 80 would not be 1 Gbit/s, more than
-# 400 would be both directions one after the other, and more.
-check "an all-reduce of 13 MiB takes what 1 Gbit/s allows" all_reduce_takes "$bytes" 80 400
+# 13 MiB at 1 Gbit/s are 109 ms; less than 80 would exceed 1 Gbit/s, more than 400 would
+# be slower than both directions one after the other.
+check "an all-reduce of 13 MiB takes the time of 1 Gbit/s" all_reduce_takes "$bytes" 80 400
 check "it goes over the link" all_reduce_is_counted
-check "that of one node does not" stays_on_one_node
-check "a job outlives a cut of 1 s" cut_for 1
-check "a link that stays cut ends the job" cut_for ever
+check "an all-reduce within one node does not" stays_on_one_node
+check "a job survives a link failure of 1 s" cut_for 1
+check "a permanent link failure ends the job" cut_for ever
 check "2x1 trains, and run.json names both nodes" trains
 check "without RATE the link is faster" "$here/up.sh"
 check "an all-reduce of 13 MiB takes less than 80 ms" all_reduce_takes "$bytes" 0 80
-check "up.sh at 20 Mbit/s, with a delay or a line that there is none" up_with_delay
+check "up.sh at 20 Mbit/s, with a delay, or a message without netem" up_with_delay
 # 17 KiB are 7.0 ms at 20 Mbit/s, and 7.3 with their headers.
-check "a small message is shaped, too: an all-reduce of 17 KiB" all_reduce_takes 17408 $((6 + delay)) $((14 + 4 * delay))
-check "one of 4 bytes takes the delay" all_reduce_takes 4 "$([ "$delay" -eq 0 ] && echo -1 || echo "$delay")" $((10 + 4 * delay))
-check "a killed mpirun leaves no rank once the nodes are down" a_killed_mpirun_leaves_nothing
-check "up.sh after it" "$here/up.sh"
-check "down.sh leaves nothing, and no process" nothing_is_left
+check "small messages are shaped as well: an all-reduce of 17 KiB" all_reduce_takes 17408 $((6 + delay)) $((14 + 4 * delay))
+check "an all-reduce of 4 bytes takes the delay" all_reduce_takes 4 "$([ "$delay" -eq 0 ] && echo -1 || echo "$delay")" $((10 + 4 * delay))
+check "ranks of a killed mpirun end with the nodes" a_killed_mpirun_leaves_nothing
+check "up.sh afterwards" "$here/up.sh"
+check "down.sh leaves no namespace and no process" nothing_is_left
 check "down.sh again" "$here/down.sh"
 exit "$failed"

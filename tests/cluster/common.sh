@@ -1,8 +1,8 @@
-# Names and addresses of the two nodes; read by the other scripts here.
+# Names and addresses of the two nodes; sourced by the other scripts here.
 # shellcheck shell=bash disable=SC2034
 
-# The prefix keeps clear of namespaces that the machine's user has made. All
-# links lie inside these namespaces, so theirs are the only names to take.
+# The prefix avoids namespaces that the machine's user has created. All links are inside
+# these namespaces, so no other names can collide.
 switch=mpiburn-switch
 hosts=(node0 node1)
 subnet=10.77.0.0/24
@@ -24,12 +24,12 @@ require_tools() {
 }
 
 require_host() {
-  [[ " ${hosts[*]} " == *" ${1:-none} "* ]] || die "'${1-}' is no node; there are ${hosts[*]}"
+  [[ " ${hosts[*]} " == *" ${1:-none} "* ]] || die "'${1-}' is not a node; the nodes are ${hosts[*]}"
   [ -e "/run/netns/$(namespace_of "$1")" ] || die "$1 is not up; run tests/cluster/up.sh"
 }
 
-# The project's own folder is in sight of both nodes, wherever it lies.
+# The project's folder is visible on both nodes, wherever it is.
 project=$(dirname "$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")")
 
-# Whether a path is out of sight in a node: in /tmp, and not in the project.
+# Whether a path is hidden on a node: in /tmp, and not in the project.
 out_of_sight() { [[ $1/ == /tmp/* && $1/ != "$project"/* ]]; }

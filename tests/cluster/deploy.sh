@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Deploys to a node that has an ssh server and nothing of the project, and runs
-# what has arrived there. Needs a release build.
-# Every function is called by its name, through `check`.
+# Deploys to a node that has an ssh server but nothing of the project, and runs the
+# deployed binary there. Needs a release build.
+# Functions are called by name, through `check`.
 # shellcheck disable=SC2317
 set -uo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
@@ -23,14 +23,14 @@ deploy() { # deploy HOST...
   "$here/enter.sh" node0 env SSH="ssh -F $keys/config" BIN="$binary" DATA="$data" scripts/deploy.sh "$@"
 }
 
-says() { # says LINE COMMAND...: it succeeds and prints that line, a pattern
+prints() { # prints LINE COMMAND...: it succeeds and prints a line of that pattern
   local line=$1
   shift
   note=$("$@" 2>&1) || { echo "$note"; note=; return 1; }
   note=$(grep -xE "$line" <<<"$note") || return
 }
 
-fails_with() { # fails_with LINE COMMAND...: one line, and not 0
+fails_with() { # fails_with LINE COMMAND...: one line and a non-zero exit code
   local line=$1
   shift
   note=$("$@" 2>&1) && return 1
@@ -58,7 +58,7 @@ runs_there() {
 
 restores_what_differs() {
   by_ssh "echo other >>'$binary' && rm '$data/train-labels-idx1-ubyte'" &&
-    says 'node1: copied 2 of 5 files, .* digests match' deploy node1 && digests_match
+    prints 'node1: copied 2 of 5 files, .* digests match' deploy node1 && digests_match
 }
 
 in_server() {
@@ -75,15 +75,15 @@ lacks_a_library() {
     mkdir /tmp/changes /tmp/work
     mount -t overlay -o "lowerdir=$folder,upperdir=/tmp/changes,workdir=/tmp/work" overlay "$folder"
     rm "$folder"/libgloo.so*' sh "$binary" || return
-  fails_with 'deploy: node1: it lacks libgloo.*; install libgloo0' deploy node1
+  fails_with 'deploy: node1: missing libraries libgloo.*; install libgloo0' deploy node1
 }
 
 has_no_mpirun() {
   in_server mount --bind /dev/null "$(readlink -f "$(command -v mpirun.openmpi || command -v mpirun)")" &&
-    fails_with 'deploy: node1: no mpirun.* there; install openmpi-bin libopenmpi-dev' deploy node1
+    fails_with 'deploy: node1: mpirun.* not found; install openmpi-bin libopenmpi-dev' deploy node1
 }
 
-# By mpirun's own ssh, with the binary and the data that were deployed.
+# Over mpirun's own ssh, with the deployed binary and data.
 trains_over_ssh() {
   local by
   by=$(mpi_command mpirun) || return
@@ -95,7 +95,7 @@ trains_over_ssh() {
 
 lost_key() {
   : >"$keys/known_hosts"
-  fails_with 'deploy: node1: its host key is not known here, or has changed; run once by hand: ssh node1' deploy node1
+  fails_with 'deploy: node1: its host key is unknown or has changed; run once by hand: ssh node1' deploy node1
 }
 
 no_login() {
@@ -109,25 +109,25 @@ no_login() {
 check "the data set" makes_data
 check "up.sh, with an ssh server on node1" starts
 check "node1 has nothing of the project" is_empty_there
-check "deploy.sh copies all" says 'node1: copied 5 of 5 files, .* MB; digests match' deploy node1
+check "deploy.sh copies all" prints 'node1: copied 5 of 5 files, .* MB; digests match' deploy node1
 check "digests match" digests_match
 check "the binary runs there" runs_there
-check "2x1 trains over ssh with what was deployed" trains_over_ssh
-check "again, and nothing is copied" says 'node1: all 5 files are there; digests match' deploy node1
-check "only what differs is copied" restores_what_differs
-check "this host is left out" says 'node0: this host' deploy node0 10.77.0.1
+check "2x1 trains over ssh with the deployed files" trains_over_ssh
+check "a second deployment copies nothing" prints 'node1: all 5 files are up to date; digests match' deploy node1
+check "only files that differ are copied" restores_what_differs
+check "this host is skipped" prints 'node0: this host' deploy node0 10.77.0.1
 check "an unknown host" fails_with 'deploy: nohost: unknown host; .*' deploy nohost
 check "no login" no_login
 check "no binary" fails_with 'deploy: no .*; run make build' env BIN=target/none scripts/deploy.sh node1
 check "no data set" fails_with 'deploy: no data set in .*; run make data' env DATA="$work/none" scripts/deploy.sh node1
 check "no hosts" fails_with 'deploy: name the hosts: .*' scripts/deploy.sh
-check "a library that is missing there" lacks_a_library
-check "no mpirun there" has_no_mpirun
+check "a missing library" lacks_a_library
+check "no mpirun" has_no_mpirun
 check "an unknown host key" lost_key
 check "node1 with a full disk" starts size=4m
-check "no space there" fails_with 'deploy: node1: cannot write there: .*No space left on device' deploy node1
-check "node1 with a file system that is read-only" starts ro
-check "no writing there" fails_with 'deploy: node1: cannot write there: .*Read-only file system' deploy node1
+check "no space" fails_with 'deploy: node1: cannot write: .*No space left on device' deploy node1
+check "node1 with a read-only file system" starts ro
+check "no write access" fails_with 'deploy: node1: cannot write: .*Read-only file system' deploy node1
 check "up.sh, without an ssh server" "$here/up.sh"
-check "no ssh server there" fails_with 'deploy: node1: no ssh server answers; install openssh-server there' deploy node1
+check "no ssh server" fails_with 'deploy: node1: no ssh server answers; install openssh-server there' deploy node1
 exit "$failed"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Takes the two nodes down, whatever there is of them, and ends what still runs
-# inside. The links go with their namespaces.
+# Removes the two nodes, complete or not, and kills the processes inside. The links are
+# removed with their namespaces.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$(readlink -f "$0")")/common.sh"
@@ -9,12 +9,12 @@ require_tools
 for space in "$(namespace_of "${hosts[0]}")" "$(namespace_of "${hosts[1]}")" "$switch"; do
   name=/run/netns/$space
   [ -e "$name" ] || continue
-  # Everything in the namespace is about to be killed: not from within it, and
-  # not if someone gave its name to the machine's own network.
+  # Everything in the namespace is about to be killed: refuse from within it, or if
+  # its name was given to the machine's own network.
   for own in self 1; do
     [ "$name" -ef "/proc/$own/ns/net" ] && die "$space is the network of process $own; leaving it alone"
   done
-  # More than once, as a process may fork while it is being looked up.
+  # Repeated, because a process may fork in the meantime.
   for _ in {1..50}; do
     mapfile -t pids < <(ip netns pids "$space")
     [ ${#pids[@]} -gt 0 ] || break

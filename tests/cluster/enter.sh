@@ -4,12 +4,12 @@
 #   tests/cluster/enter.sh HOST COMMAND...
 #   tests/cluster/enter.sh -OPTION... HOST COMMAND...
 #
-# With a leading option it behaves as ssh does, for mpirun's plm_rsh_agent:
-# options are dropped, and the words of the command joined and given to a shell.
+# With a leading option it behaves like ssh, for mpirun's plm_rsh_agent: options are
+# dropped, and the words of the command are joined and passed to a shell.
 #
-# The command sees this machine's files, with these exceptions, which are its
-# own and end with it: /tmp, /dev/shm, /sys, /etc/hosts. So programs, data and
-# run directories must lie outside /tmp, or in the project's own folder.
+# The command sees this machine's files, except for its private /tmp, /dev/shm, /sys and
+# /etc/hosts, which are removed when it ends. Programs, data and run directories must
+# therefore be outside /tmp, or in the project's folder.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$(readlink -f "$0")")/common.sh"
@@ -23,19 +23,19 @@ require_host "${1-}"
 host=$1
 shift
 [ $# -gt 0 ] || die "usage: enter.sh HOST COMMAND..."
-! out_of_sight "$PWD" || die "$PWD is out of sight in a node, which has its own /tmp; start from another folder"
+! out_of_sight "$PWD" || die "$PWD is hidden on a node, which has its own /tmp; start from another folder"
 [ -z "$like_ssh" ] || set -- sh -c "$*"
 
 HOSTS_FILE="127.0.0.1 localhost"
 for node in "${hosts[@]}"; do HOSTS_FILE+=$'\n'"$(address_of "$node") $node"; done
 export HOSTS_FILE
-# Elsewhere it might be shared by both nodes.
+# Another folder might be shared by both nodes.
 export TMPDIR=/tmp
 export PROJECT=$project
 
-# `ip netns exec` would not do: it hides the cgroups, which binding to cores
-# needs. Own IPC, /dev/shm and /sys keep an MPI library from finding a way
-# between the nodes past the network; an own /tmp keeps its session files apart.
+# `ip netns exec` hides the cgroups, which binding to cores needs. Private IPC, /dev/shm
+# and /sys keep an MPI library from communicating between the nodes without the network;
+# a private /tmp separates its session files.
 # shellcheck disable=SC2016
 exec nsenter --net="/run/netns/$(namespace_of "$host")" \
   unshare --uts --ipc --mount --propagation private \

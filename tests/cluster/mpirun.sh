@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Starts an MPI program on the nodes, by an mpirun that runs on node0:
+# Starts an MPI program on the nodes, with an mpirun that runs on node0:
 #
 #   tests/cluster/mpirun.sh 1x1|1x2|2x1|2x2 PROGRAM ARGS...
 #
-# NxC is N nodes with C ranks on each; MPI=mpich takes MPICH's mpirun. More
-# options of mpirun go into $MPIRUN_OPTIONS, split at spaces. They win over the
-# settings below, and so do OMPI_MCA_... variables. Every node has its own /tmp:
-# program, data and results must lie elsewhere.
+# NxC is N nodes with C ranks each; MPI=mpich uses MPICH's mpirun. Further options of
+# mpirun are in $MPIRUN_OPTIONS, split at spaces. They override the settings below, and
+# so do OMPI_MCA_... variables. Every node has its own /tmp: program, data and results
+# must be elsewhere.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 # shellcheck source-path=SCRIPTDIR source=common.sh
@@ -23,14 +23,14 @@ shift
 require_tools
 for host in "${hosts[@]:0:nodes}"; do require_host "$host"; done
 for arg in "$@"; do
-  ! out_of_sight "${arg##*=}" || die "$arg: every node has its own /tmp; name a path outside it"
+  ! out_of_sight "${arg##*=}" || die "$arg: every node has its own /tmp; use a path outside it"
 done
-# mpirun splits the agent's command at spaces and knows no quotes.
+# mpirun splits the agent's command at spaces and does not support quotes.
 [[ $here != *' '* ]] || die "cannot start from a folder with a space in its name: $here"
 
-# `--map-by ppr:C:node --bind-to core`, as on real machines, would bind the
-# first ranks of both nodes to the same core, as each node takes the machine for
-# its own. A rank file deals out different cores as long as there are some.
+# `--map-by ppr:C:node --bind-to core`, as on real machines, would bind the first ranks
+# of both nodes to the same core, because each node sees the whole machine. A rank file
+# assigns different cores while there are enough.
 cores=$(lscpu --parse=core,socket | grep -v '^#' | sort -u | wc -l)
 allowed=$(nproc)
 [ "$cores" -le "$allowed" ] || cores=$allowed
@@ -60,12 +60,12 @@ case $MPI in
     setting OMPI_MCA_btl self,vader,tcp
     setting OMPI_MCA_btl_tcp_if_include "$subnet"
     setting OMPI_MCA_oob_tcp_if_include "$subnet"
-    # Over one connection, both directions hardly ever go at once.
+    # One connection rarely transfers in both directions at once.
     setting OMPI_MCA_btl_tcp_links 2
-    # The nodes share cores; a rank that spins keeps its peer from answering.
+    # The nodes share cores; a spinning rank keeps its peer from running.
     setting OMPI_MCA_mpi_yield_when_idle 1
-    # Ends a job within seconds of a link that breaks and stays broken, which
-    # otherwise hangs; a break of two seconds is survived.
+    # Ends a job within seconds of a permanently broken link, on which it would
+    # otherwise hang; an interruption of two seconds is survived.
     setting OMPI_MCA_oob_tcp_keepalive_time 2
     setting OMPI_MCA_oob_tcp_keepalive_intvl 1
     setting OMPI_MCA_oob_tcp_keepalive_probes 3
@@ -78,8 +78,8 @@ case $MPI in
 esac
 
 read -ra more <<<"${MPIRUN_OPTIONS-}"
-# Both files go into node0's own /tmp and vanish with it. All is exec, so that
-# this process becomes mpirun: a signal sent to it reaches mpirun.
+# Both files are in node0's private /tmp and are removed with it. Everything is exec, so
+# that this process becomes mpirun and receives its signals.
 # shellcheck disable=SC2016
 exec "$here/enter.sh" node0 sh -e -c '
   echo "$host_file" >/tmp/host-file

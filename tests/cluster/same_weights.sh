@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains on two nodes and on one, over mpi and over gloo, with ordered sums:
-# 2x2 and 1x4 end in the same bits, whatever carries the gradients.
+# Trains on two nodes and on one, over mpi and gloo, with ordered sums: 2x2 and 1x4 must
+# have the same bits over every transport.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -25,9 +25,9 @@ for backend in mpi gloo; do
   tests/cluster/mpirun.sh 2x2 $bin "${options[@]}" --backend $backend --out "$work/2x2-$backend" >/dev/null
   found=$(weights "$work/2x2-$backend")
   if [ "$found" != "$expected" ]; then
-    echo "2x2 over $backend ends in $found, 1x4 in $expected" >&2
+    echo "2x2 over $backend has weights $found, 1x4 has $expected" >&2
     exit 1
   fi
   grep -q '"topology": "2x2"' "$work/2x2-$backend/run.json"
-  echo "2x2 over $backend: the weights of 1x4, ${found:0:16}…"
+  echo "2x2 over $backend: same weights as 1x4, ${found:0:16}…"
 done

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Starts an ssh server on a node, until the node is taken down:
+# Starts an ssh server on a node, which runs until the node is removed:
 #
 #   tests/cluster/sshd.sh FOLDER HOST [MOUNT_OPTIONS]
 #
-# Its keys and settings go into FOLDER, and FOLDER/config is for `ssh -F`; it
-# takes nothing from /etc/ssh or ~/.ssh and leaves nothing there. Whoever logs in
-# sees an empty file system where the project lies: a machine of its own.
+# Its keys and settings are in FOLDER, and FOLDER/config is for `ssh -F`; /etc/ssh and
+# ~/.ssh are neither read nor written. Sessions see an empty file system instead of the
+# project's folder, like on another machine.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$(readlink -f "$0")")/common.sh"
@@ -15,7 +15,7 @@ host=$2
 options=${3:-size=1g}
 require_host "$host"
 for tool in /usr/sbin/sshd ssh ssh-keygen; do
-  command -v "$tool" >/dev/null || die "no $tool here; install openssh-server and openssh-client"
+  command -v "$tool" >/dev/null || die "no $tool; install openssh-server and openssh-client"
 done
 
 for key in host user; do

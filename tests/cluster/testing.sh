@@ -1,12 +1,12 @@
-# What the tests here share; read by them. They start in the project's folder,
-# with a folder $work of their own, and take the nodes down when they end.
+# Common part of the tests here, sourced by them. They start in the project's folder, with
+# a temporary folder $work, and remove the nodes when they end.
 # shellcheck shell=bash disable=SC2034,SC2154
 
 here=$project/tests/cluster
 cd "$project" || exit 1
 require_tools
 unset RATE DELAY MPIRUN_OPTIONS
-# Not in /tmp, which the nodes do not share.
+# Not in /tmp, which is private to each node.
 mkdir -p target
 work=$(mktemp -d "$PWD/target/cluster-test.XXXXXX")
 trap '"$here/down.sh"; rm -rf "$work"' EXIT

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Trains on two nodes of one machine, built for Open MPI and for MPICH: over mpi
-# and over gloo, and through a link that is cut. Needs both builds:
+# Trains on two nodes of one machine with the builds for Open MPI and MPICH, over mpi and
+# gloo, and with a link that breaks. Needs both builds:
 #
 #   make build && make build MPI=mpich && tests/cluster/train.sh [openmpi|mpich]...
 #
-# Every function is called by its name, through `check`.
+# Functions are called by name, through `check`.
 # shellcheck disable=SC2317
 set -uo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
@@ -16,7 +16,7 @@ set -uo pipefail
 data=$work/digits
 samples=1600
 gradient_bytes=$((4266 * 4))
-# The guard's deadline in seconds, and what a job may take to end after it.
+# The guard's deadline, and the time limit for the job's end after it, in seconds.
 deadline=6
 margin=15
 undisturbed=
@@ -45,7 +45,7 @@ is() { # is RUN NAME VALUE
 
 makes_data() { target/release/mpiburn -q data digits --out "$data" --train "$samples" --test 200; }
 
-# Every node must send the gradients of every step, at least.
+# Every node must send at least the gradients of every step.
 trains() { # trains TOPOLOGY BACKEND RANKS OVERSUBSCRIBED
   local run=$MPI-$1-$2 before after steps host sent least
   before=("$(sent_by node0)" "$(sent_by node1)")
@@ -70,7 +70,7 @@ trains() { # trains TOPOLOGY BACKEND RANKS OVERSUBSCRIBED
   esac || { echo "run.json does not name $MPI"; return 1; }
 }
 
-# With two ranks there is one order of sums: whatever carries the gradients.
+# With two ranks there is one order of summation, over every transport.
 weights_are_equal() { # weights_are_equal RUN...
   local run
   note=$(field "$1" weights_sha256)
@@ -81,17 +81,17 @@ weights_are_equal() { # weights_are_equal RUN...
 
 overlong=(--epochs 40 --checkpoint-every 25 --comm-timeout "$deadline")
 
-# Cuts node1 off once there is a checkpoint. The job has to end by itself.
+# Breaks node1's link after the first checkpoint. The job must end by itself.
 ends_when_cut() { # ends_when_cut BACKEND
   local run=$MPI-cut-$1 job started status took
   "$here/mpirun.sh" 2x1 "$(binary)" -q train --data-root "$data" "${overlong[@]}" --backend "$1" \
-    --out "$work/$run" >"$work/said" 2>&1 &
+    --out "$work/$run" >"$work/output" 2>&1 &
   job=$!
   for _ in {1..200}; do
     ! compgen -G "$work/$run/checkpoints/step-*" >/dev/null || break
     sleep 0.1
   done
-  kill -0 "$job" || { cat "$work/said"; return 1; }
+  kill -0 "$job" || { cat "$work/output"; return 1; }
   compgen -G "$work/$run/checkpoints/step-*" >/dev/null || {
     echo "no checkpoint after 20 s"
     kill "$job"
@@ -102,18 +102,18 @@ ends_when_cut() { # ends_when_cut BACKEND
   started=$SECONDS
   while kill -0 "$job" 2>/dev/null && [ $((SECONDS - started)) -lt $((deadline + margin)) ]; do sleep 0.2; done
   took=$((SECONDS - started))
-  kill -KILL "$job" 2>/dev/null && { cat "$work/said"; echo "it still ran after $took s"; }
+  kill -KILL "$job" 2>/dev/null && { cat "$work/output"; echo "it still ran after $took s"; }
   wait "$job"
   status=$?
   "$here/link.sh" up node1
-  cat "$work/said"
+  cat "$work/output"
   note="exit $status after $took s"
   [ "$took" -lt $((deadline + margin)) ] && [ "$status" -ne 0 ] || return
-  ! is "$run" status completed >/dev/null || { echo "it was over before the cut"; return 1; }
-  # Open MPI's daemons miss each other first; where they do not, the guard does.
-  grep -qE 'lost communication with a remote daemon|exceeded the deadline .*missing: rank 1 on node1' "$work/said" ||
-    { echo "no line says what happened"; return 1; }
-  # The ranks of the node that is cut off end by themselves, too.
+  ! is "$run" status completed >/dev/null || { echo "the run completed before the link broke"; return 1; }
+  # Open MPI's daemons detect the failure first; otherwise the guard does.
+  grep -qE 'lost communication with a remote daemon|exceeded the deadline .*missing: rank 1 on node1' "$work/output" ||
+    { echo "no line names the failure"; return 1; }
+  # The ranks of the isolated node must end by themselves as well.
   for _ in {1..150}; do
     [ -n "$(ip netns pids "$(namespace_of node1)")" ] || return 0
     sleep 0.1
@@ -146,12 +146,12 @@ for MPI in "$@"; do
     two_ranks+=("$MPI-2x1-$backend")
   done
 done
-check "2x1 ends in the same weights, whatever carries the gradients" weights_are_equal "${two_ranks[@]}"
+check "2x1 has the same weights over every transport" weights_are_equal "${two_ranks[@]}"
 MPI=$1 check "an undisturbed run of 40 epochs" never_cut
 for MPI in "$@"; do
   for backend in mpi gloo; do
-    check "$MPI: a cut link ends a job over $backend" ends_when_cut $backend
-    check "$MPI: --resume takes it to the weights of the undisturbed run" resumes $backend
+    check "$MPI: a broken link ends a job over $backend" ends_when_cut $backend
+    check "$MPI: --resume gives the weights of the undisturbed run" resumes $backend
   done
 done
 exit "$failed"

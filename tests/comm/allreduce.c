@@ -16,8 +16,8 @@ static int ascending(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Aligned to huge pages and asking for them, as mpiburn's allocator does: one
- * process reads the other's memory, which is much slower in small pages. */
+/* Aligned to huge pages and requesting them, because one process reads the other's
+ * memory, which is much slower with small pages. */
 static void *allocate(size_t bytes) {
   const size_t page = 2 << 20;
   void *memory = NULL;
@@ -38,8 +38,8 @@ static void measure(long bytes, int iterations, int rank, int size) {
   float *buffer = allocate(bytes);
   double *times = allocate(sizeof(double) * iterations);
 
-  /* Written once, so that all pages are this process's own; then zeros, whose
-   * sums stay zeros however often they are summed. */
+  /* Written once, so that all pages belong to this process; then zeros, whose sums
+   * stay zero. */
   for (int i = 0; i < count; i++)
     buffer[i] = (float)(i % 7 + 1);
   MPI_Allreduce(MPI_IN_PLACE, buffer, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);

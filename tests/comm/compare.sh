@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The all-reduce of mpiburn against a plain C loop around MPI_Allreduce, or with
-# BACKEND=gloo against a plain C++ loop around gloo's: both run in turn, and the
-# median of mpiburn's medians may be at most LIMIT times that of the plain
-# loop's. Exits with 1 where it is more.
+# Compares the all-reduce of mpiburn with a plain C loop around MPI_Allreduce, or with
+# BACKEND=gloo with a plain C++ loop around gloo's. Both run in turn; the median of
+# mpiburn's medians must be at most LIMIT times the plain loop's. Exits with 1 if it is
+# larger.
 #
 #   tests/comm/compare.sh                     2 ranks, 9 rounds
 #   BACKEND=gloo tests/comm/compare.sh
@@ -15,7 +15,7 @@ RANKS=${RANKS:-2}
 ROUNDS=${ROUNDS:-9}
 LIMIT=${LIMIT:-1.15}
 BACKEND=${BACKEND:-mpi}
-# Bytes, and the calls timed in each round: 17 KiB and 13 MiB.
+# Bytes, and timed calls per round: 17 KiB and 13 MiB.
 SIZES=(17408 13631488)
 ITERATIONS=(1000 60)
 
@@ -39,7 +39,7 @@ time_c() { # time_c BYTES ITERATIONS
   case $BACKEND in
     mpi) mpi "$work/allreduce" "$2" "$1" | awk '{ print $3 }' >>"$work/c-$1" ;;
     gloo)
-      # A folder of its own for each run's addresses.
+      # A new folder for the addresses of each run.
       mpi "$work/allreduce" "$2" "$1" "$(mktemp -d "$work/store.XXXX")" | awk '{ print $2 }' >>"$work/c-$1"
       ;;
   esac
@@ -54,7 +54,7 @@ median() { # median FILE
 
 for ((round = 0; round < ROUNDS; round++)); do
   for i in "${!SIZES[@]}"; do
-    # Each goes first in every other round.
+    # The order alternates between rounds.
     if ((round % 2)); then order=(mpiburn c); else order=(c mpiburn); fi
     for program in "${order[@]}"; do
       "time_$program" "${SIZES[$i]}" "${ITERATIONS[$i]}"
@@ -69,11 +69,11 @@ least() { # least FILE
 echo "$RANKS ranks, $ROUNDS rounds in turn; load average $(cut -d ' ' -f 1 /proc/loadavg)"
 row='%10s %12s %12s %8s %16s\n'
 # shellcheck disable=SC2059 # the format of the table
-printf "$row" bytes 'plain us' 'mpiburn us' ratio 'quietest rounds'
+printf "$row" bytes 'plain us' 'mpiburn us' ratio 'fastest rounds'
 failed=0
 for bytes in "${SIZES[@]}"; do
-  # Other programs' work only ever adds time: the quietest rounds tell whether
-  # a large ratio is theirs.
+  # Other load only adds time: the minimum over rounds shows whether it is the cause of a
+  # large ratio.
   awk -v row="$row" -v bytes="$bytes" -v limit="$LIMIT" \
     -v c="$(median "$work/c-$bytes")" -v c_least="$(least "$work/c-$bytes")" \
     -v m="$(median "$work/mpiburn-$bytes")" -v m_least="$(least "$work/mpiburn-$bytes")" 'BEGIN {

@@ -1,11 +1,11 @@
-// gloo's ring all-reduce in plain C++: what mpiburn's shim over the same call is
-// compared with. Prints `min median p99` in microseconds, each call's latency a
-// mean over ranks.
+// gloo's ring all-reduce in plain C++, as the reference for mpiburn's shim over the same
+// call. Prints `min median p99` in microseconds; each call's latency is the mean over
+// ranks.
 //
 //   mpicxx -O3 -std=c++17 gloo_allreduce.cc -lgloo && mpirun -n 2 a.out CALLS BYTES FOLDER
 //
-// MPI starts the processes and lines them up before each call; FOLDER is where
-// gloo's own rendezvous leaves its addresses.
+// MPI starts the processes and synchronises them before each call; gloo's rendezvous
+// writes its addresses to FOLDER.
 #include <mpi.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
     double mean = took.count() / size;
     MPI_Allreduce(MPI_IN_PLACE, &mean, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
     if (call >= 0) latencies.push_back(mean);
-    // Sums grow without end otherwise.
+    // Sums would overflow otherwise.
     std::fill(buffer.begin(), buffer.end(), 1.0f);
   }
   std::sort(latencies.begin(), latencies.end());

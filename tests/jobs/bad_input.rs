@@ -1,5 +1,5 @@
-//! Every bad input: one line that says what, where and what to do; no rank
-//! left waiting; nothing lost.
+//! Invalid input: one line that says what, where and what to do; no rank is left
+//! waiting, and nothing is lost.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,8 +9,8 @@ use crate::harness::*;
 
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A training of two ranks that has to fail with one line that has all `words`.
-fn refused(command: Command, words: &[&str]) {
+/// Runs a training that must fail with one line that contains all `words`.
+fn rejected(command: Command, words: &[&str]) {
     let output = fails_within(LIMIT, command);
     let errors = errors(&output);
     assert_eq!(errors.len(), 1, "one line was expected: {}", text(&output));
@@ -38,21 +38,21 @@ fn edit(path: &Path, change: impl Fn(&mut Vec<u8>)) {
 }
 
 #[test]
-fn bad_data_files_are_named_with_their_fault() {
+fn invalid_data_files_are_named_with_the_reason() {
     let lab = Lab::new();
     let (images, labels) = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte");
     let missing = with_data(&lab, |data| std::fs::remove_file(data.join(images)).unwrap());
-    refused(missing, &[images, "mpiburn data digits"]);
+    rejected(missing, &[images, "mpiburn data digits"]);
     let short = with_data(&lab, |data| edit(&data.join(images), |b| b.truncate(b.len() - 1)));
-    refused(short, &[images, "cut short"]);
+    rejected(short, &[images, "truncated"]);
     let long = with_data(&lab, |data| edit(&data.join("t10k-labels-idx1-ubyte"), |b| b.push(0)));
-    refused(long, &["t10k-labels-idx1-ubyte", "too long"]);
+    rejected(long, &["t10k-labels-idx1-ubyte", "too long"]);
     let magic = with_data(&lab, |data| edit(&data.join(labels), |b| b[3] = 9));
-    refused(magic, &[labels, "magic number"]);
+    rejected(magic, &[labels, "magic number"]);
     let swapped = with_data(&lab, |data| {
         std::fs::copy(data.join(labels), data.join(images)).unwrap();
     });
-    refused(swapped, &[images, "a file of labels"]);
+    rejected(swapped, &[images, "a file of labels"]);
     let fewer = with_data(&lab, |data| {
         edit(&data.join(labels), |b| {
             b.pop();
@@ -60,14 +60,14 @@ fn bad_data_files_are_named_with_their_fault() {
             b[4..8].copy_from_slice(&count.to_be_bytes());
         })
     });
-    refused(fewer, &["6400 images", "6399 labels"]);
+    rejected(fewer, &["6400 images", "6399 labels"]);
     let range = with_data(&lab, |data| edit(&data.join(labels), |b| b[8 + 11] = 10));
-    refused(range, &[labels, "label 10 of sample 11"]);
+    rejected(range, &[labels, "label 10 of sample 11"]);
     assert!(!lab.path("out").join("epochs.csv").exists());
 }
 
 #[test]
-fn senseless_options_are_refused_before_any_work() {
+fn invalid_options_are_rejected_before_any_work() {
     let lab = Lab::new();
     let cases: [(&[&str], &[&str]); 10] = [
         (&["--train-batch-size", "0"], &["--train-batch-size 0"]),
@@ -82,63 +82,63 @@ fn senseless_options_are_refused_before_any_work() {
         (&["--no-such-option"], &["--no-such-option"]),
     ];
     for (options, words) in cases {
-        refused(lab.command(2, "out", options), words);
+        rejected(lab.command(2, "out", options), words);
     }
-    assert!(!lab.path("out").exists(), "nothing was made");
+    assert!(!lab.path("out").exists(), "nothing was created");
 }
 
 #[test]
-fn a_run_directory_is_never_overwritten_unasked() {
+fn a_run_directory_is_not_overwritten_without_the_option() {
     let lab = Lab::new();
     let options = ["--epochs", "1", "--train-samples", "64"];
     let first = lab.train(2, "run", &options);
-    refused(lab.command(2, "run", &options), &["exists already", "--overwrite"]);
+    rejected(lab.command(2, "run", &options), &["exists already", "--overwrite"]);
     assert_eq!(lab.run_json("run"), first, "untouched");
     lab.train(2, "run", &[&options[..], &["--overwrite"]].concat());
-    refused(lab.command(2, "x", &["--out", "/proc/mpiburn"]), &["cannot write /proc/mpiburn", "--out"]);
+    rejected(lab.command(2, "x", &["--out", "/proc/mpiburn"]), &["cannot write /proc/mpiburn", "--out"]);
 }
 
 #[test]
-fn foreign_or_broken_checkpoints_are_refused() {
+fn other_files_and_damaged_checkpoints_are_rejected() {
     let lab = Lab::new();
     lab.train(2, "run", &["--epochs", "1", "--train-samples", "64"]);
     let weights = lab.checkpoints("run").pop().unwrap().join("model.safetensors");
     let init = |file: &Path| lab.command(2, "out", &["--init", file.to_str().unwrap()]);
     edit(&weights, |b| b.truncate(b.len() / 2));
-    refused(init(&weights), &["model.safetensors", "not a whole safetensors file"]);
-    refused(init(Path::new("/nowhere.safetensors")), &["/nowhere.safetensors"]);
+    rejected(init(&weights), &["model.safetensors", "not a whole safetensors file"]);
+    rejected(init(Path::new("/nowhere.safetensors")), &["/nowhere.safetensors"]);
     let resume = |name: &str| {
         let mut command = mpirun(2, binary());
         command.args(["train", "--resume"]).arg(lab.path(name));
         command
     };
-    refused(resume("nothing"), &["not a run directory"]);
-    refused(resume("run"), &["cut short"]);
+    rejected(resume("nothing"), &["not a run directory"]);
+    rejected(resume("run"), &["cut short"]);
 }
 
 #[test]
-fn a_loss_that_is_no_number_stops_all_ranks_at_the_same_step() {
+fn a_non_finite_loss_stops_all_ranks_at_the_same_step() {
     let lab = Lab::new();
     let command = lab.command(2, "run", &["--lr", "1e30", "--checkpoint-every", "1"]);
-    refused(command, &["the loss is", "at step", "rank", "--lr"]);
+    rejected(command, &["the loss is", "at step", "rank", "--lr"]);
     let run = lab.run_json("run");
     assert_eq!(run["status"], "failed");
     assert!(run["error"].as_str().unwrap().contains("at step"));
-    assert!(!lab.checkpoints("run").is_empty(), "what was saved is still there");
+    assert!(!lab.checkpoints("run").is_empty(), "checkpoints are kept");
 }
 
-/// MPICH's mpirun sets these variables; this build's MPI then knows only itself.
+/// MPICH's mpirun sets these variables; this build's MPI is then a world of one.
 #[test]
-fn another_mpis_launcher_is_refused_and_both_are_named() {
+fn another_mpis_launcher_is_rejected_and_both_mpis_are_named() {
     let lab = Lab::new();
     let mut command = Command::new(binary());
     command.env("PMI_RANK", "0").env("PMI_SIZE", "2").arg("train").arg("--data-root").arg(digits());
     command.arg("--out").arg(lab.path("out"));
-    refused(command, &["MPICH's mpirun", "Open MPI", "2 processes"]);
+    rejected(command, &["MPICH's mpirun", "Open MPI", "2 processes"]);
 }
 
 #[test]
-fn ranks_started_by_hand_are_told_of_mpirun() {
+fn ranks_started_by_hand_are_rejected_with_the_mpirun_command() {
     let lab = Lab::new();
     let alone = |name: &str| {
         let mut command = Command::new(binary());
@@ -147,21 +147,21 @@ fn ranks_started_by_hand_are_told_of_mpirun() {
     };
     let mut by_option = alone("train");
     by_option.args(["--world-size", "2", "--out"]).arg(lab.path("out"));
-    refused(by_option, &["--world-size 2", "form no MPI job", "mpirun -n 2"]);
+    rejected(by_option, &["--world-size 2", "form no MPI job", "mpirun -n 2"]);
     for rank in ["0", "1"] {
         let mut by_variable = alone("train");
         by_variable.env("RANK", rank).env("WORLD_SIZE", "2").arg("--out").arg(lab.path("out"));
-        refused(by_variable, &[&format!("RANK={rank}"), "form no MPI job", "mpirun -n 2"]);
+        rejected(by_variable, &[&format!("RANK={rank}"), "form no MPI job", "mpirun -n 2"]);
     }
-    assert!(!lab.path("out").exists(), "nothing was made");
-    // Whoever has them from elsewhere and starts a real job is left in peace.
+    assert!(!lab.path("out").exists(), "nothing was created");
+    // A real job ignores such variables from elsewhere.
     let mut job = lab.command(2, "out", &["--epochs", "1", "--train-samples", "64"]);
     let ended = job.env("RANK", "0").env("WORLD_SIZE", "2").output().expect("mpirun starts");
     assert!(ended.status.success(), "{}", text(&ended));
 }
 
 #[test]
-fn a_panic_on_one_rank_ends_the_job() {
+fn a_panic_on_one_rank_aborts_the_job() {
     let example = Path::new(binary()).with_file_name("examples").join("panic_on_one_rank");
     let output = fails_within(LIMIT, mpirun(3, example.to_str().unwrap()));
     assert!(text(&output).contains("rank 1 on"), "{}", text(&output));

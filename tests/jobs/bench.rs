@@ -1,4 +1,4 @@
-//! The benchmarks, as real jobs.
+//! Benchmarks as real jobs.
 
 use std::process::Command;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn succeeds(mut command: Command) -> String {
 }
 
 #[test]
-fn the_all_reduce_is_timed_on_every_backend_asked_for() {
+fn the_all_reduce_is_timed_on_every_requested_backend() {
     let lab = Lab::new();
     let (csv, plot) = (lab.path("latency.csv"), lab.path("latency.svg"));
     let mut command = bench(2, &["allreduce", "--sizes", "4,1KiB..2KiB", "--backends", "mpi,ordered"]);
@@ -41,7 +41,7 @@ fn the_all_reduce_is_timed_on_every_backend_asked_for() {
 }
 
 #[test]
-fn every_type_and_number_of_ranks_has_right_sums() {
+fn sums_are_correct_for_every_type_and_number_of_ranks() {
     for (ranks, dtype) in [(1, "f32"), (3, "bf16"), (3, "f16")] {
         let options = ["allreduce", "--sizes", "8,1000", "--backends", "mpi,ordered", "--iterations", "5"];
         succeeds(bench(ranks, &[&options[..], &["--dtype", dtype]].concat()));
@@ -63,7 +63,7 @@ fn both_transports_have_every_operation() {
     }
 }
 
-/// What `bench step --json` writes, and what it prints.
+/// JSON and console output of `bench step --json`.
 fn step(ranks: usize, options: &[&str]) -> (Value, String) {
     let lab = Lab::new();
     let json = lab.path("step.json");
@@ -75,15 +75,15 @@ fn step(ranks: usize, options: &[&str]) -> (Value, String) {
 }
 
 #[test]
-fn a_step_is_told_by_its_parts_its_memory_and_its_arithmetic() {
+fn bench_step_reports_phases_memory_and_arithmetic() {
     let (figures, printed) = step(1, &[]);
     let number = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("{name} in {figures}"));
     assert_eq!((number("steps"), number("ranks"), number("train_batch_size")), (7.0, 1.0, 32.0));
     // 88,592 multiplications of a sample's forward, 28,224 of them in the first layer.
     assert_eq!(number("flop_per_step"), 32.0 * (6.0 * 88_592.0 - 2.0 * 28_224.0));
-    // Burn's autodiff alone allocates for each operation of a step.
+    // Burn's autodiff allocates for each operation of a step.
     assert!((10.0..1e5).contains(&number("allocations_per_step")), "{figures}");
-    // Of pages that are kept, few are new: a step's own memory is 240 of them.
+    // Freed pages are kept, so few are new: a step uses 240 pages.
     let faults = 7.0 * number("page_faults_per_step");
     assert!((faults - faults.round()).abs() < 1e-9 && faults < 7.0 * 100.0, "{figures}");
     let median = figures["overlap_on"]["median"].as_f64().unwrap();
@@ -97,7 +97,7 @@ fn a_step_is_told_by_its_parts_its_memory_and_its_arithmetic() {
 }
 
 #[test]
-fn two_ranks_step_with_overlap_and_without() {
+fn bench_step_on_two_ranks_has_both_overlap_modes() {
     let (figures, printed) = step(2, &["--model", "mlp", "--train-batch-size", "8"]);
     for mode in ["overlap_on", "overlap_off"] {
         for part in ["forward", "backward", "optimizer", "mean", "median"] {
@@ -109,7 +109,7 @@ fn two_ranks_step_with_overlap_and_without() {
 }
 
 #[test]
-fn two_layers_learn_and_ten_of_the_same_weights_do_not() {
+fn bench_fused_learns_with_two_layers_and_not_with_ten() {
     let lab = Lab::new();
     let csv = lab.path("fused.csv");
     let mut command = bench(1, &["fused", "--data-root"]);
@@ -138,9 +138,9 @@ fn two_layers_learn_and_ten_of_the_same_weights_do_not() {
 }
 
 #[test]
-fn senseless_benchmarks_are_refused_with_one_line() {
+fn invalid_benchmark_options_are_rejected_with_one_line() {
     let cases: [(&[&str], &str); 10] = [
-        (&["allreduce", "--sizes", "6"], "--sizes 6: 6 bytes are no whole number"),
+        (&["allreduce", "--sizes", "6"], "--sizes 6: 6 bytes are not a whole number"),
         (&["allreduce", "--backends", "tcp"], "unknown backend tcp"),
         (&["allreduce", "--iterations", "0"], "--iterations 0: must be at least 1"),
         (&["allreduce", "--plot", "x.pdf"], "--plot x.pdf: its name must end in .svg or .png"),

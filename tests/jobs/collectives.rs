@@ -1,5 +1,4 @@
-//! The same training over different transports, and what happens when a rank
-//! falls silent.
+//! The same training over different transports, and ranks that stop responding.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::*;
 
-/// Buckets so small that each holds a parameter or two.
+/// Buckets so small that each contains one or two parameters.
 const MANY_BUCKETS: [&str; 6] = ["--epochs", "1", "--train-samples", "1600", "--bucket-mb", "0.004"];
 
 fn weights(lab: &Lab, ranks: usize, options: &[&str]) -> String {
@@ -16,7 +15,7 @@ fn weights(lab: &Lab, ranks: usize, options: &[&str]) -> String {
 }
 
 #[test]
-fn two_ranks_have_the_same_bits_whatever_carries_the_gradients() {
+fn two_ranks_have_the_same_bits_over_every_transport() {
     let lab = Lab::new();
     let expected = weights(&lab, 2, &[]);
     for options in [
@@ -33,7 +32,7 @@ fn two_ranks_have_the_same_bits_whatever_carries_the_gradients() {
 }
 
 #[test]
-fn ordered_sums_have_the_same_bits_at_any_number_of_ranks() {
+fn ordered_sums_have_the_same_bits_over_every_transport() {
     let lab = Lab::new();
     for ranks in [3, 4] {
         let expected = weights(&lab, ranks, &["--reduce", "ordered"]);
@@ -47,7 +46,7 @@ fn ordered_sums_have_the_same_bits_at_any_number_of_ranks() {
 }
 
 #[test]
-fn narrow_gradients_train_as_well() {
+fn sixteen_bit_gradients_reach_the_accuracy_of_f32() {
     let lab = Lab::new();
     let options = ["--epochs", "2", "--lr", "2e-3", "--overwrite"];
     let accuracy = |dtype| {
@@ -64,7 +63,7 @@ fn narrow_gradients_train_as_well() {
 }
 
 #[test]
-fn accumulated_batches_step_as_one() {
+fn accumulated_batches_equal_one_large_batch() {
     let lab = Lab::new();
     let curve = |name: &str, options: &[&str]| {
         let common = ["--epochs", "1", "--log-every", "1", "--train-samples", "3201"];
@@ -80,7 +79,7 @@ fn accumulated_batches_step_as_one() {
 }
 
 #[test]
-fn averaged_gradients_are_those_of_one_batch() {
+fn averaged_gradients_equal_those_of_one_batch() {
     for ranks in [1, 2, 3, 4] {
         let output = mpirun(ranks, &example("check_gradients")).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
@@ -139,7 +138,7 @@ fn a_rank_that_misses_a_reduce_scatter_or_an_all_gather_is_named() {
 }
 
 #[test]
-fn a_module_of_ones_own_trains_over_both_transports() {
+fn a_custom_module_trains_over_both_transports() {
     for backend in ["mpi", "gloo"] {
         let output = mpirun(2, &example("own_model")).arg(backend).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
@@ -154,9 +153,9 @@ fn a_module_of_ones_own_trains_over_both_transports() {
 }
 
 #[test]
-fn ranks_with_other_options_or_data_are_refused_by_field_and_rank() {
+fn ranks_with_different_options_or_data_are_rejected_by_field_and_rank() {
     let lab = Lab::new();
-    // mpirun starts a program of its own for each part between colons.
+    // mpirun starts another program for each part between colons.
     let mut command = lab.command(1, "run", &["--lr", "1e-3"]);
     command.args([":", "-n", "1", binary(), "train", "--lr", "2e-3", "--data-root"]).arg(digits());
     let output = fails_within(Duration::from_secs(10), command);
@@ -205,8 +204,8 @@ fn signal(pid: u64, signal: &str) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
-/// Starts a long training, does `harm` to rank 1 in the middle of it, and
-/// returns the job's error lines and how long it lasted after that.
+/// Starts a long training, sends the signal `harm` to rank 1 in the middle of it, and
+/// returns the job's error lines and its duration after that.
 fn harmed(backend: &str, harm: &str) -> (String, Duration) {
     let lab = Lab::new();
     let options = [
@@ -216,7 +215,7 @@ fn harmed(backend: &str, harm: &str) -> (String, Duration) {
         backend,
         "--comm-timeout",
         "3",
-        // Epochs that last, in which the harm is done.
+        // Long epochs, so that the signal arrives within one.
         "--fused",
         "off",
     ];
@@ -226,18 +225,18 @@ fn harmed(backend: &str, harm: &str) -> (String, Duration) {
     wait_until(&mut job, "the first epoch", || {
         std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
     });
-    // Into the steps of the second.
+    // Wait until steps of the second epoch run.
     std::thread::sleep(Duration::from_millis(100));
     signal(pids(&lab, "run")[1], harm);
     let since = Instant::now();
     let output = job.wait_with_output().unwrap();
     assert!(!output.status.success(), "{}", text(&output));
-    // Not all that it said: each run's header names all ranks.
+    // Error lines only: the header of each run names all ranks.
     ([errors(&output), notices(&output)].concat().join("\n"), since.elapsed())
 }
 
 #[test]
-fn a_stopped_rank_is_named_and_the_job_ends_after_the_deadline() {
+fn a_stopped_rank_is_named_and_the_job_aborts_after_the_deadline() {
     for backend in ["mpi", "gloo"] {
         let (text, lasted) = harmed(backend, "-STOP");
         assert!(lasted < Duration::from_secs(3 + 10), "{backend}: {lasted:.1?}");

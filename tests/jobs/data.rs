@@ -1,4 +1,4 @@
-//! Data sets of every kind, from their making to a training on them.
+//! Data sets of every kind, from generation to training.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -30,14 +30,14 @@ fn the_mlp_learns_generated_features() {
 }
 
 #[test]
-fn vgg_learns_generated_objects() {
+fn the_vgg_learns_generated_objects() {
     let lab = Lab::new();
     let folder = lab.path("objects");
     made("objects", "60", "20", &folder);
     let root = folder.to_str().unwrap();
     let run = lab.train(2, "run", &["--data-root", root, "--model", "vgg", "--epochs", "1"]);
     let loss = run["test_loss"].as_f64().expect("a loss");
-    // One step from ten equal guesses, whose loss is ln 10.
+    // One step away from uniform predictions over ten classes, which have loss ln 10.
     assert!((loss - 10f64.ln()).abs() < 0.1, "{loss}");
 
     let options = ["--train-samples", "40", "--train-batch-size", "4", "--batch-norm", "--epochs", "10"];
@@ -45,24 +45,24 @@ fn vgg_learns_generated_objects() {
     let run = lab.train(2, "learned", &[&options[..], &recipe].concat());
     let number = |name: &str| run[name].as_f64().expect("a number");
     let (loss, accuracy) = (number("train_loss"), number("train_accuracy"));
-    // At learning rate 0 they are 2.28 and 7.5%; 10% is chance.
+    // At learning rate 0 they are 2.28 and 7.5%; chance level is 10%.
     assert!(loss < 1.5 && accuracy > 50.0, "{loss}, {accuracy}%");
 }
 
 #[test]
-fn info_says_what_a_folder_holds_and_draws_it() {
+fn info_describes_a_folder_and_draws_samples() {
     let lab = Lab::new();
     let (folder, sheet) = (lab.path("objects"), lab.path("sheet.png"));
     made("objects", "50", "10", &folder);
     let output = data(&["info", "--sheet", sheet.to_str().unwrap()], &folder);
-    let said = text(&output);
+    let printed = text(&output);
     for part in
         ["CIFAR-10 binary batches, 10 classes", "3 x 32 x 32", "train 50 samples, SHA-256 ", "crescent"]
     {
-        assert!(said.contains(part), "{part} in {said}");
+        assert!(printed.contains(part), "{part} in {printed}");
     }
     assert!(std::fs::read(&sheet).unwrap().starts_with(b"\x89PNG"));
-    // The same digest as the one by which ranks compare their training sets.
+    // Ranks compare their training sets by the same digest.
     let again = lab.path("again");
     made("objects", "50", "10", &again);
     let digest = |output: &Output| text(output).lines().nth(2).map(ToOwned::to_owned);
@@ -70,22 +70,22 @@ fn info_says_what_a_folder_holds_and_draws_it() {
 }
 
 #[test]
-fn a_data_set_is_never_mixed_with_another_nor_replaced_unasked() {
+fn a_data_set_is_not_mixed_with_another_nor_replaced_without_the_option() {
     let lab = Lab::new();
     let folder = lab.path("objects");
     made("objects", "50", "10", &folder);
-    let refused = |words: &[&str], expected: &str| {
+    let rejected = |words: &[&str], expected: &str| {
         let output = data(words, &folder);
         let errors = errors(&output);
         assert!(!output.status.success() && errors.len() == 1, "{}", text(&output));
         assert!(errors[0].contains(expected), "{}", errors[0]);
     };
-    refused(&["objects", "--out"], "--overwrite");
-    refused(&["digits", "--overwrite", "--out"], "holds another data set, CIFAR-10 binary batches");
+    rejected(&["objects", "--out"], "--overwrite");
+    rejected(&["digits", "--overwrite", "--out"], "contains another data set, CIFAR-10 binary batches");
     made("digits", "20", "10", &lab.path("digits"));
     let digits = lab.path("digits").join("train-images-idx3-ubyte");
     std::fs::copy(digits, folder.join("train-images-idx3-ubyte")).unwrap();
-    refused(&["info"], "two data sets in");
+    rejected(&["info"], "two data sets in");
     let command = lab.command(2, "run", &["--data-root", folder.to_str().unwrap()]);
     let output = fails_within(Duration::from_secs(10), command);
     assert_eq!(errors(&output).len(), 1, "{}", text(&output));

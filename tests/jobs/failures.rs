@@ -1,4 +1,4 @@
-//! Programs of one's own in which one rank fails: the job ends, and says why.
+//! Library programs in which one rank fails: the job ends with the reason.
 
 use std::process::Output;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn fail(how: &str, backend: &str) -> Output {
     output
 }
 
-/// The lines of standard error that have all of `parts`.
+/// Number of lines of standard error that contain all of `parts`.
 fn lines(output: &Output, parts: &[&str]) -> usize {
     let text = String::from_utf8_lossy(&output.stderr);
     text.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count()
@@ -27,7 +27,7 @@ fn an_error_that_main_returns_on_one_rank_ends_the_job() {
         let output = fail("error", backend);
         assert_eq!(output.status.code(), Some(1), "{}", text(&output));
         assert_eq!(lines(&output, &["Error: ", "shard1.bin: cannot be read"]), 1, "{}", text(&output));
-        // Over gloo the others see their connections end, and say whose.
+        // Over gloo the other ranks detect closed connections and name the rank.
         let named = lines(&output, &["rank 1 on ", "exit code 1"]);
         assert!(named >= 1, "{backend}: {}", text(&output));
         assert_eq!(lines(&output, &["Connection"]), 0, "{backend}: {}", text(&output));
@@ -35,7 +35,7 @@ fn an_error_that_main_returns_on_one_rank_ends_the_job() {
 }
 
 #[test]
-fn run_names_the_rank_and_its_reason() {
+fn run_names_the_rank_and_the_reason() {
     for backend in ["mpi", "gloo"] {
         let output = fail("run-error", backend);
         assert_eq!(output.status.code(), Some(1), "{}", text(&output));
@@ -47,7 +47,7 @@ fn run_names_the_rank_and_its_reason() {
 }
 
 #[test]
-fn a_panic_ends_the_job_and_is_not_called_a_bug_of_mpiburn() {
+fn a_panic_aborts_the_job_and_is_not_reported_as_a_bug_of_mpiburn() {
     for backend in ["mpi", "gloo"] {
         for how in ["panic", "run-panic"] {
             let output = fail(how, backend);
@@ -103,7 +103,7 @@ fn a_parameter_of_another_type_on_one_rank_is_named() {
 
 /// A thread may have a larger stack than `main`.
 #[test]
-fn a_training_on_a_thread_of_its_own_ends_well() {
+fn training_on_another_thread_completes() {
     for backend in ["mpi", "gloo"] {
         let output = mpirun(2, &example("fail_on_one_rank")).args(["thread-main", backend]).output().unwrap();
         assert!(output.status.success(), "{backend}: {}", text(&output));
@@ -112,7 +112,7 @@ fn a_training_on_a_thread_of_its_own_ends_well() {
 }
 
 #[test]
-fn a_rank_that_stays_away_is_named_after_the_deadline() {
+fn a_missing_rank_is_named_after_the_deadline() {
     for backend in ["mpi", "gloo"] {
         let output = fail("sleep", backend);
         let named = lines(&output, &[backend, "exceeded the deadline of 3 s", "missing: rank 1 on "]);

@@ -1,4 +1,4 @@
-//! Starting jobs and reading what they leave behind.
+//! Starts jobs and reads their run directories.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A folder of its own for each test, removed with it.
+/// A temporary folder for each test.
 pub struct Lab {
     root: TempDir,
 }
 
-/// A small data set in MNIST's layout, made once by the program itself.
+/// A small data set in MNIST's layout, generated once by the program.
 pub fn digits() -> &'static Path {
     static DATA: OnceLock<TempDir> = OnceLock::new();
     DATA.get_or_init(|| {
@@ -33,12 +33,12 @@ pub fn binary() -> &'static str {
     env!("CARGO_BIN_EXE_mpiburn")
 }
 
-/// An example, which cargo builds along with the tests.
+/// Path of an example, which cargo builds with the tests.
 pub fn example(name: &str) -> String {
-    Path::new(binary()).with_file_name("examples").join(name).to_str().expect("a path of text").to_owned()
+    Path::new(binary()).with_file_name("examples").join(name).to_str().expect("a UTF-8 path").to_owned()
 }
 
-/// `mpirun` with `ranks` ranks of `program`, bound as the make targets bind.
+/// `mpirun` with `ranks` ranks of `program`, bound like in the make targets.
 pub fn mpirun(ranks: usize, program: &str) -> Command {
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let mut command = Command::new("mpirun");
@@ -77,7 +77,7 @@ impl Lab {
         assert!(output.status.success(), "{}", text(&output));
         let record = self.run_json(name);
         assert_eq!(record["status"], "completed");
-        // What tests compare between runs: two that are missing would be equal.
+        // Tests compare these between runs: two missing values would be equal.
         for name in ["weights_sha256", "test_loss", "test_accuracy", "train_loss", "train_accuracy"] {
             assert!(!record[name].is_null(), "{name} is missing in {record}");
         }
@@ -89,7 +89,7 @@ impl Lab {
         serde_json::from_slice(&std::fs::read(&file).expect("run.json exists")).expect("run.json is JSON")
     }
 
-    /// A curve of one rank, as pairs of step and value.
+    /// A curve of one rank as pairs of step and value.
     pub fn curve(&self, name: &str, rank: usize, curve: &str) -> Vec<(usize, f64)> {
         let file = self.path(name).join(format!("rank{rank}")).join(curve);
         let text = std::fs::read_to_string(file).expect("the curve exists");
@@ -122,23 +122,23 @@ impl Lab {
         assert_eq!(shapes(&a), shapes(&b));
         let pairs = a.iter().zip(&b).flat_map(|((_, a), (_, b))| a.iter().zip(b));
         let differences: Vec<f32> = pairs.map(|(a, b)| (a - b).abs()).collect();
-        // f32::max passes NaN over.
+        // f32::max ignores NaN.
         assert!(differences.iter().all(|x| x.is_finite()), "non-finite weights");
         differences.into_iter().fold(0.0, f32::max)
     }
 
-    /// Whole checkpoints, oldest first.
+    /// Complete checkpoints, oldest first.
     pub fn checkpoints(&self, name: &str) -> Vec<PathBuf> {
         mpiburn::record::checkpoint::list(&self.path(name).join("checkpoints"))
     }
 }
 
-/// What a command said, for a failing assertion.
+/// Output of a command, for messages of assertions.
 pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The program's own error lines, without mpirun's words.
+/// Error lines of the program, without mpirun's.
 pub fn errors(output: &Output) -> Vec<String> {
     let lines = String::from_utf8_lossy(&output.stderr).into_owned();
     lines.lines().filter(|l| l.starts_with("mpiburn: ") || l.starts_with("error: ")).map(Into::into).collect()
@@ -150,14 +150,14 @@ pub fn notices(output: &Output) -> Vec<String> {
     lines.lines().filter(|l| l.starts_with("mpirun noticed that process rank ")).map(Into::into).collect()
 }
 
-/// Runs `command`, which has to fail by itself within `limit`.
+/// Runs `command`, which must fail by itself within `limit`.
 pub fn fails_within(limit: Duration, mut command: Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpirun starts");
     let (started, pid) = (Instant::now(), child.id().to_string());
     let (sender, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
     let output = ended.recv_timeout(limit).unwrap_or_else(|_| {
-        // One that hangs is ended, so that the test fails and does not hang.
+        // A hanging job is killed, so that the test fails instead of hanging.
         let _ = Command::new("kill").arg(&pid).status();
         ended.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| panic!("{pid} does not end"))
     });
@@ -171,9 +171,9 @@ pub fn fails_within(limit: Duration, mut command: Command) -> Output {
 pub fn wait_until(child: &mut Child, what: &str, ready: impl Fn() -> bool) {
     let started = Instant::now();
     while !ready() {
-        let ended = child.try_wait().expect("the job can be asked");
+        let ended = child.try_wait().expect("the job's state can be read");
         assert!(ended.is_none(), "the job ended before {what}: {ended:?}");
-        assert!(started.elapsed() < Duration::from_secs(60), "{what} did not come");
+        assert!(started.elapsed() < Duration::from_secs(60), "timeout while waiting for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,4 +1,4 @@
-//! Real jobs under a real mpirun: trainings, interruptions, bad input.
+//! Real jobs under mpirun: trainings, interruptions, invalid input.
 
 mod bad_input;
 mod bench;

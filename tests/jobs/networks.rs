@@ -1,5 +1,5 @@
-//! Networks with options: dropout's masks, batch norm's statistics, and what is
-//! rebuilt from `run.json`.
+//! Networks with options: dropout masks, batch norm statistics, and networks rebuilt
+//! from `run.json`.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,7 +10,7 @@ const BOTH: [&str; 8] =
     ["--dropout", "0.3", "--batch-norm", "--activation", "gelu", "--epochs", "2", "--checkpoint-every=5"];
 
 #[test]
-fn a_run_with_dropout_and_batch_norm_goes_on_to_the_same_bits() {
+fn a_resumed_run_with_dropout_and_batch_norm_has_the_same_bits() {
     let lab = Lab::new();
     for ranks in [1, 2] {
         let (name, again) = (format!("run{ranks}"), format!("again{ranks}"));
@@ -21,7 +21,7 @@ fn a_run_with_dropout_and_batch_norm_goes_on_to_the_same_bits() {
         let other = lab.train(ranks, &format!("other{ranks}"), &[&options[..], &["--seed", "5"]].concat());
         assert_ne!(other["weights_sha256"], expected["weights_sha256"]);
 
-        // Back to the last checkpoint in the middle of the second epoch.
+        // Without the final checkpoint, the last one is in the middle of the second epoch.
         std::fs::remove_dir_all(lab.checkpoints(&name).pop().unwrap()).unwrap();
         let mut command = mpirun(ranks, binary());
         let output = command.args(["train", "--resume"]).arg(lab.path(&name)).output().unwrap();
@@ -48,7 +48,7 @@ fn eval_rebuilds_the_network_of_the_run() {
 }
 
 #[test]
-fn dropout_drops_the_same_on_any_number_of_ranks() {
+fn dropout_masks_do_not_depend_on_the_number_of_ranks() {
     let lab = Lab::new();
     let options = ["--dropout", "0.5", "--epochs", "1", "--train-samples", "320", "--log-every", "1"];
     let with = |size| [&options[..], &["--train-batch-size", size]].concat();
@@ -69,7 +69,7 @@ fn dropout_drops_the_same_on_any_number_of_ranks() {
 }
 
 #[test]
-fn options_that_do_not_apply_are_refused_in_one_line() {
+fn options_that_do_not_apply_are_rejected_with_one_line() {
     let lab = Lab::new();
     for (options, expected) in [
         (["--hidden", "8"], "--hidden 8: convnet has no hidden layer to set"),

@@ -1,4 +1,4 @@
-//! Output that nobody reads, or that cannot be written.
+//! Output to a closed pipe or a full disk.
 
 use std::fs::{self, OpenOptions};
 use std::io::pipe;
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::harness::*;
 
-/// A pipe whose reader has left, as after `| head` has its lines.
-fn left() -> std::io::PipeWriter {
+/// A pipe whose reader has closed it, like `| head` after its lines.
+fn closed_pipe() -> std::io::PipeWriter {
     pipe().expect("a pipe").1
 }
 
@@ -18,7 +18,7 @@ fn mpiburn(lab: &Lab, words: &[&str]) -> Command {
 }
 
 #[test]
-fn a_reader_who_leaves_ends_no_command() {
+fn a_closed_pipe_ends_no_command() {
     let lab = Lab::new();
     let data = digits().to_str().unwrap();
     let short = ["--data-root", data, "--epochs", "1", "--train-samples", "320", "--log-every", "1"];
@@ -35,22 +35,26 @@ fn a_reader_who_leaves_ends_no_command() {
         &["sweep", "sweep.toml", "--dry-run"],
     ];
     for words in commands {
-        // Standard error too: `2>&1 | head`.
-        let status = mpiburn(&lab, words).stdout(left()).stderr(left()).status().expect("mpiburn starts");
+        // Standard error as well: `2>&1 | head`.
+        let status = mpiburn(&lab, words)
+            .stdout(closed_pipe())
+            .stderr(closed_pipe())
+            .status()
+            .expect("mpiburn starts");
         assert_eq!(status.code(), Some(0), "{words:?}");
     }
     assert_eq!(lab.run_json("results/run")["status"], "completed");
 }
 
 #[test]
-fn a_failure_keeps_its_code_when_nobody_reads_of_it() {
+fn a_failure_keeps_its_exit_code_with_a_closed_pipe() {
     let lab = Lab::new();
-    let status = mpiburn(&lab, &["report"]).stderr(left()).status().expect("mpiburn starts");
+    let status = mpiburn(&lab, &["report"]).stderr(closed_pipe()).status().expect("mpiburn starts");
     assert_eq!(status.code(), Some(1), "there is nothing to report");
 }
 
 #[test]
-fn output_that_is_lost_on_a_full_disk_is_a_failure() {
+fn lost_output_on_a_full_disk_is_a_failure() {
     let lab = Lab::new();
     let full = OpenOptions::new().write(true).open("/dev/full").expect("/dev/full is there");
     let command = &mut mpiburn(&lab, &["launch", "1x1", "--dry-run", "--", "train"]);

@@ -1,4 +1,4 @@
-//! Optimizers, schedules, regularisation and augmentation, over ranks and
+//! Optimizers, schedules, regularisation and augmentation on several ranks and with
 //! interruptions.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn resume(lab: &Lab, name: &str, ranks: usize) -> Value {
 }
 
 #[test]
-fn two_ranks_with_any_recipe_learn_what_one_does() {
+fn two_ranks_with_any_recipe_compute_the_same_as_one() {
     let lab = Lab::new();
     let base = ["--epochs", "1", "--train-samples", "325", "--test-samples", "50", "--overwrite"];
     let mut found = Vec::new();
@@ -30,8 +30,8 @@ fn two_ranks_with_any_recipe_learn_what_one_does() {
         let run = lab.train(1, "one", &[&options[..], &["--train-batch-size", "32"]].concat());
         lab.train(2, "two", &[&options[..], &["--train-batch-size", "8", "--accumulate", "2"]].concat());
         let off = lab.weights_apart("one", "two");
-        // Adam and RMSprop blow rounding up, where gradients are near 0, to a
-        // part of their step size.
+        // Where gradients are near 0, Adam and RMSprop amplify rounding errors to a
+        // fraction of their step size.
         assert!(off < 3e-4, "{recipe}: {off}");
         found.push(run["weights_sha256"].as_str().expect("a digest").to_owned());
     }
@@ -40,9 +40,9 @@ fn two_ranks_with_any_recipe_learn_what_one_does() {
 }
 
 #[test]
-fn every_recipe_goes_on_inside_an_epoch_to_the_same_bits() {
+fn every_recipe_resumes_inside_an_epoch_to_the_same_bits() {
     let lab = Lab::new();
-    // Ten steps an epoch: checkpoints after steps 10, 14 and 20 stay.
+    // Ten steps per epoch: checkpoints after steps 10, 14 and 20 are kept.
     let base =
         "--epochs 2 --train-samples 320 --train-batch-size 16 --checkpoint-every 7 --shuffle --overwrite";
     for recipe in [
@@ -72,9 +72,9 @@ fn every_recipe_goes_on_inside_an_epoch_to_the_same_bits() {
     assert!(errors[0].contains("square, velocity") && errors[0].contains("sgd"), "{}", errors[0]);
 }
 
-/// Runs from before there was a choice of optimizers.
+/// Runs of versions without a choice of optimizers.
 #[test]
-fn a_run_without_a_recipe_goes_on_as_adam() {
+fn a_run_without_a_recipe_resumes_with_adam() {
     let lab = Lab::new();
     let expected = lab.train(1, "run", &["--epochs", "2", "--train-samples", "320"]);
     let checkpoints = lab.checkpoints("run");
@@ -94,9 +94,9 @@ fn a_run_without_a_recipe_goes_on_as_adam() {
 }
 
 #[test]
-fn augmented_images_are_others_in_every_epoch() {
+fn augmented_images_differ_in_every_epoch() {
     let lab = Lab::new();
-    // Nothing is learned, so that losses differ by the images alone.
+    // The learning rate is 0, so losses differ by the images only.
     let options = ["--epochs", "2", "--train-samples", "320", "--lr", "0", "--weight-decay", "0"];
     let losses = |name: &str| {
         let epochs = std::fs::read_to_string(lab.path(name).join("epochs.csv")).unwrap();
@@ -109,11 +109,11 @@ fn augmented_images_are_others_in_every_epoch() {
     let ([train, test], [changed, same]) = (losses("plain"), losses("changed"));
     assert_eq!(train[0], train[1]);
     assert!(changed[0] != changed[1] && changed[0] != train[0], "{changed:?} {train:?}");
-    assert_eq!(same, test, "test images stay as they are");
+    assert_eq!(same, test, "test images are not augmented");
 }
 
 #[test]
-fn early_stopping_ends_all_ranks_at_one_epoch_and_keeps_the_best() {
+fn early_stopping_ends_all_ranks_at_the_same_epoch_and_keeps_the_best() {
     let lab = Lab::new();
     let options = ["--epochs", "40", "--train-samples", "160", "--lr", "0.02", "--early-stopping", "4"];
     let run = lab.train(3, "run", &options);
@@ -132,20 +132,20 @@ fn early_stopping_ends_all_ranks_at_one_epoch_and_keeps_the_best() {
     let eval = |path: &std::path::Path| {
         let output = mpirun(2, binary()).args(["eval", "--checkpoint"]).arg(path).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));
-        let said = text(&output);
-        let loss = said.split("test loss ").nth(1).and_then(|rest| rest.split_whitespace().next());
-        (loss.expect("a loss").parse::<f64>().expect("a number"), said)
+        let printed = text(&output);
+        let loss = printed.split("test loss ").nth(1).and_then(|rest| rest.split_whitespace().next());
+        (loss.expect("a loss").parse::<f64>().expect("a number"), printed)
     };
     let checkpoints = lab.checkpoints("run");
     assert_eq!(checkpoints.len(), 4, "the last three and the best");
-    let (loss, said) = eval(&lab.path("run"));
-    assert!(said.contains(&format!("taking epoch {best} of {}", best + 4)), "{said}");
-    // Printed with six digits, and added up over other ranks.
-    assert!((loss - losses[best - 1]).abs() < 2e-6, "{said} {losses:?}");
-    let (loss, said) = eval(&checkpoints[3]);
-    assert!((loss - losses[best + 3]).abs() < 2e-6, "{said} {losses:?}");
+    let (loss, printed) = eval(&lab.path("run"));
+    assert!(printed.contains(&format!("taking epoch {best} of {}", best + 4)), "{printed}");
+    // Printed with six digits, and summed over another number of ranks.
+    assert!((loss - losses[best - 1]).abs() < 2e-6, "{printed} {losses:?}");
+    let (loss, printed) = eval(&checkpoints[3]);
+    assert!((loss - losses[best + 3]).abs() < 2e-6, "{printed} {losses:?}");
 
-    // Without its last epoch, the run counts on where it was.
+    // Resumed without its last epoch, the run continues its count of epochs.
     std::fs::remove_dir_all(&checkpoints[3]).unwrap();
     let again = resume(&lab, "run", 3);
     for name in ["weights_sha256", "best_epoch", "stopped_early_after"] {
@@ -154,7 +154,7 @@ fn early_stopping_ends_all_ranks_at_one_epoch_and_keeps_the_best() {
 }
 
 #[test]
-fn options_that_do_not_fit_are_refused_with_one_line() {
+fn incompatible_options_are_rejected_with_one_line() {
     let lab = Lab::new();
     let features = lab.path("features");
     let made = std::process::Command::new(binary())
@@ -175,5 +175,5 @@ fn options_that_do_not_fit_are_refused_with_one_line() {
         assert_eq!(errors.len(), 1, "one line was expected: {}", text(&output));
         assert!(words.iter().all(|word| errors[0].contains(word)), "{}", errors[0]);
     }
-    assert!(!lab.path("out").exists(), "nothing was made");
+    assert!(!lab.path("out").exists(), "nothing was created");
 }

@@ -1,4 +1,4 @@
-//! Reports of real runs, and of what is left of runs that did not end well.
+//! Reports of real runs, and of failed and damaged ones.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ use mpiburn::record::{RunState, SweepRecord, SweepRun};
 
 use crate::harness::*;
 
-/// `mpiburn report` in the lab's folder, whose `results/` it looks through.
+/// `mpiburn report` in the lab's folder, which reads its `results/`.
 fn report(lab: &Lab, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
     command.env_remove("RUST_LOG").current_dir(lab.path("")).arg("report").args(arguments);
@@ -35,12 +35,12 @@ fn train(lab: &Lab, ranks: usize, name: &str, options: &[&str]) {
 
 fn column<'t>(csv: &'t str, row: usize, name: &str) -> &'t str {
     let at = csv.lines().next().and_then(|header| header.split(',').position(|n| n == name));
-    let line = csv.lines().nth(row).expect("the row is there");
-    line.split(',').nth(at.expect("the column is there")).expect("the cell is there")
+    let line = csv.lines().nth(row).expect("the row exists");
+    line.split(',').nth(at.expect("the column exists")).expect("the cell exists")
 }
 
 #[test]
-fn the_table_has_what_run_json_has_and_damaged_runs_are_named_below() {
+fn the_table_has_the_values_of_run_json_and_damaged_runs_are_listed_below() {
     let lab = Lab::new();
     train(&lab, 1, "results/one", &[]);
     train(&lab, 1, "results/again", &[]);
@@ -82,7 +82,7 @@ fn the_table_has_what_run_json_has_and_damaged_runs_are_named_below() {
 }
 
 #[test]
-fn a_sweep_is_compared_published_figures_stand_beside_and_the_page_has_its_pictures() {
+fn the_page_of_a_sweep_has_tables_published_figures_and_plots() {
     let lab = Lab::new();
     train(&lab, 1, "results/s/1x1", &[]);
     train(&lab, 2, "results/s/mpi", &[]);
@@ -128,29 +128,33 @@ fn a_sweep_is_compared_published_figures_stand_beside_and_the_page_has_its_pictu
         assert!(lab.path("results/report").join(format!("{name}.svg")).is_file(), "{name}");
     }
     let csv = fs::read_to_string(lab.path("results/report/s.csv")).unwrap();
-    assert_eq!(column(&csv, 2, "reduce"), "native", "what varies has a column: {csv}");
+    assert_eq!(column(&csv, 2, "reduce"), "native", "a varied setting has a column: {csv}");
     assert!(lab.path("results/report/s-published.md").is_file());
 }
 
 #[test]
-fn what_is_no_run_is_refused_with_one_line() {
+fn other_folders_are_rejected_with_one_line() {
     let lab = Lab::new();
     assert!(fails(&lab, 1, &[]).contains("cannot read results: No such file"));
     fs::create_dir_all(lab.path("results/empty")).unwrap();
     assert!(fails(&lab, 1, &[]).contains("no finished run"));
-    for (path, expected) in
-        [("results/empty", "neither a run nor a sweep"), ("nowhere", "neither a run nor a sweep")]
-    {
-        let said = fails(&lab, 1, &[path]);
-        assert!(said.lines().count() == 1 && said.contains(expected) && said.contains(path), "{said}");
+    for (path, expected) in [("results/empty", "not a run or sweep"), ("nowhere", "not a run or sweep")] {
+        let printed = fails(&lab, 1, &[path]);
+        assert!(
+            printed.lines().count() == 1 && printed.contains(expected) && printed.contains(path),
+            "{printed}"
+        );
     }
     fs::create_dir_all(lab.path("results/half/checkpoints")).unwrap();
-    let said = fails(&lab, 1, &["results/half"]);
-    assert!(said.contains("results/half: no run.json") && said.contains("no finished run"), "{said}");
+    let printed = fails(&lab, 1, &["results/half"]);
+    assert!(
+        printed.contains("results/half: no run.json") && printed.contains("no finished run"),
+        "{printed}"
+    );
 }
 
 #[test]
-fn a_measured_link_and_one_run_predict_others() {
+fn a_measured_link_and_one_run_give_a_prediction() {
     let lab = Lab::new();
     train(&lab, 1, "results/one", &[]);
     train(&lab, 2, "results/two", &[]);
@@ -178,15 +182,15 @@ fn a_measured_link_and_one_run_predict_others() {
     let typed = ["--predict", "results/one", "--latency-us", "1000", "--bandwidth-mbit", "1"];
     assert!(shown(&lab, &typed).contains("a link of 1000.0 µs and 1.0 Mbit/s"));
     assert!(fails(&lab, 1, &["--predict"]).contains("--predict needs the link"));
-    let senseless = [&typed[..5], &["0"]].concat();
-    assert!(fails(&lab, 2, &senseless).contains("--bandwidth-mbit 0: must be a finite number above 0"));
+    let invalid = [&typed[..5], &["0"]].concat();
+    assert!(fails(&lab, 2, &invalid).contains("--bandwidth-mbit 0: must be a finite number above 0"));
     assert!(fails(&lab, 1, &["--predict", "--link", "results/one/epochs.csv"]).contains("bench link"));
 }
 
 #[test]
-fn a_link_has_two_ends() {
+fn a_link_needs_two_ranks() {
     let mut command = mpirun(1, binary());
     command.args(["bench", "link"]);
     let errors = errors(&fails_within(Duration::from_secs(5), command));
-    assert!(errors.len() == 1 && errors[0].contains("a link has two ends"), "{errors:?}");
+    assert!(errors.len() == 1 && errors[0].contains("measured between 2 ranks"), "{errors:?}");
 }

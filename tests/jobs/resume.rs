@@ -1,11 +1,11 @@
-//! Interrupted runs go on to the same bits.
+//! Interrupted runs that are resumed give the same bits.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::harness::*;
 
-/// Long enough for a run to be met by a signal after its first epoch.
+/// Long enough for a signal to arrive after the first epoch.
 const OPTIONS: [&str; 7] =
     ["--epochs=20", "--checkpoint-every", "7", "--shuffle", "--log-every", "5", "--train-batch-size=16"];
 
@@ -14,7 +14,7 @@ fn kill(pid: u32, signal: &str) {
 }
 
 #[test]
-fn a_killed_run_goes_on_to_the_bits_of_one_that_was_not() {
+fn a_killed_and_resumed_run_has_the_bits_of_an_uninterrupted_one() {
     let lab = Lab::new();
     for ranks in [1, 2, 4] {
         let (whole, cut) = (format!("whole{ranks}"), format!("cut{ranks}"));
@@ -22,7 +22,7 @@ fn a_killed_run_goes_on_to_the_bits_of_one_that_was_not() {
 
         let mut command = lab.command(ranks, &cut, &OPTIONS);
         let mut job = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        // Past the first epoch, in the middle of the second.
+        // After the first epoch, in the middle of the second.
         let epochs = lab.path(&cut).join("epochs.csv");
         wait_until(&mut job, "the first epoch", || {
             std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
@@ -33,7 +33,7 @@ fn a_killed_run_goes_on_to_the_bits_of_one_that_was_not() {
         });
         kill(job.id(), "-KILL");
         job.wait().unwrap();
-        // mpirun is gone; its ranks end when they notice, and must not write on.
+        // Without mpirun, the ranks exit when they detect it; they must not write any more.
         std::thread::sleep(Duration::from_secs(2));
         assert_eq!(lab.run_json(&cut)["status"], "running");
 
@@ -57,13 +57,13 @@ fn a_killed_run_goes_on_to_the_bits_of_one_that_was_not() {
     }
 }
 
-/// What a batch system does before its time limit. mpirun passes SIGUSR1 on to
-/// all ranks and, at SIGTERM, ends them in its own way: with that signal.
+/// The signal of a batch system before its time limit. mpirun forwards SIGUSR1 to all
+/// ranks; after SIGTERM, it ends them with that signal itself.
 #[test]
-fn a_signal_stops_all_ranks_with_a_checkpoint_and_the_run_goes_on_to_the_same_bits() {
+fn a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_to_the_same_bits() {
     let lab = Lab::new();
     for backend in ["mpi", "gloo"] {
-        // Long enough: mpirun takes a second to pass a signal on.
+        // Long enough: mpirun takes a second to forward a signal.
         let options = ["--epochs", "15", "--shuffle", "--backend", backend, "--fused", "off"];
         let expected = lab.train(2, &format!("whole-{backend}"), &options);
         for signal in ["USR1", "TERM"] {
@@ -95,7 +95,7 @@ fn a_signal_stops_all_ranks_with_a_checkpoint_and_the_run_goes_on_to_the_same_bi
 }
 
 #[test]
-fn another_world_size_is_refused_by_name() {
+fn another_world_size_is_rejected_with_both_numbers() {
     let lab = Lab::new();
     lab.train(2, "run", &["--epochs", "1", "--train-samples", "64"]);
     let mut command = mpirun(1, binary());
@@ -107,7 +107,7 @@ fn another_world_size_is_refused_by_name() {
 }
 
 #[test]
-fn a_checkpoint_cut_short_is_passed_over_for_the_last_whole_one() {
+fn a_truncated_checkpoint_is_skipped_for_the_last_complete_one() {
     let lab = Lab::new();
     let expected = lab.train(2, "run", &OPTIONS);
     let last = lab.checkpoints("run").pop().unwrap();

@@ -1,4 +1,4 @@
-//! Jobs that mpiburn itself starts: launches and sweeps.
+//! Jobs that mpiburn starts: launches and sweeps.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -8,7 +8,7 @@ use crate::harness::*;
 
 fn mpiburn(arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
-    // From outside any folder with host files.
+    // Started in a folder without host files.
     command.env_remove("RUST_LOG").current_dir(std::env::temp_dir()).args(arguments);
     command
 }
@@ -43,7 +43,7 @@ fn states(lab: &Lab) -> Vec<(String, String)> {
 const VARY: &str = "[vary]\ntopology = [\"1x1\", \"1x2\"]\nbackend = [\"mpi\", \"gloo\"]\n";
 
 #[test]
-fn a_sweep_makes_its_runs_once_and_in_rounds() {
+fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
     let lab = Lab::new();
     let file = sweep_file(&lab, VARY);
     let first = output(&mut sweep(&lab, &file, &[]));
@@ -60,11 +60,11 @@ fn a_sweep_makes_its_runs_once_and_in_rounds() {
         assert_eq!(run["launcher"], "mpirun");
         started.push(run["started_at"].as_u64().unwrap());
     }
-    assert!(started.is_sorted(), "round by round: {started:?}");
+    assert!(started.is_sorted(), "repeats are interleaved: {started:?}");
 
     let again = output(&mut sweep(&lab, &file, &[]));
     assert!(again.status.success() && !text(&again).contains("[1/8]"), "{}", text(&again));
-    assert_eq!(lab.run_json("runs/1x2-mpi-2")["started_at"], started[6], "nothing was made again");
+    assert_eq!(lab.run_json("runs/1x2-mpi-2")["started_at"], started[6], "completed runs are skipped");
     assert!(!text(&again).contains("another build"), "{}", text(&again));
 
     let path = lab.path("runs/1x2-mpi-2/run.json");
@@ -72,20 +72,17 @@ fn a_sweep_makes_its_runs_once_and_in_rounds() {
     run["git"] = "0123456789ab".into();
     std::fs::write(&path, run.to_string()).unwrap();
     let mixed = text(&output(&mut sweep(&lab, &file, &[])));
-    assert!(
-        mixed.contains("another build made 1 of the runs that are kept (0123456789ab; this is"),
-        "{mixed}"
-    );
+    assert!(mixed.contains("1 of the kept runs are from another build (0123456789ab; this is"), "{mixed}");
 
     let other = output(&mut sweep(&lab, &file, &["--", "--lr", "0.1"]));
     assert_eq!(other.status.code(), Some(1));
     let errors = errors(&other);
-    assert!(errors[0].contains("runs/1x1-mpi-1 is of other options (lr 0.0005, now 0.1)"), "{errors:?}");
+    assert!(errors[0].contains("runs/1x1-mpi-1 has other options (lr 0.0005, now 0.1)"), "{errors:?}");
     assert_eq!(lab.run_json("runs/1x1-mpi-1")["started_at"], started[0], "untouched");
 }
 
 #[test]
-fn a_sweep_goes_on_after_a_failed_run_and_says_so_at_the_end() {
+fn a_sweep_continues_after_a_failed_run_and_reports_it_at_the_end() {
     let lab = Lab::new();
     let runs = "[[runs]]\ntopology = \"1x2\"\ndata-root = \"/nowhere\"\n[[runs]]\nlauncher = \"alone\"\n";
     let file = sweep_file(&lab, runs);
@@ -103,7 +100,7 @@ fn a_sweep_goes_on_after_a_failed_run_and_says_so_at_the_end() {
 }
 
 #[test]
-fn a_launcher_that_is_not_there_is_named_and_the_others_go_on() {
+fn a_missing_launcher_is_named_and_the_other_runs_continue() {
     let lab = Lab::new();
     let runs = "[vary]\nlauncher = [\"mpirun\", \"srun\"]\n[[runs]]\nlauncher = \"alone\"\n";
     let file = sweep_file(&lab, runs);
@@ -111,7 +108,7 @@ fn a_launcher_that_is_not_there_is_named_and_the_others_go_on() {
     assert_eq!(ended.status.code(), Some(1), "{}", text(&ended));
     let failed = errors(&ended);
     assert_eq!(failed.len(), 2, "one line for each of two repeats: {}", text(&ended));
-    assert_eq!(failed[0], "mpiburn: srun-1 failed: no /nowhere/srun here: check the path");
+    assert_eq!(failed[0], "mpiburn: srun-1 failed: /nowhere/srun not found: check the path");
     let made: Vec<String> = states(&lab).into_iter().map(|(_, state)| state).collect();
     assert_eq!(made, ["completed", "failed", "completed", "completed", "failed", "completed"]);
 
@@ -121,11 +118,11 @@ fn a_launcher_that_is_not_there_is_named_and_the_others_go_on() {
         assert!(table.contains(line), "{line} is missing: {table}");
     }
     let gaps: Vec<&str> = table.lines().filter(|line| line.starts_with("not shown: ")).collect();
-    assert!(gaps.len() == 2 && gaps[0].contains("srun-1: failed: no /nowhere/srun here"), "{table}");
+    assert!(gaps.len() == 2 && gaps[0].contains("srun-1: failed: /nowhere/srun not found"), "{table}");
 }
 
 #[test]
-fn a_stopped_sweep_keeps_what_is_done_and_goes_on() {
+fn a_stopped_sweep_keeps_completed_runs_and_continues() {
     let lab = Lab::new();
     let file = sweep_file(&lab, "[vary]\nepochs = [1, 30000]\n");
     let mut command = sweep(&lab, &file, &[]);
@@ -137,7 +134,7 @@ fn a_stopped_sweep_keeps_what_is_done_and_goes_on() {
     assert!(Command::new("kill").args(["-INT", &job.id().to_string()]).status().unwrap().success());
     let stopped = job.wait_with_output().unwrap();
     assert_eq!(stopped.status.code(), Some(75), "{}", text(&stopped));
-    assert!(errors(&stopped)[0].contains("goes on with what is left"), "{}", text(&stopped));
+    assert!(errors(&stopped)[0].contains("continue with mpiburn sweep"), "{}", text(&stopped));
     let first = lab.run_json("runs/epochs-1-1");
     assert_eq!(first["status"], "completed");
     assert_eq!(states(&lab)[1].1, "waiting");
@@ -152,26 +149,26 @@ fn a_stopped_sweep_keeps_what_is_done_and_goes_on() {
 }
 
 #[test]
-fn wrong_sweep_files_are_refused_with_the_key() {
+fn invalid_sweep_files_are_rejected_with_the_key() {
     let lab = Lab::new();
     for (body, words) in [
-        ("[vary]\nbakend = [\"mpi\"]\n", "unknown key bakend in [vary]; is backend meant?"),
+        ("[vary]\nbakend = [\"mpi\"]\n", "unknown key bakend in [vary]; did you mean backend?"),
         ("[vary]\nbackend = [\"smoke\"]\n", "run smoke-1: --backend smoke: "),
         ("[vary]\nepochs = [\"many\"]\n", "run epochs-many-1: invalid value 'many'"),
         ("[vary\n", "line 7: "),
     ] {
         let file = sweep_file(&lab, body);
-        let refused = output(&mut sweep(&lab, &file, &[]));
-        assert_eq!(refused.status.code(), Some(1));
-        let errors = errors(&refused);
-        assert_eq!(errors.len(), 1, "{}", text(&refused));
+        let rejected = output(&mut sweep(&lab, &file, &[]));
+        assert_eq!(rejected.status.code(), Some(1));
+        let errors = errors(&rejected);
+        assert_eq!(errors.len(), 1, "{}", text(&rejected));
         assert!(errors[0].contains(words) && errors[0].contains("small.toml"), "{}", errors[0]);
     }
-    assert!(!lab.path("runs").exists(), "nothing was made");
+    assert!(!lab.path("runs").exists(), "nothing was created");
 }
 
 #[test]
-fn a_launch_trains_on_its_topology_and_ends_with_the_jobs_code() {
+fn a_launch_trains_on_its_topology_and_has_the_jobs_exit_code() {
     let lab = Lab::new();
     let data = digits().to_str().unwrap();
     let out = lab.path("run");
@@ -201,30 +198,30 @@ fn a_signal_to_the_launch_stops_its_ranks_with_a_checkpoint() {
     let ended = job.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(75), "{}", text(&ended));
     assert_eq!(lab.run_json("run")["status"], "stopped");
-    assert!(errors(&ended).last().unwrap().contains("--resume goes on"), "{}", text(&ended));
+    assert!(errors(&ended).last().unwrap().contains("continue with --resume"), "{}", text(&ended));
 }
 
 #[test]
-fn hosts_that_cannot_take_the_job_are_named_at_once() {
+fn unsuitable_hosts_are_named_before_the_start() {
     let lab = Lab::new();
     let hosts = lab.path("hosts");
     for (content, topology, words) in [
         ("localhost slots=1\nno-such-host.invalid slots=1\n", "2x1", "no-such-host.invalid of "),
         ("localhost slots=1\n", "1x2", "localhost has 1 of 2 slots"),
-        ("localhost slots=2\n", "2x1", "names 1 of 2 machines"),
+        ("localhost slots=2\n", "2x1", "lists 1 of 2 machines"),
         ("localhost many\n", "1x1", "line 1: localhost many"),
-        // An address for documentation, which nobody has.
-        ("localhost slots=1\n192.0.2.1 slots=1\n", "2x1", "no ssh to 192.0.2.1"),
+        // An address that is reserved for documentation (RFC 5737).
+        ("localhost slots=1\n192.0.2.1 slots=1\n", "2x1", "cannot ssh to 192.0.2.1"),
     ] {
         std::fs::write(&hosts, content).unwrap();
         let mut command = mpiburn(&["launch", topology, "--hostfile"]);
         command.arg(&hosts).args(["--", "train"]);
-        let refused = fails_within(Duration::from_secs(8), command);
-        let errors = errors(&refused);
-        assert_eq!(errors.len(), 1, "{}", text(&refused));
+        let rejected = fails_within(Duration::from_secs(8), command);
+        let errors = errors(&rejected);
+        assert_eq!(errors.len(), 1, "{}", text(&rejected));
         assert!(errors[0].contains(words), "{} lacks {words}", errors[0]);
     }
     let mut command = mpiburn(&["launch", "2x2", "--", "train"]);
-    let refused = output(&mut command);
-    assert!(errors(&refused)[0].contains("make hosts HOSTS="), "{}", text(&refused));
+    let rejected = output(&mut command);
+    assert!(errors(&rejected)[0].contains("make hosts HOSTS="), "{}", text(&rejected));
 }

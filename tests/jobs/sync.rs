@@ -1,14 +1,14 @@
-//! Averaged gradients of random modules against plain Burn's.
+//! Averaged gradients of random modules compared with plain Burn's.
 
 use crate::harness::*;
 
-/// Of all cases. A failing run prints it along with the case's number.
+/// Seed of all cases. A failing run prints it with the case's index.
 const SEED: usize = 22;
-/// In each world.
+/// Number of cases per world size.
 const CASES: usize = 60;
 
 #[test]
-fn gradients_of_random_modules_are_plain_burns() {
+fn gradients_of_random_modules_equal_plain_burns() {
     for ranks in 1..=5 {
         let mut command = mpirun(ranks, &example("check_sync"));
         let first = CASES * (ranks - 1);
@@ -26,7 +26,7 @@ fn gradients_of_random_modules_are_plain_burns() {
 
 /// Over mpi the job crashed when ranks had started different numbers of buckets.
 #[test]
-fn a_last_step_without_samples_on_one_rank_ends_well() {
+fn a_last_step_without_samples_on_one_rank_completes() {
     let lab = Lab::new();
     for options in [
         &["--train-samples", "65"][..],
@@ -43,7 +43,7 @@ fn a_last_step_without_samples_on_one_rank_ends_well() {
             .into();
         assert_eq!(weights[0], weights[1], "{options:?}");
     }
-    // Three ranks: the last step has samples on rank 0 alone, and then on two.
+    // Three ranks: the last step has samples on rank 0 only, and then on two ranks.
     for samples in ["97", "98"] {
         lab.train(
             3,
@@ -53,10 +53,10 @@ fn a_last_step_without_samples_on_one_rank_ends_well() {
     }
 }
 
-/// Gradients of earlier micro-batches, parameters that are used more often than
-/// before, on one rank alone, and batch norm's statistics.
+/// Gradients of earlier micro-batches, parameters that are used more often than before
+/// on one rank only, and batch norm's statistics.
 #[test]
-fn modules_of_ones_own_may_differ_from_step_to_step_and_rank_to_rank() {
+fn custom_modules_may_differ_between_steps_and_ranks() {
     for ranks in [1, 2, 3] {
         let output = mpirun(ranks, &example("check_own_module")).output().unwrap();
         assert!(output.status.success(), "{}", text(&output));

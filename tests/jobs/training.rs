@@ -1,4 +1,4 @@
-//! What a training computes, and what it leaves behind.
+//! Results of trainings, and their run directories.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,7 +10,7 @@ fn near(a: f64, b: f64, tolerance: f64) -> bool {
 }
 
 #[test]
-fn a_run_leaves_a_whole_directory_and_counts_each_sample_once() {
+fn a_run_directory_is_complete_and_counts_each_sample_once() {
     let lab = Lab::new();
     for ranks in [1, 2, 4] {
         let name = format!("r{ranks}");
@@ -30,8 +30,8 @@ fn a_run_leaves_a_whole_directory_and_counts_each_sample_once() {
         assert!(near(run["ms_per_step"].as_f64().unwrap(), ms, 1e-6));
         assert_eq!(run["weights_sha256"].as_str().unwrap().len(), 64);
         assert!(run["peak_rss_mb"].as_f64().unwrap() > 5.0);
-        // Weights, gradients and moments are 17 KB each; activations are the rest.
-        let live = run["live_mb"].as_f64().expect("flex has no allocator of its own");
+        // Weights, gradients and moments are 17 KB each; the rest is activations.
+        let live = run["live_mb"].as_f64().expect("flex uses the counted allocator");
         assert!(live > 0.2 && live < 5.0, "{live}");
         assert!(per_rank.iter().all(|r| r["live_mb"].as_f64().is_some_and(|mb| mb <= live && mb > 0.2)));
 
@@ -53,7 +53,7 @@ fn a_run_leaves_a_whole_directory_and_counts_each_sample_once() {
 }
 
 #[test]
-fn a_run_is_repeated_to_the_bit() {
+fn a_repeated_run_is_bit_identical() {
     let lab = Lab::new();
     let options = ["--epochs", "1", "--shuffle", "--train-samples", "1500"];
     let first = lab.train(2, "a", &options);
@@ -64,7 +64,7 @@ fn a_run_is_repeated_to_the_bit() {
 }
 
 #[test]
-fn ranks_that_share_a_batch_follow_the_curve_of_one_rank() {
+fn ranks_that_share_a_batch_have_the_losses_of_one_rank() {
     let lab = Lab::new();
     let options = ["--epochs", "1", "--log-every", "1"];
     lab.train(1, "one", &[&options[..], &["--train-batch-size", "64"]].concat());
@@ -77,10 +77,10 @@ fn ranks_that_share_a_batch_follow_the_curve_of_one_rank() {
     }
 }
 
-/// Shards that do not divide: every sample counts the same, whichever rank has
-/// it, and a rank that has none left goes along.
+/// Shards of unequal size: every sample has the same weight on any rank, and a rank
+/// without samples takes part in the step.
 #[test]
-fn uneven_shards_step_as_one_rank_on_the_union() {
+fn uneven_shards_compute_the_same_as_one_rank_on_the_union() {
     let lab = Lab::new();
     for (ranks, samples) in [(2, "101"), (3, "103"), (4, "133"), (4, "97")] {
         let batch = 8;
@@ -93,14 +93,14 @@ fn uneven_shards_step_as_one_rank_on_the_union() {
             run["per_rank"].as_array().unwrap().iter().map(|r| r["test_samples"].as_u64().unwrap()).sum();
         assert_eq!(total, 37);
         let worst = lab.weights_apart("one", "many");
-        // Adam divides by the gradient's size, so rounding in a gradient
-        // near 0 is blown up to a part of the step size, which is 1e-3.
+        // Adam divides by the gradient's magnitude, so rounding errors of gradients
+        // near 0 are amplified to a fraction of the step size, which is 1e-3.
         assert!(worst < 2e-4, "{ranks} ranks and {samples} samples: {worst}");
     }
 }
 
 #[test]
-fn eval_measures_what_the_run_measured() {
+fn eval_reproduces_the_runs_accuracy() {
     let lab = Lab::new();
     let run = lab.train(2, "run", &["--epochs", "1", "--test-samples", "333"]);
     for ranks in [1, 3] {
@@ -113,11 +113,11 @@ fn eval_measures_what_the_run_measured() {
 }
 
 #[test]
-fn eval_needs_the_run_directory_on_rank_0_alone() {
+fn eval_needs_the_run_directory_on_rank_0_only() {
     let lab = Lab::new();
     let run = lab.train(2, "here/run", &["--epochs", "1", "--test-samples", "333"]);
     std::fs::create_dir(lab.path("elsewhere")).unwrap();
-    // mpirun starts a program of its own for each part between colons.
+    // mpirun starts another program for each part between colons.
     let mut command = Command::new("mpirun");
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     for (i, folder) in ["here", "elsewhere"].into_iter().enumerate() {
@@ -135,7 +135,7 @@ fn eval_needs_the_run_directory_on_rank_0_alone() {
 }
 
 #[test]
-fn eval_exits_as_train_does() {
+fn eval_has_the_exit_codes_of_train() {
     let lab = Lab::new();
     lab.train(1, "run", &["--epochs", "1", "--train-samples", "64"]);
     let objects = lab.path("objects");
@@ -166,7 +166,7 @@ fn eval_exits_as_train_does() {
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(words), "{options:?}: {}", text(&output));
     }
-    // Rank 0's options are every rank's.
+    // All ranks must have rank 0's options.
     let mut command = mpirun(1, binary());
     command.args(["eval", "--checkpoint"]).arg(lab.path("run"));
     command
@@ -179,7 +179,7 @@ fn eval_exits_as_train_does() {
 }
 
 #[test]
-fn saved_weights_start_another_run() {
+fn saved_weights_initialise_another_run() {
     let lab = Lab::new();
     lab.train(1, "first", &["--epochs", "1", "--train-samples", "320"]);
     let weights = lab.checkpoints("first").pop().unwrap().join("model.safetensors");

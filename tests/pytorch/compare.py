@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""mpiburn against PyTorch on this machine: is it as fast, and does it compute the same?
+"""Compares mpiburn with PyTorch on this machine: speed, and equal results.
 
     tests/pytorch/setup.sh                               once
     .venv/bin/python tests/pytorch/compare.py speed      times of both, and their ratio
     .venv/bin/python tests/pytorch/compare.py speed --rows convnet-32 vgg-32 --repeats 5
     .venv/bin/python tests/pytorch/compare.py correct    losses, accuracy and checkpoints of both
 
-Both programs are started in the same way, by mpirun with one core a rank, and
-train the same network on the same data. PyTorch's is train_ddp.py beside this
-file, or another one with the same options and output (--peer). Exit code 0
-where all is well, 1 where the two differ, 2 where they could not be compared.
+Both programs are started in the same way, by mpirun with one core per rank, and train
+the same network on the same data. PyTorch's program is train_ddp.py in this folder, or
+another one with the same options and output (--peer). Exit code 0 if they agree, 1 if
+they differ, 2 if they could not be compared.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-# What is imported from this folder leaves no __pycache__ in the source tree.
+# Imports from this folder must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
 
 from correct import compare_results
@@ -29,33 +29,33 @@ ROOT = HERE.parent.parent
 
 
 def count(text, least):
-    """An option's value that has to be at least `least`."""
+    """An option's value that must be at least `least`."""
     if int(text) < least:
         raise argparse.ArgumentTypeError(f"{text} is below {least}")
     return int(text)
 
 
 def positive(text):
-    """An option's value that has to be 1 or more."""
+    """An option's value that must be 1 or more."""
     return count(text, 1)
 
 
 def not_negative(text):
-    """An option's value that has to be 0 or more."""
+    """An option's value that must be 0 or more."""
     return count(text, 0)
 
 
 def parse_options():
-    """What was typed."""
+    """The command line options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     speed = commands.add_parser("speed", help="times of both, and their ratio")
     correct = commands.add_parser("correct", help="losses, accuracy and checkpoints of both")
     for command in (speed, correct):
         command.add_argument("--data", type=Path, default=ROOT / "data/digits", metavar="DIR",
-                             help="folder of the data set, MNIST's files or such (default: data/digits)")
+                             help="folder of a data set in MNIST's layout (default: data/digits)")
         command.add_argument("--samples", type=not_negative, default=0, metavar="N",
-                             help="train on the first N samples only (default: all; 900 steps' to time the ConvNet's)")
+                             help="train on the first N samples only (default: all; 900 steps when timing the ConvNet)")
         command.add_argument("--peer", type=Path, default=HERE / "train_ddp.py", metavar="PATH",
                              help="PyTorch's program, if not train_ddp.py")
         command.add_argument("--mpiburn", type=Path, default=ROOT / "target/release/mpiburn", metavar="PATH",
@@ -66,16 +66,16 @@ def parse_options():
     speed.add_argument("--repeats", type=positive, default=3, metavar="N", help="pairs of runs (default: 3)")
     speed.add_argument("--out", type=Path, default=ROOT / "results/compare-pytorch", metavar="DIR",
                        help="folder of speed.json and speed.csv (default: results/compare-pytorch)")
-    correct.add_argument("--batch", type=positive, default=32, help="samples of one rank's batch (default: 32)")
+    correct.add_argument("--batch", type=positive, default=32, help="batch size per rank (default: 32)")
     correct.add_argument("--ranks", type=positive, nargs="+", default=[1, 2], metavar="N",
-                         help="numbers of ranks to try (default: 1 2)")
+                         help="numbers of ranks to test (default: 1 2)")
     correct.add_argument("--epochs", type=positive, default=3, metavar="N",
-                         help="passes over the training set (default: 3)")
+                         help="number of epochs (default: 3)")
     return parser.parse_args()
 
 
 def main():
-    """What is wrong."""
+    """Returns the problems."""
     options = parse_options()
     compare = compare_speed if options.command == "speed" else compare_results
     return compare(find_programs(options), options)

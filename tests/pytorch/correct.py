@@ -1,4 +1,4 @@
-"""Do mpiburn and PyTorch compute the same? Losses, accuracy and checkpoints of both."""
+"""Compares losses, accuracy and checkpoints of mpiburn and PyTorch."""
 
 import statistics
 import tempfile
@@ -7,15 +7,14 @@ from pathlib import Path
 from programs import CannotCompare, plural, train_mpiburn, train_pytorch
 from recipe_trainings import compare_trainings
 
-# Both sides compute in f32 and differ in the order of their sums alone, which
-# comes to less than 1e-6 in 100 steps. A wrong gradient or a wrong epsilon in
-# Adam is far above this from the first steps on.
+# Both compute in f32 and differ only in the order of summation, by less than 1e-6 in 100
+# steps. A wrong gradient or a wrong epsilon in Adam exceeds this from the first steps on.
 LOSS_STEPS = 100
 LOSS_TOLERANCE = 1e-4
-# In points of accuracy. After whole epochs the weights have drifted apart in
-# the last digits, and some images on the border fall to the other side.
+# In points of accuracy. After whole epochs the weights differ in the last digits, and
+# some images near a decision boundary change class.
 TRAINED_TOLERANCE = 0.3
-# The same weights on both sides: two images of 10,000.
+# With the same weights on both sides: two images of 10,000.
 SAME_WEIGHTS_TOLERANCE = 0.02
 
 
@@ -26,7 +25,7 @@ def mean_losses(run, ranks, steps):
         lines = (run / f"rank{rank}" / "train.loss").read_text().splitlines()[:steps]
         curve = [line.split() for line in lines]
         if [int(step) for step, _ in curve] != list(range(1, len(curve) + 1)):
-            raise CannotCompare(f"rank{rank}/train.loss does not hold every step's loss")
+            raise CannotCompare(f"rank{rank}/train.loss does not have every step's loss")
         curves.append([float(loss) for _, loss in curve])
     return [statistics.fmean(losses) for losses in zip(*curves, strict=True)]
 
@@ -50,7 +49,7 @@ def last_checkpoint(run):
 
 
 def compare_losses(theirs, ours, tolerance=LOSS_TOLERANCE):
-    """What there is to say about the losses, and what is wrong with them."""
+    """Returns a report on the losses, and the problems."""
     if not ours or len(ours) != len(theirs):
         report = f"PyTorch reports {len(theirs)} losses to compare, and mpiburn {len(ours)}"
         return report, [f"{report}; are there too few samples for two steps?"]
@@ -68,19 +67,19 @@ def compare_losses(theirs, ours, tolerance=LOSS_TOLERANCE):
 def compare_accuracy(what, theirs, ours, tolerance):
     """The same for two test accuracies in percent."""
     report = f"test accuracy {what}: PyTorch {theirs:.2f}%, mpiburn {ours:.2f}%"
-    # Room for the rounding of a difference that is just the tolerance.
+    # Allows for rounding of a difference that equals the tolerance.
     wrong = abs(theirs - ours) > tolerance + 1e-9
     return report, [f"{report}, more than {tolerance:g} points apart"] if wrong else []
 
 
 def check_ranks(ranks, programs, options, folder):
-    """Trains by both from the same weights; what differs, as lines."""
+    """Trains with both from the same weights; returns the problems, one line each."""
     initial, run = folder / f"init-{ranks}.safetensors", folder / f"run-{ranks}"
     training = (ranks, options.epochs, options.batch, options.samples)
     theirs, _ = train_pytorch(programs, *training, "--save-init", initial, "--loss-steps", LOSS_STEPS)
     ours, _ = train_mpiburn(programs, run, *training, "--init", initial, "--log-every", 1)
-    # The last step of an epoch is left out: where samples do not come out even
-    # over the ranks, PyTorch repeats some there and mpiburn does not.
+    # The last step of an epoch is omitted: if samples are not a multiple of the ranks,
+    # PyTorch repeats some in it and mpiburn does not.
     steps = min(LOSS_STEPS, theirs["steps"] // options.epochs - 1)
     checks = [
         compare_losses(theirs["losses"][:steps], mean_losses(run, ranks, steps)),
@@ -98,7 +97,7 @@ def check_ranks(ranks, programs, options, folder):
 
 
 def compare_results(programs, options):
-    """The subcommand `correct`; what differs, as lines."""
+    """The subcommand `correct`; returns the problems, one line each."""
     problems = []
     with tempfile.TemporaryDirectory(prefix="mpiburn-compare-") as folder:
         for ranks in options.ranks:

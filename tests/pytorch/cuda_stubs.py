@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
-"""Lets PyPI's PyTorch be imported without NVIDIA's math libraries.
+"""Allows importing PyPI's PyTorch without NVIDIA's math libraries.
 
 PyPI has one x86-64 wheel of PyTorch for Linux, built for CUDA. Its Python
 module is linked against cuBLAS, cuDNN, NCCL and others, 4 GB on disk, and the
-dynamic linker refuses to load it when one is missing, though a program that
-stays on the CPU calls none of them. This program writes a stand-in for each
-into PyTorch's own library folder: a shared library of a few KB with the right
-name and the symbols that PyTorch asks for, each of which, if it ever is
-called, says so and aborts.
+dynamic linker rejects it if one is missing, although a program that stays on the CPU
+calls none of them. This program writes a stub for each into PyTorch's library folder: a
+shared library of a few KB with the right name and the symbols that PyTorch requires,
+each of which prints a message and aborts if it is called.
 
-A library that is really there is left alone; nothing of PyTorch's is changed.
+Installed libraries are kept, and PyTorch's files are not changed.
 Needs a C compiler and readelf. Usage: cuda_stubs.py TORCH_LIB_FOLDER
 """
 
@@ -20,9 +19,9 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-# By the prefix of their functions. In this order, as some prefixes start with
-# another. Not here: libcuda (the driver's own, must not be shadowed), and
-# cuSOLVER and NVRTC, which PyTorch opens when it first needs them.
+# By the prefix of their functions; the order matters, because some prefixes start with
+# another. Not included: libcuda (the driver's, must not be shadowed), and cuSOLVER and
+# NVRTC, which PyTorch loads on first use.
 LIBRARIES = {
     "cublasLt": "libcublasLt.so.12",
     "cublas": "libcublas.so.12",
@@ -40,7 +39,7 @@ SOURCE_HEAD = """\
 #include <stdio.h>
 #include <stdlib.h>
 #define STUB(name) void name(void) { \\
-    fputs(#name ": not here, this PyTorch was set up for the CPU (tests/pytorch/setup.sh)\\n", stderr); \\
+    fputs(#name ": not available, this PyTorch was set up for the CPU (tests/pytorch/setup.sh)\\n", stderr); \\
     abort(); }
 """
 
@@ -51,7 +50,7 @@ def library_of(symbol):
 
 
 def wanted_symbols(folder):
-    """What PyTorch's libraries ask for: {library file: {symbol: version or None}}."""
+    """Symbols that PyTorch's libraries require: {library file: {symbol: version or None}}."""
     wanted = defaultdict(dict)
     for torch_library in sorted(folder.glob("lib*.so")):
         listing = subprocess.run(["readelf", "--dyn-syms", "--wide", torch_library],
@@ -64,12 +63,12 @@ def wanted_symbols(folder):
 
 
 def is_installed(folder, file):
-    """Whether a wheel of NVIDIA's brought the library."""
+    """Whether one of NVIDIA's wheels has installed the library."""
     return any((folder.parent.parent / "nvidia").glob(f"*/lib/{file}"))
 
 
 def write_stub(folder, file, symbols):
-    """Compiles `folder/file`, a library that has `symbols` and nothing in them."""
+    """Compiles `folder/file`, a library with stubs of `symbols`."""
     versions = defaultdict(list)
     for symbol, version in symbols.items():
         if version:
@@ -79,8 +78,8 @@ def write_stub(folder, file, symbols):
         stubs = [f"STUB({symbol})\n" for symbol in sorted(symbols)]
         source.write_text(SOURCE_HEAD + "".join(stubs))
         command = ["cc", "-shared", "-fPIC", "-fno-builtin", "-O1", f"-Wl,-soname,{file}", "-o", folder / file, source]
-        # A symbol asked for with a version has to come with it, or the linker
-        # complains at every start.
+        # A symbol that is required with a version must have it, or the linker warns at
+        # every start.
         if versions:
             groups = (f"{version} {{ global: {'; '.join(names)}; }};\n" for version, names in versions.items())
             script.write_text("".join(groups))

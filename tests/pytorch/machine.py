@@ -1,10 +1,10 @@
-"""The machine that is measured on: its cores, and who else keeps them busy."""
+"""The machine: its cores, and the load of other programs."""
 
 import os
 from pathlib import Path
 
-# Share of one core that other programs may take before figures are called
-# doubtful. An idle Linux stays below it.
+# Share of one core that other programs may use before timings are considered not
+# representative. An idle Linux stays below it.
 BUSY = 0.1
 
 
@@ -21,10 +21,10 @@ def core_count():
 
 
 class OtherPrograms:
-    """How many cores the rest of the machine kept busy since this was made.
+    """Number of cores that other programs have kept busy since construction.
 
-    The kernel's count of all busy time, less that of this process and of the
-    jobs it started and saw end.
+    The kernel's count of all busy time, minus that of this process and of its finished
+    child processes.
     """
 
     def __init__(self):
@@ -32,13 +32,13 @@ class OtherPrograms:
 
     @staticmethod
     def now():
-        """Seconds on the clock, and seconds that the others have worked."""
+        """Wall time, and CPU time of other programs, in seconds."""
         user, nice, system, _idle, _wait, irq, softirq = map(int, Path("/proc/stat").read_text().split()[1:8])
         busy = (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
         own = os.times()
         return own.elapsed, busy - own.user - own.system - own.children_user - own.children_system
 
     def cores(self):
-        """Mean number of cores; not below 0, which the coarse ticks could make of it."""
+        """Mean number of cores; at least 0, despite the coarse ticks."""
         (start, before), (end, after) = self.start, self.now()
         return max(0.0, (after - before) / (end - start))

@@ -10,7 +10,7 @@ SHAPES = {"convnet": (1, 28, 28), "vgg": (3, 32, 32), "mlp": (512,)}
 CLASSES = {"convnet": 10, "vgg": 10, "mlp": 20}
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "gelu": nn.GELU}
 
-# The reports' networks as they are.
+# The reports' networks without options.
 PLAIN = SimpleNamespace(activation="relu", bn=False, dropout=0.0, hidden=32)
 
 
@@ -20,12 +20,12 @@ def named(layers):
 
 
 def conv3x3(inputs, outputs):
-    """As high and wide as its input."""
+    """3x3 convolution with padding 1."""
     return nn.Conv2d(inputs, outputs, kernel_size=3, padding=1)
 
 
 def dropout(options):
-    """A layer, or none."""
+    """The dropout layer, or None."""
     return nn.Dropout(options.dropout) if options.dropout else None
 
 

@@ -1,4 +1,4 @@
-"""Random samples in the files of a model's data set, for a PyTorch program that makes none itself."""
+"""Random samples in the files of a model's data set, for a PyTorch program that does not generate them itself."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ TEST_SAMPLES = 32
 
 
 def write_noise(folder, model, samples):
-    """Makes `folder` with `samples` training samples: CIFAR-10's binary files for vgg, .npy files for mlp."""
+    """Creates `folder` with `samples` training samples: CIFAR-10's binary files for vgg, .npy files for mlp."""
     random = np.random.default_rng(1)
     folder.mkdir(parents=True)
     if model == "vgg":
-        # A label and 3 x 32 x 32 bytes a sample, in five files.
+        # A label and 3 x 32 x 32 bytes per sample, in five files.
         records = random.integers(0, 256, (samples + TEST_SAMPLES, 1 + 3 * 32 * 32), dtype=np.uint8)
         records[:, 0] %= 10
         for number, part in enumerate(np.array_split(records[:samples], 5), 1):

@@ -1,4 +1,4 @@
-"""The two programs that are compared, and how they are started: by mpirun, with one core a rank."""
+"""The two programs that are compared, started by mpirun with one core per rank."""
 
 import importlib.util
 import json
@@ -13,18 +13,18 @@ from pathlib import Path
 
 from machine import core_count
 
-# A run that takes longer hangs: the longest here takes a minute.
+# A run that takes longer is considered hanging: the longest takes a minute.
 TIMEOUT_SECONDS = 1800
 
 
 class CannotCompare(Exception):
-    """Something is missing or broke; the text says what to do."""
+    """Something is missing or failed; the text says what to do."""
 
 
 def run(main):
-    """Runs `main`, which returns what is wrong as a list of texts, as a program.
+    """Runs `main`, which returns a list of problems, as a program.
 
-    It ends with 0 if nothing is, 1 if something is, 2 if nothing could be compared.
+    Exit code 0 without problems, 1 with problems, 2 if the comparison was impossible.
     """
     program = Path(sys.argv[0]).name
     try:
@@ -46,7 +46,7 @@ def plural(number):
 
 @dataclass
 class Programs:
-    """What is compared, on what data."""
+    """The compared programs, and their data."""
 
     mpiburn: Path
     pytorch: Path
@@ -54,7 +54,7 @@ class Programs:
 
 
 def require_programs(mpiburn, pytorch):
-    """Checks what is to be started, as an error of mpirun's is hard to read."""
+    """Checks the programs before the start, because mpirun's errors are hard to read."""
     if shutil.which("mpirun") is None:
         raise CannotCompare("no mpirun; on Debian: apt-get install openmpi-bin")
     if importlib.util.find_spec("torch") is None:
@@ -67,20 +67,20 @@ def require_programs(mpiburn, pytorch):
 
 
 def find_programs(options):
-    """The programs and data of the options, checked."""
+    """The validated programs and data of the options."""
     programs = Programs(options.mpiburn.resolve(), options.peer.resolve(), options.data.resolve())
     require_programs(programs.mpiburn, programs.pytorch)
     for split in ("train", "t10k"):
         if not list(programs.data.glob(f"{split}-images-idx3-ubyte*")):
-            raise CannotCompare(f"no data in {programs.data}; make some: target/release/mpiburn data digits "
-                                f"--out {programs.data}, or name a folder of MNIST's files: --data DIR")
+            raise CannotCompare(f"no data in {programs.data}; generate some: target/release/mpiburn data digits "
+                                f"--out {programs.data}, or select a folder with MNIST's files: --data DIR")
     return programs
 
 
 def takes_noise(programs):
-    """Whether PyTorch's program makes its own batches; another one may not."""
-    told = subprocess.run([sys.executable, programs.pytorch, "--help"], capture_output=True, text=True)
-    return "--noise" in told.stdout
+    """Whether PyTorch's program generates random batches; another one may not."""
+    help_text = subprocess.run([sys.executable, programs.pytorch, "--help"], capture_output=True, text=True)
+    return "--noise" in help_text.stdout
 
 
 def mpirun_command(ranks):
@@ -97,14 +97,14 @@ def mpirun_command(ranks):
 
 
 def free_port():
-    """A port for PyTorch's ranks to meet at."""
+    """A free port for the rendezvous of PyTorch's ranks."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 def run_job(ranks, program):
-    """Output of a program that is started on `ranks` ranks, and seconds from its start to its end."""
+    """Runs a program on `ranks` ranks; returns its output, and its wall time in seconds."""
     command = mpirun_command(ranks) + [str(word) for word in program]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     started = time.perf_counter()
@@ -113,21 +113,21 @@ def run_job(ranks, program):
     try:
         output, errors = job.communicate(timeout=TIMEOUT_SECONDS)
     except BaseException as stop:
-        # A killed mpirun leaves its ranks behind; one that is asked to end takes them along.
+        # SIGTERM lets mpirun end its ranks; a killed mpirun would leave them running.
         job.terminate()
         job.wait()
         if isinstance(stop, subprocess.TimeoutExpired):
-            raise CannotCompare(f"no end after {TIMEOUT_SECONDS} s: {' '.join(command)}") from None
+            raise CannotCompare(f"timeout after {TIMEOUT_SECONDS} s: {' '.join(command)}") from None
         raise
     seconds = time.perf_counter() - started
     if job.returncode != 0:
-        said = [line for line in (output + errors).splitlines() if line.strip()]
-        raise CannotCompare("\n  ".join([f"exit code {job.returncode} of: {' '.join(command)}"] + said[-15:]))
+        lines = [line for line in (output + errors).splitlines() if line.strip()]
+        raise CannotCompare("\n  ".join([f"exit code {job.returncode} of: {' '.join(command)}"] + lines[-15:]))
     return output, seconds
 
 
 def run_pytorch(programs, ranks, *options):
-    """Everything that the JSON lines of PyTorch's program say, later ones over earlier ones; and seconds."""
+    """Merges the JSON lines of PyTorch's program, later ones over earlier ones; returns them and the wall time."""
     output, seconds = run_job(ranks, [sys.executable, programs.pytorch, *options])
     result = {}
     for line in output.splitlines():
@@ -135,18 +135,18 @@ def run_pytorch(programs, ranks, *options):
             result |= json.loads(line)
     if result.get("world") != ranks:
         raise CannotCompare(f"{programs.pytorch.name} saw {result.get('world')} ranks of {ranks}; "
-                            "is mpirun one whose environment variables it knows?")
+                            "does it support the environment variables of this mpirun?")
     return result, seconds
 
 
 def train_pytorch(programs, ranks, epochs, batch, samples, *more):
-    """Trains by PyTorch, the ConvNet if `more` names no other; its JSON lines, and seconds from start to exit."""
+    """Trains with PyTorch, by default the ConvNet; returns its JSON lines, and the wall time in seconds."""
     return run_pytorch(programs, ranks, "--data", programs.data, "--epochs", epochs, "--batch", batch,
                        "--limit", samples, *more)
 
 
 def train_mpiburn(programs, out, ranks, epochs, batch, samples, *more):
-    """The same by mpiburn, into the run directory `out`; its run.json, and seconds."""
+    """The same with mpiburn, into the run directory `out`; returns its run.json, and the wall time."""
     limit = ["--train-samples", samples] if samples else []
     _, seconds = run_job(ranks, [programs.mpiburn, "train", "--quiet", "--world-size", ranks,
                                  "--data-root", programs.data, "--out", out, "--epochs", epochs,
@@ -155,7 +155,7 @@ def train_mpiburn(programs, out, ranks, epochs, batch, samples, *more):
 
 
 def step_mpiburn(programs, out, ranks, model, batch, steps):
-    """Times steps of mpiburn on noise; what it wrote to the file `out`."""
+    """Times steps of mpiburn on random samples; returns the content of the file `out`."""
     run_job(ranks, [programs.mpiburn, "bench", "step", "--model", model, "--train-batch-size", batch,
                     "--steps", steps, "--json", out])
     return json.loads(out.read_text())

@@ -1,23 +1,22 @@
-"""Whole trainings by recipes, against loops in PyTorch: the losses of every step, and the weights."""
+"""Compares trainings with several recipes with loops in PyTorch: the losses of every step, and the weights."""
 
 from dataclasses import dataclass
 
 from programs import plural, train_mpiburn
 
 STEPS = 100
-# Samples of all ranks' batches, or as near to it as the ranks come out even.
+# Approximate number of samples in all ranks' batches; it is rounded to a multiple of the ranks.
 BATCH = 32
-# Both differ in the order of their sums alone, which comes to a few 1e-6. But
-# about once in a few such trainings it is rounding that decides the largest of
-# four values or the sign of one, and from there on the two go apart a little.
-# recipes.py compares updates to the last digits.
+# Both differ only in the order of summation, by a few 1e-6. In a few of these trainings,
+# rounding decides a max pooling or the sign of a value, and the weights then diverge
+# slightly. recipes.py compares updates to the last digits.
 LOSS_TOLERANCE = 1e-3
 WEIGHT_TOLERANCE = 1e-2
 
 
 @dataclass
 class Training:
-    """Our options, and the same in PyTorch's words."""
+    """Our options, and the same in PyTorch."""
 
     options: str
     optimizer: str
@@ -40,7 +39,7 @@ TRAININGS = [
 
 
 def train_by_pytorch(training, network, images, labels, size):
-    """Trains `network` for an epoch in file order; the loss of each step."""
+    """Trains `network` for an epoch in file order; returns the loss of each step."""
     import torch
 
     optimizer = getattr(torch.optim, training.optimizer)(network.parameters(), **training.settings)
@@ -63,7 +62,7 @@ def train_by_pytorch(training, network, images, labels, size):
 
 
 def compare_trainings(programs, ranks, folder, mean_losses, last_checkpoint):
-    """Trains by both at that many ranks; what differs, as lines."""
+    """Trains with both on `ranks` ranks; returns the problems, one line each."""
     import torch
     from networks import PLAIN, convnet
     from safetensors.torch import load_file, save_file
@@ -88,7 +87,7 @@ def compare_trainings(programs, ranks, folder, mean_losses, last_checkpoint):
         report = (f"{ranks} rank{plural(ranks)}, {training.options}: largest difference of losses {losses:.1e}, "
                   f"of weights after {STEPS} steps {weights:.1e}")
         print(report, flush=True)
-        # Written so that a NaN is a difference.
+        # The condition also rejects NaN.
         if not (losses <= LOSS_TOLERANCE and weights <= WEIGHT_TOLERANCE):
             problems.append(f"{report}, more than {LOSS_TOLERANCE:g} and {WEIGHT_TOLERANCE:g}")
     return problems

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Optimizers, schedules, penalties and label smoothing against PyTorch's own.
+"""Compares optimizers, schedules, penalties and label smoothing with PyTorch's.
 
     cargo build --release --workspace --example check_recipes
     .venv/bin/python tests/pytorch/recipes.py
 
-Both get the same weights and gradients and make 20 updates. Exit code 0 where
-all is well, 1 where the two differ, 2 where they could not be compared.
+Both get the same weights and gradients and make 20 updates. Exit code 0 if they agree,
+1 if they differ, 2 if they could not be compared.
 """
 
 import argparse
@@ -24,8 +24,8 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, OneCycleLR, StepLR
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHAPES = [(8, 4, 3, 3), (8,), (10, 37), (10,)]
 UPDATES = 20
-# Differences over the root mean square of a tensor's weights: f32 has 6e-8, and
-# a few operations in another order make a few of those.
+# Relative to the root mean square of a tensor's weights: the precision of f32 is 6e-8,
+# and a different order of operations gives a few times that.
 FIRST_TOLERANCE = 1e-6
 LAST_TOLERANCE = 1e-5
 # Both compute schedules in f64.
@@ -34,7 +34,7 @@ RATE_TOLERANCE = 1e-12
 
 @dataclass
 class Case:
-    """Our options, and the same in PyTorch's words."""
+    """Our options, and the same in PyTorch."""
 
     options: str
     optimizer: type
@@ -51,7 +51,7 @@ class Case:
 
     @property
     def lr(self):
-        """SGD does not scale its gradients, and would hardly move at Adam's rate."""
+        """SGD does not normalise its gradients, so Adam's learning rate would be too small."""
         return 0.05 if self.optimizer is SGD else 5e-4
 
 
@@ -92,7 +92,7 @@ def make_inputs():
     torch.manual_seed(1)
     inputs = {f"weight.{at}": torch.randn(shape) for at, shape in enumerate(SHAPES)}
     for update in range(UPDATES):
-        # Gradients of one parameter have sizes far apart, as in a training.
+        # Gradients of one parameter differ by orders of magnitude, as in a training.
         for at, shape in enumerate(SHAPES):
             inputs[f"gradient.{update}.{at}"] = torch.randn(shape) * 10 ** (torch.rand(shape) * 4 - 4)
     inputs["scores"] = torch.randn(33, 10) * 5
@@ -100,7 +100,7 @@ def make_inputs():
 
 
 def update_by_pytorch(case, inputs):
-    """What PyTorch makes of it, in the words of check_recipes."""
+    """PyTorch's results, with the names of check_recipes."""
     weights = [inputs[f"weight.{at}"].clone().requires_grad_() for at in range(len(SHAPES))]
     optimizer = case.optimizer(weights, lr=case.lr, weight_decay=case.decay, **case.settings)
     schedule = case.schedule
@@ -123,7 +123,7 @@ def update_by_pytorch(case, inputs):
             optimizer.step()
             states.append([weight.detach().clone() for weight in weights])
         else:
-            # Schedules warn of steps that no optimizer made.
+            # Schedules warn if the optimizer made no step.
             optimizer.zero_grad()
             optimizer.step()
         if schedule and (case.by_step or (step + 1) % case.steps == 0) and step + 1 < case.epochs * case.steps:
@@ -136,7 +136,7 @@ def update_by_pytorch(case, inputs):
 
 
 def update_by_mpiburn(program, case, file):
-    """The same by our program."""
+    """The same with our program."""
     command = [program, file, str(case.steps), *case.options.split(), "--epochs", str(case.epochs),
                "--lr", str(case.lr), "--weight-decay", str(case.decay)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -147,14 +147,14 @@ def update_by_mpiburn(program, case, file):
 
 
 def relative(ours, theirs):
-    """The largest difference over the root mean square."""
+    """The largest difference relative to the root mean square."""
     ours = torch.tensor(ours, dtype=torch.float64)
     theirs = theirs.detach().double().flatten()
     return ((ours - theirs).abs().max() / theirs.square().mean().sqrt()).item()
 
 
 def compare(case, ours, theirs):
-    """Each difference by name, with what it may be."""
+    """Each difference by name, with its tolerance."""
     def weights(when):
         return max(relative(mine, yours) for mine, yours in zip(ours[when], theirs[when], strict=True))
     pairs = [(a, b) for mine, yours in zip(ours["rates"], theirs["rates"], strict=True) for a, b in zip(mine, yours, strict=True)]
@@ -183,12 +183,12 @@ def main():
         save_file(inputs, file)
         for case in CASES:
             found = compare(case, update_by_mpiburn(program, case, file), update_by_pytorch(case, inputs))
-            # Written so that a NaN is a difference.
+            # The condition also rejects NaN.
             far = [name for name, difference, most in found if not difference <= most]
             wrong += len(far)
             print(f"{case.options}: " + ", ".join(f"{name} {difference:.1e}" for name, difference, _ in found)
-                  + (f"  TOO FAR: {', '.join(far)}" if far else ""))
-    print("as PyTorch's" if not wrong else f"{wrong} differences are too large")
+                  + (f"  TOO LARGE: {', '.join(far)}" if far else ""))
+    print("equal to PyTorch's" if not wrong else f"{wrong} differences are too large")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""The rows of the comparison: what both programs do in each, and how it is timed."""
+"""The rows of the comparison: the work of both programs in each, and its timing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 from noise import write_noise
 from programs import run_pytorch, step_mpiburn, takes_noise, train_mpiburn, train_pytorch
 
-# Steps of the ConvNet's epoch where no number of samples is asked for, as far as
-# the data set has them: what a program does once weighs little then.
+# Steps of the ConvNet's epoch unless --samples is given, limited by the data set: enough
+# that fixed costs of a program are small.
 EPOCH_STEPS = 900
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row. `goal` is the ratio that was set as the least to reach."""
+    """One row. `goal` is the ratio that the project aims at."""
 
     name: str
     title: str
@@ -27,7 +27,7 @@ class Row:
 
     @property
     def unit(self):
-        """Of both programs' times."""
+        """Unit of both programs' times."""
         return "s" if self.kind == "program" else "ms/step"
 
 
@@ -52,7 +52,7 @@ class Measured:
 
 
 class Measuring:
-    """Runs either program for a row. `samples` is what was asked for, 0 for the rows' own."""
+    """Runs either program for a row. `samples` is --samples, 0 for the rows' default."""
 
     def __init__(self, programs, samples, folder):
         self.programs, self.samples, self.folder = programs, samples, Path(folder)
@@ -74,20 +74,20 @@ class Measuring:
         if row.kind == "noise":
             file = self.folder / f"step-{self.runs}.json"
             times = step_mpiburn(self.programs, file, row.ranks, row.model, row.batch, row.steps)["overlap_on"]
-            # What the other side reports: of steps one by one, or of an epoch.
+            # The statistic that the other side reports: of single steps, or of an epoch.
             return Measured(times["median" if self.makes_noise else "mean"], None)
         result, seconds = train_mpiburn(self.programs, self.folder / f"run-{self.runs}", *self.training(row),
                                         "--backend", row.backend)
         return Measured(seconds if row.kind == "program" else result["ms_per_step"], result["peak_rss_mb"])
 
     def training(self, row):
-        """Ranks, epochs, batch and samples of a training; 0 samples are all."""
+        """Ranks, epochs, batch and samples of a training; 0 samples means all."""
         if row.kind == "program":
             return row.ranks, 3, row.batch, self.samples
         return row.ranks, 1, row.batch, self.samples or EPOCH_STEPS * row.batch
 
     def noise_in_pytorch(self, row):
-        """Trains on noise, from files for a program that makes none itself."""
+        """Trains on random samples, from files if the program does not generate them."""
         options = ["--model", row.model, "--batch", row.batch]
         if self.makes_noise:
             return run_pytorch(self.programs, row.ranks, *options, "--noise", row.steps)[0]

@@ -1,4 +1,4 @@
-"""The data sets of the networks, one rank's share as normalised tensors: IDX files, CIFAR-10's, .npy pairs."""
+"""The networks' data sets, one rank's shard as normalised tensors: IDX files, CIFAR-10's, .npy pairs."""
 
 import gzip
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-# As `mpiburn train` normalises.
+# The normalisation of `mpiburn train`.
 DIGITS_MEAN, DIGITS_STD = 0.1307, 0.3081
 OBJECTS_MEAN, OBJECTS_STD = 0.5, 0.5
-# A label and 3 x 32 x 32 bytes a sample.
+# A label and 3 x 32 x 32 bytes per sample.
 OBJECTS_RECORD = 1 + 3 * 32 * 32
 
 
 def read_idx(folder, name):
-    """Bytes of an IDX file, plain or gzipped, as an array of the shape in its head."""
+    """Bytes of an IDX file, plain or gzipped, as an array of the shape in its header."""
     plain = Path(folder, name)
     zipped = Path(folder, name + ".gz")
     if plain.exists():
@@ -53,11 +53,11 @@ def read_features(folder, split):
 
 
 def standardise(mean, std):
-    """Bytes to floats around 0, in the operations and the order of torchvision's transforms."""
+    """Bytes to floats around 0, with the operations of torchvision's transforms, in their order."""
     return lambda samples: samples.float().div_(255).sub_(mean).div_(std)
 
 
-# How a network's samples are read, and turned into its inputs.
+# How a network's samples are read and converted to its inputs.
 SOURCES = {
     "convnet": (read_digits, standardise(DIGITS_MEAN, DIGITS_STD)),
     "vgg": (read_objects, standardise(OBJECTS_MEAN, OBJECTS_STD)),
@@ -68,9 +68,9 @@ SOURCES = {
 def load_shard(model, folder, split, rank=0, world=1, limit=0, pad=False):
     """This rank's samples, normalised, and labels: every `world`-th sample from `rank` on.
 
-    `pad` evens shards out by taking the first samples again, as PyTorch's
-    DistributedSampler does. Training needs it, as a rank with a step less would
-    leave the others waiting; a test must do without, to count no sample twice.
+    `pad` makes shards equally long by repeating the first samples, like PyTorch's
+    DistributedSampler. Training needs it, because a rank with fewer steps would block the
+    others; a test must not count a sample twice.
     """
     read, normalise = SOURCES[model]
     samples, labels = read(folder, split)

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Makes the Python environment of the comparison with PyTorch: .venv in the
-# project's root, or the folder in $VENV. Another Python: PYTHON=python3.12.
-# Does nothing where the environment is already complete.
+# Creates the Python environment of the comparison with PyTorch: .venv in the project's
+# root, or the folder in $VENV. Another Python: PYTHON=python3.12.
+# Does nothing if the environment is complete.
 #
 #   tests/pytorch/setup.sh
 #   .venv/bin/python tests/pytorch/compare.py speed
 #
-# PyTorch comes as PyPI's build for CUDA (0.9 GB to fetch), with stubs in place
-# of 4 GB of NVIDIA's libraries that a CPU has no use for: see cuda_stubs.py.
+# PyTorch is PyPI's build for CUDA (0.9 GB download), with stubs instead of 4 GB of
+# NVIDIA's libraries that a CPU does not need: see cuda_stubs.py.
 set -eu
 
 TORCH=2.9.0
@@ -22,7 +22,7 @@ fail() {
     exit 1
 }
 
-# The stamp names the recipe, so that a changed one is carried out again.
+# The stamp identifies these scripts, so that a change repeats the setup.
 stamp=$venv/.complete
 recipe=$(cat "$here/setup.sh" "$here/cuda_stubs.py" | cksum)
 if [ "$(cat "$stamp" 2>/dev/null)" = "$recipe" ] && [ -x "$venv/bin/python" ]; then
@@ -33,25 +33,25 @@ fi
 command -v "$python" >/dev/null ||
     fail "no $python; on Debian: apt-get install python3 python3-venv"
 "$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' ||
-    fail "PyTorch $TORCH needs Python 3.10 to 3.14, and $python is $("$python" -V); name another with PYTHON=..."
+    fail "PyTorch $TORCH needs Python 3.10 to 3.14, and $python is $("$python" -V); select another with PYTHON=..."
 "$python" -c 'import ensurepip, venv' 2>/dev/null ||
-    fail "$python cannot make virtual environments; on Debian: apt-get install python3-venv"
+    fail "$python cannot create virtual environments; on Debian: apt-get install python3-venv"
 if [ -e "$venv" ] && [ ! -e "$venv/pyvenv.cfg" ] && [ -n "$(ls -A "$venv")" ]; then
-    fail "$venv is not a virtual environment; name another folder with VENV=..."
+    fail "$venv is not a virtual environment; select another folder with VENV=..."
 fi
 
-# Without pip's cache, which would keep a second copy of downloads this large.
+# Without pip's cache, which would keep a second copy of these large downloads.
 install() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir "$@"
 }
 
 rm -f "$stamp"
-# What an interrupted setup left is made use of, where it got as far as pip.
+# An interrupted setup is continued if pip is installed.
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$venv"
 echo "installing numpy, safetensors, tensorboard and PyTorch $TORCH in $venv; some minutes"
 
-# What PyTorch needs comes first and PyTorch alone after it, or pip would fetch
-# NVIDIA's libraries too. setuptools and typing_extensions are among its needs.
+# PyTorch's dependencies are installed first and PyTorch without dependencies after them,
+# or pip would download NVIDIA's libraries. setuptools and typing_extensions are among them.
 install numpy safetensors tensorboard \
     filelock 'typing_extensions>=4.10' 'sympy>=1.13.3' 'networkx>=2.5.1' jinja2 'fsspec>=0.8.5' 'setuptools<81'
 
@@ -61,7 +61,7 @@ if [ -e "$site/torch/lib/libtorch_cuda.so" ]; then
     for tool in cc readelf; do
         command -v "$tool" >/dev/null || fail "no $tool; on Debian: apt-get install gcc libc6-dev binutils"
     done
-    # The two libraries of CUDA that PyTorch calls on a CPU as well; 12 MB.
+    # The two CUDA libraries that PyTorch also calls on a CPU; 12 MB.
     install --no-deps nvidia-cuda-runtime-cu12==12.8.90 nvidia-cuda-cupti-cu12==12.8.90
     "$venv/bin/python" "$here/cuda_stubs.py" "$site/torch/lib"
 fi

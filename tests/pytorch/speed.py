@@ -1,4 +1,4 @@
-"""How fast is mpiburn beside PyTorch? The same work by both, in turn, and the ratio of their times."""
+"""Compares the speed of mpiburn and PyTorch: the same work by both, in turn, and the ratio of their times."""
 
 import csv
 import json
@@ -14,8 +14,8 @@ from rows import EPOCH_STEPS, ROWS, Measuring
 
 @dataclass
 class Pair:
-    """A row done by each program, one right after the other. Times are in `unit`; memory is a rank's largest, in
-    MB; `other_cores` is what other programs took meanwhile."""
+    """A row run by each program, one right after the other. Times are in `unit`; memory is a rank's peak, in MB;
+    `other_cores` is the mean number of cores that other programs used in the meantime."""
 
     row: str
     pair: int
@@ -30,13 +30,12 @@ class Pair:
 
 
 def measure_pair(row, number, measuring):
-    """Does the row by each program; the version of PyTorch, and the pair.
+    """Runs the row with each program; returns the version of PyTorch, and the pair.
 
-    One right after the other, and each first in every second pair, so that a
-    slow spell of the machine meets both. That does not make a busy machine
-    fair: MPI's ranks wait for each other by polling and gloo's by sleeping, and
-    where cores are shared with other programs the side that polls was seen to
-    lose several times as much.
+    One right after the other, in alternating order, so that a slowdown of the machine
+    affects both. A busy machine still favours one side: MPI's ranks wait by polling and
+    gloo's by sleeping, and with cores shared with other programs, the polling side was
+    measured to lose several times as much.
     """
     others = OtherPrograms()
     sides = [measuring.pytorch, measuring.mpiburn]
@@ -64,11 +63,11 @@ def summarize_row(row, pairs):
 
 
 def write_speed(folder, programs, options, torch, rows):
-    """speed.json and speed.csv. Written after each pair, so that a stopped comparison leaves what it has."""
+    """speed.json and speed.csv. Written after each pair, so that an interrupted comparison keeps its results."""
     folder.mkdir(parents=True, exist_ok=True)
     summary = {
         "host": socket.gethostname(), "cores": core_count(), "torch": torch, "peer": programs.pytorch.name,
-        "data": str(programs.data), "samples": options.samples or "as the rows say", "rows": rows,
+        "data": str(programs.data), "samples": options.samples or "default of the rows", "rows": rows,
     }
     (folder / "speed.json").write_text(json.dumps(summary, indent=2) + "\n")
     pairs = [pair for row in rows for pair in row["pairs"]]
@@ -79,7 +78,7 @@ def write_speed(folder, programs, options, torch, rows):
 
 
 def print_table(rows):
-    """The summary, one line a row. The goal is a demand on the ratio and no measurement."""
+    """The summary, one line per row. The goal is a target, not a measurement."""
     width = max(len(row["title"]) for row in rows)
     line = f"{{:<{width}}} {{:>17}} {{:>17}} {{:>7}} {{:>15}} {{:>6}}"
     print("\n" + line.format("medians", "PyTorch", "mpiburn", "ratio", "from - to", "goal"))
@@ -91,16 +90,16 @@ def print_table(rows):
 
 
 def notes(rows):
-    """What makes the figures mean less."""
+    """Conditions under which timings are not representative."""
     cores, busy = core_count(), max(row["median_other_cores"] for row in rows)
     if any(row["ranks"] > cores for row in rows):
-        yield f"2 ranks share {cores} core{plural(cores)}: those rows are no measure"
+        yield f"2 ranks share {cores} core{plural(cores)}: timings of those rows are not representative"
     if busy > BUSY:
-        yield (f"other programs kept up to {busy:.1f} cores busy; these figures are no measure, and mpiburn's suffer "
-               "most: repeat on an idle machine")
+        yield (f"other programs kept up to {busy:.1f} cores busy: timings are not representative, and mpiburn's suffer "
+               "most; repeat on an idle machine")
     fewest = min(len(row["pairs"]) for row in rows)
     if fewest < 3:
-        yield f"{fewest} pair{plural(fewest)} of a row: its range says nothing about the next one"
+        yield f"{fewest} pair{plural(fewest)} of a row: the range of so few is not representative"
 
 
 def compare_speed(programs, options):
@@ -108,7 +107,7 @@ def compare_speed(programs, options):
     wanted = [row for row in ROWS if row.name in options.rows]
     print(f"{len(wanted)} row{plural(len(wanted))}, {options.repeats} pair{plural(options.repeats)} each, in turn; "
           f"ConvNet on {options.samples or f'{EPOCH_STEPS} steps of'} samples of {programs.data} (the whole program: all), "
-          "vgg and mlp on noise", flush=True)
+          "vgg and mlp on random samples", flush=True)
     pairs = {row.name: [] for row in wanted}
     with tempfile.TemporaryDirectory(prefix="mpiburn-compare-") as folder:
         measuring = Measuring(programs, options.samples, folder)
@@ -121,7 +120,7 @@ def compare_speed(programs, options):
                 rows = [summarize_row(row, pairs[row.name]) for row in wanted if pairs[row.name]]
                 write_speed(options.out, programs, options, torch, rows)
     print_table(rows)
-    print(f"ratio: PyTorch's time over mpiburn's, median over pairs; goal: the ratio asked for, not measured; "
+    print(f"ratio: PyTorch's time over mpiburn's, median over pairs; goal: the target ratio; "
           f"all pairs in {options.out}/speed.json and .csv")
     for note in notes(rows):
         print(f"note: {note}")

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
-"""Do weights go from PyTorch to mpiburn and back, for every network and its options? And does it compute the same?
+"""Exchanges weights between PyTorch and mpiburn, for every network and its options, and compares their results.
 
     .venv/bin/python tests/pytorch/state_dicts.py                 all of them, some minutes
     .venv/bin/python tests/pytorch/state_dicts.py --only mlp
 
-For each network, PyTorch makes initial weights and saves them by the names of its
-state dict; mpiburn starts from that file and trains a few steps, and PyTorch loads
-its checkpoint strictly. Without dropout, whose masks are each program's own,
-PyTorch trains the same steps, and losses, weights and batch norms' running
-statistics are compared. With dropout, no step is taken: the weights have to come
-back bit by bit. Either way PyTorch tests mpiburn's checkpoint, to the loss that
-mpiburn found. Exit code 0 where all is well, 1 where the two differ, 2 where they
-could not be compared.
+For each network, PyTorch initialises weights and saves them under the names of its state
+dict; mpiburn starts from that file and trains a few steps, and PyTorch loads its
+checkpoint strictly. Without dropout, whose masks differ between the programs, PyTorch
+trains the same steps, and losses, weights and batch norms' running statistics are
+compared. With dropout, no step is made: the weights must be returned bit by bit. In
+either case PyTorch evaluates mpiburn's checkpoint, which must give mpiburn's test loss.
+Exit code 0 if they agree, 1 if they differ, 2 if they could not be compared.
 """
 
 import argparse
@@ -23,7 +22,7 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
-# What is imported from this folder leaves no __pycache__ in the source tree.
+# Imports from this folder must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
 
 from accuracy import generate
@@ -33,22 +32,22 @@ from programs import Programs, require_programs, run, train_mpiburn
 
 KINDS = {"convnet": "digits", "vgg": "objects", "mlp": "features"}
 STEPS, BATCH, TEST_SAMPLES = 6, 8, 64
-# Enough that every class is among them; the first STEPS x BATCH are used.
+# Enough to contain every class; the first STEPS x BATCH are used.
 TRAIN_SAMPLES = 1000
-# Small, as Adam divides by a gradient's size: where one is all but 0, the last
-# digits decide on a whole step.
+# Small, because Adam divides by a gradient's magnitude: near 0, rounding decides the
+# direction of a whole step.
 RATE = 1e-4
-# The two drift apart from step to step; the same weights leave rounding alone.
+# The two diverge from step to step; with the same weights only rounding differs.
 STEPS_TOLERANCE, TEST_TOLERANCE = 1e-4, 1e-5
-# Of a tensor's mean weight, as a share of the way that Adam can have gone at
-# most; single weights whose gradients are all but 0 may be off by all of it.
+# Mean difference of a tensor's weights, relative to Adam's maximum distance; single
+# weights with gradients near 0 may differ by that distance.
 WEIGHT_TOLERANCE = 0.02
-# Of a running statistic, as a share of the largest.
+# Of a running statistic, relative to the largest.
 STATISTICS_TOLERANCE = 1e-5
 
 
 def variants(model):
-    """The options to try, as PyTorch's network takes them."""
+    """The options to test, as PyTorch's network takes them."""
     for bn, dropout in itertools.product((False, True), (0.0, 0.3)):
         yield SimpleNamespace(activation="relu", bn=bn, dropout=dropout, hidden=32)
     for activation in ("tanh", "sigmoid", "gelu"):
@@ -67,14 +66,14 @@ def words_of(model, variant):
 
 
 def is_statistic(name):
-    """Whether no gradient moves the tensor."""
+    """Whether the tensor is not updated by gradients."""
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
 def compare_states(theirs, ours, idle_biases, rate):
-    """What differs in two state dicts after the same steps, as lines."""
-    # An idle bias has no gradient but rounding: any way is as good as another,
-    # and the mean that is taken over it follows.
+    """Yields the differences of two state dicts after the same steps, one line each."""
+    # An idle bias has a gradient of rounding errors only, so its direction is arbitrary,
+    # and the running mean follows it.
     astray = 2 * rate * STEPS
     for name, expected in theirs.items():
         differences = (ours[name].double() - expected.double()).abs()
@@ -88,7 +87,7 @@ def compare_states(theirs, ours, idle_biases, rate):
 
 
 def biases_before_norms(network):
-    """Names of biases that the batch norm after them takes away again."""
+    """Names of biases that the following batch norm cancels."""
     from torch import nn
 
     layers = [(name, layer) for name, layer in network.named_modules() if not isinstance(layer, nn.Sequential)]
@@ -97,7 +96,7 @@ def biases_before_norms(network):
 
 
 def train_here(data, *words):
-    """Trains by train_ddp.py in this process, as PyTorch takes long to start; its last JSON line."""
+    """Trains with train_ddp.py in this process, because PyTorch starts slowly; returns its last JSON line."""
     from train_ddp import parse_options, train
 
     options = parse_options([str(word) for word in ("--data", data, *words)])
@@ -106,7 +105,7 @@ def train_here(data, *words):
 
 
 def check(model, variant, programs, folder):
-    """Trains the variant on both sides; a line, and what differs."""
+    """Trains the variant on both sides; returns a report and the problems."""
     from safetensors.torch import load_file
 
     from networks import build
@@ -116,7 +115,7 @@ def check(model, variant, programs, folder):
     shared, norm, title = words_of(model, variant)
     name = title.replace(" ", "_")
     initial, final, run = folder / f"{name}.init", folder / f"{name}.final", folder / name
-    # With dropout, the two go different ways from the first step on.
+    # With dropout, the two differ from the first step on.
     rate = 0 if variant.dropout else RATE
     recipe = (*shared, "--lr", rate, "--weight-decay", 0)
     theirs = train_here(programs.data, "--epochs", 1, "--batch", BATCH, "--limit", STEPS * BATCH, *recipe,
@@ -135,7 +134,7 @@ def check(model, variant, programs, folder):
     if variant.dropout:
         problems += [f"{name} has changed without a step" for name, value in load_file(initial).items()
                      if not is_statistic(name) and not state[name].equal(value)]
-        # Batch norms stand before the dropout, so their statistics are the same.
+        # Batch norms are before the dropout, so their statistics are the same.
         expected = {name: value for name, value in expected.items() if is_statistic(name)}
     problems += compare_states(expected, state, biases_before_norms(network), rate)
     pairs = zip(theirs["losses"], mean_losses(run, 1, STEPS), strict=True)
@@ -150,7 +149,7 @@ def check(model, variant, programs, folder):
 
 
 def main():
-    """What is wrong."""
+    """Returns the problems."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=KINDS, help="one of the networks (default: all)")
     parser.add_argument("--mpiburn", type=Path, default=ROOT / "target/release/mpiburn", metavar="PATH",

@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
 """The networks of `mpiburn train`, trained by PyTorch's DistributedDataParallel.
 
-The other side of the comparison, so everything that decides on losses is as in
-`mpiburn train`: the layers and their names, Adam with an L2 penalty, cross
-entropy, samples in the order of the file and dealt out to the ranks in turn.
-And everything that costs time is as cheap as PyTorch has it: a rank's samples
-lie in memory as one normalised tensor, a batch is a slice of it, and there is
-no loader between.
+The reference of the comparison: everything that affects losses is as in `mpiburn train`:
+the layers and their names, Adam with an L2 penalty, cross entropy, samples in file order
+with strided (round-robin) sharding. Everything else is as fast as PyTorch allows: a
+rank's samples are in memory as one normalised tensor, a batch is a slice of it, and there
+is no data loader.
 
     mpirun -n 2 --bind-to core .venv/bin/python tests/pytorch/train_ddp.py --data data/digits
     torchrun --nproc-per-node 2 tests/pytorch/train_ddp.py --data data/digits
     mpirun -n 1 --bind-to core .venv/bin/python tests/pytorch/train_ddp.py --model vgg --bn --data data/objects
     mpirun -n 1 --bind-to core .venv/bin/python tests/pytorch/train_ddp.py --model vgg --noise 20
 
---noise STEPS takes the time of STEPS steps on random batches, as `mpiburn bench
-step` does, and needs no data set. Ranks talk by gloo. Rank 0 prints a JSON line
-an epoch, and a last one that holds the whole run.
+--noise STEPS times STEPS steps on random batches, like `mpiburn bench step`, and needs no
+data set. Ranks communicate with gloo. Rank 0 prints a JSON line per epoch, and a last one
+for the whole run.
 """
 
 import argparse
@@ -26,9 +25,9 @@ import statistics
 import sys
 import time
 
-# Only the CPU is compared: a GPU must not so much as be looked for.
+# Only the CPU is compared; GPUs are hidden.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
-# What is imported from this folder leaves no __pycache__ in the source tree.
+# Imports from this folder must not leave a __pycache__ in the source tree.
 sys.dont_write_bytecode = True
 
 import torch
@@ -40,8 +39,8 @@ from torch.nn import functional as F
 from networks import ACTIVATIONS, CLASSES, NETWORKS, SHAPES, build
 from samples import load_shard
 
-# As in `mpiburn bench step`: batches of noise that take turns, so that none is
-# learned by heart, and steps that are too early to be timed.
+# As in `mpiburn bench step`: random batches in turn, so that none is memorised, and steps
+# before the timed ones.
 NOISE_BATCHES = 16
 WARM_UP_STEPS = 3
 
@@ -54,14 +53,14 @@ def first_of(*names, default):
 
 
 def join_ranks():
-    """Rank and world size as the launcher says; ranks are connected on return."""
+    """Rank and world size from the launcher; ranks are connected on return."""
     rank = first_of("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", default=0)
     world = first_of("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", default=1)
     if world > 1:
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-        # mpirun names no port to meet at. It is the parent of all ranks of a
-        # host, so its process number is one that they all know and that two
-        # jobs do not share.
+        # mpirun defines no port for the rendezvous. It is the parent of all ranks of a
+        # host, so its process id is the same for all of them, and differs between two
+        # concurrent jobs.
         os.environ.setdefault("MASTER_PORT", str(20000 + os.getppid() % 12000))
         dist.init_process_group("gloo", rank=rank, world_size=world)
     return rank, world
@@ -78,8 +77,8 @@ def sum_over_ranks(values):
 # ------------------------------------------------------------------- training
 
 class Tally:
-    """Loss and hits of the samples seen so far. Kept in tensors: reading them
-    out at every step is time that training does not need."""
+    """Loss and correct predictions of the samples so far. Kept in tensors: reading them
+    at every step would take time that training does not need."""
 
     def __init__(self):
         self.loss = torch.zeros((), dtype=torch.float64)
@@ -98,7 +97,7 @@ class Tally:
 
 
 def train_step(model, optimizer, images, labels, tally):
-    """One update of the weights; its loss, as a tensor."""
+    """One update of the weights; returns its loss as a tensor."""
     optimizer.zero_grad()
     scores = model(images)
     loss = F.cross_entropy(scores, labels)
@@ -109,7 +108,7 @@ def train_step(model, optimizer, images, labels, tally):
 
 
 def train_epoch(model, optimizer, shard, batch, step_losses, wanted_losses):
-    """One pass over the shard; the losses of the run's first steps go to `step_losses`."""
+    """One epoch over the shard; the losses of the run's first steps go to `step_losses`."""
     tally = Tally()
     model.train()
     for images, labels in zip(*(part.split(batch) for part in shard)):
@@ -121,8 +120,8 @@ def train_epoch(model, optimizer, shard, batch, step_losses, wanted_losses):
 
 @torch.no_grad()
 def evaluate(model, shard, batch):
-    """Loss and hits of the shard. `model` is the bare network: a distributed one
-    could want all ranks to take the same number of steps."""
+    """Loss and correct predictions of the shard. `model` is the bare network: a distributed
+    one would require the same number of steps on all ranks."""
     tally = Tally()
     model.eval()
     for images, labels in zip(*(part.split(batch) for part in shard)):
@@ -132,7 +131,7 @@ def evaluate(model, shard, batch):
 
 
 def start(options, rank, world):
-    """The network with its initial weights, the same connected to the other ranks, and its optimizer."""
+    """The network with its initial weights, its DistributedDataParallel wrapper, and its optimizer."""
     torch.manual_seed(options.seed)
     network = build(options.model, options)
     if options.save_init and rank == 0:
@@ -142,7 +141,7 @@ def start(options, rank, world):
 
 
 def describe(options, world, steps, started):
-    """What the last JSON line says of any run."""
+    """Fields of the last JSON line of any run."""
     return {
         "torch": torch.__version__, "model": options.model, "backend": "gloo", "world": world, "batch": options.batch,
         "steps": steps, "total_s": time.perf_counter() - started,
@@ -151,7 +150,7 @@ def describe(options, world, steps, started):
 
 
 def time_steps(options, rank, world):
-    """Trains on noise and times each step; the JSON line."""
+    """Trains on random batches and times each step; returns the JSON line."""
     started = time.perf_counter()
     _, model, optimizer = start(options, rank, world)
     torch.manual_seed(options.seed + rank)
@@ -172,12 +171,12 @@ def time_steps(options, rank, world):
 
 
 def train(options, rank, world):
-    """The whole training; the last JSON line, of the same content on every rank."""
+    """The whole training; returns the last JSON line, the same on every rank."""
     started = time.perf_counter()
     network, model, optimizer = start(options, rank, world)
     train_shard = load_shard(options.model, options.data, "train", rank, world, options.limit, pad=True)
     test_shard = load_shard(options.model, options.data, "test", rank, world)
-    # A slow reader's time belongs to no other rank's first step.
+    # A barrier, so that slow reading does not count as the first step of other ranks.
     sum_over_ranks([0])
 
     train_seconds, step_losses, result = 0.0, [], {}
@@ -203,27 +202,27 @@ def train(options, rank, world):
 
 
 def positive(text):
-    """An option's value that has to be 1 or more."""
+    """An option's value that must be 1 or more."""
     if int(text) < 1:
         raise ValueError(text)
     return int(text)
 
 
 def parse_options(words=None):
-    """What was typed, or these words; the defaults are those of `mpiburn train`."""
+    """The command line options, or those in `words`; the defaults are those of `mpiburn train`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", choices=NETWORKS, default="convnet")
     data = parser.add_mutually_exclusive_group(required=True)
     data.add_argument("--data", metavar="DIR", help="folder of the model's data set: IDX, CIFAR-10's or .npy files")
     data.add_argument("--noise", type=positive, metavar="STEPS", help="time STEPS steps on random batches instead")
-    parser.add_argument("--activation", choices=ACTIVATIONS, default="relu", help="what follows all layers but the last")
-    parser.add_argument("--bn", action="store_true", help="a batch norm after each convolution; mlp has one always")
-    parser.add_argument("--dropout", type=float, default=0.0, metavar="P", help="as mpiburn's, with PyTorch's masks")
+    parser.add_argument("--activation", choices=ACTIVATIONS, default="relu", help="activation after all layers but the last")
+    parser.add_argument("--bn", action="store_true", help="batch norm after each convolution; mlp always has one")
+    parser.add_argument("--dropout", type=float, default=0.0, metavar="P", help="like mpiburn's, with PyTorch's masks")
     parser.add_argument("--hidden", type=positive, default=32, metavar="N", help="width of mlp's hidden layer")
     parser.add_argument("--epochs", type=positive, default=3)
-    parser.add_argument("--batch", type=positive, default=32, help="samples of one rank's training batch")
-    parser.add_argument("--test-batch", type=positive, default=128, help="samples of one rank's test batch")
-    parser.add_argument("--lr", type=float, default=5e-4, help="Adam's step size")
+    parser.add_argument("--batch", type=positive, default=32, help="training batch size per rank")
+    parser.add_argument("--test-batch", type=positive, default=128, help="test batch size per rank")
+    parser.add_argument("--lr", type=float, default=5e-4, help="learning rate of Adam")
     parser.add_argument("--weight-decay", type=float, default=5e-4, help="L2 penalty, added to the gradient")
     parser.add_argument("--seed", type=int, default=123, help="seed of the initial weights")
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="train on the first N samples only")

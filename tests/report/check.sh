@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# The report's page in a real browser: tables, links, pictures, light and dark,
-# a narrow window, and no request to anywhere. Needs a release build, a data set
-# (make data) and chromium (scripts/setup.sh --all).
+# Checks the report's page in a real browser: tables, links, plots, light and dark mode, a
+# narrow window, and no network request. Needs a release build, a data set (make data) and
+# chromium (scripts/setup.sh --all).
 #
 # KEEP=DIR keeps the page and the screenshots there.
-# Functions are called by their names, through `check`.
+# Functions are called by name, through `check`.
 # shellcheck disable=SC2317
 set -uo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.." || exit 1
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . tests/report/common.sh
 [ -x "$bin" ] || die "no $bin; run make build"
-command -v chromium >/dev/null || die "no chromium here; run scripts/setup.sh --all"
+command -v chromium >/dev/null || die "no chromium; run scripts/setup.sh --all"
 trap 'rm -rf "$work"' EXIT
 sweep=$work/results/sweep
 page=$work/page/report.html
 
-# Chromium must not speak for itself either: what goes out is then the page's.
+# Chromium's own requests are disabled, so that all requests are the page's.
 browse() { # browse OPTIONS... URL
   timeout 120 chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
     --disable-component-update --disable-sync --disable-default-apps --hide-scrollbars \
@@ -36,7 +36,7 @@ run_entry() { # run_entry NAME REPEAT STATE
   echo "{\"name\": \"$1\", \"repeat\": $2, \"varied\": {}, \"state\": \"$3\", \"error\": \"no ssh\"}"
 }
 
-# Real runs, two of them repeats, one that failed, one half written.
+# Real runs with a repeat, a failed run, and an incomplete one.
 a_sweep_is_run() {
   mkdir -p "$sweep" "$work/results/half/checkpoints" || return
   train 1 1x1-1 && train 1 1x1-2 && train 2 1x2-mpi && train 2 1x2-gloo --backend gloo || return
@@ -69,7 +69,7 @@ it_needs_nothing_else() {
   [ -s "$page" ] && ! grep -oE '<script|<iframe|@import|url\(|(src|href)="(https?:)?//[^"]*"' "$page"
 }
 
-# A copy with a script at its end, which writes down what the browser laid out.
+# A copy with a script at its end, which prints the browser's layout.
 measured() { # measured OUT OPTIONS...
   local out=$1
   shift
@@ -111,7 +111,7 @@ tables_have_their_cells() {
 links_lead_to_runs() {
   local link count=0
   while read -r link; do
-    [ -e "$work/page/$link/run.json" ] || { echo "$link leads to no run"; return 1; }
+    [ -e "$work/page/$link/run.json" ] || { echo "$link has no run.json"; return 1; }
     count=$((count + 1))
   done < <(sed -n 's/^link //p' "$work/light")
   note="$count links"
@@ -128,7 +128,7 @@ pictures_have_a_size() { # pictures_have_a_size FILE LEAST
     END { exit bad || n != 6 }' "$1"
 }
 
-# The page keeps its width; wide tables scroll by themselves.
+# The page does not overflow; wide tables scroll separately.
 nothing_overflows() {
   local layout
   for layout in light narrow; do
@@ -157,8 +157,8 @@ screenshots() {
   ! cmp "$work/light.png" "$work/dark.png"
 }
 
-# The browser's own record of what it asked for, and for whom: it has business
-# of its own, which is not the page's and, with no name resolved, stays here.
+# The browser's log of its requests, with the page that made them: its own requests are not
+# the page's and, because no name is resolved, do not leave the machine.
 requests_of() { # requests_of PAGE
   rm -f "$work/net.json"
   browse --log-net-log="$work/net.json" --host-resolver-rules="MAP * ~NOTFOUND" --screenshot="$work/again.png" \
@@ -168,7 +168,7 @@ requests_of() { # requests_of PAGE
   [ -s "$work/net.json" ]
 }
 
-# A page that does ask shows that such a request would be seen.
+# A page with a request shows that requests are detected.
 no_request_goes_out() {
   sed 's|</body>|<img src="http://mpiburn.invalid/x.png"></body>|' "$page" >"$work/page/asking.html"
   requests_of "$work/page/asking.html" && grep -q mpiburn.invalid "$work/requests" || return
@@ -176,19 +176,19 @@ no_request_goes_out() {
 }
 
 check "a small sweep of real runs" a_sweep_is_run
-check "the page, its tables and its pictures are written" the_page_is_written
+check "the page, its tables and its plots are written" the_page_is_written
 check "the page refers to nothing outside itself" it_needs_nothing_else
 check "chromium lays it out in light" measured "$work/light" --window-size=1400,1000
 check "chromium lays it out in dark" measured "$work/dark" --window-size=1400,1000 --blink-settings=preferredColorScheme=0
 check "chromium lays it out in a narrow window" measured "$work/narrow" --window-size=500,1000
 check "tables have the runs' numbers" tables_have_their_cells
-check "every number leads to its run" links_lead_to_runs
-check "failed and half-written runs are named" failures_are_named
-check "every picture has a size" pictures_have_a_size "$work/light" 400
-check "every picture has a size in a narrow window" pictures_have_a_size "$work/narrow" 300
+check "every number links to its run" links_lead_to_runs
+check "failed and incomplete runs are named" failures_are_named
+check "every plot has a size" pictures_have_a_size "$work/light" 400
+check "every plot has a size in a narrow window" pictures_have_a_size "$work/narrow" 300
 check "nothing is wider than the window" nothing_overflows
 check "dark is dark" dark_is_dark
 check "screenshots in light, dark and narrow" screenshots
-check "no request goes out" no_request_goes_out
+check "the page makes no request" no_request_goes_out
 [ -z "${KEEP-}" ] || { mkdir -p "$KEEP" && cp -r "$work"/*.png "$work/page" "$KEEP"; }
 exit $failed

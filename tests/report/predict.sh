@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measured against predicted: two ranks on two nodes, at a rate that hardly
-# matters and at one that decides. Needs root, a release build and a data set:
-# make data
-# Functions are called by their names, through `check`.
+# Compares predicted with measured times: two ranks on two nodes, at a rate at which
+# computation dominates and at one at which communication does. Needs root, a release build
+# and a data set: make data
+# Functions are called by name, through `check`.
 # shellcheck disable=SC2317
 set -uo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.." || exit 1
@@ -11,8 +11,8 @@ cd "$(dirname "$(readlink -f "$0")")/../.." || exit 1
 [ -x "$bin" ] || die "no $bin; run make build"
 trap 'tests/cluster/down.sh >/dev/null 2>&1; rm -rf "$work"' EXIT
 
-# A rank that waits yields its core, and whatever else the machine does takes it
-# for a time slice, which is longer than a step. Real-time priority keeps it out.
+# A waiting rank yields its core, and other load takes it for a time slice, which is longer
+# than a step. Real-time priority prevents this.
 first=()
 chrt --rr 1 true 2>/dev/null && first=(chrt --rr 1)
 
@@ -23,9 +23,9 @@ train() { # train TOPOLOGY NAME
     --out "$work/$2"
 }
 
-# One rank alone gives the computing time, the link's measurement the rest; each
-# is done five times in turn, and the medians are compared. The link has the
-# pauses that computing gives it: after one, its shaper lets some bytes pass.
+# One rank alone gives the computing time, and `bench link` the link; trainings are repeated
+# five times in turn, and the medians are compared. The link is measured with the pauses of
+# computation, after which its shaper forwards a burst without delay.
 measure() { # measure RATE
   RATE=$1 tests/cluster/up.sh || return
   train 1x1 "$1-pause" || return
@@ -50,7 +50,7 @@ within_15_percent() { # within_15_percent RATE ALGORITHM
     END { exit !found }' "$work/$1-prediction.csv")
 }
 
-# Otherwise both rates would test the computing time alone.
+# Otherwise both rates would test only the computing time.
 the_slow_link_decides() {
   local slow fast
   fast=$(awk -F, '$1 == 2 { print $3; exit }' "$work/1gbit-prediction.csv")
@@ -65,5 +65,5 @@ for rate in 1gbit 20mbit; do
     check "a step at $rate is predicted within 15% ($algorithm)" within_15_percent $rate $algorithm
   done
 done
-check "communication matters at the lower rate" the_slow_link_decides
+check "communication dominates at the lower rate" the_slow_link_decides
 exit $failed

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Checks the batch scripts in jobs/ on a real Slurm of two nodes: all topologies
-# under both launchers, and that a job which is signalled or runs out of time
-# goes on by itself, to the same bits. And the Slurm: up within seconds, gone in
-# the end. Needs a release build; of MPICH, too, if given one:
+# Checks the batch scripts in jobs/ on a real Slurm of two nodes: all topologies with both
+# launchers, and that a job that is signalled or reaches its time limit continues by itself
+# with the same bits. Also checks that Slurm starts within seconds and is removed completely.
+# Needs a release build, and optionally one for MPICH:
 #
 #   tests/slurm/check.sh [PROGRAM_OF_MPICH]
 #
-# Every function is called by its name, through `check`.
+# Functions are called by name, through `check`.
 # shellcheck disable=SC2317
 set -uo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -23,7 +23,7 @@ for needed in $binary ${mpich_binary:+"$mpich_binary"}; do
   [ -x "$needed" ] || die "no $needed; run make build"
 done
 links=$(ls /sys/class/net)
-# Not in /tmp, which the nodes do not share.
+# Not in /tmp, which is private to each node.
 mkdir -p target
 work=$(mktemp -d "$project/target/slurm-check.XXXXXX")
 jobs=()
@@ -41,7 +41,7 @@ $binary -q data digits --out "$DATA" --train 3200 --test 500 || exit 1
 
 on_node0() { timeout 60 "$here/run.sh" "$@"; }
 
-# Leaves the job's number in $job. Variables for the batch script come before it.
+# Sets $job to the job's id. Variables for the batch script precede the call.
 submit() { # submit TOPOLOGY OPTION_OF_SBATCH...
   local topology=$1
   shift
@@ -63,15 +63,15 @@ ends() { # ends JOB STATE SECONDS
   [ "$state" = "$2" ] && return
   cat "$work/$1.out"
   echo "job $1 is $state, restarts: $(field "$1" Restarts)"
-  # Out of the way of the next ones.
+  # Free the nodes for the next jobs.
   on_node0 scancel "$1"
   return 1
 }
 
 record() { echo results/slurm-*-"$1"/run.json; } # record JOB
 
-says() { # says JOB KEY VALUE
-  tr -d ' \n' <"$(record "$1")" | grep -qF "\"$2\":$3" || { echo "run.json of job $1 does not say $2: $3"; return 1; }
+records() { # records JOB KEY VALUE
+  tr -d ' \n' <"$(record "$1")" | grep -qF "\"$2\":$3" || { echo "run.json of job $1 does not record $2: $3"; return 1; }
 }
 
 weights() { sed -n 's/.*"weights_sha256": "\(.*\)".*/\1/p' "$(record "$1")"; }
@@ -99,26 +99,26 @@ comes_up_after_a_crash() {
   ! on_node0 sinfo && "$here/up.sh" && [ "$(on_node0 sinfo -h -o '%T %D')" = "idle 2" ]
 }
 
-# A wrong rate is met half-way up: nothing of it may stay.
+# An invalid rate fails in the middle of up.sh: nothing may be left.
 fails_cleanly() {
-  local said
+  local message
   ! RATE=fast "$here/up.sh" && ! [ -e "/run/netns/$(namespace_of node0)" ] && ! [ -e "$state" ] || return
-  said=$(on_node0 true 2>&1)
-  [ $? -eq 1 ] && [ "$said" = "run.sh: Slurm is not up; run tests/slurm/up.sh" ]
+  message=$(on_node0 true 2>&1)
+  [ $? -eq 1 ] && [ "$message" = "run.sh: Slurm is not up; run tests/slurm/up.sh" ]
 }
 
 declare -A trained
 trains() { # trains TOPOLOGY LAUNCHER RANKS HOSTS, after `trained` has the job
   local job=${trained[$1-$2]}
   ends "$job" COMPLETED 90 || return
-  says "$job" status '"completed"' && says "$job" topology "\"$1\"" && says "$job" world_size "$3" &&
-    says "$job" hosts "$4" && says "$job" launcher "\"$2\"" && says "$job" binding '"0"' || return
+  records "$job" status '"completed"' && records "$job" topology "\"$1\"" && records "$job" world_size "$3" &&
+    records "$job" hosts "$4" && records "$job" launcher "\"$2\"" && records "$job" binding '"0"' || return
   [ "$2" = mpirun ] || same_weights "$job" "${trained[$1-mpirun]}"
 }
 
 trains_over_gloo() {
   BACKEND=gloo ARGS="--epochs 1" submit 2x1 && ends "$job" COMPLETED 60 &&
-    says "$job" backend '"gloo"' && says "$job" hosts '["node0","node1"]'
+    records "$job" backend '"gloo"' && records "$job" hosts '["node0","node1"]'
 }
 
 runs_under_srun() {
@@ -139,7 +139,7 @@ starts() { # starts JOB: until it has trained for two epochs
   return 1
 }
 
-# Signals a training in its middle; it ends like the one that nobody disturbed.
+# Signals a training in its middle; its weights must equal those of an undisturbed one.
 goes_on() { # goes_on LAUNCHER SIGNAL [PROGRAM]
   ARGS=$long LAUNCHER=$1 BIN=${3-$binary} submit 2x2 && starts "$job" || return
   on_node0 scancel --signal="$2" --batch "$job" && ends "$job" COMPLETED 90 || return
@@ -148,10 +148,10 @@ goes_on() { # goes_on LAUNCHER SIGNAL [PROGRAM]
     grep 'going on after step' "$work/$job.out" && same_weights "$job" "${trained[2x2-mpirun]}"
 }
 
-# Slurm looks at time limits every 30 s and signals up to that much early: with
-# 60 s of time and the signal 20 s before, it comes after 10 to 40 s. The
-# training takes longer, by the speed of the one before it. Once is enough: it
-# gets more time when it has been requeued.
+# Slurm checks time limits every 30 s and signals up to that much early: with a limit of
+# 60 s and the signal 20 s before, it arrives after 10 to 40 s. The number of epochs is
+# chosen from the measured speed, so that the training takes longer. One signal is enough:
+# the limit is raised when the job has been requeued.
 outlives_its_time() {
   local seconds epochs undisturbed
   seconds=$(sed -n 's/.*"train_seconds": \([0-9.]*\).*/\1/p' "$(record "${trained[1x1-mpirun]}")")
@@ -172,17 +172,17 @@ outlives_its_time() {
 
 stays_cancelled() {
   ARGS="--epochs 1000" submit 2x2 && starts "$job" && on_node0 scancel "$job" && ends "$job" CANCELLED 30 || return
-  # Longer than a requeued job waits.
+  # Longer than the delay of a requeued job.
   sleep 8
-  ends "$job" CANCELLED 1 && [ "$(field "$job" Restarts)" = 0 ] && says "$job" status '"stopped"'
+  ends "$job" CANCELLED 1 && [ "$(field "$job" Restarts)" = 0 ] && records "$job" status '"stopped"'
 }
 
-refuses() { # refuses LINE NAME=VALUE: one line, and it is this one
+rejects() { # rejects LINE NAME=VALUE: the output is this one line
   submit 1x1 --export="ALL,$2" && ends "$job" FAILED 30 || return
   diff "$work/$job.out" - <<<"$1"
 }
 
-refuses_another_folder() {
+rejects_another_folder() {
   job=$(cd "$work" && on_node0 sbatch --parsable "$project/jobs/2x2.sbatch") && ends "$job" FAILED 30 || return
   diff "$work/slurm-2x2-$job.out" - \
     <<<"2x2.sbatch: no $work/jobs/train.sbatch; submit from the project's folder: sbatch jobs/2x2.sbatch"
@@ -213,13 +213,13 @@ nothing_is_left() {
 }
 
 note=
-check "down.sh where nothing is up" "$here/down.sh"
-check "a failed up.sh takes down what it put up" fails_cleanly
+check "down.sh without Slurm" "$here/down.sh"
+check "a failed up.sh removes what it has created" fails_cleanly
 check "two idle nodes" comes_up
 check "up.sh replaces a Slurm whose daemons were killed" comes_up_after_a_crash
-check "the four batch scripts differ in nothing but the topology" scripts_agree
+check "the four batch scripts differ in the topology only" scripts_agree
 
-# Some seconds, and the same bits from either MPI.
+# A training of some seconds, with the same bits for either MPI.
 long="--epochs 12 --reduce ordered"
 for launcher in mpirun srun; do
   for topology in 1x1 1x2; do
@@ -246,10 +246,10 @@ if [ -n "$mpich_binary" ]; then
 fi
 check "a time limit: requeued, and on to the same bits" outlives_its_time
 check "a cancelled job is not requeued, and can be resumed" stays_cancelled
-check "an unknown LAUNCHER" refuses "1x1.sbatch: unknown LAUNCHER=mpiexec; choose mpirun or srun" LAUNCHER=mpiexec
-check "no data set" refuses \
+check "an unknown LAUNCHER" rejects "1x1.sbatch: unknown LAUNCHER=mpiexec; choose mpirun or srun" LAUNCHER=mpiexec
+check "no data set" rejects \
   "1x1.sbatch: no data set nowhere on node0; run make data, or name its folder: DATA=DIR sbatch …" DATA=nowhere
-check "another folder than the project's" refuses_another_folder
+check "another folder than the project's" rejects_another_folder
 check "down.sh leaves nothing, and no process" nothing_is_left
 check "down.sh again" "$here/down.sh"
 exit "$failed"

@@ -1,18 +1,18 @@
-# Where Slurm's files are and which process keeps a node; read by the other
-# scripts here, and reads the names of the nodes from those in tests/cluster.
+# Slurm's files and the process of each node; sourced by the other scripts here, and sources
+# the names of the nodes from tests/cluster.
 # shellcheck shell=bash disable=SC2034
 cluster=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")/cluster
 # shellcheck source-path=SCRIPTDIR source=../cluster/common.sh
 . "$cluster/common.sh"
 
-# Settings, logs, job queue and key: all that is on disk, and none of it
-# outlives down.sh. Sockets and spools lie in each node's own /tmp.
+# Settings, logs, job queue and key: all files on disk, removed by down.sh. Sockets and
+# spool folders are in each node's private /tmp.
 state=$project/target/slurm
 settings=$state/slurm.conf
 
 require_slurm() {
   require_tools
-  # Daemons may lie where a user's PATH does not lead.
+  # Daemons may be outside a user's PATH.
   PATH=$PATH:/usr/sbin:/sbin
   local tool
   for tool in slurmctld:slurm-wlm slurmd:slurm-wlm srun:slurm-wlm munged:munge; do
@@ -20,7 +20,7 @@ require_slurm() {
   done
 }
 
-# Process id of a node's slurmd, in whose file systems everything has to run.
+# Process id of a node's slurmd; commands must run in its mount namespace.
 slurmd_of() {
   local pid
   pid=$(cat "$state/$1.pid" 2>/dev/null) &&

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Runs a command on node0, where Slurm's commands find their daemons and see the
-# files that jobs see:
+# Runs a command on node0, where Slurm's commands can reach the daemons and see the same
+# files as jobs:
 #
 #   tests/slurm/run.sh sbatch jobs/2x2.sbatch
 #   tests/slurm/run.sh squeue
 #
-# Jobs get this command's environment, as sbatch hands it on.
+# Jobs inherit this command's environment through sbatch.
 set -euo pipefail
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 require_slurm
 [ $# -gt 0 ] || die "usage: run.sh COMMAND..."
 pid=$(slurmd_of "${hosts[0]}") || die "Slurm is not up; run tests/slurm/up.sh"
-! out_of_sight "$PWD" || die "$PWD is out of sight in a node, which has its own /tmp; start from another folder"
+! out_of_sight "$PWD" || die "$PWD is hidden on a node, which has its own /tmp; start from another folder"
 
 setting() { # setting NAME VALUE: unless the caller has set it
   local name=OMPI_MCA_$1
@@ -31,8 +31,8 @@ setting oob_tcp_keepalive_probes 3
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export SLURM_CONF=$settings TMPDIR=/tmp
 
-# The folder is named anew, as that of before is one of the outer file systems.
-# All is exec, so that a signal sent to this process reaches the command.
+# The working directory is set again, because the inherited one is in the outer mount
+# namespace. Everything is exec, so that signals reach the command.
 # shellcheck disable=SC2016
 exec nsenter --target "$pid" --net --uts --ipc --mount \
   sh -e -c 'cd "$1"; shift; exec "$@"' sh "$PWD" "$@"

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# A real Slurm on the two nodes of tests/cluster/up.sh: a slurmctld on node0, and
-# a slurmd and a munged on both, with a key and settings of their own.
+# Starts a real Slurm on the two nodes of tests/cluster/up.sh: a slurmctld on node0, and a
+# slurmd and a munged on both, with separate keys and settings.
 #
 #   RATE=1gbit DELAY=0.1ms tests/slurm/up.sh
 #
-# It makes the nodes, too, and replaces those that are up.
+# It creates the nodes as well, and replaces existing ones.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 # shellcheck source-path=SCRIPTDIR source=common.sh
 . "$here/common.sh"
 require_slurm
-[[ $project != *' '* ]] || die "slurm.conf takes no path with a space in it: $project"
+[[ $project != *' '* ]] || die "slurm.conf does not support a path with a space: $project"
 
 "$here/down.sh"
 trap '"$here/down.sh"' EXIT
@@ -18,15 +18,15 @@ trap '"$here/down.sh"' EXIT
 mkdir -p "$state/slurmctld"
 (umask 077 && head -c 1024 /dev/urandom >"$state/munge.key")
 
-# What slurmd itself finds, as it refuses anything else: each node takes the
-# whole machine for its own, but for the memory.
+# The hardware that slurmd detects itself, because it rejects anything else: each node
+# sees the whole machine. The memory is divided.
 machine=$(slurmd -C | sed -n 's/^NodeName=[^ ]* //p')
-[[ $machine =~ ^(.*)\ RealMemory=([0-9]+)$ ]] || die "slurmd -C says nothing of this machine: $machine"
+[[ $machine =~ ^(.*)\ RealMemory=([0-9]+)$ ]] || die "slurmd -C has unexpected output: $machine"
 machine="${BASH_REMATCH[1]} RealMemory=$((BASH_REMATCH[2] / 2))"
 
-# cred_expire is also how long a requeued job waits, 120 s if left alone; the
-# scheduler's intervals are shorter than usual for the same reason: tests wait.
-# Job numbers go on from cluster to cluster, as results are named after them.
+# cred_expire is also the delay of a requeued job, 120 s by default; the scheduler's
+# intervals are short for the same reason: tests wait for them. Job ids continue from
+# cluster to cluster, because results are named after them.
 cat >"$settings" <<END
 ClusterName=mpiburn
 FirstJobId=$(($(date +%s) % 60000000 + 1))
@@ -56,20 +56,20 @@ END
 
 export SLURM_CONF=$settings
 for host in "${hosts[@]}"; do
-  # No exec on the way forks, so that this is the process id of slurmd.
+  # Every step is an exec without a fork, so this is the process id of slurmd.
   setsid "$cluster/enter.sh" "$host" "$here/node.sh" </dev/null >"$state/$host.log" 2>&1 &
   echo $! >"$state/$host.pid"
 done
 
-said=
+message=
 for _ in {1..100}; do
-  said=$("$here/run.sh" sinfo -h -o '%T %D' 2>&1) || true
-  [ "$said" = "idle ${#hosts[@]}" ] && break
+  message=$("$here/run.sh" sinfo -h -o '%T %D' 2>&1) || true
+  [ "$message" = "idle ${#hosts[@]}" ] && break
   sleep 0.1
 done
-if [ "$said" != "idle ${#hosts[@]}" ]; then
+if [ "$message" != "idle ${#hosts[@]}" ]; then
   tail -n 3 "$state"/*.log >&2
-  die "Slurm did not come up; the ends of its logs are above, sinfo says: ${said##*$'\n'}"
+  die "Slurm did not start; the ends of its logs are above, sinfo reports: ${message##*$'\n'}"
 fi
 trap - EXIT
 echo "up: Slurm on ${hosts[*]}; try tests/slurm/run.sh sbatch jobs/2x2.sbatch"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Averaged gradients of random modules against plain Burn's, over worlds of 1 to
-# 5 ranks: all.sh [CASES] [SEED], 5000 cases of seed 1 unless told otherwise.
-# MPI=mpich takes the build for MPICH. A failing case's line has what repeats it.
+# Compares averaged gradients of random modules with plain Burn's, in worlds of 1 to 5
+# ranks: all.sh [CASES] [SEED], by default 5000 cases of seed 1. MPI=mpich uses the build
+# for MPICH. The line of a failing case has the command line options to repeat it.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source-path=SCRIPTDIR source=../../scripts/mpi.sh
@@ -11,7 +11,7 @@ cases=${1:-5000}
 seed=${2:-1}
 worlds=5
 mpirun=$(mpi_command mpirun) || exit 1
-# Whatever make has set: that is the folder of its own MPI.
+# Overrides the value of make, which is for its own MPI.
 export CARGO_TARGET_DIR=target$([ "$MPI" = openmpi ] || echo "-$MPI")
 scripts/cargo.sh build --quiet --release --workspace --example check_sync || exit 1
 

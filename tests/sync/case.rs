@@ -1,4 +1,4 @@
-//! One case: everything that is drawn from seed and case number.
+//! A test case, drawn from the seed and the case's index.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use super::draw::{Draw, Purpose};
 use super::plan::Plan;
 use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
 
-/// Steps of a case: one whose order of gradients may be learned, and more.
+/// Number of steps of a case: one that determines the order of buckets, and more.
 const STEPS: usize = 5;
 
-/// What all ranks do in one case.
+/// A case: the configuration of all ranks.
 #[derive(Debug)]
 pub struct Case {
     pub backend: Backend,
     pub gloo_algorithm: &'static str,
     pub options: SyncOptions,
-    /// Whether Burn computes activations again in backward, so that its graph
-    /// is another one.
+    /// Whether Burn recomputes activations in backward (gradient checkpointing), which
+    /// changes its graph.
     pub checkpointing: bool,
     pub optimizer: Optimizer,
     pub rate: f64,
@@ -34,13 +34,13 @@ pub enum Optimizer {
 
 #[derive(Debug)]
 pub struct Step {
-    /// What each rank does.
+    /// The steps of all ranks.
     pub ranks: Vec<Part>,
     /// Whether running statistics are averaged after the step.
     pub average_buffers: bool,
 }
 
-/// One rank's part in a step.
+/// One rank's share of a step.
 #[derive(Debug)]
 pub struct Part {
     /// Micro-batches; none on a rank without samples.
@@ -53,20 +53,20 @@ pub struct Part {
 #[derive(Debug, Clone, Copy)]
 pub struct Chunk {
     pub samples: usize,
-    /// Whether the rank calls it the last one, rightly or not.
+    /// Whether the rank declares it the last one, correctly or not.
     pub last: bool,
 }
 
-/// How samples lie on ranks.
+/// Distribution of samples over ranks.
 #[derive(Debug, Clone, Copy)]
 enum Spread {
     Even,
     Random,
-    /// Every second rank is left empty, on average.
+    /// Each rank has no samples with probability 0.5.
     Sparse,
-    /// All ranks but one are left empty.
+    /// Only one rank has samples.
     One,
-    /// Rank 0 is left empty.
+    /// Rank 0 has no samples.
     NoRoot,
 }
 
@@ -90,7 +90,7 @@ impl Case {
         }
     }
 
-    /// The transport. No message may hang, and none takes long.
+    /// The transport, with a short deadline: no message takes long.
     pub fn transport(&self) -> Transport {
         Transport {
             gloo_algorithm: self.gloo_algorithm.into(),
@@ -101,14 +101,14 @@ impl Case {
 }
 
 impl Step {
-    /// Samples of all ranks.
+    /// Number of samples of all ranks.
     pub fn total(&self) -> usize {
         self.ranks.iter().flat_map(|part| &part.chunks).map(|chunk| chunk.samples).sum()
     }
 }
 
 fn options(draw: &mut Draw) -> SyncOptions {
-    // Spread over the orders of magnitude.
+    // Log-uniform.
     let mut bytes = || match draw.happens(0.15) {
         true => 25.0 * 1024.0 * 1024.0,
         false => 1024.0 * draw.between(0.0, 10.1).exp(),
@@ -142,7 +142,7 @@ fn steps(draw: &mut Draw, world_size: usize) -> Vec<Step> {
         };
         let even = draw.within(1, most);
         let one = draw.below(world_size);
-        // Seldom, no rank has a sample.
+        // Rarely, no rank has a sample.
         let nothing = draw.happens(0.02);
         let ranks = (0..world_size).map(|rank| {
             let samples = match spread {
@@ -166,7 +166,7 @@ fn steps(draw: &mut Draw, world_size: usize) -> Vec<Step> {
 impl Part {
     fn draw(draw: &mut Draw, samples: usize, chunks: usize, orderly: bool) -> Self {
         let count = chunks.min(samples);
-        // One sample a micro-batch, and the others anywhere.
+        // One sample per micro-batch, and the others at random.
         let mut sizes = vec![1; count];
         for _ in count..samples {
             sizes[draw.below(count)] += 1;

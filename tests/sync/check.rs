@@ -1,4 +1,4 @@
-//! What must hold after each step.
+//! Checks after each step.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
@@ -8,31 +8,31 @@ use super::network::Network;
 use super::reference::Expected;
 use burn_mpi::{ParamLayout, ParamSpec, WireType, World, check_equal_weights, sha256};
 
-/// Of the step's largest gradient: what the order of f32 sums may change.
+/// Tolerance relative to the step's largest gradient, for the order of f32 sums.
 const TOLERANCE: f64 = 1e-5;
 
-/// What rounding may change whatever the gradients: values inside the modules
-/// are of order 1, and where gradients cancel (a bias before batch norm, batch
-/// norm of one sample), a unit in the last place of those is left.
+/// Absolute tolerance for rounding: values inside the modules are of order 1, and
+/// where gradients cancel (a bias before batch norm, batch norm of one sample), a unit
+/// in the last place of those remains.
 const CANCELLED: f64 = 1.2e-7;
 
-/// What differed, in words.
+/// Description of a difference.
 pub type Outcome = Result<(), String>;
 
-/// How much rounding for the wire may change a sum: relative to the sum of the
+/// Maximum change of a sum by rounding to the wire type: relative to the sum of the
 /// ranks' absolute values, and absolutely.
 ///
-/// Each rank's part is rounded once on its way into the wire type, and each of
-/// the `n - 1` additions rounds again, by at most a unit roundoff u of what is
-/// added up so far. That is (1 + u)^n - 1 of the sum of absolute values: Higham,
+/// Each rank's part is rounded once to the wire type, and each of the `n - 1` additions
+/// rounds again, by at most a unit roundoff u of the partial sum. That is
+/// (1 + u)^n - 1 of the sum of absolute values: Higham,
 /// "Accuracy and Stability of Numerical Algorithms" (2002), section 4.2. It is
-/// relative to the parts and not to their sum, since parts may cancel. Below
+/// relative to the parts and not to their sum, because parts may cancel. Below
 /// its smallest normal number, f16 rounds by up to 2^-25 instead.
 fn rounding(wire: WireType, world_size: usize) -> (f64, f64) {
     let n = world_size as i32;
     let relative = |precision: i32| (1.0 + 2f64.powi(-precision)).powi(n) - 1.0;
     match wire {
-        // Alone, nothing travels.
+        // One rank sends nothing.
         _ if world_size == 1 => (0.0, 0.0),
         WireType::F32 => (0.0, 0.0),
         WireType::Bf16 => (relative(8), 0.0),
@@ -40,13 +40,13 @@ fn rounding(wire: WireType, world_size: usize) -> (f64, f64) {
     }
 }
 
-/// What decides how exact a step's gradients have to be.
+/// What determines the tolerance of a step's gradients.
 pub struct Limits {
     pub wire: WireType,
     pub world_size: usize,
-    /// Whether gradients came after their bucket had started. Then a part of a
-    /// gradient was rounded before the rest was added, and may be larger than
-    /// both together: it is taken to be as large as the step's largest.
+    /// Whether gradients arrived after their bucket had started. Then a part of a gradient
+    /// was rounded before the rest was added, and may be larger than the sum: its magnitude
+    /// is assumed to be that of the step's largest.
     pub late: bool,
 }
 
@@ -70,9 +70,9 @@ pub fn gradients(
         match (found, expected) {
             (None, None) => {}
             (Some(_), _) if !spec.trainable => {
-                return Err(format!("{} gets no gradients, and has one", spec.name));
+                return Err(format!("{}: has a gradient, but is not trainable", spec.name));
             }
-            // Used by no rank.
+            // No rank used it.
             (Some(found), None) => {
                 if let Some(value) = found.iter().find(|value| **value != 0.0) {
                     return Err(format!("{}: no rank used it, and its gradient has {value:e}", spec.name));
@@ -126,16 +126,16 @@ impl ModuleVisitor for Found<'_> {
     }
 }
 
-/// Trainable parameters have the same bits on every rank. Running statistics
-/// are each rank's own until they are averaged.
+/// Trainable parameters have the same bits on every rank. Running statistics differ
+/// between ranks until they are averaged.
 pub fn equal_parameters(world: &World, layout: &ParamLayout, values: &[f32]) -> Outcome {
     let trainable = layout.specs().iter().filter(|spec| spec.trainable);
     let values: Vec<f32> = trainable.flat_map(|spec| values[spec.range.clone()].to_vec()).collect();
     world.check_equal("the digest of the parameters", &sha256(&values)).map_err(|error| error.to_string())
 }
 
-/// After averaging, buffers are the mean over ranks, and all ranks have the same
-/// bits; both at once and after Burn has moved on what it keeps back.
+/// After averaging, buffers are the mean over ranks, with the same bits on all ranks:
+/// immediately, and after Burn has applied pending updates.
 pub fn averaged_buffers(world: &World, layout: &ParamLayout, module: &Network, mean: &[f64]) -> Outcome {
     for (when, values) in [("", layout.read(module)), (", read after valid()", layout.read(&module.valid()))]
     {

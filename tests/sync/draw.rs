@@ -1,12 +1,12 @@
-//! Random choices that every rank makes alike.
+//! Random numbers that are the same on every rank.
 //!
-//! Each purpose has a stream of its own, keyed by seed, case and place. So a
-//! rank can draw another rank's samples without having drawn its own first.
+//! Each purpose has its own stream, keyed by seed, case and micro-batch, so a rank can
+//! draw another rank's samples without drawing its own first.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-/// What is drawn.
+/// Purpose of a stream.
 #[derive(Debug, Clone, Copy)]
 pub enum Purpose {
     /// The configuration of a case.
@@ -15,32 +15,32 @@ pub enum Purpose {
     Values = 1,
     /// The samples of a micro-batch.
     Samples = 2,
-    /// The way through the module.
+    /// The path through the module.
     Route = 3,
 }
 
-/// One stream of random choices.
+/// A random stream.
 pub struct Draw(ChaCha8Rng);
 
 impl Draw {
-    /// The choices of `purpose` at `place` in case `index` of `seed`.
-    pub fn of(seed: u64, index: u64, purpose: Purpose, place: [u16; 4]) -> Self {
+    /// The stream of `purpose` and `indices` in case `index` of `seed`.
+    pub fn of(seed: u64, index: u64, purpose: Purpose, indices: [u16; 4]) -> Self {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         key[8..16].copy_from_slice(&index.to_le_bytes());
         key[16] = purpose as u8;
-        for (bytes, part) in key[24..].chunks_exact_mut(2).zip(place) {
+        for (bytes, part) in key[24..].chunks_exact_mut(2).zip(indices) {
             bytes.copy_from_slice(&part.to_le_bytes());
         }
         Self(ChaCha8Rng::from_seed(key))
     }
 
-    /// A whole number below `n`.
+    /// A uniform integer below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         ((u64::from(self.0.next_u32()) * n as u64) >> 32) as usize
     }
 
-    /// A whole number from `low` to `high`, both included.
+    /// A uniform integer from `low` to `high`, both included.
     pub fn within(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high + 1 - low)
     }
@@ -56,12 +56,12 @@ impl Draw {
         self.between(0.0, 1.0) < p
     }
 
-    /// One of `choices`, each as likely.
+    /// One of `choices`, with equal probability.
     pub fn one_of<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())].clone()
     }
 
-    /// A random order of `0..n`: Fisher and Yates.
+    /// A random permutation of `0..n` (Fisher-Yates).
     pub fn permutation(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();
         for i in (1..n).rev() {

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# A rank that fails ends a 3-rank job inside the deadline and 5 s (a stalled one
-# inside 10 s), over both transports, with a line that names it; as tests/jobs/failures.rs, for the MPI of
-# $MPI (MPI=mpich takes the build for MPICH). Prints a line for each way to fail.
+# A rank that fails must end a job of 3 ranks within the deadline and 5 s (a stalled one
+# within 10 s), over both transports, with a line that names it; like
+# tests/jobs/failures.rs, for the MPI of $MPI (MPI=mpich uses the build for MPICH). Prints
+# one line per kind of failure.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source-path=SCRIPTDIR source=../../scripts/mpi.sh
 . scripts/mpi.sh
 
 mpirun=$(mpi_command mpirun) || exit 1
-# Whatever make has set: that is the folder of its own MPI.
+# Overrides the value of make, which is for its own MPI.
 export CARGO_TARGET_DIR=target$([ "$MPI" = openmpi ] || echo "-$MPI")
 scripts/cargo.sh build --quiet --release --workspace --example fail_on_one_rank || exit 1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 RUST_BACKTRACE=0
@@ -20,12 +21,12 @@ failed=0
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
-fails() { # fails HOW BACKEND CODE TEXT: CODE 0 stands for any but 0
+fails() { # fails HOW BACKEND CODE TEXT: CODE 0 accepts any non-zero code
   local how=$1 backend=$2 code=$3 line=$4 grace=5 status started=$SECONDS took
   # Here a guard ends the job: MPICH's mpirun waits for it, and is ended some seconds
-  # after the guard has spoken.
+  # after the guard's message.
   case $how in sleep | return) grace=10 ;; esac
-  # mpirun in the background: a job that is killed is no line of this shell.
+  # mpirun in the background, so that the shell prints no line for a killed job.
   timeout 60 "$mpirun" -n 3 "${options[@]}" "$CARGO_TARGET_DIR/release/examples/fail_on_one_rank" \
     "$how" "$backend" $deadline >"$log" 2>&1 &
   wait $! 2>/dev/null

@@ -1,4 +1,4 @@
-//! A case, as a training job runs it.
+//! Runs a case as a training job.
 
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, SgdConfig};
@@ -7,7 +7,7 @@ use burn::tensor::{Device, Tensor};
 use super::case::{Case, Optimizer};
 use super::check::{self, Outcome};
 use super::network::{Network, initial_values};
-use super::plan::Place;
+use super::plan::BatchId;
 use super::reference::Reference;
 use super::samples::Samples;
 use super::watchdog;
@@ -52,7 +52,7 @@ pub fn run(world: &World, case: &Case) -> Outcome {
         if case.steps[number].average_buffers {
             module = sync.average_buffers(module).map_err(|error| at(error.to_string()))?;
             check::averaged_buffers(world, &layout, &module, &reference.mean_values()).map_err(at)?;
-            // The next steps go on from there.
+            // The next steps continue from these values.
             reference.set(&layout.read(&module));
         }
     }
@@ -70,7 +70,7 @@ fn optimizer(case: &Case) -> ModuleOptimizer {
     }
 }
 
-/// The averaged gradients of a step, by the calls that the case has this rank make.
+/// The averaged gradients of a step, by the calls that the case defines for this rank.
 fn gradients(
     world: &World,
     case: &Case,
@@ -82,9 +82,9 @@ fn gradients(
     let step = &case.steps[number];
     let (part, total) = (&step.ranks[world.rank()], step.total());
     let loss = |micro: usize| {
-        let place = Place { step: number, rank: world.rank(), micro };
-        let samples = Samples::at(&case.plan, place, part.chunks[micro].samples, device);
-        module.loss(&case.plan, place, &samples)
+        let batch = BatchId { step: number, rank: world.rank(), micro };
+        let samples = Samples::at(&case.plan, batch, part.chunks[micro].samples, device);
+        module.loss(&case.plan, batch, &samples)
     };
     if part.average {
         return match part.chunks.first() {

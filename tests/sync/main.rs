@@ -1,10 +1,10 @@
 //! Compares averaged gradients of random modules with plain Burn's:
 //! `mpirun -n W target/release/examples/check_sync --cases N --seed S`.
 //!
-//! Seed and case number fix everything: modules with shared, unused and frozen
+//! Seed and case index determine everything: modules with shared, unused and frozen
 //! parameters, branches by step and by rank, ranks without samples, micro-batches,
-//! transports, wire types and bucket sizes. A line of failure names both, and
-//! `--first-case K --cases 1` runs that case again.
+//! transports, wire types and bucket sizes. A failure prints both, and
+//! `--first-case K --cases 1` repeats that case.
 
 mod case;
 mod check;
@@ -26,7 +26,7 @@ struct Arguments {
     /// Number of cases
     #[arg(long, default_value_t = 60)]
     cases: u64,
-    /// Number of the first case
+    /// Index of the first case
     #[arg(long, default_value_t = 0)]
     first_case: u64,
     /// Seed of all cases

@@ -10,23 +10,23 @@ use burn::tensor::activation::{log_softmax, relu, tanh};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::draw::{Draw, Purpose};
-use super::plan::{Activation, Kind, Place, Plan, Stage};
+use super::plan::{Activation, BatchId, Kind, Plan, Stage};
 use super::samples::Samples;
 use burn_mpi::ParamSpec;
 
-/// Norms divide by a deviation of more than a third. With Burn's 1e-5, two
-/// samples that lie close together would magnify rounding errors, and the
-/// comparison would need a tolerance for that.
+/// Epsilon of norms, so that they divide by a deviation of at least 0.31. With Burn's
+/// 1e-5, two samples with close values would amplify rounding errors, and the comparison
+/// would need a larger tolerance.
 const EPSILON: f64 = 0.1;
 
-/// Layers in visit order; the plan knows how to use them.
+/// Layers in visit order; the plan defines their use.
 #[derive(Module, Debug)]
 pub struct Network {
     layers: Vec<Layer>,
 }
 
 #[derive(Module, Debug)]
-#[allow(clippy::large_enum_variant, reason = "a module has a few")]
+#[allow(clippy::large_enum_variant, reason = "a module has few layers")]
 enum Layer {
     Linear(Linear),
     BatchNorm(BatchNorm),
@@ -43,7 +43,7 @@ struct Scale {
 }
 
 impl Network {
-    /// A module of that plan, whose values mean nothing yet.
+    /// A module of that plan, before its values are set.
     pub fn build(plan: &Plan, device: &Device) -> Self {
         let layers = plan.layers.iter().map(|layer| {
             let built = Layer::build(&layer.kind, plan.vocabulary, device);
@@ -52,11 +52,11 @@ impl Network {
         Self { layers: layers.collect() }
     }
 
-    /// The mean loss of a micro-batch, as its rank computes it at that place.
-    pub fn loss(&self, plan: &Plan, place: Place, samples: &Samples) -> Tensor<1> {
+    /// The mean loss of a micro-batch on its rank.
+    pub fn loss(&self, plan: &Plan, batch: BatchId, samples: &Samples) -> Tensor<1> {
         let mut x = samples.values.clone();
         for (number, stage) in plan.stages.iter().enumerate() {
-            x = self.stage(plan, number, stage, place, x, &samples.tokens);
+            x = self.stage(plan, number, stage, batch, x, &samples.tokens);
         }
         let scores = self.layers[plan.head].forward(x, &samples.tokens);
         let mut loss = match plan.classes {
@@ -65,7 +65,7 @@ impl Network {
         };
         if let Some((layer, rule)) = plan.penalty
             && let Layer::Linear(linear) = &self.layers[layer]
-            && plan.pick(rule, 2, place, 1000) == 1
+            && plan.pick(rule, 2, batch, 1000) == 1
         {
             loss = loss + linear.weight.val().powi_scalar(2).mean().mul_scalar(0.1);
         }
@@ -77,14 +77,14 @@ impl Network {
         plan: &Plan,
         number: usize,
         stage: &Stage,
-        place: Place,
+        batch: BatchId,
         x: Tensor<2>,
         tokens: &Tensor<2, Int>,
     ) -> Tensor<2> {
         let salt = 3 * number;
-        let branch = &stage.branches[plan.pick(stage.branch, stage.branches.len(), place, salt)];
-        let times = stage.repeats[plan.pick(stage.repeat, stage.repeats.len(), place, salt + 1)];
-        let cut = stage.cut.is_some_and(|rule| plan.pick(rule, 2, place, salt + 2) == 1);
+        let branch = &stage.branches[plan.pick(stage.branch, stage.branches.len(), batch, salt)];
+        let times = stage.repeats[plan.pick(stage.repeat, stage.repeats.len(), batch, salt + 1)];
+        let cut = stage.cut.is_some_and(|rule| plan.pick(rule, 2, batch, salt + 2) == 1);
         let mut x = if cut { x.detach() } else { x };
         for _ in 0..times {
             for &layer in branch {
@@ -124,22 +124,22 @@ impl Layer {
         }
     }
 
-    /// `[samples, width]` of `[samples, width]`; the linear layer's may differ.
+    /// `[samples, width]` of `[samples, width]`; a linear layer may change the width.
     fn forward(&self, x: Tensor<2>, tokens: &Tensor<2, Int>) -> Tensor<2> {
         match self {
             Self::Linear(linear) => linear.forward(x),
             Self::BatchNorm(norm) => norm.forward(x),
             Self::LayerNorm(norm) => norm.forward(x),
             Self::Scale(Scale { scale }) => x * scale.val().unsqueeze_dim(0),
-            // Along the width, then the mean over channels.
+            // Convolution along the width, then the mean over channels.
             Self::Conv(conv) => conv.forward(x.unsqueeze_dim(1)).mean_dim(1).squeeze_dim(1),
             Self::Embedding(embedding) => x + embedding.forward(tokens.clone()).mean_dim(1).squeeze_dim(1),
         }
     }
 }
 
-/// All values that `rank`'s module has before the first broadcast: other ones
-/// on each rank, at scales that keep activations and gradients near 1.
+/// All values of `rank`'s module before the first broadcast: different on each rank, at
+/// scales that keep activations and gradients near 1.
 pub fn initial_values(plan: &Plan, specs: &[ParamSpec], rank: usize) -> Vec<f32> {
     let draw = &mut Draw::of(plan.seed, plan.index, Purpose::Values, [rank as u16, 0, 0, 0]);
     let mut values = Vec::new();
@@ -156,7 +156,7 @@ pub fn initial_values(plan: &Plan, specs: &[ParamSpec], rank: usize) -> Vec<f32>
     values
 }
 
-/// Uniform weights that keep the variance of `inputs` values.
+/// Limits of uniform weights that keep the variance of `inputs` values.
 fn limits(inputs: usize) -> (f32, f32) {
     let limit = (3.0 / inputs as f32).sqrt();
     (-limit, limit)

@@ -1,23 +1,23 @@
-//! What the module of a case consists of, and in which order a micro-batch
-//! goes through it.
+//! The layers of a case's module, and the order in which a micro-batch passes through
+//! them.
 
 use super::draw::{Draw, Purpose};
 
-/// Values of a module, roughly at most, so that a case takes a fraction of a second.
+/// Approximate maximum number of values of a module: a case takes a fraction of a second.
 const BUDGET: usize = 20_000;
-/// Widths that stay small however many layers there are.
+/// Maximum width.
 const NARROW: usize = 8;
 
-/// The module, and the ways through it.
+/// The module, and the paths through it.
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub seed: u64,
     pub index: u64,
     /// Width of the float inputs.
     pub inputs: usize,
-    /// Integer inputs are below it.
+    /// Integer inputs are below this.
     pub vocabulary: usize,
-    /// Integer inputs of a sample.
+    /// Number of integer inputs of a sample.
     pub tokens: usize,
     /// Width of the output: regression targets, or classes.
     pub outputs: usize,
@@ -25,12 +25,12 @@ pub struct Plan {
     pub classes: bool,
     /// Layers in visit order, which is not the order of use.
     pub layers: Vec<Layer>,
-    /// What a micro-batch goes through, up to the last layer.
+    /// Stages of a micro-batch before the last layer.
     pub stages: Vec<Stage>,
     /// The last layer, always used and always trainable.
     pub head: usize,
-    /// A linear layer whose squared weights are part of the loss: a use without
-    /// any sample, whose gradient comes early in backward.
+    /// A linear layer whose squared weights are part of the loss: its use does not depend on
+    /// samples, and its gradient is early in backward.
     pub penalty: Option<(usize, Rule)>,
 }
 
@@ -52,16 +52,16 @@ pub enum Kind {
     Embedding { width: usize },
 }
 
-/// Some layers in a row, or others instead, not once or several times.
+/// A stage: one of several branches of layers, applied zero or more times.
 #[derive(Debug, Clone)]
 pub struct Stage {
-    /// Branches; one is taken.
+    /// Branches; one is used.
     pub branches: Vec<Vec<usize>>,
     pub branch: Rule,
-    /// How often the branch is applied, and which of the numbers holds.
+    /// Possible numbers of applications of the branch, and the rule that selects one.
     pub repeats: Vec<usize>,
     pub repeat: Rule,
-    /// Where to detach the input: what comes before gets no gradient there.
+    /// Whether to detach the input: earlier layers then get no gradient from this stage.
     pub cut: Option<Rule>,
     pub activation: Activation,
 }
@@ -81,14 +81,14 @@ pub enum Rule {
     Rank,
     StepAndRank,
     MicroBatch,
-    /// One way in the first step, which may teach the order of buckets, and
-    /// another in all later ones.
+    /// One path in the first step, which may determine the order of buckets, and another in
+    /// all later ones.
     FirstStep,
 }
 
-/// A micro-batch of the case.
+/// Identifies a micro-batch of the case.
 #[derive(Debug, Clone, Copy)]
-pub struct Place {
+pub struct BatchId {
     pub step: usize,
     pub rank: usize,
     pub micro: usize,
@@ -98,9 +98,9 @@ const RULES: [Rule; 6] =
     [Rule::Fixed, Rule::Step, Rule::Rank, Rule::StepAndRank, Rule::MicroBatch, Rule::FirstStep];
 
 impl Plan {
-    /// Which of `n` ways `rule` takes at `place`; `salt` tells choices apart.
-    pub fn pick(&self, rule: Rule, n: usize, place: Place, salt: usize) -> usize {
-        let Place { step, rank, micro } = place;
+    /// The choice of `rule` among `n` for `batch`; `salt` separates the choices.
+    pub fn pick(&self, rule: Rule, n: usize, batch: BatchId, salt: usize) -> usize {
+        let BatchId { step, rank, micro } = batch;
         let at = match rule {
             Rule::Fixed => [0, 0, 0],
             Rule::Step => [step, 0, 0],
@@ -122,7 +122,7 @@ impl Plan {
         let bias = draw.happens(0.8);
         let head = build.add(draw, Kind::Linear { inputs: build.width, outputs, bias });
         build.layers[head].frozen = false;
-        // Never used.
+        // Unused layers.
         for _ in 0..draw.below(3) {
             let kind = build.kind(draw);
             build.add(draw, kind);
@@ -147,7 +147,7 @@ impl Plan {
         .shuffled(draw)
     }
 
-    /// The same with its layers in another visit order.
+    /// The plan with its layers in another visit order.
     fn shuffled(mut self, draw: &mut Draw) -> Self {
         if draw.happens(0.4) {
             return self;
@@ -168,7 +168,7 @@ impl Plan {
     }
 }
 
-/// A plan being made.
+/// A plan under construction.
 struct Build {
     layers: Vec<Layer>,
     values: usize,
@@ -211,8 +211,7 @@ impl Build {
         }
     }
 
-    /// Layers that lead from one width to the other. A layer of an earlier
-    /// stage may come again.
+    /// Layers from one width to the other. A layer of an earlier stage may be shared.
     fn branch(&mut self, draw: &mut Draw, before: usize, after: usize) -> Vec<usize> {
         let mut branch = Vec::new();
         self.width = before;

@@ -1,22 +1,22 @@
-//! Plain Burn on the union of all samples.
+//! Reference: plain Burn on the union of all samples.
 //!
-//! Each rank computes it by itself: data, branches and sizes are functions of
-//! the case. One graph has the losses of all ranks and micro-batches, weighted
-//! by their share of the samples, and one backward gives the gradients. Every
-//! rank has a copy of the module in it. So batch norm's running statistics are
-//! each rank's own, as in the job, and the sizes of the ranks' parts are known,
-//! which bound what rounding for the wire may do.
+//! Each rank computes it independently: data, branches and sizes are functions of the
+//! case. One graph contains the losses of all ranks and micro-batches, weighted by their
+//! share of the samples, and one backward computes the gradients. Every rank has a copy
+//! of the module in the graph, so batch norm's running statistics are per rank, as in
+//! the job, and the magnitudes of the ranks' parts are known, which bound the rounding
+//! errors of the wire type.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
 
 use super::case::{Case, Step};
 use super::network::Network;
-use super::plan::Place;
+use super::plan::BatchId;
 use super::samples::Samples;
 use burn_mpi::ParamLayout;
 
-/// The copies of the module, one a rank.
+/// The copies of the module, one per rank.
 pub struct Reference {
     layout: ParamLayout,
     copies: Vec<Network>,
@@ -33,7 +33,7 @@ pub struct Expected {
 }
 
 impl Reference {
-    /// Copies that all have `values`.
+    /// Copies with the same `values`.
     pub fn new(case: &Case, world_size: usize, values: &[f32], device: &Device) -> Self {
         // Built one by one: clones would share batch norm's running statistics.
         let copies: Vec<Network> = (0..world_size).map(|_| Network::build(&case.plan, device)).collect();
@@ -42,8 +42,8 @@ impl Reference {
         reference
     }
 
-    /// The gradients of `step` in visit order; none of parameters that no rank
-    /// used. Running statistics move.
+    /// The gradients of `step` in visit order; none for parameters that no rank used.
+    /// Running statistics are updated.
     pub fn gradients(&self, case: &Case, number: usize) -> Vec<Option<Expected>> {
         let step = &case.steps[number];
         let mut all = vec![None; self.layout.specs().len()];
@@ -61,9 +61,9 @@ impl Reference {
         let mut sum: Option<Tensor<1>> = None;
         for (rank, (part, copy)) in step.ranks.iter().zip(&self.copies).enumerate() {
             for (micro, chunk) in part.chunks.iter().enumerate() {
-                let place = Place { step: number, rank, micro };
-                let samples = Samples::at(&case.plan, place, chunk.samples, &self.device);
-                let loss = copy.loss(&case.plan, place, &samples);
+                let batch = BatchId { step: number, rank, micro };
+                let samples = Samples::at(&case.plan, batch, chunk.samples, &self.device);
+                let loss = copy.loss(&case.plan, batch, &samples);
                 let loss = loss.mul_scalar(chunk.samples as f64 / total as f64);
                 sum = Some(match sum {
                     Some(sum) => sum + loss,
@@ -74,22 +74,22 @@ impl Reference {
         sum
     }
 
-    /// Takes new weights; frozen parameters and running statistics stay.
+    /// Sets new weights; frozen parameters and running statistics are unchanged.
     pub fn set_trainable(&mut self, values: &[f32]) {
         let layout = &self.layout;
         self.copies = self.copies.drain(..).map(|copy| layout.write_trainable(copy, values)).collect();
     }
 
-    /// Takes all values, running statistics too.
+    /// Sets all values, including running statistics.
     pub fn set(&mut self, values: &[f32]) {
-        // Burn keeps a running statistic back until the next one; without this
-        // it would replace what is written.
+        // Burn delays the update of a running statistic until the next one, which would
+        // overwrite these values.
         self.copies.iter().for_each(|copy| drop(copy.valid()));
         let layout = &self.layout;
         self.copies = self.copies.drain(..).map(|copy| layout.write(copy, values)).collect();
     }
 
-    /// The mean over ranks of all values, of which only buffers differ.
+    /// The mean over ranks of all values; only buffers differ.
     pub fn mean_values(&self) -> Vec<f64> {
         let mut mean = vec![0.0; self.layout.len()];
         for copy in &self.copies {
@@ -101,7 +101,7 @@ impl Reference {
     }
 }
 
-/// Adds one copy's gradients to all.
+/// Accumulates one copy's gradients.
 struct Add<'a> {
     gradients: &'a Gradients,
     all: &'a mut [Option<Expected>],

@@ -1,9 +1,9 @@
-//! The samples of a micro-batch, the same for every rank that asks.
+//! The samples of a micro-batch, which every rank can draw.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::draw::{Draw, Purpose};
-use super::plan::{Place, Plan};
+use super::plan::{BatchId, Plan};
 
 /// Inputs and targets of one micro-batch.
 pub struct Samples {
@@ -11,16 +11,16 @@ pub struct Samples {
     pub values: Tensor<2>,
     /// `[samples, tokens]`, below the vocabulary's size.
     pub tokens: Tensor<2, Int>,
-    /// `[samples, outputs]`, within ±1, for the mean of squares.
+    /// `[samples, outputs]`, within ±1, for the mean squared error.
     pub targets: Tensor<2>,
     /// `[samples, 1]`, below the number of outputs, for cross entropy.
     pub classes: Tensor<2, Int>,
 }
 
 impl Samples {
-    /// The `count` samples at `place`.
-    pub fn at(plan: &Plan, place: Place, count: usize, device: &Device) -> Self {
-        let key = [place.step, place.rank, place.micro, 0].map(|part| part as u16);
+    /// The `count` samples of `batch`.
+    pub fn at(plan: &Plan, batch: BatchId, count: usize, device: &Device) -> Self {
+        let key = [batch.step, batch.rank, batch.micro, 0].map(|part| part as u16);
         let draw = &mut Draw::of(plan.seed, plan.index, Purpose::Samples, key);
         Self {
             values: floats(draw, [count, plan.inputs], device),

@@ -1,46 +1,46 @@
-//! Names the case in which a rank panics or hangs.
+//! Watchdog that names the case in which a rank panics or hangs.
 //!
-//! A rank that waits for a message cannot look at the clock, and the transport's
-//! own error does not know the case. A thread looks instead, and speaks before
-//! the transport's timeout of 10 s.
+//! A rank that waits for a message cannot check the time, and the transport's error does
+//! not contain the case. A thread checks instead, and reports before the transport's
+//! timeout of 10 s.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How long a step may take.
+/// Time limit of a step.
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// The case under way, and when it last made progress.
+/// The current case, and the time of its last progress.
 static UNDER_WAY: Mutex<Option<(String, Instant)>> = Mutex::new(None);
 
-/// A case begins; `name` describes it in one line.
+/// Marks the beginning of a case; `name` describes it in one line.
 pub fn begin(name: String) {
     set(Some((name, Instant::now())));
 }
 
-/// A step begins.
+/// Marks the beginning of a step.
 pub fn progress() {
-    let name = under_way().map(|(name, _)| name);
+    let name = current().map(|(name, _)| name);
     set(name.map(|name| (name, Instant::now())));
 }
 
-/// No case is under way.
+/// Marks the end of a case.
 pub fn end() {
     set(None);
 }
 
-/// Prints what is wrong with the case under way, and ends the job. All ranks may
-/// find the same at once; the lowest one's line is enough.
+/// Prints an error of the current case, and aborts the job. All ranks may detect the same
+/// error at once; the line of the lowest rank is enough.
 pub fn fail(rank: usize, what: &str) -> ! {
-    let name = under_way().map_or_else(|| "no case".into(), |(name, _)| name);
-    // One step may keep the others for longer than this.
+    let name = current().map_or_else(|| "no case".into(), |(name, _)| name);
+    // Other ranks may need longer than this to finish a step.
     set(None);
     std::thread::sleep(Duration::from_millis(50) * rank as u32);
     eprintln!("not ok - rank {rank}: {what}; {name}");
     burn_mpi::abort(1)
 }
 
-/// Starts watching, for panics too.
+/// Starts the watchdog, including a panic hook.
 pub fn start(rank: usize) {
     std::panic::set_hook(Box::new(move |panic| {
         let what = panic.to_string().replace('\n', " ");
@@ -50,12 +50,12 @@ pub fn start(rank: usize) {
         loop {
             std::thread::sleep(Duration::from_millis(100));
             let patience = LIMIT + Duration::from_millis(200) * rank as u32;
-            if let Some((name, since)) = under_way()
+            if let Some((name, since)) = current()
                 && since.elapsed() > patience
             {
                 eprintln!("not ok - rank {rank}: a step takes more than {} s; {name}", LIMIT.as_secs());
-                // The other thread may be inside MPI, so this one must not call
-                // it; mpirun ends the other ranks.
+                // The other thread may be inside MPI, so this thread must not call it; mpirun
+                // ends the other ranks.
                 std::process::abort();
             }
         }
@@ -66,6 +66,6 @@ fn set(value: Option<(String, Instant)>) {
     *UNDER_WAY.lock().unwrap_or_else(|error| error.into_inner()) = value;
 }
 
-fn under_way() -> Option<(String, Instant)> {
+fn current() -> Option<(String, Instant)> {
     UNDER_WAY.lock().unwrap_or_else(|error| error.into_inner()).clone()
 }

@@ -1,16 +1,16 @@
-//! The epilogue of an operator: what it does to its output before it stores it.
+//! The epilogue of an operator: applied to its output before the output is stored.
 
 use burn::backend::Backend;
 use burn::backend::tensor::FloatTensor;
 
-/// What an operator does to its output before it stores it.
+/// Applied to an operator's output before the output is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Epilogue {
-    /// The output as it is.
+    /// None.
     Identity,
     /// ReLU.
     Relu,
-    /// ReLU, then the maximum of each square of 2x2.
+    /// ReLU, then 2x2 max pooling with stride 2.
     ReluPool,
 }
 
@@ -35,11 +35,11 @@ impl Epilogue {
     }
 }
 
-/// Argmax of a square whose largest value ReLU makes zero: no pixel gets its
+/// Argmax of a 2x2 square whose maximum ReLU sets to zero: no pixel gets its
 /// gradient.
 pub(crate) const NO_MAXIMUM: u32 = 4;
 
-/// ReLU, which passes NaN on.
+/// ReLU, which propagates NaN.
 #[inline(always)]
 pub(crate) fn relu(x: f32) -> f32 {
     if passes(x) { x } else { 0.0 }
@@ -51,7 +51,7 @@ pub(crate) fn passes(x: f32) -> bool {
     x > 0.0 || x.is_nan()
 }
 
-/// ReLU of the largest of each square of two rows, and its argmax: the first of
+/// ReLU of the maximum of each 2x2 square of two rows, and its argmax: the first of
 /// equal values, the last NaN.
 #[inline(always)]
 pub(crate) fn pool_row(upper: &[f32], lower: &[f32], output: &mut [f32], argmax: &mut [u8]) {

@@ -1,11 +1,11 @@
-//! The trait of an operator, dispatched to Burn's backends.
+//! Macro that declares an operator's trait and dispatches it to Burn's backends.
 
-/// Declares the trait of an operator and what every operator has in common:
+/// Declares the trait of an operator with the code that all operators share:
 /// `Dispatch` routes its methods to flex, and with their features to ndarray and
-/// libtorch, each with and without autodiff. ndarray gets the methods' default
-/// bodies, which compose Burn's operators; libtorch gets them too, unless the
-/// declaration ends in `except Autodiff<LibTorch>`. The implementations for `Flex`
-/// and `Autodiff<Flex, C>` remain to be written.
+/// libtorch, each with and without autodiff. ndarray runs the methods' default
+/// bodies, which compose Burn's operators; so does libtorch, unless the declaration
+/// ends in `except Autodiff<LibTorch>`. The implementations for `Flex` and
+/// `Autodiff<Flex, C>` are written by hand.
 macro_rules! operator {
     ($vis:vis trait $name:ident($($bounds:tt)*) { $($body:tt)* }) => {
         operator!($vis trait $name($($bounds)*) { $($body)* } except Autodiff<LibTorch>);

@@ -1,12 +1,12 @@
-//! Flex's tensors as slices, and back.
+//! Conversion between flex's tensors and slices.
 
 use burn::backend::flex::{FlexTensor, Layout};
 use burn::tensor::{Bytes, DType};
 
-/// The values of a tensor that is f32 and contiguous.
+/// The values of a contiguous f32 tensor.
 ///
 /// # Panics
-/// Where it is not.
+/// If it is not contiguous or not f32.
 pub(crate) fn values(tensor: &FlexTensor) -> &[f32] {
     match tensor.as_slice::<f32>() {
         Some(values) => values,

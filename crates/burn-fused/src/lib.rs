@@ -1,23 +1,23 @@
-//! Operators with a backward of their own for Burn's CPU backend, flex.
+//! Fused operators with custom backward passes for Burn's CPU backend, flex.
 //!
 //! Burn composes the backward of a convolution of transposed convolutions and
-//! stores each result in between. The operators here compute convolution, bias,
-//! ReLU and pooling in one pass, forward and backward, in SIMD code that is chosen
-//! at run time. They take Burn's tensors and modules, take part in its autodiff,
-//! and need nothing else: no MPI, and no change to a model but its `forward`.
+//! stores each intermediate result. The operators here compute convolution, bias,
+//! ReLU and pooling in one pass, forward and backward, in SIMD code that is selected
+//! at run time. They take Burn's tensors and modules and support its autodiff. They
+//! need no MPI, and no change to a model but its `forward`.
 //!
 //! | operator | computes |
 //! | --- | --- |
-//! | [`conv::conv`] | 3x3 convolution with a border of one pixel, and bias |
+//! | [`conv::conv`] | 3x3 convolution with padding 1, and bias |
 //! | [`conv::conv_relu`] | the same, then ReLU |
-//! | [`conv::conv_relu_pool`] | the same, then the maximum of each 2x2 |
-//! | [`conv::conv_relu_pool_twice`] | two such blocks of few channels |
+//! | [`conv::conv_relu_pool`] | the same, then 2x2 max pooling |
+//! | [`conv::conv_relu_pool_twice`] | two such blocks with few channels |
 //! | [`norm::batch_norm`] | batch normalisation in training, with an [`Epilogue`] |
-//! | [`linear::linear`] | linear layer of at most 32 outputs |
+//! | [`linear::linear`] | linear layer with at most 32 outputs |
 //! | [`loss::cross_entropy`], [`loss::smoothed_cross_entropy`] | loss, gradient and accuracy of class scores |
 //!
-//! Where an operator does not support a shape, a type or a backend, it is composed
-//! of Burn's operators: the result is the same but for rounding.
+//! If an operator does not support a shape, a type or a backend, it is composed of
+//! Burn's operators: results differ by rounding only.
 //!
 //! ```
 //! use burn::nn::PaddingConfig2d;
@@ -44,15 +44,15 @@
 //! # SIMD levels
 //!
 //! Each operator has one algorithm, which is compiled for each [`simd::Level`]:
-//! AVX-512, AVX2, NEON, and portable code. At first the widest that the processor
-//! has is used; [`simd::Level::use_level`] chooses another. The same level gives the
-//! same bits on every machine, so processes that train together should agree on
-//! [`simd::Level::shared`]. The program's own loops can be compiled for each level
-//! as well: [`simd::Kernel`].
+//! AVX-512, AVX2, NEON, and portable code. The default is the widest level that the
+//! processor supports; [`simd::Level::use_level`] selects another. The same level
+//! gives the same bits on every machine, so processes that train together should
+//! agree on [`simd::Level::shared`]. A program can compile its own loops for each
+//! level with [`simd::Kernel`].
 //!
 //! # Features
 //!
-//! `ndarray` and `tch` let operators dispatch to Burn's backends of these names too.
+//! `ndarray` and `tch` let operators dispatch to Burn's backends of these names as well.
 //! `mimalloc` adds [settings](memory) of that allocator.
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]

@@ -1,4 +1,4 @@
-//! A callback from inside long operators.
+//! A callback from inside long backward passes.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -6,15 +6,15 @@ static POLL: RwLock<fn()> = RwLock::new(nothing);
 
 fn nothing() {}
 
-/// Has long operators call `poll` between the blocks of their backward, on the
-/// thread that runs backward. It replaces the callback before; at first there is
-/// one that does nothing.
+/// Makes long operators call `poll` between the blocks of their backward, on the
+/// thread that runs backward. It replaces the previous callback; the default does
+/// nothing.
 ///
-/// Backward of one convolution takes milliseconds, and a message library such as
-/// MPI moves messages on only inside its own calls: with a `poll` that makes such
-/// a call, messages travel while backward goes on. It is called every few tens of
-/// microseconds, so it should return at once where there is nothing to do. It may
-/// use operators of this crate.
+/// Backward of one convolution takes milliseconds, and a message library such as MPI
+/// makes progress only inside its own calls: a `poll` that makes such a call overlaps
+/// communication with backward. It is called every few tens of microseconds, so it
+/// should return at once if there is nothing to do. It may use operators of this
+/// crate.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicUsize, Ordering};
@@ -45,7 +45,7 @@ mod tests {
     static POLLS: AtomicUsize = AtomicUsize::new(0);
 
     #[test]
-    fn backward_of_convolutions_calls_the_callback() {
+    fn backward_of_convolutions_calls_the_poll_callback() {
         set_poll(|| _ = POLLS.fetch_add(1, Relaxed));
         let device = Device::flex().autodiff();
         let layer = |inputs, outputs| {

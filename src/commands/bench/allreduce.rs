@@ -1,16 +1,15 @@
-//! `mpiburn bench allreduce`: latency and bandwidth by size and backend, in
-//! the manner of the OSU micro-benchmarks.
+//! `mpiburn bench allreduce`: latency and bandwidth by size and backend, measured as in
+//! the OSU micro-benchmarks.
 //!
-//! All backends take turns within each iteration, so that what else the
-//! machine does falls on all of them alike. A barrier before each call, which
-//! is not timed, has the ranks begin together; the latency of a call is the
-//! mean of what it took on each rank, as OSU's is.
+//! Backends alternate within each iteration, so that other load on the machine affects
+//! all of them alike. A barrier before each call, which is not timed, starts the ranks
+//! together; the latency of a call is the mean over ranks, as in OSU's.
 
 use std::time::Instant;
 
 use half::{bf16, f16};
 
-use super::{at_least_one, job, sizes, warn_of_bad_conditions};
+use super::{at_least_one, job, sizes, warn_if_not_representative};
 use crate::cli::AllreduceArgs;
 use crate::commands::collective;
 use crate::config::ConfigError;
@@ -20,10 +19,10 @@ use crate::report::latency_plot;
 use crate::report::{self, LatencyRow, table, write_csv};
 use burn_mpi::{Backend, Collective, CommError, Reduction, Transport, Wire, World};
 
-/// Up to this size a call is short, and many are needed to see its spread.
+/// Up to this size, calls are short, and many are needed to measure their spread.
 const SMALL: usize = 64 << 10;
 
-/// What can be timed: a backend, and who decides the order of its sums.
+/// A method to time: a backend and its order of summation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Method {
     name: &'static str,
@@ -46,7 +45,7 @@ enum Dtype {
     F16,
 }
 
-/// What was typed, checked.
+/// Validated options.
 struct Plan {
     sizes: Vec<usize>,
     methods: Vec<Method>,
@@ -61,7 +60,7 @@ pub fn run(world: &World, args: &AllreduceArgs) -> anyhow::Result<()> {
     }
     let files: Vec<_> = [&args.csv, &args.plot].into_iter().flatten().filter(|_| world.is_root()).collect();
     world.agree(files.into_iter().try_for_each(|file| report::check_writable(file)))?;
-    warn_of_bad_conditions(world);
+    warn_if_not_representative(world);
     let rows = measure(world, &plan)?;
     world.agree(if world.is_root() { publish(world, args, &rows) } else { Ok(()) })?;
     Ok(())
@@ -86,7 +85,7 @@ impl TryFrom<&AllreduceArgs> for Plan {
     }
 }
 
-/// The methods of the list `names`; without one, all of this build.
+/// The methods in the list `names`; all of this build if there is none.
 fn methods(names: Option<&str>) -> Result<Vec<Method>, String> {
     let Some(names) = names else {
         return Ok(METHODS.into_iter().filter(|m| m.backend.check_built().is_ok()).collect());
@@ -125,7 +124,7 @@ impl Dtype {
     }
 }
 
-/// Times every size on every method: a row each, in that order.
+/// Times every size with every method: one row each, in that order.
 fn measure(world: &World, plan: &Plan) -> anyhow::Result<Vec<LatencyRow>> {
     let mut backends: Vec<(Backend, Box<dyn Collective>)> = Vec::new();
     for method in &plan.methods {
@@ -150,8 +149,8 @@ fn measure(world: &World, plan: &Plan) -> anyhow::Result<Vec<LatencyRow>> {
     Ok(rows)
 }
 
-/// This rank's times in µs for one size: `iterations` of the first method,
-/// then of the next.
+/// This rank's times in µs for one size: `iterations` of the first method, then of the
+/// next.
 fn time_size(
     world: &World,
     plan: &Plan,
@@ -173,7 +172,7 @@ fn time_size(
         let mut buffer = plan.dtype.wire(bytes / plan.dtype.width(), term);
         call(method, &mut buffer)?;
         world.agree(check(plan.dtype, method, &buffer, world.size()))?;
-        // Zeros stay zeros: sums of sums would leave the range of the type.
+        // Zeros: repeated sums of other values would overflow the type.
         buffer.bytes_mut().fill(0);
         buffers.push(buffer);
     }
@@ -189,18 +188,18 @@ fn time_size(
     Ok(times)
 }
 
-/// Calls before the timed ones, in which connections and pages are set up.
+/// Untimed calls at the start, which set up connections and pages.
 fn warm_up(iterations: usize) -> usize {
     (iterations / 10).max(5)
 }
 
-/// What every rank brings at place `i` of the first sum.
+/// Every rank's value at index `i` of the first sum.
 fn term(i: usize) -> f32 {
     (i % 7 + 1) as f32
 }
 
-/// Whether the first sum is right, as far as the type tells: 16-bit types may
-/// be rounded after each addition.
+/// Checks the first sum with the tolerance of the type: 16-bit types may be rounded
+/// after each addition.
 fn check(dtype: Dtype, method: &Method, sum: &Wire, ranks: usize) -> Result<(), String> {
     let unit = match dtype {
         Dtype::F32 => f32::EPSILON,

@@ -1,4 +1,4 @@
-//! What is timed, and that a wrong sum is seen.
+//! Tests of the options, and of the detection of a wrong sum.
 
 use super::*;
 use crate::cli::{BenchKind, Cli, Command};
@@ -6,7 +6,7 @@ use clap::Parser;
 
 fn plan(options: &[&str]) -> Result<Plan, ConfigError> {
     let words = ["mpiburn", "bench", "allreduce"].iter().chain(options);
-    match Cli::try_parse_from(words).expect("options that clap knows").command {
+    match Cli::try_parse_from(words).expect("valid options").command {
         Command::Bench(args) => match args.kind {
             BenchKind::Allreduce(args) => Plan::try_from(&args),
             _ => unreachable!(),
@@ -20,7 +20,7 @@ fn names(plan: &Plan) -> Vec<&'static str> {
 }
 
 #[test]
-fn all_of_the_build_is_timed_unless_less_is_asked_for() {
+fn all_methods_of_the_build_are_timed_by_default() {
     let all = plan(&[]).unwrap();
     assert!(names(&all).starts_with(&["mpi", "ordered"]));
     assert_eq!(all.sizes, [4, 17408, 13631488]);
@@ -29,22 +29,22 @@ fn all_of_the_build_is_timed_unless_less_is_asked_for() {
 }
 
 #[test]
-fn senseless_options_are_refused_by_option_and_value() {
+fn invalid_options_are_rejected_by_option_and_value() {
     for (options, expected) in [
         (["--backends", "nccl"], "--backends nccl: unknown backend nccl: choose from mpi, ordered"),
         (["--backends", ""], "--backends: unknown backend"),
-        (["--sizes", "0"], "--sizes 0: a message of 0 bytes"),
-        (["--sizes", "6"], "--sizes 6: 6 bytes are no whole number"),
+        (["--sizes", "0"], "--sizes 0: must be at least 1 byte"),
+        (["--sizes", "6"], "--sizes 6: 6 bytes are not a whole number"),
         (["--dtype", "f64"], "--dtype f64: choose f32, bf16 or f16"),
         (["--iterations", "0"], "--iterations 0: must be at least 1"),
     ] {
-        let message = plan(&options).err().expect("it is senseless").to_string();
+        let message = plan(&options).err().expect("the options are invalid").to_string();
         assert!(message.starts_with(expected), "{message}");
     }
 }
 
 #[test]
-fn a_wrong_sum_is_seen_in_every_type() {
+fn a_wrong_sum_is_detected_for_every_type() {
     for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
         let of =
             |ranks: usize, other: f32| dtype.wire(9, |i| if i == 8 { other } else { term(i) * ranks as f32 });

@@ -1,22 +1,22 @@
-//! `mpiburn bench collectives`: which operations each backend has, found by
-//! calling each and checking what it did.
+//! `mpiburn bench collectives`: the operations that each backend supports, determined
+//! by calling each and checking its result.
 
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{at_least_one, job, warn_of_bad_conditions};
+use super::{at_least_one, job, warn_if_not_representative};
 use crate::cli::CollectivesArgs;
 use crate::commands::collective;
 use crate::report::latency::median_of;
 use crate::report::table::table;
 use burn_mpi::{CommError, Primitives, Transport, Wire, World};
 
-/// Bytes that each rank sends to each other, or brings to a sum.
+/// Bytes that each rank sends to each other rank, or contributes to a sum.
 const BYTES: usize = 1024;
 
-/// How late one rank comes to the barrier that is checked, and how long the
-/// others must have waited at least: each may be late itself.
+/// Delay of one rank before the barrier that is checked, and the minimum time that the
+/// others must have waited: they may be delayed as well.
 const LATE: Duration = Duration::from_millis(100);
 const WAITED: Duration = Duration::from_millis(20);
 
@@ -50,12 +50,12 @@ const OPERATIONS: [(Operation, &str); 11] = [
     (Operation::Barrier, "barrier"),
 ];
 
-/// What one rank saw of an operation.
+/// Result of an operation on one rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Trial {
     /// Its times in µs.
     Times(Vec<f64>),
-    /// It had no part in it.
+    /// The rank did not take part.
     Idle,
     NotSupported,
     Wrong,
@@ -63,7 +63,7 @@ enum Trial {
 
 pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     let iterations = at_least_one(args.iterations)?;
-    warn_of_bad_conditions(world);
+    warn_if_not_representative(world);
     let mut header = vec!["operation".to_owned()];
     let mut rows: Vec<Vec<String>> = OPERATIONS.iter().map(|(_, name)| vec![(*name).to_owned()]).collect();
     let mut wrong = None;
@@ -88,17 +88,20 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
             });
         }
     }
-    // No backend of that name exists in this program.
+    // The program has no nccl backend; the column matches the report's table.
     header.push("nccl".to_owned());
     rows.iter_mut().for_each(|row| row.push("not built".to_owned()));
     if world.is_root() {
-        println!("median µs of {BYTES} bytes a rank, {}; mean over ranks of each call's latency", job(world));
+        println!(
+            "median µs of {BYTES} bytes per rank, {}; mean over ranks of each call's latency",
+            job(world)
+        );
         println!("{}", table(&header, 1, rows));
     }
     wrong.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// All ranks' trials of one operation as a cell of the table.
+/// The cell of the table for all ranks' trials of one operation.
 fn summary(trials: &[Trial]) -> String {
     let has = |what: &Trial| trials.contains(what);
     let times: Vec<&Vec<f64>> =
@@ -114,8 +117,8 @@ fn summary(trials: &[Trial]) -> String {
     }
 }
 
-/// Calls `operation` on all ranks. A wrong result does not end it, since the
-/// other ranks would wait for this one.
+/// Calls `operation` on all ranks. A wrong result does not end it, because the other
+/// ranks would wait for this one.
 fn attempt(
     operation: Operation,
     on: &mut dyn Primitives,
@@ -136,12 +139,12 @@ fn attempt(
     if operation == Operation::Barrier && outcome.is_none() && !barrier_waits(on, world)? {
         outcome = Some(Trial::Wrong);
     }
-    // The first calls set connections up.
+    // The first calls set up connections.
     Ok(outcome.unwrap_or_else(|| Trial::Times(times.split_off(iterations.div_ceil(10)))))
 }
 
-/// One call: what it took, and whether its result is right; nothing where this
-/// rank has no part in it. The root changes with `turn`.
+/// One call: its time, and whether its result is right; nothing if this rank does not
+/// take part. The root changes with `turn`.
 fn once(
     operation: Operation,
     on: &mut dyn Primitives,
@@ -156,7 +159,7 @@ fn once(
         call()?;
         Ok(started.elapsed())
     };
-    // What every rank brings for every other, one after the other.
+    // Every rank's messages to all others, one after the other.
     let for_all: Vec<u8> = (0..size).flat_map(|to| message(rank, to)).collect();
     let from_all: Vec<u8> = (0..size).flat_map(|from| message(from, 0)).collect();
     let mine = message(rank, 0);
@@ -173,7 +176,7 @@ fn once(
                 true => on.send(&mine, peer),
                 false => on.receive(&mut part, peer),
             })?;
-            // Each row shows the time of its own side.
+            // Each row has the time of its own side.
             match (sends, operation) {
                 (true, Operation::Send) => (time, true),
                 (false, Operation::Receive) => (time, part == message(peer, 0)),
@@ -217,7 +220,7 @@ fn once(
     }))
 }
 
-/// Whether the ranks wait for the last of them, who comes late.
+/// Whether the barrier waits for the last rank, which is delayed.
 fn barrier_waits(on: &mut dyn Primitives, world: &World) -> Result<bool, CommError> {
     let late = world.rank() + 1 == world.size();
     world.barrier()?;
@@ -229,12 +232,12 @@ fn barrier_waits(on: &mut dyn Primitives, world: &World) -> Result<bool, CommErr
     Ok(late || started.elapsed() >= WAITED)
 }
 
-/// What rank `from` sends to rank `to`.
+/// The message of rank `from` to rank `to`.
 fn message(from: usize, to: usize) -> Vec<u8> {
     (0..BYTES).map(|i| (from * 59 + to * 101 + i * 7 + 1) as u8).collect()
 }
 
-/// What `rank` brings to a sum: `parts` of `BYTES`. Small integers have exact
+/// The contribution of `rank` to a sum: `parts` of `BYTES`. Small integers have exact
 /// sums.
 fn term(rank: usize, parts: usize) -> Wire {
     let value = |i: usize| ((rank * 5 + i) % 11) as f32;
@@ -250,7 +253,7 @@ fn sum(ranks: usize, parts: usize) -> Wire {
     let all: Vec<f32> = (0..ranks)
         .flat_map(|rank| match term(rank, parts) {
             Wire::F32(values) => values,
-            _ => unreachable!("terms are of f32"),
+            _ => unreachable!("terms are f32"),
         })
         .collect();
     let mut sum = zeros(parts);
@@ -263,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_is_the_median_of_means_over_the_ranks_that_took_part() {
+    fn a_cell_is_the_median_of_means_over_participating_ranks() {
         let times = |values: &[f64]| Trial::Times(values.to_vec());
         assert_eq!(summary(&[times(&[1.0, 2.0, 9.0]), times(&[3.0, 4.0, 9.0])]), "3.00");
         assert_eq!(summary(&[times(&[1.0]), Trial::Idle]), "1.00");
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_and_terms_tell_ranks_apart() {
+    fn messages_and_terms_differ_between_ranks() {
         assert_ne!(message(0, 1), message(1, 0));
         assert_ne!(message(0, 0), message(1, 0));
         assert_eq!(sum(1, 2), term(0, 2));

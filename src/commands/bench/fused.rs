@@ -1,5 +1,5 @@
-//! `mpiburn bench fused`: convolution and ReLU in one operator with its own
-//! backward, against Burn's two on each compute backend.
+//! `mpiburn bench fused`: fused convolution and ReLU compared with Burn's two operators
+//! on each compute backend.
 
 use serde::Serialize;
 
@@ -12,11 +12,11 @@ use crate::device::DeviceKind;
 use crate::report::{self, table, write_csv};
 use burn_mpi::World;
 
-/// Steps that a row takes before the next has its turn, so that a machine that
-/// changes its speed changes all rows.
+/// Steps of one row before the next row continues, so that a change in the machine's
+/// speed affects all rows.
 const TURN: usize = 10;
 
-/// A way to compute the network.
+/// An implementation of the network.
 struct Way {
     name: &'static str,
     device: DeviceKind,
@@ -31,7 +31,7 @@ const WAYS: [Way; 4] = [
     Way { name: "tch", device: DeviceKind::Tch, operator: Operator::Separate },
 ];
 
-/// One measurement, and one line of the CSV file.
+/// One measurement: a row of the CSV file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Row {
     operator: &'static str,
@@ -44,7 +44,7 @@ struct Row {
     test_accuracy: f64,
 }
 
-/// Trains each network in each way that this build has, and prints the table.
+/// Trains each network with each implementation of this build, and prints the table.
 pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     check(world, args)?;
     if let Some(path) = &args.csv {

@@ -1,4 +1,4 @@
-//! The network of `bench fused`, trained and timed with one way of computing it.
+//! The network of `bench fused`, trained and timed with one implementation.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +21,10 @@ const SIDE: usize = 28;
 const CLASSES: usize = 10;
 const TEST_BATCH: usize = 128;
 
-/// How a convolution and the ReLU after it are computed.
+/// Implementation of a convolution and its ReLU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
-    /// Both in one, with a backward of its own.
+    /// One fused operator with its own backward.
     Fused,
     /// Burn's convolution, then Burn's ReLU.
     Separate,
@@ -39,12 +39,12 @@ impl Operator {
     }
 }
 
-/// What is the same in all rows of the table.
+/// Parameters that all rows of the table share.
 #[derive(Debug, Clone, Copy)]
 pub struct Task {
-    /// Channels of the convolution, in and out.
+    /// Channels of the convolution, input and output.
     pub channels: usize,
-    /// Adam's step size.
+    /// Learning rate of Adam.
     pub lr: f64,
     /// Seed of the initial weights.
     pub seed: u64,
@@ -53,9 +53,9 @@ pub struct Task {
 /// ReLU(Conv2d(C→C, 3x3, pad 1)), `layers` times with the same weights, then
 /// Linear(C·28·28→10), for `[batch, 1, 28, 28]`.
 ///
-/// The report that the table comes from applied one convolution N times; so
-/// what goes into it has the shape of what comes out, and the image is repeated
-/// over the channels where they are several.
+/// The report that the table reproduces applied one convolution N times, so its input
+/// and output have the same shape; with several channels, the image is repeated over
+/// them.
 #[derive(Module, Debug)]
 struct Repeated {
     conv: Conv2d,
@@ -87,9 +87,9 @@ impl Repeated {
     }
 }
 
-/// One network in training, and the time that it took.
+/// A network in training, and its times.
 pub struct Contestant {
-    /// Times that the convolution is applied.
+    /// Number of times that the convolution is applied.
     pub layers: usize,
     operator: Operator,
     network: Repeated,
@@ -101,11 +101,11 @@ pub struct Contestant {
 }
 
 impl Contestant {
-    /// One that has not learned anything yet. All of the same task and layers
-    /// begin with the same weights, whatever device they are on.
+    /// An untrained network. All networks of the same task and layers have the same
+    /// initial weights on every device.
     pub fn new(layers: usize, task: Task, device: DeviceKind, operator: Operator) -> Self {
-        // Each device draws numbers of its own: flex, which every build has,
-        // draws for all.
+        // Random generators differ between devices: the weights are always drawn on
+        // flex, which every build has.
         let flex = Device::flex();
         flex.seed(task.seed);
         let drawn = Repeated::init(layers, task, &flex);
@@ -122,7 +122,7 @@ impl Contestant {
     pub fn step(&mut self, normalizer: &Normalizer, bytes: &[u8], labels: &[u8]) -> f64 {
         let images = normalizer.images(bytes, &self.device.clone().autodiff());
         let began = Instant::now();
-        // The loss comes with its value, so that nothing of forward is left undone.
+        // The loss includes its value, so forward is complete on lazy backends as well.
         let Score { loss, value, .. } = cross_entropy(self.network.forward(images, self.operator), labels);
         let forwarded = Instant::now();
         let gradients = GradientsParams::from_grads(loss.backward(), &self.network);
@@ -137,7 +137,7 @@ impl Contestant {
         (median_ms(&self.forward), median_ms(&self.backward))
     }
 
-    /// Percent of the samples that are classified right.
+    /// Accuracy in percent.
     pub fn accuracy(&self, normalizer: &Normalizer, test: &Shard) -> f64 {
         let network = self.network.valid();
         let right = |from| {
@@ -166,19 +166,19 @@ mod tests {
     }
 
     #[test]
-    fn more_layers_have_no_more_weights() {
+    fn the_number_of_layers_does_not_change_the_number_of_weights() {
         let weights = |layers| ParamLayout::of(&Repeated::init(layers, TASK, &Device::flex())).len();
         assert_eq!(weights(1), 3 * 3 * 9 + 3 + 3 * 784 * 10 + 10);
         assert_eq!(weights(10), weights(1));
     }
 
     #[test]
-    fn a_batch_is_learned_by_heart_and_timed() {
-        learn_by_heart(Operator::Fused);
-        learn_by_heart(Operator::Separate);
+    fn one_batch_is_memorised_and_timed() {
+        memorise(Operator::Fused);
+        memorise(Operator::Separate);
     }
 
-    fn learn_by_heart(operator: Operator) {
+    fn memorise(operator: Operator) {
         let (normalizer, shard) = noise(8);
         let (bytes, labels) = shard.samples(0, 8);
         let mut contestant = Contestant::new(2, TASK, DeviceKind::Flex, operator);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn both_operators_learn_the_same() {
+    fn both_operators_have_the_same_losses() {
         let (normalizer, shard) = noise(8);
         let (bytes, labels) = shard.samples(0, 8);
         let losses = |operator| -> Vec<f64> {

@@ -1,13 +1,12 @@
-//! `mpiburn bench link`: how long a message takes between two ranks, by its
-//! size.
+//! `mpiburn bench link`: time of a message between two ranks, by size.
 //!
-//! Both send at once, as the ranks of an all-reduce do. How long the link was
-//! idle before matters, too: shapers and switches let what comes after a pause
-//! pass faster. A round trip would leave each direction idle half of the time.
+//! Both ranks send at once, as in an all-reduce; a ping-pong would leave each direction
+//! idle half of the time. The pause before a message matters as well: shapers and
+//! switches forward messages faster after a pause.
 
 use std::time::{Duration, Instant};
 
-use super::{at_least_one, job, sizes, warn_of_bad_conditions};
+use super::{at_least_one, job, sizes, warn_if_not_representative};
 use crate::cli::LinkArgs;
 use crate::commands::collective;
 use crate::config::ConfigError;
@@ -16,13 +15,13 @@ use crate::report::link::{Link, LinkRow};
 use crate::report::{check_writable, table, write_csv};
 use burn_mpi::{Backend, CommError, Primitives, Transport, World};
 
-/// Exchanges before the timed ones: connections are made by the first, and
-/// TCP opens its window over some more.
+/// Untimed exchanges at the start: the first opens connections, and TCP's window grows
+/// over the next.
 const WARM_UP: usize = 5;
-/// Time that the exchanges of one size may take.
+/// Time limit of the exchanges of one size.
 const BUDGET: Duration = Duration::from_secs(1);
 const SIZES: &str = "4..4MiB";
-/// An exchange after which no larger size is tried, unless asked for.
+/// If an exchange takes this long, no larger size is tried, unless --sizes lists it.
 const LONGEST: Duration = Duration::from_millis(100);
 
 pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
@@ -35,7 +34,7 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     let iterations = args.iterations.map(at_least_one).transpose()?;
     if world.size() != 2 {
         let problem = format!(
-            "a link has two ends, and this job {} rank(s): start two, one on each machine \
+            "the link is measured between 2 ranks, and this job has {}: start one on each of two machines \
              (mpirun -n 2 --host alpha,beta)",
             world.size()
         );
@@ -43,7 +42,7 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     }
     let csv = args.csv.as_ref().filter(|_| world.is_root());
     world.agree(csv.map_or(Ok(()), |path| check_writable(path)))?;
-    warn_of_bad_conditions(world);
+    warn_if_not_representative(world);
     if !(args.pause_us.is_finite() && args.pause_us >= 0.0) {
         let problem = "must be a finite number, 0 or more";
         return Err(ConfigError::new("pause-us", args.pause_us, problem).into());
@@ -56,7 +55,7 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
         let row = LinkRow::of_exchanges(backend.name(), bytes, times);
         let mut one_way = [if world.is_root() { row.one_way_us } else { 0.0 }];
         rows.push(row);
-        // Rank 0's clock, so that all stop at one size.
+        // Rank 0's clock, so that both ranks stop at the same size.
         world.sum_f64(&mut one_way)?;
         if args.sizes.is_none() && one_way[0] > LONGEST.as_secs_f64() * 1e6 {
             break;
@@ -82,7 +81,7 @@ fn time_size(
     for _ in 0..WARM_UP {
         slowest = slowest.max(exchange(on, &mine, &mut both, pause)?);
     }
-    // Both sides have to count alike, so rank 0's time decides.
+    // Both sides need the same count, so rank 0's time is used.
     let mut decides = [if world.is_root() { slowest } else { 0.0 }];
     world.sum_f64(&mut decides)?;
     let fitting = (BUDGET.as_secs_f64() * 1e6 / decides[0].max(1.0)) as usize;
@@ -92,7 +91,7 @@ fn time_size(
     let times = times?;
     world.agree(match message(0).chain(message(1)).eq(both) {
         true => Ok(()),
-        false => Err(anyhow::anyhow!("a message of {bytes} bytes arrived changed")),
+        false => Err(anyhow::anyhow!("a message of {bytes} bytes arrived with different content")),
     })?;
     Ok(times)
 }
@@ -105,7 +104,7 @@ fn exchange(
     pause: Duration,
 ) -> Result<f64, CommError> {
     let idle = Instant::now();
-    // As computing does: a rank that sleeps would wake up late.
+    // Busy-waits like computation: a sleeping rank would wake up late.
     while idle.elapsed() < pause {
         std::hint::spin_loop();
     }
@@ -129,7 +128,9 @@ fn publish(world: &World, args: &LinkArgs, rows: &[LinkRow]) -> anyhow::Result<(
         Some(line) => {
             println!("latency {:.1} µs, bandwidth {:.1} Mbit/s", line.latency_us, line.bandwidth_mbit)
         }
-        None => log::warn!("these times do not grow with the size: measure larger --sizes for a bandwidth"),
+        None => {
+            log::warn!("times do not grow with the size: measure larger --sizes to determine the bandwidth")
+        }
     }
     if let Some(path) = &args.csv {
         write_csv(path, rows)?;

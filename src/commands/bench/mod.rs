@@ -1,4 +1,4 @@
-//! `mpiburn bench`: what the transports, a step and an operator cost by themselves.
+//! `mpiburn bench`: benchmarks of the transports, of a step and of an operator.
 
 mod allreduce;
 mod collectives;
@@ -27,26 +27,26 @@ pub fn run(world: &World, args: &BenchArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Says what about this job makes its timings mean less.
-fn warn_of_bad_conditions(world: &World) {
+/// Warns of conditions under which timings are not representative.
+fn warn_if_not_representative(world: &World) {
     if !world.is_root() {
         return;
     }
     if world.size() == 1 {
-        log::warn!("one rank has nobody to talk to: start more (mpirun -n 2 mpiburn bench ...)");
+        log::warn!("one rank does not communicate: start more (mpirun -n 2 mpiburn bench ...)");
     }
     if oversubscribed(world.places(), 1) {
-        log::warn!("more ranks than cores: they take turns, and these times are mostly waiting for a core");
+        log::warn!("more ranks than cores: timings are not representative, because ranks wait for cores");
     }
 }
 
-/// The job in words, as `2 ranks (1x2), Open MPI v4.1.4`.
+/// Description of the job, such as `2 ranks (1x2), Open MPI v4.1.4`.
 fn job(world: &World) -> String {
     let ranks = if world.size() == 1 { "rank" } else { "ranks" };
     format!("{} {ranks} ({}), {}", world.size(), topology(world.places()), world.mpi_library())
 }
 
-/// The median of `times` in milliseconds; 0 where there are none.
+/// The median of `times` in milliseconds; 0 if there are none.
 fn median_ms(times: &[Duration]) -> f64 {
     median_of(times.iter().map(|time| 1e3 * time.as_secs_f64()).collect()).unwrap_or_default()
 }

@@ -1,15 +1,14 @@
-//! Message sizes as they are typed.
+//! Parser of message sizes.
 
-/// The largest message. MPI counts elements in C ints; this is far from it and
-/// fits into memory a few times.
+/// The largest message: MPI counts elements in C ints, far above this, and it fits into
+/// memory several times.
 const LARGEST: usize = 1 << 30;
 
-/// Reads `4,17KiB,1..64MiB`: sizes in bytes, KiB or MiB; a range is its first
-/// size doubled up to its last. Each is a multiple of `width`, the bytes of a
-/// value.
+/// Parses `4,17KiB,1..64MiB`: sizes in bytes, KiB or MiB; a range doubles its first size
+/// up to its last. Each is a multiple of `width`, the bytes of a value.
 ///
 /// # Errors
-/// What is wrong with which part.
+/// The invalid part, and what is wrong with it.
 pub fn parse(text: &str, width: usize) -> Result<Vec<usize>, String> {
     let mut sizes = Vec::new();
     for part in text.split(',').map(str::trim) {
@@ -19,18 +18,18 @@ pub fn parse(text: &str, width: usize) -> Result<Vec<usize>, String> {
         }
     }
     match sizes.iter().find(|bytes| !bytes.is_multiple_of(width)) {
-        Some(bytes) => Err(format!("{bytes} bytes are no whole number of values of {width} bytes")),
+        Some(bytes) => Err(format!("{bytes} bytes are not a whole number of {width}-byte values")),
         None => Ok(sizes),
     }
 }
 
 fn powers_of_two(part: &str, first: usize, last: usize) -> Result<Vec<usize>, String> {
     if first > last {
-        return Err(format!("{part} goes down; write the smaller size first"));
+        return Err(format!("{part} is descending; write the smaller size first"));
     }
     if !first.is_power_of_two() {
         return Err(format!(
-            "{part}: a range is of powers of two, and {first} is none; list sizes by commas"
+            "{part}: a range must start at a power of two, and {first} is not one; list the sizes with commas"
         ));
     }
     Ok(std::iter::successors(Some(first), |bytes| Some(bytes * 2))
@@ -46,14 +45,14 @@ fn size(text: &str) -> Result<usize, String> {
         "" | "B" => 1,
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
-        _ => return Err(format!("{text} is no size: write bytes, as 4, or KiB or MiB, as 64KiB")),
+        _ => return Err(format!("invalid size {text}: write bytes, KiB or MiB, such as 4 or 64KiB")),
     };
     let number: usize = digits.parse().map_err(|_| match digits.is_empty() {
-        true => "a size is missing: write bytes, as 4, or KiB or MiB, as 64KiB".to_owned(),
+        true => "a size is missing: write bytes, KiB or MiB, such as 4 or 64KiB".to_owned(),
         false => too_large(text),
     })?;
     match number.checked_mul(unit) {
-        Some(0) => Err("a message of 0 bytes has nothing to sum".into()),
+        Some(0) => Err("must be at least 1 byte".into()),
         Some(bytes) if bytes <= LARGEST => Ok(bytes),
         _ => Err(too_large(text)),
     }
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units_and_ranges() {
+    fn units_and_ranges_are_parsed() {
         assert_eq!(parse("4,17408,13631488", 4), Ok(vec![4, 17408, 13631488]));
         assert_eq!(parse("17KiB, 13 MiB ,8B", 4), Ok(vec![17408, 13631488, 8]));
         assert_eq!(parse("4..32", 4), Ok(vec![4, 8, 16, 32]));
@@ -77,17 +76,17 @@ mod tests {
     }
 
     #[test]
-    fn senseless_sizes_are_refused_in_words() {
+    fn invalid_sizes_are_rejected_with_the_reason() {
         for (text, word) in [
-            ("0", "nothing to sum"),
+            ("0", "at least 1 byte"),
             ("", "missing"),
             ("4,,8", "missing"),
             ("4KB", "KiB or MiB"),
             ("x", "KiB or MiB"),
             ("-4", "KiB or MiB"),
-            ("6", "no whole number of values of 4 bytes"),
-            ("64..4", "goes down"),
-            ("12..64", "powers of two"),
+            ("6", "not a whole number of 4-byte values"),
+            ("64..4", "descending"),
+            ("12..64", "power of two"),
             ("..64", "missing"),
             ("4..", "missing"),
             ("2048MiB", "too large"),

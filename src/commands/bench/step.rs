@@ -1,4 +1,4 @@
-//! `mpiburn bench step`: where the time of one training step goes.
+//! `mpiburn bench step`: breakdown of the time of one training step.
 
 use std::time::{Duration, Instant};
 
@@ -17,18 +17,18 @@ use crate::train::{CrossEntropy, LabelledBytes, Learner, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
 use burn_mpi::{World, connect, page_faults, topology};
 
-/// Different batches, which take turns: one alone would be learned by heart,
-/// and a loss of 0 has gradients that no training has.
+/// Number of different batches, used in turn: a single one would be memorised, and a
+/// loss of 0 has gradients unlike those of training.
 const BATCHES: usize = 16;
-/// Steps before the first that counts: the probe, and memory being laid out.
+/// Steps before the first that is timed: the probe step and the first allocations.
 const WARM_UP: usize = 3;
-/// Steps of one turn; turns with and without overlap alternate, so that a
-/// machine that changes its speed changes both.
+/// Steps between changes of mode; modes with and without overlap alternate, so that a
+/// change in the machine's speed affects both.
 const TURN: usize = 5;
-/// Matrix products before the steps, and as many after them.
+/// Number of matrix products before the steps, and after them.
 const PRODUCTS: usize = 5;
 
-/// What steps took on this rank.
+/// Times of the steps on this rank.
 #[derive(Default)]
 struct Measured {
     times: StepTimes,
@@ -78,7 +78,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     for _ in 0..WARM_UP {
         learner.step(&next(), global, false)?;
     }
-    // One rank has nobody to wait for, with overlap or without.
+    // One rank has no communication, with or without overlap.
     let modes: &[bool] = if world.size() == 1 { &[true] } else { &[true, false] };
     let mut measured: Vec<Measured> = modes.iter().map(|_| Measured::default()).collect();
     while measured[0].steps.len() < args.steps {
@@ -132,7 +132,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Milliseconds a step, mean over all ranks.
+/// Milliseconds per step, mean over all ranks.
 fn timing(world: &World, measured: &Measured) -> anyhow::Result<Timing> {
     let steps = measured.steps.len() as f64;
     let mean = |time: Duration| 1e3 * time.as_secs_f64() / steps;

@@ -1,5 +1,5 @@
-//! What `mpiburn bench step` says: a table, two lines on memory and
-//! arithmetic, and a file for other programs.
+//! Output of `mpiburn bench step`: a table, lines on memory and arithmetic, and a JSON
+//! file.
 
 use std::path::Path;
 
@@ -12,46 +12,46 @@ use crate::model::ModelKind;
 use crate::record::StepMs;
 use crate::report::table;
 
-/// The figures, and what they are of. Times are in milliseconds and, as
-/// everything that is counted, means over ranks.
+/// The measurements and their configuration. Times are in milliseconds; times and
+/// counters are means over ranks.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepReport {
     /// Network.
     pub model: ModelKind,
-    /// Samples of one rank's batch.
+    /// Batch size per rank.
     pub train_batch_size: usize,
     /// World size.
     pub ranks: usize,
-    /// Machines x processes.
+    /// Machines x processes per machine.
     pub topology: String,
     /// Transport of the gradients.
     pub backend: String,
-    /// Where tensors live.
+    /// Compute device.
     pub device: DeviceKind,
-    /// Convolution, ReLU and pooling are one operator.
+    /// Whether convolution, ReLU and pooling are fused.
     pub fused: bool,
-    /// Threads of one rank.
+    /// Number of threads per rank.
     pub threads: usize,
-    /// Steps measured, of each kind.
+    /// Number of measured steps in each mode.
     pub steps: usize,
-    /// Gradients travel while backward goes on.
+    /// Times with the all-reduce overlapping backward.
     pub overlap_on: Timing,
-    /// They travel afterwards; none with one rank.
+    /// Times with the all-reduce after backward; none with one rank.
     pub overlap_off: Option<Timing>,
     /// Allocations and reallocations of the training thread.
     pub allocations_per_step: f64,
     /// Page faults of the process.
     pub page_faults_per_step: f64,
-    /// Floating-point operations of one rank's step, by the network's layers.
+    /// Floating-point operations of one rank's step, from the network's layers.
     pub flop_per_step: u64,
-    /// Floating-point operations a second of a large matrix product.
+    /// Floating-point operations per second of a large matrix product.
     pub product_flop_per_s: f64,
 }
 
-/// Milliseconds a step.
+/// Milliseconds per step.
 #[derive(Debug, Clone, Serialize)]
 pub struct Timing {
-    /// The step's parts, means over steps.
+    /// The phases of the step, means over steps.
     #[serde(flatten)]
     pub parts: StepMs,
     /// The whole step, mean over steps.
@@ -60,7 +60,7 @@ pub struct Timing {
     pub median: f64,
 }
 
-/// What else is in the file, computed from the rest.
+/// Fields of the file that are computed from the others.
 #[derive(Serialize)]
 struct File<'a> {
     #[serde(flatten)]
@@ -69,7 +69,7 @@ struct File<'a> {
 }
 
 impl StepReport {
-    /// The step's operations a second over those of the matrix product.
+    /// The step's operations per second divided by those of the matrix product.
     pub fn share_of_product(&self) -> f64 {
         self.flop_per_second() / self.product_flop_per_s
     }
@@ -78,7 +78,7 @@ impl StepReport {
         1e3 * self.flop_per_step as f64 / self.overlap_on.median
     }
 
-    /// Prints everything.
+    /// Prints the table and the lines.
     pub fn print(&self) {
         println!("{}", self.table());
         if let Some(line) = self.communication() {
@@ -91,7 +91,7 @@ impl StepReport {
         println!("{}", self.arithmetic());
     }
 
-    /// Writes the figures as JSON, replacing the file.
+    /// Writes the measurements as JSON, replacing the file.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -120,7 +120,7 @@ impl StepReport {
         table::table(&header, 1, names.enumerate().map(row))
     }
 
-    /// How much of the communication is hidden behind backward.
+    /// Share of the communication that is hidden behind backward.
     fn communication(&self) -> Option<String> {
         let (on, off) = (&self.overlap_on, self.overlap_off.as_ref()?);
         let hidden = off.parts.exposed - on.parts.exposed;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_is_of_the_median_step() {
+    fn the_share_refers_to_the_median_step() {
         let report = report(None);
         // 150 MFLOP in 10 ms are 15 GFLOP/s.
         assert!((report.share_of_product() - 0.3).abs() < 1e-12);

@@ -1,42 +1,42 @@
-//! Drawn digits: a data set with the layout, the look and about the
-//! difficulty of MNIST, made on the spot.
+//! Generated digits: a data set with the layout and the appearance of MNIST, and
+//! about its difficulty.
 //!
-//! A sample depends on the seed, the split and its index alone, and its bytes
-//! are the same on every machine: the arithmetic is addition, multiplication,
-//! division and square root, which round alike everywhere, and sines come from
-//! `libm`, because those of the standard library differ between systems.
+//! A sample is a function of the seed, the split and its index, and its bytes are the
+//! same on every machine: the arithmetic is addition, multiplication, division and
+//! square root, which IEEE 754 defines exactly, and sines come from `libm`, because
+//! those of the standard library differ between systems.
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use super::chance::{Chance, Stream};
-use super::strokes::{Point, apart, place, trace, warp};
+use super::strokes::{Point, distance, scale_and_centre, trace, warp};
 use crate::data::Split;
 use crate::files::WholeFile;
 
-/// Pixels along one side of an image.
+/// Height and width of an image in pixels.
 pub const SIDE: usize = 28;
 
-/// How far hands stray from the skeletons. The difficulty of the data set
-/// follows from it: a small convolutional network gets about 97.7 % right after
-/// three epochs of 60,000 samples.
+/// Deviation of handwriting from the skeletons, which sets the difficulty of the data
+/// set: a small convolutional network has about 97.7 % accuracy after three epochs of
+/// 60,000 samples.
 const SLOPPINESS: f32 = 0.92;
 
 /// Draws sample `index` of `split` in the data set of `seed`: the rows of its
 /// image from the top, with 0 for the background and 255 for full ink, and its
 /// label.
 ///
-/// Samples can be drawn in any order: none depends on another.
+/// Samples are independent and can be drawn in any order.
 pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; SIDE * SIDE], u8) {
     let mut chance = Chance::of_sample(Stream::Digits, seed, split, index);
     let digit = chance.below(10);
-    // The square makes careful hands common and careless ones rare, as they are.
+    // The square makes small deviations common and large ones rare, as in handwriting.
     let careless = chance.between(0.0, 1.0);
     let slop = SLOPPINESS * (0.5 + 1.5 * careless * careless);
     let mut lines = trace(digit, 0.022 * slop, &mut chance);
     warp(&mut lines, slop, &mut chance);
     let pen = Pen::new(&mut chance);
-    place(&mut lines, pen.radius, &mut chance);
+    scale_and_centre(&mut lines, pen.radius, &mut chance);
     let mut ink = [0.0; SIDE * SIDE];
     for line in &lines {
         pen.stroke(line, &mut ink);
@@ -44,18 +44,17 @@ pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; SIDE * SIDE], u8) {
     (develop(&ink, &mut chance), digit as u8)
 }
 
-/// The pen of a sample: how wide its strokes are, and how that changes with the
-/// pressure on it.
+/// The pen of a sample: the width of its strokes, and how pressure changes it.
 struct Pen {
     /// Half the width of a stroke, in pixels.
     radius: f32,
-    /// Pixels over which the ink falls off at the edge of a stroke.
+    /// Width of the soft edge of a stroke, in pixels.
     soft: f32,
-    /// Part of the radius that comes and goes with the pressure.
+    /// Share of the radius that varies with the pressure.
     press: f32,
     /// Radians of the pressure's wave per pixel along the stroke.
     pace: f32,
-    /// Where in that wave a stroke begins.
+    /// Phase of the wave at the beginning of a stroke.
     phase: f32,
 }
 
@@ -70,13 +69,13 @@ impl Pen {
         }
     }
 
-    /// Inks the line into the image. A pixel takes the most that any piece
-    /// near it gives, so that strokes are no heavier where they cross.
+    /// Draws the line into the image. A pixel takes the maximum over the pieces near
+    /// it, so that crossing strokes are not darker.
     fn stroke(&self, line: &[Point], ink: &mut [f32; SIDE * SIDE]) {
         let mut along = 0.0;
         for pair in line.windows(2) {
             let (from, to) = (pair[0], pair[1]);
-            along += apart(from, to);
+            along += distance(from, to);
             let radius = self.radius * (1.0 + self.press * libm::sinf(self.pace * along + self.phase));
             let (step, reach) = ([to[0] - from[0], to[1] - from[1]], radius + self.soft);
             let square = (step[0] * step[0] + step[1] * step[1]).max(1e-12);
@@ -85,7 +84,7 @@ impl Pen {
                     let at = [column as f32 + 0.5, row as f32 + 0.5];
                     let part = ((at[0] - from[0]) * step[0] + (at[1] - from[1]) * step[1]) / square;
                     let part = part.clamp(0.0, 1.0);
-                    let off = apart(at, [from[0] + part * step[0], from[1] + part * step[1]]);
+                    let off = distance(at, [from[0] + part * step[0], from[1] + part * step[1]]);
                     let cover = (0.5 + (radius - off) / self.soft).clamp(0.0, 1.0);
                     let pixel = &mut ink[row * SIDE + column];
                     *pixel = pixel.max(cover);
@@ -95,17 +94,16 @@ impl Pen {
     }
 }
 
-/// The pixels that ink within `reach` of a piece from `a` to `b` can touch,
-/// along one axis.
+/// The range of pixels, along one axis, within `reach` of a piece from `a` to `b`.
 fn span(a: f32, b: f32, reach: f32) -> std::ops::Range<usize> {
-    // Casts of negative numbers stop at 0.
+    // Casts of negative numbers saturate at 0.
     let first = (a.min(b) - reach) as usize;
     let last = (a.max(b) + reach) as usize + 1;
     first.min(SIDE)..last.min(SIDE)
 }
 
-/// Turns ink into bytes as a scanner would: slightly blurred, with a contrast of
-/// its own and uneven where there is ink. The background stays 0, as in MNIST.
+/// Converts ink to bytes like a scanner: slightly blurred, with random contrast and
+/// uneven ink. The background stays 0, as in MNIST.
 fn develop(ink: &[f32; SIDE * SIDE], chance: &mut Chance) -> [u8; SIDE * SIDE] {
     let blur = chance.between(0.0, 0.15);
     let gain = chance.between(0.85, 1.3);
@@ -122,7 +120,7 @@ fn develop(ink: &[f32; SIDE * SIDE], chance: &mut Chance) -> [u8; SIDE * SIDE] {
             let sides = across(row.wrapping_sub(1), column) + across(row + 1, column);
             let value = gain * ((1.0 - 2.0 * blur) * across(row, column) + blur * sides);
             if value > 0.0 {
-                let uneven = value.min(1.0) * (1.0 + chance.bell(noise));
+                let uneven = value.min(1.0) * (1.0 + chance.normal(noise));
                 bytes[row * SIDE + column] = (255.0 * uneven + 0.5) as u8;
             }
         }
@@ -130,14 +128,13 @@ fn develop(ink: &[f32; SIDE * SIDE], chance: &mut Chance) -> [u8; SIDE * SIDE] {
     bytes
 }
 
-/// Writes the data set of `seed` into the folder `out`, which exists, as the
-/// four files MNIST comes in: `train` samples to train on and `test` samples to
-/// measure on.
+/// Writes the data set of `seed` into the existing folder `out` as MNIST's four
+/// files, with `train` training samples and `test` test samples.
 ///
-/// `progress` is called with the number of samples done so far, after each.
+/// `progress` is called after each sample with the number of samples done.
 ///
 /// # Errors
-/// When a file cannot be written, or a count is more than IDX can hold.
+/// When a file cannot be written, or a count exceeds IDX's 32 bits.
 pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn(usize)) -> io::Result<()> {
     for (split, name, count, before) in
         [(Split::Train, "train", train, 0), (Split::Test, "t10k", test, train)]
@@ -202,20 +199,20 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_balanced_and_in_no_order() {
+    fn labels_are_balanced_and_in_random_order() {
         let samples = samples(1, Split::Train, 5000);
         let mut counts = [0; 10];
         for (_, label) in &samples {
             counts[usize::from(*label)] += 1;
         }
         assert!(counts.iter().all(|count| (400..600).contains(count)), "{counts:?}");
-        // One pair of neighbours in ten is alike where the order is random.
-        let alike = samples.windows(2).filter(|pair| pair[0].1 == pair[1].1).count();
-        assert!((400..600).contains(&alike), "{alike}");
+        // In random order, one pair of neighbours in ten has equal labels.
+        let equal = samples.windows(2).filter(|pair| pair[0].1 == pair[1].1).count();
+        assert!((400..600).contains(&equal), "{equal}");
     }
 
     #[test]
-    fn digits_are_inked_centred_and_inside_the_frame() {
+    fn digits_are_visible_centred_and_inside_the_margin() {
         let (count, mut strayed) = (2000, 0.0);
         for (index, (image, _)) in samples(2, Split::Train, count).iter().enumerate() {
             let (mut mass, mut x, mut y) = (0.0, 0.0, 0.0);
@@ -230,7 +227,7 @@ mod tests {
             let filled = mass / 255.0 / image.len() as f32;
             assert!((0.02..0.4).contains(&filled), "sample {index}: {filled}");
             let half = SIDE as f32 / 2.0;
-            let off = apart([x / mass, y / mass], [half, half]);
+            let off = distance([x / mass, y / mass], [half, half]);
             assert!(off < 4.0, "sample {index} is {off} pixels off");
             strayed += off;
         }
@@ -239,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn files_hold_headers_and_samples_and_leave_nothing_else() {
+    fn files_have_headers_and_samples_and_no_others_are_left() {
         let out = std::env::temp_dir().join(format!("digits-{}", std::process::id()));
         fs::create_dir_all(&out).unwrap();
         let done = std::cell::RefCell::new(Vec::new());

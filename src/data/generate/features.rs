@@ -1,12 +1,12 @@
-//! Drawn feature vectors: a data set as a larger network's last layer but one
-//! would give it, 512 numbers a sample in 20 classes.
+//! Generated feature vectors: a data set like the activations of a larger network's
+//! last hidden layer, with 512 features per sample in 20 classes.
 //!
-//! Each class is a bell-shaped cloud in a space of few dimensions; a fixed random
-//! map takes the space to the features, which are rectified as after a ReLU.
-//! The clouds overlap so far that about 86 % can be told apart.
+//! Each class is an approximately Gaussian cluster in a space of few dimensions; a fixed
+//! random linear map and a ReLU take the space to the features. The clusters overlap, so
+//! that about 86 % of the samples can be classified correctly.
 //!
-//! A sample depends on the seed, the split and its index alone, and its bytes
-//! are the same on every machine (see [`super::digits`] for how).
+//! A sample is a function of the seed, the split and its index, and its bytes are the
+//! same on every machine (see [`super::digits`]).
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -21,63 +21,63 @@ pub const FEATURES: usize = 512;
 /// Number of classes.
 pub const CLASSES: usize = 20;
 
-/// Dimensions of the space that the clouds lie in.
+/// Dimensions of the clusters' space.
 const SPACE: usize = 24;
-/// Standard deviation of a coordinate of a cloud's centre, where that of its
-/// samples is 1. The difficulty of the data set follows from it.
+/// Standard deviation of a coordinate of the clusters' centres, relative to that of a
+/// cluster's samples. It sets the difficulty of the data set.
 const SPREAD: f32 = 0.69;
-/// Standard deviation of what each feature has of its own.
+/// Standard deviation of the noise of each feature.
 const NOISE: f32 = 0.3;
 
-/// What all samples of a data set have in common.
+/// Parameters that all samples of a data set share.
 pub struct FeatureSpace {
     seed: u64,
     centres: Vec<[f32; SPACE]>,
-    /// For each feature its weights, and what is added.
+    /// Weights and bias of each feature.
     map: Vec<([f32; SPACE], f32)>,
 }
 
 impl FeatureSpace {
-    /// The clouds and the map of the data set of `seed`.
+    /// The clusters and the map of the data set of `seed`.
     pub fn new(seed: u64) -> Self {
         let chance = &mut Chance::of_sample(Stream::FeatureSpace, seed, Split::Train, 0);
         let scale = 1.0 / (SPACE as f32).sqrt();
         Self {
             seed,
-            centres: (0..CLASSES).map(|_| std::array::from_fn(|_| chance.bell(SPREAD))).collect(),
+            centres: (0..CLASSES).map(|_| std::array::from_fn(|_| chance.normal(SPREAD))).collect(),
             map: (0..FEATURES)
-                .map(|_| (std::array::from_fn(|_| chance.bell(scale)), chance.bell(0.5)))
+                .map(|_| (std::array::from_fn(|_| chance.normal(scale)), chance.normal(0.5)))
                 .collect(),
         }
     }
 
     /// Draws sample `index` of `split`: its features and its label.
     ///
-    /// Samples can be drawn in any order: none depends on another.
+    /// Samples are independent and can be drawn in any order.
     pub fn draw(&self, split: Split, index: u64) -> ([f32; FEATURES], u8) {
-        let ((class, point), mut chance) = self.place(split, index);
+        let ((class, point), mut chance) = self.point(split, index);
         let features = std::array::from_fn(|feature| {
             let (weights, bias) = &self.map[feature];
             let sum: f32 = weights.iter().zip(&point).map(|(weight, at)| weight * at).sum();
-            (sum + bias + chance.bell(NOISE)).max(0.0)
+            (sum + bias + chance.normal(NOISE)).max(0.0)
         });
         (features, class as u8)
     }
 
-    /// The class of a sample, its point in its cloud, and the rest of its choices.
-    fn place(&self, split: Split, index: u64) -> ((usize, [f32; SPACE]), Chance) {
+    /// The class of a sample, its point in the clusters' space, and its random stream.
+    fn point(&self, split: Split, index: u64) -> ((usize, [f32; SPACE]), Chance) {
         let mut chance = Chance::of_sample(Stream::Features, self.seed, split, index);
         let class = chance.below(CLASSES);
-        let point = self.centres[class].map(|centre| centre + chance.bell(1.0));
+        let point = self.centres[class].map(|centre| centre + chance.normal(1.0));
         ((class, point), chance)
     }
 }
 
-/// Writes the data set of `seed` into the folder `out`, which exists:
+/// Writes the data set of `seed` into the existing folder `out`:
 /// `train_data/train_x.npy` with `train` rows of f32, `train_y.npy` with their
 /// labels as i64, and the same for `test`.
 ///
-/// `progress` is called with the number of samples done so far, after each.
+/// `progress` is called after each sample with the number of samples done.
 ///
 /// # Errors
 /// When a file cannot be written.
@@ -127,15 +127,15 @@ mod tests {
         assert_eq!(checksum(7, Split::Test, 200), 0x95f1_dd97_9899_6769);
     }
 
-    /// The nearest centre is the best guess that anybody who knows the clouds
-    /// can make. It bounds what a network can learn.
+    /// The nearest centre is the best classifier for known clusters; its accuracy bounds
+    /// that of a network.
     #[test]
-    fn as_many_can_be_told_apart_as_promised() {
+    fn the_best_accuracy_is_as_documented() {
         let space = FeatureSpace::new(7);
         let count = 8000;
         let right = (0..count)
             .filter(|&index| {
-                let (class, point) = space.place(Split::Test, index).0;
+                let (class, point) = space.point(Split::Test, index).0;
                 let far = |centre: &[f32; SPACE]| -> f32 {
                     centre.iter().zip(&point).map(|(a, b)| (a - b) * (a - b)).sum()
                 };

@@ -1,15 +1,14 @@
-//! Drawn objects: a data set with the layout and about the difficulty of
-//! CIFAR-10, made on the spot.
+//! Generated objects: a data set with the layout of CIFAR-10 and about its difficulty.
 //!
-//! Each image shows an object among smaller ones on a coloured ground, partly
-//! covered and noisy. The class is the object's outline; its surface, its hue and
-//! the ground only lean towards the class, as a frog is green more often than
-//! not. In a quarter of the images the outline is any class's: those can be
-//! guessed by the rest or learned by heart, so a network that goes on when
-//! everything else is learned overfits.
+//! Each image shows an object among smaller ones on a coloured background, partly
+//! occluded and noisy. The class is the object's outline; its surface, its hue and the
+//! background correlate with the class, as a frog is green more often than not. In a
+//! quarter of the images the outline is independent of the class: those can only be
+//! guessed from the rest or memorised, so a network overfits when it continues to train
+//! after everything else is learned.
 //!
-//! A sample depends on the seed, the split and its index alone, and its bytes
-//! are the same on every machine (see [`super::digits`] for how).
+//! A sample is a function of the seed, the split and its index, and its bytes are the
+//! same on every machine (see [`super::digits`]).
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -19,28 +18,28 @@ use super::shapes::{self, Colour, SURFACES, Surface};
 use crate::data::Split;
 use crate::files::WholeFile;
 
-/// Pixels along one side of an image.
+/// Height and width of an image in pixels.
 pub const SIDE: usize = 32;
 /// Number of classes.
 pub const CLASSES: usize = shapes::NAMES.len();
-/// Bytes of an image: the red plane, the green and the blue.
+/// Bytes of an image: red, green and blue plane.
 pub const BYTES: usize = 3 * SIDE * SIDE;
 
-/// Number of files that the training samples are dealt out to, as in CIFAR-10.
+/// Number of training files, as in CIFAR-10.
 const BATCHES: usize = 5;
 
-/// Share of images whose outline is any class's. It bounds what can be learned.
+/// Share of images with an outline of a random class. It bounds the accuracy.
 const AMBIGUOUS: f32 = 0.24;
-/// Share of images whose surface is any class's, and the same for the hue of the
-/// object and that of the ground.
+/// Share of images with a surface of a random class, and the same for the hue of the
+/// object and for the background.
 const ANY_SURFACE: f32 = 0.5;
 const ANY_HUE: f32 = 0.5;
 const ANY_GROUND: f32 = 0.3;
 
-/// Draws sample `index` of `split` in the data set of `seed`: three planes of
-/// rows from the top, and the label.
+/// Draws sample `index` of `split` in the data set of `seed`: its image
+/// `[3, SIDE, SIDE]` and its label.
 ///
-/// Samples can be drawn in any order: none depends on another.
+/// Samples are independent and can be drawn in any order.
 pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; BYTES], u8) {
     let chance = &mut Chance::of_sample(Stream::Objects, seed, split, index);
     let class = chance.below(CLASSES);
@@ -61,16 +60,16 @@ pub fn draw(seed: u64, split: Split, index: u64) -> ([u8; BYTES], u8) {
 
 type Canvas = [Colour; SIDE * SIDE];
 
-/// Two colours that run into each other, with a pattern over them.
+/// Background: a gradient of two colours with a pattern over it.
 fn ground(class: usize, chance: &mut Chance) -> Box<Canvas> {
     let own = !chance.happens(ANY_GROUND);
     let hue = if own { own_hue(class * 7 + 3, chance) } else { chance.between(0.0, 1.0) };
-    // Some classes live in the light and some in the dark. What a network of many
-    // layers sees at first is little else: without it, weight decay may win.
+    // Some classes are on light and some on dark backgrounds. Deep networks learn little
+    // else at first: without this signal, weight decay may prevent learning.
     let light = if own { 0.15 + 0.075 * (class * 3 % CLASSES) as f32 } else { chance.between(0.3, 0.8) };
     let mut colours = || {
-        let brightness = (light + chance.bell(0.1)).clamp(0.05, 1.0);
-        shapes::colour(hue + chance.bell(0.08), chance.between(0.1, 0.7), brightness)
+        let brightness = (light + chance.normal(0.1)).clamp(0.05, 1.0);
+        shapes::colour(hue + chance.normal(0.08), chance.between(0.1, 0.7), brightness)
     };
     let (from, to) = (colours(), colours());
     let way = [chance.between(-1.0, 1.0), chance.between(-1.0, 1.0)];
@@ -87,9 +86,9 @@ fn ground(class: usize, chance: &mut Chance) -> Box<Canvas> {
     canvas
 }
 
-/// A hue near the one of `tenth`.
+/// A random hue near that of `tenth`.
 fn own_hue(tenth: usize, chance: &mut Chance) -> f32 {
-    0.1 * (tenth % 10) as f32 + chance.bell(0.06)
+    0.1 * (tenth % 10) as f32 + chance.normal(0.06)
 }
 
 /// An object on the canvas.
@@ -98,16 +97,16 @@ struct Thing {
     surface: Surface,
     centre: [f32; 2],
     radius: f32,
-    /// Cosine and sine of its turn.
-    turn: [f32; 2],
-    /// Its width in heights.
+    /// Cosine and sine of its rotation.
+    rotation: [f32; 2],
+    /// Ratio of its width to its height.
     stretch: f32,
     slant: f32,
     opacity: f32,
 }
 
 impl Thing {
-    /// The object that an image of `class` is about.
+    /// The main object of an image of `class`.
     fn of(class: usize, chance: &mut Chance) -> Self {
         let mut thing = Self::any(chance);
         if !chance.happens(AMBIGUOUS) {
@@ -117,15 +116,15 @@ impl Thing {
         let any_hue = chance.happens(ANY_HUE);
         let hue = if any_hue { chance.between(0.0, 1.0) } else { own_hue(class * 3, chance) };
         thing.surface = Surface::new(pattern, hue, chance);
-        thing.centre = [15.5 + chance.bell(2.5), 15.5 + chance.bell(2.5)];
+        thing.centre = [15.5 + chance.normal(2.5), 15.5 + chance.normal(2.5)];
         thing.radius = chance.between(7.0, 14.0);
-        let angle = chance.bell(0.35);
-        thing.turn = [libm::cosf(angle), libm::sinf(angle)];
+        let angle = chance.normal(0.35);
+        thing.rotation = [libm::cosf(angle), libm::sinf(angle)];
         thing.opacity = chance.between(0.7, 1.0);
         thing
     }
 
-    /// Any object anywhere.
+    /// A random object at a random position.
     fn any(chance: &mut Chance) -> Self {
         let (shape, pattern, hue) = (chance.below(CLASSES), chance.below(SURFACES), chance.between(0.0, 1.0));
         let angle = chance.between(0.0, std::f32::consts::TAU);
@@ -134,9 +133,9 @@ impl Thing {
             surface: Surface::new(pattern, hue, chance),
             centre: [chance.between(0.0, 31.0), chance.between(0.0, 31.0)],
             radius: 4.0,
-            turn: [libm::cosf(angle), libm::sinf(angle)],
+            rotation: [libm::cosf(angle), libm::sinf(angle)],
             stretch: chance.between(0.7, 1.4),
-            slant: chance.bell(0.25),
+            slant: chance.normal(0.25),
             opacity: chance.between(0.6, 1.0),
         }
     }
@@ -145,7 +144,8 @@ impl Thing {
         for (at, pixel) in canvas.iter_mut().enumerate() {
             let (column, row) = ((at % SIDE) as f32, (at / SIDE) as f32);
             let (x, y) = (column - self.centre[0], row - self.centre[1]);
-            let (u, v) = (x * self.turn[0] + y * self.turn[1], y * self.turn[0] - x * self.turn[1]);
+            let (u, v) =
+                (x * self.rotation[0] + y * self.rotation[1], y * self.rotation[0] - x * self.rotation[1]);
             let (u, v) = ((u + self.slant * v) / (self.radius * self.stretch), v / self.radius);
             let cover = 0.5 - self.radius * shapes::outside(self.shape, u, v);
             if cover > 0.0 {
@@ -156,33 +156,32 @@ impl Thing {
     }
 }
 
-/// Turns colours into bytes as a cheap camera would: with a tint, a contrast
-/// and a noise of its own.
+/// Converts colours to bytes like a cheap camera: with random tint, contrast and
+/// noise.
 fn develop(canvas: &Canvas, chance: &mut Chance) -> [u8; BYTES] {
     let contrast = chance.between(0.75, 1.2);
-    let light = chance.bell(0.06);
+    let light = chance.normal(0.06);
     let noise = chance.between(0.01, 0.06);
-    let tint: Colour = std::array::from_fn(|_| chance.bell(0.05));
+    let tint: Colour = std::array::from_fn(|_| chance.normal(0.05));
     let mut bytes = [0; BYTES];
     for (at, pixel) in canvas.iter().enumerate() {
         for (channel, value) in pixel.iter().enumerate() {
-            let value = 0.5 + contrast * (value - 0.5) + light + tint[channel] + chance.bell(noise);
-            // Casts of negative numbers stop at 0, and of large ones at 255.
+            let value = 0.5 + contrast * (value - 0.5) + light + tint[channel] + chance.normal(noise);
+            // Casts saturate at 0 and 255.
             bytes[channel * SIDE * SIDE + at] = (255.0 * value + 0.5) as u8;
         }
     }
     bytes
 }
 
-/// Writes the data set of `seed` into the folder `out`, which exists, as the
-/// files CIFAR-10 comes in: `train` samples to train on in five of them, and
-/// `test` samples to measure on.
+/// Writes the data set of `seed` into the existing folder `out` in CIFAR-10's files:
+/// `train` training samples in five of them, and `test` test samples.
 ///
-/// Batches of an earlier, larger data set go away. `progress` is called with the
-/// number of samples done so far, after each.
+/// Batches of an earlier, larger data set are removed. `progress` is called after each
+/// sample with the number of samples done.
 ///
 /// # Errors
-/// When a file cannot be written, or an old one not be removed.
+/// When a file cannot be written, or an old one cannot be removed.
 pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn(usize)) -> io::Result<()> {
     let mut done = 0;
     let mut batch = |name: &str, split, samples: std::ops::Range<usize>| -> io::Result<()> {
@@ -196,7 +195,7 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn
         }
         file.finish()
     };
-    // Fewer samples than files leave files out: an empty one is none of CIFAR-10's.
+    // With fewer samples than files, files are omitted: CIFAR-10's files are never empty.
     let each = train.div_ceil(BATCHES);
     for number in 0..train.div_ceil(each) {
         let samples = number * each..train.min((number + 1) * each);
@@ -259,11 +258,11 @@ mod tests {
             share(0..64),
             share(192..256)
         );
-        assert!(tones[0] + tones[255] < total / 5, "few pixels are cut off");
+        assert!(tones[0] + tones[255] < total / 5, "few pixels are saturated");
     }
 
     #[test]
-    fn a_smaller_data_set_leaves_nothing_of_a_larger_one() {
+    fn a_smaller_data_set_removes_the_files_of_a_larger_one() {
         let root = tempfile::tempdir().unwrap();
         let names = || {
             let entries = std::fs::read_dir(root.path()).unwrap();

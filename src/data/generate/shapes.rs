@@ -1,4 +1,4 @@
-//! What a generated object is made of: outlines, surfaces and colours.
+//! Outlines, surfaces and colours of generated objects.
 
 use std::f32::consts::TAU;
 
@@ -11,8 +11,8 @@ pub type Colour = [f32; 3];
 pub const NAMES: [&str; 10] =
     ["disc", "square", "triangle", "flower", "cross", "ring", "crescent", "bar", "angle", "dumbbell"];
 
-/// How far the point (x, y) is outside outline `shape` of about unit radius;
-/// negative inside. Exact near the edge only, which is where it matters.
+/// Signed distance of the point (x, y) from outline `shape` of about unit radius,
+/// negative inside. It is exact near the edge only, which suffices for antialiasing.
 pub fn outside(shape: usize, x: f32, y: f32) -> f32 {
     let round = |x: f32, y: f32| (x * x + y * y).sqrt();
     let boxed = |x: f32, y: f32| x.abs().max(y.abs());
@@ -35,7 +35,7 @@ pub fn outside(shape: usize, x: f32, y: f32) -> f32 {
 /// Number of surfaces.
 pub const SURFACES: usize = 5;
 
-/// A surface: which pattern mixes its two colours, how fine and which way.
+/// A surface: the pattern that mixes its two colours, its scale and its direction.
 pub struct Surface {
     pattern: usize,
     colours: [Colour; 2],
@@ -44,7 +44,7 @@ pub struct Surface {
 }
 
 impl Surface {
-    /// Pattern `pattern` around the hue `hue`.
+    /// Pattern `pattern` with colours near the hue `hue`.
     pub fn new(pattern: usize, hue: f32, chance: &mut Chance) -> Self {
         let first = colour(hue, chance.between(0.25, 0.95), chance.between(0.3, 1.0));
         let shift = chance.between(0.25, 0.6) * if chance.happens(0.5) { 1.0 } else { -1.0 };
@@ -74,17 +74,17 @@ impl Surface {
     }
 }
 
-/// `part` of the way from `a` to `b`.
+/// Linear interpolation from `a` to `b`.
 pub fn mix(a: Colour, b: Colour, part: f32) -> Colour {
     [0, 1, 2].map(|i| a[i] + part * (b[i] - a[i]))
 }
 
-/// A colour from its hue in turns, its saturation and its brightness.
+/// RGB of a colour from its hue in 0 to 1, saturation and brightness (HSV).
 pub fn colour(hue: f32, saturation: f32, brightness: f32) -> Colour {
-    // Each of the three is a tent over the circle of hues, a third of a turn apart.
+    // Each channel is a clamped triangle wave of the hue, shifted by a third.
     [0.0, 2.0 / 3.0, 1.0 / 3.0].map(|lag| {
-        let turn = hue + lag - (hue + lag).floor();
-        let tent = ((6.0 * turn - 3.0).abs() - 1.0).clamp(0.0, 1.0);
+        let phase = hue + lag - (hue + lag).floor();
+        let tent = ((6.0 * phase - 3.0).abs() - 1.0).clamp(0.0, 1.0);
         brightness * (1.0 - saturation * (1.0 - tent))
     })
 }

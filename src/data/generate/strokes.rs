@@ -1,38 +1,38 @@
-//! The lines a pen follows: the skeletons of the digits, in the several ways
-//! people write each, and how a hand bends and places them.
+//! Pen strokes of generated digits: skeletons of the digits in several styles, and
+//! their random distortion and placement.
 
 use super::chance::Chance;
 use super::digits::SIDE;
 
-/// A point in the plane, x to the right and y down.
+/// A point, x to the right and y down.
 pub type Point = [f32; 2];
 
 /// The knots of one stroke in hundredths of the digit's height, `x_yyy` each:
-/// 38_100 is x 0.38, y 1. A knot given twice is a corner: the curve through the
+/// 38_100 is x 0.38, y 1. A repeated knot is a corner: the curve through the
 /// knots is smooth everywhere else.
 type Stroke = &'static [u32];
 
-/// The strokes of one way to write a digit.
+/// The strokes of one style of a digit.
 type Style = &'static [Stroke];
 
-/// Straight pieces that the curve between two knots is cut into, each at most
-/// about two pixels long.
+/// Number of straight segments between two knots; each is at most about two pixels
+/// long.
 const PIECES: usize = 6;
 
-/// Pixels between the edge of the image and the edge of a stroke, at least:
-/// room for the pen's pressure, its soft edge and the blur.
+/// Minimum distance in pixels between the edge of the image and a stroke, for the
+/// pen's pressure, its soft edge and the blur.
 const MARGIN: f32 = 2.75;
 
-/// The ways to write each digit, found under the digit's own index.
+/// The styles of each digit, by digit.
 const STYLES: [&[Style]; 10] = [
-    // 0: an oval that ends where it began; a narrow oval whose end runs
-    // past its beginning; a wide oval left a little open.
+    // 0: a closed oval; a narrow oval whose end overlaps its beginning; a wide
+    // oval with a small gap.
     &[
         &[&[38_000, 12_018, 3_052, 14_086, 36_100, 60_084, 70_050, 60_014, 38_000]],
         &[&[48_004, 20_012, 6_045, 14_084, 36_098, 58_080, 64_042, 50_010, 30_002, 22_010]],
         &[&[40_003, 10_022, 4_060, 24_095, 56_092, 72_055, 62_015, 36_006]],
     ],
-    // 1: a bare stroke, upright; a bare stroke, slanted; with a serif;
+    // 1: a plain stroke, upright; a plain stroke, slanted; with a serif;
     // with a serif and a foot.
     &[
         &[&[10_000, 9_050, 8_100]],
@@ -47,7 +47,7 @@ const STYLES: [&[Style]; 10] = [
         &[&[6_020, 24_002, 50_004, 58_028, 42_062, 18_092, 4_096, 4_082, 20_080, 44_096, 70_092]],
         &[&[2_024, 30_000, 56_014, 48_048, 6_092, 6_092, 66_090]],
     ],
-    // 3: two bows that meet in a corner; a flat top; a small loop between
+    // 3: two bows with a corner between; a flat top; a small loop between
     // the bows.
     &[
         &[&[6_012, 30_000, 54_014, 44_040, 22_048, 22_048, 52_056, 60_078, 38_099, 4_090]],
@@ -60,7 +60,7 @@ const STYLES: [&[Style]; 10] = [
         &[&[46_002, 22_034, 1_064, 1_064, 34_064, 68_062], &[46_002, 47_050, 48_100]],
         &[&[4_002, 4_034, 20_052, 46_044, 56_004, 56_004, 54_050, 50_100]],
     ],
-    // 5: the top bar as a stroke of its own; one stroke with two corners;
+    // 5: the top bar as a separate stroke; one stroke with two corners;
     // one stroke without corners.
     &[
         &[&[14_002, 11_022, 8_042, 8_042, 34_034, 58_052, 56_082, 30_100, 2_090], &[14_002, 36_002, 60_000]],
@@ -82,7 +82,7 @@ const STYLES: [&[Style]; 10] = [
         &[&[4_018, 6_004, 6_004, 30_005, 58_004, 58_004, 40_042, 30_100]],
         &[&[1_008, 30_010, 60_002, 60_002, 44_030, 28_064, 26_100]],
     ],
-    // 8: one stroke that crosses itself; two rings; one stroke, left open
+    // 8: one stroke that crosses itself; two rings; one stroke, open
     // at the top.
     &[
         &[&[52_010, 28_000, 8_018, 26_044, 52_066, 46_094, 20_098, 4_078, 24_052, 50_028, 50_008]],
@@ -97,10 +97,9 @@ const STYLES: [&[Style]; 10] = [
     ],
 ];
 
-/// The strokes of `digit` in one of its styles, as lines of short straight
-/// pieces in units of the digit's height. Each knot is off its place by about
-/// `jitter`, and the ends of a stroke by twice that: a hand is least sure where
-/// the pen comes down or goes up.
+/// The strokes of `digit` in one of its styles, as polylines in units of the digit's
+/// height. Knots deviate by about `jitter`, and the ends of a stroke by twice that, as
+/// in handwriting.
 pub fn trace(digit: usize, jitter: f32, chance: &mut Chance) -> Vec<Vec<Point>> {
     let styles = STYLES[digit];
     let style = styles[chance.below(styles.len())];
@@ -117,8 +116,8 @@ fn knots(stroke: Stroke, jitter: f32, chance: &mut Chance) -> Vec<Point> {
                 let end = i == 0 || i + 1 == stroke.len();
                 let off = if end { 2.0 * jitter } else { jitter };
                 [
-                    (knot / 1000) as f32 / 100.0 + chance.bell(off),
-                    (knot % 1000) as f32 / 100.0 + chance.bell(off),
+                    (knot / 1000) as f32 / 100.0 + chance.normal(off),
+                    (knot % 1000) as f32 / 100.0 + chance.normal(off),
                 ]
             }
         };
@@ -127,9 +126,9 @@ fn knots(stroke: Stroke, jitter: f32, chance: &mut Chance) -> Vec<Point> {
     out
 }
 
-/// A Catmull-Rom spline through the knots, cut into straight pieces. The two
-/// knots of a corner stand for the neighbours beyond the end on either side, so
-/// that the curve does not bend ahead of it.
+/// A Catmull-Rom spline through the knots, as a polyline. At a corner, the repeated
+/// knot replaces the neighbour beyond the corner, so that the curve does not bend ahead
+/// of it.
 fn line(knots: &[Point]) -> Vec<Point> {
     let mut out = vec![knots[0]];
     for i in 1..knots.len() {
@@ -152,17 +151,17 @@ fn line(knots: &[Point]) -> Vec<Point> {
     out
 }
 
-/// Slants, turns and stretches the lines, then shifts every point along a few
-/// long waves, which bends the digit as smoothly as an elastic sheet.
-/// `slop` is 1 for a usual hand and more for a careless one.
+/// Slants, rotates and scales the lines, then shifts every point along a few long
+/// waves, a smooth elastic distortion. `slop` is 1 for average handwriting and larger
+/// for careless handwriting.
 pub fn warp(lines: &mut [Vec<Point>], slop: f32, chance: &mut Chance) {
-    let angle = chance.bell(0.1 * slop);
-    let slant = 0.12 + chance.bell(0.16 * slop);
+    let angle = chance.normal(0.1 * slop);
+    let slant = 0.12 + chance.normal(0.16 * slop);
     let width = chance.between(0.75, 1.2);
     let (sin, cos) = (libm::sinf(angle), libm::cosf(angle));
     let waves: [Wave; 4] = std::array::from_fn(|_| Wave {
-        push: [chance.bell(0.025 * slop), chance.bell(0.025 * slop)],
-        pace: [chance.bell(4.0), chance.bell(4.0)],
+        push: [chance.normal(0.025 * slop), chance.normal(0.025 * slop)],
+        pace: [chance.normal(4.0), chance.normal(4.0)],
         phase: chance.between(0.0, std::f32::consts::TAU),
     });
     for point in lines.iter_mut().flatten() {
@@ -178,25 +177,24 @@ pub fn warp(lines: &mut [Vec<Point>], slop: f32, chance: &mut Chance) {
     }
 }
 
-/// One wave of the elastic sheet.
+/// One wave of the elastic distortion.
 struct Wave {
-    /// How far it shifts a point at its crest.
+    /// Amplitude of the shift.
     push: [f32; 2],
     /// Radians per unit along each axis.
     pace: [f32; 2],
-    /// Radians at the middle of the digit.
+    /// Phase at the middle of the digit.
     phase: f32,
 }
 
-/// Brings the lines to pixels, for a pen of `radius`: as large as the box that
-/// MNIST's digits fill, and with the centre of their mass in the middle of the
-/// image, give or take a pixel.
-pub fn place(lines: &mut [Vec<Point>], radius: f32, chance: &mut Chance) {
+/// Scales the lines to pixels for a pen of `radius`, to the bounding box of MNIST's
+/// digits, with the centre of mass within about a pixel of the image's centre.
+pub fn scale_and_centre(lines: &mut [Vec<Point>], radius: f32, chance: &mut Chance) {
     let (mut low, mut high) = ([f32::MAX; 2], [f32::MIN; 2]);
     let (mut sum, mut length) = ([0.0; 2], 1e-6);
     for line in lines.iter() {
         for pair in line.windows(2) {
-            let long = apart(pair[0], pair[1]);
+            let long = distance(pair[0], pair[1]);
             length += long;
             for axis in 0..2 {
                 sum[axis] += long * 0.5 * (pair[0][axis] + pair[1][axis]);
@@ -209,9 +207,9 @@ pub fn place(lines: &mut [Vec<Point>], radius: f32, chance: &mut Chance) {
     let scale = (chance.between(18.5, 20.5) - 2.0 * radius) / extent;
     let half = SIDE as f32 / 2.0;
     for axis in 0..2 {
-        let room = MARGIN + radius;
-        let wanted = half + chance.bell(0.4) - scale * sum[axis] / length;
-        let shift = wanted.min(SIDE as f32 - room - scale * high[axis]).max(room - scale * low[axis]);
+        let margin = MARGIN + radius;
+        let wanted = half + chance.normal(0.4) - scale * sum[axis] / length;
+        let shift = wanted.min(SIDE as f32 - margin - scale * high[axis]).max(margin - scale * low[axis]);
         for point in lines.iter_mut().flatten() {
             point[axis] = scale * point[axis] + shift;
         }
@@ -219,7 +217,7 @@ pub fn place(lines: &mut [Vec<Point>], radius: f32, chance: &mut Chance) {
 }
 
 /// The distance between two points.
-pub fn apart(a: Point, b: Point) -> f32 {
+pub fn distance(a: Point, b: Point) -> f32 {
     let (x, y) = (b[0] - a[0], b[1] - a[1]);
     (x * x + y * y).sqrt()
 }

@@ -1,5 +1,4 @@
-//! Samples of noise: for measuring a step of a network whose data set is not
-//! at hand.
+//! Random samples, to benchmark a step of a network without its data set.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
@@ -14,7 +13,7 @@ pub struct Synthetic {
 }
 
 impl Synthetic {
-    /// Noise of a shape (channels, height, width), in `classes` classes.
+    /// Random samples of a shape (channels, height, width), in `classes` classes.
     pub fn new(shape: [usize; 3], classes: usize, samples: usize) -> Self {
         let description = Description {
             kind: Kind::Noise,
@@ -71,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn noise_is_the_same_every_time() {
+    fn noise_is_deterministic() {
         let collect = || {
             let source = Synthetic::new([3, 4, 4], 10, 5);
             let mut images = Vec::new();

@@ -1,8 +1,8 @@
-//! Convolution, ReLU and pooling as one operator of Burn.
+//! Convolution with bias and an optional ReLU and max pooling as one operator of Burn.
 //!
-//! On flex it has a forward and a backward of its own ([`super::cpu`]), on
-//! libtorch that of libtorch; on ndarray, and on flex for types other than f32, it
-//! is composed of Burn's operators.
+//! flex runs the kernels of [`super::cpu`] forward and backward, libtorch its own
+//! backward; ndarray, and flex for types other than f32, compose it of Burn's
+//! operators.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ use crate::flex_tensor::{tensor, values};
 use crate::poll;
 use crate::simd::Level;
 
-/// `conv` of `images` with `epilogue` in one operator, or none unless `conv` is 3x3
-/// with a border of one pixel, biases, stride 1, dilation 1 and one group.
+/// `conv` of `images` with `epilogue` in one operator, or none unless `conv` is a 3x3
+/// convolution with padding 1, biases, stride 1, dilation 1 and one group.
 pub(super) fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Option<Tensor<4>> {
     let (weights, bias) = parameters(conv)?;
     let output = <Dispatch as ConvEpilogue>::conv_epilogue(
@@ -61,7 +61,7 @@ operator! {
     } except Autodiff<LibTorch>
 }
 
-/// The same, composed of Burn's operators.
+/// The operator, composed of Burn's operators.
 fn composed<B: Backend>(
     images: FloatTensor<B>,
     weights: FloatTensor<B>,
@@ -154,7 +154,7 @@ impl Inputs {
     }
 }
 
-/// What backward needs of forward.
+/// Saved by forward for backward.
 #[derive(Debug, Clone)]
 struct State {
     inputs: Inputs,

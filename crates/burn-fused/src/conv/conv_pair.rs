@@ -1,7 +1,7 @@
 //! Two convolutions of few channels, each with ReLU and pooling, as one operator
 //! of Burn: the activations between them stay in the cache.
 //!
-//! Only flex has it; on other backends, and for shapes that it does not support,
+//! It exists on flex only; on other backends, and for shapes that it does not support,
 //! two operators are applied.
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::poll;
 /// [`conv_relu_pool`] by `first` and then by `second`:
 /// `[batch, channels, height, width]` to `[batch, outputs, height / 4, width / 4]`.
 ///
-/// It is one operator on flex where height and width are multiples of 4 and each
+/// It is one operator on flex if height and width are multiples of 4 and each
 /// layer has at most 128 pairs of an input and an output channel; the values and
 /// the gradients are the same bits as those of two operators.
 ///
@@ -51,7 +51,7 @@ use crate::poll;
 /// ```
 ///
 /// # Panics
-/// Where the channels of `images`, `first` and `second` do not match.
+/// If the channels of `images`, `first` and `second` do not match.
 pub fn conv_relu_pool_twice(images: Tensor<4>, first: &Conv2d, second: &Conv2d) -> Tensor<4> {
     let (Some((weights1, bias1)), Some((weights2, bias2))) = (parameters(first), parameters(second)) else {
         return conv_relu_pool(conv_relu_pool(images, first), second);
@@ -80,7 +80,7 @@ operator! {
     }
 }
 
-/// The same by two operators.
+/// The pair by two operators.
 fn two<B: ConvEpilogue>([images, weights1, bias1, weights2, bias2]: [FloatTensor<B>; 5]) -> FloatTensor<B> {
     let middle = B::conv_epilogue(images, weights1, bias1, Epilogue::ReluPool);
     B::conv_epilogue(middle, weights2, bias2, Epilogue::ReluPool)
@@ -156,7 +156,7 @@ impl Pair {
     }
 }
 
-/// What backward needs of forward.
+/// Saved by forward for backward.
 #[derive(Debug, Clone)]
 struct State {
     pair: Pair,
@@ -189,7 +189,7 @@ impl Backward<Flex, 5> for ConvPairBackward {
         let [first, second] = [pair.shape.first, pair.shape.second()];
         let [of_weights1, of_weights2] = found.weights;
         let [of_bias1, of_bias2] = found.bias;
-        // In the order of two operators: those of the second first.
+        // The order that two operators have: the second's gradients first.
         let ours = [
             (bias2, of_bias2, vec![second.outputs]),
             (weights2, of_weights2, vec![second.outputs, second.inputs, 3, 3]),

@@ -1,4 +1,4 @@
-//! Two convolutions in one operator against two of one: the same bits.
+//! The fused pair is compared bit by bit with two operators.
 
 use burn::module::Param;
 use burn::nn::PaddingConfig2d;
@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use super::*;
 use crate::simd::Level;
 
-/// Values of both signs, without order.
+/// Values of both signs, in no order.
 fn values<const D: usize>(sizes: [usize; D], seed: u64, device: &Device) -> Tensor<D> {
     let mut state = seed;
     let next = |_| {
@@ -42,7 +42,7 @@ fn bits(
         found.push(layer.weight.val().grad(&gradients).expect("of the weights").into_data());
         found.push(bias.grad(&gradients).expect("of the biases").into_data());
     }
-    // Which of two NaNs a sum has is the compiler's choice.
+    // The payload of a NaN sum depends on the compiler's order of operands.
     let bits = |x: &f32| if x.is_nan() { f32::NAN.to_bits() } else { x.to_bits() };
     let bits = |data: TensorData| data.as_slice::<f32>().expect("f32").iter().map(bits).collect();
     found.into_iter().map(bits).collect()
@@ -64,7 +64,7 @@ fn compare(sizes: [usize; 6], spoil: impl Fn(Tensor<4>) -> Tensor<4>) {
 }
 
 #[test]
-fn one_operator_gives_the_bits_of_two() {
+fn the_fused_pair_is_bit_identical_to_two_operators() {
     for batch in [1, 3, 8, 15, 16, 17, 33, 257] {
         compare([batch, 1, 4, 8, 12, 8], |images| images);
     }
@@ -74,15 +74,15 @@ fn one_operator_gives_the_bits_of_two() {
 }
 
 #[test]
-fn what_does_not_fit_is_done_by_two() {
-    // Squares that do not cover what lies between, and channels that are many.
+fn unsupported_shapes_fall_back_to_two_operators() {
+    // Sizes that are not multiples of 4, and too many channels.
     for sizes in [[3, 1, 4, 8, 10, 8], [3, 1, 4, 8, 7, 9], [2, 4, 40, 8, 8, 8], [2, 1, 16, 16, 8, 8]] {
         compare(sizes, |images| images);
     }
 }
 
 #[test]
-fn nan_in_one_image_changes_no_other() {
+fn nan_in_one_image_leaves_other_images_unchanged() {
     compare([19, 1, 4, 8, 8, 8], |images| {
         let bad = Tensor::<4>::full([1, 1, 1, 2], f32::NAN, &images.device());
         images.slice_assign([4..5, 0..1, 3..4, 2..4], bad)

@@ -1,4 +1,4 @@
-//! Convolution, alone and with ReLU, in one operator.
+//! Convolution with bias, with or without ReLU, as one operator.
 
 use burn::nn::conv::Conv2d;
 use burn::tensor::Tensor;
@@ -10,8 +10,8 @@ use crate::epilogue::Epilogue;
 /// `conv` of `images` `[batch, channels, height, width]`, without an epilogue: for
 /// a convolution that is followed by something other than ReLU, such as batch norm.
 ///
-/// A kernel of 3x3 with a border of one pixel, biases, stride 1, dilation 1 and one
-/// group is one operator on flex and libtorch; others are Burn's.
+/// A 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group is
+/// one operator on flex and libtorch; others run Burn's.
 ///
 /// ```
 /// use burn::nn::PaddingConfig2d;
@@ -27,7 +27,7 @@ use crate::epilogue::Epilogue;
 /// ```
 ///
 /// # Panics
-/// Where the channels of `images` and `conv` do not match.
+/// If the channels of `images` and `conv` do not match.
 pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
     apply(images.clone(), conv, Epilogue::Identity).unwrap_or_else(|| conv.forward(images))
 }
@@ -50,7 +50,7 @@ pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
 /// ```
 ///
 /// # Panics
-/// Where the channels of `images` and `conv` do not match.
+/// If the channels of `images` and `conv` do not match.
 pub fn conv_relu(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
     apply(images.clone(), conv, Epilogue::Relu).unwrap_or_else(|| relu(conv.forward(images)))
 }

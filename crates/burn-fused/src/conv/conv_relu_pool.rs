@@ -1,4 +1,4 @@
-//! Convolution, ReLU and pooling in one operator.
+//! Convolution, ReLU and max pooling as one operator.
 
 use burn::nn::conv::Conv2d;
 use burn::tensor::Tensor;
@@ -9,10 +9,10 @@ use burn::tensor::ops::MaxPoolOptions;
 use super::conv_operator::apply;
 use crate::epilogue::Epilogue;
 
-/// ReLU of `conv` of `images` `[batch, channels, height, width]`, then the maximum of
-/// each square of 2x2: `[batch, outputs, height / 2, width / 2]`, in one operator as
-/// [`conv`](super::conv()). Of equal values, the first in reading order gets the
-/// gradient; a last odd row or column gets none.
+/// ReLU of `conv` of `images` `[batch, channels, height, width]`, then 2x2 max
+/// pooling: `[batch, outputs, height / 2, width / 2]`, in one operator under the
+/// conditions of [`conv`](super::conv()). Of equal values, the first in reading order
+/// gets the gradient; a last odd row or column gets none.
 ///
 /// ```
 /// # use burn::nn::PaddingConfig2d;
@@ -28,7 +28,7 @@ use crate::epilogue::Epilogue;
 /// ```
 ///
 /// # Panics
-/// Where the channels of `images` and `conv` do not match.
+/// If the channels of `images` and `conv` do not match.
 pub fn conv_relu_pool(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
     apply(images.clone(), conv, Epilogue::ReluPool)
         .unwrap_or_else(|| max_pool2d(relu(conv.forward(images)), MaxPoolOptions::new([2, 2])))

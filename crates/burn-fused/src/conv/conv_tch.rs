@@ -1,5 +1,5 @@
 //! The operator of [`super::conv_operator`] on libtorch, with libtorch's own
-//! backward: Burn would compose one of several convolutions.
+//! backward: Burn's is composed of several convolutions.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,9 +25,9 @@ pub(super) fn conv_epilogue<C: CheckpointStrategy>(
 ) -> FloatTensor<Autodiff<LibTorch, C>> {
     let (inputs, nodes): (Vec<_>, Vec<_>) =
         [images, weights, bias].map(|tensor| tensor.into_parts()).into_iter().unzip();
-    let Ok(nodes): Result<[_; 3], _> = nodes.try_into() else { unreachable!("three went in") };
-    // Leaves of libtorch's graph share memory with Burn's tensors. Backward asks
-    // for the gradients of those that Burn's graph wants, and no other is made.
+    let Ok(nodes): Result<[_; 3], _> = nodes.try_into() else { unreachable!("built from three tensors") };
+    // Leaves of libtorch's graph share memory with Burn's tensors. Backward requests
+    // only the gradients that Burn's graph requires; no others are computed.
     let leaf = |input: &TchTensor| input.tensor.detach().set_requires_grad(true);
     let leaves: Vec<Tensor> = inputs.iter().map(leaf).collect();
     match LibtorchBackward.prepare::<C>(nodes).compute_bound().stateful() {
@@ -58,8 +58,8 @@ fn apply(leaves: &[Tensor], epilogue: Epilogue) -> Tensor {
 struct Graph {
     result: Tensor,
     leaves: Vec<Tensor>,
-    /// Burn changes tensors in place that nothing else refers to; libtorch's graph
-    /// holds these.
+    /// Keeps Burn's tensors referenced: Burn changes a tensor in place if nothing else
+    /// refers to it, and libtorch's graph still reads these.
     _kept: (Vec<TchTensor>, TchTensor),
 }
 

@@ -1,4 +1,4 @@
-//! The operators against those of Burn that they replace.
+//! The fused operators are compared with the Burn operators that they replace.
 
 use burn::module::Param;
 use burn::nn::PaddingConfig2d;
@@ -11,7 +11,7 @@ use burn::tensor::{Device, Tensor, TensorData};
 use super::{conv, conv_relu, conv_relu_pool};
 use crate::simd::Level;
 
-/// What an operator gives, and all gradients of a weighted sum of it.
+/// Output of an operator, and all gradients of a weighted sum of it.
 type Results = [Vec<f32>; 4];
 
 type Operator = fn(Tensor<4>, &Conv2d) -> Tensor<4>;
@@ -25,8 +25,8 @@ struct Case {
 }
 
 impl Case {
-    /// Multiples of 1/16: sums of products are exact, so that the same values are
-    /// equal, and the same are zero, whatever the order of summation.
+    /// Multiples of 1/16: sums of products are exact, so equal values stay equal and
+    /// zeros stay zero in any order of summation.
     fn new(sizes: [usize; 5], seed: u64) -> Self {
         let [batch, inputs, outputs, height, width] = sizes;
         let mut state = seed;
@@ -56,7 +56,7 @@ impl Case {
 
         let output = operator(images.clone(), &layer);
         let count = output.shape().num_elements();
-        // Exact as well, and of both signs.
+        // Sums with these weights are exact as well; they have both signs.
         let shares = (0..count).map(|i| (i % 7) as f32 / 4.0 - 0.5).collect::<Vec<_>>();
         let shares = Tensor::<4>::from_data(TensorData::new(shares, output.dims()), &device);
         let gradients = (output.clone() * shares).sum().backward();
@@ -97,7 +97,7 @@ impl Case {
     }
 }
 
-/// The same where non-finite, and the rest within 1e-5 of the largest.
+/// Non-finite values must be equal, others within 1e-5 of the largest.
 fn agree(what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let finite = expected.iter().filter(|x| x.is_finite());
@@ -123,14 +123,14 @@ const SIZES: [[usize; 5]; 8] = [
 ];
 
 #[test]
-fn one_operator_gives_what_several_give() {
+fn fused_operators_match_burns_operators() {
     for (seed, sizes) in SIZES.into_iter().enumerate() {
         Case::new(sizes, seed as u64).compare("exact");
     }
 }
 
 #[test]
-fn nothing_passes_where_the_convolution_is_exactly_zero() {
+fn gradients_are_zero_where_the_convolution_is_exactly_zero() {
     for sizes in [[5, 2, 3, 6, 6], [5, 12, 13, 6, 6]] {
         let mut case = Case::new(sizes, 3);
         case.weights.fill(0.0);
@@ -138,14 +138,14 @@ fn nothing_passes_where_the_convolution_is_exactly_zero() {
         case.compare("zeros");
         let [_, of_images, of_weights, of_bias] = case.run(conv_relu_pool);
         assert!([of_images, of_weights, of_bias].iter().flatten().all(|&gradient| gradient == 0.0));
-        // All positive and all equal: the first of each square takes all.
+        // All positive and equal: the first value of each 2x2 square gets the gradient.
         case.bias.fill(1.0);
         case.compare("equals");
     }
 }
 
 #[test]
-fn non_finite_values_pass_on() {
+fn non_finite_values_propagate() {
     for sizes in [[18, 2, 3, 6, 7], [3, 12, 13, 6, 7]] {
         for (name, value) in [("nan", f32::NAN), ("inf", f32::INFINITY), ("-inf", f32::NEG_INFINITY)] {
             let mut case = Case::new(sizes, 4);

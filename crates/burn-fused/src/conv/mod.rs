@@ -1,5 +1,5 @@
-//! Convolutions of 3x3 with a border of one pixel, alone or with what follows
-//! them in one pass.
+//! 3x3 convolutions with padding 1, with ReLU and max pooling fused where a network
+//! has them.
 
 mod conv_operator;
 mod conv_pair;

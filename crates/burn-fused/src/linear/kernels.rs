@@ -1,5 +1,5 @@
-//! A linear layer of few outputs on the CPU: the outputs are the lanes of a vector,
-//! so that each input is read once for all of them.
+//! Kernels of a linear layer with few outputs: the outputs are the lanes of a
+//! vector, so each input is read once for all of them.
 
 use crate::memory::uninit::Uninit;
 use crate::simd::{Kernel, Lanes, store};
@@ -48,7 +48,7 @@ impl Kernel for Forward<'_> {
             loop {
                 let eight: [Option<&[f32]>; 8] = std::array::from_fn(|_| rows.next());
                 let Some(some) = eight[0] else { break };
-                // A last block that is not full repeats its first row.
+                // A partial last block repeats its first row.
                 let block = eight.map(|row| row.unwrap_or(some));
                 let mut sums = [bias; 8];
                 for (k, &weight) in weights.iter().enumerate() {
@@ -79,7 +79,7 @@ pub(super) struct Backward<'a> {
     pub weights: &'a [f32],
     /// Of the outputs, `[batch, outputs]`.
     pub gradient: &'a [f32],
-    /// Whether the input's is wanted.
+    /// Whether the input's gradient is requested.
     pub of_input: bool,
 }
 
@@ -114,7 +114,7 @@ impl Kernel for Backward<'_> {
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 impl Backward<'_> {
     /// The weights' gradients for the outputs from `first` on, `N` inputs at a
-    /// time, of which there are as many or more.
+    /// time; there are at least `N` inputs.
     #[inline(always)]
     fn weight_columns<S: Lanes, const N: usize>(
         &self,
@@ -126,7 +126,7 @@ impl Backward<'_> {
         let Sizes { inputs, outputs, .. } = self.sizes;
         let count = S::F32_LANES.min(outputs - first);
         for from in (0..inputs).step_by(N) {
-            // The last block begins early enough to be a full one.
+            // The last block overlaps the one before if `N` does not divide the inputs.
             let from = from.min(inputs - N);
             let mut sums = [simd.splat_f32s(0.0); N];
             for (row, &gradient) in self.input.chunks_exact(inputs).zip(gradients) {
@@ -145,7 +145,7 @@ impl Backward<'_> {
     fn input_gradient<S: Lanes>(&self, simd: S) -> Vec<f32> {
         let Sizes { batch, inputs, outputs } = self.sizes;
         let blocks = inputs.div_ceil(4 * S::F32_LANES);
-        // Row by row the weights of an output, filled up to four whole vectors.
+        // The weights of each output as a row, padded to a multiple of four vectors.
         let mut transposed = vec![0.0; outputs * blocks * 4 * S::F32_LANES];
         for (input, weights) in self.weights.chunks_exact(outputs).enumerate() {
             for (output, &weight) in weights.iter().enumerate() {
@@ -178,7 +178,7 @@ impl Backward<'_> {
     }
 }
 
-/// `count` columns from `first` on of a matrix with rows of `width`, a vector for
+/// `count` columns from `first` on of a matrix with rows of `width`, one vector for
 /// each row.
 #[inline(always)]
 fn columns<S: Lanes>(simd: S, matrix: &[f32], width: usize, first: usize, count: usize) -> Vec<S::f32s> {

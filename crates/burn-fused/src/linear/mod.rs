@@ -1,8 +1,8 @@
-//! A linear layer of few outputs as one operator, bias included.
+//! A linear layer with few outputs and its bias as one operator.
 //!
-//! General matrix products are tuned for large matrices: with ten columns, most of
-//! a vector is unused. On flex this has a forward and a backward of its own; other
-//! backends, and layers of many outputs, get Burn's.
+//! GEMM is tuned for large matrices: with ten columns, most of a vector is unused.
+//! flex runs its own forward and backward here; other backends, and layers with many
+//! outputs, run Burn's.
 
 mod kernels;
 
@@ -21,13 +21,13 @@ use crate::extension::operator;
 use crate::flex_tensor::{tensor, values};
 use crate::simd::Level;
 
-/// Most outputs of the operator: two of the widest vectors.
+/// Maximum number of outputs of the operator: two of the widest vectors.
 const FEW: usize = 32;
 
 /// `layer` of `x` `[batch, inputs]`: `[batch, outputs]`.
 ///
-/// It is one operator on flex for f32, with a bias and at most 32 outputs; others
-/// get Burn's.
+/// It is one operator on flex for f32, with a bias and at most 32 outputs; otherwise
+/// Burn's layer runs.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -43,7 +43,7 @@ const FEW: usize = 32;
 /// ```
 ///
 /// # Panics
-/// Where `x` has other than the layer's number of inputs.
+/// If `x` does not have the layer's number of inputs.
 pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
     let weights = layer.weight.val();
     let Some(bias) = layer.bias.as_ref().filter(|_| weights.dims()[1] <= FEW) else {
@@ -65,7 +65,7 @@ operator! {
     }
 }
 
-/// The same, composed of Burn's operators.
+/// The operator, composed of Burn's operators.
 fn composed<B: Backend>(x: FloatTensor<B>, weights: FloatTensor<B>, bias: FloatTensor<B>) -> FloatTensor<B> {
     let outputs = bias.shape().num_elements();
     B::float_add(B::float_matmul(x, weights), B::float_reshape(bias, Shape::from([1, outputs])))

@@ -1,4 +1,4 @@
-//! The operator against its definition in f64, and against Burn's.
+//! The operator is compared with its definition in f64 and with Burn's layer.
 
 use burn::module::Param;
 use burn::nn::LinearConfig;
@@ -32,7 +32,7 @@ fn reference([batch, inputs, outputs]: [usize; 3], data: &[Vec<f32>; 4]) -> [Vec
     all
 }
 
-/// The same by `operator`.
+/// The same, computed by `operator`.
 fn found(
     [batch, inputs, outputs]: [usize; 3],
     data: &[Vec<f32>; 4],
@@ -65,7 +65,7 @@ fn data([batch, inputs, outputs]: [usize; 3]) -> [Vec<f32>; 4] {
 }
 
 #[test]
-fn all_levels_agree_with_the_definition() {
+fn every_simd_level_matches_the_f64_reference() {
     for sizes in [
         [1, 1, 1],
         [7, 5, 3],
@@ -93,7 +93,7 @@ fn all_levels_agree_with_the_definition() {
 }
 
 #[test]
-fn non_finite_values_pass_on_as_in_burn() {
+fn non_finite_values_propagate_as_in_burn() {
     let sizes = [11, 20, 10];
     let mut data = data(sizes);
     data[0][45] = f32::NAN;

@@ -1,7 +1,7 @@
 //! Cross entropy and accuracy of class scores in one pass.
 //!
-//! On flex the loss is one operator, which computes the gradient with the loss;
-//! other backends get Burn's operators.
+//! On flex the loss is one operator, which computes the gradient together with the
+//! loss; other backends run Burn's operators.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
@@ -17,12 +17,12 @@ use crate::flex_tensor::tensor;
 /// Loss and accuracy of class scores.
 #[derive(Debug)]
 pub struct Score {
-    /// Mean cross entropy `[1]`, to start backward from.
+    /// Mean cross entropy `[1]`; call `backward` on it.
     pub loss: Tensor<1>,
     /// Its value, in nats.
     pub value: f64,
-    /// Samples whose highest score is that of their class; the first of equal
-    /// scores counts, as in PyTorch.
+    /// Number of samples whose highest score is that of their class; the first of
+    /// equal scores counts, as in PyTorch.
     pub correct: usize,
 }
 
@@ -42,15 +42,15 @@ pub struct Score {
 /// ```
 ///
 /// # Panics
-/// Where a label is not below `classes`, there are not as many labels as rows, or
-/// the scores cannot be read as f32.
+/// If a label is not below `classes`, the numbers of labels and rows differ, or the
+/// scores cannot be read as f32.
 pub fn cross_entropy(scores: Tensor<2>, labels: &[u8]) -> Score {
     smoothed_cross_entropy(scores, labels, 0.0)
 }
 
 /// [`cross_entropy`] with label smoothing: a share `smoothing` of 0 to 1 of each
-/// label is spread evenly over all classes (Szegedy et al., 2016), as PyTorch's
-/// `CrossEntropyLoss` has it.
+/// label is distributed uniformly over all classes (Szegedy et al., 2016), as in
+/// PyTorch's `CrossEntropyLoss`.
 ///
 /// ```
 /// # use burn::tensor::{Device, Tensor};
@@ -67,9 +67,9 @@ pub fn cross_entropy(scores: Tensor<2>, labels: &[u8]) -> Score {
 /// As [`cross_entropy`].
 pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> Score {
     let [batch, classes] = scores.dims();
-    assert_eq!(batch, labels.len(), "a label for each row of scores");
+    assert_eq!(batch, labels.len(), "expected one label for each row of scores");
     let label = labels.iter().find(|&&label| usize::from(label) >= classes);
-    assert!(label.is_none(), "label {label:?} of {classes} classes");
+    assert!(label.is_none(), "label {label:?} is out of range for {classes} classes");
     if let Ok(primitive) = scores.clone().try_into_primitive::<Autodiff<Flex>>()
         && let Some(read) = Read::of(primitive.primitive(), labels, smoothing)
     {
@@ -90,7 +90,7 @@ pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u8], smoothing: f64) 
     composed(scores, labels, smoothing)
 }
 
-/// The same, composed of Burn's operators.
+/// The loss, composed of Burn's operators.
 fn composed(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> Score {
     let targets: Vec<i64> = labels.iter().map(|&label| i64::from(label)).collect();
     let targets = TensorData::new(targets, [labels.len(), 1]);
@@ -105,13 +105,13 @@ fn composed(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> Score {
     let data = scores.into_data().convert_dtype(DType::F32);
     let correct = match data.as_slice::<f32>() {
         Ok(scores) => count_correct(scores, labels),
-        Err(error) => panic!("scores that are not f32: {error:?}"),
+        Err(error) => panic!("scores cannot be read as f32: {error:?}"),
     };
     Score { loss, value, correct }
 }
 
-/// Number of rows of `scores` (`[batch, classes]`, flat) whose largest value is
-/// that of their label.
+/// Number of rows of `scores` (`[batch, classes]`, flat) whose argmax is their
+/// label.
 fn count_correct(scores: &[f32], labels: &[u8]) -> usize {
     let rows = scores.chunks_exact(scores.len() / labels.len().max(1)).zip(labels);
     rows.filter(|(row, label)| argmax(row) == usize::from(**label)).count()
@@ -133,7 +133,7 @@ struct Read {
 }
 
 impl Read {
-    /// Reads scores that are f32; others are left to Burn.
+    /// Reads f32 scores; other types run Burn's operators.
     fn of(scores: &FlexTensor, labels: &[u8], smoothing: f64) -> Option<Self> {
         let scores = scores.to_contiguous();
         let scores = scores.as_slice::<f32>()?;
@@ -147,7 +147,7 @@ impl Read {
             let (label, highest) = (usize::from(label), argmax(row));
             correct += usize::from(highest == label);
             let (highest, own) = (row[highest], row[label]);
-            // Without smoothing the other scores do not count, even if infinite.
+            // Without smoothing, the scores of other classes do not contribute, even if infinite.
             let aim = match smoothing > 0.0 {
                 true => {
                     let mean = row.iter().map(|&x| f64::from(x)).sum::<f64>() / classes as f64;
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pass_gives_what_burns_operators_give() {
+    fn the_fused_loss_matches_burns_operators() {
         let device = Device::flex().autodiff();
         let values: Vec<f32> = (0..77 * 10).map(|i| ((i * 7919) % 1000) as f32 / 50.0 - 10.0).collect();
         let labels: Vec<u8> = (0..77).map(|i| (i * 3 % 10) as u8).collect();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_equal_scores_counts() {
+    fn argmax_is_the_first_of_equal_scores() {
         let scores = [0.1, 0.9, 0.0, 3.0, 3.0, 1.0];
         for (labels, expected) in [([1, 0], 2), ([1, 1], 1)] {
             assert_eq!(cross_entropy(tensor(&scores, 2, &Device::flex()), &labels).correct, expected);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_without_bounds_give_a_loss_without() {
+    fn nan_and_positive_infinite_scores_give_a_non_finite_loss() {
         let device = Device::flex();
         for value in [f32::NAN, f32::INFINITY] {
             let loss = cross_entropy(tensor(&[1.0, value, 0.0], 1, &device), &[0]).value;

@@ -1,22 +1,22 @@
-//! An allocator that counts allocations: a training step should allocate nothing
-//! that it could have kept from the step before.
+//! An allocator that counts allocations, to find buffers that a training step
+//! allocates anew instead of reusing them.
 //!
-//! Each thread counts for itself, in memory of its own. Counters that all
-//! threads share would cost every allocation a locked instruction.
+//! Each thread has its own counter: one counter shared by all threads would cost
+//! every allocation a locked instruction.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 
-use super::live_bytes::{given, taken};
+use super::live_bytes::{allocated, freed};
 
 thread_local! {
-    // Constant and never dropped: counting must not allocate, and has to work while
-    // a thread starts and ends.
+    // Constant and never dropped: counting must not allocate, and must work while a thread
+    // starts and ends.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Allocations and reallocations that this thread has made so far; 0 where the
-/// global allocator is not a [`CountingAllocator`].
+/// Allocations and reallocations that this thread has made; 0 if the global
+/// allocator is not a [`CountingAllocator`].
 pub fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
@@ -25,7 +25,7 @@ fn count() {
     ALLOCATIONS.set(ALLOCATIONS.get() + 1);
 }
 
-/// The allocator `A`, with its allocations counted.
+/// The allocator `A`, counting its allocations.
 ///
 /// ```
 /// use std::alloc::System;
@@ -43,37 +43,37 @@ fn count() {
 #[derive(Debug)]
 pub struct CountingAllocator<A>(pub A);
 
-// A failed allocation is counted too; the program ends then.
+// A failed allocation is counted as well; it ends the program.
 // SAFETY: each call is forwarded to `A` with its arguments, and the result is returned
 // unchanged, so `A` keeps the contract of GlobalAlloc. Counting changes a thread-local
 // number and two atomic ones: it neither allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        given(layout);
+        allocated(layout);
         // SAFETY: the caller's obligations are those of `A`.
         unsafe { self.0.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
-        given(layout);
+        allocated(layout);
         // SAFETY: as above.
         unsafe { self.0.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count();
-        taken(layout);
+        freed(layout);
         // SAFETY: GlobalAlloc's contract has the caller guarantee that `new_size` with the
         // alignment of `layout` is a valid layout.
-        given(unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) });
+        allocated(unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) });
         // SAFETY: as above; `pointer` came from `A`.
         unsafe { self.0.realloc(pointer, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        taken(layout);
+        freed(layout);
         // SAFETY: as above; `pointer` came from `A`.
         unsafe { self.0.dealloc(pointer, layout) }
     }
@@ -85,7 +85,7 @@ mod tests {
     use crate::memory::live_bytes::{begin_step, end_step, peak_of_steps};
 
     #[test]
-    fn allocations_are_counted_by_thread_and_live_bytes_by_all() {
+    fn allocations_are_counted_per_thread_and_live_bytes_per_process() {
         let allocator = CountingAllocator(std::alloc::System);
         let layout = Layout::from_size_align(64, 8).unwrap();
         let larger = Layout::from_size_align(128, 8).unwrap();
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!((last, allocations() - before), (7, 3));
         let floats = Layout::array::<f32>(50_000).unwrap();
         begin_step();
-        // SAFETY: memory of this layout is given back with it.
+        // SAFETY: the memory was allocated with this layout.
         unsafe {
             let pointer = allocator.realloc(allocator.alloc(floats), floats, 2 * floats.size());
             end_step();

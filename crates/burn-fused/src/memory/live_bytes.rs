@@ -1,20 +1,19 @@
 //! Bytes of live tensors, counted by [`CountingAllocator`](super::counting_allocator::CountingAllocator).
 //!
-//! Counting is always on, so it has to be cheap: only large allocations count, of
-//! which a step makes a few dozen. Tensors hold floats, so their memory is aligned
-//! to four bytes or more; samples, labels, files and text are bytes, and do not
-//! count.
+//! Counting is always on, so it must be cheap: only large allocations count, of which
+//! a step makes a few dozen. Tensors contain floats, so their memory is aligned to
+//! four bytes or more; samples, labels, files and text are bytes and are not counted.
 //!
-//! A buffer that one thread makes may be freed by another, so the counters are
-//! shared. They order nothing between threads, hence `Relaxed`.
+//! One thread may free a buffer that another allocated, so the counters are shared.
+//! No other memory access depends on them, hence `Relaxed`.
 
 use std::alloc::Layout;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Smallest allocation that is counted, in bytes: a page.
+/// Smallest allocation that is counted, in bytes: one page.
 const LARGE: usize = 4096;
 
-/// Live bytes now, and the most since [`begin`].
+/// Live bytes now, and their maximum since [`begin`].
 struct Counter {
     live: AtomicUsize,
     most: AtomicUsize,
@@ -27,7 +26,7 @@ impl Counter {
 
     fn add(&self, bytes: usize) {
         let now = self.live.fetch_add(bytes, Relaxed) + bytes;
-        // A plain read, as most allocations are no new maximum.
+        // A plain read first: most allocations do not set a new maximum.
         if now > self.most.load(Relaxed) {
             self.most.fetch_max(now, Relaxed);
         }
@@ -50,32 +49,32 @@ fn counts(layout: Layout) -> bool {
 }
 
 /// Counts memory of `layout` that is allocated.
-pub(super) fn given(layout: Layout) {
+pub(super) fn allocated(layout: Layout) {
     if counts(layout) {
         COUNTER.add(layout.size());
     }
 }
 
 /// Counts memory of `layout` that is freed.
-pub(super) fn taken(layout: Layout) {
+pub(super) fn freed(layout: Layout) {
     if counts(layout) {
         COUNTER.subtract(layout.size());
     }
 }
 
-/// A training step begins.
+/// Marks the beginning of a training step.
 pub fn begin_step() {
     COUNTER.begin();
 }
 
-/// The training step that [`begin_step`] began has ended.
+/// Marks the end of the training step that [`begin_step`] began.
 pub fn end_step() {
     MOST_OF_STEPS.fetch_max(COUNTER.most.load(Relaxed), Relaxed);
 }
 
-/// Most bytes that were live at once in any training step of this process: weights,
-/// gradients, moments, activations and message buffers. 0 before the first step, and
-/// where the compute backend has an allocator of its own, such as libtorch.
+/// Peak of the live bytes in any training step of this process: weights, gradients,
+/// moments, activations and message buffers. 0 before the first step, and if the
+/// compute backend allocates by other means, such as libtorch.
 pub fn peak_of_steps() -> usize {
     MOST_OF_STEPS.load(Relaxed)
 }
@@ -85,12 +84,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_is_the_most_at_once_since_the_beginning() {
+    fn the_peak_is_the_maximum_since_begin() {
         let counter = Counter::new();
         counter.add(9000);
         counter.subtract(5000);
         counter.begin();
-        assert_eq!(counter.most.load(Relaxed), 4000, "what came before is forgotten, what lives is not");
+        assert_eq!(counter.most.load(Relaxed), 4000, "begin resets the peak to the live bytes");
         counter.add(6000);
         counter.subtract(6000);
         counter.add(5000);
@@ -98,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_of_a_page_and_more_count_and_bytes_do_not() {
+    fn only_aligned_allocations_of_a_page_or_more_count() {
         let of_floats = |n| Layout::array::<f32>(n).unwrap();
         assert!(counts(of_floats(1024)) && !counts(of_floats(1023)));
         assert!(!counts(Layout::array::<u8>(1 << 20).unwrap()));

@@ -1,5 +1,5 @@
-//! What a training step allocates: settings of the allocator, counters, and
-//! memory that is written before it is read.
+//! Memory of a training step: settings of the allocator, counters of allocations and
+//! live bytes, and buffers without initialisation.
 
 #[cfg(feature = "mimalloc")]
 pub mod allocator;

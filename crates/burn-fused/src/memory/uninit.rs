@@ -1,23 +1,23 @@
-//! Memory that is written before it is read.
+//! Output buffers without initialisation.
 
 use std::mem::MaybeUninit;
 
-/// Room for values that are each written once: storing zeros in it first would be
-/// as much work again for the memory.
+/// An output buffer whose values are each written once: initialising it with zeros
+/// would double the memory traffic.
 pub(crate) struct Uninit {
-    room: Vec<f32>,
+    buffer: Vec<f32>,
     len: usize,
 }
 
 impl Uninit {
-    /// Room for `len` values.
+    /// A buffer of `len` values.
     pub(crate) fn new(len: usize) -> Self {
-        Self { room: Vec::with_capacity(len), len }
+        Self { buffer: Vec::with_capacity(len), len }
     }
 
-    /// The room, of `len` values.
+    /// The buffer, of `len` values.
     pub(crate) fn values(&mut self) -> &mut [MaybeUninit<f32>] {
-        &mut self.room.spare_capacity_mut()[..self.len]
+        &mut self.buffer.spare_capacity_mut()[..self.len]
     }
 
     /// The values.
@@ -25,8 +25,8 @@ impl Uninit {
     /// # Safety
     /// The caller has written each of the `len` values.
     pub(crate) unsafe fn assume_init(mut self) -> Vec<f32> {
-        // SAFETY: `new` made room for `len` values, and the caller has written them.
-        unsafe { self.room.set_len(self.len) };
-        self.room
+        // SAFETY: `new` reserved `len` values, and the caller has written them.
+        unsafe { self.buffer.set_len(self.len) };
+        self.buffer
     }
 }

@@ -1,4 +1,4 @@
-//! Normalisation.
+//! Batch normalisation.
 
 mod batch_norm;
 

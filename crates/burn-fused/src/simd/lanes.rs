@@ -1,4 +1,4 @@
-//! The instructions of a SIMD level: those of `pulp`, and a transposition.
+//! The instructions of a SIMD level: those of `pulp`, and a matrix transposition.
 
 use std::mem::MaybeUninit;
 
@@ -6,11 +6,11 @@ use std::mem::MaybeUninit;
 use bytemuck::cast;
 use pulp::Simd;
 
-/// Most lanes of f32 that a vector has.
+/// Maximum number of f32 lanes of a vector.
 pub(crate) const MAX_LANES: usize = 16;
 
-/// The instructions of one SIMD level, on vectors of f32. `pulp` has the list of
-/// those in [`Simd`]; it is sealed, so that only this crate implements `Lanes`.
+/// The instructions of one SIMD level, on vectors of f32: those of `pulp`'s [`Simd`],
+/// and the ones here. The trait is sealed.
 ///
 /// ```
 /// use burn_fused::simd::{Kernel, Lanes, Level};
@@ -33,8 +33,8 @@ pub(crate) const MAX_LANES: usize = 16;
 /// }
 /// ```
 pub trait Lanes: Simd {
-    /// `a * b + c` in each lane, rounded once where the SIMD level has an instruction
-    /// for it, and twice elsewhere.
+    /// `a * b + c` in each lane, rounded once if the SIMD level has fused
+    /// multiply-add, and twice otherwise.
     #[inline(always)]
     fn fma(self, a: Self::f32s, b: Self::f32s, c: Self::f32s) -> Self::f32s {
         self.mul_add_e_f32s(a, b, c)
@@ -43,7 +43,7 @@ pub trait Lanes: Simd {
     /// Transposes a square of as many vectors as each has lanes.
     ///
     /// # Panics
-    /// Where there are fewer vectors.
+    /// If there are fewer vectors.
     fn transpose(self, rows: &mut [Self::f32s]);
 }
 
@@ -59,7 +59,7 @@ fn transpose_plainly<S: Simd>(rows: &mut [S::f32s]) {
 impl Lanes for pulp::Scalar128b {
     #[inline(always)]
     fn fma(self, a: Self::f32s, b: Self::f32s, c: Self::f32s) -> Self::f32s {
-        // Without an instruction, rounding once is a slow function call.
+        // Without fused multiply-add, rounding once is a slow function call.
         self.add_f32s(self.mul_f32s(a, b), c)
     }
 
@@ -83,7 +83,7 @@ impl Lanes for pulp::x86::V3 {
     fn transpose(self, rows: &mut [Self::f32s]) {
         let avx = self.avx;
         let row = |i: usize| cast(rows[i]);
-        // Pairs of rows, then of pairs, then of halves.
+        // Interleave pairs of rows, then pairs of pairs, then halves.
         let mut pairs = [avx._mm256_setzero_ps(); 8];
         for i in 0..4 {
             pairs[2 * i] = avx._mm256_unpacklo_ps(row(2 * i), row(2 * i + 1));
@@ -139,7 +139,7 @@ impl Lanes for pulp::x86::V4 {
     }
 }
 
-/// A vector of at most as many values as it has lanes; the other lanes are zero.
+/// Loads at most as many values as a vector has lanes; the other lanes are zero.
 #[inline(always)]
 pub(crate) fn load<S: Simd>(simd: S, values: &[f32]) -> S::f32s {
     match values.len() == S::F32_LANES {
@@ -148,7 +148,7 @@ pub(crate) fn load<S: Simd>(simd: S, values: &[f32]) -> S::f32s {
     }
 }
 
-/// Stores the first values of a vector, as many as `target` has room for.
+/// Stores the first `target.len()` values of a vector.
 #[inline(always)]
 pub(crate) fn store<S: Simd>(simd: S, target: &mut [MaybeUninit<f32>], vector: S::f32s) {
     if target.len() >= S::F32_LANES {

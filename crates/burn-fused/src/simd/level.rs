@@ -1,4 +1,4 @@
-//! The SIMD level: the vector instructions that operators use.
+//! SIMD levels: the instruction sets that operators are compiled for.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::Lanes;
 
 /// A set of vector instructions. Results of one level are the same bits on each
-/// machine that has it; those of two levels differ in rounding.
+/// machine that supports it; two levels differ in rounding.
 ///
-/// The order is that of the number of lanes.
+/// Levels are ordered by their number of lanes.
 ///
 /// ```
 /// use burn_fused::simd::Level;
@@ -27,7 +27,7 @@ use super::Lanes;
 #[serde(rename_all = "lowercase")]
 #[repr(u8)]
 pub enum Level {
-    /// The target's own, on every machine: 4 lanes.
+    /// Baseline of the target, on every machine: 4 lanes.
     Portable = 1,
     /// NEON of aarch64: 4 lanes, fused multiply-add.
     Neon = 2,
@@ -39,9 +39,9 @@ pub enum Level {
 
 /// A loop that is written once for all SIMD levels.
 ///
-/// [`Level::run`] compiles it for each level. For that, `run` and all functions
-/// that it calls in its loops have to be `#[inline(always)]`; plain loops over
-/// slices become vector instructions of the level.
+/// [`Level::run`] compiles it for each level. For this, `run` and all functions that
+/// it calls in its loops must be `#[inline(always)]`; the compiler vectorises scalar
+/// loops over slices with the level's instructions.
 ///
 /// ```
 /// use burn_fused::simd::{Kernel, Lanes, Level};
@@ -74,13 +74,13 @@ static CURRENT: AtomicU8 = AtomicU8::new(0);
 impl Level {
     const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
 
-    /// The levels of this machine, the widest first.
+    /// The levels of this machine, widest first.
     pub fn available() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|level| level.is_available())
     }
 
-    /// The level that operators use: the machine's widest, unless
-    /// [`use_level`](Self::use_level) or [`hold`](Self::hold) chose another.
+    /// The level that operators use: the widest of the machine, unless
+    /// [`use_level`](Self::use_level) or [`hold`](Self::hold) selected another.
     pub fn current() -> Self {
         if let Some(level) = HELD.get() {
             return level;
@@ -93,26 +93,26 @@ impl Level {
         })
     }
 
-    /// Has all later operators of this process use `self`, or
-    /// [`Portable`](Self::Portable) where the machine lacks it.
+    /// Makes all later operators of this process use `self`, or
+    /// [`Portable`](Self::Portable) if the machine does not support it.
     pub fn use_level(self) {
         let level = if self.is_available() { self } else { Self::Portable };
         CURRENT.store(level as u8, Ordering::Relaxed);
     }
 
-    /// Has operators that this thread calls use `self` until the returned guard is
-    /// dropped: for tests that compare SIMD levels while others run.
+    /// Makes operators that this thread calls use `self` until the returned guard is
+    /// dropped: for tests that compare SIMD levels while other tests run.
     ///
     /// # Panics
-    /// Where the machine lacks `self`.
+    /// If the machine does not support `self`.
     pub fn hold(self) -> Held {
-        assert!(self.is_available(), "this machine lacks {self}");
+        assert!(self.is_available(), "this machine does not support {self}");
         Held { before: HELD.replace(Some(self)), _of_this_thread: PhantomData }
     }
 
-    /// The widest level that machines with these widest levels share.
+    /// The widest level that all machines with these widest levels support.
     pub fn shared(widest: &[Self]) -> Self {
-        // x86's levels contain one another; aarch64's is no part of them.
+        // x86's levels include one another; NEON is not among them.
         let arm = widest.contains(&Self::Neon);
         let mixed = arm && widest.iter().any(|&level| level != Self::Neon);
         if mixed { Self::Portable } else { widest.iter().copied().min().unwrap_or(Self::Portable) }
@@ -143,7 +143,7 @@ impl Level {
     }
 
     /// Runs `kernel` with this level's instructions, or with those of
-    /// [`Portable`](Self::Portable) where the machine lacks them.
+    /// [`Portable`](Self::Portable) if the machine does not support them.
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
         #[cfg(target_arch = "x86_64")]
         {
@@ -169,17 +169,17 @@ impl Level {
 }
 
 thread_local! {
-    /// The level that this thread holds.
+    /// The level selected by [`Level::hold`] on this thread.
     static HELD: std::cell::Cell<Option<Level>> = const { std::cell::Cell::new(None) };
 }
 
-/// Guard of [`Level::hold`]: dropping it restores the level before, on the thread
-/// that made it.
+/// Guard of [`Level::hold`]: dropping it restores the previous level on the thread
+/// that created it.
 #[derive(Debug)]
-#[must_use = "the level ends with it"]
+#[must_use = "dropping the guard restores the previous level"]
 pub struct Held {
     before: Option<Level>,
-    /// Keeps the guard on its thread.
+    /// Makes the guard `!Send`: the level is a thread-local setting.
     _of_this_thread: PhantomData<*const ()>,
 }
 
@@ -189,7 +189,7 @@ impl Drop for Held {
     }
 }
 
-/// A kernel and its instructions, which pulp calls in a function that enables them.
+/// A kernel and its instructions, which pulp runs in a function with them enabled.
 struct Call<K, S> {
     kernel: K,
     simd: S,
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machines_share_the_narrowest_of_their_levels() {
+    fn the_shared_level_is_the_widest_that_all_machines_support() {
         use Level::{Avx2, Avx512, Neon, Portable};
         assert_eq!(Level::shared(&[Avx512, Avx2, Avx512]), Avx2);
         assert_eq!(Level::shared(&[Avx512, Portable]), Portable);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_leaves_the_level_as_it_found_it() {
+    fn dropping_the_guard_restores_the_previous_level() {
         let before = Level::current();
         for level in Level::available() {
             let outer = level.hold();
@@ -238,11 +238,11 @@ mod tests {
             let panicked = std::panic::catch_unwind(|| {
                 let _inner = Level::Portable.hold();
                 assert_eq!(Level::current(), Level::Portable);
-                std::panic::resume_unwind(Box::new("a test that fails"));
+                std::panic::resume_unwind(Box::new("a failing test"));
             });
             assert!(panicked.is_err());
             assert_eq!(Level::current(), level, "after a panic");
-            let elsewhere = std::thread::spawn(Level::current).join().expect("it only asks");
+            let elsewhere = std::thread::spawn(Level::current).join().expect("the thread does not panic");
             assert_eq!(elsewhere, before, "another thread");
             drop(outer);
             assert_eq!(Level::current(), before);

@@ -1,5 +1,5 @@
-//! Blocks of as many images as vectors have lanes: loads, stores and the steps
-//! around the convolution.
+//! Blocks of images for the direct convolution, one image per SIMD lane: loads,
+//! stores and the steps around the convolution.
 
 use super::Shape;
 use super::plane::Plane;
@@ -65,7 +65,7 @@ pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
     sums.iter().chain(rest).fold(simd.splat_f32s(0.0), |sum, &vector| simd.add_f32s(sum, vector))
 }
 
-/// First image of a block, and how many it has.
+/// First image of a block, and its number of images.
 #[inline(always)]
 pub(super) fn images_of<S: Lanes>(shape: Shape, block: usize) -> (usize, usize) {
     let first = block * S::F32_LANES;
@@ -98,7 +98,7 @@ pub(super) fn append_argmax<V: bytemuck::Pod>(index: &[V], argmax: &mut Vec<u8>)
     argmax.extend(found.iter().map(|&index| index as u8));
 }
 
-/// Sums for the gradients of the weights, and of the biases.
+/// Zeroed sums for the gradients of the weights and of the biases.
 #[inline(always)]
 pub(super) fn zeros<S: Lanes>(simd: S, shape: Shape, sums: &mut Scratch) -> (&mut [S::f32s], &mut [S::f32s]) {
     let sums = sums.take::<S::f32s>(shape.weight_len() + shape.outputs);
@@ -106,8 +106,8 @@ pub(super) fn zeros<S: Lanes>(simd: S, shape: Shape, sums: &mut Scratch) -> (&mu
     sums.split_at_mut(shape.weight_len())
 }
 
-/// Flipped weights, whose convolution of the output's gradient is that of the input:
-/// `[inputs, outputs, 3, 3]`, each 3x3 rotated by 180 degrees.
+/// Flipped weights `[inputs, outputs, 3, 3]`, each 3x3 rotated by 180 degrees: the
+/// input's gradient is the output's gradient convolved with them.
 pub(super) fn flipped(shape: Shape, weights: &[f32]) -> Vec<f32> {
     let mut flipped = Vec::with_capacity(weights.len());
     for input in 0..shape.inputs {

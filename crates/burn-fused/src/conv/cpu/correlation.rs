@@ -1,5 +1,5 @@
-//! The two inner loops of the direct convolution: outputs, and the gradients of the
-//! weights. The input's gradient is the first of them with flipped weights.
+//! The two inner loops of the direct convolution: outputs, and gradients of the
+//! weights. The input's gradient is the first loop with flipped weights.
 
 use super::plane::Plane;
 use crate::epilogue::{Epilogue, NO_MAXIMUM};
@@ -11,21 +11,21 @@ pub struct Correlation<'a> {
     pub inputs: usize,
     /// Output channels.
     pub outputs: usize,
-    /// 3x3 for every output and input.
+    /// 3x3 for each output and input channel.
     pub weights: &'a [f32],
-    /// One for every output; none for zeros.
+    /// One for each output channel; none for zeros.
     pub bias: Option<&'a [f32]>,
-    /// What follows the convolution.
+    /// Applied to the convolution's result.
     pub epilogue: Epilogue,
 }
 
 impl Correlation<'_> {
     /// All outputs of a block of images: `input` has bordered planes of the layout
     /// `plane`; `output` has planes without borders, rounded up to even sizes;
-    /// `index` receives each argmax where pooling follows, unless it is empty.
+    /// `index` receives each argmax if the epilogue pools, unless it is empty.
     ///
     /// # Panics
-    /// Where `plane` is not [bordered](Plane::bordered), or lengths do not fit.
+    /// If `plane` is not [bordered](Plane::bordered), or lengths do not fit.
     #[inline(always)]
     pub fn run<S: Lanes>(
         &self,
@@ -39,7 +39,7 @@ impl Correlation<'_> {
         assert!(self.weights.len() == self.outputs * self.inputs * 9);
         let mut output = Target { simd, epilogue: self.epilogue, plane, output, index };
         let mut channel = 0;
-        // Each output takes a register for each of four pixels.
+        // Each output channel takes four registers, one for each pixel of a tile.
         if S::REGISTER_COUNT >= 32 {
             while channel + 4 <= self.outputs {
                 self.channels::<S, 4>(plane, channel, input, &mut output);
@@ -76,7 +76,7 @@ impl Correlation<'_> {
                     // SAFETY: `run` checked that `plane` is bordered and that `input` has
                     // `inputs` such planes. A tile has 2x2 pixels of the image, or one more row
                     // or column where its size is odd; with its neighbours that is 4x4 vectors,
-                    // for which a bordered plane has room.
+                    // which a bordered plane contains.
                     let pixels = unsafe {
                         [0, 1, plane.stride(), plane.stride() + 1]
                             .map(|offset| *input.get_unchecked(at + offset))
@@ -160,7 +160,7 @@ impl Iterator for Tiles {
     }
 }
 
-/// ReLU, which passes NaN on.
+/// ReLU, which propagates NaN.
 #[inline(always)]
 fn relu<S: Lanes>(simd: S, x: S::f32s) -> S::f32s {
     simd.select_f32s(passes(simd, x), x, simd.splat_f32s(0.0))
@@ -177,7 +177,7 @@ fn is_nan<S: Lanes>(simd: S, x: S::f32s) -> S::m32s {
     simd.not_m32s(simd.equal_f32s(x, x))
 }
 
-/// ReLU of the largest of four, and its index: the first of equal values, the last
+/// ReLU of the maximum of four, and its index: the first of equal values, the last
 /// NaN.
 #[inline(always)]
 fn largest<S: Lanes>(simd: S, values: [S::f32s; 4]) -> (S::f32s, S::u32s) {
@@ -195,12 +195,12 @@ fn largest<S: Lanes>(simd: S, values: [S::f32s; 4]) -> (S::f32s, S::u32s) {
     )
 }
 
-/// Adds a block's part to the gradients of the weights, `sums`, 9 vectors for each
+/// Accumulates a block's contribution to the gradients of the weights, `sums`, 9 vectors for each
 /// output and input, whose lanes are summed when all blocks are done. Both `input`
 /// and `gradient` have bordered planes.
 ///
 /// # Panics
-/// Where `plane` is not [bordered](Plane::bordered), or lengths do not fit.
+/// If `plane` is not [bordered](Plane::bordered), or lengths do not fit.
 #[inline(always)]
 pub fn weight_gradient<S: Lanes>(
     simd: S,
@@ -254,7 +254,7 @@ fn taps<S: Lanes, const N: usize>(
     for y in 0..height {
         for x in 0..width {
             let corner = y * plane.stride() + x;
-            // SAFETY: pixel (y, x) of an image and its eight neighbours lie within a bordered
+            // SAFETY: pixel (y, x) of an image and its eight neighbours are within a bordered
             // plane; that it is one, and that there are `N` of the gradient, was checked above.
             let gradients: [S::f32s; N] = std::array::from_fn(|n| unsafe {
                 *gradient.get_unchecked(n * plane.len() + corner + plane.first())

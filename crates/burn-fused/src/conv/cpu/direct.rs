@@ -1,5 +1,5 @@
-//! Direct convolution, for few channels, of blocks of as many images as vectors
-//! have lanes.
+//! Direct convolution, for few channels, over blocks of images, one image per SIMD
+//! lane.
 
 use super::blocks::{append_argmax, flipped, images_of, load_input, spread, total, zeros};
 use super::correlation::{Correlation, passes, weight_gradient};
@@ -41,7 +41,7 @@ impl Kernel for ForwardPass<'_> {
             bias: Some(self.bias),
             epilogue,
         };
-        // Without pooling, kernels store squares of 2x2, in part beyond the image.
+        // Without pooling, kernels store 2x2 squares, which may extend beyond the image.
         let result = match epilogue {
             Epilogue::ReluPool => Plane::plain(height, width),
             Epilogue::Identity | Epilogue::Relu => Plane::rounded_up(height, width),
@@ -77,7 +77,7 @@ pub struct BackwardPass<'a> {
     pub buffers: &'a mut Buffers,
 }
 
-/// What backward starts from.
+/// Inputs and results of forward.
 #[derive(Clone, Copy)]
 pub struct Back<'a> {
     pub shape: Shape,

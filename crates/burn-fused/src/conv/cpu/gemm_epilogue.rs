@@ -1,5 +1,5 @@
-//! The epilogue of im2col + GEMM: from the product of two matrices to the output,
-//! and from the output's gradient to that of the product.
+//! The epilogue of im2col + GEMM: from the matrix product to the output, and from
+//! the output's gradient to that of the product.
 
 use super::group::Group;
 use super::{Argmax, Forward, Shape};

@@ -1,8 +1,7 @@
-//! Groups of pixels: the parts of a batch of which im2col makes one matrix.
-
+//! Groups of pixels: the part of a batch that im2col writes as one matrix.
 use super::Shape;
 
-/// Pixels of a group, about: their columns stay in the cache.
+/// Approximate number of pixels of a group, so that their columns stay in the cache.
 const GROUP: usize = 256;
 
 /// Pixels whose columns make one matrix: whole images, or rows of one image.
@@ -10,7 +9,7 @@ const GROUP: usize = 256;
 pub(super) struct Group {
     /// First image.
     pub first: usize,
-    /// Images.
+    /// Number of images.
     pub images: usize,
     /// First row, and the one after the last.
     pub rows: [usize; 2],
@@ -20,7 +19,7 @@ impl Group {
     /// All groups of a batch, in order.
     pub fn all(shape: Shape) -> impl Iterator<Item = Self> {
         let images = (GROUP / shape.pixels()).clamp(1, shape.batch.max(1));
-        // Pooling takes two rows at once.
+        // Pooling reads two rows at once.
         let rows = (GROUP / shape.width).max(2).next_multiple_of(2);
         let rows = if images > 1 || shape.pixels() <= GROUP { shape.height } else { rows.min(shape.height) };
         (0..shape.batch).step_by(images).flat_map(move |first| {

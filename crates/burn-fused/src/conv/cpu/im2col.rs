@@ -84,16 +84,16 @@ pub fn backward(
 }
 
 /// One tap of the kernel over a part of a plane: where the neighbours begin in the
-/// plane, and which of the part's pixels have that neighbour, apart from those at
-/// the left or right edge.
+/// plane, and which pixels of the part have that neighbour, apart from those at the
+/// left or right edge.
 struct Shift {
     /// First pixel of the part that has the neighbour.
     from: usize,
-    /// The one after the last.
+    /// One past the last pixel that has it.
     to: usize,
     /// The neighbour of pixel `from`.
     source: usize,
-    /// Column that does not have it.
+    /// Column whose pixels do not have it.
     edge: Option<usize>,
 }
 
@@ -162,8 +162,8 @@ impl Kernel for Gather<'_> {
     }
 }
 
-/// Gradients of columns to images (col2im): each pixel gets the sum over the pixels
-/// that it was a neighbour of.
+/// Gradients of columns to images (col2im): each pixel accumulates the gradients of
+/// the pixels that it was a neighbour of.
 struct Scatter<'a> {
     shape: Shape,
     group: Group,

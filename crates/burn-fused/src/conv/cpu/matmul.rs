@@ -1,4 +1,4 @@
-//! Matrix products at a given SIMD level, by the kernels of the `gemm` crates.
+//! Matrix products at a given SIMD level, with the kernels of the `gemm` crates.
 
 use gemm_common::Parallelism;
 use gemm_common::gemm::gemm_basic_generic;
@@ -6,7 +6,7 @@ use gemm_common::gemm::gemm_basic_generic;
 use crate::simd::Level;
 
 /// A matrix, stored in `values` row by row, or column by column if `transposed`.
-/// Only [`of`](Self::of) makes one, so that `values` has `rows * columns` values.
+/// It is created by [`of`](Self::of) only, so `values` has `rows * columns` values.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a> {
     values: &'a [f32],
@@ -19,7 +19,7 @@ impl<'a> Matrix<'a> {
     /// A matrix stored row by row.
     ///
     /// # Panics
-    /// Where there are not `rows * columns` values.
+    /// If there are not `rows * columns` values.
     pub fn of(values: &'a [f32], rows: usize, columns: usize) -> Self {
         assert_eq!(values.len(), rows * columns);
         Self { values, rows, columns, transposed: false }
@@ -44,16 +44,16 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Terms of a sum in one call. From 512 on, the crates split sums by the size of
-/// the caches; up to there they are the same bits on every machine.
+/// Maximum terms of a sum in one call. From 512 on, the crates split sums by the
+/// cache sizes; below, results are the same bits on every machine.
 const TERMS: usize = 512;
 
 /// `product = a b`, or `product += a b` if `adds`, stored row by row.
 ///
 /// # Panics
-/// Where the sizes of the matrices do not match.
+/// If the sizes of the matrices do not match.
 pub fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut [f32], adds: bool) {
-    assert!(a.columns == b.rows && product.len() == a.rows * b.columns, "sizes of a matrix product");
+    assert!(a.columns == b.rows && product.len() == a.rows * b.columns, "matrix product: sizes do not match");
     if product.is_empty() || a.columns == 0 {
         if !adds {
             product.fill(0.0);
@@ -65,8 +65,8 @@ pub fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut [f32],
     let ((a_column, a_row), (b_column, b_row)) = (a.strides(), b.strides());
     for from in (0..a.columns).step_by(TERMS) {
         let terms = TERMS.min(a.columns - from);
-        // Column-major destinations are what the kernels want: the product is
-        // that of the transposed factors, in the other order.
+        // The kernels expect column-major destinations: the product of the
+        // transposed factors, in the other order.
         let call = Call {
             m: b.columns,
             n: a.rows,
@@ -107,7 +107,7 @@ struct Call {
 macro_rules! call {
     ($call:ident, $level:ident, $simd:expr, $lanes:expr) => {{
         use gemm_f32::microkernel::$level::f32::{H_M, H_N, H_UKR, MR_DIV_N, NR, UKR};
-        // SAFETY: the caller of `run` vouches for the matrices. The kernels need the instructions
+        // SAFETY: the caller of `run` guarantees the sizes of the matrices. The kernels need the instructions
         // of their module: on x86 `$simd` is made only where they are available, NEON is part of
         // every aarch64 that Rust supports, and `scalar` needs none.
         unsafe {

@@ -1,8 +1,8 @@
-//! Convolutions of 3x3 with a border of one pixel on the CPU: forward and backward,
-//! epilogue included.
+//! 3x3 convolutions with padding 1 on the CPU: forward and backward, epilogue
+//! included.
 //!
-//! Few channels are convolved directly ([`direct`]), with images in the lanes of
-//! vectors; many by im2col + GEMM ([`im2col`]).
+//! Few channels run the direct convolution ([`direct`]), one image per SIMD lane;
+//! many channels run im2col + GEMM ([`im2col`]).
 
 mod blocks;
 mod correlation;
@@ -69,19 +69,19 @@ impl Shape {
     }
 }
 
-/// Which pixel of its square each maximum of a pooling was: 0 to 3 in reading
+/// Argmax of each 2x2 square of a pooling: 0 to 3 in reading
 /// order, or [`NO_MAXIMUM`](crate::epilogue::NO_MAXIMUM).
 #[derive(Debug, Clone)]
 pub enum Argmax {
-    /// Without pooling, or without backward.
+    /// No pooling, or no backward.
     Unknown,
-    /// In the lanes of the SIMD level that made them, from the direct convolution.
+    /// From the direct convolution, in the lane order of its SIMD level.
     Lanes(Vec<u8>),
-    /// In the order of the output, from im2col + GEMM.
+    /// From im2col + GEMM, in the order of the output.
     Plain(Vec<u8>),
 }
 
-/// Inputs and results of a forward, for backward.
+/// Inputs and results of forward that backward reads.
 #[derive(Debug, Clone, Copy)]
 pub struct Forward<'a> {
     /// `[batch, inputs, height, width]`.
@@ -90,14 +90,14 @@ pub struct Forward<'a> {
     pub weights: &'a [f32],
     /// `[batch, outputs, ...]`, with the epilogue.
     pub output: &'a [f32],
-    /// Of a forward with `backward`, of the same SIMD level, shape and epilogue.
+    /// From forward with `backward`, at the same SIMD level, shape and epilogue.
     pub argmax: &'a Argmax,
 }
 
 /// The gradients of a convolution.
 #[derive(Debug, Clone)]
 pub struct Gradients {
-    /// Of the input, if wanted.
+    /// Of the input, if requested.
     pub input: Option<Vec<f32>>,
     /// Of the weights.
     pub weights: Vec<f32>,
@@ -105,11 +105,11 @@ pub struct Gradients {
     pub bias: Vec<f32>,
 }
 
-/// The output of `input` `[batch, inputs, height, width]`, and the argmax of a
-/// pooling if `backward` is to follow.
+/// The output of `input` `[batch, inputs, height, width]`, and the argmax of the
+/// pooling if `backward` follows.
 ///
 /// # Panics
-/// Where lengths do not fit the shape.
+/// If lengths do not match the shape.
 pub fn forward(
     level: Level,
     shape: Shape,
@@ -132,11 +132,11 @@ pub fn forward(
     }
 }
 
-/// The gradients from the output's. `between` is called after each block of the
+/// The gradients from that of the output. `between` is called after each block of the
 /// work.
 ///
 /// # Panics
-/// Where lengths do not fit the shape.
+/// If lengths do not match the shape.
 pub fn backward(
     level: Level,
     shape: Shape,
@@ -160,11 +160,11 @@ pub fn backward(
     }
 }
 
-/// The output of two convolutions with ReLU and pooling, and what `backward`
-/// needs if it is to follow.
+/// The output of two convolutions with ReLU and pooling, and what `backward` reads
+/// if it follows.
 ///
 /// # Panics
-/// Where the shape is [not supported](PairShape::fits), or lengths do not fit it.
+/// If the shape is [not supported](PairShape::fits), or lengths do not match it.
 pub fn forward_pair(
     level: Level,
     shape: PairShape,
@@ -181,10 +181,10 @@ pub fn forward_pair(
     with_buffers(|buffers| level.run(PairForward { shape, input, layers, backward, buffers }))
 }
 
-/// The gradients from the output's. `poll` is called after each block of the work.
+/// The gradients from that of the output. `poll` is called after each block of the work.
 ///
 /// # Panics
-/// Where the shape is [not supported](PairShape::fits), or lengths do not fit it.
+/// If the shape is [not supported](PairShape::fits), or lengths do not match it.
 pub fn backward_pair(
     level: Level,
     shape: PairShape,

@@ -1,5 +1,5 @@
-//! Two convolutions of few channels, each with ReLU and pooling: between them, a
-//! block of images stays in lanes and in the cache.
+//! Two convolutions of few channels, each with ReLU and pooling, fused: a block of
+//! images stays in SIMD lanes and in the cache between them.
 
 use super::Shape;
 use super::blocks::{append_argmax, flipped, images_of, load_input, spread, zeros};
@@ -21,7 +21,7 @@ pub struct PairShape {
 
 impl PairShape {
     /// Whether the pair is supported: few channels, and height and width multiples
-    /// of 4, so that squares of 2x2 cover both images.
+    /// of 4, so that 2x2 pooling covers both images.
     pub fn fits(self) -> bool {
         let [height, width] = [self.first.height, self.first.width];
         self.first.is_small()
@@ -42,14 +42,14 @@ impl PairShape {
 pub struct Layer<'a> {
     /// `[outputs, inputs, 3, 3]`.
     pub weights: &'a [f32],
-    /// One for every output.
+    /// One for each output channel.
     pub bias: &'a [f32],
 }
 
-/// What backward needs of forward, in the layout of the SIMD level that made it.
+/// Saved by forward for backward, in the layout of its SIMD level.
 #[derive(Debug, Default)]
 pub struct Between {
-    /// The second's input: planes in lanes, with borders.
+    /// Input of the second: bordered planes in lanes.
     middle: Kept,
     /// Argmax of the first, and of the second.
     argmax: [Vec<u8>; 2],
@@ -127,7 +127,7 @@ pub(super) struct PairBackward<'a> {
 /// The gradients of the two.
 #[derive(Debug, Clone)]
 pub struct PairGradients {
-    /// Of the input, if wanted.
+    /// Of the input, if requested.
     pub input: Option<Vec<f32>>,
     /// Of the weights of each.
     pub weights: [Vec<f32>; 2],
@@ -202,8 +202,7 @@ impl Kernel for PairBackward<'_> {
     }
 }
 
-/// Convolution, ReLU and pooling of a block; `output` and `index` are without
-/// borders.
+/// Convolution, ReLU and pooling of a block; `output` and `index` have no borders.
 #[inline(always)]
 fn convolve<S: Lanes>(
     simd: S,
@@ -220,7 +219,7 @@ fn convolve<S: Lanes>(
     correlation.run(simd, plane, input, output, index);
 }
 
-/// The gradient of a block's input, without borders, from that of its outputs.
+/// The gradient of a block's input, without borders, from that of its output.
 #[inline(always)]
 fn back_through<S: Lanes>(
     simd: S,
@@ -236,8 +235,8 @@ fn back_through<S: Lanes>(
     correlation.run(simd, plane, gradient, input, &mut []);
 }
 
-/// Copies the pixels of a block, which are without borders in `middle`, into planes
-/// with borders.
+/// Copies the pixels of a block from `middle`, which has no borders, into bordered
+/// planes.
 #[inline(always)]
 fn add_borders<S: Lanes>(simd: S, shape: Shape, plane: Plane, middle: &[S::f32s], lanes: &mut [S::f32s]) {
     let mut rows = middle.chunks_exact(shape.width);

@@ -1,8 +1,8 @@
 //! Planes of images in SIMD lanes.
 //!
-//! A block of as many images as a vector has lanes is laid out pixel by pixel,
-//! the images side by side. Everything that a convolution does to one image is
-//! then done to all of them by vertical instructions, pooling included.
+//! A block of as many images as a vector has lanes is stored pixel by pixel, with
+//! the images side by side. Convolution, ReLU and pooling are then vertical
+//! instructions, which process all images of the block at once.
 
 use std::mem::MaybeUninit;
 
@@ -22,7 +22,7 @@ pub struct Plane {
 }
 
 impl Plane {
-    /// A plane with a border of one pixel, and another row or column where
+    /// A plane with a border of one pixel, and another row or column if
     /// height or width are odd: kernels work on squares of 2x2 pixels.
     #[inline(always)]
     pub fn bordered(height: usize, width: usize) -> Self {
@@ -31,7 +31,7 @@ impl Plane {
         Self { size: [height, width], stride, first: stride + 1, len }
     }
 
-    /// A plane without a border, but with another row or column where height or
+    /// A plane without a border, but with another row or column if height or
     /// width are odd.
     pub fn rounded_up(height: usize, width: usize) -> Self {
         let stride = width.next_multiple_of(2);
@@ -43,7 +43,7 @@ impl Plane {
         Self { size: [height, width], stride: width, first: 0, len: height * width }
     }
 
-    /// Whether it is one of [`bordered`](Self::bordered).
+    /// Whether it has the layout of [`bordered`](Self::bordered).
     #[inline(always)]
     pub fn is_bordered(self) -> bool {
         let [height, width] = self.size;
@@ -74,7 +74,7 @@ impl Plane {
         self.len
     }
 
-    /// Stores zeros everywhere except in pixels.
+    /// Stores zeros outside the pixels.
     #[inline(always)]
     pub fn clear_border<S: Lanes>(self, simd: S, plane: &mut [S::f32s]) {
         let (zero, [height, width]) = (simd.splat_f32s(0.0), self.size);
@@ -91,7 +91,7 @@ impl Plane {
     /// on, or zeros from image `images` on.
     ///
     /// # Panics
-    /// Where `images` is 0 or more than there are lanes, or lengths do not fit.
+    /// If `images` is 0 or more than there are lanes, or lengths do not fit.
     #[inline(always)]
     pub fn load<S: Lanes>(self, simd: S, plane: &mut [S::f32s], images: usize, step: usize, source: &[f32]) {
         let pixels = self.size[0] * self.size[1];
@@ -121,7 +121,7 @@ impl Plane {
     /// pixels of each image are initialised afterwards.
     ///
     /// # Panics
-    /// Where `images` is 0 or more than there are lanes, or lengths do not fit.
+    /// If `images` is 0 or more than there are lanes, or lengths do not fit.
     #[inline(always)]
     pub fn store<S: Lanes>(
         self,

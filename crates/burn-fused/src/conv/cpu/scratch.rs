@@ -1,10 +1,10 @@
-//! Buffers that are kept from one step to the next.
+//! Buffers that are reused from one step to the next.
 
 use std::cell::RefCell;
 
 use bytemuck::{Pod, Zeroable};
 
-/// As large and as aligned as the widest vector.
+/// Size and alignment of the widest vector.
 #[derive(Debug, Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(64))]
 struct Line([f32; 16]);
@@ -14,7 +14,7 @@ struct Line([f32; 16]);
 pub struct Scratch(Vec<Line>);
 
 impl Scratch {
-    /// `len` values of some earlier use, or zeros.
+    /// `len` values of an earlier use, or zeros.
     pub fn take<T: Pod>(&mut self, len: usize) -> &mut [T] {
         let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
         if self.0.len() < lines {
@@ -24,12 +24,12 @@ impl Scratch {
     }
 }
 
-/// A buffer that forward leaves to backward, and backward to the next forward.
+/// A buffer that forward passes to backward, and backward returns for the next forward.
 #[derive(Debug, Default)]
 pub struct Kept(Vec<Line>);
 
 impl Kept {
-    /// Room for `len` values, with those of some earlier use, or zeros.
+    /// A buffer of `len` values: those of an earlier use, or zeros.
     pub fn new<T: Pod>(len: usize) -> Self {
         let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
         let mut kept = KEPT.take();
@@ -44,7 +44,7 @@ impl Kept {
         bytemuck::cast_slice(&self.0)
     }
 
-    /// The values, to be written.
+    /// The values, mutable.
     pub fn values_mut<T: Pod>(&mut self) -> &mut [T] {
         bytemuck::cast_slice_mut(&mut self.0)
     }
@@ -53,7 +53,7 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         let lines = std::mem::take(&mut self.0);
-        // A thread that ends has no use for it.
+        // A thread that is ending has dropped `KEPT` already.
         let _ = KEPT.try_with(|kept| {
             if kept.borrow().0.len() < lines.len() {
                 kept.borrow_mut().0 = lines;
@@ -62,7 +62,7 @@ impl Drop for Kept {
     }
 }
 
-/// The buffers of one convolution at a time.
+/// The buffers of one convolution.
 #[derive(Default)]
 pub struct Buffers {
     /// The input, in lanes or as columns.

@@ -1,4 +1,4 @@
-//! Both algorithms at each SIMD level against a plain reference in f64.
+//! Both algorithms at each SIMD level are compared with a scalar f64 reference.
 
 use super::*;
 
@@ -16,8 +16,8 @@ impl Numbers {
         1 + self.next() as usize % most
     }
 
-    /// Values in -2 to 2, `steps` to 1. With few of them, sums of products are
-    /// exact in f32: what is equal or zero in the reference is so everywhere.
+    /// Values in -2 to 2, `steps` to 1. With few steps, sums of products are exact in
+    /// f32: values that are equal or zero in the reference are so at every level.
     fn values(&mut self, len: usize, steps: u64) -> Vec<f32> {
         (0..len).map(|_| (self.next() % (4 * steps + 1)) as f32 / steps as f32 - 2.0).collect()
     }
@@ -30,7 +30,7 @@ struct Reference {
     bias: Vec<f64>,
 }
 
-/// The definition, one number after the other.
+/// The definition, evaluated one number after the other.
 fn reference(
     shape: Shape,
     epilogue: Epilogue,
@@ -127,7 +127,7 @@ fn check(level: Level, shape: Shape, epilogue: Epilogue, numbers: &mut Numbers) 
 }
 
 #[test]
-fn all_levels_agree_with_the_definition() {
+fn every_simd_level_matches_the_f64_reference() {
     let mut numbers = Numbers(7);
     for case in 0..60 {
         let few = case % 2 == 0;
@@ -148,7 +148,7 @@ fn all_levels_agree_with_the_definition() {
 }
 
 #[test]
-fn batches_need_not_fill_the_lanes() {
+fn batches_that_do_not_fill_the_lanes_are_supported() {
     let mut numbers = Numbers(11);
     for batch in [1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 128, 255, 256, 257] {
         for level in Level::available() {
@@ -161,7 +161,7 @@ fn batches_need_not_fill_the_lanes() {
 }
 
 #[test]
-fn parts_of_large_images_fit_together() {
+fn large_images_split_into_groups_match_the_reference() {
     let mut numbers = Numbers(13);
     for (height, width) in [(32, 32), (33, 31), (3, 300), (17, 129)] {
         for level in Level::available() {

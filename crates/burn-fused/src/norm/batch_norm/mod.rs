@@ -1,8 +1,9 @@
-//! Batch normalisation in training, epilogue included, as one operator: algorithm 1
-//! of Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
+//! Batch normalisation in training with its epilogue as one operator: algorithm 1 of
+//! Ioffe and Szegedy, "Batch normalization" (2015), and its gradients.
 //!
-//! Burn's own makes transposed copies of the whole batch. Here a channel's planes
-//! are read in place, and stay in the cache from the mean to the output.
+//! Burn's operator makes transposed copies of the whole batch. Here the planes of a
+//! channel are read without copies, and stay in the cache from the mean to the
+//! output.
 
 mod operator;
 mod planes;
@@ -22,18 +23,18 @@ pub struct Normalised<const D: usize> {
     /// Of the input's shape, or half as high and wide with
     /// [`Epilogue::ReluPool`].
     pub output: Tensor<D>,
-    /// Mean of each channel, `[channels]`; no gradient goes through it.
+    /// Mean of each channel, `[channels]`; it is not differentiated.
     pub mean: Tensor<1>,
-    /// Variance of each channel, `[channels]`, divided by the number of values;
-    /// no gradient goes through it.
+    /// Variance of each channel, `[channels]`, divided by the number of values (biased);
+    /// it is not differentiated.
     pub variance: Tensor<1>,
 }
 
 /// Normalises each channel of `x` `[batch, channels, ...]` by its mean and variance
-/// over the batch, to which `epsilon` is added, multiplies by `scale`, adds `shift`,
-/// both `[channels]`, and applies `epilogue`.
+/// over the batch, with `epsilon` added to the variance, multiplies by `scale`, adds
+/// `shift`, both `[channels]`, and applies `epilogue`.
 ///
-/// It is one operator on flex for f32; other backends and types get Burn's.
+/// It is one operator on flex for f32; other backends and types run Burn's.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -51,8 +52,8 @@ pub struct Normalised<const D: usize> {
 /// ```
 ///
 /// # Panics
-/// Where `x` has fewer than two dimensions, or other than four with
-/// [`Epilogue::ReluPool`]; where `scale` or `shift` has not one value for each
+/// If `x` has fewer than two dimensions, or other than four with
+/// [`Epilogue::ReluPool`]; if `scale` or `shift` does not have one value for each
 /// channel.
 pub fn batch_norm<const D: usize>(
     x: Tensor<D>,
@@ -61,9 +62,16 @@ pub fn batch_norm<const D: usize>(
     epsilon: f64,
     epilogue: Epilogue,
 ) -> Normalised<D> {
-    assert!(D >= 2 && (epilogue != Epilogue::ReluPool || D == 4), "{epilogue:?} of {D} dimensions");
+    assert!(
+        D >= 2 && (epilogue != Epilogue::ReluPool || D == 4),
+        "{epilogue:?} does not support {D} dimensions"
+    );
     let channels = x.dims()[1];
-    assert_eq!([scale.dims(), shift.dims()], [[channels]; 2], "scale and shift of {channels} channels");
+    assert_eq!(
+        [scale.dims(), shift.dims()],
+        [[channels]; 2],
+        "expected scale and shift of {channels} channels"
+    );
     let [x, scale, shift] = [x.into_dispatch(), scale.into_dispatch(), shift.into_dispatch()];
     let (output, mean, variance) =
         <Dispatch as operator::NormEpilogue>::norm_epilogue(x, scale, shift, epsilon, epilogue);
@@ -85,8 +93,8 @@ struct Shape {
 }
 
 impl Shape {
-    /// Reads `[batch, channels, ...]`, unless it is empty or `epilogue` would leave
-    /// nothing of it.
+    /// Reads `[batch, channels, ...]`; none if the input or the output of `epilogue`
+    /// is empty.
     fn of(dims: &[usize], epilogue: Epilogue) -> Option<Self> {
         let [batch, channels, pixels @ ..] = dims else { return None };
         let height = pixels.first().copied().unwrap_or(1);
@@ -103,7 +111,7 @@ impl Shape {
         self.batch * self.channels * self.pixels()
     }
 
-    /// Values of a channel.
+    /// Number of values of a channel.
     fn values(self) -> usize {
         self.batch * self.pixels()
     }
@@ -130,9 +138,9 @@ struct Input<'a> {
     epilogue: Epilogue,
     /// `[batch, channels, height, width]`.
     x: &'a [f32],
-    /// A factor for each channel.
+    /// One factor for each channel.
     scale: &'a [f32],
-    /// A summand for each channel.
+    /// One summand for each channel.
     shift: &'a [f32],
 }
 
@@ -141,7 +149,7 @@ struct Input<'a> {
 struct Moments {
     mean: Vec<f32>,
     variance: Vec<f32>,
-    /// One divided by the root of variance and epsilon.
+    /// Reciprocal square root of variance plus epsilon.
     inverse: Vec<f32>,
 }
 
@@ -158,7 +166,7 @@ impl Moments {
 struct Forward {
     output: Vec<f32>,
     moments: Moments,
-    /// Argmax of the pooling, if backward is to follow.
+    /// Argmax of the pooling, if backward follows.
     argmax: Vec<u8>,
 }
 
@@ -183,7 +191,7 @@ fn forward(level: Level, input: Input<'_>, epsilon: f64, backward: bool) -> Forw
     }
 }
 
-/// The gradients from the output's.
+/// The gradients from that of the output.
 fn backward(level: Level, input: Input<'_>, moments: &Moments, argmax: &[u8], gradient: &[f32]) -> Gradients {
     let shape = input.shape;
     assert_eq!(
@@ -197,8 +205,8 @@ fn backward(level: Level, input: Input<'_>, moments: &Moments, argmax: &[u8], gr
     }
 }
 
-/// Normalisation, scale and shift of a channel. Backward computes the same bits
-/// again, to know which values ReLU passed.
+/// Normalisation, scale and shift of a channel. Backward recomputes the same bits to
+/// find the values that ReLU passed.
 #[derive(Debug, Clone, Copy)]
 struct Affine {
     mean: f32,
@@ -219,8 +227,8 @@ impl Affine {
     }
 }
 
-/// Gradient of a channel's values from that of the normalised: what passes through
-/// the mean and the variance is subtracted.
+/// Gradient of a channel's values from that of the normalised values: the parts that
+/// flow through the mean and the variance are subtracted.
 #[derive(Debug, Clone, Copy)]
 struct Back {
     mean: f32,

@@ -1,7 +1,7 @@
 //! Batch normalisation as an operator of Burn.
 //!
-//! On flex it has a forward and a backward of its own; on other backends, and for
-//! types other than f32, it is composed of Burn's operators.
+//! flex runs its own forward and backward; other backends, and types other than f32,
+//! compose it of Burn's operators.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ operator! {
     }
 }
 
-/// The same, composed of Burn's operators.
+/// The operator, composed of Burn's operators.
 fn composed<B: Backend>(
     x: FloatTensor<B>,
     scale: FloatTensor<B>,
@@ -126,7 +126,7 @@ impl Inputs {
         Input { shape: self.shape, epilogue: self.epilogue, x, scale, shift }
     }
 
-    /// The output as a tensor, and the rest of what forward gives.
+    /// The output as a tensor, and the other results of forward.
     fn forward(&self, epsilon: f64, backward: bool) -> (FlexTensor, Forward) {
         let mut forward = super::forward(self.level, self.values(), epsilon, backward);
         let mut shape = self.x.shape().to_vec();
@@ -137,7 +137,7 @@ impl Inputs {
     }
 }
 
-/// What backward needs of forward.
+/// Saved by forward for backward.
 #[derive(Debug, Clone)]
 struct State {
     inputs: Inputs,

@@ -1,7 +1,7 @@
-//! Batch normalisation of images: a channel at a time, plane by plane.
+//! Batch normalisation of images: one channel at a time, plane by plane.
 //!
-//! The loops are plain, and the compiler vectorises them for each SIMD level. They
-//! give the same bits at all of them.
+//! The compiler vectorises the scalar loops for each SIMD level. The order of each
+//! sum is fixed, so all levels give the same bits.
 
 use super::{Affine, Back, Forward, Gradients, Input, Moments};
 use crate::epilogue::{Epilogue, passes, pool_row, relu, spread_row};
@@ -93,7 +93,7 @@ impl Kernel for BackwardPass<'_> {
         assert_eq!(x.len(), shape.len(), "length of {shape:?}");
         let mut of_x = Uninit::new(x.len());
         let (mut of_scale, mut of_shift) = (Vec::new(), Vec::new());
-        // One channel's gradient in front of the epilogue.
+        // One channel's gradient before the epilogue.
         let mut passed = vec![0.0; if epilogue == Epilogue::Identity { 0 } else { shape.values() }];
         for channel in 0..shape.channels {
             let affine = Affine::of(&input, moments, channel);
@@ -150,7 +150,7 @@ impl Kernel for BackwardPass<'_> {
     }
 }
 
-/// The sum of `term` of all `values`, in an order that is always the same.
+/// The sum of `term` of all `values`, in a fixed order.
 #[inline(always)]
 fn sum(values: &[f32], term: impl Fn(f32) -> f32) -> f64 {
     let of_block = |block: &[f32]| {

@@ -1,5 +1,5 @@
-//! Batch normalisation of features, where a channel has one value per sample: all
-//! channels at a time, row by row.
+//! Batch normalisation of features, with one value per sample and channel: all
+//! channels at once, row by row.
 
 use super::{Affine, Back, Forward, Gradients, Input, Moments};
 use crate::epilogue::{Epilogue, passes, relu};

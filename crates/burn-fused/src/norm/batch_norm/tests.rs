@@ -1,4 +1,4 @@
-//! Against the formulas in f64, and against Burn's operators.
+//! The operator is compared with the formulas in f64 and with Burn's operators.
 
 use burn::tensor::activation::relu;
 use burn::tensor::module::{batch_norm_train, max_pool2d};
@@ -11,8 +11,8 @@ use crate::simd::Level;
 
 const EPSILON: f64 = 1e-5;
 const EPILOGUES: [Epilogue; 3] = [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool];
-/// Batch, channels, height, width; more than one block of a sum among them. No
-/// channel of two values: all but 1e-5 of their gradients cancels out, in any f32.
+/// Batch, channels, height, width; some exceed one block of a sum. No channel has two
+/// values: all but 1e-5 of their gradients cancels out, in any f32 computation.
 const SIZES: [[usize; 4]; 12] = [
     [1, 3, 5, 7],
     [1, 1, 1, 4],
@@ -57,14 +57,14 @@ type Results<T> = [Vec<T>; 6];
 const NAMES: [&str; 6] = ["output", "mean", "variance", "gradient", "gradient of scale", "of shift"];
 
 impl Case {
-    /// None where nothing would remain of the batch.
+    /// None if the output would be empty.
     fn new(sizes: [usize; 4], epilogue: Epilogue, seed: u64) -> Option<Self> {
         let shape = Shape::of(&sizes, epilogue)?;
         let mut draw = Draw(seed);
-        // Far from zero, as it may be in a network.
+        // A mean far from zero, as in a network.
         let x = draw.values(shape.len()).iter().map(|x| x + 3.0).collect();
         let [scale, shift] = [draw.values(sizes[1]), draw.values(sizes[1])];
-        // No multiples of one another: otherwise an output could be zero but for rounding.
+        // Not multiples of one another, which would make some outputs zero but for rounding.
         let shift = shift.iter().map(|x| x * 0.217 + 0.0531).collect();
         Some(Self { sizes, epilogue, x, scale, shift, gradient: draw.values(shape.output_len(epilogue)) })
     }
@@ -83,7 +83,7 @@ impl Case {
         [found.output, mean, variance, gradients.x, gradients.scale, gradients.shift]
     }
 
-    /// The formulas, one value after another.
+    /// The formulas, evaluated one value after another.
     fn formulas(&self) -> Results<f64> {
         let [batch, channels, height, width] = self.sizes;
         let at = |image, channel, y, x| ((image * channels + channel) * height + y) * width + x;
@@ -108,7 +108,7 @@ impl Case {
             let [scale, shift] = [&self.scale, &self.shift].map(|values| f64::from(values[channel]));
             let normal = |i: usize| (f64::from(self.x[i]) - mean) / deviation;
             let value = |i: usize| normal(i) * scale + shift;
-            // Gradient of the normalised, scaled and shifted.
+            // Gradient after normalisation, scale and shift.
             let mut of_value = vec![0.0; self.x.len()];
             for image in 0..batch {
                 for y in 0..halved_height {
@@ -144,7 +144,7 @@ impl Case {
         results
     }
 
-    /// What an operator on tensors makes of it.
+    /// Results of an operator on tensors.
     fn operator(&self, operator: Operator) -> Results<f32> {
         let device = Device::flex().autodiff();
         let [scale, shift] = [&self.scale, &self.shift].map(|values| {
@@ -167,7 +167,7 @@ impl Case {
     }
 }
 
-/// Puts a non-finite value somewhere.
+/// Writes a non-finite value into one of the inputs.
 type Spoil<'a> = &'a dyn Fn(&mut Case);
 
 type Operator = fn(Tensor<4>, Tensor<1>, Tensor<1>, Epilogue) -> (Tensor<4>, Tensor<1>, Tensor<1>);
@@ -197,7 +197,7 @@ fn several(
     (output, found.mean, found.variance)
 }
 
-/// The same where non-finite, and the rest within 1e-5 of the largest.
+/// Non-finite values must be equal, others within 1e-5 of the largest.
 fn agree(what: &str, found: &[f32], expected: &[f64]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let finite = expected.iter().filter(|x| x.is_finite());
@@ -228,32 +228,32 @@ fn cases() -> impl Iterator<Item = Case> {
 }
 
 #[test]
-fn kernels_follow_the_formulas_at_every_level() {
+fn kernels_match_the_formulas_at_every_simd_level() {
     for case in cases() {
         let expected = case.formulas();
         let mut first: Option<Results<f32>> = None;
         for level in Level::available() {
             let found = case.kernel(level);
             all_agree(&format!("{}, {level}", case.name()), &found, &expected);
-            // The same bits, too: nothing here depends on the width of vectors.
+            // Bits are equal as well: no sum depends on the width of vectors.
             assert_eq!(*first.get_or_insert_with(|| found.clone()), found, "{}, {level}", case.name());
         }
     }
 }
 
 #[test]
-fn one_operator_gives_what_several_give() {
+fn the_fused_operator_matches_burns_operators() {
     for case in cases() {
         all_agree(&case.name(), &case.operator(one), &widened(case.operator(several)));
     }
 }
 
 #[test]
-fn non_finite_values_pass_on() {
+fn non_finite_values_propagate() {
     for (sizes, epilogue) in [[3, 2, 6, 7], [9, 3, 1, 1]].into_iter().flat_map(|s| EPILOGUES.map(|t| (s, t)))
     {
         let Some(case) = Case::new(sizes, epilogue, 5) else { continue };
-        // A gradient that ReLU and pooling let through.
+        // A gradient that ReLU and pooling pass.
         let [output, ..] = case.operator(one);
         let largest = (0..output.len()).max_by(|&a, &b| output[a].total_cmp(&output[b])).expect("some");
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -267,7 +267,7 @@ fn non_finite_values_pass_on() {
                 let mut case = case.clone();
                 spoil(&mut case);
                 let found = case.operator(one);
-                // ReLU makes a zero of -inf, but not of NaN.
+                // ReLU sets -inf to zero and propagates NaN.
                 let spoilt = found.iter().flatten().any(|x| !x.is_finite());
                 assert!(spoilt || value == f32::NEG_INFINITY, "{value} in {name}");
                 let what = format!("{}, {value} in {name}", case.name());
@@ -278,7 +278,7 @@ fn non_finite_values_pass_on() {
 }
 
 #[test]
-fn other_types_and_layouts_are_taken_too() {
+fn other_types_and_layouts_are_supported() {
     let device = Device::flex().autodiff();
     let values = Draw(1).values(4 * 3 * 5);
     let x = Tensor::<3>::from_data(TensorData::new(values, [4, 5, 3]), &device).swap_dims(1, 2);
