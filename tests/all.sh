@@ -68,7 +68,6 @@ check "optimizers, schedules and penalties as PyTorch's" recipes_as_pytorch
 check "every network's names, weights and losses as PyTorch's" .venv/bin/python tests/pytorch/state_dicts.py
 check "mlp's losses and accuracy as PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only mlp
 check "vgg's first losses as PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only vgg --seeds 0
-check "a program outside the workspace that depends on burn-mpi alone" tests/outside/run.sh
 check "a build for MPICH" make --no-print-directory build MPI=mpich
 check "averaged gradients of random modules, over MPICH" env MPI=mpich tests/sync/all.sh 100
 check "a rank that fails ends the job, over MPICH" env MPI=mpich tests/sync/failures.sh
