@@ -101,6 +101,17 @@ fn a_parameter_of_another_type_on_one_rank_is_named() {
     }
 }
 
+/// An error that one rank alone gets from its `GradientSync`, inside a step.
+#[test]
+fn an_error_inside_a_step_on_one_rank_ends_the_job() {
+    for backend in ["mpi", "gloo"] {
+        let output = fail("run-samples", backend);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+        let named = ["fail_on_one_rank: rank 1 on ", "has 800 samples of a step of 24 samples on all ranks"];
+        assert!(lines(&output, &named) >= 1, "{backend}: {}", text(&output));
+    }
+}
+
 /// A thread may have a larger stack than `main`.
 #[test]
 fn training_on_another_thread_completes() {

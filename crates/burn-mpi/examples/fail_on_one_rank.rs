@@ -96,7 +96,9 @@ fn train(world: &World, how: &str, backend: Backend, deadline: Duration) -> Resu
             }
         }
         let loss = net.out.forward(net.hidden.forward(x.clone())).mean();
-        sync.average(&loss, &net, 8, 8 * world.size())?;
+        // More samples than the step has, on one rank.
+        let own = if how == "samples" && world.rank() == 1 && step == WRONG { 800 } else { 8 };
+        sync.average(&loss, &net, own, 8 * world.size())?;
     }
     println!("rank {} is done", world.rank());
     Ok(())
