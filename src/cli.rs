@@ -38,10 +38,10 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(name = "mpiburn", version, about, after_help = EXAMPLES, max_term_width = 100)]
 pub struct Cli {
-    /// Say more (-v: debug, -vv: trace). RUST_LOG wins over both.
+    /// More log output (-v: debug, -vv: trace). RUST_LOG overrides it.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
-    /// Say only warnings and errors.
+    /// Log warnings and errors only.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
     #[command(subcommand)]
@@ -70,17 +70,17 @@ impl Cli {
 pub enum Command {
     /// Train a model; a member of an MPI job, or a world of one.
     Train(Box<TrainArgs>),
-    /// Measure a checkpoint on the test set.
+    /// Evaluate a checkpoint on the test split.
     Eval(EvalArgs),
-    /// Measure what travels between ranks.
+    /// Benchmark collectives, a training step and operators.
     Bench(BenchArgs),
-    /// Make a data set, or look at one.
+    /// Generate a data set, or describe one.
     Data(DataArgs),
     /// Start a job on a topology, from outside MPI.
     Launch(LaunchArgs),
-    /// Make a list of runs, from outside MPI.
+    /// Run a list of trainings, from outside MPI.
     Sweep(SweepArgs),
-    /// Tables, pictures and predictions from run directories.
+    /// Tables, plots and predictions from run directories.
     Report(ReportArgs),
 }
 

@@ -27,7 +27,7 @@ pub struct LaunchArgs {
     /// [default: hostfiles/<topology> if it is there].
     #[arg(long, value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
-    /// Who starts the ranks.
+    /// What starts the ranks.
     #[arg(long, value_enum, default_value = "mpirun")]
     pub launcher: LauncherKind,
     /// Print the command line and leave.
@@ -92,7 +92,7 @@ pub struct SweepArgs {
     /// Print the command lines and leave.
     #[arg(long)]
     pub dry_run: bool,
-    /// Options for every run, after `--`; they win over the file's.
+    /// Options for every run, after `--`; they override the file's.
     #[arg(last = true, value_name = "OPTIONS")]
     pub options: Vec<String>,
 }

@@ -10,7 +10,7 @@ use crate::train::{Rule, ScheduleKind};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Recipe")]
 pub struct RecipeArgs {
-    /// Learning rate; with onecycle, --max-lr says it instead.
+    /// Learning rate; onecycle takes --max-lr instead.
     #[arg(
         long,
         visible_alias = "optimizer-lr",
@@ -43,16 +43,16 @@ pub struct RecipeArgs {
         value_parser = OneOf::values::<ScheduleKind>()
     )]
     pub schedule: String,
-    /// Highest learning rate of onecycle.
+    /// OneCycleLR: highest learning rate.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub max_lr: Option<f64>,
-    /// Epochs of step between two falls [default: 30% of the epochs, at least 1].
+    /// StepLR: epochs between decays [default: 30% of the epochs, at least 1].
     #[arg(long, value_name = "EPOCHS")]
     pub step_size: Option<usize>,
-    /// Factor of step at each fall [default: 0.1].
+    /// StepLR: factor of each decay [default: 0.1].
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub gamma: Option<f64>,
-    /// Scale gradients down to this norm over all parameters, where they are above.
+    /// Clip gradients to this norm over all parameters.
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub clip_norm: Option<f64>,
     /// Add X times the sum of |w| over all parameters to what is minimised.
@@ -69,7 +69,7 @@ pub struct RecipeArgs {
     /// Stop after N epochs without a lower test loss, and keep the best epoch's checkpoint.
     #[arg(long, value_name = "N")]
     pub early_stopping: Option<usize>,
-    /// Change training images a little, in each epoch differently; several as crop,flip.
+    /// Random augmentation of training images, drawn anew in each epoch; several as crop,flip.
     #[arg(long, value_name = "NAMES", value_parser = OneOf::names(Augmentation::NAMES))]
     pub augment: Option<String>,
 }

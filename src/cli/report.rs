@@ -15,7 +15,7 @@ Examples:
   mpiburn report --predict results/topologies --link results/link.csv
   mpiburn report --predict results/try --latency-us 50 --bandwidth-mbit 1000 --out results/forecast
 
-A number of several repeats is their median ± half of the range from the least to the greatest."
+A number of several repeats is their median ± half of the range from the lowest to the highest."
 )]
 pub struct ReportArgs {
     /// Run directories and sweeps [default: all below results/].
@@ -62,7 +62,7 @@ pub enum Format {
     Terminal,
     /// Tables as GitHub shows them.
     Markdown,
-    /// One table for other programs; medians, least and greatest in columns of their own.
+    /// One table for other programs; with separate columns for median, lowest and highest.
     Csv,
     /// One self-contained page, and what it shows as files.
     Html,

@@ -59,7 +59,7 @@ pub struct TrainArgs {
     /// Samples of one rank's test batch.
     #[arg(long, value_name = "N", default_value_t = 128, help_heading = "Data")]
     pub test_batch_size: usize,
-    /// Draw a new order of the training samples for every epoch.
+    /// Shuffle the training samples in every epoch.
     #[arg(long, help_heading = "Data")]
     pub shuffle: bool,
     /// Train on the first N samples only.
@@ -143,7 +143,7 @@ pub struct TrainArgs {
         help_heading = "Distribution"
     )]
     pub bucket_mb: f64,
-    /// Seconds after which a collective that does not end ends the job.
+    /// Abort if a collective takes longer than this many seconds.
     #[arg(
         long,
         value_name = "SECONDS",
@@ -171,7 +171,7 @@ pub struct TrainArgs {
     /// Steps between two checkpoints, besides the one at each epoch's end.
     #[arg(long, value_name = "STEPS", help_heading = "Results")]
     pub checkpoint_every: Option<usize>,
-    /// Go on with the run in DIR; every other option comes from its run.json.
+    /// Resume the run in DIR; all other options come from its run.json.
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub resume: Option<PathBuf>,
 

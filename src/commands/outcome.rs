@@ -83,7 +83,7 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
     }
     if record.oversubscribed {
         log::warn!(
-            "oversubscribed: ranks share cores and take turns; these times are no measure of the topology"
+            "oversubscribed: ranks share cores and take turns; timings are not representative of the topology"
         );
     }
     if record.shared_machine {
@@ -192,9 +192,7 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
     let live =
         results.live_mb.map_or_else(String::new, |mb| format!(", {mb:.2} MB of live tensors in a step"));
     if let Some(epoch) = overfits_after(history) {
-        println!(
-            "overfits after epoch {epoch}: test loss rises from there, and training loss goes on falling"
-        );
+        println!("overfits after epoch {epoch}: test loss rises while training loss falls");
     }
     println!("memory of a rank at most: {:.0} MB resident{live}", results.peak_rss_mb);
 }

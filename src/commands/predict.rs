@@ -162,7 +162,7 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
                 if work.buckets.len() == 1 { ", which backward cannot hide" } else { "s" },
                 if work.overlap { "" } else { ", without overlap" },
             ),
-            "One rank on each machine with a link of its own; batch by rank as measured; waiting for slower \
+            "One rank on each machine, each with its own link; batch by rank as measured; waiting for slower \
              ranks is not in it."
                 .into(),
         ],

@@ -1,7 +1,7 @@
 //! Augmentation: each epoch sees every image a little changed.
 //!
 //! What happens to an image is decided by the seed, the epoch and the sample's
-//! number alone, so it does not depend on how samples are dealt out to ranks,
+//! number alone, so it does not depend on how samples are split into ranks,
 //! batches or threads. It is done on bytes, in whole numbers: the same everywhere.
 
 use std::fmt;

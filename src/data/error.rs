@@ -58,7 +58,7 @@ pub enum DataError {
         root: PathBuf,
     },
     /// The folder holds more than one data set.
-    #[error("two data sets in {root}, of {first} and of {second}; move one of them to a folder of its own")]
+    #[error("two data sets in {root}, of {first} and of {second}; move one of them to another folder")]
     SeveralHere {
         /// The folder.
         root: PathBuf,

@@ -88,7 +88,7 @@ pub trait SampleSource {
     /// [`Description::element`], little-endian.
     ///
     /// # Errors
-    /// When a file cannot be read to its end, or holds what is no number.
+    /// When a file cannot be read to its end, or contains non-finite values.
     fn for_each_image(
         &self,
         split: Split,

@@ -1,10 +1,9 @@
-//! Which sample is whose.
+//! Strided (round-robin) sharding: rank `r` of `w` gets the samples r, r + w,
+//! r + 2w, … of the epoch's order.
 //!
-//! Samples are dealt out like cards: rank `r` of `w` gets the 1st, (w+1)th, …
-//! card after its own place. Nothing is padded and nothing dropped, so shards
-//! differ by one sample at most, and the union of all ranks' batches of one
-//! step is a contiguous run of the data set: the batch that one rank alone
-//! would have seen.
+//! Nothing is padded and nothing dropped, so shards differ by one sample at most,
+//! and the union of all ranks' batches of one step is a contiguous run of the data
+//! set: the batch that one rank alone would have seen.
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
@@ -13,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::{DataError, SampleSource, Split};
 use crate::files;
 
-/// How a split is dealt out and stepped through. The same on every rank.
+/// How a split is sharded and stepped through. The same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShardPlan {
     /// Samples in use, over all ranks.

@@ -125,7 +125,7 @@ fn file_name(name: &str) -> String {
 
 /// Errors may have several lines; notes are of one.
 fn one_line(text: Option<&str>) -> String {
-    text.map_or("without a word".into(), |text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+    text.map_or("no reason was written".into(), |text| text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
 /// Whether a run left this, or began to.
@@ -224,7 +224,7 @@ fn finished(path: &Path) -> Result<(RunRecord, Results), String> {
         (Status::Completed, _) => Err(format!("{shown}: completed, but without results; run it again")),
         (Status::Running, _) => Err(format!("{shown}: still running, or killed; if killed, {resume}")),
         (Status::Failed, _) => Err(format!("{shown}: failed: {why}; put that right, then {resume}")),
-        // Its own words say how to go on.
+        // The error itself says how to resume.
         (Status::Stopped, _) => Err(format!("{shown}: {why}")),
     }
 }

@@ -121,17 +121,17 @@ fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
     )];
     if overfits {
         remarks.push(
-            "Overfits after the epoch of least test loss, where two more and all later ones have a higher one \
-             while training loss goes on falling."
+            "Overfits after the epoch of the lowest test loss, if two or more epochs follow, all of higher test \
+             loss, while training loss falls."
                 .into(),
         );
     }
     if rows.iter().any(|row| row.runs.len() > 1) {
-        remarks.push("Several runs: the median ± half of the range from the least to the greatest.".into());
+        remarks.push("Several runs: the median ± half of the range from the lowest to the highest.".into());
     }
     if rows.iter().any(|row| row.first().record.oversubscribed) {
         remarks.push(
-            "Oversubscribed: ranks shared cores and took turns; these times are no measure of the topology."
+            "Oversubscribed: ranks shared cores and took turns; timings are not representative of the topology."
                 .into(),
         );
     }
@@ -272,7 +272,9 @@ mod tests {
         let section = section(runs);
         let text = summary(&section, &group(&section.runs), "1x1").markdown();
         assert!(
-            text.contains("| yes, shared |") && text.contains("no measure") && text.contains("Shared:"),
+            text.contains("| yes, shared |")
+                && text.contains("not representative")
+                && text.contains("Shared:"),
             "{text}"
         );
     }

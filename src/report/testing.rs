@@ -1,4 +1,4 @@
-//! Runs for the tests of this room, as `run.json` would have them.
+//! Runs for the tests of this module, as `run.json` would have them.
 
 use std::path::{Path, PathBuf};
 

@@ -41,7 +41,7 @@ impl Chance {
         ((u64::from(self.0.next_u32()) * n as u64) >> 32) as usize
     }
 
-    /// Evenly spread over `low..high`.
+    /// Uniform in `low..high`.
     pub fn between(&mut self, low: f32, high: f32) -> f32 {
         let unit = (self.0.next_u32() >> 8) as f32 / (1 << 24) as f32;
         low + (high - low) * unit
@@ -52,8 +52,9 @@ impl Chance {
         self.between(0.0, 1.0) < share
     }
 
-    /// Bell-shaped around 0 with the given standard deviation, and never further
-    /// off than three of them: even draws added up, which needs no logarithm.
+    /// Irwin-Hall approximation of a normal distribution around 0 with the given
+    /// standard deviation: a sum of three uniform draws, which needs no logarithm
+    /// and stays within three deviations.
     pub fn bell(&mut self, deviation: f32) -> f32 {
         let sum = self.between(-1.0, 1.0) + self.between(-1.0, 1.0) + self.between(-1.0, 1.0);
         deviation * sum

@@ -1,7 +1,7 @@
 //! Drawn feature vectors: a data set as a larger network's last layer but one
 //! would give it, 512 numbers a sample in 20 classes.
 //!
-//! Each class is a bell-shaped cloud in a space of few dimensions; a fixed random
+//! Each class is a normally distributed cloud in a space of few dimensions; a fixed random
 //! map takes the space to the features, which are rectified as after a ReLU.
 //! The clouds overlap so far that about 86 % can be told apart.
 //!

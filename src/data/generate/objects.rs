@@ -5,7 +5,7 @@
 //! covered and noisy. The class is the object's outline; its surface, its hue and
 //! the ground only lean towards the class, as a frog is green more often than
 //! not. In a quarter of the images the outline is any class's: those can be
-//! guessed by the rest or learned by heart, so a network that goes on when
+//! guessed by the rest or memorised, so a network that goes on when
 //! everything else is learned overfits.
 //!
 //! A sample depends on the seed, the split and its index alone, and its bytes
@@ -26,7 +26,7 @@ pub const CLASSES: usize = shapes::NAMES.len();
 /// Bytes of an image: the red plane, the green and the blue.
 pub const BYTES: usize = 3 * SIDE * SIDE;
 
-/// Number of files that the training samples are dealt out to, as in CIFAR-10.
+/// Number of files that the training samples are written to, as in CIFAR-10.
 const BATCHES: usize = 5;
 
 /// Share of images whose outline is any class's. It bounds what can be learned.
