@@ -39,7 +39,7 @@ pub struct RunConfig {
     pub train_batch_size: usize,
     /// Samples of one rank's test batch.
     pub test_batch_size: usize,
-    /// Whether each epoch has an order of its own.
+    /// Whether samples are shuffled in each epoch.
     pub shuffle: bool,
     /// First training samples to use; all if none.
     pub train_samples: Option<usize>,
@@ -69,7 +69,7 @@ pub struct RunConfig {
     pub interface: Option<String>,
     /// gloo's all-reduce algorithm.
     pub gloo_algorithm: String,
-    /// In which order ranks are added up.
+    /// Order in which ranks are summed.
     pub reduce: Reduction,
     /// How gradients travel.
     pub grad_dtype: WireType,
@@ -77,7 +77,7 @@ pub struct RunConfig {
     pub overlap: bool,
     /// Size of a bucket of gradients in MB of 2^20 bytes.
     pub bucket_mb: f64,
-    /// Seconds after which a collective ends the job.
+    /// Seconds that a collective may take before the job is aborted.
     pub comm_timeout: f64,
     /// Threads of one rank.
     pub threads: usize,
@@ -246,101 +246,4 @@ fn not_negative(option: &'static str, value: f64) -> Result<f64, ConfigError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::{Cli, Command};
-    use clap::Parser;
-
-    /// What `mpiburn train` with these options is configured to do.
-    pub(super) fn train(options: &str) -> Result<RunConfig, ConfigError> {
-        let words = ["mpiburn", "train"].into_iter().chain(options.split_whitespace());
-        match Cli::try_parse_from(words).expect("options that clap knows").command {
-            Command::Train(args) => RunConfig::try_from(args.as_ref()),
-            _ => unreachable!(),
-        }
-    }
-
-    #[test]
-    fn the_defaults_are_the_reports() {
-        let config = train("").unwrap();
-        assert_eq!((config.epochs, config.train_batch_size, config.test_batch_size), (3, 32, 128));
-        assert_eq!((config.lr, config.weight_decay, config.seed), (5e-4, 5e-4, 123));
-        assert_eq!((config.shuffle, config.log_every), (false, 100));
-    }
-
-    #[test]
-    fn the_reports_own_option_names_are_known() {
-        let options =
-            "--optimizer-lr 1e-3 --optimizer-lr-decay 0 --log-path x --num-workers 2 --num-classes 10";
-        let config = train(options).unwrap();
-        assert_eq!((config.lr, config.weight_decay, config.num_classes), (1e-3, 0.0, Some(10)));
-        let message = train("--quantized").unwrap_err().to_string();
-        assert!(message.contains("to come"), "{message}");
-    }
-
-    #[test]
-    fn the_last_of_repeated_options_wins() {
-        assert_eq!(train("--lr 1 --epochs 2 --optimizer-lr 2").unwrap().lr, 2.0);
-    }
-
-    #[test]
-    fn senseless_values_are_refused_by_option_and_value() {
-        for (options, expected) in [
-            ("--train-batch-size 0", "--train-batch-size 0: must be at least 1"),
-            ("--lr NaN", "--lr NaN: must be a finite number, 0 or more"),
-            ("--lr -1", "--lr -1: must be a finite number, 0 or more"),
-            ("--model resnet", "--model resnet: unknown model resnet"),
-            ("--device tpu", "--device tpu: unknown device tpu: choose flex, ndarray, tch or tch-cuda:N"),
-            ("--backend nccl", "--backend nccl: unknown backend nccl: choose mpi or gloo"),
-            ("--reduce tree", "--reduce tree: unknown reduction tree: choose native or ordered"),
-            ("--grad-dtype f8", "--grad-dtype f8: unknown type f8: choose f32, bf16 or f16"),
-            (
-                "--gloo-algorithm tree",
-                "--gloo-algorithm tree: unknown algorithm tree: choose ring, bcube, halving-doubling",
-            ),
-        ] {
-            let message = train(options).unwrap_err().to_string();
-            assert!(message.starts_with(expected), "{message}");
-        }
-    }
-
-    /// Every name that `--help` lists is one that can be typed.
-    #[test]
-    fn help_lists_what_can_be_typed() {
-        let command = <TrainArgs as clap::Args>::augment_args(clap::Command::new("train"));
-        for (option, others) in [
-            ("model", ""),
-            ("activation", ""),
-            ("optimizer", ""),
-            ("schedule", "--max-lr 1"),
-            ("augment", ""),
-            ("device", ""),
-            ("backend", ""),
-            ("gloo-algorithm", ""),
-            ("reduce", ""),
-            ("grad-dtype", ""),
-        ] {
-            let arg = command.get_arguments().find(|arg| arg.get_long() == Some(option)).expect(option);
-            let names = arg.get_possible_values();
-            assert!(names.len() > 1, "{option}");
-            for name in names {
-                let name = name.get_name().replace(":N", ":0");
-                let others = if name == "onecycle" { others } else { "" };
-                let unknown = match train(&format!("--{option} {name} {others}")) {
-                    Err(error) => error.to_string().contains("unknown"),
-                    Ok(_) => false,
-                };
-                assert!(!unknown, "--{option} {name}");
-            }
-        }
-        #[cfg(feature = "gloo")]
-        assert_eq!(GLOO_ALGORITHMS, burn_mpi::GlooAlgorithm::ALL.map(burn_mpi::GlooAlgorithm::name));
-    }
-
-    #[test]
-    fn a_configuration_survives_run_json() {
-        let config = train("--lr 0.1 --train-samples 100").unwrap();
-        let text = serde_json::to_string(&config).unwrap();
-        assert_eq!(serde_json::from_str::<RunConfig>(&text).unwrap(), config);
-    }
-}
+mod tests;

@@ -9,21 +9,24 @@
 //! | --- | --- |
 //! | [`cli`], [`config`] | what was typed, and what it means |
 //! | [`commands`] | one file a subcommand: puts the other modules together |
-//! | [`train`] | the loop, the step, the optimizer, the averaged gradient |
-//! | [`comm`] | the world of ranks and its collectives; alone knows MPI |
-//! | [`model`] | the networks, and their parameters as flat memory |
+//! | [`train`] | the loop, the step, the optimizer; options and state of a training |
+//! | [`model`] | the networks |
 //! | [`data`] | files, shards, batches, and generated data sets |
 //! | [`record`] | the run directory: checkpoints, curves, `run.json` |
-//! | [`report`] | tables, pictures and predictions from run directories |
+//! | [`report`] | tables, plots and predictions from run directories |
 //! | [`launch`], [`sweep`] | outside MPI: starting jobs, and lists of them |
+//!
+//! ARCHITECTURE.md has the picture of which may use which. Ranks and collectives are
+//! in [`burn_mpi`], operators in [`burn_fused`].
 //!
 //! # The path of one training step
 //!
-//! [`data::Shard`] hands out the step's samples as bytes → [`data::Normalizer`]
-//! makes a batch of them → [`model::Network`] gives class scores → cross entropy
-//! → backward; each gradient goes into its bucket of [`burn_mpi::GradientSync`],
-//! which sums the buckets over all ranks by a [`burn_mpi::Collective`] →
-//! [`train::Updater`] reads the averages out of the buckets and writes new weights.
+//! [`data::Shard`] returns the step's samples as bytes → [`data::Normalizer`]
+//! makes a batch of them → [`model::Network`] gives class scores →
+//! [`train::CrossEntropy`] → backward; each gradient goes into its bucket of
+//! [`burn_mpi::GradientSync`], which sums the buckets over all ranks by a
+//! [`burn_mpi::Collective`] → [`train::Updater`] reads the averages out of the
+//! buckets and writes new weights.
 
 #![forbid(unsafe_code)]
 

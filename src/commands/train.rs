@@ -72,7 +72,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
             dir.write_record(&record)?;
         }
         if stopped {
-            // MPICH's ranks were seen to wait for each other for ever where some
+            // MPICH's ranks were seen to wait for each other forever where some
             // shut down while others still had messages on the way.
             world.barrier()?;
         }
@@ -91,7 +91,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Options beside `--resume` have no say; whoever typed one should know.
+/// Options beside `--resume` have no effect, which a warning says.
 fn warn_of_ignored_options(args: &TrainArgs, world: &World) {
     let ignored: Vec<String> = args
         .typed

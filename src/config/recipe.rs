@@ -87,7 +87,7 @@ fn check_momentum(momentum: f64, optimizer: Rule, cycles: bool) -> Result<(), Co
     below_1("momentum", momentum).map(|_| ())
 }
 
-/// Refuses an option of one schedule beside another.
+/// Rejects an option of one schedule beside another.
 fn only_with(
     fits: bool,
     option: &'static str,
@@ -96,7 +96,7 @@ fn only_with(
 ) -> Result<(), ConfigError> {
     match value {
         Some(value) if !fits => {
-            Err(ConfigError::new(option, value, format!("has a meaning with --schedule {schedule} alone")))
+            Err(ConfigError::new(option, value, format!("requires --schedule {schedule}")))
         }
         _ => Ok(()),
     }

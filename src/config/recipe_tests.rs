@@ -1,4 +1,4 @@
-//! What is refused, what is filled in, and what older runs mean.
+//! What is rejected, what is filled in, and what older runs mean.
 
 use super::super::RunConfig;
 use super::super::tests::train;

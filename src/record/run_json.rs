@@ -11,7 +11,7 @@ use burn_mpi::Place;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Under way, or ended without a word.
+    /// Under way, or killed.
     Running,
     /// All epochs are done.
     Completed,

@@ -40,7 +40,7 @@ impl View for Values {
 
 /// The buffers as a file, under the layout's names with a prefix. Weights come
 /// with the number of batches that batch norms have seen, which PyTorch asks for
-/// when it loads them; with a momentum that is fixed, nobody uses it.
+/// when it loads them; with a fixed momentum it has no effect.
 pub(super) fn encode(
     file: &Path,
     layout: &ParamLayout,

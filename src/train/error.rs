@@ -17,10 +17,10 @@ pub enum TrainError {
     /// In the run directory.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// A loss is no number; every rank stops at the same step.
+    /// NaN or infinite loss; every rank stops at the same step.
     #[error(
-        "the loss is {loss} at step {step} (epoch {epoch}) on rank {rank} ({host}): \
-         try a smaller --lr; the last checkpoint is from before it"
+        "rank {rank} ({host}): loss is {loss} at epoch {epoch}, step {step}; lower --lr or set \
+         --clip-norm; the last checkpoint is from before it"
     )]
     NotFinite {
         /// The loss.

@@ -4,6 +4,7 @@
 //! `record`, which is given values to write and knows none of the types here.
 
 mod batches;
+mod curves;
 mod early_stopping;
 mod error;
 mod evaluation;

@@ -25,7 +25,7 @@ pub struct TrainOptions {
     pub test_batch_size: usize,
     /// Batches of one rank whose gradients make one step.
     pub accumulate: usize,
-    /// Whether each epoch has an order of its own.
+    /// Whether samples are shuffled in each epoch.
     pub shuffle: bool,
     /// First training samples to use; all if none.
     pub train_samples: Option<usize>,

@@ -1,21 +1,21 @@
-//! Where a training begins to learn its samples by heart.
+//! Overfitting: test loss rises while training loss falls.
 
 use super::EpochRow;
 
-/// Epochs that test loss has to stay above its least before that counts.
+/// Epochs that test loss has to stay above its lowest before that counts.
 const LATER: usize = 2;
 
-/// The epoch after which a run overfits: the one of least test loss, where at
+/// The epoch after which a run overfits: the one of lowest test loss, where at
 /// least two more epochs follow, all of higher test loss, and the training loss
-/// at the end is below that at the least test loss. None otherwise: of a run
+/// at the end is below that at the lowest test loss. None otherwise: of a run
 /// that still gets better, that has just had its best epoch, or whose training
 /// loss rises too, which is no overfitting but divergence.
 pub fn overfits_after(epochs: &[EpochRow]) -> Option<usize> {
     // Of equal ones the last, so that all later ones are higher.
-    let least = epochs.iter().rev().min_by(|a, b| a.test_loss.total_cmp(&b.test_loss))?;
-    let later = epochs.iter().filter(|row| row.epoch > least.epoch);
-    let falls = epochs.last()?.train_loss < least.train_loss;
-    (later.count() >= LATER && falls).then_some(least.epoch)
+    let lowest = epochs.iter().rev().min_by(|a, b| a.test_loss.total_cmp(&b.test_loss))?;
+    let later = epochs.iter().filter(|row| row.epoch > lowest.epoch);
+    let falls = epochs.last()?.train_loss < lowest.train_loss;
+    (later.count() >= LATER && falls).then_some(lowest.epoch)
 }
 
 #[cfg(test)]

@@ -76,8 +76,8 @@ impl Schedule {
         match self.curve {
             Curve::Constant => self.base,
             Curve::Step { size, gamma } => {
-                let falls = i32::try_from(epoch / size.max(1)).unwrap_or(i32::MAX);
-                Rate { lr: lr * gamma.powi(falls), momentum }
+                let decays = i32::try_from(epoch / size.max(1)).unwrap_or(i32::MAX);
+                Rate { lr: lr * gamma.powi(decays), momentum }
             }
             Curve::Cosine => {
                 let done = epoch as f64 / self.epochs.max(1) as f64;

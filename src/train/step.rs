@@ -89,7 +89,7 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
 
     /// Trains on this rank's samples of a step, of which all ranks have `total`
     /// together. Returns this rank's tally and what all ranks signal; with a
-    /// loss that is no number on any rank, no weight has changed.
+    /// loss that is NaN or infinite on any rank, no weight has changed.
     ///
     /// # Errors
     /// When the transport fails.

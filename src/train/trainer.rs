@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::batches::{Batches, order_of};
+use super::curves::Unwritten;
 use super::evaluation::Evaluation;
 use super::step::Learner;
 use super::{
@@ -28,8 +29,7 @@ pub struct Trainer<'w> {
     position: Position,
     epoch_tally: Tally,
     window_tally: Tally,
-    /// Steps and tallies of logged lines that are not in files yet.
-    unwritten: Vec<(usize, Tally)>,
+    unwritten: Unwritten,
     comm_before: f64,
     stop: StopRequest,
     stopping: bool,
@@ -63,7 +63,7 @@ impl<'w> Trainer<'w> {
             position: Position::default(),
             epoch_tally: Tally::default(),
             window_tally: Tally::default(),
-            unwritten: Vec::new(),
+            unwritten: Unwritten::default(),
             comm_before: 0.0,
             stop,
             stopping: false,
@@ -104,7 +104,7 @@ impl<'w> Trainer<'w> {
     /// Trains to the end of the last epoch, or until early stopping ends it.
     ///
     /// # Errors
-    /// When a loss is no number, weights differ between ranks, a file cannot be
+    /// When a loss is NaN or infinite, weights differ between ranks, a file cannot be
     /// written or the transport fails; and [`TrainError::Stopped`] when a signal
     /// came, after a checkpoint.
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
@@ -173,7 +173,7 @@ impl<'w> Trainer<'w> {
             watch.step(&self.position, &self.epoch_tally);
             if step.is_multiple_of(self.options.log_every) {
                 watch.line(&self.position, &self.window_tally);
-                self.unwritten.push((step, std::mem::take(&mut self.window_tally)));
+                self.unwritten.push(step, std::mem::take(&mut self.window_tally));
             }
             let due = self.options.checkpoint_every.is_some_and(|n| step.is_multiple_of(n));
             // The epoch's last step has its checkpoint after the test.
@@ -272,7 +272,7 @@ impl<'w> Trainer<'w> {
     }
 
     fn checkpoint(&mut self, recorder: &mut Recorder<'_>, epoch_tally: Tally) -> Result<(), TrainError> {
-        self.write_curves(recorder)?;
+        recorder.points(Curve::Train, &self.unwritten.gather(self.world)?)?;
         self.position.epoch_tallies = self.world.gather(&epoch_tally)?;
         self.position.window_tallies = self.world.gather(&self.window_tally)?;
         let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
@@ -288,17 +288,6 @@ impl<'w> Trainer<'w> {
             position: self.position.clone(),
         })?;
         Ok(())
-    }
-
-    /// Writes the logged lines since the last time, of all ranks.
-    fn write_curves(&mut self, recorder: &mut Recorder<'_>) -> Result<(), TrainError> {
-        let ranks: Vec<Vec<(usize, Tally)>> = self.world.gather(&std::mem::take(&mut self.unwritten))?;
-        let point = |at: usize| {
-            let tallies: Vec<Tally> = ranks.iter().map(|lines| lines[at].1).collect();
-            Tally::curve_point(ranks[0][at].0, &tallies)
-        };
-        let points: Vec<_> = (0..ranks[0].len()).map(point).collect();
-        Ok(recorder.points(Curve::Train, &points)?)
     }
 
     fn load_shard(&mut self) -> Result<(), TrainError> {
