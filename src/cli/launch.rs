@@ -24,7 +24,7 @@ pub struct LaunchArgs {
     #[command(flatten)]
     pub how: HowArgs,
     /// Host file with one machine per line, such as `alpha slots=2`
-    /// [default: hostfiles/<topology> if it exists].
+    /// [default: hostfiles/TOPOLOGY if it exists].
     #[arg(long, value_name = "FILE")]
     pub hostfile: Option<PathBuf>,
     /// Launcher of the ranks.
@@ -78,7 +78,7 @@ pub struct SweepArgs {
     /// `full`, or a smaller scale that the file has a section for, such as `quick`.
     #[arg(long, value_name = "NAME", default_value = "full")]
     pub scale: String,
-    /// Folder of the runs [default: results/<file's name>, with -<scale> unless full].
+    /// Folder of the runs [default: results/NAME of the file, with -SCALE unless full].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Only runs whose name contains TEXT.

@@ -159,7 +159,7 @@ pub struct TrainArgs {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Distribution")]
     pub threads: usize,
 
-    /// Run directory, on rank 0's host [default: results/<model>-<topology>-<backend>-<time>].
+    /// Run directory, on rank 0's host [default: results/MODEL-TOPOLOGY-BACKEND-TIME].
     #[arg(long, visible_alias = "log-path", value_name = "DIR", help_heading = "Results")]
     pub out: Option<PathBuf>,
     /// Empty the run directory first if it exists.

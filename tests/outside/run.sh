@@ -51,10 +51,10 @@ depends_on_little() {
 packages() {
   scripts/cargo.sh package --locked --allow-dirty --package "$1" --target-dir "$CARGO_TARGET_DIR" 2>&1 | tee "$work/package" &&
     ! grep -A 3 '^warning' "$work/package" && note=$(sed -n 's/^ *Packaged //p' "$work/package") || return 1
-  local archive
-  archive=$(ls "$CARGO_TARGET_DIR/package/$1"-*.crate) || return 1
+  local files
+  files=$(tar -tzf "$CARGO_TARGET_DIR/package/$1"-*.crate) || return 1
   for file in LICENSE-MIT LICENSE-APACHE README.md; do
-    tar -tzf "$archive" | grep -q "^$1-[0-9.]*/$file\$" || { echo "$file is not in $archive" && return 1; }
+    grep -q "^$1-[0-9.]*/$file\$" <<<"$files" || { echo "$file is not in the package" && return 1; }
   done
 }
 

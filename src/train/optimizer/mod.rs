@@ -177,7 +177,7 @@ impl Optimizer {
     }
 
     /// Begins an update: the parameters follow, each through
-    /// [`Update::apply`] once.
+    /// `Update::apply` once.
     pub fn begin(&mut self, rate: Rate) -> Update<'_> {
         self.updates += 1;
         let step = self.rule.step(rate, self.weight_decay, self.updates);

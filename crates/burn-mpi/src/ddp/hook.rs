@@ -101,7 +101,7 @@ pub fn backward<M: Module, S: GradientSink>(loss: &Tensor<1>, module: &M, sink: 
 }
 
 /// An occasion to move messages on, from inside an operator's long backward.
-/// Does nothing where no [`backward`] of this file is under way on this thread.
+/// Does nothing outside a backward of a [`GradientSync`](crate::GradientSync) on this thread.
 pub fn poll() {
     WATCH.with_borrow_mut(|watch| {
         if let Some(sink) = watch.as_mut().and_then(|watch| watch.sink.sink()) {

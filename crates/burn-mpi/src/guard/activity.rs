@@ -211,6 +211,7 @@ pub(crate) fn departed() -> Vec<Departure> {
 
 /// A rank that has left, if one says so within `patience`; one with an error
 /// before others.
+#[cfg(feature = "gloo")]
 pub(crate) fn departed_peer(patience: Duration) -> Option<Departure> {
     let began = Instant::now();
     loop {
