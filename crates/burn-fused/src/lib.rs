@@ -65,6 +65,7 @@ pub mod conv;
 mod epilogue;
 mod extension;
 mod flex_tensor;
+pub mod int8;
 pub mod linear;
 pub mod loss;
 pub mod memory;

@@ -115,9 +115,18 @@ impl Lanes {
                         zero,
                         relu,
                     );
-                    let source = maps.last().map_or(conv::Source::Windows(&windows), |&map| conv::Source::Map(map));
-                    let product =
-                        Product::new(geometry, weights, &biases[i], requantization, source, output, pooled, shape[2]);
+                    let source =
+                        maps.last().map_or(conv::Source::Windows(&windows), |&map| conv::Source::Map(map));
+                    let product = Product::new(
+                        geometry,
+                        weights,
+                        &biases[i],
+                        requantization,
+                        source,
+                        output,
+                        pooled,
+                        shape[2],
+                    );
                     steps.push(Step::Product(Box::new(product)));
                 }
                 (None, Layer::MaxPool(pool)) => steps.push(Step::MaxPool(*pool)),

@@ -209,7 +209,9 @@ impl Layer {
                     }
                     _ => error(
                         "convolution",
-                        format!("{inputs}->{outputs}, kernel {kernel:?}, stride {stride:?}, padding {padding:?}"),
+                        format!(
+                            "{inputs}->{outputs}, kernel {kernel:?}, stride {stride:?}, padding {padding:?}"
+                        ),
                     ),
                 }
             }

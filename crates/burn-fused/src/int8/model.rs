@@ -198,7 +198,12 @@ impl Model {
     fn for_each_block(&self, workspace: &mut Workspace, images: &[f32], mut done: impl FnMut(&[u8])) {
         assert_eq!(workspace.model, self.id, "the workspace of this model");
         let size: usize = self.shape.iter().product();
-        assert!(images.len().is_multiple_of(size), "{} values are no images of {:?}", images.len(), self.shape);
+        assert!(
+            images.len().is_multiple_of(size),
+            "{} values are no images of {:?}",
+            images.len(),
+            self.shape
+        );
         let instructions = Instructions::of(Level::current());
         let mut images = images;
         while !images.is_empty() {

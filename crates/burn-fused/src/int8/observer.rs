@@ -131,8 +131,7 @@ mod tests {
             let _held = level.hold();
             for len in [1, 2, 63, 64, 65, 200, 1031] {
                 let values = random.floats(len, 3.0);
-                let plain =
-                    values.iter().fold([f32::MAX, f32::MIN], |[a, b], &x| [a.min(x), b.max(x)]);
+                let plain = values.iter().fold([f32::MAX, f32::MIN], |[a, b], &x| [a.min(x), b.max(x)]);
                 assert_eq!(min_max(&values), Ok(plain), "{level}, {len}");
                 for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                     let mut values = values.clone();

@@ -104,14 +104,10 @@ impl Rows {
         let step = |(i, layer): (usize, &Layer)| match layer.product(maps[i].shape) {
             Some((geometry, weights, relu, output)) => {
                 let zero = output.zero_point as u8;
-                let requantization = Requantization::new(
-                    geometry.outputs,
-                    &weights.multipliers,
-                    &weights.shifts,
-                    zero,
-                    relu,
-                );
-                let product = Product::new(geometry, weights, &biases[i], requantization, [maps[i], maps[i + 1]]);
+                let requantization =
+                    Requantization::new(geometry.outputs, &weights.multipliers, &weights.shifts, zero, relu);
+                let product =
+                    Product::new(geometry, weights, &biases[i], requantization, [maps[i], maps[i + 1]]);
                 Step::Product(Box::new(product))
             }
             None => match layer {

@@ -13,7 +13,13 @@ fn scales(random: &mut Random, weights: &[f32], outputs: usize) -> Vec<f32> {
 }
 
 /// A layer's quantized weights, and an output range that its sums fill.
-fn weights(random: &mut Random, inputs: usize, outputs: usize, input: QParams, relu: bool) -> (Weights, QParams) {
+fn weights(
+    random: &mut Random,
+    inputs: usize,
+    outputs: usize,
+    input: QParams,
+    relu: bool,
+) -> (Weights, QParams) {
     let values = random.floats(inputs * outputs, 0.5);
     let bias = random.floats(outputs, 1.0);
     // Some are narrow, so that outputs saturate, and the fixed-point ratio is wide.
@@ -50,7 +56,16 @@ fn random_model(random: &mut Random, one_channel: bool) -> Model {
                     false => [1 + random.below(2), 1 + random.below(3)],
                 };
                 let padding = kernel.map(|kernel| random.below(kernel));
-                Layer::Conv(Conv { inputs: shape[0], outputs, kernel, stride, padding, weights, relu, output })
+                Layer::Conv(Conv {
+                    inputs: shape[0],
+                    outputs,
+                    kernel,
+                    stride,
+                    padding,
+                    weights,
+                    relu,
+                    output,
+                })
             }
         };
         if let Ok(next) = layer.output_shape(shape) {
@@ -112,7 +127,16 @@ fn convnet(random: &mut Random, [height, width]: [usize; 2]) -> Model {
     for (inputs, outputs) in [(1, 4), (4, 8)] {
         let (weights, output) = weights(random, inputs * 9, outputs, parameters, true);
         let (kernel, stride, padding) = ([3; 2], [1; 2], [1; 2]);
-        layers.push(Layer::Conv(Conv { inputs, outputs, kernel, stride, padding, weights, relu: true, output }));
+        layers.push(Layer::Conv(Conv {
+            inputs,
+            outputs,
+            kernel,
+            stride,
+            padding,
+            weights,
+            relu: true,
+            output,
+        }));
         layers.push(Layer::MaxPool(MaxPool { kernel: [2; 2], stride: [2; 2] }));
         parameters = output;
     }

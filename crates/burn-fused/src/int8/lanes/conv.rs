@@ -53,7 +53,8 @@ impl Product {
         let Geometry { inputs, outputs, kernel, stride, .. } = geometry;
         let (phases, row, column, taps) = match source {
             Source::Windows(windows) => {
-                let taps = (0..kernel[0]).flat_map(|y| (0..windows.words).map(move |k| y * windows.row + 2 * k));
+                let taps =
+                    (0..kernel[0]).flat_map(|y| (0..windows.words).map(move |k| y * windows.row + 2 * k));
                 (2, stride[0] * windows.row, 1, taps.collect())
             }
             Source::Map(map) => {
@@ -100,7 +101,8 @@ impl Product {
         let across = if pooled || phases == 1 { output.shape[2] } else { width.div_ceil(2) };
         let apart = if phases == 2 && !pooled { 2 } else { 1 };
         let pixels = || (0..output.shape[1]).flat_map(move |y| (0..across).map(move |x| (y, x)));
-        let [down, along] = if pooled { [2 * row, if phases == 2 { 1 } else { 2 * column }] } else { [row, column] };
+        let [down, along] =
+            if pooled { [2 * row, if phases == 2 { 1 } else { 2 * column }] } else { [row, column] };
         Self {
             phases,
             pooled,
