@@ -12,6 +12,7 @@
 //! | [`train`] | the loop, the step, the optimizer, the averaged gradient |
 //! | [`comm`] | the world of ranks and its collectives; alone knows MPI |
 //! | [`model`] | the networks, and their parameters as flat memory |
+//! | [`quant`] | 8-bit quantization of the networks |
 //! | [`data`] | files, shards, batches, and generated data sets |
 //! | [`record`] | the run directory: checkpoints, curves, `run.json` |
 //! | [`report`] | tables, pictures and predictions from run directories |
@@ -36,6 +37,7 @@ mod files;
 pub mod launch;
 pub mod model;
 mod names;
+pub mod quant;
 pub mod record;
 pub mod report;
 pub mod stop;

@@ -27,6 +27,16 @@ pub struct BatchNorm {
     running_var: RunningState<Tensor<1>>,
 }
 
+/// A batch norm with its running statistics: `x * factor + shift`, one of each a
+/// channel.
+#[derive(Debug, Clone)]
+pub struct RunningAffine {
+    /// Weight / standard deviation.
+    pub factor: Tensor<1>,
+    /// Bias - mean · factor.
+    pub shift: Tensor<1>,
+}
+
 impl BatchNorm {
     /// Scale 1 and shift 0 for `channels` channels.
     pub fn init(channels: usize, device: &Device) -> Self {
@@ -58,6 +68,15 @@ impl BatchNorm {
             true => self.train(x, Epilogue::ReluPool),
             false => max_pool2d(relu(self.test(x)), MaxPoolOptions::new([2, 2])),
         }
+    }
+
+    /// What the norm does in a test: a factor and a shift of each channel, which
+    /// have gradients by the norm's weight and bias.
+    pub fn running_affine(&self) -> RunningAffine {
+        let [mean, var] = [&self.running_mean, &self.running_var].map(RunningState::value_sync);
+        let factor = self.weight.val() / (var + EPSILON).sqrt();
+        let shift = self.bias.val() - mean * factor.clone();
+        RunningAffine { factor, shift }
     }
 
     /// Normalises by the running statistics.

@@ -63,7 +63,7 @@ impl Architecture for ConvNet {
             layers.push(Layer::Pool(&self.pool).named(format!("pool{number}")));
         }
         layers.push(Layer::Flatten.named("flatten"));
-        layers.extend(self.dropout.as_ref().map(|_| Layer::Dropout.named("dropout")));
+        layers.extend(self.dropout.as_ref().map(|layer| Layer::Dropout(layer).named("dropout")));
         layers.push(Layer::Linear(&self.linear).named("linear"));
         layers
     }

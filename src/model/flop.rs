@@ -30,7 +30,7 @@ impl Layer<'_> {
                 (vec![outputs], (rows * inputs * outputs) as u64)
             }
             Self::Flatten => (vec![shape.iter().product()], 0),
-            Self::Norm(_) | Self::Activation(_) | Self::Dropout => (shape.to_owned(), 0),
+            Self::Norm(_) | Self::Activation(_) | Self::Dropout(_) => (shape.to_owned(), 0),
         }
     }
 }

@@ -5,7 +5,7 @@ use burn::nn::Linear;
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
 
-use super::{Activation, BatchNorm};
+use super::{Activation, BatchNorm, Dropout};
 
 /// A layer, and the name that PyTorch's network has for it: the names of its
 /// parameters begin with it.
@@ -31,7 +31,7 @@ pub enum Layer<'a> {
     /// `[batch, channels, height, width]` to `[batch, features]`.
     Flatten,
     /// Dropout, which has an effect in training alone.
-    Dropout,
+    Dropout(&'a Dropout),
     /// Linear layer.
     Linear(&'a Linear),
 }

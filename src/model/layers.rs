@@ -47,7 +47,7 @@ impl FeatureLayer {
         match self {
             Self::Linear(layer) => Layer::Linear(layer),
             Self::Elementwise(layer) => Layer::Activation(layer.activation),
-            Self::Dropout(_) => Layer::Dropout,
+            Self::Dropout(layer) => Layer::Dropout(layer),
         }
     }
 }

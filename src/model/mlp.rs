@@ -52,7 +52,7 @@ impl Architecture for Mlp {
             Layer::Norm(&self.bn1).named("bn1"),
             Layer::Activation(self.activation).named("activation"),
         ];
-        layers.extend(self.dropout.as_ref().map(|_| Layer::Dropout.named("dropout")));
+        layers.extend(self.dropout.as_ref().map(|layer| Layer::Dropout(layer).named("dropout")));
         layers.push(Layer::Linear(&self.layer2).named("layer2"));
         layers
     }

@@ -24,7 +24,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 pub use architecture::{Architecture, Model};
-pub use batch_norm::BatchNorm;
+pub use batch_norm::{BatchNorm, RunningAffine};
 pub use convnet::ConvNet;
 pub use dropout::{BatchPlace, Dropout};
 pub use layer_list::{Layer, NamedLayer};
@@ -99,6 +99,13 @@ macro_rules! networks {
             pub fn layers(&self) -> Vec<NamedLayer<'_>> {
                 match self {
                     $(Self::$kind(network) => network.layers(),)+
+                }
+            }
+
+            /// Channels, height and width of a sample.
+            pub fn input_shape(&self) -> [usize; 3] {
+                match self {
+                    $(Self::$kind(_) => $network::INPUT_SHAPE,)+
                 }
             }
 

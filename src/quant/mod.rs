@@ -1,0 +1,18 @@
+//! Quantization of networks: which layers become one, the ranges of their values, and
+//! the integer model of both.
+//!
+//! The formulas and the integer kernels are [`burn_fused::int8`]'s.
+
+mod error;
+mod fold;
+mod groups;
+mod integer;
+mod ranges;
+
+pub use error::QuantError;
+pub use groups::{Group, Product, groups};
+pub use integer::integer_model;
+pub use ranges::{GroupRanges, Range, Ranges, WeightScheme};
+
+#[cfg(test)]
+mod tests;
