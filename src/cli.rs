@@ -2,6 +2,7 @@
 
 mod bench;
 mod data;
+mod int8;
 mod launch;
 mod link;
 mod network;
@@ -14,8 +15,9 @@ use std::path::PathBuf;
 use clap::parser::ValueSource;
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub use bench::{AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs, StepArgs};
+pub use bench::{AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs, Int8Args, StepArgs};
 pub use data::{DataArgs, DataKind, InfoArgs, MakeArgs};
+pub use int8::{ExportArgs, QuantKind, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use link::LinkArgs;
 pub use network::NetworkArgs;
@@ -69,6 +71,10 @@ pub enum Command {
     Train(Box<TrainArgs>),
     /// Measure a checkpoint on the test set.
     Eval(EvalArgs),
+    /// Write a checkpoint's network as an ONNX file.
+    Export(ExportArgs),
+    /// Make an int8 model of a checkpoint, and measure both on the test set.
+    Quantize(QuantizeArgs),
     /// Measure what travels between ranks.
     Bench(BenchArgs),
     /// Make a data set, or look at one.
@@ -99,4 +105,10 @@ pub struct EvalArgs {
     /// Where tensors live: flex, ndarray, tch or tch-cuda:N.
     #[arg(long, default_value = "flex")]
     pub device: String,
+    /// Measure the int8 model beside the checkpoint instead.
+    #[arg(long)]
+    pub int8: bool,
+    /// Write the scores of every sample to FILE, replacing it: f32, a row for each sample.
+    #[arg(long, value_name = "FILE.npy")]
+    pub logits: Option<PathBuf>,
 }

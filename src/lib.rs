@@ -13,6 +13,7 @@
 //! | [`comm`] | the world of ranks and its collectives; alone knows MPI |
 //! | [`model`] | the networks, and their parameters as flat memory |
 //! | [`quant`] | 8-bit quantization of the networks |
+//! | [`export`] | networks as ONNX files |
 //! | [`data`] | files, shards, batches, and generated data sets |
 //! | [`record`] | the run directory: checkpoints, curves, `run.json` |
 //! | [`report`] | tables, pictures and predictions from run directories |
@@ -33,6 +34,7 @@ pub mod commands;
 pub mod config;
 pub mod data;
 pub mod device;
+pub mod export;
 mod files;
 pub mod launch;
 pub mod model;

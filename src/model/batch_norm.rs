@@ -14,7 +14,8 @@ use burn_fused::norm;
 
 /// Share of a new batch in the running statistics.
 const MOMENTUM: f64 = 0.1;
-const EPSILON: f64 = 1e-5;
+/// Added to a variance in front of its square root: PyTorch's default.
+pub const EPSILON: f64 = 1e-5;
 
 /// Normalises each channel of `[batch, channels, ...]` by its mean and variance,
 /// the batch's own in training and the running ones in a test, then scales and

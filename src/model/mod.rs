@@ -24,7 +24,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 pub use architecture::{Architecture, Model};
-pub use batch_norm::{BatchNorm, RunningAffine};
+pub use batch_norm::{BatchNorm, EPSILON, RunningAffine};
 pub use convnet::ConvNet;
 pub use dropout::{BatchPlace, Dropout};
 pub use layer_list::{Layer, NamedLayer};

@@ -3,16 +3,25 @@
 //!
 //! The formulas and the integer kernels are [`burn_fused::int8`]'s.
 
+mod calibration;
+mod dynamic;
 mod error;
 mod fold;
 mod groups;
 mod integer;
 mod ranges;
+mod stored;
 
+pub use calibration::Calibration;
+pub use dynamic::{DynamicLayer, DynamicModel, Windows};
 pub use error::QuantError;
+use groups::padding;
 pub use groups::{Group, Product, groups};
 pub use integer::integer_model;
 pub use ranges::{GroupRanges, Range, Ranges, WeightScheme};
+pub use stored::Quantized;
 
+#[cfg(test)]
+mod stored_tests;
 #[cfg(test)]
 mod tests;

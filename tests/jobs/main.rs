@@ -6,6 +6,7 @@ mod collectives;
 mod data;
 mod failures;
 mod harness;
+mod int8;
 mod networks;
 mod output;
 mod recipes;
