@@ -5,6 +5,7 @@
 
 mod calibration;
 mod dynamic;
+mod dynamic_kernels;
 mod error;
 mod fold;
 mod groups;

@@ -101,6 +101,10 @@ fn values_that_are_not_finite_are_named_with_their_layer() {
     let never = Calibration::new(&network).unwrap().into_ranges();
     let error = integer_model(&network, &never, WeightScheme::Channel).unwrap_err().to_string();
     assert!(error.contains("was never calibrated: the range of the input"), "{error}");
+    let mut wide = never;
+    wide.input = Some([f32::MIN, f32::MAX]);
+    let error = integer_model(&network, &wide, WeightScheme::Channel).unwrap_err().to_string();
+    assert!(error.starts_with("the input: the scale overflows"), "{error}");
 }
 
 /// The dynamic formula in 64-bit sums, for one layer of any stride and padding.

@@ -42,7 +42,8 @@ def infer(entry, tensors, x):
             q = windows(q, layer["kernel"], layer["stride"]).max((4, 5))
             continue
         weight, weight_scale, bias = (tensors[f"{layer['name']}.{part}"] for part in ("weight", "weight_scale", "bias"))
-        weight, centred = weight.astype(np.int64), q - zero
+        # In f64, which holds the sums exactly and has a fast product.
+        weight, centred = weight.astype(np.float64), (q - zero).astype(np.float64)
         if layer["op"] == "conv":
             rows, columns = layer["padding"]
             padded = np.pad(centred, ((0, 0), (0, 0), (rows, rows), (columns, columns)))
@@ -52,7 +53,7 @@ def infer(entry, tensors, x):
         (next_scale, next_zero), axes = next(outputs), (1, -1) + (1,) * (sums.ndim - 2)
         ratios = np.broadcast_to(np.float64(scale) * weight_scale.astype(np.float64) / np.float64(next_scale), len(bias))
         m, s = (np.array(part).reshape(axes) for part in zip(*map(fixed_point, ratios)))
-        q = next_zero + ((sums + bias.reshape(axes)) * m + (1 << (s - 1)) >> s)
+        q = next_zero + ((sums.astype(np.int64) + bias.reshape(axes)) * m + (1 << (s - 1)) >> s)
         q = np.clip(q, next_zero if layer["relu"] else 0, 255)
         scale, zero = next_scale, next_zero
     return ((q.reshape(len(q), -1) - zero).astype(np.float32) * scale).astype(np.float32)
