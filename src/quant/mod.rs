@@ -7,11 +7,16 @@ mod error;
 mod fold;
 mod groups;
 mod integer;
+mod layers;
+mod options;
+mod quantizer;
 mod ranges;
 
 pub use error::QuantError;
 pub use groups::{Group, Product, groups};
 pub use integer::integer_model;
+pub use options::{Quantization, QuantizeKind};
+pub use quantizer::{QatOptions, Quantizer};
 pub use ranges::{GroupRanges, Range, Ranges, WeightScheme};
 
 #[cfg(test)]

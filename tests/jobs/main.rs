@@ -8,6 +8,7 @@ mod failures;
 mod harness;
 mod networks;
 mod output;
+mod quantized;
 mod recipes;
 mod report;
 mod resume;
