@@ -68,6 +68,7 @@ check "optimizers, schedules and penalties as PyTorch's" recipes_as_pytorch
 check "every network's names, weights and losses as PyTorch's" .venv/bin/python tests/pytorch/state_dicts.py
 check "mlp's losses and accuracy as PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only mlp
 check "vgg's first losses as PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only vgg --seeds 0
+check "quantization-aware training as PyTorch's" .venv/bin/python tests/pytorch/quantized.py --data "${DATA:-data/digits}"
 check "a build for MPICH" make --no-print-directory build MPI=mpich
 check "averaged gradients of random modules, over MPICH" env MPI=mpich tests/sync/all.sh 100
 check "a rank that fails ends the job, over MPICH" env MPI=mpich tests/sync/failures.sh

@@ -14,6 +14,8 @@ pub enum QuantKind {
     Ptq,
     /// Weights alone; ranges of activations are each batch's own.
     Dynamic,
+    /// Static, with the ranges that a quantization-aware training has found.
+    Qat,
 }
 
 #[derive(Debug, Args)]
@@ -29,15 +31,17 @@ pub struct QuantizeArgs {
     /// A run directory, or one of its checkpoints.
     #[arg(value_name = "RUN")]
     pub run: PathBuf,
-    /// ptq (static: scales from calibration samples) or dynamic (weights only).
+    /// ptq (static: scales from calibration samples), dynamic (weights only) or qat (the ranges of a
+    /// run with --quantize qat).
     #[arg(long, value_enum, default_value = "ptq")]
     pub kind: QuantKind,
     /// Take the ranges of activations from the first N training samples [default: 1024].
     #[arg(long, value_name = "N")]
     pub calibration: Option<usize>,
-    /// Whether weights have a scale for each output channel, or one for a layer: channel or tensor.
-    #[arg(long, default_value = "channel", value_parser = NameOf::<WeightScheme>::parser())]
-    pub weight_scheme: String,
+    /// Whether weights have a scale for each output channel, or one for a layer: channel or tensor
+    /// [default: channel].
+    #[arg(long, value_name = "SCHEME", value_parser = NameOf::<WeightScheme>::parser())]
+    pub weight_scheme: Option<String>,
     /// Folder of the data set [default: that of the run].
     #[arg(long, value_name = "DIR")]
     pub data_root: Option<PathBuf>,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{NetworkArgs, RecipeArgs};
+use super::{NetworkArgs, QuantizationArgs, RecipeArgs};
 use crate::model::ModelKind;
 use crate::names::NameOf;
 
@@ -78,9 +78,8 @@ pub struct TrainArgs {
     pub accumulate: usize,
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// Quantization-aware training (not in this version).
-    #[arg(long, help_heading = "Training")]
-    pub quantized: bool,
+    #[command(flatten)]
+    pub quantization: QuantizationArgs,
 
     /// Where tensors live: flex, ndarray, tch or tch-cuda:N.
     #[arg(long, default_value = "flex", help_heading = "Distribution")]

@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use super::Refused;
 use crate::config::RunConfig;
-use crate::quant::Quantized;
+use crate::quant::{Quantized, Ranges};
 use crate::record::checkpoint::list;
 use crate::record::{Checkpoint, INT8_FILE, Int8File, RecordError, RunDir};
 use crate::train::Position;
@@ -16,6 +16,8 @@ use burn_mpi::{ParamLayout, World};
 pub struct Weights {
     pub values: Vec<f32>,
     pub folder: PathBuf,
+    /// Of a quantization-aware training.
+    pub ranges: Option<Ranges>,
 }
 
 /// The configuration of the run that `path` is, or that it is a checkpoint of.
@@ -33,8 +35,8 @@ pub fn config_of(path: &Path) -> anyhow::Result<RunConfig> {
 /// the one with the lowest test loss.
 pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
     if path.join("state.json").exists() {
-        let values = Checkpoint::<Position>::load(path, layout)?.params;
-        return Ok(Weights { values, folder: path.to_owned() });
+        let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(path, layout)?;
+        return Ok(Weights { values: params, folder: path.to_owned(), ranges: position.ranges });
     }
     let folder = path.join("checkpoints");
     let last = Checkpoint::<Position>::load_last(&folder, layout)?;
@@ -47,7 +49,7 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
     let step = checkpoint.position.step;
     let is_its = |path: &PathBuf| path.ends_with(crate::record::checkpoint::folder_name(step));
     let folder = list(&folder).into_iter().find(is_its).unwrap_or(folder);
-    Ok(Weights { values: checkpoint.params, folder })
+    Ok(Weights { values: checkpoint.params, folder, ranges: checkpoint.position.ranges })
 }
 
 /// The quantized network beside a checkpoint's weights, which have to be `network`'s,

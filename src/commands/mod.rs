@@ -172,7 +172,12 @@ fn is_shared(error: &anyhow::Error) -> bool {
     let shared_comm = comm.is_some_and(CommError::is_shared);
     let at_one_step = matches!(
         error.downcast_ref(),
-        Some(TrainError::NotFinite { .. } | TrainError::Stopped { .. } | TrainError::OtherOptimizer { .. })
+        Some(
+            TrainError::NotFinite { .. }
+                | TrainError::Stopped { .. }
+                | TrainError::OtherOptimizer { .. }
+                | TrainError::Quant(_)
+        )
     );
     shared_comm
         || at_one_step

@@ -16,7 +16,7 @@ use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::files::WholeFile;
 use crate::model::Network;
-use crate::quant::{Calibration, DynamicModel, Quantized, WeightScheme, integer_model};
+use crate::quant::{Calibration, DynamicModel, QuantError, Quantized, WeightScheme, integer_model};
 use crate::record::{INT8_FILE, Int8File, Method};
 use crate::train::{Evaluation, Tally};
 use burn_mpi::{ParamLayout, World};
@@ -33,6 +33,8 @@ pub enum Plan {
     Ptq { calibration: usize, scheme: WeightScheme },
     /// Weights alone.
     Dynamic { scheme: WeightScheme },
+    /// Static: ranges of a quantization-aware training, with the run's own weight scheme.
+    Qat,
 }
 
 pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
@@ -61,13 +63,18 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let layout = ParamLayout::of(&network);
     let loaded = match world.is_root() {
         true => checkpoint::load(&args.run, &layout),
-        false => Ok(checkpoint::Weights { values: vec![0.0; layout.len()], folder: PathBuf::new() }),
+        false => {
+            Ok(checkpoint::Weights { values: vec![0.0; layout.len()], folder: PathBuf::new(), ranges: None })
+        }
     };
     let mut weights = checkpoint::agree_or_refuse(world, loaded)?;
     world.broadcast_f32(&mut weights.values)?;
     let network = layout.write(network, &weights.values).valid();
     let mut quantized = checkpoint::share_int8(world, || {
-        let quantized = quantize(&network, source.as_ref(), plan)?;
+        let quantized = match plan {
+            Plan::Qat => trained(&network, &weights, config.quantization.weight_scheme)?,
+            plan => quantize(&network, source.as_ref(), plan)?,
+        };
         write(&quantized.to_file(&config.model.to_string()), &weights.folder)
     })?;
     let evaluation = Evaluation::load(world, source.as_ref(), &config.train_options())?;
@@ -83,15 +90,18 @@ impl TryFrom<&QuantizeArgs> for Plan {
     type Error = ConfigError;
 
     fn try_from(args: &QuantizeArgs) -> Result<Self, ConfigError> {
-        let scheme = args
-            .weight_scheme
-            .parse()
-            .map_err(|problem: String| ConfigError::new("weight-scheme", &args.weight_scheme, problem))?;
+        let typed = args.weight_scheme.as_deref().unwrap_or("channel");
+        let scheme =
+            typed.parse().map_err(|problem: String| ConfigError::new("weight-scheme", typed, problem))?;
+        if args.kind == QuantKind::Qat && args.weight_scheme.is_some() {
+            return Err(ConfigError::new("weight-scheme", typed, "was chosen in the training; leave it out"));
+        }
         match (args.kind, args.calibration) {
             (_, Some(0)) => Err(ConfigError::new("calibration", 0, "must be at least 1")),
-            (QuantKind::Dynamic, Some(samples)) => {
-                Err(ConfigError::new("calibration", samples, "requires --kind ptq; dynamic has none"))
+            (QuantKind::Dynamic | QuantKind::Qat, Some(samples)) => {
+                Err(ConfigError::new("calibration", samples, "requires --kind ptq"))
             }
+            (QuantKind::Qat, None) => Ok(Self::Qat),
             (QuantKind::Dynamic, None) => Ok(Self::Dynamic { scheme }),
             (QuantKind::Ptq, samples) => {
                 Ok(Self::Ptq { calibration: samples.unwrap_or(CALIBRATION), scheme })
@@ -100,9 +110,21 @@ impl TryFrom<&QuantizeArgs> for Plan {
     }
 }
 
+/// The integer model of a quantization-aware training.
+fn trained(
+    network: &Network,
+    weights: &checkpoint::Weights,
+    scheme: WeightScheme,
+) -> Result<Quantized, QuantError> {
+    let never = || QuantError::NotCalibrated { of: "the input (the run had no --quantize qat)".into() };
+    let ranges = weights.ranges.as_ref().ok_or_else(never)?;
+    Quantized::of_model(network, integer_model(network, ranges, scheme)?, Method::Qat)
+}
+
 /// The quantized `network`, which is on a device without gradients.
 pub fn quantize(network: &Network, source: &dyn SampleSource, plan: Plan) -> anyhow::Result<Quantized> {
     Ok(match plan {
+        Plan::Qat => return Err(QuantError::NotCalibrated { of: "the input".into() }.into()),
         Plan::Dynamic { scheme } => Quantized::Dynamic(DynamicModel::of(network, scheme)?),
         Plan::Ptq { calibration, scheme } => {
             let mut ranges = Calibration::new(network)?;
@@ -176,6 +198,7 @@ mod tests {
         for (options, expected) in [
             (&["--calibration", "0"][..], "--calibration 0: must be at least 1"),
             (&["--kind", "dynamic", "--calibration", "9"], "--calibration 9: requires --kind ptq"),
+            (&["--kind", "qat", "--weight-scheme", "tensor"], "--weight-scheme tensor: was chosen"),
             (&["--weight-scheme", "row"], "--weight-scheme row: unknown weight scheme row"),
         ] {
             let error = plan(options).unwrap_err().to_string();

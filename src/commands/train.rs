@@ -42,6 +42,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let device = config.device.device().autodiff();
     let network = Network::with_options(config.model, &config.network, classes, config.seed, &device)
         .fused(config.fused);
+    let quantizer = config.quantizer(&network)?;
     let layout = ParamLayout::of(&network);
     world.check_equal("the network's parameters", &layout.describe())?;
     let mut record = describe(&config, &layout, world);
@@ -56,7 +57,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
         world.exchange_over(primitives(world, config.backend, &config.transport())?);
     }
     let stop = StopRequest::listen().context("cannot listen to signals")?;
-    let mut trainer = Trainer::new(world, &options, source, network, collective, stop)?;
+    let mut trainer = Trainer::new(world, &options, source, network, quantizer, collective, stop)?;
     if let Some(checkpoint) = share(world, saved)? {
         trainer.restore(checkpoint)?;
     }

@@ -10,6 +10,9 @@ mod error;
 mod fold;
 mod groups;
 mod integer;
+mod layers;
+mod options;
+mod quantizer;
 mod ranges;
 mod stored;
 
@@ -19,6 +22,8 @@ pub use error::QuantError;
 use groups::padding;
 pub use groups::{Group, Product, groups};
 pub use integer::integer_model;
+pub use options::{Quantization, QuantizeKind};
+pub use quantizer::{QatOptions, Quantizer};
 pub use ranges::{GroupRanges, Range, Ranges, WeightScheme};
 pub use stored::Quantized;
 

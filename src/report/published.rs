@@ -4,7 +4,7 @@
 //! are named as settings of a run (`topology`, `backend`, `model` …) say which
 //! of our runs are the same experiment; an empty cell is any, and `–` an option
 //! that was not given. The measurements are `train_seconds`, `train_accuracy` and
-//! `test_accuracy`, by rank with slashes between, and `memory_mb`; those without
+//! `test_accuracy` (the integer model's, where there is one), by rank with slashes between, and `memory_mb`; those without
 //! a column are not shown. `hardware` says on what; any other column only
 //! describes.
 
@@ -23,7 +23,9 @@ type Measure = (&'static str, &'static str, usize, fn(&Run) -> f64);
 const MEASURES: [Measure; 4] = [
     ("train_seconds", "train s", 2, |run| run.results.train_seconds),
     ("train_accuracy", "train acc %", 2, |run| run.results.train_accuracy),
-    ("test_accuracy", "test acc %", 2, |run| run.results.test_accuracy),
+    ("test_accuracy", "test acc %", 2, |run| {
+        run.results.int8_test_accuracy.unwrap_or(run.results.test_accuracy)
+    }),
     (MEMORY, "memory MB", 2, |run| run.results.live_mb.unwrap_or(f64::NAN)),
 ];
 const MEMORY: &str = "memory_mb";

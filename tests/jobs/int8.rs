@@ -77,6 +77,19 @@ fn a_calibrated_model_predicts_the_same_on_any_number_of_ranks() {
 }
 
 #[test]
+fn the_ranges_of_a_training_make_the_model_that_it_tested() {
+    let lab = Lab::new();
+    let record = lab.train(2, "run", &[&SHORT[..], &["--quantize", "qat"]].concat());
+    let tested = record["int8_test_accuracy"].as_f64().expect("an accuracy");
+    let lines = succeeds(command(1, &["quantize", "--kind", "qat"], &lab.path("run")));
+    let int8 = lines.lines().nth(1).expect("a line");
+    assert!(int8.contains(&format!("test accuracy {tested:.2}%")), "{tested}: {int8}");
+    lab.train(1, "float", &["--epochs", "1", "--train-samples", "64"]);
+    let refusal = command(1, &["quantize", "--kind", "qat"], &lab.path("float"));
+    refused(refusal, 2, &["was never calibrated", "--quantize qat"]);
+}
+
+#[test]
 fn dynamic_models_run_and_are_not_exported() {
     let lab = Lab::new();
     lab.train(1, "run", &SHORT);

@@ -10,7 +10,7 @@ use std::time::Instant;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::irregular::{Irregular, LateGradients};
+use super::irregular::{Irregular, LateGradients, all_reduce};
 use crate::ddp::hook::GradientSink;
 use crate::ddp::plan::{BucketPlan, CONTROL};
 use crate::ddp::report::{CommTimes, Flights};
@@ -184,7 +184,8 @@ impl Buckets {
 
     /// Ends the step: gradients that have not come count as zero, `mine` goes
     /// along, and every bucket is waited for.
-    pub fn finish(&mut self, mine: Signals) -> Result<(Signals, Irregular), CommError> {
+    /// `averaged` becomes its mean over the ranks with a backward.
+    pub fn finish(&mut self, mine: Signals, averaged: &mut [f32]) -> Result<(Signals, Irregular), CommError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
@@ -196,21 +197,47 @@ impl Buckets {
         let flag = |set: bool| if set { 1.0 } else { 0.0 };
         let signals = [mine.not_finite, mine.stop, flag(irregular), flag(self.backwards > 0)];
         if let Some(buffer) = &mut self.buffers[last] {
-            buffer[control..control + CONTROL].copy_from_slice(&signals);
+            let (control, carried) = buffer[control..].split_at_mut(CONTROL);
+            control.copy_from_slice(&signals);
+            carried.fill(0.0);
+            if self.backwards > 0 {
+                carried[..averaged.len()].copy_from_slice(averaged);
+            }
         }
         if self.collective.world_size() > 1 {
             self.reduce(last)?;
         }
         let sums = self.buffers[last].as_deref().map_or(&signals[..], |buffer| &buffer[control..]);
         let signals = Signals { not_finite: sums[0], stop: sums[1] };
+        let with_backward = sums[3];
+        let irregular = sums[2] > 0.0 || with_backward == 0.0;
+        self.average(averaged, last, control + CONTROL, with_backward)?;
         // Without a backward on any rank, no parameter has a gradient.
-        let irregular = match sums[2] > 0.0 || sums[3] == 0.0 {
+        let irregular = match irregular {
             true => self.settle()?,
             false => Irregular::default(),
         };
         self.absent.fill(false);
         irregular.absent.iter().for_each(|&param| self.absent[param] = true);
         Ok((signals, irregular))
+    }
+
+    /// Reads `averaged` from where its sums are: at `at` of the `last` bucket, after
+    /// its reduction, if that is f32.
+    fn average(&mut self, averaged: &mut [f32], last: usize, at: usize, ranks: f32) -> Result<(), CommError> {
+        if averaged.is_empty() || ranks == 0.0 {
+            return Ok(());
+        }
+        let alone = self.collective.world_size() == 1;
+        let sums = match &self.buffers[last] {
+            Some(buffer) if alone || self.narrow[last].is_none() => &buffer[at..],
+            _ => {
+                let own = if self.backwards > 0 { averaged.to_vec() } else { vec![0.0; averaged.len()] };
+                &all_reduce(self.collective.as_mut(), self.reduction, own)?
+            }
+        };
+        averaged.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = sum / ranks);
+        Ok(())
     }
 
     /// The averaged gradient of `param` in its bucket, after `finish`.
