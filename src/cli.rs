@@ -2,9 +2,11 @@
 
 mod bench;
 mod data;
+mod int8;
 mod launch;
 mod link;
 mod network;
+mod quantization;
 mod recipe;
 mod report;
 mod train;
@@ -17,11 +19,13 @@ use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::device::DeviceKind;
 use crate::names::OneOf;
 
-pub use bench::{AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs, StepArgs};
+pub use bench::{AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs, Int8Args, StepArgs};
 pub use data::{DataArgs, DataKind, InfoArgs, MakeArgs};
+pub use int8::{ExportArgs, QuantKind, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use link::LinkArgs;
 pub use network::NetworkArgs;
+pub use quantization::QuantizationArgs;
 pub use recipe::RecipeArgs;
 pub use report::{Format, ReportArgs};
 pub use train::{GLOO_ALGORITHMS, TrainArgs};
@@ -72,6 +76,10 @@ pub enum Command {
     Train(Box<TrainArgs>),
     /// Evaluate a checkpoint on the test split.
     Eval(EvalArgs),
+    /// Write a checkpoint's network as an ONNX file.
+    Export(ExportArgs),
+    /// Make an int8 model of a checkpoint, and evaluate both on the test split.
+    Quantize(QuantizeArgs),
     /// Benchmark collectives, training steps and operators.
     Bench(BenchArgs),
     /// Generate or inspect a data set.
@@ -102,4 +110,10 @@ pub struct EvalArgs {
     /// Compute device.
     #[arg(long, default_value = "flex", value_parser = OneOf::names(DeviceKind::NAMES))]
     pub device: String,
+    /// Measure the int8 model beside the checkpoint instead.
+    #[arg(long)]
+    pub int8: bool,
+    /// Write the scores of every sample to FILE, replacing it: f32, a row for each sample.
+    #[arg(long, value_name = "FILE.npy")]
+    pub logits: Option<PathBuf>,
 }

@@ -1,6 +1,7 @@
 //! What was typed becomes what is meant: checked once, before any work.
 
 mod network;
+mod quantization;
 mod recipe;
 
 use std::path::PathBuf;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::{GLOO_ALGORITHMS, TrainArgs};
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, NetworkOptions};
+use crate::quant::Quantization;
 use crate::record;
 use crate::train::{Recipe, TrainOptions};
 use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
@@ -57,6 +59,9 @@ pub struct RunConfig {
     /// `run.json`.
     #[serde(flatten)]
     pub recipe: Recipe,
+    /// Quantization; beside the others in `run.json`.
+    #[serde(flatten)]
+    pub quantization: Quantization,
     /// Where tensors live.
     pub device: DeviceKind,
     /// Whether convolution, ReLU and pooling are one operator.
@@ -110,13 +115,6 @@ impl TryFrom<&TrainArgs> for RunConfig {
     type Error = ConfigError;
 
     fn try_from(args: &TrainArgs) -> Result<Self, ConfigError> {
-        if args.quantized {
-            return Err(ConfigError::new(
-                "quantized",
-                "",
-                "quantization-aware training is to come; leave the option out",
-            ));
-        }
         let model = parse("model", &args.model)?;
         let config = Self {
             model,
@@ -134,6 +132,7 @@ impl TryFrom<&TrainArgs> for RunConfig {
             lr: not_negative("lr", args.recipe.lr)?,
             weight_decay: not_negative("weight-decay", args.recipe.weight_decay)?,
             recipe: recipe::recipe(&args.recipe, args.epochs)?,
+            quantization: quantization::quantization(&args.quantization)?,
             device: parse("device", &args.device)?,
             fused: args.fused.is_on(),
             accumulate: positive("accumulate", args.accumulate)?,
@@ -150,6 +149,7 @@ impl TryFrom<&TrainArgs> for RunConfig {
             checkpoint_every: args.checkpoint_every.map(|n| positive("checkpoint-every", n)).transpose()?,
         };
         config.check_built()?;
+        quantization::check(&config)?;
         Ok(config)
     }
 }

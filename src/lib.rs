@@ -11,6 +11,8 @@
 //! | [`commands`] | one file a subcommand: puts the other modules together |
 //! | [`train`] | the loop, the step, the optimizer; options and state of a training |
 //! | [`model`] | the networks |
+//! | [`quant`] | 8-bit quantization of the networks |
+//! | [`export`] | networks as ONNX files |
 //! | [`data`] | files, shards, batches, and generated data sets |
 //! | [`record`] | the run directory: checkpoints, curves, `run.json` |
 //! | [`report`] | tables, plots and predictions from run directories |
@@ -35,10 +37,12 @@ pub mod commands;
 pub mod config;
 pub mod data;
 pub mod device;
+pub mod export;
 mod files;
 pub mod launch;
 pub mod model;
 mod names;
+pub mod quant;
 pub mod record;
 pub mod report;
 pub mod stop;

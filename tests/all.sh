@@ -67,6 +67,7 @@ check "optimizers, schedules and penalties equal PyTorch's" recipes_as_pytorch
 check "names, weights and losses of every network equal PyTorch's" .venv/bin/python tests/pytorch/state_dicts.py
 check "losses and accuracy of mlp equal PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only mlp
 check "first losses of vgg equal PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only vgg --seeds 0
+check "quantization-aware training equals PyTorch's" .venv/bin/python tests/pytorch/quantized.py --data "${DATA:-data/digits}"
 check "a program outside the workspace that depends on burn-mpi alone" tests/outside/run.sh
 check "a build for MPICH" make --no-print-directory build MPI=mpich
 check "averaged gradients of random modules, over MPICH" env MPI=mpich tests/sync/all.sh 100

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::{LinkArgs, TrainArgs};
+use crate::model::ModelKind;
 use crate::names::OneOf;
 use burn_mpi::WireType;
 
@@ -24,6 +25,8 @@ pub enum BenchKind {
     Step(Box<StepArgs>),
     /// Latency and bandwidth of the link between the first rank and the last.
     Link(LinkArgs),
+    /// An int8 model compared with its float network: time, memory, file size and accuracy.
+    Int8(Int8Args),
     /// Fused convolution and ReLU compared with Burn's operators on each compute backend.
     Fused(FusedArgs),
 }
@@ -124,4 +127,37 @@ pub struct FusedArgs {
     /// Write the table to FILE, replacing it.
     #[arg(long, value_name = "FILE.csv")]
     pub csv: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "\
+Examples:
+  mpiburn bench int8
+  mpiburn bench int8 --checkpoint results/try --csv int8.csv --json int8.json
+
+Without a checkpoint, the network has initial weights and the samples are noise: times, memory and
+bytes alone mean something then. float-burn has Burn's own operators. Bytes allocated are those of
+one inference after the first."
+)]
+pub struct Int8Args {
+    /// A run directory or one of its checkpoints, in which mpiburn quantize has put an int8 model.
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: Option<PathBuf>,
+    /// Network to measure without a checkpoint: convnet, vgg or mlp.
+    #[arg(long, default_value = "convnet", value_parser = OneOf::values::<ModelKind>(), conflicts_with = "checkpoint")]
+    pub model: String,
+    /// Folder of the data set [default: that of the run].
+    #[arg(long, value_name = "DIR", requires = "checkpoint")]
+    pub data_root: Option<PathBuf>,
+    /// Timed inferences of each model and batch size, at least 5 of them or 10 seconds.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub iterations: usize,
+    /// Write the table to FILE, replacing it.
+    #[arg(long, value_name = "FILE.csv")]
+    pub csv: Option<PathBuf>,
+    /// Write the table and the machine's instructions to FILE, replacing it.
+    #[arg(long, value_name = "FILE.json")]
+    pub json: Option<PathBuf>,
 }

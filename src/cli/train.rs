@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{NetworkArgs, RecipeArgs};
+use super::{NetworkArgs, QuantizationArgs, RecipeArgs};
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::names::OneOf;
@@ -83,9 +83,8 @@ pub struct TrainArgs {
     pub accumulate: usize,
     #[command(flatten)]
     pub recipe: RecipeArgs,
-    /// Quantization-aware training (not in this version).
-    #[arg(long, help_heading = "Training")]
-    pub quantized: bool,
+    #[command(flatten)]
+    pub quantization: QuantizationArgs,
 
     /// Compute device.
     #[arg(

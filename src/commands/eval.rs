@@ -1,22 +1,23 @@
 //! `mpiburn eval`: a checkpoint's loss and accuracy on the test set.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::Context;
+use burn::module::Module;
+use burn::tensor::Tensor;
 
 use super::train::check_shape;
+use super::{checkpoint, logits};
 use crate::cli::EvalArgs;
 use crate::config::{ConfigError, RunConfig};
 use crate::data;
 use crate::device::DeviceKind;
-use crate::model::Network;
-use crate::record::{Checkpoint, RunDir};
-use crate::train::{Evaluation, Position, Tally};
+use crate::model::{Model, Network};
+use crate::train::{Evaluation, Samples, Tally};
 use burn_mpi::{ParamLayout, World};
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let device = check(args)?;
     check_same_options(world, args)?;
+    logits::check(world, args.logits.as_deref())?;
     let config = world.agree(configure(world, args, device))?;
     let config = world.broadcast(&config)?.context("rank 0 sent no configuration")?;
     super::use_threads(config.threads)?;
@@ -26,14 +27,38 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let network = Network::with_options(config.model, &config.network, classes, config.seed, &device)
         .fused(config.fused);
     let layout = ParamLayout::of(&network);
-    let loaded = match world.is_root() {
-        true => load(&args.checkpoint, &layout),
-        false => Ok(vec![0.0; layout.len()]),
+    let evaluation = Evaluation::load(world, source.as_ref(), &config.train_options())?;
+    let mut logits = Vec::new();
+    let mut keep = |scores: &Tensor<2>| {
+        if args.logits.is_some() {
+            logits.extend(scores.to_data().iter::<f32>());
+        }
     };
-    let mut params = world.agree(loaded)?;
-    world.broadcast_f32(&mut params)?;
-    let network = layout.write(network, &params);
-    let tallies = Evaluation::load(world, source.as_ref(), &config.train_options())?.run(world, &network)?;
+    let tallies = if args.int8 {
+        let made = || {
+            let weights = checkpoint::load(&args.checkpoint, &layout)?;
+            Ok(checkpoint::load_int8(&weights, &config.model.to_string())?)
+        };
+        let mut quantized = checkpoint::share_int8(world, made)?;
+        evaluation
+            .run_with(world, |samples| evaluation.int8_scores(&mut quantized, samples).inspect(&mut keep))?
+    } else {
+        let loaded = match world.is_root() {
+            true => checkpoint::load(&args.checkpoint, &layout).map(|weights| weights.values),
+            false => Ok(vec![0.0; layout.len()]),
+        };
+        let mut params = checkpoint::agree_or_refuse(world, loaded)?;
+        world.broadcast_f32(&mut params)?;
+        let network = layout.write(network, &params).valid();
+        evaluation.run_with(world, |samples| {
+            let scores = network.forward(samples.batch(0..samples.count(), &device).0);
+            keep(&scores);
+            Ok(scores)
+        })?
+    };
+    if let Some(file) = &args.logits {
+        logits::write(world, file, &logits, classes)?;
+    }
     if world.is_root() {
         let total = Tally::total(&tallies);
         println!(
@@ -58,19 +83,24 @@ fn check(args: &EvalArgs) -> Result<DeviceKind, ConfigError> {
     }
     let device: DeviceKind =
         args.device.parse().map_err(|problem: String| ConfigError::new("device", &args.device, problem))?;
+    if args.int8 && device != DeviceKind::Flex {
+        return Err(ConfigError::new("device", device, "int8 models run on flex alone"));
+    }
     device.check_built().map_err(|problem| ConfigError::new("device", device, problem))?;
     Ok(device)
 }
 
 /// Rank 0's options are every rank's, so different ones must not go unnoticed.
 fn check_same_options(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
-    let EvalArgs { checkpoint, data_root, test_batch_size, test_samples, device } = args;
+    let EvalArgs { checkpoint, data_root, test_batch_size, test_samples, device, int8, logits } = args;
     for (option, value) in [
         ("--checkpoint", serde_json::to_string(checkpoint)?),
         ("--data-root", serde_json::to_string(data_root)?),
         ("--test-batch-size", serde_json::to_string(test_batch_size)?),
         ("--test-samples", serde_json::to_string(test_samples)?),
         ("--device", serde_json::to_string(device)?),
+        ("--int8", serde_json::to_string(int8)?),
+        ("--logits", serde_json::to_string(logits)?),
     ] {
         world.check_equal(option, &value)?;
     }
@@ -83,38 +113,12 @@ fn configure(world: &World, args: &EvalArgs, device: DeviceKind) -> anyhow::Resu
     if !world.is_root() {
         return Ok(None);
     }
-    let run = run_of(&args.checkpoint);
-    let (_, record) = RunDir::open::<RunConfig>(&run).with_context(|| {
-        format!("{} is neither a run directory nor a checkpoint in one", args.checkpoint.display())
-    })?;
+    let config = checkpoint::config_of(&args.checkpoint)?;
     Ok(Some(RunConfig {
-        data_root: args.data_root.clone().unwrap_or(record.config.data_root),
+        data_root: args.data_root.clone().unwrap_or(config.data_root),
         test_batch_size: args.test_batch_size,
-        test_samples: args.test_samples.or(record.config.test_samples),
+        test_samples: args.test_samples.or(config.test_samples),
         device,
-        ..record.config
+        ..config
     }))
-}
-
-/// The run directory of `path`, which is one or is `RUN/checkpoints/step-N`.
-fn run_of(path: &Path) -> PathBuf {
-    match path.join("state.json").exists() {
-        true => path.join("../.."),
-        false => path.to_owned(),
-    }
-}
-
-fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Vec<f32>> {
-    if path.join("state.json").exists() {
-        return Ok(Checkpoint::<Position>::load(path, layout)?.params);
-    }
-    let folder = path.join("checkpoints");
-    let last = Checkpoint::<Position>::load_last(&folder, layout)?;
-    let (stops_early, epochs) = (last.position.best_step.is_some(), last.position.history.len());
-    let checkpoint = last.load_best(&folder, layout)?;
-    if stops_early {
-        let epoch = checkpoint.position.epoch;
-        log::info!("early stopping: taking epoch {epoch} of {epochs}, which had the lowest test loss");
-    }
-    Ok(checkpoint.params)
 }

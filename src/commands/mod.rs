@@ -5,16 +5,20 @@
 pub mod console;
 
 mod bench;
+mod checkpoint;
 pub mod collective;
 mod data;
 mod eval;
+mod export;
 pub mod hints;
 mod launch;
 pub mod logging;
+mod logits;
 mod outcome;
 mod predict;
 mod progress;
 mod publish;
+mod quantize;
 mod report;
 mod sweep;
 #[cfg(test)]
@@ -25,10 +29,16 @@ use anyhow::Context;
 
 use crate::cli::Command;
 use crate::config::ConfigError;
+use crate::quant::QuantError;
 use crate::record::RecordError;
 use crate::train::TrainError;
 use burn_fused::simd::Level;
 use burn_mpi::{CommError, Launcher, World};
+
+/// Something that was typed or named cannot be done, which every rank knows.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
 
 /// An error of a command, and how the process must end.
 pub struct Failure {
@@ -48,8 +58,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         const FAILED: u8 = 1;
         const OPTIONS: u8 = 2;
-        // Not if it is the cause of another error, such as an invalid line of a sweep file.
-        if self.error.chain().next().is_some_and(|error| error.is::<ConfigError>()) {
+        if is_refusal(&self.error) {
             return OPTIONS;
         }
         match self.error.chain().any(|cause| matches!(cause.downcast_ref(), Some(TrainError::Stopped { .. })))
@@ -70,6 +79,8 @@ pub fn run(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Train(args) => in_world(|world| train::run(world, &args)).map(|()| 0),
         Command::Eval(args) => in_world(|world| eval::run(world, &args)).map(|()| 0),
+        Command::Export(args) => export::run(&args).map(|()| 0).map_err(outside_mpi),
+        Command::Quantize(args) => in_world(|world| quantize::run(world, &args)).map(|()| 0),
         Command::Bench(args) => in_world(|world| bench::run(world, &args)).map(|()| 0),
         Command::Data(args) => data::run(args).map(|()| 0).map_err(outside_mpi),
         Command::Launch(args) => launch::run(&args).map(code_of).map_err(outside_mpi),
@@ -121,6 +132,19 @@ fn print_once(world: &World, line: &str) {
     let _ = world.barrier();
 }
 
+/// Whether something was typed wrong: an option, a network that has no int8 version, a
+/// file of the other kind.
+fn is_refusal(error: &anyhow::Error) -> bool {
+    // Not where it is the cause of another: a bad line of a sweep's file.
+    let first = error.chain().next();
+    let is_option = first.is_some_and(|error| error.is::<ConfigError>() || error.is::<Refused>());
+    is_option
+        || error.chain().any(|cause| {
+            cause.is::<QuantError>()
+                || cause.downcast_ref::<RecordError>().is_some_and(RecordError::is_wrong_kind)
+        })
+}
+
 /// Prints an error of the command line, once for all ranks; returns the exit code.
 pub fn usage(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
@@ -150,7 +174,15 @@ fn is_shared(error: &anyhow::Error) -> bool {
     let shared_comm = comm_error(error).is_some_and(CommError::is_shared);
     let at_one_step = matches!(
         error.downcast_ref(),
-        Some(TrainError::NotFinite { .. } | TrainError::Stopped { .. } | TrainError::OtherOptimizer { .. })
+        Some(
+            TrainError::NotFinite { .. }
+                | TrainError::Stopped { .. }
+                | TrainError::OtherOptimizer { .. }
+                | TrainError::Quant(_)
+        )
     );
-    shared_comm || at_one_step || error.downcast_ref::<ConfigError>().is_some()
+    shared_comm
+        || at_one_step
+        || error.downcast_ref::<ConfigError>().is_some()
+        || error.downcast_ref::<Refused>().is_some()
 }

@@ -138,6 +138,7 @@ pub fn summarize(
         comm_seconds: per_rank.iter().map(|r| r.comm_seconds).sum::<f64>() / world.size() as f64,
         step_ms: StepMs::mean(&phases),
         test_accuracy: last.test_accuracy,
+        int8_test_accuracy: last.int8_test_accuracy,
         test_loss: last.test_loss,
         train_accuracy: last.train_accuracy,
         train_loss: last.train_loss,
@@ -153,23 +154,21 @@ pub fn summarize(
 /// Prints the table of epochs, and time and memory of the run.
 pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport, dir: &RunDir) {
     let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_header([
-        "epoch",
-        "train loss",
-        "train accuracy",
-        "test loss",
-        "test accuracy",
-        "seconds",
-    ]);
+    let quantized = history.iter().any(|row| row.int8_test_accuracy.is_some());
+    let columns = ["epoch", "train loss", "train accuracy", "test loss", "test accuracy", "seconds"];
+    let header = columns.into_iter().chain(quantized.then_some("int8 test accuracy"));
+    table.load_preset(UTF8_FULL_CONDENSED).set_header(header);
     for row in history {
-        table.add_row([
+        let mut cells = vec![
             row.epoch.to_string(),
             format!("{:.4}", row.train_loss),
             format!("{:.2}%", row.train_accuracy),
             format!("{:.4}", row.test_loss),
             format!("{:.2}%", row.test_accuracy),
             format!("{:.2}", row.seconds),
-        ]);
+        ];
+        cells.extend(row.int8_test_accuracy.map(|accuracy| format!("{accuracy:.2}%")));
+        table.add_row(cells);
     }
     println!("{table}");
     if let Some(best) = results.best_epoch {

@@ -100,8 +100,10 @@ impl Watch for Progress {
         if !self.shown {
             return;
         }
+        let int8 = row.int8_test_accuracy;
+        let int8 = int8.map_or_else(String::new, |accuracy| format!(", int8 test accuracy {accuracy:.2}%"));
         log::info!(
-            "epoch {}: train loss {:.4} accuracy {:.2}%, test loss {:.4} accuracy {:.2}%, {:.2} s",
+            "epoch {}: train loss {:.4} accuracy {:.2}%, test loss {:.4} accuracy {:.2}%{int8}, {:.2} s",
             row.epoch,
             row.train_loss,
             row.train_accuracy,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
+use super::checkpoint;
 use super::collective::primitives;
 use super::outcome::{default_name, describe, print_header, print_results, summarize};
 use super::progress::Progress;
@@ -41,11 +42,14 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let device = config.device.device().autodiff();
     let network = Network::with_options(config.model, &config.network, classes, config.seed, &device)
         .fused(config.fused);
+    let quantizer = config.quantizer(&network)?;
     let layout = ParamLayout::of(&network);
     world.check_equal("the network's parameters", &layout.describe())?;
     let mut record = describe(&config, &layout, world);
-    let (dir, network, checkpoint) =
-        world.agree(prepare(args, &config, world, &layout, network, resumed, &record))?;
+    let (dir, network, saved) = checkpoint::agree_or_refuse(
+        world,
+        prepare(args, &config, world, &layout, network, resumed, &record),
+    )?;
     print_header(world, &record, &plan);
 
     let collective = connect(world, config.backend, &config.transport())?;
@@ -53,8 +57,8 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
         world.exchange_over(primitives(world, config.backend, &config.transport())?);
     }
     let stop = StopRequest::listen().context("cannot listen to signals")?;
-    let mut trainer = Trainer::new(world, &options, source, network, collective, stop)?;
-    if let Some(checkpoint) = share(world, checkpoint)? {
+    let mut trainer = Trainer::new(world, &options, source, network, quantizer, collective, stop)?;
+    if let Some(checkpoint) = share(world, saved)? {
         trainer.restore(checkpoint)?;
     }
     let position = trainer.position();

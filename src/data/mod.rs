@@ -23,6 +23,7 @@ pub use element::Element;
 pub use error::DataError;
 pub use kind::Kind;
 pub use mnist::Mnist;
+pub use npy::write_npy;
 pub use npy_pairs::NpyPairs;
 pub use shard::{Shard, ShardPlan};
 

@@ -1,10 +1,27 @@
 //! `.npy`, NumPy's file format, read in parts.
 
+use std::io::{self, Write};
 use std::path::Path;
 
 use super::data_file::DataFile;
 use super::npy_header::{Header, HeaderFault};
 use super::{DataError, Kind};
+use crate::files::WholeFile;
+
+/// Writes rows of `columns` floats to a file, in place of what it held.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_npy(path: &Path, columns: usize, values: &[f32]) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = WholeFile::create(folder, &name)?;
+    file.write_all(&Header::write("<f4", &[values.len() / columns.max(1), columns]))?;
+    for value in values {
+        file.write_all(&value.to_le_bytes())?;
+    }
+    file.finish()
+}
 
 /// Bytes that are enough for a whole header, which describes one array.
 const MOST_OF_HEADER: usize = 1 << 20;

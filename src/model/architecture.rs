@@ -3,8 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-use super::flop::Flop;
-use super::{BatchPlace, NetworkOptions};
+use super::{BatchPlace, NamedLayer, NetworkOptions};
 
 /// What a training step can train: from an input to an output, of any types.
 pub trait Model: Module {
@@ -43,6 +42,6 @@ pub trait Architecture: Model<Input = Tensor<4>, Output = Tensor<2>> + Sized {
     /// they are at first, or Burn's own, one by one.
     fn set_fused(&mut self, on: bool);
 
-    /// Takes `flop` through the layers, in the order of forward.
-    fn count(&self, flop: &mut Flop);
+    /// The layers, in the order of forward.
+    fn layers(&self) -> Vec<NamedLayer<'_>>;
 }

@@ -14,7 +14,8 @@ use burn_fused::norm;
 
 /// Share of a new batch in the running statistics.
 const MOMENTUM: f64 = 0.1;
-const EPSILON: f64 = 1e-5;
+/// Added to a variance in front of its square root: PyTorch's default.
+pub const EPSILON: f64 = 1e-5;
 
 /// Normalises each channel of `[batch, channels, ...]` by its mean and variance,
 /// the batch's own in training and the running ones in a test, then scales and
@@ -25,6 +26,16 @@ pub struct BatchNorm {
     bias: Param<Tensor<1>>,
     running_mean: RunningState<Tensor<1>>,
     running_var: RunningState<Tensor<1>>,
+}
+
+/// A batch norm with its running statistics: `x * factor + shift`, one of each a
+/// channel.
+#[derive(Debug, Clone)]
+pub struct RunningAffine {
+    /// Weight / standard deviation.
+    pub factor: Tensor<1>,
+    /// Bias - mean · factor.
+    pub shift: Tensor<1>,
 }
 
 impl BatchNorm {
@@ -58,6 +69,15 @@ impl BatchNorm {
             true => self.train(x, Epilogue::ReluPool),
             false => max_pool2d(relu(self.test(x)), MaxPoolOptions::new([2, 2])),
         }
+    }
+
+    /// What the norm does in a test: a factor and a shift of each channel, which
+    /// have gradients by the norm's weight and bias.
+    pub fn running_affine(&self) -> RunningAffine {
+        let [mean, var] = [&self.running_mean, &self.running_var].map(RunningState::value_sync);
+        let factor = self.weight.val() / (var + EPSILON).sqrt();
+        let shift = self.bias.val() - mean * factor.clone();
+        RunningAffine { factor, shift }
     }
 
     /// Normalises by the running statistics.

@@ -8,9 +8,8 @@ use burn::tensor::{Device, Tensor};
 
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
-use super::flop::Flop;
 use super::layers::{conv3x3, pool2x2};
-use super::{Activation, Architecture, Model, NetworkOptions};
+use super::{Activation, Architecture, Layer, Model, NamedLayer, NetworkOptions};
 use burn_fused::conv::{conv, conv_relu_pool_twice};
 use burn_fused::linear::linear;
 
@@ -55,11 +54,18 @@ impl Architecture for ConvNet {
         self.fused = on;
     }
 
-    fn count(&self, flop: &mut Flop) {
-        for conv in [&self.conv1, &self.conv2] {
-            flop.through(conv).through(&self.pool);
+    fn layers(&self) -> Vec<NamedLayer<'_>> {
+        let mut layers = Vec::new();
+        for (number, conv, norm) in [(1, &self.conv1, &self.bn1), (2, &self.conv2, &self.bn2)] {
+            layers.push(Layer::Conv(conv).named(format!("conv{number}")));
+            layers.extend(norm.as_ref().map(|norm| Layer::Norm(norm).named(format!("bn{number}"))));
+            layers.push(Layer::Activation(self.activation).named(format!("activation{number}")));
+            layers.push(Layer::Pool(&self.pool).named(format!("pool{number}")));
         }
-        flop.through(&self.linear);
+        layers.push(Layer::Flatten.named("flatten"));
+        layers.extend(self.dropout.as_ref().map(|layer| Layer::Dropout(layer).named("dropout")));
+        layers.push(Layer::Linear(&self.linear).named("linear"));
+        layers
     }
 }
 

@@ -1,39 +1,37 @@
 //! Arithmetic of a training step, counted layer by layer: what a machine has to
 //! do at least, to compare with what it can do.
 
-use burn::nn::conv::Conv2d;
-use burn::nn::pool::MaxPool2d;
-use burn::nn::{Linear, PaddingConfig2d};
+use burn::nn::PaddingConfig2d;
 
-/// A layer that knows its cost.
-pub trait Layer {
+use super::{Layer, NamedLayer};
+
+impl Layer<'_> {
     /// The shape of one sample behind the layer, and the multiplications, each
     /// with an addition, that it takes to get there from `shape`. Padding counts
-    /// as if it were image. Additions alone and comparisons count nothing.
-    fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64);
-}
-
-impl Layer for Conv2d {
+    /// as if it were image. Norms, activations and dropout are too little to count,
+    /// comparisons count nothing.
     fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64) {
-        let weights = self.weight.dims();
-        let [height, width] = window(shape, self.kernel_size, self.stride, self.dilation, &self.padding);
-        let uses = height * width;
-        (vec![weights[0], height, width], (weights.iter().product::<usize>() * uses) as u64)
-    }
-}
-
-impl Layer for MaxPool2d {
-    fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64) {
-        let [height, width] = window(shape, self.kernel_size, self.stride, self.dilation, &self.padding);
-        (vec![shape[0], height, width], 0)
-    }
-}
-
-impl Layer for Linear {
-    fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64) {
-        let [inputs, outputs] = self.weight.dims();
-        let rows = shape.iter().product::<usize>() / inputs;
-        (vec![outputs], (rows * inputs * outputs) as u64)
+        match self {
+            Self::Conv(conv) => {
+                let weights = conv.weight.dims();
+                let [height, width] =
+                    window(shape, conv.kernel_size, conv.stride, conv.dilation, &conv.padding);
+                let cost = weights.iter().product::<usize>() * height * width;
+                (vec![weights[0], height, width], cost as u64)
+            }
+            Self::Pool(pool) => {
+                let [height, width] =
+                    window(shape, pool.kernel_size, pool.stride, pool.dilation, &pool.padding);
+                (vec![shape[0], height, width], 0)
+            }
+            Self::Linear(linear) => {
+                let [inputs, outputs] = linear.weight.dims();
+                let rows = shape.iter().product::<usize>() / inputs;
+                (vec![outputs], (rows * inputs * outputs) as u64)
+            }
+            Self::Flatten => (vec![shape.iter().product()], 0),
+            Self::Norm(_) | Self::Activation(_) | Self::Dropout(_) => (shape.to_owned(), 0),
+        }
     }
 }
 
@@ -56,26 +54,24 @@ fn window(
     })
 }
 
-/// A sample on its way through a network.
+/// What a sample takes on its way through a network.
 #[derive(Debug, Clone)]
 pub struct Flop {
-    shape: Vec<usize>,
     /// Of the layers that multiply.
     multiply_adds: Vec<u64>,
 }
 
 impl Flop {
-    /// Starts with a sample of `shape`.
-    pub fn of_sample(shape: &[usize]) -> Self {
-        Self { shape: shape.to_owned(), multiply_adds: Vec::new() }
-    }
-
-    /// Goes through a layer.
-    pub fn through(&mut self, layer: &impl Layer) -> &mut Self {
-        let (shape, cost) = layer.cost(&self.shape);
-        self.shape = shape;
-        self.multiply_adds.extend((cost > 0).then_some(cost));
-        self
+    /// Takes a sample of `shape` through `layers`.
+    pub fn of_layers(shape: &[usize], layers: &[NamedLayer<'_>]) -> Self {
+        let mut shape = shape.to_owned();
+        let mut multiply_adds = Vec::new();
+        for NamedLayer { layer, .. } in layers {
+            let (next, cost) = layer.cost(&shape);
+            shape = next;
+            multiply_adds.extend((cost > 0).then_some(cost));
+        }
+        Self { multiply_adds }
     }
 
     /// Floating-point operations of a training step on `batch` samples. Forward
@@ -137,10 +133,14 @@ mod tests {
                 .with_padding(padding)
                 .init(&device)
         };
-        let cost = |padding| conv(padding).cost(&[4, 9, 11]);
+        let cost = |padding| Layer::Conv(&conv(padding)).cost(&[4, 9, 11]);
         assert_eq!(cost(PaddingConfig2d::Valid), (vec![6, 4, 3], 6 * 2 * 15 * 12));
         assert_eq!(cost(PaddingConfig2d::Explicit(1, 2, 1, 2)), (vec![6, 5, 4], 6 * 2 * 15 * 20));
         let linear = LinearConfig::new(12, 7).init(&device);
-        assert_eq!(linear.cost(&[3, 4]), (vec![7], 84), "features of any shape are flattened");
+        assert_eq!(
+            Layer::Linear(&linear).cost(&[3, 4]),
+            (vec![7], 84),
+            "features of any shape are flattened"
+        );
     }
 }

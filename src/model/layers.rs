@@ -7,10 +7,9 @@ use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Linear, PaddingConfig2d};
 use burn::tensor::{Device, Tensor};
 
-use super::Activation;
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
-use super::flop::Flop;
+use super::{Activation, Layer};
 use burn_fused::conv::{conv, conv_relu, conv_relu_pool};
 
 /// A layer for images `[batch, channels, height, width]`.
@@ -31,28 +30,24 @@ pub(super) enum FeatureLayer {
 }
 
 impl ImageLayer {
-    /// Norms and activations are too little to count.
-    pub(super) fn count(&self, flop: &mut Flop) {
+    /// The layer, for all that walks through a network.
+    pub(super) fn layer(&self) -> Layer<'_> {
         match self {
-            Self::Conv(layer) => {
-                flop.through(layer);
-            }
-            Self::Pool(layer) => {
-                flop.through(layer);
-            }
-            Self::Norm(_) | Self::Elementwise(_) => {}
+            Self::Conv(layer) => Layer::Conv(layer),
+            Self::Norm(layer) => Layer::Norm(layer),
+            Self::Elementwise(layer) => Layer::Activation(layer.activation),
+            Self::Pool(layer) => Layer::Pool(layer),
         }
     }
 }
 
 impl FeatureLayer {
-    /// Activations and dropout are too little to count.
-    pub(super) fn count(&self, flop: &mut Flop) {
+    /// The layer, for all that walks through a network.
+    pub(super) fn layer(&self) -> Layer<'_> {
         match self {
-            Self::Linear(layer) => {
-                flop.through(layer);
-            }
-            Self::Elementwise(_) | Self::Dropout(_) => {}
+            Self::Linear(layer) => Layer::Linear(layer),
+            Self::Elementwise(layer) => Layer::Activation(layer.activation),
+            Self::Dropout(layer) => Layer::Dropout(layer),
         }
     }
 }

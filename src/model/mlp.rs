@@ -7,8 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
-use super::flop::Flop;
-use super::{Activation, Architecture, Model, NetworkOptions};
+use super::{Activation, Architecture, Layer, Model, NamedLayer, NetworkOptions};
 
 /// Features of a sample.
 const FEATURES: usize = 512;
@@ -46,8 +45,16 @@ impl Architecture for Mlp {
     /// It has no operators of its own to choose.
     fn set_fused(&mut self, _on: bool) {}
 
-    fn count(&self, flop: &mut Flop) {
-        flop.through(&self.layer1).through(&self.layer2);
+    fn layers(&self) -> Vec<NamedLayer<'_>> {
+        let mut layers = vec![
+            Layer::Flatten.named("flatten"),
+            Layer::Linear(&self.layer1).named("layer1"),
+            Layer::Norm(&self.bn1).named("bn1"),
+            Layer::Activation(self.activation).named("activation"),
+        ];
+        layers.extend(self.dropout.as_ref().map(|layer| Layer::Dropout(layer).named("dropout")));
+        layers.push(Layer::Linear(&self.layer2).named("layer2"));
+        layers
     }
 }
 

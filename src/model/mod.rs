@@ -6,6 +6,7 @@ mod batch_norm;
 mod convnet;
 mod dropout;
 pub mod flop;
+mod layer_list;
 mod layers;
 mod mlp;
 mod options;
@@ -23,9 +24,10 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 pub use architecture::{Architecture, Model};
-pub use batch_norm::BatchNorm;
+pub use batch_norm::{BatchNorm, EPSILON, RunningAffine};
 pub use convnet::ConvNet;
 pub use dropout::{BatchPlace, Dropout};
+pub use layer_list::{Layer, NamedLayer};
 pub use mlp::Mlp;
 pub use options::{Activation, NetworkOptions};
 pub use vgg::Vgg;
@@ -93,13 +95,25 @@ macro_rules! networks {
                 }
             }
 
+            /// The layers, in the order of forward.
+            pub fn layers(&self) -> Vec<NamedLayer<'_>> {
+                match self {
+                    $(Self::$kind(network) => network.layers(),)+
+                }
+            }
+
+            /// Channels, height and width of a sample.
+            pub fn input_shape(&self) -> [usize; 3] {
+                match self {
+                    $(Self::$kind(_) => $network::INPUT_SHAPE,)+
+                }
+            }
+
             /// Floating-point operations of a training step on `batch` samples.
             pub fn step_flop(&self, batch: usize) -> u64 {
                 match self {
                     $(Self::$kind(network) => {
-                        let mut flop = Flop::of_sample(&$network::INPUT_SHAPE);
-                        network.count(&mut flop);
-                        flop.of_step(batch)
+                        Flop::of_layers(&$network::INPUT_SHAPE, &network.layers()).of_step(batch)
                     })+
                 }
             }

@@ -6,11 +6,10 @@ use burn::tensor::{Device, Tensor};
 
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
-use super::flop::Flop;
 use super::layers::{
     Elementwise, FeatureLayer, ImageLayer, apply_to_features, apply_to_images, conv3x3, pool2x2,
 };
-use super::{Architecture, Model, NetworkOptions};
+use super::{Architecture, Layer, Model, NamedLayer, NetworkOptions};
 
 /// Three blocks of two Conv2d(3x3, pad 1) · ReLU and a MaxPool2d(2), channels
 /// 3→32→64, 64→128→256, 256→256→256, then Linear 4096→256 · ReLU · 256→32 ·
@@ -43,10 +42,16 @@ impl Architecture for Vgg {
         self.fused = on;
     }
 
-    fn count(&self, flop: &mut Flop) {
-        let images = [&self.block1, &self.block2, &self.block3].into_iter().flatten();
-        images.for_each(|layer| layer.count(flop));
-        self.block4.iter().for_each(|layer| layer.count(flop));
+    fn layers(&self) -> Vec<NamedLayer<'_>> {
+        let mut layers = Vec::new();
+        for (number, block) in [(1, &self.block1), (2, &self.block2), (3, &self.block3)] {
+            let block = block.iter().enumerate();
+            layers.extend(block.map(|(index, layer)| layer.layer().named(format!("block{number}.{index}"))));
+        }
+        layers.push(Layer::Flatten.named("flatten"));
+        let head = self.block4.iter().enumerate();
+        layers.extend(head.map(|(index, layer)| layer.layer().named(format!("block4.{index}"))));
+        layers
     }
 }
 

@@ -194,7 +194,16 @@ pub fn load_weights(file: &Path, layout: &ParamLayout) -> Result<Vec<f32>, Recor
     decode(file, &bytes, layout, "")
 }
 
-fn folder_name(step: usize) -> String {
+/// The bytes of a file of weights, in PyTorch's names and layouts.
+///
+/// # Errors
+/// When they have no such file: two tensors of one name.
+pub fn weights_file(layout: &ParamLayout, weights: &[f32]) -> Result<Vec<u8>, RecordError> {
+    encode(Path::new(MODEL), layout, &[("", &weights.to_vec())], Some(0))
+}
+
+/// Name of the folder of the checkpoint after `step` steps.
+pub fn folder_name(step: usize) -> String {
     format!("step-{step:08}")
 }
 

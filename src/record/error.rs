@@ -40,6 +40,19 @@ pub enum RecordError {
         /// What is wrong with it.
         what: String,
     },
+    /// A float network's weights where an int8 model belongs.
+    #[error(
+        "{0} holds a float network's weights, where an int8 model belongs: make one with mpiburn quantize"
+    )]
+    FloatWeights(PathBuf),
+    /// An int8 model where a float network's weights belong.
+    #[error(
+        "{0} holds an int8 model, where a float network's weights belong; the float ones are in model.safetensors"
+    )]
+    Int8Weights(PathBuf),
+    /// No int8 model beside a checkpoint.
+    #[error("there is no {0}: make it with mpiburn quantize")]
+    NoInt8(PathBuf),
     /// Nothing to go on from.
     #[error("no checkpoint in {0}: the run ended before its first; start it again with --overwrite")]
     NoCheckpoint(PathBuf),
@@ -49,6 +62,12 @@ pub enum RecordError {
 }
 
 impl RecordError {
+    /// Whether a command was given a file of the other kind, or one that was never
+    /// made: something was typed wrong, and nothing is damaged.
+    pub fn is_wrong_kind(&self) -> bool {
+        matches!(self, Self::FloatWeights(_) | Self::Int8Weights(_) | Self::NoInt8(_))
+    }
+
     pub(super) fn write(path: &Path, reason: io::Error) -> Self {
         Self::Write { path: path.to_owned(), reason }
     }
@@ -57,7 +76,7 @@ impl RecordError {
         Self::Read { path: path.to_owned(), reason }
     }
 
-    pub(super) fn damaged(path: &Path, what: String) -> Self {
+    pub(crate) fn damaged(path: &Path, what: String) -> Self {
         Self::Damaged { path: path.to_owned(), what }
     }
 }

@@ -6,6 +6,9 @@
 
 pub mod checkpoint;
 mod error;
+pub mod int8_file;
+mod int8_model;
+mod int8_reader;
 mod phases;
 mod recorder;
 mod run_dir;
@@ -16,6 +19,7 @@ mod tensorboard;
 
 pub use checkpoint::{Checkpoint, Resumable};
 pub use error::RecordError;
+pub use int8_file::{INT8_FILE, Int8File, Method};
 pub use phases::{Phases, StepMs};
 pub use recorder::{Curve, CurvePoint, Metrics, Recorder};
 pub use run_dir::RunDir;

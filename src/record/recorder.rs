@@ -135,6 +135,19 @@ impl<'w> Recorder<'w> {
         Ok(self.world.agree(written)?)
     }
 
+    /// Adds a point to TensorBoard's curve `tag` of the means over ranks.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn mean(&mut self, tag: &str, step: usize, value: f64) -> Result<(), RecordError> {
+        let ranks = self.world.size();
+        let written = match &mut self.tensorboard {
+            Some(board) => board.point(ranks, tag, step, value).and_then(|()| board.flush()),
+            None => Ok(()),
+        };
+        Ok(self.world.agree(written)?)
+    }
+
     /// Adds one point to each rank's loss and accuracy curves and to the means.
     fn write_point(&mut self, curve: Curve, point: &CurvePoint) -> Result<(), RecordError> {
         let (Some(dir), Some(tensorboard)) = (&self.dir, &mut self.tensorboard) else {

@@ -91,6 +91,9 @@ pub struct Results {
     pub step_ms: StepMs,
     /// Over the whole test set.
     pub test_accuracy: f64,
+    /// The integer model's, over the whole test set; with quantization alone.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub int8_test_accuracy: Option<f64>,
     /// Mean over the whole test set.
     pub test_loss: f64,
     /// Of the last epoch, over all ranks.

@@ -7,6 +7,7 @@ use std::path::Path;
 use safetensors::tensor::{Dtype, SafeTensors, View};
 
 use super::RecordError;
+use super::int8_reader::is_int8;
 use burn_mpi::ParamLayout;
 
 /// The names with which PyTorch's batch norms end.
@@ -14,10 +15,10 @@ const RUNNING_VAR: &str = "running_var";
 const BATCHES: &str = "num_batches_tracked";
 
 /// A tensor on its way into a safetensors file.
-struct Values {
-    dtype: Dtype,
-    shape: Vec<usize>,
-    bytes: Vec<u8>,
+pub(super) struct Values {
+    pub dtype: Dtype,
+    pub shape: Vec<usize>,
+    pub bytes: Vec<u8>,
 }
 
 impl View for Values {
@@ -74,6 +75,9 @@ pub(super) fn decode(
     prefix: &str,
 ) -> Result<Vec<f32>, RecordError> {
     let damaged = |what: String| RecordError::damaged(file, what);
+    if is_int8(bytes) {
+        return Err(RecordError::Int8Weights(file.to_owned()));
+    }
     let tensors = SafeTensors::deserialize(bytes)
         .map_err(|e| damaged(format!("not a whole safetensors file ({e:?})")))?;
     let mut flat = vec![0.0; layout.len()];

@@ -3,8 +3,8 @@
 //! `results/reference/NAME.csv` has a line for each experiment. Columns that are named
 //! like settings of a run (`topology`, `backend`, `model` …) select our runs of the
 //! same experiment; an empty cell matches any value, and `–` an option that was not
-//! given. The measurements are `train_seconds`, `train_accuracy` and `test_accuracy`,
-//! by rank with slashes between, and `memory_mb`; those without a column are not shown.
+//! given. The measurements are `train_seconds`, `train_accuracy` and `test_accuracy`
+//! (the integer model's, where there is one), by rank with slashes between, and `memory_mb`; those without a column are not shown.
 //! `hardware` names the hardware; any other column is descriptive.
 //! describes.
 
@@ -23,7 +23,9 @@ type Measure = (&'static str, &'static str, usize, fn(&Run) -> f64);
 const MEASURES: [Measure; 4] = [
     ("train_seconds", "train s", 2, |run| run.results.train_seconds),
     ("train_accuracy", "train acc %", 2, |run| run.results.train_accuracy),
-    ("test_accuracy", "test acc %", 2, |run| run.results.test_accuracy),
+    ("test_accuracy", "test acc %", 2, |run| {
+        run.results.int8_test_accuracy.unwrap_or(run.results.test_accuracy)
+    }),
     (MEMORY, "memory MB", 2, |run| run.results.live_mb.unwrap_or(f64::NAN)),
 ];
 const MEMORY: &str = "memory_mb";

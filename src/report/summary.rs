@@ -24,6 +24,10 @@ const OTHERS: [Measure; 5] = [
     ("test acc %", "test_accuracy", 2, |run| run.results.test_accuracy),
 ];
 
+/// Where a run was quantized.
+const INT8: Measure =
+    ("int8 test acc %", "int8_test_accuracy", 2, |run| run.results.int8_test_accuracy.unwrap_or(f64::NAN));
+
 /// Share of the training time in which a rank only waited for gradients.
 pub fn exposed_percent(run: &Run) -> f64 {
     100.0 * run.results.comm_seconds / run.results.train_seconds
@@ -52,6 +56,9 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     columns.extend(OTHERS.map(|(title, key, ..)| Column::spread(title, key)));
     let epochs: Vec<Option<String>> = rows.iter().map(|row| overfitting_epochs(&row.runs)).collect();
     let overfits = epochs.iter().any(Option::is_some);
+    let quantized =
+        rows.iter().any(|row| row.runs.iter().any(|run| run.results.int8_test_accuracy.is_some()));
+    columns.extend(quantized.then(|| Column::spread(INT8.0, INT8.1)));
     columns.extend(overfits.then(|| Column::words("overfits after epoch", "overfits_after_epoch")));
     columns.push(Column::number("runs", "runs"));
     let lines = rows.iter().zip(&epochs).map(|(row, epoch)| {
@@ -77,6 +84,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
             None => cells.extend([Cell::nothing(), Cell::nothing()]),
         }
         cells.extend(OTHERS.map(measured));
+        cells.extend(quantized.then(|| measured(INT8)));
         cells.extend(overfits.then(|| epoch.clone().map_or_else(Cell::nothing, Cell::text)));
         cells.push(Cell::number(row.runs.len() as f64, 0, paths));
         cells

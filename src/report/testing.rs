@@ -41,6 +41,7 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
                 ..StepMs::default()
             },
             test_accuracy: 97.5,
+            int8_test_accuracy: None,
             test_loss: 0.1,
             train_accuracy: 95.0,
             train_loss: 0.2,

@@ -28,7 +28,7 @@ mod tests {
             train_accuracy: 50.0,
             test_loss,
             test_accuracy: 50.0,
-            seconds: 1.0,
+            ..EpochRow::default()
         };
         losses.iter().enumerate().map(row).collect()
     }

@@ -2,6 +2,7 @@
 
 use super::Rule;
 use crate::data::DataError;
+use crate::quant::QuantError;
 use crate::record::RecordError;
 use burn_mpi::CommError;
 
@@ -17,6 +18,9 @@ pub enum TrainError {
     /// In the run directory.
     #[error(transparent)]
     Record(#[from] RecordError),
+    /// There is no integer model; the same on every rank.
+    #[error("quantization-aware training: {0}")]
+    Quant(#[from] QuantError),
     /// NaN or infinite loss; every rank stops at the same step.
     #[error(
         "rank {rank} ({host}): loss is {loss} at epoch {epoch}, step {step}; lower --lr or set \

@@ -1,12 +1,14 @@
 //! Measuring a network on the whole test set, each sample once.
 
 use burn::module::Module;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor, TensorData};
 
 use super::{CrossEntropy, LabelledBytes, Loss, Samples, Tally, TrainError, TrainOptions};
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, Split};
 use crate::model::{Model, Network};
+use crate::quant::{QuantError, Quantized};
+use burn_fused::int8::Model as IntegerModel;
 use burn_mpi::World;
 
 /// The test set of one rank, and the way to measure a network on all of it.
@@ -44,13 +46,73 @@ impl Evaluation {
     /// When the transport fails.
     pub fn run(&self, world: &World, network: &Network) -> Result<Vec<Tally>, TrainError> {
         let network = network.valid();
+        self.run_with(world, |samples| {
+            let (images, _) = samples.batch(0..samples.count(), &self.device);
+            Ok(network.forward(images))
+        })
+    }
+
+    /// Measures an integer model in the same way.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn run_integer(&self, world: &World, model: &IntegerModel) -> Result<Vec<Tally>, TrainError> {
+        let mut workspace = model.workspace();
+        self.run_with(world, |samples| {
+            let mut scores = vec![0.0; samples.count() * model.outputs()];
+            model.infer(&mut workspace, &self.normalizer.values(samples.bytes), &mut scores);
+            let shape = [samples.count(), model.outputs()];
+            Ok(Tensor::from_data(TensorData::new(scores, shape), &self.device))
+        })
+    }
+
+    /// Measures a quantized network in the same way.
+    ///
+    /// # Errors
+    /// When the transport fails, or samples are NaN or infinite.
+    pub fn run_int8(&self, world: &World, network: &mut Quantized) -> Result<Vec<Tally>, TrainError> {
+        self.run_with(world, |samples| self.int8_scores(network, samples))
+    }
+
+    /// Class scores `[batch, classes]` of a batch by a quantized network.
+    ///
+    /// # Errors
+    /// Samples that are NaN or infinite.
+    pub fn int8_scores(
+        &self,
+        network: &mut Quantized,
+        samples: &LabelledBytes<'_>,
+    ) -> Result<Tensor<2>, QuantError> {
+        let mut scores = Vec::new();
+        network.infer(&self.normalizer.values(samples.bytes), &mut scores)?;
+        let batch = samples.count();
+        let shape = [batch, scores.len() / batch.max(1)];
+        Ok(Tensor::from_data(TensorData::new(scores, shape), &self.device))
+    }
+
+    /// Measures what `predict` makes of batches: class scores `[batch, classes]`.
+    ///
+    /// # Errors
+    /// When the transport or `predict` fails, on whichever rank.
+    pub fn run_with(
+        &self,
+        world: &World,
+        mut predict: impl FnMut(&LabelledBytes<'_>) -> Result<Tensor<2>, QuantError>,
+    ) -> Result<Vec<Tally>, TrainError> {
+        let tally = world.agree(self.tally(&mut predict))?;
+        Ok(world.gather(&tally)?)
+    }
+
+    fn tally(
+        &self,
+        predict: &mut impl FnMut(&LabelledBytes<'_>) -> Result<Tensor<2>, QuantError>,
+    ) -> Result<Tally, QuantError> {
         let mut tally = Tally::default();
         for from in (0..self.shard.len()).step_by(self.batch_size) {
             let (bytes, labels) = self.shard.samples(from, self.batch_size);
             let samples = LabelledBytes { bytes, labels, normalizer: &self.normalizer };
-            let (images, labels) = samples.batch(0..labels.len(), &self.device);
-            tally.add(&CrossEntropy::default().score(network.forward(images), labels).tally);
+            tally.add(&CrossEntropy::default().score(predict(&samples)?, labels).tally);
         }
-        Ok(world.gather(&tally)?)
+        Ok(tally)
     }
 }

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Tally;
+use crate::quant::Ranges;
 use crate::record::Resumable;
 use burn_mpi::ArrivalOrder;
 
@@ -31,6 +32,9 @@ pub struct Position {
     /// is kept.
     #[serde(default)]
     pub best_step: Option<usize>,
+    /// With quantization-aware training: ranges of weights and activations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranges: Option<Ranges>,
     /// Seconds of training loops so far.
     pub train_seconds: f64,
     /// Seconds of the epoch under way.
@@ -75,4 +79,7 @@ pub struct EpochRow {
     pub test_accuracy: f64,
     /// Wall time of the epoch's training loop.
     pub seconds: f64,
+    /// Of the integer model over the whole test set, where there is one.
+    #[serde(default)]
+    pub int8_test_accuracy: Option<f64>,
 }

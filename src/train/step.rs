@@ -7,7 +7,7 @@ use burn::tensor::Device;
 
 use super::optimizer::Rate;
 use super::update::Updater;
-use super::{Loss, Samples, Scored, Tally, TrainOptions};
+use super::{Forward, Loss, Plain, Samples, Scored, Tally, TrainOptions};
 use crate::model::{BatchPlace, Model};
 use crate::record::Phases;
 use burn_fused::memory::live_bytes;
@@ -17,7 +17,7 @@ use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Sig
 pub type StepTimes = Phases<Duration>;
 
 /// Model, loss, optimizer and averaged gradients of one rank.
-pub struct Learner<'w, M, L> {
+pub struct Learner<'w, M, L, F = Plain> {
     /// The model, which holds copies of `params`.
     pub network: M,
     /// All parameters in visit order.
@@ -26,6 +26,8 @@ pub struct Learner<'w, M, L> {
     pub updater: Updater,
     /// Learning rate and momentum of the next step; a schedule sets them.
     pub rate: Rate,
+    /// How the model is applied.
+    pub forward: F,
     /// The gradients.
     pub sync: GradientSync,
     world: &'w World,
@@ -63,6 +65,7 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
             seed: options.seed,
             micro_batch: options.train_batch_size,
             times: StepTimes::default(),
+            forward: Plain,
             world,
             network,
             loss,
@@ -71,6 +74,34 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
         })
     }
 
+    /// The same, which applies its model by `forward`.
+    ///
+    /// # Errors
+    /// When the transport fails.
+    pub fn with_forward<F: Forward<M>>(self, mut forward: F) -> Result<Learner<'w, M, L, F>, CommError> {
+        let Self { network, params, updater, rate, mut sync, world, layout, places, .. } = self;
+        let Self { loss, device, seed, micro_batch, times, .. } = self;
+        sync.carry(forward.averaged(&network).len())?;
+        Ok(Learner {
+            network,
+            params,
+            updater,
+            rate,
+            forward,
+            sync,
+            world,
+            layout,
+            places,
+            loss,
+            device,
+            seed,
+            micro_batch,
+            times,
+        })
+    }
+}
+
+impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
     /// The layout of the weights.
     pub fn layout(&self) -> &ParamLayout {
         &self.layout
@@ -104,17 +135,20 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
     {
         live_bytes::begin_step();
         let mut tally = Tally::default();
+        self.forward.begin_step(&self.network);
         let count = samples.count();
         for from in (0..count).step_by(self.micro_batch) {
             let range = from..(from + self.micro_batch).min(count);
             let which = if range.end == count { MicroBatch::Last } else { MicroBatch::More };
             tally.add(&self.backward(samples, range, total, which)?);
         }
-        let signals = self.sync.reduce(Signals {
+        let mine = Signals {
             not_finite: if tally.loss.is_finite() { 0.0 } else { 1.0 },
             stop: if stop { 1.0 } else { 0.0 },
-        })?;
+        };
+        let signals = self.sync.reduce_with(mine, self.forward.averaged(&self.network))?;
         if signals.not_finite == 0.0 {
+            self.forward.end_step();
             self.update()?;
         }
         live_bytes::end_step();
@@ -169,7 +203,7 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
         let (place, own) = (self.place(range.start), range.len());
         let (input, target) = samples.batch(range, &self.device);
         let loaded = Instant::now();
-        let output = self.network.forward_training(input, &place);
+        let output = self.forward.forward(&self.network, input, &place);
         let Scored { loss, tally } = self.loss.score(output, target);
         let forwarded = Instant::now();
         let copied = self.sync.times().copy;

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use burn::module::Module;
+
 use super::batches::{Batches, order_of};
 use super::curves::Unwritten;
 use super::evaluation::Evaluation;
@@ -12,6 +14,7 @@ use super::{
 };
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
+use crate::quant::Quantizer;
 use crate::record::{Checkpoint, Curve, Recorder, StepMs};
 use crate::stop::StopRequest;
 use burn_mpi::{Collective, ParamLayout, SyncReport, World, sha256};
@@ -24,7 +27,7 @@ pub struct Trainer<'w> {
     plan: ShardPlan,
     shard: Shard,
     batches: Batches,
-    learner: Learner<'w, Network, CrossEntropy>,
+    learner: Learner<'w, Network, CrossEntropy, Option<Quantizer>>,
     schedule: Schedule,
     position: Position,
     epoch_tally: Tally,
@@ -39,7 +42,7 @@ pub struct Trainer<'w> {
 impl<'w> Trainer<'w> {
     /// A trainer that starts from `network`, with rank 0's weights on all
     /// ranks. All ranks have to train on the same data set. Any rank's `stop`
-    /// stops them all.
+    /// stops them all. With a `quantizer` it is quantization-aware.
     ///
     /// # Errors
     /// When a shard cannot be read, data sets differ or the transport fails.
@@ -48,6 +51,7 @@ impl<'w> Trainer<'w> {
         options: &TrainOptions,
         source: Box<dyn SampleSource>,
         network: Network,
+        quantizer: Option<Quantizer>,
         collective: Box<dyn Collective>,
         stop: StopRequest,
     ) -> Result<Self, TrainError> {
@@ -57,7 +61,7 @@ impl<'w> Trainer<'w> {
         world.check_equal("the training set's digest", shard.digest())?;
         let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };
         Ok(Self {
-            learner: Learner::new(world, options, network, loss, collective)?,
+            learner: Learner::new(world, options, network, loss, collective)?.with_forward(quantizer)?,
             batches: Batches::new(options, source.description()),
             schedule: options.rates(plan.steps()),
             position: Position::default(),
@@ -91,6 +95,9 @@ impl<'w> Trainer<'w> {
         if let Some(arrival) = self.position.arrival.clone() {
             self.learner.sync.adopt(arrival)?;
         }
+        if let (Some(quantizer), Some(ranges)) = (&mut self.learner.forward, self.position.ranges.clone()) {
+            quantizer.restore(ranges)?;
+        }
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
         self.epoch_tally = own(&self.position.epoch_tallies);
         self.window_tally = own(&self.position.window_tallies);
@@ -113,6 +120,9 @@ impl<'w> Trainer<'w> {
             if self.options.shuffle && self.position.step_in_epoch == 0 && self.position.epoch > 0 {
                 self.load_shard()?;
             }
+            if let Some(quantizer) = &mut self.learner.forward {
+                quantizer.set_epoch(self.position.epoch);
+            }
             self.train_epoch(recorder, watch)?;
             if self.stopping && self.position.step_in_epoch < self.plan.steps() {
                 return Err(self.stopped(recorder));
@@ -124,8 +134,15 @@ impl<'w> Trainer<'w> {
             self.learner.average_buffers()?;
             let started = Instant::now();
             let tallies = evaluation.run(self.world, &self.learner.network)?;
+            let int8 = match &self.learner.forward {
+                Some(quantizer) => {
+                    let model = quantizer.integer_model(&self.learner.network.valid())?;
+                    Some(Tally::total(&evaluation.run_integer(self.world, &model)?))
+                }
+                None => None,
+            };
             self.position.test_seconds += started.elapsed().as_secs_f64();
-            self.finish_epoch(recorder, watch, tallies)?;
+            self.finish_epoch(recorder, watch, tallies, int8)?;
             if self.stopping && !self.is_done() {
                 return Err(self.stopped(recorder));
             }
@@ -237,8 +254,12 @@ impl<'w> Trainer<'w> {
         recorder: &mut Recorder<'_>,
         watch: &mut dyn Watch,
         test: Vec<Tally>,
+        int8: Option<Tally>,
     ) -> Result<(), TrainError> {
         self.world.check_equal("the weights' digest", &self.weights_sha256())?;
+        if let Some(quantizer) = &self.learner.forward {
+            self.world.check_equal("the ranges of quantization", &format!("{:?}", quantizer.ranges()))?;
+        }
         let train = Tally::total(&self.world.gather(&self.epoch_tally)?);
         let total = Tally::total(&test);
         let row = EpochRow {
@@ -248,8 +269,12 @@ impl<'w> Trainer<'w> {
             test_loss: total.mean_loss(),
             test_accuracy: total.accuracy(),
             seconds: self.position.epoch_seconds,
+            int8_test_accuracy: int8.map(|tally| tally.accuracy()),
         };
         recorder.points(Curve::Test, &[Tally::curve_point(self.position.step, &test)])?;
+        if let Some(accuracy) = row.int8_test_accuracy {
+            recorder.mean("test/int8_accuracy", self.position.step, accuracy)?;
+        }
         self.position.train_seconds += self.position.epoch_seconds;
         self.position.history.push(row.clone());
         if self.options.recipe.early_stopping.is_some()
@@ -278,6 +303,7 @@ impl<'w> Trainer<'w> {
         let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
         self.position.comm_seconds = self.world.gather(&comm_seconds)?;
         self.position.arrival = self.learner.sync.arrival().cloned();
+        self.position.ranges = self.learner.forward.as_ref().map(|quantizer| quantizer.ranges().clone());
         let Learner { params, updater, .. } = &self.learner;
         recorder.checkpoint(self.learner.layout(), || Checkpoint {
             model: self.options.model.clone(),

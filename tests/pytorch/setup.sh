@@ -48,11 +48,11 @@ install() {
 rm -f "$stamp"
 # An interrupted setup is continued if pip is installed.
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$venv"
-echo "installing numpy, safetensors, tensorboard and PyTorch $TORCH in $venv; some minutes"
+echo "installing numpy, safetensors, tensorboard, ONNX and PyTorch $TORCH in $venv; some minutes"
 
 # PyTorch's dependencies are installed first and PyTorch without dependencies after them,
 # or pip would download NVIDIA's libraries. setuptools and typing_extensions are among them.
-install numpy safetensors tensorboard \
+install numpy safetensors tensorboard 'onnx>=1.16' 'onnxruntime>=1.17' \
     filelock 'typing_extensions>=4.10' 'sympy>=1.13.3' 'networkx>=2.5.1' jinja2 'fsspec>=0.8.5' 'setuptools<81'
 
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
@@ -67,7 +67,7 @@ if [ -e "$site/torch/lib/libtorch_cuda.so" ]; then
 fi
 
 "$venv/bin/python" -W error::UserWarning - <<'CHECK' || fail "the environment in $venv does not work; remove it and try again"
-import numpy, safetensors.torch, torch, torch.distributed
+import numpy, onnx, onnxruntime, safetensors.torch, torch, torch.distributed
 from tensorboard.backend.event_processing import event_accumulator
 assert torch.distributed.is_gloo_available()
 torch.nn.Conv2d(1, 4, 3)(torch.ones(1, 1, 8, 8)).sum().backward()

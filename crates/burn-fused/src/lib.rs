@@ -14,6 +14,7 @@
 //! | [`conv::conv_relu_pool_twice`] | two such blocks with few channels |
 //! | [`norm::batch_norm`] | batch normalisation in training, with an [`Epilogue`] |
 //! | [`linear::linear`] | linear layer with at most 32 outputs |
+//! | [`fake_quantize::fake_quantize`] | fake quantization, with straight-through gradients |
 //! | [`loss::cross_entropy`], [`loss::smoothed_cross_entropy`] | loss, gradient and accuracy of class scores |
 //!
 //! If an operator does not support a shape, a type or a backend, it is composed of
@@ -64,7 +65,9 @@
 pub mod conv;
 mod epilogue;
 mod extension;
+pub mod fake_quantize;
 mod flex_tensor;
+pub mod int8;
 pub mod linear;
 pub mod loss;
 pub mod memory;

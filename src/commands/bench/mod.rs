@@ -4,6 +4,7 @@ mod allreduce;
 mod collectives;
 mod fused;
 mod fused_net;
+mod int8;
 mod link;
 mod product;
 mod sizes;
@@ -23,6 +24,7 @@ pub fn run(world: &World, args: &BenchArgs) -> anyhow::Result<()> {
         BenchKind::Collectives(args) => collectives::run(world, args),
         BenchKind::Step(args) => step::run(world, args),
         BenchKind::Fused(args) => fused::run(world, args),
+        BenchKind::Int8(args) => int8::run(world, args),
         BenchKind::Link(args) => link::run(world, args),
     }
 }

@@ -64,7 +64,9 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let options = config.train_options();
     let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };
     let flop_per_step = network.step_flop(config.train_batch_size);
-    let mut learner = Learner::new(world, &options, network, loss, collective)?;
+    let quantizer = config.quantizer(&network)?;
+    let learner = Learner::new(world, &options, network, loss, collective)?;
+    let mut learner = learner.with_forward(quantizer)?;
 
     let mut product = Product::new(&device);
     product.measure(PRODUCTS);

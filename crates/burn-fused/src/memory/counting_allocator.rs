@@ -13,6 +13,7 @@ thread_local! {
     // Constant and never dropped: counting must not allocate, and must work while a thread
     // starts and ends.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Allocations and reallocations that this thread has made; 0 if the global
@@ -21,8 +22,15 @@ pub fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-fn count() {
+/// Bytes of the allocations and reallocations that this thread has made so far; 0 where
+/// the global allocator is not a [`CountingAllocator`].
+pub fn allocated_bytes() -> u64 {
+    BYTES.get()
+}
+
+fn count(bytes: usize) {
     ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+    BYTES.set(BYTES.get() + bytes as u64);
 }
 
 /// The allocator `A`, counting its allocations.
@@ -49,21 +57,21 @@ pub struct CountingAllocator<A>(pub A);
 // number and two atomic ones: it neither allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(layout.size());
         allocated(layout);
         // SAFETY: the caller's obligations are those of `A`.
         unsafe { self.0.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(layout.size());
         allocated(layout);
         // SAFETY: as above.
         unsafe { self.0.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count();
+        count(new_size);
         freed(layout);
         // SAFETY: GlobalAlloc's contract has the caller guarantee that `new_size` with the
         // alignment of `layout` is a valid layout.
@@ -89,7 +97,7 @@ mod tests {
         let allocator = CountingAllocator(std::alloc::System);
         let layout = Layout::from_size_align(64, 8).unwrap();
         let larger = Layout::from_size_align(128, 8).unwrap();
-        let before = allocations();
+        let (before, bytes) = (allocations(), allocated_bytes());
         // SAFETY: each pointer is used with the layout that it has at that time.
         let last = unsafe {
             let first = allocator.alloc_zeroed(layout);
@@ -100,7 +108,7 @@ mod tests {
             allocator.dealloc(allocator.alloc(layout), layout);
             last
         };
-        assert_eq!((last, allocations() - before), (7, 3));
+        assert_eq!((last, allocations() - before, allocated_bytes() - bytes), (7, 3, 64 + 128 + 64));
         let floats = Layout::array::<f32>(50_000).unwrap();
         begin_step();
         // SAFETY: the memory was allocated with this layout.

@@ -64,6 +64,8 @@ pub struct GradientSync {
     in_step: bool,
     /// Whether the buckets have the averages of a step.
     averaged: bool,
+    /// Values that are averaged with the signals.
+    carried: usize,
     on_flex: bool,
     steps: usize,
     late_steps: usize,
@@ -94,6 +96,7 @@ impl GradientSync {
             mismatch: compare(world, layout, &options).err(),
             in_step: false,
             averaged: false,
+            carried: 0,
             on_flex: true,
             steps: 0,
             late_steps: 0,
@@ -214,8 +217,23 @@ impl GradientSync {
     /// # Errors
     /// As [`finish`](Self::finish).
     pub fn reduce(&mut self, mine: Signals) -> Result<Signals, CommError> {
+        self.reduce_with(mine, &mut [])
+    }
+
+    /// As [`reduce`](Self::reduce). `averaged` becomes its mean over the ranks that
+    /// had a backward in this step, the same bits on every rank. It travels as f32, in
+    /// the bucket that carries the signals, and where gradients are narrower in an
+    /// all-reduce of its own.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    ///
+    /// # Panics
+    /// Where there are more values than [`carry`](Self::carry) was told.
+    pub fn reduce_with(&mut self, mine: Signals, averaged: &mut [f32]) -> Result<Signals, CommError> {
+        assert!(averaged.len() <= self.carried, "{} values in room for {}", averaged.len(), self.carried);
         self.begin()?;
-        let (signals, irregular) = self.buckets()?.finish(mine)?;
+        let (signals, irregular) = self.buckets()?.finish(mine, averaged)?;
         self.in_step = false;
         self.averaged = true;
         self.steps += 1;
@@ -260,9 +278,23 @@ impl GradientSync {
         Ok(())
     }
 
+    /// Makes room for `values` that [`reduce_with`](Self::reduce_with) averages.
+    /// Between steps only, and on all ranks alike.
+    ///
+    /// # Errors
+    /// [`CommError::Interrupted`] after a backward that panicked.
+    pub fn carry(&mut self, values: usize) -> Result<(), CommError> {
+        self.carried = values;
+        let world_size = self.world.size();
+        let buckets = self.buckets()?;
+        buckets.set_plan(buckets.plan.clone().carrying(values, world_size));
+        Ok(())
+    }
+
     fn set_plan(&mut self, arrival: &ArrivalOrder) -> Result<(), CommError> {
         let plan = plan_of(&self.layout, &arrival.order, &self.options, self.world.size());
         self.averaged = false;
+        let plan = plan.carrying(self.carried, self.world.size());
         let buckets = self.buckets()?;
         buckets.uses.clone_from(&arrival.uses);
         buckets.set_plan(plan);

@@ -92,7 +92,7 @@ impl LateGradients {
 
 /// Sums `values` over ranks, padded as an ordered reduction needs it. Travels as
 /// f32 whatever the gradients' type: such steps are rare.
-fn all_reduce(
+pub(super) fn all_reduce(
     collective: &mut dyn Collective,
     how: Reduction,
     mut values: Vec<f32>,

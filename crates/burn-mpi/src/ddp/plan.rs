@@ -64,6 +64,14 @@ impl BucketPlan {
         Self { buckets, places }
     }
 
+    /// The same with room for so many `values` more behind the control values.
+    pub fn carrying(mut self, values: usize, world_size: usize) -> Self {
+        if let Some(last) = self.buckets.last_mut() {
+            last.padded = (last.len + CONTROL + values).next_multiple_of(world_size);
+        }
+        self
+    }
+
     /// The buckets, in the order in which they fill.
     pub fn buckets(&self) -> &[BucketSpec] {
         &self.buckets

@@ -43,6 +43,11 @@ impl Buffers {
         self.wide[bucket].as_mut().map(|buffer| &mut buffer[range])
     }
 
+    /// Whether a bucket travels as a narrower copy.
+    pub fn is_narrow(&self, bucket: usize) -> bool {
+        self.narrow[bucket].is_some()
+    }
+
     /// The bucket as it travels: its buffer itself, or a narrower copy.
     pub fn pack(&mut self, bucket: usize) -> Option<Wire> {
         match (self.narrow[bucket].take(), &self.wide[bucket]) {

@@ -1,16 +1,18 @@
 //! From full buckets to sums over ranks: what starts when, and what is waited for.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use super::{Buckets, Signals};
-use crate::ddp::irregular::Irregular;
+use crate::ddp::irregular::{Irregular, all_reduce};
 use crate::ddp::plan::CONTROL;
 use crate::{CommError, Operation, Wire};
 
 impl Buckets {
     /// Ends the step: gradients that have not come count as zero, `mine` goes
-    /// along, and every bucket is waited for.
-    pub fn finish(&mut self, mine: Signals) -> Result<(Signals, Irregular), CommError> {
+    /// along, and every bucket is waited for. `averaged` becomes its mean over the
+    /// ranks with a backward.
+    pub fn finish(&mut self, mine: Signals, averaged: &mut [f32]) -> Result<(Signals, Irregular), CommError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
@@ -25,19 +27,54 @@ impl Buckets {
         if let Some(slots) = self.buffers.slots(last, controls.clone()) {
             slots.copy_from_slice(&signals);
         }
+        let carried = self.carried(averaged.len());
+        if let Some(slots) = self.buffers.slots(last, carried.clone()) {
+            match self.backwards > 0 {
+                true => slots.copy_from_slice(averaged),
+                false => slots.fill(0.0),
+            }
+        }
         if self.collective.world_size() > 1 {
             self.reduce(last)?;
         }
         let sums = self.buffers.values(last, controls).unwrap_or(&signals);
         let signals = Signals { not_finite: sums[0], stop: sums[1] };
+        let (irregular, with_backward) = (sums[2] > 0.0, sums[3]);
+        self.average(averaged, with_backward)?;
         // Without a backward on any rank, no parameter has a gradient.
-        let irregular = match sums[2] > 0.0 || sums[3] == 0.0 {
+        let irregular = match irregular || with_backward == 0.0 {
             true => self.settle()?,
             false => Irregular::default(),
         };
         self.absent.fill(false);
         irregular.absent.iter().for_each(|&param| self.absent[param] = true);
         Ok((signals, irregular))
+    }
+
+    /// Where `values` that are averaged with the signals are in the last bucket.
+    fn carried(&self, values: usize) -> Range<usize> {
+        let buckets = self.plan.buckets();
+        let start = buckets[buckets.len() - 1].len + CONTROL;
+        start..start + values
+    }
+
+    /// Reads `averaged` from its sums over `ranks`: in the last bucket after its
+    /// reduction, if that is f32, and else by an all-reduce of its own.
+    fn average(&mut self, averaged: &mut [f32], ranks: f32) -> Result<(), CommError> {
+        if averaged.is_empty() || ranks == 0.0 {
+            return Ok(());
+        }
+        let last = self.plan.buckets().len() - 1;
+        let exact = self.collective.world_size() == 1 || !self.buffers.is_narrow(last);
+        let sums = match self.buffers.values(last, self.carried(averaged.len())) {
+            Some(sums) if exact => sums,
+            _ => {
+                let own = if self.backwards > 0 { averaged.to_vec() } else { vec![0.0; averaged.len()] };
+                &all_reduce(self.collective.as_mut(), self.reduction, own)?
+            }
+        };
+        averaged.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = sum / ranks);
+        Ok(())
     }
 
     /// Starts the buckets that are full, in order, as MPI matches collectives

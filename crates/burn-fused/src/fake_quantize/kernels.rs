@@ -1,0 +1,196 @@
+//! Loops of fake quantization.
+
+use std::mem::MaybeUninit;
+
+use crate::int8::{QParams, Scheme};
+use crate::memory::uninit::Uninit;
+use crate::simd::{Kernel, Lanes, Level};
+
+/// 1.5 · 2^23: the sum of it and a number below 2^22, less it, is that number rounded
+/// to an integer, half to even. An instruction for that is missing at the portable
+/// level.
+const ROUND: f32 = 12_582_912.0;
+
+/// Values that are looked through at once for clipped ones.
+const CHUNK: usize = 64;
+
+/// Parameters of a tensor, as loops need them.
+#[derive(Debug, Clone)]
+pub(super) struct Steps {
+    /// One for all, or one for each index of a dimension.
+    steps: Vec<Step>,
+    /// The dimension, and the number of values for one of its indices.
+    axis: usize,
+    inner: usize,
+}
+
+/// Parameters of some values.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    scale: f32,
+    /// PyTorch multiplies by the inverse instead of dividing.
+    inverse: f32,
+    /// Bounds, less the zero point.
+    low: f32,
+    high: f32,
+}
+
+impl Step {
+    /// The real value of the quantized one, and whether gradients pass.
+    #[inline(always)]
+    fn apply(self, value: f32) -> (f32, bool) {
+        let Self { scale, inverse, low, high } = self;
+        let steps = value * inverse;
+        // NaN stays. One step beyond the bounds is clipped, and far enough.
+        let steps = if steps < low - 1.0 { low - 1.0 } else { steps };
+        let steps = if steps > high + 1.0 { high + 1.0 } else { steps };
+        let rounded = (steps + ROUND) - ROUND;
+        let passes = (rounded >= low) & (rounded <= high);
+        let clamped = if rounded < low { low } else { rounded };
+        let clamped = if clamped > high { high } else { clamped };
+        (clamped * scale, passes)
+    }
+}
+
+impl Steps {
+    /// Of a tensor of this shape.
+    ///
+    /// # Panics
+    /// As [`fake_quantize`](super::fake_quantize).
+    pub fn new(scheme: Scheme, parameters: &[QParams], shape: &[usize], axis: usize) -> Self {
+        let fits = parameters.len() == 1 || shape.get(axis) == Some(&parameters.len());
+        assert!(fits, "{} parameters for dimension {axis} of {shape:?}", parameters.len());
+        assert!(
+            u32::try_from(shape.iter().product::<usize>()).is_ok(),
+            "values of {shape:?} have 32-bit indices"
+        );
+        let step = |&parameters: &QParams| {
+            let QParams { scale, zero_point } = match parameters.check(scheme) {
+                Ok(parameters) => parameters,
+                Err(error) => panic!("{error}"),
+            };
+            let [low, high] = scheme.bounds().map(|bound| (bound - zero_point) as f32);
+            Step { scale, inverse: 1.0 / scale, low, high }
+        };
+        let inner = if parameters.len() == 1 { 1 } else { shape[axis + 1..].iter().product() };
+        Self { steps: parameters.iter().map(step).collect(), axis, inner }
+    }
+
+    /// The shape that constants of `dimensions` dimensions have, to be broadcast.
+    pub fn broadcast(&self, dimensions: usize) -> Vec<usize> {
+        let mut shape = vec![1; dimensions];
+        if self.steps.len() > 1 {
+            shape[self.axis] = self.steps.len();
+        }
+        shape
+    }
+
+    /// One of each scale.
+    pub fn scales(&self) -> Vec<f32> {
+        self.steps.iter().map(|step| step.scale).collect()
+    }
+
+    /// One over each scale.
+    pub fn inverses(&self) -> Vec<f32> {
+        self.steps.iter().map(|step| step.inverse).collect()
+    }
+
+    /// Bounds, less the zero point, one of each step.
+    pub fn bounds(&self) -> [Vec<f32>; 2] {
+        [self.steps.iter().map(|step| step.low).collect(), self.steps.iter().map(|step| step.high).collect()]
+    }
+}
+
+/// The fake-quantized values, and the indices of clipped ones.
+pub(super) fn forward(level: Level, values: &[f32], steps: &Steps) -> (Vec<f32>, Vec<u32>) {
+    let mut output = Uninit::new(values.len());
+    let mut clipped = Vec::new();
+    level.run(Forward { values, steps, output: output.values(), clipped: &mut clipped });
+    // SAFETY: the kernel has written each value.
+    (unsafe { output.assume_init() }, clipped)
+}
+
+struct Forward<'a> {
+    values: &'a [f32],
+    steps: &'a Steps,
+    output: &'a mut [MaybeUninit<f32>],
+    clipped: &'a mut Vec<u32>,
+}
+
+impl Kernel for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        let Self { values, steps: Steps { steps, inner, .. }, output, clipped } = self;
+        match (&steps[..], *inner) {
+            ([step], _) => part(values, output, 0, clipped, *step),
+            (steps, 1) => columns(values, output, clipped, steps),
+            (steps, inner) => {
+                let parts = values.chunks(inner).zip(output.chunks_mut(inner)).zip(steps.iter().cycle());
+                for (at, ((values, output), step)) in parts.enumerate() {
+                    part(values, output, at * inner, clipped, *step);
+                }
+            }
+        }
+    }
+}
+
+/// Values of one step. `first` is the index of the first in the tensor.
+#[inline(always)]
+fn part(values: &[f32], output: &mut [MaybeUninit<f32>], first: usize, clipped: &mut Vec<u32>, step: Step) {
+    let pairs = values.chunks(CHUNK).zip(output.chunks_mut(CHUNK));
+    for (chunk, (values, output)) in pairs.enumerate() {
+        let mut all = true;
+        for (slot, &value) in output.iter_mut().zip(values) {
+            let (quantized, passes) = step.apply(value);
+            slot.write(quantized);
+            all &= passes;
+        }
+        if !all {
+            let mut outside = [0u8; CHUNK];
+            for (flag, &value) in outside.iter_mut().zip(values) {
+                *flag = u8::from(!step.apply(value).1);
+            }
+            list(&outside, first + chunk * CHUNK, clipped);
+        }
+    }
+}
+
+/// Rows of values that each have a step of their own.
+#[inline(always)]
+fn columns(values: &[f32], output: &mut [MaybeUninit<f32>], clipped: &mut Vec<u32>, steps: &[Step]) {
+    // As many whole rows as make long loops, with the steps in arrays.
+    let period = steps.len() * CHUNK.div_ceil(steps.len());
+    let cycle = |of: fn(&Step) -> f32| steps.iter().map(of).cycle().take(period).collect::<Vec<f32>>();
+    let (scales, inverses) = (cycle(|step| step.scale), cycle(|step| step.inverse));
+    let (lows, highs) = (cycle(|step| step.low), cycle(|step| step.high));
+    let mut outside = vec![0u8; period];
+    let pairs = values.chunks(period).zip(output.chunks_mut(period));
+    for (block, (values, output)) in pairs.enumerate() {
+        let len = values.len();
+        let (scales, inverses, lows, highs) = (&scales[..len], &inverses[..len], &lows[..len], &highs[..len]);
+        let (output, outside) = (&mut output[..len], &mut outside[..len]);
+        let mut any = 0;
+        for i in 0..len {
+            let step = Step { scale: scales[i], inverse: inverses[i], low: lows[i], high: highs[i] };
+            let (quantized, passes) = step.apply(values[i]);
+            output[i].write(quantized);
+            outside[i] = u8::from(!passes);
+            any |= outside[i];
+        }
+        if any != 0 {
+            list(outside, block * period, clipped);
+        }
+    }
+}
+
+/// Adds the indices of flags to `clipped`.
+fn list(flags: &[u8], first: usize, clipped: &mut Vec<u32>) {
+    for (at, eight) in flags.chunks(8).enumerate() {
+        if eight.iter().any(|&flag| flag != 0) {
+            let set = eight.iter().enumerate().filter(|(_, flag)| **flag != 0);
+            clipped.extend(set.map(|(i, _)| (first + 8 * at + i) as u32));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Integer layers on 16 images in the lanes of vectors, for few channels and one
+//! input channel.
+//!
+//! A map is `[channels / 4][height][width]` blocks: in each lane a word of four
+//! channels of one image, with the border that the next layer pads it with. The input,
+//! which has one channel, is stored as windows of four pixels instead, two pixels
+//! apart: one word has the pixels of two neighbouring outputs of a kernel of width 3.
+//! Pooling takes the maximum of accumulators, in front of requantization, which is
+//! monotonic: a quarter of it remains.
+
+use super::layer::{Geometry, Layer, MaxPool, Weights};
+use super::requantize::Requantization;
+use super::words::{Block, Instructions, LANES, Task, Words};
+
+mod conv;
+mod input;
+
+use conv::Product;
+use input::Windows;
+
+/// Most output channels of a layer.
+const MOST_OUTPUTS: usize = 16;
+
+/// Where the pixels of a map are.
+#[derive(Debug, Clone, Copy)]
+struct Map {
+    shape: [usize; 3],
+    border: [usize; 2],
+    zero: u8,
+}
+
+impl Map {
+    fn groups(self) -> usize {
+        self.shape[0].div_ceil(4)
+    }
+
+    fn row(self) -> usize {
+        self.shape[2] + 2 * self.border[1]
+    }
+
+    /// Blocks of a group.
+    fn plane(self) -> usize {
+        (self.shape[1] + 2 * self.border[0]) * self.row()
+    }
+
+    fn len(self) -> usize {
+        self.groups() * self.plane()
+    }
+
+    /// A pixel in the first group.
+    fn at(self, y: usize, x: usize) -> usize {
+        (y + self.border[0]) * self.row() + x + self.border[1]
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Product(Box<Product>),
+    MaxPool(MaxPool),
+}
+
+/// A model's layers on images in lanes.
+#[derive(Debug, Clone)]
+pub(super) struct Lanes {
+    windows: Windows,
+    steps: Vec<Step>,
+    /// The output of each step.
+    maps: Vec<Map>,
+}
+
+/// Maps of 16 images.
+#[derive(Debug, Clone)]
+pub(super) struct LaneMaps {
+    input: input::Buffers,
+    maps: Vec<Vec<Block>>,
+}
+
+impl Lanes {
+    /// Of valid layers, with biases that contain the input's zero point; none where
+    /// they are not of the kind that this is for.
+    pub fn new(input: [usize; 3], zero: u8, layers: &[Layer], biases: &[Vec<i32>]) -> Option<Self> {
+        let Some(Layer::Conv(first)) = layers.first() else { return None };
+        let fits = |layer: &Layer| match layer {
+            Layer::Conv(conv) => conv.outputs <= MOST_OUTPUTS,
+            Layer::Linear(linear) => linear.outputs <= MOST_OUTPUTS,
+            Layer::MaxPool(_) => true,
+        };
+        if !(first.inputs == 1 && first.stride[1] == 1 && layers.iter().all(fits)) {
+            return None;
+        }
+        let windows = Windows::new(input, zero, first);
+        let (mut shape, mut zero, mut i) = (input, zero, 0);
+        let (mut steps, mut maps) = (Vec::new(), Vec::<Map>::new());
+        while let Some(layer) = layers.get(i) {
+            let before = shape;
+            shape = layer.output_shape(shape).expect("the model was checked");
+            let product = layer.product(before);
+            zero = product.as_ref().map_or(zero, |(.., output)| output.zero_point as u8);
+            let pooled = product.is_some()
+                && layers.get(i + 1) == Some(&Layer::MaxPool(MaxPool { kernel: [2; 2], stride: [2; 2] }));
+            let result = if pooled { [shape[0], shape[1] / 2, shape[2] / 2] } else { shape };
+            let next = i + 1 + usize::from(pooled);
+            let border = match layers.get(next) {
+                Some(Layer::Conv(conv)) => conv.padding,
+                _ => [0; 2],
+            };
+            let output = Map { shape: result, border, zero };
+            match (product, layer) {
+                (Some((geometry, weights, relu, parameters)), _) => {
+                    let zero = parameters.zero_point as u8;
+                    let requantization = Requantization::new(
+                        geometry.outputs,
+                        &weights.multipliers,
+                        &weights.shifts,
+                        zero,
+                        relu,
+                    );
+                    let source =
+                        maps.last().map_or(conv::Source::Windows(&windows), |&map| conv::Source::Map(map));
+                    let product = Product::new(
+                        geometry,
+                        weights,
+                        &biases[i],
+                        requantization,
+                        source,
+                        output,
+                        pooled,
+                        shape[2],
+                    );
+                    steps.push(Step::Product(Box::new(product)));
+                }
+                (None, Layer::MaxPool(pool)) => steps.push(Step::MaxPool(*pool)),
+                (None, _) => unreachable!("all others have weights"),
+            }
+            maps.push(output);
+            (shape, i) = (result, next);
+        }
+        Some(Self { windows, steps, maps })
+    }
+
+    /// Maps whose borders hold the real 0.
+    pub fn maps(&self) -> LaneMaps {
+        let filled = |map: &Map| vec![Block([u32::from_ne_bytes([map.zero; 4]); LANES]); map.len()];
+        LaneMaps { input: self.windows.buffers(), maps: self.maps.iter().map(filled).collect() }
+    }
+
+    /// Computes `outputs` `[images, outputs]` of `inputs` `[images, 1, height, width]`,
+    /// of at most 16 images.
+    pub fn run(&self, instructions: Instructions, maps: &mut LaneMaps, inputs: &[u8], outputs: &mut [u8]) {
+        let LaneMaps { input, maps } = maps;
+        instructions.run(self.windows.fill(inputs, input));
+        for (i, step) in self.steps.iter().enumerate() {
+            let (before, after) = maps.split_at_mut(i);
+            let source = before.last().map_or(input.windows(), |map| &map[..]);
+            match step {
+                Step::Product(product) => instructions.run(product.task(source, &mut after[0])),
+                Step::MaxPool(pool) => {
+                    let maps = [self.maps[i - 1], self.maps[i]];
+                    instructions.run(Pool { pool: *pool, maps, input: source, output: &mut after[0] });
+                }
+            }
+        }
+        let last = self.maps.len() - 1;
+        store(self.maps[last], &maps[last], outputs);
+    }
+}
+
+/// Images go outermost, then channels.
+fn store(map: Map, blocks: &[Block], outputs: &mut [u8]) {
+    let [channels, height, width] = map.shape;
+    for (lane, image) in outputs.chunks_exact_mut(channels * height * width).enumerate() {
+        for (c, plane) in image.chunks_exact_mut(height * width).enumerate() {
+            for (target, block) in plane.iter_mut().zip(&blocks[c / 4 * map.plane()..]) {
+                *target = block.0[lane].to_ne_bytes()[c % 4];
+            }
+        }
+    }
+}
+
+/// Max pooling that no convolution in front of it does.
+struct Pool<'a> {
+    pool: MaxPool,
+    maps: [Map; 2],
+    input: &'a [Block],
+    output: &'a mut [Block],
+}
+
+impl Task for Pool<'_> {
+    #[inline(always)]
+    fn run<W: Words>(self, words: W) {
+        let Self { pool: MaxPool { kernel, stride }, maps: [from, to], input, output } = self;
+        for group in 0..to.groups() {
+            for y in 0..to.shape[1] {
+                for x in 0..to.shape[2] {
+                    let mut max = words.splat(0);
+                    for dy in 0..kernel[0] {
+                        for dx in 0..kernel[1] {
+                            let at = group * from.plane() + from.at(y * stride[0] + dy, x * stride[1] + dx);
+                            max = words.max_bytes(max, words.load(&input[at]));
+                        }
+                    }
+                    words.store(max, &mut output[group * to.plane() + to.at(y, x)]);
+                }
+            }
+        }
+    }
+}

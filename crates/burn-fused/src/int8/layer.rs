@@ -1,0 +1,259 @@
+//! Layers of an integer model, as plain data.
+
+use super::error::expect_len;
+use super::requantize::{fixed_point, is_valid};
+use super::values::quantize_weights;
+use super::{Int8Error, QParams, Scheme};
+
+/// A layer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Layer {
+    /// Convolution, and ReLU if wanted.
+    Conv(Conv),
+    /// Maximum of each window.
+    MaxPool(MaxPool),
+    /// Linear layer, and ReLU if wanted; it takes its input flattened.
+    Linear(Linear),
+}
+
+/// `[inputs, height, width]` to `[outputs, (height + 2 padding - kernel) / stride + 1, …]`.
+/// Pixels of the padding are the real 0: the input's zero point.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Conv {
+    /// Input channels.
+    pub inputs: usize,
+    /// Output channels.
+    pub outputs: usize,
+    /// Height and width of the kernel.
+    pub kernel: [usize; 2],
+    /// Vertical and horizontal stride.
+    pub stride: [usize; 2],
+    /// Rows above and below, columns to the left and to the right.
+    pub padding: [usize; 2],
+    /// `[outputs, inputs, kernel height, kernel width]`, and biases.
+    pub weights: Weights,
+    /// Whether ReLU follows.
+    pub relu: bool,
+    /// Scale and zero point of the output, after ReLU.
+    pub output: QParams,
+}
+
+/// Maximum of each window, without padding; windows that are not whole are left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MaxPool {
+    /// Height and width of a window.
+    pub kernel: [usize; 2],
+    /// Vertical and horizontal stride.
+    pub stride: [usize; 2],
+}
+
+/// `[inputs]` to `[outputs]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Linear {
+    /// Input features: all channels, rows and columns of the layer before, in this order.
+    pub inputs: usize,
+    /// Output features.
+    pub outputs: usize,
+    /// `[outputs, inputs]`, as PyTorch has them, and biases.
+    pub weights: Weights,
+    /// Whether ReLU follows.
+    pub relu: bool,
+    /// Scale and zero point of the output, after ReLU.
+    pub output: QParams,
+}
+
+/// Quantized weights and biases, and the fixed-point ratio of scales
+/// ([`fixed_point`]).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weights {
+    /// -127 to 127 each, outputs first.
+    pub values: Vec<i8>,
+    /// Weight scale of each output, or one for all.
+    pub scales: Vec<f32>,
+    /// One for each output, in steps of input scale · weight scale.
+    pub bias: Vec<i32>,
+    /// Of input scale · weight scale / output scale, as many as scales.
+    pub multipliers: Vec<i32>,
+    /// In bits, as many as scales.
+    pub shifts: Vec<u8>,
+}
+
+impl Weights {
+    /// Quantizes real weights (outputs first) and `bias` (one for each output) with
+    /// the weight scales of a [`Scheme::Symmetric`], one for each output or one for
+    /// all. `input` and `output` are the activations' parameters. Biases are rounded
+    /// to multiples of input scale · weight scale, half to even.
+    ///
+    /// # Errors
+    /// Lengths that do not match, values that are not finite, invalid parameters, and
+    /// biases or ratios that overflow.
+    pub fn quantize(
+        weights: &[f32],
+        bias: &[f32],
+        scales: &[f32],
+        input: QParams,
+        output: QParams,
+    ) -> Result<Self, Int8Error> {
+        let outputs = bias.len();
+        if outputs == 0 || weights.is_empty() {
+            return Err(Int8Error::NoValues);
+        }
+        if !weights.len().is_multiple_of(outputs) {
+            let expected = weights.len().next_multiple_of(outputs);
+            return Err(Int8Error::Length { what: "weights", got: weights.len(), expected });
+        }
+        if scales.len() != 1 {
+            expect_len("weight scales", scales.len(), outputs)?;
+        }
+        if !weights.iter().chain(bias).all(|value| value.is_finite()) {
+            return Err(Int8Error::NonFinite);
+        }
+        input.check(Scheme::Affine)?;
+        output.check(Scheme::Affine)?;
+        let ratios = ratios(scales, input, output)?;
+        let fixed = ratios.into_iter().map(fixed_point).collect::<Result<Vec<_>, _>>()?;
+        let mut steps = Vec::with_capacity(outputs);
+        for (output, &bias) in bias.iter().enumerate() {
+            let scale = f64::from(scales[output % scales.len()]) * f64::from(input.scale);
+            let rounded = (f64::from(bias) / scale).round_ties_even();
+            if rounded.abs() > f64::from(i32::MAX) {
+                return Err(Int8Error::Accumulator { output });
+            }
+            steps.push(rounded as i32);
+        }
+        Ok(Self {
+            values: quantize_weights(weights, scales),
+            scales: scales.to_vec(),
+            bias: steps,
+            multipliers: fixed.iter().map(|&(multiplier, _)| multiplier).collect(),
+            shifts: fixed.iter().map(|&(_, shift)| shift).collect(),
+        })
+    }
+
+    /// Bytes of all of it.
+    pub fn bytes(&self) -> usize {
+        self.values.len() + 4 * self.scales.len() + 4 * self.bias.len() + 5 * self.shifts.len()
+    }
+
+    /// The biases with the input's zero point in them: the weights' products with it
+    /// are subtracted. Checks all else as well.
+    pub(super) fn checked_bias(
+        &self,
+        inputs: usize,
+        outputs: usize,
+        input: QParams,
+        output: QParams,
+    ) -> Result<Vec<i32>, Int8Error> {
+        output.check(Scheme::Affine)?;
+        expect_len("weights", self.values.len(), outputs * inputs)?;
+        expect_len("biases", self.bias.len(), outputs)?;
+        let expected = if self.scales.len() == 1 { 1 } else { outputs };
+        expect_len("weight scales", self.scales.len(), expected)?;
+        expect_len("multipliers", self.multipliers.len(), expected)?;
+        expect_len("shifts", self.shifts.len(), expected)?;
+        for (of, &ratio) in ratios(&self.scales, input, output)?.iter().enumerate() {
+            let (multiplier, shift) = (self.multipliers[of], self.shifts[of]);
+            if !is_valid(multiplier, shift) || fixed_point(ratio)? != (multiplier, shift) {
+                return Err(Int8Error::Multiplier { output: of, multiplier, shift });
+            }
+        }
+        let folded = self.values.chunks_exact(inputs).zip(&self.bias).enumerate();
+        let folded = folded.map(|(output, (weights, &bias))| {
+            let sum = |keep: fn(i64) -> i64| weights.iter().map(|&w| keep(w.into())).sum::<i64>();
+            let folded = i64::from(bias) - i64::from(input.zero_point) * sum(|w| w);
+            // Every partial sum lies between these two, in whatever order.
+            let ends = [folded + 255 * sum(|w| w.min(0)), folded + 255 * sum(|w| w.max(0))];
+            match ends.iter().all(|&end| i32::try_from(end).is_ok()) {
+                true => Ok(folded as i32),
+                false => Err(Int8Error::Accumulator { output }),
+            }
+        });
+        folded.collect()
+    }
+}
+
+/// Input scale · weight scale / output scale, in f64.
+fn ratios(scales: &[f32], input: QParams, output: QParams) -> Result<Vec<f64>, Int8Error> {
+    let ratio = |&scale: &f32| {
+        QParams { scale, zero_point: 0 }.check(Scheme::Symmetric)?;
+        Ok(f64::from(input.scale) * f64::from(scale) / f64::from(output.scale))
+    };
+    scales.iter().map(ratio).collect()
+}
+
+/// The sizes of a convolution, or of a linear layer: a convolution whose kernel covers
+/// its input.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Geometry {
+    pub inputs: usize,
+    pub outputs: usize,
+    pub kernel: [usize; 2],
+    pub stride: [usize; 2],
+    pub padding: [usize; 2],
+}
+
+impl Layer {
+    /// Output channels, height and width.
+    ///
+    /// # Errors
+    /// An input that does not fit.
+    pub fn output_shape(&self, input: [usize; 3]) -> Result<[usize; 3], Int8Error> {
+        let [channels, height, width] = input;
+        let error = |layer, sizes| Err(Int8Error::Shape { layer, sizes, input });
+        match self {
+            Self::Conv(Conv { inputs, outputs, kernel, stride, padding, .. }) => {
+                let size = [0, 1].map(|i| windows(input[1 + i], kernel[i], stride[i], padding[i]));
+                match size {
+                    [Some(height), Some(width)] if channels == *inputs && *outputs > 0 => {
+                        Ok([*outputs, height, width])
+                    }
+                    _ => error(
+                        "convolution",
+                        format!(
+                            "{inputs}->{outputs}, kernel {kernel:?}, stride {stride:?}, padding {padding:?}"
+                        ),
+                    ),
+                }
+            }
+            Self::MaxPool(MaxPool { kernel, stride }) => {
+                match [windows(height, kernel[0], stride[0], 0), windows(width, kernel[1], stride[1], 0)] {
+                    [Some(height), Some(width)] => Ok([channels, height, width]),
+                    _ => error("max pooling", format!("kernel {kernel:?}, stride {stride:?}")),
+                }
+            }
+            Self::Linear(Linear { inputs, outputs, .. }) => {
+                match channels * height * width == *inputs && *inputs > 0 && *outputs > 0 {
+                    true => Ok([*outputs, 1, 1]),
+                    false => error("linear layer", format!("{inputs}->{outputs}")),
+                }
+            }
+        }
+    }
+
+    /// Its sizes for this input, its weights, and whether ReLU follows, if it has
+    /// weights.
+    pub(super) fn product(&self, input: [usize; 3]) -> Option<(Geometry, &Weights, bool, QParams)> {
+        match self {
+            Self::Conv(conv) => {
+                let Conv { inputs, outputs, kernel, stride, padding, .. } = *conv;
+                let geometry = Geometry { inputs, outputs, kernel, stride, padding };
+                Some((geometry, &conv.weights, conv.relu, conv.output))
+            }
+            Self::Linear(linear) => {
+                let [inputs, height, width] = input;
+                let (stride, padding) = ([1; 2], [0; 2]);
+                let geometry =
+                    Geometry { inputs, outputs: linear.outputs, kernel: [height, width], stride, padding };
+                Some((geometry, &linear.weights, linear.relu, linear.output))
+            }
+            Self::MaxPool(_) => None,
+        }
+    }
+}
+
+/// Windows of `kernel` pixels in `size`, none where not even one fits.
+fn windows(size: usize, kernel: usize, stride: usize, padding: usize) -> Option<usize> {
+    let sensible = kernel > 0 && stride > 0 && padding < kernel;
+    let padded = size + 2 * if sensible { padding } else { 0 };
+    (sensible && padded >= kernel && size > 0).then(|| (padded - kernel) / stride + 1)
+}

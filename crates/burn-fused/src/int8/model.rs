@@ -1,0 +1,225 @@
+//! Integer models: layers in a row, from real images to class scores.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::lanes::{LaneMaps, Lanes};
+use super::rows::{RowMaps, Rows};
+use super::values::{dequantize, quantize};
+use super::words::{Instructions, LANES};
+use super::{Int8Error, Layer, QParams, Scheme};
+use crate::simd::Level;
+
+/// Fewer images than this are computed in rows: lanes would be empty.
+const FEW: usize = 3;
+
+/// Layers in a row, on integers from the quantized input to the quantized output.
+///
+/// ```
+/// use burn_fused::int8::{Conv, Layer, Linear, MaxPool, Model, Scheme, Weights};
+///
+/// # fn main() -> Result<(), burn_fused::int8::Int8Error> {
+/// let [input, middle, output] =
+///     [[-1.0, 1.0], [0.0, 2.0], [-3.0, 3.0]].map(|[min, max]| Scheme::Affine.parameters(min, max));
+/// let (input, middle, output) = (input?, middle?, output?);
+/// let layers = vec![
+///     Layer::Conv(Conv {
+///         inputs: 1,
+///         outputs: 2,
+///         kernel: [3, 3],
+///         stride: [1, 1],
+///         padding: [1, 1],
+///         // One weight scale for each output channel.
+///         weights: Weights::quantize(&[0.1; 18], &[0.5, -0.5], &[0.1 / 127.0; 2], input, middle)?,
+///         relu: true,
+///         output: middle,
+///     }),
+///     Layer::MaxPool(MaxPool { kernel: [2, 2], stride: [2, 2] }),
+///     Layer::Linear(Linear {
+///         inputs: 8,
+///         outputs: 3,
+///         // One for all.
+///         weights: Weights::quantize(&[0.2; 24], &[0.0; 3], &[0.2 / 127.0], middle, output)?,
+///         relu: false,
+///         output,
+///     }),
+/// ];
+/// let model = Model::new([1, 4, 4], input, layers)?;
+/// let mut workspace = model.workspace();
+/// let mut scores = [0.0; 2 * 3];
+/// model.infer(&mut workspace, &[0.5; 2 * 16], &mut scores);
+/// assert!(scores.iter().all(|score| (score - 1.5).abs() < 0.1), "{scores:?}");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Model {
+    /// Of this model and its clones, which share workspaces.
+    id: u64,
+    shape: [usize; 3],
+    input: QParams,
+    layers: Vec<Layer>,
+    output: QParams,
+    outputs: usize,
+    rows: Rows,
+    lanes: Option<Lanes>,
+}
+
+/// Memory of a model's inference: [`Model::workspace`]. It has room for a block of
+/// images, so batches of any size allocate nothing.
+#[derive(Debug, Clone)]
+pub struct Workspace {
+    /// Of its model.
+    model: u64,
+    /// The quantized input and output of a block of images.
+    inputs: Vec<u8>,
+    outputs: Vec<u8>,
+    rows: RowMaps,
+    lanes: Option<LaneMaps>,
+}
+
+impl Model {
+    /// A model for inputs of `shape` (channels, height, width; a feature vector is
+    /// `[features, 1, 1]`), quantized with the parameters `input`.
+    ///
+    /// # Errors
+    /// The first layer that is invalid: sizes that do not fit the layer before,
+    /// lengths that do not match, multipliers that do not follow from the scales, sums
+    /// that may overflow 32 bits. Also invalid input parameters, and no layer with
+    /// weights.
+    pub fn new(shape: [usize; 3], input: QParams, layers: Vec<Layer>) -> Result<Self, Int8Error> {
+        static MODELS: AtomicU64 = AtomicU64::new(0);
+
+        input.check(Scheme::Affine)?;
+        let (mut sizes, mut parameters) = (shape, input);
+        let mut biases = Vec::with_capacity(layers.len());
+        for (i, layer) in layers.iter().enumerate() {
+            let next = layer.output_shape(sizes).map_err(|error| error.at(i))?;
+            let bias = match layer.product(sizes) {
+                Some((geometry, weights, _, output)) => {
+                    let inputs = geometry.inputs * geometry.kernel[0] * geometry.kernel[1];
+                    let bias = weights.checked_bias(inputs, geometry.outputs, parameters, output);
+                    parameters = output;
+                    bias.map_err(|error| error.at(i))?
+                }
+                None => Vec::new(),
+            };
+            biases.push(bias);
+            sizes = next;
+        }
+        if biases.iter().all(Vec::is_empty) {
+            return Err(Int8Error::NoLayers);
+        }
+        let zero = input.zero_point as u8;
+        Ok(Self {
+            id: MODELS.fetch_add(1, Ordering::Relaxed),
+            rows: Rows::new(shape, zero, &layers, &biases),
+            lanes: Lanes::new(shape, zero, &layers, &biases),
+            shape,
+            input,
+            layers,
+            output: parameters,
+            outputs: sizes.iter().product(),
+        })
+    }
+
+    /// Channels, height and width of an input.
+    pub fn input_shape(&self) -> [usize; 3] {
+        self.shape
+    }
+
+    /// Scale and zero point of the input.
+    pub fn input(&self) -> QParams {
+        self.input
+    }
+
+    /// The layers, in order.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// Scale and zero point of the output.
+    pub fn output(&self) -> QParams {
+        self.output
+    }
+
+    /// Values of the output for one input: the number of classes.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// The instructions that inference uses now: `avx512-vnni`, `avx2` or `portable`,
+    /// by the SIMD level in use. All compute the same bits.
+    pub fn instructions(&self) -> &'static str {
+        Instructions::of(Level::current()).name()
+    }
+
+    /// Memory for [`infer`](Self::infer).
+    pub fn workspace(&self) -> Workspace {
+        let images = self.rows.images().max(if self.lanes.is_some() { LANES } else { 1 });
+        Workspace {
+            model: self.id,
+            inputs: vec![0; images * self.shape.iter().product::<usize>()],
+            outputs: vec![0; images * self.outputs],
+            rows: self.rows.maps(),
+            lanes: self.lanes.as_ref().map(Lanes::maps),
+        }
+    }
+
+    /// Class scores `[batch, outputs]` of `images` `[batch, channels, height, width]`.
+    /// It allocates nothing. NaN in an image counts as its lowest value.
+    ///
+    /// # Panics
+    /// Where lengths do not match, or the workspace is another model's.
+    pub fn infer(&self, workspace: &mut Workspace, images: &[f32], scores: &mut [f32]) {
+        let mut rest = scores;
+        self.for_each_block(workspace, images, |outputs| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(outputs.len());
+            dequantize(outputs, self.output, now);
+            rest = later;
+        });
+        assert!(rest.is_empty(), "length of scores");
+    }
+
+    /// As [`infer`](Self::infer), without the last step: scores as bytes, with the
+    /// scale and zero point of [`output`](Self::output).
+    ///
+    /// # Panics
+    /// As [`infer`](Self::infer).
+    pub fn infer_bytes(&self, workspace: &mut Workspace, images: &[f32], scores: &mut [u8]) {
+        let mut rest = scores;
+        self.for_each_block(workspace, images, |outputs| {
+            let (now, later) = std::mem::take(&mut rest).split_at_mut(outputs.len());
+            now.copy_from_slice(outputs);
+            rest = later;
+        });
+        assert!(rest.is_empty(), "length of scores");
+    }
+
+    fn for_each_block(&self, workspace: &mut Workspace, images: &[f32], mut done: impl FnMut(&[u8])) {
+        assert_eq!(workspace.model, self.id, "the workspace of this model");
+        let size: usize = self.shape.iter().product();
+        assert!(
+            images.len().is_multiple_of(size),
+            "{} values are no images of {:?}",
+            images.len(),
+            self.shape
+        );
+        let instructions = Instructions::of(Level::current());
+        let mut images = images;
+        while !images.is_empty() {
+            let left = images.len() / size;
+            let lanes = self.lanes.as_ref().zip(workspace.lanes.as_mut()).filter(|_| left >= FEW);
+            let count = left.min(if lanes.is_some() { LANES } else { self.rows.images() });
+            let (now, later) = images.split_at(count * size);
+            let inputs = &mut workspace.inputs[..count * size];
+            let outputs = &mut workspace.outputs[..count * self.outputs];
+            quantize(now, self.input, inputs);
+            match lanes {
+                Some((lanes, maps)) => lanes.run(instructions, maps, inputs, outputs),
+                None => self.rows.run(instructions, &mut workspace.rows, count, inputs, outputs),
+            }
+            done(outputs);
+            images = later;
+        }
+    }
+}

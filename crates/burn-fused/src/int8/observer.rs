@@ -1,0 +1,160 @@
+//! Ranges of values: observed per batch, averaged over batches.
+
+use super::{Int8Error, QParams, Scheme};
+use crate::simd::{Kernel, Lanes, Level};
+
+/// Values that are compared at once: four vectors of the widest level.
+const CHUNK: usize = 64;
+
+/// Minimum and maximum of values, -0 as 0.
+///
+/// # Errors
+/// No values, and NaN or infinite ones.
+///
+/// ```
+/// assert_eq!(burn_fused::int8::min_max(&[0.5, -2.0, 1.0]), Ok([-2.0, 1.0]));
+/// ```
+pub fn min_max(values: &[f32]) -> Result<[f32; 2], Int8Error> {
+    if values.is_empty() {
+        return Err(Int8Error::NoValues);
+    }
+    Level::current().run(MinMax(values)).ok_or(Int8Error::NonFinite)
+}
+
+/// For each of `channels` equal parts of `values`, its minimum and maximum.
+///
+/// # Errors
+/// As [`min_max`].
+///
+/// # Panics
+/// Where `channels` is 0 or does not divide the number of values.
+pub fn min_max_by_channel(values: &[f32], channels: usize) -> Result<Vec<[f32; 2]>, Int8Error> {
+    assert!(values.len().is_multiple_of(channels), "{} values in {channels} channels", values.len());
+    if values.is_empty() {
+        return Err(Int8Error::NoValues);
+    }
+    values.chunks_exact(values.len() / channels).map(min_max).collect()
+}
+
+struct MinMax<'a>(&'a [f32]);
+
+impl Kernel for MinMax<'_> {
+    /// None where a value is not finite.
+    type Output = Option<[f32; 2]>;
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) -> Self::Output {
+        let mut min = [f32::INFINITY; CHUNK];
+        let mut max = [f32::NEG_INFINITY; CHUNK];
+        // x · 0 is NaN where x is not finite, and NaN stays in the sum.
+        let mut check = [0f32; CHUNK];
+        let (chunks, rest) = self.0.as_chunks::<CHUNK>();
+        for values in chunks {
+            for i in 0..CHUNK {
+                min[i] = if values[i] < min[i] { values[i] } else { min[i] };
+                max[i] = if values[i] > max[i] { values[i] } else { max[i] };
+                check[i] += values[i] * 0.0;
+            }
+        }
+        for (i, &value) in rest.iter().enumerate() {
+            min[i] = if value < min[i] { value } else { min[i] };
+            max[i] = if value > max[i] { value } else { max[i] };
+            check[i] += value * 0.0;
+        }
+        let finite = check.iter().all(|&zero| zero == 0.0);
+        // Adding 0 makes -0 to 0: which of the two is found depends on the order.
+        let min = min.iter().copied().fold(f32::INFINITY, f32::min) + 0.0;
+        let max = max.iter().copied().fold(f32::NEG_INFINITY, f32::max) + 0.0;
+        finite.then_some([min, max])
+    }
+}
+
+/// Moving averages of minimum and maximum, as PyTorch's
+/// `MovingAverageMinMaxObserver`: the first batch sets them, and each later one moves
+/// them by [`Observer::CONSTANT`] of the difference.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Observer {
+    range: Option<[f32; 2]>,
+}
+
+impl Observer {
+    /// Averaging constant.
+    pub const CONSTANT: f32 = 0.01;
+
+    /// An observer that continues from `range` (minimum and maximum), as stored in a
+    /// checkpoint.
+    pub fn from_range(range: Option<[f32; 2]>) -> Self {
+        Self { range }
+    }
+
+    /// Minimum and maximum; none before the first batch.
+    pub fn range(&self) -> Option<[f32; 2]> {
+        self.range
+    }
+
+    /// Takes the minimum and maximum of a batch into the averages. Processes that
+    /// train together have to pass the same numbers.
+    ///
+    /// # Errors
+    /// NaN or infinite numbers, which leave the averages as they are.
+    pub fn observe(&mut self, [min, max]: [f32; 2]) -> Result<(), Int8Error> {
+        if !(min.is_finite() && max.is_finite()) {
+            return Err(Int8Error::NonFinite);
+        }
+        self.range = Some(match self.range {
+            None => [min, max],
+            Some([low, high]) => [low + Self::CONSTANT * (min - low), high + Self::CONSTANT * (max - high)],
+        });
+        Ok(())
+    }
+
+    /// The parameters for the averages.
+    ///
+    /// # Errors
+    /// [`Int8Error::NotCalibrated`] before the first batch; those of
+    /// [`Scheme::parameters`].
+    pub fn parameters(&self, scheme: Scheme) -> Result<QParams, Int8Error> {
+        let [min, max] = self.range.ok_or(Int8Error::NotCalibrated)?;
+        scheme.parameters(min, max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::int8::testing::Random;
+
+    #[test]
+    fn ranges_equal_those_of_a_plain_loop_on_every_level() {
+        let mut random = Random(5);
+        for level in Level::available() {
+            let _held = level.hold();
+            for len in [1, 2, 63, 64, 65, 200, 1031] {
+                let values = random.floats(len, 3.0);
+                let plain = values.iter().fold([f32::MAX, f32::MIN], |[a, b], &x| [a.min(x), b.max(x)]);
+                assert_eq!(min_max(&values), Ok(plain), "{level}, {len}");
+                for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let mut values = values.clone();
+                    values[len / 2] = bad;
+                    assert_eq!(min_max(&values), Err(Int8Error::NonFinite), "{level}, {len}");
+                }
+            }
+            assert_eq!(min_max(&[-0.0]).map(|[a, b]| [a.to_bits(), b.to_bits()]), Ok([0, 0]));
+        }
+        assert_eq!(min_max(&[]), Err(Int8Error::NoValues));
+        assert_eq!(min_max_by_channel(&[1.0, 2.0, 3.0, 5.0], 2), Ok(vec![[1.0, 2.0], [3.0, 5.0]]));
+    }
+
+    #[test]
+    fn averages_move_by_a_hundredth() {
+        let mut observer = Observer::default();
+        assert_eq!(observer.parameters(Scheme::Affine), Err(Int8Error::NotCalibrated));
+        observer.observe([-1.0, 2.0]).unwrap();
+        assert_eq!(observer.range(), Some([-1.0, 2.0]));
+        observer.observe([-2.0, 1.0]).unwrap();
+        assert_eq!(observer.range(), Some([-1.0 + 0.01 * -1.0, 2.0 + 0.01 * -1.0]));
+        assert_eq!(observer.observe([f32::NAN, 1.0]), Err(Int8Error::NonFinite));
+        assert_eq!(Observer::from_range(observer.range()), observer);
+        assert_eq!(observer.parameters(Scheme::Affine), Scheme::Affine.parameters(-1.01, 1.99));
+    }
+}

@@ -1,0 +1,149 @@
+//! The fixed-point formula that brings a 32-bit accumulator back to 8 bits.
+//!
+//! With the ratio r = input scale · weight scale / output scale, as a multiplier m and
+//! a shift s so that r = m / 2^s:
+//!
+//! ```text
+//! q = clamp(zero point + floor((accumulator · m + 2^(s-1)) / 2^s), lowest, 255)
+//! ```
+//!
+//! with a 64-bit product: rounding to nearest, ties up. `lowest` is the zero point
+//! after ReLU, else 0. The multiplier has 31 bits, 2^30 <= m < 2^31, where s <= 54,
+//! and fewer below; s is at least 13.
+
+use super::Int8Error;
+
+/// Smallest and largest shift.
+pub(super) const SHIFTS: [u8; 2] = [13, 54];
+/// Multipliers with 31 bits are at least this.
+const FULL: i32 = 1 << 30;
+/// From this shift on, rounding needs none of the product's lower 32 bits.
+const NARROW: u8 = 33;
+/// A ratio of at least 1/4 takes an accumulator of this size out of 0..=255, whatever
+/// the zero point.
+const WIDE: i32 = 2048;
+
+/// Multiplier and shift of a ratio of scales.
+///
+/// # Errors
+/// [`Int8Error::ScaleOverflow`] where the ratio is 2^18 or more, 2^-55 or less, or no
+/// number.
+///
+/// ```
+/// assert_eq!(burn_fused::int8::fixed_point(0.75), Ok((3 << 29, 31)));
+/// ```
+pub fn fixed_point(ratio: f64) -> Result<(i32, u8), Int8Error> {
+    let overflow = Int8Error::ScaleOverflow { ratio };
+    if !(ratio.is_normal() && ratio > 0.0) {
+        return Err(overflow);
+    }
+    let [least, most] = SHIFTS.map(i32::from);
+    // Exact: IEEE-754 exponents, and powers of two.
+    let exponent = ((ratio.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    let mut shift = (30 - exponent).min(most);
+    let mut multiplier = (ratio * 2f64.powi(shift)).round_ties_even();
+    if multiplier >= 2f64.powi(31) {
+        multiplier /= 2.0;
+        shift -= 1;
+    }
+    if multiplier < 1.0 || shift < least {
+        return Err(overflow);
+    }
+    Ok((multiplier as i32, shift as u8))
+}
+
+/// Whether the formula is defined for this multiplier and shift.
+pub(super) fn is_valid(multiplier: i32, shift: u8) -> bool {
+    let [least, most] = SHIFTS;
+    multiplier >= 1 && (least..=most).contains(&shift) && (shift == most || multiplier >= FULL)
+}
+
+/// The formula, as kernels compute it in 32-bit lanes: clamp, shift left, the high 32
+/// bits of the product, add, shift right. One number for each output, in multiples of
+/// 16; additional outputs become 0.
+///
+/// Shifts below [`NARROW`] are made at least that by a shift left, in front of which
+/// the accumulator is clamped to where the result saturates.
+#[derive(Debug, Clone)]
+pub(super) struct Requantization {
+    pub multiplier: Vec<i32>,
+    /// Zero point and rounding, shifted like the product.
+    pub addend: Vec<i32>,
+    /// Of the product's high half.
+    pub right: Vec<i32>,
+    /// Whether to clamp and shift left at all.
+    pub wide: bool,
+    pub low: Vec<i32>,
+    pub high: Vec<i32>,
+    pub left: Vec<i32>,
+    /// Lowest result.
+    pub lowest: u8,
+}
+
+impl Requantization {
+    /// For `outputs` outputs, from a multiplier and a shift for each or for all.
+    pub fn new(outputs: usize, multipliers: &[i32], shifts: &[u8], zero_point: u8, relu: bool) -> Self {
+        let padded = outputs.next_multiple_of(16);
+        let mut new = Self {
+            multiplier: vec![0; padded],
+            addend: vec![0; padded],
+            right: vec![0; padded],
+            wide: false,
+            low: vec![i32::MIN; padded],
+            high: vec![i32::MAX; padded],
+            left: vec![0; padded],
+            lowest: if relu { zero_point } else { 0 },
+        };
+        for o in 0..outputs {
+            let of = if multipliers.len() == 1 { 0 } else { o };
+            let shift = shifts[of].max(NARROW);
+            new.multiplier[o] = multipliers[of];
+            new.right[o] = i32::from(shift - 32);
+            new.addend[o] = (i32::from(zero_point) << (shift - 32)) + (1 << (shift - NARROW));
+            if shifts[of] < NARROW {
+                new.wide = true;
+                new.left[o] = i32::from(NARROW - shifts[of]);
+                new.low[o] = -WIDE;
+                new.high[o] = WIDE - 1;
+            }
+        }
+        new
+    }
+}
+
+/// The formula in 64 bits, as the documentation states it.
+#[cfg(test)]
+pub(super) fn plainly(accumulator: i64, multiplier: i32, shift: u8, zero_point: u8, lowest: u8) -> u8 {
+    let scaled = (accumulator * i64::from(multiplier) + (1 << (shift - 1))) >> shift;
+    (i64::from(zero_point) + scaled).clamp(i64::from(lowest), 255) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::int8::testing::Random;
+
+    #[test]
+    fn multipliers_have_31_bits_of_the_ratio() {
+        assert_eq!(fixed_point(1.0), Ok((FULL, 30)));
+        assert_eq!(fixed_point(2f64.powi(-24)), Ok((FULL, 54)));
+        assert_eq!(fixed_point(2f64.powi(-30)), Ok((1 << 24, 54)));
+        assert_eq!(fixed_point(2f64.powi(-54)), Ok((1, 54)));
+        // Rounded up to the next power of two.
+        assert_eq!(fixed_point(1.0 - 2f64.powi(-40)), Ok((FULL, 30)));
+        for ratio in [2f64.powi(18), 2f64.powi(-56), 0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(matches!(fixed_point(ratio), Err(Int8Error::ScaleOverflow { .. })), "{ratio}");
+        }
+        let mut random = Random(8);
+        for _ in 0..10_000 {
+            let ratio = f64::from(random.float(1.0).abs() + 1e-9) * 2f64.powi(random.below(40) as i32 - 24);
+            let Ok((multiplier, shift)) = fixed_point(ratio) else {
+                assert!(ratio >= 2f64.powi(17), "{ratio}");
+                continue;
+            };
+            assert!(is_valid(multiplier, shift));
+            let error = (f64::from(multiplier) / 2f64.powi(shift.into()) - ratio).abs();
+            assert!(error <= ratio * 2f64.powi(-31) || error <= 2f64.powi(-55), "{ratio}: {error}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What tests of this module share: random numbers, and models on plain loops.
+
+use super::requantize::plainly;
+use super::{Layer, Model, Weights};
+
+/// A linear congruential generator (Knuth, MMIX): tests need no better one.
+pub(super) struct Random(pub u64);
+
+impl Random {
+    /// Below `bound`.
+    pub fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % bound
+    }
+
+    /// From -`size` to `size`.
+    pub fn float(&mut self, size: f32) -> f32 {
+        (self.below(1 << 24) as f32 / (1 << 23) as f32 - 1.0) * size
+    }
+
+    pub fn floats(&mut self, len: usize, size: f32) -> Vec<f32> {
+        (0..len).map(|_| self.float(size)).collect()
+    }
+}
+
+/// The scores of `images` as the documentation defines them, in 64 bits.
+pub(super) fn reference(model: &Model, images: &[f32]) -> Vec<u8> {
+    let size: usize = model.input_shape().iter().product();
+    images.chunks_exact(size).flat_map(|image| of_image(model, image)).collect()
+}
+
+fn of_image(model: &Model, image: &[f32]) -> Vec<u8> {
+    let parameters = model.input();
+    let quantized = |&x: &f32| {
+        let q = (x * (1.0 / parameters.scale)).round_ties_even() as i64 + i64::from(parameters.zero_point);
+        q.clamp(0, 255)
+    };
+    let mut map: Vec<i64> = image.iter().map(quantized).collect();
+    let mut shape = model.input_shape();
+    let mut zero = i64::from(parameters.zero_point);
+    for layer in model.layers() {
+        let [outputs, height, width] = layer.output_shape(shape).unwrap();
+        let [inputs, rows, columns] = shape;
+        let mut result = Vec::new();
+        for output in 0..outputs {
+            for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
+                // The pixel of a window, or what the border holds.
+                let pixel = |c: usize, [dy, dx]: [usize; 2], stride: [usize; 2], padding: [usize; 2]| {
+                    let y = (y * stride[0] + dy).wrapping_sub(padding[0]);
+                    let x = (x * stride[1] + dx).wrapping_sub(padding[1]);
+                    if y < rows && x < columns { map[(c * rows + y) * columns + x] } else { zero }
+                };
+                let finish = |sum: i64, weights: &Weights, zero: i32, relu: bool| {
+                    let of = if weights.shifts.len() == 1 { 0 } else { output };
+                    let lowest = if relu { zero as u8 } else { 0 };
+                    let sum = sum + i64::from(weights.bias[output]);
+                    i64::from(plainly(sum, weights.multipliers[of], weights.shifts[of], zero as u8, lowest))
+                };
+                result.push(match layer {
+                    Layer::Conv(conv) => {
+                        let [height, width] = conv.kernel;
+                        let mut sum = 0;
+                        for (i, &weight) in conv
+                            .weights
+                            .values
+                            .chunks(inputs * height * width)
+                            .nth(output)
+                            .unwrap()
+                            .iter()
+                            .enumerate()
+                        {
+                            let at = [i / width % height, i % width];
+                            let value = pixel(i / (height * width), at, conv.stride, conv.padding);
+                            sum += i64::from(weight) * (value - zero);
+                        }
+                        finish(sum, &conv.weights, conv.output.zero_point, conv.relu)
+                    }
+                    Layer::MaxPool(pool) => {
+                        let window =
+                            (0..pool.kernel[0]).flat_map(|dy| (0..pool.kernel[1]).map(move |dx| [dy, dx]));
+                        window.map(|at| pixel(output, at, pool.stride, [0; 2])).max().unwrap()
+                    }
+                    Layer::Linear(linear) => {
+                        let weights = linear.weights.values[output * linear.inputs..].iter();
+                        let sum = weights.zip(&map).map(|(&w, value)| i64::from(w) * (value - zero)).sum();
+                        finish(sum, &linear.weights, linear.output.zero_point, linear.relu)
+                    }
+                });
+            }
+        }
+        (map, shape) = (result, [outputs, height, width]);
+        zero = match layer {
+            Layer::Conv(conv) => conv.output.zero_point.into(),
+            Layer::Linear(linear) => linear.output.zero_point.into(),
+            Layer::MaxPool(_) => zero,
+        };
+    }
+    map.into_iter().map(|value| value as u8).collect()
+}

@@ -1,0 +1,237 @@
+//! Vectors of 16 words of four bytes: the instructions that integer kernels need, for
+//! each SIMD level. All levels compute the same bits.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::simd::Level;
+
+#[cfg(target_arch = "x86_64")]
+use super::words_x86::{Avx2, Vnni};
+
+/// Words in a vector, and images in the lanes of one.
+pub(super) const LANES: usize = 16;
+
+/// Sixteen words in memory.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub(super) struct Block(pub [u32; LANES]);
+
+/// The instructions.
+pub(super) trait Words: Copy {
+    /// Sixteen words: i32, or four bytes each, in the order of memory.
+    type Word: Copy;
+
+    fn splat(self, value: i32) -> Self::Word;
+    fn load(self, block: &Block) -> Self::Word;
+    fn load_i32(self, values: &[i32; LANES]) -> Self::Word;
+    fn store(self, word: Self::Word, block: &mut Block);
+    /// To each i32 of `sum`, adds the products of the four u8 of `bytes` with the four
+    /// i8 of `weights`.
+    fn dot(self, sum: Self::Word, bytes: Self::Word, weights: Self::Word) -> Self::Word;
+    /// Of i32.
+    fn max(self, a: Self::Word, b: Self::Word) -> Self::Word;
+    /// Of i32.
+    fn min(self, a: Self::Word, b: Self::Word) -> Self::Word;
+    /// Of u8.
+    fn max_bytes(self, a: Self::Word, b: Self::Word) -> Self::Word;
+    /// Shift left, with a count for each lane.
+    fn shift_left(self, a: Self::Word, count: Self::Word) -> Self::Word;
+    /// Scaled by the fixed-point formula: i32 that are not clamped yet.
+    fn scale(
+        self,
+        sum: Self::Word,
+        multiplier: Self::Word,
+        addend: Self::Word,
+        right: Self::Word,
+    ) -> Self::Word;
+    /// Clamps i32 to u8; those of `channels[i]` become byte i of each word.
+    fn pack(self, channels: [Self::Word; 4]) -> Self::Word;
+    /// Clamps i32 to u8.
+    fn store_bytes(self, word: Self::Word, bytes: &mut [u8; LANES]);
+    /// In each lane, bytes `skip` to `skip + 3` of the eight in `low` and `high`;
+    /// `skip` is 0 to 3.
+    fn funnel(self, low: Self::Word, high: Self::Word, skip: usize) -> Self::Word;
+    /// `a` where the bits of `mask` are 1, else `b`.
+    fn select(self, mask: Self::Word, a: Self::Word, b: Self::Word) -> Self::Word;
+    /// Transposes 16x16 words.
+    fn transpose(self, rows: &mut [Self::Word; LANES]);
+}
+
+/// Work that is compiled for each set of instructions. `run` and what it calls in
+/// loops have to be `#[inline(always)]`.
+pub(super) trait Task {
+    fn run<W: Words>(self, words: W);
+}
+
+/// Instructions that this machine has.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Instructions {
+    #[cfg(target_arch = "x86_64")]
+    Vnni(Vnni),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    Portable,
+}
+
+impl Instructions {
+    /// Those of a SIMD level: of AVX-512 with VNNI, or else AVX2's.
+    pub fn of(level: Level) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if level >= Level::Avx512
+                && let Some(vnni) = Vnni::detect()
+            {
+                return Self::Vnni(vnni);
+            }
+            if level >= Level::Avx2
+                && let Some(avx2) = Avx2::detect()
+            {
+                return Self::Avx2(avx2);
+            }
+        }
+        let _ = level;
+        Self::Portable
+    }
+
+    pub fn run<T: Task>(self, task: T) {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Vnni(vnni) => vnni.run(task),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(avx2) => avx2.run(task),
+            Self::Portable => task.run(Portable),
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Vnni(_) => "avx512-vnni",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(_) => "avx2",
+            Self::Portable => "portable",
+        }
+    }
+}
+
+/// Plain loops, which become vector instructions of the target.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Portable;
+
+#[inline(always)]
+fn each(mut f: impl FnMut(usize) -> i32) -> [i32; LANES] {
+    let mut word = [0; LANES];
+    for (i, lane) in word.iter_mut().enumerate() {
+        *lane = f(i);
+    }
+    word
+}
+
+impl Words for Portable {
+    type Word = [i32; LANES];
+
+    #[inline(always)]
+    fn splat(self, value: i32) -> Self::Word {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn load(self, block: &Block) -> Self::Word {
+        bytemuck::cast(block.0)
+    }
+
+    #[inline(always)]
+    fn load_i32(self, values: &[i32; LANES]) -> Self::Word {
+        *values
+    }
+
+    #[inline(always)]
+    fn store(self, word: Self::Word, block: &mut Block) {
+        block.0 = bytemuck::cast(word);
+    }
+
+    #[inline(always)]
+    fn dot(self, sum: Self::Word, bytes: Self::Word, weights: Self::Word) -> Self::Word {
+        each(|i| {
+            let byte = |n: u32| (bytes[i] >> (8 * n)) & 0xff;
+            let weight = |n: u32| (weights[i] << (24 - 8 * n)) >> 24;
+            let products = [0, 1, 2, 3].map(|n| byte(n) * weight(n));
+            sum[i].wrapping_add(products[0] + products[1] + products[2] + products[3])
+        })
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::Word, b: Self::Word) -> Self::Word {
+        each(|i| a[i].max(b[i]))
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::Word, b: Self::Word) -> Self::Word {
+        each(|i| a[i].min(b[i]))
+    }
+
+    #[inline(always)]
+    fn max_bytes(self, a: Self::Word, b: Self::Word) -> Self::Word {
+        let (a, b): ([u8; 64], [u8; 64]) = (bytemuck::cast(a), bytemuck::cast(b));
+        let mut max = a;
+        for (max, b) in max.iter_mut().zip(b) {
+            *max = b.max(*max);
+        }
+        bytemuck::cast(max)
+    }
+
+    #[inline(always)]
+    fn shift_left(self, a: Self::Word, count: Self::Word) -> Self::Word {
+        each(|i| a[i] << (count[i] & 31))
+    }
+
+    #[inline(always)]
+    fn scale(
+        self,
+        sum: Self::Word,
+        multiplier: Self::Word,
+        addend: Self::Word,
+        right: Self::Word,
+    ) -> Self::Word {
+        each(|i| {
+            let high = ((i64::from(sum[i]) * i64::from(multiplier[i])) >> 32) as i32;
+            high.wrapping_add(addend[i]) >> (right[i] & 31)
+        })
+    }
+
+    #[inline(always)]
+    fn pack(self, channels: [Self::Word; 4]) -> Self::Word {
+        each(|i| i32::from_ne_bytes(channels.map(|channel| channel[i].clamp(0, 255) as u8)))
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, word: Self::Word, bytes: &mut [u8; LANES]) {
+        *bytes = word.map(|lane| lane.clamp(0, 255) as u8);
+    }
+
+    #[inline(always)]
+    fn funnel(self, low: Self::Word, high: Self::Word, skip: usize) -> Self::Word {
+        each(|i| {
+            let [a, b, c, d] = low[i].to_ne_bytes();
+            let [e, f, g, _] = high[i].to_ne_bytes();
+            let bytes = [a, b, c, d, e, f, g];
+            i32::from_ne_bytes([0, 1, 2, 3].map(|n| bytes[(skip & 3) + n]))
+        })
+    }
+
+    #[inline(always)]
+    fn select(self, mask: Self::Word, a: Self::Word, b: Self::Word) -> Self::Word {
+        each(|i| (a[i] & mask[i]) | (b[i] & !mask[i]))
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: &mut [Self::Word; LANES]) {
+        for row in 0..LANES {
+            for column in 0..row {
+                let value = rows[row][column];
+                rows[row][column] = rows[column][row];
+                rows[column][row] = value;
+            }
+        }
+    }
+}

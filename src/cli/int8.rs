@@ -1,0 +1,68 @@
+//! Options of `mpiburn quantize` and `mpiburn export`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::names::OneOf;
+use crate::quant::WeightScheme;
+
+/// How a trained network is quantized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum QuantKind {
+    /// Static, post-training: ranges of activations from training samples.
+    Ptq,
+    /// Weights alone; ranges of activations are each batch's own.
+    Dynamic,
+    /// Static, with the ranges that a quantization-aware training has found.
+    Qat,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "\
+Examples:
+  mpiburn quantize results/try
+  mpiburn quantize results/try --kind dynamic --weight-scheme tensor
+  mpiburn eval --checkpoint results/try --int8"
+)]
+pub struct QuantizeArgs {
+    /// A run directory, or one of its checkpoints.
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// ptq (static: scales from calibration samples), dynamic (weights only) or qat (the ranges of a
+    /// run with --quantize qat).
+    #[arg(long, value_enum, default_value = "ptq")]
+    pub kind: QuantKind,
+    /// Take the ranges of activations from the first N training samples [default: 1024].
+    #[arg(long, value_name = "N")]
+    pub calibration: Option<usize>,
+    /// Whether weights have a scale for each output channel, or one for a layer: channel or tensor
+    /// [default: channel].
+    #[arg(long, value_name = "SCHEME", value_parser = OneOf::values::<WeightScheme>())]
+    pub weight_scheme: Option<String>,
+    /// Folder of the data set [default: that of the run].
+    #[arg(long, value_name = "DIR")]
+    pub data_root: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "\
+Examples:
+  mpiburn export results/try --out model.onnx
+  mpiburn export results/try --out model-int8.onnx --int8"
+)]
+pub struct ExportArgs {
+    /// A run directory, or one of its checkpoints.
+    #[arg(value_name = "RUN")]
+    pub run: PathBuf,
+    /// File to write, in place of what it held.
+    #[arg(long, value_name = "FILE.onnx")]
+    pub out: PathBuf,
+    /// Export the int8 model beside the checkpoint, with its scales and zero points.
+    #[arg(long)]
+    pub int8: bool,
+}

@@ -1,0 +1,271 @@
+//! `mpiburn bench int8`: an int8 model against the float network that it was made of.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use burn::module::Module;
+use burn::tensor::{Device, Tensor, TensorData};
+use burn_fused::memory::counting_allocator::allocated_bytes;
+use burn_fused::simd::Level;
+use serde::Serialize;
+
+use super::{at_least_one, median_ms};
+use crate::cli::Int8Args;
+use crate::commands::checkpoint;
+use crate::commands::quantize::{Plan, quantize};
+use crate::commands::train::check_shape;
+use crate::config::ConfigError;
+use crate::data::generate::Synthetic;
+use crate::data::shard::Order;
+use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::device::DeviceKind;
+use crate::model::{Model, ModelKind, Network};
+use crate::quant::{Quantized, WeightScheme};
+use crate::record::checkpoint::weights_file;
+use crate::report::{self, table, write_csv};
+use burn_fused::loss::cross_entropy;
+use burn_mpi::{ParamLayout, World};
+
+/// Images of one inference.
+const BATCHES: [usize; 3] = [1, 32, 128];
+/// Rounds that are timed at least, and how long a batch size may take beyond them.
+const LEAST: usize = 5;
+const MOST: Duration = Duration::from_secs(10);
+/// Samples of an accuracy's batch.
+const TEST_BATCH: usize = 128;
+/// Samples of noise, without a checkpoint.
+const NOISE: usize = 256;
+
+/// One measurement, and one line of the CSV file.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Row {
+    model: &'static str,
+    batch: usize,
+    median_ms: f64,
+    bytes_allocated: u64,
+    checkpoint_bytes: usize,
+    /// In percent; none without a checkpoint.
+    test_accuracy: Option<f64>,
+}
+
+/// The JSON file.
+#[derive(Debug, Serialize)]
+struct Figures<'a> {
+    network: ModelKind,
+    checkpoint: Option<&'a std::path::Path>,
+    method: String,
+    simd: String,
+    threads: usize,
+    rows: &'a [Row],
+}
+
+/// What is measured, and on which samples.
+struct Subject {
+    kind: ModelKind,
+    network: Network,
+    quantized: Quantized,
+    float_bytes: usize,
+    int8_bytes: usize,
+    source: Box<dyn SampleSource>,
+    is_trained: bool,
+}
+
+/// A model that takes its turn.
+enum Contestant {
+    Float(Box<Network>),
+    Int8(Box<Quantized>),
+}
+
+pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
+    let iterations = at_least_one(args.iterations)?;
+    if world.size() > 1 {
+        let why = "inference is measured on one rank; start it without mpirun";
+        return Err(ConfigError::new("world-size", world.size(), why).into());
+    }
+    for path in [&args.csv, &args.json].into_iter().flatten() {
+        report::check_writable(path)?;
+    }
+    crate::commands::use_threads(1)?;
+    let subject = match &args.checkpoint {
+        Some(_) => trained(args)?,
+        None => initial(args)?,
+    };
+    let (kind, method) = (subject.kind, format!("{:?}", subject.quantized.method()).to_lowercase());
+    let rows = measure(subject, iterations)?;
+    print(kind, &rows);
+    if let Some(path) = &args.csv {
+        write_csv(path, &rows)?;
+    }
+    if let Some(path) = &args.json {
+        let simd = Level::current().to_string();
+        let figures = Figures {
+            network: kind,
+            checkpoint: args.checkpoint.as_deref(),
+            method,
+            simd,
+            threads: 1,
+            rows: &rows,
+        };
+        let json = serde_json::to_vec_pretty(&figures)?;
+        std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A checkpoint's network, and the int8 model beside it.
+fn trained(args: &Int8Args) -> anyhow::Result<Subject> {
+    let path = args.checkpoint.as_deref().context("a checkpoint")?;
+    let mut config = checkpoint::config_of(path)?;
+    config.data_root = args.data_root.clone().unwrap_or(config.data_root);
+    let source = data::open(&config.data_root)?;
+    check_shape(&config, source.as_ref())?;
+    let classes = source.description().classes;
+    let device = DeviceKind::Flex.device();
+    let network = Network::with_options(config.model, &config.network, classes, config.seed, &device);
+    let layout = ParamLayout::of(&network);
+    let weights = checkpoint::load(path, &layout)?;
+    let (stored, file) = checkpoint::load_int8(&weights, &config.model.to_string())?;
+    Ok(Subject {
+        kind: config.model,
+        network: layout.write(network, &weights.values).valid(),
+        quantized: Quantized::from_file(&stored, &file)?,
+        float_bytes: weights_file(&layout, &weights.values)?.len(),
+        int8_bytes: stored.encode(&file)?.len(),
+        source,
+        is_trained: true,
+    })
+}
+
+/// A network with initial weights, and noise.
+fn initial(args: &Int8Args) -> anyhow::Result<Subject> {
+    let kind: ModelKind =
+        args.model.parse().map_err(|problem: String| ConfigError::new("model", &args.model, problem))?;
+    let source = Box::new(Synthetic::new(kind.input_shape(), kind.classes(), NOISE));
+    let network = Network::init(kind, kind.classes(), 123, &DeviceKind::Flex.device()).valid();
+    let layout = ParamLayout::of(&network);
+    let plan = Plan::Ptq { calibration: NOISE, scheme: WeightScheme::Channel };
+    let quantized = quantize(&network, source.as_ref(), plan)?;
+    let stored = quantized.to_file(&kind.to_string());
+    Ok(Subject {
+        kind,
+        float_bytes: weights_file(&layout, &layout.read(&network))?.len(),
+        int8_bytes: stored.encode(std::path::Path::new("int8.safetensors"))?.len(),
+        network,
+        quantized,
+        source,
+        is_trained: false,
+    })
+}
+
+fn measure(subject: Subject, iterations: usize) -> anyhow::Result<Vec<Row>> {
+    let Subject { network, quantized, float_bytes, int8_bytes, source, is_trained, .. } = subject;
+    let split = if is_trained { Split::Test } else { Split::Train };
+    let shape = source.description().shape;
+    let samples = source.len(split);
+    let plan = ShardPlan { samples, world_size: 1, batch_size: TEST_BATCH };
+    let shard = Shard::load(source.as_ref(), split, &plan, 0, Order::File)?;
+    let normalizer = Normalizer::new(source.description());
+    let mut contestants = [
+        ("float-fused", float_bytes, Contestant::Float(Box::new(network.clone().fused(true)))),
+        ("float-burn", float_bytes, Contestant::Float(Box::new(network.fused(false)))),
+        ("int8", int8_bytes, Contestant::Int8(Box::new(quantized))),
+    ];
+    let mut accuracies = Vec::new();
+    for (_, _, contestant) in &mut contestants {
+        accuracies.push(is_trained.then(|| accuracy(contestant, &shard, &normalizer)).transpose()?);
+    }
+    let mut rows = Vec::new();
+    for batch in BATCHES {
+        // Samples again from the first, where a test set is smaller than a batch.
+        let whole = normalizer.values(shard.samples(0, batch).0);
+        let size: usize = shape.iter().product();
+        let values: Vec<f32> = whole.iter().copied().cycle().take(batch * size).collect();
+        let measured = time(&mut contestants, &values, batch, shape, iterations)?;
+        for ((model, checkpoint_bytes, _), ((times, bytes_allocated), &test_accuracy)) in
+            contestants.iter().zip(measured.into_iter().zip(&accuracies))
+        {
+            let (median_ms, checkpoint_bytes) = (median_ms(&times), *checkpoint_bytes);
+            rows.push(Row { model, batch, median_ms, bytes_allocated, checkpoint_bytes, test_accuracy });
+        }
+    }
+    Ok(rows)
+}
+
+/// Times of each contestant, which take turns, and the bytes that one inference after
+/// the first allocates.
+fn time<N>(
+    contestants: &mut [(N, usize, Contestant)],
+    values: &[f32],
+    batch: usize,
+    shape: [usize; 3],
+    iterations: usize,
+) -> anyhow::Result<Vec<(Vec<Duration>, u64)>> {
+    let [channels, height, width] = shape;
+    let data = TensorData::new(values.to_vec(), [batch, channels, height, width]);
+    let tensor = Tensor::<4>::from_data(data, &Device::flex());
+    let mut measured = vec![(Vec::with_capacity(iterations), 0); contestants.len()];
+    let mut scores = Vec::new();
+    for (_, _, contestant) in contestants.iter_mut() {
+        contestant.infer(values, &tensor, &mut scores)?;
+    }
+    let started = Instant::now();
+    for round in 0..iterations {
+        if round >= LEAST && started.elapsed() > MOST {
+            break;
+        }
+        for ((_, _, contestant), (times, bytes)) in contestants.iter_mut().zip(&mut measured) {
+            let (began, allocated) = (Instant::now(), allocated_bytes());
+            contestant.infer(values, &tensor, &mut scores)?;
+            times.push(began.elapsed());
+            *bytes = allocated_bytes() - allocated;
+        }
+    }
+    Ok(measured)
+}
+
+impl Contestant {
+    /// One inference, from floats to class scores. A float network's are left where it
+    /// puts them; those of int8 are in `scores`.
+    fn infer(&mut self, values: &[f32], tensor: &Tensor<4>, scores: &mut Vec<f32>) -> anyhow::Result<()> {
+        match self {
+            Self::Float(network) => drop(network.forward(tensor.clone()).into_data()),
+            Self::Int8(quantized) => quantized.infer(values, scores)?,
+        }
+        Ok(())
+    }
+}
+
+/// Correct samples in percent.
+fn accuracy(contestant: &mut Contestant, shard: &Shard, normalizer: &Normalizer) -> anyhow::Result<f64> {
+    let (mut correct, device) = (0, Device::flex());
+    for from in (0..shard.len()).step_by(TEST_BATCH) {
+        let (bytes, labels) = shard.samples(from, TEST_BATCH);
+        let scores = match contestant {
+            Contestant::Float(network) => network.forward(normalizer.images(bytes, &device)),
+            Contestant::Int8(quantized) => {
+                let mut scores = Vec::new();
+                quantized.infer(&normalizer.values(bytes), &mut scores)?;
+                let shape = [labels.len(), scores.len() / labels.len()];
+                Tensor::from_data(TensorData::new(scores, shape), &device)
+            }
+        };
+        correct += cross_entropy(scores, labels).correct;
+    }
+    Ok(100.0 * correct as f64 / shard.len().max(1) as f64)
+}
+
+fn print(kind: ModelKind, rows: &[Row]) {
+    println!("Inference of {kind} on one thread, {} code; medians, in turn", Level::current());
+    let header = ["model", "batch", "median ms", "bytes allocated", "checkpoint bytes", "test accuracy"];
+    let lines = rows.iter().map(|row| {
+        vec![
+            row.model.to_owned(),
+            row.batch.to_string(),
+            format!("{:.4}", row.median_ms),
+            row.bytes_allocated.to_string(),
+            row.checkpoint_bytes.to_string(),
+            row.test_accuracy.map_or_else(String::new, |accuracy| format!("{accuracy:.2}%")),
+        ]
+    });
+    println!("{}", table::table(&header, 1, lines));
+}

@@ -1,0 +1,97 @@
+//! Trained networks in run directories, for the commands that read one.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::Refused;
+use crate::config::RunConfig;
+use crate::quant::{Quantized, Ranges};
+use crate::record::checkpoint::list;
+use crate::record::{Checkpoint, INT8_FILE, Int8File, RecordError, RunDir};
+use crate::train::Position;
+use burn_mpi::{ParamLayout, World};
+
+/// A checkpoint's weights, and the folder that it lies in.
+pub struct Weights {
+    pub values: Vec<f32>,
+    pub folder: PathBuf,
+    /// Of a quantization-aware training.
+    pub ranges: Option<Ranges>,
+}
+
+/// The configuration of the run that `path` is, or that it is a checkpoint of.
+pub fn config_of(path: &Path) -> anyhow::Result<RunConfig> {
+    let run = match path.join("state.json").exists() {
+        true => path.join("../.."),
+        false => path.to_owned(),
+    };
+    let (_, record) = RunDir::open::<RunConfig>(&run)
+        .with_context(|| format!("{} is neither a run directory nor a checkpoint in one", path.display()))?;
+    Ok(record.config)
+}
+
+/// The weights of the checkpoint `path`, or of a run's last one: with early stopping
+/// the one with the lowest test loss.
+pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
+    if path.join("state.json").exists() {
+        let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(path, layout)?;
+        return Ok(Weights { values: params, folder: path.to_owned(), ranges: position.ranges });
+    }
+    let folder = path.join("checkpoints");
+    let last = Checkpoint::<Position>::load_last(&folder, layout)?;
+    let (stops_early, epochs) = (last.position.best_step.is_some(), last.position.history.len());
+    let checkpoint = last.load_best(&folder, layout)?;
+    if stops_early {
+        let epoch = checkpoint.position.epoch;
+        log::info!("early stopping: taking epoch {epoch} of {epochs}, which had the lowest test loss");
+    }
+    let step = checkpoint.position.step;
+    let is_its = |path: &PathBuf| path.ends_with(crate::record::checkpoint::folder_name(step));
+    let folder = list(&folder).into_iter().find(is_its).unwrap_or(folder);
+    Ok(Weights { values: checkpoint.params, folder, ranges: checkpoint.position.ranges })
+}
+
+/// The quantized network beside a checkpoint's weights, which have to be `network`'s,
+/// and the file that it was in.
+pub fn load_int8(weights: &Weights, network: &str) -> Result<(Int8File, PathBuf), RecordError> {
+    let path = weights.folder.join(INT8_FILE);
+    let file = Int8File::read(&path)?;
+    match file.network == network {
+        true => Ok((file, path)),
+        false => {
+            let what = format!("it is a {}, and the run's network a {network}", file.network);
+            Err(RecordError::damaged(&path, what))
+        }
+    }
+}
+
+/// Rank 0's quantized network on every rank. What it cannot be made of or read from is
+/// every rank's error: [`Refused`] where something was typed wrong.
+pub fn share_int8(
+    world: &World,
+    made: impl FnOnce() -> anyhow::Result<(Int8File, PathBuf)>,
+) -> anyhow::Result<Quantized> {
+    let bytes = match world.is_root() {
+        true => made().and_then(|(file, path)| {
+            // Each rank decodes what is on disk, so a model that is none is found here.
+            Quantized::from_file(&file, &path)?;
+            Ok((file.encode(&path)?, path))
+        }),
+        false => Ok((Vec::new(), PathBuf::new())),
+    };
+    let (bytes, path) = agree_or_refuse(world, bytes)?;
+    let bytes = world.broadcast_bytes(bytes)?;
+    Ok(Quantized::from_file(&Int8File::decode(&path, &bytes)?, &path)?)
+}
+
+/// As [`World::agree`] for what rank 0 alone does, but what is a user's error there is
+/// one on every rank.
+pub fn agree_or_refuse<T>(world: &World, mine: anyhow::Result<T>) -> anyhow::Result<T> {
+    let refusal =
+        mine.as_ref().err().filter(|error| super::is_refusal(error)).map(|error| format!("{error:#}"));
+    match world.broadcast(&refusal)? {
+        Some(reason) => Err(Refused(reason).into()),
+        None => Ok(world.agree(mine.map_err(|error| format!("{error:#}")))?),
+    }
+}

@@ -1,0 +1,63 @@
+//! `mpiburn export`: a checkpoint's network as an ONNX file.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::Context;
+
+use super::{Refused, checkpoint};
+use crate::cli::ExportArgs;
+use crate::data;
+use crate::device::DeviceKind;
+use crate::export::{IR_VERSION, OPSET, float_network, int8_network};
+use crate::files::WholeFile;
+use crate::model::Network;
+use crate::quant::Quantized;
+use burn_mpi::ParamLayout;
+
+pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
+    let config = checkpoint::config_of(&args.run)?;
+    // The data set may be gone; the number of classes is in the weights' shapes as well,
+    // but a run's own options name it where it is not the network's.
+    let classes = match data::open(&config.data_root) {
+        Ok(source) => source.description().classes,
+        Err(_) => config.model.classes(),
+    };
+    let device = DeviceKind::Flex.device();
+    let network = Network::with_options(config.model, &config.network, classes, config.seed, &device);
+    let layout = ParamLayout::of(&network);
+    let weights = checkpoint::load(&args.run, &layout)?;
+    let name = config.model.to_string();
+    let file = match args.int8 {
+        false => float_network(&layout.write(network, &weights.values), config.model, classes)?,
+        true => {
+            let (stored, path) = checkpoint::load_int8(&weights, &name)?;
+            let Quantized::Static { model, names, .. } = Quantized::from_file(&stored, &path)? else {
+                let reason = format!(
+                    "{} is a dynamic model, whose scales are each batch's own: make a static one with \
+                     mpiburn quantize {} --kind ptq",
+                    path.display(),
+                    args.run.display()
+                );
+                return Err(Refused(reason).into());
+            };
+            int8_network(&model, &name, &names)
+        }
+    };
+    write(&args.out, &file).with_context(|| format!("cannot write {}", args.out.display()))?;
+    println!(
+        "{}: {} bytes, opset {OPSET}, IR version {IR_VERSION}, of {}",
+        args.out.display(),
+        file.len(),
+        weights.folder.display()
+    );
+    Ok(())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let name = path.file_name().ok_or(std::io::ErrorKind::InvalidFilename)?.to_string_lossy();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = WholeFile::create(folder, &name)?;
+    file.write_all(bytes)?;
+    file.finish()
+}

@@ -1,0 +1,38 @@
+//! Class scores of a test set as a `.npy` file.
+
+use std::path::Path;
+
+use anyhow::Context;
+
+use crate::config::ConfigError;
+use crate::data::write_npy;
+use crate::report;
+use burn_mpi::World;
+
+/// Checks the file's name, and on rank 0 that it can be written.
+pub fn check(world: &World, file: Option<&Path>) -> anyhow::Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    if file.extension().is_none_or(|extension| extension != "npy") {
+        return Err(ConfigError::new("logits", file.display(), "its name must end in .npy").into());
+    }
+    world.agree(if world.is_root() { report::check_writable(file) } else { Ok(()) })?;
+    Ok(())
+}
+
+/// Writes the scores of all ranks' shares in the order of the test set: rank r has
+/// samples r, r + ranks, ….
+pub fn write(world: &World, file: &Path, mine: &[f32], classes: usize) -> anyhow::Result<()> {
+    // As bits, which JSON keeps whatever they mean.
+    let bits: Vec<u32> = mine.iter().map(|score| score.to_bits()).collect();
+    let shares = world.gather(&bits)?;
+    let write = || -> anyhow::Result<()> {
+        let shares: Vec<Vec<&[u32]>> =
+            shares.iter().map(|share| share.chunks_exact(classes).collect()).collect();
+        let most = shares.iter().map(Vec::len).max().unwrap_or(0);
+        let rows = (0..most).flat_map(|i| shares.iter().filter_map(move |share| share.get(i)));
+        let values: Vec<f32> = rows.flat_map(|row| row.iter().map(|&bits| f32::from_bits(bits))).collect();
+        write_npy(file, classes, &values).with_context(|| format!("cannot write {}", file.display()))
+    };
+    world.agree(if world.is_root() { write() } else { Ok(()) }.map_err(|error| format!("{error:#}")))?;
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! A float network as ONNX: one node for each layer, named as PyTorch's.
+
+use burn_mpi::ParamLayout;
+use thiserror::Error;
+
+use super::graph::{Attribute, Graph};
+use super::{padding, windows};
+use crate::model::{Activation, EPSILON, Layer, ModelKind, Network};
+
+/// A layer that has no ONNX operator here.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("layer {layer} cannot be exported: {reason}")]
+pub struct ExportError {
+    /// Its name.
+    pub layer: String,
+    /// What is special about it.
+    pub reason: &'static str,
+}
+
+/// The file of `network`, which is one of `kind`, for `classes` classes. Dropout is
+/// left out; constants have PyTorch's names and layouts.
+///
+/// # Errors
+/// The first layer that cannot be exported: a grouped or dilated convolution, padding
+/// that depends on the input.
+pub fn float_network(network: &Network, kind: ModelKind, classes: usize) -> Result<Vec<u8>, ExportError> {
+    let layout = ParamLayout::of(network);
+    let flat = layout.read(network);
+    let mut graph = Graph::new();
+    for spec in layout.specs() {
+        graph.floats(&spec.name, &spec.torch_shape(), &spec.to_torch(&flat[spec.range.clone()]));
+    }
+    for named in network.layers() {
+        let name = named.name.as_str();
+        let parameter = |part: &str| format!("{name}.{part}");
+        let error = |reason| ExportError { layer: name.to_owned(), reason };
+        match named.layer {
+            Layer::Conv(conv) => {
+                let padding = padding(&conv.padding).ok_or(error("its padding depends on the input"))?;
+                if conv.groups != 1 || conv.dilation != [1, 1] || conv.bias.is_none() {
+                    return Err(error("it is grouped or dilated, or has no bias"));
+                }
+                let (weight, bias) = (parameter("weight"), parameter("bias"));
+                graph.then(name, "Conv", &[&weight, &bias], windows(conv.kernel_size, conv.stride, padding));
+            }
+            Layer::Norm(_) => {
+                let values = ["weight", "bias", "running_mean", "running_var"].map(parameter);
+                let epsilon = vec![("epsilon", Attribute::Float(EPSILON as f32))];
+                graph.then(name, "BatchNormalization", &values.each_ref().map(String::as_str), epsilon);
+            }
+            Layer::Activation(activation) => graph.then(name, operator(activation), &[], Vec::new()),
+            Layer::Pool(pool) => {
+                let padding = padding(&pool.padding).ok_or(error("its padding depends on the input"))?;
+                if pool.dilation != [1, 1] || pool.ceil_mode {
+                    return Err(error("it is dilated or rounds up"));
+                }
+                graph.then(name, "MaxPool", &[], windows(pool.kernel_size, pool.stride, padding));
+            }
+            Layer::Flatten => graph.then(name, "Flatten", &[], vec![("axis", Attribute::Int(1))]),
+            Layer::Dropout(_) => {}
+            Layer::Linear(linear) => {
+                if linear.bias.is_none() {
+                    return Err(error("it has no bias"));
+                }
+                let (weight, bias) = (parameter("weight"), parameter("bias"));
+                graph.then(name, "Gemm", &[&weight, &bias], vec![("transB", Attribute::Int(1))]);
+            }
+        }
+    }
+    Ok(graph.into_file(&kind.to_string(), kind.input_shape(), classes))
+}
+
+/// The ONNX operator; Gelu's default is the exact one, as PyTorch's.
+fn operator(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Relu => "Relu",
+        Activation::Tanh => "Tanh",
+        Activation::Sigmoid => "Sigmoid",
+        Activation::Gelu => "Gelu",
+    }
+}

@@ -1,0 +1,124 @@
+//! A row of ONNX operators from `input` `[batch, channels, height, width]` to `logits`
+//! `[batch, classes]`.
+
+use prost::Message;
+
+use super::proto::{
+    AttributeProto, DataType, DimensionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
+};
+
+/// Version of the operators: the first with Gelu.
+pub const OPSET: i64 = 20;
+/// Version of the file format that came with it, in ONNX 1.15.
+pub const IR_VERSION: i64 = 9;
+
+const INPUT: &str = "input";
+const OUTPUT: &str = "logits";
+
+/// A graph that grows at its end.
+pub struct Graph {
+    nodes: Vec<NodeProto>,
+    constants: Vec<TensorProto>,
+    /// Name of the last value.
+    last: String,
+}
+
+/// A setting of an operator.
+pub enum Attribute {
+    Float(f32),
+    Int(i64),
+    Ints(Vec<i64>),
+}
+
+impl Graph {
+    pub fn new() -> Self {
+        Self { nodes: Vec::new(), constants: Vec::new(), last: INPUT.to_owned() }
+    }
+
+    /// Appends an operator to the last value; `constants` are its other inputs.
+    pub fn then(&mut self, name: &str, op: &str, constants: &[&str], attributes: Vec<(&str, Attribute)>) {
+        let last = std::mem::take(&mut self.last);
+        let inputs = std::iter::once(last.as_str()).chain(constants.iter().copied());
+        self.last = self.node(name, op, inputs, attributes);
+    }
+
+    /// Adds an operator on `inputs`; returns the name of its output.
+    pub fn node<'a>(
+        &mut self,
+        name: &str,
+        op: &str,
+        inputs: impl Iterator<Item = &'a str>,
+        attributes: Vec<(&str, Attribute)>,
+    ) -> String {
+        let output = format!("{name}.output");
+        self.nodes.push(NodeProto {
+            input: inputs.map(String::from).collect(),
+            output: vec![output.clone()],
+            name: name.to_owned(),
+            op_type: op.to_owned(),
+            attribute: attributes.into_iter().map(|(name, value)| attribute(name, value)).collect(),
+        });
+        output
+    }
+
+    /// Adds a constant.
+    pub fn constant(&mut self, name: &str, kind: DataType, shape: &[usize], bytes: Vec<u8>) {
+        self.constants.push(TensorProto {
+            dims: shape.iter().map(|&size| size as i64).collect(),
+            data_type: kind as i32,
+            name: name.to_owned(),
+            raw_data: bytes,
+        });
+    }
+
+    /// Adds a constant of floats; a shape of no dimensions is a scalar.
+    pub fn floats(&mut self, name: &str, shape: &[usize], values: &[f32]) {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.constant(name, DataType::Float, shape, bytes);
+    }
+
+    /// The file, for samples of `shape` and as many scores as `classes`.
+    pub fn into_file(mut self, name: &str, shape: [usize; 3], classes: usize) -> Vec<u8> {
+        if let Some(node) = self.nodes.last_mut() {
+            node.output = vec![OUTPUT.to_owned()];
+        }
+        let graph = GraphProto {
+            node: self.nodes,
+            name: name.to_owned(),
+            initializer: self.constants,
+            input: vec![value(INPUT, &shape)],
+            output: vec![value(OUTPUT, &[classes])],
+        };
+        let model = ModelProto {
+            ir_version: IR_VERSION,
+            producer_name: env!("CARGO_PKG_NAME").to_owned(),
+            producer_version: env!("CARGO_PKG_VERSION").to_owned(),
+            graph: Some(graph),
+            opset_import: vec![OperatorSetIdProto { domain: String::new(), version: OPSET }],
+        };
+        model.encode_to_vec()
+    }
+}
+
+fn attribute(name: &str, value: Attribute) -> AttributeProto {
+    let new = AttributeProto { name: name.to_owned(), ..AttributeProto::default() };
+    match value {
+        Attribute::Float(f) => AttributeProto { f: Some(f), kind: 1, ..new },
+        Attribute::Int(i) => AttributeProto { i: Some(i), kind: 2, ..new },
+        Attribute::Ints(ints) => AttributeProto { ints, kind: 7, ..new },
+    }
+}
+
+/// Floats of any batch size and then `shape`.
+fn value(name: &str, shape: &[usize]) -> ValueInfoProto {
+    let batch = DimensionProto { dim_param: Some("batch".to_owned()), ..DimensionProto::default() };
+    let sizes = shape
+        .iter()
+        .map(|&size| DimensionProto { dim_value: Some(size as i64), ..DimensionProto::default() });
+    let dim = std::iter::once(batch).chain(sizes).collect();
+    let tensor_type =
+        TensorTypeProto { elem_type: DataType::Float as i32, shape: Some(TensorShapeProto { dim }) };
+    let kind = Some(TypeProto { tensor_type: Some(tensor_type) });
+    ValueInfoProto { name: name.to_owned(), kind }
+}

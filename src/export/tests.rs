@@ -1,0 +1,108 @@
+//! Files have the operators of the network, and say what they are. Whether others
+//! compute the same from them is tests/pytorch/onnx_check.py's to find.
+
+use burn::module::Module;
+use burn::tensor::Device;
+use prost::Message;
+
+use super::proto::{DataType, GraphProto, ModelProto};
+use super::*;
+use crate::model::{Activation, ModelKind, Network, NetworkOptions};
+
+fn graph(file: &[u8]) -> GraphProto {
+    let model = ModelProto::decode(file).expect("a protobuf message");
+    assert_eq!((model.ir_version, model.opset_import.len()), (IR_VERSION, 1));
+    assert_eq!((model.opset_import[0].domain.as_str(), model.opset_import[0].version), ("", OPSET));
+    model.graph.expect("a graph")
+}
+
+/// Operators in order, each on what the one before gives, from `input` to `logits`.
+fn operators(graph: &GraphProto) -> Vec<&str> {
+    let dynamic: Vec<_> = graph
+        .input
+        .iter()
+        .chain(&graph.output)
+        .map(|value| {
+            let shape = value.kind.as_ref().and_then(|kind| kind.tensor_type.as_ref()?.shape.as_ref());
+            shape.expect("a shape").dim[0].dim_param.as_deref()
+        })
+        .collect();
+    assert_eq!(dynamic, [Some("batch"), Some("batch")]);
+    let mut known: Vec<&str> = vec!["input"];
+    known.extend(graph.initializer.iter().map(|constant| constant.name.as_str()));
+    for node in &graph.node {
+        assert!(node.input.iter().all(|name| known.contains(&name.as_str())), "{node:?}");
+        known.extend(node.output.iter().map(String::as_str));
+    }
+    assert_eq!(known.last(), Some(&"logits"));
+    known.sort_unstable();
+    let names = known.len();
+    known.dedup();
+    assert_eq!(known.len(), names, "a name is there twice");
+    graph.node.iter().map(|node| node.op_type.as_str()).collect()
+}
+
+fn network(kind: ModelKind, options: &NetworkOptions) -> Network {
+    Network::with_options(kind, options, kind.classes(), 3, &Device::flex().autodiff()).valid()
+}
+
+#[test]
+fn float_networks_have_a_node_for_each_layer_but_dropout() {
+    let options = NetworkOptions {
+        activation: Activation::Gelu,
+        batch_norm: true,
+        dropout: 0.5,
+        ..NetworkOptions::default()
+    };
+    let file = float_network(&network(ModelKind::Convnet, &options), ModelKind::Convnet, 10).unwrap();
+    let graph = graph(&file);
+    let block = ["Conv", "BatchNormalization", "Gelu", "MaxPool"];
+    assert_eq!(operators(&graph), [&block[..], &block, &["Flatten", "Gemm"]].concat());
+    let weight = graph.initializer.iter().find(|constant| constant.name == "linear.weight").unwrap();
+    assert_eq!((weight.data_type, &weight.dims[..]), (DataType::Float as i32, &[10, 392][..]));
+    assert_eq!(weight.raw_data.len(), 4 * 3920);
+    for activation in [Activation::Tanh, Activation::Sigmoid, Activation::Relu] {
+        let options = NetworkOptions { activation, ..NetworkOptions::default() };
+        let file = float_network(&network(ModelKind::Mlp, &options), ModelKind::Mlp, 20).unwrap();
+        let name = format!("{activation}");
+        let found = operators(&super::tests::graph(&file)).join(" ").to_lowercase();
+        assert_eq!(found, format!("flatten gemm batchnormalization {name} gemm"));
+    }
+}
+
+#[test]
+fn int8_models_have_pairs_of_quantization_around_every_operator() {
+    use burn_fused::int8::{Conv, Layer, Linear, MaxPool, Model, Scheme, Weights};
+    let parameters = Scheme::Affine.parameters(-1.0, 2.0).unwrap();
+    let weights = |count: usize, outputs: usize, scales: &[f32]| {
+        Weights::quantize(&vec![0.1; count], &vec![0.5; outputs], scales, parameters, parameters).unwrap()
+    };
+    let conv = Conv {
+        inputs: 1,
+        outputs: 2,
+        kernel: [3, 3],
+        stride: [1, 1],
+        padding: [1, 1],
+        weights: weights(18, 2, &[0.01, 0.02]),
+        relu: true,
+        output: parameters,
+    };
+    let linear =
+        Linear { inputs: 8, outputs: 3, weights: weights(24, 3, &[0.01]), relu: false, output: parameters };
+    let pool = MaxPool { kernel: [2, 2], stride: [2, 2] };
+    let layers = vec![Layer::Conv(conv), Layer::MaxPool(pool), Layer::Linear(linear)];
+    let model = Model::new([1, 4, 4], parameters, layers).unwrap();
+    let file = int8_network(&model, "convnet", &["conv1".to_owned(), "linear".to_owned()]);
+    let graph = graph(&file);
+    let (pair, constants) = (["QuantizeLinear", "DequantizeLinear"], ["DequantizeLinear"; 2]);
+    let conv = [&pair[..], &constants, &["Conv", "Relu"], &pair, &["MaxPool", "Flatten"]].concat();
+    let expected = [&conv[..], &constants, &["Gemm"], &pair].concat();
+    assert_eq!(operators(&graph), expected);
+    let constant = |name: &str| graph.initializer.iter().find(|c| c.name == name).expect(name);
+    assert_eq!(constant("conv1.weight_scale").dims, [2]);
+    assert_eq!(constant("linear.weight_scale").dims, [0i64; 0]);
+    let bias = constant("linear.bias_quantized");
+    assert_eq!((bias.data_type, bias.dims.as_slice()), (DataType::I32 as i32, &[3][..]));
+    let step = f32::from_le_bytes(constant("linear.bias_scale").raw_data[..].try_into().unwrap());
+    assert_eq!(step, parameters.scale * 0.01);
+}

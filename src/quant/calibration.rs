@@ -1,0 +1,76 @@
+//! Static quantization after training: ranges from batches of training samples.
+
+use burn::tensor::Tensor;
+use burn::tensor::activation::relu;
+use burn_fused::conv::conv;
+use burn_fused::int8::min_max;
+
+use super::{Group, Product, QuantError, Range, Ranges, groups};
+use crate::model::Network;
+
+/// Minimum and maximum of the input and of each group's output over all batches seen,
+/// as PyTorch's `MinMaxObserver`. Their order makes no difference.
+pub struct Calibration<'a> {
+    groups: Vec<Group<'a>>,
+    ranges: Ranges,
+}
+
+impl<'a> Calibration<'a> {
+    /// Of `network`, which has seen nothing. Its device must be one without gradients,
+    /// so that batch norms use their running statistics.
+    ///
+    /// # Errors
+    /// A layer that cannot be quantized.
+    pub fn new(network: &'a Network) -> Result<Self, QuantError> {
+        let groups = groups(network)?;
+        let ranges = Ranges::of(groups.len());
+        Ok(Self { groups, ranges })
+    }
+
+    /// Sends `samples` `[batch, channels, height, width]` through the float network.
+    ///
+    /// # Errors
+    /// Values that are NaN or infinite, by the layer where they appear.
+    pub fn observe(&mut self, samples: Tensor<4>) -> Result<(), QuantError> {
+        extend(&mut self.ranges.input, "the input", samples.clone())?;
+        let mut images = samples;
+        let mut features: Option<Tensor<2>> = None;
+        for (group, ranges) in self.groups.iter().zip(&mut self.ranges.groups) {
+            match group.product {
+                Product::Conv(layer) => {
+                    let mut x = conv(images, layer);
+                    x = group.norm.map_or(x.clone(), |norm| norm.forward(x));
+                    x = if group.relu { relu(x) } else { x };
+                    extend(&mut ranges.output, &group.name, x.clone())?;
+                    images = group.pool.map_or(x.clone(), |pool| pool.forward(x));
+                }
+                Product::Linear(layer) => {
+                    let x = features.take().unwrap_or_else(|| images.clone().flatten(1, 3));
+                    let mut x = layer.forward(x);
+                    x = group.norm.map_or(x.clone(), |norm| norm.forward(x));
+                    x = if group.relu { relu(x) } else { x };
+                    extend(&mut ranges.output, &group.name, x.clone())?;
+                    features = Some(x);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What was seen.
+    pub fn into_ranges(self) -> Ranges {
+        self.ranges
+    }
+}
+
+/// Extends a range by the values of a batch.
+fn extend<const D: usize>(range: &mut Option<Range>, of: &str, values: Tensor<D>) -> Result<(), QuantError> {
+    let data = values.into_data();
+    let values = data.as_slice::<f32>().unwrap_or_else(|_| unreachable!("activations are f32"));
+    let [min, max] = min_max(values).map_err(|error| QuantError::values(of, error))?;
+    *range = Some(match *range {
+        Some([low, high]) => [low.min(min), high.max(max)],
+        None => [min, max],
+    });
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! A group's layers in training, with fake-quantized weights.
+
+use burn::module::{Param, ParamId};
+use burn::nn::Linear;
+use burn::nn::conv::Conv2d;
+use burn::tensor::Tensor;
+use burn::tensor::activation::relu;
+use burn_fused::conv::{conv, conv_relu, conv_relu_pool};
+use burn_fused::fake_quantize::fake_quantize;
+use burn_fused::int8::{QParams, Scheme};
+use burn_fused::linear::linear;
+
+use super::{Group, Product};
+use crate::model::{BatchNorm, RunningAffine};
+
+impl Group<'_> {
+    /// A convolution and what follows, with weights quantized by `parameters`, if
+    /// any. With `folded`, batch norm's running statistics are part of the weights.
+    pub(super) fn images(&self, x: Tensor<4>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<4> {
+        let Product::Conv(layer) = self.product else { unreachable!("a linear layer takes features") };
+        let weight = quantized(layer.weight.val(), parameters, 0);
+        let bias = layer.bias.as_ref().map(Param::val);
+        let with = |weight, bias: Option<Tensor<1>>| Conv2d {
+            weight: parameter(weight),
+            bias: bias.map(parameter),
+            ..layer.clone()
+        };
+        let norm = match self.norm {
+            Some(norm) if !folded => norm,
+            norm => {
+                let (weight, bias) = match norm {
+                    Some(norm) => {
+                        let outputs = layer.weight.dims()[0];
+                        fold(norm, weight, bias, [outputs, 1, 1, 1])
+                    }
+                    None => (weight, bias),
+                };
+                return self.relu_and_pool(x, &with(weight, bias));
+            }
+        };
+        let x = conv(x, &with(weight, bias));
+        match (self.relu, self.pool) {
+            (true, Some(_)) if self.pools_squares() => norm.relu_pool(x),
+            (true, None) => norm.relu(x),
+            (relu, pool) => pooled(pool, if relu { norm.relu(x) } else { norm.forward(x) }),
+        }
+    }
+
+    /// `layer`, without a batch norm, with ReLU and pooling.
+    fn relu_and_pool(&self, x: Tensor<4>, layer: &Conv2d) -> Tensor<4> {
+        match (self.relu, self.pool) {
+            (true, Some(_)) if self.pools_squares() => conv_relu_pool(x, layer),
+            (true, pool) => pooled(pool, conv_relu(x, layer)),
+            (false, pool) => pooled(pool, conv(x, layer)),
+        }
+    }
+
+    /// Whether the pooling is that of the fused operators.
+    fn pools_squares(&self) -> bool {
+        self.pool.is_some_and(|pool| [pool.kernel_size, pool.stride] == [[2, 2]; 2])
+    }
+
+    /// A linear layer and what follows, as [`images`](Self::images).
+    pub(super) fn features(&self, x: Tensor<2>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<2> {
+        let Product::Linear(layer) = self.product else { unreachable!("a convolution takes images") };
+        let weight = quantized(layer.weight.val(), parameters, 1);
+        let bias = layer.bias.as_ref().map(Param::val);
+        let (weight, bias, norm) = match self.norm {
+            Some(norm) if folded => {
+                let (weight, bias) = fold(norm, weight, bias, [1, layer.weight.dims()[1]]);
+                (weight, bias, None)
+            }
+            norm => (weight, bias, norm),
+        };
+        let x = linear(x, &Linear { weight: parameter(weight), bias: bias.map(parameter) });
+        match (norm, self.relu) {
+            (Some(norm), true) => norm.relu(x),
+            (Some(norm), false) => norm.forward(x),
+            (None, true) => relu(x),
+            (None, false) => x,
+        }
+    }
+}
+
+fn pooled(pool: Option<&burn::nn::pool::MaxPool2d>, x: Tensor<4>) -> Tensor<4> {
+    match pool {
+        Some(pool) => pool.forward(x),
+        None => x,
+    }
+}
+
+fn quantized<const D: usize>(weight: Tensor<D>, parameters: Option<&[QParams]>, axis: usize) -> Tensor<D> {
+    match parameters {
+        Some(parameters) => fake_quantize(weight, Scheme::Symmetric, parameters, axis),
+        None => weight,
+    }
+}
+
+/// Weights and biases with the batch norm's running statistics in them. The norm's
+/// own weight and bias get their gradients through these.
+fn fold<const D: usize>(
+    norm: &BatchNorm,
+    weight: Tensor<D>,
+    bias: Option<Tensor<1>>,
+    channels: [usize; D],
+) -> (Tensor<D>, Option<Tensor<1>>) {
+    let RunningAffine { factor, shift } = norm.running_affine();
+    let bias = match bias {
+        Some(bias) => bias * factor.clone() + shift,
+        None => shift,
+    };
+    (weight * factor.reshape(channels), Some(bias))
+}
+
+/// A tensor of the graph where a layer has a parameter.
+fn parameter<const D: usize>(value: Tensor<D>) -> Param<Tensor<D>> {
+    Param::initialized(ParamId::new(), value)
+}

@@ -1,0 +1,33 @@
+//! Quantization of networks: which layers become one, the ranges of their values, and
+//! the integer model of both.
+//!
+//! The formulas and the integer kernels are [`burn_fused::int8`]'s.
+
+mod calibration;
+mod dynamic;
+mod dynamic_kernels;
+mod error;
+mod fold;
+mod groups;
+mod integer;
+mod layers;
+mod options;
+mod quantizer;
+mod ranges;
+mod stored;
+
+pub use calibration::Calibration;
+pub use dynamic::{DynamicLayer, DynamicModel, Windows};
+pub use error::QuantError;
+use groups::padding;
+pub use groups::{Group, Product, groups};
+pub use integer::integer_model;
+pub use options::{Quantization, QuantizeKind};
+pub use quantizer::{QatOptions, Quantizer};
+pub use ranges::{GroupRanges, Range, Ranges, WeightScheme};
+pub use stored::Quantized;
+
+#[cfg(test)]
+mod stored_tests;
+#[cfg(test)]
+mod tests;

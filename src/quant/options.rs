@@ -1,0 +1,62 @@
+//! Which quantization a run asks for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use super::{QatOptions, WeightScheme};
+use crate::names;
+
+/// When a network is quantized, and how much of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum QuantizeKind {
+    /// Quantization-aware training: training computes with fake-quantized values.
+    Qat,
+    /// Static post-training quantization: ranges of a trained network's activations
+    /// are observed on calibration samples.
+    Ptq,
+    /// Dynamic quantization: weights alone; activations are quantized by the range of
+    /// each batch.
+    Dynamic,
+}
+
+impl fmt::Display for QuantizeKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&names::name(self))
+    }
+}
+
+impl FromStr for QuantizeKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        names::parse("quantization", text)
+    }
+}
+
+/// Quantization of a run, as `run.json` holds it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Quantization {
+    /// None: floats alone.
+    pub quantize: Option<QuantizeKind>,
+    /// Scales of weights.
+    pub weight_scheme: WeightScheme,
+    /// Epochs after which observers are frozen.
+    pub freeze_after: Option<usize>,
+    /// Epochs after which batch norm uses its running statistics.
+    pub fold_after: Option<usize>,
+    /// Samples that static post-training quantization observes.
+    pub calibration: Option<usize>,
+}
+
+impl Quantization {
+    /// Options of quantization-aware training.
+    pub fn qat(&self) -> QatOptions {
+        let Self { weight_scheme, freeze_after, fold_after, .. } = *self;
+        QatOptions { scheme: weight_scheme, freeze_after, fold_after }
+    }
+}

@@ -1,0 +1,252 @@
+//! Quantization-aware training of a network: observers, and forward with fake
+//! quantization.
+//!
+//! Input, weights, and each group's output after ReLU are fake-quantized, as in
+//! PyTorch's eager mode with a QuantStub. Ranges are moving averages, and move before
+//! they are used. Weights are observed once a step on every rank, which gives the same
+//! ranges on each; activations in every batch, and averaged over ranks by the caller.
+//! An output is quantized after its pooling, which is monotonic.
+//!
+//! Where values are NaN or infinite, they pass unchanged, so that the loss tells.
+
+use burn::tensor::Tensor;
+use burn_fused::fake_quantize::{channel_ranges, fake_quantize, range};
+use burn_fused::int8::{Int8Error, Model, Observer, QParams, Scheme};
+
+use super::ranges::{GroupRanges, Range, Ranges, WeightScheme};
+use super::{Group, Product, QuantError, groups, integer_model};
+use crate::model::{BatchPlace, Network};
+
+/// Options of quantization-aware training.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct QatOptions {
+    /// Scales of weights.
+    pub scheme: WeightScheme,
+    /// Epochs after which ranges stay as they are.
+    pub freeze_after: Option<usize>,
+    /// Epochs after which batch norm uses its running statistics.
+    pub fold_after: Option<usize>,
+}
+
+/// Observers of a network, and what follows from them.
+#[derive(Debug, Clone)]
+pub struct Quantizer {
+    options: QatOptions,
+    ranges: Ranges,
+    /// Parameters of each group's real weights, without its batch norm; none where
+    /// they are not finite.
+    weights: Vec<Option<Vec<QParams>>>,
+    /// Ranges of activations, as they travel: input, then outputs.
+    activations: Vec<f32>,
+    frozen: bool,
+    /// Whether the weights of this step are not in their ranges yet.
+    unobserved: bool,
+    /// Whether batch norms use their running statistics.
+    folded: bool,
+}
+
+impl Quantizer {
+    /// Of `network`, not calibrated.
+    ///
+    /// # Errors
+    /// The first layer that cannot be quantized.
+    pub fn new(network: &Network, options: QatOptions) -> Result<Self, QuantError> {
+        let groups = groups(network)?.len();
+        Ok(Self {
+            options,
+            ranges: Ranges::of(groups),
+            weights: vec![None; groups],
+            activations: vec![0.0; 2 * (1 + groups)],
+            frozen: false,
+            unobserved: false,
+            folded: false,
+        })
+    }
+
+    /// The ranges so far.
+    pub fn ranges(&self) -> &Ranges {
+        &self.ranges
+    }
+
+    /// Goes on from the ranges of a checkpoint.
+    ///
+    /// # Errors
+    /// Where they are another network's.
+    pub fn restore(&mut self, ranges: Ranges) -> Result<(), QuantError> {
+        let (found, expected) = (ranges.groups.len(), self.ranges.groups.len());
+        if found != expected {
+            return Err(QuantError::OtherNetwork { found, expected });
+        }
+        self.ranges = ranges;
+        Ok(())
+    }
+
+    /// Begins, or goes on with, `epoch` (from 0).
+    pub fn set_epoch(&mut self, epoch: usize) {
+        let past = |after: Option<usize>| after.is_some_and(|after| epoch >= after);
+        self.frozen = past(self.options.freeze_after);
+        self.folded = past(self.options.fold_after);
+    }
+
+    /// The integer model of `network` with the present ranges.
+    ///
+    /// # Errors
+    /// As [`integer_model`].
+    pub fn integer_model(&self, network: &Network) -> Result<Model, QuantError> {
+        integer_model(network, &self.ranges, self.options.scheme)
+    }
+
+    /// Begins a step, in which weights are observed once.
+    pub fn begin_step(&mut self) {
+        self.unobserved = true;
+    }
+
+    /// Takes the present weights into their ranges, if this step has not yet.
+    fn observe_weights(&mut self, groups: &[Group<'_>]) {
+        if !std::mem::take(&mut self.unobserved) {
+            return;
+        }
+        for ((group, ranges), weights) in groups.iter().zip(&mut self.ranges.groups).zip(&mut self.weights) {
+            *weights = group.observe_weights(ranges, self.options.scheme, self.frozen).ok();
+        }
+    }
+
+    /// Class scores of `x` `[batch, channels, height, width]`, with fake quantization
+    /// of everything; dropout has an effect with a `place`. Ranges of activations
+    /// move.
+    pub fn fake_quantized(
+        &mut self,
+        network: &Network,
+        images: Tensor<4>,
+        place: Option<&BatchPlace>,
+    ) -> Tensor<2> {
+        let Ok(groups) = groups(network) else { unreachable!("the network was checked") };
+        self.observe_weights(&groups);
+        let convolutions =
+            groups.iter().take_while(|group| matches!(group.product, Product::Conv(_))).count();
+        let mut images = self.activation(None, images);
+        for (index, group) in groups[..convolutions].iter().enumerate() {
+            images = group.images(images, self.weights[index].as_deref(), self.folded);
+            images = self.activation(Some(index), images);
+        }
+        let mut x: Tensor<2> = images.flatten(1, 3);
+        let dropped = |group: Option<&Group<'_>>, x: Tensor<2>| match group.and_then(|group| group.dropout) {
+            Some(dropout) => dropout.forward(x, place),
+            None => x,
+        };
+        x = dropped(groups[..convolutions].last(), x);
+        for (index, group) in groups.iter().enumerate().skip(convolutions) {
+            x = group.features(x, self.weights[index].as_deref(), self.folded);
+            x = self.activation(Some(index), x);
+            x = dropped(Some(group), x);
+        }
+        x
+    }
+
+    /// Fake quantization of the input, or of a group's output.
+    fn activation<const D: usize>(&mut self, group: Option<usize>, x: Tensor<D>) -> Tensor<D> {
+        let slot = match group {
+            None => &mut self.ranges.input,
+            Some(index) => &mut self.ranges.groups[index].output,
+        };
+        let parameters = match self.frozen {
+            true => Observer::from_range(*slot).parameters(Scheme::Affine),
+            false => range(&x).and_then(|found| {
+                let mut observer = Observer::from_range(*slot);
+                observer.observe(found)?;
+                *slot = observer.range();
+                observer.parameters(Scheme::Affine)
+            }),
+        };
+        match parameters.and_then(|parameters| parameters.check(Scheme::Affine)) {
+            Ok(parameters) => fake_quantize(x, Scheme::Affine, &[parameters], 0),
+            Err(_) => x,
+        }
+    }
+
+    /// Ranges of activations, to be averaged over ranks. On a rank without samples in
+    /// this step, it observes the weights.
+    pub fn activations_mut(&mut self, network: &Network) -> &mut [f32] {
+        if self.unobserved {
+            let Ok(groups) = groups(network) else { unreachable!("the network was checked") };
+            self.observe_weights(&groups);
+        }
+        let outputs = self.ranges.groups.iter().map(|group| group.output);
+        let ranges = std::iter::once(self.ranges.input).chain(outputs);
+        let (slots, _) = self.activations.as_chunks_mut::<2>();
+        slots.iter_mut().zip(ranges).for_each(|(slot, range)| *slot = range.unwrap_or_default());
+        &mut self.activations
+    }
+
+    /// Takes over what [`activations_mut`](Self::activations_mut) has become.
+    pub fn adopt_activations(&mut self) {
+        // Frozen ranges are equal on all ranks, and their mean may be rounded.
+        if self.frozen {
+            return;
+        }
+        let outputs = self.ranges.groups.iter_mut().map(|group| &mut group.output);
+        let ranges = std::iter::once(&mut self.ranges.input).chain(outputs);
+        let (means, _) = self.activations.as_chunks::<2>();
+        ranges.zip(means).for_each(|(range, &mean)| *range = Some(mean));
+    }
+}
+
+impl Group<'_> {
+    /// Moves the weights' ranges unless they are `frozen`, and returns the parameters
+    /// of the weights without the batch norm's factors: with scale / |factor|, weights
+    /// become those of the folded layer's quantized weights.
+    fn observe_weights(
+        &self,
+        ranges: &mut GroupRanges,
+        scheme: WeightScheme,
+        frozen: bool,
+    ) -> Result<Vec<QParams>, Int8Error> {
+        let factors = self.norm.map(|norm| {
+            let factor = norm.running_affine().factor.into_data().try_into_vec::<f32>();
+            factor.unwrap_or_else(|_| unreachable!("parameters are f32"))
+        });
+        if !frozen || ranges.weights.is_none() {
+            let found = self.weight_ranges(factors.as_deref(), scheme)?;
+            let before = ranges.weights.take();
+            let moved = found.iter().enumerate().map(|(at, &found)| {
+                let mut observer = Observer::from_range(before.as_ref().map(|ranges| ranges[at]));
+                observer.observe(found)?;
+                observer.range().ok_or(Int8Error::NotCalibrated)
+            });
+            ranges.weights = Some(moved.collect::<Result<_, _>>()?);
+        }
+        let folded = ranges.weights.iter().flatten();
+        let scales =
+            folded.map(|&[min, max]| Scheme::Symmetric.parameters(min, max)?.check(Scheme::Symmetric));
+        let scales = scales.collect::<Result<Vec<_>, _>>()?;
+        let Some(factors) = factors else { return Ok(scales) };
+        let of = |(at, &factor): (usize, &f32)| {
+            let QParams { scale, zero_point } = scales[if scales.len() == 1 { 0 } else { at }];
+            QParams { scale: scale / factor.abs(), zero_point }.check(Scheme::Symmetric)
+        };
+        factors.iter().enumerate().map(of).collect()
+    }
+
+    /// Of the folded weights: one of each output channel, or one of all.
+    fn weight_ranges(&self, factors: Option<&[f32]>, scheme: WeightScheme) -> Result<Vec<Range>, Int8Error> {
+        if let (None, WeightScheme::Tensor) = (factors, scheme) {
+            return Ok(vec![match self.product {
+                Product::Conv(conv) => range(&conv.weight.val())?,
+                Product::Linear(linear) => range(&linear.weight.val())?,
+            }]);
+        }
+        let mut ranges = match self.product {
+            Product::Conv(conv) => channel_ranges(&conv.weight.val(), 0)?,
+            Product::Linear(linear) => channel_ranges(&linear.weight.val(), 1)?,
+        };
+        for (range, &factor) in ranges.iter_mut().zip(factors.unwrap_or_default()) {
+            let ends = range.map(|end| end * factor);
+            *range = if factor < 0.0 { [ends[1], ends[0]] } else { ends };
+        }
+        let all = |[low, high]: Range, [min, max]: Range| [low.min(min), high.max(max)];
+        Ok(match scheme {
+            WeightScheme::Channel => ranges,
+            WeightScheme::Tensor => ranges.into_iter().reduce(all).into_iter().collect(),
+        })
+    }
+}

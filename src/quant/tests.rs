@@ -1,0 +1,104 @@
+//! The integer model against the float network.
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::*;
+use crate::model::{Activation, Model, ModelKind, Network, NetworkOptions};
+
+fn network(kind: ModelKind, options: &NetworkOptions) -> Network {
+    Network::with_options(kind, options, kind.classes(), 5, &Device::flex())
+}
+
+#[test]
+fn layers_are_grouped_by_the_layer_with_weights() {
+    let both = NetworkOptions { batch_norm: true, dropout: 0.5, ..NetworkOptions::default() };
+    let parts = |kind, options: &NetworkOptions| {
+        let network = network(kind, options);
+        let describe = |group: &Group<'_>| {
+            let Group { name, norm, relu, pool, dropout, .. } = group;
+            let has = [norm.is_some(), *relu, pool.is_some(), dropout.is_some()];
+            format!("{name} {}", has.map(|has| if has { '1' } else { '0' }).iter().collect::<String>())
+        };
+        groups(&network).unwrap().iter().map(describe).collect::<Vec<_>>().join(", ")
+    };
+    let plain = NetworkOptions::default();
+    assert_eq!(parts(ModelKind::Convnet, &plain), "conv1 0110, conv2 0110, linear 0000");
+    assert_eq!(parts(ModelKind::Convnet, &both), "conv1 1110, conv2 1111, linear 0000");
+    assert_eq!(parts(ModelKind::Mlp, &both), "layer1 1101, layer2 0000");
+    let vgg = "block1.0 0100, block1.2 0110, block2.0 0100, block2.2 0110, block3.0 0100, block3.2 0110, \
+               block4.0 0100, block4.2 0100, block4.4 0000";
+    assert_eq!(parts(ModelKind::Vgg, &plain), vgg);
+}
+
+#[test]
+fn other_activations_are_rejected_by_the_layers_name() {
+    for (activation, name) in
+        [(Activation::Tanh, "tanh"), (Activation::Sigmoid, "sigmoid"), (Activation::Gelu, "gelu")]
+    {
+        let options = NetworkOptions { activation, ..NetworkOptions::default() };
+        let message = groups(&network(ModelKind::Convnet, &options)).unwrap_err().to_string();
+        assert!(message.starts_with(&format!("layer activation1 cannot be quantized: {name}")), "{message}");
+    }
+}
+
+/// Ranges of a test of `images`, by hand.
+fn calibrated(network: &Network, images: &Tensor<4>) -> Ranges {
+    let range = |values: Vec<f32>| Some(burn_fused::int8::min_max(&values).unwrap());
+    let data = |x: &Tensor<4>| x.to_data().try_into_vec::<f32>().unwrap();
+    let mut ranges = Ranges::of(groups(network).unwrap().len());
+    ranges.input = range(data(images));
+    // The widest output of all is enough for a test of errors in units of it.
+    let scores = network.forward(images.clone()).into_data().try_into_vec::<f32>().unwrap();
+    let last = ranges.groups.len() - 1;
+    for group in &mut ranges.groups[..last] {
+        group.output = Some([0.0, 6.0]);
+    }
+    ranges.groups[last].output = range(scores);
+    ranges
+}
+
+#[test]
+fn integer_models_score_as_the_networks_do() {
+    let norm = NetworkOptions { batch_norm: true, ..NetworkOptions::default() };
+    for (kind, options) in [
+        (ModelKind::Convnet, NetworkOptions::default()),
+        (ModelKind::Convnet, norm),
+        (ModelKind::Mlp, norm),
+        (ModelKind::Vgg, norm),
+    ] {
+        let network = network(kind, &options);
+        let [channels, height, width] = kind.input_shape();
+        let values: Vec<f32> =
+            (0..4 * channels * height * width).map(|i| ((i * 7919) % 997) as f32 / 400.0 - 1.0).collect();
+        let images = TensorData::new(values.clone(), [4, channels, height, width]);
+        let images = Tensor::<4>::from_data(images, &Device::flex());
+        let expected = network.forward(images.clone()).into_data().try_into_vec::<f32>().unwrap();
+        let ranges = calibrated(&network, &images);
+        for scheme in [WeightScheme::Channel, WeightScheme::Tensor] {
+            let model = integer_model(&network, &ranges, scheme).unwrap();
+            let mut scores = vec![0.0; expected.len()];
+            model.infer(&mut model.workspace(), &values, &mut scores);
+            let off = scores.iter().zip(&expected).fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
+            let largest = expected.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+            assert!(off < 0.2 * largest, "{kind} {scheme}: {off} of {largest}");
+        }
+    }
+}
+
+#[test]
+fn a_network_that_was_never_calibrated_has_no_integer_model() {
+    let network = network(ModelKind::Convnet, &NetworkOptions::default());
+    let mut ranges = Ranges::of(3);
+    let message =
+        |ranges: &Ranges| integer_model(&network, ranges, WeightScheme::Channel).unwrap_err().to_string();
+    assert_eq!(message(&ranges), "the model was never calibrated: the range of the input is unknown");
+    ranges.input = Some([0.0, 1.0]);
+    assert_eq!(
+        message(&ranges),
+        "the model was never calibrated: the range of the output of conv1 is unknown"
+    );
+    assert_eq!(message(&Ranges::of(2)), "the ranges are those of 2 layers, and the network has 3");
+    ranges.groups.iter_mut().for_each(|group| group.output = Some([0.0, 1e30]));
+    let message = message(&ranges);
+    assert!(message.starts_with("conv1: the scale overflows"), "{message}");
+}

@@ -1,0 +1,81 @@
+//! How a step applies its model: as it is, or in another way that has a state of its
+//! own, such as fake quantization.
+
+use burn::tensor::Tensor;
+
+use crate::model::{BatchPlace, Model, Network};
+use crate::quant::Quantizer;
+
+/// The forward pass of training.
+pub trait Forward<M: Model> {
+    /// Begins a step. Every rank calls it, also one without samples.
+    fn begin_step(&mut self, _model: &M) {}
+
+    /// The output for a batch.
+    fn forward(&mut self, model: &M, input: M::Input, place: &BatchPlace) -> M::Output;
+
+    /// Values of which every rank with samples gets the mean in each step; their
+    /// number never changes.
+    fn averaged(&mut self, _model: &M) -> &mut [f32] {
+        &mut []
+    }
+
+    /// Ends a step, in which weights are updated and [`averaged`](Self::averaged) are
+    /// means. A step with a NaN or infinite loss has no end.
+    fn end_step(&mut self) {}
+}
+
+/// The model as it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Plain;
+
+impl<M: Model> Forward<M> for Plain {
+    fn forward(&mut self, model: &M, input: M::Input, place: &BatchPlace) -> M::Output {
+        model.forward_training(input, place)
+    }
+}
+
+/// Without one, the model as it is.
+impl<M: Model, F: Forward<M>> Forward<M> for Option<F> {
+    fn begin_step(&mut self, model: &M) {
+        if let Some(forward) = self {
+            forward.begin_step(model);
+        }
+    }
+
+    fn forward(&mut self, model: &M, input: M::Input, place: &BatchPlace) -> M::Output {
+        match self {
+            Some(forward) => forward.forward(model, input, place),
+            None => Plain.forward(model, input, place),
+        }
+    }
+
+    fn averaged(&mut self, model: &M) -> &mut [f32] {
+        self.as_mut().map_or(&mut [], |forward| forward.averaged(model))
+    }
+
+    fn end_step(&mut self) {
+        if let Some(forward) = self {
+            forward.end_step();
+        }
+    }
+}
+
+/// Quantization-aware training.
+impl Forward<Network> for Quantizer {
+    fn begin_step(&mut self, _network: &Network) {
+        Self::begin_step(self);
+    }
+
+    fn forward(&mut self, network: &Network, images: Tensor<4>, place: &BatchPlace) -> Tensor<2> {
+        self.fake_quantized(network, images, Some(place))
+    }
+
+    fn averaged(&mut self, network: &Network) -> &mut [f32] {
+        self.activations_mut(network)
+    }
+
+    fn end_step(&mut self) {
+        self.adopt_activations();
+    }
+}

@@ -1,0 +1,195 @@
+//! Quantized networks, from a run to its int8 file, its evaluation and its export.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use crate::harness::*;
+
+const LIMIT: Duration = Duration::from_secs(10);
+const SHORT: [&str; 4] = ["--epochs", "1", "--train-samples", "3200"];
+
+/// A subcommand on `ranks` ranks; on one without mpirun.
+fn command(ranks: usize, words: &[&str], path: &Path) -> Command {
+    let mut command = if ranks == 1 { Command::new(binary()) } else { mpirun(ranks, binary()) };
+    command.args(words).arg(path);
+    command
+}
+
+fn succeeds(mut command: Command) -> String {
+    let output = command.output().expect("it starts");
+    assert!(output.status.success(), "{}", text(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A command that has to end with `code` and one line with all `words`.
+fn refused(command: Command, code: i32, words: &[&str]) {
+    let output: Output = fails_within(LIMIT, command);
+    let errors = errors(&output);
+    assert_eq!((output.status.code(), errors.len()), (Some(code), 1), "{}", text(&output));
+    for word in words {
+        assert!(errors[0].contains(word), "{} lacks {word}", errors[0]);
+    }
+}
+
+/// The int8 file of a run's last checkpoint.
+fn int8_file(lab: &Lab, run: &str) -> PathBuf {
+    lab.checkpoints(run).pop().expect("a checkpoint").join("int8.safetensors")
+}
+
+/// Correct test samples in a line of `eval` or `quantize`.
+fn correct(line: &str) -> f64 {
+    let counts = line.split_once('(').expect("counts").1;
+    counts.split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
+}
+
+fn eval(lab: &Lab, run: &str, ranks: usize, more: &[&str]) -> Command {
+    let mut command = command(ranks, &["eval", "--checkpoint"], &lab.path(run));
+    command.args(more);
+    command
+}
+
+#[test]
+fn a_calibrated_model_predicts_the_same_on_any_number_of_ranks() {
+    let lab = Lab::new();
+    lab.train(1, "run", &SHORT);
+    for ranks in [1, 2] {
+        let lines = succeeds(command(ranks, &["quantize", "--calibration", "200"], &lab.path("run")));
+        let lines: Vec<&str> = lines.lines().collect();
+        assert!(lines[0].starts_with("float") && lines[1].starts_with("int8"), "{lines:?}");
+        // 1.5 of 500 samples are 0.3 points.
+        assert!((correct(lines[0]) - correct(lines[1])).abs() <= 5.0, "{lines:?}");
+        let bytes = std::fs::read(int8_file(&lab, "run")).unwrap();
+        let float = std::fs::metadata(int8_file(&lab, "run").with_file_name("model.safetensors")).unwrap();
+        assert!(float.len() as f64 >= 2.8 * bytes.len() as f64, "{} and {} bytes", float.len(), bytes.len());
+        let logits = |ranks: usize| {
+            let file = lab.path(&format!("logits{ranks}.npy"));
+            let line = succeeds(eval(&lab, "run", ranks, &["--int8", "--logits", file.to_str().unwrap()]));
+            assert_eq!(correct(&line), correct(lines[1]), "{ranks} ranks: {line}");
+            assert!(line.contains("of 500 samples"), "{line}");
+            std::fs::read(file).unwrap()
+        };
+        let alone = logits(1);
+        assert_eq!(alone.len(), 128 + 4 * 500 * 10);
+        assert!(logits(2) == alone && logits(3) == alone, "each sample once, in order");
+        assert_eq!(succeeds(eval(&lab, "run", 1, &[])).lines().count(), 1, "the float network is as it was");
+    }
+}
+
+#[test]
+fn the_ranges_of_a_training_make_the_model_that_it_tested() {
+    let lab = Lab::new();
+    let record = lab.train(2, "run", &[&SHORT[..], &["--quantize", "qat"]].concat());
+    let tested = record["int8_test_accuracy"].as_f64().expect("an accuracy");
+    let lines = succeeds(command(1, &["quantize", "--kind", "qat"], &lab.path("run")));
+    let int8 = lines.lines().nth(1).expect("a line");
+    assert!(int8.contains(&format!("test accuracy {tested:.2}%")), "{tested}: {int8}");
+    lab.train(1, "float", &["--epochs", "1", "--train-samples", "64"]);
+    let refusal = command(1, &["quantize", "--kind", "qat"], &lab.path("float"));
+    refused(refusal, 2, &["was never calibrated", "--quantize qat"]);
+}
+
+#[test]
+fn dynamic_models_run_and_are_not_exported() {
+    let lab = Lab::new();
+    lab.train(1, "run", &SHORT);
+    let lines = succeeds(command(
+        2,
+        &["quantize", "--kind", "dynamic", "--weight-scheme", "tensor"],
+        &lab.path("run"),
+    ));
+    let lines: Vec<&str> = lines.lines().collect();
+    assert!((correct(lines[0]) - correct(lines[1])).abs() <= 5.0, "{lines:?}");
+    assert!(succeeds(eval(&lab, "run", 2, &["--int8"])).contains("of 500 samples"));
+    let out = lab.path("model.onnx");
+    let export = || {
+        let mut command = command(1, &["export"], &lab.path("run"));
+        command.arg("--out").arg(&out);
+        command
+    };
+    let mut int8 = export();
+    int8.arg("--int8");
+    refused(int8, 2, &["int8.safetensors is a dynamic model", "--kind ptq"]);
+    assert!(!out.exists());
+    assert!(succeeds(export()).contains("opset 20"));
+    assert!(std::fs::metadata(&out).unwrap().len() > 4 * 4266);
+}
+
+#[test]
+fn files_of_the_other_kind_and_damaged_ones_are_refused_by_name() {
+    let lab = Lab::new();
+    lab.train(1, "run", &["--epochs", "1", "--train-samples", "64"]);
+    for ranks in [1, 2] {
+        refused(eval(&lab, "run", ranks, &["--int8"]), 2, &["int8.safetensors", "mpiburn quantize"]);
+    }
+    succeeds(command(1, &["quantize", "--calibration", "64"], &lab.path("run")));
+    let int8 = int8_file(&lab, "run");
+    let init = ["--init", int8.to_str().unwrap(), "--epochs", "1", "--train-samples", "64"];
+    refused(lab.command(2, "out", &init), 2, &["int8.safetensors holds an int8 model", "float"]);
+    let whole = std::fs::read(&int8).unwrap();
+    std::fs::copy(int8.with_file_name("model.safetensors"), &int8).unwrap();
+    for ranks in [1, 2] {
+        let words = ["int8.safetensors holds a float network's weights", "mpiburn quantize"];
+        refused(eval(&lab, "run", ranks, &["--int8"]), 2, &words);
+    }
+    refused(command(1, &["bench", "int8", "--checkpoint"], &lab.path("run")), 2, &["int8.safetensors"]);
+    let mut changed = whole.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    std::fs::write(&int8, changed).unwrap();
+    for ranks in [1, 2] {
+        refused(eval(&lab, "run", ranks, &["--int8"]), 1, &["int8.safetensors", "cut short or changed"]);
+    }
+    std::fs::write(&int8, whole).unwrap();
+    let weights = int8.with_file_name("model.safetensors");
+    std::fs::copy(&int8, &weights).unwrap();
+    refused(eval(&lab, "run", 2, &[]), 1, &["model.safetensors", "its digest"]);
+}
+
+#[test]
+fn what_cannot_be_quantized_is_refused() {
+    let lab = Lab::new();
+    lab.train(1, "run", &["--epochs", "1", "--train-samples", "64", "--activation", "tanh"]);
+    for ranks in [1, 2] {
+        let quantize = |more: &[&str]| {
+            let mut command = command(ranks, &["quantize"], &lab.path("run"));
+            command.args(more);
+            command
+        };
+        refused(quantize(&[]), 2, &["layer activation1 cannot be quantized", "tanh"]);
+        refused(quantize(&["--kind", "dynamic"]), 2, &["layer activation1 cannot be quantized"]);
+        refused(quantize(&["--calibration", "0"]), 2, &["--calibration 0: must be at least 1"]);
+        refused(quantize(&["--weight-scheme", "row"]), 2, &["--weight-scheme row"]);
+    }
+    assert!(!int8_file(&lab, "run").exists());
+    refused(command(1, &["quantize"], &lab.path("nothing")), 1, &["neither a run directory"]);
+    refused(eval(&lab, "run", 1, &["--logits", "scores.txt"]), 2, &["--logits scores.txt", ".npy"]);
+}
+
+#[test]
+fn an_int8_model_is_measured_beside_its_float_network() {
+    let lab = Lab::new();
+    lab.train(1, "run", &SHORT);
+    succeeds(command(1, &["quantize"], &lab.path("run")));
+    let (csv, json) = (lab.path("int8.csv"), lab.path("int8.json"));
+    let mut bench = command(1, &["bench", "int8", "--iterations", "3", "--checkpoint"], &lab.path("run"));
+    bench.arg("--csv").arg(&csv).arg("--json").arg(&json);
+    assert!(succeeds(bench).contains("bytes allocated"));
+    let lines: Vec<String> = std::fs::read_to_string(&csv).unwrap().lines().map(Into::into).collect();
+    assert_eq!(lines[0], "model,batch,median_ms,bytes_allocated,checkpoint_bytes,test_accuracy");
+    let rows: Vec<Vec<&str>> = lines[1..].iter().map(|line| line.split(',').collect()).collect();
+    let keys: Vec<String> = rows.iter().map(|row| row[..2].join(" ")).collect();
+    let models = ["float-fused", "float-burn", "int8"];
+    let expected: Vec<String> =
+        ["1", "32", "128"].iter().flat_map(|batch| models.map(|model| format!("{model} {batch}"))).collect();
+    assert_eq!(keys, expected);
+    let number = |row: &[&str], i: usize| row[i].parse::<f64>().expect("a number");
+    for row in &rows {
+        assert!(number(row, 2) > 0.0 && number(row, 5) > 20.0, "{row:?}");
+        assert_eq!(number(row, 3) == 0.0, row[0] == "int8", "{row:?}");
+    }
+    assert!(number(&rows[0], 4) >= 2.8 * number(&rows[2], 4), "{rows:?}");
+    let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!((&figures["method"], figures["rows"].as_array().unwrap().len()), (&"ptq".into(), 9));
+    refused(command(2, &["bench", "int8", "--checkpoint"], &lab.path("run")), 2, &["without mpirun"]);
+    refused(command(1, &["bench", "int8", "--iterations", "0", "--csv"], &csv), 2, &["--iterations 0"]);
+}
