@@ -15,6 +15,7 @@
 //! | [`norm::batch_norm`] | batch normalisation in training, with an [`Epilogue`] |
 //! | [`linear::linear`] | linear layer of at most 32 outputs |
 //! | [`loss::cross_entropy`], [`loss::smoothed_cross_entropy`] | loss, gradient and accuracy of class scores |
+//! | [`int8::fake_quantize`], [`int8::Model`] | quantization of slices; inference on 8-bit integers |
 //!
 //! Where an operator does not support a shape, a type or a backend, it is composed
 //! of Burn's operators: the result is the same but for rounding.
@@ -65,6 +66,7 @@ pub mod conv;
 mod epilogue;
 mod extension;
 mod flex_tensor;
+pub mod int8;
 pub mod linear;
 pub mod loss;
 pub mod memory;

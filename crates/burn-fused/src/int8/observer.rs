@@ -131,8 +131,7 @@ mod tests {
             let _held = level.hold();
             for len in [1, 2, 63, 64, 65, 200, 1031] {
                 let values = random.floats(len, 3.0);
-                let plain =
-                    values.iter().fold([f32::MAX, f32::MIN], |[a, b], &x| [a.min(x), b.max(x)]);
+                let plain = values.iter().fold([f32::MAX, f32::MIN], |[a, b], &x| [a.min(x), b.max(x)]);
                 assert_eq!(min_max(&values), Ok(plain), "{level}, {len}");
                 for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                     let mut values = values.clone();
@@ -153,7 +152,7 @@ mod tests {
         observer.observe([-1.0, 2.0]).unwrap();
         assert_eq!(observer.range(), Some([-1.0, 2.0]));
         observer.observe([-2.0, 1.0]).unwrap();
-        assert_eq!(observer.range(), Some([-1.0 + 0.01 * -1.0, 2.0 + 0.01 * -1.0]));
+        assert_eq!(observer.range(), Some([-1.0 - 0.01, 2.0 - 0.01]));
         assert_eq!(observer.observe([f32::NAN, 1.0]), Err(Int8Error::NonFinite));
         assert_eq!(Observer::from_range(observer.range()), observer);
         assert_eq!(observer.parameters(Scheme::Affine), Scheme::Affine.parameters(-1.01, 1.99));

@@ -60,8 +60,14 @@ fn of_image(model: &Model, image: &[f32]) -> Vec<u8> {
                     Layer::Conv(conv) => {
                         let [height, width] = conv.kernel;
                         let mut sum = 0;
-                        for (i, &weight) in conv.weights.values.chunks(inputs * height * width).nth(output)
-                            .unwrap().iter().enumerate()
+                        for (i, &weight) in conv
+                            .weights
+                            .values
+                            .chunks(inputs * height * width)
+                            .nth(output)
+                            .unwrap()
+                            .iter()
+                            .enumerate()
                         {
                             let at = [i / width % height, i % width];
                             let value = pixel(i / (height * width), at, conv.stride, conv.padding);
@@ -70,7 +76,8 @@ fn of_image(model: &Model, image: &[f32]) -> Vec<u8> {
                         finish(sum, &conv.weights, conv.output.zero_point, conv.relu)
                     }
                     Layer::MaxPool(pool) => {
-                        let window = (0..pool.kernel[0]).flat_map(|dy| (0..pool.kernel[1]).map(move |dx| [dy, dx]));
+                        let window =
+                            (0..pool.kernel[0]).flat_map(|dy| (0..pool.kernel[1]).map(move |dx| [dy, dx]));
                         window.map(|at| pixel(output, at, pool.stride, [0; 2])).max().unwrap()
                     }
                     Layer::Linear(linear) => {

@@ -13,7 +13,13 @@ fn scales(random: &mut Random, weights: &[f32], outputs: usize) -> Vec<f32> {
 }
 
 /// A layer's quantized weights, and an output range that its sums fill.
-fn weights(random: &mut Random, inputs: usize, outputs: usize, input: QParams, relu: bool) -> (Weights, QParams) {
+fn weights(
+    random: &mut Random,
+    inputs: usize,
+    outputs: usize,
+    input: QParams,
+    relu: bool,
+) -> (Weights, QParams) {
     let values = random.floats(inputs * outputs, 0.5);
     let bias = random.floats(outputs, 1.0);
     // Some are narrow, so that outputs saturate, and the fixed-point ratio is wide.
@@ -50,7 +56,16 @@ fn random_model(random: &mut Random, one_channel: bool) -> Model {
                     false => [1 + random.below(2), 1 + random.below(3)],
                 };
                 let padding = kernel.map(|kernel| random.below(kernel));
-                Layer::Conv(Conv { inputs: shape[0], outputs, kernel, stride, padding, weights, relu, output })
+                Layer::Conv(Conv {
+                    inputs: shape[0],
+                    outputs,
+                    kernel,
+                    stride,
+                    padding,
+                    weights,
+                    relu,
+                    output,
+                })
             }
         };
         if let Ok(next) = layer.output_shape(shape) {
@@ -65,7 +80,8 @@ fn random_model(random: &mut Random, one_channel: bool) -> Model {
     let (inputs, outputs) = (shape.iter().product(), 1 + random.below(if one_channel { 16 } else { 40 }));
     let (weights, output) = weights(random, inputs, outputs, parameters, false);
     layers.push(Layer::Linear(Linear { inputs, outputs, weights, relu: false, output }));
-    Model::new(start, input, layers).unwrap()
+    // Lanes are for one channel, and rows for any number.
+    Model::planned(start, input, layers, random.below(3) > 0).unwrap()
 }
 
 fn check(model: &Model, random: &mut Random, batches: &[usize]) {
@@ -92,9 +108,17 @@ fn check(model: &Model, random: &mut Random, batches: &[usize]) {
 #[test]
 fn models_of_any_size_equal_plain_loops_on_every_level() {
     let mut random = Random(1);
-    for i in 0..150 {
+    let mut shifts = Vec::new();
+    for i in 0..200 {
         let model = random_model(&mut random, i % 2 == 0);
         check(&model, &mut random, &[5, 1, 19, 0, 2]);
+        for layer in model.layers() {
+            shifts.extend(layer.product([1; 3]).map(|(_, weights, ..)| weights.shifts[0]));
+        }
+    }
+    // Ratios below and above 1/4, where the formula is computed in another way.
+    for wide in [false, true] {
+        assert!(shifts.iter().filter(|&&shift| (shift < 33) == wide).count() > 20, "{wide}: {shifts:?}");
     }
 }
 
@@ -112,7 +136,16 @@ fn convnet(random: &mut Random, [height, width]: [usize; 2]) -> Model {
     for (inputs, outputs) in [(1, 4), (4, 8)] {
         let (weights, output) = weights(random, inputs * 9, outputs, parameters, true);
         let (kernel, stride, padding) = ([3; 2], [1; 2], [1; 2]);
-        layers.push(Layer::Conv(Conv { inputs, outputs, kernel, stride, padding, weights, relu: true, output }));
+        layers.push(Layer::Conv(Conv {
+            inputs,
+            outputs,
+            kernel,
+            stride,
+            padding,
+            weights,
+            relu: true,
+            output,
+        }));
         layers.push(Layer::MaxPool(MaxPool { kernel: [2; 2], stride: [2; 2] }));
         parameters = output;
     }

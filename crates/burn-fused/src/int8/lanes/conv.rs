@@ -9,6 +9,17 @@ pub(super) enum Source<'a> {
     Map(Map),
 }
 
+/// What a layer reads and writes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ends<'a> {
+    pub source: Source<'a>,
+    pub output: Map,
+    /// Whether the maximum of each 2x2 is taken.
+    pub pooled: bool,
+    /// Width of the output in front of pooling.
+    pub width: usize,
+}
+
 /// A convolution or linear layer.
 #[derive(Debug, Clone)]
 pub(super) struct Product {
@@ -38,22 +49,20 @@ pub(super) struct Product {
 }
 
 impl Product {
-    /// `width` is that of the output in front of pooling.
-    #[allow(clippy::too_many_arguments, reason = "the parts of a layer")]
+    /// Of a layer between two maps.
     pub fn new(
         geometry: Geometry,
         weights: &Weights,
         bias: &[i32],
         requantization: Requantization,
-        source: Source<'_>,
-        output: Map,
-        pooled: bool,
-        width: usize,
+        ends: Ends<'_>,
     ) -> Self {
-        let Geometry { inputs, outputs, kernel, stride, .. } = geometry;
+        let Geometry { inputs, outputs, kernel, stride } = geometry;
+        let Ends { source, output, pooled, width } = ends;
         let (phases, row, column, taps) = match source {
             Source::Windows(windows) => {
-                let taps = (0..kernel[0]).flat_map(|y| (0..windows.words).map(move |k| y * windows.row + 2 * k));
+                let taps =
+                    (0..kernel[0]).flat_map(|y| (0..windows.words).map(move |k| y * windows.row + 2 * k));
                 (2, stride[0] * windows.row, 1, taps.collect())
             }
             Source::Map(map) => {
@@ -100,7 +109,8 @@ impl Product {
         let across = if pooled || phases == 1 { output.shape[2] } else { width.div_ceil(2) };
         let apart = if phases == 2 && !pooled { 2 } else { 1 };
         let pixels = || (0..output.shape[1]).flat_map(move |y| (0..across).map(move |x| (y, x)));
-        let [down, along] = if pooled { [2 * row, if phases == 2 { 1 } else { 2 * column }] } else { [row, column] };
+        let [down, along] =
+            if pooled { [2 * row, if phases == 2 { 1 } else { 2 * column }] } else { [row, column] };
         Self {
             phases,
             pooled,
@@ -163,6 +173,7 @@ struct Tile<'a> {
     input: &'a [Block],
 }
 
+#[allow(clippy::needless_range_loop, reason = "the index names a register")]
 impl Tile<'_> {
     /// All results of the tile, each from `P` positions, of which the maximum is
     /// taken, and `C` channels times phases.

@@ -15,7 +15,7 @@ use super::words::{Block, Instructions, LANES, Task, Words};
 mod conv;
 mod input;
 
-use conv::Product;
+use conv::{Ends, Product, Source};
 use input::Windows;
 
 /// Most output channels of a layer.
@@ -115,9 +115,9 @@ impl Lanes {
                         zero,
                         relu,
                     );
-                    let source = maps.last().map_or(conv::Source::Windows(&windows), |&map| conv::Source::Map(map));
-                    let product =
-                        Product::new(geometry, weights, &biases[i], requantization, source, output, pooled, shape[2]);
+                    let source = maps.last().map_or(Source::Windows(&windows), |&map| Source::Map(map));
+                    let ends = Ends { source, output, pooled, width: shape[2] };
+                    let product = Product::new(geometry, weights, &biases[i], requantization, ends);
                     steps.push(Step::Product(Box::new(product)));
                 }
                 (None, Layer::MaxPool(pool)) => steps.push(Step::MaxPool(*pool)),
