@@ -139,11 +139,11 @@ impl Weights {
     /// are subtracted. Checks all else as well.
     pub(super) fn checked_bias(
         &self,
-        inputs: usize,
-        outputs: usize,
+        Geometry { inputs, outputs, kernel, .. }: Geometry,
         input: QParams,
         output: QParams,
     ) -> Result<Vec<i32>, Int8Error> {
+        let inputs = kernel.iter().fold(inputs, |inputs, &size| inputs.saturating_mul(size));
         output.check(Scheme::Affine)?;
         expect_len("weights", self.values.len(), outputs.saturating_mul(inputs))?;
         expect_len("biases", self.bias.len(), outputs)?;
@@ -191,6 +191,20 @@ pub(super) struct Geometry {
     pub stride: [usize; 2],
 }
 
+/// A layer, as executors see it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Operation<'a> {
+    Product(Geometry, &'a Weights, Output),
+    MaxPool(MaxPool),
+}
+
+/// What follows the sums of a layer with weights.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Output {
+    pub parameters: QParams,
+    pub relu: bool,
+}
+
 impl Layer {
     /// Output channels, height and width.
     ///
@@ -227,22 +241,37 @@ impl Layer {
         }
     }
 
-    /// Its sizes for this input, its weights, and whether ReLU follows, if it has
-    /// weights.
-    pub(super) fn product(&self, input: [usize; 3]) -> Option<(Geometry, &Weights, bool, QParams)> {
+    /// What it computes of this input.
+    pub(super) fn operation(&self, input: [usize; 3]) -> Operation<'_> {
         match self {
             Self::Conv(conv) => {
-                let Conv { inputs, outputs, kernel, stride, .. } = *conv;
+                let Conv { inputs, outputs, kernel, stride, relu, output: parameters, .. } = *conv;
                 let geometry = Geometry { inputs, outputs, kernel, stride };
-                Some((geometry, &conv.weights, conv.relu, conv.output))
+                Operation::Product(geometry, &conv.weights, Output { parameters, relu })
             }
             Self::Linear(linear) => {
                 let [inputs, height, width] = input;
-                let outputs = linear.outputs;
+                let Linear { outputs, relu, output: parameters, .. } = *linear;
                 let geometry = Geometry { inputs, outputs, kernel: [height, width], stride: [1; 2] };
-                Some((geometry, &linear.weights, linear.relu, linear.output))
+                Operation::Product(geometry, &linear.weights, Output { parameters, relu })
             }
-            Self::MaxPool(_) => None,
+            Self::MaxPool(pool) => Operation::MaxPool(*pool),
+        }
+    }
+
+    /// Its output's zero point, where the input's is `zero`.
+    pub(super) fn zero_point(&self, zero: u8) -> u8 {
+        match self {
+            Self::Conv(Conv { output, .. }) | Self::Linear(Linear { output, .. }) => output.zero_point as u8,
+            Self::MaxPool(_) => zero,
+        }
+    }
+
+    /// The border that it pads its input with.
+    pub(super) fn border(&self) -> [usize; 2] {
+        match self {
+            Self::Conv(conv) => conv.padding,
+            _ => [0; 2],
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::lanes::{LaneMaps, Lanes};
+use super::layer::Operation;
 use super::rows::{RowMaps, Rows};
 use super::values::{dequantize, quantize};
 use super::words::{Instructions, LANES};
@@ -135,15 +136,13 @@ impl Model {
         let mut biases = Vec::with_capacity(layers.len());
         for (i, layer) in layers.iter().enumerate() {
             let next = layer.output_shape(sizes).map_err(|error| error.at(i))?;
-            let bias = match layer.product(sizes) {
-                Some((geometry, weights, _, output)) => {
-                    let [height, width] = geometry.kernel;
-                    let inputs = geometry.inputs.saturating_mul(height).saturating_mul(width);
-                    let bias = weights.checked_bias(inputs, geometry.outputs, parameters, output);
-                    parameters = output;
+            let bias = match layer.operation(sizes) {
+                Operation::Product(geometry, weights, after) => {
+                    let bias = weights.checked_bias(geometry, parameters, after.parameters);
+                    parameters = after.parameters;
                     bias.map_err(|error| error.at(i))?
                 }
-                None => Vec::new(),
+                Operation::MaxPool(_) => Vec::new(),
             };
             biases.push(bias);
             sizes = next;

@@ -113,7 +113,9 @@ fn models_of_any_size_equal_plain_loops_on_every_level() {
         let model = random_model(&mut random, i % 2 == 0);
         check(&model, &mut random, &[5, 1, 19, 0, 2]);
         for layer in model.layers() {
-            shifts.extend(layer.product([1; 3]).map(|(_, weights, ..)| weights.shifts[0]));
+            if let layer::Operation::Product(_, weights, _) = layer.operation([1; 3]) {
+                shifts.push(weights.shifts[0]);
+            }
         }
     }
     // Ratios below and above 1/4, where the formula is computed in another way.

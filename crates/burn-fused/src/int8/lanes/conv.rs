@@ -1,6 +1,8 @@
 //! Convolutions and linear layers on images in lanes.
 
-use super::{Block, Geometry, Map, Requantization, Task, Weights, Windows, Words};
+use super::{Block, Map, Task, Windows, Words};
+use crate::int8::layer::{Geometry, Output, Weights};
+use crate::int8::requantize::Requantization;
 
 /// What a layer reads.
 #[derive(Debug, Clone, Copy)]
@@ -50,13 +52,7 @@ pub(super) struct Product {
 
 impl Product {
     /// Of a layer between two maps.
-    pub fn new(
-        geometry: Geometry,
-        weights: &Weights,
-        bias: &[i32],
-        requantization: Requantization,
-        ends: Ends<'_>,
-    ) -> Self {
+    pub fn new(geometry: Geometry, weights: &Weights, bias: &[i32], after: Output, ends: Ends<'_>) -> Self {
         let Geometry { inputs, outputs, kernel, stride } = geometry;
         let Ends { source, output, pooled, width } = ends;
         let (phases, row, column, taps) = match source {
@@ -123,7 +119,7 @@ impl Product {
             weights: packed,
             bias,
             tiles,
-            requantization,
+            requantization: Requantization::new(outputs, weights, after),
         }
     }
 

@@ -7,8 +7,7 @@
 
 mod product;
 
-use super::layer::{Layer, MaxPool};
-use super::requantize::Requantization;
+use super::layer::{Layer, MaxPool, Operation};
 use super::words::{Instructions, Task, Words};
 use product::{Multiply, PIXELS, Product};
 
@@ -76,29 +75,18 @@ impl Rows {
         let mut shapes = vec![(shape, zero)];
         for layer in layers {
             shape = layer.output_shape(shape).expect("the model was checked");
-            zero = layer.product(shape).map_or(zero, |(.., output)| output.zero_point as u8);
+            zero = layer.zero_point(zero);
             shapes.push((shape, zero));
         }
-        let border = |layer: Option<&Layer>| match layer {
-            Some(Layer::Conv(conv)) => conv.padding,
-            _ => [0; 2],
-        };
+        let border = |i| layers.get(i).map_or([0; 2], Layer::border);
         let maps = shapes.iter().enumerate();
-        let maps: Vec<_> =
-            maps.map(|(i, &(shape, zero))| Map { shape, border: border(layers.get(i)), zero }).collect();
-        let step = |(i, layer): (usize, &Layer)| match layer.product(maps[i].shape) {
-            Some((geometry, weights, relu, output)) => {
-                let zero = output.zero_point as u8;
-                let requantization =
-                    Requantization::new(geometry.outputs, &weights.multipliers, &weights.shifts, zero, relu);
-                let product =
-                    Product::new(geometry, weights, &biases[i], requantization, [maps[i], maps[i + 1]]);
-                Step::Product(Box::new(product))
+        let maps: Vec<_> = maps.map(|(i, &(shape, zero))| Map { shape, border: border(i), zero }).collect();
+        let step = |(i, layer): (usize, &Layer)| match layer.operation(maps[i].shape) {
+            Operation::Product(geometry, weights, output) => {
+                let ends = [maps[i], maps[i + 1]];
+                Step::Product(Box::new(Product::new(geometry, weights, &biases[i], output, ends)))
             }
-            None => match layer {
-                Layer::MaxPool(pool) => Step::MaxPool(*pool),
-                _ => unreachable!("all others have weights"),
-            },
+            Operation::MaxPool(pool) => Step::MaxPool(pool),
         };
         let steps = layers.iter().enumerate().map(step).collect();
         let largest = maps.windows(2).map(|pair| 4 * (pair[0].len() + pair[1].len())).max().unwrap_or(1);

@@ -1,7 +1,7 @@
 //! Convolutions and linear layers on images in rows.
 
 use super::Map;
-use crate::int8::layer::{Geometry, Weights};
+use crate::int8::layer::{Geometry, Output, Weights};
 use crate::int8::requantize::Requantization;
 use crate::int8::words::{Block, LANES, Task, Words};
 
@@ -40,7 +40,7 @@ impl Product {
         geometry: Geometry,
         weights: &Weights,
         bias: &[i32],
-        requantization: Requantization,
+        after: Output,
         [input, output]: [Map; 2],
     ) -> Self {
         let Geometry { inputs, outputs, kernel, stride } = geometry;
@@ -84,7 +84,7 @@ impl Product {
             run,
             weights: blocks,
             bias: padded,
-            requantization,
+            requantization: Requantization::new(outputs, weights, after),
         }
     }
 }
