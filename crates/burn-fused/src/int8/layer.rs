@@ -139,13 +139,13 @@ impl Weights {
     /// are subtracted. Checks all else as well.
     pub(super) fn checked_bias(
         &self,
-        inputs: usize,
-        outputs: usize,
+        Geometry { inputs, outputs, kernel, .. }: Geometry,
         input: QParams,
         output: QParams,
     ) -> Result<Vec<i32>, Int8Error> {
+        let inputs = kernel.iter().fold(inputs, |inputs, &size| inputs.saturating_mul(size));
         output.check(Scheme::Affine)?;
-        expect_len("weights", self.values.len(), outputs * inputs)?;
+        expect_len("weights", self.values.len(), outputs.saturating_mul(inputs))?;
         expect_len("biases", self.bias.len(), outputs)?;
         let expected = if self.scales.len() == 1 { 1 } else { outputs };
         expect_len("weight scales", self.scales.len(), expected)?;
@@ -189,71 +189,107 @@ pub(super) struct Geometry {
     pub outputs: usize,
     pub kernel: [usize; 2],
     pub stride: [usize; 2],
-    pub padding: [usize; 2],
+}
+
+/// A layer, as executors see it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Operation<'a> {
+    Product(Geometry, &'a Weights, Output),
+    MaxPool(MaxPool),
+}
+
+/// What follows the sums of a layer with weights.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Output {
+    pub parameters: QParams,
+    pub relu: bool,
 }
 
 impl Layer {
     /// Output channels, height and width.
     ///
     /// # Errors
-    /// An input that does not fit.
+    /// An input that does not fit, and sizes above 2^20.
     pub fn output_shape(&self, input: [usize; 3]) -> Result<[usize; 3], Int8Error> {
         let [channels, height, width] = input;
-        let error = |layer, sizes| Err(Int8Error::Shape { layer, sizes, input });
-        match self {
+        let (layer, sizes, output) = match self {
             Self::Conv(Conv { inputs, outputs, kernel, stride, padding, .. }) => {
+                let sizes =
+                    format!("{inputs}->{outputs}, kernel {kernel:?}, stride {stride:?}, padding {padding:?}");
                 let size = [0, 1].map(|i| windows(input[1 + i], kernel[i], stride[i], padding[i]));
-                match size {
-                    [Some(height), Some(width)] if channels == *inputs && *outputs > 0 => {
-                        Ok([*outputs, height, width])
-                    }
-                    _ => error(
-                        "convolution",
-                        format!(
-                            "{inputs}->{outputs}, kernel {kernel:?}, stride {stride:?}, padding {padding:?}"
-                        ),
-                    ),
-                }
+                let output = (channels == *inputs).then_some([Some(*outputs), size[0], size[1]]);
+                ("convolution", sizes, output)
             }
             Self::MaxPool(MaxPool { kernel, stride }) => {
-                match [windows(height, kernel[0], stride[0], 0), windows(width, kernel[1], stride[1], 0)] {
-                    [Some(height), Some(width)] => Ok([channels, height, width]),
-                    _ => error("max pooling", format!("kernel {kernel:?}, stride {stride:?}")),
-                }
+                let size = [0, 1].map(|i| windows(input[1 + i], kernel[i], stride[i], 0));
+                let sizes = format!("kernel {kernel:?}, stride {stride:?}");
+                ("max pooling", sizes, Some([Some(channels), size[0], size[1]]))
             }
             Self::Linear(Linear { inputs, outputs, .. }) => {
-                match channels * height * width == *inputs && *inputs > 0 && *outputs > 0 {
-                    true => Ok([*outputs, 1, 1]),
-                    false => error("linear layer", format!("{inputs}->{outputs}")),
-                }
+                let fits = is_sensible(input) && channels * height * width == *inputs;
+                let output = fits.then_some([Some(*outputs), Some(1), Some(1)]);
+                ("linear layer", format!("{inputs}->{outputs}"), output)
             }
+        };
+        match output {
+            Some([Some(channels), Some(height), Some(width)])
+                if is_sensible(input) && is_sensible([channels, height, width]) =>
+            {
+                Ok([channels, height, width])
+            }
+            _ => Err(Int8Error::Shape { layer, sizes, input }),
         }
     }
 
-    /// Its sizes for this input, its weights, and whether ReLU follows, if it has
-    /// weights.
-    pub(super) fn product(&self, input: [usize; 3]) -> Option<(Geometry, &Weights, bool, QParams)> {
+    /// What it computes of this input.
+    pub(super) fn operation(&self, input: [usize; 3]) -> Operation<'_> {
         match self {
             Self::Conv(conv) => {
-                let Conv { inputs, outputs, kernel, stride, padding, .. } = *conv;
-                let geometry = Geometry { inputs, outputs, kernel, stride, padding };
-                Some((geometry, &conv.weights, conv.relu, conv.output))
+                let Conv { inputs, outputs, kernel, stride, relu, output: parameters, .. } = *conv;
+                let geometry = Geometry { inputs, outputs, kernel, stride };
+                Operation::Product(geometry, &conv.weights, Output { parameters, relu })
             }
             Self::Linear(linear) => {
                 let [inputs, height, width] = input;
-                let (stride, padding) = ([1; 2], [0; 2]);
-                let geometry =
-                    Geometry { inputs, outputs: linear.outputs, kernel: [height, width], stride, padding };
-                Some((geometry, &linear.weights, linear.relu, linear.output))
+                let Linear { outputs, relu, output: parameters, .. } = *linear;
+                let geometry = Geometry { inputs, outputs, kernel: [height, width], stride: [1; 2] };
+                Operation::Product(geometry, &linear.weights, Output { parameters, relu })
             }
-            Self::MaxPool(_) => None,
+            Self::MaxPool(pool) => Operation::MaxPool(*pool),
+        }
+    }
+
+    /// Its output's zero point, where the input's is `zero`.
+    pub(super) fn zero_point(&self, zero: u8) -> u8 {
+        match self {
+            Self::Conv(Conv { output, .. }) | Self::Linear(Linear { output, .. }) => output.zero_point as u8,
+            Self::MaxPool(_) => zero,
+        }
+    }
+
+    /// The border that it pads its input with.
+    pub(super) fn border(&self) -> [usize; 2] {
+        match self {
+            Self::Conv(conv) => conv.padding,
+            _ => [0; 2],
         }
     }
 }
 
-/// Windows of `kernel` pixels in `size`, none where not even one fits.
+/// Largest number of channels, rows or columns.
+const MOST: usize = 1 << 20;
+
+/// Whether all sizes are at least 1, and their product is in bounds.
+pub(super) fn is_sensible(shape: [usize; 3]) -> bool {
+    // No product of three overflows 64 bits.
+    shape.iter().all(|size| (1..=MOST).contains(size))
+        && shape.map(|size| size as u64).iter().product::<u64>() < 1 << 31
+}
+
+/// Windows of `kernel` pixels in `size`; none where not even one fits.
 fn windows(size: usize, kernel: usize, stride: usize, padding: usize) -> Option<usize> {
-    let sensible = kernel > 0 && stride > 0 && padding < kernel;
-    let padded = size + 2 * if sensible { padding } else { 0 };
-    (sensible && padded >= kernel && size > 0).then(|| (padded - kernel) / stride + 1)
+    let sensible =
+        [size, kernel, stride].iter().all(|number| (1..=MOST).contains(number)) && padding < kernel;
+    let padded = if sensible { size + 2 * padding } else { 0 };
+    if sensible && padded >= kernel { Some((padded - kernel) / stride + 1) } else { None }
 }

@@ -47,8 +47,6 @@ mod testing;
 mod tests;
 mod values;
 mod words;
-#[cfg(target_arch = "x86_64")]
-mod words_x86;
 
 pub use error::Int8Error;
 pub use layer::{Conv, Layer, Linear, MaxPool, Weights};

@@ -152,7 +152,7 @@ mod tests {
         observer.observe([-1.0, 2.0]).unwrap();
         assert_eq!(observer.range(), Some([-1.0, 2.0]));
         observer.observe([-2.0, 1.0]).unwrap();
-        assert_eq!(observer.range(), Some([-1.0 + 0.01 * -1.0, 2.0 + 0.01 * -1.0]));
+        assert_eq!(observer.range(), Some([-1.0 - 0.01, 2.0 - 0.01]));
         assert_eq!(observer.observe([f32::NAN, 1.0]), Err(Int8Error::NonFinite));
         assert_eq!(Observer::from_range(observer.range()), observer);
         assert_eq!(observer.parameters(Scheme::Affine), Scheme::Affine.parameters(-1.01, 1.99));

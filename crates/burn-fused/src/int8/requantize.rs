@@ -11,7 +11,8 @@
 //! after ReLU, else 0. The multiplier has 31 bits, 2^30 <= m < 2^31, where s <= 54,
 //! and fewer below; s is at least 13.
 
-use super::Int8Error;
+use super::layer::Output;
+use super::{Int8Error, Weights};
 
 /// Smallest and largest shift.
 pub(super) const SHIFTS: [u8; 2] = [13, 54];
@@ -81,8 +82,10 @@ pub(super) struct Requantization {
 }
 
 impl Requantization {
-    /// For `outputs` outputs, from a multiplier and a shift for each or for all.
-    pub fn new(outputs: usize, multipliers: &[i32], shifts: &[u8], zero_point: u8, relu: bool) -> Self {
+    /// Of a layer with `outputs` outputs.
+    pub fn new(outputs: usize, weights: &Weights, Output { parameters, relu }: Output) -> Self {
+        let Weights { multipliers, shifts, .. } = weights;
+        let zero_point = parameters.zero_point as u8;
         let padded = outputs.next_multiple_of(16);
         let mut new = Self {
             multiplier: vec![0; padded],

@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn parameters_are_those_of_pytorch() {
-        // From torch.ao.quantization.observer.MinMaxObserver's calculate_qparams.
+        // By hand from PyTorch's calculate_qparams. (1 / (2 / 255) is below 127.5 in f32.)
         let affine = |min, max| Scheme::Affine.parameters(min, max).unwrap();
         assert_eq!(affine(0.1, 1.0), QParams { scale: 1.0 / 255.0, zero_point: 0 });
         assert_eq!(affine(-1.0, -0.5), QParams { scale: 1.0 / 255.0, zero_point: 255 });

@@ -80,7 +80,8 @@ fn random_model(random: &mut Random, one_channel: bool) -> Model {
     let (inputs, outputs) = (shape.iter().product(), 1 + random.below(if one_channel { 16 } else { 40 }));
     let (weights, output) = weights(random, inputs, outputs, parameters, false);
     layers.push(Layer::Linear(Linear { inputs, outputs, weights, relu: false, output }));
-    Model::new(start, input, layers).unwrap()
+    // Lanes are for one channel, and rows for any number.
+    Model::planned(start, input, layers, random.below(3) > 0).unwrap()
 }
 
 fn check(model: &Model, random: &mut Random, batches: &[usize]) {
@@ -107,9 +108,19 @@ fn check(model: &Model, random: &mut Random, batches: &[usize]) {
 #[test]
 fn models_of_any_size_equal_plain_loops_on_every_level() {
     let mut random = Random(1);
-    for i in 0..150 {
+    let mut shifts = Vec::new();
+    for i in 0..200 {
         let model = random_model(&mut random, i % 2 == 0);
         check(&model, &mut random, &[5, 1, 19, 0, 2]);
+        for layer in model.layers() {
+            if let layer::Operation::Product(_, weights, _) = layer.operation([1; 3]) {
+                shifts.push(weights.shifts[0]);
+            }
+        }
+    }
+    // Ratios below and above 1/4, where the formula is computed in another way.
+    for wide in [false, true] {
+        assert!(shifts.iter().filter(|&&shift| (shift < 33) == wide).count() > 20, "{wide}: {shifts:?}");
     }
 }
 

@@ -1,12 +1,25 @@
 //! Convolutions and linear layers on images in lanes.
 
-use super::{Block, Geometry, Map, Requantization, Task, Weights, Windows, Words};
+use super::{Block, Map, Task, Windows, Words};
+use crate::int8::layer::{Geometry, Output, Weights};
+use crate::int8::requantize::Requantization;
 
 /// What a layer reads.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Source<'a> {
     Windows(&'a Windows),
     Map(Map),
+}
+
+/// What a layer reads and writes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ends<'a> {
+    pub source: Source<'a>,
+    pub output: Map,
+    /// Whether the maximum of each 2x2 is taken.
+    pub pooled: bool,
+    /// Width of the output in front of pooling.
+    pub width: usize,
 }
 
 /// A convolution or linear layer.
@@ -38,19 +51,10 @@ pub(super) struct Product {
 }
 
 impl Product {
-    /// `width` is that of the output in front of pooling.
-    #[allow(clippy::too_many_arguments, reason = "the parts of a layer")]
-    pub fn new(
-        geometry: Geometry,
-        weights: &Weights,
-        bias: &[i32],
-        requantization: Requantization,
-        source: Source<'_>,
-        output: Map,
-        pooled: bool,
-        width: usize,
-    ) -> Self {
-        let Geometry { inputs, outputs, kernel, stride, .. } = geometry;
+    /// Of a layer between two maps.
+    pub fn new(geometry: Geometry, weights: &Weights, bias: &[i32], after: Output, ends: Ends<'_>) -> Self {
+        let Geometry { inputs, outputs, kernel, stride } = geometry;
+        let Ends { source, output, pooled, width } = ends;
         let (phases, row, column, taps) = match source {
             Source::Windows(windows) => {
                 let taps =
@@ -115,7 +119,7 @@ impl Product {
             weights: packed,
             bias,
             tiles,
-            requantization,
+            requantization: Requantization::new(outputs, weights, after),
         }
     }
 
@@ -165,6 +169,7 @@ struct Tile<'a> {
     input: &'a [Block],
 }
 
+#[allow(clippy::needless_range_loop, reason = "the index names a register")]
 impl Tile<'_> {
     /// All results of the tile, each from `P` positions, of which the maximum is
     /// taken, and `C` channels times phases.

@@ -8,14 +8,13 @@
 //! Pooling takes the maximum of accumulators, in front of requantization, which is
 //! monotonic: a quarter of it remains.
 
-use super::layer::{Geometry, Layer, MaxPool, Weights};
-use super::requantize::Requantization;
+use super::layer::{Layer, MaxPool, Operation};
 use super::words::{Block, Instructions, LANES, Task, Words};
 
 mod conv;
 mod input;
 
-use conv::Product;
+use conv::{Ends, Product, Source};
 use input::Windows;
 
 /// Most output channels of a layer.
@@ -92,48 +91,24 @@ impl Lanes {
         let (mut shape, mut zero, mut i) = (input, zero, 0);
         let (mut steps, mut maps) = (Vec::new(), Vec::<Map>::new());
         while let Some(layer) = layers.get(i) {
-            let before = shape;
-            shape = layer.output_shape(shape).expect("the model was checked");
-            let product = layer.product(before);
-            zero = product.as_ref().map_or(zero, |(.., output)| output.zero_point as u8);
-            let pooled = product.is_some()
+            let operation = layer.operation(shape);
+            let [channels, height, width] = layer.output_shape(shape).expect("the model was checked");
+            let pooled = matches!(operation, Operation::Product(..))
                 && layers.get(i + 1) == Some(&Layer::MaxPool(MaxPool { kernel: [2; 2], stride: [2; 2] }));
-            let result = if pooled { [shape[0], shape[1] / 2, shape[2] / 2] } else { shape };
+            shape = if pooled { [channels, height / 2, width / 2] } else { [channels, height, width] };
+            zero = layer.zero_point(zero);
             let next = i + 1 + usize::from(pooled);
-            let border = match layers.get(next) {
-                Some(Layer::Conv(conv)) => conv.padding,
-                _ => [0; 2],
-            };
-            let output = Map { shape: result, border, zero };
-            match (product, layer) {
-                (Some((geometry, weights, relu, parameters)), _) => {
-                    let zero = parameters.zero_point as u8;
-                    let requantization = Requantization::new(
-                        geometry.outputs,
-                        &weights.multipliers,
-                        &weights.shifts,
-                        zero,
-                        relu,
-                    );
-                    let source =
-                        maps.last().map_or(conv::Source::Windows(&windows), |&map| conv::Source::Map(map));
-                    let product = Product::new(
-                        geometry,
-                        weights,
-                        &biases[i],
-                        requantization,
-                        source,
-                        output,
-                        pooled,
-                        shape[2],
-                    );
-                    steps.push(Step::Product(Box::new(product)));
+            let output = Map { shape, border: layers.get(next).map_or([0; 2], Layer::border), zero };
+            steps.push(match operation {
+                Operation::Product(geometry, weights, after) => {
+                    let source = maps.last().map_or(Source::Windows(&windows), |&map| Source::Map(map));
+                    let ends = Ends { source, output, pooled, width };
+                    Step::Product(Box::new(Product::new(geometry, weights, &biases[i], after, ends)))
                 }
-                (None, Layer::MaxPool(pool)) => steps.push(Step::MaxPool(*pool)),
-                (None, _) => unreachable!("all others have weights"),
-            }
+                Operation::MaxPool(pool) => Step::MaxPool(pool),
+            });
             maps.push(output);
-            (shape, i) = (result, next);
+            i = next;
         }
         Some(Self { windows, steps, maps })
     }

@@ -1,0 +1,231 @@
+//! Convolutions and linear layers on images in rows.
+
+use super::Map;
+use crate::int8::layer::{Geometry, Output, Weights};
+use crate::int8::requantize::Requantization;
+use crate::int8::words::{Block, LANES, Task, Words};
+
+/// Pixels of the output that are computed together: with four vectors of outputs, 24
+/// of 32 registers are sums.
+pub(super) const PIXELS: usize = 6;
+
+/// A convolution or linear layer.
+#[derive(Debug, Clone)]
+pub(super) struct Product {
+    /// First word of the window of each output pixel.
+    bases: Vec<usize>,
+    /// First word of each output pixel.
+    targets: Vec<usize>,
+    /// Rows of the kernel, and the words of a row.
+    rows: usize,
+    run: usize,
+    /// `[16 outputs at a time, up to four times][row][word][vector]`.
+    weights: Vec<Block>,
+    bias: Vec<i32>,
+    requantization: Requantization,
+}
+
+/// Vectors of outputs that are computed together, from those that are left.
+fn vectors_of(left: usize) -> usize {
+    match left {
+        4.. => 4,
+        2..4 => 2,
+        _ => 1,
+    }
+}
+
+impl Product {
+    /// Of a layer between two maps.
+    pub fn new(
+        geometry: Geometry,
+        weights: &Weights,
+        bias: &[i32],
+        after: Output,
+        [input, output]: [Map; 2],
+    ) -> Self {
+        let Geometry { inputs, outputs, kernel, stride } = geometry;
+        let groups = input.groups();
+        let (rows, run) = (kernel[0], kernel[1] * groups);
+        let mut padded = bias.to_vec();
+        padded.resize(outputs.next_multiple_of(LANES), 0);
+        let mut blocks = Vec::with_capacity(padded.len() / LANES * rows * run);
+        let mut first = 0;
+        while first < padded.len() / LANES {
+            let vectors = vectors_of(padded.len() / LANES - first);
+            for row in 0..rows {
+                for word in 0..run {
+                    let (column, group) = (word / groups, word % groups);
+                    for vector in first..first + vectors {
+                        let mut block = [[0u8; 4]; LANES];
+                        for (lane, bytes) in block.iter_mut().enumerate() {
+                            let output = vector * LANES + lane;
+                            for (b, byte) in bytes.iter_mut().enumerate() {
+                                let channel = 4 * group + b;
+                                if output < outputs && channel < inputs {
+                                    let at = (output * inputs + channel) * kernel[0] + row;
+                                    *byte = weights.values[at * kernel[1] + column] as u8;
+                                }
+                            }
+                        }
+                        blocks.push(Block(block.map(u32::from_ne_bytes)));
+                    }
+                }
+            }
+            first += vectors;
+        }
+        let [_, height, width] = output.shape;
+        let pixels = || (0..height).flat_map(move |y| (0..width).map(move |x| (y, x)));
+        // The window of output (0, 0) begins at the border's first pixel.
+        let base = |(y, x): (usize, usize)| y * stride[0] * input.row() + x * stride[1] * groups;
+        Self {
+            bases: pixels().map(base).collect(),
+            targets: pixels().map(|(y, x)| output.at(y, x)).collect(),
+            rows,
+            run,
+            weights: blocks,
+            bias: padded,
+            requantization: Requantization::new(outputs, weights, after),
+        }
+    }
+}
+
+/// The layer, for a block of images.
+pub(super) struct Multiply<'a> {
+    pub product: &'a Product,
+    pub maps: [Map; 2],
+    pub images: usize,
+    pub input: &'a [u32],
+    pub output: &'a mut [u32],
+}
+
+impl Task for Multiply<'_> {
+    #[inline(always)]
+    fn run<W: Words>(mut self, words: W) {
+        let product = self.product;
+        let vectors = product.bias.len() / LANES;
+        let (mut weights, mut first) = (&product.weights[..], 0);
+        while first < vectors {
+            let count = vectors_of(vectors - first);
+            let (now, rest) = weights.split_at(count * product.rows * product.run);
+            match count {
+                4 => self.outputs::<W, 4>(words, now, first),
+                2 => self.outputs::<W, 2>(words, now, first),
+                _ => self.outputs::<W, 1>(words, now, first),
+            }
+            weights = rest;
+            first += count;
+        }
+    }
+}
+
+#[allow(clippy::needless_range_loop, reason = "the index names a register")]
+impl Multiply<'_> {
+    /// `N` vectors of outputs, from `first` on, for all pixels of all images.
+    #[inline(always)]
+    fn outputs<W: Words, const N: usize>(&mut self, words: W, weights: &[Block], first: usize) {
+        let Self { product, maps: [from, to], images, .. } = *self;
+        let pixels = product.bases.len();
+        let total = images * pixels;
+        let (mut image, mut pixel, mut done) = (0, 0, 0);
+        while done < total {
+            // A few left over are computed one at a time.
+            let count = if total - done > 3 { PIXELS.min(total - done) } else { 1 };
+            let (mut bases, mut targets) = ([0; PIXELS], [0; PIXELS]);
+            for i in 0..count {
+                bases[i] = image * from.len() + product.bases[pixel];
+                targets[i] = image * to.len() + product.targets[pixel];
+                pixel += 1;
+                if pixel == pixels {
+                    (pixel, image) = (0, image + 1);
+                }
+            }
+            if count == 1 {
+                let sums = self.tile::<W, 1, N>(words, weights, first, [bases[0]]);
+                self.finish(words, first, sums, &targets[..1]);
+            } else {
+                for i in count..PIXELS {
+                    bases[i] = bases[0];
+                }
+                let sums = self.tile::<W, PIXELS, N>(words, weights, first, bases);
+                self.finish(words, first, sums, &targets[..count]);
+            }
+            done += count;
+        }
+    }
+
+    /// Sums of `P` pixels.
+    #[inline(always)]
+    fn tile<W: Words, const P: usize, const N: usize>(
+        &self,
+        words: W,
+        weights: &[Block],
+        first: usize,
+        bases: [usize; P],
+    ) -> [[W::Word; N]; P] {
+        let (run, row) = (self.product.run, self.maps[0].row());
+        let (biases, _) = self.product.bias[first * LANES..].as_chunks::<LANES>();
+        let mut sums = [[words.splat(0); N]; P];
+        for p in 0..P {
+            for n in 0..N {
+                sums[p][n] = words.load_i32(&biases[n]);
+            }
+        }
+        for (y, weights) in weights.chunks_exact(run * N).enumerate() {
+            let mut windows = [&self.input[..0]; P];
+            for p in 0..P {
+                windows[p] = &self.input[bases[p] + y * row..][..run];
+            }
+            let (weights, _) = weights.as_chunks::<N>();
+            let weights = &weights[..run];
+            for k in 0..run {
+                for p in 0..P {
+                    let bytes = words.splat(windows[p][k] as i32);
+                    for n in 0..N {
+                        sums[p][n] = words.dot(sums[p][n], bytes, words.load(&weights[k][n]));
+                    }
+                }
+            }
+        }
+        sums
+    }
+
+    /// Requantizes sums of pixels and stores them.
+    #[inline(always)]
+    fn finish<W: Words, const P: usize, const N: usize>(
+        &mut self,
+        words: W,
+        first: usize,
+        sums: [[W::Word; N]; P],
+        targets: &[usize],
+    ) {
+        let all = &self.product.requantization;
+        let room = 4 * self.maps[1].groups();
+        let output: &mut [u8] = bytemuck::cast_slice_mut(self.output);
+        let lowest = words.splat(all.lowest.into());
+        for n in 0..N {
+            let channel = (first + n) * LANES;
+            let of = |values: &[i32]| -> [i32; LANES] { *values[channel..].first_chunk().expect("padded") };
+            let [multiplier, addend, right] =
+                [&all.multiplier, &all.addend, &all.right].map(|values| words.load_i32(&of(values)));
+            let [low, high, left] =
+                [&all.low, &all.high, &all.left].map(|values| words.load_i32(&of(values)));
+            let room = room.saturating_sub(channel).min(LANES);
+            for (sums, &target) in sums.iter().zip(targets) {
+                let mut sum = sums[n];
+                if all.wide {
+                    sum = words.shift_left(words.min(words.max(sum, low), high), left);
+                }
+                let scaled = words.max(words.scale(sum, multiplier, addend, right), lowest);
+                let target = &mut output[4 * target + channel..][..room];
+                match target.first_chunk_mut() {
+                    Some(target) => words.store_bytes(scaled, target),
+                    None => {
+                        let mut bytes = [0; LANES];
+                        words.store_bytes(scaled, &mut bytes);
+                        target.copy_from_slice(&bytes[..room]);
+                    }
+                }
+            }
+        }
+    }
+}

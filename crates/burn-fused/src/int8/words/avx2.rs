@@ -1,0 +1,181 @@
+//! AVX2.
+
+use std::arch::x86_64::*;
+
+use super::{Block, LANES, Task, Words};
+
+/// For a byte shuffle of 128 bits: the transposition of 4x4 bytes.
+#[inline(always)]
+pub(super) fn interleaving() -> __m128i {
+    // SAFETY: any 16 bytes are a vector.
+    unsafe { std::mem::transmute([0u8, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]) }
+}
+
+/// AVX2, on a machine that has it: a vector is two of 8 words.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::int8) struct Avx2(());
+
+impl Avx2 {
+    pub fn detect() -> Option<Self> {
+        is_x86_feature_detected!("avx2").then_some(Self(()))
+    }
+
+    pub fn run<T: Task>(self, task: T) {
+        #[target_feature(enable = "avx2")]
+        fn run<T: Task>(avx2: Avx2, task: T) {
+            task.run(avx2);
+        }
+        // SAFETY: `detect` found these instructions.
+        unsafe { run(self, task) }
+    }
+}
+
+/// The expression for both halves. A closure would be a function without AVX2.
+macro_rules! halves {
+    ($h:ident => $half:expr) => {{
+        // SAFETY: an `Avx2` exists only where `detect` found the instructions, and
+        // references are valid for the bytes of their type.
+        unsafe {
+            [
+                {
+                    let $h = 0usize;
+                    $half
+                },
+                {
+                    let $h = 1usize;
+                    $half
+                },
+            ]
+        }
+    }};
+}
+
+impl Words for Avx2 {
+    type Word = [__m256i; 2];
+
+    #[inline(always)]
+    fn splat(self, value: i32) -> Self::Word {
+        halves!(_half => _mm256_set1_epi32(value))
+    }
+
+    #[inline(always)]
+    fn load(self, block: &Block) -> Self::Word {
+        halves!(h => _mm256_loadu_si256(block.0[8 * h..8 * h + 8].as_ptr().cast()))
+    }
+
+    #[inline(always)]
+    fn load_i32(self, values: &[i32; LANES]) -> Self::Word {
+        halves!(h => _mm256_loadu_si256(values[8 * h..8 * h + 8].as_ptr().cast()))
+    }
+
+    #[inline(always)]
+    fn store(self, word: Self::Word, block: &mut Block) {
+        halves!(h => _mm256_storeu_si256(block.0[8 * h..8 * h + 8].as_mut_ptr().cast(), word[h]));
+    }
+
+    #[inline(always)]
+    fn dot(self, sum: Self::Word, bytes: Self::Word, weights: Self::Word) -> Self::Word {
+        // vpmaddubsw would saturate: two products of 255 · 127 exceed 16 bits. So
+        // bytes are widened, those of even places and those of odd.
+        halves!(h => {
+            let low = _mm256_set1_epi16(0xff);
+            let even = _mm256_madd_epi16(
+                _mm256_and_si256(bytes[h], low),
+                _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(weights[h])),
+            );
+            let odd =
+                _mm256_madd_epi16(_mm256_srli_epi16::<8>(bytes[h]), _mm256_srai_epi16::<8>(weights[h]));
+            _mm256_add_epi32(sum[h], _mm256_add_epi32(even, odd))
+        })
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::Word, b: Self::Word) -> Self::Word {
+        halves!(h => _mm256_max_epi32(a[h], b[h]))
+    }
+
+    #[inline(always)]
+    fn min(self, a: Self::Word, b: Self::Word) -> Self::Word {
+        halves!(h => _mm256_min_epi32(a[h], b[h]))
+    }
+
+    #[inline(always)]
+    fn max_bytes(self, a: Self::Word, b: Self::Word) -> Self::Word {
+        halves!(h => _mm256_max_epu8(a[h], b[h]))
+    }
+
+    #[inline(always)]
+    fn shift_left(self, a: Self::Word, count: Self::Word) -> Self::Word {
+        halves!(h => _mm256_sllv_epi32(a[h], count[h]))
+    }
+
+    #[inline(always)]
+    fn scale(
+        self,
+        sum: Self::Word,
+        multiplier: Self::Word,
+        addend: Self::Word,
+        right: Self::Word,
+    ) -> Self::Word {
+        halves!(h => {
+            let even = _mm256_mul_epi32(sum[h], multiplier[h]);
+            let odd =
+                _mm256_mul_epi32(_mm256_srli_epi64::<32>(sum[h]), _mm256_srli_epi64::<32>(multiplier[h]));
+            let high = _mm256_blend_epi32::<0b1010_1010>(_mm256_srli_epi64::<32>(even), odd);
+            _mm256_srav_epi32(_mm256_add_epi32(high, addend[h]), right[h])
+        })
+    }
+
+    #[inline(always)]
+    fn pack(self, [a, b, c, d]: [Self::Word; 4]) -> Self::Word {
+        halves!(h => {
+            let bytes =
+                _mm256_packus_epi16(_mm256_packs_epi32(a[h], b[h]), _mm256_packs_epi32(c[h], d[h]));
+            _mm256_shuffle_epi8(bytes, _mm256_broadcastsi128_si256(interleaving()))
+        })
+    }
+
+    #[inline(always)]
+    fn store_bytes(self, word: Self::Word, bytes: &mut [u8; LANES]) {
+        // SAFETY: as for `halves`.
+        unsafe {
+            let shorts = _mm256_packs_epi32(word[0], word[1]);
+            let ordered = _mm256_permute4x64_epi64::<0b11_01_10_00>(shorts);
+            let (low, high) = (_mm256_castsi256_si128(ordered), _mm256_extracti128_si256::<1>(ordered));
+            _mm_storeu_si128(bytes.as_mut_ptr().cast(), _mm_packus_epi16(low, high));
+        }
+    }
+
+    #[inline(always)]
+    fn funnel(self, low: Self::Word, high: Self::Word, skip: usize) -> Self::Word {
+        if skip == 0 {
+            return low;
+        }
+        halves!(h => {
+            let count = 8 * (skip as i32 & 3);
+            let (right, left) = (_mm_cvtsi32_si128(count), _mm_cvtsi32_si128(32 - count));
+            _mm256_or_si256(_mm256_srl_epi32(low[h], right), _mm256_sll_epi32(high[h], left))
+        })
+    }
+
+    #[inline(always)]
+    fn select(self, mask: Self::Word, a: Self::Word, b: Self::Word) -> Self::Word {
+        halves!(h => {
+            _mm256_or_si256(_mm256_and_si256(mask[h], a[h]), _mm256_andnot_si256(mask[h], b[h]))
+        })
+    }
+
+    #[inline(always)]
+    fn transpose(self, rows: &mut [Self::Word; LANES]) {
+        let words: &mut [[u32; LANES]; LANES] = {
+            // SAFETY: both are 16 · 64 bytes without padding, valid for any bits.
+            unsafe { &mut *std::ptr::from_mut(rows).cast() }
+        };
+        let before = *words;
+        for (i, row) in words.iter_mut().enumerate() {
+            for (word, row) in row.iter_mut().zip(before) {
+                *word = row[i];
+            }
+        }
+    }
+}
