@@ -4,7 +4,8 @@
 //! Input, weights, and each group's output after ReLU are fake-quantized, as in
 //! PyTorch's eager mode with a QuantStub. Ranges are moving averages, and move before
 //! they are used. Weights are observed once a step on every rank, which gives the same
-//! ranges on each; activations in every batch, and averaged over ranks by the caller.
+//! ranges on each, but for batch norms' running statistics; activations in every batch.
+//! What may differ between ranks is averaged by the caller.
 //! An output is quantized after its pooling, which is monotonic.
 //!
 //! Where values are NaN or infinite, they pass unchanged, so that the loss tells.
@@ -36,8 +37,10 @@ pub struct Quantizer {
     /// Parameters of each group's real weights, without its batch norm; none where
     /// they are not finite.
     weights: Vec<Option<Vec<QParams>>>,
-    /// Ranges of activations, as they travel: input, then outputs.
-    activations: Vec<f32>,
+    /// Ranges of weights with a batch norm in them, for each group.
+    normed: Vec<usize>,
+    /// Ranges as they travel: input, outputs, weights with a batch norm.
+    averaged: Vec<f32>,
     frozen: bool,
     /// Whether the weights of this step are not in their ranges yet.
     unobserved: bool,
@@ -51,12 +54,18 @@ impl Quantizer {
     /// # Errors
     /// The first layer that cannot be quantized.
     pub fn new(network: &Network, options: QatOptions) -> Result<Self, QuantError> {
-        let groups = groups(network)?.len();
+        let groups = groups(network)?;
+        let normed = groups.iter().map(|group| match group.norm {
+            Some(_) => options.scheme.scales(group.product.outputs()),
+            None => 0,
+        });
+        let normed: Vec<usize> = normed.collect();
         Ok(Self {
             options,
-            ranges: Ranges::of(groups),
-            weights: vec![None; groups],
-            activations: vec![0.0; 2 * (1 + groups)],
+            ranges: Ranges::of(groups.len()),
+            weights: vec![None; groups.len()],
+            averaged: vec![0.0; 2 * (1 + groups.len() + normed.iter().sum::<usize>())],
+            normed,
             frozen: false,
             unobserved: false,
             folded: false,
@@ -164,30 +173,45 @@ impl Quantizer {
         }
     }
 
-    /// Ranges of activations, to be averaged over ranks. On a rank without samples in
-    /// this step, it observes the weights.
-    pub fn activations_mut(&mut self, network: &Network) -> &mut [f32] {
+    /// Ranges to be averaged over ranks: those of activations, and those of weights
+    /// with a batch norm in them, of whose running statistics each rank has its own. On
+    /// a rank without samples in this step, it observes the weights.
+    pub fn averaged_mut(&mut self, network: &Network) -> &mut [f32] {
         if self.unobserved {
             let Ok(groups) = groups(network) else { unreachable!("the network was checked") };
             self.observe_weights(&groups);
         }
-        let outputs = self.ranges.groups.iter().map(|group| group.output);
-        let ranges = std::iter::once(self.ranges.input).chain(outputs);
-        let (slots, _) = self.activations.as_chunks_mut::<2>();
-        slots.iter_mut().zip(ranges).for_each(|(slot, range)| *slot = range.unwrap_or_default());
-        &mut self.activations
+        let Self { ranges, normed, averaged, .. } = self;
+        let (slots, _) = averaged.as_chunks_mut::<2>();
+        let found = Self::travelling(ranges, normed).map(|range| range.copied().unwrap_or_default());
+        slots.iter_mut().zip(found).for_each(|(slot, range)| *slot = range);
+        averaged
     }
 
-    /// Takes over what [`activations_mut`](Self::activations_mut) has become.
-    pub fn adopt_activations(&mut self) {
+    /// Takes over what [`averaged_mut`](Self::averaged_mut) has become.
+    pub fn adopt_averages(&mut self) {
         // Frozen ranges are equal on all ranks, and their mean may be rounded.
         if self.frozen {
             return;
         }
-        let outputs = self.ranges.groups.iter_mut().map(|group| &mut group.output);
-        let ranges = std::iter::once(&mut self.ranges.input).chain(outputs);
-        let (means, _) = self.activations.as_chunks::<2>();
-        ranges.zip(means).for_each(|(range, &mean)| *range = Some(mean));
+        let (means, _) = self.averaged.as_chunks::<2>();
+        let mut means = means.iter().copied();
+        self.ranges.input = means.next();
+        self.ranges.groups.iter_mut().for_each(|group| group.output = means.next());
+        for (group, &scales) in self.ranges.groups.iter_mut().zip(&self.normed) {
+            if scales > 0 {
+                group.weights = Some(means.by_ref().take(scales).collect());
+            }
+        }
+    }
+
+    /// The ranges that are averaged, in order; none for one that was not observed.
+    fn travelling<'a>(ranges: &'a Ranges, normed: &'a [usize]) -> impl Iterator<Item = Option<&'a Range>> {
+        let outputs = ranges.groups.iter().map(|group| group.output.as_ref());
+        let weights = ranges.groups.iter().zip(normed).flat_map(|(group, &scales)| {
+            (0..scales).map(|at| group.weights.as_ref().and_then(|weights| weights.get(at)))
+        });
+        std::iter::once(ranges.input.as_ref()).chain(outputs).chain(weights)
     }
 }
 

@@ -102,3 +102,61 @@ fn a_network_that_was_never_calibrated_has_no_integer_model() {
     let message = message(&ranges);
     assert!(message.starts_with("conv1: the scale overflows"), "{message}");
 }
+
+/// Images of noise, another for each `seed`.
+fn noise(kind: ModelKind, seed: usize, device: &Device) -> Tensor<4> {
+    let [channels, height, width] = kind.input_shape();
+    let len = 6 * channels * height * width;
+    let values: Vec<f32> = (0..len).map(|i| (((i + seed) * 7919) % 997) as f32 / 300.0 - 1.0).collect();
+    Tensor::from_data(TensorData::new(values, [6, channels, height, width]), device)
+}
+
+#[test]
+fn folded_batch_norms_compute_what_the_network_does() {
+    use burn::module::Module;
+
+    let options = NetworkOptions { batch_norm: true, ..NetworkOptions::default() };
+    for kind in [ModelKind::Convnet, ModelKind::Mlp] {
+        let training = Device::flex().autodiff();
+        let network = Network::with_options(kind, &options, kind.classes(), 5, &training);
+        // Running statistics that are not those of the start.
+        (0..20).for_each(|seed| drop(network.forward(noise(kind, seed, &training))));
+        let network = network.valid();
+        let images = noise(kind, 77, &Device::flex());
+        let groups = groups(&network).unwrap();
+        let (mut x, mut features) = (images.clone(), None);
+        for group in &groups {
+            match group.product {
+                Product::Conv(_) => x = group.images(x, None, true),
+                Product::Linear(_) => {
+                    let input = features.take().unwrap_or_else(|| x.clone().flatten(1, 3));
+                    features = Some(group.features(input, None, true));
+                }
+            }
+        }
+        let expected = network.forward(images);
+        let off = (features.unwrap() - expected.clone()).abs().max().into_scalar::<f32>();
+        let largest = expected.abs().max().into_scalar::<f32>();
+        assert!(largest > 0.0 && off <= 1e-5 * largest, "{kind}: {off} of {largest}");
+    }
+}
+
+#[test]
+fn a_rank_without_samples_observes_its_weights() {
+    let options = NetworkOptions { batch_norm: true, ..NetworkOptions::default() };
+    let network = network(ModelKind::Convnet, &options);
+    let mut alone = Quantizer::new(&network, QatOptions::default()).unwrap();
+    let mut working = alone.clone();
+    working.begin_step();
+    working.fake_quantized(&network, noise(ModelKind::Convnet, 1, &Device::flex()), None);
+    let carried = working.averaged_mut(&network).to_vec();
+    // 2 ends of input, 3 outputs, and weights of 4 and 8 channels.
+    assert_eq!(carried.len(), 2 * (1 + 3 + 4 + 8));
+    working.adopt_averages();
+    alone.begin_step();
+    alone.averaged_mut(&network).copy_from_slice(&carried);
+    alone.adopt_averages();
+    assert_eq!(alone.ranges(), working.ranges());
+    assert!(alone.ranges().groups.iter().all(|group| group.weights.is_some() && group.output.is_some()));
+    assert!(alone.integer_model(&network).is_ok());
+}

@@ -72,10 +72,10 @@ impl Forward<Network> for Quantizer {
     }
 
     fn averaged(&mut self, network: &Network) -> &mut [f32] {
-        self.activations_mut(network)
+        self.averaged_mut(network)
     }
 
     fn end_step(&mut self) {
-        self.adopt_activations();
+        self.adopt_averages();
     }
 }
