@@ -75,7 +75,7 @@ fn invalid_options_are_rejected_before_any_work() {
         (&["--device", "tpu"], &["unknown device tpu"]),
         (&["--device", "ndarray"], &["make build DEVICES=ndarray"]),
         (&["--model", "resnet"], &["unknown model resnet"]),
-        (&["--quantized"], &["to come"]),
+        (&["--quantize", "int4"], &["--quantize int4", "qat, ptq or dynamic"]),
         (&["--world-size", "3"], &["--world-size 3", "started 2 ranks"]),
         (&["--num-classes", "12"], &["--num-classes 12", "10 classes"]),
         (&["--train-samples", "1"], &["1 training samples for 2 ranks"]),
