@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::guard::activity;
 use crate::{CommError, Wire, World};
 
 impl World {
@@ -76,7 +77,7 @@ impl World {
     /// When the transport fails.
     pub fn sum_f64(&self, values: &mut [f64]) -> Result<(), CommError> {
         let mut buffer = Wire::F64(values.to_vec());
-        self.control().borrow_mut().all_reduce(&mut buffer)?;
+        activity::named("sum", || self.control().borrow_mut().all_reduce(&mut buffer))?;
         if let Wire::F64(sums) = buffer {
             values.copy_from_slice(&sums);
         }

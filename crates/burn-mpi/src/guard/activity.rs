@@ -1,5 +1,6 @@
 //! What this rank is doing, written by it and read by its guard.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 /// Operations that can be waited in. The last two are of two ranks; the others
 /// are of all, and counted: ranks in the same one have the same count. A name that is not
 /// listed counts as the last one of all ranks.
-const OPERATIONS: [&str; 13] = [
+const OPERATIONS: [&str; 14] = [
     "all-reduce",
     "all-gather",
     "broadcast",
@@ -23,11 +24,12 @@ const OPERATIONS: [&str; 13] = [
     "scatter",
     "reduce-scatter",
     "communicator copy",
+    "sum",
     "collective",
     "send",
     "receive",
 ];
-const COLLECTIVES: usize = 11;
+const COLLECTIVES: usize = 12;
 
 struct Activity {
     /// Collectives entered so far.
@@ -89,8 +91,23 @@ const OWN_TRANSPORTS: [&str; 2] = ["mpi", "gloo"];
 #[must_use = "the wait ends when this is dropped"]
 pub struct Waiting(());
 
+thread_local! {
+    /// What this thread's operations are called instead.
+    static NAME: Cell<Option<&'static str>> = const { Cell::new(None) };
+}
+
+/// Calls the operations of this thread `name` while `body` runs. An exchange of the
+/// world's is then told from a transport's operation of the same kind.
+pub(crate) fn named<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
+    let before = NAME.replace(Some(name));
+    let result = body();
+    NAME.set(before);
+    result
+}
+
 /// Enters an operation of `transport`, on `bucket` where it has one.
 pub(crate) fn enter(transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
+    let operation = NAME.get().unwrap_or(operation);
     let epoch = ACTIVITY.epoch.get_or_init(Instant::now);
     let operation = OPERATIONS.iter().position(|name| *name == operation).unwrap_or(COLLECTIVES - 1);
     ACTIVITY.what.store(encode(transport, operation, bucket), Ordering::Relaxed);
