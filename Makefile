@@ -76,9 +76,10 @@ tables: data ## Run all sweeps of jobs/sweeps and write their report (SCALE=quic
 	@$(call make_data,features,$(VECTORS))
 	@BIN=$(BIN) DATA=$(DATA) OBJECTS=$(OBJECTS) VECTORS=$(VECTORS) scripts/tables.sh $(SCALE) $(LAB)
 
-lint: setup ## Check formatting and lints
+lint: setup ## Check formatting, lints and documentation
 	cargo fmt --all --check
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps
 
 test: lint build ## Formatting, lints, unit tests and real mpirun jobs
 	$(CARGO) test --release --workspace -- --test-threads=1
