@@ -50,6 +50,14 @@ tensorboard_opens() {
   .venv/bin/python tests/pytorch/read_events.py "$work/flex/tensorboard"
 }
 
+# The int8 model and the ONNX files of the run on flex, read by numpy and onnxruntime.
+int8_and_onnx_files() {
+  $bin quantize "$work/flex" && $bin eval --checkpoint "$work/flex" --int8 --logits "$work/int8.npy" &&
+    .venv/bin/python tests/pytorch/read_int8.py "$work"/flex/checkpoints/step-*/int8.safetensors "$work/digits" \
+      "$work/int8.npy" &&
+    .venv/bin/python tests/pytorch/onnx_check.py "$work/flex" "$work/digits"
+}
+
 recipes_as_pytorch() {
   scripts/cargo.sh build --release --workspace --example check_recipes && .venv/bin/python tests/pytorch/recipes.py
 }
@@ -62,6 +70,7 @@ check "training on ndarray" train_on ndarray target-ndarray-tch/release/mpiburn
 check "training on tch" train_on tch target-ndarray-tch/release/mpiburn
 check "the fused operator and Burn's on each backend" fused_on_all_backends
 check "TensorBoard opens the event files" tensorboard_opens
+check "numpy and onnxruntime compute what int8 and ONNX files say" int8_and_onnx_files
 check "losses and accuracy equal PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "${DATA:-data/digits}"
 check "optimizers, schedules and penalties equal PyTorch's" recipes_as_pytorch
 check "names, weights and losses of every network equal PyTorch's" .venv/bin/python tests/pytorch/state_dicts.py
