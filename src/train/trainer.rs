@@ -1,5 +1,7 @@
 //! The loop: epochs of steps, a test after each, checkpoints on the way.
 
+mod outcome;
+
 use std::time::Instant;
 
 use burn::module::Module;
@@ -15,9 +17,9 @@ use super::{
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::quant::Quantizer;
-use crate::record::{Checkpoint, Curve, Recorder, StepMs};
+use crate::record::{Checkpoint, Curve, Recorder};
 use crate::stop::StopRequest;
-use burn_mpi::{Collective, ParamLayout, SyncReport, World, sha256};
+use burn_mpi::{Collective, World};
 
 /// One rank's part of a training: its learner, its shard, and where it stands.
 pub struct Trainer<'w> {
@@ -154,32 +156,6 @@ impl<'w> Trainer<'w> {
     fn is_done(&self) -> bool {
         let Position { epoch, history, .. } = &self.position;
         *epoch >= self.options.epochs || early_stopping::is_over(history, self.options.recipe.early_stopping)
-    }
-
-    /// The layout of the weights.
-    pub fn layout(&self) -> &ParamLayout {
-        self.learner.layout()
-    }
-
-    /// SHA-256 over all weights.
-    pub fn weights_sha256(&self) -> String {
-        sha256(&self.learner.params)
-    }
-
-    /// The buckets of gradients, and whether they travelled while backward ran.
-    pub fn sync_report(&self) -> SyncReport {
-        self.learner.sync.report()
-    }
-
-    /// Where the time of this process's steps went, on this rank.
-    pub fn step_ms(&self) -> StepMs {
-        let steps = self.steps_here.max(1) as f64;
-        self.learner.times().map(|time| 1e3 * time.as_secs_f64() / steps)
-    }
-
-    /// Where the run stands.
-    pub fn position(&self) -> &Position {
-        &self.position
     }
 
     fn train_epoch(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {

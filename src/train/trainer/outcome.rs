@@ -1,0 +1,34 @@
+//! What a trainer tells of a training: weights, times, position.
+
+use super::Trainer;
+use crate::record::StepMs;
+use crate::train::Position;
+use burn_mpi::{ParamLayout, SyncReport, sha256};
+
+impl Trainer<'_> {
+    /// The layout of the weights.
+    pub fn layout(&self) -> &ParamLayout {
+        self.learner.layout()
+    }
+
+    /// SHA-256 over all weights.
+    pub fn weights_sha256(&self) -> String {
+        sha256(&self.learner.params)
+    }
+
+    /// The buckets of gradients, and whether they travelled while backward ran.
+    pub fn sync_report(&self) -> SyncReport {
+        self.learner.sync.report()
+    }
+
+    /// Where the time of this process's steps went, on this rank.
+    pub fn step_ms(&self) -> StepMs {
+        let steps = self.steps_here.max(1) as f64;
+        self.learner.times().map(|time| 1e3 * time.as_secs_f64() / steps)
+    }
+
+    /// Where the run stands.
+    pub fn position(&self) -> &Position {
+        &self.position
+    }
+}
