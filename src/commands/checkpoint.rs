@@ -6,11 +6,12 @@ use anyhow::Context;
 
 use super::Refused;
 use crate::config::RunConfig;
+use crate::model::ModelKind;
 use crate::quant::{Quantized, Ranges};
 use crate::record::checkpoint::list;
 use crate::record::{Checkpoint, INT8_FILE, Int8File, RecordError, RunDir};
 use crate::train::Position;
-use burn_mpi::{ParamLayout, World};
+use burn_mpi::{ParamLayout, World, sha256};
 
 /// A checkpoint's weights, and the folder that it lies in.
 pub struct Weights {
@@ -52,17 +53,22 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
     Ok(Weights { values: checkpoint.params, folder, ranges: checkpoint.position.ranges })
 }
 
-/// The quantized network beside a checkpoint's weights, which have to be `network`'s,
-/// and the file that it was in.
-pub fn load_int8(weights: &Weights, network: &str) -> Result<(Int8File, PathBuf), RecordError> {
+/// The quantized network beside a checkpoint's weights, which have to be those of a
+/// `model` that it was made of, and the file that it was in.
+pub fn load_int8(weights: &Weights, model: ModelKind) -> Result<(Int8File, PathBuf), RecordError> {
     let path = weights.folder.join(INT8_FILE);
     let file = Int8File::read(&path)?;
-    match file.network == network {
-        true => Ok((file, path)),
-        false => {
-            let what = format!("it is a {}, and the run's network a {network}", file.network);
-            Err(RecordError::damaged(&path, what))
-        }
+    let wrong = if file.network != model.to_string() || file.input_shape != model.input_shape() {
+        let Int8File { network, input_shape, .. } = &file;
+        Some(format!("it is a {network} for samples of {input_shape:?}, and the run's network a {model}"))
+    } else if file.weights_sha256 != sha256(&weights.values) {
+        Some("it was made of other weights than the checkpoint's: make it again with mpiburn quantize".into())
+    } else {
+        None
+    };
+    match wrong {
+        None => Ok((file, path)),
+        Some(what) => Err(RecordError::damaged(&path, what)),
     }
 }
 

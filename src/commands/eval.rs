@@ -37,7 +37,7 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let tallies = if args.int8 {
         let made = || {
             let weights = checkpoint::load(&args.checkpoint, &layout)?;
-            Ok(checkpoint::load_int8(&weights, &config.model.to_string())?)
+            Ok(checkpoint::load_int8(&weights, config.model)?)
         };
         let mut quantized = checkpoint::share_int8(world, made)?;
         evaluation

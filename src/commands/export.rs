@@ -16,6 +16,10 @@ use crate::quant::Quantized;
 use burn_mpi::ParamLayout;
 
 pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
+    // So that no file of a run is overwritten by mistake.
+    if args.out.extension().is_none_or(|extension| extension != "onnx") {
+        return Err(Refused(format!("--out {}: must end in .onnx", args.out.display())).into());
+    }
     let config = checkpoint::config_of(&args.run)?;
     // The data set may be gone; the number of classes is in the weights' shapes as well,
     // but a run's own options name it where it is not the network's.
@@ -31,7 +35,7 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
     let file = match args.int8 {
         false => float_network(&layout.write(network, &weights.values), config.model, classes)?,
         true => {
-            let (stored, path) = checkpoint::load_int8(&weights, &name)?;
+            let (stored, path) = checkpoint::load_int8(&weights, config.model)?;
             let Quantized::Static { model, names, .. } = Quantized::from_file(&stored, &path)? else {
                 let reason = format!(
                     "{} is a dynamic model, whose scales are each batch's own: make a static one with \

@@ -176,6 +176,7 @@ fn is_shared(error: &anyhow::Error) -> bool {
         error.downcast_ref(),
         Some(
             TrainError::NotFinite { .. }
+                | TrainError::TestNotFinite { .. }
                 | TrainError::Stopped { .. }
                 | TrainError::OtherOptimizer { .. }
                 | TrainError::Quant(_)

@@ -19,7 +19,7 @@ use crate::model::Network;
 use crate::quant::{Calibration, DynamicModel, QuantError, Quantized, WeightScheme, integer_model};
 use crate::record::{INT8_FILE, Int8File, Method};
 use crate::train::{Evaluation, Tally};
-use burn_mpi::{ParamLayout, World};
+use burn_mpi::{ParamLayout, World, sha256};
 
 /// Calibration samples unless another number is asked for.
 const CALIBRATION: usize = 1024;
@@ -73,9 +73,10 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let mut quantized = checkpoint::share_int8(world, || {
         let quantized = match plan {
             Plan::Qat => trained(&network, &weights, config.quantization.weight_scheme)?,
-            plan => quantize(&network, source.as_ref(), plan)?,
+            plan => quantize(&network, source.as_ref(), plan, config.train_samples)?,
         };
-        write(&quantized.to_file(&config.model.to_string()), &weights.folder)
+        let file = quantized.to_file(&config.model.to_string(), &sha256(&weights.values));
+        write(&file, &weights.folder)
     })?;
     let evaluation = Evaluation::load(world, source.as_ref(), &config.train_options())?;
     let float = Tally::total(&evaluation.run(world, &network)?);
@@ -122,13 +123,27 @@ fn trained(
 }
 
 /// The quantized `network`, which is on a device without gradients.
-pub fn quantize(network: &Network, source: &dyn SampleSource, plan: Plan) -> anyhow::Result<Quantized> {
+///
+/// # Errors
+/// A layer that cannot be quantized, and samples that cannot be read.
+pub fn quantize(
+    network: &Network,
+    source: &dyn SampleSource,
+    plan: Plan,
+    train_samples: Option<usize>,
+) -> anyhow::Result<Quantized> {
     Ok(match plan {
         Plan::Qat => return Err(QuantError::NotCalibrated { of: "the input".into() }.into()),
         Plan::Dynamic { scheme } => Quantized::Dynamic(DynamicModel::of(network, scheme)?),
         Plan::Ptq { calibration, scheme } => {
             let mut ranges = Calibration::new(network)?;
-            let samples = calibration.min(source.len(Split::Train));
+            // Those that the run trained on.
+            let known = train_samples.unwrap_or(usize::MAX).min(source.len(Split::Train));
+            let samples = calibration.min(known);
+            if samples < calibration {
+                log::warn!("--calibration {calibration}: the run trained on {known} samples; all are used");
+            }
+            log::info!("calibrating on {samples} training samples");
             let plan = ShardPlan { samples, world_size: 1, batch_size: BATCH };
             let shard = Shard::load(source, Split::Train, &plan, 0, Order::File)?;
             let normalizer = Normalizer::new(source.description());

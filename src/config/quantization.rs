@@ -56,6 +56,14 @@ pub(super) fn check(config: &RunConfig) -> Result<(), ConfigError> {
     if !config.fused {
         return refuse("integers need fused operators: leave out --fused off".into());
     }
+    for (option, epoch) in
+        [("freeze-after", quantization.freeze_after), ("fold-after", quantization.fold_after)]
+    {
+        if let Some(epoch) = epoch.filter(|&epoch| epoch >= config.epochs) {
+            let problem = format!("the run has {} epochs; name one before the last", config.epochs);
+            return Err(ConfigError::new(option, epoch, problem));
+        }
+    }
     match quantization.fold_after {
         Some(epoch) if !batch_norm && *model != ModelKind::Mlp => {
             let problem =
@@ -123,6 +131,8 @@ mod tests {
             ("--freeze-after 1", "--freeze-after 1: requires --quantize qat"),
             ("--quantized --freeze-after 0", "--freeze-after 0: must be at least 1"),
             ("--quantized --fold-after 1", "--fold-after 1: convnet has no batch norm to fold"),
+            ("--quantized --freeze-after 3", "--freeze-after 3: the run has 3 epochs"),
+            ("--model mlp --quantized --fold-after 9", "--fold-after 9: the run has 3 epochs"),
             ("--quantized --calibration 5", "--calibration 5: requires --quantize ptq"),
             ("--quantize ptq --calibration 0", "--calibration 0: must be at least 1"),
             ("--quantized --fused off", "--quantize qat: integers need fused operators"),

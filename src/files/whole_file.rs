@@ -1,6 +1,6 @@
 //! Atomic file replacement.
 
-use std::fs::{File, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,16 @@ impl WholeFile {
     /// Creates the file `name` of the folder `out`, under a temporary name.
     ///
     /// # Errors
-    /// When the folder cannot be written to.
+    /// When the folder cannot be written to, or there is something of that name which
+    /// is not a regular file: a rename would replace a device, a pipe or a link.
     pub fn create(out: &Path, name: &str) -> io::Result<Self> {
+        let target = out.join(name);
+        if fs::symlink_metadata(&target).is_ok_and(|found| !found.is_file()) {
+            return Err(io::Error::new(
+                io::ErrorKind::AlreadyExists,
+                "there is something that is not a regular file",
+            ));
+        }
         // Readable as the umask allows, like other files that a program creates;
         // temporary files are otherwise readable by their owner only.
         let file = Builder::new()
@@ -28,7 +36,7 @@ impl WholeFile {
             .suffix(".part")
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(out)?;
-        Ok(Self { file: BufWriter::with_capacity(1 << 16, file), target: out.join(name) })
+        Ok(Self { file: BufWriter::with_capacity(1 << 16, file), target })
     }
 
     /// Syncs the file to disk and renames it.
@@ -78,6 +86,23 @@ impl Write for WholeFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_a_regular_file_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+        fs::write(&target, "kept").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        for name in ["link", "folder"] {
+            if name == "folder" {
+                fs::create_dir(folder.path().join(name)).unwrap();
+            }
+            let error = WholeFile::create(folder.path(), name).err().expect("an error");
+            assert!(error.to_string().contains("not a regular file"), "{error}");
+        }
+        assert_eq!(fs::read_to_string(&link).unwrap(), "kept");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    }
 
     #[test]
     fn a_file_is_replaced_only_when_finished() {

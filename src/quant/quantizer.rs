@@ -39,6 +39,8 @@ pub struct Quantizer {
     weights: Vec<Option<Vec<QParams>>>,
     /// Ranges of weights with a batch norm in them, for each group.
     normed: Vec<usize>,
+    /// Scales of the weights of each group.
+    scales: Vec<usize>,
     /// Ranges as they travel: input, outputs, weights with a batch norm.
     averaged: Vec<f32>,
     frozen: bool,
@@ -60,12 +62,14 @@ impl Quantizer {
             None => 0,
         });
         let normed: Vec<usize> = normed.collect();
+        let scales = groups.iter().map(|group| options.scheme.scales(group.product.outputs())).collect();
         Ok(Self {
             options,
             ranges: Ranges::of(groups.len()),
             weights: vec![None; groups.len()],
             averaged: vec![0.0; 2 * (1 + groups.len() + normed.iter().sum::<usize>())],
             normed,
+            scales,
             frozen: false,
             unobserved: false,
             folded: false,
@@ -80,12 +84,9 @@ impl Quantizer {
     /// Goes on from the ranges of a checkpoint.
     ///
     /// # Errors
-    /// Where they are another network's.
+    /// Where they are another network's, or damaged.
     pub fn restore(&mut self, ranges: Ranges) -> Result<(), QuantError> {
-        let (found, expected) = (ranges.groups.len(), self.ranges.groups.len());
-        if found != expected {
-            return Err(QuantError::OtherNetwork { found, expected });
-        }
+        ranges.check(&self.scales)?;
         self.ranges = ranges;
         Ok(())
     }

@@ -79,11 +79,14 @@ impl Quantized {
         Ok(())
     }
 
-    /// As it is on disk; `network` is the network's name.
-    pub fn to_file(&self, network: &str) -> Int8File {
+    /// As it is on disk; `network` is the network's name, and the digest that of the
+    /// float weights that this was made of.
+    pub fn to_file(&self, network: &str, weights_sha256: &str) -> Int8File {
         match self {
-            Self::Static { model, names, method, .. } => Int8File::of_model(*method, network, names, model),
-            Self::Dynamic(model) => model.to_file(network),
+            Self::Static { model, names, method, .. } => {
+                Int8File::of_model(*method, network, weights_sha256, names, model)
+            }
+            Self::Dynamic(model) => model.to_file(network, weights_sha256),
         }
     }
 
@@ -101,7 +104,7 @@ impl Quantized {
 }
 
 impl DynamicModel {
-    fn to_file(&self, network: &str) -> Int8File {
+    fn to_file(&self, network: &str, weights_sha256: &str) -> Int8File {
         let mut layers = Vec::new();
         for layer in &self.layers {
             let (name, relu) = (layer.name.clone(), layer.relu);
@@ -123,8 +126,14 @@ impl DynamicModel {
                 values: None,
             }));
         }
-        let (input_shape, network) = (self.input_shape, network.to_owned());
-        Int8File { method: Method::Dynamic, network, input_shape, layers, activations: Vec::new() }
+        Int8File {
+            method: Method::Dynamic,
+            network: network.to_owned(),
+            weights_sha256: weights_sha256.to_owned(),
+            input_shape: self.input_shape,
+            layers,
+            activations: Vec::new(),
+        }
     }
 
     fn from_file(stored: &Int8File, file: &Path) -> Result<Self, RecordError> {

@@ -52,7 +52,7 @@ fn quantized_networks_are_read_back_small_and_close_to_the_float_ones() {
             for mut quantized in [calibrated(&network, kind, scheme), dynamic] {
                 let method = quantized.method();
                 let file = Path::new("int8.safetensors");
-                let bytes = quantized.to_file(&kind.to_string()).encode(file).unwrap();
+                let bytes = quantized.to_file(&kind.to_string(), "0123abcd").encode(file).unwrap();
                 assert!(float_bytes * 10 >= 28 * bytes.len(), "{kind}: {float_bytes} and {}", bytes.len());
                 let stored = Int8File::decode(file, &bytes).unwrap();
                 assert_eq!((stored.network.as_str(), stored.method), (kind.to_string().as_str(), method));

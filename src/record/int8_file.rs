@@ -45,6 +45,8 @@ pub struct Int8File {
     pub method: Method,
     /// Name of the network: `convnet`, `vgg` or `mlp`.
     pub network: String,
+    /// SHA-256 of the float weights that it was made of, as in `run.json`.
+    pub weights_sha256: String,
     /// Channels, height and width of a sample.
     pub input_shape: [usize; 3],
     /// The layers in order.
@@ -123,6 +125,7 @@ pub(super) struct Entry {
     pub version: u32,
     pub method: Method,
     pub network: String,
+    pub weights_sha256: String,
     pub input_shape: [usize; 3],
     pub layers: Vec<Operation>,
     /// SHA-256 of the file with zeros in place of these 64 digits.
@@ -179,6 +182,7 @@ impl Int8File {
             version: VERSION,
             method: self.method,
             network: self.network.clone(),
+            weights_sha256: self.weights_sha256.clone(),
             input_shape: self.input_shape,
             layers: self.layers.iter().map(|layer| layer.op.clone()).collect(),
             sha256: NO_DIGEST.into(),

@@ -33,7 +33,7 @@ fn model(by_channel: bool) -> Model {
 
 fn stored(by_channel: bool) -> Int8File {
     let names = ["conv1", "linear"].map(String::from);
-    Int8File::of_model(Method::Ptq, "convnet", &names, &model(by_channel))
+    Int8File::of_model(Method::Ptq, "convnet", "0123abcd", &names, &model(by_channel))
 }
 
 fn path() -> &'static Path {

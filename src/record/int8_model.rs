@@ -8,12 +8,18 @@ use super::RecordError;
 use super::int8_file::{Bias, Int8File, LayerValues, Method, Operation, StoredLayer};
 
 impl Int8File {
-    /// A static integer model of the network `network`; `names` are PyTorch's of its
-    /// layers with weights, in order.
+    /// A static integer model of the network `network` with float weights of this
+    /// digest; `names` are PyTorch's of its layers with weights, in order.
     ///
     /// # Panics
     /// Where there are fewer names than layers with weights.
-    pub fn of_model(method: Method, network: &str, names: &[String], model: &Model) -> Self {
+    pub fn of_model(
+        method: Method,
+        network: &str,
+        weights_sha256: &str,
+        names: &[String],
+        model: &Model,
+    ) -> Self {
         let mut names = names.iter();
         let mut name = || names.next().expect("a name for each layer with weights").clone();
         let mut activations = vec![model.input()];
@@ -36,7 +42,14 @@ impl Int8File {
             }
         });
         let layers = layers.collect();
-        Self { method, network: network.to_owned(), input_shape: model.input_shape(), layers, activations }
+        Self {
+            method,
+            network: network.to_owned(),
+            weights_sha256: weights_sha256.to_owned(),
+            input_shape: model.input_shape(),
+            layers,
+            activations,
+        }
     }
 
     /// The static integer model; `file` is its name in errors.

@@ -39,6 +39,10 @@ impl Int8File {
     /// # Errors
     /// When it cannot be read, is a float network's, or is not what was written.
     pub fn read(file: &Path) -> Result<Self, RecordError> {
+        // Reading a pipe would wait for a writer.
+        if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
+            return Err(RecordError::damaged(file, "it is not a regular file".into()));
+        }
         let bytes = fs::read(file).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => RecordError::NoInt8(file.to_owned()),
             _ => RecordError::read(file, e),
@@ -119,8 +123,8 @@ impl Reader<'_> {
         if let Some(name) = self.tensors.names().into_iter().find(|name| !names.contains(*name)) {
             return Err(format!("it has a tensor {name} that belongs to no layer"));
         }
-        let Entry { method, network, input_shape, .. } = entry;
-        Ok(Int8File { method, network, input_shape, layers, activations })
+        let Entry { method, network, weights_sha256, input_shape, .. } = entry;
+        Ok(Int8File { method, network, weights_sha256, input_shape, layers, activations })
     }
 
     fn values(&self, name: &str, rank: usize, names: &mut BTreeSet<String>) -> Result<LayerValues, String> {

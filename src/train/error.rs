@@ -38,6 +38,19 @@ pub enum TrainError {
         /// Host of that rank.
         host: String,
     },
+    /// NaN or infinite loss in a test; every rank stops after the same epoch.
+    #[error(
+        "rank {rank} ({host}): test loss is not finite after epoch {epoch}; lower --lr or set --clip-norm; \
+         the last checkpoint is from before it"
+    )]
+    TestNotFinite {
+        /// Epoch, from 1.
+        epoch: usize,
+        /// The lowest rank with such a loss.
+        rank: usize,
+        /// Host of that rank.
+        host: String,
+    },
     /// A checkpoint holds the moments of another optimizer.
     #[error(
         "the checkpoint's moments are {found}, and those of {rule}, the optimizer in run.json, are \

@@ -1,18 +1,24 @@
 //! Loss and accuracy, counted locally and summed over ranks when they are reported.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::record::{CurvePoint, Metrics};
 
 /// Sums over samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Sum of the samples' losses.
+    /// Sum of the samples' losses. JSON has no NaN and no infinity, and writes null.
+    #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
     /// Samples whose highest score was that of their class.
     pub correct: f64,
     /// Samples.
     pub samples: f64,
+}
+
+/// A number, or NaN where there is null.
+fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 impl Tally {

@@ -237,6 +237,10 @@ impl<'w> Trainer<'w> {
             self.world.check_equal("the ranges of quantization", &format!("{:?}", quantizer.ranges()))?;
         }
         let train = Tally::total(&self.world.gather(&self.epoch_tally)?);
+        if let Some(rank) = test.iter().position(|tally| !tally.loss.is_finite()) {
+            let host = self.world.places()[rank].host.clone();
+            return Err(TrainError::TestNotFinite { epoch: self.position.epoch + 1, rank, host });
+        }
         let total = Tally::total(&test);
         let row = EpochRow {
             epoch: self.position.epoch + 1,

@@ -127,6 +127,22 @@ fn a_non_finite_loss_stops_all_ranks_at_the_same_step() {
     assert!(!lab.checkpoints("run").is_empty(), "checkpoints are kept");
 }
 
+#[test]
+fn a_non_finite_test_loss_stops_all_ranks_after_the_epoch() {
+    let lab = Lab::new();
+    for ranks in [1, 2] {
+        // One step, whose own loss is that of the first weights.
+        let samples = (32 * ranks).to_string();
+        let options = ["--epochs", "1", "--train-samples", &samples, "--optimizer", "sgd", "--lr", "1e30"];
+        let run = format!("run{ranks}");
+        rejected(
+            lab.command(ranks, &run, &options),
+            &["test loss is not finite after epoch 1", "rank", "--lr"],
+        );
+        assert_eq!(lab.run_json(&run)["status"], "failed");
+    }
+}
+
 /// MPICH's mpirun sets these variables; this build's MPI is then a world of one.
 #[test]
 fn another_mpis_launcher_is_rejected_and_both_mpis_are_named() {

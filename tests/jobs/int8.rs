@@ -146,6 +146,42 @@ fn files_of_the_other_kind_and_damaged_ones_are_refused_by_name() {
 }
 
 #[test]
+fn an_int8_file_of_another_run_and_a_pipe_are_refused() {
+    let lab = Lab::new();
+    for (run, seed) in [("run", "1"), ("other", "2")] {
+        lab.train(1, run, &["--epochs", "1", "--train-samples", "64", "--seed", seed]);
+        succeeds(command(1, &["quantize", "--calibration", "64"], &lab.path(run)));
+    }
+    let int8 = int8_file(&lab, "run");
+    std::fs::copy(int8_file(&lab, "other"), &int8).unwrap();
+    for ranks in [1, 2] {
+        refused(eval(&lab, "run", ranks, &["--int8"]), 1, &["int8.safetensors", "other weights", "quantize"]);
+    }
+    std::fs::remove_file(&int8).unwrap();
+    assert!(Command::new("mkfifo").arg(&int8).status().unwrap().success());
+    refused(eval(&lab, "run", 2, &["--int8"]), 1, &["int8.safetensors", "not a regular file"]);
+}
+
+#[test]
+fn an_export_replaces_no_file_of_a_run_and_no_link() {
+    let lab = Lab::new();
+    lab.train(1, "run", &["--epochs", "1", "--train-samples", "64"]);
+    let export = |out: &Path| {
+        let mut command = command(1, &["export"], &lab.path("run"));
+        command.arg("--out").arg(out);
+        command
+    };
+    let before = lab.run_json("run");
+    refused(export(&lab.path("run/run.json")), 2, &["--out", "must end in .onnx"]);
+    assert_eq!(lab.run_json("run"), before);
+    let (target, link) = (lab.path("target"), lab.path("link.onnx"));
+    std::fs::write(&target, "kept").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    refused(export(&link), 1, &["link.onnx", "not a regular file"]);
+    assert_eq!(std::fs::read_to_string(&link).unwrap(), "kept");
+}
+
+#[test]
 fn what_cannot_be_quantized_is_refused() {
     let lab = Lab::new();
     lab.train(1, "run", &["--epochs", "1", "--train-samples", "64", "--activation", "tanh"]);

@@ -12,6 +12,23 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, broadcast_module, connect, run};
 
+/// Ways to fail; with `run-` before them by way of [`run`].
+const WAYS: [&str; 14] = [
+    "error",
+    "panic",
+    "exit",
+    "return",
+    "return-early",
+    "sleep",
+    "barrier",
+    "sum",
+    "samples",
+    "thread",
+    "thread-main",
+    "frozen",
+    "double",
+    "double-broadcast",
+];
 const STEPS: usize = 6;
 const WRONG: usize = 3;
 
@@ -37,6 +54,10 @@ impl ModuleMapper for Double {
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let how = arguments.next().unwrap_or_default();
+    if !WAYS.contains(&how.strip_prefix("run-").unwrap_or(&how)) {
+        eprintln!("fail_on_one_rank HOW [mpi|gloo] [SECONDS]: HOW is one of {}", WAYS.join(", "));
+        return Ok(ExitCode::from(2));
+    }
     let backend: Backend = arguments.next().unwrap_or_else(|| "mpi".into()).parse()?;
     let deadline = Duration::from_secs_f64(arguments.next().unwrap_or_else(|| "120".into()).parse()?);
     // Nothing fails here: the training runs on a thread of its own.

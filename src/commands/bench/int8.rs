@@ -24,7 +24,7 @@ use crate::quant::{Quantized, WeightScheme};
 use crate::record::checkpoint::weights_file;
 use crate::report::{self, table, write_csv};
 use burn_fused::loss::cross_entropy;
-use burn_mpi::{ParamLayout, World};
+use burn_mpi::{ParamLayout, World, sha256};
 
 /// Images of one inference.
 const BATCHES: [usize; 3] = [1, 32, 128];
@@ -124,7 +124,7 @@ fn trained(args: &Int8Args) -> anyhow::Result<Subject> {
     let network = Network::with_options(config.model, &config.network, classes, config.seed, &device);
     let layout = ParamLayout::of(&network);
     let weights = checkpoint::load(path, &layout)?;
-    let (stored, file) = checkpoint::load_int8(&weights, &config.model.to_string())?;
+    let (stored, file) = checkpoint::load_int8(&weights, config.model)?;
     Ok(Subject {
         kind: config.model,
         network: layout.write(network, &weights.values).valid(),
@@ -144,8 +144,8 @@ fn initial(args: &Int8Args) -> anyhow::Result<Subject> {
     let network = Network::init(kind, kind.classes(), 123, &DeviceKind::Flex.device()).valid();
     let layout = ParamLayout::of(&network);
     let plan = Plan::Ptq { calibration: NOISE, scheme: WeightScheme::Channel };
-    let quantized = quantize(&network, source.as_ref(), plan)?;
-    let stored = quantized.to_file(&kind.to_string());
+    let quantized = quantize(&network, source.as_ref(), plan, None)?;
+    let stored = quantized.to_file(&kind.to_string(), &sha256(&layout.read(&network)));
     Ok(Subject {
         kind,
         float_bytes: weights_file(&layout, &layout.read(&network))?.len(),
