@@ -37,7 +37,7 @@ impl FromStr for QuantizeKind {
     }
 }
 
-/// Quantization of a run, as `run.json` holds it.
+/// Quantization of a run, as stored in `run.json`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Quantization {

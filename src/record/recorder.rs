@@ -186,7 +186,7 @@ fn cut_back(path: &PathBuf, step: usize) -> Result<(), RecordError> {
 }
 
 fn write_epochs<R: Serialize + Default>(path: &Path, rows: &[R]) -> Result<(), RecordError> {
-    // A header comes with a row; of the default one it alone is kept.
+    // The csv crate writes a header only with a row; only the header of the default row is kept.
     let header = csv_text(true, &R::default()).map_err(|e| RecordError::write(path, e))?;
     let header = header.lines().next().unwrap_or_default();
     fs::write(path, format!("{header}\n")).map_err(|e| RecordError::write(path, e))?;

@@ -2,7 +2,7 @@
 
 use super::EpochRow;
 
-/// Epochs that test loss has to stay above its minimum to count.
+/// Minimum number of epochs with test loss above its minimum.
 const LATER: usize = 2;
 
 /// The epoch after which a run overfits: the one of lowest test loss, if at

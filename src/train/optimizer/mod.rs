@@ -35,7 +35,7 @@ trait Step {
     /// Constants of update number `update`, from 1.
     fn new(rate: Rate, weight_decay: f64, update: u64) -> Self;
 
-    /// Updates one parameter, whose moments come in the order of their names.
+    /// Updates one parameter; moments are in the order of their names.
     fn apply(&self, params: &mut [f32], grads: &[f32], moments: Moments<'_>);
 }
 

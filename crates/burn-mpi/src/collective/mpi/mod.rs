@@ -1,9 +1,8 @@
 //! A safe layer over the MPI calls that this crate needs.
 //!
-//! rsmpi starts MPI and carries the bindings. Its own collectives discard
-//! return codes, know neither `MPI_IN_PLACE` nor 16-bit floats, and tie
-//! requests to scopes; so the calls here go to the bindings directly, set
-//! `MPI_ERRORS_RETURN`, and check every code.
+//! rsmpi starts MPI and provides the bindings. Its own collectives discard return codes,
+//! support neither `MPI_IN_PLACE` nor 16-bit floats, and tie requests to scopes; so the
+//! calls here use the bindings directly, set `MPI_ERRORS_RETURN`, and check every code.
 
 pub mod collective;
 pub(crate) mod library;

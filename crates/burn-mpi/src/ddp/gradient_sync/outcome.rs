@@ -23,7 +23,7 @@ impl GradientSync {
     /// next step begins.
     ///
     /// # Errors
-    /// [`CommError::NoGradient`] names the parameter and says why it has none.
+    /// [`CommError::NoGradient`] names the parameter and the reason.
     pub fn gradient(&self, param: usize) -> Result<&[f32], CommError> {
         let buckets = self.finished(param)?;
         buckets.gradient(param).ok_or_else(|| self.missing(param, MissingGradient::NoStep))
