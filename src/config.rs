@@ -1,4 +1,4 @@
-//! What was typed becomes what is meant: checked once, before any work.
+//! Validation of command line options, once, before any work.
 
 mod network;
 mod quantization;
@@ -22,13 +22,13 @@ pub use recipe::check_data;
 /// `run.json`, whose `config` is a [`RunConfig`].
 pub type RunRecord = record::RunRecord<RunConfig>;
 
-/// Everything that decides what a run computes and how. It is `config` in
-/// `run.json`, and all that `--resume` needs.
+/// The complete configuration of a run: `config` in `run.json`, sufficient for
+/// `--resume`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunConfig {
     /// Network.
     pub model: ModelKind,
-    /// What is chosen about it; beside the other fields in `run.json`.
+    /// Options of the network; flattened into `run.json`.
     #[serde(flatten)]
     pub network: NetworkOptions,
     /// File of initial weights.
@@ -55,14 +55,14 @@ pub struct RunConfig {
     pub lr: f64,
     /// L2 penalty.
     pub weight_decay: f64,
-    /// Optimizer, schedule, regularisation and augmentation; beside the others in
+    /// Optimizer, schedule, regularisation and augmentation; flattened into
     /// `run.json`.
     #[serde(flatten)]
     pub recipe: Recipe,
-    /// Quantization; beside the others in `run.json`.
+    /// Quantization; flattened into `run.json`.
     #[serde(flatten)]
     pub quantization: Quantization,
-    /// Where tensors live.
+    /// Compute device of the tensors.
     pub device: DeviceKind,
     /// Whether convolution, ReLU and pooling are one operator.
     pub fused: bool,
@@ -70,15 +70,15 @@ pub struct RunConfig {
     pub accumulate: usize,
     /// Transport of the gradients.
     pub backend: Backend,
-    /// Network interface of gloo's connections; chosen by itself if none.
+    /// Network interface of gloo's connections; detected if `None`.
     pub interface: Option<String>,
     /// gloo's all-reduce algorithm.
     pub gloo_algorithm: String,
-    /// Order in which ranks are summed.
+    /// Summation order over ranks.
     pub reduce: Reduction,
-    /// How gradients travel.
+    /// Type in which gradients are sent.
     pub grad_dtype: WireType,
-    /// Whether gradients travel while backward goes on.
+    /// Whether gradients are reduced during backward.
     pub overlap: bool,
     /// Size of a bucket of gradients in MB of 2^20 bytes.
     pub bucket_mb: f64,
@@ -92,12 +92,12 @@ pub struct RunConfig {
     pub checkpoint_every: Option<usize>,
 }
 
-/// An option that makes no sense, with the value and what would.
+/// An invalid option, with its value and the valid ones.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("--{option}{value}: {problem}")]
 pub struct ConfigError {
     option: &'static str,
-    /// With a space before it; nothing for an option without a value.
+    /// With a leading space; empty for an option without a value.
     value: String,
     problem: String,
 }
@@ -155,17 +155,17 @@ impl TryFrom<&TrainArgs> for RunConfig {
 }
 
 impl RunConfig {
-    /// Checks that this build has the device and the backend.
+    /// Checks that this build includes the device and the backend.
     ///
     /// # Errors
-    /// When one is missing: how to build it in.
+    /// If one is missing: how to build with it.
     pub fn check_built(&self) -> Result<(), ConfigError> {
         let refused = |option, value: String| move |problem| ConfigError::new(option, value, problem);
         self.device.check_built().map_err(refused("device", self.device.to_string()))?;
         self.backend.check_built().map_err(refused("backend", self.backend.to_string()))
     }
 
-    /// What the training is told.
+    /// The options of the training.
     pub fn train_options(&self) -> TrainOptions {
         TrainOptions {
             model: self.model.to_string(),
@@ -187,7 +187,7 @@ impl RunConfig {
         }
     }
 
-    /// What the transport is told.
+    /// The options of the transport.
     pub fn transport(&self) -> Transport {
         Transport {
             interface: self.interface.clone(),
@@ -196,7 +196,7 @@ impl RunConfig {
         }
     }
 
-    /// How gradients are averaged.
+    /// The options of gradient averaging.
     pub fn sync_options(&self) -> SyncOptions {
         let mb = |size: f64| (size * f64::from(1 << 20)) as usize;
         SyncOptions {

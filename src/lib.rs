@@ -1,7 +1,7 @@
 //! Data-parallel training of Burn models over MPI.
 //!
-//! Every process of a job takes its rank from `MPI_COMM_WORLD`, trains on its
-//! shard of a data set, and averages gradients with the other ranks.
+//! Every process of a job takes its rank from `MPI_COMM_WORLD`, trains on its shard
+//! of a data set, and averages gradients with the other ranks.
 //!
 //! # Modules
 //!
@@ -18,17 +18,17 @@
 //! | [`report`] | tables, plots and predictions from run directories |
 //! | [`launch`], [`sweep`] | outside MPI: starting jobs, and lists of them |
 //!
-//! ARCHITECTURE.md has the picture of which may use which. Ranks and collectives are
-//! in [`burn_mpi`], operators in [`burn_fused`].
+//! ARCHITECTURE.md shows which module may use which. Ranks and collectives are in
+//! [`burn_mpi`], operators in [`burn_fused`].
 //!
 //! # The path of one training step
 //!
 //! [`data::Shard`] returns the step's samples as bytes → [`data::Normalizer`]
-//! makes a batch of them → [`model::Network`] gives class scores →
-//! [`train::CrossEntropy`] → backward; each gradient goes into its bucket of
+//! converts them to a batch → [`model::Network`] computes class scores →
+//! [`train::CrossEntropy`] → backward; each gradient is copied into its bucket of
 //! [`burn_mpi::GradientSync`], which sums the buckets over all ranks by a
-//! [`burn_mpi::Collective`] → [`train::Updater`] reads the averages out of the
-//! buckets and writes new weights.
+//! [`burn_mpi::Collective`] → [`train::Updater`] reads the averages from the buckets
+//! and writes new weights.
 
 #![forbid(unsafe_code)]
 

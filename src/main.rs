@@ -1,5 +1,5 @@
-//! Parse, start the logger, hand over; and turn every failure into one line
-//! and the end of the whole job.
+//! Entry point: parses options, starts the logger, runs the command. A failure
+//! prints one line and aborts the whole job.
 
 use std::process::ExitCode;
 
@@ -9,7 +9,7 @@ use mpiburn::cli::Cli;
 use mpiburn::commands;
 
 /// Keeps freed pages: a training step allocates what the step before freed. It
-/// is counted for `bench step`.
+/// counts allocations for `bench step`.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<mimalloc::MiMalloc> = CountingAllocator(mimalloc::MiMalloc);
 
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     burn_mpi::end_the_job_on_panic();
     allocator::keep_freed_pages();
     allocator::use_common_pages();
-    // Messages move on during the backward of long operators, too.
+    // Transfers also make progress during the backward of long operators.
     burn_fused::set_poll(burn_mpi::poll);
     let cli = match Cli::read() {
         Ok(cli) => cli,
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whatever is wrong with what a user typed or has is an error, and no panic.
+/// Invalid input is an error, never a panic.
 fn ask_for_reports_of_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,10 +1,10 @@
-//! What was typed about the network, checked against its kind.
+//! Validation of network options against the kind of network.
 
 use super::{ConfigError, parse, positive};
 use crate::cli::NetworkArgs;
 use crate::model::{ModelKind, NetworkOptions};
 
-/// The options of a network of that kind.
+/// The validated options of a network of that kind.
 pub(super) fn network_options(args: &NetworkArgs, model: ModelKind) -> Result<NetworkOptions, ConfigError> {
     if let Some(hidden) = args.hidden
         && model != ModelKind::Mlp

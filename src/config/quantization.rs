@@ -1,4 +1,4 @@
-//! What was typed about quantization, checked against the other options.
+//! Validation of quantization options against the other options.
 
 use super::{ConfigError, RunConfig, parse, positive};
 use crate::cli::QuantizationArgs;
@@ -6,10 +6,10 @@ use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network, NetworkOptions};
 use crate::quant::{Quantization, QuantizeKind, Quantizer};
 
-/// What the options mean.
+/// The validated options.
 ///
 /// # Errors
-/// When one makes no sense, alone or beside the others.
+/// If one is invalid, alone or together with the others.
 pub(super) fn quantization(args: &QuantizationArgs) -> Result<Quantization, ConfigError> {
     let typed = args.quantize.as_deref().map(|name| parse("quantize", name)).transpose()?;
     let quantize = match (typed, args.quantized) {
@@ -45,7 +45,7 @@ pub(super) fn quantization(args: &QuantizationArgs) -> Result<Quantization, Conf
 /// Checks that a network of this kind can be quantized on this device.
 ///
 /// # Errors
-/// What is in the way.
+/// The reason why it cannot.
 pub(super) fn check(config: &RunConfig) -> Result<(), ConfigError> {
     let RunConfig { quantization, model, network: NetworkOptions { batch_norm, .. }, .. } = config;
     let Some(kind) = quantization.quantize else { return Ok(()) };
@@ -75,10 +75,11 @@ pub(super) fn check(config: &RunConfig) -> Result<(), ConfigError> {
 }
 
 impl RunConfig {
-    /// The observers of a quantization-aware training of `network`; none of another.
+    /// The observers of a quantization-aware training of `network`; `None` for other
+    /// trainings.
     ///
     /// # Errors
-    /// When a layer of the network cannot be quantized.
+    /// If a layer of the network cannot be quantized.
     pub fn quantizer(&self, network: &Network) -> Result<Option<Quantizer>, ConfigError> {
         let Some(kind) = self.quantization.quantize else { return Ok(None) };
         let refused = |problem: String| ConfigError::new("quantize", kind, problem);

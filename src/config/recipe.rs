@@ -1,5 +1,5 @@
-//! What was typed about how weights are found: optimizer, schedule,
-//! regularisation, augmentation.
+//! Validation of the training recipe: optimizer, schedule, regularisation,
+//! augmentation.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::data::{Description, Element};
 use crate::names;
 use crate::train::{GAMMA, Recipe, Rule, ScheduleKind};
 
-/// What the options mean in a training of `epochs` epochs.
+/// The validated options of a training of `epochs` epochs.
 ///
 /// # Errors
-/// When one makes no sense, alone or beside the others.
+/// If one is invalid, alone or together with the others.
 pub(super) fn recipe(args: &RecipeArgs, epochs: usize) -> Result<Recipe, ConfigError> {
     let optimizer: Rule = parse("optimizer", &args.optimizer)?;
     let schedule: ScheduleKind = parse("schedule", &args.schedule)?;
@@ -51,10 +51,11 @@ pub(super) fn recipe(args: &RecipeArgs, epochs: usize) -> Result<Recipe, ConfigE
     })
 }
 
-/// Checks that what is asked for can be done to the data set in `root`.
+/// Checks that the requested augmentation is possible on the data set in
+/// `root`.
 ///
 /// # Errors
-/// When its samples are no images of bytes.
+/// If its samples are not images of bytes.
 pub fn check_data(recipe: &Recipe, root: &Path, data: &Description) -> Result<(), ConfigError> {
     let images = data.element == Element::U8 && data.shape[1] > 1;
     match &recipe.augment {
@@ -87,7 +88,7 @@ fn check_momentum(momentum: f64, optimizer: Rule, cycles: bool) -> Result<(), Co
     below_1("momentum", momentum).map(|_| ())
 }
 
-/// Rejects an option of one schedule beside another.
+/// Rejects an option that belongs to another schedule.
 fn only_with(
     fits: bool,
     option: &'static str,

@@ -1,4 +1,4 @@
-//! What is rejected, what is filled in, and what older runs mean.
+//! Rejected values, defaults, and configurations of older runs.
 
 use super::super::RunConfig;
 use super::super::tests::train;

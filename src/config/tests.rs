@@ -4,7 +4,7 @@ use super::*;
 use crate::cli::{Cli, Command};
 use clap::Parser;
 
-/// What `mpiburn train` with these options is configured to do.
+/// The configuration of `mpiburn train` with these options.
 pub(super) fn train(options: &str) -> Result<RunConfig, ConfigError> {
     let words = ["mpiburn", "train"].into_iter().chain(options.split_whitespace());
     match Cli::try_parse_from(words).expect("options that clap knows").command {
@@ -54,7 +54,7 @@ fn senseless_values_are_refused_by_option_and_value() {
     }
 }
 
-/// Every name that `--help` lists is one that can be typed.
+/// Every name that `--help` lists is accepted.
 #[test]
 fn help_lists_what_can_be_typed() {
     let command = <TrainArgs as clap::Args>::augment_args(clap::Command::new("train"));

@@ -1,4 +1,4 @@
-//! A float network as ONNX: one node for each layer, named as PyTorch's.
+//! Float networks as ONNX: one node per layer, with PyTorch's names.
 
 use burn_mpi::ParamLayout;
 use thiserror::Error;
@@ -7,22 +7,22 @@ use super::graph::{Attribute, Graph};
 use super::{padding, windows};
 use crate::model::{Activation, EPSILON, Layer, ModelKind, Network};
 
-/// A layer that has no ONNX operator here.
+/// A layer without an ONNX operator here.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("layer {layer} cannot be exported: {reason}")]
 pub struct ExportError {
     /// Its name.
     pub layer: String,
-    /// What is special about it.
+    /// The reason.
     pub reason: &'static str,
 }
 
-/// The file of `network`, which is one of `kind`, for `classes` classes. Dropout is
-/// left out; constants have PyTorch's names and layouts.
+/// The ONNX file of `network`, which is one of `kind`, for `classes` classes. Dropout
+/// is omitted; constants have PyTorch's names and layouts.
 ///
 /// # Errors
-/// The first layer that cannot be exported: a grouped or dilated convolution, padding
-/// that depends on the input.
+/// If a layer cannot be exported (the first is named): a grouped or dilated
+/// convolution, padding that depends on the input.
 pub fn float_network(network: &Network, kind: ModelKind, classes: usize) -> Result<Vec<u8>, ExportError> {
     let layout = ParamLayout::of(network);
     let flat = layout.read(network);

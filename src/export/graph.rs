@@ -1,4 +1,4 @@
-//! A row of ONNX operators from `input` `[batch, channels, height, width]` to `logits`
+//! Sequential ONNX graphs from `input` `[batch, channels, height, width]` to `logits`
 //! `[batch, classes]`.
 
 use prost::Message;
@@ -8,15 +8,15 @@ use super::proto::{
     TensorProto, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto,
 };
 
-/// Version of the operators: the first with Gelu.
+/// Opset version: the first with Gelu.
 pub const OPSET: i64 = 20;
-/// Version of the file format that came with it, in ONNX 1.15.
+/// IR version of ONNX 1.15, the first with that opset.
 pub const IR_VERSION: i64 = 9;
 
 const INPUT: &str = "input";
 const OUTPUT: &str = "logits";
 
-/// A graph that grows at its end.
+/// A graph to which operators are appended.
 pub struct Graph {
     nodes: Vec<NodeProto>,
     constants: Vec<TensorProto>,
@@ -24,7 +24,7 @@ pub struct Graph {
     last: String,
 }
 
-/// A setting of an operator.
+/// An attribute of an operator.
 pub enum Attribute {
     Float(f32),
     Int(i64),
@@ -78,7 +78,7 @@ impl Graph {
         self.constant(name, DataType::Float, shape, bytes);
     }
 
-    /// The file, for samples of `shape` and as many scores as `classes`.
+    /// The file, for samples of `shape` and `classes` scores.
     pub fn into_file(mut self, name: &str, shape: [usize; 3], classes: usize) -> Vec<u8> {
         if let Some(node) = self.nodes.last_mut() {
             node.output = vec![OUTPUT.to_owned()];
@@ -110,7 +110,7 @@ fn attribute(name: &str, value: Attribute) -> AttributeProto {
     }
 }
 
-/// Floats of any batch size and then `shape`.
+/// Float tensors of a variable batch size followed by `shape`.
 fn value(name: &str, shape: &[usize]) -> ValueInfoProto {
     let batch = DimensionProto { dim_param: Some("batch".to_owned()), ..DimensionProto::default() };
     let sizes = shape

@@ -1,10 +1,10 @@
-//! A static int8 model as ONNX in QDQ form.
+//! Static int8 models as ONNX in QDQ form.
 //!
-//! Constants are the model's integers. Dequantized, they meet the dequantized
-//! activations in a float operator, whose output is quantized by the output's scale
-//! and zero point. onnxruntime fuses each such group into one integer operator; its
-//! requantization rounds half to even where ours rounds up, so that a value may be
-//! one step apart.
+//! Constants are the model's integers. Dequantized weights and activations are the
+//! inputs of a float operator, whose output is quantized with the output's scale and
+//! zero point. onnxruntime fuses each such group into one integer operator; its
+//! requantization rounds half to even where ours rounds up, so a value may differ by
+//! one step.
 
 use burn_fused::int8::{Layer, Model, QParams, Weights};
 
@@ -12,11 +12,11 @@ use super::graph::{Attribute, Graph};
 use super::proto::DataType;
 use super::windows;
 
-/// The file of `model`, a quantized `network`; `names` are PyTorch's of its layers with
-/// weights, in order.
+/// The ONNX file of `model`, a quantized `network`; `names` are PyTorch's names of its
+/// layers with weights, in order.
 ///
 /// # Panics
-/// Where there are fewer names than layers with weights.
+/// If there are fewer names than layers with weights.
 pub fn int8_network(model: &Model, network: &str, names: &[String]) -> Vec<u8> {
     let mut graph = Graph::new();
     let mut names = names.iter();

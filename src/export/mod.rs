@@ -1,6 +1,6 @@
-//! Networks as ONNX files: float ones, and static int8 models in QDQ form, in which
-//! QuantizeLinear and DequantizeLinear stand around float operators. Runtimes compute
-//! those on integers.
+//! ONNX export: float networks, and static int8 models in QDQ form, with
+//! QuantizeLinear and DequantizeLinear around float operators. Runtimes execute those
+//! on integers.
 
 mod float;
 mod graph;
@@ -23,7 +23,7 @@ fn windows(kernel: [usize; 2], stride: [usize; 2], padding: [usize; 4]) -> Vec<(
     vec![("kernel_shape", ints(&kernel)), ("strides", ints(&stride)), ("pads", ints(&padding))]
 }
 
-/// Rows and columns of padding; none where they depend on the input's size.
+/// Rows and columns of padding; `None` if they depend on the input's size.
 fn padding(padding: &PaddingConfig2d) -> Option<[usize; 4]> {
     match *padding {
         PaddingConfig2d::Valid => Some([0; 4]),

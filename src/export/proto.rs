@@ -1,4 +1,5 @@
-//! The messages of onnx.proto (ONNX 1.15) that networks here need, with its field numbers.
+//! The subset of onnx.proto (ONNX 1.15) messages that these networks need, with its field
+//! numbers.
 
 use prost::Message;
 
@@ -26,7 +27,7 @@ pub struct ModelProto {
     pub opset_import: Vec<OperatorSetIdProto>,
 }
 
-/// Version of the operators.
+/// Opset version.
 #[derive(Clone, PartialEq, Message)]
 pub struct OperatorSetIdProto {
     #[prost(string, tag = "1")]
@@ -65,7 +66,7 @@ pub struct NodeProto {
     pub attribute: Vec<AttributeProto>,
 }
 
-/// A setting of an operator.
+/// An attribute of an operator.
 #[derive(Clone, PartialEq, Message)]
 pub struct AttributeProto {
     #[prost(string, tag = "1")]
@@ -127,7 +128,7 @@ pub struct TensorShapeProto {
     pub dim: Vec<DimensionProto>,
 }
 
-/// `TensorShapeProto.Dimension`: a size, or the name of one that is not fixed.
+/// `TensorShapeProto.Dimension`: a size, or the name of a variable one.
 #[derive(Clone, PartialEq, Message)]
 pub struct DimensionProto {
     #[prost(int64, optional, tag = "1")]

@@ -1,5 +1,5 @@
-//! Files have the operators of the network, and say what they are. Whether others
-//! compute the same from them is tests/pytorch/onnx_check.py's to find.
+//! Tests of names, operators and shapes in ONNX files. tests/pytorch/onnx_check.py
+//! compares results with other runtimes.
 
 use burn::module::Module;
 use burn::tensor::Device;
@@ -16,7 +16,7 @@ fn graph(file: &[u8]) -> GraphProto {
     model.graph.expect("a graph")
 }
 
-/// Operators in order, each on what the one before gives, from `input` to `logits`.
+/// Operators in order, each on the previous one's output, from `input` to `logits`.
 fn operators(graph: &GraphProto) -> Vec<&str> {
     let dynamic: Vec<_> = graph
         .input

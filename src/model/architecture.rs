@@ -1,22 +1,22 @@
-//! What a network has to say of itself.
+//! Traits of models: `Architecture` of a network, and any trainable model.
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
 use super::{BatchPlace, NamedLayer, NetworkOptions};
 
-/// What a training step can train: from an input to an output, of any types.
+/// A model that a training step can train, with inputs and outputs of any type.
 pub trait Model: Module {
-    /// A batch, as a tensor or several.
+    /// A batch, as one tensor or several.
     type Input;
-    /// What a loss compares with targets.
+    /// The output, which a loss compares with targets.
     type Output;
 
     /// The output for a batch. With a `place`, the batch is one of a training,
-    /// where dropout has an effect; without, it is one of a test.
+    /// where dropout has an effect; without, it is for evaluation.
     fn apply(&self, input: Self::Input, place: Option<&BatchPlace>) -> Self::Output;
 
-    /// The output in a test.
+    /// The output in evaluation.
     fn forward(&self, input: Self::Input) -> Self::Output {
         self.apply(input, None)
     }
@@ -32,14 +32,14 @@ pub trait Model: Module {
 pub trait Architecture: Model<Input = Tensor<4>, Output = Tensor<2>> + Sized {
     /// Channels, height and width of a sample.
     const INPUT_SHAPE: [usize; 3];
-    /// Classes of the data set that it was made for.
+    /// Default number of classes.
     const CLASSES: usize;
 
-    /// A network whose weights are drawn from the device's random numbers.
+    /// A network with weights drawn from the device's random number generator.
     fn init(options: &NetworkOptions, classes: usize, device: &Device) -> Self;
 
-    /// Sets whether convolutions, ReLUs and poolings are one operator each, as
-    /// they are at first, or Burn's own, one by one.
+    /// Sets whether convolution, ReLU and pooling are one fused operator each
+    /// (the default) or separate Burn operators.
     fn set_fused(&mut self, on: bool);
 
     /// The layers, in the order of forward.

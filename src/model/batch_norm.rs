@@ -1,7 +1,7 @@
 //! Batch normalisation with PyTorch's names and running statistics.
 //!
-//! Burn's own layer keeps the biased variance of a batch; PyTorch divides by one
-//! value less. After a few epochs of small batches the two test differently.
+//! Burn's layer keeps the biased variance of a batch; PyTorch divides by n - 1.
+//! After a few epochs of small batches the two evaluate differently.
 
 use burn::module::{Module, Param, RunningState};
 use burn::tensor::activation::relu;
@@ -12,14 +12,14 @@ use burn::tensor::{Device, Tensor};
 use burn_fused::Epilogue;
 use burn_fused::norm;
 
-/// Share of a new batch in the running statistics.
+/// Weight of a new batch in the running statistics.
 const MOMENTUM: f64 = 0.1;
-/// Added to a variance in front of its square root: PyTorch's default.
+/// Epsilon added to the variance before its square root: PyTorch's default.
 pub const EPSILON: f64 = 1e-5;
 
 /// Normalises each channel of `[batch, channels, ...]` by its mean and variance,
-/// the batch's own in training and the running ones in a test, then scales and
-/// shifts it: Ioffe and Szegedy, "Batch normalization" (2015).
+/// the batch's own in training and the running ones in evaluation, then scales
+/// and shifts it: Ioffe and Szegedy, "Batch normalization" (2015).
 #[derive(Module, Debug)]
 pub struct BatchNorm {
     weight: Param<Tensor<1>>,
@@ -28,8 +28,8 @@ pub struct BatchNorm {
     running_var: RunningState<Tensor<1>>,
 }
 
-/// A batch norm with its running statistics: `x * factor + shift`, one of each a
-/// channel.
+/// A batch norm with its running statistics as `x * factor + shift`, one pair
+/// per channel.
 #[derive(Debug, Clone)]
 pub struct RunningAffine {
     /// Weight / standard deviation.
@@ -50,20 +50,20 @@ impl BatchNorm {
         }
     }
 
-    /// `x` normalised. On a device with gradients that is training: the batch
-    /// moves the running statistics. A batch with one value a channel has no
-    /// variance, and leaves the running one as it is.
+    /// `x` normalised. On a device with autodiff this is training: the batch
+    /// updates the running statistics. A batch with one value per channel has no
+    /// variance, and leaves the running one unchanged.
     pub fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         if x.device().is_autodiff() { self.train(x, Epilogue::Identity) } else { self.test(x) }
     }
 
-    /// ReLU of [`forward`](Self::forward), in training as one operator.
+    /// ReLU of [`forward`](Self::forward), fused in training.
     pub fn relu<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
         if x.device().is_autodiff() { self.train(x, Epilogue::Relu) } else { relu(self.test(x)) }
     }
 
-    /// The largest of [`relu`](Self::relu) in each square of 2x2 of
-    /// `[batch, channels, height, width]`, in training as one operator.
+    /// 2x2 max pooling of [`relu`](Self::relu) on `[batch, channels, height,
+    /// width]`, fused in training.
     pub fn relu_pool(&self, x: Tensor<4>) -> Tensor<4> {
         match x.device().is_autodiff() {
             true => self.train(x, Epilogue::ReluPool),
@@ -71,8 +71,8 @@ impl BatchNorm {
         }
     }
 
-    /// What the norm does in a test: a factor and a shift of each channel, which
-    /// have gradients by the norm's weight and bias.
+    /// The norm in evaluation: a factor and a shift per channel, through which
+    /// the norm's weight and bias get gradients.
     pub fn running_affine(&self) -> RunningAffine {
         let [mean, var] = [&self.running_mean, &self.running_var].map(RunningState::value_sync);
         let factor = self.weight.val() / (var + EPSILON).sqrt();
@@ -86,7 +86,7 @@ impl BatchNorm {
         batch_norm(x, self.weight.val(), self.bias.val(), mean, var, EPSILON)
     }
 
-    /// Normalises by the batch's statistics, which the running ones follow.
+    /// Normalises by the batch's statistics, and updates the running ones.
     fn train<const D: usize>(&self, x: Tensor<D>, epilogue: Epilogue) -> Tensor<D> {
         let dims = x.dims();
         let values = (dims.iter().product::<usize>() / dims[1]) as f64;
@@ -99,12 +99,12 @@ impl BatchNorm {
     }
 }
 
-/// Moves a running statistic towards the batch's.
+/// Updates a running statistic with the batch's.
 fn follow(running: &RunningState<Tensor<1>>, batch: Tensor<1>) {
     let moved = running.value_sync().mul_scalar(1.0 - MOMENTUM) + batch.detach().mul_scalar(MOMENTUM);
     running.update(moved.detach());
-    // Burn keeps an update back until the next; whoever reads the parameters in
-    // between would see the statistics of a batch ago.
+    // Burn defers an update until the next one; parameters read in between would
+    // have the previous batch's statistics.
     running.value_sync();
 }
 
@@ -128,13 +128,13 @@ mod tests {
     fn running_statistics_follow_at_once_and_without_bias() {
         let device = Device::flex().autodiff();
         let norm = BatchNorm::init(1, &device);
-        // Mean 3, and squares of distances that add up to 8: a variance of 4.
+        // Mean 3, and a sum of squared distances of 8: a variance of 4.
         let batch = Tensor::<2>::from_floats([[1.0], [3.0], [5.0]], &device);
         let output = norm.forward(batch.clone());
         close(statistics(&norm), (0.3, 0.9 + 0.4));
         norm.forward(batch);
         close(statistics(&norm), (0.57, 0.9 * 1.3 + 0.4));
-        // The batch itself is normalised by its own variance, with the bias.
+        // The batch itself is normalised by its biased variance.
         let last = output.into_data().try_to_vec::<f32>().expect("f32")[2];
         assert!((last - 2.0 / (8.0f32 / 3.0).sqrt()).abs() < 1e-4, "{last}");
     }

@@ -1,4 +1,5 @@
-//! The small convolutional network of the MNIST experiments: 4,266 parameters.
+//! ConvNet: the small convolutional network of the MNIST experiments, 4,266
+//! parameters.
 
 use burn::module::Module;
 use burn::nn::conv::Conv2d;
@@ -13,10 +14,10 @@ use super::{Activation, Architecture, Layer, Model, NamedLayer, NetworkOptions};
 use burn_fused::conv::{conv, conv_relu_pool_twice};
 use burn_fused::linear::linear;
 
-/// Conv2d(1→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) ·
-/// ReLU · MaxPool2d(2) · flatten · Linear(392→classes), for `[batch, 1, 28, 28]`.
-/// Batch norms, if any, follow the convolutions, and dropout is in front of the
-/// linear layer.
+/// Conv2d(1→4, 3x3, pad 1) · ReLU · MaxPool2d(2) · Conv2d(4→8, 3x3, pad 1) · ReLU
+/// · MaxPool2d(2) · flatten · Linear(392→classes), for `[batch, 1, 28, 28]`.
+/// Batch norms, if any, follow the convolutions, and dropout precedes the linear
+/// layer.
 #[derive(Module, Debug)]
 pub struct ConvNet {
     conv1: Conv2d,

@@ -1,40 +1,40 @@
 //! Dropout whose masks are a function of the seed, the step and the sample's
-//! place in the step's batch over all ranks: they depend neither on the number
-//! of ranks nor on where a run was interrupted.
+//! index in the step's batch over all ranks: they depend neither on the number
+//! of ranks nor on interruptions of the run.
 
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorData};
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-/// Where a batch of one rank stands in the training.
+/// Position of a rank's batch in the training.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchPlace {
     /// The run's seed.
     pub seed: u64,
     /// Steps before this one.
     pub step: u64,
-    /// Place of the first sample in the step's batch over all ranks.
+    /// Index of the first sample in the step's batch over all ranks.
     pub first: usize,
-    /// From one sample's place to the next one's: the number of ranks.
+    /// Stride between the indices of consecutive samples: the number of ranks.
     pub stride: usize,
 }
 
 /// Sets features to 0 with a probability and scales the others up, so that
-/// means stay: Srivastava et al., "Dropout" (2014).
+/// means are unchanged: Srivastava et al., "Dropout" (2014).
 #[derive(Module, Debug)]
 pub struct Dropout {
     probability: f64,
 }
 
 impl Dropout {
-    /// Dropout with a probability from 0 to less than 1, if it is not 0.
+    /// Dropout with a probability from 0 to less than 1; `None` for 0.
     pub fn new(probability: f64) -> Option<Self> {
         (probability > 0.0).then_some(Self { probability })
     }
 
-    /// `x` `[batch, features]` with some features dropped where the batch has a
-    /// `place` in a training, and as it is where it has none: in a test.
+    /// `x` `[batch, features]` with some features dropped if the batch has a
+    /// `place` in a training, and unchanged otherwise: in evaluation.
     pub fn forward(&self, x: Tensor<2>, place: Option<&BatchPlace>) -> Tensor<2> {
         let Some(place) = place else { return x };
         let [batch, features] = x.dims();
@@ -50,7 +50,7 @@ impl Dropout {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&place.seed.to_le_bytes());
         key[8..16].copy_from_slice(&place.step.to_le_bytes());
-        // Apart from whatever else a seed draws.
+        // Independent of other random streams of the seed.
         key[16..23].copy_from_slice(b"dropout");
         let mut rng = ChaCha8Rng::from_seed(key);
         let mut mask = Vec::with_capacity(batch * features);

@@ -1,15 +1,14 @@
-//! Arithmetic of a training step, counted layer by layer: what a machine has to
-//! do at least, to compare with what it can do.
+//! Floating-point operations of a training step, counted layer by layer, to compare
+//! with a machine's peak.
 
 use burn::nn::PaddingConfig2d;
 
 use super::{Layer, NamedLayer};
 
 impl Layer<'_> {
-    /// The shape of one sample behind the layer, and the multiplications, each
-    /// with an addition, that it takes to get there from `shape`. Padding counts
-    /// as if it were image. Norms, activations and dropout are too little to count,
-    /// comparisons count nothing.
+    /// The shape of one sample after the layer, and its multiply-add operations
+    /// from `shape`. Padding counts as if it were image. Norms, activations and
+    /// dropout are negligible, comparisons are not counted.
     fn cost(&self, shape: &[usize]) -> (Vec<usize>, u64) {
         match self {
             Self::Conv(conv) => {
@@ -35,7 +34,7 @@ impl Layer<'_> {
     }
 }
 
-/// Height and width behind a window that moves over `[channels, height, width]`.
+/// Height and width after a window that moves over `[channels, height, width]`.
 fn window(
     shape: &[usize],
     kernel: [usize; 2],
@@ -54,15 +53,15 @@ fn window(
     })
 }
 
-/// What a sample takes on its way through a network.
+/// Operations of one sample in a network.
 #[derive(Debug, Clone)]
 pub struct Flop {
-    /// Of the layers that multiply.
+    /// Multiply-adds of the layers with weights.
     multiply_adds: Vec<u64>,
 }
 
 impl Flop {
-    /// Takes a sample of `shape` through `layers`.
+    /// Counts a sample of `shape` through `layers`.
     pub fn of_layers(shape: &[usize], layers: &[NamedLayer<'_>]) -> Self {
         let mut shape = shape.to_owned();
         let mut multiply_adds = Vec::new();
@@ -75,8 +74,8 @@ impl Flop {
     }
 
     /// Floating-point operations of a training step on `batch` samples. Forward
-    /// takes two a weight and use. Backward takes two for the weight's gradient
-    /// and two for the input's, which the first layer does without.
+    /// takes two per weight and use. Backward takes two for the weight's gradient
+    /// and two for the input's, which the first layer does not compute.
     pub fn of_step(&self, batch: usize) -> u64 {
         let all: u64 = self.multiply_adds.iter().sum();
         let first = self.multiply_adds.first().copied().unwrap_or(0);

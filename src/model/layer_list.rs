@@ -1,5 +1,5 @@
-//! The layers of a network in the order of forward, for all that walks through
-//! one: counting arithmetic, quantization, export.
+//! The layers of a network in the order of forward, for operation counts,
+//! quantization and export.
 
 use burn::nn::Linear;
 use burn::nn::conv::Conv2d;
@@ -7,8 +7,8 @@ use burn::nn::pool::MaxPool2d;
 
 use super::{Activation, BatchNorm, Dropout};
 
-/// A layer, and the name that PyTorch's network has for it: the names of its
-/// parameters begin with it.
+/// A layer with the name of PyTorch's module: the prefix of its parameters'
+/// names.
 #[derive(Debug, Clone)]
 pub struct NamedLayer<'a> {
     /// For example `conv1` or `block2.3`.
@@ -24,13 +24,13 @@ pub enum Layer<'a> {
     Conv(&'a Conv2d),
     /// Batch normalisation.
     Norm(&'a BatchNorm),
-    /// A function of each element.
+    /// An element-wise activation.
     Activation(Activation),
     /// Maximum of each window.
     Pool(&'a MaxPool2d),
     /// `[batch, channels, height, width]` to `[batch, features]`.
     Flatten,
-    /// Dropout, which has an effect in training alone.
+    /// Dropout, which has an effect only in training.
     Dropout(&'a Dropout),
     /// Linear layer.
     Linear(&'a Linear),

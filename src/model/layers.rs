@@ -1,5 +1,5 @@
-//! Layers in a row, numbered as PyTorch's `Sequential` numbers them: those
-//! without parameters count too.
+//! Sequential layers, numbered as in PyTorch's `Sequential`: layers without
+//! parameters count too.
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -30,7 +30,7 @@ pub(super) enum FeatureLayer {
 }
 
 impl ImageLayer {
-    /// The layer, for all that walks through a network.
+    /// The layer as an entry of the layer list.
     pub(super) fn layer(&self) -> Layer<'_> {
         match self {
             Self::Conv(layer) => Layer::Conv(layer),
@@ -42,7 +42,7 @@ impl ImageLayer {
 }
 
 impl FeatureLayer {
-    /// The layer, for all that walks through a network.
+    /// The layer as an entry of the layer list.
     pub(super) fn layer(&self) -> Layer<'_> {
         match self {
             Self::Linear(layer) => Layer::Linear(layer),
@@ -59,21 +59,20 @@ pub(super) struct Elementwise {
     pub(super) activation: Activation,
 }
 
-/// A 3x3 convolution with a border of one pixel: as high and wide as its input.
+/// A 3x3 convolution with padding 1: height and width are unchanged.
 pub(super) fn conv3x3(inputs: usize, outputs: usize, device: &Device) -> Conv2d {
     Conv2dConfig::new([inputs, outputs], [3, 3])
         .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
         .init(device)
 }
 
-/// The largest of each square of 2x2: half as high and wide as its input.
+/// 2x2 max pooling: half the height and width.
 pub(super) fn pool2x2() -> MaxPool2d {
     MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init()
 }
 
-/// Applies `layers` one after another; with `fused`, convolutions and batch
-/// norms are our own operators, together with the ReLU and the pooling that
-/// follow at once.
+/// Applies `layers` in order; with `fused`, convolutions and batch norms are
+/// `burn_fused` operators, fused with a directly following ReLU and pooling.
 pub(super) fn apply_to_images(mut layers: &[ImageLayer], mut x: Tensor<4>, fused: bool) -> Tensor<4> {
     use ImageLayer::{Conv, Elementwise as Then, Norm, Pool};
     const RELU: Activation = Activation::Relu;
@@ -101,7 +100,7 @@ pub(super) fn apply_to_images(mut layers: &[ImageLayer], mut x: Tensor<4>, fused
     }
 }
 
-/// Applies `layers` one after another.
+/// Applies `layers` in order.
 pub(super) fn apply_to_features(
     layers: &[FeatureLayer],
     x: Tensor<2>,

@@ -1,5 +1,5 @@
-//! The small network for feature vectors: 17,140 parameters with 512 features
-//! and 20 classes.
+//! MLP: the small network for feature vectors, 17,140 parameters with 512
+//! features and 20 classes.
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -11,12 +11,12 @@ use super::{Activation, Architecture, Layer, Model, NamedLayer, NetworkOptions};
 
 /// Features of a sample.
 const FEATURES: usize = 512;
-/// Width of the hidden layer, where none is asked for.
+/// Default width of the hidden layer.
 const HIDDEN: usize = 32;
 
-/// Linear(512→32) · BatchNorm1d(32) · ReLU · Linear(32→classes), for
-/// `[batch, 1, 1, 512]`; 32 may be another width and ReLU another activation.
-/// Dropout, if any, is in front of the last layer.
+/// Linear(512→32) · BatchNorm1d(32) · ReLU · Linear(32→classes), for `[batch,
+/// 1, 1, 512]`; 32 may be another width and ReLU another activation. Dropout,
+/// if any, precedes the last layer.
 #[derive(Module, Debug)]
 pub struct Mlp {
     layer1: Linear,
@@ -42,7 +42,7 @@ impl Architecture for Mlp {
         }
     }
 
-    /// It has no operators of its own to choose.
+    /// It has no fused operators to select.
     fn set_fused(&mut self, _on: bool) {}
 
     fn layers(&self) -> Vec<NamedLayer<'_>> {

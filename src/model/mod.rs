@@ -1,5 +1,5 @@
-//! The networks of the experiments. One more is a file with an [`Architecture`]
-//! and a line in the list below.
+//! Networks of the experiments. To add one, write a file with an
+//! [`Architecture`] and a line in the list below.
 
 mod architecture;
 mod batch_norm;
@@ -35,9 +35,9 @@ pub use vgg::Vgg;
 use crate::names;
 use flop::Flop;
 
-/// The networks: a line for each.
+/// The networks, one line each.
 ///
-/// They are enums and no trait objects, because Burn's `Module` is not
+/// Enums instead of trait objects, because Burn's `Module` is not
 /// dyn-compatible: it clones and is visited generically.
 macro_rules! networks {
     ($($(#[$doc:meta])* $kind:ident: $network:ident,)+) => {
@@ -56,7 +56,7 @@ macro_rules! networks {
                 }
             }
 
-            /// Classes of the data set that the network was made for.
+            /// Default number of classes of the network.
             pub fn classes(self) -> usize {
                 match self {
                     $(Self::$kind => $network::CLASSES,)+
@@ -145,7 +145,8 @@ impl FromStr for ModelKind {
 }
 
 impl Network {
-    /// The experiments' network of that kind, see [`Network::with_options`].
+    /// The experiments' default network of that kind, see
+    /// [`Network::with_options`].
     pub fn init(kind: ModelKind, classes: usize, seed: u64, device: &Device) -> Self {
         Self::with_options(kind, &NetworkOptions::default(), classes, seed, device)
     }
@@ -161,14 +162,14 @@ impl Network {
     ) -> Self {
         device.seed(seed);
         let network = kind.init(options, classes, device);
-        // Burn draws a parameter when it is first used. Using them all now, in
-        // visit order, makes the drawing a function of the seed alone.
+        // Burn initialises a parameter at its first use. Using all of them now,
+        // in visit order, makes initialisation a function of the seed alone.
         ParamLayout::of(&network).read(&network);
         network
     }
 
-    /// The same network, whose convolutions, ReLUs and poolings are one operator
-    /// each (as they are at first) or Burn's own, one by one.
+    /// The same network, with convolution, ReLU and pooling as one fused
+    /// operator each (the default) or as separate Burn operators.
     #[must_use]
     pub fn fused(mut self, on: bool) -> Self {
         self.set_fused(on);

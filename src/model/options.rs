@@ -1,4 +1,4 @@
-//! What can be chosen about a network, beside its kind.
+//! Options of a network, in addition to its kind.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,23 +10,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 
-/// Choices within a kind of network; the defaults are the experiments'.
+/// Options of a kind of network; the defaults are the experiments'.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NetworkOptions {
-    /// What follows every layer but the last.
+    /// Activation after every layer but the last.
     pub activation: Activation,
-    /// Whether a batch norm stands between each convolution and its activation.
-    /// The mlp has one always.
+    /// Whether a batch norm follows each convolution. The mlp always has one.
     pub batch_norm: bool,
-    /// Probability with which a feature in front of the head's last layers is
-    /// dropped in training, from 0 to less than 1; 0 is no dropout.
+    /// Dropout probability of features before the last layers of the head, from
+    /// 0 to less than 1; 0 disables dropout.
     pub dropout: f64,
-    /// Width of the mlp's hidden layer, if not its own.
+    /// Width of the mlp's hidden layer, if not the default.
     pub hidden: Option<usize>,
 }
 
-/// A function that is applied to every element.
+/// An element-wise activation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
@@ -43,7 +42,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// The function of each element of `x`.
+    /// Applies the function to each element of `x`.
     pub fn of<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Relu => relu(x),

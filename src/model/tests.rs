@@ -32,8 +32,8 @@ fn weights(kind: ModelKind, options: &NetworkOptions) -> Vec<String> {
 
 #[test]
 fn options_change_the_numbers_of_parameters_as_in_pytorch() {
-    // Trainable ones, and those of a state dict without num_batches_tracked: what
-    // sum(p.numel() for p in ...) says in PyTorch.
+    // Trainable ones, and those of a state dict without num_batches_tracked:
+    // PyTorch's sum(p.numel() for p in ...).
     for (kind, options, trainable, all) in [
         (ModelKind::Convnet, PLAIN, 4_266, 4_266),
         (ModelKind::Convnet, DROPOUT, 4_266, 4_266),

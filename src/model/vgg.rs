@@ -1,4 +1,4 @@
-//! The deeper convolutional network of the CIFAR-10 experiments.
+//! VGG: the deeper convolutional network of the CIFAR-10 experiments.
 
 use burn::module::Module;
 use burn::nn::LinearConfig;

@@ -1,4 +1,4 @@
-//! Static quantization after training: ranges from batches of training samples.
+//! Static post-training quantization: ranges from batches of training samples.
 
 use burn::tensor::Tensor;
 use burn::tensor::activation::relu;
@@ -8,29 +8,29 @@ use burn_fused::int8::min_max;
 use super::{Group, Product, QuantError, Range, Ranges, groups};
 use crate::model::Network;
 
-/// Minimum and maximum of the input and of each group's output over all batches seen,
-/// as PyTorch's `MinMaxObserver`. Their order makes no difference.
+/// Minimum and maximum of the input and of each group's output over all batches, as
+/// PyTorch's `MinMaxObserver`. The order of batches has no effect.
 pub struct Calibration<'a> {
     groups: Vec<Group<'a>>,
     ranges: Ranges,
 }
 
 impl<'a> Calibration<'a> {
-    /// Of `network`, which has seen nothing. Its device must be one without gradients,
-    /// so that batch norms use their running statistics.
+    /// A calibration of `network` without batches so far. Its device must be one
+    /// without autodiff, so that batch norms use their running statistics.
     ///
     /// # Errors
-    /// A layer that cannot be quantized.
+    /// If a layer cannot be quantized.
     pub fn new(network: &'a Network) -> Result<Self, QuantError> {
         let groups = groups(network)?;
         let ranges = Ranges::of(groups.len());
         Ok(Self { groups, ranges })
     }
 
-    /// Sends `samples` `[batch, channels, height, width]` through the float network.
+    /// Runs `samples` `[batch, channels, height, width]` through the float network.
     ///
     /// # Errors
-    /// Values that are NaN or infinite, by the layer where they appear.
+    /// If values are NaN or infinite, with the layer where they appear.
     pub fn observe(&mut self, samples: Tensor<4>) -> Result<(), QuantError> {
         extend(&mut self.ranges.input, "the input", samples.clone())?;
         let mut images = samples;
@@ -57,7 +57,7 @@ impl<'a> Calibration<'a> {
         Ok(())
     }
 
-    /// What was seen.
+    /// The observed ranges.
     pub fn into_ranges(self) -> Ranges {
         self.ranges
     }

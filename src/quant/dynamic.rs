@@ -1,11 +1,11 @@
 //! Dynamic quantization: weights are int8, and the scale and zero point of each layer's
-//! input are those of the batch's own range.
+//! input follow from the batch's range.
 //!
-//! For each layer and batch: the range of the real input gives scale and zero point;
-//! the input is quantized to u8; i8 weights times u8 inputs are summed in 32 bits; and
-//! sum · (input scale · weight scale) + bias is the real output, to which ReLU and
-//! pooling are applied. PyTorch does the same for linear and recurrent layers, and
-//! leaves convolutions as they are; here they take part.
+//! For each layer and batch: the range of the real input gives scale and zero point; the
+//! input is quantized to u8; i8 weights times u8 inputs are summed in 32 bits; and sum ·
+//! (input scale · weight scale) + bias is the real output, to which ReLU and pooling are
+//! applied. PyTorch's dynamic quantization covers linear and recurrent layers, but not
+//! convolutions; here convolutions are quantized too.
 
 use burn_fused::int8::{Scheme, min_max, min_max_by_channel, quantize, quantize_weights};
 use burn_fused::simd::Level;
@@ -14,7 +14,7 @@ use super::dynamic_kernels::{Product2d, Sums, max_pool, windows};
 use super::{Product, QuantError, WeightScheme, groups, padding};
 use crate::model::Network;
 
-/// A network whose weights alone are quantized.
+/// A network of which only the weights are quantized.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DynamicModel {
     /// Channels, height and width of a sample.
@@ -28,7 +28,7 @@ pub struct DynamicModel {
 pub struct DynamicLayer {
     /// PyTorch's name.
     pub name: String,
-    /// Convolution: stride and padding. None: a linear layer.
+    /// Stride and padding of a convolution; `None` for a linear layer.
     pub windows: Option<Windows>,
     /// `[outputs, inputs, kernel height, kernel width]`, the kernel 1x1 in a linear layer.
     pub shape: [usize; 4],
@@ -44,7 +44,7 @@ pub struct DynamicLayer {
     pub pool: Option<[[usize; 2]; 2]>,
 }
 
-/// Where a convolution's windows lie.
+/// Stride and padding of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
     /// Vertical and horizontal.
@@ -58,7 +58,7 @@ impl DynamicModel {
     /// statistics, and weights quantized by `scheme`.
     ///
     /// # Errors
-    /// A layer that cannot be quantized; weights that are not finite or too large.
+    /// If a layer cannot be quantized, or weights are not finite or too large.
     pub fn of(network: &Network, scheme: WeightScheme) -> Result<Self, QuantError> {
         let layers = groups(network)?.into_iter().map(|group| {
             let folded = group.folded();
@@ -94,11 +94,11 @@ impl DynamicModel {
         Ok(model)
     }
 
-    /// Checks that sizes fit each other and that no sum overflows; returns the number
-    /// of outputs. The error is a layer's name and what is wrong with it.
+    /// Checks that sizes are consistent and that no sum overflows; returns the number of
+    /// outputs. The error contains a layer's name and the reason.
     ///
     /// # Errors
-    /// The first layer that does not fit.
+    /// If a layer does not fit; the first is named.
     pub fn check(&self) -> Result<usize, (String, String)> {
         let mut size = self.input_shape;
         for layer in &self.layers {
@@ -110,14 +110,14 @@ impl DynamicModel {
         }
     }
 
-    /// Class scores `[batch, outputs]` of `samples` `[batch, channels, height, width]`,
-    /// in a model that [`check`](Self::check) accepts. They depend on the whole batch.
+    /// Class scores `[batch, outputs]` of `samples` `[batch, channels, height, width]`, in
+    /// a model that [`check`](Self::check) accepts. They depend on the whole batch.
     ///
     /// # Errors
-    /// Values that are NaN or infinite, by the layer that takes them.
+    /// If the input of a layer contains NaN or infinite values; the layer is named.
     ///
     /// # Panics
-    /// Where the length is not that of samples, or the model is invalid.
+    /// If the length is not that of samples, or the model is invalid.
     pub fn infer(&self, samples: &[f32]) -> Result<Vec<f32>, QuantError> {
         let mut size = self.input_shape;
         let mut values = samples.to_vec();
@@ -134,7 +134,7 @@ impl DynamicModel {
 }
 
 impl DynamicLayer {
-    /// Channels, height and width of a sample, as the layer takes it.
+    /// Channels, height and width of a sample as the layer's input.
     fn input_size(&self, size: [usize; 3]) -> [usize; 3] {
         if self.windows.is_some() { size } else { [size.iter().product(), 1, 1] }
     }
@@ -203,7 +203,7 @@ impl DynamicLayer {
         }
     }
 
-    /// Distances to the zero point, with zeros around each channel; returns the width.
+    /// Differences from the zero point, with zeros around each channel; returns the width.
     fn pad(
         &self,
         bytes: &[u8],

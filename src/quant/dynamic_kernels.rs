@@ -1,4 +1,5 @@
-//! Loops of dynamic models: integer sums of products, and pooling of real values.
+//! Kernels of dynamic models: integer sums of products, and pooling of real
+//! values.
 
 use burn_fused::simd::{Kernel, Lanes};
 
@@ -15,13 +16,13 @@ pub(super) struct Product2d<'a> {
     pub layer: &'a DynamicLayer,
     pub output: usize,
     pub input: &'a [i32],
-    /// Of a row of the input.
+    /// Length of a row of the input.
     pub width: usize,
-    /// Of the output.
+    /// Width of the output.
     pub columns: usize,
 }
 
-/// Writes its sums of products.
+/// Writes the channel's sums of products.
 pub(super) struct Sums<'a> {
     pub product: Product2d<'a>,
     pub sums: &'a mut [i32],

@@ -1,16 +1,16 @@
-//! Why a network cannot be quantized.
+//! Errors of quantization.
 
 use burn_fused::int8::Int8Error;
 
-/// An error of quantization, with the layer where it is.
+/// An error of quantization, with the layer.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum QuantError {
-    /// A layer that has no integer version.
+    /// A layer without an integer version.
     #[error("layer {layer} cannot be quantized: {reason}")]
     Layer {
         /// PyTorch's name of it.
         layer: String,
-        /// What is in the way.
+        /// The reason.
         reason: String,
     },
     /// A range that was never observed.
@@ -19,7 +19,7 @@ pub enum QuantError {
         /// The input, or the output of a layer.
         of: String,
     },
-    /// Ranges of another network.
+    /// Ranges of a different network.
     #[error("the ranges are those of {found} layers, and the network has {expected}")]
     OtherNetwork {
         /// Groups of the ranges.
@@ -27,7 +27,7 @@ pub enum QuantError {
         /// Groups of the network.
         expected: usize,
     },
-    /// A range in a checkpoint that is none.
+    /// An invalid range in a checkpoint.
     #[error("state.json: the range of {of} is {min}..{max}: damaged; take an older checkpoint")]
     Range {
         /// The input, or a layer's weights or output.
@@ -37,7 +37,7 @@ pub enum QuantError {
         /// The second number.
         max: f32,
     },
-    /// Ranges of weights in a checkpoint that are of another layer.
+    /// Ranges of weights in a checkpoint that belong to a different layer.
     #[error(
         "state.json: layer {layer} has {found} ranges of weights, and needs {expected}: damaged; take an older checkpoint"
     )]
@@ -54,10 +54,10 @@ pub enum QuantError {
     Values {
         /// The layer, or the input.
         of: String,
-        /// What is wrong.
+        /// The reason.
         error: Int8Error,
     },
-    /// An integer model that is none.
+    /// An invalid integer model.
     #[error("the integer model: {0}")]
     Model(#[from] Int8Error),
 }

@@ -9,14 +9,14 @@ use crate::model::RunningAffine;
 /// Real weights and biases.
 #[derive(Debug, Clone)]
 pub(super) struct Folded {
-    /// As PyTorch lays them out: outputs first.
+    /// In PyTorch's layout: outputs first.
     pub weights: Vec<f32>,
     /// One for each output.
     pub bias: Vec<f32>,
 }
 
 impl Group<'_> {
-    /// The weights and biases of what the group computes in a test.
+    /// The weights and biases of the group in evaluation.
     pub(super) fn folded(&self) -> Folded {
         let (weights, bias) = match self.product {
             Product::Conv(conv) => (values(conv.weight.val()), conv.bias.as_ref()),

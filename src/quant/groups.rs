@@ -1,4 +1,4 @@
-//! Layers that become one layer of the integer model.
+//! Groups: layers that are fused into one layer of the integer model.
 
 use burn::nn::conv::Conv2d;
 use burn::nn::pool::MaxPool2d;
@@ -7,13 +7,13 @@ use burn::nn::{Linear, PaddingConfig2d};
 use super::QuantError;
 use crate::model::{Activation, BatchNorm, Dropout, Layer, NamedLayer, Network};
 
-/// A convolution or a linear layer, and the layers behind it that become one with it:
+/// A convolution or a linear layer, and the following layers that are fused with it:
 /// batch norm, ReLU, pooling.
 #[derive(Debug, Clone)]
 pub struct Group<'a> {
     /// PyTorch's name of the first layer.
     pub name: String,
-    /// What multiplies.
+    /// The layer with weights.
     pub product: Product<'a>,
     /// Batch norm, to be folded into the weights.
     pub norm: Option<&'a BatchNorm>,
@@ -47,7 +47,7 @@ impl Product<'_> {
 /// The groups of `network`, in the order of forward.
 ///
 /// # Errors
-/// The first layer that cannot be quantized, by name.
+/// If a layer cannot be quantized; the first is named.
 pub fn groups(network: &Network) -> Result<Vec<Group<'_>>, QuantError> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for NamedLayer { name, layer } in network.layers() {

@@ -1,4 +1,4 @@
-//! The integer model of a network and its ranges.
+//! Integer models from a network and its ranges.
 
 use burn_fused::int8::{Conv, Layer, Linear, MaxPool, Model, QParams, Scheme, Weights, min_max_by_channel};
 
@@ -9,12 +9,12 @@ use super::{Group, GroupRanges, Product, QuantError, Ranges, WeightScheme, group
 use crate::model::Network;
 
 /// The integer model of `network`: batch norm folded into the weights by its running
-/// statistics, weights quantized by `scheme`, activations by `ranges`. Ranges of
-/// weights that were never observed are those of the weights.
+/// statistics, weights quantized by `scheme`, activations by `ranges`. If ranges of
+/// weights were never observed, those of the current weights are used.
 ///
 /// # Errors
-/// A layer that cannot be quantized; ranges that were never observed, are another
-/// network's, or too wide; weights that are not finite.
+/// If a layer cannot be quantized; if ranges were never observed, belong to a
+/// different network, or are too wide; if weights are not finite.
 pub fn integer_model(network: &Network, ranges: &Ranges, scheme: WeightScheme) -> Result<Model, QuantError> {
     let groups = groups(network)?;
     if ranges.groups.len() != groups.len() {

@@ -14,8 +14,9 @@ use super::{Group, Product};
 use crate::model::{BatchNorm, RunningAffine};
 
 impl Group<'_> {
-    /// A convolution and what follows, with weights quantized by `parameters`, if
-    /// any. With `folded`, batch norm's running statistics are part of the weights.
+    /// A convolution and its group, with weights quantized by `parameters`, if
+    /// given. With `folded`, batch norm's running statistics are folded into the
+    /// weights.
     pub(super) fn images(&self, x: Tensor<4>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<4> {
         let Product::Conv(layer) = self.product else { unreachable!("a linear layer takes features") };
         let weight = quantized(layer.weight.val(), parameters, 0);
@@ -55,12 +56,12 @@ impl Group<'_> {
         }
     }
 
-    /// Whether the pooling is that of the fused operators.
+    /// Whether the fused operators support the pooling.
     fn pools_squares(&self) -> bool {
         self.pool.is_some_and(|pool| [pool.kernel_size, pool.stride] == [[2, 2]; 2])
     }
 
-    /// A linear layer and what follows, as [`images`](Self::images).
+    /// A linear layer and its group, as [`images`](Self::images).
     pub(super) fn features(&self, x: Tensor<2>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<2> {
         let Product::Linear(layer) = self.product else { unreachable!("a convolution takes images") };
         let weight = quantized(layer.weight.val(), parameters, 1);
@@ -96,8 +97,8 @@ fn quantized<const D: usize>(weight: Tensor<D>, parameters: Option<&[QParams]>, 
     }
 }
 
-/// Weights and biases with the batch norm's running statistics in them. The norm's
-/// own weight and bias get their gradients through these.
+/// Weights and biases with the batch norm's running statistics folded in. The
+/// norm's weight and bias get their gradients through these.
 fn fold<const D: usize>(
     norm: &BatchNorm,
     weight: Tensor<D>,
@@ -112,7 +113,7 @@ fn fold<const D: usize>(
     (weight * factor.reshape(channels), Some(bias))
 }
 
-/// A tensor of the graph where a layer has a parameter.
+/// A parameter that is a tensor of the autodiff graph.
 fn parameter<const D: usize>(value: Tensor<D>) -> Param<Tensor<D>> {
     Param::initialized(ParamId::new(), value)
 }

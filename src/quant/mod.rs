@@ -1,7 +1,7 @@
-//! Quantization of networks: which layers become one, the ranges of their values, and
-//! the integer model of both.
+//! Quantization of networks: fusion of layers into groups, ranges, and the integer
+//! model.
 //!
-//! The formulas and the integer kernels are [`burn_fused::int8`]'s.
+//! [`burn_fused::int8`] has the formulas and the integer kernels.
 
 mod calibration;
 mod dynamic;

@@ -1,4 +1,4 @@
-//! Which quantization a run asks for.
+//! Quantization options of a run.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{QatOptions, WeightScheme};
 use crate::names;
 
-/// When a network is quantized, and how much of it.
+/// Kind of quantization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum QuantizeKind {
@@ -18,8 +18,8 @@ pub enum QuantizeKind {
     /// Static post-training quantization: ranges of a trained network's activations
     /// are observed on calibration samples.
     Ptq,
-    /// Dynamic quantization: weights alone; activations are quantized by the range of
-    /// each batch.
+    /// Dynamic quantization: only weights are stored as integers; activations are
+    /// quantized by the range of each batch.
     Dynamic,
 }
 
@@ -37,11 +37,11 @@ impl FromStr for QuantizeKind {
     }
 }
 
-/// Quantization of a run, as `run.json` holds it.
+/// Quantization of a run, as stored in `run.json`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Quantization {
-    /// None: floats alone.
+    /// Kind; `None` for a float run.
     pub quantize: Option<QuantizeKind>,
     /// Scales of weights.
     pub weight_scheme: WeightScheme,
@@ -49,7 +49,7 @@ pub struct Quantization {
     pub freeze_after: Option<usize>,
     /// Epochs after which batch norm uses its running statistics.
     pub fold_after: Option<usize>,
-    /// Samples that static post-training quantization observes.
+    /// Calibration samples of static post-training quantization.
     pub calibration: Option<usize>,
 }
 

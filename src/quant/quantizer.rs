@@ -2,13 +2,13 @@
 //! quantization.
 //!
 //! Input, weights, and each group's output after ReLU are fake-quantized, as in
-//! PyTorch's eager mode with a QuantStub. Ranges are moving averages, and move before
-//! they are used. Weights are observed once a step on every rank, which gives the same
-//! ranges on each, but for batch norms' running statistics; activations in every batch.
-//! What may differ between ranks is averaged by the caller.
-//! An output is quantized after its pooling, which is monotonic.
+//! PyTorch's eager mode with a QuantStub. Ranges are moving averages, updated before
+//! use. Weights are observed once per step on every rank, which gives equal ranges
+//! except for batch norms' running statistics; activations are observed in every batch.
+//! The caller averages values that may differ between ranks. An output is quantized
+//! after its pooling, which is monotonic.
 //!
-//! Where values are NaN or infinite, they pass unchanged, so that the loss tells.
+//! NaN and infinite values pass unchanged, so that the loss shows them.
 
 use burn::tensor::Tensor;
 use burn_fused::fake_quantize::{channel_ranges, fake_quantize, range};
@@ -23,38 +23,38 @@ use crate::model::{BatchPlace, Network};
 pub struct QatOptions {
     /// Scales of weights.
     pub scheme: WeightScheme,
-    /// Epochs after which ranges stay as they are.
+    /// Epochs after which ranges are frozen.
     pub freeze_after: Option<usize>,
     /// Epochs after which batch norm uses its running statistics.
     pub fold_after: Option<usize>,
 }
 
-/// Observers of a network, and what follows from them.
+/// Observers of a network, and values derived from them.
 #[derive(Debug, Clone)]
 pub struct Quantizer {
     options: QatOptions,
     ranges: Ranges,
-    /// Parameters of each group's real weights, without its batch norm; none where
-    /// they are not finite.
+    /// Parameters of each group's real weights, without its batch norm; `None` if they
+    /// are not finite.
     weights: Vec<Option<Vec<QParams>>>,
     /// Ranges of weights with a batch norm in them, for each group.
     normed: Vec<usize>,
     /// Scales of the weights of each group.
     scales: Vec<usize>,
-    /// Ranges as they travel: input, outputs, weights with a batch norm.
+    /// Ranges as averaged over ranks: input, outputs, weights with a batch norm.
     averaged: Vec<f32>,
     frozen: bool,
-    /// Whether the weights of this step are not in their ranges yet.
+    /// Whether this step has yet to observe the weights.
     unobserved: bool,
     /// Whether batch norms use their running statistics.
     folded: bool,
 }
 
 impl Quantizer {
-    /// Of `network`, not calibrated.
+    /// A quantizer of `network`, not calibrated.
     ///
     /// # Errors
-    /// The first layer that cannot be quantized.
+    /// If a layer cannot be quantized; the first is named.
     pub fn new(network: &Network, options: QatOptions) -> Result<Self, QuantError> {
         let groups = groups(network)?;
         let normed = groups.iter().map(|group| match group.norm {
@@ -76,29 +76,29 @@ impl Quantizer {
         })
     }
 
-    /// The ranges so far.
+    /// The current ranges.
     pub fn ranges(&self) -> &Ranges {
         &self.ranges
     }
 
-    /// Goes on from the ranges of a checkpoint.
+    /// Continues from the ranges of a checkpoint.
     ///
     /// # Errors
-    /// Where they are another network's, or damaged.
+    /// If they belong to a different network, or are damaged.
     pub fn restore(&mut self, ranges: Ranges) -> Result<(), QuantError> {
         ranges.check(&self.scales)?;
         self.ranges = ranges;
         Ok(())
     }
 
-    /// Begins, or goes on with, `epoch` (from 0).
+    /// Begins, or resumes, `epoch` (from 0).
     pub fn set_epoch(&mut self, epoch: usize) {
         let past = |after: Option<usize>| after.is_some_and(|after| epoch >= after);
         self.frozen = past(self.options.freeze_after);
         self.folded = past(self.options.fold_after);
     }
 
-    /// The integer model of `network` with the present ranges.
+    /// The integer model of `network` with the current ranges.
     ///
     /// # Errors
     /// As [`integer_model`].
@@ -111,7 +111,7 @@ impl Quantizer {
         self.unobserved = true;
     }
 
-    /// Takes the present weights into their ranges, if this step has not yet.
+    /// Observes the current weights, if this step has not yet.
     fn observe_weights(&mut self, groups: &[Group<'_>]) {
         if !std::mem::take(&mut self.unobserved) {
             return;
@@ -122,8 +122,8 @@ impl Quantizer {
     }
 
     /// Class scores of `x` `[batch, channels, height, width]`, with fake quantization
-    /// of everything; dropout has an effect with a `place`. Ranges of activations
-    /// move.
+    /// of all values; dropout has an effect with a `place`. Updates the ranges of
+    /// activations.
     pub fn fake_quantized(
         &mut self,
         network: &Network,
@@ -175,8 +175,8 @@ impl Quantizer {
     }
 
     /// Ranges to be averaged over ranks: those of activations, and those of weights
-    /// with a batch norm in them, of whose running statistics each rank has its own. On
-    /// a rank without samples in this step, it observes the weights.
+    /// with a batch norm folded in, whose running statistics differ between ranks. On a
+    /// rank without samples in this step, it observes the weights.
     pub fn averaged_mut(&mut self, network: &Network) -> &mut [f32] {
         if self.unobserved {
             let Ok(groups) = groups(network) else { unreachable!("the network was checked") };
@@ -189,7 +189,7 @@ impl Quantizer {
         averaged
     }
 
-    /// Takes over what [`averaged_mut`](Self::averaged_mut) has become.
+    /// Stores the averages from [`averaged_mut`](Self::averaged_mut).
     pub fn adopt_averages(&mut self) {
         // Frozen ranges are equal on all ranks, and their mean may be rounded.
         if self.frozen {
@@ -206,7 +206,7 @@ impl Quantizer {
         }
     }
 
-    /// The ranges that are averaged, in order; none for one that was not observed.
+    /// The averaged ranges, in order; `None` for one that was not observed.
     fn travelling<'a>(ranges: &'a Ranges, normed: &'a [usize]) -> impl Iterator<Item = Option<&'a Range>> {
         let outputs = ranges.groups.iter().map(|group| group.output.as_ref());
         let weights = ranges.groups.iter().zip(normed).flat_map(|(group, &scales)| {
@@ -217,7 +217,7 @@ impl Quantizer {
 }
 
 impl Group<'_> {
-    /// Moves the weights' ranges unless they are `frozen`, and returns the parameters
+    /// Updates the weights' ranges unless they are `frozen`, and returns the parameters
     /// of the weights without the batch norm's factors: with scale / |factor|, weights
     /// become those of the folded layer's quantized weights.
     fn observe_weights(
@@ -252,7 +252,7 @@ impl Group<'_> {
         factors.iter().enumerate().map(of).collect()
     }
 
-    /// Of the folded weights: one of each output channel, or one of all.
+    /// Ranges of the folded weights: one per output channel, or one for all.
     fn weight_ranges(&self, factors: Option<&[f32]>, scheme: WeightScheme) -> Result<Vec<Range>, Int8Error> {
         if let (None, WeightScheme::Tensor) = (factors, scheme) {
             return Ok(vec![match self.product {

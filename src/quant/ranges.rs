@@ -1,4 +1,4 @@
-//! Ranges of a network's values, from which scales and zero points follow.
+//! Ranges of a network's values, which determine scales and zero points.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,14 +13,14 @@ use crate::names;
 /// Minimum and maximum.
 pub type Range = [f32; 2];
 
-/// How many scales the weights of a layer have.
+/// Granularity of weight scales.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightScheme {
-    /// One for each output channel.
+    /// One per output channel.
     #[default]
     Channel,
-    /// One for all.
+    /// One per tensor.
     Tensor,
 }
 
@@ -48,36 +48,36 @@ impl FromStr for WeightScheme {
     }
 }
 
-/// The ranges of a network; each is absent until it is observed.
+/// The ranges of a network; each is `None` until it is observed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ranges {
-    /// Of the network's input.
+    /// Range of the network's input.
     pub input: Option<Range>,
-    /// Of each [`Group`](super::Group), in the order of forward.
+    /// Ranges of each [`Group`](super::Group), in the order of forward.
     pub groups: Vec<GroupRanges>,
 }
 
 /// The ranges of a [`Group`](super::Group).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct GroupRanges {
-    /// Of the weights, batch norm folded into them: one for each output channel, or
+    /// Ranges of the weights, with batch norm folded in: one per output channel, or
     /// one for all.
     pub weights: Option<Vec<Range>>,
-    /// Of the output, after ReLU.
+    /// Range of the output, after ReLU.
     pub output: Option<Range>,
 }
 
 impl Ranges {
-    /// For a network of so many groups.
+    /// Unobserved ranges of a network with this number of groups.
     pub fn of(groups: usize) -> Self {
         Self { input: None, groups: vec![GroupRanges::default(); groups] }
     }
 
-    /// Checks ranges that were read from a file: finite, minimum first, and as many of
-    /// weights as `scales` has for each group.
+    /// Checks ranges read from a file: finite, minimum first, and as many ranges of
+    /// weights as `scales` requires for each group.
     ///
     /// # Errors
-    /// The first that is wrong, with what is wrong about it.
+    /// If a range is invalid; the first is named, with the reason.
     pub fn check(&self, scales: &[usize]) -> Result<(), QuantError> {
         if self.groups.len() != scales.len() {
             return Err(QuantError::OtherNetwork { found: self.groups.len(), expected: scales.len() });
@@ -105,18 +105,18 @@ impl Ranges {
     /// Scale and zero point of the input.
     ///
     /// # Errors
-    /// Where it was never observed, or has none.
+    /// If it was never observed, or the range is invalid.
     pub fn input_parameters(&self) -> Result<QParams, QuantError> {
         parameters(self.input, "the input")
     }
 }
 
-/// Whether these are the minimum and the maximum of something.
+/// Whether these are a valid minimum and maximum.
 fn is_range(&[min, max]: &Range) -> bool {
     min.is_finite() && max.is_finite() && min <= max
 }
 
-/// Scale and zero point of the activations `of` something.
+/// Scale and zero point of the activations `of` a layer or the input.
 pub(super) fn parameters(range: Option<Range>, of: &str) -> Result<QParams, QuantError> {
     Observer::from_range(range).parameters(Scheme::Affine).map_err(|error| QuantError::values(of, error))
 }

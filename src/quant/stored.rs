@@ -10,21 +10,21 @@ use crate::model::Network;
 use crate::record::int8_file::{Bias, LayerValues, Operation, StoredLayer};
 use crate::record::{Int8File, Method, RecordError};
 
-/// A quantized network that predicts.
+/// A quantized network for inference.
 #[derive(Debug)]
 pub enum Quantized {
-    /// Integers from input to output; with PyTorch's names of the layers with weights.
+    /// Integers from input to output, with PyTorch's names of the layers with weights.
     Static {
         /// The model.
         model: Box<Model>,
         /// Its memory.
         workspace: Box<Workspace>,
-        /// In the order of forward.
+        /// Names in the order of forward.
         names: Vec<String>,
         /// Calibrated or trained.
         method: Method,
     },
-    /// Weights alone are integers.
+    /// Only weights are integers.
     Dynamic(DynamicModel),
 }
 
@@ -32,7 +32,7 @@ impl Quantized {
     /// A static model of `network`.
     ///
     /// # Errors
-    /// A layer of the network that cannot be quantized.
+    /// If a layer cannot be quantized.
     pub fn of_model(network: &Network, model: Model, method: Method) -> Result<Self, QuantError> {
         let names = groups(network)?.into_iter().map(|group| group.name).collect();
         Ok(Self::of_names(model, names, method))
@@ -43,7 +43,7 @@ impl Quantized {
         Self::Static { model: Box::new(model), workspace, names, method }
     }
 
-    /// How it was quantized.
+    /// The quantization method.
     pub fn method(&self) -> Method {
         match self {
             Self::Static { method, .. } => *method,
@@ -63,10 +63,10 @@ impl Quantized {
     /// width]` to `scores`, whose length it sets.
     ///
     /// # Errors
-    /// Samples that are NaN or infinite, of a dynamic model.
+    /// If samples of a dynamic model contain NaN or infinite values.
     ///
     /// # Panics
-    /// Where the length is not that of samples.
+    /// If the length is not that of samples.
     pub fn infer(&mut self, samples: &[f32], scores: &mut Vec<f32>) -> Result<(), QuantError> {
         match self {
             Self::Static { model, workspace, .. } => {
@@ -79,8 +79,8 @@ impl Quantized {
         Ok(())
     }
 
-    /// As it is on disk; `network` is the network's name, and the digest that of the
-    /// float weights that this was made of.
+    /// The network as a file; `network` is its name, and the digest that of the float
+    /// weights it was made from.
     pub fn to_file(&self, network: &str, weights_sha256: &str) -> Int8File {
         match self {
             Self::Static { model, names, method, .. } => {
@@ -90,10 +90,10 @@ impl Quantized {
         }
     }
 
-    /// The network in a file that was read; `file` is its name in errors.
+    /// The network from a file's contents; `file` is its name in errors.
     ///
     /// # Errors
-    /// When values do not make a model.
+    /// If the values are not a valid model.
     pub fn from_file(stored: &Int8File, file: &Path) -> Result<Self, RecordError> {
         if stored.method == Method::Dynamic {
             return DynamicModel::from_file(stored, file).map(Self::Dynamic);

@@ -83,7 +83,7 @@ fn ranges_cover_every_batch_whatever_their_order() {
     let [min, max] = ranges.input.unwrap();
     assert_eq!((min, max), (-1.0, 4.0));
     assert!(ranges.groups.iter().all(|group| group.output.is_some()));
-    // Behind ReLU nothing is below 0.
+    // After ReLU no value is below 0.
     assert!(ranges.groups[0].output.unwrap()[0] >= 0.0);
 }
 

@@ -41,13 +41,14 @@ fn other_activations_are_rejected_by_the_layers_name() {
     }
 }
 
-/// Ranges of a test of `images`, by hand.
+/// Ranges of a test of `images`, computed by hand.
 fn calibrated(network: &Network, images: &Tensor<4>) -> Ranges {
     let range = |values: Vec<f32>| Some(burn_fused::int8::min_max(&values).unwrap());
     let data = |x: &Tensor<4>| x.to_data().try_into_vec::<f32>().unwrap();
     let mut ranges = Ranges::of(groups(network).unwrap().len());
     ranges.input = range(data(images));
-    // The widest output of all is enough for a test of errors in units of it.
+    // The widest output range is sufficient for a test of errors in units of
+    // it.
     let scores = network.forward(images.clone()).into_data().try_into_vec::<f32>().unwrap();
     let last = ranges.groups.len() - 1;
     for group in &mut ranges.groups[..last] {
@@ -103,7 +104,7 @@ fn a_network_that_was_never_calibrated_has_no_integer_model() {
     assert!(message.starts_with("conv1: the scale overflows"), "{message}");
 }
 
-/// Images of noise, another for each `seed`.
+/// Noise images, different for each `seed`.
 fn noise(kind: ModelKind, seed: usize, device: &Device) -> Tensor<4> {
     let [channels, height, width] = kind.input_shape();
     let len = 6 * channels * height * width;
@@ -119,7 +120,7 @@ fn folded_batch_norms_compute_what_the_network_does() {
     for kind in [ModelKind::Convnet, ModelKind::Mlp] {
         let training = Device::flex().autodiff();
         let network = Network::with_options(kind, &options, kind.classes(), 5, &training);
-        // Running statistics that are not those of the start.
+        // Running statistics other than the initial ones.
         (0..20).for_each(|seed| drop(network.forward(noise(kind, seed, &training))));
         let network = network.valid();
         let images = noise(kind, 77, &Device::flex());

@@ -1,10 +1,11 @@
-//! Checkpoints: everything a run needs to go on to the same bits.
+//! Checkpoints: everything that a run needs to resume bit-identically.
 //!
 //! A checkpoint is a folder `step-000123` with the weights (`model.safetensors`,
 //! in PyTorch's names and layouts), the optimizer's moments
-//! (`optimizer.safetensors`) and the position (`state.json`, with a digest of
-//! both). It is written under another name, synced and renamed: a folder with
-//! that name is whole, unless somebody damaged it later, which the digests tell.
+//! (`optimizer.safetensors`) and the position (`state.json`, with digests of
+//! both). It is written under a temporary name, synced and renamed: a folder
+//! with the final name is complete, unless it was damaged later, which the
+//! digests detect.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,15 +23,16 @@ use burn_mpi::ParamLayout;
 const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
-/// Checkpoints kept; older ones are removed when a new one is whole.
+/// Number of checkpoints kept; older ones are removed when a new one is
+/// complete.
 const KEEP: usize = 3;
 
-/// Where a run stands, as the writer of its checkpoints has to know it.
+/// The position of a run, as needed by the writer of its checkpoints.
 pub trait Resumable: Serialize + DeserializeOwned {
     /// Steps done of the run; the checkpoint's folder is named after it.
     fn step(&self) -> usize;
 
-    /// The step of an older checkpoint that is kept whatever its age.
+    /// The step of an older checkpoint that is kept independent of its age.
     fn best_step(&self) -> Option<usize>;
 }
 
@@ -48,7 +50,7 @@ struct State<P> {
     sha256: BTreeMap<String, String>,
 }
 
-/// When there was no other optimizer, names went without saying.
+/// Older checkpoints have no names: the only optimizer was Adam.
 fn adams_moments() -> Vec<String> {
     vec!["first".into(), "second".into()]
 }
@@ -62,20 +64,20 @@ pub struct Checkpoint<P> {
     pub world_size: usize,
     /// Weights.
     pub params: Vec<f32>,
-    /// What the optimizer remembers: names, with values as long as the weights.
+    /// The optimizer's moments: names, with values as long as the weights.
     pub moments: Vec<(String, Vec<f32>)>,
     /// Updates that the optimizer has made.
     pub updates: u64,
-    /// Where the run stands.
+    /// The position of the run.
     pub position: P,
 }
 
 impl<P: Resumable> Checkpoint<P> {
-    /// Writes the checkpoint into `folder` (`…/checkpoints`) and removes those
-    /// that are too old.
+    /// Writes the checkpoint into `folder` (`…/checkpoints`) and removes the
+    /// oldest ones.
     ///
     /// # Errors
-    /// When a file cannot be written; older checkpoints are then untouched.
+    /// If a file cannot be written; older checkpoints are then untouched.
     pub fn save(&self, folder: &Path, layout: &ParamLayout) -> Result<PathBuf, RecordError> {
         let name = folder_name(self.position.step());
         let path = folder.join(&name);
@@ -119,8 +121,8 @@ impl<P: Resumable> Checkpoint<P> {
     /// Reads the checkpoint in the folder `path`.
     ///
     /// # Errors
-    /// When a file is missing or not the one that was written, or when the
-    /// weights are those of another network.
+    /// If a file is missing or damaged, or the weights are those of a different
+    /// network.
     pub fn load(path: &Path, layout: &ParamLayout) -> Result<Self, RecordError> {
         let read = |name: &str| {
             let file = path.join(name);
@@ -153,11 +155,11 @@ impl<P: Resumable> Checkpoint<P> {
         })
     }
 
-    /// Reads the last whole checkpoint of `folder`, passing over damaged ones
+    /// Reads the last complete checkpoint of `folder`, and skips damaged ones
     /// with a warning.
     ///
     /// # Errors
-    /// When there is none, or none is whole.
+    /// If there is none, or none is complete.
     pub fn load_last(folder: &Path, layout: &ParamLayout) -> Result<Self, RecordError> {
         let mut last_error = None;
         for path in list(folder).iter().rev() {
@@ -172,11 +174,11 @@ impl<P: Resumable> Checkpoint<P> {
         Err(last_error.unwrap_or_else(|| RecordError::NoCheckpoint(folder.to_owned())))
     }
 
-    /// The checkpoint of the best epoch that was kept when this one, in `folder`
-    /// too, was written; this one itself without early stopping.
+    /// The best epoch's checkpoint that was kept when this one, in the same
+    /// `folder`, was written; this one itself without early stopping.
     ///
     /// # Errors
-    /// When it is gone or damaged.
+    /// If it is missing or damaged.
     pub fn load_best(self, folder: &Path, layout: &ParamLayout) -> Result<Self, RecordError> {
         match self.position.best_step() {
             Some(step) if step != self.position.step() => Self::load(&folder.join(folder_name(step)), layout),
@@ -188,7 +190,7 @@ impl<P: Resumable> Checkpoint<P> {
 /// Reads weights that PyTorch (or this program) saved.
 ///
 /// # Errors
-/// When the file cannot be read, or its names or shapes are not the layout's.
+/// If the file cannot be read, or its names or shapes are not the layout's.
 pub fn load_weights(file: &Path, layout: &ParamLayout) -> Result<Vec<f32>, RecordError> {
     let bytes = fs::read(file).map_err(|e| RecordError::read(file, e))?;
     decode(file, &bytes, layout, "")
@@ -197,7 +199,7 @@ pub fn load_weights(file: &Path, layout: &ParamLayout) -> Result<Vec<f32>, Recor
 /// The bytes of a file of weights, in PyTorch's names and layouts.
 ///
 /// # Errors
-/// When they have no such file: two tensors of one name.
+/// If two tensors have the same name.
 pub fn weights_file(layout: &ParamLayout, weights: &[f32]) -> Result<Vec<u8>, RecordError> {
     encode(Path::new(MODEL), layout, &[("", &weights.to_vec())], Some(0))
 }
@@ -207,7 +209,7 @@ pub fn folder_name(step: usize) -> String {
     format!("step-{step:08}")
 }
 
-/// Whole checkpoints' folders in the order of their steps.
+/// Folders of complete checkpoints in the order of their steps.
 pub fn list(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();

@@ -1,11 +1,11 @@
-//! What can go wrong with a run directory.
+//! Errors of a run directory.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use burn_mpi::CommError;
 
-/// An error of a run directory, naming the file and the way out.
+/// An error of a run directory, with the file and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// A file cannot be written.
@@ -13,7 +13,8 @@ pub enum RecordError {
     Write {
         /// The file or folder.
         path: PathBuf,
-        /// The system's. Not the error's source, which would be printed twice.
+        /// The system's error. Not the error's source, which would be printed
+        /// twice.
         reason: io::Error,
     },
     /// A file cannot be read.
@@ -21,31 +22,32 @@ pub enum RecordError {
     Read {
         /// The file or folder.
         path: PathBuf,
-        /// The system's. Not the error's source, which would be printed twice.
+        /// The system's error. Not the error's source, which would be printed
+        /// twice.
         reason: io::Error,
     },
-    /// The run directory is taken.
+    /// The run directory already exists.
     #[error(
         "{0} exists already: choose another --out, go on with it (--resume {0}) or replace it (--overwrite)"
     )]
     Exists(PathBuf),
-    /// The path is taken by something that no run left.
+    /// The path exists and is not a run directory.
     #[error("{0} exists already and is no run directory, so it is not replaced: choose another --out")]
     NoRun(PathBuf),
-    /// A file is not what was written.
+    /// A file is damaged.
     #[error("{path}: {what}")]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         what: String,
     },
-    /// A float network's weights where an int8 model belongs.
+    /// A float network's weights where an int8 model is expected.
     #[error(
         "{0} holds a float network's weights, where an int8 model belongs: make one with mpiburn quantize"
     )]
     FloatWeights(PathBuf),
-    /// An int8 model where a float network's weights belong.
+    /// An int8 model where a float network's weights are expected.
     #[error(
         "{0} holds an int8 model, where a float network's weights belong; the float ones are in model.safetensors"
     )]
@@ -53,17 +55,17 @@ pub enum RecordError {
     /// No int8 model beside a checkpoint.
     #[error("there is no {0}: make it with mpiburn quantize")]
     NoInt8(PathBuf),
-    /// Nothing to go on from.
+    /// There is no checkpoint to resume from.
     #[error("no checkpoint in {0}: the run ended before its first; start it again with --overwrite")]
     NoCheckpoint(PathBuf),
-    /// The ranks could not tell each other.
+    /// An error between ranks.
     #[error(transparent)]
     Comm(#[from] CommError),
 }
 
 impl RecordError {
-    /// Whether a command was given a file of the other kind, or one that was never
-    /// made: something was typed wrong, and nothing is damaged.
+    /// Whether a command was given a file of the wrong kind, or one that was never
+    /// made: an error of usage, and no damage.
     pub fn is_wrong_kind(&self) -> bool {
         matches!(self, Self::FloatWeights(_) | Self::Int8Weights(_) | Self::NoInt8(_))
     }

@@ -1,8 +1,8 @@
 //! `int8.safetensors`: a quantized network on disk, as docs/quantization.md describes it.
 //!
-//! One metadata entry holds what no tensor can: the layers in order, and a digest of
-//! the whole file, so that a changed byte is an error and not another prediction.
-//! What follows from the rest (multipliers, shifts) is not stored.
+//! One metadata entry holds what tensors cannot: the layers in order, and a digest of the
+//! whole file, so that a changed byte is an error and not a wrong prediction. Derived
+//! values (multipliers, shifts) are not stored.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -17,13 +17,13 @@ use crate::files;
 
 /// Name of the file in a checkpoint's folder.
 pub const INT8_FILE: &str = "int8.safetensors";
-/// The metadata entry that makes a file one of these.
+/// The metadata entry that identifies these files.
 pub(super) const ENTRY: &str = "mpiburn_int8";
 pub(super) const VERSION: u32 = 1;
 /// Scales and zero points of the input and of each layer with weights.
 pub(super) const SCALES: &str = "activation.scale";
 pub(super) const ZERO_POINTS: &str = "activation.zero_point";
-/// In place of the digest while it is computed.
+/// Placeholder of the digest while it is computed.
 pub(super) const NO_DIGEST: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// How a network was quantized.
@@ -34,7 +34,7 @@ pub enum Method {
     Qat,
     /// Static, post-training: ranges from calibration samples.
     Ptq,
-    /// Weights alone; ranges of activations are those of each batch.
+    /// Only weights; ranges of activations are those of each batch.
     Dynamic,
 }
 
@@ -45,23 +45,23 @@ pub struct Int8File {
     pub method: Method,
     /// Name of the network: `convnet`, `vgg` or `mlp`.
     pub network: String,
-    /// SHA-256 of the float weights that it was made of, as in `run.json`.
+    /// SHA-256 of the float weights it was made from, as in `run.json`.
     pub weights_sha256: String,
     /// Channels, height and width of a sample.
     pub input_shape: [usize; 3],
     /// The layers in order.
     pub layers: Vec<StoredLayer>,
     /// Scale and zero point of the input and of the output of each layer with weights;
-    /// none of a [`Method::Dynamic`].
+    /// empty for a [`Method::Dynamic`].
     pub activations: Vec<QParams>,
 }
 
 /// A layer, and its values if it has weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredLayer {
-    /// Which.
+    /// The layer.
     pub op: Operation,
-    /// None of a pooling.
+    /// Its values; `None` for a pooling.
     pub values: Option<LayerValues>,
 }
 
@@ -114,7 +114,7 @@ pub struct LayerValues {
 pub enum Bias {
     /// In steps of input scale · weight scale.
     Integer(Vec<i32>),
-    /// Real ones, of a [`Method::Dynamic`].
+    /// Real values, for a [`Method::Dynamic`].
     Float(Vec<f32>),
 }
 
@@ -146,7 +146,7 @@ impl Int8File {
     /// The file's bytes; the same network gives the same bytes.
     ///
     /// # Errors
-    /// When two layers have one name; it names `file`.
+    /// If two layers have the same name; the error names `file`.
     pub fn encode(&self, file: &Path) -> Result<Vec<u8>, RecordError> {
         let failed = |what: String| RecordError::damaged(file, what);
         let mut tensors = Vec::new();

@@ -1,4 +1,4 @@
-//! What is written is read, and nothing else is.
+//! Round trips of int8 files, and rejection of damaged ones.
 
 use burn_fused::int8::{Conv, Layer, Linear, MaxPool, Model, QParams, Scheme, Weights};
 

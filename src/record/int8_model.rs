@@ -1,4 +1,4 @@
-//! Static integer models as files, and back.
+//! Conversion between static integer models and their files.
 
 use std::path::Path;
 
@@ -8,11 +8,12 @@ use super::RecordError;
 use super::int8_file::{Bias, Int8File, LayerValues, Method, Operation, StoredLayer};
 
 impl Int8File {
-    /// A static integer model of the network `network` with float weights of this
-    /// digest; `names` are PyTorch's of its layers with weights, in order.
+    /// A static integer model of the network `network`, made from float weights
+    /// with this digest; `names` are PyTorch's names of its layers with weights,
+    /// in order.
     ///
     /// # Panics
-    /// Where there are fewer names than layers with weights.
+    /// If there are fewer names than layers with weights.
     pub fn of_model(
         method: Method,
         network: &str,
@@ -55,7 +56,7 @@ impl Int8File {
     /// The static integer model; `file` is its name in errors.
     ///
     /// # Errors
-    /// When values do not make a model, or it is a [`Method::Dynamic`] one.
+    /// If the values are not a valid model, or it is a [`Method::Dynamic`] one.
     pub fn model(&self, file: &Path) -> Result<Model, RecordError> {
         let damaged = |error: Int8Error| RecordError::damaged(file, error.to_string());
         let Some((&input, outputs)) = self.activations.split_first() else {

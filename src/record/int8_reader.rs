@@ -1,4 +1,4 @@
-//! Reading `int8.safetensors`: whatever is wrong with a file is one error that names it.
+//! Reading `int8.safetensors`: every invalid file is one error with its name.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,8 +14,8 @@ use super::int8_file::{
 };
 use crate::files;
 
-/// Largest size in any direction: far above any network's, and products of three
-/// still fit 64 bits.
+/// Maximum size of a dimension: far above any network's, and products of three still fit
+/// 64 bits.
 const LARGEST: usize = 1 << 16;
 
 impl Operation {
@@ -37,9 +37,9 @@ impl Int8File {
     /// Reads a file.
     ///
     /// # Errors
-    /// When it cannot be read, is a float network's, or is not what was written.
+    /// If it cannot be read, is a float network's, or is damaged.
     pub fn read(file: &Path) -> Result<Self, RecordError> {
-        // Reading a pipe would wait for a writer.
+        // Opening a pipe would block until there is a writer.
         if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
             return Err(RecordError::damaged(file, "it is not a regular file".into()));
         }
@@ -79,7 +79,7 @@ pub fn is_int8(bytes: &[u8]) -> bool {
     entry(bytes).is_ok_and(|entry| entry.is_some())
 }
 
-/// The metadata entry of a safetensors file; none of another's.
+/// The metadata entry of a safetensors file; `None` for other files.
 fn entry(bytes: &[u8]) -> Result<Option<String>, String> {
     let (_, metadata) =
         SafeTensors::read_metadata(bytes).map_err(|e| format!("not a whole safetensors file ({e:?})"))?;
@@ -97,7 +97,7 @@ fn check_digest(bytes: &[u8], digest: &str) -> Result<(), String> {
     }
 }
 
-/// Takes tensors out of a file whose bytes are known to be whole.
+/// Extracts tensors from a file whose digest has been checked.
 struct Reader<'a> {
     tensors: SafeTensors<'a>,
     method: Method,

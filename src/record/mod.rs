@@ -1,8 +1,8 @@
-//! The run directory, the only product of a run. Rank 0 writes all of it.
+//! The run directory, the only output of a run. Rank 0 writes all of it.
 //!
-//! What is written comes from above as values: the configuration in `run.json`,
-//! the position in a checkpoint and the lines of `epochs.csv` are any types that
-//! serialize, so that this module knows neither training nor options.
+//! All contents are passed as values: the configuration in `run.json`, the
+//! position in a checkpoint and the lines of `epochs.csv` are any serializable
+//! types, so this module does not depend on training or options.
 
 pub mod checkpoint;
 mod error;

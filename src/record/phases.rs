@@ -1,12 +1,13 @@
-//! The phases of a training step: one list for the learner's clocks, `step_ms`
-//! in `run.json`, `bench step` and the report.
+//! Phases of a training step: one list for the learner's timers, `step_ms` in
+//! `run.json`, `bench step` and the report.
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! phases {
     ($($(#[$doc:meta])* $name:ident: $title:literal,)+) => {
         /// A value for each phase of a training step, under the names and in the
-        /// order of `step_ms` in `run.json`. A phase that a file has not is 0.
+        /// order of `step_ms` in `run.json`. A phase that is missing in a file
+        /// is 0.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Phases<T> {
@@ -14,7 +15,7 @@ macro_rules! phases {
         }
 
         impl<T> Phases<T> {
-            /// What tables call the phases.
+            /// The phases' names in tables.
             pub const TITLES: [&'static str; [$($title),+].len()] = [$($title),+];
 
             /// The values in the order of [`TITLES`](Self::TITLES).
@@ -32,7 +33,7 @@ macro_rules! phases {
 }
 
 phases! {
-    /// Augmentation, and bytes to normalised tensors.
+    /// Augmentation, and conversion of bytes to normalised tensors.
     data: "data",
     /// Class scores, loss and metrics.
     forward: "forward",
@@ -42,21 +43,21 @@ phases! {
     copy: "copy of gradients",
     /// Waiting for gradients of other ranks.
     exposed: "communication, exposed",
-    /// New weights, and the network that holds them.
+    /// Weight update, including the network that holds the weights.
     optimizer: "optimizer",
 }
 
-/// Mean milliseconds of each phase; of the steps since the process started,
-/// where a run was resumed.
+/// Mean milliseconds of each phase; for a resumed run, of the steps since the
+/// process started.
 pub type StepMs = Phases<f64>;
 
 impl<T> Phases<T> {
-    /// `with` of each value.
+    /// Applies `with` to each value.
     pub fn map<U>(self, with: impl FnMut(T) -> U) -> Phases<U> {
         Phases::from_array(self.into_array().map(with))
     }
 
-    /// `with` of each value and the other's of the same phase.
+    /// Applies `with` to each value and the other's value of the same phase.
     pub fn zip<U, V>(self, other: Phases<U>, mut with: impl FnMut(T, U) -> V) -> Phases<V> {
         let mut others = other.into_array().into_iter();
         self.map(|value| match others.next() {
@@ -67,7 +68,7 @@ impl<T> Phases<T> {
 }
 
 impl StepMs {
-    /// The mean of several ranks' values; 0 of none.
+    /// The mean of several ranks' values; 0 if there are none.
     pub fn mean(ranks: &[Self]) -> Self {
         let sum = ranks.iter().fold(Self::default(), |sum, rank| sum.zip(*rank, |a, b| a + b));
         sum.map(|ms| ms / ranks.len().max(1) as f64)

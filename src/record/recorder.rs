@@ -1,4 +1,4 @@
-//! The curves, epochs and checkpoints of a run, written by rank 0.
+//! `Recorder`: curves, epochs and checkpoints of a run, written by rank 0.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use super::tensorboard::TensorBoard;
 use super::{Checkpoint, RecordError, Resumable, RunDir};
 use burn_mpi::{ParamLayout, World};
 
-/// What curves show.
+/// A point of the loss and accuracy curves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Metrics {
     /// Mean over samples.
@@ -24,13 +24,13 @@ pub struct Metrics {
 pub struct CurvePoint {
     /// Steps done of the run.
     pub step: usize,
-    /// By rank; a rank without samples has no point.
+    /// By rank; `None` for a rank without samples.
     pub ranks: Vec<Option<Metrics>>,
-    /// Over the samples of all ranks.
+    /// Mean over the samples of all ranks.
     pub mean: Option<Metrics>,
 }
 
-/// Which curves a point is on.
+/// The pair of curves that a point belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Curve {
     /// `train.loss` and `train.acc`.
@@ -49,8 +49,8 @@ impl Curve {
     }
 }
 
-/// Writes a run's curves, epochs and checkpoints. Every rank has one and calls
-/// the same methods; only rank 0's touches files, and its errors are every rank's.
+/// Writes a run's curves, epochs and checkpoints. Every rank has one and calls the same methods;
+/// only rank 0's accesses files, and its errors are returned on every rank.
 pub struct Recorder<'w> {
     world: &'w World,
     dir: Option<RunDir>,
@@ -58,12 +58,12 @@ pub struct Recorder<'w> {
 }
 
 impl<'w> Recorder<'w> {
-    /// Opens the curves in `dir` (given on rank 0 alone), cut back to `step`
-    /// and to the epochs in `history`, whose fields are the columns of `epochs.csv`: what a run wrote after the checkpoint
-    /// that it goes on from will be written again.
+    /// Opens the curves in `dir` (given on rank 0 alone), truncated to `step` and to the epochs in
+    /// `history`, whose fields are the columns of `epochs.csv`: the run writes again what it wrote
+    /// after the checkpoint from which it resumes.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// If a file cannot be written.
     pub fn open<R: Serialize + Default>(
         world: &'w World,
         dir: Option<RunDir>,
@@ -95,17 +95,17 @@ impl<'w> Recorder<'w> {
     /// Adds points to the curves, the same on every rank.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// If a file cannot be written.
     pub fn points(&mut self, curve: Curve, points: &[CurvePoint]) -> Result<(), RecordError> {
         let written = points.iter().try_for_each(|point| self.write_point(curve, point));
         Ok(self.world.agree(written)?)
     }
 
-    /// Writes a checkpoint; no rank goes on before it is whole. `checkpoint`
-    /// is called on rank 0 alone.
+    /// Writes a checkpoint; no rank continues before it is complete. `checkpoint` is called on rank
+    /// 0 alone.
     ///
     /// # Errors
-    /// When the transport fails or a file cannot be written.
+    /// If the transport fails or a file cannot be written.
     pub fn checkpoint<P: Resumable>(
         &mut self,
         layout: &ParamLayout,
@@ -115,18 +115,18 @@ impl<'w> Recorder<'w> {
             Some(dir) => checkpoint().save(&dir.checkpoints(), layout).map(Some),
             None => Ok(None),
         };
-        // The agreement is the barrier: a rank has its answer only when rank 0
-        // has written and all others are here.
+        // The agreement is also the barrier: a rank gets its result only after rank 0 has written
+        // and all others have arrived.
         if let Some(path) = self.world.agree(saved)? {
             log::debug!("checkpoint {}", path.display());
         }
         Ok(())
     }
 
-    /// Adds the line of a finished epoch to `epochs.csv`.
+    /// Appends the line of a finished epoch to `epochs.csv`.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn epoch(&mut self, row: &impl Serialize) -> Result<(), RecordError> {
         let written = match &self.dir {
             Some(dir) => append_epoch(&dir.path().join("epochs.csv"), row),
@@ -138,7 +138,7 @@ impl<'w> Recorder<'w> {
     /// Adds a point to TensorBoard's curve `tag` of the means over ranks.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn mean(&mut self, tag: &str, step: usize, value: f64) -> Result<(), RecordError> {
         let ranks = self.world.size();
         let written = match &mut self.tensorboard {
@@ -173,11 +173,11 @@ fn append(path: &Path, text: &str) -> Result<(), RecordError> {
     write().map_err(|e| RecordError::write(path, e))
 }
 
-/// Keeps the lines of a curve up to `step`; makes the file if it is missing.
+/// Keeps the lines of a curve up to `step`; creates the file if it is missing.
 fn cut_back(path: &PathBuf, step: usize) -> Result<(), RecordError> {
     let text = fs::read_to_string(path).unwrap_or_default();
     let kept: String = text
-        // A line without its end was being written when the run was killed.
+        // An incomplete line was being written when the run was killed.
         .split_inclusive('\n')
         .filter(|line| line.ends_with('\n'))
         .filter(|line| line.split(' ').next().and_then(|s| s.parse().ok()).is_some_and(|s: usize| s <= step))
@@ -186,7 +186,7 @@ fn cut_back(path: &PathBuf, step: usize) -> Result<(), RecordError> {
 }
 
 fn write_epochs<R: Serialize + Default>(path: &Path, rows: &[R]) -> Result<(), RecordError> {
-    // A header comes with a row; of the default one it alone is kept.
+    // The csv crate writes a header only with a row; only the header of the default row is kept.
     let header = csv_text(true, &R::default()).map_err(|e| RecordError::write(path, e))?;
     let header = header.lines().next().unwrap_or_default();
     fs::write(path, format!("{header}\n")).map_err(|e| RecordError::write(path, e))?;
@@ -197,7 +197,7 @@ fn append_epoch(path: &Path, row: &impl Serialize) -> Result<(), RecordError> {
     append(path, &csv_text(false, row).map_err(|e| RecordError::write(path, e))?)
 }
 
-/// One line of CSV, after one with the names of its fields if asked for.
+/// One line of CSV, preceded by a header with the field names if requested.
 fn csv_text(header: bool, row: &impl Serialize) -> io::Result<String> {
     let mut writer = csv::WriterBuilder::new().has_headers(header).from_writer(Vec::new());
     writer.serialize(row).map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! Making a run directory, and finding the parts of one.
+//! Creating a run directory, and the paths inside one.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -17,16 +17,16 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the directory, with its folders for checkpoints and ranks.
+    /// Creates the directory, with its folders for checkpoints and ranks.
     ///
     /// # Errors
-    /// When it cannot be written, or exists and `overwrite` is not given.
+    /// If it cannot be written, or exists and `overwrite` is not given.
     pub fn create(path: &Path, overwrite: bool) -> Result<Self, RecordError> {
         let is_run = path.join("run.json").exists();
         let is_empty = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
         if path.exists() && !is_empty {
-            // Only what a run left is ever removed, so that a slip of the
-            // fingers cannot empty a home directory.
+            // Only a run directory is ever removed, so that a mistyped path
+            // cannot delete a home directory.
             match (is_run, overwrite) {
                 (false, _) => return Err(RecordError::NoRun(path.to_owned())),
                 (true, false) => return Err(RecordError::Exists(path.to_owned())),
@@ -39,11 +39,11 @@ impl RunDir {
         Ok(dir)
     }
 
-    /// Makes the directory, or one whose name ends in -2, -3, … where that is
-    /// taken: by a run that was started in the same second.
+    /// Creates the directory, or one with the suffix -2, -3, … if it exists:
+    /// from a run that was started in the same second.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn create_unique(path: &Path) -> Result<Self, RecordError> {
         let failed = |path: &Path, error| RecordError::write(path, error);
         if let Some(parent) = path.parent() {
@@ -54,7 +54,8 @@ impl RunDir {
                 1 => path.to_owned(),
                 _ => PathBuf::from(format!("{}-{number}", path.display())),
             };
-            // Of several processes one makes a directory; the others are told.
+            // Only one of several processes creates the directory; the others
+            // get an error.
             match fs::create_dir(&path) {
                 Ok(()) => return Self::create(&path, false),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
@@ -67,7 +68,7 @@ impl RunDir {
     /// The directory of an earlier run.
     ///
     /// # Errors
-    /// When it holds no readable `run.json`.
+    /// If it contains no readable `run.json`.
     pub fn open<C: DeserializeOwned>(path: &Path) -> Result<(Self, RunRecord<C>), RecordError> {
         let file = path.join("run.json");
         let text = fs::read(&file).map_err(|e| RecordError::read(&file, e))?;
@@ -75,7 +76,7 @@ impl RunDir {
         Ok((Self { path: path.to_owned() }, record))
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -85,10 +86,10 @@ impl RunDir {
         self.path.join("checkpoints")
     }
 
-    /// Replaces `run.json` in one step: a reader sees the old or the new one.
+    /// Replaces `run.json` atomically.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn write_record<C: Serialize>(&self, record: &RunRecord<C>) -> Result<(), RecordError> {
         let name = "run.json";
         replace_json(&self.path, name, record).map_err(|e| RecordError::write(&self.path.join(name), e))

@@ -1,4 +1,4 @@
-//! `run.json`: what a run was, where it ran and what came out.
+//! `run.json`: configuration, hosts and results of a run.
 
 use std::collections::BTreeMap;
 
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 use super::StepMs;
 use burn_mpi::Place;
 
-/// How a run stands.
+/// Status of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Under way, or killed.
+    /// Running, or killed.
     Running,
-    /// All epochs are done.
+    /// All epochs are complete.
     Completed,
     /// Ended by an error.
     Failed,
-    /// Ended by a signal, after a checkpoint to go on from.
+    /// Ended by a signal, after a checkpoint to resume from.
     Stopped,
 }
 
-/// `run.json`, with a configuration of type `C`. It exists from the start;
-/// `results` are there at the end.
+/// `run.json`, with a configuration of type `C`. It is written at the start;
+/// `results` are added at the end.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunRecord<C> {
-    /// How the run stands.
+    /// Status of the run.
     pub status: Status,
-    /// Why it failed or stopped.
+    /// Reason of a failure or stop.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
     /// Every option.
@@ -40,11 +40,11 @@ pub struct RunRecord<C> {
     pub topology: String,
     /// Number of ranks.
     pub world_size: usize,
-    /// One host name a rank.
+    /// One host name per rank.
     pub hosts: Vec<String>,
-    /// Where each rank runs.
+    /// Host, process id and cores of each rank.
     pub places: Vec<Place>,
-    /// Who started the ranks: `mpirun`, `srun` or `alone`.
+    /// Launcher: `mpirun`, `srun` or `alone`.
     pub launcher: String,
     /// Transport of the gradients.
     pub backend: String,
@@ -52,25 +52,25 @@ pub struct RunRecord<C> {
     pub device: String,
     /// Samples of one rank's training batch.
     pub train_batch_size: usize,
-    /// Epochs asked for.
+    /// Requested epochs.
     pub epochs: usize,
-    /// Whether ranks had to share cores.
+    /// Whether ranks shared cores.
     pub oversubscribed: bool,
-    /// Whether hosts were one machine under several names, whose caches and
-    /// memory they share.
+    /// Whether several host names were one machine with shared caches and
+    /// memory.
     pub shared_machine: bool,
     /// Start, in seconds since 1970.
     pub started_at: u64,
     /// Commit that the binary was built from.
     pub git: String,
-    /// Versions of this program and of what it stands on.
+    /// Versions of this program and its dependencies.
     pub versions: BTreeMap<String, String>,
-    /// What came out.
+    /// Results of the run.
     #[serde(flatten)]
     pub results: Option<Results>,
 }
 
-/// What came out of a run. Accuracies in percent, times in seconds.
+/// Results of a run. Accuracies in percent, times in seconds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results {
     /// Optimizer steps.
@@ -79,7 +79,7 @@ pub struct Results {
     pub train_seconds: f64,
     /// Wall time of the tests.
     pub test_seconds: f64,
-    /// From the process's start to its last line.
+    /// From the start of the process to its last line.
     pub total_seconds: f64,
     /// `train_seconds` over the steps, in milliseconds.
     pub ms_per_step: f64,
@@ -87,11 +87,11 @@ pub struct Results {
     pub images_per_second: f64,
     /// Time in which a rank only waited for gradients, mean over ranks.
     pub comm_seconds: f64,
-    /// Where a step's time went, mean over ranks and steps.
+    /// Time of each phase of a step, mean over ranks and steps.
     pub step_ms: StepMs,
     /// Over the whole test set.
     pub test_accuracy: f64,
-    /// The integer model's, over the whole test set; with quantization alone.
+    /// The integer model's, over the whole test set; only with quantization.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub int8_test_accuracy: Option<f64>,
     /// Mean over the whole test set.
@@ -102,10 +102,10 @@ pub struct Results {
     pub train_loss: f64,
     /// The same by rank.
     pub per_rank: Vec<RankRecord>,
-    /// Largest resident memory of a rank, in MB of 2^20 bytes.
+    /// Peak resident memory of a rank, in MB of 2^20 bytes.
     pub peak_rss_mb: f64,
-    /// Most bytes of live tensors in a training step of a rank, in MB of 2^20
-    /// bytes; none where the compute backend has an allocator of its own.
+    /// Peak bytes of live tensors in a training step of a rank, in MB of 2^20
+    /// bytes; `None` if the compute backend has its own allocator.
     #[serde(default)]
     pub live_mb: Option<f64>,
     /// SHA-256 over all parameters in visit order, little-endian f32.
@@ -114,7 +114,7 @@ pub struct Results {
     /// checkpoint is kept.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub best_epoch: Option<usize>,
-    /// Epochs after which early stopping ended the run, where it did.
+    /// Epochs after which early stopping ended the run, if it did.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub stopped_early_after: Option<usize>,
 }
@@ -140,10 +140,10 @@ pub struct RankRecord {
     pub test_accuracy: f64,
     /// Seconds in which it only waited for gradients.
     pub comm_seconds: f64,
-    /// Largest resident memory, in MB of 2^20 bytes.
+    /// Peak resident memory, in MB of 2^20 bytes.
     pub peak_rss_mb: f64,
-    /// Most bytes of live tensors in a training step, in MB of 2^20 bytes; none
-    /// where the compute backend has an allocator of its own.
+    /// Peak bytes of live tensors in a training step, in MB of 2^20 bytes;
+    /// `None` if the compute backend has its own allocator.
     #[serde(default)]
     pub live_mb: Option<f64>,
 }

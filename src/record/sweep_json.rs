@@ -1,4 +1,4 @@
-//! `sweep.json`: which runs a sweep is made of, beside their directories.
+//! `sweep.json`: the runs of a sweep, beside their directories.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 use super::RecordError;
 use crate::files::replace_json;
 
-/// `sweep.json` in a sweep's folder, `results/<name>/`. Each run's directory
-/// and log lie beside it: `results/<name>/<run>/` and `results/<name>/<run>.log`.
+/// `sweep.json` in a sweep's folder, `results/<name>/`. Each run's directory and
+/// log are beside it: `results/<name>/<run>/` and `results/<name>/<run>.log`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepRecord {
-    /// File name of the sweep, without its ending.
+    /// File name of the sweep, without its extension.
     pub name: String,
-    /// What the table is about, in words.
+    /// Title of the table.
     pub title: String,
-    /// Published figures to show beside: `results/reference/<this>.csv`.
+    /// Published figures for comparison: `results/reference/<this>.csv`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reference: Option<String>,
     /// `full`, or the name of a smaller variant.
@@ -31,24 +31,25 @@ pub struct SweepRecord {
 pub struct SweepRun {
     /// Name of its directory.
     pub name: String,
-    /// Which of the repeats, from 1.
+    /// Index of the repeat, from 1.
     pub repeat: usize,
-    /// What varies, with this run's values: `topology` and options of `train`.
+    /// Varied parameters, with this run's values: `topology` and options of
+    /// `train`.
     pub varied: BTreeMap<String, String>,
-    /// How it stands.
+    /// Status of the run.
     pub state: RunState,
-    /// Why it failed.
+    /// Reason of the failure.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
 }
 
-/// How a run of a sweep stands.
+/// Status of a run of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RunState {
     /// Not started yet.
     Waiting,
-    /// Its results are there.
+    /// Its results are complete.
     Completed,
     /// Ended with an error.
     Failed,
@@ -58,17 +59,17 @@ impl SweepRecord {
     /// Reads `folder/sweep.json`.
     ///
     /// # Errors
-    /// When it is missing or damaged.
+    /// If it is missing or damaged.
     pub fn read(folder: &Path) -> Result<Self, RecordError> {
         let file = folder.join("sweep.json");
         let text = fs::read(&file).map_err(|e| RecordError::read(&file, e))?;
         serde_json::from_slice(&text).map_err(|e| RecordError::damaged(&file, e.to_string()))
     }
 
-    /// Replaces `folder/sweep.json` in one step.
+    /// Replaces `folder/sweep.json` atomically.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn write(&self, folder: &Path) -> Result<(), RecordError> {
         let name = "sweep.json";
         fs::create_dir_all(folder)

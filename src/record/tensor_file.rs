@@ -10,11 +10,11 @@ use super::RecordError;
 use super::int8_reader::is_int8;
 use burn_mpi::ParamLayout;
 
-/// The names with which PyTorch's batch norms end.
+/// Name suffixes of PyTorch's batch norm tensors.
 const RUNNING_VAR: &str = "running_var";
 const BATCHES: &str = "num_batches_tracked";
 
-/// A tensor on its way into a safetensors file.
+/// A tensor to be written to a safetensors file.
 pub(super) struct Values {
     pub dtype: Dtype,
     pub shape: Vec<usize>,
@@ -39,9 +39,9 @@ impl View for Values {
     }
 }
 
-/// The buffers as a file, under the layout's names with a prefix. Weights come
-/// with the number of batches that batch norms have seen, which PyTorch asks for
-/// when it loads them; with a fixed momentum it has no effect.
+/// The buffers as a file, under the layout's names with a prefix. Weights
+/// include the number of batches that batch norms have processed, which PyTorch
+/// requires when it loads them; with a fixed momentum it has no effect.
 pub(super) fn encode(
     file: &Path,
     layout: &ParamLayout,
@@ -66,8 +66,8 @@ pub(super) fn encode(
         .map_err(|e| RecordError::damaged(file, e.to_string()))
 }
 
-/// The buffer under the layout's names with a prefix. Weights have to come
-/// without any more, but for the batches that PyTorch's batch norms count.
+/// The buffer from the tensors with the layout's names and a prefix. Additional
+/// tensors are rejected, except the batch counts of PyTorch's batch norms.
 pub(super) fn decode(
     file: &Path,
     bytes: &[u8],

@@ -1,8 +1,8 @@
-//! TensorBoard event files: one folder a rank, and one for the means.
+//! TensorBoard event files: one folder per rank, and one for the means.
 //!
 //! An event file is a TFRecord file of protobuf messages. A point of a curve
 //! needs six fields of them, which are encoded here: the crates that write such
-//! files bring a protobuf compiler and an HTTP client to every build.
+//! files add a protobuf compiler and an HTTP client to every build.
 //!
 //! Formats: `tensorflow/core/lib/io/record_writer.h` (records),
 //! `tensorflow/core/util/event.proto` and `framework/summary.proto` (messages).
@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::RecordError;
 
-/// Event files under one folder, one for each name.
+/// Event files in one folder, one for each name.
 pub struct TensorBoard {
     files: Vec<BufWriter<File>>,
 }
@@ -23,13 +23,13 @@ impl TensorBoard {
     /// Opens a new event file in `folder/<name>` for each name.
     ///
     /// # Errors
-    /// When a file cannot be made.
+    /// If a file cannot be created.
     pub fn create(folder: &Path, names: &[String]) -> Result<Self, RecordError> {
         let seconds = now().as_secs();
         let open = |name: &String| {
             let folder = folder.join(name);
             fs::create_dir_all(&folder).map_err(|e| RecordError::write(&folder, e))?;
-            // TensorBoard reads files whose names have `tfevents` in them.
+            // TensorBoard reads only files with `tfevents` in their names.
             let path = folder.join(format!("events.out.tfevents.{seconds}.{}", std::process::id()));
             let start = || {
                 let mut file = BufWriter::new(File::create(&path)?);
@@ -43,10 +43,10 @@ impl TensorBoard {
     }
 
     /// Adds a point to the curve `tag` of the file with number `file`. Non-finite
-    /// values are left out: TensorBoard does not draw them.
+    /// values are omitted: TensorBoard does not draw them.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn point(&mut self, file: usize, tag: &str, step: usize, value: f64) -> Result<(), RecordError> {
         if !value.is_finite() {
             return Ok(());
@@ -55,10 +55,10 @@ impl TensorBoard {
         self.files[file].write_all(&record(&event)).map_err(failed)
     }
 
-    /// Hands all points to the operating system.
+    /// Flushes all points to the operating system.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// If a file cannot be written.
     pub fn flush(&mut self) -> Result<(), RecordError> {
         self.files.iter_mut().try_for_each(Write::flush).map_err(failed)
     }
@@ -80,8 +80,8 @@ fn record(payload: &[u8]) -> Vec<u8> {
 
 const CRC_32C: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
 
-/// CRC-32C, masked as `tensorflow/core/lib/hash/crc32c.h` does: checksums of
-/// data that holds checksums are weak.
+/// CRC-32C, masked as in `tensorflow/core/lib/hash/crc32c.h`: a checksum of data
+/// that contains checksums is weak.
 fn masked_crc(bytes: &[u8]) -> [u8; 4] {
     CRC_32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }
@@ -107,7 +107,7 @@ fn varint(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-/// A field of text, or of another message.
+/// A string field, or a nested message.
 fn delimited(number: u8, value: &[u8]) -> Vec<u8> {
     [&[key(number, LENGTH_DELIMITED)], &varint(value.len() as u64)[..], value].concat()
 }

@@ -1,12 +1,12 @@
-//! A step's samples, augmented if asked for.
+//! Samples of each step, with optional augmentation.
 
 use super::{LabelledBytes, TrainOptions};
 use crate::data::augment::Augmentation;
 use crate::data::shard::Order;
 use crate::data::{Description, Normalizer, Shard};
 
-/// Hands out samples of a shard. What augmentation makes of them depends on the
-/// seed, the epoch and their numbers in the data set alone.
+/// Returns samples of a shard. Augmentation depends only on the seed, the epoch
+/// and the samples' indices in the data set.
 #[derive(Debug)]
 pub struct Batches {
     normalizer: Normalizer,
@@ -17,7 +17,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Samples as `options` want them.
+    /// Batches according to `options`.
     pub fn new(options: &TrainOptions, description: &Description) -> Self {
         Self {
             normalizer: Normalizer::new(description),
@@ -28,7 +28,7 @@ impl Batches {
         }
     }
 
-    /// The samples `from..from + count` of `shard`, as far as there are.
+    /// The samples `from..from + count` of `shard`, or fewer at its end.
     pub fn samples<'a>(
         &'a mut self,
         shard: &'a Shard,
@@ -45,7 +45,7 @@ impl Batches {
     }
 }
 
-/// The order in which `epoch` takes the samples.
+/// The order of the samples in `epoch`.
 pub(super) fn order_of(options: &TrainOptions, epoch: u64) -> Order {
     match options.shuffle {
         true => Order::Shuffled { seed: options.seed, epoch },

@@ -4,20 +4,20 @@ use super::Tally;
 use crate::record::CurvePoint;
 use burn_mpi::{CommError, World};
 
-/// This rank's logged lines that are not in files yet: steps and tallies.
+/// This rank's logged points that are not written yet: steps and tallies.
 #[derive(Debug, Default)]
 pub(super) struct Unwritten(Vec<(usize, Tally)>);
 
 impl Unwritten {
-    /// Notes this rank's tally of the steps up to `step`.
+    /// Stores this rank's tally of the steps up to `step`.
     pub(super) fn push(&mut self, step: usize, tally: Tally) {
         self.0.push((step, tally));
     }
 
-    /// The points of all ranks, on every rank; none is left here.
+    /// The points of all ranks, on every rank; clears the stored ones.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub(super) fn gather(&mut self, world: &World) -> Result<Vec<CurvePoint>, CommError> {
         let ranks: Vec<Vec<(usize, Tally)>> = world.gather(&std::mem::take(&mut self.0))?;
         // All ranks log the same steps.

@@ -1,17 +1,17 @@
-//! When to stop, from the test losses so far.
+//! Early stopping, from the test losses so far.
 //!
-//! They are sums over all ranks, the same bits on each, so that all ranks decide
-//! the same without asking. A resumed run decides from its history.
+//! They are sums over all ranks, the same bits on each, so all ranks decide the
+//! same without communication. A resumed run decides from its history.
 
 use super::EpochRow;
 
-/// The epoch (from 1) with the lowest test loss, the first of equals.
+/// The epoch (from 1) with the lowest test loss, the first if several are equal.
 pub fn best_epoch(history: &[EpochRow]) -> Option<usize> {
     let lowest = history.iter().fold(f64::INFINITY, |lowest, row| lowest.min(row.test_loss));
     history.iter().find(|row| row.test_loss == lowest).map(|row| row.epoch)
 }
 
-/// Whether `patience` epochs have gone by since the best one.
+/// Whether `patience` epochs have passed since the best one.
 pub fn is_over(history: &[EpochRow], patience: Option<usize>) -> bool {
     let since = history.len() - best_epoch(history).unwrap_or(0);
     patience.is_some_and(|patience| since >= patience)

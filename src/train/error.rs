@@ -1,4 +1,4 @@
-//! What can end a training.
+//! Errors of a training.
 
 use super::Rule;
 use crate::data::DataError;
@@ -9,16 +9,16 @@ use burn_mpi::CommError;
 /// An error of the training loop.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
-    /// Between ranks.
+    /// An error between ranks.
     #[error(transparent)]
     Comm(#[from] CommError),
-    /// In the data set.
+    /// An error of the data set.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// In the run directory.
+    /// An error of the run directory.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// There is no integer model; the same on every rank.
+    /// The integer model cannot be made; the same on every rank.
     #[error("quantization-aware training: {0}")]
     Quant(#[from] QuantError),
     /// NaN or infinite loss; every rank stops at the same step.
@@ -51,7 +51,7 @@ pub enum TrainError {
         /// Host of that rank.
         host: String,
     },
-    /// A checkpoint holds the moments of another optimizer.
+    /// A checkpoint contains the moments of a different optimizer.
     #[error(
         "the checkpoint's moments are {found}, and those of {rule}, the optimizer in run.json, are \
          {expected}: put the run's own optimizer back"
@@ -59,20 +59,20 @@ pub enum TrainError {
     OtherOptimizer {
         /// The optimizer.
         rule: Rule,
-        /// What is in the checkpoint.
+        /// The moments in the checkpoint.
         found: String,
-        /// What the optimizer keeps.
+        /// The moments that the optimizer needs.
         expected: String,
     },
-    /// A signal asked for the end; every rank stops after the same step, with
-    /// a checkpoint of it.
+    /// A signal requested a stop; every rank stops after the same step, with a
+    /// checkpoint of it.
     #[error("stopped by {signal} after step {step}; go on with --resume {run}")]
     Stopped {
         /// Name of the signal.
         signal: &'static str,
         /// Step of the run, from 1.
         step: usize,
-        /// The run directory; known to rank 0.
+        /// The run directory; empty except on rank 0.
         run: String,
     },
 }

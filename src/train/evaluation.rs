@@ -1,4 +1,4 @@
-//! Measuring a network on the whole test set, each sample once.
+//! Evaluation of a network on the whole test set, each sample once.
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -11,7 +11,7 @@ use crate::quant::{QuantError, Quantized};
 use burn_fused::int8::Model as IntegerModel;
 use burn_mpi::World;
 
-/// The test set of one rank, and the way to measure a network on all of it.
+/// The test set of one rank, and the evaluation of a network on all of it.
 pub struct Evaluation {
     shard: Shard,
     normalizer: Normalizer,
@@ -23,7 +23,7 @@ impl Evaluation {
     /// Reads this rank's share of the test set.
     ///
     /// # Errors
-    /// When it cannot be read on some rank.
+    /// If it cannot be read on some rank.
     pub fn load(
         world: &World,
         source: &dyn SampleSource,
@@ -39,11 +39,11 @@ impl Evaluation {
         })
     }
 
-    /// Measures `network` on every sample of the test set once; each rank's
-    /// tally, on every rank.
+    /// Evaluates `network` on every sample of the test set once; returns each
+    /// rank's tally, on every rank.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn run(&self, world: &World, network: &Network) -> Result<Vec<Tally>, TrainError> {
         let network = network.valid();
         self.run_with(world, |samples| {
@@ -52,10 +52,10 @@ impl Evaluation {
         })
     }
 
-    /// Measures an integer model in the same way.
+    /// Evaluates an integer model in the same way.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn run_integer(&self, world: &World, model: &IntegerModel) -> Result<Vec<Tally>, TrainError> {
         let mut workspace = model.workspace();
         self.run_with(world, |samples| {
@@ -66,10 +66,10 @@ impl Evaluation {
         })
     }
 
-    /// Measures a quantized network in the same way.
+    /// Evaluates a quantized network in the same way.
     ///
     /// # Errors
-    /// When the transport fails, or samples are NaN or infinite.
+    /// If the transport fails, or samples are NaN or infinite.
     pub fn run_int8(&self, world: &World, network: &mut Quantized) -> Result<Vec<Tally>, TrainError> {
         self.run_with(world, |samples| self.int8_scores(network, samples))
     }
@@ -77,7 +77,7 @@ impl Evaluation {
     /// Class scores `[batch, classes]` of a batch by a quantized network.
     ///
     /// # Errors
-    /// Samples that are NaN or infinite.
+    /// If samples are NaN or infinite.
     pub fn int8_scores(
         &self,
         network: &mut Quantized,
@@ -90,10 +90,11 @@ impl Evaluation {
         Ok(Tensor::from_data(TensorData::new(scores, shape), &self.device))
     }
 
-    /// Measures what `predict` makes of batches: class scores `[batch, classes]`.
+    /// Evaluates `predict`, which returns class scores `[batch, classes]` of a
+    /// batch.
     ///
     /// # Errors
-    /// When the transport or `predict` fails, on whichever rank.
+    /// If the transport or `predict` fails, on any rank.
     pub fn run_with(
         &self,
         world: &World,

@@ -1,5 +1,5 @@
-//! How a step applies its model: as it is, or in another way that has a state of its
-//! own, such as fake quantization.
+//! The forward pass of a step: the model's own, or one with state, such as fake
+//! quantization.
 
 use burn::tensor::Tensor;
 
@@ -8,24 +8,24 @@ use crate::quant::Quantizer;
 
 /// The forward pass of training.
 pub trait Forward<M: Model> {
-    /// Begins a step. Every rank calls it, also one without samples.
+    /// Begins a step. Every rank calls it, including those without samples.
     fn begin_step(&mut self, _model: &M) {}
 
     /// The output for a batch.
     fn forward(&mut self, model: &M, input: M::Input, place: &BatchPlace) -> M::Output;
 
-    /// Values of which every rank with samples gets the mean in each step; their
-    /// number never changes.
+    /// Values that are averaged in each step over the ranks with samples; their
+    /// number is constant.
     fn averaged(&mut self, _model: &M) -> &mut [f32] {
         &mut []
     }
 
     /// Ends a step, in which weights are updated and [`averaged`](Self::averaged) are
-    /// means. A step with a NaN or infinite loss has no end.
+    /// means. Not called for a step with a NaN or infinite loss.
     fn end_step(&mut self) {}
 }
 
-/// The model as it is.
+/// The model's own forward pass.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Plain;
 
@@ -35,7 +35,7 @@ impl<M: Model> Forward<M> for Plain {
     }
 }
 
-/// Without one, the model as it is.
+/// Without one, the model's own forward pass.
 impl<M: Model, F: Forward<M>> Forward<M> for Option<F> {
     fn begin_step(&mut self, model: &M) {
         if let Some(forward) = self {

@@ -1,7 +1,7 @@
-//! The training step and the loop around it, with its options and its state.
+//! Training: the step, the loop around it, options and state.
 //!
-//! Options are plain values, which `config` makes. Checkpoints and curves go to
-//! `record`, which is given values to write and knows none of the types here.
+//! Options are plain values, which `config` makes. Checkpoints and curves are
+//! passed as values to `record`, which does not depend on the types here.
 
 mod batches;
 mod curves;

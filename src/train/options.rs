@@ -1,4 +1,4 @@
-//! What decides on a training: its options and its recipe.
+//! Options and recipe of a training.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,14 +8,14 @@ use crate::data::{SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
 use burn_mpi::SyncOptions;
 
-/// Factor of a stepwise schedule, unless another is asked for: PyTorch's.
+/// Default factor of StepLR: PyTorch's gamma.
 pub const GAMMA: f64 = 0.1;
 
-/// Everything that a [`Trainer`](super::Trainer) and a [`Learner`](super::Learner)
-/// have to know, beside network, data set and transport.
+/// All options of a [`Trainer`](super::Trainer) and a [`Learner`](super::Learner),
+/// except network, data set and transport.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TrainOptions {
-    /// Name of the network, which checkpoints carry.
+    /// Name of the network, stored in checkpoints.
     pub model: String,
     /// Seed of shuffling, augmentation and dropout.
     pub seed: u64,
@@ -39,7 +39,7 @@ pub struct TrainOptions {
     pub weight_decay: f64,
     /// Optimizer, schedule, regularisation and augmentation.
     pub recipe: Recipe,
-    /// Where tensors live.
+    /// Compute device of the tensors.
     pub device: DeviceKind,
     /// How gradients are averaged.
     pub sync: SyncOptions,
@@ -49,40 +49,40 @@ pub struct TrainOptions {
     pub checkpoint_every: Option<usize>,
 }
 
-/// How weights are found, beside learning rate and weight decay. The defaults
-/// are those of runs from before there was a choice.
+/// Options of the optimization, except learning rate and weight decay. The
+/// defaults match runs from before these options existed.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recipe {
-    /// How gradients become new weights.
+    /// Optimizer kind.
     pub optimizer: Rule,
-    /// Momentum of SGD and RMSprop; PyTorch's default if none.
+    /// Momentum of SGD and RMSprop; `None` for PyTorch's default.
     pub momentum: Option<f64>,
-    /// Learning rate over time.
+    /// Learning rate schedule.
     pub schedule: ScheduleKind,
     /// Highest learning rate of OneCycle.
     pub max_lr: Option<f64>,
-    /// Epochs at one rate of a stepwise schedule.
+    /// StepLR: epochs between decays.
     pub step_size: Option<usize>,
-    /// Factor of a stepwise schedule.
+    /// StepLR: factor of a decay.
     pub gamma: Option<f64>,
-    /// Norm of all gradients at most.
+    /// Maximum norm of all gradients.
     pub clip_norm: Option<f64>,
     /// Weight of the sum of |w| in the loss.
     pub l1: f64,
     /// Weight of the sum of w^2 in the loss.
     pub l2: f64,
-    /// Share of each label that is spread over all classes.
+    /// Label smoothing: share of each label that is spread over all classes.
     pub label_smoothing: f64,
-    /// Epochs without a lower test loss after which to stop.
+    /// Early stopping: epochs without a lower test loss before the run stops.
     pub early_stopping: Option<usize>,
-    /// Changes made to training images.
+    /// Augmentation of training images.
     pub augment: Option<Augmentation>,
 }
 
 impl Recipe {
-    /// Learning rate and momentum without a schedule. OneCycle's momentum is
-    /// never 0, whatever the optimizer.
+    /// Learning rate and momentum without a schedule. OneCycle's momentum is never
+    /// 0, with any optimizer.
     pub fn base_rate(&self, lr: f64) -> Rate {
         let momentum = match self.schedule {
             ScheduleKind::OneCycle => 0.95,
@@ -93,8 +93,7 @@ impl Recipe {
 }
 
 impl TrainOptions {
-    /// Which of the first samples of a split each rank gets, and in batches of
-    /// which size.
+    /// Sharding of the first samples of a split, and the batch size.
     pub fn plan(&self, source: &dyn SampleSource, split: Split, world_size: usize) -> ShardPlan {
         let (limit, batch_size) = match split {
             Split::Train => (self.train_samples, self.train_batch_size * self.accumulate),
@@ -109,7 +108,7 @@ impl TrainOptions {
         self.recipe.base_rate(self.lr)
     }
 
-    /// Learning rate and momentum of each step, with `steps` steps in an epoch.
+    /// The schedule's values for each step, with `steps` steps in an epoch.
     pub fn rates(&self, steps: usize) -> Schedule {
         let recipe = &self.recipe;
         let curve = match recipe.schedule {

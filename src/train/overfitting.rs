@@ -2,16 +2,16 @@
 
 use super::EpochRow;
 
-/// Epochs that test loss has to stay above its lowest before that counts.
+/// Minimum number of epochs with test loss above its minimum.
 const LATER: usize = 2;
 
-/// The epoch after which a run overfits: the one of lowest test loss, where at
+/// The epoch after which a run overfits: the one of lowest test loss, if at
 /// least two more epochs follow, all of higher test loss, and the training loss
-/// at the end is below that at the lowest test loss. None otherwise: of a run
-/// that still gets better, that has just had its best epoch, or whose training
-/// loss rises too, which is no overfitting but divergence.
+/// at the end is below that at the lowest test loss. `None` otherwise: if the
+/// run is still improving, has just had its best epoch, or its training loss
+/// rises too, which is divergence.
 pub fn overfits_after(epochs: &[EpochRow]) -> Option<usize> {
-    // Of equal ones the last, so that all later ones are higher.
+    // The last of equal ones, so that all later ones are higher.
     let lowest = epochs.iter().rev().min_by(|a, b| a.test_loss.total_cmp(&b.test_loss))?;
     let later = epochs.iter().filter(|row| row.epoch > lowest.epoch);
     let falls = epochs.last()?.train_loss < lowest.train_loss;
@@ -44,7 +44,7 @@ mod tests {
             "the last least"
         );
         assert_eq!(after(&[(2.0, 1.6), (1.0, 1.7), (0.6, 2.0)]), Some(1));
-        // A wave on the way up is still the way up.
+        // Fluctuation during the rise still counts.
         assert_eq!(after(&[(2.0, 1.6), (1.0, 2.7), (0.9, 2.0), (0.6, 2.2)]), Some(1));
     }
 

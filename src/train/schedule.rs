@@ -1,5 +1,5 @@
-//! Learning rates over a training: a pure function of epoch and step, so that a
-//! resumed run goes on where it was.
+//! Learning rate schedules: a pure function of epoch and step, so that a resumed
+//! run continues exactly.
 
 use std::f64::consts::PI;
 
@@ -14,14 +14,14 @@ use crate::names;
 #[serde(rename_all = "lowercase")]
 #[value(rename_all = "lower")]
 pub enum ScheduleKind {
-    /// The same all the time.
+    /// Constant.
     #[default]
     Constant,
-    /// Times a factor every few epochs: PyTorch's StepLR.
+    /// Multiplied by a factor every few epochs: PyTorch's StepLR.
     Step,
     /// Half a cosine over all epochs, down to 0: CosineAnnealingLR.
     Cosine,
-    /// Up and down again over all steps (Smith and Topin, 2019): OneCycleLR.
+    /// Up and down over all steps (Smith and Topin, 2019): OneCycleLR.
     OneCycle,
 }
 
@@ -36,32 +36,33 @@ impl std::str::FromStr for ScheduleKind {
 /// A schedule with its settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Curve {
-    /// The same all the time.
+    /// Constant.
     Constant,
-    /// Times `gamma` every `size` epochs.
+    /// Multiplied by `gamma` every `size` epochs.
     Step {
-        /// Epochs at one rate.
+        /// Epochs between decays.
         size: usize,
         /// The factor.
         gamma: f64,
     },
     /// Half a cosine over all epochs, down to 0.
     Cosine,
-    /// Up to `max_lr` and down again over all steps.
+    /// Up to `max_lr` and down over all steps.
     OneCycle {
         /// The highest rate.
         max_lr: f64,
     },
 }
 
-/// The rates of a training. OneCycle has PyTorch's defaults: it starts at a 25th
-/// of its highest rate, is there after 30% of the steps, ends at a 10,000th of
-/// its start, and moves the momentum the other way between 0.95 and 0.85.
+/// The learning rates of a training. OneCycle has PyTorch's defaults: it starts
+/// at 1/25 of its highest rate, reaches that after 30% of the steps, ends at
+/// 1/10,000 of its start, and moves the momentum inversely between 0.95 and
+/// 0.85.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Schedule {
-    /// Its shape.
+    /// The schedule.
     pub curve: Curve,
-    /// Where it starts; OneCycle has values of its own.
+    /// Initial values; OneCycle has different ones.
     pub base: Rate,
     /// Epochs of the training.
     pub epochs: usize,
@@ -95,8 +96,9 @@ fn one_cycle(max_lr: f64, step: usize, total: usize) -> Rate {
     let (start, end) = (max_lr / 25.0, max_lr / 25.0 / 1e4);
     let (low, high) = (0.85, 0.95);
     let (step, total) = (step as f64, total as f64);
-    // Places on the curve are counted from 0, the last step's included; the top
-    // may lie between two steps, and before the first in very short trainings.
+    // Positions on the curve are counted from 0, including the last step's; the
+    // maximum may be between two steps, and before the first in very short
+    // trainings.
     let (top, last) = (RISE * total - 1.0, total - 1.0);
     if step <= top {
         let done = step / top;
@@ -106,7 +108,7 @@ fn one_cycle(max_lr: f64, step: usize, total: usize) -> Rate {
     Rate { lr: anneal(max_lr, end, done), momentum: anneal(low, high, done) }
 }
 
-/// From `from` to `to` along half a cosine.
+/// Interpolates from `from` to `to` along half a cosine.
 fn anneal(from: f64, to: f64, done: f64) -> f64 {
     to + (from - to) / 2.0 * (1.0 + (PI * done).cos())
 }
@@ -150,7 +152,7 @@ mod tests {
     fn one_cycle_rises_and_falls_with_the_momentum_against_it() {
         let schedule = schedule(Curve::OneCycle { max_lr: 1.0 }, 4, 5);
         let rates: Vec<Rate> = (0..20).map(|step| schedule.rate(step / 5, step % 5)).collect();
-        // 30% of 20 steps, less one as the first is step 0.
+        // 30% of 20 steps, minus one because the first is step 0.
         let (first, top, last) = (rates[0], rates[5], rates[19]);
         assert_near(&[first.lr, first.momentum], &[0.04, 0.95]);
         assert_near(&[top.lr, top.momentum], &[1.0, 0.85]);

@@ -1,6 +1,7 @@
-//! The state of a training: where it stands, and what its optimizer remembers.
+//! The state of a training: its position, and the optimizer's moments.
 //!
-//! It is what a checkpoint keeps. `record` writes it without knowing it.
+//! It is the content of a checkpoint. `record` writes it as a serializable
+//! value.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,27 +10,27 @@ use crate::quant::Ranges;
 use crate::record::Resumable;
 use burn_mpi::ArrivalOrder;
 
-/// Where a run stands.
+/// Position of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Position {
-    /// Epoch under way, from 0.
+    /// Current epoch, from 0.
     pub epoch: usize,
-    /// Steps done of that epoch.
+    /// Completed steps of that epoch.
     pub step_in_epoch: usize,
-    /// Steps done of the run.
+    /// Completed steps of the run.
     pub step: usize,
-    /// Each rank's tally of the epoch under way.
+    /// Each rank's tally of the current epoch.
     pub epoch_tallies: Vec<Tally>,
     /// Each rank's tally of the last finished test.
     pub test_tallies: Vec<Tally>,
     /// Each rank's tally since its last logged line.
     pub window_tallies: Vec<Tally>,
-    /// Packing of the gradients, once it is known.
+    /// Order of the gradients in buckets, once determined.
     pub arrival: Option<ArrivalOrder>,
     /// Finished epochs.
     pub history: Vec<EpochRow>,
-    /// With early stopping: steps at the end of the best epoch, whose checkpoint
-    /// is kept.
+    /// With early stopping: completed steps at the end of the best epoch, whose
+    /// checkpoint is kept.
     #[serde(default)]
     pub best_step: Option<usize>,
     /// With quantization-aware training: ranges of weights and activations.
@@ -37,7 +38,7 @@ pub struct Position {
     pub ranges: Option<Ranges>,
     /// Seconds of training loops so far.
     pub train_seconds: f64,
-    /// Seconds of the epoch under way.
+    /// Seconds of the current epoch.
     pub epoch_seconds: f64,
     /// Seconds of tests so far.
     pub test_seconds: f64,
@@ -55,10 +56,10 @@ impl Resumable for Position {
     }
 }
 
-/// What an optimizer remembers of each weight.
+/// A moment of an optimizer, one value per weight.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Moment {
-    /// Its name, which its tensors' names begin with.
+    /// Its name, a prefix of its tensors' names.
     pub name: String,
     /// As long as the parameters, in Burn's layouts.
     pub values: Vec<f32>,
@@ -79,7 +80,7 @@ pub struct EpochRow {
     pub test_accuracy: f64,
     /// Wall time of the epoch's training loop.
     pub seconds: f64,
-    /// Of the integer model over the whole test set, where there is one.
+    /// Of the integer model over the whole test set, if there is one.
     #[serde(default)]
     pub int8_test_accuracy: Option<f64>,
 }

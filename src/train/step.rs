@@ -1,4 +1,4 @@
-//! One training step on one rank: samples in, new weights out.
+//! One training step on one rank.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::record::Phases;
 use burn_fused::memory::live_bytes;
 use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Signals, World};
 
-/// Where the time of steps goes, summed over steps.
+/// Times of each phase, summed over steps.
 pub type StepTimes = Phases<Duration>;
 
 /// Model, loss, optimizer and averaged gradients of one rank.
@@ -22,13 +22,13 @@ pub struct Learner<'w, M, L, F = Plain> {
     pub network: M,
     /// All parameters in visit order.
     pub params: Vec<f32>,
-    /// What makes updates, with the optimizer's moments.
+    /// The updater, with the optimizer's moments.
     pub updater: Updater,
     /// Learning rate and momentum of the next step; a schedule sets them.
     pub rate: Rate,
-    /// How the model is applied.
+    /// The forward pass.
     pub forward: F,
-    /// The gradients.
+    /// Gradient averaging.
     pub sync: GradientSync,
     world: &'w World,
     layout: ParamLayout,
@@ -44,7 +44,7 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
     /// A learner of `loss` that starts from `network`, with rank 0's weights on all ranks.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn new(
         world: &'w World,
         options: &TrainOptions,
@@ -74,10 +74,10 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
         })
     }
 
-    /// The same, which applies its model by `forward`.
+    /// The same, with another forward pass.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn with_forward<F: Forward<M>>(self, mut forward: F) -> Result<Learner<'w, M, L, F>, CommError> {
         let Self { network, params, updater, rate, mut sync, world, layout, places, .. } = self;
         let Self { loss, device, seed, micro_batch, times, .. } = self;
@@ -107,7 +107,7 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
         &self.layout
     }
 
-    /// Where the time went so far.
+    /// Times of each phase so far.
     pub fn times(&self) -> StepTimes {
         let comm = self.sync.times();
         StepTimes { copy: comm.copy, exposed: comm.exposed, ..self.times }
@@ -118,12 +118,12 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
         self.times.data += time;
     }
 
-    /// Trains on this rank's samples of a step, of which all ranks have `total`
-    /// together. Returns this rank's tally and what all ranks signal; with a
-    /// loss that is NaN or infinite on any rank, no weight has changed.
+    /// Trains on this rank's samples of a step that has `total` samples on all ranks.
+    /// Returns this rank's tally and the signals of all ranks; if the loss is NaN or
+    /// infinite on any rank, no weight has changed.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn step<S: Samples<Input = M::Input>>(
         &mut self,
         samples: &S,
@@ -155,16 +155,16 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
         Ok((tally, signals))
     }
 
-    /// Gives the network all values of `params`, buffers included.
+    /// Writes all values of `params` into the network, buffers included.
     pub fn publish(&mut self) {
         self.network = self.layout.write(self.network.clone(), &self.params);
     }
 
-    /// Averages what gets no gradients (batch norm's running statistics) over
-    /// ranks and puts it into `params`.
+    /// Averages over ranks the tensors that get no gradients (batch norm's running
+    /// statistics) and stores the means in `params`.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn average_buffers(&mut self) -> Result<(), CommError> {
         if !self.layout.has_buffers() {
             return Ok(());
@@ -178,7 +178,7 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
         Ok(())
     }
 
-    /// Where samples stand, of which the first is this rank's `from`-th of the step.
+    /// Positions of samples, of which the first is this rank's `from`-th of the step.
     fn place(&self, from: usize) -> BatchPlace {
         let (rank, ranks) = (self.world.rank(), self.world.size());
         BatchPlace {

@@ -1,4 +1,4 @@
-//! The step trains what has neither images nor classes: a line through points.
+//! Training without images or classes: fits a line through points.
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -23,7 +23,7 @@ impl Model for Line {
     }
 }
 
-/// Two features and a target that is a float for each sample.
+/// Two features and a float target per sample.
 struct Points {
     features: Vec<[f32; 2]>,
     targets: Vec<f32>,

@@ -1,4 +1,4 @@
-//! Loss and accuracy, counted locally and summed over ranks when they are reported.
+//! Tallies of loss and accuracy, counted per rank and summed over ranks for reports.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -7,7 +7,7 @@ use crate::record::{CurvePoint, Metrics};
 /// Sums over samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Sum of the samples' losses. JSON has no NaN and no infinity, and writes null.
+    /// Sum of the samples' losses. JSON has no NaN or infinity, and stores null.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
     /// Samples whose highest score was that of their class.
@@ -16,7 +16,7 @@ pub struct Tally {
     pub samples: f64,
 }
 
-/// A number, or NaN where there is null.
+/// A number, or NaN for null.
 fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
@@ -34,17 +34,17 @@ impl Tally {
         self.samples += other.samples;
     }
 
-    /// Mean loss of a sample; 0 where there was none.
+    /// Mean loss per sample; 0 without samples.
     pub fn mean_loss(&self) -> f64 {
         self.loss / self.samples.max(1.0)
     }
 
-    /// Share of correct samples in percent; 0 where there was none.
+    /// Share of correct samples in percent; 0 without samples.
     pub fn accuracy(&self) -> f64 {
         100.0 * self.correct / self.samples.max(1.0)
     }
 
-    /// Loss and accuracy; none where there was no sample.
+    /// Loss and accuracy; `None` without samples.
     pub fn metrics(&self) -> Option<Metrics> {
         (self.samples > 0.0).then(|| Metrics { loss: self.mean_loss(), accuracy: self.accuracy() })
     }
@@ -55,7 +55,7 @@ impl Tally {
         CurvePoint { step, ranks: ranks.iter().map(Self::metrics).collect(), mean }
     }
 
-    /// All ranks' tallies as one.
+    /// The sum of all ranks' tallies.
     pub fn total(tallies: &[Self]) -> Self {
         tallies.iter().fold(Self::default(), |mut sum, tally| {
             sum.add(tally);

@@ -1,7 +1,7 @@
-//! What is trained on: samples, and the loss of what a model makes of them.
+//! Traits of a training task: samples and loss.
 //!
-//! The step knows neither images nor classes. Whatever has samples that become
-//! batches, and a loss whose gradient can be taken, can be trained by it.
+//! The step depends on neither images nor classes. It can train any task that
+//! has samples in batches and a differentiable loss.
 
 use std::ops::Range;
 
@@ -11,43 +11,43 @@ use super::Tally;
 use crate::data::Normalizer;
 use burn_fused::loss::{Score, smoothed_cross_entropy};
 
-/// This rank's samples of one step, from which micro-batches are cut.
+/// This rank's samples of one step, which are split into micro-batches.
 pub trait Samples {
-    /// What a model takes.
+    /// Input of a model.
     type Input;
-    /// What a loss compares its output with.
+    /// Target that a loss compares with the output.
     type Target;
 
-    /// How many there are.
+    /// Number of samples.
     fn count(&self) -> usize;
 
-    /// The batch of some of them, on `device`.
+    /// The batch of a range of samples, on `device`.
     fn batch(&self, range: Range<usize>, device: &Device) -> (Self::Input, Self::Target);
 }
 
 /// The loss of a batch.
 #[derive(Debug)]
 pub struct Scored {
-    /// Mean over the batch `[1]`, to start backward from.
+    /// Mean over the batch `[1]`, for backward.
     pub loss: Tensor<1>,
     /// The batch's metrics.
     pub tally: Tally,
 }
 
-/// What training makes smaller.
+/// The objective of a training.
 pub trait Loss<Output, Target> {
     /// The mean loss of a batch, and its metrics.
     fn score(&self, output: Output, target: Target) -> Scored;
 }
 
-/// Samples as they are in files, with a class each.
+/// Samples as stored in files, with a class each.
 #[derive(Debug, Clone, Copy)]
 pub struct LabelledBytes<'a> {
-    /// One sample after the other, in the file's layout.
+    /// The samples concatenated, in the file's layout.
     pub bytes: &'a [u8],
     /// A class for each sample.
     pub labels: &'a [u8],
-    /// Makes floats of the bytes.
+    /// Converts the bytes to floats.
     pub normalizer: &'a Normalizer,
 }
 
@@ -69,7 +69,8 @@ impl<'a> Samples for LabelledBytes<'a> {
 /// Cross entropy of class scores `[batch, classes]`.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CrossEntropy {
-    /// Share of each label that is spread over all classes, from 0 to below 1.
+    /// Label smoothing: share of each label that is spread over all classes,
+    /// from 0 to below 1.
     pub smoothing: f64,
 }
 

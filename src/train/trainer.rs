@@ -1,4 +1,4 @@
-//! The loop: epochs of steps, a test after each, checkpoints on the way.
+//! The training loop: epochs of steps, a test after each, and checkpoints.
 
 mod outcome;
 
@@ -21,7 +21,7 @@ use crate::record::{Checkpoint, Curve, Recorder};
 use crate::stop::StopRequest;
 use burn_mpi::{Collective, World};
 
-/// One rank's part of a training: its learner, its shard, and where it stands.
+/// One rank's part of a training: learner, shard and position.
 pub struct Trainer<'w> {
     world: &'w World,
     options: TrainOptions,
@@ -42,12 +42,12 @@ pub struct Trainer<'w> {
 }
 
 impl<'w> Trainer<'w> {
-    /// A trainer that starts from `network`, with rank 0's weights on all
-    /// ranks. All ranks have to train on the same data set. Any rank's `stop`
-    /// stops them all. With a `quantizer` it is quantization-aware.
+    /// A trainer that starts from `network`, with rank 0's weights on all ranks. All
+    /// ranks must train on the same data set. A `stop` on any rank stops all of them.
+    /// With a `quantizer`, training is quantization-aware.
     ///
     /// # Errors
-    /// When a shard cannot be read, data sets differ or the transport fails.
+    /// If a shard cannot be read, data sets differ or the transport fails.
     pub fn new(
         world: &'w World,
         options: &TrainOptions,
@@ -82,11 +82,11 @@ impl<'w> Trainer<'w> {
         })
     }
 
-    /// Puts the trainer where `checkpoint` was written.
+    /// Restores the position of `checkpoint`.
     ///
     /// # Errors
-    /// When the shard of its epoch cannot be read, or the moments are another
-    /// optimizer's.
+    /// If the shard of its epoch cannot be read, or the moments belong to a different
+    /// optimizer.
     pub fn restore(&mut self, checkpoint: Checkpoint<Position>) -> Result<(), TrainError> {
         let rank = self.world.rank();
         let moments = checkpoint.moments.into_iter().map(|(name, values)| Moment { name, values });
@@ -113,9 +113,9 @@ impl<'w> Trainer<'w> {
     /// Trains to the end of the last epoch, or until early stopping ends it.
     ///
     /// # Errors
-    /// When a loss is NaN or infinite, weights differ between ranks, a file cannot be
-    /// written or the transport fails; and [`TrainError::Stopped`] when a signal
-    /// came, after a checkpoint.
+    /// If a loss is NaN or infinite, weights differ between ranks, a file cannot be
+    /// written or the transport fails; [`TrainError::Stopped`] after a signal, with a
+    /// checkpoint.
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
         let mut test = None;
         while !self.is_done() {
@@ -152,7 +152,7 @@ impl<'w> Trainer<'w> {
         Ok(())
     }
 
-    /// Whether all epochs are done, or early stopping has ended the training.
+    /// Whether all epochs are complete, or early stopping has ended the training.
     fn is_done(&self) -> bool {
         let Position { epoch, history, .. } = &self.position;
         *epoch >= self.options.epochs || early_stopping::is_over(history, self.options.recipe.early_stopping)
@@ -169,7 +169,7 @@ impl<'w> Trainer<'w> {
                 self.unwritten.push(step, std::mem::take(&mut self.window_tally));
             }
             let due = self.options.checkpoint_every.is_some_and(|n| step.is_multiple_of(n));
-            // The epoch's last step has its checkpoint after the test.
+            // The checkpoint of the epoch's last step follows the test.
             if (due || self.stopping) && self.position.step_in_epoch < self.plan.steps() {
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();
                 self.learner.average_buffers()?;
@@ -224,7 +224,7 @@ impl<'w> Trainer<'w> {
         })
     }
 
-    /// Compares weights, writes the epoch and moves on to the next.
+    /// Compares weights, writes the epoch and begins the next.
     fn finish_epoch(
         &mut self,
         recorder: &mut Recorder<'_>,
@@ -266,7 +266,7 @@ impl<'w> Trainer<'w> {
         self.position.epoch += 1;
         self.position.step_in_epoch = 0;
         self.position.epoch_seconds = 0.0;
-        // The last epoch's tallies stay, for the results.
+        // The last epoch's tallies are kept for the results.
         if !self.is_done() {
             self.epoch_tally = Tally::default();
         }

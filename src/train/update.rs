@@ -1,7 +1,7 @@
-//! From averaged gradients to new weights: penalties, the clip, the optimizer.
+//! Weight update from averaged gradients: penalties, clipping, optimizer.
 //!
-//! Every rank does the same to the same bits, so weights stay equal without a
-//! word between ranks.
+//! Every rank does the same computation on the same bits, so weights stay equal
+//! without communication.
 
 use std::ops::Range;
 
@@ -10,12 +10,12 @@ use super::optimizer::{Optimizer, Rate};
 use burn_fused::simd::{Kernel, Lanes, Level};
 use burn_mpi::{CommError, GradientSync, ParamLayout};
 
-/// Gradients by parameter, to be changed where they lie.
+/// Mutable gradients by parameter.
 pub trait AveragedGradients {
-    /// The gradient of parameter `param`, by its place in visit order.
+    /// The gradient of parameter `param`, by its index in visit order.
     ///
     /// # Errors
-    /// Names a parameter that has none.
+    /// If a parameter has no gradient; it is named.
     fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError>;
 }
 
@@ -25,9 +25,9 @@ impl AveragedGradients for GradientSync {
     }
 }
 
-/// Makes updates. The order is that of a PyTorch program which adds
-/// `l1 * sum |w|` and `l2 * sum w^2` over all its parameters to the loss, then
-/// calls `clip_grad_norm_`, then its optimizer.
+/// The updater. The order is that of a PyTorch program which adds `l1 * sum
+/// |w|` and `l2 * sum w^2` over all its parameters to the loss, then calls
+/// `clip_grad_norm_`, then its optimizer.
 #[derive(Debug, Clone)]
 pub struct Updater {
     /// The optimizer.
@@ -50,17 +50,18 @@ impl Updater {
         }
     }
 
-    /// The parameters that updates are made to: places in visit order, and in
-    /// the flat buffer.
+    /// The parameters to update: indices in visit order, and offsets in the
+    /// flat buffer.
     pub fn places(layout: &ParamLayout) -> Vec<(usize, Range<usize>)> {
         let specs = layout.specs().iter().enumerate().filter(|(_, spec)| spec.trainable);
         specs.map(|(index, spec)| (index, spec.range.clone())).collect()
     }
 
-    /// Updates `params` at `places` by `gradients`, which are used up.
+    /// Updates `params` at `places` by `gradients`, which are overwritten.
     ///
     /// # Errors
-    /// Names a parameter without a gradient; `params` are then not to be used.
+    /// If a parameter has no gradient; it is named. `params` must not be used
+    /// then.
     pub fn update(
         &mut self,
         places: &[(usize, Range<usize>)],
@@ -75,7 +76,7 @@ impl Updater {
             }
         }
         if let Some(most) = self.clip_norm {
-            // Added up in one order, so that ranks agree to the bit.
+            // Summed in a fixed order, so that ranks get the same bits.
             let mut squares = 0.0;
             for (param, _) in places {
                 squares += Level::current().run(SquareSum { values: gradients.gradient_mut(*param)? });
@@ -111,7 +112,7 @@ impl Kernel for Penalise<'_> {
     fn run<S: Lanes>(self, _simd: S) {
         let Self { l1, l2, .. } = self;
         for (grad, &weight) in self.grads.iter_mut().zip(self.weights) {
-            // The slope of |w| at 0 is 0, as in PyTorch.
+            // The derivative of |w| at 0 is 0, as in PyTorch.
             let sign = if weight > 0.0 { l1 } else { 0.0 } - if weight < 0.0 { l1 } else { 0.0 };
             *grad += sign + 2.0 * l2 * weight;
         }
@@ -125,7 +126,7 @@ struct SquareSum<'a> {
 impl Kernel for SquareSum<'_> {
     type Output = f64;
 
-    /// Sixteen sums side by side, at every level of instructions.
+    /// Sixteen partial sums, at every SIMD level.
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) -> f64 {
         let mut sums = [0.0f64; 16];
@@ -169,8 +170,8 @@ mod tests {
         }
     }
 
-    /// Weights after a step of size 1 by plain gradient descent: what was taken
-    /// off them is the gradient that the optimizer saw.
+    /// Weights after a plain gradient descent step of size 1: the decrease is
+    /// the gradient that the optimizer received.
     fn taken(l1: f32, l2: f32, clip_norm: Option<f64>, weights: [f32; 4], gradients: [f32; 4]) -> [f32; 4] {
         let optimizer = Optimizer::new(Rule::Sgd, 0.0, false, 4);
         let mut updater = Updater { optimizer, l1, l2, clip_norm };
@@ -198,7 +199,7 @@ mod tests {
         for (found, expected) in clipped.into_iter().zip([0.6, 0.0, 0.8, 0.0]) {
             assert!((found - expected).abs() < 1e-6, "{clipped:?}");
         }
-        // Penalties count: without them the norm is 0.
+        // Penalties are included: without them the norm is 0.
         let clipped = taken(1.0, 0.0, Some(1.0), [1.0; 4], [0.0; 4]);
         assert!(clipped.iter().all(|x| (x - 0.5).abs() < 1e-6), "{clipped:?}");
     }

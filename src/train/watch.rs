@@ -2,12 +2,13 @@
 
 use super::{EpochRow, Position, Tally};
 
-/// A progress bar, or a log.
+/// Observer of a training, such as a progress bar or a log.
 pub trait Watch {
-    /// After every step, with this rank's tally of the epoch.
+    /// Called after every step, with this rank's tally of the epoch.
     fn step(&mut self, position: &Position, epoch: &Tally);
-    /// Every `--log-every` steps, with this rank's tally since the last time.
+    /// Called every `--log-every` steps, with this rank's tally since the last
+    /// call.
     fn line(&mut self, position: &Position, window: &Tally);
-    /// After every epoch, with all ranks' figures.
+    /// Called after every epoch, with all ranks' figures.
     fn epoch(&mut self, row: &EpochRow);
 }

@@ -1,5 +1,5 @@
-//! Checks that a gradient which there is not is an error that names the parameter,
-//! on every rank of `mpirun -n N target/release/examples/check_missing`.
+//! Checks that a missing gradient is an error that names the parameter, on every
+//! rank of `mpirun -n N target/release/examples/check_missing`.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     run(check)
 }
 
-/// Why `gradient` is none, where it is none of `parameter`.
+/// Why `gradient` is missing, if it is missing for `parameter`.
 fn reason(gradient: Result<&mut [f32], CommError>, parameter: &str) -> Result<MissingGradient, String> {
     match gradient {
         Err(CommError::NoGradient { parameter: found, reason }) if found == parameter => Ok(reason),
@@ -38,7 +38,7 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
     let net = Net { frozen: linear().no_grad(), used: linear(), unused: linear() };
     let backends = [Backend::Mpi, Backend::Gloo].into_iter().filter(|backend| backend.check_built().is_ok());
     for backend in backends {
-        // A bucket for each parameter.
+        // One bucket per parameter.
         let options = SyncOptions { bucket_bytes: 16, first_bucket_bytes: 16, ..SyncOptions::default() };
         let collective = connect(world, backend, &Transport::default())?;
         let mut sync = GradientSync::of_module(world, collective, &net, options);
@@ -55,13 +55,13 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
             assert_eq!(reason(sync.gradient_mut(2), "unused.weight")?, MissingGradient::Unused);
             assert_eq!(reason(sync.gradient_mut(3), "number 3")?, MissingGradient::NoParameter);
         }
-        // Burn's optimizers leave alone what has no gradient.
+        // Burn's optimizers skip parameters without a gradient.
         let gradients = sync.average(&loss(), &net, 4, 4 * world.size())?;
         assert!(gradients.get::<2>(net.used.weight.id).is_some());
         assert!(gradients.get::<2>(net.unused.weight.id).is_none());
         assert!(gradients.get::<2>(net.frozen.weight.id).is_none());
 
-        // Unfrozen behind the back of its GradientSync, on all ranks.
+        // Unfrozen on all ranks after the GradientSync was made.
         let thawed = net.clone().set_require_grad(true);
         let loss = thawed.used.forward(thawed.frozen.forward(x.clone())).mean();
         let error = sync.backward(&loss, &thawed, 4, 4 * world.size(), MicroBatch::Last);

@@ -1,5 +1,6 @@
-//! Checks averaged gradients of a module of one's own where steps differ, on
-//! every rank of `mpirun -n N target/release/examples/check_own_module`.
+//! Checks averaged gradients of a user-defined module whose steps differ between
+//! ranks, on every rank of `mpirun -n N
+//! target/release/examples/check_own_module`.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -35,7 +36,7 @@ impl Net {
         }
     }
 
-    /// Uses `shared` so many times, and `branch` where asked to.
+    /// Uses `shared` the given number of times, and `branch` if requested.
     fn loss(&self, x: Tensor<2>, uses: usize, branch: bool) -> Tensor<1> {
         let mut x = (0..uses).fold(x, |x, _| self.shared.forward(x).tanh());
         if branch {
@@ -52,7 +53,7 @@ fn samples(rank: usize, micro: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, [BATCH, WIDTH]), device)
 }
 
-/// The transports of this build.
+/// The transports in this build.
 fn backends() -> impl Iterator<Item = Backend> {
     [Backend::Mpi, Backend::Gloo].into_iter().filter(|backend| backend.check_built().is_ok())
 }
@@ -66,11 +67,12 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
     device.seed(1);
     let net = broadcast_module(world, Net::new(&device))?;
     for backend in backends() {
-        // A bucket for each parameter or two.
+        // Buckets of one or two parameters.
         let options = SyncOptions { bucket_bytes: 1024, first_bucket_bytes: 256, ..SyncOptions::default() };
         let mut sync =
             GradientSync::of_module(world, connect(world, backend, &Transport::default())?, &net, options);
-        // A step of every kind, twice: the first of all teaches the order.
+        // One step of every kind, twice: the first step determines the bucket
+        // order.
         for round in 0..2 {
             for (uses, branches) in
                 [(1, [true, true]), (1, [true, false]), (3, [false, true]), (2, [true; 2])]
@@ -91,8 +93,9 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
     buffers(world, net, &device)
 }
 
-/// Two modules in turns, where the last rank has no samples for the first one,
-/// and an exchange lies in the middle of each step; then a step without samples.
+/// Alternates between two modules: the last rank has no samples for the first
+/// one, and an exchange happens in the middle of each step. Ends with a step
+/// without samples.
 fn two_at_once(world: &World, net: &Net, device: &Device) -> Result<(), Box<dyn Error>> {
     let options = SyncOptions { bucket_bytes: 1024, first_bucket_bytes: 256, ..SyncOptions::default() };
     for backend in backends() {
@@ -104,7 +107,7 @@ fn two_at_once(world: &World, net: &Net, device: &Device) -> Result<(), Box<dyn 
         for step in 0..3 {
             let total = BATCH * ranks.len();
             let loss = |rank: usize| net.loss(samples(rank, step, device), 1, true);
-            // A loss of no samples may be anything.
+            // The loss of zero samples may be any value.
             let own = if has_samples(world.rank()) { BATCH } else { 0 };
             first.backward(&loss(world.rank()), net, own, total, MicroBatch::Last)?;
             second.backward(&loss(world.rank()), net, BATCH, BATCH * world.size(), MicroBatch::Last)?;
@@ -132,7 +135,8 @@ fn two_at_once(world: &World, net: &Net, device: &Device) -> Result<(), Box<dyn 
     Ok(())
 }
 
-/// One parameter in two places: Burn's optimizers update one of them alone.
+/// One parameter used at two locations: Burn's optimizers update only one of
+/// them.
 fn tied(world: &World, device: &Device) -> Result<(), Box<dyn Error>> {
     let mut net = Net::new(device);
     net.out = net.shared.clone();
@@ -142,8 +146,8 @@ fn tied(world: &World, device: &Device) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// One step of two micro-batches, of which each may use `branch` or not, and
-/// rank 1 one use of `shared` more than the others.
+/// One step of two micro-batches. Each may use `branch` or not, and rank 1 uses
+/// `shared` once more than the other ranks.
 fn step(
     world: &World,
     net: &Net,
@@ -180,13 +184,13 @@ fn step(
             return Err(format!("{name} is {worst:e} from plain Burn's of at most {largest:e}").into());
         }
     }
-    // `norm` has no part in the loss, so it has no gradient, as after a backward
-    // of Burn's own.
+    // `norm` does not contribute to the loss, so it has no gradient, as after
+    // Burn's `backward`.
     assert!(found.get::<1>(net.norm.gamma.id).is_none());
     Ok(())
 }
 
-/// Each rank's batch norm sees other samples.
+/// Each rank's batch norm sees different samples.
 fn buffers(world: &World, net: Net, device: &Device) -> Result<(), Box<dyn Error>> {
     let sync = GradientSync::of_module(
         world,

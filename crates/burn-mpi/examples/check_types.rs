@@ -11,7 +11,7 @@ use burn_mpi::{
     GradientSync, SyncOptions, Transport, World, broadcast_module, check_equal_weights, connect, run,
 };
 
-/// Floats of four types, of which one is a buffer, integers of every size, a
+/// Floats of four types, one of them a buffer, integers of every size, and a
 /// boolean mask.
 #[derive(Module, Debug)]
 struct Types {
@@ -26,8 +26,8 @@ const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 const INTS: [DType; 8] =
     [DType::I8, DType::I16, DType::I32, DType::I64, DType::U8, DType::U16, DType::U32, DType::U64];
 
-/// Tensors with `value`, as rank 0 has them; `odd` is the tensor that has another
-/// one in one element, by its number in visit order.
+/// Tensors filled with `value`, as on rank 0. The tensor number `odd`, in visit
+/// order, differs in one element.
 fn types(value: usize, odd: Option<usize>, device: &Device) -> Types {
     let values = |number: usize| {
         let second = if odd == Some(number) { value + 1 } else { value };
@@ -52,7 +52,7 @@ fn types(value: usize, odd: Option<usize>, device: &Device) -> Types {
     }
 }
 
-/// The tensors' names in visit order, as errors say them.
+/// The tensors' names in visit order, as in error messages.
 fn names() -> Vec<String> {
     let floats = (0..4).map(|at| format!("the parameter floats.{at}"));
     let ints = (0..8).map(|at| format!("the integer parameter ints.{at}"));
@@ -67,7 +67,8 @@ fn main() -> ExitCode {
 fn check(world: &World) -> Result<(), Box<dyn Error>> {
     let device = Device::flex().autodiff();
     let names = names();
-    // Every tensor is another one on each rank; then all are rank 0's.
+    // Every tensor differs between ranks; after the broadcast, all equal rank
+    // 0's.
     let module = broadcast_module(world, types(7 + 3 * world.rank(), None, &device))?;
     check_equal_weights(world, &module)?;
     let expected = types(7, None, &device);
@@ -82,7 +83,7 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
     assert!(!module.scale.is_require_grad());
     assert_eq!(module.mask.val().into_data(), expected.mask.val().into_data());
 
-    // One element of one tensor on the last rank alone.
+    // One element of one tensor differs on the last rank only.
     let last = world.size() - 1;
     for (number, name) in names.iter().enumerate() {
         let odd = (world.rank() == last && last > 0).then_some(number);
@@ -100,7 +101,7 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
         }
     }
 
-    // A type that one rank alone has.
+    // One rank has a different type.
     let mut other = types(7, None, &device);
     if world.rank() == last && last > 0 {
         let ints = Tensor::from_data([[7, 7]], (&device, DType::I16));
@@ -117,7 +118,7 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Float buffers of any type are averaged; integers and booleans stay.
+/// Float buffers of any type are averaged; integers and booleans are unchanged.
 fn means(world: &World, device: &Device) -> Result<(), Box<dyn Error>> {
     let collective = connect(world, burn_mpi::Backend::Mpi, &Transport::default())?;
     let trained = LinearConfig::new(2, 1).init(device);

@@ -1,7 +1,6 @@
-//! What happens to a job when rank 1 fails on its own, in the middle of a
-//! training: `mpirun -n 3 fail_on_one_rank HOW mpi|gloo SECONDS`, where SECONDS
-//! is the deadline of a collective. Every way but `thread-main`
-//! has to end the job.
+//! Failure of rank 1 during training: `mpirun -n 3 fail_on_one_rank HOW
+//! mpi|gloo SECONDS`, where SECONDS is the deadline of a collective. Every HOW
+//! except `thread-main` must abort the job.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -12,7 +11,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, broadcast_module, connect, run};
 
-/// Ways to fail; with `run-` before them by way of [`run`].
+/// Kinds of failure; with the prefix `run-` they happen inside [`run`].
 const WAYS: [&str; 14] = [
     "error",
     "panic",
@@ -60,12 +59,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     }
     let backend: Backend = arguments.next().unwrap_or_else(|| "mpi".into()).parse()?;
     let deadline = Duration::from_secs_f64(arguments.next().unwrap_or_else(|| "120".into()).parse()?);
-    // Nothing fails here: the training runs on a thread of its own.
+    // No failure: the training runs on a spawned thread.
     if how == "thread-main" {
         let job = std::thread::spawn(move || run(|world| train(world, "none", backend, deadline)));
         return job.join().map_err(|_| "the training panicked".into());
     }
-    // The same by way of `run`, and with what `main` does by itself.
+    // The same inside `run`, and in a plain `main`.
     if let Some(how) = how.strip_prefix("run-") {
         return Ok(run(|world| train(world, how, backend, deadline)));
     }

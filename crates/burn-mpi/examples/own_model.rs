@@ -1,5 +1,5 @@
-//! A Burn module of your own, trained data-parallel. Start it with
-//! `mpirun -n 2 --bind-to core target/release/examples/own_model [mpi|gloo]`.
+//! A user-defined Burn module, trained data-parallel. Start it with `mpirun -n 2
+//! --bind-to core target/release/examples/own_model [mpi|gloo]`.
 
 use std::error::Error;
 use std::f32::consts::TAU;
@@ -25,8 +25,8 @@ impl Sine {
     }
 }
 
-/// An error or a panic on any rank ends the job, with a line that names the rank
-/// and its reason.
+/// An error or a panic on any rank aborts the job with a line that names the
+/// rank and the reason.
 fn main() -> ExitCode {
     run(train)
 }
@@ -38,7 +38,7 @@ fn train(world: &World) -> Result<(), Box<dyn Error>> {
     let model =
         Sine { hidden: LinearConfig::new(1, 32).init(&device), out: LinearConfig::new(32, 1).init(&device) };
 
-    // Rank 0's weights on every rank, and a transport for the gradients.
+    // Broadcasts rank 0's weights, and connects a transport for the gradients.
     let mut model = broadcast_module(world, model)?;
     let mut sync = GradientSync::of_module(
         world,

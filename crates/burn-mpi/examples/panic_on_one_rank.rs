@@ -1,5 +1,5 @@
-//! What happens to a job when one of its ranks panics: all of it ends at once,
-//! with the panic's message. Start it with `mpirun -n 3`.
+//! A panic on one rank: the whole job aborts at once, with the panic's message.
+//! Start it with `mpirun -n 3`.
 
 use burn_mpi::{World, end_the_job_on_panic};
 

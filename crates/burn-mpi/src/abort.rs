@@ -1,36 +1,36 @@
-//! Ending the whole job from one rank.
+//! Aborting the whole job from one rank.
 
 use std::sync::OnceLock;
 
 use crate::collective::mpi::library;
 use crate::run::say;
 
-/// Rank, world size and host, for log lines and for panics, which have no `World` at hand.
+/// Rank, world size and host, for log lines and for panics, where no `World` is accessible.
 static IDENTITY: OnceLock<(usize, usize, String)> = OnceLock::new();
 
-/// Notes rank, world size and host of this process.
+/// Stores rank, world size and host of this process.
 pub(crate) fn identify(rank: usize, size: usize, host: &str) {
     let _ = IDENTITY.set((rank, size, host.to_owned()));
 }
 
-/// Rank, world size and host of this process, once MPI runs.
+/// Rank, world size and host of this process, after MPI has started.
 pub fn identity() -> Option<(usize, usize, &'static str)> {
     IDENTITY.get().map(|(rank, size, host)| (*rank, *size, host.as_str()))
 }
 
-/// Ends all processes of the job with `code`; this one alone where MPI does
-/// not run.
+/// Aborts all processes of the job with `code`; only this process if MPI is not running.
 ///
 /// May be called from any thread, and from a panic hook. The thread that started MPI calls
-/// `MPI_Abort`. No other may, at the thread level that [`World::init`](crate::World::init) asks
-/// for: there this process exits at once, without `MPI_Finalize`, and its launcher ends the job
-/// (Open MPI's and MPICH's mpirun and Slurm's srun do).
+/// `MPI_Abort`. Other threads must not, at the thread level that
+/// [`World::init`](crate::World::init) requests: there this process exits at once, without
+/// `MPI_Finalize`, and its launcher aborts the job (Open MPI's and MPICH's mpirun and Slurm's
+/// srun do).
 pub fn abort(code: i32) -> ! {
     library::abort(code)
 }
 
-/// Has a panic on any thread of one rank end all of them: the others would wait for it. Prints
-/// which rank it is, calls the panic hook in place before, and then [`abort`]s with code 101.
+/// Makes a panic on any thread of one rank abort all ranks, which would otherwise wait for it.
+/// Prints the rank, calls the previous panic hook, and then [`abort`]s with code 101.
 pub fn end_the_job_on_panic() {
     /// The exit code of a Rust program that panics.
     const PANICKED: i32 = 101;

@@ -1,12 +1,12 @@
-//! What can go wrong between ranks.
+//! Errors between ranks.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::program;
 
-/// An error of the world or of a collective. Its text is one line that says
-/// what happened, on which rank and host, and what to do where that is known.
+/// An error of the world or of a collective. Its text is one line: what happened,
+/// on which rank and host, and what to do if that is known.
 #[derive(Clone, thiserror::Error)]
 pub enum CommError {
     /// A call into the transport returned an error.
@@ -19,44 +19,44 @@ pub enum CommError {
         rank: usize,
         /// Host of that rank.
         host: String,
-        /// Backend and operation, as `mpi all-reduce`.
+        /// Backend and operation, such as `mpi all-reduce`.
         operation: String,
         /// Size of the buffer.
         bytes: usize,
         /// Time since the call began.
         elapsed: Duration,
-        /// The transport's own words.
+        /// The transport's error message.
         reason: String,
     },
     /// The transport has no such operation.
     #[error("{operation} is not supported by {transport}")]
     Unsupported {
-        /// The operation, as `reduce-scatter`.
+        /// The operation, such as `reduce-scatter`.
         operation: &'static str,
-        /// The transport's name, as `mpi`.
+        /// The transport's name, such as `mpi`.
         transport: String,
     },
     /// MPI did not start.
     #[error("MPI did not start: {0}")]
     Start(String),
-    /// A transport that this build lacks, or that was told what it does not know.
+    /// A transport that this build lacks, or an invalid setting of one.
     #[error("{0}")]
     Transport(String),
-    /// The launcher belongs to another MPI than this build.
+    /// The launcher belongs to a different MPI than this build.
     #[error(
         "{launcher} started {started} processes, but this build uses {mpi}, which does not know that launcher: \
          every process would train alone. Start it with the mpirun of {mpi}, or build it for the other MPI (MPICC names its \
          compiler wrapper)"
     )]
     ForeignLauncher {
-        /// The launcher in words.
+        /// The launcher's name.
         launcher: &'static str,
         /// Number of processes it started.
         started: usize,
         /// The MPI library of this build.
         mpi: String,
     },
-    /// Ranks that were given their numbers by hand.
+    /// Ranks that were started by hand.
     #[error(
         "the environment says RANK={rank} and WORLD_SIZE={size}, and no launcher started this process: ranks started \
          by hand form no MPI job, and each would train alone. Start them together: mpirun -n {size} --bind-to core \
@@ -70,7 +70,7 @@ pub enum CommError {
         size: usize,
     },
     /// Another rank failed in a step that all ranks take together; that rank
-    /// reports the reason, so that a job prints one line and not one a rank.
+    /// reports the reason, so that a job prints one line and not one per rank.
     #[error("rank {rank} on {host}: {reason}")]
     Elsewhere {
         /// The lowest rank that failed.
@@ -95,30 +95,30 @@ pub enum CommError {
         /// Samples of the step.
         total: usize,
     },
-    /// A step was left in the middle.
+    /// A step that was interrupted.
     #[error("gradients cannot be averaged: {0}")]
     Interrupted(&'static str),
-    /// A parameter whose averaged gradient was asked for, and that has none.
+    /// A parameter that has no averaged gradient.
     #[error("the parameter {parameter} has no averaged gradient: {reason}")]
     NoGradient {
-        /// Its name.
+        /// The parameter's name.
         parameter: String,
-        /// Why.
+        /// The reason.
         reason: MissingGradient,
     },
-    /// A rank has left the job while this one waited for it.
+    /// A rank left the job while this one waited for it.
     #[error("rank {rank} on {host} has left the job (exit code {status}){}", reason_of(*status, reason))]
     Left {
         /// The rank that left.
         rank: usize,
         /// Its host.
         host: String,
-        /// What it exits with.
+        /// Its exit code.
         status: i32,
-        /// Its reason; empty where that is not known.
+        /// Its reason; empty if unknown.
         reason: String,
     },
-    /// Ranks that should hold equal bits do not.
+    /// Ranks that should hold equal bits but do not.
     #[error("{what} differs between ranks: rank {rank} on {host} has {found}, rank 0 has {expected}")]
     Diverged {
         /// What was compared.
@@ -165,16 +165,16 @@ impl fmt::Display for MissingGradient {
 
 impl CommError {
     /// Whether every rank returns this same error at the same point, so that one
-    /// line serves for all and no rank waits for another.
+    /// line is enough for all and no rank waits for another.
     pub fn is_shared(&self) -> bool {
         matches!(self, Self::Elsewhere { .. } | Self::Diverged { .. })
     }
 }
 
-/// The text of the error: what `main` prints of an error that it returns.
+/// The error's text, which Rust prints when `main` returns the error.
 impl fmt::Debug for CommError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // In one piece: lines of several ranks would mix.
+        // One write: lines of several ranks would interleave.
         f.write_str(&self.to_string())
     }
 }

@@ -1,4 +1,4 @@
-//! Small exchanges between ranks: what sets a job up, and agreement on errors.
+//! Small exchanges between ranks: job setup, and agreement on errors.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -7,22 +7,23 @@ use crate::guard::activity;
 use crate::{CommError, Wire, World};
 
 impl World {
-    /// Every rank's `mine`, all of one length, in rank order.
+    /// Gathers every rank's `mine`, all of one length, in rank order.
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<u8>, CommError> {
         let mut all = vec![0; mine.len() * self.size()];
         self.control().borrow_mut().all_gather(mine, &mut all)?;
         Ok(all)
     }
 
-    /// Rank 0's bytes in every rank's `buffer`, equally long on all.
+    /// Broadcasts rank 0's bytes into every rank's `buffer`, of equal length on
+    /// all.
     fn broadcast_into(&self, buffer: &mut [u8]) -> Result<(), CommError> {
         self.control().borrow_mut().broadcast(buffer, 0)
     }
 
-    /// Every rank's value, in rank order, on every rank.
+    /// Gathers every rank's value, in rank order, on every rank.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
         let mine = to_json(mine);
         let lengths = self.all_gather(&(mine.len() as u64).to_le_bytes())?;
@@ -30,7 +31,7 @@ impl World {
             .chunks_exact(8)
             .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()) as usize)
             .collect();
-        // Padded to the longest: the exchange is small, and one call serves.
+        // Padded to the longest: the exchange is small, and one call is enough.
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let mut padded = mine;
         padded.resize(longest, 0);
@@ -42,19 +43,19 @@ impl World {
             .collect()
     }
 
-    /// Rank 0's value on every rank; the other ranks' `value` is not read.
+    /// Broadcasts rank 0's value; the other ranks' `value` is not read.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn broadcast<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<T, CommError> {
         let bytes = self.broadcast_bytes(if self.is_root() { to_json(value) } else { Vec::new() })?;
         self.decode(&bytes)
     }
 
-    /// Rank 0's bytes on every rank.
+    /// Broadcasts rank 0's bytes.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn broadcast_bytes(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, CommError> {
         let mut length = (bytes.len() as u64).to_le_bytes();
         self.broadcast_into(&mut length)?;
@@ -66,7 +67,7 @@ impl World {
     /// Overwrites `values` on every rank with rank 0's.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn broadcast_f32(&self, values: &mut [f32]) -> Result<(), CommError> {
         self.broadcast_into(bytemuck::cast_slice_mut(values))
     }
@@ -74,7 +75,7 @@ impl World {
     /// Sums `values` over all ranks, in place.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn sum_f64(&self, values: &mut [f64]) -> Result<(), CommError> {
         let mut buffer = Wire::F64(values.to_vec());
         activity::named("sum", || self.control().borrow_mut().all_reduce(&mut buffer))?;
@@ -84,17 +85,18 @@ impl World {
         Ok(())
     }
 
-    /// Returns once every rank has called it.
+    /// Barrier: returns once every rank has called it.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn barrier(&self) -> Result<(), CommError> {
         self.control().borrow_mut().barrier()
     }
 
-    /// Makes one rank's failure every rank's: if any rank brings an error, all
-    /// ranks return one that names the lowest such rank, so that no rank waits
-    /// for one that has left, and one line is printed instead of one a rank.
+    /// Returns one rank's failure on every rank: if any rank passes an error,
+    /// all ranks return one that names the lowest such rank. So no rank waits
+    /// for one that has left, and the job prints one line instead of one per
+    /// rank.
     ///
     /// # Errors
     /// The first failing rank's error, or the transport's.
@@ -141,6 +143,7 @@ impl World {
 }
 
 fn to_json<T: Serialize>(value: &T) -> Vec<u8> {
-    // Own plain data types: numbers, texts and lists always serialise.
+    // Plain data types of this crate: numbers, strings and lists always
+    // serialise.
     serde_json::to_vec(value).unwrap_or_default()
 }

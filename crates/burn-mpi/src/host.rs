@@ -1,10 +1,10 @@
-//! What a rank is and where it runs: read from the system, told to the others.
+//! Rank information: host, process id and cores of each rank.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// One rank's place, as the run header and `run.json` show it.
+/// Where one rank runs, as shown in the run header and `run.json`.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Place {
     /// Rank in the world.
@@ -13,17 +13,17 @@ pub struct Place {
     pub host: String,
     /// Process id.
     pub pid: u32,
-    /// Cores that this process may run on, as `0` or `0-3,8`.
+    /// Cores that this process may run on, such as `0` or `0-3,8`.
     pub binding: String,
-    /// Cores of the host that are switched on.
+    /// Online cores of the host.
     pub cores: usize,
-    /// Tells machines apart where host names do not: containers and network
+    /// Identifies the machine if host names do not: containers and network
     /// namespaces of one machine share it.
     pub boot_id: String,
 }
 
 impl Place {
-    /// This process's own place.
+    /// The information of this process.
     pub fn of_this_process(rank: usize) -> Self {
         Self {
             rank,
@@ -37,7 +37,7 @@ impl Place {
 }
 
 impl Place {
-    /// The cores of `binding`, as numbers; none where it is unknown.
+    /// The cores of `binding`, as numbers; `None` if it is unknown.
     fn bound_cores(&self) -> BTreeSet<usize> {
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -48,8 +48,8 @@ impl Place {
 }
 
 /// Whether ranks share cores, so that they wait for each other's time slices
-/// and timings mean little: a machine has more ranks than cores, or binding
-/// puts more ranks on some cores than there are.
+/// and timings are not representative: a machine has more ranks than cores, or
+/// binding puts more ranks on some cores than there are.
 pub fn oversubscribed(places: &[Place], threads: usize) -> bool {
     places.iter().any(|place| {
         let machine = || places.iter().filter(|p| p.boot_id == place.boot_id);
@@ -59,14 +59,14 @@ pub fn oversubscribed(places: &[Place], threads: usize) -> bool {
     })
 }
 
-/// Whether hosts of different names are one machine, as containers and network
-/// namespaces are: they share its cores, caches and memory.
+/// Whether hosts of different names are one machine, such as containers and
+/// network namespaces: they share its cores, caches and memory.
 pub fn shared_machine(places: &[Place]) -> bool {
     places.iter().any(|a| places.iter().any(|b| a.boot_id == b.boot_id && a.host != b.host))
 }
 
-/// A topology as this project writes it: machines x processes on each (`2x2`),
-/// or `4 on 3` where hosts have different numbers of ranks.
+/// A topology as printed by this project: machines x processes on each (`2x2`),
+/// or `4 on 3` if hosts have different numbers of ranks.
 pub fn topology(places: &[Place]) -> String {
     let mut hosts: Vec<(&str, usize)> = Vec::new();
     for place in places {
@@ -83,7 +83,7 @@ pub fn topology(places: &[Place]) -> String {
     }
 }
 
-/// Cores that are switched on, whatever this process is bound to.
+/// Online cores, independent of this process's binding.
 pub(crate) fn online_cores() -> usize {
     // SAFETY: sysconf reads a number and has no preconditions.
     let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
@@ -104,17 +104,17 @@ fn status_field(name: &str) -> Option<String> {
     Some(line[name.len()..].trim().to_owned())
 }
 
-/// Largest resident memory that this process has had, in MB of 2^20 bytes.
+/// Peak resident memory of this process, in MB of 2^20 bytes.
 pub fn peak_rss_mb() -> f64 {
     status_field("VmHWM:")
         .and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok())
         .map_or(0.0, |kilobytes| kilobytes / 1024.0)
 }
 
-/// Pages of memory that this process was given on first touch, or had read in.
+/// Page faults of this process: minor (first touch) and major (read from disk).
 pub fn page_faults() -> u64 {
-    // Fields 10 and 12 of /proc/self/stat; counted from field 3 on, as the
-    // second is the program's name, which may hold spaces.
+    // Fields 10 and 12 of /proc/self/stat; counted from field 3 on, because the
+    // second is the program's name, which may contain spaces.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
     let field = |number: usize| fields.split_whitespace().nth(number - 3)?.parse::<u64>().ok();
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn touching_new_memory_is_a_page_fault() {
         let before = page_faults();
-        // Large enough that no allocator has it lying about, and no page of it
-        // can be a huge one alone.
+        // Large enough that no allocator has it cached, and that no page of it
+        // can be a huge page.
         let memory = std::hint::black_box(vec![1u8; 64 << 20]);
         assert!(before > 0 && page_faults() > before, "{}", memory.len());
     }

@@ -1,24 +1,24 @@
-//! What the environment says of the launcher, before MPI is started.
+//! Detection of the launcher from environment variables, before MPI starts.
 //!
-//! MPI learns its world from its launcher. A binary that is built for one MPI
-//! and started by another's `mpirun` finds no launcher it knows and comes up as
-//! a world of one, on every rank: each process would train a copy of its own
-//! without a word. The launchers' own variables give that away.
+//! MPI gets its world from its launcher. A binary that is built for one MPI and
+//! started by another's `mpirun` finds no launcher that it supports and starts as
+//! a world of one, on every rank: each process would silently train a separate
+//! copy. The launchers' variables reveal that.
 
 use crate::CommError;
 
-/// A launcher's variables: who started this process, and as what.
+/// A launcher, and the rank and size that it assigned to this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launcher {
-    /// The launcher in words, as `Open MPI's mpirun`.
+    /// The launcher's name, such as `Open MPI's mpirun`.
     pub name: &'static str,
-    /// The command that a user types for it: `mpirun` or `srun`.
+    /// The command that starts it: `mpirun` or `srun`.
     pub command: &'static str,
     /// Rank of this process in the job that the launcher started.
     pub rank: usize,
     /// Number of processes in that job.
     pub size: usize,
-    /// Number of the job's processes on this host, where the launcher tells.
+    /// Number of the job's processes on this host, if the launcher sets it.
     pub local_size: Option<usize>,
 }
 
@@ -38,8 +38,8 @@ impl Launcher {
     /// The same, for a process that is to be a rank.
     ///
     /// # Errors
-    /// [`CommError::ByHand`] when there is no launcher, but the variables by which
-    /// torchrun numbers processes speak of several.
+    /// [`CommError::ByHand`] if there is no launcher, but torchrun's variables for
+    /// numbering processes are set for several.
     pub fn detect_or_refuse() -> Result<Option<Self>, CommError> {
         let launcher = Self::detect();
         match by_hand(|name| std::env::var(name).ok()) {
@@ -51,7 +51,7 @@ impl Launcher {
     fn from_variables(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name: &str| get(name)?.trim().parse::<usize>().ok();
         LAUNCHERS.iter().find_map(|&(name, rank, size, local)| {
-            // srun --mpi=pmi2 and Hydra speak the same protocol; only srun's
+            // srun --mpi=pmi2 and Hydra use the same protocol; only srun's
             // processes have a task number too.
             let by_srun =
                 name.contains("srun") || (name.contains("Hydra") && get("SLURM_STEP_NUM_TASKS").is_some());
@@ -60,11 +60,11 @@ impl Launcher {
         })
     }
 
-    /// Refuses a world that is not the one the launcher started.
+    /// Rejects a world that differs from the launcher's.
     ///
     /// # Errors
-    /// [`CommError::ForeignLauncher`] when the launcher started more processes
-    /// than MPI knows of.
+    /// [`CommError::ForeignLauncher`] if the launcher started more processes than
+    /// MPI reports.
     pub fn check(&self, world_size: usize, mpi_library: &str) -> Result<(), CommError> {
         if self.size > 1 && world_size == 1 {
             return Err(CommError::ForeignLauncher {
@@ -77,7 +77,7 @@ impl Launcher {
     }
 }
 
-/// Rank and number of processes in torchrun's variables, where those are several.
+/// Rank and number of processes in torchrun's variables, if there are several.
 fn by_hand(get: impl Fn(&str) -> Option<String>) -> Option<(usize, usize)> {
     let number = |name: &str| get(name)?.trim().parse::<usize>().ok();
     Some((number("RANK")?, number("WORLD_SIZE").filter(|&size| size > 1)?))

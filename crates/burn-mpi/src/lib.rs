@@ -1,10 +1,9 @@
 //! Data-parallel training of [Burn](https://burn.dev) models over MPI and gloo.
 //!
-//! Every process of a job, started by `mpirun`, is a rank. Ranks compute
-//! gradients of their own samples; [`GradientSync`] averages them in buckets that
-//! travel while backward goes on, weighed by samples, whatever else ranks do
-//! differently. An error, a panic or a stall on one rank ends the job with a line
-//! that names the rank.
+//! Every process of a job, started by `mpirun`, is a rank. Ranks compute gradients of their own
+//! samples; [`GradientSync`] averages them, weighted by samples, in buckets that are reduced
+//! during backward. Ranks may differ in samples, branches and micro-batches. An error, a panic or
+//! a stall on one rank aborts the job with a line that names the rank.
 //!
 //! ```no_run
 //! use std::error::Error;
@@ -45,9 +44,9 @@
 //! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
 //! | [`broadcast_module`], [`check_equal_weights`], [`ParamLayout`] | whole modules between ranks |
 //!
-//! Building needs an MPI with its headers and libclang (Debian: `libopenmpi-dev`,
-//! `libclang-dev`), and `libgloo-dev` for gloo. `MPICC` names another compiler
-//! wrapper than `mpicc`.
+//! Building requires an MPI with its headers and libclang (Debian: `libopenmpi-dev`,
+//! `libclang-dev`), and `libgloo-dev` for gloo. `MPICC` sets a compiler wrapper other than
+//! `mpicc`.
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 
@@ -101,5 +100,5 @@ pub use program::name_program;
 pub use run::run;
 pub use world::World;
 
-/// Which MPI this was built for, by its compiler wrapper: `openmpi` or `mpich`.
+/// Which MPI this build uses, from its compiler wrapper: `openmpi` or `mpich`.
 pub const MPI_FLAVOUR: &str = env!("BURN_MPI_FLAVOUR");

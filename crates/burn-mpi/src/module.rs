@@ -1,4 +1,4 @@
-//! Whole modules between ranks, for programs that bring their own.
+//! Broadcast and comparison of whole modules between ranks.
 
 use burn::module::Module;
 use burn::tensor::TensorData;
@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 use crate::tensors::{self, Kind, TensorSpec};
 use crate::{CommError, ParamLayout, World};
 
-/// `module` with rank 0's parameters and buffers: floats, integers and booleans, of
-/// any type, bit by bit. All ranks call it.
+/// `module` with rank 0's parameters and buffers: floats, integers and booleans, of any
+/// type, bit by bit. All ranks must call it.
 ///
 /// ```no_run
 /// # use burn::nn::LinearConfig;
@@ -24,8 +24,8 @@ use crate::{CommError, ParamLayout, World};
 ///
 /// # Errors
 /// On all ranks: [`CommError::Diverged`] names the first parameter whose name, shape,
-/// type or need of a gradient differs; [`CommError::Elsewhere`] names parameters that
-/// are tied to each other. Otherwise when the transport fails.
+/// type or `require_grad` differs; [`CommError::Elsewhere`] names parameters that are
+/// tied to each other. Otherwise if the transport fails.
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     settle_buffers(&module);
     let tensors = tensors::read(&module);
@@ -40,8 +40,8 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
     Ok(tensors::write(module, &bytes, |_| true))
 }
 
-/// Checks that all ranks have a module of this layout, and that it can be
-/// trained data-parallel.
+/// Checks that all ranks have a module of this layout, and that it can be trained
+/// data-parallel.
 ///
 /// # Errors
 /// [`CommError::Diverged`] names the first parameter that differs;
@@ -51,12 +51,12 @@ pub(crate) fn check_trainable(world: &World, layout: &ParamLayout) -> Result<(),
     agree_on_module(world, layout.unsupported())
 }
 
-/// One rank alone may have such a parameter: what is tied is in no shape.
+/// Tied parameters may exist on one rank only: shapes do not show them.
 fn agree_on_module(world: &World, unsupported: Option<String>) -> Result<(), CommError> {
     world.agree(unsupported.map_or(Ok(()), |reason| Err(CommError::Module(reason))))
 }
 
-/// Checks that all ranks have the same tensors, one text for each.
+/// Checks that all ranks have the same tensors, one description each.
 fn compare(world: &World, mine: Vec<String>) -> Result<(), CommError> {
     let ranks: Vec<Vec<String>> = world.gather(&mine)?;
     for (rank, theirs) in ranks.iter().enumerate() {
@@ -70,11 +70,11 @@ fn compare(world: &World, mine: Vec<String>) -> Result<(), CommError> {
     Ok(())
 }
 
-/// `module` with the mean over ranks of the floats that get no gradients. Integers
-/// and booleans, of which there is no mean, stay.
+/// `module` with the mean over ranks of the floats that get no gradients. Integers and
+/// booleans, which have no mean, are unchanged.
 ///
 /// # Errors
-/// When the transport fails.
+/// If the transport fails.
 pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     let is_mean = |spec: &TensorSpec| spec.kind == Kind::Float && !spec.trainable;
     settle_buffers(&module);
@@ -98,12 +98,12 @@ pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, 
     Ok(tensors::write(module, &bytes, is_mean))
 }
 
-/// Checks that `module` has the same bits on every rank: floats, integers and
-/// booleans. All ranks call it.
+/// Checks that `module` has the same bits on every rank: floats, integers and booleans.
+/// All ranks must call it.
 ///
 /// # Errors
-/// [`CommError::Diverged`] names the first parameter that differs, or else the
-/// first buffer, and the first rank with another value than rank 0.
+/// [`CommError::Diverged`] names the first parameter that differs, or else the first
+/// buffer, and the first rank whose value differs from rank 0's.
 pub fn check_equal_weights<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
     settle_buffers(module);
     let tensors = tensors::read(module);
@@ -122,14 +122,14 @@ pub fn check_equal_weights<M: Module>(world: &World, module: &M) -> Result<(), C
     Ok(())
 }
 
-/// Puts pending updates of Burn's running statistics into `module`: they keep
-/// the last one back, and would overwrite with it what is written to them. Making
-/// a module for inference takes them in.
+/// Applies pending updates of Burn's running statistics to `module`: they defer the
+/// last one, and would overwrite values written to them. Converting a module for
+/// inference applies them.
 fn settle_buffers<M: Module>(module: &M) {
     let _ = module.valid();
 }
 
-/// The beginning of the bytes' SHA-256.
+/// A prefix of the bytes' SHA-256.
 fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,10 +1,10 @@
 //! A module's float parameters as one flat buffer of f32.
 //!
-//! Across ranks and in files a parameter is known by its index in the module's
-//! visit order and by its PyTorch name; Burn's own ids are random per process.
-//! Optimizers, checkpoints and hashes work on the flat buffer, which has Burn's
-//! layouts: a linear weight is `[inputs, outputs]`, also one that Burn stores by
-//! columns (`LinearLayout::Col`), since that one has the same shape in memory.
+//! Across ranks and in files a parameter is identified by its index in the
+//! module's visit order and by its PyTorch name; Burn's ids are random per
+//! process. Optimizers, checkpoints and hashes use the flat buffer, which has
+//! Burn's layouts: a linear weight is `[inputs, outputs]`, also one that Burn
+//! stores by columns (`LinearLayout::Col`), since it has the same shape in memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,24 +18,24 @@ use crate::names::ModulePath;
 /// One float parameter (or buffer) of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamSpec {
-    /// PyTorch's name, as `conv1.weight`.
+    /// PyTorch's name, such as `conv1.weight`.
     pub name: String,
     /// Shape in Burn's layout.
     pub shape: Vec<usize>,
-    /// Where its values lie in the flat buffer.
+    /// Range of its values in the flat buffer.
     pub range: Range<usize>,
     /// Its type in the module; in the flat buffer it is f32.
     pub dtype: DType,
-    /// Whether PyTorch keeps it transposed: the weight of Burn's `Linear`, by its
-    /// type. Burn tells a type by its name, so a struct of the program's own that
-    /// is called `Linear`, too, is taken for Burn's.
+    /// Whether PyTorch stores it transposed: the weight of Burn's `Linear`, by
+    /// type. Burn identifies a type by its name, so a user-defined struct that is
+    /// also called `Linear` is treated as Burn's.
     pub transposed: bool,
     /// Whether it gets gradients; batch norm's running statistics do not.
     pub trainable: bool,
 }
 
 impl ParamSpec {
-    /// One line, to be compared across ranks, as `out.weight [64, 1] F32`.
+    /// One line to compare across ranks, such as `out.weight [64, 1] F32`.
     pub(crate) fn describe(&self) -> String {
         let gradient = if self.trainable { "" } else { " without gradient" };
         format!("{} {:?} {:?}{gradient}", self.name, self.shape, self.dtype)
@@ -50,7 +50,7 @@ impl ParamSpec {
         shape
     }
 
-    /// Values in PyTorch's layout, from Burn's.
+    /// Converts values from Burn's layout to PyTorch's.
     pub fn to_torch(&self, values: &[f32]) -> Vec<f32> {
         match self.transposed {
             true => transpose(values, self.shape[0], self.shape[1]),
@@ -58,7 +58,7 @@ impl ParamSpec {
         }
     }
 
-    /// Values in Burn's layout, from PyTorch's.
+    /// Converts values from PyTorch's layout to Burn's.
     pub fn from_torch(&self, values: &[f32]) -> Vec<f32> {
         match self.transposed {
             true => transpose(values, self.shape[1], self.shape[0]),
@@ -68,7 +68,7 @@ impl ParamSpec {
 }
 
 /// The float parameters of a module in visit order. Integers and booleans, which
-/// get no gradients, are not among them.
+/// get no gradients, are not included.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -91,12 +91,12 @@ impl ParamSpec {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamLayout {
     specs: Vec<ParamSpec>,
-    /// Parameters that are tied to each other, in words.
+    /// Descriptions of parameters that are tied to each other.
     tied: Option<String>,
 }
 
 impl ParamLayout {
-    /// The layout of `module`. Draws parameters that have not been used yet.
+    /// The layout of `module`. Initialises parameters that have not been used yet.
     pub fn of<M: Module>(module: &M) -> Self {
         let mut visitor = LayoutVisitor::default();
         module.visit(&mut visitor);
@@ -109,15 +109,15 @@ impl ParamLayout {
         Self { specs, tied: None }
     }
 
-    /// What keeps a module of this layout from being trained data-parallel:
-    /// parameters with gradients that are not f32, or are tied to each other.
+    /// Why a module of this layout cannot be trained data-parallel: parameters
+    /// with gradients that are not f32, or are tied to each other.
     pub fn unsupported(&self) -> Option<String> {
         let other = self.specs.iter().find(|spec| spec.trainable && spec.dtype != DType::F32);
         let other = other.map(|spec| format!("{} is {:?}, and not F32", spec.name, spec.dtype));
         other.or_else(|| self.tied.clone())
     }
 
-    /// The first two parameters that are one, in words.
+    /// A description of the first two tied parameters.
     pub(crate) fn tied(&self) -> Option<String> {
         self.tied.clone()
     }
@@ -150,18 +150,19 @@ impl ParamLayout {
         visitor.0
     }
 
-    /// The module with the values of `flat`; ids and gradient settings stay.
+    /// The module with the values of `flat`; ids and gradient settings are
+    /// unchanged.
     pub fn write<M: Module>(&self, module: M, flat: &[f32]) -> M {
         module.map(&mut WriteMapper { layout: self, flat, next: 0, trainable: true, buffers: true })
     }
 
     /// The module with the trainable values of `flat`; batch norm's running
-    /// statistics, which the module updates itself, stay.
+    /// statistics, which the module updates itself, are unchanged.
     pub fn write_trainable<M: Module>(&self, module: M, flat: &[f32]) -> M {
         module.map(&mut WriteMapper { layout: self, flat, next: 0, trainable: true, buffers: false })
     }
 
-    /// The module with those values of `flat` that get no gradients.
+    /// The module with the values of `flat` that get no gradients.
     pub fn write_buffers<M: Module>(&self, module: M, flat: &[f32]) -> M {
         module.map(&mut WriteMapper { layout: self, flat, next: 0, trainable: false, buffers: true })
     }
@@ -171,7 +172,7 @@ impl ParamLayout {
         self.specs.iter().any(|spec| !spec.trainable)
     }
 
-    /// One line that describes the layout, to be compared across ranks.
+    /// One line that describes the layout, to compare across ranks.
     pub fn describe(&self) -> String {
         let parts: Vec<_> = self.specs.iter().map(|spec| format!("{}{:?}", spec.name, spec.shape)).collect();
         parts.join(" ")

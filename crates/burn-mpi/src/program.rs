@@ -1,14 +1,14 @@
-//! The program's name, which begins the lines that the library prints itself.
+//! The program's name, with which the library's printed lines begin.
 
 use std::path::Path;
 use std::sync::OnceLock;
 
 static NAME: OnceLock<String> = OnceLock::new();
 
-/// Sets the name that begins the lines which this library prints on standard error,
-/// as `trainer: rank 1 on alpha panicked: ending the job`. Without it that is the
-/// name of the executable's file. Called once, before [`World::init`](crate::World::init);
-/// a later call changes nothing.
+/// Sets the name with which lines that this library prints on standard error begin, such
+/// as `trainer: rank 1 on alpha panicked: ending the job`. The default is the name of the
+/// executable's file. Call it once, before [`World::init`](crate::World::init); later
+/// calls have no effect.
 ///
 /// ```
 /// burn_mpi::name_program("trainer");

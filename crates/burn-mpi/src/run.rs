@@ -1,4 +1,4 @@
-//! A program's `main` as one rank of a job.
+//! `run`: executes a program's `main` as one rank of a job.
 
 use std::error::Error;
 use std::io::Write;
@@ -7,17 +7,17 @@ use std::process::ExitCode;
 use crate::guard::activity;
 use crate::{CommError, Launcher, World, end_the_job_on_panic, program};
 
-/// Prints a line on standard error in one piece, so that lines of several ranks
-/// do not mix.
+/// Prints a line on standard error in one write, so that lines of several ranks
+/// do not interleave.
 pub(crate) fn say(line: &str) {
-    // There is nobody to tell where standard error is closed.
+    // A closed standard error cannot be reported.
     let _ = std::io::stderr()
         .write_all(format!("{}: {}\n", program::name(), line.replace('\n', "; ")).as_bytes());
 }
 
-/// Runs `body` as one rank of the job, and turns an error or a panic on any rank
-/// into one line that names the rank and its reason, and the end of all ranks.
-/// A panic ends the job where it happens: it cannot be caught.
+/// Runs `body` as one rank of the job. An error or a panic on any rank prints
+/// one line that names the rank and the reason, and aborts all ranks. A panic
+/// aborts the job where it happens: it cannot be caught.
 ///
 /// ```no_run
 /// use std::process::ExitCode;
@@ -38,8 +38,8 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
     let world = match World::init() {
         Ok(world) => world,
         Err(error) => {
-            // Each process that another MPI's launcher started thinks that it is
-            // alone; the launcher knows which is the first.
+            // Each process that another MPI's launcher started is a world of
+            // one; the launcher's variables identify the first.
             if Launcher::detect().is_none_or(|launcher| launcher.rank == 0) {
                 say(&error.to_string());
             }
@@ -47,7 +47,7 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
         }
     };
     let Err(error) = body(&world) else { return ExitCode::SUCCESS };
-    // Errors between ranks name their rank.
+    // Errors between ranks already name their rank.
     match error.downcast_ref::<CommError>() {
         Some(shared) if shared.is_shared() => {
             if world.is_root() {

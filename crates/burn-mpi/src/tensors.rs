@@ -1,8 +1,8 @@
 //! All tensors of a module, of any type: floats, integers and booleans.
 //!
-//! Gradients and checkpoints need a module's f32 parameters alone
-//! ([`ParamLayout`](crate::ParamLayout)). What is sent to other ranks as it is, or
-//! compared with theirs, is every tensor, byte by byte.
+//! Gradients and checkpoints need only a module's f32 parameters
+//! ([`ParamLayout`](crate::ParamLayout)). Broadcasts and comparisons between ranks
+//! include every tensor, byte by byte.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
@@ -20,7 +20,7 @@ pub(crate) struct TensorSpec {
     pub trainable: bool,
 }
 
-/// What a tensor is to Burn.
+/// Kind of a tensor in Burn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Float,
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
 }
 
 impl TensorSpec {
-    /// One line, to be compared across ranks, as `out.weight [64, 1] F32`.
+    /// One line to compare across ranks, such as `out.weight [64, 1] F32`.
     pub fn describe(&self) -> String {
         let Self { name, shape, dtype, kind, trainable } = self;
         let gradient = if *kind == Kind::Float && !trainable { " without gradient" } else { "" };
@@ -37,16 +37,16 @@ impl TensorSpec {
     }
 }
 
-/// The tensors of `module` in visit order, each with its values. Draws parameters
-/// that have not been used yet.
+/// The tensors of `module` in visit order, each with its values. Initialises
+/// parameters that have not been used yet.
 pub(crate) fn read<M: Module>(module: &M) -> Vec<(TensorSpec, TensorData)> {
     let mut reader = Reader::default();
     module.visit(&mut reader);
     reader.tensors
 }
 
-/// `module` with these bytes in the tensors that `wanted` chooses, in visit order
-/// and one after the other; types, ids and gradient settings stay.
+/// `module` with these bytes in the tensors that `wanted` selects, concatenated in
+/// visit order; types, ids and gradient settings are unchanged.
 pub(crate) fn write<M: Module>(module: M, bytes: &[u8], wanted: fn(&TensorSpec) -> bool) -> M {
     module.map(&mut Writer { path: ModulePath::default(), rest: bytes, wanted })
 }
@@ -99,7 +99,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// New values for a tensor, or none where it keeps its own.
+    /// New values for a tensor, or `None` to keep its values.
     fn take<const D: usize>(
         &mut self,
         kind: Kind,

@@ -1,5 +1,5 @@
-//! The world: MPI's start, this process's rank in it, and where all ranks run.
-//! Gradients travel by a [collective](crate::Collective).
+//! The world: MPI initialisation, this process's rank, and the hosts of all ranks. Gradients are
+//! sent by a [collective](crate::Collective).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,15 +10,15 @@ use crate::guard::{self, activity, farewell};
 use crate::host::{Place, online_cores, oversubscribed};
 use crate::{CommError, Launcher, MpiPrimitives, Primitives, abort};
 
-/// All ranks of the job, seen from one of them.
+/// All ranks of the job, from the perspective of one of them.
 ///
-/// A handle: clones are cheap and all name the same job, so what needs it holds one, without a
-/// lifetime. MPI ends with the process, and not with the last handle, so that no value that uses
-/// MPI can outlive it, and a rank whose `main` returns an error ends the job instead of waiting
-/// for the others.
+/// A handle: clones are cheap and refer to the same job, so types can hold one without a lifetime.
+/// MPI is finalized when the process exits, not when the last handle is dropped. So no value that
+/// uses MPI can outlive it, and a rank whose `main` returns an error aborts the job instead of
+/// waiting for the others.
 ///
-/// MPI is called from the thread that started it and no other, so a world, and whatever holds
-/// one, stays there:
+/// MPI is called only from the thread that started it, so a world, and any type that holds one, is
+/// `!Send` and `!Sync`:
 ///
 /// ```compile_fail,E0277
 /// fn moves_to_another_thread<T: Send>() {}
@@ -48,7 +48,7 @@ use crate::{CommError, Launcher, MpiPrimitives, Primitives, abort};
 /// # }
 /// ```
 ///
-/// A program's own types hold a world and a collective as they hold any value:
+/// User-defined types hold a world and a collective like any other value:
 ///
 /// ```no_run
 /// use burn_mpi::{Backend, Collective, CommError, Transport, World, connect};
@@ -67,37 +67,36 @@ use crate::{CommError, Launcher, MpiPrimitives, Primitives, abort};
 pub struct World(Rc<Job>);
 
 struct Job {
-    /// Of its own, since collectives hold it too, one of which may be `control`.
+    /// A separate `Rc`, since collectives hold it too, one of which may be `control`.
     mpi: Rc<MpiWorld>,
     places: Vec<Place>,
     library: String,
-    /// What exchanges go over: MPI, unless a program says otherwise.
+    /// The transport of exchanges: MPI by default.
     control: RefCell<Box<dyn Primitives>>,
 }
 
 impl World {
-    /// Starts MPI and meets the other ranks. Without a launcher the world is
-    /// one rank.
+    /// Starts MPI and connects to the other ranks. Without a launcher the world is one rank.
     ///
-    /// From here on a collective that takes longer than 120 s ends the job with
-    /// a line that names the missing ranks; see [`set_deadline`](Self::set_deadline).
+    /// From here on the job aborts if a collective takes longer than 120 s, with a line that names
+    /// the missing ranks; see [`set_deadline`](Self::set_deadline).
     ///
     /// # Threads
     /// MPI starts at the level `MPI_THREAD_FUNNELED`: the calling thread, which need not be
     /// `main`'s, is the only one that calls MPI from here on. A process may have any number of
-    /// other threads. It should have none that reads the environment (`getenv`) during this call,
-    /// which sets a variable for Open MPI where there are more ranks than cores.
+    /// other threads. None of them should read the environment (`getenv`) during this call, which
+    /// sets a variable for Open MPI if there are more ranks than cores.
     ///
-    /// Two threads of this crate run beside it, and neither calls MPI: the guard, which keeps
-    /// deadlines and exchanges UDP messages with the other ranks' guards, and one for each gloo
-    /// collective. MPI ends in an exit handler of the process, on the thread that exits.
+    /// This crate starts threads that do not call MPI: the guard, which checks deadlines and
+    /// exchanges UDP messages with the other ranks' guards, and one for each gloo collective. An
+    /// exit handler of the process finalizes MPI, on the thread that exits.
     ///
-    /// One call a process: MPI cannot start twice.
+    /// Call it once per process: MPI cannot start twice.
     ///
     /// # Errors
-    /// [`CommError::Start`] when MPI does not start, or has been started in this process before.
-    /// [`CommError::ForeignLauncher`] when another MPI's launcher started this process, and
-    /// [`CommError::ByHand`] when none did.
+    /// [`CommError::Start`] if MPI does not start, or was started in this process before.
+    /// [`CommError::ForeignLauncher`] if another MPI's launcher started this process, and
+    /// [`CommError::ByHand`] if none did.
     pub fn init() -> Result<Self, CommError> {
         let launcher = Launcher::detect_or_refuse()?;
         yield_where_cores_lack(launcher.as_ref());
@@ -111,13 +110,13 @@ impl World {
         }
         library::note_thread();
         let library = library::library_version();
-        // SAFETY: this thread has started MPI, which the farewell alone finalizes.
+        // SAFETY: this thread has started MPI, which only the exit handler finalizes.
         let mut mpi = unsafe { MpiWorld::new(Place::of_this_process(0).host)? };
         if let Some(launcher) = launcher {
             launcher.check(mpi.size, &library)?;
         }
         farewell::arrange(&mpi)?;
-        // Its drop would finalize MPI; the farewell does.
+        // Its drop would finalize MPI; the exit handler does that.
         std::mem::forget(universe);
         abort::identify(mpi.rank, mpi.size, &mpi.host);
         let places =
@@ -134,17 +133,18 @@ impl World {
         Self(Rc::new(Job { mpi, places, library, control: RefCell::new(Box::new(control)) }))
     }
 
-    /// Sets how long a collective may take from here on, on this rank.
+    /// Sets the deadline of collectives from here on, on this rank.
     pub fn set_deadline(&self, deadline: Duration) {
         activity::set_deadline(deadline);
     }
 
-    /// Has the deadline apply to a wait of a transport of another crate, until the result is
-    /// dropped. All ranks call it for the same operations in the same order.
+    /// Applies the deadline to a wait of a transport of another crate, until the result is dropped.
+    /// All ranks must call it for the same operations in the same order.
     ///
-    /// Names are those that errors show: `transport` as [`Collective::transport`](crate::Collective::transport),
-    /// `operation` as [`Operation::name`](crate::Operation::name), `broadcast` or `barrier`, and
-    /// `bucket` where the operation has one.
+    /// Names are those in error messages: `transport` as in
+    /// [`Collective::transport`](crate::Collective::transport), `operation` as in
+    /// [`Operation::name`](crate::Operation::name), `broadcast` or `barrier`, and `bucket` if the
+    /// operation has one.
     ///
     /// ```no_run
     /// # use burn_mpi::World;
@@ -168,7 +168,7 @@ impl World {
         self.0.mpi.size
     }
 
-    /// Whether this rank writes the files and shows the progress.
+    /// Whether this is rank 0, which writes the files and shows progress.
     pub fn is_root(&self) -> bool {
         self.rank() == 0
     }
@@ -183,14 +183,13 @@ impl World {
         &self.0.places
     }
 
-    /// The MPI library in use, as `Open MPI v4.1.4`.
+    /// The MPI library in use, such as `Open MPI v4.1.4`.
     pub fn mpi_library(&self) -> &str {
         &self.0.library
     }
 
-    /// Has all exchanges from here on, of all clones, go over `control` instead of MPI, so that
-    /// a job on another transport uses MPI to start and for nothing else. All
-    /// ranks call it at the same time.
+    /// Routes all exchanges from here on, of all clones, over `control` instead of MPI, so that a
+    /// job on another transport uses MPI only to start. All ranks must call it at the same time.
     pub fn exchange_over(&self, control: Box<dyn Primitives>) {
         self.0.control.replace(control);
     }
@@ -204,15 +203,14 @@ impl World {
     }
 }
 
-/// Has Open MPI give the core away while a rank waits, where the launcher
-/// started more ranks than this host has cores: spinning there costs whole
-/// time slices (a 4-byte all-reduce takes milliseconds instead of
-/// microseconds). It must be set before MPI starts.
+/// Makes Open MPI yield the core while a rank waits, if the launcher started more ranks than this
+/// host has cores: spinning there costs whole time slices (a 4-byte all-reduce takes milliseconds
+/// instead of microseconds). It must be set before MPI starts.
 fn yield_where_cores_lack(launcher: Option<&Launcher>) {
     let local = launcher.and_then(|l| l.local_size).unwrap_or(1);
     if local > online_cores() && std::env::var_os("OMPI_MCA_mpi_yield_when_idle").is_none() {
-        // SAFETY: called before MPI starts and before this process has a
-        // second thread that could read the environment at the same time.
+        // SAFETY: called before MPI starts and before this process has a second thread that could
+        // read the environment at the same time.
         unsafe { std::env::set_var("OMPI_MCA_mpi_yield_when_idle", "1") };
     }
 }

@@ -1,19 +1,19 @@
-//! Adam, and AdamW.
+//! Adam and AdamW.
 
 use super::{Moments, Rate, Step};
 use burn_fused::simd::{Kernel, Lanes, Level};
 
 /// Decay rate of the second moments.
 const BETA2: f64 = 0.999;
-/// Added to the denominator.
+/// Epsilon added to the denominator.
 const EPS: f64 = 1e-8;
 
-/// One update, as `torch.optim.Adam` and, with `APART`, `AdamW` compute it: the
-/// bias corrections in f64, everything else in f32.
+/// One update, as in `torch.optim.Adam` and, with `APART`, `AdamW`: bias
+/// corrections in f64, everything else in f32.
 pub(super) struct Adam<const APART: bool> {
-    /// Times the weight, added to the gradient.
+    /// L2 penalty: multiplied by the weight and added to the gradient.
     penalty: f32,
-    /// AdamW's decay, apart from the gradient: what is left of the weight.
+    /// AdamW's decoupled decay: the factor of the weight.
     keep: f32,
     take1: f32,
     step_size: f32,

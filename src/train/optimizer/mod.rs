@@ -1,7 +1,7 @@
-//! Optimizers over flat memory, one pass a parameter, with PyTorch's arithmetic:
-//! what depends on the step alone in f64, everything else element by element in
-//! f32. Each element is alone, so the bits are the same at every level of vector
-//! instructions.
+//! Optimizers over flat memory, one pass per parameter, with PyTorch's
+//! arithmetic: values that depend only on the step in f64, everything else
+//! element by element in f32. Elements are independent, so the bits are the same
+//! at every SIMD level.
 
 mod adam;
 mod rmsprop;
@@ -20,28 +20,29 @@ use serde::{Deserialize, Serialize};
 use super::{Moment, TrainError};
 use crate::names;
 
-/// One update of an optimizer: what is alike for all elements, computed once.
+/// One update of an optimizer: values common to all elements, computed once.
 trait Step {
-    /// Whether it takes a momentum from the user. Otherwise its momentum is the
-    /// decay rate of its first moments.
+    /// Whether the user sets a momentum. Otherwise the momentum is the decay rate
+    /// of the first moments.
     const TAKES_MOMENTUM: bool;
-    /// PyTorch's default of it.
+    /// PyTorch's default momentum.
     const DEFAULT_MOMENTUM: f64;
 
-    /// What it remembers of each weight, with a momentum above 0 or without.
+    /// Names of the moments of each weight, depending on whether momentum is
+    /// above 0.
     fn moments(momentum: bool) -> &'static [&'static str];
 
-    /// Update number `update`, from 1.
+    /// Constants of update number `update`, from 1.
     fn new(rate: Rate, weight_decay: f64, update: u64) -> Self;
 
-    /// Updates one parameter, whose moments come in the order of their names.
+    /// Updates one parameter; moments are in the order of their names.
     fn apply(&self, params: &mut [f32], grads: &[f32], moments: Moments<'_>);
 }
 
-/// The optimizers: a line for each.
+/// The optimizers, one line each.
 macro_rules! optimizers {
     ($($(#[$meta:meta])* $rule:ident: $step:ty,)+) => {
-        /// How gradients become new weights.
+        /// Optimizer kind.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
         #[serde(rename_all = "lowercase")]
         pub enum Rule {
@@ -49,8 +50,8 @@ macro_rules! optimizers {
         }
 
         impl Rule {
-            /// Whether it takes a momentum from the user; Adam and AdamW have the
-            /// decay rate of their first moments instead.
+            /// Whether the user sets a momentum; for Adam and AdamW it is the
+            /// decay rate of their first moments.
             pub fn takes_momentum(self) -> bool {
                 match self {
                     $(Self::$rule => <$step>::TAKES_MOMENTUM,)+
@@ -64,7 +65,7 @@ macro_rules! optimizers {
                 }
             }
 
-            /// What it remembers of each weight.
+            /// Names of the moments of each weight.
             fn moments(self, momentum: bool) -> &'static [&'static str] {
                 match self {
                     $(Self::$rule => <$step>::moments(momentum),)+
@@ -78,8 +79,8 @@ macro_rules! optimizers {
             }
         }
 
-        /// A step of one of the optimizers. An enum, as a trait object would be
-        /// one more allocation in every step.
+        /// A step of one of the optimizers. An enum, because a trait object would
+        /// add an allocation in every step.
         enum AnyStep {
             $($rule($step),)+
         }
@@ -98,12 +99,11 @@ optimizers! {
     /// Adam (Kingma and Ba, 2015); weight decay is an L2 penalty.
     #[default]
     Adam: adam::Adam<false>,
-    /// Adam with weight decay apart from the gradient (Loshchilov and Hutter,
-    /// 2019).
+    /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
     Adamw: adam::Adam<true>,
-    /// Stochastic gradient descent, with momentum (Polyak, 1964) if asked for.
+    /// Stochastic gradient descent, optionally with momentum (Polyak, 1964).
     Sgd: sgd::Sgd,
-    /// RMSprop (Hinton, 2012), with momentum if asked for.
+    /// RMSprop (Hinton, 2012), optionally with momentum.
     Rmsprop: rmsprop::Rmsprop,
 }
 
@@ -121,17 +121,17 @@ impl FromStr for Rule {
     }
 }
 
-/// What a schedule changes from step to step.
+/// Values that a schedule changes from step to step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rate {
     /// Learning rate.
     pub lr: f64,
-    /// Momentum of SGD and RMSprop; of Adam and AdamW the decay rate of the
+    /// Momentum of SGD and RMSprop; for Adam and AdamW the decay rate of the
     /// first moments, which PyTorch's schedules treat alike.
     pub momentum: f64,
 }
 
-/// An optimizer and what it remembers.
+/// An optimizer and its moments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Optimizer {
     rule: Rule,
@@ -141,28 +141,28 @@ pub struct Optimizer {
 }
 
 impl Optimizer {
-    /// Zero moments for `length` parameters. `momentum` says whether SGD and
-    /// RMSprop will be given any.
+    /// Zero moments for `length` parameters. `momentum` is whether SGD and
+    /// RMSprop use momentum.
     pub fn new(rule: Rule, weight_decay: f64, momentum: bool, length: usize) -> Self {
         let zeros = |&name: &&str| Moment { name: name.to_owned(), values: vec![0.0; length] };
         let moments = rule.moments(momentum).iter().map(zeros).collect();
         Self { rule, weight_decay, moments, updates: 0 }
     }
 
-    /// What it remembers, each as long as the parameters.
+    /// The moments, each as long as the parameters.
     pub fn moments(&self) -> &[Moment] {
         &self.moments
     }
 
-    /// Updates made.
+    /// Number of updates so far.
     pub fn updates(&self) -> u64 {
         self.updates
     }
 
-    /// Goes on from `moments` after `updates` updates.
+    /// Restores `moments` after `updates` updates.
     ///
     /// # Errors
-    /// When they are another optimizer's.
+    /// If they belong to a different optimizer.
     pub fn restore(&mut self, moments: Vec<Moment>, updates: u64) -> Result<(), TrainError> {
         let names = |moments: &[Moment]| {
             let names: Vec<_> = moments.iter().map(|moment| moment.name.as_str()).collect();
@@ -176,8 +176,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Begins an update: the parameters follow, each through
-    /// `Update::apply` once.
+    /// Begins an update: each parameter follows through `Update::apply` once.
     pub fn begin(&mut self, rate: Rate) -> Update<'_> {
         self.updates += 1;
         let step = self.rule.step(rate, self.weight_decay, self.updates);
@@ -185,15 +184,15 @@ impl Optimizer {
     }
 }
 
-/// One update under way.
+/// One update in progress.
 pub struct Update<'a> {
     moments: &'a mut [Moment],
     step: AnyStep,
 }
 
 impl Update<'_> {
-    /// Updates the parameters `params`, which lie at `offset` in the flat
-    /// buffer, by their gradients.
+    /// Updates the parameters `params`, at `offset` in the flat buffer, by their
+    /// gradients.
     pub fn apply(&mut self, offset: usize, params: &mut [f32], grads: &[f32]) {
         let range = offset..offset + params.len();
         self.step.apply(params, grads, Moments { all: self.moments.iter_mut(), range });
@@ -207,13 +206,13 @@ struct Moments<'a> {
 }
 
 impl<'a> Moments<'a> {
-    /// The next, where the optimizer has one more.
+    /// The next moments, if the optimizer has more.
     fn next(&mut self) -> Option<&'a mut [f32]> {
         let moment = self.all.next()?;
         Some(&mut moment.values[self.range.clone()])
     }
 
-    /// The next, which the optimizer has whatever its momentum.
+    /// The next moments, which the optimizer has with any momentum.
     fn always(&mut self) -> &'a mut [f32] {
         match self.next() {
             Some(values) => values,

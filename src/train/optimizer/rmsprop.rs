@@ -1,14 +1,14 @@
-//! RMSprop, with momentum or without.
+//! RMSprop, with or without momentum.
 
 use super::{Moments, Rate, Step};
 use burn_fused::simd::{Kernel, Lanes, Level};
 
-/// Decay rate of the mean squares, which PyTorch calls alpha.
+/// Decay rate of the mean squares: PyTorch's alpha.
 const ALPHA: f64 = 0.99;
-/// Added to the denominator.
+/// Epsilon added to the denominator.
 const EPS: f64 = 1e-8;
 
-/// One update, as `torch.optim.RMSprop` computes it, not centred.
+/// One update, as in `torch.optim.RMSprop`, not centered.
 #[derive(Clone, Copy)]
 pub(super) struct Rmsprop {
     penalty: f32,
@@ -40,8 +40,7 @@ impl Step for Rmsprop {
 }
 
 impl Rmsprop {
-    /// The gradient over the root of its mean square, which is brought up to
-    /// date.
+    /// Updates the mean square, and returns the gradient divided by its root.
     #[inline(always)]
     fn scaled(&self, param: f32, grad: f32, square: &mut f32) -> f32 {
         let grad = grad + self.penalty * param;

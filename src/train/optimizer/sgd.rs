@@ -1,11 +1,10 @@
-//! Stochastic gradient descent, with momentum or without.
+//! Stochastic gradient descent, with or without momentum.
 
 use super::{Moments, Rate, Step};
 use burn_fused::simd::{Kernel, Lanes, Level};
 
-/// One update, as `torch.optim.SGD` computes it without dampening: the first
-/// velocity is the gradient, which is what zeros and the rule of all later
-/// steps come to.
+/// One update, as in `torch.optim.SGD` without dampening: the first velocity is
+/// the gradient, which also follows from zeros and the rule of all later steps.
 pub(super) struct Sgd {
     penalty: f32,
     lr: f32,

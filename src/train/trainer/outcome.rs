@@ -1,4 +1,4 @@
-//! What a trainer tells of a training: weights, times, position.
+//! Results of a trainer: weights, times, position.
 
 use super::Trainer;
 use crate::record::StepMs;
@@ -16,18 +16,18 @@ impl Trainer<'_> {
         sha256(&self.learner.params)
     }
 
-    /// The buckets of gradients, and whether they travelled while backward ran.
+    /// The gradient buckets, and whether they overlapped with backward.
     pub fn sync_report(&self) -> SyncReport {
         self.learner.sync.report()
     }
 
-    /// Where the time of this process's steps went, on this rank.
+    /// Times of this process's steps by phase, on this rank.
     pub fn step_ms(&self) -> StepMs {
         let steps = self.steps_here.max(1) as f64;
         self.learner.times().map(|time| 1e3 * time.as_secs_f64() / steps)
     }
 
-    /// Where the run stands.
+    /// The position of the run.
     pub fn position(&self) -> &Position {
         &self.position
     }

@@ -1,4 +1,4 @@
-//! Loops of fake quantization.
+//! Kernels of fake quantization.
 
 use std::mem::MaybeUninit;
 
@@ -6,20 +6,20 @@ use crate::int8::{QParams, Scheme};
 use crate::memory::uninit::Uninit;
 use crate::simd::{Kernel, Lanes, Level};
 
-/// 1.5 · 2^23: the sum of it and a number below 2^22, less it, is that number rounded
-/// to an integer, half to even. An instruction for that is missing at the portable
-/// level.
+/// 1.5 · 2^23: adding it to a number below 2^22 and subtracting it again rounds the
+/// number to an integer, half to even. The portable level has no instruction for
+/// that.
 const ROUND: f32 = 12_582_912.0;
 
-/// Values that are looked through at once for clipped ones.
+/// Values checked at once for clipped ones.
 const CHUNK: usize = 64;
 
-/// Parameters of a tensor, as loops need them.
+/// Parameters of a tensor, as kernels need them.
 #[derive(Debug, Clone)]
 pub(super) struct Steps {
     /// One for all, or one for each index of a dimension.
     steps: Vec<Step>,
-    /// The dimension, and the number of values for one of its indices.
+    /// The dimension, and the number of contiguous values of one of its indices.
     axis: usize,
     inner: usize,
 }
@@ -30,18 +30,18 @@ struct Step {
     scale: f32,
     /// PyTorch multiplies by the inverse instead of dividing.
     inverse: f32,
-    /// Bounds, less the zero point.
+    /// Bounds, minus the zero point.
     low: f32,
     high: f32,
 }
 
 impl Step {
-    /// The real value of the quantized one, and whether gradients pass.
+    /// The dequantized value, and whether the gradient passes.
     #[inline(always)]
     fn apply(self, value: f32) -> (f32, bool) {
         let Self { scale, inverse, low, high } = self;
         let steps = value * inverse;
-        // NaN stays. One step beyond the bounds is clipped, and far enough.
+        // NaN is kept. One step beyond the bounds is clipped, which is far enough.
         let steps = if steps < low - 1.0 { low - 1.0 } else { steps };
         let steps = if steps > high + 1.0 { high + 1.0 } else { steps };
         let rounded = (steps + ROUND) - ROUND;
@@ -53,7 +53,7 @@ impl Step {
 }
 
 impl Steps {
-    /// Of a tensor of this shape.
+    /// The parameters of a tensor of this shape.
     ///
     /// # Panics
     /// As [`fake_quantize`](super::fake_quantize).
@@ -76,7 +76,7 @@ impl Steps {
         Self { steps: parameters.iter().map(step).collect(), axis, inner }
     }
 
-    /// The shape that constants of `dimensions` dimensions have, to be broadcast.
+    /// The shape of constants of `dimensions` dimensions, for broadcasting.
     pub fn broadcast(&self, dimensions: usize) -> Vec<usize> {
         let mut shape = vec![1; dimensions];
         if self.steps.len() > 1 {
@@ -95,7 +95,7 @@ impl Steps {
         self.steps.iter().map(|step| step.inverse).collect()
     }
 
-    /// Bounds, less the zero point, one of each step.
+    /// Bounds, minus the zero point, one pair for each step.
     pub fn bounds(&self) -> [Vec<f32>; 2] {
         [self.steps.iter().map(|step| step.low).collect(), self.steps.iter().map(|step| step.high).collect()]
     }
@@ -136,7 +136,7 @@ impl Kernel for Forward<'_> {
     }
 }
 
-/// Values of one step. `first` is the index of the first in the tensor.
+/// Values with the same step. `first` is the index of the first in the tensor.
 #[inline(always)]
 fn part(values: &[f32], output: &mut [MaybeUninit<f32>], first: usize, clipped: &mut Vec<u32>, step: Step) {
     let pairs = values.chunks(CHUNK).zip(output.chunks_mut(CHUNK));
@@ -157,7 +157,7 @@ fn part(values: &[f32], output: &mut [MaybeUninit<f32>], first: usize, clipped: 
     }
 }
 
-/// Rows of values that each have a step of their own.
+/// Rows in which each value has a separate step.
 #[inline(always)]
 fn columns(values: &[f32], output: &mut [MaybeUninit<f32>], clipped: &mut Vec<u32>, steps: &[Step]) {
     // As many whole rows as make long loops, with the steps in arrays.

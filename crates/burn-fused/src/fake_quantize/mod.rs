@@ -1,10 +1,10 @@
 //! Fake quantization as one operator, with straight-through gradients.
 //!
-//! Quantization-aware training computes with the real values of quantized ones, by
-//! the formulas of [`int8`](crate::int8). Gradients pass where a value lies within the
-//! quantized range, and are 0 where it is clipped: PyTorch's `fake_quantize`. What
-//! backward remembers is the list of clipped values: few, with ranges that follow the
-//! values. Values and gradients are the same bits on every SIMD level.
+//! Quantization-aware training computes with dequantized values, by the formulas of
+//! [`int8`](crate::int8). Gradients pass if a value is within the quantized range, and
+//! are 0 if it is clipped: PyTorch's `fake_quantize`. Backward stores only the list of
+//! clipped values, which is short when ranges follow the values. Values and gradients
+//! are the same bits on every SIMD level.
 
 mod kernels;
 mod ranges;
@@ -28,13 +28,13 @@ use crate::simd::Level;
 
 pub use ranges::{channel_ranges, range};
 
-/// Fake quantization of `x`, of any shape: each value becomes the real value of its
-/// quantized one, (clamp(round(x · (1 / scale)) + zero point) - zero point) · scale,
-/// half to even. There is one pair of `parameters` for all values, or one for each
-/// index of the dimension `axis`. NaN stays NaN.
+/// Fake quantization of `x`, of any shape: each value is quantized and dequantized,
+/// (clamp(round(x · (1 / scale)) + zero point) - zero point) · scale, half to even.
+/// There is one pair of `parameters` for all values, or one for each index of the
+/// dimension `axis`. NaN stays NaN.
 ///
 /// # Panics
-/// Where there are other numbers of parameters, or one is invalid.
+/// If the number of parameters is different, or one is invalid.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -67,8 +67,8 @@ operator! {
     }
 }
 
-/// The same, composed of Burn's operators: clamping has the gradient, what rounding
-/// changes has none.
+/// The same, composed of Burn's operators: the gradient passes through clamping, and
+/// rounding is detached.
 fn composed<B: Backend>(x: FloatTensor<B>, steps: &Steps) -> FloatTensor<B> {
     let device = x.device();
     let shape = steps.broadcast(x.shape().num_dims());

@@ -10,18 +10,18 @@ use crate::simd::{Kernel, Lanes, Level};
 /// Minimum and maximum of `x`.
 ///
 /// # Errors
-/// No values, and NaN or infinite ones.
+/// If `x` is empty or contains NaN or infinite values.
 pub fn range<const D: usize>(x: &Tensor<D>) -> Result<[f32; 2], Int8Error> {
     with_values(x, int8::min_max)
 }
 
-/// For each index of the dimension `axis` of `x`, minimum and maximum.
+/// Minimum and maximum for each index of the dimension `axis` of `x`.
 ///
 /// # Errors
 /// As [`range`].
 ///
 /// # Panics
-/// Where `x` has no such dimension.
+/// If `x` has no such dimension.
 pub fn channel_ranges<const D: usize>(x: &Tensor<D>, axis: usize) -> Result<Vec<[f32; 2]>, Int8Error> {
     let dims = x.dims();
     let (channels, inner) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
@@ -44,16 +44,16 @@ pub fn channel_ranges<const D: usize>(x: &Tensor<D>, axis: usize) -> Result<Vec<
 /// The vectors of [`int8::min_max`] are longer than this.
 const FEW: usize = 64;
 
-/// The same for few values.
+/// The same for short tensors.
 fn of_few(values: &[f32]) -> Result<[f32; 2], Int8Error> {
     let (mut min, mut max, mut finite) = (f32::INFINITY, f32::NEG_INFINITY, 0.0);
     for &value in values {
         min = if value < min { value } else { min };
         max = if value > max { value } else { max };
-        // x · 0 is NaN where x is not finite.
+        // x · 0 is NaN if x is not finite.
         finite += value * 0.0;
     }
-    // Adding 0 makes -0 to 0: which of the two is found depends on the order.
+    // Adding 0 converts -0 to 0: which of the two is found depends on the order.
     if finite == 0.0 { Ok([min + 0.0, max + 0.0]) } else { Err(Int8Error::NonFinite) }
 }
 
@@ -92,7 +92,7 @@ impl Kernel for Columns<'_> {
     }
 }
 
-/// What `read` makes of the values of `x`, which flex's memory is read for where it lies.
+/// Applies `read` to the values of `x`; flex's memory is read in place.
 fn with_values<const D: usize, T>(x: &Tensor<D>, read: impl FnOnce(&[f32]) -> T) -> T {
     let inner = if x.device().is_autodiff() { x.clone().inner() } else { x.clone() };
     let flex =

@@ -7,7 +7,7 @@ use crate::int8::Int8Error;
 
 const AFFINE: QParams = QParams { scale: 0.1, zero_point: 40 };
 
-/// Values, some of them clipped, ties among them.
+/// Values including clipped ones and ties.
 fn sample(len: usize) -> Vec<f32> {
     (0..len).map(|i| ((i * 7919) % 1009) as f32 * 0.05 - 11.0).collect()
 }

@@ -10,7 +10,7 @@ pub enum Int8Error {
     /// An observed range without values.
     #[error("the range of 0 values was asked for; calibrate with at least one sample")]
     NoValues,
-    /// NaN or infinite values, or a range of which one end is so.
+    /// NaN or infinite values, or a range with such an end.
     #[error("the values to quantize contain NaN or infinite ones")]
     NonFinite,
     /// Minimum above maximum.
@@ -21,10 +21,10 @@ pub enum Int8Error {
         /// Maximum.
         max: f32,
     },
-    /// Quantization parameters of an observer that has seen nothing.
+    /// Quantization parameters of an observer that has not observed a batch.
     #[error("the observer was never calibrated: it has seen no values")]
     NotCalibrated,
-    /// A scale that is not a positive number, or whose zero point is not one of the
+    /// A scale that is not positive and finite, or a zero point outside the
     /// quantized values.
     #[error("scale {scale} with zero point {zero_point} is invalid")]
     Parameters {
@@ -33,8 +33,8 @@ pub enum Int8Error {
         /// Zero point.
         zero_point: i32,
     },
-    /// A range so wide, or scales so far apart, that no fixed-point multiplier holds
-    /// their ratio.
+    /// A range so wide, or scales so far apart, that no fixed-point multiplier
+    /// represents their ratio.
     #[error("the scale overflows: a ratio of {ratio:e} has no fixed-point multiplier")]
     ScaleOverflow {
         /// Input scale · weight scale / output scale, or the scale itself.
@@ -66,10 +66,10 @@ pub enum Int8Error {
         /// Input shape.
         input: [usize; 3],
     },
-    /// Multipliers or shifts that do not follow from the scales.
+    /// Multipliers or shifts that are inconsistent with the scales.
     #[error("multiplier {multiplier} and shift {shift} of output {output} do not follow from the scales")]
     Multiplier {
-        /// Output channel, or 0 where one multiplier is for all.
+        /// Output channel, or 0 if one multiplier is for all.
         output: usize,
         /// Multiplier.
         multiplier: i32,

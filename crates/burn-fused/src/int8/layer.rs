@@ -8,16 +8,16 @@ use super::{Int8Error, QParams, Scheme};
 /// A layer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Layer {
-    /// Convolution, and ReLU if wanted.
+    /// Convolution, optionally with ReLU.
     Conv(Conv),
     /// Maximum of each window.
     MaxPool(MaxPool),
-    /// Linear layer, and ReLU if wanted; it takes its input flattened.
+    /// Linear layer, optionally with ReLU; it flattens its input.
     Linear(Linear),
 }
 
 /// `[inputs, height, width]` to `[outputs, (height + 2 padding - kernel) / stride + 1, …]`.
-/// Pixels of the padding are the real 0: the input's zero point.
+/// Padding is the real 0: the input's zero point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
     /// Input channels.
@@ -38,7 +38,7 @@ pub struct Conv {
     pub output: QParams,
 }
 
-/// Maximum of each window, without padding; windows that are not whole are left out.
+/// Maximum of each window, without padding; partial windows are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MaxPool {
     /// Height and width of a window.
@@ -130,13 +130,13 @@ impl Weights {
         })
     }
 
-    /// Bytes of all of it.
+    /// Total size in bytes.
     pub fn bytes(&self) -> usize {
         self.values.len() + 4 * self.scales.len() + 4 * self.bias.len() + 5 * self.shifts.len()
     }
 
-    /// The biases with the input's zero point in them: the weights' products with it
-    /// are subtracted. Checks all else as well.
+    /// The biases minus the products of the weights and the input's zero point. Also checks
+    /// all other values.
     pub(super) fn checked_bias(
         &self,
         Geometry { inputs, outputs, kernel, .. }: Geometry,
@@ -161,7 +161,7 @@ impl Weights {
         let folded = folded.map(|(output, (weights, &bias))| {
             let sum = |keep: fn(i64) -> i64| weights.iter().map(|&w| keep(w.into())).sum::<i64>();
             let folded = i64::from(bias) - i64::from(input.zero_point) * sum(|w| w);
-            // Every partial sum lies between these two, in whatever order.
+            // Every partial sum is between these two, in any order.
             let ends = [folded + 255 * sum(|w| w.min(0)), folded + 255 * sum(|w| w.max(0))];
             match ends.iter().all(|&end| i32::try_from(end).is_ok()) {
                 true => Ok(folded as i32),
@@ -181,8 +181,8 @@ fn ratios(scales: &[f32], input: QParams, output: QParams) -> Result<Vec<f64>, I
     scales.iter().map(ratio).collect()
 }
 
-/// The sizes of a convolution, or of a linear layer: a convolution whose kernel covers
-/// its input.
+/// The sizes of a convolution, or of a linear layer: a convolution whose kernel covers its
+/// input.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Geometry {
     pub inputs: usize,
@@ -191,14 +191,14 @@ pub(super) struct Geometry {
     pub stride: [usize; 2],
 }
 
-/// A layer, as executors see it.
+/// A layer as seen by executors.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Operation<'a> {
     Product(Geometry, &'a Weights, Output),
     MaxPool(MaxPool),
 }
 
-/// What follows the sums of a layer with weights.
+/// What follows the accumulation of a layer with weights.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Output {
     pub parameters: QParams,
@@ -209,7 +209,7 @@ impl Layer {
     /// Output channels, height and width.
     ///
     /// # Errors
-    /// An input that does not fit, and sizes above 2^20.
+    /// If the input does not fit, or a size is above 2^20.
     pub fn output_shape(&self, input: [usize; 3]) -> Result<[usize; 3], Int8Error> {
         let [channels, height, width] = input;
         let (layer, sizes, output) = match self {
@@ -241,7 +241,7 @@ impl Layer {
         }
     }
 
-    /// What it computes of this input.
+    /// The operation that the layer performs on this input.
     pub(super) fn operation(&self, input: [usize; 3]) -> Operation<'_> {
         match self {
             Self::Conv(conv) => {
@@ -259,7 +259,7 @@ impl Layer {
         }
     }
 
-    /// Its output's zero point, where the input's is `zero`.
+    /// Its output's zero point, if the input's is `zero`.
     pub(super) fn zero_point(&self, zero: u8) -> u8 {
         match self {
             Self::Conv(Conv { output, .. }) | Self::Linear(Linear { output, .. }) => output.zero_point as u8,
@@ -267,7 +267,7 @@ impl Layer {
         }
     }
 
-    /// The border that it pads its input with.
+    /// The padding of its input.
     pub(super) fn border(&self) -> [usize; 2] {
         match self {
             Self::Conv(conv) => conv.padding,
@@ -286,7 +286,7 @@ pub(super) fn is_sensible(shape: [usize; 3]) -> bool {
         && shape.map(|size| size as u64).iter().product::<u64>() < 1 << 31
 }
 
-/// Windows of `kernel` pixels in `size`; none where not even one fits.
+/// Windows of `kernel` pixels in `size`; `None` if not even one fits.
 fn windows(size: usize, kernel: usize, stride: usize, padding: usize) -> Option<usize> {
     let sensible =
         [size, kernel, stride].iter().all(|number| (1..=MOST).contains(number)) && padding < kernel;

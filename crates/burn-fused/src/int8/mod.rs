@@ -1,4 +1,4 @@
-//! 8-bit quantization: its formulas, and models that compute on integers.
+//! 8-bit quantization: formulas, and integer inference.
 //!
 //! Weights are i8, -127 to 127, symmetric, with one scale for all or one for each
 //! output channel; activations are u8, 0 to 255, with one scale and zero point for a
@@ -25,13 +25,12 @@
 //! q = clamp(zero point + floor((sum · m + 2^(s-1)) / 2^s), lowest, 255)
 //! ```
 //!
-//! `lowest` is the output's zero point where ReLU follows, else 0. Ties are rounded up.
+//! `lowest` is the output's zero point if ReLU follows, else 0. Ties are rounded up.
 //! Ratios below 2^-24 have s = 54 and a smaller m. Max pooling takes the maximum of
 //! bytes. [`Model::new`] checks that no sum overflows, for any input.
 //!
-//! Kernels use AVX-512 with VNNI, AVX2 or portable code, by the [SIMD
-//! level](crate::simd::Level) in use. Integer sums are exact, so all give the same
-//! bits.
+//! Kernels use AVX-512 with VNNI, AVX2 or portable code, depending on the current [SIMD
+//! level](crate::simd::Level). Integer sums are exact, so all give the same bits.
 
 mod error;
 mod lanes;

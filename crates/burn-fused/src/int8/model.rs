@@ -1,4 +1,4 @@
-//! Integer models: layers in a row, from real images to class scores.
+//! Integer models: sequential layers, from real images to class scores.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use super::words::{Instructions, LANES};
 use super::{Int8Error, Layer, QParams, Scheme};
 use crate::simd::Level;
 
-/// Layers in a row, on integers from the quantized input to the quantized output.
+/// Sequential layers on integers, from the quantized input to the quantized output.
 ///
 /// ```
 /// use burn_fused::int8::{Conv, Layer, Linear, MaxPool, Model, Scheme, Weights};
@@ -51,7 +51,7 @@ use crate::simd::Level;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// Of this model and its clones, which share workspaces.
+    /// Identifies this model and its clones, which share workspaces.
     id: u64,
     shape: [usize; 3],
     input: QParams,
@@ -61,15 +61,15 @@ pub struct Model {
     plan: Plan,
 }
 
-/// How the images of a block are computed together.
+/// The executor of a block of images.
 #[derive(Debug, Clone)]
 enum Plan {
     Lanes(Lanes),
     Rows(Rows),
 }
 
-/// Memory of a model's inference: [`Model::workspace`]. It has room for a block of
-/// images, so batches of any size allocate nothing.
+/// Workspace of a model's inference: [`Model::workspace`]. It has space for a block of images, so
+/// batches of any size allocate nothing.
 ///
 /// ```
 /// # use std::alloc::System;
@@ -94,7 +94,7 @@ enum Plan {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Workspace {
-    /// Of its model.
+    /// Identifies its model.
     model: u64,
     /// The quantized input and output of a block of images.
     inputs: Vec<u8>,
@@ -113,16 +113,15 @@ impl Model {
     /// `[features, 1, 1]`), quantized with the parameters `input`.
     ///
     /// # Errors
-    /// The first layer that is invalid: sizes that do not fit the layer before,
-    /// lengths that do not match, multipliers that do not follow from the scales, sums
-    /// that may overflow 32 bits. Also invalid input parameters, and no layer with
-    /// weights.
+    /// If a layer is invalid (the first is named): sizes that do not fit the layer before, lengths
+    /// that do not match, multipliers that are inconsistent with the scales, sums that may overflow
+    /// 32 bits. Also if input parameters are invalid, or no layer has weights.
     pub fn new(shape: [usize; 3], input: QParams, layers: Vec<Layer>) -> Result<Self, Int8Error> {
         Self::planned(shape, input, layers, true)
     }
 
-    /// As [`new`](Self::new); without `lanes`, images are computed in rows even where
-    /// lanes are faster.
+    /// As [`new`](Self::new); without `lanes`, the rows executor is used even where lanes are
+    /// faster.
     pub(super) fn planned(
         shape: [usize; 3],
         input: QParams,
@@ -186,18 +185,18 @@ impl Model {
         self.output
     }
 
-    /// Values of the output for one input: the number of classes.
+    /// Values of the output per input: the number of classes.
     pub fn outputs(&self) -> usize {
         self.outputs
     }
 
-    /// The instructions that inference uses now: `avx512-vnni`, `avx2` or `portable`,
-    /// by the SIMD level in use. All compute the same bits.
+    /// The instructions that inference currently uses: `avx512-vnni`, `avx2` or `portable`,
+    /// depending on the SIMD level. All compute the same bits.
     pub fn instructions(&self) -> &'static str {
         Instructions::of(Level::current()).name()
     }
 
-    /// Memory for [`infer`](Self::infer).
+    /// Workspace for [`infer`](Self::infer).
     pub fn workspace(&self) -> Workspace {
         let images = self.images();
         Workspace {
@@ -223,7 +222,7 @@ impl Model {
     /// It allocates nothing. NaN in an image counts as its lowest value.
     ///
     /// # Panics
-    /// Where lengths do not match, or the workspace is another model's.
+    /// If lengths do not match, or the workspace belongs to another model.
     pub fn infer(&self, workspace: &mut Workspace, images: &[f32], scores: &mut [f32]) {
         let mut rest = scores;
         self.for_each_block(workspace, images, |outputs| {
@@ -234,8 +233,8 @@ impl Model {
         assert!(rest.is_empty(), "length of scores");
     }
 
-    /// As [`infer`](Self::infer), without the last step: scores as bytes, with the
-    /// scale and zero point of [`output`](Self::output).
+    /// As [`infer`](Self::infer), without dequantization: scores as bytes, with the scale and zero
+    /// point of [`output`](Self::output).
     ///
     /// # Panics
     /// As [`infer`](Self::infer).

@@ -3,13 +3,13 @@
 use super::{Int8Error, QParams, Scheme};
 use crate::simd::{Kernel, Lanes, Level};
 
-/// Values that are compared at once: four vectors of the widest level.
+/// Values compared at once: four vectors of the widest level.
 const CHUNK: usize = 64;
 
 /// Minimum and maximum of values, -0 as 0.
 ///
 /// # Errors
-/// No values, and NaN or infinite ones.
+/// If `values` is empty or contains NaN or infinite values.
 ///
 /// ```
 /// assert_eq!(burn_fused::int8::min_max(&[0.5, -2.0, 1.0]), Ok([-2.0, 1.0]));
@@ -21,13 +21,13 @@ pub fn min_max(values: &[f32]) -> Result<[f32; 2], Int8Error> {
     Level::current().run(MinMax(values)).ok_or(Int8Error::NonFinite)
 }
 
-/// For each of `channels` equal parts of `values`, its minimum and maximum.
+/// Minimum and maximum for each of `channels` equal parts of `values`.
 ///
 /// # Errors
 /// As [`min_max`].
 ///
 /// # Panics
-/// Where `channels` is 0 or does not divide the number of values.
+/// If `channels` is 0 or does not divide the number of values.
 pub fn min_max_by_channel(values: &[f32], channels: usize) -> Result<Vec<[f32; 2]>, Int8Error> {
     assert!(values.len().is_multiple_of(channels), "{} values in {channels} channels", values.len());
     if values.is_empty() {
@@ -39,14 +39,14 @@ pub fn min_max_by_channel(values: &[f32], channels: usize) -> Result<Vec<[f32; 2
 struct MinMax<'a>(&'a [f32]);
 
 impl Kernel for MinMax<'_> {
-    /// None where a value is not finite.
+    /// `None` if a value is not finite.
     type Output = Option<[f32; 2]>;
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) -> Self::Output {
         let mut min = [f32::INFINITY; CHUNK];
         let mut max = [f32::NEG_INFINITY; CHUNK];
-        // x · 0 is NaN where x is not finite, and NaN stays in the sum.
+        // x · 0 is NaN if x is not finite, and NaN propagates through the sum.
         let mut check = [0f32; CHUNK];
         let (chunks, rest) = self.0.as_chunks::<CHUNK>();
         for values in chunks {
@@ -62,7 +62,7 @@ impl Kernel for MinMax<'_> {
             check[i] += value * 0.0;
         }
         let finite = check.iter().all(|&zero| zero == 0.0);
-        // Adding 0 makes -0 to 0: which of the two is found depends on the order.
+        // Adding 0 converts -0 to 0: which of the two is found depends on the order.
         let min = min.iter().copied().fold(f32::INFINITY, f32::min) + 0.0;
         let max = max.iter().copied().fold(f32::NEG_INFINITY, f32::max) + 0.0;
         finite.then_some([min, max])
@@ -81,22 +81,22 @@ impl Observer {
     /// Averaging constant.
     pub const CONSTANT: f32 = 0.01;
 
-    /// An observer that continues from `range` (minimum and maximum), as stored in a
-    /// checkpoint.
+    /// An observer that continues from `range` (minimum and maximum), for example
+    /// from a checkpoint.
     pub fn from_range(range: Option<[f32; 2]>) -> Self {
         Self { range }
     }
 
-    /// Minimum and maximum; none before the first batch.
+    /// Minimum and maximum; `None` before the first batch.
     pub fn range(&self) -> Option<[f32; 2]> {
         self.range
     }
 
-    /// Takes the minimum and maximum of a batch into the averages. Processes that
-    /// train together have to pass the same numbers.
+    /// Updates the averages with the minimum and maximum of a batch. Processes of one
+    /// training must pass the same numbers.
     ///
     /// # Errors
-    /// NaN or infinite numbers, which leave the averages as they are.
+    /// If a number is NaN or infinite; the averages are then unchanged.
     pub fn observe(&mut self, [min, max]: [f32; 2]) -> Result<(), Int8Error> {
         if !(min.is_finite() && max.is_finite()) {
             return Err(Int8Error::NonFinite);

@@ -1,4 +1,4 @@
-//! The fixed-point formula that brings a 32-bit accumulator back to 8 bits.
+//! Requantization: the fixed-point formula from a 32-bit accumulator to 8 bits.
 //!
 //! With the ratio r = input scale · weight scale / output scale, as a multiplier m and
 //! a shift s so that r = m / 2^s:
@@ -20,15 +20,14 @@ pub(super) const SHIFTS: [u8; 2] = [13, 54];
 const FULL: i32 = 1 << 30;
 /// From this shift on, rounding needs none of the product's lower 32 bits.
 const NARROW: u8 = 33;
-/// A ratio of at least 1/4 takes an accumulator of this size out of 0..=255, whatever
-/// the zero point.
+/// A ratio of at least 1/4 takes an accumulator of this size out of 0..=255, for any
+/// zero point.
 const WIDE: i32 = 2048;
 
 /// Multiplier and shift of a ratio of scales.
 ///
 /// # Errors
-/// [`Int8Error::ScaleOverflow`] where the ratio is 2^18 or more, 2^-55 or less, or no
-/// number.
+/// [`Int8Error::ScaleOverflow`] if the ratio is 2^18 or more, 2^-55 or less, or NaN.
 ///
 /// ```
 /// assert_eq!(burn_fused::int8::fixed_point(0.75), Ok((3 << 29, 31)));
@@ -63,16 +62,16 @@ pub(super) fn is_valid(multiplier: i32, shift: u8) -> bool {
 /// bits of the product, add, shift right. One number for each output, in multiples of
 /// 16; additional outputs become 0.
 ///
-/// Shifts below [`NARROW`] are made at least that by a shift left, in front of which
-/// the accumulator is clamped to where the result saturates.
+/// Shifts below [`NARROW`] are increased to at least that by a shift left, before
+/// which the accumulator is clamped to where the result saturates.
 #[derive(Debug, Clone)]
 pub(super) struct Requantization {
     pub multiplier: Vec<i32>,
     /// Zero point and rounding, shifted like the product.
     pub addend: Vec<i32>,
-    /// Of the product's high half.
+    /// Shift of the product's high half.
     pub right: Vec<i32>,
-    /// Whether to clamp and shift left at all.
+    /// Whether clamp and shift left are needed.
     pub wide: bool,
     pub low: Vec<i32>,
     pub high: Vec<i32>,
@@ -82,7 +81,7 @@ pub(super) struct Requantization {
 }
 
 impl Requantization {
-    /// Of a layer with `outputs` outputs.
+    /// The formula for a layer with `outputs` outputs.
     pub fn new(outputs: usize, weights: &Weights, Output { parameters, relu }: Output) -> Self {
         let Weights { multipliers, shifts, .. } = weights;
         let zero_point = parameters.zero_point as u8;

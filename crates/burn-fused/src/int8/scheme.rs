@@ -26,17 +26,17 @@ impl Scheme {
         }
     }
 
-    /// The parameters for values from `min` to `max`, in f32 as PyTorch computes
-    /// them. The range is extended to hold 0; then
+    /// The parameters for values from `min` to `max`, in f32 as PyTorch computes them. The
+    /// range is extended to contain 0; then
     ///
     /// - symmetric: scale = max(-min, max) / 127, zero point = 0,
     /// - affine: scale = (max - min) / 255,
     ///   zero point = clamp(0 - round(min / scale), 0, 255), half to even,
     ///
-    /// where a scale is at least [`SMALLEST_SCALE`].
+    /// with a scale of at least [`SMALLEST_SCALE`].
     ///
     /// # Errors
-    /// NaN or infinite ends, `min` above `max`, and a range wider than f32.
+    /// If an end is NaN or infinite, `min` is above `max`, or the range is wider than f32.
     pub fn parameters(self, min: f32, max: f32) -> Result<QParams, Int8Error> {
         if !(min.is_finite() && max.is_finite()) {
             return Err(Int8Error::NonFinite);
@@ -73,11 +73,11 @@ pub struct QParams {
 }
 
 impl QParams {
-    /// Checks that the scale is a positive number and has an inverse, and that the
-    /// zero point is one of the quantized values.
+    /// Checks that the scale is positive and finite and has an inverse, and that the zero
+    /// point is one of the quantized values.
     ///
     /// # Errors
-    /// Where it is not.
+    /// If a check fails.
     pub fn check(self, scheme: Scheme) -> Result<Self, Int8Error> {
         let Self { scale, zero_point } = self;
         let [qmin, qmax] = scheme.bounds();
@@ -98,7 +98,8 @@ mod tests {
 
     #[test]
     fn parameters_are_those_of_pytorch() {
-        // By hand from PyTorch's calculate_qparams. (1 / (2 / 255) is below 127.5 in f32.)
+        // Computed by hand from PyTorch's calculate_qparams. (1 / (2 / 255) is below 127.5
+        // in f32.)
         let affine = |min, max| Scheme::Affine.parameters(min, max).unwrap();
         assert_eq!(affine(0.1, 1.0), QParams { scale: 1.0 / 255.0, zero_point: 0 });
         assert_eq!(affine(-1.0, -0.5), QParams { scale: 1.0 / 255.0, zero_point: 255 });

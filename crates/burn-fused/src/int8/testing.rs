@@ -1,9 +1,9 @@
-//! What tests of this module share: random numbers, and models on plain loops.
+//! Test helpers: random numbers, and models computed by plain loops.
 
 use super::requantize::plainly;
 use super::{Layer, Model, Weights};
 
-/// A linear congruential generator (Knuth, MMIX): tests need no better one.
+/// A linear congruential generator (Knuth, MMIX), sufficient for tests.
 pub(super) struct Random(pub u64);
 
 impl Random {
@@ -44,7 +44,7 @@ fn of_image(model: &Model, image: &[f32]) -> Vec<u8> {
         let mut result = Vec::new();
         for output in 0..outputs {
             for (y, x) in (0..height).flat_map(|y| (0..width).map(move |x| (y, x))) {
-                // The pixel of a window, or what the border holds.
+                // The pixel of a window, or the padding value.
                 let pixel = |c: usize, [dy, dx]: [usize; 2], stride: [usize; 2], padding: [usize; 2]| {
                     let y = (y * stride[0] + dy).wrapping_sub(padding[0]);
                     let x = (x * stride[1] + dx).wrapping_sub(padding[1]);

@@ -4,7 +4,7 @@ use super::testing::{Random, reference};
 use super::*;
 use crate::simd::Level;
 
-/// Scales of random weights, per channel or for all.
+/// Scales of random weights, per channel or per tensor.
 fn scales(random: &mut Random, weights: &[f32], outputs: usize) -> Vec<f32> {
     let channels = if random.below(2) == 0 { outputs } else { 1 };
     let ranges = min_max_by_channel(weights, channels).unwrap();
@@ -22,7 +22,8 @@ fn weights(
 ) -> (Weights, QParams) {
     let values = random.floats(inputs * outputs, 0.5);
     let bias = random.floats(outputs, 1.0);
-    // Some are narrow, so that outputs saturate, and the fixed-point ratio is wide.
+    // Some are narrow, so that outputs saturate, and the range of fixed-point
+    // ratios is wide.
     let size = 100.0 * input.scale * (inputs as f32).sqrt() * [0.01, 0.3, 1.0][random.below(3)];
     let min = if relu && random.below(4) > 0 { 0.0 } else { -size * random.float(1.0).abs() };
     let output = Scheme::Affine.parameters(min, size).unwrap();
@@ -80,7 +81,7 @@ fn random_model(random: &mut Random, one_channel: bool) -> Model {
     let (inputs, outputs) = (shape.iter().product(), 1 + random.below(if one_channel { 16 } else { 40 }));
     let (weights, output) = weights(random, inputs, outputs, parameters, false);
     layers.push(Layer::Linear(Linear { inputs, outputs, weights, relu: false, output }));
-    // Lanes are for one channel, and rows for any number.
+    // Lanes support one input channel, and rows any number.
     Model::planned(start, input, layers, random.below(3) > 0).unwrap()
 }
 
@@ -118,7 +119,7 @@ fn models_of_any_size_equal_plain_loops_on_every_level() {
             }
         }
     }
-    // Ratios below and above 1/4, where the formula is computed in another way.
+    // Ratios below and above 1/4, which are computed differently.
     for wide in [false, true] {
         assert!(shifts.iter().filter(|&&shift| (shift < 33) == wide).count() > 20, "{wide}: {shifts:?}");
     }

@@ -3,26 +3,26 @@
 use super::{QParams, Scheme};
 use crate::simd::{Kernel, Lanes, Level};
 
-/// 1.5 · 2^23: the sum of it and a number below 2^22 is rounded to an integer, half
-/// to even, which its low bits then hold. An instruction for that is missing at the
-/// portable level.
+/// 1.5 · 2^23: adding it to a number below 2^22 rounds that to an integer, half to
+/// even, in the low bits of the sum. The portable level has no instruction for that.
 const ROUND: f32 = 12_582_912.0;
 
-/// Quantized values of real ones: q = clamp(round(x · (1 / scale)) + zero point),
-/// half to even. NaN becomes the smallest.
+/// Quantizes real values: q = clamp(round(x · (1 / scale)) + zero point), half to
+/// even. NaN becomes the smallest.
 ///
 /// # Panics
-/// Where lengths differ, or the parameters are none of [`Scheme::Affine`].
+/// If lengths differ, or the parameters are invalid for [`Scheme::Affine`].
 pub fn quantize(values: &[f32], parameters: QParams, quantized: &mut [u8]) {
     let step = Step::new(Scheme::Affine, parameters);
     assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
     Level::current().run(Quantize { values, step, quantized });
 }
 
-/// Quantized weights, one scale for each of `scales.len()` equal parts of `weights`.
+/// Quantizes weights, with one scale for each of `scales.len()` equal parts of
+/// `weights`.
 ///
 /// # Panics
-/// Where the scales do not divide the weights, or one is not a positive number.
+/// If the scales do not divide the weights, or one is not positive and finite.
 pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
     assert!(weights.len().is_multiple_of(scales.len()), "{} weights, {} scales", weights.len(), scales.len());
     let mut quantized = vec![0i8; weights.len()];
@@ -34,10 +34,10 @@ pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
     quantized
 }
 
-/// Real values of quantized ones: (q - zero point) · scale.
+/// Dequantizes values: (q - zero point) · scale.
 ///
 /// # Panics
-/// Where lengths differ.
+/// If lengths differ.
 pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
     assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
     let QParams { scale, zero_point } = parameters;
@@ -46,14 +46,13 @@ pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
     }
 }
 
-/// Fake quantization, in place: each value becomes the real value of its quantized
-/// one. There is one pair of parameters for all values, or one for each of as many
-/// equal parts. `mask` tells where gradients pass: where
-/// qmin <= round(x · (1 / scale)) + zero point <= qmax. NaN becomes the smallest, and
-/// its gradient does not pass.
+/// Fake quantization, in place: each value is quantized and dequantized. There is one
+/// pair of parameters for all values, or one for each of as many equal parts. `mask`
+/// is true where gradients pass: where qmin <= round(x · (1 / scale)) + zero point <=
+/// qmax. NaN becomes the smallest, and its gradient does not pass.
 ///
 /// # Panics
-/// Where lengths differ, parameters do not divide the values, or are invalid.
+/// If lengths differ, parameters do not divide the values, or are invalid.
 ///
 /// ```
 /// use burn_fused::int8::{QParams, Scheme, fake_quantize, mask_gradient};
@@ -81,20 +80,20 @@ pub fn fake_quantize(values: &mut [f32], scheme: Scheme, parameters: &[QParams],
 /// The gradient of fake quantization (straight-through): 0 where the mask is false.
 ///
 /// # Panics
-/// Where lengths differ.
+/// If lengths differ.
 pub fn mask_gradient(gradient: &mut [f32], mask: &[bool]) {
     assert_eq!(gradient.len(), mask.len(), "lengths of gradient and mask");
     Level::current().run(Mask(gradient, mask));
 }
 
-/// Parameters, as a loop needs them.
+/// Parameters, as a kernel needs them.
 #[derive(Clone, Copy)]
 struct Step {
     scale: f32,
     /// PyTorch multiplies by the inverse instead of dividing.
     inverse: f32,
     zero_point: i32,
-    /// Bounds, less the zero point.
+    /// Bounds, minus the zero point.
     bounds: [f32; 2],
 }
 
@@ -108,8 +107,8 @@ impl Step {
         Self { scale, inverse: 1.0 / scale, zero_point, bounds }
     }
 
-    /// The multiple of the scale next to `value`, `margin` steps beyond the bounds at
-    /// most.
+    /// The multiple of the scale nearest to `value`, at most `margin` steps beyond
+    /// the bounds.
     #[inline(always)]
     fn round(self, value: f32, margin: f32) -> i32 {
         let [low, high] = [self.bounds[0] - margin, self.bounds[1] + margin];
@@ -179,8 +178,8 @@ mod tests {
     use super::*;
     use crate::int8::testing::Random;
 
-    /// PyTorch's `fake_quantize`, word by word: the quantized value, and whether the
-    /// gradient passes.
+    /// PyTorch's `fake_quantize`, value by value: the quantized value, and whether
+    /// the gradient passes.
     fn plain(x: f32, scheme: Scheme, QParams { scale, zero_point }: QParams) -> (i64, bool) {
         let [qmin, qmax] = scheme.bounds().map(i64::from);
         let steps = (x * (1.0 / scale)).round_ties_even();
@@ -190,7 +189,7 @@ mod tests {
 
     fn some_values(random: &mut Random, scale: f32) -> Vec<f32> {
         let mut values = random.floats(517, 300.0 * scale);
-        // Halves, both bounds, and what is no number.
+        // Ties, both bounds, and NaN.
         values.extend((-600..600).map(|half| half as f32 * 0.5 * scale));
         values.extend([f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN, 0.0, -0.0, 1e-40]);
         values

@@ -1,4 +1,4 @@
-//! The options of a collective: the library that carries it, and the order of its sums.
+//! Options of a collective: its backend and the summation order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,8 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// A transport of this crate, as the option of [`connect`](crate::connect). Transports of
-/// other crates have a name of their own
-/// ([`Collective::transport`](crate::Collective::transport)).
+/// other crates return their own name from
+/// [`Collective::transport`](crate::Collective::transport).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -18,10 +18,10 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// All of them, whether this build has them or not.
+    /// All backends, whether or not this build includes them.
     pub const ALL: [Self; 2] = [Self::Mpi, Self::Gloo];
 
-    /// The name that options and files use.
+    /// The name in options and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mpi => "mpi",
@@ -29,10 +29,10 @@ impl Backend {
         }
     }
 
-    /// Whether this build has the backend; if not, says how to get it.
+    /// Checks that this build includes the backend.
     ///
     /// # Errors
-    /// The missing package and the feature.
+    /// Names the missing package and the feature.
     pub fn check_built(self) -> Result<(), String> {
         match self {
             Self::Gloo if !cfg!(feature = "gloo") => {
@@ -61,24 +61,24 @@ impl FromStr for Backend {
     }
 }
 
-/// Who decides in which order the ranks' values are added up. Floating-point
-/// sums depend on it from three ranks on.
+/// The order in which the ranks' values are summed. Floating-point sums depend on it from
+/// three ranks on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reduction {
     /// The backend's own all-reduce, in the order of its algorithm.
     Native,
-    /// In rank order whatever the backend and the topology: each rank sums one
-    /// chunk of all ranks' buffers and hands the sum to all. It moves as many
-    /// bytes as a reduce-scatter and an all-gather.
+    /// In rank order, independent of backend and topology: each rank sums one chunk of
+    /// all ranks' buffers and sends the sum to all. It transfers as many bytes as a
+    /// reduce-scatter and an all-gather.
     Ordered,
 }
 
 impl Reduction {
-    /// All of them.
+    /// All orders.
     pub const ALL: [Self; 2] = [Self::Native, Self::Ordered];
 
-    /// The name that options and files use.
+    /// The name in options and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Native => "native",

@@ -1,4 +1,4 @@
-//! A transport by its name.
+//! Connecting to a transport by its name.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::{Backend, Collective, CommError, MpiCollective, World};
 #[cfg(feature = "gloo")]
 use crate::{GlooAlgorithm, GlooCollective};
 
-/// What a transport may be told. The defaults serve on any network.
+/// Transport settings. The defaults work on any network.
 ///
 /// ```
 /// use std::time::Duration;
@@ -18,12 +18,12 @@ use crate::{GlooAlgorithm, GlooCollective};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Transport {
-    /// Network interface of gloo's connections; detected if none.
+    /// Network interface of gloo's connections; detected if `None`.
     pub interface: Option<String>,
     /// gloo's all-reduce algorithm: `ring`, `bcube` or `halving-doubling`.
     pub gloo_algorithm: String,
-    /// How long an operation may take, on any transport, before the job ends
-    /// with a line that names the missing ranks.
+    /// Deadline of an operation, on any transport. After it the job aborts with a line
+    /// that names the missing ranks.
     pub timeout: Duration,
 }
 
@@ -34,7 +34,7 @@ impl Default for Transport {
 }
 
 /// Connects all ranks over `backend`, and sets the deadline of their collectives
-/// ([`World::set_deadline`]). All ranks call it.
+/// ([`World::set_deadline`]). All ranks must call it.
 ///
 /// ```no_run
 /// # use burn_mpi::{Backend, CommError, Transport, World, connect};
@@ -46,13 +46,13 @@ impl Default for Transport {
 /// ```
 ///
 /// # Errors
-/// When this build lacks the backend, or ranks do not reach each other.
+/// If this build lacks the backend, or ranks cannot reach each other.
 pub fn connect(
     world: &World,
     backend: Backend,
     transport: &Transport,
 ) -> Result<Box<dyn Collective>, CommError> {
-    // Longer waits than this overflow clocks.
+    // Longer waits overflow the clock types.
     let timeout = transport.timeout.min(Duration::from_secs(366 * 24 * 3600));
     world.set_deadline(timeout);
     world.check_equal("the transport", &format!("{backend} by {}", transport.gloo_algorithm))?;

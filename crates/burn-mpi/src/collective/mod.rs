@@ -1,4 +1,4 @@
-//! The collectives that training needs, and the transports that carry them.
+//! Collectives that training needs, and the transports that implement them.
 //!
 //! A buffer in flight belongs to the collective: [`Collective::start`] takes it,
 //! [`Collective::wait`] gives it back. No other code can touch or free memory that the
@@ -20,18 +20,18 @@ use crate::{CommError, Reduction, Wire};
 
 /// An operation that [`Collective::start`] begins.
 ///
-/// Operations may be added: a transport answers those that it does not have with
-/// [`CommError::Unsupported`].
+/// Operations may be added: a transport returns [`CommError::Unsupported`] for those that it does
+/// not implement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Sums the buffers of all ranks, which are equally long. Gives the sum back on every rank.
+    /// Sums the buffers of all ranks, which have equal lengths. Returns the sum on every rank.
     AllReduce(Reduction),
-    /// Sums the buffers of all ranks, which are equally long, and gives back this rank's
+    /// Sums the buffers of all ranks, which have equal lengths. Returns this rank's
     /// [`chunk_range`](crate::chunk_range) of the sum.
     ReduceScatter(Reduction),
-    /// Collects `length` elements, of which each rank brings its
-    /// [`chunk_range`](crate::chunk_range). Gives all of them back on every rank.
+    /// Gathers `length` elements, of which each rank contributes its
+    /// [`chunk_range`](crate::chunk_range). Returns all of them on every rank.
     AllGather {
         /// Elements of all ranks together, the same number on every rank.
         length: usize,
@@ -39,7 +39,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The name of the operation in errors, as `reduce-scatter`.
+    /// The name of the operation in errors, such as `reduce-scatter`.
     pub fn name(self) -> &'static str {
         match self {
             Self::AllReduce(_) => "all-reduce",
@@ -48,7 +48,7 @@ impl Operation {
         }
     }
 
-    /// Checks what this rank brings, before anything is sent.
+    /// Checks this rank's buffer before anything is sent.
     fn check(self, transport: &str, buffer: &Wire, world: &MpiWorld) -> Result<(), CommError> {
         let reason = match self {
             Self::AllReduce(_) | Self::ReduceScatter(_) if !buffer.has_sum() => {
@@ -72,13 +72,13 @@ impl Operation {
 
 /// Collective operations of one transport.
 ///
-/// All ranks start the same operations in the same order, on buffers of the same type and
-/// length, and either all start an operation or all call [`all_reduce`](Self::all_reduce): MPI
-/// does not match a blocking collective with a non-blocking one. Ranks may poll and wait at any
-/// time and in any order. Where lengths or types differ between ranks, the transport returns an
-/// error on some of them, or the deadline of the [`World`](crate::World) ends the job.
+/// All ranks start the same operations in the same order, on buffers of the same type and length,
+/// and either all start an operation or all call [`all_reduce`](Self::all_reduce): MPI does not
+/// match a blocking collective with a non-blocking one. Ranks may poll and wait at any time and in
+/// any order. If lengths or types differ between ranks, the transport returns an error on some of
+/// them, or the deadline of the [`World`](crate::World) aborts the job.
 ///
-/// A bucket is the number under which an operation is in flight; the caller chooses it.
+/// A bucket is the number that identifies an operation in flight; the caller chooses it.
 ///
 /// ```no_run
 /// use burn_mpi::{Backend, CommError, Operation, Reduction, Transport, Wire, World, chunk_range, connect};
@@ -100,8 +100,8 @@ impl Operation {
 ///
 /// # Transports of other crates
 ///
-/// [`GradientSync`](crate::GradientSync) takes any implementation. This one serves a job of one
-/// process, in which every operation gives its buffer back:
+/// [`GradientSync`](crate::GradientSync) accepts any implementation. This one is for a job of one
+/// process, in which every operation returns its buffer unchanged:
 ///
 /// ```
 /// use burn::module::Module;
@@ -168,10 +168,10 @@ impl Operation {
 /// # Ok::<(), CommError>(())
 /// ```
 ///
-/// A transport of several ranks has its waits watched by [`World::watch`](crate::World::watch),
-/// so that the deadline names ranks that do not come.
+/// A transport between several ranks registers its waits with
+/// [`World::watch`](crate::World::watch), so that the deadline can name missing ranks.
 pub trait Collective {
-    /// The transport's name in errors, tables and records, as `mpi`.
+    /// The transport's name in errors, tables and records, such as `mpi`.
     fn transport(&self) -> &str;
 
     /// Number of ranks.
@@ -180,40 +180,40 @@ pub trait Collective {
     /// Starts `operation` on `buffer` under the number `bucket`.
     ///
     /// # Errors
-    /// [`CommError::Unsupported`] where the transport has no such operation;
-    /// [`CommError::Operation`] when the transport fails, for a sum of bytes, and where this
-    /// rank's chunk of an all-gather has a wrong length.
+    /// [`CommError::Unsupported`] if the transport has no such operation; [`CommError::Operation`]
+    /// if the transport fails, if the buffer of a sum is bytes, and if this rank's chunk of an
+    /// all-gather has a wrong length.
     ///
     /// # Panics
-    /// When `bucket` is in flight already.
+    /// If `bucket` is already in flight.
     fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError>;
 
-    /// Moves what is in flight on, without waiting. Returns the number of operations that are
-    /// not over.
+    /// Makes progress on the operations in flight, without waiting. Returns the number of
+    /// operations that are not complete.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     fn poll(&mut self) -> Result<usize, CommError>;
 
     /// Whether [`wait`](Self::wait) for `bucket` would return at once, as of the last
     /// [`poll`](Self::poll).
     fn is_done(&self, bucket: usize) -> bool;
 
-    /// Waits for `bucket` and gives back what its [`Operation`] says.
+    /// Waits for `bucket` and returns the result of its [`Operation`].
     ///
     /// # Errors
-    /// When the transport fails or the deadline passes.
+    /// If the transport fails or the deadline passes.
     ///
     /// # Panics
-    /// When `bucket` is not in flight.
+    /// If `bucket` is not in flight.
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError>;
 
-    /// Sums `buffer` over all ranks, in place, and returns when it is done.
+    /// Sums `buffer` over all ranks, in place, and returns when it is complete.
     ///
-    /// Unless a transport has a faster way, this starts the operation and waits for it.
+    /// The default implementation starts the operation and waits for it.
     ///
     /// # Errors
-    /// When the transport fails or the deadline passes, and for a sum of bytes.
+    /// If the transport fails or the deadline passes, or if the buffer is bytes.
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
         let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
         self.start(BLOCKING, Operation::AllReduce(how), taken)?;
@@ -221,20 +221,20 @@ pub trait Collective {
         Ok(())
     }
 
-    /// Overwrites `buffer` on all ranks with rank `root`'s, and returns when it is done.
+    /// Overwrites `buffer` on all ranks with rank `root`'s, and returns when it is complete.
     ///
     /// # Errors
-    /// When the transport fails or the deadline passes.
+    /// If the transport fails or the deadline passes.
     fn broadcast(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError>;
 
-    /// Returns once every rank has called it.
+    /// Barrier: returns once every rank has called it.
     ///
     /// # Errors
-    /// When the transport fails or the deadline passes.
+    /// If the transport fails or the deadline passes.
     fn barrier(&mut self) -> Result<(), CommError>;
 }
 
-/// The bucket of a blocking call; no caller uses this number.
+/// The bucket number of blocking calls; no caller uses it.
 const BLOCKING: usize = usize::MAX;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Sums in rank order, and how a buffer is cut into one chunk a rank.
+//! Sums in rank order, over buffers cut into one chunk per rank.
 //!
 //! Each rank receives its chunk of all ranks' buffers (all-to-all), sums them in rank order and
-//! hands the sum to all (all-gather). The bits of the sum depend on neither topology nor
-//! algorithm. A length that the number of ranks does not divide is padded with zeros on the way.
+//! sends the sum to all (all-gather). The bits of the sum depend on neither topology nor
+//! algorithm. A length that the number of ranks does not divide is padded with zeros.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::Wire;
 /// [reduce-scatter](crate::Operation::ReduceScatter) and an
 /// [all-gather](crate::Operation::AllGather).
 ///
-/// Chunks are `length / ranks` long, rounded up; the last ranks have less, or nothing.
+/// Chunks are `length / ranks` long, rounded up; the last ranks have fewer elements, or none.
 ///
 /// ```
 /// # use burn_mpi::chunk_range;
@@ -22,18 +22,18 @@ use super::Wire;
 /// ```
 ///
 /// # Panics
-/// Without any rank.
+/// If `ranks` is 0.
 pub fn chunk_range(length: usize, ranks: usize, rank: usize) -> Range<usize> {
     let chunk = length.div_ceil(ranks);
     (rank * chunk).min(length)..((rank + 1) * chunk).min(length)
 }
 
 impl Wire {
-    /// Sums `chunks`, equally long and in order, into this buffer, which is as
-    /// long as one of them. 16-bit types are summed in f32 and rounded once.
+    /// Sums `chunks` in order into this buffer; all have its length. 16-bit types are summed in
+    /// f32 and rounded once.
     ///
     /// # Panics
-    /// Where types differ or are bytes, or `chunks` is shorter than this buffer.
+    /// If types differ or are bytes, or `chunks` is shorter than this buffer.
     pub fn sum_of_chunks(&mut self, chunks: &Self) {
         if self.is_empty() {
             return;

@@ -1,15 +1,14 @@
-//! The message-passing operations that a transport may have, one method each.
+//! Blocking message-passing operations of a transport, one method each.
 //!
-//! Training needs few of them, and takes them from a [`Collective`](crate::Collective).
+//! Training needs few of them, through a [`Collective`](crate::Collective).
 
 use crate::{CommError, Wire};
 
-/// Blocking operations of one transport. All ranks call them in one order with
-/// equally long buffers, except [`send`](Self::send) and
-/// [`receive`](Self::receive), which two ranks call: a transport has both of
-/// these or neither.
+/// Blocking operations of one transport. All ranks call them in the same order with
+/// buffers of equal length, except [`send`](Self::send) and [`receive`](Self::receive),
+/// which two ranks call: a transport has both of these or neither.
 ///
-/// A transport leaves out what it cannot do.
+/// A transport omits operations that it does not support.
 ///
 /// ```no_run
 /// # use burn_mpi::{CommError, MpiPrimitives, Primitives, World};
@@ -22,13 +21,13 @@ use crate::{CommError, Wire};
 /// ```
 ///
 /// # Errors
-/// Each method: when the transport fails, and [`CommError::Unsupported`] where
-/// the transport has no such operation.
+/// Each method: if the transport fails, and [`CommError::Unsupported`] if the transport
+/// has no such operation.
 ///
 /// # Panics
-/// Each method: when a buffer has not the length that its text asks for.
+/// Each method: if a buffer does not have the required length.
 pub trait Primitives {
-    /// The transport's name in errors and tables, as `mpi`.
+    /// The transport's name in errors and tables, such as `mpi`.
     fn transport(&self) -> &str;
 
     /// Sends `buffer` to rank `to`, which receives it.
@@ -36,7 +35,7 @@ pub trait Primitives {
         unsupported(self.transport(), "send")
     }
 
-    /// Receives what rank `from` sends, equally long.
+    /// Receives what rank `from` sends, with the same length.
     fn receive(&mut self, _buffer: &mut [u8], _from: usize) -> Result<(), CommError> {
         unsupported(self.transport(), "recv")
     }
@@ -51,42 +50,42 @@ pub trait Primitives {
         unsupported(self.transport(), "all-reduce")
     }
 
-    /// Sums `mine` over all ranks into rank `root`'s `sum`, of the same type
-    /// and length. What `sum` holds on other ranks afterwards is undefined.
+    /// Sums `mine` over all ranks into rank `root`'s `sum`, of the same type and
+    /// length. On other ranks `sum` is undefined afterwards.
     fn reduce(&mut self, _mine: &Wire, _sum: &mut Wire, _root: usize) -> Result<(), CommError> {
         unsupported(self.transport(), "reduce")
     }
 
-    /// Collects every rank's `mine` in `all`, in rank order.
+    /// Gathers every rank's `mine` into `all`, in rank order.
     fn all_gather(&mut self, _mine: &[u8], _all: &mut [u8]) -> Result<(), CommError> {
         unsupported(self.transport(), "all-gather")
     }
 
-    /// Collects every rank's `mine` in rank `root`'s `all`, in rank order. On
-    /// other ranks `all` may be empty.
+    /// Gathers every rank's `mine` into rank `root`'s `all`, in rank order. On other
+    /// ranks `all` may be empty.
     fn gather(&mut self, _mine: &[u8], _all: &mut [u8], _root: usize) -> Result<(), CommError> {
         unsupported(self.transport(), "gather")
     }
 
-    /// Hands out rank `root`'s `all` in equal parts, one to each rank's `mine`.
-    /// On other ranks `all` may be empty.
+    /// Scatters rank `root`'s `all` in equal parts, one to each rank's `mine`. On other
+    /// ranks `all` may be empty.
     fn scatter(&mut self, _all: &[u8], _mine: &mut [u8], _root: usize) -> Result<(), CommError> {
         unsupported(self.transport(), "scatter")
     }
 
-    /// Sums `mine` over all ranks and hands the sum out in equal parts, one to
-    /// each rank's `part`, of the same type.
+    /// Reduce-scatter: sums `mine` over all ranks and returns the sum in equal parts,
+    /// one in each rank's `part`, of the same type.
     fn reduce_scatter(&mut self, _mine: &Wire, _part: &mut Wire) -> Result<(), CommError> {
         unsupported(self.transport(), "reduce-scatter")
     }
 
-    /// Sends each rank its part of `from`, and collects this rank's part of
-    /// every rank's in `to`, which is as long.
+    /// All-to-all: sends each rank its part of `from`, and receives this rank's part of
+    /// every rank's `from` into `to`, of the same length.
     fn all_to_all(&mut self, _from: &[u8], _to: &mut [u8]) -> Result<(), CommError> {
         unsupported(self.transport(), "all-to-all")
     }
 
-    /// Returns once every rank has called it.
+    /// Barrier: returns once every rank has called it.
     fn barrier(&mut self) -> Result<(), CommError> {
         unsupported(self.transport(), "barrier")
     }

@@ -1,23 +1,23 @@
-//! Typed buffers that travel.
+//! Typed message buffers.
 
 use half::{bf16, f16};
 
-/// A buffer on its way through a collective, typed as it travels.
+/// A buffer of a collective, in the type in which it is sent.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wire {
-    /// 4 bytes an element.
+    /// 4 bytes per element.
     F32(Vec<f32>),
-    /// 8 bytes an element.
+    /// 8 bytes per element.
     F64(Vec<f64>),
-    /// 2 bytes an element, summed in f32.
+    /// 2 bytes per element, summed in f32.
     Bf16(Vec<bf16>),
-    /// 2 bytes an element, summed in f32.
+    /// 2 bytes per element, summed in f32.
     F16(Vec<f16>),
-    /// Bytes, which are gathered and broadcast but have no sum.
+    /// Bytes, which can be gathered and broadcast but not summed.
     Bytes(Vec<u8>),
 }
 
-/// The same expression for the vector of each type.
+/// Expands one expression for the vector of each type.
 macro_rules! each {
     ($wire:expr, $vector:ident => $result:expr) => {
         match $wire {
@@ -36,12 +36,12 @@ impl Wire {
         each!(self, v => v.len())
     }
 
-    /// Whether there is no element.
+    /// Whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes an element.
+    /// Bytes per element.
     pub fn width(&self) -> usize {
         match self {
             Self::F32(_) => 4,
@@ -51,12 +51,12 @@ impl Wire {
         }
     }
 
-    /// The buffer as it travels.
+    /// The buffer's bytes as sent.
     pub fn bytes(&self) -> &[u8] {
         each!(self, v => bytemuck::cast_slice(v))
     }
 
-    /// The buffer as it travels, to be written.
+    /// The buffer's bytes as sent, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         each!(self, v => bytemuck::cast_slice_mut(v))
     }
@@ -77,12 +77,12 @@ impl Wire {
         each!(self, v => v.resize(length, Default::default()));
     }
 
-    /// Whether the type has a sum.
+    /// Whether the type can be summed.
     pub(crate) fn has_sum(&self) -> bool {
         !matches!(self, Self::Bytes(_))
     }
 
-    /// Whether both have one type.
+    /// Whether both have the same type.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }

@@ -1,10 +1,10 @@
-//! In which order gradients become final, and how often each parameter is used.
+//! The order in which gradients become final, and the uses of each parameter.
 //!
 //! The first step is the probe: its buckets are in reverse visit order, and
-//! each rank notes in which order gradients really come, which differs (Burn's
-//! linear biases come last of all). The lowest rank that ran a backward gives
-//! the order for all; ranks may use a parameter a different number of times, so
-//! a bucket waits for the largest number seen so far.
+//! each rank records the order in which gradients become final, which differs
+//! (Burn's linear biases come last of all). The lowest rank that ran a backward
+//! determines the order for all. Ranks may use a parameter a different number
+//! of times, so a bucket waits for the largest number recorded so far.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,17 +19,18 @@ pub struct ArrivalOrder {
     pub uses: Vec<usize>,
 }
 
-/// What one rank's backward has registered.
+/// The registrations of one rank's backward.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Probe {
     /// Parameters in the order of their last registrations.
     order: Vec<usize>,
-    /// Times that each parameter was registered; empty without a backward.
+    /// Registrations of each parameter; empty without a backward.
     uses: Vec<usize>,
 }
 
 impl Probe {
-    /// Of a backward that registered these, of `params` parameters.
+    /// The probe of a backward with these registrations, of `params`
+    /// parameters.
     pub fn new(registered: Vec<usize>, params: usize) -> Self {
         let mut uses = vec![0; params];
         let mut last = vec![None; params];
@@ -43,17 +44,17 @@ impl Probe {
     }
 }
 
-/// The order before anything is known: reverse visit order.
+/// The order before the probe: reverse visit order.
 pub(crate) fn unknown(layout: &ParamLayout) -> Vec<usize> {
     let trainable = |&param: &usize| layout.specs()[param].trainable;
     (0..layout.specs().len()).rev().filter(trainable).collect()
 }
 
-/// Makes one order of all ranks' probes. All ranks call it. Returns none where
-/// no rank has run a backward yet.
+/// Combines all ranks' probes into one order. All ranks must call it. Returns
+/// `None` if no rank has run a backward yet.
 ///
 /// # Errors
-/// When the transport fails.
+/// If the transport fails.
 pub(crate) fn learn(
     world: &World,
     layout: &ParamLayout,
@@ -66,7 +67,8 @@ pub(crate) fn learn(
 fn merge(layout: &ParamLayout, probes: &[Probe], known: Option<&ArrivalOrder>) -> Option<ArrivalOrder> {
     let first = probes.iter().find(|probe| !probe.uses.is_empty())?;
     let mut order = first.order.clone();
-    // What the probe did not see comes last, in reverse visit order.
+    // Parameters that the probe did not register come last, in reverse visit
+    // order.
     order.extend(unknown(layout).into_iter().filter(|param| !first.order.contains(param)));
     let uses = (0..layout.specs().len())
         .map(|param| {

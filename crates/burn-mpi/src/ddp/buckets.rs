@@ -1,9 +1,9 @@
-//! Gradients on their way: filled as backward finishes them, reduced as they
-//! fill, read by the optimizer where they lie.
+//! Gradient buckets: filled during backward, reduced as they fill, read in place by
+//! the optimizer.
 //!
-//! Ranks may differ in everything but this: in each step every rank issues the
-//! same collectives, of the same kind, for the same buckets, in the same order.
-//! What a rank has seen decides when a bucket starts, never how.
+//! Ranks may differ in everything but this: in each step every rank issues the same
+//! collectives, of the same kind, for the same buckets, in the same order. What
+//! differs between ranks decides when a bucket starts, never how.
 
 mod buffers;
 mod reduce;
@@ -18,12 +18,12 @@ use super::report::{CommTimes, Flights};
 use super::wire_type::WireType;
 use crate::{Collective, CommError, Reduction};
 
-/// Sums over ranks that travel with the gradients of a step.
+/// Sums over ranks that are sent with the gradients of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Signals {
     /// Ranks with a NaN or infinite loss.
     pub not_finite: f32,
-    /// Ranks that were asked to stop.
+    /// Ranks that received a stop request.
     pub stop: f32,
 }
 
@@ -34,21 +34,21 @@ pub(crate) struct Buckets {
     pub wire: WireType,
     pub plan: BucketPlan,
     pub times: CommTimes,
-    /// Times that each parameter is used in the network; its gradient is final
-    /// when it has been registered as often.
+    /// Uses of each parameter in the network; its gradient is final after as many
+    /// registrations.
     pub uses: Vec<usize>,
     /// Parameters without a gradient on any rank in the last step.
     pub absent: Vec<bool>,
-    /// Whether buckets start while backward runs, rather than all in `finish`.
+    /// Whether buckets start during backward, rather than all in `finish`.
     overlap: bool,
     buffers: Buffers,
-    /// Parameters that a bucket still waits for.
+    /// Number of parameters that each bucket still waits for.
     missing: Vec<usize>,
-    /// Buckets started; always the first ones, on every rank.
+    /// Number of buckets started; always the first ones, on every rank.
     started: usize,
     /// Parameters with a gradient in this step.
     written: Vec<bool>,
-    /// Parameters that no bucket waits for any more in this step.
+    /// Parameters that no bucket waits for any longer in this step.
     sealed: Vec<bool>,
     /// This rank's backward calls in this step.
     backwards: usize,
@@ -56,7 +56,7 @@ pub(crate) struct Buckets {
     late: LateGradients,
     flights: Flights,
     failure: Option<CommError>,
-    /// A parameter whose gradient has no room in any bucket: the module has changed.
+    /// A parameter whose gradient fits in no bucket: the module has changed.
     pub unexpected: Option<usize>,
 }
 
@@ -93,20 +93,19 @@ impl Buckets {
         }
     }
 
-    /// Packs the gradients anew. Between steps only.
+    /// Repacks the gradients. Between steps only.
     pub fn set_plan(&mut self, plan: BucketPlan) {
         self.buffers = Buffers::new(&plan, self.wire);
         self.plan = plan;
     }
 
-    /// Sets whether buckets start while backward runs. Between steps, on all
-    /// ranks.
+    /// Sets whether buckets start during backward. Between steps, on all ranks.
     pub fn set_overlap(&mut self, overlap: bool) {
         self.overlap = overlap;
     }
 
-    /// Whether a bucket can start before the end of a backward: the last one
-    /// cannot, since it carries the signals.
+    /// Whether a bucket can start before the end of a backward: the last one cannot,
+    /// since it carries the signals.
     pub fn can_overlap(&self) -> bool {
         self.overlap && self.collective.world_size() > 1 && self.plan.buckets().len() > 1
     }
@@ -122,14 +121,14 @@ impl Buckets {
         self.missing.extend(self.plan.buckets().iter().map(|bucket| bucket.params.len()));
     }
 
-    /// Begins a backward whose gradients count `weight`.
+    /// Begins a backward whose gradients are scaled by `weight`.
     pub fn begin_backward(&mut self, weight: f32) {
         self.weight = weight;
         self.backwards += 1;
     }
 
-    /// Adds to the gradient of `param`. What comes after its bucket has started
-    /// is kept aside, and reduced at the end of the step.
+    /// Adds to the gradient of `param`. A gradient that comes after its bucket has
+    /// started is kept aside, and reduced at the end of the step.
     pub fn add(&mut self, param: usize, gradient: &[f32]) {
         let began = Instant::now();
         let (bucket, range) = self.plan.place(param);
@@ -152,14 +151,14 @@ impl Buckets {
         self.times.copy += began.elapsed();
     }
 
-    /// No bucket waits for `param` any more in this step. Without a gradient so
-    /// far, it counts as zero.
+    /// Marks `param` as final in this step. Without a gradient so far, it counts as
+    /// zero.
     pub fn seal(&mut self, param: usize) {
         self.mark(param);
         self.start_marked();
     }
 
-    /// No bucket waits for anything any more in this step.
+    /// Marks all parameters as final in this step.
     pub fn seal_all(&mut self) {
         for bucket in 0..self.plan.buckets().len() {
             for at in 0..self.plan.buckets()[bucket].params.len() {
@@ -179,21 +178,21 @@ impl Buckets {
         }
     }
 
-    /// Starts what is full; an error is returned at the end of the step.
+    /// Starts full buckets; an error is returned at the end of the step.
     fn start_marked(&mut self) {
         if let Err(error) = self.start_full() {
             self.failure.get_or_insert(error);
         }
     }
 
-    /// The averaged gradient of `param` in its bucket, after `finish`; none for a
-    /// parameter that has no place in a bucket, or while that one travels.
+    /// The averaged gradient of `param` in its bucket, after `finish`; `None` for a
+    /// parameter that is in no bucket, or while its bucket is in flight.
     pub fn gradient(&self, param: usize) -> Option<&[f32]> {
         let (bucket, range) = self.plan.place(param);
         self.buffers.values(bucket, range).filter(|_| self.plan.holds(param))
     }
 
-    /// The same, to be changed there.
+    /// The same, mutable.
     pub fn gradient_mut(&mut self, param: usize) -> Option<&mut [f32]> {
         let (bucket, range) = self.plan.place(param);
         self.buffers.slots(bucket, range).filter(|_| self.plan.holds(param))

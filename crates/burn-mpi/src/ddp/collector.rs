@@ -1,4 +1,4 @@
-//! Gradients taken from Burn after backward, and given back to it.
+//! Gradients taken from Burn after backward, and returned to it.
 
 use std::collections::HashSet;
 
@@ -10,9 +10,9 @@ use burn::tensor::{DType, Gradients, Tensor, TensorData};
 use super::hook::Taken;
 use crate::CommError;
 
-/// Hands over what backward has left of each parameter's gradient: all of it
-/// where nothing was `taken` while backward ran, the difference where it has
-/// grown since, and nothing where it has not.
+/// Passes on each parameter's gradient after backward: all of it if nothing was
+/// `taken` during backward, the difference if it has changed since, and nothing
+/// if it has not.
 pub(crate) fn collect<M: Module>(
     gradients: Gradients,
     module: &M,
@@ -26,7 +26,8 @@ struct Collector<'a> {
     gradients: Gradients,
     taken: &'a [Option<Taken>],
     add: &'a mut dyn FnMut(usize, &[f32]),
-    /// Tied parameters are visited several times; the first index has them.
+    /// Tied parameters are visited several times; the first index owns the
+    /// gradient.
     seen: HashSet<ParamId>,
     next: usize,
 }
@@ -43,7 +44,7 @@ impl ModuleVisitor for Collector<'_> {
             return;
         }
         let Some(gradient) = param.val().grad_remove(&mut self.gradients) else { return };
-        // Flex's memory is read where it lies.
+        // Flex's memory is read in place.
         if let Ok(gradient) = gradient.clone().try_into_primitive::<Flex>() {
             match gradient.as_slice::<f32>() {
                 Some(values) => self.hand_over(index, values, taken),
@@ -71,11 +72,11 @@ impl Collector<'_> {
     }
 }
 
-/// The gradients of `module`'s parameters in the form that Burn's optimizers
-/// take; `gradient` has those by index in visit order, or none.
+/// The gradients of `module`'s parameters as Burn's optimizers take them;
+/// `gradient` returns each by index in visit order, or `None`.
 ///
 /// # Errors
-/// The first one of `gradient`.
+/// The first error of `gradient`.
 pub(crate) fn register<'a, M: Module>(
     module: &M,
     gradient: impl Fn(usize) -> Result<Option<&'a [f32]>, CommError>,

@@ -1,13 +1,13 @@
-//! The average of all ranks' gradients.
+//! `GradientSync`: averages gradients over all ranks.
 //!
-//! A step's loss is the mean over all ranks' samples of that step. A rank
-//! computes the mean over its own, so its gradients count by its share of the
-//! samples: each is scaled on its way into the bucket, and the sum over ranks
-//! is the gradient of the whole. A rank without samples sends zeros.
+//! A step's loss is the mean over all ranks' samples of that step. A rank computes the
+//! mean over its own, so its gradients are weighted by its share of the samples: each
+//! is scaled when copied into the bucket, and the sum over ranks is the gradient of
+//! the whole. A rank without samples sends zeros.
 //!
-//! Which gradients a bucket waits for is learned in the first step
-//! ([`super::arrival`]). A step in which some rank uses a parameter more often
-//! than that is finished by a second all-reduce, and the plan is learned anew.
+//! The first step determines which gradients a bucket waits for ([`super::arrival`]).
+//! A step in which some rank uses a parameter more often needs a second all-reduce,
+//! and the plan is determined again.
 
 mod outcome;
 mod settings;
@@ -23,20 +23,20 @@ use super::hook::{self, Hooked};
 use super::options::{SyncOptions, plan_of};
 use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, World, module};
 
-/// Which of a step's backward calls on this rank one is.
+/// Position of a backward call among this rank's calls in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MicroBatch {
-    /// More follow in this step: the gradients wait for them.
+    /// More calls follow in this step: the gradients wait for them.
     More,
-    /// The last, or the only one: buckets travel while it runs.
+    /// The last, or the only one: buckets are reduced during it.
     Last,
 }
 
 /// Collects this rank's gradients and averages them with the other ranks'.
 ///
-/// Ranks may have different samples, micro-batches and branches, or none: every
-/// rank calls [`finish`](Self::finish) (or [`average`](Self::average)) once a
-/// step, and that is all that they have to do alike.
+/// Ranks may have different samples, micro-batches and branches, or none. The only
+/// requirement is that every rank calls [`finish`](Self::finish) (or
+/// [`average`](Self::average)) once per step.
 ///
 /// ```no_run
 /// # use burn::{module::Module, optim::GradientsParams, tensor::Tensor};
@@ -55,15 +55,15 @@ pub struct GradientSync {
     options: SyncOptions,
     layout: ParamLayout,
     arrival: Option<ArrivalOrder>,
-    /// Whether the order was learned in the step before.
+    /// Whether the order was determined in the previous step.
     adopt_next: bool,
-    /// What this rank's last hooked backward of the step has registered.
+    /// Registrations of this rank's last hooked backward in the step.
     probe: Probe,
-    /// Why nothing can be averaged: ranks have different modules or options.
+    /// Why averaging is impossible: ranks have different modules or options.
     mismatch: Option<CommError>,
-    /// Whether a step is under way.
+    /// Whether a step is in progress.
     in_step: bool,
-    /// Whether the buckets have the averages of a step.
+    /// Whether the buckets hold the averages of a step.
     averaged: bool,
     /// Values that are averaged with the signals.
     carried: usize,
@@ -71,14 +71,14 @@ pub struct GradientSync {
     steps: usize,
     late_steps: usize,
     incomplete_steps: usize,
-    /// Away only while backward runs.
+    /// `None` only during backward.
     buckets: Option<Buckets>,
 }
 
 impl GradientSync {
     /// Averages the gradients of a module with this layout over `collective`. All
-    /// ranks call it; where their layouts or options differ, the first step
-    /// returns the error.
+    /// ranks must call it; if their layouts or options differ, the first step returns
+    /// the error.
     pub fn new(
         world: &World,
         collective: Box<dyn Collective>,
@@ -107,7 +107,7 @@ impl GradientSync {
         }
     }
 
-    /// The same for a module of any program.
+    /// The same for any module.
     pub fn of_module<M: Module>(
         world: &World,
         collective: Box<dyn Collective>,
@@ -122,7 +122,7 @@ impl GradientSync {
     /// [`finish`](Self::finish). With no samples the loss is not used.
     ///
     /// # Errors
-    /// When the transport fails, or ranks average different modules.
+    /// If the transport fails, or ranks average different modules.
     pub fn average<M: Module>(
         &mut self,
         loss: &Tensor<1>,
@@ -136,14 +136,14 @@ impl GradientSync {
         self.finish(module)
     }
 
-    /// Runs backward from the mean `loss` over `own` of this rank's samples of a
-    /// step that has `total` on all ranks. A step may have any number of such
-    /// calls, another one on each rank; their gradients are summed. The first
-    /// after [`finish`](Self::finish) begins a step, and the gradients of the
-    /// step before are gone. With no samples the loss is not used.
+    /// Runs backward from the mean `loss` over `own` of this rank's samples of a step
+    /// that has `total` on all ranks. A step may have any number of such calls, and a
+    /// different number on each rank; their gradients are summed. The first call after
+    /// [`finish`](Self::finish) begins a step and discards the gradients of the
+    /// previous one. With no samples the loss is not used.
     ///
     /// # Errors
-    /// When the transport fails, or ranks average different modules.
+    /// If the transport fails, or ranks average different modules.
     pub fn backward<M: Module>(
         &mut self,
         loss: &Tensor<1>,
@@ -166,7 +166,7 @@ impl GradientSync {
         };
         buckets.begin_backward(own as f32 / total as f32);
         if probing {
-            // Until the uses are known, no gradient is known to be final.
+            // Until the uses are known, no gradient can be treated as final.
             buckets.uses.fill(usize::MAX);
         }
         let travels = which == MicroBatch::Last && buckets.can_overlap();
@@ -196,12 +196,12 @@ impl GradientSync {
         Ok(())
     }
 
-    /// Ends the step on every rank and returns the averaged gradients for one of
-    /// Burn's optimizers. A parameter without a gradient on any rank has none
-    /// there, as after a backward of Burn's own.
+    /// Ends the step on every rank and returns the averaged gradients for Burn's
+    /// optimizers. A parameter without a gradient on any rank has none, as after
+    /// Burn's `backward`.
     ///
     /// # Errors
-    /// When the transport fails, or ranks average different modules;
+    /// If the transport fails, or ranks average different modules;
     /// [`CommError::NoGradient`] names a parameter of `module` that was frozen when
     /// this `GradientSync` was made and is no longer.
     pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
@@ -222,15 +222,15 @@ impl GradientSync {
     }
 
     /// As [`reduce`](Self::reduce). `averaged` becomes its mean over the ranks that
-    /// had a backward in this step, the same bits on every rank. It travels as f32, in
-    /// the bucket that carries the signals, and where gradients are narrower in an
-    /// all-reduce of its own.
+    /// had a backward in this step, the same bits on every rank. It is sent as f32 in
+    /// the bucket that carries the signals, or, if gradients are narrower, in a
+    /// separate all-reduce.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
     ///
     /// # Panics
-    /// Where there are more values than [`carry`](Self::carry) was told.
+    /// If there are more values than [`carry`](Self::carry) reserved.
     pub fn reduce_with(&mut self, mine: Signals, averaged: &mut [f32]) -> Result<Signals, CommError> {
         assert!(averaged.len() <= self.carried, "{} values in room for {}", averaged.len(), self.carried);
         self.begin()?;
@@ -249,7 +249,7 @@ impl GradientSync {
         Ok(signals)
     }
 
-    /// Begins a step, unless one is under way.
+    /// Begins a step, unless one is in progress.
     fn begin(&mut self) -> Result<(), CommError> {
         if let Some(mismatch) = &self.mismatch {
             return Err(mismatch.clone());

@@ -1,13 +1,12 @@
-//! Knowing when a gradient is final, while backward still goes on.
+//! Backward hook: reports final gradients during backward.
 //!
-//! Burn hands out gradients when backward is over. Its autodiff can call a hook
-//! at every gradient that it registers, though, which Burn uses for its own
-//! distributed mode. An identity operator on the loss brings that hook in: its
-//! backward runs first of all, and there it puts a container with the hook in
-//! the place of the one that backward began with.
+//! Burn returns gradients only after backward. However, its autodiff can call a hook at every
+//! gradient that it registers, which Burn uses for its own distributed mode. An identity
+//! operator on the loss installs that hook: its backward runs first of all, and replaces the
+//! gradient container with one that has the hook.
 //!
-//! Only Burn's flex backend is hooked; on others [`backward`] gives the loss
-//! back, and gradients are collected afterwards.
+//! Only Burn's flex backend is hooked; on others [`backward`] returns the loss, and gradients
+//! are collected afterwards.
 
 #![cfg_attr(
     any(feature = "ndarray", feature = "tch"),
@@ -33,36 +32,36 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::container::TensorContainer;
 use burn::tensor::{Gradients, Tensor};
 
-/// Receives gradients during backward. It is moved to where the hook finds it
-/// and back, so it holds no borrow.
+/// Receives gradients during backward. It is moved into thread-local storage for the hook and
+/// back, so it holds no borrow.
 pub trait GradientSink: 'static {
-    /// The gradient of parameter `param` (its index in visit order) has been
-    /// added to, for the `n`-th time in this backward, from 1. Returns whether
-    /// the sink takes `values` as final; it is offered no more of them then.
+    /// The gradient of parameter `param` (its index in visit order) was accumulated for the
+    /// `n`-th time in this backward, from 1. Returns whether the sink takes `values` as
+    /// final; if so, it is not called again for this parameter.
     fn gradient(&mut self, param: usize, n: usize, values: &[f32]) -> bool;
 
-    /// Some other gradient was registered: an occasion to move messages on.
+    /// Another gradient was registered: an opportunity to poll transfers.
     fn between(&mut self);
 }
 
-/// What a hooked backward leaves.
+/// The result of a hooked backward.
 pub struct Hooked<S> {
-    /// All gradients, those that were taken included.
+    /// All gradients, including those that were taken.
     pub gradients: Gradients,
     /// The sink.
     pub sink: S,
-    /// Parameters in the order of their registrations; one that is used
-    /// several times stands here as often.
+    /// Parameters in the order of their registrations; one that is used several times occurs
+    /// as often.
     pub registered: Vec<usize>,
-    /// What the sink took of each parameter, where it took something.
+    /// The gradient that the sink took of each parameter, if any.
     pub taken: Vec<Option<Taken>>,
 }
 
-/// A gradient as it was when the sink took it.
+/// A gradient at the time when the sink took it.
 pub struct Taken {
-    /// Shares its memory with the gradient itself, unless that has changed.
+    /// Shares memory with the gradient itself, unless that has changed.
     values: FlexTensor,
-    /// Whether more was added to the gradient afterwards.
+    /// Whether the gradient was accumulated further afterwards.
     pub outgrown: bool,
 }
 
@@ -73,11 +72,11 @@ impl Taken {
     }
 }
 
-/// Runs `loss`'s backward; every gradient of a parameter of `module` goes to
-/// `sink` as soon as it is there.
+/// Runs `loss`'s backward; every gradient of a parameter of `module` is passed to `sink` as
+/// soon as it is registered.
 ///
 /// # Errors
-/// Where the module is not on the flex backend, gives the sink back at once.
+/// If the module is not on the flex backend, returns the sink at once.
 pub fn backward<M: Module, S: GradientSink>(loss: &Tensor<1>, module: &M, sink: S) -> Result<Hooked<S>, S> {
     let Some((params, count)) = nodes_of(module) else {
         return Err(sink);
@@ -100,8 +99,8 @@ pub fn backward<M: Module, S: GradientSink>(loss: &Tensor<1>, module: &M, sink: 
     }
 }
 
-/// An occasion to move messages on, from inside an operator's long backward.
-/// Does nothing outside a backward of a [`GradientSync`](crate::GradientSync) on this thread.
+/// Polls transfers from inside an operator's long backward. Does nothing outside a backward
+/// of a [`GradientSync`](crate::GradientSync) on this thread.
 pub fn poll() {
     WATCH.with_borrow_mut(|watch| {
         if let Some(sink) = watch.as_mut().and_then(|watch| watch.sink.sink()) {
@@ -111,23 +110,23 @@ pub fn poll() {
 }
 
 thread_local! {
-    /// The backward under way on this thread. Backward is synchronous and runs
-    /// on the caller's thread, and the hook must be `Send`, which a transport
-    /// is not: so the hook carries nothing and finds everything here.
+    /// The backward in progress on this thread. Backward is synchronous and runs on the
+    /// caller's thread, and the hook must be `Send`, which a transport is not: so the hook
+    /// carries no data and finds all of it here.
     static WATCH: RefCell<Option<Watch>> = const { RefCell::new(None) };
 }
 
 struct Watch {
     /// Parameter of each graph node. Nodes are new in every step.
     params: HashMap<u64, usize>,
-    /// Times that each parameter's gradient was registered.
+    /// Registrations of each parameter's gradient.
     times: Vec<usize>,
     registered: Vec<usize>,
     taken: Vec<Option<Taken>>,
     sink: Box<dyn AnySink>,
 }
 
-/// A sink that can be had back by its type.
+/// A sink that can be downcast to its type.
 trait AnySink {
     fn sink(&mut self) -> Option<&mut dyn GradientSink>;
     fn as_any(&mut self) -> &mut dyn std::any::Any;
@@ -175,7 +174,7 @@ impl DistributedRegistration for Registration {
                 }
             };
             if is_final {
-                // The clone shares memory; a later addition makes a new tensor.
+                // The clone shares memory; a later accumulation makes a new tensor.
                 taken[param] = Some(Taken { values: gradient.clone(), outgrown: false });
             }
         });
@@ -187,7 +186,7 @@ impl DistributedRegistration for Registration {
 #[cfg_attr(all(not(feature = "ndarray"), feature = "tch"), backend_extension(Flex, LibTorch, Autodiff))]
 #[cfg_attr(not(any(feature = "ndarray", feature = "tch")), backend_extension(Flex, Autodiff))]
 trait HookedLoss: Backend {
-    /// The same loss, whose backward brings the hook in where it can.
+    /// The same loss, with a backward that installs the hook if possible.
     fn hook(loss: FloatTensor<Self>) -> FloatTensor<Self> {
         loss
     }
@@ -223,7 +222,7 @@ impl Backward<Flex, 1> for InstallHook {
     fn backward(self, ops: Ops<(), 1>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
         let root = grads.consume::<Flex>(&ops.node);
         *grads = Container::new_distributed::<Flex>(ops.node.clone(), root.clone(), Box::new(Registration));
-        // The new container begins with a root gradient of its own.
+        // The new container starts with its own root gradient.
         grads.consume::<Flex>(&ops.node);
         if let [Some(parent)] = ops.parents {
             grads.register::<Flex>(parent.id, root);
@@ -231,8 +230,8 @@ impl Backward<Flex, 1> for InstallHook {
     }
 }
 
-/// Graph nodes of a module's parameters, and how many it has with those that get
-/// no gradients; or none where it is not on flex.
+/// Graph nodes of a module's parameters, and the number of parameters including those that
+/// get no gradients; `None` if it is not on flex.
 fn nodes_of<M: Module>(module: &M) -> Option<(HashMap<u64, usize>, usize)> {
     let mut visitor = NodeVisitor { nodes: HashMap::new(), next: 0, on_flex: true };
     module.visit(&mut visitor);
@@ -254,7 +253,7 @@ impl ModuleVisitor for NodeVisitor {
         }
         match param.val().try_into_primitive::<Autodiff<Flex>>() {
             Ok(primitive) => {
-                // A tied parameter is visited several times; the first index has it.
+                // A tied parameter is visited several times; the first index owns it.
                 self.nodes.entry(primitive.id().value).or_insert(index);
             }
             Err(_) => self.on_flex = false,

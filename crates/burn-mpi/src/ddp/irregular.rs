@@ -1,10 +1,10 @@
-//! What does not fit into a step's buckets on some rank: gradients that come
-//! after their bucket has started, and parameters without a gradient.
+//! Steps that do not fit the bucket plan on some rank: gradients that come after
+//! their bucket has started, and parameters without a gradient.
 //!
 //! A bucket starts when each of its parameters has been registered as often as
-//! the plan says. A network may use a parameter more often than that, on one
-//! rank alone, or run another backward after the last one. Then the difference
-//! is kept here and reduced at the end of the step, on all ranks.
+//! the plan expects. A network may use a parameter more often than that, on one
+//! rank only, or run another backward after the last one. The difference is then
+//! kept here and reduced at the end of the step, on all ranks.
 
 use std::collections::BTreeMap;
 
@@ -42,14 +42,14 @@ impl LateGradients {
         !self.sums.is_empty()
     }
 
-    /// Adds `gradient * weight` to what is late of `param`.
+    /// Adds `gradient * weight` to the late gradient of `param`.
     pub fn add(&mut self, param: usize, gradient: &[f32], weight: f32) {
         let sum = self.sums.entry(param).or_insert_with(|| vec![0.0; gradient.len()]);
         sum.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value * weight);
     }
 
-    /// Tells all ranks which parameters are late here, and which this rank has
-    /// `written` a gradient for.
+    /// Exchanges which parameters are late on this rank, and for which it has
+    /// `written` a gradient.
     pub fn exchange(
         &self,
         collective: &mut dyn Collective,
@@ -67,7 +67,7 @@ impl LateGradients {
         })
     }
 
-    /// The sums over ranks of what is late, by parameter.
+    /// The sums over ranks of late gradients, by parameter.
     pub fn sums(
         &self,
         collective: &mut dyn Collective,
@@ -90,8 +90,8 @@ impl LateGradients {
     }
 }
 
-/// Sums `values` over ranks, padded as an ordered reduction needs it. Travels as
-/// f32 whatever the gradients' type: such steps are rare.
+/// Sums `values` over ranks, padded for an ordered reduction. Always sent as
+/// f32, whatever the gradients' type: such steps are rare.
 pub(super) fn all_reduce(
     collective: &mut dyn Collective,
     how: Reduction,

@@ -1,5 +1,4 @@
-//! Distributed data parallelism: gradients from the autodiff graph into buckets,
-//! and their averages back.
+//! Distributed data parallelism: bucketing and averaging of gradients.
 
 pub mod arrival;
 pub mod buckets;

@@ -1,10 +1,10 @@
-//! How gradients are averaged, and how large buckets are.
+//! Options of gradient averaging, and bucket sizes.
 
 use super::plan::BucketPlan;
 use super::wire_type::WireType;
 use crate::{ParamLayout, Reduction};
 
-/// How gradients are averaged. All ranks choose the same.
+/// Options of gradient averaging. They must be equal on all ranks.
 ///
 /// ```
 /// use burn_mpi::{Reduction, SyncOptions, WireType};
@@ -16,16 +16,16 @@ use crate::{ParamLayout, Reduction};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SyncOptions {
-    /// In which order ranks are added up.
+    /// Summation order over ranks.
     pub reduction: Reduction,
-    /// How gradients travel.
+    /// Type in which gradients are sent.
     pub wire: WireType,
-    /// Whether buckets travel while backward goes on.
+    /// Whether buckets are reduced during backward.
     pub overlap: bool,
-    /// Bytes of a bucket's f32 at most; a network that fills fewer than eight
-    /// is cut into eight, down to 1 MB.
+    /// Maximum bytes of a bucket, in f32; a network that fills fewer than eight is split into
+    /// eight, down to 1 MB.
     pub bucket_bytes: usize,
-    /// Bytes of the first bucket's f32 at most.
+    /// Maximum bytes of the first bucket, in f32.
     pub first_bucket_bytes: usize,
 }
 
@@ -41,11 +41,10 @@ impl Default for SyncOptions {
     }
 }
 
-/// Buckets of a small network: with all gradients in one, nothing could travel
-/// while backward goes on. Eight leave little to wait for at the end.
+/// Buckets of a small network: with all gradients in one, nothing overlaps with backward. Eight
+/// leave little exposed at the end.
 const PARTS: usize = 8;
-/// Cutting up less than this gains nothing: latency weighs more than time on
-/// the wire.
+/// Splitting less than this gains nothing: latency outweighs transfer time.
 const LEAST_BYTES: usize = 1 << 20;
 
 /// The buckets of a module with `layout` whose gradients become final in `order`.
@@ -60,8 +59,7 @@ pub(crate) fn plan_of(
     BucketPlan::new(&lengths, order, first, capacity, world_size)
 }
 
-/// Values that the first buckets and the others hold at most, for a network of
-/// `trainable` values.
+/// Maximum values of the first bucket and of the others, for a network of `trainable` values.
 pub fn bucket_limits(trainable: usize, options: &SyncOptions) -> (usize, usize) {
     let part = (4 * trainable / PARTS).max(LEAST_BYTES);
     (options.first_bucket_bytes / 4, options.bucket_bytes.min(part) / 4)

@@ -1,22 +1,21 @@
-//! Which gradients travel together.
+//! Bucket plan: which gradients are sent together.
 //!
-//! Many small all-reduces cost many latencies, one large one cannot start
-//! before the last gradient is there. So gradients are packed into buckets in
-//! the order in which backward finishes them, as in Li et al., "PyTorch
-//! Distributed" (VLDB 2020). The first bucket is small, so that the network is
-//! busy early.
+//! Many small all-reduces cost many latencies; one large one cannot start before the last
+//! gradient is final. So gradients are packed into buckets in the order in which backward
+//! finishes them, as in Li et al., "PyTorch Distributed" (VLDB 2020). The first bucket is
+//! small, so that communication starts early.
 
 use std::ops::Range;
 
-/// Values that ride along at the end of the last bucket, summed over ranks:
-/// what all ranks must learn at the same step costs no message of its own.
+/// Values at the end of the last bucket, summed over ranks: values that all ranks need in
+/// the same step are sent without an additional message.
 pub const CONTROL: usize = 4;
 
 /// The packing of all gradients, the same on every rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketPlan {
     buckets: Vec<BucketSpec>,
-    /// Bucket and place in it, for each parameter.
+    /// Bucket and offset in it, for each parameter.
     places: Vec<(usize, Range<usize>)>,
 }
 
@@ -25,7 +24,7 @@ pub struct BucketPlan {
 pub struct BucketSpec {
     /// Its parameters, in order of arrival.
     pub params: Vec<usize>,
-    /// Values of its parameters.
+    /// Number of values of its parameters.
     pub len: usize,
     /// Length of the buffer: with control values, rounded up to a multiple of
     /// the world size so that it can be cut into chunks.
@@ -33,9 +32,9 @@ pub struct BucketSpec {
 }
 
 impl BucketPlan {
-    /// Packs the parameters of the given lengths in `order` into buckets of at
-    /// most `capacity` values, the first of at most `first`. A parameter larger
-    /// than that has a bucket of its own.
+    /// Packs the parameters of the given lengths in `order` into buckets of at most
+    /// `capacity` values, the first of at most `first`. A parameter larger than that gets
+    /// a separate bucket.
     pub fn new(lengths: &[usize], order: &[usize], first: usize, capacity: usize, world_size: usize) -> Self {
         let mut buckets: Vec<BucketSpec> = Vec::new();
         let mut places = vec![(0, 0..0); lengths.len()];
@@ -53,7 +52,7 @@ impl BucketPlan {
             bucket.len += length;
         }
         if buckets.is_empty() {
-            // Nothing is trained; the control values still need a bucket.
+            // Without trainable parameters, the control values still need a bucket.
             buckets.push(BucketSpec { params: Vec::new(), len: 0, padded: 0 });
         }
         let last = buckets.len().saturating_sub(1);
@@ -64,7 +63,7 @@ impl BucketPlan {
         Self { buckets, places }
     }
 
-    /// The same with room for so many `values` more behind the control values.
+    /// The same with space for `values` more after the control values.
     pub fn carrying(mut self, values: usize, world_size: usize) -> Self {
         if let Some(last) = self.buckets.last_mut() {
             last.padded = (last.len + CONTROL + values).next_multiple_of(world_size);
@@ -77,13 +76,13 @@ impl BucketPlan {
         &self.buckets
     }
 
-    /// Whether parameter `param` has a place in a bucket: one without gradients has none.
+    /// Whether parameter `param` is in a bucket: one without gradients is not.
     pub fn holds(&self, param: usize) -> bool {
         let (bucket, range) = &self.places[param];
         !range.is_empty() || self.buckets[*bucket].params.contains(&param)
     }
 
-    /// Bucket of parameter `param`, and its place in that bucket's buffer.
+    /// Bucket of parameter `param`, and its offset in that bucket's buffer.
     pub fn place(&self, param: usize) -> (usize, Range<usize>) {
         self.places[param].clone()
     }

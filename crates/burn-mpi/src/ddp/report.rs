@@ -1,4 +1,4 @@
-//! What averaging gradients took, and whether it overlapped with backward.
+//! Times and overlap of gradient averaging.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -10,31 +10,31 @@ use super::wire_type::WireType;
 pub struct CommTimes {
     /// Copying gradients into buckets, and converting them for the wire.
     pub copy: Duration,
-    /// A bucket under way while backward ran.
+    /// Communicating while backward ran: hidden.
     pub hidden: Duration,
-    /// Communicating with nothing else to do.
+    /// Waiting with nothing else to do: exposed.
     pub exposed: Duration,
 }
 
-/// Whether buckets travel while backward runs.
+/// Whether buckets are reduced during backward.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Overlap {
-    /// They do.
+    /// Buckets are reduced during backward.
     Active,
-    /// They do not.
+    /// Buckets are reduced after backward.
     Inactive(NoOverlap),
 }
 
-/// Why buckets do not travel while backward runs.
+/// Why buckets are not reduced during backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoOverlap {
     /// There is one rank.
     OneRank,
-    /// It is off by option.
+    /// It is disabled by an option.
     Off,
     /// All gradients are in one bucket.
     OneBucket,
-    /// The order of arrival is learned in the first step.
+    /// The order of arrival is determined in the first step.
     NotLearned,
     /// Gradients of this compute backend are read after backward.
     Device,
@@ -57,11 +57,11 @@ impl fmt::Display for NoOverlap {
 pub struct BucketReport {
     /// Its parameters, by name.
     pub parameters: Vec<String>,
-    /// Bytes of its gradients as they travel.
+    /// Bytes of its gradients as sent.
     pub bytes: usize,
 }
 
-/// What averaging gradients took so far on this rank; as text, one line.
+/// Cost of averaging gradients so far on this rank; displayed as one line.
 ///
 /// ```no_run
 /// # use burn_mpi::{GradientSync, NoOverlap, Overlap};
@@ -80,33 +80,34 @@ pub struct SyncReport {
     pub steps: usize,
     /// The buckets, in the order in which they start.
     pub buckets: Vec<BucketReport>,
-    /// The type in which gradients travel.
+    /// The type in which gradients are sent.
     pub wire: WireType,
-    /// Whether buckets travel while backward runs.
+    /// Whether buckets are reduced during backward.
     pub overlap: Overlap,
     /// Times, summed over steps.
     pub times: CommTimes,
-    /// Steps with gradients that came after their bucket had started, on any
-    /// rank; such a step has a second all-reduce.
+    /// Steps with gradients that came after their bucket had started, on any rank;
+    /// such a step needs a second all-reduce.
     pub late_steps: usize,
-    /// Steps with a parameter that some rank with samples did not use; such a
-    /// step has a short second all-reduce.
+    /// Steps with a parameter that some rank with samples did not use; such a step
+    /// needs a short second all-reduce.
     pub incomplete_steps: usize,
 }
 
 impl SyncReport {
-    /// Bytes of gradients that each rank brings to a step.
+    /// Bytes of gradients that each rank sends in a step.
     pub fn bytes(&self) -> usize {
         self.buckets.iter().map(|bucket| bucket.bytes).sum()
     }
 
-    /// Milliseconds a step of one of the times.
+    /// One of the times in milliseconds per step.
     pub fn ms_per_step(&self, time: Duration) -> f64 {
         1e3 * time.as_secs_f64() / self.steps.max(1) as f64
     }
 }
 
-/// One line, as `3 buckets of 40.1 kB, overlap active; per step 0.020 ms copied, …`.
+/// One line, such as `3 buckets of 40.1 kB, overlap active; per step 0.020 ms
+/// copied, …`.
 impl fmt::Display for SyncReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.buckets.len();
@@ -137,7 +138,7 @@ impl fmt::Display for SyncReport {
     }
 }
 
-/// Whether a bucket is under way while backward runs, and since when.
+/// Whether a bucket is in flight during backward, and since when.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     since: Option<Instant>,
@@ -149,7 +150,7 @@ impl Flights {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// None is under way any more; returns how long one was.
+    /// No bucket is in flight any longer; returns how long one was.
     pub fn landed(&mut self) -> Duration {
         self.since.take().map_or(Duration::ZERO, |since| since.elapsed())
     }

@@ -1,12 +1,12 @@
-//! The types in which gradients travel.
+//! Types in which gradients are sent.
 
 use serde::{Deserialize, Serialize};
 
-/// How gradients travel.
+/// The type in which gradients are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WireType {
-    /// As they are.
+    /// f32, without conversion.
     F32,
     /// Half the bytes, the range of f32, 8 bits of precision.
     Bf16,
@@ -15,10 +15,10 @@ pub enum WireType {
 }
 
 impl WireType {
-    /// All of them.
+    /// All types.
     pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
 
-    /// The name that options and files use.
+    /// The name in options and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -27,7 +27,7 @@ impl WireType {
         }
     }
 
-    /// Bytes of a value.
+    /// Bytes per value.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,

@@ -1,4 +1,4 @@
-//! What this rank is doing, written by it and read by its guard.
+//! Current operation of this rank, written by the rank and read by its guard.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use crate::CommError;
 
-/// How long a collective may take unless a program says otherwise.
+/// Default deadline of a collective.
 pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 
-/// Operations that can be waited in. The last two are of two ranks; the others
-/// are of all, and counted: ranks in the same one have the same count. A name that is not
-/// listed counts as the last one of all ranks.
+/// Operations that a rank can wait in. The last two are point-to-point; the others are
+/// collective and counted: ranks in the same one have the same count. An unknown name counts
+/// as the last collective.
 const OPERATIONS: [&str; 14] = [
     "all-reduce",
     "all-gather",
@@ -34,18 +34,17 @@ const COLLECTIVES: usize = 12;
 struct Activity {
     /// Collectives entered so far.
     entered: AtomicU64,
-    /// When the operation under way began, in ms since `epoch` and at least 1;
-    /// 0 where none is.
+    /// Start of the current operation, in ms since `epoch` and at least 1; 0 if there is none.
     since: AtomicU64,
-    /// The operation under way, see [`encode`].
+    /// The current operation, see [`encode`].
     what: AtomicU64,
     deadline_ms: AtomicU64,
     epoch: OnceLock<Instant>,
     leaving: AtomicBool,
     status: AtomicI32,
-    /// Why this rank leaves, where it is known.
+    /// Why this rank leaves, if known.
     reason: Mutex<String>,
-    /// Ranks that have said that they leave.
+    /// Ranks that have announced that they leave.
     departed: Mutex<Vec<Departure>>,
 }
 
@@ -61,16 +60,16 @@ static ACTIVITY: Activity = Activity {
     departed: Mutex::new(Vec::new()),
 };
 
-/// A rank that ends while others may still wait for it.
+/// A rank that exits while others may still wait for it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Departure {
     pub rank: usize,
     pub host: String,
-    /// What it exits with.
+    /// Its exit code.
     pub status: i32,
-    /// Collectives that it has entered; it enters no other.
+    /// Collectives that it has entered; it enters no others.
     pub entered: u64,
-    /// Empty where it is not known.
+    /// Empty if unknown.
     pub reason: String,
 }
 
@@ -81,23 +80,22 @@ impl Departure {
     }
 }
 
-/// Transports by the number that travels between guards; those of other crates after these, in
-/// the order of their first wait.
+/// Transports by the number used in guard messages; those of other crates follow these, in the
+/// order of their first wait.
 static TRANSPORTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 const OWN_TRANSPORTS: [&str; 2] = ["mpi", "gloo"];
 
-/// A wait in an operation, which ends when this is dropped
-/// ([`World::watch`](crate::World::watch)).
+/// A wait in an operation, until dropped ([`World::watch`](crate::World::watch)).
 #[must_use = "the wait ends when this is dropped"]
 pub struct Waiting(());
 
 thread_local! {
-    /// What this thread's operations are called instead.
+    /// Replacement name of this thread's operations.
     static NAME: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
-/// Calls the operations of this thread `name` while `body` runs. An exchange of the
-/// world's is then told from a transport's operation of the same kind.
+/// Names the operations of this thread `name` while `body` runs. This distinguishes an
+/// exchange of the world from a transport's operation of the same kind.
 pub(crate) fn named<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
     let before = NAME.replace(Some(name));
     let result = body();
@@ -105,7 +103,7 @@ pub(crate) fn named<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Enters an operation of `transport`, on `bucket` where it has one.
+/// Enters an operation of `transport`, on `bucket` if it has one.
 pub(crate) fn enter(transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
     let operation = NAME.get().unwrap_or(operation);
     let epoch = ACTIVITY.epoch.get_or_init(Instant::now);
@@ -126,12 +124,12 @@ impl Drop for Waiting {
 
 fn encode(transport: &str, operation: usize, bucket: Option<usize>) -> u64 {
     let transport = number_of(transport) as u64;
-    // The largest bucket is that of blocking calls, and has no name.
+    // The largest bucket number is that of blocking calls, and has no name.
     let bucket = bucket.map_or(0, |bucket| (bucket as u64).wrapping_add(1));
     operation as u64 | transport << 8 | bucket << 16
 }
 
-/// The number of a transport, of which there is one byte.
+/// The number of a transport, in one byte.
 fn number_of(transport: &str) -> usize {
     if let Some(own) = OWN_TRANSPORTS.iter().position(|name| *name == transport) {
         return own;
@@ -149,11 +147,11 @@ fn name_of(number: usize) -> String {
         return (*own).to_owned();
     }
     let others = TRANSPORTS.lock().unwrap_or_else(PoisonError::into_inner);
-    // A peer's transport that this rank has not waited for yet.
+    // A peer's transport that this rank has not used yet.
     others.get(number - OWN_TRANSPORTS.len()).map_or_else(|| "another transport's".into(), Clone::clone)
 }
 
-/// The operation in words, as `mpi all-reduce of bucket 2`.
+/// The operation's name, such as `mpi all-reduce of bucket 2`.
 pub(crate) fn describe(what: u64) -> String {
     let transport = name_of((what >> 8 & 0xff) as usize);
     let operation = OPERATIONS.get((what & 0xff) as usize).unwrap_or(&"operation");
@@ -163,18 +161,18 @@ pub(crate) fn describe(what: u64) -> String {
     }
 }
 
-/// What a guard sees of its rank.
+/// A guard's view of its rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen {
     /// Collectives entered so far.
     pub entered: u64,
-    /// The operation, in which the rank is or was last.
+    /// The current or last operation of the rank.
     pub what: u64,
-    /// How long it has been in it; none where it is in none.
+    /// Time since it entered the operation; `None` if it is in none.
     pub waited: Option<Duration>,
 }
 
-/// What this rank does now.
+/// The current activity.
 pub(crate) fn now() -> Seen {
     let since = ACTIVITY.since.load(Ordering::Acquire);
     let elapsed = ACTIVITY.epoch.get().map_or(Duration::ZERO, Instant::elapsed);
@@ -185,23 +183,23 @@ pub(crate) fn now() -> Seen {
     }
 }
 
-/// How long an operation may take.
+/// The deadline of an operation.
 pub(crate) fn deadline() -> Duration {
     Duration::from_millis(ACTIVITY.deadline_ms.load(Ordering::Relaxed))
 }
 
-/// Sets how long an operation may take.
+/// Sets the deadline of an operation.
 pub(crate) fn set_deadline(deadline: Duration) {
     let ms = u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX);
     ACTIVITY.deadline_ms.store(ms, Ordering::Relaxed);
 }
 
-/// Notes why this rank is about to leave.
+/// Records why this rank is about to leave.
 pub(crate) fn set_reason(reason: &str) {
     reason.clone_into(&mut ACTIVITY.reason.lock().unwrap_or_else(PoisonError::into_inner));
 }
 
-/// Says that this rank ends with `status` and enters no operation any more.
+/// Records that this rank exits with `status` and enters no further operation.
 pub(crate) fn leave(status: i32) {
     ACTIVITY.status.store(status, Ordering::Relaxed);
     ACTIVITY.leaving.store(true, Ordering::Release);
@@ -213,7 +211,7 @@ pub(crate) fn leaving() -> Option<(i32, String)> {
     ACTIVITY.leaving.load(Ordering::Acquire).then(|| (ACTIVITY.status.load(Ordering::Relaxed), reason()))
 }
 
-/// Notes that another rank leaves.
+/// Records that another rank leaves.
 pub(crate) fn note_departure(departure: Departure) {
     let mut departed = ACTIVITY.departed.lock().unwrap_or_else(PoisonError::into_inner);
     if departed.iter().all(|known| known.rank != departure.rank) {
@@ -221,13 +219,13 @@ pub(crate) fn note_departure(departure: Departure) {
     }
 }
 
-/// Ranks that have said that they leave.
+/// Ranks that have announced that they leave.
 pub(crate) fn departed() -> Vec<Departure> {
     ACTIVITY.departed.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// A rank that has left, if one says so within `patience`; one with an error
-/// before others.
+/// A rank that has left, if one announces it within `patience`; one with an error is
+/// preferred.
 #[cfg(feature = "gloo")]
 pub(crate) fn departed_peer(patience: Duration) -> Option<Departure> {
     let began = Instant::now();

@@ -1,15 +1,15 @@
-//! The end of MPICH's mpirun after a rank that its guard has ended.
+//! Termination of MPICH's mpirun (Hydra) after a guard has ended its rank.
 //!
-//! Hydra's mpirun ends the other ranks then and waits for each host to say
-//! that it is done. It sets no keepalives, so a host that is cut off keeps it
-//! waiting for ever. A rank on mpirun's own host can end it: Hydra's helper
-//! there is mpirun's child, and the ranks are the helper's.
+//! Hydra's mpirun then ends the other ranks and waits for each host to confirm.
+//! It sets no keepalives, so it waits indefinitely for a host that is cut off.
+//! A rank on mpirun's own host can end it: Hydra's proxy there is mpirun's
+//! child, and the ranks are the proxy's.
 
 use std::os::unix::process::{CommandExt, parent_id};
 use std::process::{Command, Stdio};
 
-/// Ends process `$0`, after 3 seconds in which Hydra ends the job by itself
-/// where it can. It may pass a first signal on and wait again.
+/// Ends process `$0` after 3 seconds, in which Hydra ends the job by itself if
+/// it can. It may forward a first signal and wait again.
 const END: &str = r#"
     sleep 3
     for signal in TERM KILL; do
@@ -18,11 +18,11 @@ const END: &str = r#"
     done
 "#;
 
-/// Has mpirun end soon, where it is MPICH's and runs on this host. Done by a
-/// process of its own, since this rank ends before.
+/// Ends mpirun soon, if it is MPICH's and runs on this host. A child process
+/// does it, since this rank exits first.
 pub(crate) fn end_mpirun() {
     let Some(mpirun) = mpirun() else { return };
-    // If this fails, mpirun waits: there is nobody left to tell.
+    // If this fails, mpirun waits: the error cannot be reported.
     let _ = Command::new("sh")
         .args(["-c", END, &mpirun.to_string()])
         .stdin(Stdio::null())
@@ -32,8 +32,8 @@ pub(crate) fn end_mpirun() {
         .spawn();
 }
 
-/// The process id of Hydra's mpirun: the parent of the helper that is this
-/// rank's ancestor, with perhaps a wrapper between them.
+/// The process id of Hydra's mpirun: the parent of the proxy that is this
+/// rank's ancestor, possibly with a wrapper between them.
 fn mpirun() -> Option<u32> {
     let mut ancestor = parent_id();
     for _ in 0..4 {
@@ -47,13 +47,13 @@ fn mpirun() -> Option<u32> {
     None
 }
 
-/// What the system says of a process: its program's name (15 bytes of it) and
-/// its parent.
+/// A process's program name (15 bytes of it) and parent, from the system.
 fn name_and_parent(pid: u32) -> Option<(String, u32)> {
     parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// Parses `PID (NAME) STATE PARENT …`, where the name may hold anything.
+/// Parses `PID (NAME) STATE PARENT …`, where the name may contain any
+/// character.
 fn parse(stat: &str) -> Option<(String, u32)> {
     let (head, tail) = stat.rsplit_once(") ")?;
     let (_, name) = head.split_once(" (")?;

@@ -1,4 +1,4 @@
-//! What guards send each other over UDP.
+//! Messages between guards, over UDP.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 use super::activity::{self, Departure, Seen};
 use super::{Guard, TICK};
 
-/// How long answers are waited for.
+/// How long a guard waits for answers.
 const ROLL_CALL: Duration = Duration::from_millis(1500);
-/// Bytes of a reason that travel.
+/// Maximum bytes of a reason in a message.
 const REASON: usize = 600;
 
 pub(super) const QUESTION: u64 = 0;
 pub(super) const ANSWER: u64 = 1;
 pub(super) const LEAVING: u64 = 2;
 
-/// What guards send each other, before a reason's text: this job's number, the
+/// Fixed part of a message, before a reason's text: this job's number, the
 /// sender's rank, the collectives it has entered, whether it is in an operation,
 /// the operation, the kind of message, and the exit code of a rank that leaves.
 pub(super) type Header = [u64; 7];
 const HEADER: usize = size_of::<Header>();
 
 impl Guard {
-    /// Waits a tick for a message; answers a question, returns an answer.
+    /// Waits one tick for a message; answers a question, returns an answer.
     pub(super) fn hear(&self) -> Option<Header> {
         let mut bytes = [0u8; HEADER + REASON];
         match self.socket.recv_from(&mut bytes) {
@@ -66,12 +66,13 @@ impl Guard {
         let mut message = bytemuck::bytes_of(&header).to_vec();
         message.extend(&reason.as_bytes()[..reason.floor_char_boundary(REASON)]);
         for address in to {
-            // A peer that cannot be reached is one that does not answer.
+            // A peer that cannot be reached counts as one that does not answer.
             let _ = self.socket.send_to(&message, address);
         }
     }
 
-    /// Asks all ranks where they are; returns the last answer of each.
+    /// Asks all ranks for their current operation; returns the last answer of
+    /// each.
     pub(super) fn call_the_roll(&self, seen: Seen) -> Vec<Option<Header>> {
         let mut answers: Vec<Option<Header>> = vec![None; self.peers.len()];
         let began = Instant::now();

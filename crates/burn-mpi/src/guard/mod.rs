@@ -1,12 +1,13 @@
-//! A deadline for every collective, kept by a thread of its own.
+//! A deadline for every collective, enforced by a guard thread.
 //!
-//! A rank inside MPI or gloo cannot look at the clock, and cannot say who is
-//! missing: it only waits. So each rank has a guard, a thread that knows which
-//! operation the rank is in, and since when, and that talks to the other guards
-//! over UDP. When an operation exceeds its deadline, the guard asks all of them;
-//! a rank that does not answer (stopped, dead, cut off), or has not come to that
-//! operation, is missing. The line names it, and the job ends. A rank that ends
-//! while others wait for it says so, and they need not wait for the deadline.
+//! A rank inside MPI or gloo cannot check a deadline or identify missing ranks.
+//! So each rank has a guard, a thread that reads which operation the rank is in,
+//! and since when, and that communicates with the other guards over UDP. If an
+//! operation exceeds its deadline, the guard asks all of them; a rank that does
+//! not answer (stopped, dead, cut off), or has not entered that operation, is
+//! missing. The guard prints a line that names it and aborts the job. A rank
+//! that exits while others wait for it announces that, so they need not wait for
+//! the deadline.
 
 pub(crate) mod activity;
 pub(crate) mod farewell;
@@ -22,23 +23,23 @@ use self::messages::{ANSWER, Header, QUESTION, own_addresses};
 use crate::run::say;
 use crate::{CommError, World};
 
-/// Exit code of a job that a guard ended.
+/// Exit code of a job that a guard aborted.
 const TIMED_OUT: i32 = 3;
-/// How often a guard looks at the clock.
+/// How often a guard checks the deadline.
 const TICK: Duration = Duration::from_millis(100);
-/// How much longer each rank waits than the one below it before it speaks up
-/// itself: one line is enough, and the lowest rank that can prints it.
+/// Additional delay of each rank over the one below before it reports: one line
+/// is enough, and the lowest rank that can prints it.
 const PATIENCE: Duration = Duration::from_millis(700);
-/// How long a rank waits for one that has left before it ends the job. One that
-/// left with an error ends the job itself, and sooner.
+/// How long a rank waits for one that has left before it aborts the job. One
+/// that left with an error aborts the job itself, and sooner.
 const LEFT: Duration = Duration::from_secs(2);
 const FAILED: Duration = Duration::from_secs(5);
-/// How long a peer may be silent at least before it counts as stopped.
+/// Minimum silence of a peer before it counts as stopped.
 const SILENCE: Duration = Duration::from_secs(10);
-/// How often a rank that leaves says so.
+/// How often a rank that leaves announces it.
 const ANNOUNCE: Duration = Duration::from_millis(200);
-/// How much longer than the deadline a transport's own timeout should be: the
-/// guards know who is missing and a transport does not, so they speak first.
+/// How much a transport's own timeout should exceed the deadline: guards can
+/// name the missing ranks and a transport cannot, so they report first.
 pub const MARGIN: Duration = Duration::from_secs(8);
 
 struct Guard {
@@ -52,7 +53,7 @@ struct Guard {
 /// Starts this rank's guard. Called by all ranks; a job of one rank needs none.
 ///
 /// # Errors
-/// When the ranks cannot exchange their guards' addresses.
+/// If the ranks cannot exchange their guards' addresses.
 pub(crate) fn start(world: &World) -> Result<(), CommError> {
     if world.size() == 1 {
         return Ok(());
@@ -92,7 +93,7 @@ impl Guard {
             return;
         }
         let mut announced: Option<Instant> = None;
-        // A peer that has never been heard may be one that UDP does not reach.
+        // A peer that never answered may be one that UDP does not reach.
         let mut heard: Vec<Option<Instant>> = vec![None; self.hosts.len()];
         self.peers.iter().for_each(|addresses| self.send(ANSWER, 0, "", addresses));
         loop {
@@ -122,8 +123,8 @@ impl Guard {
         PATIENCE * self.rank.min(8) as u32
     }
 
-    /// Ends the job where a rank has left that has not come to the collective
-    /// which this rank waits in: it never will.
+    /// Aborts the job if a rank has left without entering the collective that
+    /// this rank waits in: it never will.
     fn check_departures(&self, seen: Seen, waited: Duration) {
         for departure in activity::departed() {
             let limit = if departure.status == 0 { LEFT } else { FAILED };
@@ -142,11 +143,12 @@ impl Guard {
         }
     }
 
-    /// Ends the job where a rank has answered while this one waits to leave, and
-    /// does so no longer: it was stopped or cut off. One that works on answers.
+    /// Aborts the job if a rank that answered while this one waits to leave
+    /// stops answering: it was stopped or cut off. One that is still computing
+    /// answers.
     fn check_silence(&self, heard: &[Option<Instant>]) {
         let departed = activity::departed();
-        // A guard whose core is taken may be silent for seconds.
+        // A guard whose core is busy may be silent for seconds.
         let limit = activity::deadline().max(SILENCE).saturating_add(self.patience());
         for (rank, heard) in heard.iter().enumerate() {
             let silent = heard.is_some_and(|at| at.elapsed() > limit);
@@ -168,7 +170,7 @@ impl Guard {
             return;
         }
         let answers = self.call_the_roll(seen);
-        // The operation may have ended while the others were asked.
+        // The operation may have completed while the others were asked.
         let after = activity::now();
         let Some(waited) = after.waited.filter(|_| after.entered == seen.entered) else { return };
         self.end_the_job(&format!(
@@ -182,7 +184,7 @@ impl Guard {
         ))
     }
 
-    /// Who keeps this rank waiting, in words.
+    /// Names the ranks that keep this rank waiting.
     fn cause(&self, seen: Seen, answers: &[Option<Header>]) -> String {
         let is_here =
             |answer: &Header| answer[2] > seen.entered || (answer[2] == seen.entered && answer[3] == 1);
@@ -206,8 +208,8 @@ impl Guard {
     fn end_the_job(&self, line: &str) -> ! {
         say(line);
         end_mpirun();
-        // SAFETY: ends this process at once, which ends the job. MPI_Abort is
-        // not for this thread while the other one is inside MPI, and exit
+        // SAFETY: exits this process at once, which ends the job. This thread
+        // must not call MPI_Abort while the other one is inside MPI, and exit
         // handlers could wait for that one.
         unsafe { libc::_exit(TIMED_OUT) }
     }

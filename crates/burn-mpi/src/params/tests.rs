@@ -2,7 +2,7 @@ use super::*;
 use burn::nn::{Linear, LinearConfig, LinearLayout};
 use burn::tensor::Device;
 
-/// A layer of a program's own that keeps `[outputs, inputs]`, as PyTorch does.
+/// A user-defined layer that stores `[outputs, inputs]`, as PyTorch does.
 #[derive(Module, Debug)]
 struct OwnLinear {
     weight: Param<Tensor<2>>,
@@ -71,7 +71,7 @@ fn weights_stored_by_columns_are_read_and_written_as_by_rows() {
         let linear = LinearConfig::new(3, 2).with_bias(false).with_layout(layer).init(&device);
         let layout = ParamLayout::of(&linear);
         let x = Tensor::<2>::from_data([[1.0, 10.0, 100.0]], &device);
-        // PyTorch's layout has an output's weights side by side.
+        // PyTorch's layout stores an output's weights contiguously.
         let torch = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
         let linear = layout.write(linear, &layout.specs()[0].from_torch(&torch));
         let out = linear.forward(x).into_data();

@@ -4,31 +4,31 @@ use super::{Block, Map, Task, Windows, Words};
 use crate::int8::layer::{Geometry, Output, Weights};
 use crate::int8::requantize::Requantization;
 
-/// What a layer reads.
+/// Input of a layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Source<'a> {
     Windows(&'a Windows),
     Map(Map),
 }
 
-/// What a layer reads and writes.
+/// Input and output of a layer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ends<'a> {
     pub source: Source<'a>,
     pub output: Map,
-    /// Whether the maximum of each 2x2 is taken.
+    /// Whether 2x2 max pooling follows.
     pub pooled: bool,
-    /// Width of the output in front of pooling.
+    /// Width of the output before pooling.
     pub width: usize,
 }
 
 /// A convolution or linear layer.
 #[derive(Debug, Clone)]
 pub(super) struct Product {
-    /// Neighbouring outputs of one window: 2 on windows of pixels, else 1. Each counts
-    /// as an output channel, whose weights are shifted.
+    /// Neighbouring outputs of one window: 2 on windows of pixels, else 1. Each is
+    /// computed as an output channel with shifted weights.
     phases: usize,
-    /// Whether the maximum of each 2x2 is taken.
+    /// Whether 2x2 max pooling follows.
     pooled: bool,
     /// First block of the windows of each result.
     bases: Vec<usize>,
@@ -38,7 +38,7 @@ pub(super) struct Product {
     second: Vec<bool>,
     /// Blocks from the base: one for each word of the kernel.
     taps: Vec<usize>,
-    /// From a base to those of its pooling window.
+    /// Offset from a base to the other positions of its pooling window.
     steps: [usize; 2],
     /// Blocks of a group of the output.
     plane: usize,
@@ -51,7 +51,7 @@ pub(super) struct Product {
 }
 
 impl Product {
-    /// Of a layer between two maps.
+    /// Constructs a layer between two maps.
     pub fn new(geometry: Geometry, weights: &Weights, bias: &[i32], after: Output, ends: Ends<'_>) -> Self {
         let Geometry { inputs, outputs, kernel, stride } = geometry;
         let Ends { source, output, pooled, width } = ends;
@@ -171,8 +171,8 @@ struct Tile<'a> {
 
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 impl Tile<'_> {
-    /// All results of the tile, each from `P` positions, of which the maximum is
-    /// taken, and `C` channels times phases.
+    /// All results of the tile, each the maximum over `P` positions, and `C` channels
+    /// times phases.
     #[inline(always)]
     fn run<W: Words, const P: usize, const C: usize, const PHASES: usize>(
         &self,

@@ -73,14 +73,15 @@ impl Task for Fill<'_> {
         for y in 0..height {
             let targets = &mut windows[(y + border[0]) * row..][..row];
             for (j, target) in targets.iter_mut().enumerate() {
-                // The window's first pixel, counted from the flat block in front.
+                // The window's first pixel, counted from the flat block before the
+                // image.
                 let x = 2 * j as isize - border[1] as isize;
                 let (inside, mask) = inside(x, width as isize);
                 let mut word = zeros;
                 if inside > 0 {
                     let at = (4 + (y * width) as isize + x) as usize;
-                    // Of a border wider than a word, the index may lie before the block
-                    // in front: then nothing of it is inside.
+                    // For a border wider than a word, the index may be before that
+                    // block: then none of it is inside.
                     word = words.funnel(words.load(&flat[at / 4]), words.load(&flat[at / 4 + 1]), at % 4);
                     if inside < 4 {
                         word = words.select(words.splat(mask), word, zeros);
@@ -92,7 +93,7 @@ impl Task for Fill<'_> {
     }
 }
 
-/// How many of the four pixels from `x` on are inside the row, and a mask of them.
+/// The number of the four pixels from `x` on that are inside the row, and their mask.
 #[inline(always)]
 fn inside(x: isize, width: isize) -> (usize, i32) {
     if x >= 0 && x + 4 <= width {

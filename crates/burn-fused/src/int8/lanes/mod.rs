@@ -1,12 +1,12 @@
-//! Integer layers on 16 images in the lanes of vectors, for few channels and one
+//! Integer executor with 16 images in the lanes of vectors, for few channels and one
 //! input channel.
 //!
 //! A map is `[channels / 4][height][width]` blocks: in each lane a word of four
-//! channels of one image, with the border that the next layer pads it with. The input,
-//! which has one channel, is stored as windows of four pixels instead, two pixels
-//! apart: one word has the pixels of two neighbouring outputs of a kernel of width 3.
-//! Pooling takes the maximum of accumulators, in front of requantization, which is
-//! monotonic: a quarter of it remains.
+//! channels of one image, padded as the next layer requires. The input, which has one
+//! channel, is stored as windows of four pixels instead, two pixels apart: one word has
+//! the pixels of two neighbouring outputs of a kernel of width 3. Pooling takes the
+//! maximum of accumulators before requantization, which is monotonic, so only a quarter
+//! is requantized.
 
 use super::layer::{Layer, MaxPool, Operation};
 use super::words::{Block, Instructions, LANES, Task, Words};
@@ -17,10 +17,10 @@ mod input;
 use conv::{Ends, Product, Source};
 use input::Windows;
 
-/// Most output channels of a layer.
+/// Maximum output channels of a layer.
 const MOST_OUTPUTS: usize = 16;
 
-/// Where the pixels of a map are.
+/// Layout of the pixels of a map.
 #[derive(Debug, Clone, Copy)]
 struct Map {
     shape: [usize; 3],
@@ -75,8 +75,8 @@ pub(super) struct LaneMaps {
 }
 
 impl Lanes {
-    /// Of valid layers, with biases that contain the input's zero point; none where
-    /// they are not of the kind that this is for.
+    /// From valid layers, with biases that contain the input's zero point; `None` if
+    /// this executor does not support them.
     pub fn new(input: [usize; 3], zero: u8, layers: &[Layer], biases: &[Vec<i32>]) -> Option<Self> {
         let Some(Layer::Conv(first)) = layers.first() else { return None };
         let fits = |layer: &Layer| match layer {
@@ -113,7 +113,7 @@ impl Lanes {
         Some(Self { windows, steps, maps })
     }
 
-    /// Maps whose borders hold the real 0.
+    /// Maps whose borders hold the zero point.
     pub fn maps(&self) -> LaneMaps {
         let filled = |map: &Map| vec![Block([u32::from_ne_bytes([map.zero; 4]); LANES]); map.len()];
         LaneMaps { input: self.windows.buffers(), maps: self.maps.iter().map(filled).collect() }
@@ -140,7 +140,7 @@ impl Lanes {
     }
 }
 
-/// Images go outermost, then channels.
+/// Transposes so that images are outermost, then channels.
 fn store(map: Map, blocks: &[Block], outputs: &mut [u8]) {
     let [channels, height, width] = map.shape;
     for (lane, image) in outputs.chunks_exact_mut(channels * height * width).enumerate() {
@@ -152,7 +152,7 @@ fn store(map: Map, blocks: &[Block], outputs: &mut [u8]) {
     }
 }
 
-/// Max pooling that no convolution in front of it does.
+/// Max pooling that is not fused into a convolution.
 struct Pool<'a> {
     pool: MaxPool,
     maps: [Map; 2],

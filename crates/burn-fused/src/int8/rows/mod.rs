@@ -1,9 +1,8 @@
-//! Integer layers on images in rows: channels innermost, output channels in the lanes
-//! of vectors. For any layer and batch.
+//! Integer executor with images in rows: channels innermost, output channels in the
+//! lanes of vectors. Supports any layer and batch.
 //!
-//! A map is `[height][width][channels / 4]` words of four channels, with the border
-//! that the next layer pads it with. A linear layer is a convolution whose kernel
-//! covers the map.
+//! A map is `[height][width][channels / 4]` words of four channels, padded as the
+//! next layer requires. A linear layer is a convolution whose kernel covers the map.
 
 mod product;
 
@@ -11,20 +10,20 @@ use super::layer::{Layer, MaxPool, Operation};
 use super::words::{Instructions, Task, Words};
 use product::{Multiply, PIXELS, Product};
 
-/// Bytes of all maps of a block of images.
+/// Maximum bytes of all maps of a block of images.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Where the pixels of one image are.
+/// Layout of the pixels of one image.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Map {
     pub shape: [usize; 3],
     pub border: [usize; 2],
-    /// The byte of the border: the real 0.
+    /// The byte of the padding: the zero point.
     pub zero: u8,
 }
 
 impl Map {
-    /// Words of a pixel.
+    /// Words per pixel.
     pub fn groups(self) -> usize {
         self.shape[0].div_ceil(4)
     }
@@ -34,7 +33,7 @@ impl Map {
         (self.shape[2] + 2 * self.border[1]) * self.groups()
     }
 
-    /// Words of an image.
+    /// Words per image.
     fn len(self) -> usize {
         (self.shape[1] + 2 * self.border[0]) * self.row()
     }
@@ -67,7 +66,7 @@ pub(super) struct Rows {
 pub(super) struct RowMaps(Vec<Vec<u32>>);
 
 impl Rows {
-    /// Of valid layers, with biases that contain the input's zero point.
+    /// From valid layers, with biases that contain the input's zero point.
     pub fn new(mut shape: [usize; 3], mut zero: u8, layers: &[Layer], biases: &[Vec<i32>]) -> Self {
         if matches!(layers.first(), Some(Layer::Linear(_))) {
             shape = [shape.iter().product(), 1, 1];
@@ -95,12 +94,12 @@ impl Rows {
         Self { steps, maps, images }
     }
 
-    /// Images that are computed together.
+    /// Images computed together.
     pub fn images(&self) -> usize {
         self.images
     }
 
-    /// Maps whose borders hold the real 0.
+    /// Maps whose borders hold the zero point.
     pub fn maps(&self) -> RowMaps {
         let filled = |map: &Map| vec![u32::from_ne_bytes([map.zero; 4]); map.len() * self.images];
         RowMaps(self.maps.iter().map(filled).collect())
@@ -130,7 +129,7 @@ impl Rows {
     }
 }
 
-/// Channels go innermost.
+/// Transposes so that channels are innermost.
 fn load(map: Map, inputs: &[u8], words: &mut [u32]) {
     let [channels, height, width] = map.shape;
     let images = inputs.chunks_exact(channels * height * width);
@@ -151,7 +150,7 @@ fn load(map: Map, inputs: &[u8], words: &mut [u32]) {
     }
 }
 
-/// Channels go outermost.
+/// Transposes so that channels are outermost.
 fn store(map: Map, words: &[u32], outputs: &mut [u8]) {
     let [channels, height, width] = map.shape;
     let images = outputs.chunks_exact_mut(channels * height * width);

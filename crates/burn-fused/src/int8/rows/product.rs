@@ -5,8 +5,8 @@ use crate::int8::layer::{Geometry, Output, Weights};
 use crate::int8::requantize::Requantization;
 use crate::int8::words::{Block, LANES, Task, Words};
 
-/// Pixels of the output that are computed together: with four vectors of outputs, 24
-/// of 32 registers are sums.
+/// Output pixels computed together: with four vectors of outputs, 24 of 32 registers
+/// are accumulators.
 pub(super) const PIXELS: usize = 6;
 
 /// A convolution or linear layer.
@@ -25,7 +25,7 @@ pub(super) struct Product {
     requantization: Requantization,
 }
 
-/// Vectors of outputs that are computed together, from those that are left.
+/// Vectors of outputs computed together, given the number left.
 fn vectors_of(left: usize) -> usize {
     match left {
         4.. => 4,
@@ -35,7 +35,7 @@ fn vectors_of(left: usize) -> usize {
 }
 
 impl Product {
-    /// Of a layer between two maps.
+    /// Constructs a layer between two maps.
     pub fn new(
         geometry: Geometry,
         weights: &Weights,
@@ -75,7 +75,7 @@ impl Product {
         }
         let [_, height, width] = output.shape;
         let pixels = || (0..height).flat_map(move |y| (0..width).map(move |x| (y, x)));
-        // The window of output (0, 0) begins at the border's first pixel.
+        // The window of output (0, 0) begins at the first padding pixel.
         let base = |(y, x): (usize, usize)| y * stride[0] * input.row() + x * stride[1] * groups;
         Self {
             bases: pixels().map(base).collect(),
@@ -128,7 +128,7 @@ impl Multiply<'_> {
         let total = images * pixels;
         let (mut image, mut pixel, mut done) = (0, 0, 0);
         while done < total {
-            // A few left over are computed one at a time.
+            // The remaining few are computed one at a time.
             let count = if total - done > 3 { PIXELS.min(total - done) } else { 1 };
             let (mut bases, mut targets) = ([0; PIXELS], [0; PIXELS]);
             for i in 0..count {

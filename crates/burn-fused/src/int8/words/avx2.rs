@@ -1,17 +1,17 @@
-//! AVX2.
+//! AVX2 instructions.
 
 use std::arch::x86_64::*;
 
 use super::{Block, LANES, Task, Words};
 
-/// For a byte shuffle of 128 bits: the transposition of 4x4 bytes.
+/// Shuffle mask of 128 bits: the transposition of 4x4 bytes.
 #[inline(always)]
 pub(super) fn interleaving() -> __m128i {
-    // SAFETY: any 16 bytes are a vector.
+    // SAFETY: any 16 bytes are a valid vector.
     unsafe { std::mem::transmute([0u8, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]) }
 }
 
-/// AVX2, on a machine that has it: a vector is two of 8 words.
+/// AVX2, on a machine that supports it: a vector is two of 8 words.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::int8) struct Avx2(());
 
@@ -30,10 +30,10 @@ impl Avx2 {
     }
 }
 
-/// The expression for both halves. A closure would be a function without AVX2.
+/// The expression for both halves. A closure would be compiled without AVX2.
 macro_rules! halves {
     ($h:ident => $half:expr) => {{
-        // SAFETY: an `Avx2` exists only where `detect` found the instructions, and
+        // SAFETY: an `Avx2` exists only if `detect` found the instructions, and
         // references are valid for the bytes of their type.
         unsafe {
             [
@@ -76,7 +76,7 @@ impl Words for Avx2 {
     #[inline(always)]
     fn dot(self, sum: Self::Word, bytes: Self::Word, weights: Self::Word) -> Self::Word {
         // vpmaddubsw would saturate: two products of 255 · 127 exceed 16 bits. So
-        // bytes are widened, those of even places and those of odd.
+        // bytes are widened, even and odd ones separately.
         halves!(h => {
             let low = _mm256_set1_epi16(0xff);
             let even = _mm256_madd_epi16(

@@ -27,9 +27,9 @@ pub(super) const LANES: usize = 16;
 #[repr(C, align(64))]
 pub(super) struct Block(pub [u32; LANES]);
 
-/// The instructions.
+/// The instructions of a SIMD level.
 pub(super) trait Words: Copy {
-    /// Sixteen words: i32, or four bytes each, in the order of memory.
+    /// Sixteen words: i32, or four bytes each, in memory order.
     type Word: Copy;
 
     fn splat(self, value: i32) -> Self::Word;
@@ -74,7 +74,7 @@ pub(super) trait Task {
     fn run<W: Words>(self, words: W);
 }
 
-/// Instructions that this machine has.
+/// Instructions that this machine supports.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Instructions {
     #[cfg(target_arch = "x86_64")]
@@ -85,7 +85,7 @@ pub(super) enum Instructions {
 }
 
 impl Instructions {
-    /// Those of a SIMD level: of AVX-512 with VNNI, or else AVX2's.
+    /// The instructions of a SIMD level: AVX-512 with VNNI, or else AVX2.
     pub fn of(level: Level) -> Self {
         #[cfg(target_arch = "x86_64")]
         {

@@ -1,8 +1,8 @@
-//! The portable level.
+//! Portable instructions.
 
 use super::{Block, LANES, Words};
 
-/// Plain loops, which become vector instructions of the target.
+/// Plain loops, which the compiler vectorises for the target.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::int8) struct Portable;
 

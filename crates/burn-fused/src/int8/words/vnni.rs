@@ -1,10 +1,10 @@
-//! AVX-512 with VNNI.
+//! AVX-512 VNNI instructions.
 
 use std::arch::x86_64::*;
 
 use super::{Block, LANES, Task, Words};
 
-/// AVX-512 with VNNI, on a machine that has it.
+/// AVX-512 with VNNI, on a machine that supports it.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::int8) struct Vnni(());
 
@@ -28,7 +28,7 @@ impl Vnni {
     }
 }
 
-// SAFETY of all blocks below: a `Vnni` exists only where `detect` found the
+// SAFETY of all blocks below: a `Vnni` exists only if `detect` found the
 // instructions, and references are valid for the bytes of their type.
 impl Words for Vnni {
     type Word = __m512i;
@@ -93,7 +93,7 @@ impl Words for Vnni {
         unsafe {
             let even = _mm512_mul_epi32(sum, multiplier);
             let odd = _mm512_mul_epi32(_mm512_srli_epi64::<32>(sum), _mm512_srli_epi64::<32>(multiplier));
-            // High halves: those of the odd lanes are in their place.
+            // High halves: those of the odd lanes are already in position.
             let high = _mm512_mask_shuffle_epi32::<0b11_11_01_01>(odd, 0x5555, even);
             _mm512_srav_epi32(_mm512_add_epi32(high, addend), right)
         }

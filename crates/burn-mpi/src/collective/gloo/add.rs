@@ -1,4 +1,4 @@
-//! The additions that gloo calls back, one a wire type.
+//! Addition callbacks for gloo, one per wire type.
 
 use std::ffi::c_void;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
@@ -8,10 +8,10 @@ use half::{bf16, f16};
 
 use crate::Wire;
 
-/// `out = a + b` over `n` elements; the three may be the same memory.
+/// `out = a + b` over `n` elements; the three may alias.
 pub(crate) type Add = unsafe extern "C" fn(*mut c_void, *const c_void, *const c_void, usize);
 
-/// 16-bit elements widened at once: two blocks of f32 stay in the first cache.
+/// 16-bit elements widened at once: two blocks of f32 fit in the L1 cache.
 const BLOCK: usize = 512;
 
 /// A wire type's addition of one buffer into another.
@@ -43,8 +43,8 @@ impl Sum for f16 {
     }
 }
 
-/// Adds through f32 and rounds once, whole blocks at a time: the conversions
-/// of a slice are vectorised where those of one value are not.
+/// Adds through f32 and rounds once, whole blocks at a time: conversions of a
+/// slice are vectorised, those of one value are not.
 fn add_wide<T>(sum: &mut [T], terms: &[T])
 where
     [T]: HalfFloatSliceExt,
@@ -59,7 +59,7 @@ where
     }
 }
 
-/// The addition for buffers of `buffer`'s type; none for bytes.
+/// The addition for buffers of `buffer`'s type; `None` for bytes.
 pub(super) fn adder_of(buffer: &Wire) -> Option<Add> {
     Some(match buffer {
         Wire::F32(_) => add::<f32>,
@@ -72,11 +72,11 @@ pub(super) fn adder_of(buffer: &Wire) -> Option<Add> {
 
 /// # Safety
 /// Called by gloo: all three point at `n` elements of type `T`, and any two of
-/// them are the same memory or do not overlap.
+/// them are equal or do not overlap.
 unsafe extern "C" fn add<T: Sum>(out: *mut c_void, a: *const c_void, b: *const c_void, n: usize) {
     let (out, a, b) = (out.cast::<T>(), a.cast::<T>(), b.cast::<T>());
-    // SAFETY: see above. `out` is one of the terms in place or is made so by
-    // a copy; what then remains to be added is other memory, or was copied.
+    // SAFETY: see above. `out` aliases one of the terms, or a copy makes it
+    // equal to one; the remaining term does not overlap it, or was copied.
     unsafe {
         if out.cast_const() == a && a == b {
             let terms = from_raw_parts(b, n).to_vec();
@@ -99,8 +99,8 @@ mod tests {
     fn sum_of<T: Sum>(a: &[T], b: &[T]) -> [Vec<T>; 3] {
         let (mut into_a, mut into_b, mut apart) = (a.to_vec(), b.to_vec(), a.to_vec());
         let (out_a, out_b) = (into_a.as_mut_ptr(), into_b.as_mut_ptr());
-        // SAFETY: all are `a.len()` long; `out` is the same pointer as a term
-        // or memory of its own.
+        // SAFETY: all have length `a.len()`; `out` is the same pointer as a
+        // term or does not overlap them.
         unsafe {
             add::<T>(out_a.cast(), out_a.cast_const().cast(), b.as_ptr().cast(), a.len());
             add::<T>(out_b.cast(), a.as_ptr().cast(), out_b.cast_const().cast(), a.len());

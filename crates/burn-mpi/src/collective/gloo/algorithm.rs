@@ -1,29 +1,29 @@
-//! The all-reduce algorithms of gloo, by name.
+//! All-reduce algorithms of gloo, by name.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How gloo sums over ranks.
+/// gloo's all-reduce algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GlooAlgorithm {
-    /// Pieces go round all ranks: the fewest bytes over each link, and twice
-    /// as many steps as there are ranks.
+    /// Ring: the fewest bytes over each link, and twice as many steps as there
+    /// are ranks.
     Ring,
-    /// Ranks meet in a hypercube: logarithmically many steps.
+    /// Hypercube: logarithmically many steps.
     Bcube,
-    /// Halves of halves are exchanged and put together again: logarithmically
-    /// many steps. gloo's older class, whose timeout counts for each step.
+    /// Recursive halving and doubling: logarithmically many steps. gloo's older
+    /// class, whose timeout applies to each step.
     HalvingDoubling,
 }
 
 impl GlooAlgorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Self; 3] = [Self::Ring, Self::Bcube, Self::HalvingDoubling];
 
-    /// The name that options and files use.
+    /// The name in options and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ring => "ring",

@@ -1,4 +1,4 @@
-//! Collectives over gloo: its own, or sums in rank order.
+//! Collectives over gloo: native, or sums in rank order.
 
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,14 +15,14 @@ use crate::{Collective, CommError, Operation, Reduction, Wire, World};
 
 /// [`Collective`] over gloo's TCP connections.
 ///
-/// gloo blocks, so what [`start`](Collective::start) takes is done by a thread
-/// of its own, one bucket after the other. A blocking operation runs on the
-/// caller's thread once nothing is in flight any more, which saves the way to
-/// that thread and back; so all ranks do the same in the same order.
+/// gloo blocks, so a worker thread runs the operations that [`start`](Collective::start)
+/// takes, one bucket after the other. A blocking operation runs on the caller's thread
+/// once nothing is in flight, which saves the handover to that thread; all ranks run the
+/// same operations in the same order.
 ///
-/// Sums of a reduce-scatter are always in rank order: gloo has none of its own.
+/// Sums of a reduce-scatter are always in rank order: gloo has no reduce-scatter.
 ///
-/// Stays on the thread that started MPI, as whatever holds it:
+/// It is `!Send` and `!Sync`, as is any type that holds it:
 ///
 /// ```compile_fail,E0277
 /// fn moves_to_another_thread<T: Send>() {}
@@ -37,16 +37,16 @@ pub struct GlooCollective {
     mpi: Rc<MpiWorld>,
     context: Arc<Mutex<Context>>,
     algorithm: GlooAlgorithm,
-    /// Ends the thread when it is dropped.
+    /// Ends the thread when dropped.
     jobs: Option<Sender<Job>>,
     results: Receiver<Finished>,
     thread: Option<JoinHandle<()>>,
-    /// Buckets that the thread has not given back, and their operations.
+    /// Buckets that the thread has not returned, and their operations.
     in_flight: Vec<(usize, Operation)>,
     finished: Vec<Finished>,
 }
 
-/// A bucket on its way back.
+/// A bucket that the thread returns.
 struct Finished {
     bucket: usize,
     operation: Operation,
@@ -54,13 +54,12 @@ struct Finished {
 }
 
 impl GlooCollective {
-    /// Connects all ranks of `world` over the network interface named, or over
-    /// one that reaches all ranks. No operation waits longer than `timeout`
-    /// for another rank. All ranks call it, and all return an error if one
-    /// fails.
+    /// Connects all ranks of `world` over the named network interface, or over one that
+    /// reaches all ranks. No operation waits longer than `timeout` for another rank. All
+    /// ranks must call it, and all return an error if one fails.
     ///
     /// # Errors
-    /// When there is no such interface, or a rank is not reached in time.
+    /// If there is no such interface, or a rank is not reached in time.
     pub fn connect(
         world: &World,
         interface: Option<&str>,
@@ -94,7 +93,7 @@ impl GlooCollective {
         })
     }
 
-    /// Waits for the thread to give one bucket back.
+    /// Waits until the thread returns one bucket.
     fn receive(&mut self) -> Result<(), CommError> {
         let Ok(finished) = self.results.recv() else {
             return Err(self.thread_is_gone());
@@ -108,8 +107,8 @@ impl GlooCollective {
         self.finished.push(finished);
     }
 
-    /// The context, once no bucket is under way: operations of two threads
-    /// would meet in another order on each rank.
+    /// The context, once no bucket is in flight: operations of two threads would be in a
+    /// different order on each rank.
     fn settled(&mut self) -> Result<MutexGuard<'_, Context>, CommError> {
         while !self.in_flight.is_empty() {
             self.receive()?;
@@ -118,7 +117,7 @@ impl GlooCollective {
         Ok(lock(&self.context))
     }
 
-    /// What went wrong with a bucket that the thread has given back.
+    /// The error of a bucket that the thread has returned.
     fn first_error(&mut self) -> Result<(), CommError> {
         match self.finished.iter().position(|finished| finished.result.is_err()) {
             Some(at) => self.finished.remove(at).result.map(drop),
@@ -126,7 +125,7 @@ impl GlooCollective {
         }
     }
 
-    /// The operation of a bucket that has been started and not given back to the caller.
+    /// The operation of a bucket that was started and not returned to the caller.
     fn operation_of(&self, bucket: usize) -> Option<Operation> {
         let finished = self.finished.iter().map(|finished| (finished.bucket, finished.operation));
         self.in_flight.iter().copied().chain(finished).find(|(number, _)| *number == bucket).map(|(_, o)| o)
@@ -137,7 +136,7 @@ impl GlooCollective {
     }
 }
 
-/// A panic of the other thread leaves the context as an error would.
+/// A panic on the other thread leaves the context as an error would.
 fn lock(context: &Mutex<Context>) -> MutexGuard<'_, Context> {
     context.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -165,7 +164,7 @@ impl Collective for GlooCollective {
         }
     }
 
-    /// The thread moves buckets on by itself; this only learns of errors.
+    /// The thread makes progress by itself; this only checks for errors.
     fn poll(&mut self) -> Result<usize, CommError> {
         while let Ok(finished) = self.results.try_recv() {
             self.note(finished);
@@ -209,8 +208,8 @@ impl Collective for GlooCollective {
 }
 
 impl Drop for GlooCollective {
-    /// Where buckets are still under way, as after an error, the thread is
-    /// left to its timeout; it owns all that it touches.
+    /// If buckets are still in flight, as after an error, the thread is left to its
+    /// timeout; it owns all its memory.
     fn drop(&mut self) {
         self.jobs = None;
         if self.in_flight.is_empty()

@@ -1,8 +1,8 @@
 //! The network interface that gloo listens on.
 //!
-//! Left alone, gloo looks its host's name up and ends the process where that
-//! fails. So it is always told an address: of the interface that was named,
-//! else one that all ranks reach.
+//! By default gloo looks up its host's name and aborts the process if that
+//! fails. So it is always given an address: that of the named interface, or
+//! else one that all ranks can reach.
 
 use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{CommError, World};
 
-/// An address of this host, and the interface that has it.
+/// An address of this host, and its interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Address {
     pub interface: String,
@@ -25,20 +25,20 @@ impl fmt::Display for Address {
     }
 }
 
-/// What the other ranks need to know of a rank's network.
+/// A rank's network addresses, for the other ranks.
 #[derive(Serialize, Deserialize)]
 struct Network {
-    /// Equal where the loopback interface is one and the same.
+    /// Equal if two ranks share one loopback interface.
     namespace: String,
     host: String,
     addresses: Vec<Address>,
 }
 
-/// This rank's address on the interface `name`; without a name on the loopback
-/// where all ranks share it, else on the interface by which rank 0 reaches the
-/// first rank elsewhere and by which the others reach rank 0: so all are in
-/// one network, on hosts that have several. All ranks call it, and all return
-/// an error if one fails.
+/// This rank's address on the interface `name`. Without a name: on the loopback
+/// interface if all ranks share it, else on the interface by which rank 0
+/// reaches the first rank on another host and by which the others reach rank 0,
+/// so that hosts with several networks use the same one. All ranks must call
+/// it, and all return an error if one fails.
 pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommError> {
     let mine = world.agree(addresses())?;
     if let Some(name) = name {
@@ -63,7 +63,7 @@ pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommE
     world.agree(towards(&mine, &[first.ip], &all[0].host))
 }
 
-/// All addresses of this host that a socket can be bound to by number alone.
+/// All addresses of this host that a socket can bind to without a scope.
 fn addresses() -> Result<Vec<Address>, String> {
     let found = if_addrs::get_if_addrs().map_err(|error| format!("no network interfaces: {error}"))?;
     let mut all: Vec<Address> = found
@@ -78,7 +78,7 @@ fn addresses() -> Result<Vec<Address>, String> {
     Ok(all)
 }
 
-/// Link-local IPv6 addresses mean nothing without the number of an interface.
+/// Link-local IPv6 addresses require an interface number.
 fn is_link_local(interface: &Interface) -> bool {
     matches!(interface.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
 }
@@ -98,9 +98,9 @@ fn loopback(mine: &[Address]) -> Result<Address, String> {
         .ok_or_else(|| "no network interface of this host has an address".into())
 }
 
-/// By which addresses `other` may be reached: first those that its name
-/// stands for, then all it has; none that this host has itself, as those of
-/// container bridges are.
+/// Addresses by which `other` may be reached: first those that its name
+/// resolves to, then all it has, except addresses that this host has too, such
+/// as those of container bridges.
 fn targets(other: &Network, mine: &[Address]) -> Vec<IpAddr> {
     let by_name = (other.host.as_str(), 0).to_socket_addrs().into_iter().flatten().map(|a| a.ip());
     let theirs = |ip: &IpAddr| other.addresses.iter().any(|address| address.ip == *ip);
@@ -109,8 +109,8 @@ fn targets(other: &Network, mine: &[Address]) -> Vec<IpAddr> {
     by_name.filter(theirs).chain(all).filter(usable).collect()
 }
 
-/// The address from which this host sends to the first of `targets` to which
-/// it has a route. Connecting a UDP socket asks the kernel and sends nothing.
+/// The address from which this host sends to the first of `targets` to which it
+/// has a route. Connecting a UDP socket queries the kernel and sends nothing.
 fn towards(mine: &[Address], targets: &[IpAddr], host: &str) -> Result<Address, String> {
     let source = |target: &IpAddr| {
         let any: IpAddr = if target.is_ipv4() { [0; 4].into() } else { [0u16; 8].into() };
@@ -125,7 +125,7 @@ fn towards(mine: &[Address], targets: &[IpAddr], host: &str) -> Result<Address, 
     })
 }
 
-/// The network namespace of this process, by its number.
+/// The network namespace of this process, as a number.
 fn network_namespace() -> String {
     std::fs::read_link("/proc/self/ns/net").map_or_else(|_| String::new(), |path| path.display().to_string())
 }

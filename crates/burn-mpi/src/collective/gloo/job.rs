@@ -1,4 +1,4 @@
-//! One operation on its way to gloo's thread, and what that thread does with it.
+//! Operations queued to gloo's thread, and how it runs them.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use super::algorithm::GlooAlgorithm;
 use crate::collective::ordered::chunk_range;
 use crate::{CommError, Operation, Reduction, Wire};
 
-/// A bucket on its way to the thread.
+/// A bucket queued to the thread.
 pub(super) struct Job {
     pub bucket: usize,
     pub operation: Operation,
@@ -23,7 +23,7 @@ impl Job {
     }
 }
 
-/// Runs an operation that every rank runs now.
+/// Runs an operation that every rank runs at this point.
 fn run(
     context: &mut Context,
     operation: Operation,
@@ -65,7 +65,7 @@ pub(super) fn all_reduce(
     }
 }
 
-/// Says which bucket an error is of, and counts from when that was started.
+/// Adds the bucket to an error, and the time since it was started.
 fn of_bucket(error: CommError, bucket: usize, started: Instant) -> CommError {
     match error {
         CommError::Operation { rank, host, operation, bytes, reason, .. } => CommError::Operation {

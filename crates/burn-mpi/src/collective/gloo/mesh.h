@@ -1,4 +1,4 @@
-// gloo's connections between all ranks, made without its stores.
+// gloo's connections between all ranks, established without its stores.
 #pragma once
 
 #include <sched.h>
@@ -13,11 +13,11 @@
 
 namespace {
 
-// Threads that are created while one of these lives do not push another thread
-// off its core when they wake. gloo's own thread wakes while the sending thread
-// is still inside send and holds its connection; it then tries that lock again
-// and again, and where the two share a core, as under `mpirun --bind-to core`,
-// the sender goes on with the next tick only: 4 ms for each message.
+// Threads that are created during the lifetime of this object do not preempt
+// another thread when they wake. gloo's thread wakes while the sending thread
+// is still inside send and holds the connection's lock; it then spins on that
+// lock. If the two share a core, as under `mpirun --bind-to core`, the sender
+// continues only at the next scheduler tick: 4 ms per message.
 class PoliteThreads {
  public:
   PoliteThreads() : changed_(sched_getscheduler(0) == SCHED_OTHER && set(SCHED_BATCH)) {}
@@ -36,8 +36,8 @@ class PoliteThreads {
   const bool changed_;
 };
 
-// A context whose addresses travel by other means than gloo's stores: gloo
-// as Debian ships it has no rendezvous over MPI.
+// A context whose addresses are exchanged without gloo's stores: Debian's gloo
+// has no rendezvous over MPI.
 class Mesh : public gloo::Context {
  public:
   Mesh(int rank, int size) : gloo::Context(rank, size) {}
@@ -59,8 +59,8 @@ class Mesh : public gloo::Context {
     }
   }
 
-  // One address a peer, all of one length, in rank order; this rank's own
-  // place is zeros.
+  // One address per peer, all of one length, in rank order; this rank's entry
+  // is zeros.
   std::vector<char> addresses() {
     std::vector<char> all;
     for (int peer = 0; peer < size; peer++) {
@@ -82,8 +82,8 @@ class Mesh : public gloo::Context {
     }
   }
 
-  // Slots are ints, and each halving-doubling takes some: from far on they
-  // are used anew. All ranks take equally many, so they turn back together.
+  // Slots are ints, and each halving-doubling takes some: above a limit they
+  // restart. All ranks take equally many, so they restart together.
   void turnSlotsBack() {
     if (slot_ > (1 << 28)) {
       slot_ = 0;

@@ -1,8 +1,7 @@
-//! A safe layer over the gloo library, by way of `shim.cc`.
+//! A safe layer over the gloo library, through `shim.cc`.
 //!
-//! gloo moves bytes over TCP on a thread of its own and blocks its caller. A
-//! context is one mesh of connections between all ranks; after an error it
-//! cannot be used again, and says so.
+//! gloo transfers bytes over TCP on its own thread and blocks its caller. A context is one mesh
+//! of connections between all ranks; after an error every further operation returns an error.
 
 mod add;
 pub mod algorithm;
@@ -24,33 +23,32 @@ use crate::{CommError, Wire, World};
 /// The transport's name.
 const NAME: &str = "gloo";
 
-/// How long a rank whose connection broke waits for its peer to say why.
+/// How long a rank whose connection broke waits for its peer to send the reason.
 const PEERS_WORD: Duration = Duration::from_millis(800);
 
-/// Connections to all other ranks. Its operations are called by all ranks in
-/// one order, each with equally long buffers, from any thread.
+/// Connections to all other ranks. All ranks call its operations in the same order, with
+/// buffers of equal length, from any thread.
 struct Context {
     mesh: Mesh,
     rank: usize,
     size: usize,
     host: String,
-    /// Of the next operation: messages of two operations never mix.
+    /// Tag of the next operation: messages of two operations are never mixed.
     tag: u32,
-    /// What broke the connections, if anything did.
+    /// The error that broke the connections, if any.
     broken: Option<String>,
 }
 
 impl Context {
-    /// Connects all ranks of `world` over the network interface named, or over
-    /// one that reaches all ranks. No operation waits longer than `timeout`
-    /// for another rank. All ranks call it, and all return an error if one
-    /// fails.
+    /// Connects all ranks of `world` over the named network interface, or over one that reaches
+    /// all ranks. No operation waits longer than `timeout` for another rank. All ranks must
+    /// call it, and all return an error if one fails.
     pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
         let address = interface::choose(world, interface)?;
         let (rank, size) = (world.rank(), world.size());
         let mesh = world.agree(Mesh::listen(&address.ip.to_string(), rank, size, timeout))?;
         let mine = world.agree(mesh.addresses(size))?;
-        // What each peer listens on for this rank.
+        // The address on which each peer listens for this rank.
         let peers: Vec<u8> = world
             .gather(&mine)?
             .into_iter()
@@ -78,8 +76,8 @@ impl Context {
         }
         self.call("all-reduce", bytes.len(), |mesh, tag, error, room| {
             let (width, algorithm) = (bytes.len() / count, algorithm as c_int);
-            // SAFETY: pointer, count and width describe `bytes`, which is
-            // borrowed mutably until the call returns; `add` is of its type.
+            // SAFETY: pointer, count and width describe `bytes`, which is borrowed mutably
+            // until the call returns; `add` is for its type.
             unsafe {
                 let at = bytes.as_mut_ptr();
                 burn_mpi_gloo_allreduce(mesh, at, count, width, algorithm, add, tag, error, room)
@@ -97,8 +95,8 @@ impl Context {
     }
 
     /// The sum over all ranks, in rank order, of this rank's chunk of `buffer`, which is padded
-    /// to equal chunks. gloo has no reduce-scatter; this one sends each rank what it sums and
-    /// nothing else, as a ring would.
+    /// to equal chunks. gloo has no reduce-scatter; this one sends each rank only what it sums,
+    /// as a ring would.
     pub fn sum_chunk(&mut self, buffer: &mut Wire) -> Result<Wire, CommError> {
         self.adder_of(buffer, "reduce-scatter")?;
         let chunk = buffer.len().div_ceil(self.size);
@@ -110,7 +108,8 @@ impl Context {
         Ok(sum)
     }
 
-    /// Sums `buffer` over all ranks into rank `root`'s; the others' is used up.
+    /// Sums `buffer` over all ranks into rank `root`'s; on other ranks its content is undefined
+    /// afterwards.
     pub fn reduce(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
         let (count, add) = (buffer.len(), self.adder_of(buffer, "reduce")?);
         let bytes = buffer.bytes_mut();
@@ -139,7 +138,7 @@ impl Context {
         })
     }
 
-    /// Collects every rank's `mine` in `all`, in rank order.
+    /// Gathers every rank's `mine` into `all`, in rank order.
     pub fn all_gather(&mut self, mine: &[u8], all: &mut [u8]) -> Result<(), CommError> {
         assert_eq!(mine.len() * self.size, all.len(), "room for each rank's bytes");
         if mine.is_empty() {
@@ -153,7 +152,7 @@ impl Context {
         })
     }
 
-    /// Collects every rank's `mine` in rank `root`'s `all`, in rank order.
+    /// Gathers every rank's `mine` into rank `root`'s `all`, in rank order.
     pub fn gather(&mut self, mine: &[u8], all: &mut [u8], root: usize) -> Result<(), CommError> {
         let is_root = self.rank == root;
         assert!(!is_root || mine.len() * self.size == all.len(), "room for each rank's bytes");
@@ -162,12 +161,12 @@ impl Context {
         }
         self.call("gather", mine.len(), |mesh, tag, error, room| {
             let (from, to) = (mine.as_ptr(), all.as_mut_ptr());
-            // SAFETY: as in `all_gather`; `all` is touched on the root only.
+            // SAFETY: as in `all_gather`; `all` is accessed on the root only.
             unsafe { burn_mpi_gloo_gather(mesh, from, mine.len(), to, root as c_int, tag, error, room) }
         })
     }
 
-    /// Hands out rank `root`'s `all` in equal parts, one to each rank's `mine`.
+    /// Scatters rank `root`'s `all` in equal parts, one to each rank's `mine`.
     pub fn scatter(&mut self, all: &[u8], mine: &mut [u8], root: usize) -> Result<(), CommError> {
         let is_root = self.rank == root;
         assert!(!is_root || mine.len() * self.size == all.len(), "a part for each rank");
@@ -176,13 +175,13 @@ impl Context {
         }
         self.call("scatter", mine.len(), |mesh, tag, error, room| {
             let (from, bytes, to) = (all.as_ptr(), mine.len(), mine.as_mut_ptr());
-            // SAFETY: as in `gather`, the other way round.
+            // SAFETY: as in `gather`, in the other direction.
             unsafe { burn_mpi_gloo_scatter(mesh, from, bytes, to, root as c_int, tag, error, room) }
         })
     }
 
-    /// Sends each rank its part of `from` and collects this rank's part of
-    /// every rank's in `to`, which is as long.
+    /// All-to-all: sends each rank its part of `from` and receives this rank's part of every
+    /// rank's `from` into `to`, of the same length.
     pub fn all_to_all(&mut self, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         assert!(from.len() == to.len() && from.len().is_multiple_of(self.size), "equal parts");
         if from.is_empty() {
@@ -190,13 +189,12 @@ impl Context {
         }
         self.call("all-to-all", from.len(), |mesh, tag, error, room| {
             let (at, to) = (from.as_ptr(), to.as_mut_ptr());
-            // SAFETY: both are `from.len()` long and borrowed until the call
-            // returns.
+            // SAFETY: both have length `from.len()` and are borrowed until the call returns.
             unsafe { burn_mpi_gloo_alltoall(mesh, at, to, from.len(), tag, error, room) }
         })
     }
 
-    /// Returns once every rank has called it.
+    /// Barrier: returns once every rank has called it.
     pub fn barrier(&mut self) -> Result<(), CommError> {
         self.call("barrier", 0, |mesh, tag, error, room| {
             // SAFETY: no buffers but the error's.
@@ -213,7 +211,7 @@ impl Context {
         })
     }
 
-    /// Receives what rank `from` sends under the same `tag`, equally long.
+    /// Receives what rank `from` sends under the same `tag`, of the same length.
     pub fn receive(&mut self, buffer: &mut [u8], from: usize, tag: u32) -> Result<(), CommError> {
         self.direct("receive", buffer.len(), |mesh, error, room| {
             let (at, bytes) = (buffer.as_mut_ptr(), buffer.len());
@@ -230,7 +228,7 @@ impl Context {
         })
     }
 
-    /// The error of an operation that ended, or never began, for `reason`.
+    /// The error of an operation that failed, or was never started, for `reason`.
     fn error(&self, operation: &str, bytes: usize, since: Instant, reason: String) -> CommError {
         CommError::Operation {
             rank: self.rank,
@@ -253,8 +251,7 @@ impl Context {
         self.direct(operation, bytes, |mesh, error, room| call(mesh, tag, error, room))
     }
 
-    /// A call of which only two ranks know, so that it takes no tag from those
-    /// that all ranks count.
+    /// A call of only two ranks; it does not advance the tag that all ranks count.
     fn direct(
         &mut self,
         operation: &str,
@@ -272,8 +269,8 @@ impl Context {
         let mesh = self.mesh.as_ptr();
         checked(|error, room| call(mesh, error, room)).map_err(|reason| {
             self.broken = Some(reason.clone());
-            // A connection breaks when its peer ends: then the peer's reason is
-            // the one to tell.
+            // A connection breaks when its peer exits: then the peer's reason is the one to
+            // report.
             match activity::departed_peer(PEERS_WORD) {
                 Some(departure) => departure.error(),
                 None => self.error(operation, bytes, started, reason),

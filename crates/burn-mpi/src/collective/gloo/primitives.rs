@@ -1,4 +1,4 @@
-//! gloo's blocking operations: all but reduce-scatter are its own.
+//! gloo's blocking operations: all native except reduce-scatter.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::collective::mpi::MpiWorld;
 use crate::guard::activity;
 use crate::{CommError, Primitives, Wire, World};
 
-/// Tag of messages between two ranks; there is one at a time.
+/// Tag of point-to-point messages; there is one at a time.
 const TAG: u32 = 0;
 
-/// [`Primitives`] over gloo's TCP connections. Stays on the thread that started MPI:
+/// [`Primitives`] over gloo's TCP connections. It is `!Send` and `!Sync`:
 ///
 /// ```compile_fail,E0277
 /// fn moves_to_another_thread<T: Send>() {}
@@ -20,24 +20,23 @@ const TAG: u32 = 0;
 /// ```
 pub struct GlooPrimitives {
     context: Context,
-    /// Ranks, and the thread that this stays on.
+    /// The world, which is `!Send`.
     _mpi: Rc<MpiWorld>,
 }
 
 impl GlooPrimitives {
-    /// Connects all ranks of `world` over the network interface named, or over
-    /// one that reaches all ranks. No operation waits longer than `timeout`
-    /// for another rank. All ranks call it, and all return an error if one
-    /// fails.
+    /// Connects all ranks of `world` over the named network interface, or over one
+    /// that reaches all ranks. No operation waits longer than `timeout` for another
+    /// rank. All ranks must call it, and all return an error if one fails.
     ///
     /// # Errors
-    /// When there is no such interface, or a rank is not reached in time.
+    /// If there is no such interface, or a rank is not reached in time.
     pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
         let context = Context::connect(world, interface, timeout)?;
         Ok(Self { context, _mpi: Rc::clone(world.mpi()) })
     }
 
-    /// The connections, with the guard told of the wait for `operation`.
+    /// The connections, with the wait for `operation` registered with the guard.
     fn enter(&mut self, operation: &str) -> (&mut Context, activity::Waiting) {
         (&mut self.context, activity::enter(NAME, operation, None))
     }

@@ -1,7 +1,7 @@
-// A C interface over gloo, as small as burn-mpi needs it.
+// A minimal C interface to gloo for burn-mpi.
 //
 // No exception leaves this file: every function returns 0, or 1 with gloo's
-// words in `error`. Buffers belong to the caller and are in use until the
+// message in `error`. Buffers belong to the caller and are in use until the
 // function returns.
 
 #include <algorithm>
@@ -26,7 +26,7 @@
 
 namespace {
 
-// Where gloo puts the messages of send and recv, away from its collectives.
+// Slot prefix of send and recv messages, distinct from that of collectives.
 constexpr uint64_t kDirectSlots = uint64_t{0x40} << 56;
 
 template <typename Call>
@@ -48,7 +48,7 @@ int guarded(char* error, size_t room, Call call) {
   return 1;
 }
 
-// What waiting for a message returned: false where it was called off.
+// The result of waiting for a message: false if the wait was aborted.
 void check(bool done) {
   if (!done) {
     throw std::runtime_error("the operation was called off");
@@ -74,8 +74,8 @@ int burn_mpi_gloo_listen(const char* address, int rank, int size, uint64_t timeo
   });
 }
 
-// Writes the addresses to `out`, which has room for `capacity` bytes, and
-// their number of bytes to `length`, also where it is more than the capacity.
+// Writes the addresses to `out`, a buffer of `capacity` bytes, and their size
+// in bytes to `length`, even if it exceeds the capacity.
 int burn_mpi_gloo_addresses(burn_mpi_gloo* self, char* out, size_t capacity, size_t* length,
                            char* error, size_t room) {
   return guarded(error, room, [&] {
@@ -85,7 +85,7 @@ int burn_mpi_gloo_addresses(burn_mpi_gloo* self, char* out, size_t capacity, siz
   });
 }
 
-// `peers`: what each peer listens on for this rank, `length` bytes each.
+// `peers`: the address on which each peer listens for this rank, `length` bytes each.
 int burn_mpi_gloo_connect(burn_mpi_gloo* self, const char* peers, size_t length, char* error,
                          size_t room) {
   return guarded(error, room, [&] { self->mesh->connect(peers, length); });
@@ -95,7 +95,7 @@ void burn_mpi_gloo_free(burn_mpi_gloo* self) {
   guarded(nullptr, 0, [&] { delete self; });
 }
 
-// `algorithm`: 0 ring, 1 bcube, 2 halving-doubling. `width`: bytes an element.
+// `algorithm`: 0 ring, 1 bcube, 2 halving-doubling. `width`: bytes per element.
 int burn_mpi_gloo_allreduce(burn_mpi_gloo* self, void* buffer, size_t count, size_t width,
                            int algorithm, Add add, uint32_t tag, char* error, size_t room) {
   return guarded(error, room, [&] {
@@ -134,7 +134,7 @@ int burn_mpi_gloo_broadcast(burn_mpi_gloo* self, void* buffer, size_t bytes, int
   });
 }
 
-// `bytes` from each rank; `all` has room for all ranks'.
+// `bytes` from each rank; `all` holds those of all ranks.
 int burn_mpi_gloo_allgather(burn_mpi_gloo* self, const void* mine, size_t bytes, void* all,
                            uint32_t tag, char* error, size_t room) {
   return guarded(error, room, [&] {

@@ -1,4 +1,4 @@
-// gloo's all-reduces and reduce, over an addition that the caller brings.
+// gloo's all-reduces and reduce with an addition callback.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,14 @@
 
 namespace {
 
-// Adds `n` elements: out = a + b, where the three may be the same memory.
+// Adds `n` elements: out = a + b, where the three may alias.
 using Add = void (*)(void*, const void*, const void*, size_t);
 
 // Sums at most this many bytes at once: gloo's older classes count in int.
 constexpr size_t kPieceBytes = size_t{1} << 30;
 
-// gloo's class takes a function without state, so the addition of the call
-// under way lies beside it. It is called on the calling thread only.
+// gloo's class takes a function without state, so the addition of the current
+// call is stored here. It is called on the calling thread only.
 thread_local Add currentAdd = nullptr;
 
 template <typename T>
@@ -35,8 +35,8 @@ class HalvingDoubling : public gloo::AllreduceHalvingDoubling<T> {
  public:
   using gloo::AllreduceHalvingDoubling<T>::AllreduceHalvingDoubling;
 
-  // The last notices to each peer are not waited for by run(), and their
-  // buffers end with this object: each went out twice.
+  // run() does not wait for the last notifications to each peer, and their
+  // buffers are destroyed with this object: each was sent twice.
   void drain() {
     for (auto& notice : this->sendNotificationBufs_) {
       notice->waitSend();
@@ -57,16 +57,16 @@ void halvingDoubling(const std::shared_ptr<Mesh>& mesh, void* buffer, size_t cou
     HalvingDoubling<T> algorithm(
         mesh, pointers, static_cast<int>(std::min(most, count - at)), &function);
     try {
-      // What comes in before its buffer is there makes gloo's thread spin, and
-      // takes the core from a rank that is still computing. So all wait here
-      // until all buffers are there.
+      // A message that arrives before its buffer exists makes gloo's thread spin,
+      // and takes the core from a rank that is still computing. So all ranks wait
+      // here until all buffers exist.
       gloo::BarrierOptions ready(mesh);
       ready.setTag(tag);
       gloo::barrier(ready);
       algorithm.run();
       algorithm.drain();
     } catch (...) {
-      // Other peers may still be sending into the buffers that end here.
+      // Other peers may still be sending into the buffers destroyed here.
       mesh->closeConnections();
       throw;
     }

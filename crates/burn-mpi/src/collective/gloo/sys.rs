@@ -1,4 +1,4 @@
-//! The bindings to `shim.cc`, and the object behind them.
+//! Bindings to `shim.cc`, and the object that owns its handle.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -128,11 +128,11 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// The shim's object, freed with this one.
+/// The shim's object, freed on drop.
 pub(crate) struct Mesh(NonNull<c_void>);
 
 // SAFETY: gloo's context may be used from any thread, by one at a time, which
-// `&mut` sees to.
+// `&mut` guarantees.
 unsafe impl Send for Mesh {}
 
 impl Drop for Mesh {
@@ -143,12 +143,12 @@ impl Drop for Mesh {
 }
 
 impl Mesh {
-    /// For the functions of the shim.
+    /// The pointer for the shim's functions.
     pub fn as_ptr(&self) -> *mut c_void {
         self.0.as_ptr()
     }
 
-    /// Opens one socket a peer on `address`.
+    /// Opens one socket per peer on `address`.
     pub fn listen(address: &str, rank: usize, size: usize, timeout: Duration) -> Result<Self, String> {
         let address = CString::new(address).map_err(|error| error.to_string())?;
         let timeout =
@@ -156,13 +156,15 @@ impl Mesh {
         let mut mesh = std::ptr::null_mut();
         checked(|error, room| {
             let (rank, size) = (rank as c_int, size as c_int);
-            // SAFETY: the text is nul-terminated and `mesh` takes a pointer.
+            // SAFETY: the text is nul-terminated and `mesh` is valid for
+            // writing a pointer.
             unsafe { burn_mpi_gloo_listen(address.as_ptr(), rank, size, timeout, &mut mesh, error, room) }
         })?;
         NonNull::new(mesh).map(Self).ok_or_else(|| "gloo gave no context".into())
     }
 
-    /// Where this rank listens for each peer: as many bytes for each rank.
+    /// The addresses on which this rank listens for each peer: equally many
+    /// bytes for each rank.
     pub fn addresses(&self, size: usize) -> Result<Vec<u8>, String> {
         let mut bytes = vec![0; size * 256];
         let mut length = 0;
@@ -187,7 +189,7 @@ impl Mesh {
     }
 }
 
-/// Calls the shim, and turns its code and text into a result.
+/// Calls the shim, and converts its code and text into a result.
 pub(crate) fn checked(call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), String> {
     let mut text = [0u8; 1024];
     match call(text.as_mut_ptr().cast(), text.len()) {
@@ -196,8 +198,7 @@ pub(crate) fn checked(call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<
     }
 }
 
-/// gloo's words on one line, without the place in its source that it puts in
-/// front of them.
+/// gloo's message on one line, without the source location at its beginning.
 fn reason(text: &str) -> String {
     let words = match text.strip_prefix('[').and_then(|rest| rest.split_once("] ")) {
         Some((place, words)) if place.contains(".cc:") || place.contains(".h:") => words,

@@ -1,4 +1,4 @@
-//! Collectives over MPI: its own, or sums in rank order.
+//! Collectives over MPI: native, or sums in rank order.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -13,15 +13,15 @@ use crate::{Collective, CommError, Operation, Primitives, Reduction, Wire, World
 
 /// [`Collective`] over all ranks of the job.
 ///
-/// Open MPI moves a non-blocking operation on only inside MPI calls, so
-/// [`poll`](Collective::poll) has to be called often to hide it.
+/// Open MPI makes progress on a non-blocking operation only inside MPI calls, so
+/// [`poll`](Collective::poll) must be called often to overlap it.
 ///
-/// MPI matches collectives of a communicator by the order in which ranks start
-/// them. The two stages of an ordered all-reduce therefore have a communicator
-/// each, and second stages start in the order of the first ones: whichever
-/// first stage a rank sees end first, the order is the same on all.
+/// MPI matches collectives of a communicator by the order in which ranks start them. The two
+/// stages of an ordered all-reduce therefore use separate communicators, and second stages start
+/// in the order of the first ones: whichever first stage completes first on a rank, the order is
+/// the same on all.
 ///
-/// Stays on the thread that started MPI, as whatever holds it:
+/// It is `!Send` and `!Sync`: MPI is called only from the thread that started it.
 ///
 /// ```compile_fail,E0277
 /// fn moves_to_another_thread<T: Send>() {}
@@ -34,8 +34,8 @@ use crate::{Collective, CommError, Operation, Primitives, Reduction, Wire, World
 /// ```
 pub struct MpiCollective {
     mpi: Rc<MpiWorld>,
-    /// Of its own: with another collective of the same world, ranks may take
-    /// turns in another order.
+    /// Separate communicator: with another collective of the same world, ranks may interleave
+    /// calls in a different order.
     first_stage: Communicator,
     second_stage: Communicator,
     /// Blocking calls, on the first stage's communicator.
@@ -43,16 +43,16 @@ pub struct MpiCollective {
     flights: Vec<Flight>,
 }
 
-/// One operation under way. MPI reads and writes the buffers, whose heap memory stays where
-/// it is while the `Flight` moves.
+/// One operation in flight. MPI reads and writes the buffers, whose heap memory does not move
+/// when the `Flight` moves.
 struct Flight {
     bucket: usize,
     operation: Operation,
     stage: Stage,
     request: Request,
-    /// What this rank brought, padded to equal chunks where the operation needs them.
+    /// This rank's data, padded to equal chunks if the operation needs them.
     brought: Wire,
-    /// What other memory the operation writes to.
+    /// Other memory that the operation writes.
     received: Option<Wire>,
     /// Ordered: the sum of this rank's chunk.
     sum: Option<Wire>,
@@ -63,20 +63,20 @@ struct Flight {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// MPI does the whole operation.
+    /// MPI performs the whole operation.
     Whole,
-    /// Ordered: each rank's chunks are on their way to it.
+    /// Ordered: the all-to-all of chunks is in flight.
     Exchanging,
-    /// Exchanged and summed; an earlier flight has to gather first.
+    /// Exchanged and summed; waits for an earlier flight to start its all-gather.
     Exchanged,
     Gathering,
     Done,
 }
 
 impl MpiCollective {
-    /// The collective of `world`. All ranks call it.
+    /// The collective of `world`. All ranks must call it.
     ///
-    /// # Errors
+    /// If MPI fails.
     /// When MPI fails.
     pub fn new(world: &World) -> Result<Self, CommError> {
         let mpi = Rc::clone(world.mpi());
@@ -100,10 +100,10 @@ impl MpiCollective {
         let chunk = whole.div_ceil(size);
         let (mut received, mut sum) = (None, None);
         let comm = self.first_stage;
-        // SAFETY (all four): the flight owns the buffers, touches them in `advance` only when the
-        // request is over, and is leaked rather than dropped before that.
+        // SAFETY (all four): the flight owns the buffers, touches them in `advance` only after
+        // the request completes, and is leaked rather than dropped before that.
         let (stage, request) = match operation {
-            // Open MPI takes two empty buffers for one and the same, and returns an error.
+            // Open MPI treats two empty buffers as aliased, and returns an error.
             _ if whole == 0 => {
                 (sum, received) = (Some(brought.zeros_like(0)), Some(brought.zeros_like(0)));
                 (Stage::Done, Request::over(operation.name()))
@@ -131,8 +131,8 @@ impl MpiCollective {
         Ok(Flight { bucket, operation, stage, request, brought, received, sum, length, started })
     }
 
-    /// Tests all that is in flight and takes each to its next stage where the
-    /// one under way is over.
+    /// Tests all requests in flight, and starts the next stage of each flight whose current stage
+    /// is complete.
     fn advance(&mut self) -> Result<(), CommError> {
         let mut may_gather = true;
         for flight in &mut self.flights {
@@ -167,8 +167,8 @@ impl MpiCollective {
         Ok(())
     }
 
-    /// Waits for the flight of `bucket`, while all others move on too: another
-    /// rank may wait for their second stage first.
+    /// Waits for the flight of `bucket` and makes progress on all others: another rank may wait
+    /// for their second stage first.
     fn land(&mut self, bucket: usize) -> Result<Wire, CommError> {
         loop {
             self.advance()?;
@@ -187,12 +187,12 @@ impl MpiCollective {
 }
 
 impl Flight {
-    /// Whether a second stage follows the exchange of chunks.
+    /// Whether a second stage follows the all-to-all of chunks.
     fn gathers(&self) -> bool {
         self.operation == Operation::AllReduce(Reduction::Ordered)
     }
 
-    /// What the operation gives back, once it is done.
+    /// The result of the operation, once complete.
     fn result(self) -> Wire {
         let result = match self.operation {
             Operation::AllReduce(_) => Some(self.brought),
@@ -261,14 +261,14 @@ impl Collective for MpiCollective {
 impl Drop for MpiCollective {
     fn drop(&mut self) {
         if self.flights.iter().all(|flight| flight.stage == Stage::Done) && !std::thread::panicking() {
-            // SAFETY: both are duplicates; nothing is under way on them.
+            // SAFETY: both are duplicates with no operation in flight.
             unsafe {
                 self.mpi.free(self.first_stage);
                 self.mpi.free(self.second_stage);
             }
         }
-        // After an error, MPI may still write to what is in flight: that memory
-        // is given up rather than freed.
+        // After an error, MPI may still write to buffers in flight: that memory is leaked rather
+        // than freed.
         self.flights.drain(..).filter(|flight| flight.stage != Stage::Done).for_each(std::mem::forget);
     }
 }

@@ -10,7 +10,7 @@ thread_local! {
     static STARTED_MPI: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes that this thread has started MPI, at the level that lets it alone call MPI.
+/// Records that this thread has started MPI, at the level where only it may call MPI.
 pub(crate) fn note_thread() {
     STARTED_MPI.set(true);
 }
@@ -20,15 +20,17 @@ pub(crate) fn is_mpi_thread() -> bool {
     STARTED_MPI.get()
 }
 
-/// Ends every process of the job with `code`, from a panic hook or anywhere else.
+/// Aborts every process of the job with `code`, from a panic hook or anywhere else.
 ///
-/// `MPI_Abort` is for the thread that started MPI, and only between start and end. On any other
-/// thread, this process exits without `MPI_Finalize`, upon which its launcher ends the job.
+/// Only the thread that started MPI may call `MPI_Abort`, between initialization and
+/// finalization. On any other thread, this process exits without `MPI_Finalize`, upon which its
+/// launcher aborts the job.
 pub(crate) fn abort(code: i32) -> ! {
-    // No exit handler is to wait for the other ranks.
+    // No exit handler may wait for the other ranks.
     crate::guard::farewell::cancel();
     // SAFETY: MPI_Initialized and MPI_Finalized may be called at any time from any thread (MPI
-    // 3.1, section 8.7.1); MPI_Abort on this thread while MPI runs, which is what they tell.
+    // 3.1, section 8.7.1); MPI_Abort is called on this thread only while MPI runs, which they
+    // check.
     unsafe {
         let (mut started, mut finished) = (0, 0);
         ffi::MPI_Initialized(&mut started);
@@ -54,8 +56,8 @@ pub(crate) fn library_version() -> String {
     // SAFETY: a constant that MPI's library defines.
     let mut text = vec![0u8; unsafe { ffi::RSMPI_MAX_LIBRARY_VERSION_STRING } as usize + 1];
     text_of(&mut text, |buffer, length| {
-        // SAFETY: may be called at any time; the buffer has the size that the
-        // standard asks for.
+        // SAFETY: may be called at any time; the buffer has the size that the standard
+        // requires.
         unsafe { ffi::MPI_Get_library_version(buffer, length) }
     })
     .lines()
@@ -75,7 +77,7 @@ pub(crate) fn library_version() -> String {
 pub(crate) fn describe(code: c_int) -> String {
     let mut text = vec![0u8; 1024];
     text_of(&mut text, |buffer, length| {
-        // SAFETY: the buffer is larger than MPI_MAX_ERROR_STRING of either MPI.
+        // SAFETY: the buffer is larger than MPI_MAX_ERROR_STRING of Open MPI and MPICH.
         unsafe { ffi::MPI_Error_string(code, buffer, length) }
     })
 }

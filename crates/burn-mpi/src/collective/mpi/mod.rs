@@ -1,9 +1,8 @@
 //! A safe layer over the MPI calls that this crate needs.
 //!
-//! rsmpi starts MPI and carries the bindings. Its own collectives discard
-//! return codes, know neither `MPI_IN_PLACE` nor 16-bit floats, and tie
-//! requests to scopes; so the calls here go to the bindings directly, set
-//! `MPI_ERRORS_RETURN`, and check every code.
+//! rsmpi starts MPI and provides the bindings. Its own collectives discard return codes,
+//! support neither `MPI_IN_PLACE` nor 16-bit floats, and tie requests to scopes; so the
+//! calls here use the bindings directly, set `MPI_ERRORS_RETURN`, and check every code.
 
 pub mod collective;
 pub(crate) mod library;
@@ -22,23 +21,23 @@ use crate::{CommError, Wire};
 /// The transport's name.
 pub(crate) const NAME: &str = "mpi";
 
-/// This process's rank in the job, and the rank and host that its errors name.
+/// This process's rank in the job, and the rank and host for error messages.
 ///
-/// MPI runs from before the first of these is made until the process exits
-/// ([`crate::guard::farewell`]), so whoever holds one may call MPI, on the thread that
-/// started it. What holds one behind an `Rc` stays on that thread.
+/// MPI runs from before the first of these is created until the process exits
+/// ([`crate::guard::farewell`]), so any holder may call MPI on the thread that started
+/// it. A type that holds one behind an `Rc` is `!Send`.
 #[derive(Debug, Clone)]
 pub(crate) struct MpiWorld {
     pub rank: usize,
     pub size: usize,
     pub host: String,
-    /// Whether to give the core away while waiting, since another rank needs it.
+    /// Whether to yield the core while waiting, because another rank needs it.
     pub yields: bool,
 }
 
 impl MpiWorld {
-    /// Asks MPI for rank and size, and has it return errors instead of ending
-    /// the process.
+    /// Queries rank and size, and sets MPI to return errors instead of aborting the
+    /// process.
     ///
     /// # Safety
     /// MPI is initialised, by this thread, and is not finalized before the process exits.
@@ -58,7 +57,7 @@ impl MpiWorld {
         }
     }
 
-    /// Gives the core to another rank for a moment, where one needs it.
+    /// Yields the core to another rank if ranks share cores.
     pub fn pause(&self) {
         match self.yields {
             true => std::thread::yield_now(),
@@ -66,7 +65,7 @@ impl MpiWorld {
         }
     }
 
-    /// A number of elements, or of bytes, as MPI counts them.
+    /// A number of elements, or of bytes, as an MPI count.
     fn count(&self, elements: usize, operation: &str) -> Result<c_int, CommError> {
         let reason = || "more elements than MPI counts in one call; use smaller buckets".into();
         c_int::try_from(elements).map_err(|_| self.error(operation, elements, Duration::ZERO, reason()))
@@ -87,12 +86,12 @@ impl MpiWorld {
         }
     }
 
-    /// The error of an MPI operation that failed, or never began, for `reason`.
+    /// The error of an MPI operation that failed, or was never started, for `reason`.
     fn error(&self, operation: &str, bytes: usize, elapsed: Duration, reason: String) -> CommError {
         self.error_over(NAME, operation, bytes, elapsed, reason)
     }
 
-    /// The same over any transport.
+    /// The same for any transport.
     pub fn error_over(
         &self,
         transport: &str,

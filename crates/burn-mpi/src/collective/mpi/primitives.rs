@@ -22,7 +22,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// [`Primitives`] over `MPI_COMM_WORLD`. Stays on the thread that started MPI:
+/// [`Primitives`] over `MPI_COMM_WORLD`. It is `!Send` and `!Sync`:
 ///
 /// ```compile_fail,E0277
 /// fn moves_to_another_thread<T: Send>() {}
@@ -33,11 +33,11 @@ pub struct MpiPrimitives {
     communicator: Communicator,
 }
 
-/// Of every message: what two ranks exchange here arrives in the order sent.
+/// Tag of every message: MPI delivers messages between two ranks in the order sent.
 const TAG: c_int = 0;
 
-/// Bytes that one broadcast moves at most: MPI counts are C ints, so larger buffers
-/// go in pieces.
+/// Maximum bytes of one broadcast: MPI counts are C ints, so larger buffers are sent in
+/// pieces.
 const PIECE: usize = 1 << 30;
 
 impl MpiPrimitives {
@@ -46,7 +46,7 @@ impl MpiPrimitives {
         Self::of(Rc::clone(world.mpi()))
     }
 
-    /// The same before there is a `World`.
+    /// The same, before a `World` exists.
     pub(crate) fn of(mpi: Rc<MpiWorld>) -> Self {
         Self::over(mpi, Communicator::world())
     }
@@ -56,7 +56,7 @@ impl MpiPrimitives {
         Self { mpi, communicator }
     }
 
-    /// Makes one MPI call over `length` elements, which take `bytes`.
+    /// Makes one MPI call on `length` elements of `bytes` bytes in total.
     fn call(
         &self,
         operation: &str,
@@ -70,8 +70,8 @@ impl MpiPrimitives {
         self.mpi.check(call(count, self.communicator.0), operation, bytes, started)
     }
 
-    /// The same for all ranks together. Without elements there is nothing to do, and Open MPI
-    /// takes two empty buffers for one and the same, which is an error.
+    /// The same for a collective. Without elements nothing is called: Open MPI treats two
+    /// empty buffers as aliased, which is an error.
     fn collective(
         &self,
         operation: &str,
@@ -109,9 +109,8 @@ impl Primitives for MpiPrimitives {
 
     fn receive(&mut self, buffer: &mut [u8], from: usize) -> Result<(), CommError> {
         self.call("receive", buffer.len(), buffer.len(), |count, world| {
-            // SAFETY: the pointer and the count describe `buffer`, which is
-            // borrowed mutably until the call returns; MPI refuses a longer
-            // message.
+            // SAFETY: the pointer and the count describe `buffer`, which is borrowed mutably
+            // until the call returns; MPI rejects a longer message.
             unsafe {
                 let at = buffer.as_mut_ptr().cast();
                 let ignore = ffi::RSMPI_STATUS_IGNORE;

@@ -1,7 +1,7 @@
-//! MPI's operations that go on while the caller does something else.
+//! Non-blocking MPI operations.
 //!
-//! MPI reads and writes their buffers until [`MpiWorld::test`] says that they are over, which
-//! no lifetime here tells: so these functions are unsafe, and
+//! MPI reads and writes their buffers until [`MpiWorld::test`] reports completion, which no
+//! lifetime here expresses: so these functions are unsafe, and
 //! [`MpiCollective`](super::collective::MpiCollective) owns request and buffers together.
 
 use std::ffi::{c_int, c_void};
@@ -25,18 +25,18 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// A non-blocking operation under way. Dropping one does not end the operation.
+/// A non-blocking operation in flight. Dropping it does not complete the operation.
 pub(crate) struct Request {
     handle: ffi::MPI_Request,
     operation: &'static str,
 }
 
-/// A communicator of its own: operations on it are matched among themselves.
+/// A communicator: its operations are matched only with each other.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Communicator(pub(crate) ffi::MPI_Comm);
 
 impl Communicator {
-    /// That of all ranks.
+    /// `MPI_COMM_WORLD`.
     pub fn world() -> Self {
         // SAFETY: a constant that MPI's library defines.
         Self(unsafe { ffi::RSMPI_COMM_WORLD })
@@ -44,7 +44,7 @@ impl Communicator {
 }
 
 impl Request {
-    /// An operation without elements, which is over.
+    /// An operation without elements, which is already complete.
     pub fn over(operation: &'static str) -> Self {
         // SAFETY: a constant that MPI's library defines.
         Self { handle: unsafe { ffi::RSMPI_REQUEST_NULL }, operation }
@@ -55,8 +55,8 @@ impl MpiWorld {
     /// Starts to sum `buffer` over all ranks.
     ///
     /// # Safety
-    /// The buffer's heap memory stays where it is, is not freed, read or written until
-    /// [`test`](Self::test) says that the request is over.
+    /// The buffer's heap memory must not be moved, freed, read or written until
+    /// [`test`](Self::test) reports that the request is complete.
     pub unsafe fn start_all_reduce(
         &self,
         buffer: &mut Wire,
@@ -72,14 +72,14 @@ impl MpiWorld {
         })
     }
 
-    /// Starts to sum `from` over all ranks, and to write this rank's of as many equal chunks
-    /// as there are ranks into `chunk`.
+    /// Starts to sum `from` over all ranks, and to write this rank's chunk of the sum, one of
+    /// as many equal chunks as there are ranks, into `chunk`.
     ///
     /// # Safety
     /// As for [`start_all_reduce`](Self::start_all_reduce), for both buffers.
     ///
     /// # Panics
-    /// Where `chunk` is not such a chunk of `from`.
+    /// If `chunk` does not have the length of such a chunk of `from`.
     pub unsafe fn start_reduce_scatter(
         &self,
         from: &Wire,
@@ -98,14 +98,14 @@ impl MpiWorld {
         })
     }
 
-    /// Starts to send each rank its chunk of `from` and to collect this rank's
-    /// chunk of every rank's buffer in `to`, which is as long.
+    /// Starts to send each rank its chunk of `from` and to receive this rank's chunk of every
+    /// rank's buffer into `to`, of the same length.
     ///
     /// # Safety
     /// As for [`start_all_reduce`](Self::start_all_reduce), for both buffers.
     ///
     /// # Panics
-    /// Where the buffers are not equally many chunks of each rank.
+    /// If the buffers do not hold one equal chunk for each rank.
     pub unsafe fn start_all_to_all(
         &self,
         from: &Wire,
@@ -125,13 +125,13 @@ impl MpiWorld {
         })
     }
 
-    /// Starts to collect every rank's `mine` in `all`, in rank order.
+    /// Starts to gather every rank's `mine` into `all`, in rank order.
     ///
     /// # Safety
     /// As for [`start_all_reduce`](Self::start_all_reduce), for both buffers.
     ///
     /// # Panics
-    /// Where `all` has not the length of all ranks' `mine`.
+    /// If `all` does not have the length of all ranks' `mine`.
     pub unsafe fn start_all_gather(
         &self,
         mine: &Wire,
@@ -150,16 +150,16 @@ impl MpiWorld {
         })
     }
 
-    /// Starts to wait until every rank has called it.
+    /// Starts a barrier.
     pub fn start_barrier(&self, communicator: Communicator) -> Result<Request, CommError> {
-        // SAFETY: the handle is written to memory that is valid for it.
+        // SAFETY: the handle is written to valid memory.
         self.start("barrier", 0, |request| unsafe { ffi::MPI_Ibarrier(communicator.0, request) })
     }
 
-    /// A copy of the world's communicator. All ranks call it.
+    /// A duplicate of the world's communicator. All ranks must call it.
     pub fn duplicate(&self) -> Result<Communicator, CommError> {
         let _waiting = activity::enter(NAME, "communicator copy", None);
-        // SAFETY: the new handle is written to memory that is valid for it.
+        // SAFETY: the new handle is written to valid memory.
         let (code, copy) = unsafe {
             let mut copy = ffi::RSMPI_COMM_NULL;
             (ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut copy), copy)
@@ -168,22 +168,22 @@ impl MpiWorld {
         Ok(Communicator(copy))
     }
 
-    /// Frees a communicator. An error has no consequence but one communicator less for later
-    /// ones.
+    /// Frees a communicator. After an error there is only one communicator less for later
+    /// use.
     ///
     /// # Safety
-    /// The communicator is a [duplicate](Self::duplicate); nothing is under way on it, and it
-    /// is not used again.
+    /// The communicator is a [duplicate](Self::duplicate), has no operation in flight, and is
+    /// not used again.
     pub unsafe fn free(&self, mut communicator: Communicator) {
         // SAFETY: the handle came from MPI_Comm_dup, and is not used again.
         unsafe { ffi::MPI_Comm_free(&mut communicator.0) };
     }
 
-    /// Whether `request` is over; `bytes` and `started` are for its error.
+    /// Whether `request` is complete; `bytes` and `started` are for its error.
     pub fn test(&self, request: &mut Request, bytes: usize, started: Instant) -> Result<bool, CommError> {
         let mut done = 0;
-        // SAFETY: the handle came from MPI and is not used after it is over:
-        // MPI then sets it to the null request, for which this call is valid.
+        // SAFETY: the handle came from MPI and is not used after completion: MPI then sets it
+        // to the null request, for which this call is valid.
         let code = unsafe { ffi::MPI_Test(&mut request.handle, &mut done, ffi::RSMPI_STATUS_IGNORE) };
         self.check(code, request.operation, bytes, started)?;
         Ok(done != 0)

@@ -1,6 +1,6 @@
-/* What the Rust bindings of MPI lack: MPI_IN_PLACE, a cast in mpi.h that no
- * binding generator can translate. Each function is the MPI call of its name
- * with the receive buffer as its input, and returns that call's code. */
+/* MPI_IN_PLACE for the Rust bindings: a cast in mpi.h that binding generators
+ * cannot translate. Each function is the MPI call of its name with the receive
+ * buffer as its input, and returns that call's code. */
 #include <mpi.h>
 
 int burn_mpi_allreduce(void *buffer, int count, MPI_Datatype type, MPI_Op op,

@@ -1,5 +1,5 @@
-//! How MPI sums what travels: its own sum, and one for 16-bit floats, which
-//! MPI does not know.
+//! Sums in MPI: `MPI_SUM`, and a user-defined operation for 16-bit floats,
+//! which MPI does not support.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use mpi::ffi;
 
 use crate::Wire;
 
-/// Datatype and operation that sum a buffer of this type; none for bytes.
+/// Datatype and operation that sum a buffer of this type; `None` for bytes.
 pub(super) fn sum_of(buffer: &Wire) -> Option<(ffi::MPI_Datatype, ffi::MPI_Op)> {
     // SAFETY: constants that MPI's library defines.
     unsafe {
@@ -23,12 +23,12 @@ pub(super) fn sum_of(buffer: &Wire) -> Option<(ffi::MPI_Datatype, ffi::MPI_Op)> 
     }
 }
 
-/// An operation handle, created on first use and kept for the process's life.
+/// An operation handle, created on first use and kept until the process exits.
 /// MPI's handles are pointers in one implementation and ints in the other.
 struct OpCell(OnceLock<ffi::MPI_Op>);
 
-// SAFETY: a handle is a name for an object inside MPI, and the standard lets
-// any thread use it; this program does so from one thread at a time.
+// SAFETY: a handle refers to an object inside MPI, and the standard lets any
+// thread use it; this program uses it from one thread at a time.
 unsafe impl Sync for OpCell {}
 
 static BF16_SUM: OpCell = OpCell(OnceLock::new());
@@ -38,8 +38,8 @@ type UserFunction = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *
 
 fn sum_op(cell: &'static OpCell, function: UserFunction) -> ffi::MPI_Op {
     *cell.0.get_or_init(|| {
-        // SAFETY: `function` has the signature that MPI asks for and adds
-        // 16-bit elements; 1 says that the operation commutes.
+        // SAFETY: `function` has the signature that MPI requires and adds
+        // 16-bit elements; 1 marks the operation as commutative.
         unsafe {
             let mut op = ffi::RSMPI_SUM;
             ffi::MPI_Op_create(Some(function), 1, &mut op);
@@ -48,7 +48,7 @@ fn sum_op(cell: &'static OpCell, function: UserFunction) -> ffi::MPI_Op {
     })
 }
 
-/// Adds MPI's `input` into `sum`, two 16-bit buffers, through f32.
+/// Adds MPI's `input` to `sum`, two 16-bit buffers, through f32.
 ///
 /// # Safety
 /// Called by MPI: both point at `*length` elements and do not overlap.

@@ -1,4 +1,4 @@
-//! The memory of buckets: f32 on this rank, and the type of the wire on their way.
+//! Bucket memory: f32 on this rank, and the wire type for sending.
 
 use std::ops::Range;
 
@@ -11,9 +11,9 @@ use crate::ddp::wire_type::WireType;
 
 /// A buffer for each bucket of a plan.
 pub(super) struct Buffers {
-    /// The f32 buffers; one that travels as f32 is away until it is back.
+    /// The f32 buffers; one that is sent as f32 is absent while in flight.
     wide: Vec<Option<Vec<f32>>>,
-    /// The 16-bit buffers, where the wire is narrower.
+    /// The 16-bit buffers, if the wire type is narrower.
     narrow: Vec<Option<Wire>>,
 }
 
@@ -33,22 +33,22 @@ impl Buffers {
         }
     }
 
-    /// Values of a bucket; none while it is away.
+    /// Values of a bucket; `None` while it is in flight.
     pub fn values(&self, bucket: usize, range: Range<usize>) -> Option<&[f32]> {
         self.wide[bucket].as_ref().map(|buffer| &buffer[range])
     }
 
-    /// The same, to be written.
+    /// The same, mutable.
     pub fn slots(&mut self, bucket: usize, range: Range<usize>) -> Option<&mut [f32]> {
         self.wide[bucket].as_mut().map(|buffer| &mut buffer[range])
     }
 
-    /// Whether a bucket travels as a narrower copy.
+    /// Whether a bucket is sent as a narrower copy.
     pub fn is_narrow(&self, bucket: usize) -> bool {
         self.narrow[bucket].is_some()
     }
 
-    /// The bucket as it travels: its buffer itself, or a narrower copy.
+    /// The bucket as sent: its buffer itself, or a narrower copy.
     pub fn pack(&mut self, bucket: usize) -> Option<Wire> {
         match (self.narrow[bucket].take(), &self.wide[bucket]) {
             (Some(Wire::Bf16(mut narrow)), Some(wide)) => {
@@ -63,7 +63,7 @@ impl Buffers {
         }
     }
 
-    /// Takes back what [`pack`](Self::pack) gave, summed.
+    /// Takes back the buffer from [`pack`](Self::pack), summed.
     pub fn unpack(&mut self, bucket: usize, wire: Wire) {
         match (wire, &mut self.wide[bucket]) {
             (Wire::F32(values), buffer) => *buffer = Some(values),

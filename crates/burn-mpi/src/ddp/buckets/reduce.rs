@@ -1,4 +1,4 @@
-//! From full buckets to sums over ranks: what starts when, and what is waited for.
+//! Reduction of full buckets: which start when, and the final wait.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -9,9 +9,9 @@ use crate::ddp::plan::CONTROL;
 use crate::{CommError, Operation, Wire};
 
 impl Buckets {
-    /// Ends the step: gradients that have not come count as zero, `mine` goes
-    /// along, and every bucket is waited for. `averaged` becomes its mean over the
-    /// ranks with a backward.
+    /// Ends the step: missing gradients count as zero, `mine` is sent along, and
+    /// all buckets are waited for. `averaged` becomes its mean over the ranks with
+    /// a backward.
     pub fn finish(&mut self, mine: Signals, averaged: &mut [f32]) -> Result<(Signals, Irregular), CommError> {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
@@ -51,7 +51,8 @@ impl Buckets {
         Ok((signals, irregular))
     }
 
-    /// Where `values` that are averaged with the signals are in the last bucket.
+    /// The range in the last bucket of `values` that are averaged with the
+    /// signals.
     fn carried(&self, values: usize) -> Range<usize> {
         let buckets = self.plan.buckets();
         let start = buckets[buckets.len() - 1].len + CONTROL;
@@ -59,7 +60,7 @@ impl Buckets {
     }
 
     /// Reads `averaged` from its sums over `ranks`: in the last bucket after its
-    /// reduction, if that is f32, and else by an all-reduce of its own.
+    /// reduction, if that is f32, and else by a separate all-reduce.
     fn average(&mut self, averaged: &mut [f32], ranks: f32) -> Result<(), CommError> {
         if averaged.is_empty() || ranks == 0.0 {
             return Ok(());
@@ -77,8 +78,8 @@ impl Buckets {
         Ok(())
     }
 
-    /// Starts the buckets that are full, in order, as MPI matches collectives
-    /// by order; the last one waits for `finish`, since it carries the signals.
+    /// Starts the full buckets, in order, because MPI matches collectives by
+    /// order; the last one waits for `finish`, since it carries the signals.
     pub(super) fn start_full(&mut self) -> Result<(), CommError> {
         if !self.can_overlap() {
             return Ok(());
@@ -107,10 +108,10 @@ impl Buckets {
         Ok(())
     }
 
-    /// Reduces every bucket that is still here. With overlap all but the last
-    /// are started and then waited for, also those for which nothing is left to
-    /// overlap: another rank may have started them during its backward, and
-    /// MPI matches a started collective with no blocking one.
+    /// Reduces every remaining bucket. With overlap all but the last are started
+    /// and then waited for, even if nothing is left to overlap: another rank may
+    /// have started them during its backward, and MPI does not match a
+    /// non-blocking collective with a blocking one.
     fn reduce(&mut self, last: usize) -> Result<(), CommError> {
         let began = Instant::now();
         let copied = self.times.copy;
@@ -134,9 +135,9 @@ impl Buckets {
         Ok(())
     }
 
-    /// Reduces what some rank has besides its buckets, and learns which
-    /// parameters have no gradient on any rank. Every rank comes here in the
-    /// same step, since the signals said so to all.
+    /// Reduces late gradients of any rank, and determines which parameters have no
+    /// gradient on any rank. Every rank runs it in the same step, because all have
+    /// the same signals.
     fn settle(&mut self) -> Result<Irregular, CommError> {
         let began = Instant::now();
         let irregular = self.late.exchange(self.collective.as_mut(), self.reduction, &self.written)?;
@@ -148,9 +149,9 @@ impl Buckets {
         Ok(irregular)
     }
 
-    /// Writes zeros where this rank has no gradient, because it has no samples
-    /// in this step or does not use the parameter; returns whether there is such
-    /// a parameter.
+    /// Writes zeros for gradients that this rank lacks, because it has no samples
+    /// in this step or does not use the parameter; returns whether there is such a
+    /// parameter.
     fn clear_unwritten(&mut self) -> bool {
         let mut incomplete = false;
         for (bucket, spec) in self.plan.buckets().iter().enumerate() {
@@ -165,7 +166,7 @@ impl Buckets {
         incomplete
     }
 
-    /// The bucket as it travels.
+    /// The bucket as sent.
     fn pack(&mut self, bucket: usize) -> Option<Wire> {
         let began = Instant::now();
         let wire = self.buffers.pack(bucket);

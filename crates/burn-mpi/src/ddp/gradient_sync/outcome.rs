@@ -1,4 +1,4 @@
-//! What steps leave: averaged gradients, buffers, times and a report.
+//! Results of steps: averaged gradients, buffers, times and a report.
 
 use burn::module::Module;
 
@@ -8,12 +8,12 @@ use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport
 use crate::{CommError, MissingGradient, module};
 
 impl GradientSync {
-    /// Averages over ranks what gets no gradients, such as batch norm's running
-    /// statistics, of which each rank has its own. All ranks call it, with the
-    /// same module.
+    /// Averages over ranks the tensors that get no gradients, such as batch norm's
+    /// running statistics, which differ between ranks. All ranks must call it with
+    /// the same module.
     ///
     /// # Errors
-    /// When the transport fails.
+    /// If the transport fails.
     pub fn average_buffers<M: Module>(&self, module: M) -> Result<M, CommError> {
         module::average_buffers(&self.world, module)
     }
@@ -23,13 +23,13 @@ impl GradientSync {
     /// next step begins.
     ///
     /// # Errors
-    /// [`CommError::NoGradient`] names the parameter and says why it has none.
+    /// [`CommError::NoGradient`] names the parameter and the reason.
     pub fn gradient(&self, param: usize) -> Result<&[f32], CommError> {
         let buckets = self.finished(param)?;
         buckets.gradient(param).ok_or_else(|| self.missing(param, MissingGradient::NoStep))
     }
 
-    /// The same, to be changed there.
+    /// The same, mutable.
     ///
     /// # Errors
     /// As [`gradient`](Self::gradient).
@@ -39,7 +39,7 @@ impl GradientSync {
         slots.ok_or(CommError::Interrupted("its buckets are gone"))
     }
 
-    /// The buckets, where they have an average for `param`.
+    /// The buckets, if they have an average for `param`.
     fn finished(&self, param: usize) -> Result<&Buckets, CommError> {
         let reason = match (self.layout.specs().get(param), &self.buckets) {
             (None, _) => MissingGradient::NoParameter,
@@ -56,19 +56,18 @@ impl GradientSync {
         CommError::NoGradient { parameter: name.unwrap_or_else(|| format!("number {param}")), reason }
     }
 
-    /// `param` has a gradient of another length than the buckets have room for.
+    /// The error of a gradient whose length differs from that in the buckets.
     pub(super) fn other_module(&self, param: usize) -> CommError {
         let frozen = self.layout.specs().get(param).is_some_and(|spec| !spec.trainable);
         self.missing(param, if frozen { MissingGradient::Frozen } else { MissingGradient::OtherShape })
     }
 
-    /// Times of communication so far.
+    /// Communication times so far.
     pub fn times(&self) -> CommTimes {
         self.buckets.as_ref().map_or_else(CommTimes::default, |buckets| buckets.times)
     }
 
-    /// The buckets, what they took so far, and whether they travel while
-    /// backward runs.
+    /// The buckets, their times so far, and whether they overlap with backward.
     pub fn report(&self) -> SyncReport {
         let layout = self.layout.specs();
         let bytes_of_value = self.options.wire.bytes();

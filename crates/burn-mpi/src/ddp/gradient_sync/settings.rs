@@ -1,12 +1,12 @@
-//! What is set between steps: the order of arrival, values that travel along, overlap.
+//! Settings between steps: order of arrival, additional averaged values, overlap.
 
 use super::GradientSync;
 use crate::ddp::options::plan_of;
 use crate::{ArrivalOrder, CommError};
 
 impl GradientSync {
-    /// Takes the order of an earlier run, so that its steps are continued to
-    /// the bit. Between steps only.
+    /// Restores the order of an earlier run, so that a resumed run is bit-identical.
+    /// Between steps only.
     ///
     /// # Errors
     /// [`CommError::Interrupted`] after a backward that panicked.
@@ -17,8 +17,8 @@ impl GradientSync {
         Ok(())
     }
 
-    /// Makes room for `values` that [`reduce_with`](Self::reduce_with) averages.
-    /// Between steps only, and on all ranks alike.
+    /// Reserves space for `values` that [`reduce_with`](Self::reduce_with) averages.
+    /// Between steps only, with the same number on all ranks.
     ///
     /// # Errors
     /// [`CommError::Interrupted`] after a backward that panicked.
@@ -40,13 +40,13 @@ impl GradientSync {
         Ok(())
     }
 
-    /// The order learned in the first step; none before it is over.
+    /// The order determined in the first step; `None` before it has ended.
     pub fn arrival(&self) -> Option<&ArrivalOrder> {
         self.arrival.as_ref()
     }
 
-    /// Sets whether buckets travel while backward runs; to be changed between
-    /// steps, on all ranks.
+    /// Sets whether buckets are reduced during backward. Call it between steps, on all
+    /// ranks.
     ///
     /// # Errors
     /// [`CommError::Interrupted`] after a backward that panicked.
