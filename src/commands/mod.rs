@@ -27,7 +27,7 @@ mod train;
 
 use anyhow::Context;
 
-use crate::cli::Command;
+use crate::cli::{BenchArgs, BenchKind, Command};
 use crate::config::ConfigError;
 use crate::quant::QuantError;
 use crate::record::RecordError;
@@ -66,6 +66,15 @@ impl Failure {
             true => RESUMABLE,
             false => FAILED,
         }
+    }
+}
+
+/// The option that sets the deadline of collectives, for the line of a job that
+/// exceeds it.
+pub fn deadline_option(command: &Command) -> &'static str {
+    match command {
+        Command::Train(_) | Command::Bench(BenchArgs { kind: BenchKind::Step(_) }) => "--comm-timeout",
+        _ => "fixed",
     }
 }
 

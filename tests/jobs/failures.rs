@@ -126,7 +126,10 @@ fn training_on_another_thread_completes() {
 fn a_missing_rank_is_named_after_the_deadline() {
     for backend in ["mpi", "gloo"] {
         let output = fail("sleep", backend);
-        let named = lines(&output, &[backend, "exceeded the deadline of 3 s", "missing: rank 1 on "]);
+        let named = lines(
+            &output,
+            &[backend, "exceeded the deadline of 3 s (--comm-timeout)", "missing: rank 1 on "],
+        );
         assert_eq!(named, 1, "{}", text(&output));
 
         let output = fail("barrier", backend);

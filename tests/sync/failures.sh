@@ -48,6 +48,6 @@ for backend in mpi gloo; do
   fails run-panic $backend 101 'rank 1 on .* panicked'
   fails exit $backend 7 'rank 1 on .*exit code 7'
   fails return $backend 0 'rank 1 on .* has left the job'
-  fails sleep $backend 0 'exceeded the deadline of 3 s.*missing: rank 1 on '
+  fails sleep $backend 0 'exceeded the deadline of 3 s (Transport::timeout).*missing: rank 1 on '
 done
 exit $failed

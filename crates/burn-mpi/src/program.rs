@@ -1,9 +1,11 @@
-//! The program's name, with which the library's printed lines begin.
+//! What the library's printed lines say of the program: its name, and the setting
+//! that changes the deadline.
 
 use std::path::Path;
 use std::sync::OnceLock;
 
 static NAME: OnceLock<String> = OnceLock::new();
+static DEADLINE: OnceLock<String> = OnceLock::new();
 
 /// Sets the name with which lines that this library prints on standard error begin, such
 /// as `trainer: rank 1 on alpha panicked: ending the job`. The default is the name of the
@@ -24,4 +26,21 @@ pub(crate) fn name() -> &'static str {
         let file = path.as_deref().and_then(|path| Path::new(path).file_name());
         file.map_or_else(|| "burn-mpi".to_owned(), |name| name.to_string_lossy().into_owned())
     })
+}
+
+/// Sets the name under which the program's users know the deadline of collectives, such
+/// as `--timeout`: the line of a job that exceeded it names this setting. The default is
+/// [`Transport::timeout`](crate::Transport::timeout). Call it once, before
+/// [`World::init`](crate::World::init); later calls have no effect.
+///
+/// ```
+/// burn_mpi::name_deadline("--timeout");
+/// ```
+pub fn name_deadline(setting: &str) {
+    DEADLINE.get_or_init(|| setting.to_owned());
+}
+
+/// The setting of the deadline.
+pub(crate) fn deadline_setting() -> &'static str {
+    DEADLINE.get_or_init(|| "Transport::timeout".to_owned())
 }

@@ -90,15 +90,14 @@ impl LateGradients {
     }
 }
 
-/// Sums `values` over ranks, padded for an ordered reduction. Always sent as
-/// f32, whatever the gradients' type: such steps are rare.
+/// Sums `values` over ranks. Always sent as f32, whatever the gradients' type: such
+/// steps are rare.
 pub(super) fn all_reduce(
     collective: &mut dyn Collective,
     how: Reduction,
     mut values: Vec<f32>,
 ) -> Result<Vec<f32>, CommError> {
     if collective.world_size() > 1 {
-        values.resize(values.len().next_multiple_of(collective.world_size()), 0.0);
         let mut wire = Wire::F32(values);
         collective.all_reduce(&mut wire, how)?;
         values = match wire {

@@ -52,11 +52,13 @@ pub(crate) fn arrange(mpi: &MpiWorld) -> Result<(), crate::CommError> {
     let communicator = mpi.duplicate()?;
     let farewell = Farewell { mpi: mpi.clone(), communicator };
     *FAREWELL.lock().unwrap_or_else(PoisonError::into_inner) = Some(farewell);
-    // SAFETY: the handlers are functions with static lifetime and do not unwind: they
-    // call nothing that panics.
     #[cfg(target_env = "gnu")]
+    // SAFETY: the handler has a static lifetime and does not unwind: it calls nothing
+    // that panics.
     let refused = unsafe { on_exit(with_status, std::ptr::null_mut()) };
     #[cfg(not(target_env = "gnu"))]
+    // SAFETY: the handler has a static lifetime and does not unwind: it calls nothing
+    // that panics.
     let refused = unsafe { libc::atexit(without_status) };
     match refused {
         0 => Ok(()),

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use self::activity::Seen;
 pub(crate) use self::hydra::end_mpirun;
 use self::messages::{ANSWER, Header, QUESTION, own_addresses};
+use crate::program;
 use crate::run::say;
 use crate::{CommError, World};
 
@@ -174,9 +175,10 @@ impl Guard {
         let after = activity::now();
         let Some(waited) = after.waited.filter(|_| after.entered == seen.entered) else { return };
         self.end_the_job(&format!(
-            "{} exceeded the deadline of {} s after {:.1} s on rank {} ({}); {}",
+            "{} exceeded the deadline of {} s ({}) after {:.1} s on rank {} ({}); {}",
             activity::describe(seen.what),
             deadline.as_secs_f64(),
+            program::deadline_setting(),
             waited.as_secs_f64(),
             self.rank,
             self.hosts[self.rank],

@@ -100,8 +100,6 @@ impl MpiCollective {
         let chunk = whole.div_ceil(size);
         let (mut received, mut sum) = (None, None);
         let comm = self.first_stage;
-        // SAFETY (all four): the flight owns the buffers, touches them in `advance` only after
-        // the request completes, and is leaked rather than dropped before that.
         let (stage, request) = match operation {
             // Open MPI treats two empty buffers as aliased, and returns an error.
             _ if whole == 0 => {
@@ -109,22 +107,30 @@ impl MpiCollective {
                 (Stage::Done, Request::over(operation.name()))
             }
             Operation::AllReduce(Reduction::Native) => {
+                // SAFETY: the flight owns the buffer, touches it in `advance` only after the
+                // request completes, and is leaked rather than dropped before that.
                 (Stage::Whole, unsafe { self.mpi.start_all_reduce(&mut brought, comm) }?)
             }
             Operation::AllReduce(Reduction::Ordered) | Operation::ReduceScatter(Reduction::Ordered) => {
                 brought.resize(chunk * size);
                 sum = Some(brought.zeros_like(chunk));
                 let chunks = received.insert(brought.zeros_like(chunk * size));
+                // SAFETY: the flight owns the buffers, touches them in `advance` only after the
+                // request completes, and is leaked rather than dropped before that.
                 (Stage::Exchanging, unsafe { self.mpi.start_all_to_all(&brought, chunks, comm) }?)
             }
             Operation::ReduceScatter(Reduction::Native) => {
                 brought.resize(chunk * size);
                 let part = received.insert(brought.zeros_like(chunk));
+                // SAFETY: the flight owns the buffers, touches them in `advance` only after the
+                // request completes, and is leaked rather than dropped before that.
                 (Stage::Whole, unsafe { self.mpi.start_reduce_scatter(&brought, part, comm) }?)
             }
             Operation::AllGather { .. } => {
                 brought.resize(chunk);
                 let all = received.insert(brought.zeros_like(chunk * size));
+                // SAFETY: the flight owns the buffers, touches them in `advance` only after the
+                // request completes, and is leaked rather than dropped before that.
                 (Stage::Whole, unsafe { self.mpi.start_all_gather(&brought, all, comm) }?)
             }
         };
