@@ -3,8 +3,8 @@
 use super::{Int8Error, QParams, Scheme};
 use crate::simd::{Kernel, Lanes, Level};
 
-/// Values compared at once: four vectors of the widest level.
-const CHUNK: usize = 64;
+/// Vectors compared at once: the instructions take that many cycles.
+const GROUP: usize = 4;
 
 /// Minimum and maximum of values, -0 as 0.
 ///
@@ -43,29 +43,38 @@ impl Kernel for MinMax<'_> {
     type Output = Option<[f32; 2]>;
 
     #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) -> Self::Output {
-        let mut min = [f32::INFINITY; CHUNK];
-        let mut max = [f32::NEG_INFINITY; CHUNK];
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+        let (vectors, rest) = S::as_simd_f32s(self.0);
+        let (groups, single) = vectors.as_chunks::<GROUP>();
+        let zero = simd.splat_f32s(0.0);
+        let mut min = [simd.splat_f32s(f32::INFINITY); GROUP];
+        let mut max = [simd.splat_f32s(f32::NEG_INFINITY); GROUP];
         // x · 0 is NaN if x is not finite, and NaN propagates through the sum.
-        let mut check = [0f32; CHUNK];
-        let (chunks, rest) = self.0.as_chunks::<CHUNK>();
-        for values in chunks {
-            for i in 0..CHUNK {
-                min[i] = if values[i] < min[i] { values[i] } else { min[i] };
-                max[i] = if values[i] > max[i] { values[i] } else { max[i] };
-                check[i] += values[i] * 0.0;
+        let mut check = [zero; GROUP];
+        let mut observe = |slot: usize, value: S::f32s| {
+            min[slot] = simd.min_f32s(value, min[slot]);
+            max[slot] = simd.max_f32s(value, max[slot]);
+            check[slot] = simd.fma(value, zero, check[slot]);
+        };
+        for group in groups {
+            for (slot, &value) in group.iter().enumerate() {
+                observe(slot, value);
             }
         }
-        for (i, &value) in rest.iter().enumerate() {
-            min[i] = if value < min[i] { value } else { min[i] };
-            max[i] = if value > max[i] { value } else { max[i] };
-            check[i] += value * 0.0;
+        for &value in single {
+            observe(0, value);
         }
-        let finite = check.iter().all(|&zero| zero == 0.0);
+        let all = |vectors: &[S::f32s], of: fn(f32, f32) -> f32, first: f32| {
+            let lanes: &[f32] = bytemuck::cast_slice(vectors);
+            lanes.iter().chain(rest).copied().fold(first, of)
+        };
+        let sums: &[f32] = bytemuck::cast_slice(&check);
+        let finite = sums.iter().chain(rest).all(|&value| value * 0.0 == 0.0);
         // Adding 0 converts -0 to 0: which of the two is found depends on the order.
-        let min = min.iter().copied().fold(f32::INFINITY, f32::min) + 0.0;
-        let max = max.iter().copied().fold(f32::NEG_INFINITY, f32::max) + 0.0;
-        finite.then_some([min, max])
+        finite.then_some([
+            all(&min, f32::min, f32::INFINITY) + 0.0,
+            all(&max, f32::max, f32::NEG_INFINITY) + 0.0,
+        ])
     }
 }
 
