@@ -87,6 +87,11 @@ def takes_noise(programs):
     return "--noise" in help_text.stdout
 
 
+def has_precision(mpiburn):
+    """Whether our program trains in other precisions than f32; older builds do not."""
+    return "--precision" in subprocess.run([mpiburn, "train", "--help"], capture_output=True, text=True).stdout
+
+
 def mpirun_command(ranks):
     """mpirun and its options for that many ranks, one core each."""
     command = ["mpirun", "-n", str(ranks)]
@@ -108,7 +113,7 @@ def free_port():
 
 
 def run_job(ranks, program, lab=None):
-    """Runs a program on `ranks` ranks, of this machine or of a lab's nodes; returns its output, and its wall time in seconds."""
+    """Runs a program on `ranks` ranks, of this machine or a lab's nodes; returns its output and its wall time in seconds."""
     command = (lab.command(ranks) if lab else mpirun_command(ranks)) + [str(word) for word in program]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     if lab:
@@ -148,7 +153,7 @@ def run_pytorch(programs, ranks, *options, peer=None, lab=None):
 
 
 def train_pytorch(programs, ranks, epochs, batch, samples, *more, peer=None):
-    """Trains with PyTorch or another peer, by default the ConvNet; returns its JSON lines, and the wall time in seconds."""
+    """Trains with PyTorch or another peer, by default the ConvNet; returns its JSON lines and the wall time in seconds."""
     return run_pytorch(programs, ranks, "--data", programs.data, "--epochs", epochs, "--batch", batch,
                        "--limit", samples, *more, peer=peer)
 

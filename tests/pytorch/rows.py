@@ -107,7 +107,9 @@ class Measuring:
         """Ranks, epochs, batch and samples of a training; 0 samples means all."""
         if row.kind == "program":
             return row.ranks, 3, row.batch, self.samples
-        return row.ranks, 1, row.batch, self.samples or (row.steps or EPOCH_STEPS) * row.batch
+        step = row.ranks * row.batch
+        wanted = self.samples or (row.steps or EPOCH_STEPS) * row.batch
+        return row.ranks, 1, row.batch, max(wanted // step, 1) * step
 
     def noise_in_peer(self, row, peer):
         """Trains on random samples, from files if the program does not generate them."""

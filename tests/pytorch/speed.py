@@ -10,8 +10,8 @@ from pathlib import Path
 
 import lab
 from machine import BUSY, OtherPrograms, core_count
-from peers import versions
-from programs import CannotCompare, plural
+from peers import PYTORCH, versions
+from programs import CannotCompare, has_precision, plural
 from rows import EPOCH_STEPS, ROWS, Measuring
 from trials import choose_peer, describe
 
@@ -111,21 +111,31 @@ def notes(rows):
         yield f"{fewest} pair{plural(fewest)} of a row: the range of so few is not representative"
 
 
-def choose_rows(names):
-    """The rows of those names; without names all that this user can run."""
-    if names:
-        wanted = [row for row in ROWS if row.name in names]
-        if not lab.is_possible() and any(row.rate for row in wanted):
-            raise CannotCompare("vgg-lab emulates two nodes, which needs root and iproute2; select other --rows")
-        return wanted
-    if not lab.is_possible():
-        print("without vgg-lab: emulating two nodes needs root and iproute2")
-    return [row for row in ROWS if lab.is_possible() or not row.rate]
+def obstacle(row, programs):
+    """Why this row cannot be run here; None if it can."""
+    if row.rate and not lab.is_possible():
+        return "emulating two nodes needs root and iproute2"
+    if row.precision != "no" and programs.pytorch != PYTORCH:
+        return "a program of --peer has no --precision"
+    if row.precision != "no" and not has_precision(programs.mpiburn):
+        return f"{programs.mpiburn.name} has no --precision; build it again"
+    return None
+
+
+def choose_rows(names, programs):
+    """The rows of those names; without names all that can be run here."""
+    obstacles = {row.name: obstacle(row, programs) for row in ROWS if not names or row.name in names}
+    for name, reason in obstacles.items():
+        if reason and names:
+            raise CannotCompare(f"{name}: {reason}; or select other --rows")
+        if reason:
+            print(f"without {name}: {reason}")
+    return [row for row in ROWS if row.name in obstacles and not obstacles[row.name]]
 
 
 def compare_speed(programs, options):
     """The subcommand `speed`; returns peers that do not compute the same."""
-    wanted = choose_rows(options.rows)
+    wanted = choose_rows(options.rows, programs)
     print(f"{len(wanted)} row{plural(len(wanted))}, {options.repeats} pair{plural(options.repeats)} each, in turn; "
           f"ConvNet on {options.samples or f'{EPOCH_STEPS} steps of'} samples of {programs.data} (the whole program: all), "
           "vgg and mlp on random samples", flush=True)
