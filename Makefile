@@ -46,7 +46,7 @@ SCALE   ?= full
 RATE    ?= 1gbit
 DELAY   ?=
 
-.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench bench-comm cluster-up cluster-down slurm-up slurm-down clean
+.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench icount bench-comm cluster-up cluster-down slurm-up slurm-down clean
 
 help: ## Show the targets
 	@grep -hE '^[0-9a-z -]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([^:]+):.*## (.*)/\1\t\2/' | expand -t 18
@@ -93,6 +93,9 @@ bench: compare-pytorch ## The same as compare-pytorch
 compare-pytorch: data ## Run PyTorch and mpiburn in turn, print a table of the ratios of their times (ARGS="--rows vgg-32")
 	@tests/pytorch/setup.sh
 	.venv/bin/python tests/pytorch/compare.py speed --data $(DATA) $(ARGS)
+
+icount: build ## Count the instructions of one step of each network under valgrind, fail at +3% (ARGS=--update)
+	@tests/icount/run.sh $(ARGS)
 
 bench-comm: build ## Compare the all-reduces with plain loops around MPI's and gloo's
 	tests/comm/compare.sh

@@ -18,6 +18,8 @@ has_libclang() {
 }
 # libclang needs its own headers to parse mpi.h.
 has_clang_headers() { compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h'; }
+# PyTorch's compiled networks include Python.h.
+has_python_headers() { test -e "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; }
 # Daemons may be outside a user's PATH.
 has_daemon() { PATH=$PATH:/usr/sbin command -v "$1"; }
 
@@ -43,12 +45,14 @@ if [ "${1-}" = --all ]; then
   need libmpich-dev command -v mpicc.mpich
   need openssh-server test -x /usr/sbin/sshd
   need python3-venv python3 -c 'import ensurepip, venv'
+  need python3-dev has_python_headers
   need binutils command -v readelf
   need slurm-wlm has_daemon slurmctld
   need slurm-wlm has_daemon slurmd
   need slurm-wlm command -v srun
   need munge has_daemon munged
   need chromium command -v chromium
+  need valgrind command -v valgrind
 fi
 
 [ ${#missing[@]} -eq 0 ] && exit 0

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests that need other builds or large packages. Each prints `ok - NAME` or
-# `not ok - NAME`; one that cannot run has failed, and names the package to install.
+# `not ok - NAME`, with its seconds; one that cannot run has failed, and names the package to
+# install.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,14 +10,14 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 check() { # check NAME COMMAND...
-  local name=$1
+  local name=$1 began=$SECONDS
   shift
   if "$@" >"$work/log" 2>&1; then
     tail -n 4 "$work/log"
-    echo "ok - $name"
+    echo "ok - $name, $((SECONDS - began)) s"
   else
     cat "$work/log"
-    echo "not ok - $name"
+    echo "not ok - $name, $((SECONDS - began)) s"
     failed=1
   fi
 }
@@ -64,11 +65,21 @@ recipes_as_pytorch() {
 
 check "packages" scripts/setup.sh --all
 check "PyTorch's environment" tests/pytorch/setup.sh
+# Counts of instructions do not depend on load: one core runs valgrind while the other compiles.
+tests/icount/run.sh >"$work/icount" 2>&1 &
+counting=$!
+counted() {
+  wait "$counting"
+  local status=$?
+  cat "$work/icount"
+  return $status
+}
 check "a build with ndarray and tch" make --no-print-directory build DEVICES=ndarray,tch
 check "training on flex" train_on flex $bin
 check "training on ndarray" train_on ndarray target-ndarray-tch/release/mpiburn
 check "training on tch" train_on tch target-ndarray-tch/release/mpiburn
 check "the fused operator and Burn's on each backend" fused_on_all_backends
+check "instructions of a step of each network" counted
 check "TensorBoard opens the event files" tensorboard_opens
 check "numpy and onnxruntime compute what int8 and ONNX files say" int8_and_onnx_files
 check "losses and accuracy equal PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "${DATA:-data/digits}"

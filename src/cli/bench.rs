@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use super::{LinkArgs, TrainArgs};
 use crate::model::ModelKind;
 use crate::names::OneOf;
+use burn_fused::simd::Level;
 use burn_mpi::WireType;
 
 #[derive(Debug, Args)]
@@ -36,6 +37,15 @@ pub struct StepArgs {
     /// Steps to measure with overlap, and as many without; one rank has no communication to overlap.
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub steps: usize,
+    /// Steps before the first measured one.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub warm_up: usize,
+    /// Matrix products to time before the steps, and after them; with 0, the steps are compared with none.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub products: usize,
+    /// SIMD level of the operators, not of Burn's matrix products [default: the widest that all ranks support].
+    #[arg(long, value_name = "LEVEL", value_parser = OneOf::names(Level::ALL.map(Level::name)))]
+    pub simd: Option<String>,
     /// Write the figures to FILE, replacing it.
     #[arg(long, value_name = "FILE.json")]
     pub json: Option<PathBuf>,

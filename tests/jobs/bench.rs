@@ -98,13 +98,16 @@ fn bench_step_reports_phases_memory_and_arithmetic() {
 
 #[test]
 fn bench_step_on_two_ranks_has_both_overlap_modes() {
-    let (figures, printed) = step(2, &["--model", "mlp", "--train-batch-size", "8"]);
+    let (figures, printed) =
+        step(2, &["--model", "mlp", "--batch-size", "8", "--simd", "portable", "--products", "0"]);
     for mode in ["overlap_on", "overlap_off"] {
         for part in ["forward", "backward", "optimizer", "mean", "median"] {
             assert!(figures[mode][part].as_f64().is_some_and(|ms| ms > 0.0), "{mode} {part}: {figures}");
         }
     }
     assert_eq!(figures["flop_per_step"], 8 * (4 * 512 * 32 + 6 * 32 * 20));
+    assert_eq!(figures["simd"], "portable");
+    assert!(figures["product_flop_per_s"].is_null() && figures["share_of_product"].is_null(), "{figures}");
     assert!(printed.contains("mlp at batch 8, 2 ranks, backend mpi"), "{printed}");
 }
 
@@ -139,7 +142,7 @@ fn bench_fused_learns_with_two_layers_and_not_with_ten() {
 
 #[test]
 fn invalid_benchmark_options_are_rejected_with_one_line() {
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 11] = [
         (&["allreduce", "--sizes", "6"], "--sizes 6: 6 bytes are not a whole number"),
         (&["allreduce", "--backends", "tcp"], "unknown backend tcp"),
         (&["allreduce", "--iterations", "0"], "--iterations 0: must be at least 1"),
@@ -148,6 +151,7 @@ fn invalid_benchmark_options_are_rejected_with_one_line() {
         (&["collectives", "--iterations", "0"], "--iterations 0: must be at least 1"),
         (&["step", "--steps", "0"], "--steps 0: must be at least 1"),
         (&["step", "--json", "/nowhere/x.json"], "cannot write /nowhere/x.json"),
+        (&["step", "--simd", "sse9"], "--simd sse9: not a SIMD level that all ranks support: choose "),
         (&["fused"], "--world-size 2: an operator is measured on one rank"),
         (&["fused", "--layers", "2,0"], "--layers 0: must be at least 1"),
     ];

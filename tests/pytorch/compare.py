@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Compares mpiburn with PyTorch on this machine: speed, and equal results.
+"""Compares mpiburn with PyTorch and JAX on this machine: speed, and equal results.
 
     tests/pytorch/setup.sh                               once
-    .venv/bin/python tests/pytorch/compare.py speed      times of both, and their ratio
+    .venv/bin/python tests/pytorch/compare.py speed      times of mpiburn and its fastest peer, and their ratio
     .venv/bin/python tests/pytorch/compare.py speed --rows convnet-32 vgg-32 --repeats 5
     .venv/bin/python tests/pytorch/compare.py correct    losses, accuracy and checkpoints of both
 
-Both programs are started in the same way, by mpirun with one core per rank, and train
-the same network on the same data. PyTorch's program is train_ddp.py in this folder, or
-another one with the same options and output (--peer). Exit code 0 if they agree, 1 if
-they differ, 2 if they could not be compared.
+All programs are started in the same way, by mpirun with one core per rank, and train the
+same network on the same data. PyTorch's program is train_ddp.py in this folder, or another
+one with the same options and output (--peer); JAX's is train_jax.py. Speed is compared with
+the fastest of PyTorch eager, with fused Adam, with channels-last memory, with torch.compile,
+and on one rank JAX's jit: on each row all are tried first, and their losses are compared.
+Exit code 0 if they agree, 1 if they differ, 2 if they could not be compared.
 """
 
 import argparse
@@ -49,7 +51,7 @@ def parse_options():
     """The command line options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    speed = commands.add_parser("speed", help="times of both, and their ratio")
+    speed = commands.add_parser("speed", help="times of mpiburn and its fastest peer, and their ratio")
     correct = commands.add_parser("correct", help="losses, accuracy and checkpoints of both")
     for command in (speed, correct):
         command.add_argument("--data", type=Path, default=ROOT / "data/digits", metavar="DIR",
@@ -61,9 +63,9 @@ def parse_options():
         command.add_argument("--mpiburn", type=Path, default=ROOT / "target/release/mpiburn", metavar="PATH",
                              help="our program (default: target/release/mpiburn)")
     names = [row.name for row in ROWS]
-    speed.add_argument("--rows", nargs="+", choices=names, default=names, metavar="ROW",
-                       help=f"rows of the table (default: all): {', '.join(names)}")
-    speed.add_argument("--repeats", type=positive, default=3, metavar="N", help="pairs of runs (default: 3)")
+    speed.add_argument("--rows", nargs="+", choices=names, metavar="ROW",
+                       help=f"rows of the table (default: all; vgg-lab as root only): {', '.join(names)}")
+    speed.add_argument("--repeats", type=positive, default=5, metavar="N", help="pairs of runs (default: 5)")
     speed.add_argument("--out", type=Path, default=ROOT / "results/compare-pytorch", metavar="DIR",
                        help="folder of speed.json and speed.csv (default: results/compare-pytorch)")
     correct.add_argument("--batch", type=positive, default=32, help="batch size per rank (default: 32)")

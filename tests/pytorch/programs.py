@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from machine import core_count
@@ -52,6 +52,10 @@ class Programs:
     pytorch: Path
     data: Path
 
+    def on(self, data):
+        """The same programs on other data."""
+        return replace(self, data=Path(data))
+
 
 def require_programs(mpiburn, pytorch):
     """Checks the programs before the start, because mpirun's errors are hard to read."""
@@ -83,6 +87,11 @@ def takes_noise(programs):
     return "--noise" in help_text.stdout
 
 
+def has_precision(mpiburn):
+    """Whether our program trains in other precisions than f32; older builds do not."""
+    return "--precision" in subprocess.run([mpiburn, "train", "--help"], capture_output=True, text=True).stdout
+
+
 def mpirun_command(ranks):
     """mpirun and its options for that many ranks, one core each."""
     command = ["mpirun", "-n", str(ranks)]
@@ -103,10 +112,12 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def run_job(ranks, program):
-    """Runs a program on `ranks` ranks; returns its output, and its wall time in seconds."""
-    command = mpirun_command(ranks) + [str(word) for word in program]
+def run_job(ranks, program, lab=None):
+    """Runs a program on `ranks` ranks, of this machine or a lab's nodes; returns its output and its wall time in seconds."""
+    command = (lab.command(ranks) if lab else mpirun_command(ranks)) + [str(word) for word in program]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    if lab:
+        environment = lab.variables(environment)
     started = time.perf_counter()
     job = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.DEVNULL,
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -126,23 +137,25 @@ def run_job(ranks, program):
     return output, seconds
 
 
-def run_pytorch(programs, ranks, *options):
-    """Merges the JSON lines of PyTorch's program, later ones over earlier ones; returns them and the wall time."""
-    output, seconds = run_job(ranks, [sys.executable, programs.pytorch, *options])
+def run_pytorch(programs, ranks, *options, peer=None, lab=None):
+    """Merges the JSON lines of PyTorch's program or another `peer`, later ones over earlier ones; returns them and the
+    wall time."""
+    program, selection = (peer.program, peer.options) if peer else (programs.pytorch, ())
+    output, seconds = run_job(ranks, [sys.executable, program, *selection, *options], lab)
     result = {}
     for line in output.splitlines():
         if line.startswith("{"):
             result |= json.loads(line)
     if result.get("world") != ranks:
-        raise CannotCompare(f"{programs.pytorch.name} saw {result.get('world')} ranks of {ranks}; "
+        raise CannotCompare(f"{program.name} saw {result.get('world')} ranks of {ranks}; "
                             "does it support the environment variables of this mpirun?")
     return result, seconds
 
 
-def train_pytorch(programs, ranks, epochs, batch, samples, *more):
-    """Trains with PyTorch, by default the ConvNet; returns its JSON lines, and the wall time in seconds."""
+def train_pytorch(programs, ranks, epochs, batch, samples, *more, peer=None):
+    """Trains with PyTorch or another peer, by default the ConvNet; returns its JSON lines and the wall time in seconds."""
     return run_pytorch(programs, ranks, "--data", programs.data, "--epochs", epochs, "--batch", batch,
-                       "--limit", samples, *more)
+                       "--limit", samples, *more, peer=peer)
 
 
 def train_mpiburn(programs, out, ranks, epochs, batch, samples, *more):
@@ -154,8 +167,8 @@ def train_mpiburn(programs, out, ranks, epochs, batch, samples, *more):
     return json.loads((out / "run.json").read_text()), seconds
 
 
-def step_mpiburn(programs, out, ranks, model, batch, steps):
+def step_mpiburn(programs, out, ranks, model, batch, steps, *more, lab=None):
     """Times steps of mpiburn on random samples; returns the content of the file `out`."""
     run_job(ranks, [programs.mpiburn, "bench", "step", "--model", model, "--train-batch-size", batch,
-                    "--steps", steps, "--json", out])
+                    "--steps", steps, "--json", out, *more], lab)
     return json.loads(out.read_text())

@@ -3,17 +3,21 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import Lab
 from noise import write_noise
+from peers import FEATURES, IMAGES, custom_peer, peer_named
 from programs import run_pytorch, step_mpiburn, takes_noise, train_mpiburn, train_pytorch
 
-# Steps of the ConvNet's epoch unless --samples is given, limited by the data set: enough
-# that fixed costs of a program are small.
+# Steps of the ConvNet's epoch, unless the row has its own or --samples is given: enough that
+# fixed costs of a program are small. All batches are whole, because torch.compile and JAX
+# compile a smaller one once more.
 EPOCH_STEPS = 900
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row. `goal` is the ratio that the project aims at."""
+    """One row. `goal` is the ratio that the project aims at, `trial_steps` the length of a
+    training that finds the fastest of `peers`, `rate` that of the link between two nodes."""
 
     name: str
     title: str
@@ -24,21 +28,35 @@ class Row:
     model: str = "convnet"
     backend: str = "mpi"
     steps: int = 0
+    trial_steps: int = 200
+    peers: tuple = IMAGES
+    precision: str = "no"
+    rate: str = ""
 
     @property
     def unit(self):
         """Unit of both programs' times."""
         return "s" if self.kind == "program" else "ms/step"
 
+    @property
+    def options(self):
+        """Options of the row that both programs know by the same name."""
+        return ("--precision", self.precision) if self.precision != "no" else ()
+
 
 ROWS = (
-    Row("convnet-32", "convnet, batch 32, 1 rank", 9, "epoch"),
-    Row("convnet-256", "convnet, batch 256, 1 rank", 8, "epoch", batch=256),
+    Row("convnet-32", "convnet, batch 32, 1 rank", 9, "epoch", peers=(*IMAGES, "jax")),
+    Row("convnet-256", "convnet, batch 256, 1 rank", 8, "epoch", batch=256, steps=234, trial_steps=50, peers=(*IMAGES, "jax")),
     Row("convnet-32-mpi", "convnet, batch 32, 2 ranks, gloo : our mpi", 9, "epoch", ranks=2),
     Row("convnet-32-gloo", "convnet, batch 32, 2 ranks, gloo : our gloo", 6, "epoch", ranks=2, backend="gloo"),
-    Row("mlp-32", "mlp, batch 32, 1 rank", 4.5, "noise", model="mlp", steps=1000),
-    Row("vgg-32", "vgg, batch 32, 1 rank", 1.0, "noise", model="vgg", steps=12),
-    Row("program", "whole program, 3 epochs with tests, 2 ranks", 6, "program", ranks=2),
+    Row("mlp-32", "mlp, batch 32, 1 rank", 2, "noise", model="mlp", steps=1000, trial_steps=500,
+        peers=(*FEATURES, "jax")),
+    Row("vgg-32", "vgg, batch 32, 1 rank", 2.2, "noise", model="vgg", steps=12, trial_steps=6),
+    Row("vgg-bf16", "vgg, batch 32, 1 rank, bf16", 1.4, "noise", model="vgg", steps=12, trial_steps=6,
+        precision="bf16"),
+    Row("vgg-lab", "vgg, batch 32, 2 nodes, 1 Gbit/s, gloo : our mpi", 1.8, "noise", ranks=2, model="vgg", steps=12,
+        trial_steps=6, peers=("eager",), rate="1gbit"),
+    Row("program", "whole program, 3 epochs with tests, 2 ranks", 12, "program", ranks=2),
 )
 
 
@@ -48,7 +66,6 @@ class Measured:
 
     time: float
     peak_rss_mb: float | None
-    torch: str | None = None
 
 
 class Measuring:
@@ -56,42 +73,54 @@ class Measuring:
 
     def __init__(self, programs, samples, folder):
         self.programs, self.samples, self.folder = programs, samples, Path(folder)
-        self.makes_noise = takes_noise(programs)
+        self.custom = custom_peer(programs)
+        self.makes_noise = self.custom is None or takes_noise(programs)
         self.runs = 0
 
-    def pytorch(self, row):
-        """PyTorch's side of the row."""
+    def peers(self, row):
+        """The programs to compare with, in all ways to run them."""
+        return [self.custom] if self.custom else [peer_named(name) for name in row.peers]
+
+    def peer(self, row, peer):
+        """The peer's side of the row."""
         if row.kind == "noise":
-            result = self.noise_in_pytorch(row)
-            return Measured(result["ms_per_step"], result["peak_rss_mb"], result["torch"])
-        result, seconds = train_pytorch(self.programs, *self.training(row))
-        time = seconds if row.kind == "program" else result["ms_per_step"]
-        return Measured(time, result["peak_rss_mb"], result["torch"])
+            result = self.noise_in_peer(row, peer)
+            return Measured(result["ms_per_step"], result["peak_rss_mb"])
+        result, seconds = train_pytorch(self.programs, *self.training(row), *row.options, peer=peer)
+        return Measured(seconds if row.kind == "program" else result["ms_per_step"], result["peak_rss_mb"])
 
     def mpiburn(self, row):
         """mpiburn's side of the row."""
         self.runs += 1
         if row.kind == "noise":
             file = self.folder / f"step-{self.runs}.json"
-            times = step_mpiburn(self.programs, file, row.ranks, row.model, row.batch, row.steps)["overlap_on"]
+            with Lab(row.rate) as lab:
+                times = step_mpiburn(self.programs, file, row.ranks, row.model, row.batch, row.steps, *row.options,
+                                     "--backend", row.backend, lab=lab)["overlap_on"]
             # The statistic that the other side reports: of single steps, or of an epoch.
             return Measured(times["median" if self.makes_noise else "mean"], None)
         result, seconds = train_mpiburn(self.programs, self.folder / f"run-{self.runs}", *self.training(row),
-                                        "--backend", row.backend)
+                                        "--backend", row.backend, *row.options)
         return Measured(seconds if row.kind == "program" else result["ms_per_step"], result["peak_rss_mb"])
 
     def training(self, row):
         """Ranks, epochs, batch and samples of a training; 0 samples means all."""
         if row.kind == "program":
             return row.ranks, 3, row.batch, self.samples
-        return row.ranks, 1, row.batch, self.samples or EPOCH_STEPS * row.batch
+        step = row.ranks * row.batch
+        wanted = self.samples or (row.steps or EPOCH_STEPS) * row.batch
+        return row.ranks, 1, row.batch, max(wanted // step, 1) * step
 
-    def noise_in_pytorch(self, row):
+    def noise_in_peer(self, row, peer):
         """Trains on random samples, from files if the program does not generate them."""
-        options = ["--model", row.model, "--batch", row.batch]
-        if self.makes_noise:
-            return run_pytorch(self.programs, row.ranks, *options, "--noise", row.steps)[0]
-        files = self.folder / f"noise-{row.name}"
+        options = ["--model", row.model, "--batch", row.batch, *row.options]
+        source = ["--noise", row.steps] if self.makes_noise else ["--data", self.noise_files(row, row.steps), "--epochs", 1]
+        with Lab(row.rate) as lab:
+            return run_pytorch(self.programs, row.ranks, *options, *source, peer=peer, lab=lab)[0]
+
+    def noise_files(self, row, steps):
+        """A folder with the random samples of that many steps, in the files of the row's network."""
+        files = self.folder / f"noise-{row.model}-{steps}-{row.batch}x{row.ranks}"
         if not files.exists():
-            write_noise(files, row.model, row.steps * row.batch * row.ranks)
-        return run_pytorch(self.programs, row.ranks, *options, "--data", files, "--epochs", 1)[0]
+            write_noise(files, row.model, steps * row.batch * row.ranks)
+        return files

@@ -11,6 +11,7 @@
 set -eu
 
 TORCH=2.9.0
+JAX=0.10.2
 
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 root=$(dirname "$(dirname "$here")")
@@ -32,8 +33,8 @@ fi
 
 command -v "$python" >/dev/null ||
     fail "no $python; on Debian: apt-get install python3 python3-venv"
-"$python" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' ||
-    fail "PyTorch $TORCH needs Python 3.10 to 3.14, and $python is $("$python" -V); select another with PYTHON=..."
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' ||
+    fail "PyTorch $TORCH and JAX $JAX need Python 3.11 to 3.14, and $python is $("$python" -V); select another with PYTHON=..."
 "$python" -c 'import ensurepip, venv' 2>/dev/null ||
     fail "$python cannot create virtual environments; on Debian: apt-get install python3-venv"
 if [ -e "$venv" ] && [ ! -e "$venv/pyvenv.cfg" ] && [ -n "$(ls -A "$venv")" ]; then
@@ -48,12 +49,12 @@ install() {
 rm -f "$stamp"
 # An interrupted setup is continued if pip is installed.
 "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$venv"
-echo "installing numpy, safetensors, tensorboard, ONNX and PyTorch $TORCH in $venv; some minutes"
+echo "installing numpy, safetensors, tensorboard, ONNX, JAX $JAX and PyTorch $TORCH in $venv; some minutes"
 
 # PyTorch's dependencies are installed first and PyTorch without dependencies after them,
 # or pip would download NVIDIA's libraries. setuptools and typing_extensions are among them.
 install numpy safetensors tensorboard 'onnx>=1.16' 'onnxruntime>=1.17' \
-    filelock 'typing_extensions>=4.10' 'sympy>=1.13.3' 'networkx>=2.5.1' jinja2 'fsspec>=0.8.5' 'setuptools<81'
+    filelock 'typing_extensions>=4.10' 'sympy>=1.13.3' 'networkx>=2.5.1' jinja2 'fsspec>=0.8.5' 'setuptools<81' "jax==$JAX"
 
 site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 install --no-deps "torch==$TORCH" || fail "pip could not install torch $TORCH; see above"
@@ -67,10 +68,16 @@ if [ -e "$site/torch/lib/libtorch_cuda.so" ]; then
 fi
 
 "$venv/bin/python" -W error::UserWarning - <<'CHECK' || fail "the environment in $venv does not work; remove it and try again"
-import numpy, onnx, onnxruntime, safetensors.torch, torch, torch.distributed
+import numpy, jax, onnx, onnxruntime, safetensors.torch, torch, torch.distributed
 from tensorboard.backend.event_processing import event_accumulator
 assert torch.distributed.is_gloo_available()
 torch.nn.Conv2d(1, 4, 3)(torch.ones(1, 1, 8, 8)).sum().backward()
+CHECK
+
+# torch.compile writes C++ that calls Python.
+"$venv/bin/python" - <<'CHECK' || fail "torch.compile does not work; on Debian: apt-get install g++ python3-dev"
+import torch
+torch.compile(lambda x: x.sin() + 1)(torch.ones(8))
 CHECK
 
 echo "$recipe" >"$stamp"

@@ -1,4 +1,4 @@
-"""Compares the speed of mpiburn and PyTorch: the same work by both, in turn, and the ratio of their times."""
+"""Compares the speed of mpiburn and its fastest peer: the same work by both, in turn, and the ratio of their times."""
 
 import csv
 import json
@@ -6,10 +6,16 @@ import socket
 import statistics
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 
+import lab
 from machine import BUSY, OtherPrograms, core_count
-from programs import plural
+from peers import PYTORCH, versions
+from programs import CannotCompare, has_precision, plural
 from rows import EPOCH_STEPS, ROWS, Measuring
+from trials import choose_peer, describe
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @dataclass
@@ -20,17 +26,18 @@ class Pair:
     row: str
     pair: int
     unit: str
-    pytorch: float
+    peer: str
+    peer_time: float
     mpiburn: float
     ratio: float
     goal: float
     other_cores: float
-    pytorch_peak_rss_mb: float
+    peer_peak_rss_mb: float | None
     mpiburn_peak_rss_mb: float | None
 
 
-def measure_pair(row, number, measuring):
-    """Runs the row with each program; returns the version of PyTorch, and the pair.
+def measure_pair(row, number, measuring, peer):
+    """Runs the row with each program; returns the pair.
 
     One right after the other, in alternating order, so that a slowdown of the machine
     affects both. A busy machine still favours one side: MPI's ranks wait by polling and
@@ -38,35 +45,37 @@ def measure_pair(row, number, measuring):
     measured to lose several times as much.
     """
     others = OtherPrograms()
-    sides = [measuring.pytorch, measuring.mpiburn]
-    order = sides if number % 2 else sides[::-1]
-    done = {side.__name__: side(row) for side in order}
-    theirs, ours = done["pytorch"], done["mpiburn"]
-    return theirs.torch, Pair(
-        row=row.name, pair=number, unit=row.unit, pytorch=theirs.time, mpiburn=ours.time,
+    sides = {"peer": lambda: measuring.peer(row, peer), "mpiburn": lambda: measuring.mpiburn(row)}
+    order = list(sides) if number % 2 else list(sides)[::-1]
+    done = {side: sides[side]() for side in order}
+    theirs, ours = done["peer"], done["mpiburn"]
+    return Pair(
+        row=row.name, pair=number, unit=row.unit, peer=peer.name, peer_time=theirs.time, mpiburn=ours.time,
         ratio=theirs.time / ours.time, goal=row.goal, other_cores=others.cores(),
-        pytorch_peak_rss_mb=theirs.peak_rss_mb, mpiburn_peak_rss_mb=ours.peak_rss_mb,
+        peer_peak_rss_mb=theirs.peak_rss_mb, mpiburn_peak_rss_mb=ours.peak_rss_mb,
     )
 
 
-def summarize_row(row, pairs):
-    """A row of speed.json: medians over its pairs, and the range of their ratios."""
+def summarize_row(row, trials, pairs):
+    """A row of speed.json: medians over its pairs, the range of their ratios, and the trials of all peers."""
     median = lambda field: statistics.median(getattr(pair, field) for pair in pairs)
     ratios = [pair.ratio for pair in pairs]
     return {
         "row": row.name, "title": row.title, "model": row.model, "ranks": row.ranks, "batch": row.batch,
-        "mpiburn_backend": row.backend, "unit": row.unit,
-        "median_pytorch": median("pytorch"), "median_mpiburn": median("mpiburn"),
+        "precision": row.precision, "mpiburn_backend": row.backend, "unit": row.unit, "peer": trials[0].peer.name,
+        "trials": [{"peer": trial.peer.name, "time": trial.time, "loss_difference": trial.loss_difference}
+                   for trial in trials],
+        "median_peer": median("peer_time"), "median_mpiburn": median("mpiburn"),
         "median_ratio": median("ratio"), "least_ratio": min(ratios), "largest_ratio": max(ratios), "goal": row.goal,
         "median_other_cores": median("other_cores"), "pairs": [vars(pair) for pair in pairs],
     }
 
 
-def write_speed(folder, programs, options, torch, rows):
+def write_speed(folder, programs, options, rows):
     """speed.json and speed.csv. Written after each pair, so that an interrupted comparison keeps its results."""
     folder.mkdir(parents=True, exist_ok=True)
     summary = {
-        "host": socket.gethostname(), "cores": core_count(), "torch": torch, "peer": programs.pytorch.name,
+        "host": socket.gethostname(), "cores": core_count(), **versions(), "program": programs.pytorch.name,
         "data": str(programs.data), "samples": options.samples or "default of the rows", "rows": rows,
     }
     (folder / "speed.json").write_text(json.dumps(summary, indent=2) + "\n")
@@ -79,12 +88,12 @@ def write_speed(folder, programs, options, torch, rows):
 
 def print_table(rows):
     """The summary, one line per row. The goal is a target, not a measurement."""
-    width = max(len(row["title"]) for row in rows)
-    line = f"{{:<{width}}} {{:>17}} {{:>17}} {{:>7}} {{:>15}} {{:>6}}"
-    print("\n" + line.format("medians", "PyTorch", "mpiburn", "ratio", "from - to", "goal"))
+    width, peers = (max(len(row[field]) for row in rows) for field in ("title", "peer"))
+    line = f"{{:<{width}}}  {{:<{max(peers, 12)}}} {{:>15}} {{:>15}} {{:>6}} {{:>13}} {{:>5}}"
+    print("\n" + line.format("medians", "fastest peer", "its time", "mpiburn", "ratio", "from - to", "goal"))
     for row in rows:
         time = lambda value: f"{value:.3f} {row['unit']}"
-        print(line.format(row["title"], time(row["median_pytorch"]), time(row["median_mpiburn"]),
+        print(line.format(row["title"], row["peer"], time(row["median_peer"]), time(row["median_mpiburn"]),
                           f"{row['median_ratio']:.2f}", f"{row['least_ratio']:.2f} - {row['largest_ratio']:.2f}",
                           f"{row['goal']:g}"))
 
@@ -102,26 +111,55 @@ def notes(rows):
         yield f"{fewest} pair{plural(fewest)} of a row: the range of so few is not representative"
 
 
+def obstacle(row, programs):
+    """Why this row cannot be run here; None if it can."""
+    if row.rate and not lab.is_possible():
+        return "emulating two nodes needs root and iproute2"
+    if row.precision != "no" and programs.pytorch != PYTORCH:
+        return "a program of --peer has no --precision"
+    if row.precision != "no" and not has_precision(programs.mpiburn):
+        return f"{programs.mpiburn.name} has no --precision; build it again"
+    return None
+
+
+def choose_rows(names, programs):
+    """The rows of those names; without names all that can be run here."""
+    obstacles = {row.name: obstacle(row, programs) for row in ROWS if not names or row.name in names}
+    for name, reason in obstacles.items():
+        if reason and names:
+            raise CannotCompare(f"{name}: {reason}; or select other --rows")
+        if reason:
+            print(f"without {name}: {reason}")
+    return [row for row in ROWS if row.name in obstacles and not obstacles[row.name]]
+
+
 def compare_speed(programs, options):
-    """The subcommand `speed`."""
-    wanted = [row for row in ROWS if row.name in options.rows]
+    """The subcommand `speed`; returns peers that do not compute the same."""
+    wanted = choose_rows(options.rows, programs)
     print(f"{len(wanted)} row{plural(len(wanted))}, {options.repeats} pair{plural(options.repeats)} each, in turn; "
           f"ConvNet on {options.samples or f'{EPOCH_STEPS} steps of'} samples of {programs.data} (the whole program: all), "
           "vgg and mlp on random samples", flush=True)
-    pairs = {row.name: [] for row in wanted}
-    with tempfile.TemporaryDirectory(prefix="mpiburn-compare-") as folder:
+    # Not in /tmp, which is private to each emulated node.
+    (ROOT / "target").mkdir(exist_ok=True)
+    pairs, trials, problems = {row.name: [] for row in wanted}, {}, []
+    with tempfile.TemporaryDirectory(prefix="compare-", dir=ROOT / "target") as folder:
         measuring = Measuring(programs, options.samples, folder)
+        for row in wanted:
+            trials[row.name], wrong = choose_peer(row, measuring)
+            problems += wrong
+            print(describe(row, trials[row.name]), flush=True)
         for number in range(1, options.repeats + 1):
             for row in wanted:
-                torch, pair = measure_pair(row, number, measuring)
+                pair = measure_pair(row, number, measuring, trials[row.name][0].peer)
                 pairs[row.name].append(pair)
-                print(f"pair {number}, {row.name}: PyTorch {pair.pytorch:.3f} {row.unit}, mpiburn {pair.mpiburn:.3f} "
-                      f"{row.unit}, ratio {pair.ratio:.2f} (others' busy cores: {pair.other_cores:.2f})", flush=True)
-                rows = [summarize_row(row, pairs[row.name]) for row in wanted if pairs[row.name]]
-                write_speed(options.out, programs, options, torch, rows)
+                print(f"pair {number}, {row.name}: {pair.peer} {pair.peer_time:.3f} {row.unit}, mpiburn "
+                      f"{pair.mpiburn:.3f} {row.unit}, ratio {pair.ratio:.2f} (others' busy cores: "
+                      f"{pair.other_cores:.2f})", flush=True)
+                rows = [summarize_row(row, trials[row.name], pairs[row.name]) for row in wanted if pairs[row.name]]
+                write_speed(options.out, programs, options, rows)
     print_table(rows)
-    print(f"ratio: PyTorch's time over mpiburn's, median over pairs; goal: the target ratio; "
-          f"all pairs in {options.out}/speed.json and .csv")
+    print(f"ratio: the fastest peer's time over mpiburn's, median over pairs; goal: the target ratio; "
+          f"all pairs and peers in {options.out}/speed.json, pairs in speed.csv")
     for note in notes(rows):
         print(f"note: {note}")
-    return []
+    return problems

@@ -32,12 +32,13 @@ sys.dont_write_bytecode = True
 
 import torch
 import torch.distributed as dist
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
 from networks import ACTIVATIONS, CLASSES, NETWORKS, SHAPES, build
 from samples import load_shard
+from ways import PRECISIONS, WAYS, compile_now, layout, parse_ways, prepare
 
 # As in `mpiburn bench step`: random batches in turn, so that none is memorised, and steps
 # before the timed ones.
@@ -131,20 +132,26 @@ def evaluate(model, shard, batch):
 
 
 def start(options, rank, world):
-    """The network with its initial weights, its DistributedDataParallel wrapper, and its optimizer."""
+    """The network with its initial weights, the module that trains it, and its optimizer."""
     torch.manual_seed(options.seed)
     network = build(options.model, options)
+    if options.init:
+        network.load_state_dict(load_file(options.init), strict=True)
     if options.save_init and rank == 0:
         save_file(network.state_dict(), options.save_init)
-    model = nn.parallel.DistributedDataParallel(network) if world > 1 else network
-    return network, model, torch.optim.Adam(model.parameters(), lr=options.lr, weight_decay=options.weight_decay)
+    model = prepare(network, options.ways, options.precision)
+    model = nn.parallel.DistributedDataParallel(model) if world > 1 else model
+    fused = True if "fused" in options.ways else None
+    optimizer = torch.optim.Adam(model.parameters(), lr=options.lr, weight_decay=options.weight_decay, fused=fused)
+    return network, model, optimizer
 
 
 def describe(options, world, steps, started):
     """Fields of the last JSON line of any run."""
     return {
-        "torch": torch.__version__, "model": options.model, "backend": "gloo", "world": world, "batch": options.batch,
-        "steps": steps, "total_s": time.perf_counter() - started,
+        "torch": torch.__version__, "model": options.model, "ways": "+".join(sorted(options.ways)),
+        "precision": options.precision, "backend": "gloo", "world": world, "batch": options.batch, "steps": steps,
+        "total_s": time.perf_counter() - started,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 
@@ -155,8 +162,11 @@ def time_steps(options, rank, world):
     _, model, optimizer = start(options, rank, world)
     torch.manual_seed(options.seed + rank)
     images = torch.randn(NOISE_BATCHES, options.batch, *SHAPES[options.model])
+    images = [layout(batch, options.ways) for batch in images]
     labels = torch.randint(CLASSES[options.model], (NOISE_BATCHES, options.batch))
     model.train()
+    if "compile" in options.ways:
+        compile_now(model, F.cross_entropy, images[0], labels[0])
     tally, seconds = Tally(), []
     for step in range(WARM_UP_STEPS + options.noise):
         batch = step % NOISE_BATCHES
@@ -176,6 +186,9 @@ def train(options, rank, world):
     network, model, optimizer = start(options, rank, world)
     train_shard = load_shard(options.model, options.data, "train", rank, world, options.limit, pad=True)
     test_shard = load_shard(options.model, options.data, "test", rank, world)
+    train_shard = layout(train_shard[0], options.ways), train_shard[1]
+    if "compile" in options.ways:
+        compile_now(model, F.cross_entropy, *(part[:options.batch] for part in train_shard))
     # A barrier, so that slow reading does not count as the first step of other ranks.
     sum_over_ranks([0])
 
@@ -193,7 +206,7 @@ def train(options, rank, world):
             print(json.dumps(result), flush=True)
 
     if options.save and rank == 0:
-        save_file(network.state_dict(), options.save)
+        save_file({name: value.contiguous() for name, value in network.state_dict().items()}, options.save)
     steps = options.epochs * -(-len(train_shard[1]) // options.batch)
     return result | describe(options, world, steps, started) | {
         "train_s": train_seconds, "ms_per_step": 1000 * train_seconds / steps,
@@ -228,6 +241,10 @@ def parse_options(words=None):
     parser.add_argument("--limit", type=int, default=0, metavar="N", help="train on the first N samples only")
     parser.add_argument("--loss-steps", type=int, default=0, metavar="N",
                         help="report the losses of the first N steps, mean over ranks")
+    parser.add_argument("--how", dest="ways", type=parse_ways, default="eager", metavar="WAYS",
+                        help=f"{', '.join(WAYS)}, or several with + between them (default: eager)")
+    parser.add_argument("--precision", choices=PRECISIONS, default="no", help="bf16: autocast of forward and backward")
+    parser.add_argument("--init", metavar="FILE", help="start from these weights, a .safetensors file")
     parser.add_argument("--save-init", metavar="FILE", help="write the initial weights as .safetensors")
     parser.add_argument("--save", metavar="FILE", help="write the final weights as .safetensors")
     return parser.parse_args(words)

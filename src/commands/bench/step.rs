@@ -13,20 +13,17 @@ use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::record::StepMs;
 use crate::report;
-use crate::train::{CrossEntropy, LabelledBytes, Learner, StepTimes};
+use crate::train::{CrossEntropy, Forward, LabelledBytes, Learner, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
-use burn_mpi::{World, connect, page_faults, topology};
+use burn_fused::simd::Level;
+use burn_mpi::{CommError, World, connect, page_faults, topology};
 
 /// Number of different batches, used in turn: a single one would be memorised, and a
 /// loss of 0 has gradients unlike those of training.
 const BATCHES: usize = 16;
-/// Steps before the first that is timed: the probe step and the first allocations.
-const WARM_UP: usize = 3;
 /// Steps between changes of mode; modes with and without overlap alternate, so that a
 /// change in the machine's speed affects both.
 const TURN: usize = 5;
-/// Number of matrix products before the steps, and after them.
-const PRODUCTS: usize = 5;
 
 /// Times of the steps on this rank.
 #[derive(Default)]
@@ -40,6 +37,9 @@ struct Measured {
 /// Measures `--steps` steps, and as many without overlap.
 pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let config = RunConfig::try_from(&args.train)?;
+    if let Some(name) = &args.simd {
+        select_level(name)?;
+    }
     if args.steps == 0 {
         return Err(ConfigError::new("steps", 0, "must be at least 1").into());
     }
@@ -68,8 +68,9 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let learner = Learner::new(world, &options, network, loss, collective)?;
     let mut learner = learner.with_forward(quantizer)?;
 
-    let mut product = Product::new(&device);
-    product.measure(PRODUCTS);
+    let mut product = (args.products > 0).then(|| Product::new(&device));
+    let mut multiply = || product.iter_mut().for_each(|product| product.measure(args.products));
+    multiply();
     let mut batches =
         (0..BATCHES).cycle().map(|i| shard.samples(i * config.train_batch_size, config.train_batch_size));
     let normalizer = Normalizer::new(source.description());
@@ -77,7 +78,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         let (bytes, labels) = batches.next().unwrap_or_default();
         LabelledBytes { bytes, labels, normalizer: &normalizer }
     };
-    for _ in 0..WARM_UP {
+    for _ in 0..args.warm_up {
         learner.step(&next(), global, false)?;
     }
     // One rank has no communication, with or without overlap.
@@ -91,7 +92,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
             for _ in 0..TURN.min(args.steps - measured.steps.len()) {
                 let samples = next();
                 let (began, allocated) = (Instant::now(), allocations());
-                learner.step(&samples, global, false)?;
+                measured_step(&mut learner, &samples, global)?;
                 let took = began.elapsed();
                 measured.allocations += allocations() - allocated;
                 measured.steps.push(took);
@@ -101,13 +102,13 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
             measured.times = measured.times.zip(here, |sum, time| sum + time);
         }
     }
-    product.measure(PRODUCTS);
+    multiply();
 
     let with = &measured[0];
     let steps = with.steps.len() as f64;
-    let shared =
-        [with.allocations as f64 / steps, with.page_faults as f64 / steps, product.flop_per_second()];
-    let [allocations, page_faults, product] = mean_over_ranks(world, shared)?;
+    let speed = product.as_ref().map_or(0.0, Product::flop_per_second);
+    let shared = [with.allocations as f64 / steps, with.page_faults as f64 / steps, speed];
+    let [allocations, page_faults, speed] = mean_over_ranks(world, shared)?;
     let report = StepReport {
         model: config.model,
         train_batch_size: config.train_batch_size,
@@ -117,13 +118,14 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         device: config.device,
         fused: config.fused,
         threads: config.threads,
+        simd: Level::current(),
         steps: args.steps,
         overlap_on: timing(world, with)?,
         overlap_off: measured.get(1).map(|without| timing(world, without)).transpose()?,
         allocations_per_step: allocations,
         page_faults_per_step: page_faults,
         flop_per_step,
-        product_flop_per_s: product,
+        product_flop_per_s: product.map(|_| speed),
     };
     if world.is_root() {
         report.print();
@@ -131,6 +133,30 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     if let Some(path) = json {
         report.write_json(path)?;
     }
+    Ok(())
+}
+
+/// One measured step. `make icount` counts the instructions between entry and return of the
+/// function of this name, so it is never inlined.
+#[inline(never)]
+fn measured_step<F: Forward<Network>>(
+    learner: &mut Learner<'_, Network, CrossEntropy, F>,
+    samples: &LabelledBytes,
+    total: usize,
+) -> Result<(), CommError> {
+    learner.step(samples, total, false).map(|_| ())
+}
+
+/// Makes the operators use the SIMD level `name`, one of those up to the level that the ranks
+/// have agreed on.
+fn select_level(name: &str) -> Result<(), ConfigError> {
+    let common: Vec<_> = Level::available().filter(|&level| level <= Level::current()).collect();
+    let Some(level) = common.iter().find(|level| level.name() == name) else {
+        let names: Vec<_> = common.iter().map(|level| level.name()).collect();
+        let problem = format!("not a SIMD level that all ranks support: choose {}", names.join(" or "));
+        return Err(ConfigError::new("simd", name, problem));
+    };
+    level.use_level();
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::record::StepMs;
 use crate::report::table;
+use burn_fused::simd::Level;
 
 /// The measurements and their configuration. Times are in milliseconds; times and
 /// counters are means over ranks.
@@ -32,6 +33,8 @@ pub struct StepReport {
     pub fused: bool,
     /// Number of threads per rank.
     pub threads: usize,
+    /// SIMD level of the operators.
+    pub simd: Level,
     /// Number of measured steps in each mode.
     pub steps: usize,
     /// Times with the all-reduce overlapping backward.
@@ -44,8 +47,8 @@ pub struct StepReport {
     pub page_faults_per_step: f64,
     /// Floating-point operations of one rank's step, from the network's layers.
     pub flop_per_step: u64,
-    /// Floating-point operations per second of a large matrix product.
-    pub product_flop_per_s: f64,
+    /// Floating-point operations per second of a large matrix product; none if none was timed.
+    pub product_flop_per_s: Option<f64>,
 }
 
 /// Milliseconds per step.
@@ -65,13 +68,13 @@ pub struct Timing {
 struct File<'a> {
     #[serde(flatten)]
     report: &'a StepReport,
-    share_of_product: f64,
+    share_of_product: Option<f64>,
 }
 
 impl StepReport {
     /// The step's operations per second divided by those of the matrix product.
-    pub fn share_of_product(&self) -> f64 {
-        self.flop_per_second() / self.product_flop_per_s
+    pub fn share_of_product(&self) -> Option<f64> {
+        self.product_flop_per_s.map(|product| self.flop_per_second() / product)
     }
 
     fn flop_per_second(&self) -> f64 {
@@ -140,20 +143,24 @@ impl StepReport {
     }
 
     fn arithmetic(&self) -> String {
-        format!(
-            "{} at batch {}: {:.1} MFLOP in {:.3} ms are {:.1} GFLOP/s, {:.0}% of the {:.1} GFLOP/s of a \
-             {SIDE}x{SIDE} matrix product ({}, {} thread{})",
+        let speed = format!(
+            "{} at batch {}: {:.1} MFLOP in {:.3} ms are {:.1} GFLOP/s",
             self.model,
             self.train_batch_size,
             1e-6 * self.flop_per_step as f64,
             self.overlap_on.median,
             1e-9 * self.flop_per_second(),
-            100.0 * self.share_of_product(),
-            1e-9 * self.product_flop_per_s,
-            self.device,
-            self.threads,
-            if self.threads == 1 { "" } else { "s" },
-        )
+        );
+        let threads = if self.threads == 1 { "thread" } else { "threads" };
+        let on = format!("({}, {} {threads})", self.device, self.threads);
+        match self.product_flop_per_s.zip(self.share_of_product()) {
+            Some((product, share)) => format!(
+                "{speed}, {:.0}% of the {:.1} GFLOP/s of a {SIDE}x{SIDE} matrix product {on}",
+                100.0 * share,
+                1e-9 * product,
+            ),
+            None => format!("{speed} {on}"),
+        }
     }
 }
 
@@ -171,13 +178,14 @@ mod tests {
             device: DeviceKind::Flex,
             fused: true,
             threads: 1,
+            simd: Level::Portable,
             steps: 10,
             overlap_on: timing(2.0),
             overlap_off,
             allocations_per_step: 12.0,
             page_faults_per_step: 0.5,
             flop_per_step: 150_000_000,
-            product_flop_per_s: 50e9,
+            product_flop_per_s: Some(50e9),
         }
     }
 
@@ -189,11 +197,17 @@ mod tests {
     fn the_share_refers_to_the_median_step() {
         let report = report(None);
         // 150 MFLOP in 10 ms are 15 GFLOP/s.
-        assert!((report.share_of_product() - 0.3).abs() < 1e-12);
+        assert!((report.share_of_product().unwrap() - 0.3).abs() < 1e-12);
         assert!(
             report.arithmetic().contains("15.0 GFLOP/s, 30% of the 50.0 GFLOP/s"),
             "{}",
             report.arithmetic()
+        );
+        let alone = StepReport { product_flop_per_s: None, ..report };
+        assert_eq!(alone.share_of_product(), None);
+        assert_eq!(
+            alone.arithmetic(),
+            "vgg at batch 32: 150.0 MFLOP in 10.000 ms are 15.0 GFLOP/s (flex, 1 thread)"
         );
     }
 

@@ -72,7 +72,18 @@ pub trait Kernel {
 static CURRENT: AtomicU8 = AtomicU8::new(0);
 
 impl Level {
-    const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
+    /// All levels, widest first.
+    pub const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Portable];
+
+    /// The name of the level in options and files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Neon => "neon",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
 
     /// The levels of this machine, widest first.
     pub fn available() -> impl Iterator<Item = Self> {
@@ -206,12 +217,7 @@ impl<K: Kernel, S: Lanes> pulp::NullaryFnOnce for Call<K, S> {
 
 impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Portable => "portable",
-            Self::Neon => "neon",
-            Self::Avx2 => "avx2",
-            Self::Avx512 => "avx512",
-        })
+        f.pad(self.name())
     }
 }
 

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Counts the instructions of one training step of each network under valgrind's callgrind,
+# at the AVX2 level, and compares them with counts.csv in this folder:
+#
+#   tests/icount/run.sh             fails if a count is missing or more than 3% above the file's
+#   tests/icount/run.sh --update    writes the counts to the file
+#
+# A count depends on neither the machine's load nor its speed: only instructions between entry
+# and return of the measured step are counted, and valgrind presents the same processor with
+# AVX2 on every machine. Needs a release build and valgrind: make icount
+# Functions are called by name, through `check`.
+# shellcheck disable=SC2317
+set -uo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.." || exit 1
+# shellcheck source-path=SCRIPTDIR source=../checking.sh
+. tests/checking.sh
+
+# Network, batch size, steps before the counted ones, counted steps. valgrind emulates fused
+# multiply-adds one by one, so vgg has few.
+runs=("vgg 1 1 1" "convnet 32 3 20" "mlp 32 3 50")
+simd=avx2
+limit=3 # percent
+counts=tests/icount/counts.csv
+bin=${BIN:-target/release/mpiburn}
+
+die() {
+  echo "icount: $*" >&2
+  exit 2
+}
+case ${1-} in
+  '' | --update) ;;
+  *) die "unknown option $1: choose --update or none" ;;
+esac
+[ -x "$bin" ] || die "no $bin; run make build"
+command -v valgrind >/dev/null || die "no valgrind; run scripts/setup.sh --all"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# Writes the instructions of one step to $work/NETWORK. Without --demangle=no, the pattern
+# would have to match names as valgrind's version prints them.
+count() { # count NETWORK BATCH WARM_UP STEPS
+  local out=$work/$1.callgrind
+  valgrind --tool=callgrind --callgrind-out-file="$out" --demangle=no --toggle-collect='*measured_step*' \
+    "$bin" bench step --model "$1" --train-batch-size "$2" --warm-up "$3" --steps "$4" --products 0 --simd $simd \
+    >"$work/$1.log" 2>&1 || return
+  awk -v steps="$4" '$1 == "totals:" && $2 > 0 { printf "%.0f\n", $2 / steps; found = 1 } END { exit !found }' \
+    "$out" >"$work/$1"
+}
+
+# Compares the count with the file's, if there is one to compare with.
+compare() { # compare NETWORK BATCH
+  local here before
+  [ -s "$work/$1" ] || { cat "$work/$1.log"; echo "no instructions counted"; return 1; }
+  here=$(cat "$work/$1")
+  before=$(awk -F, -v key="$1,$2,$simd" '$1 "," $2 "," $3 == key { print $4 }' $counts)
+  note="$here instructions"
+  [ -n "$before" ] || { note+=", and no count in $counts; write it: make icount ARGS=--update"; return 1; }
+  note+=$(awk -v here="$here" -v before="$before" -v limit=$limit 'BEGIN {
+    change = 100 * (here / before - 1)
+    printf ", %+.2f%% against %s in the file", change, before
+    if (change < -limit) printf "; write the new counts: make icount ARGS=--update"
+  }')
+  awk -v here="$here" -v before="$before" -v limit=$limit 'BEGIN { exit !(here <= before * (1 + limit / 100)) }'
+}
+
+for run in "${runs[@]}"; do
+  # shellcheck disable=SC2086 # four words
+  count $run &
+done
+wait
+
+if [ "${1-}" = --update ]; then
+  echo "network,batch,simd,instructions" >"$work/counts"
+  for run in "${runs[@]}"; do
+    read -r network batch _ <<<"$run"
+    [ -s "$work/$network" ] || { cat "$work/$network.log" >&2; die "no count of $network"; }
+    echo "$network,$batch,$simd,$(cat "$work/$network")" >>"$work/counts"
+  done
+  mv "$work/counts" $counts
+  cat $counts
+  exit
+fi
+for run in "${runs[@]}"; do
+  read -r network batch _ <<<"$run"
+  check "instructions of a step of $network at batch $batch, $simd" compare "$network" "$batch"
+done
+exit $failed
