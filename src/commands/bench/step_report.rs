@@ -11,6 +11,7 @@ use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::record::StepMs;
 use crate::report::table;
+use burn_fused::conv::Algorithm;
 
 /// The measurements and their configuration. Times are in milliseconds; times and
 /// counters are means over ranks.
@@ -30,6 +31,8 @@ pub struct StepReport {
     pub device: DeviceKind,
     /// Whether convolution, ReLU and pooling are fused.
     pub fused: bool,
+    /// Algorithm of convolutions with many channels.
+    pub conv: Algorithm,
     /// Number of threads per rank.
     pub threads: usize,
     /// Number of measured steps in each mode.
@@ -170,6 +173,7 @@ mod tests {
             backend: "mpi".into(),
             device: DeviceKind::Flex,
             fused: true,
+            conv: Algorithm::Winograd,
             threads: 1,
             steps: 10,
             overlap_on: timing(2.0),

@@ -176,7 +176,7 @@ fn outputs_and_gradients_match_the_f64_reference() {
 fn batches_of_many_blocks_match_the_f64_reference() {
     let mut numbers = Numbers(18);
     // More tiles than one block has: of an image, of a row of tiles, and of small images.
-    for sizes in [[2, 16, 17, 41, 37], [1, 17, 16, 9, 530], [70, 16, 33, 5, 3], [2, 66, 16, 49, 49]] {
+    for sizes in [[2, 16, 17, 41, 37], [1, 17, 16, 9, 530], [70, 16, 33, 5, 3], [1, 66, 16, 48, 45]] {
         Case::new(sizes, &mut numbers).check_all(&mut numbers);
     }
 }
