@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
     /// Winograd F(4x4, 3x3) where it is faster, and im2col + GEMM elsewhere. Its largest
-    /// error is 1 to 3e-6 of the largest value, five times that of im2col + GEMM. It
+    /// error is 1 to 3e-6 of the largest value, two to six times that of im2col + GEMM. It
     /// runs on one thread.
     Winograd,
     /// im2col + GEMM.

@@ -6,10 +6,11 @@
 //! factors; their products, summed over channels, are 36 matrix products, whose results
 //! are transformed to the tile's outputs. Lanes are channels throughout.
 //!
-//! The largest error is 1 to 3e-6 of the largest value, that of im2col + GEMM a fifth
-//! of it. A NaN or an infinity in the input reaches the outputs of each tile whose 6x6
-//! pixels contain it, as NaN in most of them; with im2col it reaches 3x3 outputs. In the weights, it
-//! reaches the outputs of its channel with both.
+//! The largest error is 1 to 3e-6 of the largest value, two to six times that of im2col +
+//! GEMM. A NaN or an infinity in the input reaches the 3x3 outputs around it, mostly as NaN, and
+//! up to 16 outputs of each tile whose 6x6 pixels contain it, and the gradients of all nine
+//! weights of a pair of channels; with im2col the 3x3 outputs alone. In the weights, it reaches all outputs of its channel
+//! with both.
 
 mod blocks;
 mod convolve;
