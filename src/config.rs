@@ -15,6 +15,7 @@ use crate::model::{ModelKind, NetworkOptions};
 use crate::quant::Quantization;
 use crate::record;
 use crate::train::{Recipe, TrainOptions};
+use burn_fused::conv::Algorithm;
 use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
 
 pub use recipe::check_data;
@@ -66,6 +67,10 @@ pub struct RunConfig {
     pub device: DeviceKind,
     /// Whether convolution, ReLU and pooling are one operator.
     pub fused: bool,
+    /// Algorithm of convolutions with many channels. Runs of before it was an option resume
+    /// with the one that they had.
+    #[serde(default = "earlier_algorithm")]
+    pub conv: Algorithm,
     /// Batches of one rank whose gradients make one step.
     pub accumulate: usize,
     /// Transport of the gradients.
@@ -135,6 +140,7 @@ impl TryFrom<&TrainArgs> for RunConfig {
             quantization: quantization::quantization(&args.quantization)?,
             device: parse("device", &args.device)?,
             fused: args.fused.is_on(),
+            conv: parse("conv", &args.conv)?,
             accumulate: positive("accumulate", args.accumulate)?,
             backend: parse("backend", &args.backend)?,
             interface: args.interface.clone(),
@@ -207,6 +213,10 @@ impl RunConfig {
             first_bucket_bytes: mb(self.bucket_mb.min(1.0)),
         }
     }
+}
+
+fn earlier_algorithm() -> Algorithm {
+    Algorithm::Gemm
 }
 
 fn parse<T: std::str::FromStr<Err = String>>(option: &'static str, text: &str) -> Result<T, ConfigError> {

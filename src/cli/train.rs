@@ -8,6 +8,7 @@ use super::{NetworkArgs, QuantizationArgs, RecipeArgs};
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::names::OneOf;
+use burn_fused::conv::Algorithm;
 use burn_mpi::{Backend, Reduction, WireType};
 
 /// gloo's all-reduce algorithms, also for builds without gloo.
@@ -97,6 +98,15 @@ pub struct TrainArgs {
     /// Fuse convolution, ReLU and pooling into one operator.
     #[arg(long, value_enum, value_name = "on|off", default_value = "on", help_heading = "Model")]
     pub fused: Switch,
+    /// Algorithm of convolutions with many channels on flex, where operators are fused.
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "winograd",
+        value_parser = OneOf::names(Algorithm::ALL.map(Algorithm::name)),
+        help_heading = "Model"
+    )]
+    pub conv: String,
     /// Transport of the gradients.
     #[arg(
         long,

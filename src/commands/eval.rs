@@ -21,6 +21,7 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let config = world.agree(configure(world, args, device))?;
     let config = world.broadcast(&config)?.context("rank 0 sent no configuration")?;
     super::use_threads(config.threads)?;
+    config.conv.use_algorithm();
     let source = world.agree(data::open(&config.data_root))?;
     check_shape(&config, source.as_ref())?;
     let (classes, device) = (source.description().classes, config.device.device());

@@ -55,6 +55,7 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let data_root = args.data_root.clone().unwrap_or(config.data_root);
     let config = RunConfig { data_root, device: DeviceKind::Flex, ..config };
     super::use_threads(config.threads)?;
+    config.conv.use_algorithm();
     let source = world.agree(data::open(&config.data_root))?;
     check_shape(&config, source.as_ref())?;
     let (classes, device) = (source.description().classes, config.device.device());

@@ -41,6 +41,7 @@ fn senseless_values_are_refused_by_option_and_value() {
         ("--lr -1", "--lr -1: must be a finite number, 0 or more"),
         ("--model resnet", "--model resnet: unknown model resnet"),
         ("--device tpu", "--device tpu: unknown device tpu: choose flex, ndarray, tch or tch-cuda:N"),
+        ("--conv fft", "--conv fft: unknown algorithm fft: choose winograd or gemm"),
         ("--backend nccl", "--backend nccl: unknown backend nccl: choose mpi or gloo"),
         ("--reduce tree", "--reduce tree: unknown reduction tree: choose native or ordered"),
         ("--grad-dtype f8", "--grad-dtype f8: unknown type f8: choose f32, bf16 or f16"),
@@ -66,6 +67,7 @@ fn help_lists_what_can_be_typed() {
         ("augment", ""),
         ("device", ""),
         ("backend", ""),
+        ("conv", ""),
         ("gloo-algorithm", ""),
         ("reduce", ""),
         ("grad-dtype", ""),
@@ -92,4 +94,15 @@ fn a_configuration_survives_run_json() {
     let config = train("--lr 0.1 --train-samples 100").unwrap();
     let text = serde_json::to_string(&config).unwrap();
     assert_eq!(serde_json::from_str::<RunConfig>(&text).unwrap(), config);
+}
+
+#[test]
+fn a_run_of_before_the_algorithm_was_an_option_resumes_with_the_earlier_one() {
+    let config = train("").unwrap();
+    assert_eq!(config.conv, Algorithm::Winograd);
+    let mut json = serde_json::to_value(&config).unwrap();
+    assert_eq!(json["conv"], "winograd");
+    json.as_object_mut().unwrap().remove("conv");
+    let older = serde_json::from_value::<RunConfig>(json).unwrap();
+    assert_eq!(older, RunConfig { conv: Algorithm::Gemm, ..config });
 }

@@ -52,6 +52,12 @@
 //! agree on [`simd::Level::shared`]. A program can compile its own loops for each
 //! level with [`simd::Kernel`].
 //!
+//! # Algorithms of convolutions
+//!
+//! Convolutions of 16 or more input channels run Winograd F(4x4, 3x3), three times as fast
+//! as im2col + GEMM and less exact; [`conv::Algorithm`] selects one of the two for the
+//! process. Those of few channels run a direct convolution.
+//!
 //! # Features
 //!
 //! `ndarray` and `tch` let operators dispatch to Burn's backends of these names as well.

@@ -56,6 +56,7 @@ mod tests {
         let outputs = [
             conv_relu_pool(images(1), &layer(1, 4)),
             conv_relu_pool(images(12), &layer(12, 12)),
+            conv_relu_pool(images(32), &layer(32, 32)),
             conv_relu_pool_twice(images(1), &layer(1, 4), &layer(4, 8)),
         ];
         for output in outputs {

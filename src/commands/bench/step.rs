@@ -47,6 +47,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     world.agree(json.map_or(Ok(()), |path| report::check_writable(path)))?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
     super::super::use_threads(config.threads)?;
+    config.conv.use_algorithm();
     let device = config.device.device();
     let classes = config.model.classes();
     let global = config.train_batch_size * world.size();
@@ -117,6 +118,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         backend: config.backend.to_string(),
         device: config.device,
         fused: config.fused,
+        conv: config.conv,
         threads: config.threads,
         simd: Level::current(),
         steps: args.steps,

@@ -11,6 +11,7 @@ use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::record::StepMs;
 use crate::report::table;
+use burn_fused::conv::Algorithm;
 use burn_fused::simd::Level;
 
 /// The measurements and their configuration. Times are in milliseconds; times and
@@ -31,6 +32,8 @@ pub struct StepReport {
     pub device: DeviceKind,
     /// Whether convolution, ReLU and pooling are fused.
     pub fused: bool,
+    /// Algorithm of convolutions with many channels.
+    pub conv: Algorithm,
     /// Number of threads per rank.
     pub threads: usize,
     /// SIMD level of the operators.
@@ -177,6 +180,7 @@ mod tests {
             backend: "mpi".into(),
             device: DeviceKind::Flex,
             fused: true,
+            conv: Algorithm::Winograd,
             threads: 1,
             simd: Level::Portable,
             steps: 10,

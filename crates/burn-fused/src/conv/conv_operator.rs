@@ -20,7 +20,8 @@ use burn::nn::conv::Conv2d;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{DType, Tensor};
 
-use super::cpu::{self, Argmax, Forward, Shape};
+use super::Algorithm;
+use super::cpu::{self, Argmax, Forward, Route, Shape};
 use crate::epilogue::Epilogue;
 use crate::extension::operator;
 use crate::flex_tensor::{tensor, values};
@@ -129,6 +130,7 @@ pub(super) struct Inputs {
     pub bias: FlexTensor,
     pub shape: Shape,
     pub level: Level,
+    pub route: Route,
 }
 
 impl Inputs {
@@ -142,13 +144,14 @@ impl Inputs {
             return None;
         }
         let [images, weights, bias] = [images, weights, bias].map(FlexTensor::to_contiguous);
-        Some(Self { images, weights, bias, shape, level: Level::current() })
+        let (level, route) = (Level::current(), Route::of(shape, Algorithm::current()));
+        Some(Self { images, weights, bias, shape, level, route })
     }
 
     fn forward(&self, epilogue: Epilogue, backward: bool) -> (FlexTensor, Argmax) {
-        let Self { shape, level, .. } = *self;
+        let Self { shape, level, route, .. } = *self;
         let [images, weights, bias] = [&self.images, &self.weights, &self.bias].map(values);
-        let (output, argmax) = cpu::forward(level, shape, epilogue, images, weights, bias, backward);
+        let (output, argmax) = cpu::forward((level, route), shape, epilogue, images, weights, bias, backward);
         let [height, width] = shape.output_size(epilogue);
         (tensor(output, &[shape.batch, shape.outputs, height, width]), argmax)
     }
@@ -184,7 +187,8 @@ impl Backward<Flex, 3> for ConvEpilogueBackward {
         let gradient = values(&gradient);
         let of_images = images.is_some();
         let mut poll = poll::current();
-        let found = cpu::backward(inputs.level, shape, epilogue, forward, gradient, of_images, &mut poll);
+        let how = (inputs.level, inputs.route);
+        let found = cpu::backward(how, shape, epilogue, forward, gradient, of_images, &mut poll);
         let Shape { batch, inputs, outputs, height, width } = shape;
         if let Some(bias) = bias {
             grads.register::<Flex>(bias.id, tensor(found.bias, &[outputs]));

@@ -1,6 +1,7 @@
 //! 3x3 convolutions with padding 1, with ReLU and max pooling fused where a network
 //! has them.
 
+mod algorithm;
 mod conv_operator;
 mod conv_pair;
 mod conv_relu;
@@ -11,6 +12,7 @@ mod conv_tch;
 mod conv_tests;
 mod cpu;
 
+pub use algorithm::Algorithm;
 pub use conv_pair::conv_relu_pool_twice;
 pub use conv_relu::{conv, conv_relu};
 pub use conv_relu_pool::conv_relu_pool;

@@ -1,8 +1,9 @@
 //! The two inner loops of the direct convolution: outputs, and gradients of the
 //! weights. The input's gradient is the first loop with flipped weights.
 
+use super::activation::{largest, relu};
 use super::plane::Plane;
-use crate::epilogue::{Epilogue, NO_MAXIMUM};
+use crate::epilogue::Epilogue;
 use crate::simd::Lanes;
 
 /// Weights and biases of a convolution over planes in lanes.
@@ -158,41 +159,6 @@ impl Iterator for Tiles {
         }
         Some(tile)
     }
-}
-
-/// ReLU, which propagates NaN.
-#[inline(always)]
-fn relu<S: Lanes>(simd: S, x: S::f32s) -> S::f32s {
-    simd.select_f32s(passes(simd, x), x, simd.splat_f32s(0.0))
-}
-
-/// Lanes in which ReLU passes `x` on.
-#[inline(always)]
-pub fn passes<S: Lanes>(simd: S, x: S::f32s) -> S::m32s {
-    simd.or_m32s(simd.greater_than_f32s(x, simd.splat_f32s(0.0)), is_nan(simd, x))
-}
-
-#[inline(always)]
-fn is_nan<S: Lanes>(simd: S, x: S::f32s) -> S::m32s {
-    simd.not_m32s(simd.equal_f32s(x, x))
-}
-
-/// ReLU of the maximum of four, and its index: the first of equal values, the last
-/// NaN.
-#[inline(always)]
-fn largest<S: Lanes>(simd: S, values: [S::f32s; 4]) -> (S::f32s, S::u32s) {
-    let mut largest = values[0];
-    let mut which = simd.splat_u32s(0);
-    for (p, &value) in values.iter().enumerate().skip(1) {
-        let wins = simd.or_m32s(simd.greater_than_f32s(value, largest), is_nan(simd, value));
-        largest = simd.select_f32s(wins, value, largest);
-        which = simd.select_u32s(wins, simd.splat_u32s(p as u32), which);
-    }
-    let passes = passes(simd, largest);
-    (
-        simd.select_f32s(passes, largest, simd.splat_f32s(0.0)),
-        simd.select_u32s(passes, which, simd.splat_u32s(NO_MAXIMUM)),
-    )
 }
 
 /// Accumulates a block's contribution to the gradients of the weights, `sums`, 9 vectors for each

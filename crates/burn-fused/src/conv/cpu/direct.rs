@@ -2,7 +2,7 @@
 //! lane.
 
 use super::blocks::{append_argmax, flipped, images_of, load_input, spread, total, zeros};
-use super::correlation::{Correlation, passes, weight_gradient};
+use super::correlation::{Correlation, weight_gradient};
 use super::plane::Plane;
 use super::scratch::Buffers;
 use super::{Argmax, Forward, Gradients, Shape};
@@ -167,16 +167,8 @@ impl Back<'_> {
             }
             Epilogue::Relu => {
                 plane.clear_border(simd, lanes);
-                let outputs = Plane::plain(height, width);
-                outputs.load(simd, half, images, step, &self.forward.output[from..]);
-                plane.load(simd, lanes, images, step, &self.gradient[from..]);
-                for y in 0..height {
-                    let row = &mut lanes[plane.first() + y * plane.stride()..][..width];
-                    for (gradient, &output) in row.iter_mut().zip(&half[y * width..]) {
-                        let zero = simd.splat_f32s(0.0);
-                        *gradient = simd.select_f32s(passes(simd, output), *gradient, zero);
-                    }
-                }
+                let [gradient, outputs] = [self.gradient, self.forward.output].map(|values| &values[from..]);
+                plane.load_masked(simd, lanes, images, step, gradient, outputs);
                 total(simd, lanes)
             }
             Epilogue::ReluPool => {

@@ -18,10 +18,16 @@ pub(super) struct Group {
 impl Group {
     /// All groups of a batch, in order.
     pub fn all(shape: Shape) -> impl Iterator<Item = Self> {
-        let images = (GROUP / shape.pixels()).clamp(1, shape.batch.max(1));
         // Pooling reads two rows at once.
-        let rows = (GROUP / shape.width).max(2).next_multiple_of(2);
-        let rows = if images > 1 || shape.pixels() <= GROUP { shape.height } else { rows.min(shape.height) };
+        Self::split(shape, GROUP, 2)
+    }
+
+    /// Groups of about `most` pixels, in order, whose first rows are multiples of
+    /// `multiple`.
+    pub fn split(shape: Shape, most: usize, multiple: usize) -> impl Iterator<Item = Self> {
+        let images = (most / shape.pixels()).clamp(1, shape.batch.max(1));
+        let rows = (most / shape.width).max(1).next_multiple_of(multiple);
+        let rows = if images > 1 || shape.pixels() <= most { shape.height } else { rows.min(shape.height) };
         (0..shape.batch).step_by(images).flat_map(move |first| {
             (0..shape.height).step_by(rows).map(move |row| Self {
                 first,

@@ -2,8 +2,9 @@
 //! included.
 //!
 //! Few channels run the direct convolution ([`direct`]), one image per SIMD lane;
-//! many channels run im2col + GEMM ([`im2col`]).
+//! many channels run Winograd ([`winograd`]) or im2col + GEMM ([`im2col`]): [`Route::of`].
 
+mod activation;
 mod blocks;
 mod correlation;
 mod direct;
@@ -13,14 +14,17 @@ mod im2col;
 mod matmul;
 mod pair;
 mod plane;
+mod route;
 mod scratch;
 #[cfg(test)]
 mod tests;
+mod winograd;
 
 use pair::{PairBackward, PairForward};
 use scratch::with_buffers;
 
 pub use pair::{Between, Layer, PairGradients, PairShape};
+pub use route::Route;
 
 use crate::epilogue::Epilogue;
 use crate::simd::Level;
@@ -77,6 +81,9 @@ pub enum Argmax {
     Unknown,
     /// From the direct convolution, in the lane order of its SIMD level.
     Lanes(Vec<u8>),
+    /// From Winograd: for each pixel, channels side by side, as many as the SIMD level has
+    /// lanes.
+    Channels(Vec<u8>),
     /// From im2col + GEMM, in the order of the output.
     Plain(Vec<u8>),
 }
@@ -90,7 +97,7 @@ pub struct Forward<'a> {
     pub weights: &'a [f32],
     /// `[batch, outputs, ...]`, with the epilogue.
     pub output: &'a [f32],
-    /// From forward with `backward`, at the same SIMD level, shape and epilogue.
+    /// From forward with `backward`, at the same SIMD level, route, shape and epilogue.
     pub argmax: &'a Argmax,
 }
 
@@ -111,7 +118,7 @@ pub struct Gradients {
 /// # Panics
 /// If lengths do not match the shape.
 pub fn forward(
-    level: Level,
+    (level, route): (Level, Route),
     shape: Shape,
     epilogue: Epilogue,
     input: &[f32],
@@ -124,11 +131,12 @@ pub fn forward(
         (shape.input_len(), shape.weight_len(), shape.outputs),
         "lengths of {shape:?}"
     );
-    match shape.is_small() {
-        true => with_buffers(|[buffers, _]| {
+    match route {
+        Route::Direct => with_buffers(|[buffers, _]| {
             level.run(direct::ForwardPass { shape, epilogue, input, weights, bias, backward, buffers })
         }),
-        false => im2col::forward(level, shape, epilogue, input, weights, bias, backward),
+        Route::Gemm => im2col::forward(level, shape, epilogue, input, weights, bias, backward),
+        Route::Winograd => winograd::forward(level, shape, epilogue, input, weights, bias, backward),
     }
 }
 
@@ -138,7 +146,7 @@ pub fn forward(
 /// # Panics
 /// If lengths do not match the shape.
 pub fn backward(
-    level: Level,
+    (level, route): (Level, Route),
     shape: Shape,
     epilogue: Epilogue,
     forward: Forward<'_>,
@@ -151,12 +159,13 @@ pub fn backward(
         [shape.input_len(), shape.weight_len(), shape.output_len(epilogue), shape.output_len(epilogue)],
         "lengths of {shape:?}"
     );
-    match shape.is_small() {
-        true => with_buffers(|[buffers, _]| {
+    match route {
+        Route::Direct => with_buffers(|[buffers, _]| {
             let back = direct::Back { shape, epilogue, forward, gradient };
             level.run(direct::BackwardPass { back, of_input, between, buffers })
         }),
-        false => im2col::backward(level, shape, epilogue, forward, gradient, of_input, between),
+        Route::Gemm => im2col::backward(level, shape, epilogue, forward, gradient, of_input, between),
+        Route::Winograd => winograd::backward(level, shape, epilogue, forward, gradient, of_input, between),
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::mem::MaybeUninit;
 
+use super::activation::passes;
 use crate::simd::{Lanes, MAX_LANES, load, store};
 
 /// The layout of a plane of images in lanes, with or without a border of zeros.
@@ -41,6 +42,17 @@ impl Plane {
     /// A plane without a border.
     pub fn plain(height: usize, width: usize) -> Self {
         Self { size: [height, width], stride: width, first: 0, len: height * width }
+    }
+
+    /// A plane of images of this size at any place in it: the first pixel is vector
+    /// `first`, and rows are `stride` apart.
+    ///
+    /// # Panics
+    /// If rows overlap, or pixels are beyond `len`.
+    #[inline(always)]
+    pub fn part(size: [usize; 2], stride: usize, first: usize, len: usize) -> Self {
+        assert!(size[1] <= stride && first + size[0] * stride <= len + stride - size[1]);
+        Self { size, stride, first, len }
     }
 
     /// Whether it has the layout of [`bordered`](Self::bordered).
@@ -94,21 +106,56 @@ impl Plane {
     /// If `images` is 0 or more than there are lanes, or lengths do not fit.
     #[inline(always)]
     pub fn load<S: Lanes>(self, simd: S, plane: &mut [S::f32s], images: usize, step: usize, source: &[f32]) {
+        self.load_where(simd, plane, [images, step], source, None);
+    }
+
+    /// Loads images as [`load`](Self::load) does, with zeros where `outputs`, in the
+    /// layout of `source`, are not passed on by ReLU.
+    ///
+    /// # Panics
+    /// As [`load`](Self::load); `outputs` must be as long as `source`.
+    #[inline(always)]
+    pub fn load_masked<S: Lanes>(
+        self,
+        simd: S,
+        plane: &mut [S::f32s],
+        images: usize,
+        step: usize,
+        source: &[f32],
+        outputs: &[f32],
+    ) {
+        self.load_where(simd, plane, [images, step], source, Some(outputs));
+    }
+
+    #[inline(always)]
+    fn load_where<S: Lanes>(
+        self,
+        simd: S,
+        plane: &mut [S::f32s],
+        [images, step]: [usize; 2],
+        source: &[f32],
+        outputs: Option<&[f32]>,
+    ) {
         let pixels = self.size[0] * self.size[1];
         assert!(images <= S::F32_LANES && images > 0 && source.len() >= (images - 1) * step + pixels);
         assert!(plane.len() >= self.len);
-        let mut rows = [simd.splat_f32s(0.0); MAX_LANES];
+        let zero = simd.splat_f32s(0.0);
+        let mut rows = [zero; MAX_LANES];
         let rows = &mut rows[..S::F32_LANES];
         let mut at = Cursor::new(self);
         for pixel in (0..pixels).step_by(S::F32_LANES) {
             let count = S::F32_LANES.min(pixels - pixel);
             for (image, row) in rows.iter_mut().enumerate() {
-                *row = if image < images {
-                    let from = image * step + pixel;
-                    load(simd, &source[from..from + count])
-                } else {
-                    simd.splat_f32s(0.0)
-                };
+                if image >= images {
+                    *row = zero;
+                    continue;
+                }
+                let from = image * step + pixel;
+                *row = load(simd, &source[from..from + count]);
+                if let Some(outputs) = outputs {
+                    let passes = passes(simd, load(simd, &outputs[from..from + count]));
+                    *row = simd.select_f32s(passes, *row, zero);
+                }
             }
             simd.transpose(rows);
             for row in &rows[..count] {

@@ -1,6 +1,7 @@
-//! Both algorithms at each SIMD level are compared with a scalar f64 reference.
+//! Direct convolution and im2col + GEMM at each SIMD level are compared with a scalar f64 reference.
 
 use super::*;
+use crate::conv::Algorithm;
 
 /// A small pseudo-random generator.
 struct Numbers(u64);
@@ -109,19 +110,20 @@ fn check(level: Level, shape: Shape, epilogue: Epilogue, numbers: &mut Numbers) 
     let gradient = numbers.values(shape.output_len(epilogue), 1000);
     let expected = reference(shape, epilogue, &input, &weights, &bias, &gradient);
     let what = |part| format!("{part} of {shape:?}, {epilogue:?}, {level}");
-    let (output, argmax) = forward(level, shape, epilogue, &input, &weights, &bias, true);
+    let how = (level, Route::of(shape, Algorithm::Gemm));
+    let (output, argmax) = forward(how, shape, epilogue, &input, &weights, &bias, true);
     assert_close(&what("output"), &output, &expected.output);
-    let alone = forward(level, shape, epilogue, &input, &weights, &bias, false);
+    let alone = forward(how, shape, epilogue, &input, &weights, &bias, false);
     assert_eq!(alone.0, output, "{}", what("output without backward"));
 
     let state = Forward { input: &input, weights: &weights, output: &output, argmax: &argmax };
     let mut polls = 0;
-    let found = backward(level, shape, epilogue, state, &gradient, true, &mut || polls += 1);
+    let found = backward(how, shape, epilogue, state, &gradient, true, &mut || polls += 1);
     assert!(polls > 0, "not polled");
     assert_close(&what("weights"), &found.weights, &expected.weights);
     assert_close(&what("bias"), &found.bias, &expected.bias);
     assert_close(&what("input"), found.input.as_deref().unwrap(), &expected.input);
-    let less = backward(level, shape, epilogue, state, &gradient, false, &mut || ());
+    let less = backward(how, shape, epilogue, state, &gradient, false, &mut || ());
     assert_eq!(less.input, None);
     assert_eq!((less.weights, less.bias), (found.weights, found.bias), "{}", what("twice"));
 }

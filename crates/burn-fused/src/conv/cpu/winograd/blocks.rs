@@ -1,0 +1,89 @@
+//! Blocks of tiles: the part of a batch whose transforms stay in the cache, and where
+//! its pixels are.
+
+use super::super::Shape;
+use super::super::group::Group;
+use super::super::plane::Plane;
+
+/// Height and width of a tile of the output.
+pub const TILE: usize = 4;
+
+/// Tiles that are transformed together: those of whole images, or rows of tiles of one
+/// image. Tiles at the lower and right edges may extend beyond the image.
+#[derive(Debug, Clone, Copy)]
+pub struct Block {
+    /// First image.
+    pub first: usize,
+    /// Number of images.
+    pub images: usize,
+    /// First row of tiles, and the one after the last.
+    rows: [usize; 2],
+    /// Height and width of the images.
+    size: [usize; 2],
+}
+
+impl Block {
+    /// All blocks of a batch, in order, of about this many tiles.
+    pub fn all(shape: Shape, tiles: usize) -> impl Iterator<Item = Self> {
+        let [height, width] = [shape.height, shape.width].map(|side| side.next_multiple_of(TILE));
+        let whole = Shape { height, width, ..shape };
+        Group::split(whole, tiles * TILE * TILE, TILE).map(move |Group { first, images, rows }| Self {
+            first,
+            images,
+            rows: rows.map(|row| row / TILE),
+            size: [shape.height, shape.width],
+        })
+    }
+
+    /// Tiles in a row.
+    #[inline(always)]
+    pub fn columns(&self) -> usize {
+        self.size[1].div_ceil(TILE)
+    }
+
+    /// Rows of tiles of each image.
+    #[inline(always)]
+    pub fn rows(&self) -> usize {
+        self.rows[1] - self.rows[0]
+    }
+
+    /// Tiles of all images.
+    #[inline(always)]
+    pub fn tiles(&self) -> usize {
+        self.images * self.rows() * self.columns()
+    }
+
+    /// First row of pixels, and the one after the last, of the block enlarged by
+    /// `border` rows above and below.
+    #[inline(always)]
+    pub fn pixels(&self, border: usize) -> [usize; 2] {
+        let [first, end] = self.rows.map(|row| row * TILE);
+        [first.saturating_sub(border), (end + border).min(self.size[0])]
+    }
+
+    /// The plane of one image's part of the block without its border.
+    #[inline(always)]
+    pub fn plane(&self) -> Plane {
+        let ([from, to], stride) = (self.pixels(0), self.columns() * TILE);
+        Plane::part([to - from, self.size[1]], stride, 0, self.rows() * TILE * stride)
+    }
+
+    /// The plane with its neighbours and zeros beyond the edges of the image.
+    #[inline(always)]
+    pub fn bordered(&self) -> Plane {
+        let ([from, to], stride) = (self.pixels(BORDER), self.columns() * TILE + 2);
+        let above = from + BORDER - self.rows[0] * TILE;
+        let len = (self.rows() * TILE + 2 * BORDER) * stride;
+        Plane::part([to - from, self.size[1]], stride, above * stride + 1, len)
+    }
+
+    /// First vector of a tile's 6x6 pixels in the plane with [borders](Self::bordered).
+    #[inline(always)]
+    pub fn corner(&self, row: usize, column: usize) -> usize {
+        (row * TILE + BORDER - 1) * (self.columns() * TILE + 2) + column * TILE
+    }
+}
+
+/// Rows of a bordered plane above and below the tiles. The transform reads one of them;
+/// with two, a plane begins at an even row, and no 2x2 square of a pooling is cut.
+pub const BORDER: usize = 2;

@@ -1,0 +1,138 @@
+//! The convolution itself: the output of forward, and the gradient of the input, which
+//! is the output's gradient convolved with the flipped weights.
+
+use super::super::Shape;
+use super::super::scratch::Buffers;
+use super::blocks::Block;
+use super::factors::{Pixels, transform_weights};
+use super::finish::{Finish, Target};
+use super::pace::Pace;
+use super::panels::{PANEL, Panels};
+use super::product::{Scalars, add_products};
+use super::source::Source;
+use super::transform::PRODUCTS;
+use crate::epilogue::Epilogue;
+use crate::memory::uninit::Uninit;
+use crate::simd::{Kernel, Lanes};
+
+/// Approximate number of tiles of a block: their factors for 256 channels are 2.4 MB,
+/// and the weights' factors, of 9.4 MB for 256 inputs and outputs, are read once for
+/// each block.
+const TILES: usize = 64;
+/// Input channels whose products are summed before the sum is added to those of others:
+/// one chain of 256 additions is half again as inexact.
+const CHAIN: usize = 64;
+/// Vectors of outputs whose products are computed before they are transformed.
+const CHUNK: usize = 2 * PANEL;
+
+/// A convolution, for any SIMD level.
+pub struct Convolve<'a> {
+    pub shape: Shape,
+    pub epilogue: Epilogue,
+    pub source: Source<'a>,
+    /// As [`transform_weights`] takes them, flipped or not.
+    pub weights: &'a [f32],
+    pub flipped: bool,
+    /// One for each output; none for zeros.
+    pub bias: Option<&'a [f32]>,
+    /// Whether the argmax of a pooling is kept.
+    pub keeps_argmax: bool,
+    pub between: &'a mut dyn FnMut(),
+    pub buffers: &'a mut Buffers,
+}
+
+impl Kernel for Convolve<'_> {
+    type Output = (Vec<f32>, Vec<u8>);
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+        // Sums, a panel and a scalar have to fit into the registers.
+        match S::REGISTER_COUNT >= 32 {
+            true => self.with_rows::<S, 8>(simd),
+            false => self.with_rows::<S, 4>(simd),
+        }
+    }
+}
+
+impl Convolve<'_> {
+    #[inline(always)]
+    fn with_rows<S: Lanes, const R: usize>(self, simd: S) -> (Vec<f32>, Vec<u8>) {
+        let Self { shape, epilogue, source, .. } = self;
+        let Buffers { input, output, part, sums } = self.buffers;
+        let panels = Panels { terms: shape.inputs, vectors: shape.outputs.div_ceil(S::F32_LANES) };
+        let weights = sums.take::<S::f32s>(panels.len());
+        transform_weights(simd, shape, self.weights, self.flipped, part.take(shape.inputs * 9), weights);
+
+        let mut pace = Pace::new(self.between);
+        let mut result = Uninit::new(shape.output_len(epilogue));
+        let [height, width] = shape.output_size(epilogue);
+        let argmax_len = shape.batch * panels.vectors * height * width * S::F32_LANES;
+        let mut argmax = vec![0; if self.keeps_argmax { argmax_len } else { 0 }];
+        for block in Block::all(shape, TILES) {
+            let tiles = block.tiles().next_multiple_of(R);
+            let pixels = Pixels { groups: source.groups::<S>(), tiles };
+            let factors = input.take::<S::f32s>(pixels.len());
+            let plane = block.bordered().len();
+            pixels.transform(simd, &block, &source, part.take(plane + plane / 4), factors);
+            for first in (0..panels.vectors).step_by(CHUNK) {
+                let vectors = CHUNK.min(panels.vectors - first);
+                let step = tiles * vectors + 1;
+                let products = output.take::<S::f32s>(PRODUCTS * step);
+                for point in 0..PRODUCTS {
+                    let factors = &factors[point * pixels.step()..][..pixels.groups * tiles];
+                    let products = &mut products[point * step..][..tiles * vectors];
+                    for at in (0..vectors).step_by(PANEL) {
+                        let panel = (first + at) / PANEL;
+                        let width = panels.width(panel);
+                        let weights = &weights[panels.at(panel, point)..][..shape.inputs * width];
+                        match width {
+                            PANEL => {
+                                rows::<S, R, PANEL>(simd, tiles, factors, weights, (at, vectors), products)
+                            }
+                            _ => rows::<S, R, 1>(simd, tiles, factors, weights, (at, vectors), products),
+                        }
+                    }
+                    pace.after(tiles * shape.inputs * vectors * S::F32_LANES);
+                }
+                let finish = Finish { shape, epilogue, block, bias: self.bias };
+                let lanes = part.take(2 * plane);
+                let target = Target { output: result.values(), argmax: &mut argmax };
+                finish.run(simd, [first, vectors], step, products, lanes, target);
+            }
+        }
+        // SAFETY: the blocks cover every tile of the batch and the chunks every output channel,
+        // and `Finish` initialises all values of their outputs.
+        (unsafe { result.assume_init() }, argmax)
+    }
+}
+
+/// The products of all tiles with the weights of a panel, at one point: `weights` has `N`
+/// vectors for each input. They are stored at vector `at` of the `vectors` of each tile.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the index names a register")]
+fn rows<S: Lanes, const R: usize, const N: usize>(
+    simd: S,
+    tiles: usize,
+    factors: &[S::f32s],
+    weights: &[S::f32s],
+    (at, vectors): (usize, usize),
+    products: &mut [S::f32s],
+) {
+    let values: &[f32] = bytemuck::cast_slice(factors);
+    for tile in (0..tiles).step_by(R) {
+        for (part, weights) in weights.chunks(CHAIN * N).enumerate() {
+            let mut sums = [[simd.splat_f32s(0.0); N]; R];
+            for (group, weights) in weights.chunks(S::F32_LANES * N).enumerate() {
+                let first = ((part * CHAIN / S::F32_LANES + group) * tiles + tile) * S::F32_LANES;
+                let scalars = Scalars { values, first, term_step: 1, row_step: S::F32_LANES };
+                sums = add_products(simd, weights.len() / N, scalars, weights, sums);
+            }
+            for r in 0..R {
+                for n in 0..N {
+                    let product = &mut products[(tile + r) * vectors + at + n];
+                    *product = if part == 0 { sums[r][n] } else { simd.add_f32s(*product, sums[r][n]) };
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The factors of the products: transformed pixels and weights, and back to gradients of
+//! weights.
+
+use super::super::Shape;
+use super::super::plane::Plane;
+use super::blocks::Block;
+use super::panels::{PANEL, Panels};
+use super::source::Source;
+use super::transform::{Input, POINTS, PRODUCTS, WeightGradient, Weights, square};
+use crate::simd::Lanes;
+
+/// The layout of the transformed pixels of a block: for each point and group of
+/// channels, one vector for each tile.
+#[derive(Debug, Clone, Copy)]
+pub struct Pixels {
+    /// Groups of channels.
+    pub groups: usize,
+    /// Tiles of the block, rounded up to the rows of a product.
+    pub tiles: usize,
+}
+
+impl Pixels {
+    /// Vectors from one point to the next; one more than needed, as in
+    /// [`Panels::step`].
+    #[inline(always)]
+    pub fn step(self) -> usize {
+        self.groups * self.tiles + 1
+    }
+
+    /// Vectors of all points.
+    pub fn len(self) -> usize {
+        PRODUCTS * self.step()
+    }
+
+    /// Transforms the block's tiles of `source`. `lanes` is scratch for its plane.
+    #[inline(always)]
+    pub fn transform<S: Lanes>(
+        self,
+        simd: S,
+        block: &Block,
+        source: &Source<'_>,
+        lanes: &mut [S::f32s],
+        target: &mut [S::f32s],
+    ) {
+        let (plane, rows, step) = (block.bordered(), block.pixels(super::blocks::BORDER), self.step());
+        assert!(target.len() >= self.len() && lanes.len() >= plane.len());
+        for group in 0..self.groups {
+            let mut tile = group * self.tiles;
+            for image in 0..block.images {
+                source.load(simd, [block.first + image, group], rows, plane, lanes);
+                for row in 0..block.rows() {
+                    for column in 0..block.columns() {
+                        let corner = block.corner(row, column);
+                        let patch = &lanes[corner..corner + (POINTS - 1) * plane.stride() + POINTS];
+                        let factors = square(simd, Input, |y, x| {
+                            // SAFETY: `y` and `x` are less than 6, and `patch` has five rows and
+                            // six more vectors.
+                            unsafe { *patch.get_unchecked(y * plane.stride() + x) }
+                        });
+                        let target = &mut target[tile..=tile + (PRODUCTS - 1) * step];
+                        for (point, &factor) in factors.as_flattened().iter().enumerate() {
+                            // SAFETY: `point` is at most 35, and `target` ends at its vector.
+                            unsafe { *target.get_unchecked_mut(point * step) = factor };
+                        }
+                        tile += 1;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Weights `[outputs, inputs, 3, 3]`, transformed for a convolution of that shape.
+/// `lanes` is scratch of `9 * inputs` vectors.
+///
+/// If `flipped`, they are `[inputs, outputs, 3, 3]`, and each 3x3 is rotated by 180
+/// degrees: the input's gradient is the output's gradient convolved with them.
+#[inline(always)]
+pub fn transform_weights<S: Lanes>(
+    simd: S,
+    shape: Shape,
+    values: &[f32],
+    flipped: bool,
+    lanes: &mut [S::f32s],
+    target: &mut [S::f32s],
+) {
+    let panels = Panels { terms: shape.inputs, vectors: shape.outputs.div_ceil(S::F32_LANES) };
+    assert!(target.len() >= panels.len());
+    for vector in 0..panels.vectors {
+        let first = vector * S::F32_LANES;
+        let outputs = S::F32_LANES.min(shape.outputs - first);
+        if flipped {
+            for (i, lanes) in lanes.chunks_exact_mut(9).take(shape.inputs).enumerate() {
+                let from = (i * shape.outputs + first) * 9;
+                Plane::plain(1, 9).load(simd, lanes, outputs, 9, &values[from..]);
+                lanes.reverse();
+            }
+        } else {
+            let from = first * shape.inputs * 9;
+            Plane::plain(shape.inputs, 9).load(simd, lanes, outputs, shape.inputs * 9, &values[from..]);
+        }
+        let (panel, n) = (vector / PANEL, vector % PANEL);
+        for (i, taps) in lanes.chunks_exact(9).take(shape.inputs).enumerate() {
+            let factors = square(simd, Weights, |y, x| taps[y * 3 + x]);
+            for (point, &factor) in factors.as_flattened().iter().enumerate() {
+                target[panels.at(panel, point) + i * panels.width(panel) + n] = factor;
+            }
+        }
+    }
+}
+
+/// Gradients of the weights `[outputs, inputs, 3, 3]` from those of their transforms.
+/// `lanes` is scratch of `9 * inputs` vectors. All of `target` is initialised
+/// afterwards.
+#[inline(always)]
+pub fn weight_gradients<S: Lanes>(
+    simd: S,
+    shape: Shape,
+    sums: &[S::f32s],
+    lanes: &mut [S::f32s],
+    target: &mut [std::mem::MaybeUninit<f32>],
+) {
+    let panels = Panels { terms: shape.inputs, vectors: shape.outputs.div_ceil(S::F32_LANES) };
+    assert!(sums.len() >= panels.len());
+    for vector in 0..panels.vectors {
+        let (panel, n) = (vector / PANEL, vector % PANEL);
+        for (i, taps) in lanes.chunks_exact_mut(9).take(shape.inputs).enumerate() {
+            let of_taps = square(simd, WeightGradient, |y, x| {
+                sums[panels.at(panel, y * POINTS + x) + i * panels.width(panel) + n]
+            });
+            taps.copy_from_slice(of_taps.as_flattened());
+        }
+        let first = vector * S::F32_LANES;
+        let outputs = S::F32_LANES.min(shape.outputs - first);
+        let from = first * shape.inputs * 9;
+        let plane = Plane::plain(shape.inputs, 9);
+        plane.store(simd, lanes, outputs, shape.inputs * 9, &mut target[from..]);
+    }
+}

@@ -1,0 +1,160 @@
+//! The gradients of weights and biases: the transposed transforms, with sums over tiles.
+
+use super::super::Shape;
+use super::super::blocks::total;
+use super::super::scratch::Buffers;
+use super::blocks::{Block, TILE};
+use super::factors::{Pixels, weight_gradients};
+use super::pace::Pace;
+use super::panels::{PANEL, Panels};
+use super::product::{Scalars, add_products};
+use super::source::Source;
+use super::transform::{OutputGradient, PRODUCTS, square};
+use crate::memory::uninit::Uninit;
+use crate::simd::{Kernel, Lanes};
+
+/// Approximate number of tiles of a block. Each block reads and writes the sums once,
+/// which takes as long as its products if there are few tiles.
+fn tiles(shape: Shape) -> usize {
+    if shape.inputs > 64 { 128 } else { 64 }
+}
+
+/// The gradients of weights and biases, for any SIMD level.
+pub struct WeightGradient<'a> {
+    pub shape: Shape,
+    /// The input of forward.
+    pub input: Source<'a>,
+    /// The gradient of its result.
+    pub gradient: Source<'a>,
+    pub between: &'a mut dyn FnMut(),
+    pub buffers: &'a mut Buffers,
+}
+
+impl Kernel for WeightGradient<'_> {
+    type Output = (Vec<f32>, Vec<f32>);
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+        // Rows are channels of one vector.
+        match S::REGISTER_COUNT >= 32 && S::F32_LANES >= 8 {
+            true => self.with_rows::<S, 8>(simd),
+            false => self.with_rows::<S, 4>(simd),
+        }
+    }
+}
+
+impl WeightGradient<'_> {
+    #[inline(always)]
+    fn with_rows<S: Lanes, const R: usize>(self, simd: S) -> (Vec<f32>, Vec<f32>) {
+        let Self { shape, input: source, gradient, .. } = self;
+        let Buffers { input, output, part, sums } = self.buffers;
+        let vectors = gradient.groups::<S>();
+        let panels = Panels { terms: shape.inputs, vectors };
+        let (sums, bias) = sums.take::<S::f32s>(panels.len() + vectors).split_at_mut(panels.len());
+        bias.fill(simd.splat_f32s(0.0));
+        let mut pace = Pace::new(self.between);
+        for (number, block) in Block::all(shape, tiles(shape)).enumerate() {
+            let pixels = Pixels { groups: source.groups::<S>(), tiles: block.tiles() };
+            let factors = input.take::<S::f32s>(pixels.len());
+            let plane = block.bordered().len();
+            let lanes = part.take::<S::f32s>(plane + plane / 4);
+            pixels.transform(simd, &block, &source, lanes, factors);
+            let products = Panels { terms: pixels.tiles, vectors };
+            let gradients = output.take::<S::f32s>(products.len());
+            transform_gradient(simd, &block, &gradient, products, lanes, gradients, bias);
+            for point in 0..PRODUCTS {
+                let factors = &factors[point * pixels.step()..][..pixels.groups * pixels.tiles];
+                for panel in 0..panels.count() {
+                    let width = panels.width(panel);
+                    let gradients = &gradients[products.at(panel, point)..][..pixels.tiles * width];
+                    let sums = &mut sums[panels.at(panel, point)..][..shape.inputs * width];
+                    match width {
+                        PANEL => {
+                            add_rows::<S, R, PANEL>(simd, pixels.tiles, factors, gradients, number == 0, sums)
+                        }
+                        _ => add_rows::<S, R, 1>(simd, pixels.tiles, factors, gradients, number == 0, sums),
+                    }
+                    pace.after(pixels.tiles * shape.inputs * width * S::F32_LANES);
+                }
+            }
+        }
+        let mut of_weights = Uninit::new(shape.weight_len());
+        weight_gradients(simd, shape, sums, part.take(shape.inputs * 9), of_weights.values());
+        // SAFETY: `weight_gradients` initialises all values.
+        let of_weights = unsafe { of_weights.assume_init() };
+        let of_bias: &[f32] = bytemuck::cast_slice(bias);
+        (of_weights, of_bias[..shape.outputs].to_vec())
+    }
+}
+
+/// Transforms the gradients of a block's tiles, and adds them to those of the biases.
+#[inline(always)]
+fn transform_gradient<S: Lanes>(
+    simd: S,
+    block: &Block,
+    source: &Source<'_>,
+    panels: Panels,
+    lanes: &mut [S::f32s],
+    target: &mut [S::f32s],
+    bias: &mut [S::f32s],
+) {
+    let (plane, step) = (block.plane(), panels.step());
+    for (vector, bias) in bias.iter_mut().enumerate() {
+        let (panel, n) = (vector / PANEL, vector % PANEL);
+        let mut at = panels.at(panel, 0) + n;
+        for image in 0..block.images {
+            source.load(simd, [block.first + image, vector], block.pixels(0), plane, lanes);
+            *bias = simd.add_f32s(*bias, total(simd, &lanes[..plane.len()]));
+            for row in 0..block.rows() {
+                for column in 0..block.columns() {
+                    let corner = row * TILE * plane.stride() + column * TILE;
+                    let tile = &lanes[corner..corner + (TILE - 1) * plane.stride() + TILE];
+                    let factors = square(simd, OutputGradient, |y, x| {
+                        // SAFETY: `y` and `x` are less than 4, and `tile` has three rows and four
+                        // more vectors.
+                        unsafe { *tile.get_unchecked(y * plane.stride() + x) }
+                    });
+                    let target = &mut target[at..=at + (PRODUCTS - 1) * step];
+                    for (point, &factor) in factors.as_flattened().iter().enumerate() {
+                        // SAFETY: `point` is at most 35, and `target` ends at its vector.
+                        unsafe { *target.get_unchecked_mut(point * step) = factor };
+                    }
+                    at += panels.width(panel);
+                }
+            }
+        }
+    }
+}
+
+/// The products of a block's tiles summed, for each input channel and the output
+/// channels of a panel, at one point. A block's sum starts from zero and is then added
+/// to those of earlier blocks: one long chain of additions is up to four times less exact.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the index names a register")]
+fn add_rows<S: Lanes, const R: usize, const N: usize>(
+    simd: S,
+    tiles: usize,
+    factors: &[S::f32s],
+    gradients: &[S::f32s],
+    is_first: bool,
+    sums: &mut [S::f32s],
+) {
+    let values: &[f32] = bytemuck::cast_slice(factors);
+    for (rows, all) in sums.chunks_mut(R * N).enumerate() {
+        let channel = rows * R;
+        let first = channel / S::F32_LANES * tiles * S::F32_LANES + channel % S::F32_LANES;
+        let scalars = Scalars { values, first, term_step: S::F32_LANES, row_step: 1 };
+        let found = add_products(simd, tiles, scalars, gradients, [[simd.splat_f32s(0.0); N]; R]);
+        let valid = all.len() / N;
+        for r in 0..R {
+            // The rows of a last vector with fewer channels than lanes.
+            if r >= valid {
+                break;
+            }
+            for n in 0..N {
+                let sum = &mut all[r * N + n];
+                *sum = if is_first { found[r][n] } else { simd.add_f32s(*sum, found[r][n]) };
+            }
+        }
+    }
+}
