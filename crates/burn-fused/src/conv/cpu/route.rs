@@ -51,7 +51,8 @@ mod tests {
             Route::of(Shape { batch, inputs, outputs, height, width }, algorithm)
         };
         for (sizes, expected) in [
-            ([32, 3, 32, 32, 32], Route::Gemm),
+            ([32, 3, 32, 32, 32], Route::Direct),
+            ([32, 12, 32, 32, 32], Route::Gemm),
             ([32, 32, 64, 32, 32], Route::Winograd),
             ([1, 16, 9, 8, 8], Route::Winograd),
             ([1, 256, 256, 7, 7], Route::Gemm),

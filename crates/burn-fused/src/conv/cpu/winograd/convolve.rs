@@ -20,7 +20,7 @@ use crate::simd::{Kernel, Lanes};
 /// each block.
 const TILES: usize = 64;
 /// Input channels whose products are summed before the sum is added to those of others:
-/// one chain of 256 additions is half again as inexact.
+/// one chain of 256 additions is three times less exact. A multiple of all lanes.
 const CHAIN: usize = 64;
 /// Vectors of outputs whose products are computed before they are transformed.
 const CHUNK: usize = 2 * PANEL;
@@ -107,7 +107,7 @@ impl Convolve<'_> {
 }
 
 /// The products of all tiles with the weights of a panel, at one point: `weights` has `N`
-/// vectors for each input. They are stored at vector `at` of the `vectors` of each tile.
+/// vectors for each input. Products are stored at vector `at` of the `vectors` of each tile.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn rows<S: Lanes, const R: usize, const N: usize>(
