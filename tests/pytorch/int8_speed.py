@@ -5,7 +5,9 @@
     .venv/bin/python tests/pytorch/int8_speed.py results/qat data/digits
 
 The int8 models have the run's integers and scales, the float models its weights. Programs
-take turns; times are medians over rounds of each round's median. A difference of int8
+take turns; times are medians over rounds of each round's median. Those of PyTorch and
+onnxruntime are CPU times, which other programs on the machine prolong less than wall
+times; mpiburn's are wall times. A difference of int8
 logits is in steps of the output's scale: PyTorch rounds its requantization in f32, where
 mpiburn rounds exactly. Exit code 0 if mpiburn is as much faster as it should be and no
 logit is more than one step apart, 1 if not, 2 if nothing could be compared.
@@ -103,14 +105,14 @@ def converted(entry, tensors):
     return nn.Sequential(*layers, quantized.DeQuantize()).eval()
 
 
-def medians_of(infer, iterations):
-    """Median time of one inference in ms, after one that is not timed."""
+def median_of(infer, iterations):
+    """Median CPU time of one inference in ms, after one that is not timed."""
     infer()
     times = []
     for _ in range(iterations):
-        began = time.perf_counter()
+        began = time.process_time()
         infer()
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     return 1e3 * statistics.median(times)
 
 
@@ -142,8 +144,8 @@ def compare_times(subject, model, samples, options, folder):
         simd, int8, fused = time_mpiburn(subject, folder, options.iterations)
         rounds[OURS].append(int8)
         rounds[OURS_FLOAT].append(fused)
-        rounds[PYTORCH].append(medians_of(lambda: model(batch), options.iterations))
-        rounds[ONNX].append(medians_of(lambda: session.run(None, {"input": array}), options.iterations))
+        rounds[PYTORCH].append(median_of(lambda: model(batch), options.iterations))
+        rounds[ONNX].append(median_of(lambda: session.run(None, {"input": array}), options.iterations))
     return simd, {row: (statistics.median(times), min(times), max(times)) for row, times in rounds.items()}
 
 
