@@ -186,6 +186,7 @@ impl RunConfig {
             lr: self.lr,
             weight_decay: self.weight_decay,
             recipe: self.recipe.clone(),
+            post_training: self.quantization.post_training(),
             device: self.device,
             sync: self.sync_options(),
             log_every: self.log_every,

@@ -152,7 +152,8 @@ bytes alone mean something then. float-burn has Burn's own operators. Bytes allo
 one inference after the first."
 )]
 pub struct Int8Args {
-    /// A run directory or one of its checkpoints, in which mpiburn quantize has put an int8 model.
+    /// A run directory or one of its checkpoints, with an int8 model: of a training with --quantize,
+    /// or of mpiburn quantize.
     #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
     /// Network to measure without a checkpoint: convnet, vgg or mlp.

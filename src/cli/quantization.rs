@@ -8,9 +8,9 @@ use crate::quant::{QuantizeKind, WeightScheme};
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Quantization")]
 pub struct QuantizationArgs {
-    /// 8-bit integers: qat (trained with fake quantization; at each epoch's end the integer model
-    /// is tested), ptq (ranges of a trained network's activations are observed) or dynamic
-    /// (weights alone).
+    /// 8-bit integers: qat (trained with fake quantization), ptq (trained in floats; ranges of
+    /// activations from calibration samples) or dynamic (trained in floats; weights alone). At each
+    /// epoch's end the int8 model is tested on the test set.
     #[arg(long, value_name = "KIND", value_parser = OneOf::values::<QuantizeKind>())]
     pub quantize: Option<String>,
     /// The same as --quantize qat.
@@ -25,7 +25,7 @@ pub struct QuantizationArgs {
     /// Have batch norm use its running statistics after so many epochs of qat.
     #[arg(long, value_name = "EPOCH")]
     pub fold_after: Option<usize>,
-    /// Training samples that ptq observes.
+    /// Training samples that ptq observes at each epoch's end [default: 1024].
     #[arg(long, value_name = "N")]
     pub calibration: Option<usize>,
 }

@@ -3,10 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use burn::module::Module;
 
 use super::Refused;
+use super::train::check_shape;
 use crate::config::RunConfig;
-use crate::model::ModelKind;
+use crate::data::{self, SampleSource};
+use crate::model::Network;
 use crate::quant::{Quantized, Ranges};
 use crate::record::checkpoint::list;
 use crate::record::{Checkpoint, INT8_FILE, Int8File, RecordError, RunDir};
@@ -19,6 +22,31 @@ pub struct Weights {
     pub folder: PathBuf,
     /// Of a quantization-aware training.
     pub ranges: Option<Ranges>,
+}
+
+/// A run's data set, and its network with initial weights.
+pub struct Initial {
+    pub source: Box<dyn SampleSource>,
+    pub network: Network,
+    pub layout: ParamLayout,
+    pub classes: usize,
+}
+
+impl Initial {
+    /// Opens the data set in `config` on every rank, and makes a network for it.
+    pub fn open(world: &World, config: &RunConfig) -> anyhow::Result<Self> {
+        let source = world.agree(data::open(&config.data_root))?;
+        check_shape(config, source.as_ref())?;
+        let classes = source.description().classes;
+        let network = initial_network(config, classes);
+        Ok(Self { layout: ParamLayout::of(&network), source, network, classes })
+    }
+}
+
+/// A run's network with initial weights.
+pub fn initial_network(config: &RunConfig, classes: usize) -> Network {
+    let device = config.device.device();
+    Network::with_options(config.model, &config.network, classes, config.seed, &device).fused(config.fused)
 }
 
 /// The configuration of the run that `path` is, or that it is a checkpoint of.
@@ -53,18 +81,36 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
     Ok(Weights { values: checkpoint.params, folder, ranges: checkpoint.position.ranges })
 }
 
-/// The quantized network beside a checkpoint's weights, which have to be those of a
-/// `model` that it was made of, and the file that it was in.
-pub fn load_int8(weights: &Weights, model: ModelKind) -> Result<(Int8File, PathBuf), RecordError> {
+/// As [`load`], on every rank: rank 0, whose disk the run directory is on, reads it.
+pub fn share(world: &World, path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
+    let loaded = match world.is_root() {
+        true => load(path, layout),
+        false => Ok(Weights { values: vec![0.0; layout.len()], folder: PathBuf::new(), ranges: None }),
+    };
+    let mut weights = agree_or_refuse(world, loaded)?;
+    world.broadcast_f32(&mut weights.values)?;
+    Ok(weights)
+}
+
+/// The quantized network beside a checkpoint's weights, and its file. It has to be a model of
+/// these weights in `network`, the run's own.
+pub fn load_int8(
+    weights: &Weights,
+    config: &RunConfig,
+    network: &Network,
+) -> Result<(Int8File, PathBuf), RecordError> {
     let path = weights.folder.join(INT8_FILE);
     let file = Int8File::read(&path)?;
+    let (model, layout) = (config.model, ParamLayout::of(network));
     let wrong = if file.network != model.to_string() || file.input_shape != model.input_shape() {
         let Int8File { network, input_shape, .. } = &file;
         Some(format!("it is a {network} for samples of {input_shape:?}, and the run's network a {model}"))
     } else if file.weights_sha256 != sha256(&weights.values) {
         Some("it was made of other weights than the checkpoint's: make it again with mpiburn quantize".into())
     } else {
-        None
+        let network = layout.write(network.clone(), &weights.values).valid();
+        let again = |what: String| format!("{what}: make it again with mpiburn quantize");
+        file.check_origin(&network).err().map(again)
     };
     match wrong {
         None => Ok((file, path)),

@@ -4,15 +4,14 @@ use anyhow::Context;
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::train::check_shape;
-use super::{checkpoint, logits};
+use super::checkpoint::{self, Initial};
+use super::logits;
 use crate::cli::EvalArgs;
 use crate::config::{ConfigError, RunConfig};
-use crate::data;
 use crate::device::DeviceKind;
-use crate::model::{Model, Network};
+use crate::model::Model;
 use crate::train::{Evaluation, Samples, Tally};
-use burn_mpi::{ParamLayout, World};
+use burn_mpi::World;
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let device = check(args)?;
@@ -22,12 +21,7 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let config = world.broadcast(&config)?.context("rank 0 sent no configuration")?;
     super::use_threads(config.threads)?;
     config.conv.use_algorithm();
-    let source = world.agree(data::open(&config.data_root))?;
-    check_shape(&config, source.as_ref())?;
-    let (classes, device) = (source.description().classes, config.device.device());
-    let network = Network::with_options(config.model, &config.network, classes, config.seed, &device)
-        .fused(config.fused);
-    let layout = ParamLayout::of(&network);
+    let Initial { source, network, layout, classes } = Initial::open(world, &config)?;
     let evaluation = Evaluation::load(world, source.as_ref(), &config.train_options())?;
     let mut logits = Vec::new();
     let mut keep = |scores: &Tensor<2>| {
@@ -38,19 +32,15 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let tallies = if args.int8 {
         let made = || {
             let weights = checkpoint::load(&args.checkpoint, &layout)?;
-            Ok(checkpoint::load_int8(&weights, config.model)?)
+            Ok(checkpoint::load_int8(&weights, &config, &network)?)
         };
         let mut quantized = checkpoint::share_int8(world, made)?;
         evaluation
             .run_with(world, |samples| evaluation.int8_scores(&mut quantized, samples).inspect(&mut keep))?
     } else {
-        let loaded = match world.is_root() {
-            true => checkpoint::load(&args.checkpoint, &layout).map(|weights| weights.values),
-            false => Ok(vec![0.0; layout.len()]),
-        };
-        let mut params = checkpoint::agree_or_refuse(world, loaded)?;
-        world.broadcast_f32(&mut params)?;
-        let network = layout.write(network, &params).valid();
+        let weights = checkpoint::share(world, &args.checkpoint, &layout)?;
+        let network = layout.write(network, &weights.values).valid();
+        let device = config.device.device();
         evaluation.run_with(world, |samples| {
             let scores = network.forward(samples.batch(0..samples.count(), &device).0);
             keep(&scores);

@@ -7,35 +7,47 @@ use anyhow::Context;
 
 use super::{Refused, checkpoint};
 use crate::cli::ExportArgs;
+use crate::config::RunConfig;
 use crate::data;
 use crate::device::DeviceKind;
 use crate::export::{IR_VERSION, OPSET, float_network, int8_network};
 use crate::files::WholeFile;
-use crate::model::Network;
 use crate::quant::Quantized;
-use burn_mpi::ParamLayout;
+use burn_mpi::{ParamLayout, World};
 
-pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
+/// Under mpirun, rank 0 alone writes the file and prints its line.
+pub fn run(world: &World, args: &ExportArgs) -> anyhow::Result<()> {
+    let line = match world.is_root() {
+        true => export(args).map(Some),
+        false => Ok(None),
+    };
+    if let Some(line) = checkpoint::agree_or_refuse(world, line)? {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+/// Writes the file; returns its description.
+fn export(args: &ExportArgs) -> anyhow::Result<String> {
     // So that no file of a run is overwritten by mistake.
     if args.out.extension().is_none_or(|extension| extension != "onnx") {
         return Err(Refused(format!("--out {}: must end in .onnx", args.out.display())).into());
     }
-    let config = checkpoint::config_of(&args.run)?;
+    let config = RunConfig { device: DeviceKind::Flex, ..checkpoint::config_of(&args.run)? };
     // The data set may be gone; the number of classes is in the weights' shapes as well,
     // but a run's own options name it where it is not the network's.
     let classes = match data::open(&config.data_root) {
         Ok(source) => source.description().classes,
         Err(_) => config.model.classes(),
     };
-    let device = DeviceKind::Flex.device();
-    let network = Network::with_options(config.model, &config.network, classes, config.seed, &device);
+    let network = checkpoint::initial_network(&config, classes);
     let layout = ParamLayout::of(&network);
     let weights = checkpoint::load(&args.run, &layout)?;
     let name = config.model.to_string();
     let file = match args.int8 {
         false => float_network(&layout.write(network, &weights.values), config.model, classes)?,
         true => {
-            let (stored, path) = checkpoint::load_int8(&weights, config.model)?;
+            let (stored, path) = checkpoint::load_int8(&weights, &config, &network)?;
             let Quantized::Static { model, names, .. } = Quantized::from_file(&stored, &path)? else {
                 let reason = format!(
                     "{} is a dynamic model, whose scales are each batch's own: make a static one with \
@@ -49,13 +61,12 @@ pub fn run(args: &ExportArgs) -> anyhow::Result<()> {
         }
     };
     write(&args.out, &file).with_context(|| format!("cannot write {}", args.out.display()))?;
-    println!(
+    Ok(format!(
         "{}: {} bytes, opset {OPSET}, IR version {IR_VERSION}, of {}",
         args.out.display(),
         file.len(),
         weights.folder.display()
-    );
-    Ok(())
+    ))
 }
 
 fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {

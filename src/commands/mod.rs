@@ -88,7 +88,7 @@ pub fn run(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Train(args) => in_world(|world| train::run(world, &args)).map(|()| 0),
         Command::Eval(args) => in_world(|world| eval::run(world, &args)).map(|()| 0),
-        Command::Export(args) => export::run(&args).map(|()| 0).map_err(outside_mpi),
+        Command::Export(args) => in_world(|world| export::run(world, &args)).map(|()| 0),
         Command::Quantize(args) => in_world(|world| quantize::run(world, &args)).map(|()| 0),
         Command::Bench(args) => in_world(|world| bench::run(world, &args)).map(|()| 0),
         Command::Data(args) => data::run(args).map(|()| 0).map_err(outside_mpi),

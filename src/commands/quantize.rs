@@ -7,32 +7,23 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use burn::module::Module;
 
-use super::checkpoint;
-use super::train::check_shape;
+use super::checkpoint::{self, Initial};
 use crate::cli::{QuantKind, QuantizeArgs};
 use crate::config::{ConfigError, RunConfig};
-use crate::data::shard::Order;
-use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::data::SampleSource;
 use crate::device::DeviceKind;
 use crate::files::WholeFile;
 use crate::model::Network;
-use crate::quant::{Calibration, DynamicModel, QuantError, Quantized, WeightScheme, integer_model};
+use crate::quant::{CALIBRATION, PostTraining, QuantError, Quantized, WeightScheme, integer_model};
 use crate::record::{INT8_FILE, Int8File, Method};
 use crate::train::{Evaluation, Tally};
-use burn_mpi::{ParamLayout, World, sha256};
-
-/// Calibration samples unless another number is asked for.
-const CALIBRATION: usize = 1024;
-/// Samples that go through the network at once.
-const BATCH: usize = 128;
+use burn_mpi::{World, sha256};
 
 /// How to quantize, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plan {
-    /// Static: ranges from so many training samples.
-    Ptq { calibration: usize, scheme: WeightScheme },
-    /// Weights alone.
-    Dynamic { scheme: WeightScheme },
+enum Plan {
+    /// From the float weights.
+    Post(PostTraining),
     /// Static: ranges of a quantization-aware training, with the run's own weight scheme.
     Qat,
 }
@@ -56,25 +47,13 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let config = RunConfig { data_root, device: DeviceKind::Flex, ..config };
     super::use_threads(config.threads)?;
     config.conv.use_algorithm();
-    let source = world.agree(data::open(&config.data_root))?;
-    check_shape(&config, source.as_ref())?;
-    let (classes, device) = (source.description().classes, config.device.device());
-    let network = Network::with_options(config.model, &config.network, classes, config.seed, &device)
-        .fused(config.fused);
-    let layout = ParamLayout::of(&network);
-    let loaded = match world.is_root() {
-        true => checkpoint::load(&args.run, &layout),
-        false => {
-            Ok(checkpoint::Weights { values: vec![0.0; layout.len()], folder: PathBuf::new(), ranges: None })
-        }
-    };
-    let mut weights = checkpoint::agree_or_refuse(world, loaded)?;
-    world.broadcast_f32(&mut weights.values)?;
+    let Initial { source, network, layout, .. } = Initial::open(world, &config)?;
+    let weights = checkpoint::share(world, &args.run, &layout)?;
     let network = layout.write(network, &weights.values).valid();
     let mut quantized = checkpoint::share_int8(world, || {
         let quantized = match plan {
             Plan::Qat => trained(&network, &weights, config.quantization.weight_scheme)?,
-            plan => quantize(&network, source.as_ref(), plan, config.train_samples)?,
+            Plan::Post(post) => calibrated(&network, post, source.as_ref(), config.train_samples)?,
         };
         let file = quantized.to_file(&config.model.to_string(), &sha256(&weights.values));
         write(&file, &weights.folder)
@@ -104,9 +83,10 @@ impl TryFrom<&QuantizeArgs> for Plan {
                 Err(ConfigError::new("calibration", samples, "requires --kind ptq"))
             }
             (QuantKind::Qat, None) => Ok(Self::Qat),
-            (QuantKind::Dynamic, None) => Ok(Self::Dynamic { scheme }),
+            (QuantKind::Dynamic, None) => Ok(Self::Post(PostTraining::Dynamic { scheme })),
             (QuantKind::Ptq, samples) => {
-                Ok(Self::Ptq { calibration: samples.unwrap_or(CALIBRATION), scheme })
+                let calibration = samples.unwrap_or(CALIBRATION);
+                Ok(Self::Post(PostTraining::Static { calibration, scheme }))
             }
         }
     }
@@ -123,43 +103,25 @@ fn trained(
     Quantized::of_model(network, integer_model(network, ranges, scheme)?, Method::Qat)
 }
 
-/// The quantized `network`, which is on a device without gradients.
-///
-/// # Errors
-/// A layer that cannot be quantized, and samples that cannot be read.
-pub fn quantize(
+/// The int8 model of a float `network`, which is on a device without autodiff.
+fn calibrated(
     network: &Network,
+    post: PostTraining,
     source: &dyn SampleSource,
-    plan: Plan,
     train_samples: Option<usize>,
 ) -> anyhow::Result<Quantized> {
-    Ok(match plan {
-        Plan::Qat => return Err(QuantError::NotCalibrated { of: "the input".into() }.into()),
-        Plan::Dynamic { scheme } => Quantized::Dynamic(DynamicModel::of(network, scheme)?),
-        Plan::Ptq { calibration, scheme } => {
-            let mut ranges = Calibration::new(network)?;
-            // Those that the run trained on.
-            let known = train_samples.unwrap_or(usize::MAX).min(source.len(Split::Train));
-            let samples = calibration.min(known);
-            if samples < calibration {
-                log::warn!("--calibration {calibration}: the run trained on {known} samples; all are used");
-            }
-            log::info!("calibrating on {samples} training samples");
-            let plan = ShardPlan { samples, world_size: 1, batch_size: BATCH };
-            let shard = Shard::load(source, Split::Train, &plan, 0, Order::File)?;
-            let normalizer = Normalizer::new(source.description());
-            let device = DeviceKind::Flex.device();
-            for from in (0..shard.len()).step_by(BATCH) {
-                ranges.observe(normalizer.images(shard.samples(from, BATCH).0, &device))?;
-            }
-            let model = integer_model(network, &ranges.into_ranges(), scheme)?;
-            Quantized::of_model(network, model, Method::Ptq)?
+    let quantizer = post.load(source, train_samples)?;
+    if let (PostTraining::Static { calibration, .. }, Some(samples)) = (post, quantizer.samples()) {
+        if samples < calibration {
+            log::warn!("--calibration {calibration}: the run trained on {samples} samples; all are used");
         }
-    })
+        log::info!("calibrating on {samples} training samples");
+    }
+    Ok(quantizer.quantize(network)?)
 }
 
 /// Writes the file into a checkpoint's folder.
-pub fn write(file: &Int8File, folder: &Path) -> anyhow::Result<(Int8File, PathBuf)> {
+fn write(file: &Int8File, folder: &Path) -> anyhow::Result<(Int8File, PathBuf)> {
     let path = folder.join(INT8_FILE);
     let bytes = file.encode(&path)?;
     let write = || {
@@ -208,9 +170,10 @@ mod tests {
 
     #[test]
     fn senseless_options_are_refused_by_name() {
-        let channel = WeightScheme::Channel;
-        assert_eq!(plan(&[]), Ok(Plan::Ptq { calibration: CALIBRATION, scheme: channel }));
-        assert_eq!(plan(&["--kind", "dynamic"]), Ok(Plan::Dynamic { scheme: channel }));
+        let scheme = WeightScheme::Channel;
+        let expected = PostTraining::Static { calibration: CALIBRATION, scheme };
+        assert_eq!(plan(&[]), Ok(Plan::Post(expected)));
+        assert_eq!(plan(&["--kind", "dynamic"]), Ok(Plan::Post(PostTraining::Dynamic { scheme })));
         for (options, expected) in [
             (&["--calibration", "0"][..], "--calibration 0: must be at least 1"),
             (&["--kind", "dynamic", "--calibration", "9"], "--calibration 9: requires --kind ptq"),

@@ -200,6 +200,11 @@ fn check_data(config: &RunConfig, plan: &ShardPlan, source: &dyn data::SampleSou
     {
         return Err(ConfigError::new("num-classes", n, format!("the data set has {classes} classes")).into());
     }
+    let known = config.train_samples.unwrap_or(usize::MAX).min(source.len(data::Split::Train));
+    if let Some(n) = config.quantization.calibration.filter(|&n| n > known) {
+        let problem = format!("the run trains on {known} samples; name at most as many");
+        return Err(ConfigError::new("calibration", n, problem).into());
+    }
     for (split, option) in
         [(data::Split::Train, config.train_samples), (data::Split::Test, config.test_samples)]
     {

@@ -4,7 +4,7 @@ use super::{ConfigError, RunConfig, parse, positive};
 use crate::cli::QuantizationArgs;
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network, NetworkOptions};
-use crate::quant::{Quantization, QuantizeKind, Quantizer};
+use crate::quant::{Quantization, QuantizeKind, Quantizer, groups};
 
 /// The validated options.
 ///
@@ -76,7 +76,7 @@ pub(super) fn check(config: &RunConfig) -> Result<(), ConfigError> {
 
 impl RunConfig {
     /// The observers of a quantization-aware training of `network`; `None` for other
-    /// trainings.
+    /// trainings. With any kind of quantization, the network is checked.
     ///
     /// # Errors
     /// If a layer of the network cannot be quantized.
@@ -87,9 +87,9 @@ impl RunConfig {
             QuantizeKind::Qat => Quantizer::new(network, self.quantization.qat())
                 .map(Some)
                 .map_err(|error| refused(error.to_string())),
-            QuantizeKind::Ptq | QuantizeKind::Dynamic => Err(refused(
-                "quantizes a network that is trained already; train without the option first".into(),
-            )),
+            QuantizeKind::Ptq | QuantizeKind::Dynamic => {
+                groups(network).map(|_| None).map_err(|error| refused(error.to_string()))
+            }
         }
     }
 }
@@ -100,7 +100,7 @@ mod tests {
 
     use super::super::tests::train;
     use super::*;
-    use crate::quant::WeightScheme;
+    use crate::quant::{CALIBRATION, PostTraining, WeightScheme};
 
     #[test]
     fn quantized_is_another_name_of_qat() {
@@ -150,9 +150,23 @@ mod tests {
             let network = Network::with_options(config.model, &config.network, 10, 1, &Device::flex());
             config.quantizer(&network).unwrap_err().to_string()
         };
-        let message = refusal("--quantized --activation tanh");
-        let expected = "--quantize qat: layer activation1 cannot be quantized: tanh";
-        assert!(message.starts_with(expected), "{message}");
-        assert!(refusal("--quantize ptq").contains("trained already"));
+        for kind in ["qat", "ptq", "dynamic"] {
+            let message = refusal(&format!("--quantize {kind} --activation tanh"));
+            let expected = format!("--quantize {kind}: layer activation1 cannot be quantized: tanh");
+            assert!(message.starts_with(&expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn models_of_float_weights_are_an_option_of_the_training() {
+        let post = |words: &str| train(words).unwrap().train_options().post_training;
+        assert_eq!((post(""), post("--quantized")), (None, None));
+        let scheme = WeightScheme::Channel;
+        let expected = PostTraining::Static { calibration: CALIBRATION, scheme };
+        assert_eq!(post("--quantize ptq"), Some(expected));
+        let (words, scheme) = ("--quantize ptq --calibration 9 --weight-scheme tensor", WeightScheme::Tensor);
+        assert_eq!(post(words), Some(PostTraining::Static { calibration: 9, scheme }));
+        let words = "--quantize dynamic --weight-scheme tensor";
+        assert_eq!(post(words), Some(PostTraining::Dynamic { scheme }));
     }
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::{QatOptions, WeightScheme};
+use super::{CALIBRATION, PostTraining, QatOptions, WeightScheme};
 use crate::names;
 
 /// Kind of quantization.
@@ -15,8 +15,8 @@ use crate::names;
 pub enum QuantizeKind {
     /// Quantization-aware training: training computes with fake-quantized values.
     Qat,
-    /// Static post-training quantization: ranges of a trained network's activations
-    /// are observed on calibration samples.
+    /// Static post-training quantization: ranges of activations are observed on
+    /// calibration samples, after each epoch of a float training.
     Ptq,
     /// Dynamic quantization: only weights are stored as integers; activations are
     /// quantized by the range of each batch.
@@ -58,5 +58,17 @@ impl Quantization {
     pub fn qat(&self) -> QatOptions {
         let Self { weight_scheme, freeze_after, fold_after, .. } = *self;
         QatOptions { scheme: weight_scheme, freeze_after, fold_after }
+    }
+
+    /// How the int8 model follows from the float weights; `None` unless it does.
+    pub fn post_training(&self) -> Option<PostTraining> {
+        let scheme = self.weight_scheme;
+        match self.quantize? {
+            QuantizeKind::Qat => None,
+            QuantizeKind::Ptq => {
+                Some(PostTraining::Static { calibration: self.calibration.unwrap_or(CALIBRATION), scheme })
+            }
+            QuantizeKind::Dynamic => Some(PostTraining::Dynamic { scheme }),
+        }
     }
 }

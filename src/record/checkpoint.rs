@@ -15,8 +15,8 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::RecordError;
 use super::tensor_file::{decode, encode};
+use super::{INT8_FILE, Int8File, RecordError};
 use crate::files;
 use burn_mpi::ParamLayout;
 
@@ -73,12 +73,17 @@ pub struct Checkpoint<P> {
 }
 
 impl<P: Resumable> Checkpoint<P> {
-    /// Writes the checkpoint into `folder` (`…/checkpoints`) and removes the
-    /// oldest ones.
+    /// Writes the checkpoint into `folder` (`…/checkpoints`), with the int8 model of its
+    /// weights if there is one, and removes the oldest checkpoints.
     ///
     /// # Errors
     /// If a file cannot be written; older checkpoints are then untouched.
-    pub fn save(&self, folder: &Path, layout: &ParamLayout) -> Result<PathBuf, RecordError> {
+    pub fn save(
+        &self,
+        folder: &Path,
+        layout: &ParamLayout,
+        int8: Option<&Int8File>,
+    ) -> Result<PathBuf, RecordError> {
         let name = folder_name(self.position.step());
         let path = folder.join(&name);
         let temporary = folder.join(format!(".{name}.tmp"));
@@ -95,6 +100,10 @@ impl<P: Resumable> Checkpoint<P> {
         ] {
             write_synced(&temporary.join(file), &bytes)?;
             sha256.insert(file.to_owned(), files::sha256(&bytes));
+        }
+        if let Some(int8) = int8 {
+            // It has its own digest: another one may replace it later.
+            write_synced(&temporary.join(INT8_FILE), &int8.encode(&path.join(INT8_FILE))?)?;
         }
         let state = State {
             model: self.model.clone(),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::tensorboard::TensorBoard;
-use super::{Checkpoint, RecordError, Resumable, RunDir};
+use super::{Checkpoint, Int8File, RecordError, Resumable, RunDir};
 use burn_mpi::{ParamLayout, World};
 
 /// A point of the loss and accuracy curves.
@@ -101,18 +101,19 @@ impl<'w> Recorder<'w> {
         Ok(self.world.agree(written)?)
     }
 
-    /// Writes a checkpoint; no rank continues before it is complete. `checkpoint` is called on rank
-    /// 0 alone.
+    /// Writes a checkpoint, with the int8 model of its weights if there is one; no rank continues
+    /// before it is complete. `checkpoint` is called on rank 0 alone.
     ///
     /// # Errors
     /// If the transport fails or a file cannot be written.
     pub fn checkpoint<P: Resumable>(
         &mut self,
         layout: &ParamLayout,
+        int8: Option<&Int8File>,
         checkpoint: impl FnOnce() -> Checkpoint<P>,
     ) -> Result<(), RecordError> {
         let saved = match &self.dir {
-            Some(dir) => checkpoint().save(&dir.checkpoints(), layout).map(Some),
+            Some(dir) => checkpoint().save(&dir.checkpoints(), layout, int8).map(Some),
             None => Ok(None),
         };
         // The agreement is also the barrier: a rank gets its result only after rank 0 has written

@@ -9,9 +9,10 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::canvas::{FONT, Mark, Picture, colour, legend};
-use super::history::overfitting_epoch;
+use super::history::{epochs, overfitting_epoch};
 use super::rows::Row;
 use super::runs::Run;
+use crate::train::EpochRow;
 
 /// A point of a curve: epochs done, then mean, minimum and maximum over ranks.
 type Point = (f64, f64, f64, f64);
@@ -28,8 +29,23 @@ struct Series {
     colour: RGBColor,
     dashed: bool,
     panels: [Vec<Point>; 2],
+    /// Whether it is the int8 model's of the configuration before it.
+    int8: bool,
     /// Epoch after which the run overfits.
     overfits_after: Option<usize>,
+}
+
+/// A row's curves, before they have a style.
+struct Found {
+    /// Number of the row, and of its topology.
+    row: usize,
+    topology: usize,
+    name: String,
+    label: String,
+    panels: [Vec<Point>; 2],
+    overfits_after: Option<usize>,
+    /// Test curve of the int8 models.
+    int8: Vec<Point>,
 }
 
 /// Training and test curves side by side.
@@ -40,12 +56,13 @@ pub struct Curves {
 
 impl Curves {
     /// Curves of each row's first run from the files `train.ENDING` and
-    /// `test.ENDING` of its ranks. None if no run has any.
+    /// `test.ENDING` of its ranks; with accuracies (`acc`), also those of its int8 models
+    /// from `epochs.csv`. None if no run has any.
     pub fn of(quantity: &str, ending: &str, rows: &[Row<'_>], varied: &[String]) -> Option<Self> {
         let mut topologies: Vec<&str> = rows.iter().map(|row| row.setting("topology")).collect();
         topologies.dedup();
         let mut labels: Vec<String> = Vec::new();
-        let mut series = Vec::new();
+        let mut found: Vec<Found> = Vec::new();
         for (i, row) in rows.iter().enumerate() {
             let panels = ["train", "test"].map(|split| read(row.first(), &format!("{split}.{ending}")));
             if panels.iter().all(Vec::is_empty) {
@@ -57,29 +74,50 @@ impl Curves {
             }
             let overfits_after = overfitting_epoch(row.first()).filter(|_| ending == "loss");
             let topology = row.setting("topology");
-            let of_topology = topologies.iter().position(|name| *name == topology).unwrap_or_default();
-            series.push((i, of_topology, name(row, rows, varied), label, panels, overfits_after));
+            let topology = topologies.iter().position(|name| *name == topology).unwrap_or_default();
+            let int8 = if ending == "acc" { int8_accuracy(row.first()) } else { Vec::new() };
+            let name = name(row, rows, varied);
+            found.push(Found { row: i, topology, name, label, panels, overfits_after, int8 });
         }
         // With two series of each topology, the second has the same colour, dashed;
-        // with more, each has its own colour.
-        let in_pairs = labels.len() <= 2;
-        let series: Vec<Series> = series
-            .into_iter()
-            .map(|(i, of_topology, name, label, panels, overfits_after)| Series {
-                name,
-                colour: colour(if in_pairs { of_topology } else { i }),
-                dashed: if in_pairs { label != labels[0] } else { i >= 7 },
-                panels,
-                overfits_after,
-            })
-            .collect();
+        // with more, or with int8 curves, each has its own colour.
+        let has_int8 = found.iter().any(|found| !found.int8.is_empty());
+        let in_pairs = labels.len() <= 2 && !has_int8;
+        let styled = |Found { row, topology, name, label, panels, overfits_after, int8 }| {
+            let colour = colour(if in_pairs { topology } else { row });
+            let int8 = (!int8.is_empty()).then(|| Series {
+                name: format!("{name}, int8"),
+                colour,
+                dashed: true,
+                panels: [Vec::new(), int8],
+                int8: true,
+                overfits_after: None,
+            });
+            let dashed = if in_pairs { label != labels[0] } else { row >= 7 };
+            [Some(Series { name, colour, dashed, panels, int8: false, overfits_after }), int8]
+        };
+        let series: Vec<Series> = found.into_iter().flat_map(styled).flatten().collect();
         (!series.is_empty()).then(|| Self { quantity: quantity.into(), series })
+    }
+
+    /// Whether there are curves of int8 models.
+    pub fn has_int8(&self) -> bool {
+        self.series.iter().any(|series| series.int8)
     }
 
     /// Whether a test curve has a mark of overfitting.
     pub fn has_overfitting(&self) -> bool {
         self.series.iter().any(|series| series.overfits_after.is_some())
     }
+}
+
+/// Test accuracy of a run's int8 model after each epoch.
+fn int8_accuracy(run: &Run) -> Vec<Point> {
+    let point = |row: EpochRow| {
+        let accuracy = row.int8_test_accuracy.filter(|accuracy| accuracy.is_finite())?;
+        Some((row.epoch as f64, accuracy, accuracy, accuracy))
+    };
+    epochs(run).into_iter().filter_map(point).collect()
 }
 
 /// A row's name in the legend: the settings in which it differs from another row.
@@ -170,6 +208,9 @@ impl Curves {
             .draw()?;
         for series in &self.series {
             let points = &series.panels[panel];
+            if points.is_empty() {
+                continue;
+            }
             let upper = points.iter().map(|p| (p.0, p.3));
             let outline: Vec<_> = upper.chain(points.iter().rev().map(|p| (p.0, p.2))).collect();
             chart.draw_series([Polygon::new(outline, series.colour.mix(0.18).filled())])?;
@@ -180,9 +221,11 @@ impl Curves {
                 }
                 false => chart.draw_series(LineSeries::new(means(), series.colour.stroke_width(2)))?,
             };
-            // A few points, such as one per epoch, are drawn as dots as well.
+            // A few points, such as one per epoch, are drawn as dots as well, those of int8
+            // models hollow.
             if points.len() <= 12 {
-                chart.draw_series(means().map(|point| Circle::new(point, 3, series.colour.filled())))?;
+                let style = if series.int8 { series.colour.stroke_width(1) } else { series.colour.filled() };
+                chart.draw_series(means().map(|point| Circle::new(point, 4, style)))?;
             }
             let at_turn = |x: f64| {
                 panel == TEST && series.overfits_after.is_some_and(|epoch| (x - epoch as f64).abs() < 0.5)
@@ -195,53 +238,5 @@ impl Curves {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::canvas::svg;
-    use crate::report::rows::group;
-    use crate::report::testing::{run, with_test_losses};
-
-    /// The pictures of a run's loss and of its accuracy, and whether each marks
-    /// overfitting.
-    fn drawn(losses: &[f64]) -> [(String, bool); 2] {
-        let folder = tempfile::tempdir().unwrap();
-        let runs = [with_test_losses(run((1, 1), &["--epochs", "4"], 4.0), folder.path(), losses)];
-        let steps = runs[0].results.steps / losses.len();
-        let line = |(i, loss): (usize, &f64)| format!("{} {loss}\n", (i + 1) * steps);
-        let text: String = losses.iter().enumerate().map(line).collect();
-        std::fs::create_dir(folder.path().join("rank0")).unwrap();
-        for file in ["test.loss", "test.acc"] {
-            std::fs::write(folder.path().join("rank0").join(file), &text).unwrap();
-        }
-        ["loss", "acc"].map(|ending| {
-            let curves = Curves::of(ending, ending, &group(&runs), &[]).expect("there are curves");
-            (svg(&curves).unwrap(), curves.has_overfitting())
-        })
-    }
-
-    #[test]
-    fn legend_names_are_the_settings_that_differ() {
-        let names = |runs: &[Run]| {
-            let rows = group(runs);
-            let varied = crate::report::rows::varied(&rows);
-            rows.iter().map(|row| name(row, &rows, &varied)).collect::<Vec<_>>()
-        };
-        let gloo = ["--backend", "gloo"];
-        assert_eq!(names(&[run((1, 1), &[], 4.0), run((1, 2), &[], 4.0)]), ["1x1", "1x2"]);
-        assert_eq!(names(&[run((1, 2), &gloo, 4.0), run((1, 2), &[], 4.0)]), ["gloo", "mpi"]);
-        assert_eq!(names(&[run((1, 2), &[], 4.0), run((1, 2), &["--shuffle"], 4.0)]), ["plain", "shuffle"]);
-        let both = [run((1, 1), &[], 4.0), run((1, 2), &["--shuffle"], 4.0)];
-        assert_eq!(names(&both), ["1x1", "1x2, shuffle"]);
-    }
-
-    #[test]
-    fn a_ring_marks_overfitting_in_the_loss_plot_only() {
-        let rings = |svg: &str| svg.matches("r=\"7\"").count();
-        let [loss, accuracy] = drawn(&[2.0, 1.5, 1.6, 1.7]);
-        assert_eq!((rings(&loss.0), loss.1), (1, true));
-        assert_eq!((rings(&accuracy.0), accuracy.1), (0, false), "accuracy has no mark");
-        assert!(loss.0.contains("1x1 mpi"), "a single run is named by topology and backend");
-        let [loss, _] = drawn(&[2.0, 1.5, 1.4, 1.3]);
-        assert_eq!((rings(&loss.0), loss.1), (0, false));
-    }
-}
+#[path = "curves_tests.rs"]
+mod tests;

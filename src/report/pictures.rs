@@ -66,11 +66,13 @@ pub fn of_section(
     )?;
     for (quantity, ending, name) in [("loss", "loss", "loss"), ("accuracy [%]", "acc", "accuracy")] {
         if let Some(curves) = Curves::of(quantity, ending, rows, &varied) {
+            let int8 = " Dashed: the int8 models, after each epoch.";
             let rings = " A ring marks overfitting: from there, test loss rises while training loss falls.";
             let caption = format!(
                 "{} of each configuration's first run: the mean over ranks; the band is from the minimum \
-                 to the maximum over ranks. Equal curves overlap.{}",
+                 to the maximum over ranks. Equal curves overlap.{}{}",
                 if name == "loss" { "Loss" } else { "Accuracy" },
+                if curves.has_int8() { int8 } else { "" },
                 if curves.has_overfitting() { rings } else { "" }
             );
             drawn.push(draw(folder, format!("{}-{name}", section.name), caption, &curves)?);

@@ -3,10 +3,10 @@
 //! `results/reference/NAME.csv` has a line for each experiment. Columns that are named
 //! like settings of a run (`topology`, `backend`, `model` …) select our runs of the
 //! same experiment; an empty cell matches any value, and `–` an option that was not
-//! given. The measurements are `train_seconds`, `train_accuracy` and `test_accuracy`
-//! (the integer model's, where there is one), by rank with slashes between, and `memory_mb`; those without a column are not shown.
-//! `hardware` names the hardware; any other column is descriptive.
-//! describes.
+//! given. `quantized` is `true` for quantization-aware training. The measurements are
+//! `train_seconds`, `train_accuracy` and `test_accuracy` (the int8 model's, where there is
+//! one), by rank with slashes between, and `memory_mb`; those without a column are not
+//! shown. `hardware` names the hardware; any other column is descriptive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -160,6 +160,19 @@ mod tests {
         assert_eq!(sheet.remarks.len(), 1, "there is no accuracy by rank");
         assert!(sheet.remarks[0].contains("a cluster") && sheet.remarks[0].contains("node0 (4 cores)"));
         assert!(sheet.rows[0][4].runs.is_empty(), "published numbers have no run");
+    }
+
+    #[test]
+    fn figures_of_quantized_trainings_are_beside_quantization_aware_ones() {
+        let text = "topology,quantized,train_seconds,test_accuracy,hardware\n\
+                    2x1,false,99,93.49,a cluster\n2x1,true,135,93.59,a cluster\n";
+        let mut runs: Vec<Run> = [(&[][..], 4.0), (&["--quantized"], 5.0), (&["--quantize", "ptq"], 6.0)]
+            .map(|(options, seconds)| run((2, 1), options, seconds))
+            .into();
+        runs[1].results.int8_test_accuracy = Some(97.25);
+        let shown = |row: &Vec<Cell>| row[3..].iter().map(Cell::shown).collect::<Vec<_>>().join(" ");
+        let rows: Vec<String> = beside(text, runs).unwrap().rows.iter().map(shown).collect();
+        assert_eq!(rows, ["99 4.00 93.49 97.50", "135 5.00 93.59 97.25"]);
     }
 
     #[test]

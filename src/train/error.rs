@@ -18,8 +18,8 @@ pub enum TrainError {
     /// An error of the run directory.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The integer model cannot be made; the same on every rank.
-    #[error("quantization-aware training: {0}")]
+    /// The int8 model cannot be made; the same on every rank.
+    #[error("the int8 model: {0}")]
     Quant(#[from] QuantError),
     /// NaN or infinite loss; every rank stops at the same step.
     #[error(

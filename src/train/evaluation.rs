@@ -8,7 +8,6 @@ use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, Split};
 use crate::model::{Model, Network};
 use crate::quant::{QuantError, Quantized};
-use burn_fused::int8::Model as IntegerModel;
 use burn_mpi::World;
 
 /// The test set of one rank, and the evaluation of a network on all of it.
@@ -49,20 +48,6 @@ impl Evaluation {
         self.run_with(world, |samples| {
             let (images, _) = samples.batch(0..samples.count(), &self.device);
             Ok(network.forward(images))
-        })
-    }
-
-    /// Evaluates an integer model in the same way.
-    ///
-    /// # Errors
-    /// If the transport fails.
-    pub fn run_integer(&self, world: &World, model: &IntegerModel) -> Result<Vec<Tally>, TrainError> {
-        let mut workspace = model.workspace();
-        self.run_with(world, |samples| {
-            let mut scores = vec![0.0; samples.count() * model.outputs()];
-            model.infer(&mut workspace, &self.normalizer.values(samples.bytes), &mut scores);
-            let shape = [samples.count(), model.outputs()];
-            Ok(Tensor::from_data(TensorData::new(scores, shape), &self.device))
         })
     }
 

@@ -6,6 +6,7 @@ use super::{Curve, Rate, Rule, Schedule, ScheduleKind};
 use crate::data::augment::Augmentation;
 use crate::data::{SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
+use crate::quant::PostTraining;
 use burn_mpi::SyncOptions;
 
 /// Default factor of StepLR: PyTorch's gamma.
@@ -39,6 +40,8 @@ pub struct TrainOptions {
     pub weight_decay: f64,
     /// Optimizer, schedule, regularisation and augmentation.
     pub recipe: Recipe,
+    /// How int8 models of the float weights are made after each epoch, if they are.
+    pub post_training: Option<PostTraining>,
     /// Compute device of the tensors.
     pub device: DeviceKind,
     /// How gradients are averaged.

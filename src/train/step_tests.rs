@@ -70,6 +70,7 @@ fn options() -> TrainOptions {
         lr: 0.05,
         weight_decay: 0.0,
         recipe: Recipe::default(),
+        post_training: None,
         device: DeviceKind::Flex,
         sync: SyncOptions::default(),
         log_every: 1,

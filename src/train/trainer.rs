@@ -1,10 +1,10 @@
 //! The training loop: epochs of steps, a test after each, and checkpoints.
 
+mod failure;
+mod int8;
 mod outcome;
 
 use std::time::Instant;
-
-use burn::module::Module;
 
 use super::batches::{Batches, order_of};
 use super::curves::Unwritten;
@@ -16,10 +16,11 @@ use super::{
 };
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
-use crate::quant::Quantizer;
-use crate::record::{Checkpoint, Curve, Recorder};
+use crate::quant::{PostQuantizer, Quantizer};
+use crate::record::{Checkpoint, Curve, Int8File, Recorder};
 use crate::stop::StopRequest;
 use burn_mpi::{Collective, World};
+use int8::TestedInt8;
 
 /// One rank's part of a training: learner, shard and position.
 pub struct Trainer<'w> {
@@ -30,6 +31,7 @@ pub struct Trainer<'w> {
     shard: Shard,
     batches: Batches,
     learner: Learner<'w, Network, CrossEntropy, Option<Quantizer>>,
+    post_quantizer: Option<PostQuantizer>,
     schedule: Schedule,
     position: Position,
     epoch_tally: Tally,
@@ -61,10 +63,13 @@ impl<'w> Trainer<'w> {
         let order = order_of(options, 0);
         let shard = world.agree(Shard::load(source.as_ref(), Split::Train, &plan, world.rank(), order))?;
         world.check_equal("the training set's digest", shard.digest())?;
+        let post = options.post_training.map(|post| post.load(source.as_ref(), options.train_samples));
+        let post_quantizer = world.agree(post.transpose())?;
         let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };
         Ok(Self {
             learner: Learner::new(world, options, network, loss, collective)?.with_forward(quantizer)?,
             batches: Batches::new(options, source.description()),
+            post_quantizer,
             schedule: options.rates(plan.steps()),
             position: Position::default(),
             epoch_tally: Tally::default(),
@@ -136,13 +141,8 @@ impl<'w> Trainer<'w> {
             self.learner.average_buffers()?;
             let started = Instant::now();
             let tallies = evaluation.run(self.world, &self.learner.network)?;
-            let int8 = match &self.learner.forward {
-                Some(quantizer) => {
-                    let model = quantizer.integer_model(&self.learner.network.valid())?;
-                    Some(Tally::total(&evaluation.run_integer(self.world, &model)?))
-                }
-                None => None,
-            };
+            self.check_test(&tallies)?;
+            let int8 = self.test_int8(evaluation)?;
             self.position.test_seconds += started.elapsed().as_secs_f64();
             self.finish_epoch(recorder, watch, tallies, int8)?;
             if self.stopping && !self.is_done() {
@@ -173,7 +173,7 @@ impl<'w> Trainer<'w> {
             if (due || self.stopping) && self.position.step_in_epoch < self.plan.steps() {
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();
                 self.learner.average_buffers()?;
-                self.checkpoint(recorder, self.epoch_tally)?;
+                self.checkpoint(recorder, self.epoch_tally, None)?;
                 started = Instant::now();
             }
             if self.stopping {
@@ -204,43 +204,19 @@ impl<'w> Trainer<'w> {
         Ok(())
     }
 
-    fn stopped(&self, recorder: &Recorder<'_>) -> TrainError {
-        let signal = self.stop.signal().unwrap_or("a signal to another rank");
-        let run = recorder.path().map_or(String::new(), |path| path.display().to_string());
-        TrainError::Stopped { signal, step: self.position.step, run }
-    }
-
-    fn not_finite(&self, mine: &Tally) -> Result<TrainError, TrainError> {
-        // As text: JSON has no NaN.
-        let losses: Vec<String> = self.world.gather(&mine.mean_loss().to_string())?;
-        let number = |text: &String| text.parse::<f64>().unwrap_or(f64::NAN);
-        let rank = losses.iter().position(|loss| !number(loss).is_finite()).unwrap_or(0);
-        Ok(TrainError::NotFinite {
-            loss: number(&losses[rank]),
-            step: self.position.step + 1,
-            epoch: self.position.epoch + 1,
-            rank,
-            host: self.world.places()[rank].host.clone(),
-        })
-    }
-
     /// Compares weights, writes the epoch and begins the next.
     fn finish_epoch(
         &mut self,
         recorder: &mut Recorder<'_>,
         watch: &mut dyn Watch,
         test: Vec<Tally>,
-        int8: Option<Tally>,
+        int8: Option<TestedInt8>,
     ) -> Result<(), TrainError> {
         self.world.check_equal("the weights' digest", &self.weights_sha256())?;
-        if let Some(quantizer) = &self.learner.forward {
-            self.world.check_equal("the ranges of quantization", &format!("{:?}", quantizer.ranges()))?;
+        if let Some(int8) = &int8 {
+            self.check_scales(int8)?;
         }
         let train = Tally::total(&self.world.gather(&self.epoch_tally)?);
-        if let Some(rank) = test.iter().position(|tally| !tally.loss.is_finite()) {
-            let host = self.world.places()[rank].host.clone();
-            return Err(TrainError::TestNotFinite { epoch: self.position.epoch + 1, rank, host });
-        }
         let total = Tally::total(&test);
         let row = EpochRow {
             epoch: self.position.epoch + 1,
@@ -249,7 +225,7 @@ impl<'w> Trainer<'w> {
             test_loss: total.mean_loss(),
             test_accuracy: total.accuracy(),
             seconds: self.position.epoch_seconds,
-            int8_test_accuracy: int8.map(|tally| tally.accuracy()),
+            int8_test_accuracy: int8.as_ref().map(|int8| int8.accuracy),
         };
         recorder.points(Curve::Test, &[Tally::curve_point(self.position.step, &test)])?;
         if let Some(accuracy) = row.int8_test_accuracy {
@@ -270,13 +246,19 @@ impl<'w> Trainer<'w> {
         if !self.is_done() {
             self.epoch_tally = Tally::default();
         }
-        self.checkpoint(recorder, self.epoch_tally)?;
+        self.checkpoint(recorder, self.epoch_tally, int8.as_ref().map(|int8| &int8.file))?;
         recorder.epoch(&row)?;
         watch.epoch(&row);
         Ok(())
     }
 
-    fn checkpoint(&mut self, recorder: &mut Recorder<'_>, epoch_tally: Tally) -> Result<(), TrainError> {
+    /// Writes a checkpoint, at an epoch's end with the int8 model.
+    fn checkpoint(
+        &mut self,
+        recorder: &mut Recorder<'_>,
+        epoch_tally: Tally,
+        int8: Option<&Int8File>,
+    ) -> Result<(), TrainError> {
         recorder.points(Curve::Train, &self.unwritten.gather(self.world)?)?;
         self.position.epoch_tallies = self.world.gather(&epoch_tally)?;
         self.position.window_tallies = self.world.gather(&self.window_tally)?;
@@ -285,7 +267,7 @@ impl<'w> Trainer<'w> {
         self.position.arrival = self.learner.sync.arrival().cloned();
         self.position.ranges = self.learner.forward.as_ref().map(|quantizer| quantizer.ranges().clone());
         let Learner { params, updater, .. } = &self.learner;
-        recorder.checkpoint(self.learner.layout(), || Checkpoint {
+        recorder.checkpoint(self.learner.layout(), int8, || Checkpoint {
             model: self.options.model.clone(),
             world_size: self.world.size(),
             params: params.clone(),

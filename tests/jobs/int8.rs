@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use mpiburn::record::Int8File;
+use mpiburn::record::int8_file::{LayerValues, Operation};
+
 use crate::harness::*;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -81,9 +84,13 @@ fn the_ranges_of_a_training_make_the_model_that_it_tested() {
     let lab = Lab::new();
     let record = lab.train(2, "run", &[&SHORT[..], &["--quantize", "qat"]].concat());
     let tested = record["int8_test_accuracy"].as_f64().expect("an accuracy");
+    let written = std::fs::read(int8_file(&lab, "run")).expect("training wrote it");
+    let line = succeeds(eval(&lab, "run", 3, &["--int8"]));
+    assert!(line.contains(&format!("test accuracy {tested:.2}%")), "{tested}: {line}");
     let lines = succeeds(command(1, &["quantize", "--kind", "qat"], &lab.path("run")));
     let int8 = lines.lines().nth(1).expect("a line");
     assert!(int8.contains(&format!("test accuracy {tested:.2}%")), "{tested}: {int8}");
+    assert!(std::fs::read(int8_file(&lab, "run")).unwrap() == written, "the same model");
     lab.train(1, "float", &["--epochs", "1", "--train-samples", "64"]);
     let refusal = command(1, &["quantize", "--kind", "qat"], &lab.path("float"));
     refused(refusal, 2, &["was never calibrated", "--quantize qat"]);
@@ -111,7 +118,12 @@ fn dynamic_models_run_and_are_not_exported() {
     int8.arg("--int8");
     refused(int8, 2, &["int8.safetensors is a dynamic model", "--kind ptq"]);
     assert!(!out.exists());
+    let mut by_two = command(2, &["export"], &lab.path("run"));
+    by_two.arg("--out").arg(lab.path("two.onnx"));
+    let lines = succeeds(by_two);
+    assert!(lines.lines().count() == 1 && lines.contains("opset 20"), "{lines}");
     assert!(succeeds(export()).contains("opset 20"));
+    assert!(std::fs::read(&out).unwrap() == std::fs::read(lab.path("two.onnx")).unwrap());
     assert!(std::fs::metadata(&out).unwrap().len() > 4 * 4266);
 }
 
@@ -160,6 +172,55 @@ fn an_int8_file_of_another_run_and_a_pipe_are_refused() {
     std::fs::remove_file(&int8).unwrap();
     assert!(Command::new("mkfifo").arg(&int8).status().unwrap().success());
     refused(eval(&lab, "run", 2, &["--int8"]), 1, &["int8.safetensors", "not a regular file"]);
+}
+
+/// Edits an int8 file, with the digest of its new content.
+fn edit(file: &Path, change: impl FnOnce(&mut Int8File)) {
+    let mut stored = Int8File::read(file).expect("an int8 file");
+    change(&mut stored);
+    std::fs::write(file, stored.encode(file).expect("it can be written")).expect("a writable file");
+}
+
+#[test]
+fn an_edited_file_is_no_model_of_the_runs_network() {
+    let lab = Lab::new();
+    lab.train(1, "run", &["--epochs", "1", "--train-samples", "640", "--quantize", "ptq"]);
+    let file = int8_file(&lab, "run");
+    let whole = std::fs::read(&file).unwrap();
+    edit(&file, |_| ());
+    assert!(std::fs::read(&file).unwrap() == whole, "an edit alone changes nothing");
+    fn values(stored: &mut Int8File) -> &mut LayerValues {
+        stored.layers[0].values.as_mut().expect("weights of conv1")
+    }
+    type Edit = (fn(&mut Int8File), &'static str);
+    let edits: [Edit; 8] = [
+        (|stored| set_conv(stored, false, [1, 1]), "at conv1 it has"),
+        (|stored| set_conv(stored, true, [0, 0]), "at conv1 it has"),
+        (|stored| stored.layers.swap(0, 2), "at conv1 it has"),
+        (without_last, "it ends before linear"),
+        (|stored| values(stored).scales[0] *= 1.25, "conv1: weights and scales"),
+        (|stored| values(stored).weights[4] ^= 3, "conv1: weights and scales"),
+        (|stored| stored.activations[1].scale *= 2.0, "conv2: biases and scales"),
+        (|stored| stored.activations[1].zero_point = 9, "the zero point of conv1 is 9"),
+    ];
+    for (change, expected) in edits {
+        std::fs::write(&file, &whole).unwrap();
+        edit(&file, change);
+        refused(eval(&lab, "run", 1, &["--int8"]), 1, &["int8.safetensors", expected, "mpiburn quantize"]);
+    }
+    refused(eval(&lab, "run", 2, &["--int8"]), 1, &["the zero point of conv1"]);
+    refused(command(1, &["bench", "int8", "--checkpoint"], &lab.path("run")), 1, &["the zero point"]);
+}
+
+fn without_last(stored: &mut Int8File) {
+    stored.layers.pop();
+    stored.activations.pop();
+}
+
+fn set_conv(stored: &mut Int8File, with_relu: bool, padded: [usize; 2]) {
+    if let Operation::Conv { relu, padding, .. } = &mut stored.layers[0].op {
+        (*relu, *padding) = (with_relu, padded);
+    }
 }
 
 #[test]
@@ -228,4 +289,9 @@ fn an_int8_model_is_measured_beside_its_float_network() {
     assert_eq!((&figures["method"], figures["rows"].as_array().unwrap().len()), (&"ptq".into(), 9));
     refused(command(2, &["bench", "int8", "--checkpoint"], &lab.path("run")), 2, &["without mpirun"]);
     refused(command(1, &["bench", "int8", "--iterations", "0", "--csv"], &csv), 2, &["--iterations 0"]);
+    let (plain, around) = (lab.path("both"), lab.path("./both"));
+    let mut same = command(1, &["bench", "int8", "--csv"], &plain);
+    same.arg("--json").arg(around);
+    refused(same, 2, &["--json", "is the file of --csv"]);
+    assert!(!plain.exists());
 }

@@ -1,6 +1,7 @@
 //! Quantization-aware training.
 
-use std::process::Stdio;
+use std::collections::HashMap;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -61,7 +62,7 @@ fn narrow_gradients_accumulation_and_other_networks_are_trained_too() {
         ranges(&lab, "run");
     }
     let dataset = lab.path("features");
-    let made = std::process::Command::new(binary())
+    let made = Command::new(binary())
         .args(["-q", "data", "features", "--train", "6400", "--test", "1000", "--out"])
         .arg(&dataset)
         .status();
@@ -107,7 +108,7 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
     wait_until(&mut job, "the first epoch", || {
         std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
     });
-    let kill = std::process::Command::new("kill").args(["-KILL", &job.id().to_string()]).status();
+    let kill = Command::new("kill").args(["-KILL", &job.id().to_string()]).status();
     assert!(kill.unwrap().success());
     job.wait().unwrap();
     // mpirun is gone; its ranks end when they notice.
@@ -123,6 +124,126 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
     assert_eq!(ranges(&lab, "cut"), ranges(&lab, "whole"));
 }
 
+/// `epochs.csv` as rows of cells by column.
+fn epochs(lab: &Lab, name: &str) -> Vec<HashMap<String, String>> {
+    let file = csv::Reader::from_path(lab.path(name).join("epochs.csv"));
+    file.unwrap().deserialize().map(|row| row.expect("a row")).collect()
+}
+
+/// The int8 file of the last checkpoint, and the test accuracy that `quantize` prints for the one it
+/// makes on one rank. The two files are equal.
+fn quantized_again(lab: &Lab, name: &str, options: &[&str]) -> (Vec<u8>, String) {
+    let file = || {
+        let last = lab.checkpoints(name).pop().expect("a checkpoint");
+        std::fs::read(last.join("int8.safetensors")).expect("an int8 model")
+    };
+    let before = file();
+    let output = Command::new(binary()).arg("quantize").arg(lab.path(name)).args(options).output();
+    let output = output.expect("it starts");
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(file() == before, "{name}: training and quantize make the same model");
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    let accuracy = lines.lines().nth(1).and_then(|line| line.split("test accuracy ").nth(1));
+    (before, accuracy.and_then(|line| line.split('%').next()).expect("an accuracy").to_owned())
+}
+
+#[test]
+fn float_trainings_have_an_int8_model_after_every_epoch() {
+    let lab = Lab::new();
+    let base = ["--epochs=2", "--train-samples=1025", "--train-batch-size=16", "--test-batch-size=500"];
+    let ptq = ["--quantize", "ptq", "--calibration", "200"];
+    for ranks in [1, 3] {
+        let plain = lab.train(ranks, "plain", &[&base[..], &["--overwrite"]].concat());
+        for (kind, options) in [("ptq", &ptq[2..]), ("dynamic", &[])] {
+            let name = format!("{kind}{ranks}");
+            let run = lab.train(ranks, &name, &[&base[..], &["--quantize", kind], options].concat());
+            assert_eq!(run["weights_sha256"], plain["weights_sha256"], "{name}: trained in floats");
+            let accuracy = run["int8_test_accuracy"].as_f64().expect("an accuracy");
+            let rows = epochs(&lab, &name);
+            assert!(
+                rows.len() == 2 && rows.iter().all(|row| !row["int8_test_accuracy"].is_empty()),
+                "{rows:?}"
+            );
+            assert_eq!(rows[1]["int8_test_accuracy"].parse(), Ok(accuracy));
+            let (_, again) = quantized_again(&lab, &name, &[&["--kind", kind], options].concat());
+            // The scales of dynamic models are those of a batch, which is one share here.
+            if ranks == 1 || kind == "ptq" {
+                assert_eq!(again, format!("{accuracy:.2}"), "{name}");
+            }
+        }
+    }
+    // The last epoch is trained again, to the same model.
+    let (whole, _) = quantized_again(&lab, "ptq3", &["--calibration", "200"]);
+    let before = lab.run_json("ptq3");
+    std::fs::remove_dir_all(lab.checkpoints("ptq3").pop().unwrap()).unwrap();
+    let output = mpirun(3, binary()).args(["train", "--resume"]).arg(lab.path("ptq3")).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    assert!(
+        text(&output).contains("epoch 2") && text(&output).contains("int8 test accuracy"),
+        "{}",
+        text(&output)
+    );
+    assert_eq!(lab.run_json("ptq3")["int8_test_accuracy"], before["int8_test_accuracy"]);
+    assert!(quantized_again(&lab, "ptq3", &["--calibration", "200"]).0 == whole);
+}
+
+/// Weights that become infinite in the last step are a training's error, not quantization's.
+#[test]
+fn infinite_weights_are_reported_as_such() {
+    let lab = Lab::new();
+    for kind in ["qat", "ptq"] {
+        let options = ["--quantize", kind, "--train-samples", "64", "--optimizer", "sgd", "--lr", "1e30"];
+        let output = fails_within(Duration::from_secs(20), lab.command(2, kind, &options));
+        let errors = errors(&output);
+        assert!(
+            errors.len() == 1 && errors[0].contains("test loss is not finite after epoch 1"),
+            "{errors:?}"
+        );
+    }
+}
+
+/// Published figures of quantized trainings are beside quantized runs, and others beside others.
+#[test]
+fn published_figures_are_beside_runs_of_the_same_kind() {
+    let lab = Lab::new();
+    let short = ["--epochs", "1", "--train-samples", "640", "--test-samples", "100"];
+    for (name, more) in [("float", &[][..]), ("qat", &["--quantized"]), ("ptq", &["--quantize", "ptq"])] {
+        lab.train(1, &format!("results/{name}"), &[&short[..], more].concat());
+    }
+    std::fs::create_dir_all(lab.path("results/reference")).unwrap();
+    let figures = "model,topology,backend,quantized,published_epochs,train_seconds,test_accuracy,hardware\n\
+                   convnet,1x1,mpi,false,3,186,97.77,a cluster\nconvnet,1x1,,true,3,135,93.59,a cluster\n";
+    std::fs::write(lab.path("results/reference/figures.csv"), figures).unwrap();
+    let report = Command::new(binary())
+        .current_dir(lab.path(""))
+        .args(["report", "--reference", "figures", "--format", "markdown", "--out", "tables"])
+        .output()
+        .expect("it starts");
+    assert!(report.status.success(), "{}", text(&report));
+    let table = std::fs::read_to_string(lab.path("tables/runs-published.csv")).unwrap();
+    let rows: Vec<HashMap<String, String>> =
+        csv::Reader::from_reader(table.as_bytes()).deserialize().map(Result::unwrap).collect();
+    let number = |row: usize, column: &str| rows[row][column].parse::<f64>().expect("a number");
+    let expected = [("float", "test_accuracy"), ("qat", "int8_test_accuracy")];
+    assert_eq!(rows.len(), expected.len(), "{table}");
+    for (row, (name, accuracy)) in expected.into_iter().enumerate() {
+        let run = lab.run_json(&format!("results/{name}"));
+        assert!(
+            (number(row, "test_accuracy_ours") - run[accuracy].as_f64().unwrap()).abs() < 1e-3,
+            "{table}"
+        );
+        assert!(
+            (number(row, "train_seconds_ours") / run["train_seconds"].as_f64().unwrap() - 1.0).abs() < 1e-4
+        );
+    }
+    let picture = std::fs::read_to_string(lab.path("tables/runs-accuracy.svg")).unwrap();
+    assert_eq!(
+        picture.matches(", int8<").count() + picture.matches(", int8\n").count(),
+        2,
+        "two dashed curves"
+    );
+}
+
 #[test]
 fn what_cannot_be_quantized_is_rejected_with_exit_code_2() {
     let lab = Lab::new();
@@ -130,6 +251,12 @@ fn what_cannot_be_quantized_is_rejected_with_exit_code_2() {
         (&["--quantized", "--activation", "gelu"][..], "layer activation1 cannot be quantized: gelu"),
         (&["--quantized", "--device", "ndarray"], "--device ndarray"),
         (&["--quantized", "--fused", "off"], "--quantize qat: integers need fused operators"),
+        (&["--quantize", "ptq", "--activation", "tanh"], "layer activation1 cannot be quantized: tanh"),
+        (&["--quantize", "dynamic", "--activation", "gelu"], "layer activation1 cannot be quantized: gelu"),
+        (
+            &["--quantize", "ptq", "--calibration", "6401"],
+            "--calibration 6401: the run trains on 6400 samples",
+        ),
         (&["--weight-scheme", "tensor"], "--weight-scheme tensor: requires --quantize"),
     ] {
         let output = fails_within(Duration::from_secs(20), lab.command(2, "out", options));

@@ -1,12 +1,13 @@
 """int8.safetensors in numpy, by the formulas of docs/quantization.md, against mpiburn's own logits.
 
-    mpiburn eval --checkpoint results/try --int8 --logits int8.npy
-    .venv/bin/python tests/pytorch/read_int8.py results/try/checkpoints/step-*/int8.safetensors data/digits int8.npy
+    mpiburn eval --checkpoint results/qat --int8 --logits int8.npy
+    .venv/bin/python tests/pytorch/read_int8.py results/qat data/digits int8.npy
 """
 
 import json
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 from safetensors import safe_open
@@ -18,6 +19,12 @@ def read(path):
     """The layers in order, and the tensors by name."""
     with safe_open(path, "np") as file:
         return json.loads(file.metadata()["mpiburn_int8"]), {name: file.get_tensor(name) for name in file.keys()}
+
+
+def last_model(run):
+    """The int8 model of a run's last checkpoint; `run` itself if it is a file."""
+    models = sorted(Path(run).glob("checkpoints/step-*/int8.safetensors")) if Path(run).is_dir() else [run]
+    return models[-1] if models else sys.exit(f"read_int8.py: {run} has no int8 model; mpiburn quantize {run} makes one")
 
 
 def windows(x, kernel, stride):
@@ -60,8 +67,8 @@ def infer(entry, tensors, x):
 
 
 def main():
-    path, data, logits = sys.argv[1:]
-    entry, tensors = read(path)
+    run, data, logits = sys.argv[1:]
+    entry, tensors = read(last_model(run))
     samples = load_shard(entry["network"], data, "test")[0].numpy().reshape(-1, *entry["input_shape"])
     expected = np.load(logits)
     parts = np.array_split(samples[: len(expected)], max(1, len(expected) // 100))

@@ -11,16 +11,14 @@ use serde::Serialize;
 
 use super::{at_least_one, median_ms};
 use crate::cli::Int8Args;
-use crate::commands::checkpoint;
-use crate::commands::quantize::{Plan, quantize};
-use crate::commands::train::check_shape;
-use crate::config::ConfigError;
+use crate::commands::checkpoint::{self, Initial};
+use crate::config::{ConfigError, RunConfig};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
-use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::model::{Model, ModelKind, Network};
-use crate::quant::{Quantized, WeightScheme};
+use crate::quant::{PostTraining, Quantized, WeightScheme};
 use crate::record::checkpoint::weights_file;
 use crate::report::{self, table, write_csv};
 use burn_fused::loss::cross_entropy;
@@ -82,12 +80,13 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
         let why = "inference is measured on one rank; start it without mpirun";
         return Err(ConfigError::new("world-size", world.size(), why).into());
     }
+    check_files(args)?;
     for path in [&args.csv, &args.json].into_iter().flatten() {
         report::check_writable(path)?;
     }
     crate::commands::use_threads(1)?;
     let subject = match &args.checkpoint {
-        Some(_) => trained(args)?,
+        Some(_) => trained(world, args)?,
         None => initial(args)?,
     };
     let (kind, method) = (subject.kind, format!("{:?}", subject.quantized.method()).to_lowercase());
@@ -112,19 +111,25 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Checks that the two files have different names: one would replace the other.
+fn check_files(args: &Int8Args) -> anyhow::Result<()> {
+    let (Some(csv), Some(json)) = (&args.csv, &args.json) else { return Ok(()) };
+    if std::path::absolute(csv)? == std::path::absolute(json)? {
+        let problem = "is the file of --csv; choose another";
+        return Err(ConfigError::new("json", json.display(), problem).into());
+    }
+    Ok(())
+}
+
 /// A checkpoint's network, and the int8 model beside it.
-fn trained(args: &Int8Args) -> anyhow::Result<Subject> {
+fn trained(world: &World, args: &Int8Args) -> anyhow::Result<Subject> {
     let path = args.checkpoint.as_deref().context("a checkpoint")?;
-    let mut config = checkpoint::config_of(path)?;
-    config.data_root = args.data_root.clone().unwrap_or(config.data_root);
-    let source = data::open(&config.data_root)?;
-    check_shape(&config, source.as_ref())?;
-    let classes = source.description().classes;
-    let device = DeviceKind::Flex.device();
-    let network = Network::with_options(config.model, &config.network, classes, config.seed, &device);
-    let layout = ParamLayout::of(&network);
+    let config = checkpoint::config_of(path)?;
+    let data_root = args.data_root.clone().unwrap_or(config.data_root);
+    let config = RunConfig { data_root, device: DeviceKind::Flex, ..config };
+    let Initial { source, network, layout, .. } = Initial::open(world, &config)?;
     let weights = checkpoint::load(path, &layout)?;
-    let (stored, file) = checkpoint::load_int8(&weights, config.model)?;
+    let (stored, file) = checkpoint::load_int8(&weights, &config, &network)?;
     Ok(Subject {
         kind: config.model,
         network: layout.write(network, &weights.values).valid(),
@@ -143,8 +148,8 @@ fn initial(args: &Int8Args) -> anyhow::Result<Subject> {
     let source = Box::new(Synthetic::new(kind.input_shape(), kind.classes(), NOISE));
     let network = Network::init(kind, kind.classes(), 123, &DeviceKind::Flex.device()).valid();
     let layout = ParamLayout::of(&network);
-    let plan = Plan::Ptq { calibration: NOISE, scheme: WeightScheme::Channel };
-    let quantized = quantize(&network, source.as_ref(), plan, None)?;
+    let post = PostTraining::Static { calibration: NOISE, scheme: WeightScheme::Channel };
+    let quantized = post.load(source.as_ref(), None)?.quantize(&network)?;
     let stored = quantized.to_file(&kind.to_string(), &sha256(&layout.read(&network)));
     Ok(Subject {
         kind,

@@ -1,0 +1,83 @@
+//! Post-training quantization: int8 models of a float network, after its training or after each
+//! epoch of it.
+
+use super::{Calibration, DynamicModel, QuantError, Quantized, WeightScheme, integer_model};
+use crate::data::shard::Order;
+use crate::data::{DataError, Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::device::DeviceKind;
+use crate::model::Network;
+use crate::record::Method;
+
+/// Default number of calibration samples.
+pub const CALIBRATION: usize = 1024;
+/// Samples that go through the network at once.
+const BATCH: usize = 128;
+
+/// Kind of post-training quantization, and its options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PostTraining {
+    /// Static: ranges of activations from the first training samples.
+    Static {
+        /// Number of these samples.
+        calibration: usize,
+        /// Scales of weights.
+        scheme: WeightScheme,
+    },
+    /// Only weights are quantized in advance.
+    Dynamic {
+        /// Scales of weights.
+        scheme: WeightScheme,
+    },
+}
+
+/// Makes int8 models of float networks. It holds the calibration samples, which are the same on
+/// every rank, so that every rank derives the same model.
+#[derive(Debug)]
+pub struct PostQuantizer {
+    scheme: WeightScheme,
+    /// `None` for dynamic quantization.
+    calibration: Option<(Shard, Normalizer)>,
+}
+
+impl PostTraining {
+    /// Reads the calibration samples. `trained` limits them to the samples of the training.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn load(self, source: &dyn SampleSource, trained: Option<usize>) -> Result<PostQuantizer, DataError> {
+        match self {
+            Self::Dynamic { scheme } => Ok(PostQuantizer { scheme, calibration: None }),
+            Self::Static { calibration, scheme } => {
+                let known = trained.unwrap_or(usize::MAX).min(source.len(Split::Train));
+                let plan = ShardPlan { samples: calibration.min(known), world_size: 1, batch_size: BATCH };
+                let shard = Shard::load(source, Split::Train, &plan, 0, Order::File)?;
+                let normalizer = Normalizer::new(source.description());
+                Ok(PostQuantizer { scheme, calibration: Some((shard, normalizer)) })
+            }
+        }
+    }
+}
+
+impl PostQuantizer {
+    /// Number of calibration samples; `None` for dynamic quantization.
+    pub fn samples(&self) -> Option<usize> {
+        self.calibration.as_ref().map(|(shard, _)| shard.len())
+    }
+
+    /// The int8 model of `network`, which is on a device without autodiff.
+    ///
+    /// # Errors
+    /// If a layer cannot be quantized, or values are NaN or infinite.
+    pub fn quantize(&self, network: &Network) -> Result<Quantized, QuantError> {
+        let Some((shard, normalizer)) = &self.calibration else {
+            return Ok(Quantized::Dynamic(DynamicModel::of(network, self.scheme)?));
+        };
+        let mut calibration = Calibration::new(network)?;
+        let device = DeviceKind::Flex.device();
+        for from in (0..shard.len()).step_by(BATCH) {
+            calibration.observe(normalizer.images(shard.samples(from, BATCH).0, &device))?;
+        }
+        let model = integer_model(network, &calibration.into_ranges(), self.scheme)?;
+        Quantized::of_model(network, model, Method::Ptq)
+    }
+}

@@ -1,0 +1,45 @@
+//! Errors that end a training on every rank at the same step: signals, NaN and infinite losses.
+
+use super::Trainer;
+use crate::record::Recorder;
+use crate::train::{Tally, TrainError};
+
+impl Trainer<'_> {
+    /// The error of a training that a signal stopped after a checkpoint.
+    pub(super) fn stopped(&self, recorder: &Recorder<'_>) -> TrainError {
+        let signal = self.stop.signal().unwrap_or("a signal to another rank");
+        let run = recorder.path().map_or(String::new(), |path| path.display().to_string());
+        TrainError::Stopped { signal, step: self.position.step, run }
+    }
+
+    /// The error of a step in which some rank has a NaN or infinite loss; `mine` is this rank's
+    /// tally.
+    pub(super) fn not_finite(&self, mine: &Tally) -> Result<TrainError, TrainError> {
+        // As text: JSON has no NaN.
+        let losses: Vec<String> = self.world.gather(&mine.mean_loss().to_string())?;
+        let number = |text: &String| text.parse::<f64>().unwrap_or(f64::NAN);
+        let rank = losses.iter().position(|loss| !number(loss).is_finite()).unwrap_or(0);
+        Ok(TrainError::NotFinite {
+            loss: number(&losses[rank]),
+            step: self.position.step + 1,
+            epoch: self.position.epoch + 1,
+            rank,
+            host: self.host(rank),
+        })
+    }
+
+    /// Checks each rank's test loss.
+    pub(super) fn check_test(&self, tallies: &[Tally]) -> Result<(), TrainError> {
+        match tallies.iter().position(|tally| !tally.loss.is_finite()) {
+            Some(rank) => {
+                let epoch = self.position.epoch + 1;
+                Err(TrainError::TestNotFinite { epoch, rank, host: self.host(rank) })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn host(&self, rank: usize) -> String {
+        self.world.places()[rank].host.clone()
+    }
+}

@@ -1,0 +1,47 @@
+//! The int8 model of an epoch's weights, and its test.
+
+use burn::module::Module;
+
+use super::Trainer;
+use crate::quant::{QuantError, Quantized};
+use crate::record::{Int8File, Method};
+use crate::train::{Evaluation, Tally, TrainError};
+
+/// An int8 model, the same on every rank, and its result on the whole test set.
+pub(super) struct TestedInt8 {
+    pub file: Int8File,
+    pub accuracy: f64,
+}
+
+impl Trainer<'_> {
+    /// Derives the int8 model of the current weights and tests it over all ranks' shares; `None`
+    /// without quantization.
+    pub(super) fn test_int8(&self, evaluation: &Evaluation) -> Result<Option<TestedInt8>, TrainError> {
+        let Some(mut model) = self.int8_model()? else { return Ok(None) };
+        let accuracy = Tally::total(&evaluation.run_int8(self.world, &mut model)?).accuracy();
+        let file = model.to_file(&self.options.model, &self.weights_sha256());
+        Ok(Some(TestedInt8 { file, accuracy }))
+    }
+
+    fn int8_model(&self) -> Result<Option<Quantized>, QuantError> {
+        let network = || self.learner.network.valid();
+        match (&self.learner.forward, &self.post_quantizer) {
+            (Some(quantizer), _) => {
+                let network = network();
+                let model = quantizer.integer_model(&network)?;
+                Quantized::of_model(&network, model, Method::Qat).map(Some)
+            }
+            (None, Some(quantizer)) => quantizer.quantize(&network()).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Checks that all ranks have the same scales of activations.
+    pub(super) fn check_scales(&self, int8: &TestedInt8) -> Result<(), TrainError> {
+        self.world.check_equal("the int8 model's scales", &format!("{:?}", int8.file.activations))?;
+        if let Some(quantizer) = &self.learner.forward {
+            self.world.check_equal("the ranges of quantization", &format!("{:?}", quantizer.ranges()))?;
+        }
+        Ok(())
+    }
+}
