@@ -33,6 +33,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     config.check_built()?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
     super::use_threads(config.threads)?;
+    super::agree_on_products(world, config.precision)?;
 
     let source = world.agree(data::open(&config.data_root))?;
     let options = config.train_options();

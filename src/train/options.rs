@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Curve, Rate, Rule, Schedule, ScheduleKind};
+use super::{Curve, Precision, Rate, Rule, Schedule, ScheduleKind};
 use crate::data::augment::Augmentation;
 use crate::data::{SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
@@ -39,6 +39,8 @@ pub struct TrainOptions {
     pub weight_decay: f64,
     /// Optimizer, schedule, regularisation and augmentation.
     pub recipe: Recipe,
+    /// Type of activations and products.
+    pub precision: Precision,
     /// Compute device of the tensors.
     pub device: DeviceKind,
     /// How gradients are averaged.

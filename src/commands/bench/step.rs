@@ -13,7 +13,7 @@ use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::record::StepMs;
 use crate::report;
-use crate::train::{CrossEntropy, LabelledBytes, Learner, StepTimes};
+use crate::train::{CrossEntropy, LabelledBytes, Learner, Mixed, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
 use burn_mpi::{World, connect, page_faults, topology};
 
@@ -47,6 +47,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     world.agree(json.map_or(Ok(()), |path| report::check_writable(path)))?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
     super::super::use_threads(config.threads)?;
+    super::super::agree_on_products(world, config.precision)?;
     let device = config.device.device();
     let classes = config.model.classes();
     let global = config.train_batch_size * world.size();
@@ -66,7 +67,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let flop_per_step = network.step_flop(config.train_batch_size);
     let quantizer = config.quantizer(&network)?;
     let learner = Learner::new(world, &options, network, loss, collective)?;
-    let mut learner = learner.with_forward(quantizer)?;
+    let mut learner = learner.with_forward(Mixed::new(quantizer, config.precision))?;
 
     let mut product = Product::new(&device);
     product.measure(PRODUCTS);
@@ -115,6 +116,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         topology: topology(world.places()),
         backend: config.backend.to_string(),
         device: config.device,
+        precision: config.precision,
         fused: config.fused,
         threads: config.threads,
         steps: args.steps,

@@ -11,6 +11,7 @@ use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::record::StepMs;
 use crate::report::table;
+use crate::train::Precision;
 
 /// The measurements and their configuration. Times are in milliseconds; times and
 /// counters are means over ranks.
@@ -28,6 +29,8 @@ pub struct StepReport {
     pub backend: String,
     /// Compute device.
     pub device: DeviceKind,
+    /// Type of activations and products.
+    pub precision: Precision,
     /// Whether convolution, ReLU and pooling are fused.
     pub fused: bool,
     /// Number of threads per rank.
@@ -140,9 +143,13 @@ impl StepReport {
     }
 
     fn arithmetic(&self) -> String {
+        let mixed = match self.precision {
+            Precision::No => String::new(),
+            other => format!(", the step in {other}"),
+        };
         format!(
             "{} at batch {}: {:.1} MFLOP in {:.3} ms are {:.1} GFLOP/s, {:.0}% of the {:.1} GFLOP/s of a \
-             {SIDE}x{SIDE} matrix product ({}, {} thread{})",
+             {SIDE}x{SIDE} matrix product ({}{}, {} thread{})",
             self.model,
             self.train_batch_size,
             1e-6 * self.flop_per_step as f64,
@@ -151,6 +158,7 @@ impl StepReport {
             100.0 * self.share_of_product(),
             1e-9 * self.product_flop_per_s,
             self.device,
+            mixed,
             self.threads,
             if self.threads == 1 { "" } else { "s" },
         )
@@ -169,6 +177,7 @@ mod tests {
             topology: "1x1".into(),
             backend: "mpi".into(),
             device: DeviceKind::Flex,
+            precision: Precision::No,
             fused: true,
             threads: 1,
             steps: 10,

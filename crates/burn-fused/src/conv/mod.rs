@@ -1,6 +1,7 @@
 //! 3x3 convolutions with padding 1, with ReLU and max pooling fused where a network
 //! has them.
 
+mod conv_mixed;
 mod conv_operator;
 mod conv_pair;
 mod conv_relu;
