@@ -1,8 +1,10 @@
 //! Mixed precision: agreement of ranks, loss scaling, accuracy.
 
+use std::collections::HashMap;
 use std::process::Stdio;
 use std::time::Duration;
 
+use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
 
 use crate::harness::*;
@@ -66,6 +68,58 @@ fn an_interrupted_run_goes_on_with_its_loss_scale_to_the_same_bits() {
         assert_eq!(resumed[key], expected[key], "{key}");
     }
     assert_eq!(loss_scale(&lab, "cut"), loss_scale(&lab, "whole"));
+}
+
+/// Initial weights of the ConvNet: zeros, and a bias that makes the scores of all classes
+/// but `unlikely` equal, and its probability 0.
+fn write_init(file: &std::path::Path, unlikely: usize) {
+    let shapes: [(&str, &[usize]); 6] = [
+        ("conv1.weight", &[4, 1, 3, 3]),
+        ("conv1.bias", &[4]),
+        ("conv2.weight", &[8, 4, 3, 3]),
+        ("conv2.bias", &[8]),
+        ("linear.weight", &[10, 392]),
+        ("linear.bias", &[10]),
+    ];
+    let tensors = shapes.map(|(name, shape)| {
+        let mut values = vec![0f32; shape.iter().product()];
+        if name == "linear.bias" {
+            values[unlikely] = -100.0;
+        }
+        (name, shape, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>())
+    });
+    let views = tensors
+        .iter()
+        .map(|(name, shape, bytes)| (*name, TensorView::new(Dtype::F32, shape.to_vec(), bytes).unwrap()));
+    safetensors::serialize_to_file(views, None::<HashMap<String, String>>, file).unwrap();
+}
+
+/// With one sample a rank, the gradient of a score is the scale times its probability,
+/// less the scale for the sample's class: -65536 is infinite in f16 where that
+/// probability is 0, and 8/9 of it is not.
+#[test]
+fn an_overflow_on_one_rank_skips_the_step_on_all() {
+    let lab = Lab::new();
+    let labels = std::fs::read(digits().join("train-labels-idx1-ubyte")).unwrap();
+    let [first, unlikely, last] = [8, 9, 10].map(|at| usize::from(labels[at]));
+    assert!(first != unlikely && last != unlikely, "rank 1's sample alone has this class");
+    let init = lab.path("init.safetensors");
+    write_init(&init, unlikely);
+    let base = ["--train-samples=3", "--train-batch-size=1", "--precision=fp16", "--init"];
+    let options = [&base[..], &[init.to_str().unwrap()]].concat();
+    let once = lab.train(3, "once", &[&options[..], &["--epochs=1"]].concat());
+    assert_eq!((&once["skipped_steps"], &once["loss_scale"]), (&1.into(), &32768.0.into()));
+    for (name, values) in lab.weights("once") {
+        let expected = |at: usize| if name == "linear.bias" && at == unlikely { -100.0 } else { 0.0 };
+        assert!(values.iter().enumerate().all(|(at, &value)| value == expected(at)), "{name}: {values:?}");
+    }
+    // Half of the scale fits.
+    let twice = lab.command(3, "twice", &[&options[..], &["--epochs=2"]].concat()).output().unwrap();
+    assert!(twice.status.success(), "{}", text(&twice));
+    assert!(text(&twice).contains("1 of 2 steps skipped after an overflow"), "{}", text(&twice));
+    let run = lab.run_json("twice");
+    assert_eq!((&run["skipped_steps"], &run["loss_scale"]), (&1.into(), &32768.0.into()));
+    assert_ne!(run["weights_sha256"], once["weights_sha256"]);
 }
 
 #[test]

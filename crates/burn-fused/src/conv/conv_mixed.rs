@@ -13,9 +13,10 @@ use crate::flex_tensor::values;
 use crate::precision::Half;
 use crate::simd::Level;
 
-/// Images of a block: whole vectors of the direct convolution, and enough tiles of
-/// small images for the others.
-const BLOCK: usize = 32;
+/// Images of a block at least: a vector of the direct convolution.
+const IMAGES: usize = 16;
+/// Pixels of a block, if those are more images: weights are prepared once for a block.
+const PIXELS: usize = 4096;
 
 /// The gradients of a convolution.
 pub(super) struct Gradients {
@@ -43,9 +44,10 @@ impl PerImage {
 
 /// The shape of each block, and its first image.
 fn blocks(shape: Shape) -> impl Iterator<Item = (usize, Shape)> {
-    (0..shape.batch)
-        .step_by(BLOCK)
-        .map(move |first| (first, Shape { batch: BLOCK.min(shape.batch - first), ..shape }))
+    // Whole vectors here too.
+    let images = (PIXELS / (shape.height * shape.width)).max(IMAGES).next_multiple_of(IMAGES);
+    let first = (0..shape.batch).step_by(images);
+    first.map(move |first| (first, Shape { batch: images.min(shape.batch - first), ..shape }))
 }
 
 /// A block of a tensor in f32; the buffer is reused by the next block.
