@@ -104,6 +104,8 @@ mod tests {
     use crate::model::{Activation, ModelKind, NetworkOptions};
     use crate::train::Plain;
 
+    const SAMPLES: usize = 16;
+
     /// Flat gradients of all parameters.
     struct All {
         gradients: Gradients,
@@ -122,14 +124,19 @@ mod tests {
         let device = Device::flex().autodiff();
         let network = Network::with_options(kind, options, kind.classes(), 5, &device);
         let [channels, height, width] = kind.input_shape();
-        let values = (0..3 * channels * height * width).map(|i| ((i * 7919) % 997) as f32 / 400.0 - 1.0);
-        let samples = TensorData::new(values.collect::<Vec<f32>>(), [3, channels, height, width]);
+        let mut state = 7u64;
+        let value = |_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let values: Vec<f32> = (0..SAMPLES * channels * height * width).map(value).collect();
+        let samples = TensorData::new(values, [SAMPLES, channels, height, width]);
         let place = BatchPlace { seed: 1, step: 0, first: 0, stride: 1 };
         let mut forward = Mixed::new(Plain, precision);
         let scores = forward.forward(&network, Tensor::from_data(samples, &device), &place);
         // Unscaled, the smallest gradients would lose bits in f16.
         let scale = if precision.scales_loss() { 4096.0 } else { 1.0 };
-        let loss = cross_entropy(scores, &[1, 7, 3]).loss.mul_scalar(scale);
+        let loss = cross_entropy(scores, &[1, 7, 3, 0].repeat(SAMPLES / 4)).loss.mul_scalar(scale);
         let mut all = All { gradients: loss.backward(), values: Vec::new() };
         network.visit(&mut all);
         all.values.iter().map(|value| value / scale).collect()
@@ -147,13 +154,15 @@ mod tests {
         for kind in [ModelKind::Convnet, ModelKind::Mlp, ModelKind::Vgg] {
             for options in [plain, more, gelu] {
                 let exact = gradients(kind, &options, Precision::No);
+                // Rounding changes the maximum of some squares, and what some ReLU passes on: of few
+                // samples, or behind norms, those outweigh the rounding itself.
                 let off = [Precision::Bf16, Precision::Fp16].map(|precision| {
                     let found = gradients(kind, &options, precision);
                     assert_eq!(found.len(), exact.len());
                     assert_ne!(found, exact, "{kind} {options:?} {precision}");
                     norm(found.iter().zip(&exact).map(|(a, b)| a - b)) / norm(exact.iter().copied())
                 });
-                assert!(off[0] < 0.1 && off[1] < off[0], "{kind} {options:?}: {off:?}");
+                assert!(off[0] < 0.25 && off[1] < off[0], "{kind} {options:?}: {off:?}");
             }
         }
     }
