@@ -1,6 +1,7 @@
 //! Validation of command line options, once, before any work.
 
 mod network;
+mod precision;
 mod quantization;
 mod recipe;
 
@@ -14,7 +15,7 @@ use crate::device::DeviceKind;
 use crate::model::{ModelKind, NetworkOptions};
 use crate::quant::Quantization;
 use crate::record;
-use crate::train::{Recipe, TrainOptions};
+use crate::train::{Precision, Recipe, TrainOptions};
 use burn_fused::conv::Algorithm;
 use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
 
@@ -63,6 +64,9 @@ pub struct RunConfig {
     /// Quantization; flattened into `run.json`.
     #[serde(flatten)]
     pub quantization: Quantization,
+    /// Type of activations and products; f32 in runs from before the option existed.
+    #[serde(default)]
+    pub precision: Precision,
     /// Compute device of the tensors.
     pub device: DeviceKind,
     /// Whether convolution, ReLU and pooling are one operator.
@@ -138,6 +142,7 @@ impl TryFrom<&TrainArgs> for RunConfig {
             weight_decay: not_negative("weight-decay", args.recipe.weight_decay)?,
             recipe: recipe::recipe(&args.recipe, args.epochs)?,
             quantization: quantization::quantization(&args.quantization)?,
+            precision: parse("precision", &args.precision)?,
             device: parse("device", &args.device)?,
             fused: args.fused.is_on(),
             conv: parse("conv", &args.conv)?,
@@ -154,6 +159,7 @@ impl TryFrom<&TrainArgs> for RunConfig {
             log_every: positive("log-every", args.log_every)?,
             checkpoint_every: args.checkpoint_every.map(|n| positive("checkpoint-every", n)).transpose()?,
         };
+        precision::check(&config)?;
         config.check_built()?;
         quantization::check(&config)?;
         Ok(config)
@@ -187,6 +193,7 @@ impl RunConfig {
             weight_decay: self.weight_decay,
             recipe: self.recipe.clone(),
             post_training: self.quantization.post_training(),
+            precision: self.precision,
             device: self.device,
             sync: self.sync_options(),
             log_every: self.log_every,

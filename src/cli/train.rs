@@ -8,6 +8,7 @@ use super::{NetworkArgs, QuantizationArgs, RecipeArgs};
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::names::OneOf;
+use crate::train::Precision;
 use burn_fused::conv::Algorithm;
 use burn_mpi::{Backend, Reduction, WireType};
 
@@ -87,6 +88,16 @@ pub struct TrainArgs {
     #[command(flatten)]
     pub quantization: QuantizationArgs,
 
+    /// Type of activations and products: f32 (no), bf16, or fp16 with loss scaling. Weights,
+    /// optimizer, loss and batch norm's statistics stay in f32.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "no",
+        value_parser = OneOf::values::<Precision>(),
+        help_heading = "Training"
+    )]
+    pub precision: String,
     /// Compute device.
     #[arg(
         long,

@@ -31,7 +31,8 @@ use crate::cli::{BenchArgs, BenchKind, Command};
 use crate::config::ConfigError;
 use crate::quant::QuantError;
 use crate::record::RecordError;
-use crate::train::TrainError;
+use crate::train::{Precision, TrainError};
+use burn_fused::precision::{has_bf16_products, use_bf16_products};
 use burn_fused::simd::Level;
 use burn_mpi::{CommError, Launcher, World};
 
@@ -122,6 +123,27 @@ fn agree_on_level(world: &World) -> anyhow::Result<()> {
     let level = Level::shared(&world.gather(&Level::current())?);
     level.use_level();
     log::debug!("SIMD level {level}");
+    Ok(())
+}
+
+/// Ranks have bf16 products either all or none of them, since the two differ in
+/// rounding. Warns if 16 bits save memory alone.
+fn agree_on_products(world: &World, precision: Precision) -> anyhow::Result<()> {
+    let everywhere = world.gather(&has_bf16_products())?.into_iter().all(|has| has);
+    use_bf16_products(everywhere);
+    if world.is_root() {
+        match precision {
+            Precision::Bf16 if !everywhere => log::warn!(
+                "--precision bf16: not every rank's processor has bf16 instructions; values are rounded to bf16, \
+                 and products run in f32"
+            ),
+            Precision::Fp16 => log::warn!(
+                "--precision fp16: processors do not compute in f16; values are rounded to f16, and products run in \
+                 f32, so times are not those of f16 hardware"
+            ),
+            _ => {}
+        }
+    }
     Ok(())
 }
 

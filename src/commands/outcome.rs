@@ -10,7 +10,7 @@ use crate::config::{RunConfig, RunRecord};
 use crate::data::ShardPlan;
 use crate::device::DeviceKind;
 use crate::record::{RankRecord, Results, RunDir, Status, StepMs, versions};
-use crate::train::{EpochRow, Tally, Trainer, best_epoch, overfits_after};
+use crate::train::{EpochRow, Precision, Tally, Trainer, best_epoch, overfits_after};
 use burn_mpi::{
     Launcher, ParamLayout, Place, SyncReport, World, oversubscribed, peak_rss_mb, shared_machine, topology,
 };
@@ -61,8 +61,12 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
     }
     let mut hosts = record.hosts.clone();
     hosts.dedup();
+    let mixed = match record.config.precision {
+        Precision::No => String::new(),
+        other => format!(", precision {other}"),
+    };
     log::info!(
-        "{} ({} parameters) on {} of {}, backend {}, {}",
+        "{} ({} parameters) on {} of {}, backend {}{mixed}, {}",
         record.model,
         record.params,
         record.topology,
@@ -144,6 +148,8 @@ pub fn summarize(
         train_loss: last.train_loss,
         peak_rss_mb: memory.iter().copied().fold(0.0, f64::max),
         live_mb: live.into_iter().flatten().reduce(f64::max),
+        skipped_steps: position.loss_scale.map(|scale| scale.skipped_steps),
+        loss_scale: position.loss_scale.map(|scale| scale.scale),
         weights_sha256: trainer.weights_sha256(),
         best_epoch: config.recipe.early_stopping.and_then(|_| best_epoch(&position.history)),
         stopped_early_after: (position.epoch < config.epochs).then_some(position.epoch),
@@ -188,6 +194,12 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
         dir.path().display()
     );
     println!("gradients of rank 0: {sync}");
+    if let (Some(skipped), Some(scale)) = (results.skipped_steps, results.loss_scale) {
+        println!(
+            "loss scaling: {skipped} of {} steps skipped after an overflow, last scale {scale}",
+            results.steps
+        );
+    }
     let live =
         results.live_mb.map_or_else(String::new, |mb| format!(", {mb:.2} MB of live tensors in a step"));
     if let Some(epoch) = overfits_after(history) {

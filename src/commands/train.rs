@@ -34,6 +34,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
     super::use_threads(config.threads)?;
     config.conv.use_algorithm();
+    super::agree_on_products(world, config.precision)?;
 
     let source = world.agree(data::open(&config.data_root))?;
     let options = config.train_options();

@@ -19,6 +19,7 @@ fn the_defaults_are_the_reports() {
     assert_eq!((config.epochs, config.train_batch_size, config.test_batch_size), (3, 32, 128));
     assert_eq!((config.lr, config.weight_decay, config.seed), (5e-4, 5e-4, 123));
     assert_eq!((config.shuffle, config.log_every), (false, 100));
+    assert_eq!(config.precision, Precision::No);
 }
 
 #[test]
@@ -65,6 +66,7 @@ fn help_lists_what_can_be_typed() {
         ("optimizer", ""),
         ("schedule", "--max-lr 1"),
         ("augment", ""),
+        ("precision", ""),
         ("device", ""),
         ("backend", ""),
         ("conv", ""),

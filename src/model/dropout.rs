@@ -39,7 +39,7 @@ impl Dropout {
         let Some(place) = place else { return x };
         let [batch, features] = x.dims();
         let mask = TensorData::new(self.mask(place, batch, features), [batch, features]);
-        let mask = Tensor::from_data(mask, &x.device());
+        let mask = Tensor::<2>::from_data(mask, &x.device()).cast(x.dtype());
         x * mask
     }
 

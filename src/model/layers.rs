@@ -5,12 +5,13 @@ use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::pool::{MaxPool2d, MaxPool2dConfig};
 use burn::nn::{Linear, PaddingConfig2d};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
 use super::{Activation, Layer};
 use burn_fused::conv::{conv, conv_relu, conv_relu_pool};
+use burn_fused::linear::linear;
 
 /// A layer for images `[batch, channels, height, width]`.
 #[derive(Module, Debug)]
@@ -71,6 +72,15 @@ pub(super) fn pool2x2() -> MaxPool2d {
     MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init()
 }
 
+/// `layer` of `x`: Burn's product for f32, and for 16-bit features the operator that takes
+/// them beside weights in f32.
+pub(super) fn dense(layer: &Linear, x: Tensor<2>) -> Tensor<2> {
+    match x.dtype() {
+        DType::F32 => layer.forward(x),
+        _ => linear(x, layer),
+    }
+}
+
 /// Applies `layers` in order; with `fused`, convolutions and batch norms are
 /// `burn_fused` operators, fused with a directly following ReLU and pooling.
 pub(super) fn apply_to_images(mut layers: &[ImageLayer], mut x: Tensor<4>, fused: bool) -> Tensor<4> {
@@ -107,7 +117,7 @@ pub(super) fn apply_to_features(
     place: Option<&BatchPlace>,
 ) -> Tensor<2> {
     layers.iter().fold(x, |x, layer| match layer {
-        FeatureLayer::Linear(layer) => layer.forward(x),
+        FeatureLayer::Linear(layer) => dense(layer, x),
         FeatureLayer::Elementwise(layer) => layer.activation.of(x),
         FeatureLayer::Dropout(layer) => layer.forward(x, place),
     })

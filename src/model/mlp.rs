@@ -7,6 +7,7 @@ use burn::tensor::{Device, Tensor};
 
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
+use super::layers::dense;
 use super::{Activation, Architecture, Layer, Model, NamedLayer, NetworkOptions};
 
 /// Features of a sample.
@@ -63,7 +64,7 @@ impl Model for Mlp {
     type Output = Tensor<2>;
 
     fn apply(&self, features: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        let x = self.layer1.forward(features.flatten::<2>(1, 3));
+        let x = dense(&self.layer1, features.flatten::<2>(1, 3));
         let x = match self.activation {
             Activation::Relu => self.bn1.relu(x),
             other => other.of(self.bn1.forward(x)),
@@ -72,6 +73,6 @@ impl Model for Mlp {
             Some(dropout) => dropout.forward(x, place),
             None => x,
         };
-        self.layer2.forward(x)
+        dense(&self.layer2, x)
     }
 }

@@ -108,6 +108,13 @@ pub struct Results {
     /// bytes; `None` if the compute backend has its own allocator.
     #[serde(default)]
     pub live_mb: Option<f64>,
+    /// With loss scaling: steps without an update, because a gradient was NaN or
+    /// infinite.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub skipped_steps: Option<usize>,
+    /// With loss scaling: the scale after the last step.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub loss_scale: Option<f32>,
     /// SHA-256 over all parameters in visit order, little-endian f32.
     pub weights_sha256: String,
     /// With early stopping: the epoch (from 1) of the lowest test loss, whose

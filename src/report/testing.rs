@@ -48,6 +48,8 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             per_rank: Vec::new(),
             peak_rss_mb: 50.0,
             live_mb: Some(5.0),
+            skipped_steps: None,
+            loss_scale: None,
             weights_sha256: String::new(),
             best_epoch: None,
             stopped_early_after: None,

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Curve, Rate, Rule, Schedule, ScheduleKind};
+use super::{Curve, Precision, Rate, Rule, Schedule, ScheduleKind};
 use crate::data::augment::Augmentation;
 use crate::data::{SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
@@ -42,6 +42,8 @@ pub struct TrainOptions {
     pub recipe: Recipe,
     /// How int8 models of the float weights are made after each epoch, if they are.
     pub post_training: Option<PostTraining>,
+    /// Type of activations and products.
+    pub precision: Precision,
     /// Compute device of the tensors.
     pub device: DeviceKind,
     /// How gradients are averaged.

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Tally;
+use super::{LossScale, Tally};
 use crate::quant::Ranges;
 use crate::record::Resumable;
 use burn_mpi::ArrivalOrder;
@@ -36,6 +36,9 @@ pub struct Position {
     /// With quantization-aware training: ranges of weights and activations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranges: Option<Ranges>,
+    /// With fp16: the loss scale.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_scale: Option<LossScale>,
     /// Seconds of training loops so far.
     pub train_seconds: f64,
     /// Seconds of the current epoch.

@@ -7,7 +7,7 @@ use burn::tensor::Device;
 
 use super::optimizer::Rate;
 use super::update::Updater;
-use super::{Forward, Loss, Plain, Samples, Scored, Tally, TrainOptions};
+use super::{Forward, Loss, LossScale, Plain, Samples, Scored, Tally, TrainOptions};
 use crate::model::{BatchPlace, Model};
 use crate::record::Phases;
 use burn_fused::memory::live_bytes;
@@ -28,6 +28,8 @@ pub struct Learner<'w, M, L, F = Plain> {
     pub rate: Rate,
     /// The forward pass.
     pub forward: F,
+    /// Loss scaling, with fp16.
+    pub loss_scale: Option<LossScale>,
     /// Gradient averaging.
     pub sync: GradientSync,
     world: &'w World,
@@ -59,6 +61,7 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
         Ok(Self {
             updater: Updater::new(options, params.len()),
             rate: options.base_rate(),
+            loss_scale: options.precision.scales_loss().then(LossScale::default),
             places: Updater::places(&layout),
             sync: GradientSync::new(world, collective, &layout, options.sync),
             device: options.device.device().autodiff(),
@@ -79,7 +82,7 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
     /// # Errors
     /// If the transport fails.
     pub fn with_forward<F: Forward<M>>(self, mut forward: F) -> Result<Learner<'w, M, L, F>, CommError> {
-        let Self { network, params, updater, rate, mut sync, world, layout, places, .. } = self;
+        let Self { network, params, updater, rate, loss_scale, mut sync, world, layout, places, .. } = self;
         let Self { loss, device, seed, micro_batch, times, .. } = self;
         sync.carry(forward.averaged(&network).len())?;
         Ok(Learner {
@@ -87,6 +90,7 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
             params,
             updater,
             rate,
+            loss_scale,
             forward,
             sync,
             world,
@@ -120,7 +124,8 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
 
     /// Trains on this rank's samples of a step that has `total` samples on all ranks.
     /// Returns this rank's tally and the signals of all ranks; if the loss is NaN or
-    /// infinite on any rank, no weight has changed.
+    /// infinite on any rank, no weight has changed. With loss scaling, none has either
+    /// if an averaged gradient is.
     ///
     /// # Errors
     /// If the transport fails.
@@ -204,7 +209,10 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
         let (input, target) = samples.batch(range, &self.device);
         let loaded = Instant::now();
         let output = self.forward.forward(&self.network, input, &place);
-        let Scored { loss, tally } = self.loss.score(output, target);
+        let Scored { mut loss, tally } = self.loss.score(output, target);
+        if let Some(LossScale { scale, .. }) = self.loss_scale {
+            loss = loss.mul_scalar(scale);
+        }
         let forwarded = Instant::now();
         let copied = self.sync.times().copy;
         self.sync.backward(&loss, &self.network, own, total, which)?;
@@ -216,8 +224,14 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
 
     fn update(&mut self) -> Result<(), CommError> {
         let began = Instant::now();
-        self.updater.update(&self.places, &mut self.params, &mut self.sync, self.rate)?;
-        self.network = self.layout.write_trainable(self.network.clone(), &self.params);
+        let fits = match &mut self.loss_scale {
+            Some(scale) => scale.unscale(&self.places, &mut self.sync)?,
+            None => true,
+        };
+        if fits {
+            self.updater.update(&self.places, &mut self.params, &mut self.sync, self.rate)?;
+            self.network = self.layout.write_trainable(self.network.clone(), &self.params);
+        }
         self.times.optimizer += began.elapsed();
         Ok(())
     }

@@ -7,7 +7,7 @@ use burn_mpi::{MpiCollective, SyncOptions, World};
 
 use super::*;
 use crate::device::DeviceKind;
-use crate::train::Recipe;
+use crate::train::{Precision, Recipe};
 
 #[derive(Module, Debug)]
 struct Line {
@@ -58,6 +58,7 @@ impl Loss<Tensor<2>, Vec<f32>> for MeanSquares {
 
 fn options() -> TrainOptions {
     TrainOptions {
+        precision: Precision::No,
         model: "line".into(),
         seed: 1,
         train_batch_size: 2,

@@ -11,7 +11,7 @@ use super::curves::Unwritten;
 use super::evaluation::Evaluation;
 use super::step::Learner;
 use super::{
-    CrossEntropy, EpochRow, Moment, Position, Schedule, Tally, TrainError, TrainOptions, Watch,
+    CrossEntropy, EpochRow, Mixed, Moment, Position, Schedule, Tally, TrainError, TrainOptions, Watch,
     early_stopping,
 };
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
@@ -30,7 +30,7 @@ pub struct Trainer<'w> {
     plan: ShardPlan,
     shard: Shard,
     batches: Batches,
-    learner: Learner<'w, Network, CrossEntropy, Option<Quantizer>>,
+    learner: Learner<'w, Network, CrossEntropy, Mixed<Option<Quantizer>>>,
     post_quantizer: Option<PostQuantizer>,
     schedule: Schedule,
     position: Position,
@@ -66,8 +66,9 @@ impl<'w> Trainer<'w> {
         let post = options.post_training.map(|post| post.load(source.as_ref(), options.train_samples));
         let post_quantizer = world.agree(post.transpose())?;
         let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };
+        let forward = Mixed::new(quantizer, options.precision);
         Ok(Self {
-            learner: Learner::new(world, options, network, loss, collective)?.with_forward(quantizer)?,
+            learner: Learner::new(world, options, network, loss, collective)?.with_forward(forward)?,
             batches: Batches::new(options, source.description()),
             post_quantizer,
             schedule: options.rates(plan.steps()),
@@ -102,7 +103,12 @@ impl<'w> Trainer<'w> {
         if let Some(arrival) = self.position.arrival.clone() {
             self.learner.sync.adopt(arrival)?;
         }
-        if let (Some(quantizer), Some(ranges)) = (&mut self.learner.forward, self.position.ranges.clone()) {
+        if let (Some(scale), Some(saved)) = (&mut self.learner.loss_scale, self.position.loss_scale) {
+            *scale = saved;
+        }
+        if let (Some(quantizer), Some(ranges)) =
+            (&mut self.learner.forward.inner, self.position.ranges.clone())
+        {
             quantizer.restore(ranges)?;
         }
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
@@ -127,7 +133,7 @@ impl<'w> Trainer<'w> {
             if self.options.shuffle && self.position.step_in_epoch == 0 && self.position.epoch > 0 {
                 self.load_shard()?;
             }
-            if let Some(quantizer) = &mut self.learner.forward {
+            if let Some(quantizer) = &mut self.learner.forward.inner {
                 quantizer.set_epoch(self.position.epoch);
             }
             self.train_epoch(recorder, watch)?;
@@ -265,7 +271,9 @@ impl<'w> Trainer<'w> {
         let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
         self.position.comm_seconds = self.world.gather(&comm_seconds)?;
         self.position.arrival = self.learner.sync.arrival().cloned();
-        self.position.ranges = self.learner.forward.as_ref().map(|quantizer| quantizer.ranges().clone());
+        self.position.loss_scale = self.learner.loss_scale;
+        self.position.ranges =
+            self.learner.forward.inner.as_ref().map(|quantizer| quantizer.ranges().clone());
         let Learner { params, updater, .. } = &self.learner;
         recorder.checkpoint(self.learner.layout(), int8, || Checkpoint {
             model: self.options.model.clone(),

@@ -9,6 +9,7 @@ mod harness;
 mod int8;
 mod networks;
 mod output;
+mod precision;
 mod quantized;
 mod recipes;
 mod report;

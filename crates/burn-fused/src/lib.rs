@@ -13,7 +13,7 @@
 //! | [`conv::conv_relu_pool`] | the same, then 2x2 max pooling |
 //! | [`conv::conv_relu_pool_twice`] | two such blocks with few channels |
 //! | [`norm::batch_norm`] | batch normalisation in training, with an [`Epilogue`] |
-//! | [`linear::linear`] | linear layer with at most 32 outputs |
+//! | [`linear::linear`] | linear layer with at most 32 outputs, or of 16-bit inputs |
 //! | [`fake_quantize::fake_quantize`] | fake quantization, with straight-through gradients |
 //! | [`loss::cross_entropy`], [`loss::smoothed_cross_entropy`] | loss, gradient and accuracy of class scores |
 //! | [`int8::fake_quantize`], [`int8::Model`] | quantization of slices; inference on 8-bit integers |
@@ -41,6 +41,28 @@
 //! let gradients = score.loss.backward();
 //! let of_weights = layer.weight.val().grad(&gradients);
 //! assert_eq!(of_weights.map(|gradient| gradient.dims()), Some([4, 1, 3, 3]));
+//! ```
+//!
+//! # Mixed precision
+//!
+//! Convolutions, linear layers and batch normalisation accept activations in bf16 or f16
+//! beside parameters in f32: cast the input of a model, and its scores back to f32 for
+//! the loss. Outputs and gradients of activations have the type of the activations,
+//! which halves their memory; gradients of parameters are f32. See [`precision`].
+//!
+//! ```
+//! use burn::nn::LinearConfig;
+//! use burn::tensor::{DType, Device, Tensor};
+//! use burn_fused::linear::linear;
+//! use burn_fused::loss::cross_entropy;
+//!
+//! let device = Device::flex().autodiff();
+//! let layer = LinearConfig::new(64, 10).init(&device);
+//! let scores = linear(Tensor::<2>::ones([2, 64], &device).cast(DType::BF16), &layer);
+//! assert_eq!(scores.dtype(), DType::BF16);
+//! let gradients = cross_entropy(scores.cast(DType::F32), &[3, 7]).loss.backward();
+//! let of_weights = layer.weight.val().grad(&gradients);
+//! assert_eq!(of_weights.map(|gradient| gradient.dtype()), Some(DType::F32));
 //! ```
 //!
 //! # SIMD levels
@@ -80,6 +102,7 @@ pub mod loss;
 pub mod memory;
 pub mod norm;
 mod poll;
+pub mod precision;
 pub mod simd;
 
 pub use epilogue::Epilogue;

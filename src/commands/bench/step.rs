@@ -13,7 +13,7 @@ use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::record::StepMs;
 use crate::report;
-use crate::train::{CrossEntropy, Forward, LabelledBytes, Learner, StepTimes};
+use crate::train::{CrossEntropy, Forward, LabelledBytes, Learner, Mixed, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
 use burn_fused::simd::Level;
 use burn_mpi::{CommError, World, connect, page_faults, topology};
@@ -48,6 +48,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
     super::super::use_threads(config.threads)?;
     config.conv.use_algorithm();
+    super::super::agree_on_products(world, config.precision)?;
     let device = config.device.device();
     let classes = config.model.classes();
     let global = config.train_batch_size * world.size();
@@ -67,7 +68,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let flop_per_step = network.step_flop(config.train_batch_size);
     let quantizer = config.quantizer(&network)?;
     let learner = Learner::new(world, &options, network, loss, collective)?;
-    let mut learner = learner.with_forward(quantizer)?;
+    let mut learner = learner.with_forward(Mixed::new(quantizer, config.precision))?;
 
     let mut product = (args.products > 0).then(|| Product::new(&device));
     let mut multiply = || product.iter_mut().for_each(|product| product.measure(args.products));
@@ -117,6 +118,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         topology: topology(world.places()),
         backend: config.backend.to_string(),
         device: config.device,
+        precision: config.precision,
         fused: config.fused,
         conv: config.conv,
         threads: config.threads,

@@ -11,6 +11,7 @@ use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::record::StepMs;
 use crate::report::table;
+use crate::train::Precision;
 use burn_fused::conv::Algorithm;
 use burn_fused::simd::Level;
 
@@ -30,6 +31,8 @@ pub struct StepReport {
     pub backend: String,
     /// Compute device.
     pub device: DeviceKind,
+    /// Type of activations and products.
+    pub precision: Precision,
     /// Whether convolution, ReLU and pooling are fused.
     pub fused: bool,
     /// Algorithm of convolutions with many channels.
@@ -155,7 +158,11 @@ impl StepReport {
             1e-9 * self.flop_per_second(),
         );
         let threads = if self.threads == 1 { "thread" } else { "threads" };
-        let on = format!("({}, {} {threads})", self.device, self.threads);
+        let mixed = match self.precision {
+            Precision::No => String::new(),
+            other => format!(", the step in {other}"),
+        };
+        let on = format!("({}{mixed}, {} {threads})", self.device, self.threads);
         match self.product_flop_per_s.zip(self.share_of_product()) {
             Some((product, share)) => format!(
                 "{speed}, {:.0}% of the {:.1} GFLOP/s of a {SIDE}x{SIDE} matrix product {on}",
@@ -179,6 +186,7 @@ mod tests {
             topology: "1x1".into(),
             backend: "mpi".into(),
             device: DeviceKind::Flex,
+            precision: Precision::No,
             fused: true,
             conv: Algorithm::Winograd,
             threads: 1,

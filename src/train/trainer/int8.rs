@@ -25,7 +25,7 @@ impl Trainer<'_> {
 
     fn int8_model(&self) -> Result<Option<Quantized>, QuantError> {
         let network = || self.learner.network.valid();
-        match (&self.learner.forward, &self.post_quantizer) {
+        match (&self.learner.forward.inner, &self.post_quantizer) {
             (Some(quantizer), _) => {
                 let network = network();
                 let model = quantizer.integer_model(&network)?;
@@ -39,7 +39,7 @@ impl Trainer<'_> {
     /// Checks that all ranks have the same scales of activations.
     pub(super) fn check_scales(&self, int8: &TestedInt8) -> Result<(), TrainError> {
         self.world.check_equal("the int8 model's scales", &format!("{:?}", int8.file.activations))?;
-        if let Some(quantizer) = &self.learner.forward {
+        if let Some(quantizer) = &self.learner.forward.inner {
             self.world.check_equal("the ranges of quantization", &format!("{:?}", quantizer.ranges()))?;
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! Convolution with bias and an optional ReLU and max pooling as one operator of Burn.
 //!
-//! flex runs the kernels of [`super::cpu`] forward and backward, libtorch its own
-//! backward; ndarray, and flex for types other than f32, compose it of Burn's
-//! operators.
+//! flex runs the kernels of [`super::cpu`] forward and backward, on 16-bit images by
+//! [`super::conv_mixed`]; libtorch runs its own backward; ndarray, and flex for other
+//! types, compose it of Burn's operators.
 
 use std::sync::Arc;
 
@@ -17,15 +17,17 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata};
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::Conv2d;
+use burn::tensor::Tensor;
 use burn::tensor::ops::ConvOptions;
-use burn::tensor::{DType, Tensor};
 
 use super::Algorithm;
+use super::conv_mixed::{self, Gradients};
 use super::cpu::{self, Argmax, Forward, Route, Shape};
 use crate::epilogue::Epilogue;
 use crate::extension::operator;
 use crate::flex_tensor::{tensor, values};
 use crate::poll;
+use crate::precision::{Half, cast, supported};
 use crate::simd::Level;
 
 /// `conv` of `images` with `epilogue` in one operator, or none unless `conv` is a 3x3
@@ -69,6 +71,8 @@ fn composed<B: Backend>(
     bias: FloatTensor<B>,
     epilogue: Epilogue,
 ) -> FloatTensor<B> {
+    let dtype = images.dtype();
+    let [weights, bias] = [weights, bias].map(|tensor| cast::<B>(tensor, dtype));
     let options = ConvOptions::new([1, 1], [1, 1], [1, 1], 1);
     epilogue.composed::<B>(B::conv2d(images, weights, Some(bias), options))
 }
@@ -134,13 +138,15 @@ pub(super) struct Inputs {
 }
 
 impl Inputs {
-    /// The inputs, if they are f32 and of matching, non-empty shapes.
+    /// The inputs, if types are supported and shapes match and are not empty.
     pub fn of(images: &FlexTensor, weights: &FlexTensor, bias: &FlexTensor) -> Option<Self> {
         let [batch, inputs, height, width] = images.shape().dims();
         let [outputs, weight_inputs, 3, 3] = weights.shape().dims() else { return None };
-        let f32s = [images, weights, bias].iter().all(|tensor| tensor.dtype() == DType::F32);
         let shape = Shape { batch, inputs, outputs, height, width };
-        if !f32s || inputs != weight_inputs || [batch, inputs, outputs, height, width].contains(&0) {
+        if !supported(images, &[weights, bias])
+            || inputs != weight_inputs
+            || [batch, inputs, outputs, height, width].contains(&0)
+        {
             return None;
         }
         let [images, weights, bias] = [images, weights, bias].map(FlexTensor::to_contiguous);
@@ -148,12 +154,37 @@ impl Inputs {
         Some(Self { images, weights, bias, shape, level, route })
     }
 
-    fn forward(&self, epilogue: Epilogue, backward: bool) -> (FlexTensor, Argmax) {
+    fn forward(&self, epilogue: Epilogue, backward: bool) -> (FlexTensor, Vec<Argmax>) {
         let Self { shape, level, route, .. } = *self;
+        if let Some(half) = Half::of(self.images.dtype()) {
+            return conv_mixed::forward(half, self, epilogue, backward);
+        }
         let [images, weights, bias] = [&self.images, &self.weights, &self.bias].map(values);
         let (output, argmax) = cpu::forward((level, route), shape, epilogue, images, weights, bias, backward);
         let [height, width] = shape.output_size(epilogue);
-        (tensor(output, &[shape.batch, shape.outputs, height, width]), argmax)
+        (tensor(output, &[shape.batch, shape.outputs, height, width]), vec![argmax])
+    }
+
+    /// The gradients from that of the output.
+    fn backward(
+        &self,
+        epilogue: Epilogue,
+        (output, argmax): (&FlexTensor, &[Argmax]),
+        gradient: &FlexTensor,
+        of_images: bool,
+    ) -> Gradients {
+        let Self { shape, level, route, .. } = *self;
+        let poll = &mut poll::current();
+        if let Some(half) = Half::of(self.images.dtype()) {
+            return conv_mixed::backward(half, self, epilogue, (output, argmax), gradient, of_images, poll);
+        }
+        let [input, weights, output] = [&self.images, &self.weights, output].map(values);
+        let forward = Forward { input, weights, output, argmax: &argmax[0] };
+        let found =
+            cpu::backward((level, route), shape, epilogue, forward, values(gradient), of_images, poll);
+        let sizes = [shape.batch, shape.inputs, shape.height, shape.width];
+        let images = found.input.map(|found| tensor(found, &sizes));
+        Gradients { images, weights: found.weights, bias: found.bias }
     }
 }
 
@@ -163,7 +194,8 @@ struct State {
     inputs: Inputs,
     epilogue: Epilogue,
     output: FlexTensor,
-    argmax: Arc<Argmax>,
+    /// Of the batch, or of each block of 16-bit images.
+    argmax: Arc<Vec<Argmax>>,
 }
 
 /// The operator's backward.
@@ -176,28 +208,17 @@ impl Backward<Flex, 3> for ConvEpilogueBackward {
     fn backward(self, ops: Ops<State, 3>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
         let gradient = grads.consume::<Flex>(&ops.node).to_contiguous();
         let State { inputs, epilogue, output, argmax } = ops.state;
-        let shape = inputs.shape;
         let [images, weights, bias] = ops.parents;
-        let forward = Forward {
-            input: values(&inputs.images),
-            weights: values(&inputs.weights),
-            output: values(&output),
-            argmax: &argmax,
-        };
-        let gradient = values(&gradient);
-        let of_images = images.is_some();
-        let mut poll = poll::current();
-        let how = (inputs.level, inputs.route);
-        let found = cpu::backward(how, shape, epilogue, forward, gradient, of_images, &mut poll);
-        let Shape { batch, inputs, outputs, height, width } = shape;
+        let found = inputs.backward(epilogue, (&output, &argmax), &gradient, images.is_some());
+        let Shape { inputs, outputs, .. } = inputs.shape;
         if let Some(bias) = bias {
             grads.register::<Flex>(bias.id, tensor(found.bias, &[outputs]));
         }
         if let Some(weights) = weights {
             grads.register::<Flex>(weights.id, tensor(found.weights, &[outputs, inputs, 3, 3]));
         }
-        if let (Some(images), Some(of_images)) = (images, found.input) {
-            grads.register::<Flex>(images.id, tensor(of_images, &[batch, inputs, height, width]));
+        if let (Some(images), Some(of_images)) = (images, found.images) {
+            grads.register::<Flex>(images.id, of_images);
         }
     }
 }

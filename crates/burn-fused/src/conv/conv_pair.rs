@@ -1,8 +1,8 @@
 //! Two convolutions of few channels, each with ReLU and pooling, as one operator
 //! of Burn: the activations between them stay in the cache.
 //!
-//! It exists on flex only; on other backends, and for shapes that it does not support,
-//! two operators are applied.
+//! It exists on flex only; on other backends, and for shapes and types that it does not
+//! support, two operators are applied.
 
 use std::sync::Arc;
 
@@ -139,7 +139,7 @@ impl Pair {
         let first = Inputs::of(images, weights1, bias1)?;
         let [outputs, inputs, 3, 3] = weights2.shape().dims() else { return None };
         let shape = PairShape { first: first.shape, outputs };
-        let f32s = [weights2, bias2].iter().all(|tensor| tensor.dtype() == DType::F32);
+        let f32s = [images, weights2, bias2].iter().all(|tensor| tensor.dtype() == DType::F32);
         let fits = f32s && inputs == first.shape.outputs && outputs > 0 && shape.fits();
         let [weights2, bias2] = [weights2, bias2].map(FlexTensor::to_contiguous);
         fits.then(|| Self { first, weights2, bias2, shape })

@@ -6,6 +6,7 @@ use burn::tensor::activation::relu;
 
 use super::conv_operator::apply;
 use crate::epilogue::Epilogue;
+use crate::precision::in_f32;
 
 /// `conv` of `images` `[batch, channels, height, width]`, without an epilogue: for
 /// a convolution that is followed by something other than ReLU, such as batch norm.
@@ -29,7 +30,7 @@ use crate::epilogue::Epilogue;
 /// # Panics
 /// If the channels of `images` and `conv` do not match.
 pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
-    apply(images.clone(), conv, Epilogue::Identity).unwrap_or_else(|| conv.forward(images))
+    apply(images.clone(), conv, Epilogue::Identity).unwrap_or_else(|| in_f32(images, |x| conv.forward(x)))
 }
 
 /// ReLU of `conv` of `images` `[batch, channels, height, width]`, of the same height
@@ -52,5 +53,5 @@ pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
 /// # Panics
 /// If the channels of `images` and `conv` do not match.
 pub fn conv_relu(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
-    apply(images.clone(), conv, Epilogue::Relu).unwrap_or_else(|| relu(conv.forward(images)))
+    apply(images.clone(), conv, Epilogue::Relu).unwrap_or_else(|| in_f32(images, |x| relu(conv.forward(x))))
 }

@@ -8,6 +8,7 @@ use burn::tensor::ops::MaxPoolOptions;
 
 use super::conv_operator::apply;
 use crate::epilogue::Epilogue;
+use crate::precision::in_f32;
 
 /// ReLU of `conv` of `images` `[batch, channels, height, width]`, then 2x2 max
 /// pooling: `[batch, outputs, height / 2, width / 2]`, in one operator under the
@@ -31,5 +32,5 @@ use crate::epilogue::Epilogue;
 /// If the channels of `images` and `conv` do not match.
 pub fn conv_relu_pool(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
     apply(images.clone(), conv, Epilogue::ReluPool)
-        .unwrap_or_else(|| max_pool2d(relu(conv.forward(images)), MaxPoolOptions::new([2, 2])))
+        .unwrap_or_else(|| in_f32(images, |x| max_pool2d(relu(conv.forward(x)), MaxPoolOptions::new([2, 2]))))
 }

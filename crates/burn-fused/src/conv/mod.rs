@@ -2,6 +2,7 @@
 //! has them.
 
 mod algorithm;
+mod conv_mixed;
 mod conv_operator;
 mod conv_pair;
 mod conv_relu;

@@ -1,10 +1,11 @@
-//! A linear layer with few outputs and its bias as one operator.
+//! A linear layer and its bias as one operator: with few outputs, or 16-bit inputs.
 //!
 //! GEMM is tuned for large matrices: with ten columns, most of a vector is unused.
 //! flex runs its own forward and backward here; other backends, and layers with many
-//! outputs, run Burn's.
+//! outputs of f32 inputs, run Burn's.
 
 mod kernels;
+mod mixed;
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -14,20 +15,22 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata};
 use burn::nn::Linear;
-use burn::tensor::{DType, Shape, Tensor};
+use burn::tensor::{Shape, Tensor};
 
 use self::kernels::Sizes;
 use crate::extension::operator;
 use crate::flex_tensor::{tensor, values};
+use crate::precision::{Half, cast, in_f32, supported};
 use crate::simd::Level;
 
-/// Maximum number of outputs of the operator: two of the widest vectors.
+/// Maximum number of outputs of the operator for f32: two of the widest vectors.
 const FEW: usize = 32;
 
 /// `layer` of `x` `[batch, inputs]`: `[batch, outputs]`.
 ///
-/// It is one operator on flex for f32, with a bias and at most 32 outputs; otherwise
-/// Burn's layer runs.
+/// It is one operator on flex with a bias, for `x` in f32 with at most 32 outputs, and in
+/// bf16 or f16 with any number, where the output has the type of `x`
+/// ([mixed precision](crate::precision)). Otherwise Burn's layer runs.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -46,16 +49,17 @@ const FEW: usize = 32;
 /// If `x` does not have the layer's number of inputs.
 pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
     let weights = layer.weight.val();
-    let Some(bias) = layer.bias.as_ref().filter(|_| weights.dims()[1] <= FEW) else {
-        return layer.forward(x);
+    let own = weights.dims()[1] <= FEW || Half::of(x.dtype()).is_some();
+    let Some(bias) = layer.bias.as_ref().filter(|_| own) else {
+        return in_f32(x, |x| layer.forward(x));
     };
     let [x, weights] = [x, weights].map(Tensor::into_dispatch);
-    Tensor::from_dispatch(<Dispatch as FewOutputs>::few_outputs(x, weights, bias.val().into_dispatch()))
+    Tensor::from_dispatch(<Dispatch as LinearBias>::linear_bias(x, weights, bias.val().into_dispatch()))
 }
 
 operator! {
-    trait FewOutputs(Backend) {
-        fn few_outputs(
+    trait LinearBias(Backend) {
+        fn linear_bias(
             x: FloatTensor<Self>,
             weights: FloatTensor<Self>,
             bias: FloatTensor<Self>,
@@ -67,12 +71,14 @@ operator! {
 
 /// The operator, composed of Burn's operators.
 fn composed<B: Backend>(x: FloatTensor<B>, weights: FloatTensor<B>, bias: FloatTensor<B>) -> FloatTensor<B> {
+    let dtype = x.dtype();
+    let [weights, bias] = [weights, bias].map(|tensor| cast::<B>(tensor, dtype));
     let outputs = bias.shape().num_elements();
     B::float_add(B::float_matmul(x, weights), B::float_reshape(bias, Shape::from([1, outputs])))
 }
 
-impl FewOutputs for Flex {
-    fn few_outputs(x: FlexTensor, weights: FlexTensor, bias: FlexTensor) -> FlexTensor {
+impl LinearBias for Flex {
+    fn linear_bias(x: FlexTensor, weights: FlexTensor, bias: FlexTensor) -> FlexTensor {
         match Inputs::of(&x, &weights, &bias) {
             Some(inputs) => inputs.forward(),
             None => composed::<Self>(x, weights, bias),
@@ -80,8 +86,8 @@ impl FewOutputs for Flex {
     }
 }
 
-impl<C: CheckpointStrategy> FewOutputs for Autodiff<Flex, C> {
-    fn few_outputs(
+impl<C: CheckpointStrategy> LinearBias for Autodiff<Flex, C> {
+    fn linear_bias(
         x: FloatTensor<Self>,
         weights: FloatTensor<Self>,
         bias: FloatTensor<Self>,
@@ -90,7 +96,7 @@ impl<C: CheckpointStrategy> FewOutputs for Autodiff<Flex, C> {
             return composed::<Self>(x, weights, bias);
         };
         let nodes = [x, weights, bias].map(|tensor| tensor.into_parts().1);
-        match FewOutputsBackward.prepare::<C>(nodes).compute_bound().stateful() {
+        match LinearBiasBackward.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(prepared) => {
                 let output = inputs.forward();
                 prepared.finish(inputs, output)
@@ -111,11 +117,10 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// The inputs, if they are f32 and of matching, non-empty shapes.
+    /// The inputs, if types are supported and shapes match and are not empty.
     fn of(x: &FlexTensor, weights: &FlexTensor, bias: &FlexTensor) -> Option<Self> {
         let ([batch, inputs], [rows, outputs]) = (x.shape().dims(), weights.shape().dims());
-        let f32s = [x, weights, bias].iter().all(|tensor| tensor.dtype() == DType::F32);
-        let fits = f32s && inputs == rows && bias.shape().num_elements() == outputs;
+        let fits = supported(x, &[weights, bias]) && inputs == rows && bias.shape().num_elements() == outputs;
         if !fits || [batch, inputs, outputs].contains(&0) {
             return None;
         }
@@ -124,39 +129,54 @@ impl Inputs {
     }
 
     fn forward(&self) -> FlexTensor {
+        if let Some(half) = Half::of(self.x.dtype()) {
+            return mixed::forward(half, self);
+        }
         let [input, weights, bias] = [&self.x, &self.weights, &self.bias].map(values);
         let output = self.level.run(kernels::Forward { sizes: self.sizes, input, weights, bias });
         tensor(output, &[self.sizes.batch, self.sizes.outputs])
     }
+
+    /// The gradients from that of the output.
+    fn backward(&self, gradient: &FlexTensor, of_input: bool) -> Gradients {
+        if let Some(half) = Half::of(self.x.dtype()) {
+            return mixed::backward(half, self, gradient, of_input);
+        }
+        let Self { sizes, level, .. } = *self;
+        let [input, weights, gradient] = [&self.x, &self.weights, gradient].map(values);
+        let (x, weights, bias) = level.run(kernels::Backward { sizes, input, weights, gradient, of_input });
+        Gradients { x: x.map(|x| tensor(x, &[sizes.batch, sizes.inputs])), weights, bias }
+    }
+}
+
+/// The gradients of a layer.
+struct Gradients {
+    /// Of the inputs, in their type, if requested.
+    x: Option<FlexTensor>,
+    weights: Vec<f32>,
+    bias: Vec<f32>,
 }
 
 /// The operator's backward.
 #[derive(Debug)]
-struct FewOutputsBackward;
+struct LinearBiasBackward;
 
-impl Backward<Flex, 3> for FewOutputsBackward {
+impl Backward<Flex, 3> for LinearBiasBackward {
     type State = Inputs;
 
     fn backward(self, ops: Ops<Inputs, 3>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
         let gradient = grads.consume::<Flex>(&ops.node).to_contiguous();
-        let Inputs { x, weights, sizes, level, .. } = ops.state;
-        let [of_x, of_weights, of_bias] = ops.parents;
-        let (input_gradient, weight_gradient, bias_gradient) = level.run(kernels::Backward {
-            sizes,
-            input: values(&x),
-            weights: values(&weights),
-            gradient: values(&gradient),
-            of_input: of_x.is_some(),
-        });
-        let Sizes { batch, inputs, outputs } = sizes;
-        if let Some(bias) = of_bias {
-            grads.register::<Flex>(bias.id, tensor(bias_gradient, &[outputs]));
+        let [x, weights, bias] = ops.parents;
+        let found = ops.state.backward(&gradient, x.is_some());
+        let Sizes { inputs, outputs, .. } = ops.state.sizes;
+        if let Some(bias) = bias {
+            grads.register::<Flex>(bias.id, tensor(found.bias, &[outputs]));
         }
-        if let Some(weights) = of_weights {
-            grads.register::<Flex>(weights.id, tensor(weight_gradient, &[inputs, outputs]));
+        if let Some(weights) = weights {
+            grads.register::<Flex>(weights.id, tensor(found.weights, &[inputs, outputs]));
         }
-        if let (Some(x), Some(gradient)) = (of_x, input_gradient) {
-            grads.register::<Flex>(x.id, tensor(gradient, &[batch, inputs]));
+        if let (Some(x), Some(gradient)) = (x, found.x) {
+            grads.register::<Flex>(x.id, gradient);
         }
     }
 }

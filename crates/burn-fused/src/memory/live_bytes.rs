@@ -1,8 +1,9 @@
 //! Bytes of live tensors, counted by [`CountingAllocator`](super::counting_allocator::CountingAllocator).
 //!
 //! Counting is always on, so it must be cheap: only large allocations count, of which
-//! a step makes a few dozen. Tensors contain floats, so their memory is aligned to
-//! four bytes or more; samples, labels, files and text are bytes and are not counted.
+//! a step makes a few dozen. Tensors contain floats of at least 16 bits, so their memory
+//! is aligned to two bytes or more; samples, labels, files and text are bytes and are not
+//! counted.
 //!
 //! One thread may free a buffer that another allocated, so the counters are shared.
 //! No other memory access depends on them, hence `Relaxed`.
@@ -45,7 +46,7 @@ static COUNTER: Counter = Counter::new();
 static MOST_OF_STEPS: AtomicUsize = AtomicUsize::new(0);
 
 fn counts(layout: Layout) -> bool {
-    layout.size() >= LARGE && layout.align() >= align_of::<f32>()
+    layout.size() >= LARGE && layout.align() >= align_of::<u16>()
 }
 
 /// Counts memory of `layout` that is allocated.
@@ -100,6 +101,7 @@ mod tests {
     fn only_aligned_allocations_of_a_page_or_more_count() {
         let of_floats = |n| Layout::array::<f32>(n).unwrap();
         assert!(counts(of_floats(1024)) && !counts(of_floats(1023)));
+        assert!(counts(Layout::array::<u16>(2048).unwrap()), "16-bit tensors");
         assert!(!counts(Layout::array::<u8>(1 << 20).unwrap()));
     }
 }

@@ -34,7 +34,8 @@ pub struct Normalised<const D: usize> {
 /// over the batch, with `epsilon` added to the variance, multiplies by `scale`, adds
 /// `shift`, both `[channels]`, and applies `epilogue`.
 ///
-/// It is one operator on flex for f32; other backends and types run Burn's.
+/// It is one operator on flex, for `x` in f32, bf16 or f16: 16-bit values are normalised
+/// in f32, and the output has the type of `x`. Other backends and types run Burn's.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};

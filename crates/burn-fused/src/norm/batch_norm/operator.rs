@@ -1,7 +1,7 @@
 //! Batch normalisation as an operator of Burn.
 //!
-//! flex runs its own forward and backward; other backends, and types other than f32,
-//! compose it of Burn's operators.
+//! flex runs its own forward and backward, for 16-bit values on widened ones; other
+//! backends and types compose it of Burn's operators.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, AutodiffBackend, Backend, Flex, TensorMetadata};
-use burn::tensor::DType;
 
 use super::{Forward, Input, Moments, Shape};
 use crate::epilogue::Epilogue;
 use crate::extension::operator;
 use crate::flex_tensor::{tensor, values};
+use crate::precision::{cast, supported, tensor_of, wide};
 use crate::simd::Level;
 
 /// Output, means and variances.
@@ -45,8 +45,11 @@ fn composed<B: Backend>(
     epsilon: f64,
     epilogue: Epilogue,
 ) -> Outputs<B> {
-    let found = B::batch_norm_train(x, scale, shift, epsilon);
-    (epilogue.composed::<B>(found.output), found.mean, found.variance)
+    // Statistics have the parameters' type, the output that of `x`.
+    let (activations, parameters) = (x.dtype(), scale.dtype());
+    let found = B::batch_norm_train(cast::<B>(x, parameters), scale, shift, epsilon);
+    let output = cast::<B>(epilogue.composed::<B>(found.output), activations);
+    (output, found.mean, found.variance)
 }
 
 impl NormEpilogue for Flex {
@@ -111,29 +114,32 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// The inputs, if they are f32 and the output is not empty.
+    /// The inputs, if types are supported and the output is not empty.
     fn of(x: &FlexTensor, scale: &FlexTensor, shift: &FlexTensor, epilogue: Epilogue) -> Option<Self> {
         let shape = Shape::of(&x.shape(), epilogue)?;
-        if [x, scale, shift].iter().any(|tensor| tensor.dtype() != DType::F32) {
+        if !supported(x, &[scale, shift]) {
             return None;
         }
         let [x, scale, shift] = [x, scale, shift].map(FlexTensor::to_contiguous);
         Some(Self { x, scale, shift, shape, epilogue, level: Level::current() })
     }
 
-    fn values(&self) -> Input<'_> {
-        let [x, scale, shift] = [&self.x, &self.scale, &self.shift].map(values);
+    /// The inputs with `x` in f32.
+    fn values<'a>(&'a self, x: &'a [f32]) -> Input<'a> {
+        let [scale, shift] = [&self.scale, &self.shift].map(values);
         Input { shape: self.shape, epilogue: self.epilogue, x, scale, shift }
     }
 
     /// The output as a tensor, and the other results of forward.
     fn forward(&self, epsilon: f64, backward: bool) -> (FlexTensor, Forward) {
-        let mut forward = super::forward(self.level, self.values(), epsilon, backward);
+        let x = wide(self.level, &self.x);
+        let mut forward = super::forward(self.level, self.values(&x), epsilon, backward);
         let mut shape = self.x.shape().to_vec();
         if self.epilogue == Epilogue::ReluPool {
             shape[2..].copy_from_slice(&self.shape.output_size(self.epilogue));
         }
-        (tensor(std::mem::take(&mut forward.output), &shape), forward)
+        let output = std::mem::take(&mut forward.output);
+        (tensor_of(self.x.dtype(), self.level, output, &shape), forward)
     }
 }
 
@@ -155,7 +161,9 @@ impl Backward<Flex, 3> for NormEpilogueBackward {
     fn backward(self, ops: Ops<State, 3>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
         let gradient = grads.consume::<Flex>(&ops.node).to_contiguous();
         let State { inputs, moments, argmax } = ops.state;
-        let found = super::backward(inputs.level, inputs.values(), &moments, &argmax, values(&gradient));
+        let level = inputs.level;
+        let [values, gradient] = [&inputs.x, &gradient].map(|tensor| wide(level, tensor));
+        let found = super::backward(level, inputs.values(&values), &moments, &argmax, &gradient);
         let [x, scale, shift] = ops.parents;
         let channels = [inputs.shape.channels];
         if let Some(shift) = shift {
@@ -165,7 +173,8 @@ impl Backward<Flex, 3> for NormEpilogueBackward {
             grads.register::<Flex>(scale.id, tensor(found.scale, &channels));
         }
         if let Some(x) = x {
-            grads.register::<Flex>(x.id, tensor(found.x, &inputs.x.shape()));
+            let dtype = inputs.x.dtype();
+            grads.register::<Flex>(x.id, tensor_of(dtype, level, found.x, &inputs.x.shape()));
         }
     }
 }

@@ -1,0 +1,368 @@
+//! 16-bit operators against f64 references on rounded values, and against the f32
+//! operators.
+
+use burn::module::Param;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
+use burn::tensor::{DType, Device, Tensor, TensorData, bf16, f16};
+
+use super::{Half, Matrix, multiply};
+use crate::Epilogue;
+use crate::conv::{conv, conv_relu, conv_relu_pool, conv_relu_pool_twice};
+use crate::linear::linear;
+use crate::norm::batch_norm;
+use crate::simd::Level;
+
+const HALVES: [Half; 2] = [Half::Bf16, Half::F16];
+
+/// Values from -1 to 1.
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed;
+    let next = |_| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..count).map(next).collect()
+}
+
+fn rounded(half: Half, values: &[f32]) -> Vec<f32> {
+    half.rounded(Level::Portable, values)
+}
+
+/// The largest distance over the largest expected value.
+fn apart(found: &[f32], expected: &[f64]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    assert!(found.iter().all(|x| x.is_finite()));
+    let largest = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+    let off = found.iter().zip(expected).map(|(x, y)| (f64::from(*x) - y).abs());
+    assert!(largest > 0.0);
+    off.fold(0.0, f64::max) / largest
+}
+
+/// Whether two values are the same bits, or NaN, whose payloads may differ.
+fn same(a: f32, b: f32) -> bool {
+    a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
+}
+
+#[test]
+fn conversions_match_those_of_the_half_crate() {
+    let all: Vec<u16> = (0..=u16::MAX).collect();
+    let mut values = numbers(5000, 1);
+    values.extend(all.iter().map(|&upper| f32::from_bits((u32::from(upper) << 16) + u32::from(upper))));
+    for level in Level::available() {
+        let mut wide = vec![0.0; all.len()];
+        Half::Bf16.widen(level, &all, &mut wide);
+        assert!(all.iter().zip(&wide).all(|(&bits, &x)| same(bf16::from_bits(bits).to_f32(), x)));
+        Half::F16.widen(level, &all, &mut wide);
+        assert!(all.iter().zip(&wide).all(|(&bits, &x)| same(f16::from_bits(bits).to_f32(), x)));
+        let narrow = Half::Bf16.rounded(level, &values);
+        assert!(values.iter().zip(&narrow).all(|(&x, &found)| same(bf16::from_f32(x).to_f32(), found)));
+        let narrow = Half::F16.rounded(level, &values);
+        assert!(values.iter().zip(&narrow).all(|(&x, &found)| same(f16::from_f32(x).to_f32(), found)));
+    }
+}
+
+#[test]
+fn products_match_an_f64_reference() {
+    for [rows, inner, columns] in [[1, 1, 1], [8, 2, 32], [9, 7, 33], [33, 392, 10], [70, 31, 65]] {
+        let (left, right) = (numbers(rows * inner, 1), numbers(inner * columns, 2));
+        for (half, level) in HALVES.into_iter().flat_map(|half| Level::available().map(move |at| (half, at)))
+        {
+            let [a, b] = [&left, &right].map(|values| rounded(half, values));
+            let expected: Vec<f64> = (0..rows * columns)
+                .map(|at| {
+                    let (row, column) = (at / columns, at % columns);
+                    let products = (0..inner)
+                        .map(|k| f64::from(a[row * inner + k]) * f64::from(b[k * columns + column]));
+                    products.sum()
+                })
+                .collect();
+            let swapped = |values: &[f32], width: usize| -> Vec<f32> {
+                (0..width).flat_map(|column| values.iter().skip(column).step_by(width).copied()).collect()
+            };
+            let [a_turned, b_turned] =
+                [swapped(&a, inner), swapped(&b, columns)].map(|values| half.narrowed(level, &values));
+            let [a, b] = [a, b].map(|values| half.narrowed(level, &values));
+            let of_left = [Matrix::new(&a, [rows, inner]), Matrix::new(&a_turned, [inner, rows]).transpose()];
+            let of_right =
+                [Matrix::new(&b, [inner, columns]), Matrix::new(&b_turned, [columns, inner]).transpose()];
+            for (left, right) in of_left.into_iter().flat_map(|left| of_right.map(|right| (left, right))) {
+                let off = apart(&multiply(level, half, left, right), &expected);
+                assert!(off < 1e-6, "{half:?} at {level}, {rows} x {inner} x {columns}: {off}");
+            }
+        }
+    }
+}
+
+/// A convolution of random weights, which are exact in `half` if given.
+fn conv_layer([inputs, outputs]: [usize; 2], half: Option<Half>, device: &Device) -> Conv2d {
+    let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+    let mut layer = Conv2dConfig::new([inputs, outputs], [3, 3]).with_padding(padding).init(device);
+    let weights = numbers(outputs * inputs * 9, 3);
+    let weights = half.map_or(weights.clone(), |half| rounded(half, &weights));
+    let weights = TensorData::new(weights, [outputs, inputs, 3, 3]);
+    layer.weight = Param::from_tensor(Tensor::from_data(weights, device));
+    let bias = TensorData::new(numbers(outputs, 4), [outputs]);
+    layer.bias = Some(Param::from_tensor(Tensor::from_data(bias, device)));
+    layer
+}
+
+/// Output of `operator`, and the gradients of images, weights and biases. Images and
+/// the gradient of the output are exact in 16 bits. All in f32.
+fn run_conv(
+    sizes: [usize; 5],
+    dtype: DType,
+    layer: &Conv2d,
+    operator: impl Fn(Tensor<4>, &Conv2d) -> Tensor<4>,
+) -> [Vec<f32>; 4] {
+    let device = Device::flex().autodiff();
+    let [batch, inputs, _, height, width] = sizes;
+    let images = rounded(Half::Bf16, &numbers(batch * inputs * height * width, 5));
+    let images = TensorData::new(images, [batch, inputs, height, width]);
+    let images = Tensor::<4>::from_data(images, &device).require_grad();
+    let output = operator(images.clone().cast(dtype), layer);
+    assert_eq!(output.dtype(), dtype);
+    let shares = shares(output.shape().num_elements());
+    let shares = Tensor::<4>::from_data(TensorData::new(shares, output.dims()), &device).cast(dtype);
+    let gradients = (output.clone() * shares).sum().backward();
+    let bias = layer.bias.as_ref().expect("it has biases").val();
+    [
+        output.cast(DType::F32).into_data(),
+        images.grad(&gradients).expect("of the images").into_data(),
+        layer.weight.val().grad(&gradients).expect("of the weights").into_data(),
+        bias.grad(&gradients).expect("of the biases").into_data(),
+    ]
+    .map(|data| data.try_into_vec().expect("f32"))
+}
+
+/// Gradients of both signs, exact in all types.
+fn shares(count: usize) -> Vec<f32> {
+    (0..count).map(|i| (i % 7) as f32 / 4.0 - 0.5).collect()
+}
+
+/// The same by the definition, in f64.
+fn reference([batch, inputs, outputs, height, width]: [usize; 5], half: Half, relu: bool) -> [Vec<f64>; 4] {
+    let wide = |values: Vec<f32>| values.into_iter().map(f64::from).collect::<Vec<_>>();
+    let images = wide(rounded(Half::Bf16, &numbers(batch * inputs * height * width, 5)));
+    let weights = wide(rounded(half, &numbers(outputs * inputs * 9, 3)));
+    let bias = wide(numbers(outputs, 4));
+    let shares = wide(shares(batch * outputs * height * width));
+    let mut all = [shares.len(), images.len(), weights.len(), outputs].map(|count| vec![0.0; count]);
+    for at in 0..shares.len() {
+        let (x, y) = (at % width, at / width % height);
+        let (output, image) = (at / (width * height) % outputs, at / (width * height * outputs));
+        let taps = || {
+            (0..inputs * 9).filter_map(move |tap| {
+                let (row, column) = (y + tap % 9 / 3, x + tap % 3);
+                let inside = (1..=height).contains(&row) && (1..=width).contains(&column);
+                inside.then(|| {
+                    let pixel = ((image * inputs + tap / 9) * height + row - 1) * width + column - 1;
+                    (pixel, output * inputs * 9 + tap)
+                })
+            })
+        };
+        let sum = bias[output] + taps().map(|(pixel, tap)| images[pixel] * weights[tap]).sum::<f64>();
+        if relu && sum <= 0.0 {
+            continue;
+        }
+        all[0][at] = sum;
+        all[3][output] += shares[at];
+        for (pixel, tap) in taps() {
+            all[1][pixel] += shares[at] * weights[tap];
+            all[2][tap] += shares[at] * images[pixel];
+        }
+    }
+    all
+}
+
+/// Rounding of one value: at most half of the last of 8 or 11 bits.
+fn rounding(half: Half) -> f64 {
+    match half {
+        Half::Bf16 => 2f64.powi(-8),
+        Half::F16 => 2f64.powi(-11),
+    }
+}
+
+/// Batches of one block and of several, of few and of many channels.
+const SIZES: [[usize; 5]; 4] = [[3, 1, 4, 8, 8], [161, 4, 8, 6, 5], [19, 12, 13, 17, 16], [5, 3, 17, 9, 4]];
+
+#[test]
+fn convolutions_match_an_f64_reference_on_rounded_values() {
+    for half in HALVES {
+        for (sizes, relu) in SIZES.into_iter().flat_map(|sizes| [(sizes, false), (sizes, true)]) {
+            let expected = reference(sizes, half, relu);
+            for level in Level::available() {
+                let _held = level.hold();
+                let layer = conv_layer([sizes[1], sizes[2]], None, &Device::flex().autodiff());
+                let operator = if relu { conv_relu } else { conv };
+                let found = run_conv(sizes, half.dtype(), &layer, operator);
+                // Activations are rounded. Gradients of weights are only in f16.
+                let of_weights = if half == Half::F16 { rounding(half) } else { 0.0 };
+                let most = [rounding(half), rounding(half), of_weights, of_weights];
+                for (part, most) in most.into_iter().enumerate() {
+                    let off = apart(&found[part], &expected[part]);
+                    assert!(off < most + 1e-5, "{half:?} at {level}, {sizes:?}, part {part}: {off}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rounded_f32_operators_give_the_bits_of_16_bit_ones() {
+    let device = Device::flex().autodiff();
+    for (half, sizes) in HALVES.into_iter().flat_map(|half| SIZES.map(|sizes| (half, sizes))) {
+        let layer = conv_layer([sizes[1], sizes[2]], Some(half), &device);
+        let expected = run_conv(sizes, DType::F32, &layer, conv_relu_pool);
+        let found = run_conv(sizes, half.dtype(), &layer, conv_relu_pool);
+        for part in [0, 1] {
+            assert_eq!(found[part], rounded(half, &expected[part]), "{half:?}, {sizes:?}, part {part}");
+        }
+        for part in [2, 3] {
+            let expected: Vec<f64> = expected[part].iter().map(|&x| f64::from(x)).collect();
+            let most = if half == Half::F16 { rounding(half) } else { 0.0 };
+            let off = apart(&found[part], &expected);
+            assert!(off < most + 1e-5, "{half:?}, {sizes:?}, part {part}: {off}");
+        }
+    }
+}
+
+#[test]
+fn two_convolutions_are_two_16_bit_operators() {
+    let device = Device::flex().autodiff();
+    let (first, second) = (conv_layer([1, 4], None, &device), conv_layer([4, 8], None, &device));
+    let sizes = [35, 1, 4, 8, 8];
+    let pair = run_conv(sizes, DType::BF16, &first, |x, first| conv_relu_pool_twice(x, first, &second));
+    let two =
+        run_conv(sizes, DType::BF16, &first, |x, first| conv_relu_pool(conv_relu_pool(x, first), &second));
+    assert_eq!(pair, two);
+}
+
+#[test]
+fn other_convolutions_run_in_f32() {
+    let device = Device::flex().autodiff();
+    let layer = Conv2dConfig::new([3, 5], [5, 5]).init(&device);
+    let images = Tensor::<4>::ones([2, 3, 8, 8], &device);
+    let expected = conv_relu_pool(images.clone(), &layer).cast(DType::BF16);
+    let found = conv_relu_pool(images.cast(DType::BF16), &layer);
+    assert_eq!(found.into_data(), expected.into_data());
+}
+
+/// Output of `layer`, and the gradients of inputs, weights and biases.
+fn run_linear(half: Half, [batch, inputs, outputs]: [usize; 3]) -> [Vec<f32>; 4] {
+    let device = Device::flex().autodiff();
+    let mut layer: Linear = LinearConfig::new(inputs, outputs).init(&device);
+    let weights = TensorData::new(numbers(inputs * outputs, 1), [inputs, outputs]);
+    layer.weight = Param::from_tensor(Tensor::from_data(weights, &device));
+    let bias = TensorData::new(numbers(outputs, 2), [outputs]);
+    layer.bias = Some(Param::from_tensor(Tensor::from_data(bias, &device)));
+    let x = TensorData::new(rounded(half, &numbers(batch * inputs, 3)), [batch, inputs]);
+    let x = Tensor::<2>::from_data(x, &device).require_grad();
+    let output = linear(x.clone().cast(half.dtype()), &layer);
+    let shares = TensorData::new(shares(batch * outputs), [batch, outputs]);
+    let shares = Tensor::<2>::from_data(shares, &device).cast(half.dtype());
+    let gradients = (output.clone() * shares).sum().backward();
+    let bias = layer.bias.as_ref().expect("set above").val();
+    [
+        output.cast(DType::F32).into_data(),
+        x.grad(&gradients).expect("of x").into_data(),
+        layer.weight.val().grad(&gradients).expect("of the weights").into_data(),
+        bias.grad(&gradients).expect("of the biases").into_data(),
+    ]
+    .map(|data| data.try_into_vec().expect("f32"))
+}
+
+#[test]
+fn linear_layers_match_an_f64_reference_on_rounded_values() {
+    for (half, sizes) in HALVES
+        .into_iter()
+        .flat_map(|half| [[1, 1, 1], [32, 512, 32], [7, 33, 20], [9, 130, 70]].map(|sizes| (half, sizes)))
+    {
+        let [batch, inputs, outputs] = sizes;
+        let wide = |values: Vec<f32>| values.into_iter().map(f64::from).collect::<Vec<_>>();
+        let (x, weights) = (
+            wide(rounded(half, &numbers(batch * inputs, 3))),
+            wide(rounded(half, &numbers(inputs * outputs, 1))),
+        );
+        let (bias, shares) = (wide(numbers(outputs, 2)), wide(shares(batch * outputs)));
+        let mut expected =
+            [batch * outputs, batch * inputs, inputs * outputs, outputs].map(|count| vec![0.0; count]);
+        for (row, output) in (0..batch).flat_map(|row| (0..outputs).map(move |output| (row, output))) {
+            let g = shares[row * outputs + output];
+            expected[0][row * outputs + output] = bias[output];
+            expected[3][output] += g;
+            for k in 0..inputs {
+                let (x, weight) = (x[row * inputs + k], weights[k * outputs + output]);
+                expected[0][row * outputs + output] += x * weight;
+                expected[1][row * inputs + k] += g * weight;
+                expected[2][k * outputs + output] += g * x;
+            }
+        }
+        for level in Level::available() {
+            let _held = level.hold();
+            let found = run_linear(half, sizes);
+            let of_weights = if half == Half::F16 { rounding(half) } else { 0.0 };
+            let most = [rounding(half), rounding(half), of_weights, of_weights];
+            for (part, most) in most.into_iter().enumerate() {
+                let off = apart(&found[part], &expected[part]);
+                assert!(off < most + 1e-6, "{half:?} at {level}, {sizes:?}, part {part}: {off}");
+            }
+        }
+    }
+}
+
+#[test]
+fn batch_norms_of_16_bit_values_have_f32_statistics() {
+    let device = Device::flex().autodiff();
+    let run = |dtype: DType, epilogue: Epilogue| {
+        let values = rounded(Half::Bf16, &numbers(6 * 3 * 8 * 5, 1));
+        let x = Tensor::<4>::from_data(TensorData::new(values, [6, 3, 8, 5]), &device).require_grad();
+        let [scale, shift] =
+            [2, 3].map(|seed| Tensor::<1>::from_data(TensorData::new(numbers(3, seed), [3]), &device));
+        let [scale, shift] = [scale, shift].map(Tensor::require_grad);
+        let found = batch_norm(x.clone().cast(dtype), scale.clone(), shift.clone(), 1e-5, epilogue);
+        assert_eq!((found.output.dtype(), found.mean.dtype()), (dtype, DType::F32));
+        let shares = shares(found.output.shape().num_elements());
+        let shares = Tensor::<4>::from_data(TensorData::new(shares, found.output.dims()), &device);
+        let gradients = (found.output.clone() * shares.cast(dtype)).sum().backward();
+        let rounded =
+            [found.output.cast(DType::F32).into_data(), x.grad(&gradients).expect("of x").into_data()];
+        let exact = [
+            found.mean.into_data(),
+            found.variance.into_data(),
+            scale.grad(&gradients).expect("of the scale").into_data(),
+            shift.grad(&gradients).expect("of the shift").into_data(),
+        ];
+        (rounded.map(|data| data.try_into_vec::<f32>().expect("f32")), exact)
+    };
+    for (half, epilogue) in HALVES
+        .into_iter()
+        .flat_map(|half| [Epilogue::Identity, Epilogue::Relu, Epilogue::ReluPool].map(|then| (half, then)))
+    {
+        let (expected, exact) = run(DType::F32, epilogue);
+        let (found, exactly) = run(half.dtype(), epilogue);
+        assert_eq!(exactly, exact, "{half:?}, {epilogue:?}");
+        assert_eq!(found, expected.map(|values| rounded(half, &values)), "{half:?}, {epilogue:?}");
+    }
+}
+
+#[test]
+fn gradients_above_the_range_of_f16_are_infinite() {
+    let device = Device::flex().autodiff();
+    let layer = conv_layer([1, 2], None, &device);
+    let weights_gradient = |dtype: DType| {
+        let images = Tensor::<4>::ones([40, 1, 8, 8], &device).cast(dtype);
+        let gradients = conv(images, &layer).cast(DType::F32).mul_scalar(100.0).sum().backward();
+        layer
+            .weight
+            .val()
+            .grad(&gradients)
+            .expect("of the weights")
+            .into_data()
+            .try_into_vec::<f32>()
+            .expect("f32")
+    };
+    // 40 images of 8x8 pixels with a gradient of 100 each.
+    assert!(weights_gradient(DType::F16).iter().all(|x| *x == f32::INFINITY));
+    assert!(weights_gradient(DType::BF16).iter().all(|x| (196_000.0..=256_000.0).contains(x)));
+}

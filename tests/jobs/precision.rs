@@ -1,0 +1,157 @@
+//! Mixed precision: agreement of ranks, loss scaling, accuracy.
+
+use std::collections::HashMap;
+use std::process::Stdio;
+use std::time::Duration;
+
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::Value;
+
+use crate::harness::*;
+
+/// Steps in which the last rank has no samples, for 2 and 3 ranks: 1 of 1025 is left.
+const UNEVEN: [&str; 3] = ["--train-samples=1025", "--epochs=2", "--train-batch-size=16"];
+
+/// The loss scale in the run's last checkpoint.
+fn loss_scale(lab: &Lab, name: &str) -> Value {
+    let last = lab.checkpoints(name).pop().expect("a checkpoint");
+    let state: Value = serde_json::from_slice(&std::fs::read(last.join("state.json")).unwrap()).unwrap();
+    state["position"]["loss_scale"].clone()
+}
+
+/// A training compares the weights of all ranks at the end of each epoch.
+#[test]
+fn ranks_have_the_same_weights_whatever_carries_them() {
+    let lab = Lab::new();
+    let plain = lab.train(2, "plain", &[&UNEVEN[..], &["--reduce", "ordered"]].concat());
+    assert_eq!(plain["config"]["precision"], "no");
+    assert!(plain["skipped_steps"].is_null());
+    for (precision, ranks) in [("bf16", 2), ("bf16", 3), ("fp16", 2), ("fp16", 3)] {
+        let options = [&UNEVEN[..], &["--reduce", "ordered", "--precision", precision]].concat();
+        let name = format!("{precision}-{ranks}");
+        let run = lab.train(ranks, &name, &options);
+        assert_eq!(run["config"]["precision"], precision);
+        assert_eq!(run["skipped_steps"].is_null(), precision == "bf16");
+        assert_ne!(run["weights_sha256"], plain["weights_sha256"], "{name}");
+        for more in [&["--backend", "gloo"][..], &["--overlap", "off"]] {
+            let other = lab.train(ranks, "other", &[&options[..], more, &["--overwrite"]].concat());
+            assert_eq!(other["weights_sha256"], run["weights_sha256"], "{name}, {more:?}");
+            assert_eq!(other["skipped_steps"], run["skipped_steps"], "{name}, {more:?}");
+        }
+    }
+}
+
+#[test]
+fn an_interrupted_run_goes_on_with_its_loss_scale_to_the_same_bits() {
+    let lab = Lab::new();
+    let options =
+        ["--precision=fp16", "--epochs=12", "--checkpoint-every=7", "--shuffle", "--train-batch-size=16"];
+    let expected = lab.train(2, "whole", &options);
+    let mut command = lab.command(2, "cut", &options);
+    let mut job = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let epochs = lab.path("cut").join("epochs.csv");
+    wait_until(&mut job, "the first epoch", || {
+        std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
+    });
+    let kill = std::process::Command::new("kill").args(["-KILL", &job.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    job.wait().unwrap();
+    // mpirun is gone; its ranks end when they notice.
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(lab.run_json("cut")["status"], "running");
+    assert!(loss_scale(&lab, "cut")["good_steps"].as_u64() > Some(0));
+    let output =
+        mpirun(2, binary()).args(["train", "--resume"]).arg(lab.path("cut")).output().expect("mpirun starts");
+    assert!(output.status.success(), "{}", text(&output));
+    let resumed = lab.run_json("cut");
+    for key in ["weights_sha256", "test_accuracy", "skipped_steps", "loss_scale"] {
+        assert_eq!(resumed[key], expected[key], "{key}");
+    }
+    assert_eq!(loss_scale(&lab, "cut"), loss_scale(&lab, "whole"));
+}
+
+/// Initial weights of the ConvNet: zeros, and a bias that makes the scores of all classes
+/// but `unlikely` equal, and its probability 0.
+fn write_init(file: &std::path::Path, unlikely: usize) {
+    let shapes: [(&str, &[usize]); 6] = [
+        ("conv1.weight", &[4, 1, 3, 3]),
+        ("conv1.bias", &[4]),
+        ("conv2.weight", &[8, 4, 3, 3]),
+        ("conv2.bias", &[8]),
+        ("linear.weight", &[10, 392]),
+        ("linear.bias", &[10]),
+    ];
+    let tensors = shapes.map(|(name, shape)| {
+        let mut values = vec![0f32; shape.iter().product()];
+        if name == "linear.bias" {
+            values[unlikely] = -100.0;
+        }
+        (name, shape, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>())
+    });
+    let views = tensors
+        .iter()
+        .map(|(name, shape, bytes)| (*name, TensorView::new(Dtype::F32, shape.to_vec(), bytes).unwrap()));
+    safetensors::serialize_to_file(views, None::<HashMap<String, String>>, file).unwrap();
+}
+
+/// With one sample a rank, the gradient of a score is the scale times its probability,
+/// less the scale for the sample's class: -65536 is infinite in f16 where that
+/// probability is 0, and 8/9 of it is not.
+#[test]
+fn an_overflow_on_one_rank_skips_the_step_on_all() {
+    let lab = Lab::new();
+    let labels = std::fs::read(digits().join("train-labels-idx1-ubyte")).unwrap();
+    let [first, unlikely, last] = [8, 9, 10].map(|at| usize::from(labels[at]));
+    assert!(first != unlikely && last != unlikely, "rank 1's sample alone has this class");
+    let init = lab.path("init.safetensors");
+    write_init(&init, unlikely);
+    let base = ["--train-samples=3", "--train-batch-size=1", "--precision=fp16", "--init"];
+    let options = [&base[..], &[init.to_str().unwrap()]].concat();
+    let once = lab.train(3, "once", &[&options[..], &["--epochs=1"]].concat());
+    assert_eq!((&once["skipped_steps"], &once["loss_scale"]), (&1.into(), &32768.0.into()));
+    for (name, values) in lab.weights("once") {
+        let expected = |at: usize| if name == "linear.bias" && at == unlikely { -100.0 } else { 0.0 };
+        assert!(values.iter().enumerate().all(|(at, &value)| value == expected(at)), "{name}: {values:?}");
+    }
+    // Half of the scale fits.
+    let twice = lab.command(3, "twice", &[&options[..], &["--epochs=2"]].concat()).output().unwrap();
+    assert!(twice.status.success(), "{}", text(&twice));
+    assert!(text(&twice).contains("1 of 2 steps skipped after an overflow"), "{}", text(&twice));
+    let run = lab.run_json("twice");
+    assert_eq!((&run["skipped_steps"], &run["loss_scale"]), (&1.into(), &32768.0.into()));
+    assert_ne!(run["weights_sha256"], once["weights_sha256"]);
+}
+
+#[test]
+fn sixteen_bits_are_as_accurate_as_f32() {
+    let lab = Lab::new();
+    let accuracy = |precision: &str| {
+        let options = ["--precision", precision, "--epochs=3", "--train-batch-size=16", "--lr=2e-3"];
+        lab.train(2, precision, &options)["test_accuracy"].as_f64().unwrap()
+    };
+    let exact = accuracy("no");
+    assert!(exact > 80.0, "{exact}");
+    for precision in ["bf16", "fp16"] {
+        // 500 images: one is 0.2 points.
+        let found = accuracy(precision);
+        assert!((found - exact).abs() <= 0.41, "{precision}: {found} for {exact}");
+    }
+}
+
+#[test]
+fn precisions_that_the_device_lacks_are_rejected_with_exit_code_2() {
+    let lab = Lab::new();
+    for (options, expected) in [
+        (&["--precision", "fp8"][..], "--precision fp8: no device of this program computes in 8 bits"),
+        (
+            &["--precision", "bf16", "--device", "ndarray"],
+            "--precision bf16: ndarray has no 16-bit operators",
+        ),
+        (&["--precision", "fp16", "--quantized"], "--precision fp16: --quantize qat trains in f32"),
+    ] {
+        let output = fails_within(Duration::from_secs(20), lab.command(2, "out", options));
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        let errors = errors(&output);
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{expected}: {}", text(&output));
+    }
+}
