@@ -16,7 +16,7 @@ use crate::simd::Level;
 /// Images of a block at least: a vector of the direct convolution.
 const IMAGES: usize = 16;
 /// Pixels of a block, if those are more images: weights are prepared once for a block.
-const PIXELS: usize = 2048;
+const PIXELS: usize = 4096;
 
 /// The gradients of a convolution.
 pub(super) struct Gradients {
