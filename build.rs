@@ -1,4 +1,4 @@
-//! Notes what the binary was built from, and where its shared libraries are.
+//! Notes what the binary was built from.
 
 use std::process::Command;
 
@@ -7,18 +7,6 @@ fn main() {
     println!("cargo:rustc-env=MPIBURN_RUSTC={}", rustc_version());
     println!("cargo:rerun-if-changed=.git/HEAD");
     println!("cargo:rerun-if-changed=.git/refs/heads");
-    rpath();
-}
-
-/// Folders in which the binary looks for shared libraries beside the system's: libtorch's, which
-/// scripts/build.sh names.
-fn rpath() {
-    const VARIABLE: &str = "MPIBURN_RPATH";
-    println!("cargo:rerun-if-env-changed={VARIABLE}");
-    let folders = std::env::var_os(VARIABLE).unwrap_or_default();
-    for folder in std::env::split_paths(&folders).filter(|folder| !folder.as_os_str().is_empty()) {
-        println!("cargo:rustc-link-arg=-Wl,-rpath,{}", folder.display());
-    }
 }
 
 /// The commit of the checkout, or `unknown` for a source archive.

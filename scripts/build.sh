@@ -17,12 +17,11 @@ for feature in "${features[@]}"; do
       tests/pytorch/setup.sh
       packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
       export PATH="$PWD/.venv/bin:$PATH" LIBTORCH_USE_PYTORCH=1
-      # For build.rs. In RUSTFLAGS it would compile every crate anew.
-      MPIBURN_RPATH=$packages/torch/lib
+      rpath="-C link-arg=-Wl,-rpath,$packages/torch/lib"
       for folder in "$packages"/nvidia/*/lib; do
-        MPIBURN_RPATH+=:$folder
+        rpath="$rpath -C link-arg=-Wl,-rpath,$folder"
       done
-      export MPIBURN_RPATH
+      export RUSTFLAGS="${RUSTFLAGS:-} $rpath"
       ;;
     *)
       echo "build: unknown device $feature in DEVICES: choose ndarray, tch or both (DEVICES=ndarray,tch)" >&2
@@ -31,17 +30,16 @@ for feature in "${features[@]}"; do
   esac
 done
 
-# Few crates depend on MPI or on the devices. The first build of a variant starts from a copy
-# of the default one and compiles only those: for another MPI one minute instead of six.
+# Few crates depend on MPI. A first build for another MPI starts from a copy of the
+# default one and rebuilds only those: one minute instead of six. mpi-sys does not
+# detect another mpicc.
 target=${CARGO_TARGET_DIR:-target}
-like=$(dirname "$target")/target
-if [ ! -e "$target" ] && [ -e "$like/release/mpiburn" ]; then
+like=${target/-$MPI/}
+if [ "$like" != "$target" ] && [ ! -e "$target" ] && [ -e "$like/release/mpiburn" ]; then
   # Renamed only when it is complete.
   rm -rf "$target.part"
   cp -a --reflink=auto "$like" "$target.part"
-  # mpi-sys does not detect another mpicc.
-  [ "$MPI" = openmpi ] ||
-    cargo clean --quiet --release --target-dir "$target.part" -p mpi -p mpi-sys -p burn-mpi -p mpiburn
+  cargo clean --quiet --release --target-dir "$target.part" -p mpi -p mpi-sys -p burn-mpi -p mpiburn
   mv "$target.part" "$target"
 fi
 

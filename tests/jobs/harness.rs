@@ -152,6 +152,9 @@ pub fn notices(output: &Output) -> Vec<String> {
 
 /// Runs `command`, which must fail by itself within `limit`.
 pub fn fails_within(limit: Duration, mut command: Command) -> Output {
+    // mpirun kills the other ranks of a failed job. By default it sends SIGTERM and then sleeps for
+    // a second, even if all of them have ended.
+    command.env("OMPI_MCA_odls_base_sigkill_timeout", "0");
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpirun starts");
     let (started, pid) = (Instant::now(), child.id().to_string());
     let (sender, ended) = std::sync::mpsc::channel();
