@@ -243,6 +243,7 @@ fn a_stopped_rank_is_named_and_the_job_aborts_after_the_deadline() {
         let line = text.lines().find(|line| line.contains("exceeded the deadline"));
         let line = line.unwrap_or_else(|| panic!("{backend}: {text}"));
         assert!(line.contains(backend) && line.contains("all-reduce"), "{line}");
+        assert!(line.contains("deadline of 3 s (--comm-timeout)"), "{line}");
         assert!(line.contains("missing: rank 1 on "), "{line}");
     }
 }

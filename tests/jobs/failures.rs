@@ -128,7 +128,7 @@ fn a_missing_rank_is_named_after_the_deadline() {
         let output = fail("sleep", backend);
         let named = lines(
             &output,
-            &[backend, "exceeded the deadline of 3 s (--comm-timeout)", "missing: rank 1 on "],
+            &[backend, "exceeded the deadline of 3 s (Transport::timeout)", "missing: rank 1 on "],
         );
         assert_eq!(named, 1, "{}", text(&output));
 
