@@ -40,14 +40,12 @@ impl Step {
     #[inline(always)]
     fn apply(self, value: f32) -> (f32, bool) {
         let Self { scale, inverse, low, high } = self;
-        let steps = value * inverse;
-        // NaN is kept. One step beyond the bounds is clipped, which is far enough.
-        let steps = if steps < low - 1.0 { low - 1.0 } else { steps };
-        let steps = if steps > high + 1.0 { high + 1.0 } else { steps };
-        let rounded = (steps + ROUND) - ROUND;
-        let passes = (rounded >= low) & (rounded <= high);
+        // Beyond 2^22 the sum is rounded to more than an integer, which the bounds clip
+        // all the same. Comparisons in this order keep NaN, and NaN does not pass.
+        let rounded = (value * inverse + ROUND) - ROUND;
         let clamped = if rounded < low { low } else { rounded };
         let clamped = if clamped > high { high } else { clamped };
+        let passes = clamped == rounded;
         (clamped * scale, passes)
     }
 }
