@@ -64,6 +64,9 @@ pub enum TrainError {
         /// The moments that the optimizer needs.
         expected: String,
     },
+    /// A checkpoint's running statistics belong to another network or number of ranks.
+    #[error("the checkpoint's state.json is damaged: `buffers` are not those of this network and its ranks")]
+    OtherBuffers,
     /// A signal requested a stop; every rank stops after the same step, with a
     /// checkpoint of it.
     #[error("stopped by {signal} after step {step}; go on with --resume {run}")]

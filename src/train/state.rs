@@ -39,6 +39,10 @@ pub struct Position {
     /// With fp16: the loss scale.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
+    /// Inside an epoch: each rank's running statistics of batch norms, which the weights'
+    /// file has averaged. Empty at its end, when all ranks have the averages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub buffers: Vec<Vec<f32>>,
     /// Seconds of training loops so far.
     pub train_seconds: f64,
     /// Seconds of the current epoch.

@@ -183,6 +183,26 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
         Ok(())
     }
 
+    /// This rank's tensors that get no gradients, in visit order.
+    pub fn buffers(&self) -> Vec<f32> {
+        if !self.layout.has_buffers() {
+            return Vec::new();
+        }
+        let current = self.layout.read(&self.network);
+        let buffers = self.layout.specs().iter().filter(|spec| !spec.trainable);
+        buffers.flat_map(|spec| current[spec.range.clone()].to_vec()).collect()
+    }
+
+    /// Writes [`buffers`](Self::buffers), of the same length, into `params` and the network.
+    pub fn set_buffers(&mut self, mut values: &[f32]) {
+        for spec in self.layout.specs().iter().filter(|spec| !spec.trainable) {
+            let (buffer, rest) = values.split_at(spec.range.len());
+            self.params[spec.range.clone()].copy_from_slice(buffer);
+            values = rest;
+        }
+        self.publish();
+    }
+
     /// Positions of samples, of which the first is this rank's `from`-th of the step.
     fn place(&self, from: usize) -> BatchPlace {
         let (rank, ranks) = (self.world.rank(), self.world.size());

@@ -1,5 +1,6 @@
 //! The training loop: epochs of steps, a test after each, and checkpoints.
 
+mod checkpoints;
 mod failure;
 mod int8;
 mod outcome;
@@ -11,13 +12,12 @@ use super::curves::Unwritten;
 use super::evaluation::Evaluation;
 use super::step::Learner;
 use super::{
-    CrossEntropy, EpochRow, Mixed, Moment, Position, Schedule, Tally, TrainError, TrainOptions, Watch,
-    early_stopping,
+    CrossEntropy, EpochRow, Mixed, Position, Schedule, Tally, TrainError, TrainOptions, Watch, early_stopping,
 };
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::quant::{PostQuantizer, Quantizer};
-use crate::record::{Checkpoint, Curve, Int8File, Recorder};
+use crate::record::{Curve, Recorder};
 use crate::stop::StopRequest;
 use burn_mpi::{Collective, World};
 use int8::TestedInt8;
@@ -88,39 +88,6 @@ impl<'w> Trainer<'w> {
         })
     }
 
-    /// Restores the position of `checkpoint`.
-    ///
-    /// # Errors
-    /// If the shard of its epoch cannot be read, or the moments belong to a different
-    /// optimizer.
-    pub fn restore(&mut self, checkpoint: Checkpoint<Position>) -> Result<(), TrainError> {
-        let rank = self.world.rank();
-        let moments = checkpoint.moments.into_iter().map(|(name, values)| Moment { name, values });
-        self.learner.updater.optimizer.restore(moments.collect(), checkpoint.updates)?;
-        self.learner.params = checkpoint.params;
-        self.learner.publish();
-        self.position = checkpoint.position;
-        if let Some(arrival) = self.position.arrival.clone() {
-            self.learner.sync.adopt(arrival)?;
-        }
-        if let (Some(scale), Some(saved)) = (&mut self.learner.loss_scale, self.position.loss_scale) {
-            *scale = saved;
-        }
-        if let (Some(quantizer), Some(ranges)) =
-            (&mut self.learner.forward.inner, self.position.ranges.clone())
-        {
-            quantizer.restore(ranges)?;
-        }
-        let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
-        self.epoch_tally = own(&self.position.epoch_tallies);
-        self.window_tally = own(&self.position.window_tallies);
-        self.comm_before = self.position.comm_seconds.get(rank).copied().unwrap_or(0.0);
-        if !self.is_done() {
-            self.load_shard()?;
-        }
-        Ok(())
-    }
-
     /// Trains to the end of the last epoch, or until early stopping ends it.
     ///
     /// # Errors
@@ -178,8 +145,7 @@ impl<'w> Trainer<'w> {
             // The checkpoint of the epoch's last step follows the test.
             if (due || self.stopping) && self.position.step_in_epoch < self.plan.steps() {
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();
-                self.learner.average_buffers()?;
-                self.checkpoint(recorder, self.epoch_tally, None)?;
+                self.checkpoint_inside_epoch(recorder)?;
                 started = Instant::now();
             }
             if self.stopping {
@@ -259,33 +225,6 @@ impl<'w> Trainer<'w> {
     }
 
     /// Writes a checkpoint, at an epoch's end with the int8 model.
-    fn checkpoint(
-        &mut self,
-        recorder: &mut Recorder<'_>,
-        epoch_tally: Tally,
-        int8: Option<&Int8File>,
-    ) -> Result<(), TrainError> {
-        recorder.points(Curve::Train, &self.unwritten.gather(self.world)?)?;
-        self.position.epoch_tallies = self.world.gather(&epoch_tally)?;
-        self.position.window_tallies = self.world.gather(&self.window_tally)?;
-        let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
-        self.position.comm_seconds = self.world.gather(&comm_seconds)?;
-        self.position.arrival = self.learner.sync.arrival().cloned();
-        self.position.loss_scale = self.learner.loss_scale;
-        self.position.ranges =
-            self.learner.forward.inner.as_ref().map(|quantizer| quantizer.ranges().clone());
-        let Learner { params, updater, .. } = &self.learner;
-        recorder.checkpoint(self.learner.layout(), int8, || Checkpoint {
-            model: self.options.model.clone(),
-            world_size: self.world.size(),
-            params: params.clone(),
-            moments: updater.optimizer.moments().iter().map(|m| (m.name.clone(), m.values.clone())).collect(),
-            updates: updater.optimizer.updates(),
-            position: self.position.clone(),
-        })?;
-        Ok(())
-    }
-
     fn load_shard(&mut self) -> Result<(), TrainError> {
         let order = order_of(&self.options, self.position.epoch as u64);
         let (source, rank) = (self.source.as_ref(), self.world.rank());

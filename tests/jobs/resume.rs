@@ -120,3 +120,36 @@ fn a_truncated_checkpoint_is_skipped_for_the_last_complete_one() {
     assert!(text(&output).contains("cut short"), "{}", text(&output));
     assert_eq!(lab.run_json("run")["weights_sha256"], expected["weights_sha256"]);
 }
+
+/// Inside an epoch, each rank has running statistics of its own.
+#[test]
+fn checkpoints_inside_an_epoch_change_nothing_with_batch_norm() {
+    let lab = Lab::new();
+    for ranks in [2, 3] {
+        for extra in [&[][..], &["--quantize", "qat"]] {
+            let name = |kind: &str| format!("{kind}-{ranks}-{}", extra.len());
+            let options = |more: &[&'static str]| {
+                let words =
+                    ["--batch-norm", "--epochs", "2", "--train-batch-size", "16", "--train-samples", "500"];
+                [&words, extra, more].concat()
+            };
+            let expected = lab.train(ranks, &name("plain"), &options(&[]));
+            let often = lab.train(ranks, &name("often"), &options(&["--checkpoint-every", "3"]));
+            assert_eq!(often["weights_sha256"], expected["weights_sha256"], "{ranks} ranks, {extra:?}");
+
+            // From the middle of the last epoch again: the checkpoint of its end is removed.
+            let checkpoints = lab.checkpoints(&name("often"));
+            let last = checkpoints.last().expect("checkpoints");
+            std::fs::remove_dir_all(last).unwrap();
+            let output = mpirun(ranks, binary())
+                .args(["train", "--resume"])
+                .arg(lab.path(&name("often")))
+                .output()
+                .unwrap();
+            assert!(text(&output).contains(", in epoch 2"), "{}", text(&output));
+            let resumed = lab.run_json(&name("often"));
+            assert_eq!(resumed["weights_sha256"], expected["weights_sha256"], "{ranks} ranks, {extra:?}");
+            assert_eq!(resumed["test_loss"], expected["test_loss"], "{ranks} ranks, {extra:?}");
+        }
+    }
+}

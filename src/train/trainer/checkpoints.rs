@@ -1,0 +1,93 @@
+//! Checkpoints of a training, and its continuation from one.
+
+use super::Trainer;
+use crate::record::{Checkpoint, Curve, Int8File, Recorder};
+use crate::train::step::Learner;
+use crate::train::{Moment, Position, Tally, TrainError};
+
+impl Trainer<'_> {
+    /// Restores the position of `checkpoint`.
+    ///
+    /// # Errors
+    /// If the shard of its epoch cannot be read, or the moments belong to a different
+    /// optimizer.
+    pub fn restore(&mut self, checkpoint: Checkpoint<Position>) -> Result<(), TrainError> {
+        let rank = self.world.rank();
+        let moments = checkpoint.moments.into_iter().map(|(name, values)| Moment { name, values });
+        self.learner.updater.optimizer.restore(moments.collect(), checkpoint.updates)?;
+        self.learner.params = checkpoint.params;
+        self.learner.publish();
+        self.position = checkpoint.position;
+        if let Some(arrival) = self.position.arrival.clone() {
+            self.learner.sync.adopt(arrival)?;
+        }
+        if let (Some(scale), Some(saved)) = (&mut self.learner.loss_scale, self.position.loss_scale) {
+            *scale = saved;
+        }
+        if let (Some(quantizer), Some(ranges)) =
+            (&mut self.learner.forward.inner, self.position.ranges.clone())
+        {
+            quantizer.restore(ranges)?;
+        }
+        let buffers = std::mem::take(&mut self.position.buffers);
+        if let Some(own) = buffers.get(rank) {
+            let expected = self.learner.buffers().len();
+            if buffers.len() != self.world.size() || buffers.iter().any(|rank| rank.len() != expected) {
+                return Err(TrainError::OtherBuffers);
+            }
+            self.learner.set_buffers(own);
+        }
+        let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
+        self.epoch_tally = own(&self.position.epoch_tallies);
+        self.window_tally = own(&self.position.window_tallies);
+        self.comm_before = self.position.comm_seconds.get(rank).copied().unwrap_or(0.0);
+        if !self.is_done() {
+            self.load_shard()?;
+        }
+        Ok(())
+    }
+
+    /// Writes a checkpoint whose weights have the running statistics averaged over ranks. The
+    /// training goes on with each rank's own, as if there had been no checkpoint, and
+    /// so does a resumed one.
+    pub(super) fn checkpoint_inside_epoch(&mut self, recorder: &mut Recorder<'_>) -> Result<(), TrainError> {
+        let own = self.learner.buffers();
+        if own.is_empty() {
+            return self.checkpoint(recorder, self.epoch_tally, None);
+        }
+        self.position.buffers = self.world.gather(&own)?;
+        self.learner.average_buffers()?;
+        self.checkpoint(recorder, self.epoch_tally, None)?;
+        self.position.buffers.clear();
+        self.learner.set_buffers(&own);
+        Ok(())
+    }
+
+    /// Writes a checkpoint, with each rank's part of the position.
+    pub(super) fn checkpoint(
+        &mut self,
+        recorder: &mut Recorder<'_>,
+        epoch_tally: Tally,
+        int8: Option<&Int8File>,
+    ) -> Result<(), TrainError> {
+        recorder.points(Curve::Train, &self.unwritten.gather(self.world)?)?;
+        self.position.epoch_tallies = self.world.gather(&epoch_tally)?;
+        self.position.window_tallies = self.world.gather(&self.window_tally)?;
+        let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
+        self.position.comm_seconds = self.world.gather(&comm_seconds)?;
+        self.position.arrival = self.learner.sync.arrival().cloned();
+        self.position.loss_scale = self.learner.loss_scale;
+        self.position.ranges =
+            self.learner.forward.inner.as_ref().map(|quantizer| quantizer.ranges().clone());
+        let Learner { params, updater, .. } = &self.learner;
+        recorder.checkpoint(self.learner.layout(), int8, || Checkpoint {
+            model: self.options.model.clone(),
+            world_size: self.world.size(),
+            params: params.clone(),
+            moments: updater.optimizer.moments().iter().map(|m| (m.name.clone(), m.values.clone())).collect(),
+            updates: updater.optimizer.updates(),
+            position: self.position.clone(),
+        })?;
+        Ok(())
+    }
+}
