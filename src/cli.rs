@@ -14,7 +14,7 @@ mod train;
 use std::path::PathBuf;
 
 use clap::parser::ValueSource;
-use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::device::DeviceKind;
 use crate::names::OneOf;
@@ -60,14 +60,25 @@ impl Cli {
     pub fn read() -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches)?;
-        if let (Command::Train(args), Some((_, options))) = (&mut cli.command, matches.subcommand()) {
-            let typed = |id: &&clap::Id| options.value_source(id.as_str()) == Some(ValueSource::CommandLine);
-            args.typed = options.ids().filter(typed).map(ToString::to_string).collect();
-            // Argument groups have ids as well: the names of their structs.
-            args.typed.retain(|id| !id.ends_with("Args"));
+        let options = matches.subcommand().map(|(_, options)| options);
+        match &mut cli.command {
+            Command::Train(args) => args.typed = options.map(typed).unwrap_or_default(),
+            Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => {
+                let options = options.and_then(|options| options.subcommand()).map(|(_, options)| options);
+                args.train.typed = options.map(typed).unwrap_or_default();
+            }
+            _ => {}
         }
         Ok(cli)
     }
+}
+
+/// Names of the options that were typed.
+fn typed(options: &ArgMatches) -> Vec<String> {
+    let is_typed = |id: &&clap::Id| options.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+    let names = options.ids().filter(is_typed).map(ToString::to_string);
+    // Argument groups have ids as well: the names of their structs.
+    names.filter(|id| !id.ends_with("Args")).collect()
 }
 
 #[derive(Debug, Subcommand)]

@@ -17,6 +17,13 @@ use burn_mpi::{ParamLayout, World};
 
 /// Under mpirun, rank 0 alone writes the file and prints its line.
 pub fn run(world: &World, args: &ExportArgs) -> anyhow::Result<()> {
+    for (option, value) in [
+        ("RUN", serde_json::to_string(&args.run)?),
+        ("--out", serde_json::to_string(&args.out)?),
+        ("--int8", args.int8.to_string()),
+    ] {
+        world.check_equal(option, &value)?;
+    }
     let line = match world.is_root() {
         true => export(args).map(Some),
         false => Ok(None),

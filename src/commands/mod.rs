@@ -210,6 +210,7 @@ fn is_shared(error: &anyhow::Error) -> bool {
                 | TrainError::TestNotFinite { .. }
                 | TrainError::Stopped { .. }
                 | TrainError::OtherOptimizer { .. }
+                | TrainError::OtherBuffers
                 | TrainError::Quant(_)
         )
     );

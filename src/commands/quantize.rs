@@ -14,6 +14,7 @@ use crate::data::SampleSource;
 use crate::device::DeviceKind;
 use crate::files::WholeFile;
 use crate::model::Network;
+use crate::names;
 use crate::quant::{CALIBRATION, PostTraining, QuantError, Quantized, WeightScheme, integer_model};
 use crate::record::{INT8_FILE, Int8File, Method};
 use crate::train::{Evaluation, Tally};
@@ -33,7 +34,9 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     for (option, value) in [
         ("RUN", serde_json::to_string(&args.run)?),
         ("--data-root", serde_json::to_string(&args.data_root)?),
-        ("the way to quantize", format!("{plan:?}")),
+        ("--kind", names::name(&args.kind)),
+        ("--calibration", serde_json::to_string(&args.calibration)?),
+        ("--weight-scheme", serde_json::to_string(&args.weight_scheme)?),
     ] {
         world.check_equal(option, &value)?;
     }
@@ -53,7 +56,7 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let mut quantized = checkpoint::share_int8(world, || {
         let quantized = match plan {
             Plan::Qat => trained(&network, &weights, config.quantization.weight_scheme)?,
-            Plan::Post(post) => calibrated(&network, post, source.as_ref(), config.train_samples)?,
+            Plan::Post(post) => calibrated(&network, post, source.as_ref(), &config, args)?,
         };
         let file = quantized.to_file(&config.model.to_string(), &sha256(&weights.values));
         write(&file, &weights.folder)
@@ -108,12 +111,13 @@ fn calibrated(
     network: &Network,
     post: PostTraining,
     source: &dyn SampleSource,
-    train_samples: Option<usize>,
+    config: &RunConfig,
+    args: &QuantizeArgs,
 ) -> anyhow::Result<Quantized> {
-    let quantizer = post.load(source, train_samples)?;
-    if let (PostTraining::Static { calibration, .. }, Some(samples)) = (post, quantizer.samples()) {
-        if samples < calibration {
-            log::warn!("--calibration {calibration}: the run trained on {samples} samples; all are used");
+    let quantizer = post.load(source, config.train_samples)?;
+    if let Some(samples) = quantizer.samples() {
+        if let Some(typed) = args.calibration.filter(|&typed| samples < typed) {
+            log::warn!("--calibration {typed}: the run trained on {samples} samples; all are used");
         }
         log::info!("calibrating on {samples} training samples");
     }

@@ -139,7 +139,7 @@ fn check_world_size(args: &TrainArgs, world: &World) -> anyhow::Result<()> {
 
 /// All ranks have to run the same program with the same options; where they do
 /// not, the error names rank, host and field.
-fn check_same_program(config: &RunConfig, resumed: bool, world: &World) -> anyhow::Result<()> {
+pub(super) fn check_same_program(config: &RunConfig, resumed: bool, world: &World) -> anyhow::Result<()> {
     let version = format!("{} of {}", env!("CARGO_PKG_VERSION"), env!("MPIBURN_GIT"));
     world.check_equal("the version of mpiburn", &version)?;
     // On a resumed run, rank 0 alone has read the options.

@@ -91,18 +91,17 @@ impl BatchNorm {
         let dims = x.dims();
         let values = (dims.iter().product::<usize>() / dims[1]) as f64;
         let batch = norm::batch_norm(x, self.weight.val(), self.bias.val(), EPSILON, epilogue);
-        follow(&self.running_mean, batch.mean);
+        follow(&self.running_mean, batch.mean, 1.0);
         if values > 1.0 {
-            follow(&self.running_var, batch.variance.mul_scalar(values / (values - 1.0)));
+            follow(&self.running_var, batch.variance, values / (values - 1.0));
         }
         batch.output
     }
 }
 
-/// Updates a running statistic with the batch's.
-fn follow(running: &RunningState<Tensor<1>>, batch: Tensor<1>) {
-    let moved = running.value_sync().mul_scalar(1.0 - MOMENTUM) + batch.detach().mul_scalar(MOMENTUM);
-    running.update(moved.detach());
+/// Updates a running statistic with the batch's, times `factor`.
+fn follow(running: &RunningState<Tensor<1>>, batch: Tensor<1>, factor: f64) {
+    running.update(norm::moving_average(running.value_sync(), batch, factor, MOMENTUM));
     // Burn defers an update until the next one; parameters read in between would
     // have the previous batch's statistics.
     running.value_sync();

@@ -72,11 +72,11 @@ pub(super) fn pool2x2() -> MaxPool2d {
     MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init()
 }
 
-/// `layer` of `x`: Burn's product for f32, and for 16-bit features the operator that takes
-/// them beside weights in f32.
-pub(super) fn dense(layer: &Linear, x: Tensor<2>) -> Tensor<2> {
+/// `layer` of `x`: Burn's layer for f32 unless `fused`, and for 16-bit features the operator
+/// that takes them beside weights in f32.
+pub(super) fn dense(layer: &Linear, x: Tensor<2>, fused: bool) -> Tensor<2> {
     match x.dtype() {
-        DType::F32 => layer.forward(x),
+        DType::F32 if !fused => layer.forward(x),
         _ => linear(x, layer),
     }
 }
@@ -110,14 +110,15 @@ pub(super) fn apply_to_images(mut layers: &[ImageLayer], mut x: Tensor<4>, fused
     }
 }
 
-/// Applies `layers` in order.
+/// Applies `layers` in order; with `fused`, linear layers are `burn_fused` operators.
 pub(super) fn apply_to_features(
     layers: &[FeatureLayer],
     x: Tensor<2>,
     place: Option<&BatchPlace>,
+    fused: bool,
 ) -> Tensor<2> {
     layers.iter().fold(x, |x, layer| match layer {
-        FeatureLayer::Linear(layer) => dense(layer, x),
+        FeatureLayer::Linear(layer) => dense(layer, x, fused),
         FeatureLayer::Elementwise(layer) => layer.activation.of(x),
         FeatureLayer::Dropout(layer) => layer.forward(x, place),
     })

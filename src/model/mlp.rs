@@ -26,6 +26,9 @@ pub struct Mlp {
     layer2: Linear,
     #[module(skip)]
     activation: Activation,
+    /// Whether batch norm and linear layers are `burn_fused` operators.
+    #[module(skip)]
+    fused: bool,
 }
 
 impl Architecture for Mlp {
@@ -40,11 +43,13 @@ impl Architecture for Mlp {
             dropout: Dropout::new(options.dropout),
             layer2: LinearConfig::new(hidden, classes).init(device),
             activation: options.activation,
+            fused: true,
         }
     }
 
-    /// It has no fused operators to select.
-    fn set_fused(&mut self, _on: bool) {}
+    fn set_fused(&mut self, on: bool) {
+        self.fused = on;
+    }
 
     fn layers(&self) -> Vec<NamedLayer<'_>> {
         let mut layers = vec![
@@ -64,15 +69,15 @@ impl Model for Mlp {
     type Output = Tensor<2>;
 
     fn apply(&self, features: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        let x = dense(&self.layer1, features.flatten::<2>(1, 3));
+        let x = dense(&self.layer1, features.flatten::<2>(1, 3), self.fused);
         let x = match self.activation {
-            Activation::Relu => self.bn1.relu(x),
+            Activation::Relu if self.fused => self.bn1.relu(x),
             other => other.of(self.bn1.forward(x)),
         };
         let x = match &self.dropout {
             Some(dropout) => dropout.forward(x, place),
             None => x,
         };
-        dense(&self.layer2, x)
+        dense(&self.layer2, x, self.fused)
     }
 }

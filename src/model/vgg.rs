@@ -62,7 +62,7 @@ impl Model for Vgg {
     fn apply(&self, images: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
         let blocks = [&self.block1, &self.block2, &self.block3];
         let x = blocks.into_iter().fold(images, |x, block| apply_to_images(block, x, self.fused));
-        apply_to_features(&self.block4, x.flatten(1, 3), place)
+        apply_to_features(&self.block4, x.flatten(1, 3), place, self.fused)
     }
 }
 

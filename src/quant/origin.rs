@@ -35,7 +35,7 @@ impl Int8File {
             }
         }
         match stored.next() {
-            Some(layer) => Err(format!("after the network's last layer it has {:?}", layer.op)),
+            Some(layer) => Err(format!("after the network's last layer it has {}", layer.op)),
             None => Ok(()),
         }
     }
@@ -44,7 +44,7 @@ impl Int8File {
 fn check_operation(name: &str, found: Option<&StoredLayer>, expected: &Operation) -> Result<(), String> {
     match found.map(|layer| &layer.op) {
         Some(found) if found == expected => Ok(()),
-        Some(found) => Err(format!("at {name} it has {found:?}, and the run's network {expected:?}")),
+        Some(found) => Err(format!("at {name} it has {found}, and the run's network {expected}")),
         None => Err(format!("it ends before {name}")),
     }
 }

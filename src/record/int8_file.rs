@@ -5,6 +5,7 @@
 //! values (multipliers, shifts) are not stored.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::path::Path;
 
 use burn_fused::int8::QParams;
@@ -94,6 +95,23 @@ pub enum Operation {
         /// Whether ReLU follows.
         relu: bool,
     },
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = |[rows, columns]: &[usize; 2]| format!("{rows}x{columns}");
+        let epilogue = |relu: &bool| if *relu { " with ReLU" } else { " without ReLU" };
+        match self {
+            Self::Conv { name, stride, padding, relu } => {
+                let (stride, padding) = (of(stride), of(padding));
+                write!(f, "convolution {name}, stride {stride}, padding {padding},{}", epilogue(relu))
+            }
+            Self::MaxPool { kernel, stride } => {
+                write!(f, "max pooling of {}, stride {}", of(kernel), of(stride))
+            }
+            Self::Linear { name, relu } => write!(f, "linear layer {name}{}", epilogue(relu)),
+        }
+    }
 }
 
 /// Weights and biases of a layer.

@@ -47,7 +47,7 @@ fn int8_models_have_a_dashed_curve_in_the_accuracy_plot() {
         (svg(&curves).unwrap(), curves.has_int8())
     };
     let (picture, has_int8) = drawn(&rows, "acc");
-    assert!(has_int8 && picture.contains("quantized, int8") && picture.contains("plain"), "{picture}");
+    assert!(has_int8 && picture.contains("quantized qat, int8") && picture.contains("plain"), "{picture}");
     // Two points of each of three curves; hollow ones of the int8 model.
     let dots = |hollow: bool| {
         let lines = picture.split('<').filter(|element| element.starts_with("circle"));

@@ -3,7 +3,7 @@
 //! `results/reference/NAME.csv` has a line for each experiment. Columns that are named
 //! like settings of a run (`topology`, `backend`, `model` …) select our runs of the
 //! same experiment; an empty cell matches any value, and `–` an option that was not
-//! given. `quantized` is `true` for quantization-aware training. The measurements are
+//! given. `quantized` is `no`, `qat`, `ptq` or `dynamic`. The measurements are
 //! `train_seconds`, `train_accuracy` and `test_accuracy` (the int8 model's, where there is
 //! one), by rank with slashes between, and `memory_mb`; those without a column are not
 //! shown. `hardware` names the hardware; any other column is descriptive.
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn our_runs_are_shown_beside_the_same_experiment_only() {
         let text = "topology,backend,quantized,train_seconds,hardware\n\
-                    2x1,gloo,false,99,a cluster\n2x1,,false,98,a cluster\n2x1,gloo,true,135,a cluster\n";
+                    2x1,gloo,no,99,a cluster\n2x1,,no,98,a cluster\n2x1,gloo,qat,135,a cluster\n";
         let runs = vec![run((2, 1), &[], 4.0), run((2, 1), &["--backend", "gloo"], 5.0)];
         let sheet = beside(text, runs).unwrap();
         let seconds: Vec<String> =
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn figures_of_quantized_trainings_are_beside_quantization_aware_ones() {
         let text = "topology,quantized,train_seconds,test_accuracy,hardware\n\
-                    2x1,false,99,93.49,a cluster\n2x1,true,135,93.59,a cluster\n";
+                    2x1,no,99,93.49,a cluster\n2x1,qat,135,93.59,a cluster\n";
         let mut runs: Vec<Run> = [(&[][..], 4.0), (&["--quantized"], 5.0), (&["--quantize", "ptq"], 6.0)]
             .map(|(options, seconds)| run((2, 1), options, seconds))
             .into();

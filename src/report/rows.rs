@@ -121,7 +121,7 @@ impl<'a> Row<'a> {
             let (value, title) = (self.setting(name), name.replace('_', " "));
             match name.as_str() {
                 "launcher" | "mpi" | "model" | "sweep" => Some(value.to_owned()),
-                _ if value == "–" || value == "false" || value.parse() == Ok(0.0) => None,
+                _ if value == "–" || value == "false" || value == "no" || value.parse() == Ok(0.0) => None,
                 _ if value == "true" => Some(title),
                 _ => Some(format!("{title} {value}")),
             }

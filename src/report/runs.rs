@@ -38,8 +38,8 @@ impl Run {
         }
         // The deadline and the log do not affect the results.
         settings.remove("comm_timeout");
-        let quantize = settings.remove("quantize").unwrap_or_else(|| "false".into());
-        settings.insert("quantized".into(), if quantize == "qat" { "true".into() } else { quantize });
+        let quantize = settings.remove("quantize").unwrap_or_else(|| "no".into());
+        settings.insert("quantized".into(), quantize);
         settings.insert("launcher".into(), self.record.launcher.clone());
         settings.insert("topology".into(), self.record.topology.clone());
         settings.insert("oversubscribed".into(), self.oversubscribed().into());

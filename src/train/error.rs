@@ -24,7 +24,7 @@ pub enum TrainError {
     /// NaN or infinite loss; every rank stops at the same step.
     #[error(
         "rank {rank} ({host}): loss is {loss} at epoch {epoch}, step {step}; lower --lr or set \
-         --clip-norm; the last checkpoint is from before it"
+         --clip-norm; {checkpoint}"
     )]
     NotFinite {
         /// The loss.
@@ -37,11 +37,13 @@ pub enum TrainError {
         rank: usize,
         /// Host of that rank.
         host: String,
+        /// The last checkpoint, in words.
+        checkpoint: String,
     },
     /// NaN or infinite loss in a test; every rank stops after the same epoch.
     #[error(
         "rank {rank} ({host}): test loss is not finite after epoch {epoch}; lower --lr or set --clip-norm; \
-         the last checkpoint is from before it"
+         {checkpoint}"
     )]
     TestNotFinite {
         /// Epoch, from 1.
@@ -50,6 +52,8 @@ pub enum TrainError {
         rank: usize,
         /// Host of that rank.
         host: String,
+        /// The last checkpoint, in words.
+        checkpoint: String,
     },
     /// A checkpoint contains the moments of a different optimizer.
     #[error(

@@ -41,6 +41,8 @@ pub struct Trainer<'w> {
     stop: StopRequest,
     stopping: bool,
     steps_here: usize,
+    /// Step of the last checkpoint.
+    checkpoint_step: Option<usize>,
 }
 
 impl<'w> Trainer<'w> {
@@ -80,6 +82,7 @@ impl<'w> Trainer<'w> {
             stop,
             stopping: false,
             steps_here: 0,
+            checkpoint_step: None,
             options: options.clone(),
             world,
             source,

@@ -142,7 +142,7 @@ fn bench_fused_learns_with_two_layers_and_not_with_ten() {
 
 #[test]
 fn invalid_benchmark_options_are_rejected_with_one_line() {
-    let cases: [(&[&str], &str); 11] = [
+    let cases: [(&[&str], &str); 12] = [
         (&["allreduce", "--sizes", "6"], "--sizes 6: 6 bytes are not a whole number"),
         (&["allreduce", "--backends", "tcp"], "unknown backend tcp"),
         (&["allreduce", "--iterations", "0"], "--iterations 0: must be at least 1"),
@@ -150,6 +150,7 @@ fn invalid_benchmark_options_are_rejected_with_one_line() {
         (&["allreduce", "--csv", "/nowhere/x.csv"], "cannot write /nowhere/x.csv"),
         (&["collectives", "--iterations", "0"], "--iterations 0: must be at least 1"),
         (&["step", "--steps", "0"], "--steps 0: must be at least 1"),
+        (&["step", "--train-batch-size", "18446744073709551615"], "at most 65536"),
         (&["step", "--json", "/nowhere/x.json"], "cannot write /nowhere/x.json"),
         (&["step", "--simd", "sse9"], "--simd sse9: not a SIMD level that all ranks support: choose "),
         (&["fused"], "--world-size 2: an operator is measured on one rank"),
@@ -160,4 +161,26 @@ fn invalid_benchmark_options_are_rejected_with_one_line() {
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
     }
+}
+
+#[test]
+fn ranks_that_measure_different_steps_are_rejected() {
+    for (option, one, other) in [("--steps", "5", "9"), ("--warm-up", "1", "2"), ("--lr", "1e-3", "1e-2")] {
+        let mut command = bench(1, &["step", "--model", "mlp", option, one, ":", "-n", "1", binary()]);
+        command.args(["bench", "step", "--model", "mlp", option, other]);
+        let output = fails_within(Duration::from_secs(10), command);
+        let errors = errors(&output);
+        assert!(errors.len() == 1 && errors[0].contains(&format!("{option} differs")), "{}", text(&output));
+    }
+}
+
+#[test]
+fn options_without_an_effect_on_a_step_are_named() {
+    let mut command = bench(2, &["step", "--model", "mlp", "--steps", "1", "--products", "0"]);
+    command.args(["--epochs", "2", "--out", "nowhere"]);
+    let output = command.output().expect("mpirun starts");
+    assert!(output.status.success(), "{}", text(&output));
+    let warnings: Vec<String> =
+        text(&output).lines().filter(|line| line.contains("without effect")).map(Into::into).collect();
+    assert!(warnings.len() == 1 && warnings[0].ends_with("--epochs --out"), "{warnings:?}");
 }

@@ -212,7 +212,7 @@ fn published_figures_are_beside_runs_of_the_same_kind() {
     }
     std::fs::create_dir_all(lab.path("results/reference")).unwrap();
     let figures = "model,topology,backend,quantized,published_epochs,train_seconds,test_accuracy,hardware\n\
-                   convnet,1x1,mpi,false,3,186,97.77,a cluster\nconvnet,1x1,,true,3,135,93.59,a cluster\n";
+                   convnet,1x1,mpi,no,3,186,97.77,a cluster\nconvnet,1x1,,qat,3,135,93.59,a cluster\n";
     std::fs::write(lab.path("results/reference/figures.csv"), figures).unwrap();
     let report = Command::new(binary())
         .current_dir(lab.path(""))

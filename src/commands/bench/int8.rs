@@ -19,6 +19,7 @@ use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::model::{Model, ModelKind, Network};
 use crate::quant::{PostTraining, Quantized, WeightScheme};
+use crate::record::Method;
 use crate::record::checkpoint::weights_file;
 use crate::report::{self, table, write_csv};
 use burn_fused::loss::cross_entropy;
@@ -65,7 +66,8 @@ struct Subject {
     float_bytes: usize,
     int8_bytes: usize,
     source: Box<dyn SampleSource>,
-    is_trained: bool,
+    /// Of the test set, those that the run tests; none without a checkpoint.
+    test_samples: Option<usize>,
 }
 
 /// A model that takes its turn.
@@ -136,8 +138,8 @@ fn trained(world: &World, args: &Int8Args) -> anyhow::Result<Subject> {
         quantized: Quantized::from_file(&stored, &file)?,
         float_bytes: weights_file(&layout, &weights.values)?.len(),
         int8_bytes: stored.encode(&file)?.len(),
+        test_samples: Some(config.test_samples.unwrap_or(usize::MAX).min(source.len(Split::Test))),
         source,
-        is_trained: true,
     })
 }
 
@@ -158,15 +160,15 @@ fn initial(args: &Int8Args) -> anyhow::Result<Subject> {
         network,
         quantized,
         source,
-        is_trained: false,
+        test_samples: None,
     })
 }
 
 fn measure(subject: Subject, iterations: usize) -> anyhow::Result<Vec<Row>> {
-    let Subject { network, quantized, float_bytes, int8_bytes, source, is_trained, .. } = subject;
-    let split = if is_trained { Split::Test } else { Split::Train };
+    let Subject { network, quantized, float_bytes, int8_bytes, source, test_samples, .. } = subject;
+    let split = if test_samples.is_some() { Split::Test } else { Split::Train };
     let shape = source.description().shape;
-    let samples = source.len(split);
+    let samples = test_samples.unwrap_or(NOISE);
     let plan = ShardPlan { samples, world_size: 1, batch_size: TEST_BATCH };
     let shard = Shard::load(source.as_ref(), split, &plan, 0, Order::File)?;
     let normalizer = Normalizer::new(source.description());
@@ -175,12 +177,15 @@ fn measure(subject: Subject, iterations: usize) -> anyhow::Result<Vec<Row>> {
         ("float-burn", float_bytes, Contestant::Float(Box::new(network.fused(false)))),
         ("int8", int8_bytes, Contestant::Int8(Box::new(quantized))),
     ];
-    let mut accuracies = Vec::new();
-    for (_, _, contestant) in &mut contestants {
-        accuracies.push(is_trained.then(|| accuracy(contestant, &shard, &normalizer)).transpose()?);
-    }
+    let mut accuracies = vec![None; contestants.len()];
     let mut rows = Vec::new();
     for batch in BATCHES {
+        for ((_, _, contestant), known) in contestants.iter_mut().zip(&mut accuracies) {
+            let is_new = known.is_none() || contestant.depends_on_batch();
+            if test_samples.is_some() && is_new {
+                *known = Some(accuracy(contestant, &shard, &normalizer, batch)?);
+            }
+        }
         // Samples again from the first, where a test set is smaller than a batch.
         let whole = normalizer.values(shard.samples(0, batch).0);
         let size: usize = shape.iter().product();
@@ -229,6 +234,11 @@ fn time<N>(
 }
 
 impl Contestant {
+    /// Whether a sample's scores depend on the others of its batch.
+    fn depends_on_batch(&self) -> bool {
+        matches!(self, Self::Int8(quantized) if quantized.method() == Method::Dynamic)
+    }
+
     /// One inference, from floats to class scores. A float network's are left where it
     /// puts them; those of int8 are in `scores`.
     fn infer(&mut self, values: &[f32], tensor: &Tensor<4>, scores: &mut Vec<f32>) -> anyhow::Result<()> {
@@ -240,11 +250,17 @@ impl Contestant {
     }
 }
 
-/// Correct samples in percent.
-fn accuracy(contestant: &mut Contestant, shard: &Shard, normalizer: &Normalizer) -> anyhow::Result<f64> {
+/// Correct samples in percent, in batches of `batch`.
+fn accuracy(
+    contestant: &mut Contestant,
+    shard: &Shard,
+    normalizer: &Normalizer,
+    batch: usize,
+) -> anyhow::Result<f64> {
+    let batch = if contestant.depends_on_batch() { batch } else { TEST_BATCH };
     let (mut correct, device) = (0, Device::flex());
-    for from in (0..shard.len()).step_by(TEST_BATCH) {
-        let (bytes, labels) = shard.samples(from, TEST_BATCH);
+    for from in (0..shard.len()).step_by(batch) {
+        let (bytes, labels) = shard.samples(from, batch);
         let scores = match contestant {
             Contestant::Float(network) => network.forward(normalizer.images(bytes, &device)),
             Contestant::Int8(quantized) => {

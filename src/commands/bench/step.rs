@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use super::median_ms;
 use super::product::Product;
 use super::step_report::{StepReport, Timing};
-use crate::cli::StepArgs;
+use crate::cli::{StepArgs, TrainArgs};
+use crate::commands::train::check_same_program;
 use crate::config::{ConfigError, RunConfig};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
@@ -21,6 +22,23 @@ use burn_mpi::{CommError, World, connect, page_faults, topology};
 /// Number of different batches, used in turn: a single one would be memorised, and a
 /// loss of 0 has gradients unlike those of training.
 const BATCHES: usize = 16;
+/// Largest batch size per rank.
+const LARGEST_BATCH: usize = 65_536;
+/// Options of `mpiburn train` that no step depends on.
+const IGNORED: [&str; 12] = [
+    "data_root",
+    "init",
+    "epochs",
+    "train_samples",
+    "test_samples",
+    "test_batch_size",
+    "shuffle",
+    "out",
+    "overwrite",
+    "log_every",
+    "checkpoint_every",
+    "resume",
+];
 /// Steps between changes of mode; modes with and without overlap alternate, so that a
 /// change in the machine's speed affects both.
 const TURN: usize = 5;
@@ -43,6 +61,12 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     if args.steps == 0 {
         return Err(ConfigError::new("steps", 0, "must be at least 1").into());
     }
+    if config.train_batch_size > LARGEST_BATCH {
+        let problem = format!("{BATCHES} random batches are kept in memory: at most {LARGEST_BATCH}");
+        return Err(ConfigError::new("train-batch-size", config.train_batch_size, problem).into());
+    }
+    check_same_options(world, args, &config)?;
+    warn_of_ignored_options(world, &args.train);
     let json = args.json.as_ref().filter(|_| world.is_root());
     world.agree(json.map_or(Ok(()), |path| report::check_writable(path)))?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
@@ -120,7 +144,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         device: config.device,
         precision: config.precision,
         fused: config.fused,
-        conv: config.conv,
+        conv: config.fused.then_some(config.conv),
         threads: config.threads,
         simd: Level::current(),
         steps: args.steps,
@@ -138,6 +162,32 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         report.write_json(path)?;
     }
     Ok(())
+}
+
+/// All ranks have to measure the same steps.
+fn check_same_options(world: &World, args: &StepArgs, config: &RunConfig) -> anyhow::Result<()> {
+    for (option, value) in [
+        ("--steps", serde_json::to_string(&args.steps)?),
+        ("--warm-up", serde_json::to_string(&args.warm_up)?),
+        ("--products", serde_json::to_string(&args.products)?),
+        ("--simd", serde_json::to_string(&args.simd)?),
+        ("--json", serde_json::to_string(&args.json)?),
+    ] {
+        world.check_equal(option, &value)?;
+    }
+    check_same_program(config, false, world)
+}
+
+fn warn_of_ignored_options(world: &World, args: &TrainArgs) {
+    let ignored: Vec<String> = args
+        .typed
+        .iter()
+        .filter(|id| IGNORED.contains(&id.as_str()))
+        .map(|id| format!("--{}", id.replace('_', "-")))
+        .collect();
+    if world.is_root() && !ignored.is_empty() {
+        log::warn!("bench step measures steps on random samples; without effect: {}", ignored.join(" "));
+    }
 }
 
 /// One measured step. `make icount` counts the instructions between entry and return of the

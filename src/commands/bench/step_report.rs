@@ -35,8 +35,8 @@ pub struct StepReport {
     pub precision: Precision,
     /// Whether convolution, ReLU and pooling are fused.
     pub fused: bool,
-    /// Algorithm of convolutions with many channels.
-    pub conv: Algorithm,
+    /// Algorithm of fused convolutions with many channels.
+    pub conv: Option<Algorithm>,
     /// Number of threads per rank.
     pub threads: usize,
     /// SIMD level of the operators.
@@ -133,16 +133,22 @@ impl StepReport {
     fn communication(&self) -> Option<String> {
         let (on, off) = (&self.overlap_on, self.overlap_off.as_ref()?);
         let hidden = off.parts.exposed - on.parts.exposed;
+        // Where ranks wait for each other more with overlap than without, nothing can be said of it.
+        let hidden = match hidden >= 0.0 {
+            true => {
+                let share = 100.0 * hidden / off.parts.exposed.max(f64::MIN_POSITIVE);
+                format!("hidden {hidden:.3} ms ({share:.0}%)")
+            }
+            false => "none hidden".to_owned(),
+        };
         Some(format!(
-            "{} at batch {}, {} ranks, backend {}: communication {:.3} ms, hidden {:.3} ms ({:.0}%), \
-             exposed {:.3} ms ({:.1}% of the step)",
+            "{} at batch {}, {} ranks, backend {}: communication {:.3} ms, {hidden}, exposed {:.3} ms ({:.1}% of \
+             the step)",
             self.model,
             self.train_batch_size,
             self.ranks,
             self.backend,
             off.parts.exposed,
-            hidden,
-            100.0 * hidden / off.parts.exposed.max(f64::MIN_POSITIVE),
             on.parts.exposed,
             100.0 * on.parts.exposed / on.mean,
         ))
@@ -188,7 +194,7 @@ mod tests {
             device: DeviceKind::Flex,
             precision: Precision::No,
             fused: true,
-            conv: Algorithm::Winograd,
+            conv: Some(Algorithm::Winograd),
             threads: 1,
             simd: Level::Portable,
             steps: 10,
@@ -231,5 +237,7 @@ mod tests {
         assert!(two.table().to_string().contains("overlap off"));
         let line = two.communication().unwrap();
         assert!(line.contains("hidden 6.000 ms (75%), exposed 2.000 ms (10.0% of the step)"), "{line}");
+        let line = report(Some(timing(1.0))).communication().unwrap();
+        assert!(line.contains("communication 1.000 ms, none hidden, exposed 2.000 ms"), "{line}");
     }
 }

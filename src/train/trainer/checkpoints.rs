@@ -18,6 +18,7 @@ impl Trainer<'_> {
         self.learner.params = checkpoint.params;
         self.learner.publish();
         self.position = checkpoint.position;
+        self.checkpoint_step = Some(self.position.step);
         if let Some(arrival) = self.position.arrival.clone() {
             self.learner.sync.adopt(arrival)?;
         }
@@ -88,6 +89,7 @@ impl Trainer<'_> {
             updates: updater.optimizer.updates(),
             position: self.position.clone(),
         })?;
+        self.checkpoint_step = Some(self.position.step);
         Ok(())
     }
 }

@@ -25,6 +25,7 @@ impl Trainer<'_> {
             epoch: self.position.epoch + 1,
             rank,
             host: self.host(rank),
+            checkpoint: self.last_checkpoint(),
         })
     }
 
@@ -33,9 +34,18 @@ impl Trainer<'_> {
         match tallies.iter().position(|tally| !tally.loss.is_finite()) {
             Some(rank) => {
                 let epoch = self.position.epoch + 1;
-                Err(TrainError::TestNotFinite { epoch, rank, host: self.host(rank) })
+                let (host, checkpoint) = (self.host(rank), self.last_checkpoint());
+                Err(TrainError::TestNotFinite { epoch, rank, host, checkpoint })
             }
             None => Ok(()),
+        }
+    }
+
+    /// What can be resumed.
+    fn last_checkpoint(&self) -> String {
+        match self.checkpoint_step {
+            Some(step) => format!("the last checkpoint is of step {step}"),
+            None => "there is no checkpoint yet".to_owned(),
         }
     }
 

@@ -6,6 +6,7 @@ use super::Trainer;
 use crate::quant::{QuantError, Quantized};
 use crate::record::{Int8File, Method};
 use crate::train::{Evaluation, Tally, TrainError};
+use burn_mpi::CommError;
 
 /// An int8 model, the same on every rank, and its result on the whole test set.
 pub(super) struct TestedInt8 {
@@ -15,9 +16,23 @@ pub(super) struct TestedInt8 {
 
 impl Trainer<'_> {
     /// Derives the int8 model of the current weights and tests it over all ranks' shares; `None`
-    /// without quantization.
+    /// without quantization, and where the weights cannot be quantized, which a warning says: the
+    /// float training goes on.
     pub(super) fn test_int8(&self, evaluation: &Evaluation) -> Result<Option<TestedInt8>, TrainError> {
-        let Some(mut model) = self.int8_model()? else { return Ok(None) };
+        let model = match self.world.agree(self.int8_model()) {
+            Ok(model) => model,
+            Err(CommError::Elsewhere { reason, .. }) => {
+                if self.world.is_root() {
+                    let epoch = self.position.epoch + 1;
+                    log::warn!(
+                        "no int8 model of epoch {epoch}: {reason}; its checkpoint has float weights only"
+                    );
+                }
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let Some(mut model) = model else { return Ok(None) };
         let accuracy = Tally::total(&evaluation.run_int8(self.world, &mut model)?).accuracy();
         let file = model.to_file(&self.options.model, &self.weights_sha256());
         Ok(Some(TestedInt8 { file, accuracy }))

@@ -33,13 +33,12 @@ impl Kernel for ForwardPass<'_> {
         }
         let mut moments = Moments::default();
         means.iter().zip(&sums).for_each(|(&mean, sum)| moments.push(mean, sum / values, epsilon));
-        let affines = affines(&input, &moments);
-        let mut output = Vec::with_capacity(x.len());
-        for row in x.chunks_exact(channels) {
-            let normalised = row.iter().zip(&affines).map(|(&x, affine)| affine.apply(x));
-            match epilogue {
-                Epilogue::Identity => output.extend(normalised),
-                _ => output.extend(normalised.map(relu)),
+        let affines = Affines::of(&input, &moments);
+        let mut output = vec![0.0; x.len()];
+        for (row, of_row) in x.chunks_exact(channels).zip(output.chunks_exact_mut(channels)) {
+            affines.apply(row, of_row);
+            if epilogue != Epilogue::Identity {
+                of_row.iter_mut().for_each(|x| *x = relu(*x));
             }
         }
         Forward { output, moments, argmax: Vec::new() }
@@ -61,43 +60,87 @@ impl Kernel for BackwardPass<'_> {
         let Self { input, moments, gradient } = self;
         let Input { shape, epilogue, x, .. } = input;
         let channels = shape.channels;
-        let affines = affines(&input, moments);
-        let passed = |affine: Affine, x: f32, gradient: f32| match epilogue {
-            Epilogue::Identity => gradient,
-            _ if passes(affine.apply(x)) => gradient,
-            _ => 0.0,
-        };
-        let mut sums = vec![[0.0f64; 2]; channels];
+        let affines = Affines::of(&input, moments);
+        // What ReLU passes on of a row of the gradient.
+        let mut passed = vec![0.0; channels];
+        let (mut gradients, mut distances) = (vec![0.0f64; channels], vec![0.0f64; channels]);
         for (row, of_row) in x.chunks_exact(channels).zip(gradient.chunks_exact(channels)) {
-            let values = row.iter().zip(of_row).zip(&affines);
-            for (sums, ((&x, &gradient), &affine)) in sums.iter_mut().zip(values) {
-                let gradient = f64::from(passed(affine, x, gradient));
-                sums[0] += gradient;
-                sums[1] += gradient * f64::from(x - affine.mean);
+            affines.pass(epilogue, row, of_row, &mut passed);
+            let of_channel = gradients.iter_mut().zip(&mut distances);
+            let values = row.iter().zip(&passed).zip(&affines.mean);
+            for ((gradients, distances), ((&x, &gradient), &mean)) in of_channel.zip(values) {
+                *gradients += f64::from(gradient);
+                *distances += f64::from(gradient) * f64::from(x - mean);
             }
         }
-        let channel = |at: usize| {
-            let [gradients, distances] = sums[at];
-            Back::of(affines[at], moments.inverse[at], gradients, distances, shape.values())
-        };
-        let backs: Vec<Back> = (0..channels).map(channel).collect();
-        let mut of_x = Vec::with_capacity(x.len());
-        for (row, of_row) in x.chunks_exact(channels).zip(gradient.chunks_exact(channels)) {
-            let values = row.iter().zip(of_row).zip(affines.iter().zip(&backs));
-            of_x.extend(
-                values.map(|((&x, &gradient), (&affine, back))| back.apply(x, passed(affine, x, gradient))),
-            );
+        let (mut levels, mut slopes) = (Vec::new(), Vec::new());
+        for channel in 0..channels {
+            let (gradients, distances) = (gradients[channel], distances[channel]);
+            let inverse = moments.inverse[channel];
+            let affine = affines.channel(channel);
+            let Back { level, slope, .. } = Back::of(affine, inverse, gradients, distances, shape.values());
+            levels.push(level);
+            slopes.push(slope);
         }
-        let inverses = sums.iter().zip(&moments.inverse);
+        let mut of_x = vec![0.0; x.len()];
+        let rows = x.chunks_exact(channels).zip(gradient.chunks_exact(channels));
+        for ((row, of_row), target) in rows.zip(of_x.chunks_exact_mut(channels)) {
+            affines.pass(epilogue, row, of_row, &mut passed);
+            let values = row.iter().zip(&passed).zip(affines.mean.iter().zip(&affines.factor));
+            let of_channel = levels.iter().zip(&slopes);
+            for ((target, ((&x, &gradient), (&mean, &factor))), (&level, &slope)) in
+                target.iter_mut().zip(values).zip(of_channel)
+            {
+                *target = Back { mean, factor, level, slope }.apply(x, gradient);
+            }
+        }
+        let scales = distances.iter().zip(&moments.inverse);
         Gradients {
             x: of_x,
-            scale: inverses.map(|(sums, &inverse)| (sums[1] * f64::from(inverse)) as f32).collect(),
-            shift: sums.iter().map(|sums| sums[0] as f32).collect(),
+            scale: scales.map(|(sum, &inverse)| (sum * f64::from(inverse)) as f32).collect(),
+            shift: gradients.iter().map(|&sum| sum as f32).collect(),
         }
     }
 }
 
-#[inline(always)]
-fn affines(input: &Input<'_>, moments: &Moments) -> Vec<Affine> {
-    (0..input.shape.channels).map(|channel| Affine::of(input, moments, channel)).collect()
+/// [`Affine`] of all channels, one vector for each of its numbers, so that a row is computed
+/// in lanes.
+struct Affines {
+    mean: Vec<f32>,
+    factor: Vec<f32>,
+    shift: Vec<f32>,
+}
+
+impl Affines {
+    #[inline(always)]
+    fn of(input: &Input<'_>, moments: &Moments) -> Self {
+        let all = (0..input.shape.channels).map(|channel| Affine::of(input, moments, channel));
+        let (factor, shift) = all.map(|affine| (affine.factor, affine.shift)).unzip();
+        Self { mean: moments.mean.clone(), factor, shift }
+    }
+
+    fn channel(&self, channel: usize) -> Affine {
+        Affine { mean: self.mean[channel], factor: self.factor[channel], shift: self.shift[channel] }
+    }
+
+    /// Normalises the values of a sample.
+    #[inline(always)]
+    fn apply(&self, row: &[f32], output: &mut [f32]) {
+        let channels = self.mean.iter().zip(&self.factor).zip(&self.shift);
+        for ((output, &x), ((&mean, &factor), &shift)) in output.iter_mut().zip(row).zip(channels) {
+            *output = Affine { mean, factor, shift }.apply(x);
+        }
+    }
+
+    /// What the epilogue passes on of a sample's gradient.
+    #[inline(always)]
+    fn pass(&self, epilogue: Epilogue, row: &[f32], gradient: &[f32], passed: &mut [f32]) {
+        if epilogue == Epilogue::Identity {
+            return passed.copy_from_slice(gradient);
+        }
+        self.apply(row, passed);
+        for (passed, &gradient) in passed.iter_mut().zip(gradient) {
+            *passed = if passes(*passed) { gradient } else { 0.0 };
+        }
+    }
 }
