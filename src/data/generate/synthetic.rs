@@ -5,7 +5,8 @@ use chacha20::rand_core::{Rng, SeedableRng};
 
 use crate::data::{DataError, Description, Element, Kind, SampleSource, Split};
 
-/// `samples` samples of random bytes and labels, the same on every rank.
+/// `samples` random samples and labels, the same on every rank: images of bytes, and features,
+/// which have a height of 1, of floats between -1 and 1.
 #[derive(Debug)]
 pub struct Synthetic {
     description: Description,
@@ -15,9 +16,10 @@ pub struct Synthetic {
 impl Synthetic {
     /// Random samples of a shape (channels, height, width), in `classes` classes.
     pub fn new(shape: [usize; 3], classes: usize, samples: usize) -> Self {
+        let is_image = shape[1] > 1;
         let description = Description {
             kind: Kind::Noise,
-            element: Element::U8,
+            element: if is_image { Element::U8 } else { Element::F32 },
             class_names: (0..classes).map(|class| class.to_string()).collect(),
             mean: vec![0.5; shape[0]],
             std: vec![0.5; shape[0]],
@@ -53,7 +55,14 @@ impl SampleSource for Synthetic {
         let mut image = vec![0u8; self.description.shape.iter().product()];
         for sample in 0..limit.min(self.samples) {
             rng.fill_bytes(&mut image);
-            visit(sample, &image);
+            match self.description.element {
+                Element::U8 => visit(sample, &image),
+                _ => {
+                    let features = image.iter().map(|&byte| f32::from(byte) / 127.5 - 1.0);
+                    let bytes: Vec<u8> = features.flat_map(f32::to_le_bytes).collect();
+                    visit(sample, &bytes);
+                }
+            }
         }
         Ok(())
     }
@@ -68,6 +77,16 @@ impl SampleSource for Synthetic {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn features_are_floats() {
+        let source = Synthetic::new([1, 1, 512], 20, 3);
+        let mut values = Vec::new();
+        let visit = &mut |_, bytes: &[u8]| source.description.element.cast(bytes, &mut values);
+        source.for_each_image(Split::Train, 3, visit).unwrap();
+        assert_eq!(values.len(), 3 * 512);
+        assert!(values.iter().all(|x| x.abs() <= 1.0) && values.iter().any(|x| x.fract() != 0.0));
+    }
 
     #[test]
     fn noise_is_deterministic() {

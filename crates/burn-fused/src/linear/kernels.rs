@@ -1,8 +1,10 @@
 //! Kernels of a linear layer with few outputs: the outputs are the lanes of a
 //! vector, so each input is read once for all of them.
 
+use std::mem::MaybeUninit;
+
 use crate::memory::uninit::Uninit;
-use crate::simd::{Kernel, Lanes, store};
+use crate::simd::{Kernel, Lanes, load, store};
 
 /// Sizes of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,13 +40,13 @@ impl Kernel for Forward<'_> {
             "lengths of {:?}",
             self.sizes
         );
-        let mut output = vec![0.0; batch * outputs];
+        let mut output = Uninit::new(batch * outputs);
         for first in (0..outputs).step_by(S::F32_LANES) {
             let count = S::F32_LANES.min(outputs - first);
             let weights = columns(simd, self.weights, outputs, first, count);
             let bias = simd.partial_load_f32s(&self.bias[first..][..count]);
             let mut rows = self.input.chunks_exact(inputs);
-            let mut targets = output.chunks_exact_mut(outputs).map(|row| &mut row[first..][..count]);
+            let mut targets = output.values().chunks_exact_mut(outputs).map(|row| &mut row[first..][..count]);
             loop {
                 let eight: [Option<&[f32]>; 8] = std::array::from_fn(|_| rows.next());
                 let Some(some) = eight[0] else { break };
@@ -61,12 +63,14 @@ impl Kernel for Forward<'_> {
                 }
                 for (sum, _) in sums.into_iter().zip(eight.iter().flatten()) {
                     if let Some(target) = targets.next() {
-                        simd.partial_store_f32s(target, sum);
+                        store(simd, target, sum);
                     }
                 }
             }
         }
-        output
+        // SAFETY: `input` has `batch` rows, as was checked, and `output` as many; of each, the values
+        // of all groups of columns were stored, which together are all `outputs`.
+        unsafe { output.assume_init() }
     }
 }
 
@@ -95,7 +99,7 @@ impl Kernel for Backward<'_> {
             "lengths of {:?}",
             self.sizes
         );
-        let mut of_weights = vec![0.0; inputs * outputs];
+        let mut of_weights = Uninit::new(inputs * outputs);
         let mut of_bias = vec![0.0; outputs];
         for first in (0..outputs).step_by(S::F32_LANES) {
             let count = S::F32_LANES.min(outputs - first);
@@ -103,10 +107,13 @@ impl Kernel for Backward<'_> {
             let sum = gradients.iter().fold(simd.splat_f32s(0.0), |sum, &g| simd.add_f32s(sum, g));
             simd.partial_store_f32s(&mut of_bias[first..][..count], sum);
             match inputs >= 8 {
-                true => self.weight_columns::<S, 8>(simd, &gradients, first, &mut of_weights),
-                false => self.weight_columns::<S, 1>(simd, &gradients, first, &mut of_weights),
+                true => self.weight_columns::<S, 8>(simd, &gradients, first, of_weights.values()),
+                false => self.weight_columns::<S, 1>(simd, &gradients, first, of_weights.values()),
             }
         }
+        // SAFETY: for each group of columns, `weight_columns` has stored the values of all inputs in
+        // blocks that cover them, and the groups together are all `outputs`.
+        let of_weights = unsafe { of_weights.assume_init() };
         (self.of_input.then(|| self.input_gradient(simd)), of_weights, of_bias)
     }
 }
@@ -121,7 +128,7 @@ impl Backward<'_> {
         simd: S,
         gradients: &[S::f32s],
         first: usize,
-        of_weights: &mut [f32],
+        of_weights: &mut [MaybeUninit<f32>],
     ) {
         let Sizes { inputs, outputs, .. } = self.sizes;
         let count = S::F32_LANES.min(outputs - first);
@@ -136,7 +143,7 @@ impl Backward<'_> {
                 }
             }
             for (n, &sum) in sums.iter().enumerate() {
-                simd.partial_store_f32s(&mut of_weights[(from + n) * outputs + first..][..count], sum);
+                store(simd, &mut of_weights[(from + n) * outputs + first..][..count], sum);
             }
         }
     }
@@ -182,6 +189,10 @@ impl Backward<'_> {
 /// each row.
 #[inline(always)]
 fn columns<S: Lanes>(simd: S, matrix: &[f32], width: usize, first: usize, count: usize) -> Vec<S::f32s> {
-    let rows = matrix.chunks_exact(width);
-    rows.map(|row| simd.partial_load_f32s(&row[first..][..count])).collect()
+    let mut vectors = Vec::with_capacity(matrix.len() / width);
+    // A loop, because a closure for an iterator may be compiled apart, without the SIMD level.
+    for row in matrix.chunks_exact(width) {
+        vectors.push(load(simd, &row[first..][..count]));
+    }
+    vectors
 }
