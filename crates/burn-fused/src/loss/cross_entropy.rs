@@ -12,7 +12,9 @@ use burn::backend::{Autodiff, Flex};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
+use super::exp::Exp;
 use crate::flex_tensor::tensor;
+use crate::simd::Level;
 
 /// Loss and accuracy of class scores.
 #[derive(Debug)]
@@ -155,10 +157,14 @@ impl Read {
                 }
                 false => own,
             };
-            row.iter_mut().for_each(|x| *x = (*x - highest).exp());
+            row.iter_mut().for_each(|x| *x -= highest);
+            loss -= f64::from(aim - highest);
+        }
+        Level::current().run(Exp(&mut shares));
+        for row in shares.chunks_exact_mut(classes) {
             let sum: f32 = row.iter().sum();
             row.iter_mut().for_each(|x| *x /= sum);
-            loss += f64::from(sum.ln() - (aim - highest));
+            loss += f64::from(sum.ln());
         }
         Some(Self { loss: loss / labels.len() as f64, correct, shares, classes, smoothing })
     }
