@@ -90,8 +90,8 @@ fn integers_are_as_accurate_as_floats_after_every_epoch() {
         for row in epochs.records() {
             let row = row.unwrap();
             let [float, int8] = [float, int8].map(|at| row[at].parse::<f64>().unwrap());
-            // 500 images: one is 0.2 points.
-            assert!((float - int8).abs() <= 0.41 && float > 80.0, "{ranks} ranks: {float}, int8 {int8}");
+            // Four of the 500 images.
+            assert!((float - int8).abs() <= 0.81 && float > 80.0, "{ranks} ranks: {float}, int8 {int8}");
         }
     }
 }
@@ -200,6 +200,26 @@ fn infinite_weights_are_reported_as_such() {
             "{errors:?}"
         );
     }
+}
+
+/// A rate so high that the first convolution's output is 0 everywhere.
+#[test]
+fn an_epoch_without_an_int8_model_is_trained_and_kept() {
+    let lab = Lab::new();
+    let options = ["--quantize", "ptq", "--optimizer", "sgd", "--lr", "30", "--train-samples", "640"];
+    let mut command = lab.command(2, "run", &options);
+    let output = command.args(["--epochs", "2"]).output().expect("mpirun starts");
+    assert!(output.status.success(), "{}", text(&output));
+    let printed = text(&output);
+    for epoch in [1, 2] {
+        let warning = format!("no int8 model of epoch {epoch}: conv2: the scale overflows");
+        assert_eq!(printed.matches(&warning).count(), 1, "{printed}");
+    }
+    let rows = std::fs::read_to_string(lab.path("run").join("epochs.csv")).unwrap();
+    assert!(rows.lines().skip(1).all(|row| row.ends_with(',')), "no int8 accuracy: {rows}");
+    assert!(lab.run_json("run")["int8_test_accuracy"].is_null());
+    let checkpoint = lab.checkpoints("run").pop().expect("a checkpoint");
+    assert!(checkpoint.join("model.safetensors").exists() && !checkpoint.join("int8.safetensors").exists());
 }
 
 /// Published figures of quantized trainings are beside quantized runs, and others beside others.
