@@ -6,6 +6,7 @@ mod int8;
 mod launch;
 mod link;
 mod network;
+mod profile;
 mod quantization;
 mod recipe;
 mod report;
@@ -25,6 +26,7 @@ pub use int8::{ExportArgs, QuantKind, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use link::LinkArgs;
 pub use network::NetworkArgs;
+pub use profile::ProfileArgs;
 pub use quantization::QuantizationArgs;
 pub use recipe::RecipeArgs;
 pub use report::{Format, ReportArgs};
@@ -60,7 +62,12 @@ impl Cli {
     pub fn read() -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches)?;
-        if let (Command::Train(args), Some((_, options))) = (&mut cli.command, matches.subcommand()) {
+        let args = match &mut cli.command {
+            Command::Train(args) => Some(args.as_mut()),
+            Command::Profile(args) => Some(&mut args.options),
+            _ => None,
+        };
+        if let (Some(args), Some((_, options))) = (args, matches.subcommand()) {
             let typed = |id: &&clap::Id| options.value_source(id.as_str()) == Some(ValueSource::CommandLine);
             args.typed = options.ids().filter(typed).map(ToString::to_string).collect();
             // Argument groups have ids as well: the names of their structs.
@@ -82,6 +89,8 @@ pub enum Command {
     Quantize(QuantizeArgs),
     /// Benchmark collectives, training steps and operators.
     Bench(BenchArgs),
+    /// Time and memory of each operator, in inference or training.
+    Profile(Box<ProfileArgs>),
     /// Generate or inspect a data set.
     Data(DataArgs),
     /// Start an MPI job on a topology.
