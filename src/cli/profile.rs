@@ -15,6 +15,7 @@ use crate::profile::SortKey;
 Examples:
   mpiburn profile --model vgg
   mpiburn profile --model mlp --activation gelu --sort total
+  mpiburn profile --model vgg --int8
   mpiburn profile --checkpoint results/try --train --json profile.json
   mpirun -n 2 --bind-to core mpiburn profile --model vgg --train --batches 20
 
@@ -31,6 +32,10 @@ pub struct ProfileArgs {
     /// Profile training steps instead of inference.
     #[arg(long)]
     pub train: bool,
+    /// Profile inference of an int8 model: the one beside the checkpoint, or one that is calibrated on
+    /// the noise.
+    #[arg(long)]
+    pub int8: bool,
     /// Sort by self CPU time (self), total CPU time (total) or peak memory (memory).
     #[arg(long, value_name = "COLUMN", default_value = "self", value_parser = OneOf::values::<SortKey>())]
     pub sort: String,

@@ -12,6 +12,8 @@
 //! **Gradients and collectives.** `GradientSync` reports its events while it is watched
 //! ([`burn_mpi::SyncEvent`]).
 //!
+//! **Integer models** report the beginning of each stage ([`burn_fused::int8::Stage`]).
+//!
 //! **When off, nothing is left on a step's path**: no clock and no atomic operation. The
 //! observer of training is compiled to nothing, the identity operators are not inserted,
 //! and `GradientSync` tests an option that is `None`. `mpiburn profile` measures what
@@ -25,7 +27,6 @@ mod recorder;
 mod rows;
 mod watch;
 
-pub use recorder::{Phase, begin_batch, end_batch, span};
-pub use recorder::{Recorder, on_sync};
+pub use recorder::{Phase, Recorder, begin_batch, end_batch, end_sequence, follow, on_sync, register, span};
 pub use rows::{Profile, ProfileRow, SortKey};
 pub use watch::{OperatorWatch, WatchedForward, WatchedLoss, WatchedSamples};

@@ -27,7 +27,7 @@ pub enum Phase {
     Forward,
     /// Backward pass.
     Backward,
-    /// Copying gradients into their buckets and out of messages.
+    /// Collecting gradients after backward, and copying them into buckets and out of messages.
     Copy,
     /// All-reduce of gradients.
     Communication,
@@ -88,6 +88,7 @@ struct Flight {
 /// The row of a whole batch.
 const REST: usize = 0;
 const COPY: usize = 1;
+const COLLECT: usize = 2;
 
 /// Sums of spans over batches.
 #[derive(Debug)]
@@ -98,8 +99,9 @@ pub struct Recorder {
     buckets: Vec<usize>,
     hidden: Vec<Duration>,
     flights: VecDeque<Flight>,
-    /// Whether the innermost span is a layer's backward.
-    in_backward: bool,
+    /// Whether the innermost span is one of a sequence, which ends where the next begins:
+    /// the backwards of operators, or the layers of an integer model.
+    in_sequence: bool,
 }
 
 impl Default for Recorder {
@@ -110,10 +112,11 @@ impl Default for Recorder {
             buckets: Vec::new(),
             hidden: Vec::new(),
             flights: VecDeque::with_capacity(64),
-            in_backward: false,
+            in_sequence: false,
         };
         recorder.register(Operator::new("rest", "rest"), Phase::Rest);
         recorder.register(Operator::new("copy of gradients", "copy of gradients"), Phase::Copy);
+        recorder.register(Operator::new("collection of gradients", "collection of gradients"), Phase::Copy);
         recorder
     }
 }
@@ -188,8 +191,8 @@ impl Recorder {
         }
     }
 
-    fn end_backward(&mut self) {
-        if std::mem::take(&mut self.in_backward) {
+    fn end_sequence(&mut self) {
+        if std::mem::take(&mut self.in_sequence) {
             self.end();
         }
     }
@@ -217,9 +220,11 @@ impl Recorder {
     fn sync(&mut self, event: SyncEvent) {
         match event {
             SyncEvent::BackwardEnd => {
-                self.end_backward();
+                self.end_sequence();
                 self.land(0);
+                self.begin(COLLECT);
             }
+            SyncEvent::CollectEnd => self.end(),
             SyncEvent::CopyBegin => self.begin(COPY),
             SyncEvent::CopyEnd => self.end(),
             SyncEvent::BucketBegin(bucket) => {
@@ -228,7 +233,7 @@ impl Recorder {
             }
             SyncEvent::BucketEnd(bucket) => {
                 self.end();
-                if self.in_backward {
+                if self.in_sequence {
                     self.flights.push_back(Flight { bucket, since: Instant::now() });
                 }
             }
@@ -250,7 +255,7 @@ pub fn begin_batch() {
 /// Ends a batch, and the spans inside it that are open.
 pub fn end_batch() {
     with(|recorder| {
-        recorder.in_backward = false;
+        recorder.in_sequence = false;
         recorder.flights.clear();
         while !recorder.open.is_empty() {
             recorder.end();
@@ -272,17 +277,23 @@ pub(super) fn begin(row: usize) {
 }
 
 /// The row of `operator` in `phase`, which is new; 0 if nothing is recorded.
-pub(super) fn register(operator: Operator, phase: Phase) -> usize {
+pub fn register(operator: Operator, phase: Phase) -> usize {
     with(|recorder| recorder.register(operator, phase)).unwrap_or(REST)
 }
 
-/// Ends the backward of one operator and begins that of another, which has `row`.
-pub(super) fn on_backward(row: usize) {
+/// Begins the span of the operator in `row`, where that of the operator before it in the
+/// sequence ends.
+pub fn follow(row: usize) {
     with(|recorder| {
-        recorder.end_backward();
+        recorder.end_sequence();
         recorder.begin(row);
-        recorder.in_backward = true;
+        recorder.in_sequence = true;
     });
+}
+
+/// Ends the sequence that [`follow`] has continued.
+pub fn end_sequence() {
+    with(Recorder::end_sequence);
 }
 
 /// Records an event of gradient averaging: the watch of a `GradientSync`.
@@ -329,14 +340,15 @@ mod tests {
             ["b", "a"].map(|name| recorder.register(Operator::new(name, name), Phase::Backward));
         recorder.start();
         begin_batch();
-        on_backward(last);
+        follow(last);
         on_sync(SyncEvent::CopyBegin);
         on_sync(SyncEvent::CopyEnd);
         on_sync(SyncEvent::BucketBegin(0));
         on_sync(SyncEvent::BucketEnd(0));
-        on_backward(first);
+        follow(first);
         sleep(PAUSE);
         on_sync(SyncEvent::BackwardEnd);
+        on_sync(SyncEvent::CollectEnd);
         on_sync(SyncEvent::BucketBegin(0));
         on_sync(SyncEvent::BucketEnd(0));
         end_batch();

@@ -7,7 +7,7 @@ use std::ops::Range;
 use burn::tensor::{Device, Tensor};
 use burn_fused::stamp_backward;
 
-use super::recorder::{self, Phase, begin, on_backward, register, span};
+use super::recorder::{self, Phase, begin, follow, register, span};
 use crate::model::{BatchPlace, LayerWatch, Network, Operator};
 use crate::train::{CrossEntropy, Forward, LabelledBytes, Loss, Plain, Samples, Scored};
 
@@ -43,7 +43,7 @@ impl LayerWatch for OperatorWatch {
         }
         let [forward, backward] = self.rows[self.next];
         self.next += 1;
-        stamp_backward(span(forward, || apply(input)), backward, on_backward)
+        stamp_backward(span(forward, || apply(input)), backward, follow)
     }
 }
 
@@ -81,12 +81,14 @@ impl Forward<Network> for WatchedForward {
 pub struct WatchedLoss {
     loss: CrossEntropy,
     rows: [usize; 2],
+    graph: usize,
 }
 
 impl WatchedLoss {
     /// `loss`, for the recorder of this thread.
     pub fn new(loss: CrossEntropy) -> Self {
-        Self { loss, rows: rows_of(Operator::new("loss", "cross entropy")) }
+        let rows = rows_of(Operator::new("loss", "cross entropy"));
+        Self { loss, rows, graph: register(Operator::new("autodiff", "autodiff"), Phase::Backward) }
     }
 }
 
@@ -97,7 +99,11 @@ impl Loss<Tensor<2>, &[u8]> for WatchedLoss {
         }
         let [forward, backward] = self.rows;
         let Scored { loss, tally } = span(forward, || self.loss.score(scores, labels));
-        Scored { loss: stamp_backward(loss, backward, on_backward), tally }
+        let loss = stamp_backward(loss, backward, follow);
+        // Backward orders the graph before the first stamp. On devices without stamps, this
+        // span is the whole backward.
+        follow(self.graph);
+        Scored { loss, tally }
     }
 }
 

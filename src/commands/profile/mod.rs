@@ -1,6 +1,7 @@
 //! `mpiburn profile`: time and memory of each operator, in inference and in training.
 
 mod inference;
+mod int8;
 mod output;
 mod subject;
 mod training;
@@ -39,14 +40,16 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     super::use_threads(config.threads)?;
     config.conv.use_algorithm();
     super::agree_on_products(world, config.precision)?;
-    let measured = match args.train {
-        true => training::profile(world, subject, args.batches)?,
-        false => inference::profile(subject, args.batches)?,
+    let measured = match (args.train, args.int8) {
+        (true, _) => training::profile(world, subject, args.batches)?,
+        (false, false) => inference::profile(subject, args.batches)?,
+        (false, true) => int8::profile(subject, args.batches)?,
     };
     if world.is_root() {
         let output = Output {
             model: config.model,
             train: args.train,
+            int8: args.int8,
             batches: args.batches,
             batch: config.train_batch_size,
             ranks: world.size(),

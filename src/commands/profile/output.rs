@@ -18,6 +18,7 @@ use burn_fused::simd::Level;
 pub struct Output {
     pub model: ModelKind,
     pub train: bool,
+    pub int8: bool,
     pub batches: usize,
     /// Samples of a batch.
     pub batch: usize,
@@ -36,6 +37,7 @@ pub struct Output {
 struct File<'a> {
     model: ModelKind,
     train: bool,
+    int8: bool,
     batches: usize,
     batch: usize,
     ranks: usize,
@@ -91,6 +93,7 @@ impl Output {
         File {
             model: self.model,
             train: self.train,
+            int8: self.int8,
             batches: self.batches,
             batch: self.batch,
             ranks: self.ranks,
@@ -123,9 +126,10 @@ impl Output {
         };
         let threads = if self.threads == 1 { "thread" } else { "threads" };
         format!(
-            "{} {what} of {} at batch {} ({}{mixed}, fused operators {}, {} code, {} {threads}, {} rank{}{ranks})",
+            "{} {what} of {}{} at batch {} ({}{mixed}, fused operators {}, {} code, {} {threads}, {} rank{}{ranks})",
             self.batches,
             self.model,
+            if self.int8 { " in int8" } else { "" },
             self.batch,
             self.device,
             if self.fused { "on" } else { "off" },

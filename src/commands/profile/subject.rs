@@ -10,7 +10,9 @@ use crate::config::{ConfigError, RunConfig};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::device::DeviceKind;
 use crate::model::Network;
+use crate::quant::{PostTraining, Quantized, WeightScheme};
 use crate::train::{LabelledBytes, Precision};
 
 /// Number of different batches, used in turn: a single one would be memorised in training.
@@ -22,6 +24,8 @@ pub struct Subject {
     /// On a device without autodiff.
     pub network: Network,
     pub classes: usize,
+    /// With `--int8`.
+    pub int8: Option<Quantized>,
     pub batches: Batches,
 }
 
@@ -38,8 +42,8 @@ impl Subject {
     /// The network and samples that the options name, the same on every rank.
     pub fn open(world: &World, args: &ProfileArgs) -> anyhow::Result<Self> {
         let typed = RunConfig::try_from(&args.options)?;
-        check(&typed, args.train)?;
-        let own = serde_json::to_string(&(&typed, args.batches, args.train, &args.checkpoint))?;
+        check(&typed, args)?;
+        let own = serde_json::to_string(&(&typed, args.batches, args.train, args.int8, &args.checkpoint))?;
         world.check_equal("the options of profile", &own)?;
         let split = if args.train { Split::Train } else { Split::Test };
         let Some(run) = &args.checkpoint else {
@@ -47,8 +51,13 @@ impl Subject {
             let samples = BATCHES * typed.train_batch_size * world.size();
             let source = Synthetic::new(typed.model.input_shape(), classes, samples);
             let network = checkpoint::initial_network(&typed, classes);
+            let post = PostTraining::Static { calibration: samples, scheme: WeightScheme::Channel };
+            let int8 = match args.int8 {
+                true => Some(world.agree(post.load(&source, None))?.quantize(&network)?),
+                false => None,
+            };
             let batches = Batches::open(world, &typed, &source, split)?;
-            return Ok(Self { config: typed, network, classes, batches });
+            return Ok(Self { config: typed, network, classes, int8, batches });
         };
         // The run directory is on rank 0's disk.
         let stored = match world.is_root() {
@@ -59,10 +68,20 @@ impl Subject {
         let stored = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
         let config = of_run(stored, typed, &args.options.typed)?;
         let Initial { source, network, layout, classes } = Initial::open(world, &config)?;
+        let int8 = match args.int8 {
+            true => {
+                let made = || {
+                    let weights = checkpoint::load(run, &layout)?;
+                    Ok(checkpoint::load_int8(&weights, &config, &network)?)
+                };
+                Some(checkpoint::share_int8(world, made)?)
+            }
+            false => None,
+        };
         let weights = checkpoint::share(world, run, &layout)?;
         let network = layout.write(network, &weights.values);
         let batches = Batches::open(world, &config, source.as_ref(), split)?;
-        Ok(Self { config, network, classes, batches })
+        Ok(Self { config, network, classes, int8, batches })
     }
 
     /// The network on `device`, with the same weights.
@@ -75,15 +94,24 @@ impl Subject {
     }
 }
 
-/// Options that mean nothing here.
-fn check(config: &RunConfig, train: bool) -> Result<(), ConfigError> {
+/// Checks options against each other.
+fn check(config: &RunConfig, args: &ProfileArgs) -> Result<(), ConfigError> {
     if let Some(kind) = config.quantization.quantize {
-        return Err(ConfigError::new("quantize", kind, "float networks are profiled; leave it out"));
+        return Err(ConfigError::new("quantize", kind, "training is profiled in floats; leave it out"));
     }
-    if config.precision != Precision::No && !train {
+    if config.precision != Precision::No && !args.train {
         return Err(ConfigError::new("precision", config.precision, "requires --train"));
     }
-    Ok(())
+    if !args.int8 {
+        return Ok(());
+    }
+    let problem = match () {
+        () if args.train => "profiles inference; leave out --train".to_owned(),
+        () if config.device != DeviceKind::Flex => format!("runs on flex alone, not on {}", config.device),
+        () if !config.fused => "has no --fused off; leave that out".to_owned(),
+        () => return Ok(()),
+    };
+    Err(ConfigError::new("int8", "", problem))
 }
 
 /// `typed` with the network and the data set of a run.

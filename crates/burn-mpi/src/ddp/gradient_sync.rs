@@ -191,6 +191,7 @@ impl GradientSync {
             }
         };
         let buckets = self.buckets.insert(buckets);
+        buckets.tell(SyncEvent::CollectEnd);
         if let Some(param) = buckets.unexpected.take() {
             return Err(self.other_module(param));
         }

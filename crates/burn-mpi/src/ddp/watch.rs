@@ -7,8 +7,10 @@ use crate::CommError;
 /// An event of gradient averaging on this rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncEvent {
-    /// Backward of a loss has ended. Copies of gradients may follow.
+    /// Backward of a loss has ended. Its gradients that are not in buckets yet are collected.
     BackwardEnd,
+    /// All gradients are in buckets.
+    CollectEnd,
     /// Copying gradients into buckets, or out of messages, begins.
     CopyBegin,
     /// It ends.
