@@ -14,7 +14,7 @@ use burn_mpi::World;
 use self::output::Output;
 use self::subject::Subject;
 use crate::cli::ProfileArgs;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, RunConfig};
 use crate::profile::{Profile, Recorder, SortKey, begin_batch, end_batch};
 use crate::report;
 use burn_fused::simd::Level;
@@ -30,14 +30,15 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         return Err(ConfigError::new("batches", 0, "must be at least 1").into());
     }
     check_files(args)?;
-    let subject = Subject::open(world, args)?;
+    let typed = RunConfig::try_from(&args.options)?;
+    super::use_threads(typed.threads)?;
+    let subject = Subject::open(world, args, typed)?;
     // A run that is not there must not leave an empty file.
     let files = if world.is_root() { [args.csv.as_deref(), args.json.as_deref()] } else { [None; 2] };
     let writable = files.into_iter().flatten().try_for_each(report::check_writable);
     world.agree(writable)?;
     world.set_deadline(Duration::from_secs_f64(subject.config.comm_timeout));
     let config = subject.config.clone();
-    super::use_threads(config.threads)?;
     config.conv.use_algorithm();
     super::agree_on_products(world, config.precision)?;
     let measured = match (args.train, args.int8) {

@@ -39,9 +39,9 @@ pub struct Batches {
 }
 
 impl Subject {
-    /// The network and samples that the options name, the same on every rank.
-    pub fn open(world: &World, args: &ProfileArgs) -> anyhow::Result<Self> {
-        let typed = RunConfig::try_from(&args.options)?;
+    /// The network and samples that the options name, the same on every rank; `typed` are
+    /// those of training.
+    pub fn open(world: &World, args: &ProfileArgs, typed: RunConfig) -> anyhow::Result<Self> {
         check(&typed, args)?;
         let own = serde_json::to_string(&(&typed, args.batches, args.train, args.int8, &args.checkpoint))?;
         world.check_equal("the options of profile", &own)?;
