@@ -6,6 +6,7 @@ mod int8;
 mod launch;
 mod link;
 mod network;
+mod profile;
 mod quantization;
 mod recipe;
 mod report;
@@ -25,6 +26,7 @@ pub use int8::{ExportArgs, QuantKind, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use link::LinkArgs;
 pub use network::NetworkArgs;
+pub use profile::ProfileArgs;
 pub use quantization::QuantizationArgs;
 pub use recipe::RecipeArgs;
 pub use report::{Format, ReportArgs};
@@ -63,6 +65,7 @@ impl Cli {
         let options = matches.subcommand().map(|(_, options)| options);
         match &mut cli.command {
             Command::Train(args) => args.typed = options.map(typed).unwrap_or_default(),
+            Command::Profile(args) => args.options.typed = options.map(typed).unwrap_or_default(),
             Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => {
                 let options = options.and_then(|options| options.subcommand()).map(|(_, options)| options);
                 args.train.typed = options.map(typed).unwrap_or_default();
@@ -93,6 +96,8 @@ pub enum Command {
     Quantize(QuantizeArgs),
     /// Benchmark collectives, training steps and operators.
     Bench(BenchArgs),
+    /// Time and memory of each operator, in inference or training.
+    Profile(Box<ProfileArgs>),
     /// Generate or inspect a data set.
     Data(DataArgs),
     /// Start an MPI job on a topology.

@@ -10,6 +10,7 @@
 //! | [`cli`], [`config`] | what was typed, and what it means |
 //! | [`commands`] | one file a subcommand: puts the other modules together |
 //! | [`train`] | the loop, the step, the optimizer; options and state of a training |
+//! | [`profile`] | time and memory of each operator |
 //! | [`model`] | the networks |
 //! | [`quant`] | 8-bit quantization of the networks |
 //! | [`export`] | networks as ONNX files |
@@ -42,6 +43,7 @@ mod files;
 pub mod launch;
 pub mod model;
 mod names;
+pub mod profile;
 pub mod quant;
 pub mod record;
 pub mod report;

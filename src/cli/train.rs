@@ -56,7 +56,13 @@ pub struct TrainArgs {
     #[arg(long, value_name = "DIR", default_value = "data/digits", help_heading = "Data")]
     pub data_root: PathBuf,
     /// Training batch size per rank.
-    #[arg(long, visible_alias = "batch-size", value_name = "N", default_value_t = 32, help_heading = "Data")]
+    #[arg(
+        long,
+        visible_aliases = ["batch-size", "batch"],
+        value_name = "N",
+        default_value_t = 32,
+        help_heading = "Data"
+    )]
     pub train_batch_size: usize,
     /// Test batch size per rank.
     #[arg(long, value_name = "N", default_value_t = 128, help_heading = "Data")]

@@ -16,6 +16,7 @@ pub mod logging;
 mod logits;
 mod outcome;
 mod predict;
+mod profile;
 mod progress;
 mod publish;
 mod quantize;
@@ -74,7 +75,9 @@ impl Failure {
 /// exceeds it.
 pub fn deadline_option(command: &Command) -> &'static str {
     match command {
-        Command::Train(_) | Command::Bench(BenchArgs { kind: BenchKind::Step(_) }) => "--comm-timeout",
+        Command::Train(_) | Command::Profile(_) | Command::Bench(BenchArgs { kind: BenchKind::Step(_) }) => {
+            "--comm-timeout"
+        }
         _ => "fixed",
     }
 }
@@ -92,6 +95,7 @@ pub fn run(command: Command) -> Result<u8, Failure> {
         Command::Export(args) => in_world(|world| export::run(world, &args)).map(|()| 0),
         Command::Quantize(args) => in_world(|world| quantize::run(world, &args)).map(|()| 0),
         Command::Bench(args) => in_world(|world| bench::run(world, &args)).map(|()| 0),
+        Command::Profile(args) => in_world(|world| profile::run(world, &args)).map(|()| 0),
         Command::Data(args) => data::run(args).map(|()| 0).map_err(outside_mpi),
         Command::Launch(args) => launch::run(&args).map(code_of).map_err(outside_mpi),
         Command::Sweep(args) => sweep::run(&args).map(code_of).map_err(outside_mpi),

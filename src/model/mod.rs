@@ -13,6 +13,7 @@ mod options;
 #[cfg(test)]
 mod parameters_tests;
 mod vgg;
+mod watch;
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,6 +32,7 @@ pub use layer_list::{Layer, NamedLayer};
 pub use mlp::Mlp;
 pub use options::{Activation, NetworkOptions};
 pub use vgg::Vgg;
+pub use watch::{LayerWatch, Operator, Unwatched};
 
 use crate::names;
 use flop::Flop;
@@ -92,6 +94,18 @@ macro_rules! networks {
             fn set_fused(&mut self, on: bool) {
                 match self {
                     $(Self::$kind(network) => network.set_fused(on),)+
+                }
+            }
+
+            /// [`Model::apply`] with an observer of the operators.
+            pub fn apply_watched<W: LayerWatch>(
+                &self,
+                samples: Tensor<4>,
+                place: Option<&BatchPlace>,
+                watch: &mut W,
+            ) -> Tensor<2> {
+                match self {
+                    $(Self::$kind(network) => network.apply_watched(samples, place, watch),)+
                 }
             }
 

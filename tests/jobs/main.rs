@@ -10,6 +10,7 @@ mod int8;
 mod networks;
 mod output;
 mod precision;
+mod profile;
 mod quantized;
 mod recipes;
 mod report;

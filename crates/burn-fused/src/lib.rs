@@ -104,6 +104,8 @@ pub mod norm;
 mod poll;
 pub mod precision;
 pub mod simd;
+mod stamp;
 
 pub use epilogue::Epilogue;
 pub use poll::set_poll;
+pub use stamp::stamp_backward;

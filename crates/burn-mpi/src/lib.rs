@@ -88,6 +88,7 @@ pub use ddp::hook::poll;
 pub use ddp::options::{SyncOptions, bucket_limits};
 pub use ddp::plan::{BucketPlan, BucketSpec, CONTROL};
 pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
+pub use ddp::watch::{SyncEvent, SyncWatch};
 pub use ddp::wire_type::WireType;
 pub use error::{CommError, MissingGradient};
 pub use guard::MARGIN;

@@ -40,6 +40,7 @@ mod observer;
 mod requantize;
 mod rows;
 mod scheme;
+mod stages;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -53,4 +54,5 @@ pub use model::{Model, Workspace};
 pub use observer::{Observer, min_max, min_max_by_channel};
 pub use requantize::fixed_point;
 pub use scheme::{QParams, SMALLEST_SCALE, Scheme};
+pub use stages::Stage;
 pub use values::{dequantize, fake_quantize, mask_gradient, quantize, quantize_weights};

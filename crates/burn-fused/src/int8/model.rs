@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::lanes::{LaneMaps, Lanes};
 use super::layer::Operation;
 use super::rows::{RowMaps, Rows};
-use super::values::{dequantize, quantize};
+use super::stages::Stage;
+use super::values::quantize;
 use super::words::{Instructions, LANES};
 use super::{Int8Error, Layer, QParams, Scheme};
 use crate::simd::Level;
@@ -224,13 +225,7 @@ impl Model {
     /// # Panics
     /// If lengths do not match, or the workspace belongs to another model.
     pub fn infer(&self, workspace: &mut Workspace, images: &[f32], scores: &mut [f32]) {
-        let mut rest = scores;
-        self.for_each_block(workspace, images, |outputs| {
-            let (now, later) = std::mem::take(&mut rest).split_at_mut(outputs.len());
-            dequantize(outputs, self.output, now);
-            rest = later;
-        });
-        assert!(rest.is_empty(), "length of scores");
+        self.infer_watched(workspace, images, scores, |_| ());
     }
 
     /// As [`infer`](Self::infer), without dequantization: scores as bytes, with the scale and zero
@@ -240,7 +235,8 @@ impl Model {
     /// As [`infer`](Self::infer).
     pub fn infer_bytes(&self, workspace: &mut Workspace, images: &[f32], scores: &mut [u8]) {
         let mut rest = scores;
-        self.for_each_block(workspace, images, |outputs| {
+        let unwatched = |_: Stage| ();
+        self.for_each_block(workspace, images, unwatched, |outputs| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(outputs.len());
             now.copy_from_slice(outputs);
             rest = later;
@@ -248,7 +244,21 @@ impl Model {
         assert!(rest.is_empty(), "length of scores");
     }
 
-    fn for_each_block(&self, workspace: &mut Workspace, images: &[f32], mut done: impl FnMut(&[u8])) {
+    /// First layer of each step of the executor.
+    pub(super) fn first_layers(&self) -> Vec<usize> {
+        match &self.plan {
+            Plan::Lanes(lanes) => lanes.first_layers().to_vec(),
+            Plan::Rows(_) => (0..self.layers.len()).collect(),
+        }
+    }
+
+    pub(super) fn for_each_block(
+        &self,
+        workspace: &mut Workspace,
+        images: &[f32],
+        mut watch: impl FnMut(Stage),
+        mut done: impl FnMut(&[u8]),
+    ) {
         assert_eq!(workspace.model, self.id, "the workspace of this model");
         let size: usize = self.shape.iter().product();
         assert!(
@@ -262,10 +272,15 @@ impl Model {
             let count = images.len() / size;
             let inputs = &mut workspace.inputs[..images.len()];
             let outputs = &mut workspace.outputs[..count * self.outputs];
+            watch(Stage::Input);
             quantize(images, self.input, inputs);
             match (&self.plan, &mut workspace.maps) {
-                (Plan::Lanes(lanes), Maps::Lanes(maps)) => lanes.run(instructions, maps, inputs, outputs),
-                (Plan::Rows(rows), Maps::Rows(maps)) => rows.run(instructions, maps, count, inputs, outputs),
+                (Plan::Lanes(lanes), Maps::Lanes(maps)) => {
+                    lanes.run(instructions, maps, inputs, outputs, &mut watch);
+                }
+                (Plan::Rows(rows), Maps::Rows(maps)) => {
+                    rows.run(instructions, maps, (count, inputs, outputs), &mut watch);
+                }
                 _ => unreachable!("a model has one plan"),
             }
             done(outputs);

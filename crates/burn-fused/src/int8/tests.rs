@@ -255,3 +255,24 @@ fn a_layer_without_output_range_gives_its_zero_point() {
     model.infer(&mut model.workspace(), &[1.0; 10], &mut scores);
     assert_eq!(scores, [0.0; 2]);
 }
+
+#[test]
+fn stages_of_each_block_are_told_in_order() {
+    let model = convnet(&mut Random(3), [8, 8]);
+    let in_rows =
+        Model::planned([1, 8, 8], model.input(), model.layers().to_vec(), false).expect("valid layers");
+    for model in [model, in_rows] {
+        let steps = model.steps();
+        assert_eq!((steps[0].start, steps[steps.len() - 1].end), (0, model.layers().len()));
+        assert!(steps.windows(2).all(|pair| pair[0].end == pair[1].start));
+        let (mut workspace, mut told) = (model.workspace(), Vec::new());
+        let images = vec![0.25; 3 * 64];
+        let mut scores = [vec![0.0; 3 * model.outputs()], vec![0.0; 3 * model.outputs()]];
+        model.infer_watched(&mut workspace, &images, &mut scores[0], |stage| told.push(stage));
+        model.infer(&mut workspace, &images, &mut scores[1]);
+        assert_eq!(scores[0], scores[1]);
+        let all = (0..steps.len()).map(Stage::Step);
+        let expected: Vec<Stage> = [Stage::Input].into_iter().chain(all).chain([Stage::Output]).collect();
+        assert_eq!(told, expected);
+    }
+}

@@ -14,6 +14,9 @@ thread_local! {
     // starts and ends.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
     static BYTES: Cell<u64> = const { Cell::new(0) };
+    static FREED: Cell<u64> = const { Cell::new(0) };
+    // Live bytes and their maximum may be negative: a thread frees what another allocated.
+    static PEAK: Cell<i64> = const { Cell::new(0) };
 }
 
 /// Allocations and reallocations that this thread has made; 0 if the global
@@ -28,9 +31,39 @@ pub fn allocated_bytes() -> u64 {
     BYTES.get()
 }
 
+/// Bytes that this thread has allocated and not freed, of any size; negative if it has freed
+/// more, which other threads allocated. 0 where the global allocator is not a
+/// [`CountingAllocator`].
+pub fn live_bytes() -> i64 {
+    BYTES.get().wrapping_sub(FREED.get()) as i64
+}
+
+/// Maximum of [`live_bytes`] since the last [`set_peak`].
+pub fn peak() -> i64 {
+    PEAK.get()
+}
+
+/// Sets the maximum, such as to [`live_bytes`] at the beginning of an operator; an outer
+/// operator's is set again at its end.
+pub fn set_peak(bytes: i64) {
+    PEAK.set(bytes);
+}
+
+// Inlined, each counter is one instruction; a call would save registers around the
+// allocator's.
+#[inline(always)]
 fn count(bytes: usize) {
     ALLOCATIONS.set(ALLOCATIONS.get() + 1);
     BYTES.set(BYTES.get() + bytes as u64);
+    let live = live_bytes();
+    if live > PEAK.get() {
+        PEAK.set(live);
+    }
+}
+
+#[inline(always)]
+fn uncount(bytes: usize) {
+    FREED.set(FREED.get() + bytes as u64);
 }
 
 /// The allocator `A`, counting its allocations.
@@ -54,7 +87,7 @@ pub struct CountingAllocator<A>(pub A);
 // A failed allocation is counted as well; it ends the program.
 // SAFETY: each call is forwarded to `A` with its arguments, and the result is returned
 // unchanged, so `A` keeps the contract of GlobalAlloc. Counting changes a thread-local
-// number and two atomic ones: it neither allocates nor unwinds.
+// numbers and two atomic ones: it neither allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
@@ -71,6 +104,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        uncount(layout.size());
         count(new_size);
         freed(layout);
         // SAFETY: GlobalAlloc's contract has the caller guarantee that `new_size` with the
@@ -81,6 +115,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        uncount(layout.size());
         freed(layout);
         // SAFETY: as above; `pointer` came from `A`.
         unsafe { self.0.dealloc(pointer, layout) }
@@ -97,7 +132,8 @@ mod tests {
         let allocator = CountingAllocator(std::alloc::System);
         let layout = Layout::from_size_align(64, 8).unwrap();
         let larger = Layout::from_size_align(128, 8).unwrap();
-        let (before, bytes) = (allocations(), allocated_bytes());
+        let (before, bytes, live) = (allocations(), allocated_bytes(), live_bytes());
+        set_peak(live);
         // SAFETY: each pointer is used with the layout that it has at that time.
         let last = unsafe {
             let first = allocator.alloc_zeroed(layout);
@@ -109,6 +145,7 @@ mod tests {
             last
         };
         assert_eq!((last, allocations() - before, allocated_bytes() - bytes), (7, 3, 64 + 128 + 64));
+        assert_eq!((live_bytes() - live, peak() - live), (0, 128), "the reallocation frees its old bytes");
         let floats = Layout::array::<f32>(50_000).unwrap();
         begin_step();
         // SAFETY: the memory was allocated with this layout.

@@ -15,6 +15,7 @@ use super::hook::GradientSink;
 use super::irregular::LateGradients;
 use super::plan::BucketPlan;
 use super::report::{CommTimes, Flights};
+use super::watch::{SyncEvent, SyncWatch};
 use super::wire_type::WireType;
 use crate::{Collective, CommError, Reduction};
 
@@ -34,6 +35,8 @@ pub(crate) struct Buckets {
     pub wire: WireType,
     pub plan: BucketPlan,
     pub times: CommTimes,
+    /// Receives events; none outside a profile.
+    pub watch: Option<SyncWatch>,
     /// Uses of each parameter in the network; its gradient is final after as many
     /// registrations.
     pub uses: Vec<usize>,
@@ -77,6 +80,7 @@ impl Buckets {
             buffers: Buffers::new(&plan, wire),
             plan,
             times: CommTimes::default(),
+            watch: None,
             uses: vec![1; params],
             absent: vec![false; params],
             overlap,
@@ -137,6 +141,7 @@ impl Buckets {
             self.unexpected.get_or_insert(param);
             return;
         }
+        self.tell(SyncEvent::CopyBegin);
         let first = !std::mem::replace(&mut self.written[param], true);
         match self.buffers.slots(bucket, range) {
             Some(slots) if bucket >= self.started => {
@@ -148,6 +153,7 @@ impl Buckets {
             }
             _ => self.late.add(param, gradient, weight),
         }
+        self.tell(SyncEvent::CopyEnd);
         self.times.copy += began.elapsed();
     }
 

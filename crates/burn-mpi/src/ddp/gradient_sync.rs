@@ -21,6 +21,7 @@ use super::buckets::{Buckets, Signals};
 use super::collector::{collect, register};
 use super::hook::{self, Hooked};
 use super::options::{SyncOptions, plan_of};
+use super::watch::SyncEvent;
 use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, World, module};
 
 /// Position of a backward call among this rank's calls in a step.
@@ -177,16 +178,20 @@ impl GradientSync {
         let buckets = match hooked {
             Ok(Hooked { gradients, mut sink, registered, taken }) => {
                 self.probe = Probe::new(registered, self.layout.specs().len());
+                sink.tell(SyncEvent::BackwardEnd);
                 collect(gradients, module, &taken, &mut |param, values| sink.add(param, values));
                 sink
             }
             Err(mut buckets) => {
                 self.on_flex &= !(probing || travels);
-                collect(loss.backward(), module, &[], &mut |param, values| buckets.add(param, values));
+                let gradients = loss.backward();
+                buckets.tell(SyncEvent::BackwardEnd);
+                collect(gradients, module, &[], &mut |param, values| buckets.add(param, values));
                 buckets
             }
         };
         let buckets = self.buckets.insert(buckets);
+        buckets.tell(SyncEvent::CollectEnd);
         if let Some(param) = buckets.unexpected.take() {
             return Err(self.other_module(param));
         }
@@ -267,7 +272,7 @@ impl GradientSync {
         Ok(())
     }
 
-    fn buckets(&mut self) -> Result<&mut Buckets, CommError> {
+    pub(super) fn buckets(&mut self) -> Result<&mut Buckets, CommError> {
         let interrupted = CommError::Interrupted("an earlier backward of this GradientSync panicked");
         self.buckets.as_mut().ok_or(interrupted)
     }

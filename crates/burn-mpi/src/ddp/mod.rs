@@ -9,4 +9,5 @@ mod irregular;
 pub mod options;
 pub mod plan;
 pub mod report;
+pub mod watch;
 pub mod wire_type;

@@ -9,6 +9,7 @@
 //! is requantized.
 
 use super::layer::{Layer, MaxPool, Operation};
+use super::stages::Stage;
 use super::words::{Block, Instructions, LANES, Task, Words};
 
 mod conv;
@@ -63,6 +64,8 @@ enum Step {
 pub(super) struct Lanes {
     windows: Windows,
     steps: Vec<Step>,
+    /// The first layer of each step.
+    firsts: Vec<usize>,
     /// The output of each step.
     maps: Vec<Map>,
 }
@@ -89,7 +92,7 @@ impl Lanes {
         }
         let windows = Windows::new(input, zero, first);
         let (mut shape, mut zero, mut i) = (input, zero, 0);
-        let (mut steps, mut maps) = (Vec::new(), Vec::<Map>::new());
+        let (mut steps, mut firsts, mut maps) = (Vec::new(), Vec::new(), Vec::<Map>::new());
         while let Some(layer) = layers.get(i) {
             let operation = layer.operation(shape);
             let [channels, height, width] = layer.output_shape(shape).expect("the model was checked");
@@ -108,9 +111,15 @@ impl Lanes {
                 Operation::MaxPool(pool) => Step::MaxPool(pool),
             });
             maps.push(output);
+            firsts.push(i);
             i = next;
         }
-        Some(Self { windows, steps, maps })
+        Some(Self { windows, steps, firsts, maps })
+    }
+
+    /// The first layer of each step.
+    pub fn first_layers(&self) -> &[usize] {
+        &self.firsts
     }
 
     /// Maps whose borders hold the zero point.
@@ -120,11 +129,19 @@ impl Lanes {
     }
 
     /// Computes `outputs` `[images, outputs]` of `inputs` `[images, 1, height, width]`,
-    /// of at most 16 images.
-    pub fn run(&self, instructions: Instructions, maps: &mut LaneMaps, inputs: &[u8], outputs: &mut [u8]) {
+    /// of at most 16 images. `watch` is called at the beginning of each stage.
+    pub fn run(
+        &self,
+        instructions: Instructions,
+        maps: &mut LaneMaps,
+        inputs: &[u8],
+        outputs: &mut [u8],
+        watch: &mut impl FnMut(Stage),
+    ) {
         let LaneMaps { input, maps } = maps;
         instructions.run(self.windows.fill(inputs, input));
         for (i, step) in self.steps.iter().enumerate() {
+            watch(Stage::Step(i));
             let (before, after) = maps.split_at_mut(i);
             let source = before.last().map_or(input.windows(), |map| &map[..]);
             match step {
@@ -135,6 +152,7 @@ impl Lanes {
                 }
             }
         }
+        watch(Stage::Output);
         let last = self.maps.len() - 1;
         store(self.maps[last], &maps[last], outputs);
     }

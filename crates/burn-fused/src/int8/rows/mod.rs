@@ -7,6 +7,7 @@
 mod product;
 
 use super::layer::{Layer, MaxPool, Operation};
+use super::stages::Stage;
 use super::words::{Instructions, Task, Words};
 use product::{Multiply, PIXELS, Product};
 
@@ -106,18 +107,19 @@ impl Rows {
     }
 
     /// Computes `outputs` `[images, outputs]` of `inputs` `[images, channels, height,
-    /// width]`, of at most [`images`](Self::images) images.
+    /// width]`, of at most [`images`](Self::images) images. `watch` is called at the
+    /// beginning of each stage.
     pub fn run(
         &self,
         instructions: Instructions,
         RowMaps(words): &mut RowMaps,
-        images: usize,
-        inputs: &[u8],
-        outputs: &mut [u8],
+        (images, inputs, outputs): (usize, &[u8], &mut [u8]),
+        watch: &mut impl FnMut(Stage),
     ) {
         let (first, last) = (self.maps[0], self.maps[self.steps.len()]);
         load(first, inputs, &mut words[0]);
         for (i, step) in self.steps.iter().enumerate() {
+            watch(Stage::Step(i));
             let [input, output] = words.get_disjoint_mut([i, i + 1]).expect("two maps");
             let maps = [self.maps[i], self.maps[i + 1]];
             match step {
@@ -125,6 +127,7 @@ impl Rows {
                 Step::MaxPool(pool) => instructions.run(Pool { pool: *pool, maps, images, input, output }),
             }
         }
+        watch(Stage::Output);
         store(last, &words[self.steps.len()], outputs);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::{Buckets, Signals};
 use crate::ddp::irregular::{Irregular, all_reduce};
 use crate::ddp::plan::CONTROL;
+use crate::ddp::watch::SyncEvent;
 use crate::{CommError, Operation, Wire};
 
 impl Buckets {
@@ -95,14 +96,18 @@ impl Buckets {
     fn start_next(&mut self) -> Result<(), CommError> {
         let bucket = self.started;
         self.started += 1;
-        match self.pack(bucket) {
-            Some(wire) => self.collective.start(bucket, Operation::AllReduce(self.reduction), wire),
-            None => Ok(()),
+        if let Some(wire) = self.pack(bucket) {
+            self.tell(SyncEvent::BucketBegin(bucket));
+            self.collective.start(bucket, Operation::AllReduce(self.reduction), wire)?;
+            self.tell(SyncEvent::BucketEnd(bucket));
         }
+        Ok(())
     }
 
     pub(super) fn progress(&mut self) -> Result<(), CommError> {
-        if self.collective.poll()? == 0 {
+        let in_flight = self.collective.poll()?;
+        self.tell(SyncEvent::InFlight(in_flight));
+        if in_flight == 0 {
             self.times.hidden += self.flights.landed();
         }
         Ok(())
@@ -123,12 +128,16 @@ impl Buckets {
             let bucket = self.started;
             self.started += 1;
             if let Some(mut wire) = self.pack(bucket) {
+                self.tell(SyncEvent::BucketBegin(bucket));
                 self.collective.all_reduce(&mut wire, self.reduction)?;
+                self.tell(SyncEvent::BucketEnd(bucket));
                 self.unpack(bucket, wire);
             }
         }
         for bucket in 0..in_flight {
+            self.tell(SyncEvent::BucketBegin(bucket));
             let wire = self.collective.wait(bucket)?;
+            self.tell(SyncEvent::BucketEnd(bucket));
             self.unpack(bucket, wire);
         }
         self.times.exposed += began.elapsed().saturating_sub(self.times.copy - copied);
@@ -169,14 +178,18 @@ impl Buckets {
     /// The bucket as sent.
     fn pack(&mut self, bucket: usize) -> Option<Wire> {
         let began = Instant::now();
+        self.tell(SyncEvent::CopyBegin);
         let wire = self.buffers.pack(bucket);
+        self.tell(SyncEvent::CopyEnd);
         self.times.copy += began.elapsed();
         wire
     }
 
     fn unpack(&mut self, bucket: usize, wire: Wire) {
         let began = Instant::now();
+        self.tell(SyncEvent::CopyBegin);
         self.buffers.unpack(bucket, wire);
+        self.tell(SyncEvent::CopyEnd);
         self.times.copy += began.elapsed();
     }
 }

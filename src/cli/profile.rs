@@ -1,0 +1,51 @@
+//! Options of `mpiburn profile`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::TrainArgs;
+use crate::names::OneOf;
+use crate::profile::SortKey;
+
+#[derive(Debug, Args)]
+#[command(
+    args_override_self = true,
+    after_help = "\
+Examples:
+  mpiburn profile --model vgg
+  mpiburn profile --model mlp --activation gelu --sort total
+  mpiburn profile --model vgg --int8
+  mpiburn profile --checkpoint results/try --train --json profile.json
+  mpirun -n 2 --bind-to core mpiburn profile --model vgg --train --batches 20
+
+Rank 0's times are printed. Batches with and without profiling alternate, which gives its cost."
+)]
+pub struct ProfileArgs {
+    /// A run directory, or one of its checkpoints: its network, weights and data set [default: a
+    /// network with initial weights, and noise].
+    #[arg(long, value_name = "RUN")]
+    pub checkpoint: Option<PathBuf>,
+    /// Batches to profile.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub batches: usize,
+    /// Profile training steps instead of inference.
+    #[arg(long)]
+    pub train: bool,
+    /// Profile inference of an int8 model: the one beside the checkpoint, or one that is calibrated on
+    /// the noise.
+    #[arg(long)]
+    pub int8: bool,
+    /// Sort by self CPU time (self), total CPU time (total) or peak memory (memory).
+    #[arg(long, value_name = "COLUMN", default_value = "self", value_parser = OneOf::values::<SortKey>())]
+    pub sort: String,
+    /// Write the operators to FILE, replacing it.
+    #[arg(long, value_name = "FILE.csv")]
+    pub csv: Option<PathBuf>,
+    /// Write the operators and the configuration to FILE, replacing it.
+    #[arg(long, value_name = "FILE.json")]
+    pub json: Option<PathBuf>,
+    /// Options of `mpiburn train`; those of results, test and epochs have no effect.
+    #[command(flatten)]
+    pub options: TrainArgs,
+}

@@ -1,0 +1,85 @@
+//! Profile of an integer model's inference.
+
+use burn_fused::int8::{Layer, Model, Stage};
+
+use super::subject::Subject;
+use super::{Measured, alternate};
+use crate::config::ConfigError;
+use crate::model::Operator;
+use crate::profile::{Phase, Profile, Recorder, WatchedSamples, end_sequence, follow, register, span};
+use crate::quant::{QuantError, Quantized};
+
+/// Rows of the stages of a model.
+struct Rows {
+    input: usize,
+    steps: Vec<usize>,
+    output: usize,
+}
+
+impl Rows {
+    /// `names` are those of the layers with weights.
+    fn new(model: &Model, names: &[String]) -> Self {
+        let new = |layer: &str, kind: &str| register(Operator::new(layer, kind), Phase::Forward);
+        let mut named = names.iter();
+        let mut last = "input";
+        let mut step = |layers: &[Layer]| {
+            if !matches!(layers, [Layer::MaxPool(_), ..]) {
+                last = named.next().map_or(last, String::as_str);
+            }
+            let kinds: Vec<&str> = layers.iter().map(kind).collect();
+            new(last, &format!("int8 {}", kinds.join("+")))
+        };
+        Self {
+            steps: model.steps().into_iter().map(|step_of| step(&model.layers()[step_of])).collect(),
+            input: new("input", "quantize"),
+            output: new("scores", "dequantize"),
+        }
+    }
+
+    fn row(&self, stage: Stage) -> usize {
+        match stage {
+            Stage::Input => self.input,
+            Stage::Step(step) => self.steps[step],
+            Stage::Output => self.output,
+        }
+    }
+}
+
+fn kind(layer: &Layer) -> &'static str {
+    match layer {
+        Layer::Conv(conv) if conv.relu => "conv+relu",
+        Layer::Conv(_) => "conv",
+        Layer::MaxPool(_) => "max pool",
+        Layer::Linear(linear) if linear.relu => "linear+relu",
+        Layer::Linear(_) => "linear",
+    }
+}
+
+/// Profiles `batches` batches on this rank.
+pub fn profile(subject: Subject, batches: usize) -> anyhow::Result<Measured> {
+    let Subject { int8, batches: mut source, .. } = subject;
+    let Some(Quantized::Static { model, mut workspace, names, .. }) = int8 else {
+        let problem = "the checkpoint's model is dynamic, whose layers run in floats; make a static one with \
+                       mpiburn quantize";
+        return Err(ConfigError::new("int8", "", problem).into());
+    };
+    Recorder::default().start();
+    let samples_row = WatchedSamples::row();
+    let rows = Rows::new(&model, &names);
+    let mut scores = Vec::new();
+    let [profiled, plain] = alternate(batches, |on| {
+        let samples = source.next();
+        let values = span(samples_row, || samples.normalizer.values(samples.bytes));
+        scores.resize(samples.labels.len() * model.outputs(), 0.0);
+        match on {
+            true => {
+                model.infer_watched(&mut workspace, &values, &mut scores, |stage| follow(rows.row(stage)));
+                end_sequence();
+            }
+            false => model.infer(&mut workspace, &values, &mut scores),
+        }
+        Ok::<(), QuantError>(())
+    })?;
+    let recorder = Recorder::stop().unwrap_or_default();
+    Ok(Measured { profile: Profile::new(&recorder, &[], 1, batches), profiled, plain })
+}

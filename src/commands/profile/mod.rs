@@ -1,0 +1,124 @@
+//! `mpiburn profile`: time and memory of each operator, in inference and in training.
+
+mod inference;
+mod int8;
+mod output;
+mod subject;
+mod training;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use burn_mpi::World;
+
+use self::output::Output;
+use self::subject::Subject;
+use crate::cli::ProfileArgs;
+use crate::config::{ConfigError, RunConfig};
+use crate::profile::{Profile, Recorder, SortKey, begin_batch, end_batch};
+use crate::report;
+use burn_fused::simd::Level;
+
+/// Batches before the first that is measured. The second step of a training has other
+/// buckets than the first, which learns the order of gradients.
+const WARM_UP: usize = 3;
+
+pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
+    let sort: SortKey =
+        args.sort.parse().map_err(|problem: String| ConfigError::new("sort", &args.sort, problem))?;
+    if args.batches == 0 {
+        return Err(ConfigError::new("batches", 0, "must be at least 1").into());
+    }
+    check_files(args)?;
+    let typed = RunConfig::try_from(&args.options)?;
+    super::use_threads(typed.threads)?;
+    let subject = Subject::open(world, args, typed)?;
+    // A run that is not there must not leave an empty file.
+    let files = if world.is_root() { [args.csv.as_deref(), args.json.as_deref()] } else { [None; 2] };
+    let writable = files.into_iter().flatten().try_for_each(report::check_writable);
+    world.agree(writable)?;
+    world.set_deadline(Duration::from_secs_f64(subject.config.comm_timeout));
+    let config = subject.config.clone();
+    config.conv.use_algorithm();
+    super::agree_on_products(world, config.precision)?;
+    let measured = match (args.train, args.int8) {
+        (true, _) => training::profile(world, subject, args.batches)?,
+        (false, false) => inference::profile(subject, args.batches)?,
+        (false, true) => int8::profile(subject, args.batches)?,
+    };
+    if world.is_root() {
+        let output = Output {
+            model: config.model,
+            train: args.train,
+            int8: args.int8,
+            batches: args.batches,
+            batch: config.train_batch_size,
+            ranks: world.size(),
+            device: config.device,
+            precision: config.precision,
+            fused: config.fused,
+            threads: config.threads,
+            simd: Level::current(),
+            sort,
+            measured,
+        };
+        output.print();
+        output.write(files)?;
+    }
+    Ok(())
+}
+
+/// What was measured on this rank.
+struct Measured {
+    profile: Profile,
+    /// Times of whole batches, with profiling and without.
+    profiled: Vec<Duration>,
+    plain: Vec<Duration>,
+}
+
+/// Runs `batch` with this thread's recorder and without it, in turn: as often as needed to
+/// warm up, and then `batches` times with either. `batch` learns which of the two it is.
+fn alternate<E>(
+    batches: usize,
+    mut batch: impl FnMut(bool) -> Result<(), E>,
+) -> Result<[Vec<Duration>; 2], E> {
+    let mut times = [Vec::with_capacity(batches), Vec::with_capacity(batches)];
+    let mut away = None;
+    for number in 0..WARM_UP + batches {
+        if number == WARM_UP
+            && let Some(mut recorder) = Recorder::stop()
+        {
+            recorder.clear();
+            recorder.start();
+        }
+        // Neither is always the first, which has colder caches.
+        for on in [number % 2 == 0, number % 2 == 1] {
+            if !on {
+                away = Recorder::stop();
+            }
+            let began = Instant::now();
+            begin_batch();
+            batch(on)?;
+            end_batch();
+            let took = began.elapsed();
+            if let Some(recorder) = away.take() {
+                recorder.start();
+            }
+            if number >= WARM_UP {
+                times[usize::from(!on)].push(took);
+            }
+        }
+    }
+    Ok(times)
+}
+
+/// Checks that the two files have different names: one would replace the other.
+fn check_files(args: &ProfileArgs) -> anyhow::Result<()> {
+    let (Some(csv), Some(json)) = (&args.csv, &args.json) else { return Ok(()) };
+    let absolute = |path: &Path| std::path::absolute(path);
+    if absolute(csv)? == absolute(json)? {
+        let problem = "is the file of --csv; choose another";
+        return Err(ConfigError::new("json", json.display(), problem).into());
+    }
+    Ok(())
+}

@@ -1,0 +1,386 @@
+//! Records nested spans with their time and memory.
+//!
+//! The recorder of a thread is in thread-local storage, because callbacks from inside
+//! Burn's autodiff carry no data but a number.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use burn_fused::memory::counting_allocator::{live_bytes, peak, set_peak};
+use burn_mpi::SyncEvent;
+use serde::{Deserialize, Serialize};
+
+use crate::model::Operator;
+
+thread_local! {
+    static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
+}
+
+/// Part of a batch that an operator belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    /// From bytes to a batch.
+    Data,
+    /// Forward pass and loss.
+    Forward,
+    /// Backward pass.
+    Backward,
+    /// Collecting gradients after backward, and copying them into buckets and out of messages.
+    Copy,
+    /// All-reduce of gradients.
+    Communication,
+    /// Weight update.
+    Optimizer,
+    /// Time of a batch outside all operators.
+    Rest,
+}
+
+impl Phase {
+    /// The name in tables and files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Copy => "copy",
+            Self::Communication => "communication",
+            Self::Optimizer => "optimizer",
+            Self::Rest => "rest",
+        }
+    }
+}
+
+/// Sums over the calls of an operator in one phase.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sums {
+    pub operator: Operator,
+    pub phase: Phase,
+    pub calls: usize,
+    pub own: Duration,
+    pub total: Duration,
+    /// Bytes allocated less bytes freed, without and with inner spans.
+    pub own_bytes: i64,
+    pub total_bytes: i64,
+    /// Largest increase of the live bytes during a call.
+    pub peak_bytes: i64,
+}
+
+/// A span that has begun.
+#[derive(Debug)]
+struct Span {
+    row: usize,
+    began: Instant,
+    inner: Duration,
+    bytes: i64,
+    inner_bytes: i64,
+    outer_peak: i64,
+}
+
+/// A bucket in flight during backward.
+#[derive(Debug)]
+struct Flight {
+    bucket: usize,
+    since: Instant,
+}
+
+/// The row of a whole batch.
+const REST: usize = 0;
+const COPY: usize = 1;
+const COLLECT: usize = 2;
+
+/// Sums of spans over batches.
+#[derive(Debug)]
+pub struct Recorder {
+    rows: Vec<Sums>,
+    open: Vec<Span>,
+    /// Rows of buckets, by index.
+    buckets: Vec<usize>,
+    hidden: Vec<Duration>,
+    flights: VecDeque<Flight>,
+    /// Whether the innermost span is one of a sequence, which ends where the next begins:
+    /// the backwards of operators, or the layers of an integer model.
+    in_sequence: bool,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        let mut recorder = Self {
+            rows: Vec::new(),
+            open: Vec::with_capacity(8),
+            buckets: Vec::new(),
+            hidden: Vec::new(),
+            flights: VecDeque::with_capacity(64),
+            in_sequence: false,
+        };
+        recorder.register(Operator::new("rest", "rest"), Phase::Rest);
+        recorder.register(Operator::new("copy of gradients", "copy of gradients"), Phase::Copy);
+        recorder.register(Operator::new("collection of gradients", "collection of gradients"), Phase::Copy);
+        recorder
+    }
+}
+
+impl Recorder {
+    /// Begins to record on this thread.
+    pub fn start(self) {
+        RECORDER.set(Some(self));
+    }
+
+    /// Ends recording on this thread; returns its recorder.
+    pub fn stop() -> Option<Self> {
+        RECORDER.take()
+    }
+
+    /// Forgets what was measured, but not the operators: after warming up.
+    pub fn clear(&mut self) {
+        for row in &mut self.rows {
+            (row.calls, row.own, row.total) = (0, Duration::ZERO, Duration::ZERO);
+            (row.own_bytes, row.total_bytes, row.peak_bytes) = (0, 0, 0);
+        }
+        self.hidden.fill(Duration::ZERO);
+    }
+
+    /// Operators with a call. The first is the rest, whose total is that of all batches.
+    pub(super) fn sums(&self) -> impl Iterator<Item = &Sums> {
+        self.rows.iter().filter(|row| row.calls > 0)
+    }
+
+    /// Sums of each bucket, with the time during which it was in flight behind backward.
+    pub(super) fn buckets(&self) -> impl Iterator<Item = (&Sums, Duration)> {
+        self.buckets.iter().map(|&row| &self.rows[row]).zip(self.hidden.iter().copied())
+    }
+
+    /// Adds an operator; returns its row.
+    pub(super) fn register(&mut self, operator: Operator, phase: Phase) -> usize {
+        self.rows.push(Sums {
+            operator,
+            phase,
+            calls: 0,
+            own: Duration::ZERO,
+            total: Duration::ZERO,
+            own_bytes: 0,
+            total_bytes: 0,
+            peak_bytes: 0,
+        });
+        self.rows.len() - 1
+    }
+
+    fn begin(&mut self, row: usize) {
+        let (bytes, outer_peak) = (live_bytes(), peak());
+        set_peak(bytes);
+        let (inner, inner_bytes) = (Duration::ZERO, 0);
+        self.open.push(Span { row, began: Instant::now(), inner, bytes, inner_bytes, outer_peak });
+    }
+
+    fn end(&mut self) {
+        let ended = Instant::now();
+        let Some(span) = self.open.pop() else { unreachable!("a span has begun") };
+        let (total, bytes, most) = (ended - span.began, live_bytes() - span.bytes, peak());
+        set_peak(span.outer_peak.max(most));
+        let row = &mut self.rows[span.row];
+        row.calls += 1;
+        row.total += total;
+        row.own += total.saturating_sub(span.inner);
+        row.total_bytes += bytes;
+        row.own_bytes += bytes - span.inner_bytes;
+        row.peak_bytes = row.peak_bytes.max(most - span.bytes);
+        if let Some(outer) = self.open.last_mut() {
+            outer.inner += total;
+            outer.inner_bytes += bytes;
+        }
+    }
+
+    fn end_sequence(&mut self) {
+        if std::mem::take(&mut self.in_sequence) {
+            self.end();
+        }
+    }
+
+    fn bucket(&mut self, bucket: usize) -> usize {
+        while self.buckets.len() <= bucket {
+            let name = format!("bucket {}", self.buckets.len() + 1);
+            let row = self.register(Operator::new(name, "all-reduce"), Phase::Communication);
+            self.buckets.push(row);
+            self.hidden.push(Duration::ZERO);
+        }
+        self.buckets[bucket]
+    }
+
+    /// Ends the flights of all but the last `left`.
+    fn land(&mut self, left: usize) {
+        if self.flights.len() > left {
+            let now = Instant::now();
+            for Flight { bucket, since } in self.flights.drain(..self.flights.len() - left) {
+                self.hidden[bucket] += now - since;
+            }
+        }
+    }
+
+    fn sync(&mut self, event: SyncEvent) {
+        match event {
+            SyncEvent::BackwardEnd => {
+                self.end_sequence();
+                self.land(0);
+                self.begin(COLLECT);
+            }
+            SyncEvent::CollectEnd => self.end(),
+            SyncEvent::CopyBegin => self.begin(COPY),
+            SyncEvent::CopyEnd => self.end(),
+            SyncEvent::BucketBegin(bucket) => {
+                let row = self.bucket(bucket);
+                self.begin(row);
+            }
+            SyncEvent::BucketEnd(bucket) => {
+                self.end();
+                if self.in_sequence {
+                    self.flights.push_back(Flight { bucket, since: Instant::now() });
+                }
+            }
+            SyncEvent::InFlight(left) => self.land(left),
+        }
+    }
+}
+
+/// Uses this thread's recorder, if it records.
+pub(super) fn with<T>(body: impl FnOnce(&mut Recorder) -> T) -> Option<T> {
+    RECORDER.with_borrow_mut(|recorder| recorder.as_mut().map(body))
+}
+
+/// Begins a batch.
+pub fn begin_batch() {
+    with(|recorder| recorder.begin(REST));
+}
+
+/// Ends a batch, and the spans inside it that are open.
+pub fn end_batch() {
+    with(|recorder| {
+        recorder.in_sequence = false;
+        recorder.flights.clear();
+        while !recorder.open.is_empty() {
+            recorder.end();
+        }
+    });
+}
+
+/// The result of `body`, as a span of the operator in `row`.
+pub fn span<T>(row: usize, body: impl FnOnce() -> T) -> T {
+    begin(row);
+    let result = body();
+    with(Recorder::end);
+    result
+}
+
+/// Begins a span that the end of the batch ends.
+pub(super) fn begin(row: usize) {
+    with(|recorder| recorder.begin(row));
+}
+
+/// The row of `operator` in `phase`, which is new; 0 if nothing is recorded.
+pub fn register(operator: Operator, phase: Phase) -> usize {
+    with(|recorder| recorder.register(operator, phase)).unwrap_or(REST)
+}
+
+/// Begins the span of the operator in `row`, where that of the operator before it in the
+/// sequence ends.
+pub fn follow(row: usize) {
+    with(|recorder| {
+        recorder.end_sequence();
+        recorder.begin(row);
+        recorder.in_sequence = true;
+    });
+}
+
+/// Ends the sequence that [`follow`] has continued.
+pub fn end_sequence() {
+    with(Recorder::end_sequence);
+}
+
+/// Records an event of gradient averaging: the watch of a `GradientSync`.
+pub fn on_sync(event: SyncEvent) {
+    with(|recorder| recorder.sync(event));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::sleep;
+
+    use super::*;
+
+    const PAUSE: Duration = Duration::from_millis(2);
+
+    #[test]
+    fn inner_spans_are_in_the_total_and_not_in_the_own_time() {
+        let mut recorder = Recorder::default();
+        let [outer, inner] =
+            ["a", "b"].map(|name| recorder.register(Operator::new(name, name), Phase::Forward));
+        recorder.start();
+        for _ in 0..3 {
+            begin_batch();
+            span(outer, || {
+                sleep(PAUSE);
+                span(inner, || sleep(PAUSE));
+            });
+            end_batch();
+        }
+        let recorder = Recorder::stop().expect("it was started");
+        assert!(Recorder::stop().is_none());
+        let rows = &recorder.rows;
+        assert_eq!((rows[outer].calls, rows[inner].calls, rows[REST].calls), (3, 3, 3));
+        assert_eq!(rows[outer].own + rows[inner].total, rows[outer].total);
+        assert!(rows[outer].own >= 3 * PAUSE && rows[inner].own == rows[inner].total);
+        let own: Duration = rows.iter().map(|row| row.own).sum();
+        assert_eq!(own, rows[REST].total, "own times sum to the wall time");
+    }
+
+    #[test]
+    fn backward_spans_follow_each_other_and_contain_copies() {
+        let mut recorder = Recorder::default();
+        let [last, first] =
+            ["b", "a"].map(|name| recorder.register(Operator::new(name, name), Phase::Backward));
+        recorder.start();
+        begin_batch();
+        follow(last);
+        on_sync(SyncEvent::CopyBegin);
+        on_sync(SyncEvent::CopyEnd);
+        on_sync(SyncEvent::BucketBegin(0));
+        on_sync(SyncEvent::BucketEnd(0));
+        follow(first);
+        sleep(PAUSE);
+        on_sync(SyncEvent::BackwardEnd);
+        on_sync(SyncEvent::CollectEnd);
+        on_sync(SyncEvent::BucketBegin(0));
+        on_sync(SyncEvent::BucketEnd(0));
+        end_batch();
+        let recorder = Recorder::stop().expect("it was started");
+        let rows = &recorder.rows;
+        assert_eq!((rows[last].calls, rows[first].calls, rows[COPY].calls), (1, 1, 1));
+        assert!(rows[first].own >= PAUSE && rows[last].own < rows[last].total);
+        let (bucket, hidden) = recorder.buckets().next().expect("a bucket");
+        assert_eq!(bucket.calls, 2);
+        assert!(hidden >= PAUSE, "in flight until backward ended: {hidden:?}");
+    }
+
+    #[test]
+    fn without_a_recorder_nothing_happens() {
+        begin_batch();
+        assert_eq!(span(5, || 7), 7);
+        on_sync(SyncEvent::CopyEnd);
+        end_batch();
+        assert!(Recorder::stop().is_none());
+    }
+
+    #[test]
+    fn clearing_keeps_operators() {
+        let mut recorder = Recorder::default();
+        let row = recorder.register(Operator::new("a", "a"), Phase::Data);
+        recorder.start();
+        begin_batch();
+        span(row, || ());
+        end_batch();
+        let mut recorder = Recorder::stop().expect("it was started");
+        recorder.clear();
+        assert_eq!(recorder.sums().count(), 0);
+        assert_eq!(recorder.rows[row].operator.name(), "a");
+    }
+}

@@ -1,0 +1,214 @@
+//! `mpiburn profile` as real jobs.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::*;
+
+fn profile(ranks: usize, arguments: &[&str]) -> Command {
+    let mut command = mpirun(ranks, binary());
+    command.arg("profile").args(arguments);
+    command
+}
+
+/// Runs a profile; returns its JSON file and what it printed.
+fn figures(lab: &Lab, ranks: usize, arguments: &[&str]) -> (Value, String) {
+    let json = lab.path("profile.json");
+    let output = profile(ranks, arguments).arg("--json").arg(&json).output().expect("mpirun starts");
+    assert!(output.status.success(), "{}", text(&output));
+    let figures: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    sums_to_the_wall_time(&figures);
+    (figures, String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn operators(figures: &Value) -> &Vec<Value> {
+    figures["operators"].as_array().expect("operators")
+}
+
+fn number(row: &Value, field: &str) -> f64 {
+    row[field].as_f64().unwrap_or_else(|| panic!("no {field} in {row}"))
+}
+
+fn sums_to_the_wall_time(figures: &Value) {
+    let rows = operators(figures);
+    let (sum, wall) =
+        (rows.iter().map(|row| number(row, "self_cpu_ms")).sum::<f64>(), number(figures, "wall_ms"));
+    assert!(wall > 0.0 && (sum - wall).abs() <= 1e-6 * wall, "{sum} of {wall}");
+    for row in rows {
+        assert!(number(row, "calls") >= 1.0, "{row}");
+        assert!(number(row, "self_cpu_ms") <= number(row, "cpu_total_ms") + 1e-9, "{row}");
+        for field in ["memory_bytes", "self_memory_bytes", "peak_memory_bytes"] {
+            assert!(row[field].is_i64() || row[field].is_u64(), "{row}");
+        }
+    }
+    let rest: Vec<&Value> = rows.iter().filter(|row| row["phase"] == "rest").collect();
+    assert_eq!(rest.len(), 1);
+    let accounted = 100.0 * (1.0 - number(rest[0], "self_cpu_ms") / wall);
+    assert!((number(figures, "accounted_percent") - accounted).abs() < 1e-6);
+}
+
+/// Names of the operators in a phase.
+fn names(figures: &Value, phase: &str) -> Vec<String> {
+    let rows = operators(figures).iter().filter(|row| row["phase"] == phase);
+    let mut names: Vec<String> = rows.map(|row| row["name"].as_str().expect("a name").to_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn inference_is_profiled_by_the_layers_names() {
+    let lab = Lab::new();
+    let csv = lab.path("profile.csv");
+    let options = ["--batches", "5", "--batch", "8", "--csv", csv.to_str().unwrap()];
+    let (fused, printed) = figures(&lab, 1, &options);
+    assert_eq!(names(&fused, "forward"), ["conv1, conv2 2x conv+relu+max pool", "flatten", "linear"]);
+    assert_eq!(names(&fused, "data"), ["samples bytes to tensor"]);
+    assert!(operators(&fused).iter().all(|row| row["calls"] == 5), "{fused}");
+    for title in
+        ["self CPU %", "CPU total", "CPU time avg", "self CPU mem", "calls", "kind", "without profiling"]
+    {
+        assert!(printed.contains(title), "{printed}");
+    }
+    let mut file = csv::Reader::from_path(&csv).unwrap();
+    assert!(file.headers().unwrap().iter().any(|title| title == "peak_memory_bytes"));
+    assert_eq!(file.records().count(), operators(&fused).len());
+
+    let (plain, _) = figures(&lab, 1, &["--batches", "2", "--fused", "off"]);
+    let expected = [
+        "activation1 relu",
+        "activation2 relu",
+        "conv1 conv",
+        "conv2 conv",
+        "flatten",
+        "linear",
+        "pool1 max pool",
+        "pool2 max pool",
+    ];
+    assert_eq!(names(&plain, "forward"), expected);
+
+    let (mlp, _) = figures(&lab, 1, &["--batches", "2", "--model", "mlp", "--activation", "gelu"]);
+    let expected = ["activation gelu", "bn1 batch norm", "flatten", "layer1 linear", "layer2 linear"];
+    assert_eq!(names(&mlp, "forward"), expected);
+}
+
+#[test]
+fn training_is_profiled_with_the_backward_of_each_layer() {
+    let lab = Lab::new();
+    let options = ["--model", "vgg", "--train", "--batches", "2", "--batch", "8", "--sort", "total"];
+    let (vgg, _) = figures(&lab, 1, &options);
+    assert!(number(&vgg, "accounted_percent") >= 95.0, "{vgg}");
+    let forward = names(&vgg, "forward");
+    assert!(forward.contains(&"block1.0 conv+relu".to_owned()), "{forward:?}");
+    let mut backward = names(&vgg, "backward");
+    backward.retain(|name| name != "autodiff");
+    assert_eq!(backward, forward, "each operator has a backward");
+    assert_eq!(names(&vgg, "optimizer"), ["optimizer"]);
+    assert_eq!(names(&vgg, "communication"), [""; 0], "one rank has none");
+    let time = |layer: &str, phase: &str| {
+        let row = operators(&vgg).iter().find(|row| row["name"] == layer && row["phase"] == phase);
+        number(row.unwrap_or_else(|| panic!("no {layer} {phase}")), "self_cpu_ms")
+    };
+    // About two products instead of one, measured beside other tests: within a factor of ten.
+    for layer in ["block2.2 conv+relu+max pool", "block3.0 conv+relu"] {
+        let (forward, backward) = (time(layer, "forward"), time(layer, "backward"));
+        assert!(
+            backward > 0.2 * forward && backward < 20.0 * forward,
+            "{layer}: {forward} and {backward} ms"
+        );
+    }
+    let order: Vec<f64> = operators(&vgg).iter().map(|row| number(row, "cpu_total_ms")).collect();
+    assert!(order[..order.len() - 1].is_sorted_by(|a, b| a >= b), "{order:?}");
+}
+
+#[test]
+fn collectives_of_two_ranks_are_operators() {
+    let lab = Lab::new();
+    let options = ["--train", "--batches", "6", "--batch", "8", "--model", "mlp"];
+    let (mlp, printed) = figures(&lab, 2, &options);
+    assert_eq!(mlp["ranks"], 2);
+    let rows: Vec<&Value> = operators(&mlp).iter().filter(|row| row["phase"] == "communication").collect();
+    let bytes: f64 = rows.iter().map(|row| number(row, "bytes")).sum();
+    assert_eq!(bytes, 4.0 * 17_140.0, "all gradients in f32");
+    for row in rows {
+        assert_eq!(row["calls"], 6);
+        assert!(row["name"].as_str().unwrap().starts_with("bucket 1 all-reduce ("), "{row}");
+        assert!(number(row, "hidden_ms") >= 0.0 && number(row, "exposed_ms") > 0.0, "{row}");
+        assert!(number(row, "bandwidth_mb_s") > 0.0, "{row}");
+    }
+    assert!(printed.contains("busbw MB/s"), "{printed}");
+}
+
+#[test]
+fn integer_models_are_profiled_by_layer() {
+    let lab = Lab::new();
+    let (convnet, _) = figures(&lab, 1, &["--int8", "--batches", "3"]);
+    let expected = [
+        "conv1 int8 conv+relu+max pool",
+        "conv2 int8 conv+relu+max pool",
+        "input quantize",
+        "linear int8 linear",
+        "scores dequantize",
+    ];
+    assert_eq!(names(&convnet, "forward"), expected);
+    let inner = operators(&convnet).iter().filter(|row| row["phase"] == "forward");
+    assert!(inner.into_iter().all(|row| row["peak_memory_bytes"] == 0), "it allocates nothing: {convnet}");
+    let (vgg, _) = figures(&lab, 1, &["--int8", "--model", "vgg", "--batches", "1", "--batch", "4"]);
+    assert!(names(&vgg, "forward").contains(&"block1.2 int8 max pool".to_owned()), "{vgg}");
+}
+
+#[test]
+fn a_checkpoint_is_profiled_with_its_network() {
+    let lab = Lab::new();
+    lab.train(2, "run", &["--epochs", "1", "--train-samples", "128", "--batch-norm"]);
+    let run = lab.path("run");
+    let run = run.to_str().unwrap();
+    for ranks in [1, 2] {
+        for more in [&[][..], &["--train"]] {
+            let options = [&["--checkpoint", run, "--batches", "2"], more].concat();
+            let (found, _) = figures(&lab, ranks, &options);
+            assert_eq!(found["model"], "convnet");
+            let forward = names(&found, "forward");
+            assert!(forward.contains(&"bn1 batch norm+relu+max pool".to_owned()), "{forward:?}");
+        }
+    }
+    for (options, expected) in [
+        (&["--model", "vgg"][..], "--model vgg: the checkpoint is of a convnet"),
+        (&["--activation", "gelu"], "--activation gelu: the checkpoint's network has another"),
+        (&["--int8"], "int8.safetensors"),
+        (&["--data-root", "/nowhere"], "/nowhere"),
+    ] {
+        let mut command = profile(2, &["--checkpoint", run]);
+        command.args(options);
+        let output = fails_within(Duration::from_secs(5), command);
+        let errors = errors(&output);
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
+    }
+}
+
+#[test]
+fn invalid_profiles_are_rejected_with_one_line() {
+    let lab = Lab::new();
+    let other = lab.path("x.csv");
+    let other = other.to_str().unwrap();
+    let cases: [(&[&str], &str, i32); 11] = [
+        (&["--batches", "0"], "--batches 0: must be at least 1", 2),
+        (&["--batch", "0"], "--train-batch-size 0: must be at least 1", 2),
+        (&["--sort", "name"], "--sort name: unknown column name: choose self, total or memory", 2),
+        (&["--model", "resnet"], "unknown model resnet", 2),
+        (&["--precision", "bf16"], "--precision bf16: requires --train", 2),
+        (&["--quantize", "qat"], "--quantize qat: training is profiled in floats", 2),
+        (&["--int8", "--train"], "--int8: profiles inference; leave out --train", 2),
+        (&["--csv", other, "--json", other], "is the file of --csv", 2),
+        (&["--json", "/nowhere/x.json"], "cannot write /nowhere/x.json", 1),
+        (&["--csv", "/nowhere/x.csv"], "cannot write /nowhere/x.csv", 1),
+        (&["--checkpoint", "/nowhere"], "/nowhere is neither a run directory nor a checkpoint", 1),
+    ];
+    for (arguments, expected, code) in cases {
+        let output = fails_within(Duration::from_secs(5), profile(2, arguments));
+        let errors = errors(&output);
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+    }
+}
