@@ -86,8 +86,8 @@ pub struct CountingAllocator<A>(pub A);
 
 // A failed allocation is counted as well; it ends the program.
 // SAFETY: each call is forwarded to `A` with its arguments, and the result is returned
-// unchanged, so `A` keeps the contract of GlobalAlloc. Counting changes a thread-local
-// numbers and two atomic ones: it neither allocates nor unwinds.
+// unchanged, so `A` keeps the contract of GlobalAlloc. Counting changes a few
+// thread-local numbers and two atomic ones: it neither allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
