@@ -17,6 +17,7 @@ mod watch;
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
@@ -174,12 +175,13 @@ impl Network {
         seed: u64,
         device: &Device,
     ) -> Self {
-        device.seed(seed);
-        let network = kind.init(options, classes, device);
-        // Burn initialises a parameter at its first use. Using all of them now,
-        // in visit order, makes initialisation a function of the seed alone.
-        ParamLayout::of(&network).read(&network);
-        network
+        seeded(seed, device, || {
+            let network = kind.init(options, classes, device);
+            // Burn initialises a parameter at its first use. Using all of them now,
+            // in visit order, makes initialisation a function of the seed alone.
+            ParamLayout::of(&network).read(&network);
+            network
+        })
     }
 
     /// The same network, with convolution, ReLU and pooling as one fused
@@ -189,6 +191,15 @@ impl Network {
         self.set_fused(on);
         self
     }
+}
+
+/// What `draw` makes of the random numbers that follow from `seed` on `device`. All threads share
+/// a device's generator, so one draws at a time.
+pub fn seeded<T>(seed: u64, device: &Device, draw: impl FnOnce() -> T) -> T {
+    static DRAWING: Mutex<()> = Mutex::new(());
+    let _alone = DRAWING.lock().unwrap_or_else(PoisonError::into_inner);
+    device.seed(seed);
+    draw()
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use burn::tensor::{Device, Tensor};
 use super::median_ms;
 use crate::data::{Normalizer, Shard};
 use crate::device::DeviceKind;
+use crate::model::seeded;
 use burn_fused::conv::conv_relu;
 use burn_fused::loss::{Score, cross_entropy};
 use burn_mpi::ParamLayout;
@@ -107,10 +108,12 @@ impl Contestant {
         // Random generators differ between devices: the weights are always drawn on
         // flex, which every build has.
         let flex = Device::flex();
-        flex.seed(task.seed);
-        let drawn = Repeated::init(layers, task, &flex);
-        let layout = ParamLayout::of(&drawn);
-        let weights = layout.read(&drawn);
+        let (layout, weights) = seeded(task.seed, &flex, || {
+            let drawn = Repeated::init(layers, task, &flex);
+            let layout = ParamLayout::of(&drawn);
+            let weights = layout.read(&drawn);
+            (layout, weights)
+        });
         let device = device.device();
         let network = layout.write(Repeated::init(layers, task, &device.clone().autodiff()), &weights);
         let optimizer = AdamConfig::new().with_epsilon(1e-8).init();
