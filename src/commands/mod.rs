@@ -29,7 +29,7 @@ mod train;
 use anyhow::Context;
 
 use crate::cli::{BenchArgs, BenchKind, Command};
-use crate::config::ConfigError;
+use crate::config::{ConfigError, RunConfig};
 use crate::quant::QuantError;
 use crate::record::RecordError;
 use crate::train::{Precision, TrainError};
@@ -192,6 +192,17 @@ pub fn usage(error: &clap::Error) -> u8 {
         let _ = world.barrier();
     }
     if requested { 0 } else { 2 }
+}
+
+/// Checks that several random batches of this size fit into memory.
+fn check_random_batch(config: &RunConfig) -> Result<(), ConfigError> {
+    const LARGEST: usize = 65_536;
+    let size = config.train_batch_size;
+    if size > LARGEST {
+        let problem = format!("random batches are kept in memory: at most {LARGEST}");
+        return Err(ConfigError::new("train-batch-size", size, problem));
+    }
+    Ok(())
 }
 
 /// The error between ranks that is the cause of `error`, if one is.

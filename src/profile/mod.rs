@@ -23,10 +23,12 @@
 //! as copies of gradients during backward. A whole batch is the outermost span, and its
 //! self time is the row `rest`, so that self times sum to the wall time.
 
+mod phase;
 mod recorder;
 mod rows;
 mod watch;
 
-pub use recorder::{Phase, Recorder, begin_batch, end_batch, end_sequence, follow, on_sync, register, span};
+pub use phase::Phase;
+pub use recorder::{Recorder, begin_batch, end_batch, end_sequence, follow, on_sync, register, span};
 pub use rows::{Profile, ProfileRow, SortKey};
 pub use watch::{OperatorWatch, WatchedForward, WatchedLoss, WatchedSamples};

@@ -9,47 +9,12 @@ use std::time::{Duration, Instant};
 
 use burn_fused::memory::counting_allocator::{live_bytes, peak, set_peak};
 use burn_mpi::SyncEvent;
-use serde::{Deserialize, Serialize};
 
+use super::phase::Phase;
 use crate::model::Operator;
 
 thread_local! {
     static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
-}
-
-/// Part of a batch that an operator belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// From bytes to a batch.
-    Data,
-    /// Forward pass and loss.
-    Forward,
-    /// Backward pass.
-    Backward,
-    /// Collecting gradients after backward, and copying them into buckets and out of messages.
-    Copy,
-    /// All-reduce of gradients.
-    Communication,
-    /// Weight update.
-    Optimizer,
-    /// Time of a batch outside all operators.
-    Rest,
-}
-
-impl Phase {
-    /// The name in tables and files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Data => "data",
-            Self::Forward => "forward",
-            Self::Backward => "backward",
-            Self::Copy => "copy",
-            Self::Communication => "communication",
-            Self::Optimizer => "optimizer",
-            Self::Rest => "rest",
-        }
-    }
 }
 
 /// Sums over the calls of an operator in one phase.

@@ -8,7 +8,8 @@ use burn_mpi::BucketReport;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::recorder::{Phase, Recorder, Sums};
+use super::phase::Phase;
+use super::recorder::{Recorder, Sums};
 use crate::names;
 
 /// Column by which tables are sorted, largest first.

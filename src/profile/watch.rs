@@ -7,7 +7,8 @@ use std::ops::Range;
 use burn::tensor::{Device, Tensor};
 use burn_fused::stamp_backward;
 
-use super::recorder::{self, Phase, begin, follow, register, span};
+use super::phase::Phase;
+use super::recorder::{self, begin, follow, register, span};
 use crate::model::{BatchPlace, LayerWatch, Network, Operator};
 use crate::train::{CrossEntropy, Forward, LabelledBytes, Loss, Plain, Samples, Scored};
 

@@ -192,9 +192,10 @@ fn invalid_profiles_are_rejected_with_one_line() {
     let lab = Lab::new();
     let other = lab.path("x.csv");
     let other = other.to_str().unwrap();
-    let cases: [(&[&str], &str, i32); 11] = [
+    let cases: [(&[&str], &str, i32); 12] = [
         (&["--batches", "0"], "--batches 0: must be at least 1", 2),
         (&["--batch", "0"], "--train-batch-size 0: must be at least 1", 2),
+        (&["--batch", "18446744073709551615"], "random batches are kept in memory: at most 65536", 2),
         (&["--sort", "name"], "--sort name: unknown column name: choose self, total or memory", 2),
         (&["--model", "resnet"], "unknown model resnet", 2),
         (&["--precision", "bf16"], "--precision bf16: requires --train", 2),
@@ -210,5 +211,16 @@ fn invalid_profiles_are_rejected_with_one_line() {
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
         assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+    }
+}
+
+#[test]
+fn ranks_that_profile_different_batches_are_rejected() {
+    for (option, one, other) in [("--batches", "5", "0"), ("--lr", "1e-3", "1e-2")] {
+        let mut command = profile(1, &["--model", "mlp", option, one]);
+        command.args([":", "-n", "1", binary(), "profile", "--model", "mlp", option, other]);
+        let output = fails_within(Duration::from_secs(10), command);
+        let errors = errors(&output);
+        assert!(errors.len() == 1 && errors[0].contains(&format!("{option} differs")), "{}", text(&output));
     }
 }

@@ -6,6 +6,7 @@ use super::median_ms;
 use super::product::Product;
 use super::step_report::{StepReport, Timing};
 use crate::cli::{StepArgs, TrainArgs};
+use crate::commands::check_random_batch;
 use crate::commands::train::check_same_program;
 use crate::config::{ConfigError, RunConfig};
 use crate::data::generate::Synthetic;
@@ -22,8 +23,6 @@ use burn_mpi::{CommError, World, connect, page_faults, topology};
 /// Number of different batches, used in turn: a single one would be memorised, and a
 /// loss of 0 has gradients unlike those of training.
 const BATCHES: usize = 16;
-/// Largest batch size per rank.
-const LARGEST_BATCH: usize = 65_536;
 /// Options of `mpiburn train` that no step depends on.
 const IGNORED: [&str; 12] = [
     "data_root",
@@ -55,17 +54,15 @@ struct Measured {
 /// Measures `--steps` steps, and as many without overlap.
 pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let config = RunConfig::try_from(&args.train)?;
+    // First, so that what is refused below is refused on every rank.
+    check_same_options(world, args, &config)?;
     if let Some(name) = &args.simd {
         select_level(name)?;
     }
     if args.steps == 0 {
         return Err(ConfigError::new("steps", 0, "must be at least 1").into());
     }
-    if config.train_batch_size > LARGEST_BATCH {
-        let problem = format!("{BATCHES} random batches are kept in memory: at most {LARGEST_BATCH}");
-        return Err(ConfigError::new("train-batch-size", config.train_batch_size, problem).into());
-    }
-    check_same_options(world, args, &config)?;
+    check_random_batch(&config)?;
     warn_of_ignored_options(world, &args.train);
     let json = args.json.as_ref().filter(|_| world.is_root());
     world.agree(json.map_or(Ok(()), |path| report::check_writable(path)))?;

@@ -13,6 +13,8 @@ use burn_mpi::World;
 
 use self::output::Output;
 use self::subject::Subject;
+use super::check_random_batch;
+use super::train::check_same_program;
 use crate::cli::ProfileArgs;
 use crate::config::{ConfigError, RunConfig};
 use crate::profile::{Profile, Recorder, SortKey, begin_batch, end_batch};
@@ -24,13 +26,18 @@ use burn_fused::simd::Level;
 const WARM_UP: usize = 3;
 
 pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
+    let typed = RunConfig::try_from(&args.options)?;
+    // First, so that what is refused below is refused on every rank.
+    check_same_options(world, args, &typed)?;
+    if args.checkpoint.is_none() {
+        check_random_batch(&typed)?;
+    }
     let sort: SortKey =
         args.sort.parse().map_err(|problem: String| ConfigError::new("sort", &args.sort, problem))?;
     if args.batches == 0 {
         return Err(ConfigError::new("batches", 0, "must be at least 1").into());
     }
     check_files(args)?;
-    let typed = RunConfig::try_from(&args.options)?;
     super::use_threads(typed.threads)?;
     let subject = Subject::open(world, args, typed)?;
     // A run that is not there must not leave an empty file.
@@ -66,6 +73,21 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         output.write(files)?;
     }
     Ok(())
+}
+
+/// All ranks have to profile the same batches.
+fn check_same_options(world: &World, args: &ProfileArgs, typed: &RunConfig) -> anyhow::Result<()> {
+    for (option, value) in [
+        ("--batches", serde_json::to_string(&args.batches)?),
+        ("--train", serde_json::to_string(&args.train)?),
+        ("--int8", serde_json::to_string(&args.int8)?),
+        ("--checkpoint", serde_json::to_string(&args.checkpoint)?),
+        ("--csv", serde_json::to_string(&args.csv)?),
+        ("--json", serde_json::to_string(&args.json)?),
+    ] {
+        world.check_equal(option, &value)?;
+    }
+    check_same_program(typed, false, world)
 }
 
 /// What was measured on this rank.

@@ -74,10 +74,10 @@ impl Correlation<'_> {
                 let corner = i * plane.len() + 2 * tile[0] * plane.stride() + 2 * tile[1];
                 for tap in 0..9 {
                     let at = corner + (tap / 3) * plane.stride() + tap % 3;
-                    // SAFETY: `run` checked that `plane` is bordered and that `input` has
-                    // `inputs` such planes. A tile has 2x2 pixels of the image, or one more row
-                    // or column where its size is odd; with its neighbours that is 4x4 vectors,
-                    // which a bordered plane contains.
+                    // A tile has 2x2 pixels of the image, or one more row or column where its size
+                    // is odd; with its neighbours that is 4x4 vectors.
+                    // SAFETY: `run` checked that `plane` is bordered, so it contains them, and that
+                    // `input` has `inputs` such planes.
                     let pixels = unsafe {
                         [0, 1, plane.stride(), plane.stride() + 1]
                             .map(|offset| *input.get_unchecked(at + offset))
