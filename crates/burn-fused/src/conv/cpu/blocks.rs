@@ -95,7 +95,12 @@ pub(super) fn load_input<S: Lanes>(
 #[inline(always)]
 pub(super) fn append_argmax<V: bytemuck::Pod>(index: &[V], argmax: &mut Vec<u8>) {
     let found: &[u32] = bytemuck::cast_slice(index);
-    argmax.extend(found.iter().map(|&index| index as u8));
+    let before = argmax.len();
+    argmax.resize(before + found.len(), 0);
+    // A loop, because `extend` may be compiled apart, without the SIMD level.
+    for (byte, &index) in argmax[before..].iter_mut().zip(found) {
+        *byte = index as u8;
+    }
 }
 
 /// Zeroed sums for the gradients of the weights and of the biases.
