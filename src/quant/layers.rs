@@ -18,33 +18,33 @@ impl Group<'_> {
     /// given. With `folded`, batch norm's running statistics are folded into the
     /// weights.
     pub(super) fn images(&self, x: Tensor<4>, parameters: Option<&[QParams]>, folded: bool) -> Tensor<4> {
-        let Product::Conv(layer) = self.product else { unreachable!("a linear layer takes features") };
-        let weight = quantized(layer.weight.val(), parameters, 0);
-        let bias = layer.bias.as_ref().map(Param::val);
-        let with = |weight, bias: Option<Tensor<1>>| Conv2d {
-            weight: parameter(weight),
-            bias: bias.map(parameter),
-            ..layer.clone()
+        let layer = self.convolution(parameters, folded);
+        let Some(norm) = self.norm.filter(|_| !folded) else {
+            return self.relu_and_pool(x, &layer);
         };
-        let norm = match self.norm {
-            Some(norm) if !folded => norm,
-            norm => {
-                let (weight, bias) = match norm {
-                    Some(norm) => {
-                        let outputs = layer.weight.dims()[0];
-                        fold(norm, weight, bias, [outputs, 1, 1, 1])
-                    }
-                    None => (weight, bias),
-                };
-                return self.relu_and_pool(x, &with(weight, bias));
-            }
-        };
-        let x = conv(x, &with(weight, bias));
+        let x = conv(x, &layer);
         match (self.relu, self.pool) {
             (true, Some(_)) if self.pools_squares() => norm.relu_pool(x),
             (true, None) => norm.relu(x),
             (relu, pool) => pooled(pool, if relu { norm.relu(x) } else { norm.forward(x) }),
         }
+    }
+
+    /// The group's convolution, with the weights of [`images`](Self::images).
+    pub(super) fn convolution(&self, parameters: Option<&[QParams]>, folded: bool) -> Conv2d {
+        let Product::Conv(layer) = self.product else { unreachable!("a linear layer takes features") };
+        let weight = quantized(layer.weight.val(), parameters, 0);
+        let bias = layer.bias.as_ref().map(Param::val);
+        let (weight, bias) = match self.norm {
+            Some(norm) if folded => fold(norm, weight, bias, [layer.weight.dims()[0], 1, 1, 1]),
+            _ => (weight, bias),
+        };
+        Conv2d { weight: parameter(weight), bias: bias.map(parameter), ..layer.clone() }
+    }
+
+    /// Whether one operator has the group's convolution, ReLU and pooling.
+    pub(super) fn is_conv_relu_pool(&self, folded: bool) -> bool {
+        self.relu && self.pools_squares() && (folded || self.norm.is_none())
     }
 
     /// `layer`, without a batch norm, with ReLU and pooling.

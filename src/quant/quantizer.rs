@@ -11,6 +11,7 @@
 //! NaN and infinite values pass unchanged, so that the loss shows them.
 
 use burn::tensor::Tensor;
+use burn_fused::conv::conv_relu_pool_twice_quantized;
 use burn_fused::fake_quantize::{channel_ranges, fake_quantize, range};
 use burn_fused::int8::{Int8Error, Model, Observer, QParams, Scheme};
 
@@ -135,9 +136,21 @@ impl Quantizer {
         let convolutions =
             groups.iter().take_while(|group| matches!(group.product, Product::Conv(_))).count();
         let mut images = self.activation(None, images);
-        for (index, group) in groups[..convolutions].iter().enumerate() {
-            images = group.images(images, self.weights[index].as_deref(), self.folded);
+        let mut index = 0;
+        while index < convolutions {
+            images = match &groups[index..convolutions] {
+                [first, second, ..] if [first, second].iter().all(|g| g.is_conv_relu_pool(self.folded)) => {
+                    index += 1;
+                    let [first, second] = [(first, index - 1), (second, index)]
+                        .map(|(group, at)| group.convolution(self.weights[at].as_deref(), self.folded));
+                    conv_relu_pool_twice_quantized(images, &first, &second, &mut |found| {
+                        self.parameters(Some(index - 1), || found)
+                    })
+                }
+                rest => rest[0].images(images, self.weights[index].as_deref(), self.folded),
+            };
             images = self.activation(Some(index), images);
+            index += 1;
         }
         let mut x: Tensor<2> = images.flatten(1, 3);
         let dropped = |group: Option<&Group<'_>>, x: Tensor<2>| match group.and_then(|group| group.dropout) {
@@ -155,23 +168,33 @@ impl Quantizer {
 
     /// Fake quantization of the input, or of a group's output.
     fn activation<const D: usize>(&mut self, group: Option<usize>, x: Tensor<D>) -> Tensor<D> {
+        match self.parameters(group, || range(&x)) {
+            Some(parameters) => fake_quantize(x, Scheme::Affine, &[parameters], 0),
+            None => x,
+        }
+    }
+
+    /// Parameters of the input, or of a group's output, whose range is updated with the one
+    /// that is `found`. `None` if values are not finite.
+    fn parameters(
+        &mut self,
+        group: Option<usize>,
+        found: impl FnOnce() -> Result<Range, Int8Error>,
+    ) -> Option<QParams> {
         let slot = match group {
             None => &mut self.ranges.input,
             Some(index) => &mut self.ranges.groups[index].output,
         };
         let parameters = match self.frozen {
             true => Observer::from_range(*slot).parameters(Scheme::Affine),
-            false => range(&x).and_then(|found| {
+            false => found().and_then(|found| {
                 let mut observer = Observer::from_range(*slot);
                 observer.observe(found)?;
                 *slot = observer.range();
                 observer.parameters(Scheme::Affine)
             }),
         };
-        match parameters.and_then(|parameters| parameters.check(Scheme::Affine)) {
-            Ok(parameters) => fake_quantize(x, Scheme::Affine, &[parameters], 0),
-            Err(_) => x,
-        }
+        parameters.and_then(|parameters| parameters.check(Scheme::Affine)).ok()
     }
 
     /// Ranges to be averaged over ranks: those of activations, and those of weights

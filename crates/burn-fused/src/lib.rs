@@ -12,6 +12,7 @@
 //! | [`conv::conv_relu`] | the same, then ReLU |
 //! | [`conv::conv_relu_pool`] | the same, then 2x2 max pooling |
 //! | [`conv::conv_relu_pool_twice`] | two such blocks with few channels |
+//! | [`conv::conv_relu_pool_twice_quantized`] | the same, with fake quantization between them |
 //! | [`norm::batch_norm`] | batch normalisation in training, with an [`Epilogue`] |
 //! | [`linear::linear`] | linear layer with at most 32 outputs, or of 16-bit inputs |
 //! | [`fake_quantize::fake_quantize`] | fake quantization, with straight-through gradients |

@@ -14,14 +14,16 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata};
 use burn::nn::conv::Conv2d;
-use burn::tensor::{DType, Tensor};
+use burn::tensor::{DType, Tensor, try_read_sync};
 
 use super::conv_operator::{ConvEpilogue, Inputs, parameters};
 use super::conv_relu_pool::conv_relu_pool;
-use super::cpu::{self, Between, Layer, PairShape};
+use super::cpu::{self, Between, Layer, PairShape, Parameters};
 use crate::epilogue::Epilogue;
 use crate::extension::operator;
+use crate::fake_quantize::{FakeQuantize, Steps, fake_quantize, range};
 use crate::flex_tensor::{tensor, values};
+use crate::int8::{Int8Error, QParams, Scheme, min_max};
 use crate::poll;
 
 /// [`conv_relu_pool`] by `first` and then by `second`:
@@ -53,8 +55,65 @@ use crate::poll;
 /// # Panics
 /// If the channels of `images`, `first` and `second` do not match.
 pub fn conv_relu_pool_twice(images: Tensor<4>, first: &Conv2d, second: &Conv2d) -> Tensor<4> {
+    pair(images, first, second, None)
+}
+
+/// [`conv_relu_pool_twice`] with [fake quantization](fake_quantize) of the activations between
+/// the two: `quantize` gets their minimum and maximum over the batch, or the reason why there
+/// are none, and returns the parameters of [`Scheme::Affine`], or `None` to leave them as they
+/// are. Values and gradients are the same bits as those of the operators one by one.
+///
+/// ```
+/// use burn::nn::PaddingConfig2d;
+/// use burn::nn::conv::Conv2dConfig;
+/// use burn::tensor::{Device, Tensor};
+/// use burn_fused::conv::{conv_relu_pool, conv_relu_pool_twice_quantized};
+/// use burn_fused::fake_quantize::{fake_quantize, range};
+/// use burn_fused::int8::Scheme;
+///
+/// let device = Device::flex().autodiff();
+/// let layer = |inputs, outputs| {
+///     let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+///     Conv2dConfig::new([inputs, outputs], [3, 3]).with_padding(padding).init(&device)
+/// };
+/// let (first, second) = (layer(1, 4), layer(4, 8));
+/// let images = Tensor::<4>::ones([2, 1, 8, 8], &device);
+/// let output = conv_relu_pool_twice_quantized(images.clone(), &first, &second, &mut |found| {
+///     let [min, max] = found.ok()?;
+///     Scheme::Affine.parameters(min, max).ok()
+/// });
+/// let middle = conv_relu_pool(images, &first);
+/// let [min, max] = range(&middle).unwrap();
+/// let parameters = Scheme::Affine.parameters(min, max).unwrap();
+/// let apart = conv_relu_pool(fake_quantize(middle, Scheme::Affine, &[parameters], 0), &second);
+/// assert_eq!(output.into_data(), apart.into_data());
+/// ```
+///
+/// # Panics
+/// If the channels of `images`, `first` and `second` do not match, or parameters are invalid.
+pub fn conv_relu_pool_twice_quantized(
+    images: Tensor<4>,
+    first: &Conv2d,
+    second: &Conv2d,
+    quantize: &mut dyn FnMut(Result<[f32; 2], Int8Error>) -> Option<QParams>,
+) -> Tensor<4> {
+    pair(images, first, second, Some(quantize))
+}
+
+fn pair(
+    images: Tensor<4>,
+    first: &Conv2d,
+    second: &Conv2d,
+    quantize: Option<&mut Parameters<'_>>,
+) -> Tensor<4> {
     let (Some((weights1, bias1)), Some((weights2, bias2))) = (parameters(first), parameters(second)) else {
-        return conv_relu_pool(conv_relu_pool(images, first), second);
+        let middle = conv_relu_pool(images, first);
+        let found = quantize.and_then(|quantize| quantize(range(&middle)));
+        let middle = match found {
+            Some(found) => fake_quantize(middle, Scheme::Affine, &[found], 0),
+            None => middle,
+        };
+        return conv_relu_pool(middle, second);
     };
     let output = <Dispatch as ConvPair>::conv_pair(
         images.into_dispatch(),
@@ -62,27 +121,43 @@ pub fn conv_relu_pool_twice(images: Tensor<4>, first: &Conv2d, second: &Conv2d) 
         bias1.into_dispatch(),
         weights2.into_dispatch(),
         bias2.into_dispatch(),
+        quantize,
     );
     Tensor::from_dispatch(output)
 }
 
 operator! {
-    trait ConvPair(Backend + ConvEpilogue) {
+    trait ConvPair(Backend + ConvEpilogue + FakeQuantize) {
         fn conv_pair(
             images: FloatTensor<Self>,
             weights1: FloatTensor<Self>,
             bias1: FloatTensor<Self>,
             weights2: FloatTensor<Self>,
             bias2: FloatTensor<Self>,
+            quantize: Option<&mut Parameters<'_>>,
         ) -> FloatTensor<Self> {
-            two::<Self>([images, weights1, bias1, weights2, bias2])
+            two::<Self>([images, weights1, bias1, weights2, bias2], quantize)
         }
     }
 }
 
-/// The pair by two operators.
-fn two<B: ConvEpilogue>([images, weights1, bias1, weights2, bias2]: [FloatTensor<B>; 5]) -> FloatTensor<B> {
-    let middle = B::conv_epilogue(images, weights1, bias1, Epilogue::ReluPool);
+/// The pair by two operators, and a third between them.
+fn two<B: ConvPair>(
+    [images, weights1, bias1, weights2, bias2]: [FloatTensor<B>; 5],
+    quantize: Option<&mut Parameters<'_>>,
+) -> FloatTensor<B> {
+    let mut middle = B::conv_epilogue(images, weights1, bias1, Epilogue::ReluPool);
+    if let Some(quantize) = quantize {
+        let found = try_read_sync(B::float_into_data(middle.clone()));
+        let found = match found.and_then(Result::ok) {
+            Some(data) => min_max(data.convert::<f32>().as_slice().unwrap_or_default()),
+            None => Err(Int8Error::NoValues),
+        };
+        if let Some(found) = quantize(found) {
+            let steps = Steps::new(Scheme::Affine, &[found], &middle.shape(), 0);
+            middle = B::fake_quantize(middle, steps);
+        }
+    }
     B::conv_epilogue(middle, weights2, bias2, Epilogue::ReluPool)
 }
 
@@ -93,10 +168,11 @@ impl ConvPair for Flex {
         bias1: FlexTensor,
         weights2: FlexTensor,
         bias2: FlexTensor,
+        quantize: Option<&mut Parameters<'_>>,
     ) -> FlexTensor {
         match Pair::of([&images, &weights1, &bias1, &weights2, &bias2]) {
-            Some(pair) => pair.forward(false).0,
-            None => two::<Self>([images, weights1, bias1, weights2, bias2]),
+            Some(pair) => pair.forward(quantize, false).0,
+            None => two::<Self>([images, weights1, bias1, weights2, bias2], quantize),
         }
     }
 }
@@ -108,18 +184,19 @@ impl<C: CheckpointStrategy> ConvPair for Autodiff<Flex, C> {
         bias1: FloatTensor<Self>,
         weights2: FloatTensor<Self>,
         bias2: FloatTensor<Self>,
+        quantize: Option<&mut Parameters<'_>>,
     ) -> FloatTensor<Self> {
         let all = [images, weights1, bias1, weights2, bias2];
         let Some(pair) = Pair::of(all.each_ref().map(|tensor| tensor.primitive())) else {
-            return two::<Self>(all);
+            return two::<Self>(all, quantize);
         };
         let nodes = all.map(|tensor| tensor.into_parts().1);
         match ConvPairBackward.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(prepared) => {
-                let (output, between) = pair.forward(true);
+                let (output, between) = pair.forward(quantize, true);
                 prepared.finish(State { pair, between: Arc::new(between) }, output)
             }
-            OpsKind::UnTracked(prepared) => prepared.finish(pair.forward(false).0),
+            OpsKind::UnTracked(prepared) => prepared.finish(pair.forward(quantize, false).0),
         }
     }
 }
@@ -145,11 +222,12 @@ impl Pair {
         fits.then(|| Self { first, weights2, bias2, shape })
     }
 
-    fn forward(&self, backward: bool) -> (FlexTensor, Between) {
+    fn forward(&self, quantize: Option<&mut Parameters<'_>>, backward: bool) -> (FlexTensor, Between) {
         let layer = |weights, bias| Layer { weights: values(weights), bias: values(bias) };
         let layers = [layer(&self.first.weights, &self.first.bias), layer(&self.weights2, &self.bias2)];
         let input = values(&self.first.images);
-        let (output, between) = cpu::forward_pair(self.first.level, self.shape, input, layers, backward);
+        let (output, between) =
+            cpu::forward_pair(self.first.level, self.shape, input, layers, quantize, backward);
         let second = self.shape.second();
         let [height, width] = second.output_size(Epilogue::ReluPool);
         (tensor(output, &[second.batch, second.outputs, height, width]), between)

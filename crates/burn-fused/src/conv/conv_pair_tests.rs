@@ -31,7 +31,7 @@ fn layer(inputs: usize, outputs: usize, seed: u64, device: &Device) -> Conv2d {
 fn bits(
     images: &Tensor<4>,
     layers: &[Conv2d; 2],
-    operator: fn(Tensor<4>, &Conv2d, &Conv2d) -> Tensor<4>,
+    operator: impl Fn(Tensor<4>, &Conv2d, &Conv2d) -> Tensor<4>,
 ) -> Vec<Vec<u32>> {
     let output = operator(images.clone(), &layers[0], &layers[1]);
     let shares = values(output.dims(), 5, &output.device());
@@ -60,7 +60,30 @@ fn compare(sizes: [usize; 6], spoil: impl Fn(Tensor<4>) -> Tensor<4>) {
             bits(&images, &layers, conv_relu_pool_twice) == bits(&images, &layers, two),
             "{sizes:?}, {level}"
         );
+        for share in [0.9, 1.2] {
+            let one = |x: Tensor<4>, a: &Conv2d, b: &Conv2d| {
+                conv_relu_pool_twice_quantized(x, a, b, &mut |found| affine(found, share))
+            };
+            let three = |x: Tensor<4>, a: &Conv2d, b: &Conv2d| {
+                let middle = conv_relu_pool(x, a);
+                let middle = match affine(range(&middle), share) {
+                    Some(found) => fake_quantize(middle, Scheme::Affine, &[found], 0),
+                    None => middle,
+                };
+                conv_relu_pool(middle, b)
+            };
+            assert!(
+                bits(&images, &layers, one) == bits(&images, &layers, three),
+                "{sizes:?}, {level}, parameters of {share} of the range"
+            );
+        }
     }
+}
+
+/// Parameters of a range scaled by `share`: with less than 1, values are clipped.
+fn affine(found: Result<[f32; 2], Int8Error>, share: f32) -> Option<QParams> {
+    let [min, max] = found.ok()?.map(|end| end * share);
+    Scheme::Affine.parameters(min, max).ok()
 }
 
 #[test]
@@ -78,6 +101,24 @@ fn unsupported_shapes_fall_back_to_two_operators() {
     // Sizes that are not multiples of 4, and too many channels.
     for sizes in [[3, 1, 4, 8, 10, 8], [3, 1, 4, 8, 7, 9], [2, 4, 40, 8, 8, 8], [2, 1, 16, 16, 8, 8]] {
         compare(sizes, |images| images);
+    }
+}
+
+#[test]
+fn fake_quantization_between_the_pair_sees_the_range_of_the_batch_alone() {
+    let device = Device::flex();
+    for level in Level::available() {
+        let _held = level.hold();
+        let layers = [layer(1, 4, 2, &device), layer(4, 8, 3, &device)];
+        // Images beyond the batch share a vector with the last ones, and are no part of it.
+        let images = values([17, 1, 8, 8], 1, &device) * 0.001 - 5.0;
+        let mut seen = Vec::new();
+        let output = conv_relu_pool_twice_quantized(images.clone(), &layers[0], &layers[1], &mut |found| {
+            seen.push(found);
+            None
+        });
+        assert_eq!(seen, [range(&conv_relu_pool(images.clone(), &layers[0]))], "{level}");
+        assert_eq!(output.into_data(), conv_relu_pool_twice(images, &layers[0], &layers[1]).into_data());
     }
 }
 

@@ -14,6 +14,6 @@ mod conv_tests;
 mod cpu;
 
 pub use algorithm::Algorithm;
-pub use conv_pair::conv_relu_pool_twice;
+pub use conv_pair::{conv_relu_pool_twice, conv_relu_pool_twice_quantized};
 pub use conv_relu::{conv, conv_relu};
 pub use conv_relu_pool::conv_relu_pool;

@@ -2,52 +2,22 @@
 
 use std::mem::MaybeUninit;
 
+use super::Step;
 use crate::int8::{QParams, Scheme};
 use crate::memory::uninit::Uninit;
 use crate::simd::{Kernel, Lanes, Level};
-
-/// 1.5 · 2^23: adding it to a number below 2^22 and subtracting it again rounds the
-/// number to an integer, half to even. The portable level has no instruction for
-/// that.
-const ROUND: f32 = 12_582_912.0;
 
 /// Values checked at once for clipped ones.
 const CHUNK: usize = 64;
 
 /// Parameters of a tensor, as kernels need them.
 #[derive(Debug, Clone)]
-pub(super) struct Steps {
+pub(crate) struct Steps {
     /// One for all, or one for each index of a dimension.
     steps: Vec<Step>,
     /// The dimension, and the number of contiguous values of one of its indices.
     axis: usize,
     inner: usize,
-}
-
-/// Parameters of some values.
-#[derive(Debug, Clone, Copy)]
-struct Step {
-    scale: f32,
-    /// PyTorch multiplies by the inverse instead of dividing.
-    inverse: f32,
-    /// Bounds, minus the zero point.
-    low: f32,
-    high: f32,
-}
-
-impl Step {
-    /// The dequantized value, and whether the gradient passes.
-    #[inline(always)]
-    fn apply(self, value: f32) -> (f32, bool) {
-        let Self { scale, inverse, low, high } = self;
-        // Beyond 2^22 the sum is rounded to more than an integer, which the bounds clip
-        // all the same. Comparisons in this order keep NaN, and NaN does not pass.
-        let rounded = (value * inverse + ROUND) - ROUND;
-        let clamped = if rounded < low { low } else { rounded };
-        let clamped = if clamped > high { high } else { clamped };
-        let passes = clamped == rounded;
-        (clamped * scale, passes)
-    }
 }
 
 impl Steps {
@@ -62,14 +32,7 @@ impl Steps {
             u32::try_from(shape.iter().product::<usize>()).is_ok(),
             "values of {shape:?} have 32-bit indices"
         );
-        let step = |&parameters: &QParams| {
-            let QParams { scale, zero_point } = match parameters.check(scheme) {
-                Ok(parameters) => parameters,
-                Err(error) => panic!("{error}"),
-            };
-            let [low, high] = scheme.bounds().map(|bound| (bound - zero_point) as f32);
-            Step { scale, inverse: 1.0 / scale, low, high }
-        };
+        let step = |&parameters: &QParams| Step::new(scheme, parameters);
         let inner = if parameters.len() == 1 { 1 } else { shape[axis + 1..].iter().product() };
         Self { steps: parameters.iter().map(step).collect(), axis, inner }
     }

@@ -8,6 +8,7 @@
 
 mod kernels;
 mod ranges;
+mod step;
 
 use std::sync::Arc;
 
@@ -20,7 +21,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata};
 use burn::tensor::{Bytes, DType, Tensor, TensorData};
 
-use self::kernels::Steps;
+pub(crate) use self::kernels::Steps;
+pub(crate) use self::step::Step;
 use crate::extension::operator;
 use crate::flex_tensor::values;
 use crate::int8::{QParams, Scheme};
@@ -60,7 +62,7 @@ pub fn fake_quantize<const D: usize>(
 }
 
 operator! {
-    trait FakeQuantize(Backend) {
+    pub(crate) trait FakeQuantize(Backend) {
         fn fake_quantize(x: FloatTensor<Self>, steps: Steps) -> FloatTensor<Self> {
             composed::<Self>(x, &steps)
         }

@@ -12,6 +12,7 @@ mod gemm_epilogue;
 mod group;
 mod im2col;
 mod matmul;
+mod middle;
 mod pair;
 mod plane;
 mod route;
@@ -23,7 +24,7 @@ mod winograd;
 use pair::{PairBackward, PairForward};
 use scratch::with_buffers;
 
-pub use pair::{Between, Layer, PairGradients, PairShape};
+pub use pair::{Between, Layer, PairGradients, PairShape, Parameters};
 pub use route::Route;
 
 use crate::epilogue::Epilogue;
@@ -170,7 +171,7 @@ pub fn backward(
 }
 
 /// The output of two convolutions with ReLU and pooling, and what `backward` reads
-/// if it follows.
+/// if it follows. With `quantize`, activations between them are fake-quantized.
 ///
 /// # Panics
 /// If the shape is [not supported](PairShape::fits), or lengths do not match it.
@@ -179,6 +180,7 @@ pub fn forward_pair(
     shape: PairShape,
     input: &[f32],
     layers: [Layer<'_>; 2],
+    quantize: Option<&mut Parameters<'_>>,
     backward: bool,
 ) -> (Vec<f32>, Between) {
     let expected = [shape.first, shape.second()].map(|shape| (shape.weight_len(), shape.outputs));
@@ -187,7 +189,7 @@ pub fn forward_pair(
         shape.fits() && input.len() == shape.first.input_len() && found == expected,
         "lengths of {shape:?}"
     );
-    with_buffers(|buffers| level.run(PairForward { shape, input, layers, backward, buffers }))
+    with_buffers(|buffers| level.run(PairForward { shape, input, layers, quantize, backward, buffers }))
 }
 
 /// The gradients from that of the output. `poll` is called after each block of the work.
