@@ -4,6 +4,7 @@ mod network;
 mod precision;
 mod quantization;
 mod recipe;
+mod stored;
 
 use std::path::PathBuf;
 use std::time::Duration;

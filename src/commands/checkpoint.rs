@@ -57,6 +57,7 @@ pub fn config_of(path: &Path) -> anyhow::Result<RunConfig> {
     };
     let (_, record) = RunDir::open::<RunConfig>(&run)
         .with_context(|| format!("{} is neither a run directory nor a checkpoint in one", path.display()))?;
+    record.config.check_stored().with_context(|| run.join("run.json").display().to_string())?;
     Ok(record.config)
 }
 

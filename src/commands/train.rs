@@ -176,6 +176,7 @@ fn configure(
         world.size(),
         record.world_size
     );
+    record.config.check_stored().with_context(|| path.join("run.json").display().to_string())?;
     Ok((record.config, Some(path.clone())))
 }
 

@@ -6,21 +6,28 @@ use crate::model::{ModelKind, NetworkOptions};
 
 /// The validated options of a network of that kind.
 pub(super) fn network_options(args: &NetworkArgs, model: ModelKind) -> Result<NetworkOptions, ConfigError> {
-    if let Some(hidden) = args.hidden
-        && model != ModelKind::Mlp
-    {
-        let problem = format!("{model} has no hidden layer to set; leave the option out, or --model mlp");
-        return Err(ConfigError::new("hidden", hidden, problem));
-    }
-    if !(0.0..1.0).contains(&args.dropout) {
-        return Err(ConfigError::new("dropout", args.dropout, "must be 0 or more and less than 1"));
-    }
-    Ok(NetworkOptions {
+    let options = NetworkOptions {
         activation: parse("activation", &args.activation)?,
         batch_norm: args.batch_norm,
         dropout: args.dropout,
-        hidden: args.hidden.map(|width| positive("hidden", width)).transpose()?,
-    })
+        hidden: args.hidden,
+    };
+    check(&options, model)?;
+    Ok(options)
+}
+
+/// Checks the options against the kind of network.
+pub(super) fn check(options: &NetworkOptions, model: ModelKind) -> Result<(), ConfigError> {
+    let NetworkOptions { hidden, dropout, .. } = *options;
+    if let Some(hidden) = hidden.filter(|_| model != ModelKind::Mlp) {
+        let problem = format!("{model} has no hidden layer to set; leave the option out, or --model mlp");
+        return Err(ConfigError::new("hidden", hidden, problem));
+    }
+    if !(0.0..1.0).contains(&dropout) {
+        return Err(ConfigError::new("dropout", dropout, "must be 0 or more and less than 1"));
+    }
+    hidden.map(|width| positive("hidden", width)).transpose()?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -16,39 +16,55 @@ use crate::train::{GAMMA, Recipe, Rule, ScheduleKind};
 /// # Errors
 /// If one is invalid, alone or together with the others.
 pub(super) fn recipe(args: &RecipeArgs, epochs: usize) -> Result<Recipe, ConfigError> {
-    let optimizer: Rule = parse("optimizer", &args.optimizer)?;
     let schedule: ScheduleKind = parse("schedule", &args.schedule)?;
     let falls = schedule == ScheduleKind::Step;
-    let cycles = schedule == ScheduleKind::OneCycle;
-    if let Some(momentum) = args.momentum {
-        check_momentum(momentum, optimizer, cycles)?;
-    }
-    only_with(falls, "step-size", args.step_size.map(|n| n as f64), "step")?;
-    only_with(falls, "gamma", args.gamma, "step")?;
-    only_with(cycles, "max-lr", args.max_lr, "onecycle")?;
-    if cycles && args.max_lr.is_none() {
-        return Err(ConfigError::new(
-            "schedule",
-            "onecycle",
-            "needs its highest learning rate: add --max-lr X",
-        ));
-    }
-    let step_size = args.step_size.map(|n| positive("step-size", n)).transpose()?;
-    let gamma = args.gamma.map(|x| more_than_0("gamma", x)).transpose()?;
-    Ok(Recipe {
-        optimizer,
+    let recipe = Recipe {
+        optimizer: parse("optimizer", &args.optimizer)?,
         momentum: args.momentum,
         schedule,
-        max_lr: args.max_lr.map(|x| more_than_0("max-lr", x)).transpose()?,
-        step_size: if falls { step_size.or(Some((epochs * 3 / 10).max(1))) } else { None },
-        gamma: if falls { gamma.or(Some(GAMMA)) } else { None },
-        clip_norm: args.clip_norm.map(|x| more_than_0("clip-norm", x)).transpose()?,
-        l1: not_negative("l1", args.l1)?,
-        l2: not_negative("l2", args.l2)?,
-        label_smoothing: below_1("label-smoothing", args.label_smoothing)?,
-        early_stopping: args.early_stopping.map(|n| positive("early-stopping", n)).transpose()?,
+        max_lr: args.max_lr,
+        step_size: args.step_size.or(falls.then(|| (epochs * 3 / 10).max(1))),
+        gamma: args.gamma.or(falls.then_some(GAMMA)),
+        clip_norm: args.clip_norm,
+        l1: args.l1,
+        l2: args.l2,
+        label_smoothing: args.label_smoothing,
+        early_stopping: args.early_stopping,
         augment: args.augment.as_deref().map(|names| parse("augment", names)).transpose()?,
-    })
+    };
+    check(&recipe)?;
+    Ok(recipe)
+}
+
+/// Checks the options against each other.
+pub(super) fn check(recipe: &Recipe) -> Result<(), ConfigError> {
+    let falls = recipe.schedule == ScheduleKind::Step;
+    let cycles = recipe.schedule == ScheduleKind::OneCycle;
+    if let Some(momentum) = recipe.momentum {
+        check_momentum(momentum, recipe.optimizer, cycles)?;
+    }
+    only_with(falls, "step-size", recipe.step_size.map(|n| n as f64), "step")?;
+    only_with(falls, "gamma", recipe.gamma, "step")?;
+    only_with(cycles, "max-lr", recipe.max_lr, "onecycle")?;
+    let refuse = |problem| Err(ConfigError::new("schedule", names::name(&recipe.schedule), problem));
+    if cycles && recipe.max_lr.is_none() {
+        return refuse("needs its highest learning rate: add --max-lr X");
+    }
+    if falls && (recipe.step_size.is_none() || recipe.gamma.is_none()) {
+        return refuse("needs --step-size and --gamma");
+    }
+    for (option, value) in [("step-size", recipe.step_size), ("early-stopping", recipe.early_stopping)] {
+        value.map(|value| positive(option, value)).transpose()?;
+    }
+    for (option, value) in
+        [("gamma", recipe.gamma), ("max-lr", recipe.max_lr), ("clip-norm", recipe.clip_norm)]
+    {
+        value.map(|value| more_than_0(option, value)).transpose()?;
+    }
+    not_negative("l1", recipe.l1)?;
+    not_negative("l2", recipe.l2)?;
+    below_1("label-smoothing", recipe.label_smoothing)?;
+    Ok(())
 }
 
 /// Checks that the requested augmentation is possible on the data set in

@@ -40,6 +40,11 @@ impl Default for LossScale {
 }
 
 impl LossScale {
+    /// Whether gradients can be divided by the scale.
+    pub fn is_valid(&self) -> bool {
+        self.scale.is_finite() && self.scale >= f32::MIN_POSITIVE
+    }
+
     /// Divides the averaged gradients at `places` by the scale, and sets the next one.
     /// Returns whether all are finite; otherwise, the step is to be skipped.
     ///
@@ -63,7 +68,7 @@ impl LossScale {
             return Ok(false);
         }
         self.good_steps += 1;
-        if self.good_steps == GOOD {
+        if self.good_steps >= GOOD {
             self.good_steps = 0;
             let grown = self.scale / BACKOFF;
             self.scale = if grown.is_finite() { grown } else { self.scale };

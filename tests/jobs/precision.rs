@@ -155,3 +155,43 @@ fn precisions_that_the_device_lacks_are_rejected_with_exit_code_2() {
         assert!(errors.len() == 1 && errors[0].contains(expected), "{expected}: {}", text(&output));
     }
 }
+
+/// The run directory is a text that somebody may have edited.
+#[test]
+fn an_edited_configuration_or_loss_scale_is_refused_by_name() {
+    let lab = Lab::new();
+    let edit = |path: &std::path::Path, change: &dyn Fn(&mut Value)| {
+        let mut json: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        change(&mut json);
+        std::fs::write(path, json.to_string()).unwrap();
+    };
+    let refused = |name: &str, words: &[&str], expected: &str| {
+        let mut command = mpirun(2, binary());
+        command.args(words).arg(lab.path(name));
+        let output = fails_within(Duration::from_secs(60), command);
+        assert!(text(&output).contains(expected), "{words:?}: {}", text(&output));
+        assert!(!text(&output).contains("panicked"), "{words:?}: {}", text(&output));
+    };
+    let few = ["--train-samples=64", "--test-samples=20", "--epochs=2"];
+    lab.train(2, "qat", &[&few[..], &["--quantize", "qat"]].concat());
+    let run_json = lab.path("qat").join("run.json");
+    for (field, value, expected) in [
+        ("precision", Value::from("bf16"), "run.json: --precision bf16: --quantize qat trains in f32"),
+        ("precision", "no".into(), ""),
+        ("train_batch_size", 0.into(), "run.json: --train-batch-size 0: must be at least 1"),
+    ] {
+        edit(&run_json, &|json| json["config"][field] = value.clone());
+        if !expected.is_empty() {
+            refused("qat", &["train", "--resume"], expected);
+            refused("qat", &["eval", "--checkpoint"], expected);
+            refused("qat", &["quantize", "--kind=qat"], expected);
+        }
+    }
+
+    lab.train(2, "fp16", &[&few[..], &["--precision", "fp16"]].concat());
+    let last = lab.checkpoints("fp16").pop().expect("a checkpoint");
+    for scale in [0.0, -2.0] {
+        edit(&last.join("state.json"), &|json| json["position"]["loss_scale"]["scale"] = scale.into());
+        refused("fp16", &["train", "--resume"], "the loss scale is");
+    }
+}

@@ -23,6 +23,9 @@ impl Trainer<'_> {
             self.learner.sync.adopt(arrival)?;
         }
         if let (Some(scale), Some(saved)) = (&mut self.learner.loss_scale, self.position.loss_scale) {
+            if !saved.is_valid() {
+                return Err(TrainError::BadLossScale { scale: saved.scale });
+            }
             *scale = saved;
         }
         if let (Some(quantizer), Some(ranges)) =
