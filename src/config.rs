@@ -155,8 +155,8 @@ impl TryFrom<&TrainArgs> for RunConfig {
             grad_dtype: parse("grad-dtype", &args.grad_dtype)?,
             overlap: args.overlap.is_on(),
             bucket_mb: more_than_0("bucket-mb", args.bucket_mb)?,
-            comm_timeout: more_than_0("comm-timeout", args.comm_timeout)?,
-            threads: positive("threads", args.threads)?,
+            comm_timeout: timeout(args.comm_timeout)?,
+            threads: threads(args.threads)?,
             log_every: positive("log-every", args.log_every)?,
             checkpoint_every: args.checkpoint_every.map(|n| positive("checkpoint-every", n)).transpose()?,
         };
@@ -247,6 +247,32 @@ fn positive(option: &'static str, value: usize) -> Result<usize, ConfigError> {
     match value {
         0 => Err(ConfigError::new(option, 0, "must be at least 1")),
         _ => Ok(value),
+    }
+}
+
+/// Maximum number of threads: more than the cores of any machine, and what every system starts.
+const MAX_THREADS: usize = 1024;
+
+fn threads(count: usize) -> Result<usize, ConfigError> {
+    at_most("threads", positive("threads", count)?, MAX_THREADS, "each takes memory and a core")
+}
+
+/// Maximum seconds of a collective: a year, which clocks can count.
+const MAX_TIMEOUT: f64 = 31_536_000.0;
+
+fn timeout(seconds: f64) -> Result<f64, ConfigError> {
+    at_most("comm-timeout", more_than_0("comm-timeout", seconds)?, MAX_TIMEOUT, "a year of seconds")
+}
+
+fn at_most<T: PartialOrd + std::fmt::Display>(
+    option: &'static str,
+    value: T,
+    most: T,
+    reason: &str,
+) -> Result<T, ConfigError> {
+    match value <= most {
+        true => Ok(value),
+        false => Err(ConfigError::new(option, value, format!("must be at most {most}: {reason}"))),
     }
 }
 

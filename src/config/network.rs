@@ -1,8 +1,11 @@
 //! Validation of network options against the kind of network.
 
-use super::{ConfigError, parse, positive};
+use super::{ConfigError, at_most, parse, positive};
 use crate::cli::NetworkArgs;
 use crate::model::{ModelKind, NetworkOptions};
+
+/// Maximum width of the mlp's hidden layer: 512 weights of 4 bytes for each unit.
+const MAX_HIDDEN: usize = 1 << 20;
 
 /// The validated options of a network of that kind.
 pub(super) fn network_options(args: &NetworkArgs, model: ModelKind) -> Result<NetworkOptions, ConfigError> {
@@ -26,7 +29,9 @@ pub(super) fn check(options: &NetworkOptions, model: ModelKind) -> Result<(), Co
     if !(0.0..1.0).contains(&dropout) {
         return Err(ConfigError::new("dropout", dropout, "must be 0 or more and less than 1"));
     }
-    hidden.map(|width| positive("hidden", width)).transpose()?;
+    if let Some(width) = hidden {
+        at_most("hidden", positive("hidden", width)?, MAX_HIDDEN, "its weights then take 2 GiB")?;
+    }
     Ok(())
 }
 
@@ -56,6 +61,7 @@ mod tests {
             ("--dropout NaN", "--dropout NaN: must be 0 or more and less than 1"),
             ("--model vgg --hidden 64", "--hidden 64: vgg has no hidden layer to set; leave the option out"),
             ("--model mlp --hidden 0", "--hidden 0: must be at least 1"),
+            ("--model mlp --hidden 1000000000000", "--hidden 1000000000000: must be at most 1048576: its"),
         ] {
             let message = train(options).unwrap_err().to_string();
             assert!(message.starts_with(expected), "{message}");

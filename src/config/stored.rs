@@ -2,7 +2,7 @@
 
 use super::{
     ConfigError, RunConfig, gloo_algorithm, more_than_0, network, not_negative, positive, precision,
-    quantization, recipe,
+    quantization, recipe, threads, timeout,
 };
 
 impl RunConfig {
@@ -18,7 +18,6 @@ impl RunConfig {
             ("test-samples", self.test_samples),
             ("epochs", Some(self.epochs)),
             ("accumulate", Some(self.accumulate)),
-            ("threads", Some(self.threads)),
             ("log-every", Some(self.log_every)),
             ("checkpoint-every", self.checkpoint_every),
         ] {
@@ -27,7 +26,8 @@ impl RunConfig {
         not_negative("lr", self.lr)?;
         not_negative("weight-decay", self.weight_decay)?;
         more_than_0("bucket-mb", self.bucket_mb)?;
-        more_than_0("comm-timeout", self.comm_timeout)?;
+        timeout(self.comm_timeout)?;
+        threads(self.threads)?;
         gloo_algorithm(&self.gloo_algorithm)?;
         network::check(&self.network, self.model)?;
         recipe::check(&self.recipe)?;
@@ -64,6 +64,8 @@ mod tests {
             ("", "checkpoint_every", "0", "--checkpoint-every 0: must be at least 1"),
             ("", "lr", "-0.1", "--lr -0.1: must be a finite number, 0 or more"),
             ("", "comm_timeout", "0", "--comm-timeout 0: must be a finite number above 0"),
+            ("", "comm_timeout", "1e308", "--comm-timeout 1000"),
+            ("", "threads", "100000", "--threads 100000: must be at most 1024: each takes memory and a core"),
             ("", "gloo_algorithm", "\"star\"", "--gloo-algorithm star: unknown algorithm star"),
             ("", "dropout", "1.5", "--dropout 1.5: must be 0 or more and less than 1"),
             ("", "hidden", "4", "--hidden 4: convnet has no hidden layer to set"),
