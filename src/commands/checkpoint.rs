@@ -55,8 +55,13 @@ pub fn config_of(path: &Path) -> anyhow::Result<RunConfig> {
         true => path.join("../.."),
         false => path.to_owned(),
     };
-    let (_, record) = RunDir::open::<RunConfig>(&run)
-        .with_context(|| format!("{} is neither a run directory nor a checkpoint in one", path.display()))?;
+    let opened = RunDir::open::<RunConfig>(&run);
+    let (_, record) = match run.join("run.json").exists() {
+        true => opened?,
+        false => opened.with_context(|| {
+            format!("{} is neither a run directory nor a checkpoint in one", path.display())
+        })?,
+    };
     record.config.check_stored().with_context(|| run.join("run.json").display().to_string())?;
     Ok(record.config)
 }

@@ -28,7 +28,7 @@ mod train;
 
 use anyhow::Context;
 
-use crate::cli::{BenchArgs, BenchKind, Command};
+use crate::cli::{BenchArgs, BenchKind, Command, TrainArgs};
 use crate::config::{ConfigError, RunConfig};
 use crate::quant::QuantError;
 use crate::record::RecordError;
@@ -156,6 +156,15 @@ fn agree_on_products(world: &World, precision: Precision) -> anyhow::Result<()> 
 fn use_threads(threads: usize) -> anyhow::Result<()> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
     pool.build_global().context("cannot start threads")
+}
+
+/// Warns of typed options of training that have no effect on what the command `does`.
+fn warn_of_ignored(world: &World, does: &str, args: &TrainArgs, ignored: &[&str]) {
+    let typed = args.typed.iter().filter(|id| ignored.contains(&id.as_str()));
+    let options: Vec<String> = typed.map(|id| format!("--{}", id.replace('_', "-"))).collect();
+    if world.is_root() && !options.is_empty() {
+        log::warn!("{does}; without effect: {}", options.join(" "));
+    }
 }
 
 /// Prints a line on rank 0 for all ranks. The barrier keeps the others from exiting

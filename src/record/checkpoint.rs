@@ -173,7 +173,12 @@ impl<P: Resumable> Checkpoint<P> {
         let mut last_error = None;
         for path in list(folder).iter().rev() {
             match Self::load(path, layout) {
-                Ok(checkpoint) => return Ok(checkpoint),
+                Ok(checkpoint) => {
+                    if last_error.is_some() {
+                        log::warn!("taking the checkpoint before it, {}", path.display());
+                    }
+                    return Ok(checkpoint);
+                }
                 Err(error) => {
                     log::warn!("{error}");
                     last_error = Some(error);

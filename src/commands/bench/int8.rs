@@ -17,6 +17,7 @@ use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
+use crate::files::same_file;
 use crate::model::{Model, ModelKind, Network};
 use crate::quant::{PostTraining, Quantized, WeightScheme};
 use crate::record::Method;
@@ -113,10 +114,10 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that the two files have different names: one would replace the other.
+/// Checks that the two files are different ones: one would replace the other.
 fn check_files(args: &Int8Args) -> anyhow::Result<()> {
     let (Some(csv), Some(json)) = (&args.csv, &args.json) else { return Ok(()) };
-    if std::path::absolute(csv)? == std::path::absolute(json)? {
+    if same_file(csv, json)? {
         let problem = "is the file of --csv; choose another";
         return Err(ConfigError::new("json", json.display(), problem).into());
     }

@@ -63,7 +63,12 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         return Err(ConfigError::new("steps", 0, "must be at least 1").into());
     }
     check_random_batch(&config)?;
-    warn_of_ignored_options(world, &args.train);
+    super::super::warn_of_ignored(
+        world,
+        "bench step measures steps on random samples",
+        &args.train,
+        &IGNORED,
+    );
     let json = args.json.as_ref().filter(|_| world.is_root());
     world.agree(json.map_or(Ok(()), |path| report::check_writable(path)))?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
@@ -173,18 +178,6 @@ fn check_same_options(world: &World, args: &StepArgs, config: &RunConfig) -> any
         world.check_equal(option, &value)?;
     }
     check_same_program(config, false, world)
-}
-
-fn warn_of_ignored_options(world: &World, args: &TrainArgs) {
-    let ignored: Vec<String> = args
-        .typed
-        .iter()
-        .filter(|id| IGNORED.contains(&id.as_str()))
-        .map(|id| format!("--{}", id.replace('_', "-")))
-        .collect();
-    if world.is_root() && !ignored.is_empty() {
-        log::warn!("bench step measures steps on random samples; without effect: {}", ignored.join(" "));
-    }
 }
 
 /// One measured step. `make icount` counts the instructions between entry and return of the

@@ -6,6 +6,7 @@ use burn_mpi::{ParamLayout, World};
 
 use crate::cli::ProfileArgs;
 use crate::commands::checkpoint::{self, Initial};
+use crate::commands::warn_of_ignored;
 use crate::config::{ConfigError, RunConfig};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
@@ -17,6 +18,33 @@ use crate::train::{LabelledBytes, Precision};
 
 /// Number of different batches, used in turn: a single one would be memorised in training.
 const BATCHES: usize = 16;
+
+/// Options of `mpiburn train` that change nothing in a profile.
+const IGNORED: [&str; 17] = [
+    "init",
+    "epochs",
+    "train_samples",
+    "test_samples",
+    "test_batch_size",
+    "shuffle",
+    "augment",
+    "accumulate",
+    "early_stopping",
+    "num_classes",
+    "world_size",
+    "out",
+    "overwrite",
+    "log_every",
+    "checkpoint_every",
+    "resume",
+    "schedule",
+];
+/// Those that change nothing in inference.
+const OF_TRAINING: [&str; 9] =
+    ["optimizer", "lr", "weight_decay", "momentum", "clip_norm", "l1", "l2", "label_smoothing", "reduce"];
+
+/// Maximum of `--batches`: the times of each are kept.
+const MAX_BATCHES: usize = 1_000_000;
 
 /// What is profiled, on which samples.
 pub struct Subject {
@@ -43,6 +71,19 @@ impl Subject {
     /// those of training.
     pub fn open(world: &World, args: &ProfileArgs, typed: RunConfig) -> anyhow::Result<Self> {
         check(&typed, args)?;
+        let mut ignored = IGNORED.to_vec();
+        if args.checkpoint.is_none() {
+            ignored.push("data_root");
+        }
+        if !args.train {
+            ignored.extend(OF_TRAINING);
+        }
+        let does = match (&args.checkpoint, args.train) {
+            (None, _) => "profile takes initial weights and random samples",
+            (Some(_), false) => "profile takes the checkpoint's network and infers",
+            (Some(_), true) => "profile takes the checkpoint's network, and options as typed",
+        };
+        warn_of_ignored(world, does, &args.options, &ignored);
         let split = if args.train { Split::Train } else { Split::Test };
         let Some(run) = &args.checkpoint else {
             let classes = typed.model.classes();
@@ -96,6 +137,10 @@ impl Subject {
 fn check(config: &RunConfig, args: &ProfileArgs) -> Result<(), ConfigError> {
     if let Some(kind) = config.quantization.quantize {
         return Err(ConfigError::new("quantize", kind, "training is profiled in floats; leave it out"));
+    }
+    if args.batches > MAX_BATCHES {
+        let problem = format!("must be at most {MAX_BATCHES}: the times of each are kept");
+        return Err(ConfigError::new("batches", args.batches, problem));
     }
     if config.precision != Precision::No && !args.train {
         return Err(ConfigError::new("precision", config.precision, "requires --train"));
