@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::median_ms;
 use super::product::Product;
 use super::step_report::{StepReport, Timing};
-use crate::cli::{StepArgs, TrainArgs};
+use crate::cli::StepArgs;
 use crate::commands::check_random_batch;
 use crate::commands::train::check_same_program;
 use crate::config::{ConfigError, RunConfig};
