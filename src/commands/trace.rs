@@ -95,8 +95,6 @@ impl Tracing {
             ("backend", json!(config.backend.to_string())),
             ("train_batch_size", json!(config.train_batch_size)),
             ("mpi", json!(world.mpi_library())),
-            ("first_step", json!(steps.start())),
-            ("last_step", json!(steps.end())),
         ];
         Ok(Self {
             path: args.trace.clone().unwrap_or_default(),
@@ -127,17 +125,17 @@ impl Tracing {
         let clocks = self.start.into_iter().zip(end).map(|(start, end)| Clock { start, end });
         let clocks: Vec<Clock> = clocks.collect();
         let ranks: Vec<RankTrace> = world.gather(&RankTrace::new(recorder, &clocks[world.rank()]))?;
-        let (first, last) = (*self.steps.start(), *self.steps.end());
-        if ranks.iter().all(RankTrace::is_empty) {
+        let Some([first, last]) = ranks[0].range() else {
             if world.is_root() {
-                log::warn!(
-                    "--trace {}: not written, since the run ended before step {first}",
-                    self.path.display()
-                );
+                let (path, first) = (self.path.display(), self.steps.start());
+                log::warn!("--trace {path}: not written, since the run ended before step {first}");
             }
             return Ok(());
-        }
-        let file = TraceFile { ranks: &ranks, clocks: &clocks, places: world.places(), run: self.run };
+        };
+        let mut run = self.run;
+        run.insert("first_step".into(), json!(first));
+        run.insert("last_step".into(), json!(last));
+        let file = TraceFile { ranks: &ranks, clocks: &clocks, places: world.places(), run };
         let written = match world.is_root() {
             true => file.write(&self.path).with_context(|| cannot_write(&self.path)),
             false => Ok(()),

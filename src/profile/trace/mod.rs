@@ -72,9 +72,9 @@ enum Kind {
 }
 
 impl RankTrace {
-    /// Whether no step was recorded.
-    pub fn is_empty(&self) -> bool {
-        self.steps().next().is_none()
+    /// The first and the last step that was recorded, if one was.
+    pub fn range(&self) -> Option<[usize; 2]> {
+        Some([self.steps().next()?.step, self.steps().last()?.step])
     }
 
     /// The steps.
