@@ -10,6 +10,7 @@ mod profile;
 mod quantization;
 mod recipe;
 mod report;
+mod trace;
 mod train;
 
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ pub use profile::ProfileArgs;
 pub use quantization::QuantizationArgs;
 pub use recipe::RecipeArgs;
 pub use report::{Format, ReportArgs};
+pub use trace::{StepRange, TraceArgs};
 pub use train::{GLOO_ALGORITHMS, TrainArgs};
 
 const EXAMPLES: &str = "\

@@ -18,6 +18,7 @@ Examples:
   mpiburn profile --model vgg --int8
   mpiburn profile --checkpoint results/try --train --json profile.json
   mpirun -n 2 --bind-to core mpiburn profile --model vgg --train --batches 20
+  mpirun -n 2 --bind-to core mpiburn profile --model vgg --train --batches 20 --trace steps.json.gz
 
 Rank 0's times are printed. Batches with and without profiling alternate, which gives its cost."
 )]
@@ -45,7 +46,7 @@ pub struct ProfileArgs {
     /// Write the operators and the configuration to FILE, replacing it.
     #[arg(long, value_name = "FILE.json")]
     pub json: Option<PathBuf>,
-    /// Options of `mpiburn train`; those of results, test and epochs have no effect.
+    /// Options of `mpiburn train`; those of test, epochs and results but --trace have no effect.
     #[command(flatten)]
     pub options: TrainArgs,
 }

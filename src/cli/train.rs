@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{NetworkArgs, QuantizationArgs, RecipeArgs};
+use super::{NetworkArgs, QuantizationArgs, RecipeArgs, TraceArgs};
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::names::OneOf;
@@ -37,6 +37,7 @@ Examples:
   mpirun -n 4 --oversubscribe --bind-to core:overload-allowed mpiburn train --epochs 1 --train-samples 6000
   mpirun -n 2 --bind-to core mpiburn train --model vgg --data-root data/objects --batch-norm --dropout 0.5 --early-stopping 2
   mpirun -n 2 --bind-to core mpiburn train --model vgg --data-root data/objects --augment crop,flip --optimizer adamw --schedule onecycle --max-lr 1e-3
+  mpirun -n 2 --bind-to core mpiburn train --trace steps.json.gz --trace-steps 100..120
   mpirun -n 2 --bind-to core mpiburn train --resume results/convnet-1x2-mpi-20260101-120000"
 )]
 pub struct TrainArgs {
@@ -197,9 +198,12 @@ pub struct TrainArgs {
     /// Steps between checkpoints, in addition to the one after each epoch.
     #[arg(long, value_name = "STEPS", help_heading = "Results")]
     pub checkpoint_every: Option<usize>,
-    /// Resume the run in DIR; all other options come from its run.json.
+    /// Resume the run in DIR; all other options but --trace come from its run.json.
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub resume: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub trace: TraceArgs,
 
     /// Names of the options that were given, rather than left at their defaults.
     #[arg(skip)]

@@ -24,6 +24,7 @@ mod report;
 mod sweep;
 #[cfg(test)]
 mod sweep_tests;
+mod trace;
 mod train;
 
 use anyhow::Context;

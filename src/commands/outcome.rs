@@ -10,7 +10,7 @@ use crate::config::{RunConfig, RunRecord};
 use crate::data::ShardPlan;
 use crate::device::DeviceKind;
 use crate::record::{RankRecord, Results, RunDir, Status, StepMs, versions};
-use crate::train::{EpochRow, Precision, Tally, Trainer, best_epoch, overfits_after};
+use crate::train::{EpochRow, Precision, Tally, Trace, Trainer, best_epoch, overfits_after};
 use burn_mpi::{
     Launcher, ParamLayout, Place, SyncReport, World, oversubscribed, peak_rss_mb, shared_machine, topology,
 };
@@ -99,9 +99,9 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
 ///
 /// # Errors
 /// When the transport fails.
-pub fn summarize(
+pub fn summarize<T: Trace>(
     world: &World,
-    trainer: &Trainer<'_>,
+    trainer: &Trainer<'_, T>,
     plan: &ShardPlan,
     config: &RunConfig,
     started: Instant,

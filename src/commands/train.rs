@@ -1,5 +1,7 @@
 //! `mpiburn train`: puts a training together and writes down what came of it.
 
+mod checks;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -9,15 +11,19 @@ use super::checkpoint;
 use super::collective::primitives;
 use super::outcome::{default_name, describe, print_header, print_results, summarize};
 use super::progress::Progress;
+use super::trace::{self, Tracing};
 use crate::cli::TrainArgs;
-use crate::config::{self, ConfigError, RunConfig, RunRecord};
+use crate::config::{RunConfig, RunRecord};
 use crate::data::{self, ShardPlan};
 use crate::model::Network;
+use crate::profile::TimeLine;
 use crate::record::checkpoint::load_weights;
 use crate::record::{Checkpoint, Recorder, RunDir, Status};
 use crate::stop::StopRequest;
-use crate::train::{Position, TrainError, Trainer};
-use burn_mpi::{Backend, Launcher, ParamLayout, World, connect};
+use crate::train::{CrossEntropy, Position, Setup, Trace, TrainError, TrainOptions, Trainer, Untraced};
+use burn_mpi::{Backend, ParamLayout, World, connect};
+pub(super) use checks::check_shape;
+use checks::{check_data, check_world_size, warn_of_ignored_options};
 
 pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let started = Instant::now();
@@ -29,6 +35,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     check_world_size(args, world)?;
     let (config, resumed) = world.agree(configure(args, typed, world))?;
     check_same_program(&config, args.resume.is_some(), world)?;
+    trace::check_same(world, &args.trace)?;
     let (config, resumed) = world.broadcast(&(config, resumed))?;
     config.check_built()?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
@@ -40,6 +47,13 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let options = config.train_options();
     let plan = options.plan(source.as_ref(), data::Split::Train, world.size());
     check_data(&config, &plan, source.as_ref())?;
+    let total = plan.steps() * config.epochs;
+    trace::steps(&args.trace, 0, total)?;
+    let in_run =
+        args.out.as_ref().zip(args.trace.trace.as_ref()).is_some_and(|(out, file)| file.starts_with(out));
+    if !in_run {
+        trace::check_writable(world, &args.trace)?;
+    }
     let classes = source.description().classes;
     let device = config.device.device().autodiff();
     let network = Network::with_options(config.model, &config.network, classes, config.seed, &device)
@@ -47,11 +61,14 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let quantizer = config.quantizer(&network)?;
     let layout = ParamLayout::of(&network);
     world.check_equal("the network's parameters", &layout.describe())?;
-    let mut record = describe(&config, &layout, world);
+    let record = describe(&config, &layout, world);
     let (dir, network, saved) = checkpoint::agree_or_refuse(
         world,
         prepare(args, &config, world, &layout, network, resumed, &record),
     )?;
+    if in_run {
+        trace::check_writable(world, &args.trace)?;
+    }
     print_header(world, &record, &plan);
 
     let collective = connect(world, config.backend, &config.transport())?;
@@ -59,81 +76,87 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
         world.exchange_over(primitives(world, config.backend, &config.transport())?);
     }
     let stop = StopRequest::listen().context("cannot listen to signals")?;
-    let mut trainer = Trainer::new(world, &options, source, network, quantizer, collective, stop)?;
-    if let Some(checkpoint) = share(world, saved)? {
-        trainer.restore(checkpoint)?;
+    let checkpoint = share(world, saved)?;
+    let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
+    let run = Run { started, config, options, plan, record, dir, checkpoint };
+    let setup = Setup { source, network, quantizer, collective, stop, trace: Untraced };
+    match trace::steps(&args.trace, done, total)? {
+        Some(steps) => {
+            let tracing = Tracing::start(world, &args.trace, steps, &run.config)?;
+            let loss = CrossEntropy { smoothing: run.options.recipe.label_smoothing };
+            let line = TimeLine::start(tracing.since(), tracing.steps(), loss);
+            let trainer = Trainer::new(world, &run.options, setup.traced(line))?;
+            run.train(world, trainer, Some(tracing))
+        }
+        None => {
+            let trainer = Trainer::new(world, &run.options, setup)?;
+            run.train(world, trainer, None)
+        }
     }
-    let position = trainer.position();
-    if world.is_root() && position.step > 0 {
-        log::info!("going on after step {}, in epoch {}", position.step, position.epoch + 1);
-    }
-    let recorder = Recorder::open(world, dir.clone(), position.step, &position.history);
-    let mut recorder = world.agree(recorder)?;
-    let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step);
-    if let Err(error) = trainer.run(&mut recorder, &mut progress) {
-        let stopped = matches!(error, TrainError::Stopped { .. });
+}
+
+/// A run that is about to start, or to continue from a checkpoint.
+struct Run {
+    started: Instant,
+    config: RunConfig,
+    options: TrainOptions,
+    plan: ShardPlan,
+    record: RunRecord,
+    /// On rank 0.
+    dir: Option<RunDir>,
+    checkpoint: Option<Checkpoint<Position>>,
+}
+
+impl Run {
+    /// Trains, and writes down what came of it.
+    fn train<T: Trace>(
+        self,
+        world: &World,
+        mut trainer: Trainer<'_, T>,
+        tracing: Option<Tracing>,
+    ) -> anyhow::Result<()> {
+        let Self { started, config, plan, mut record, dir, checkpoint, .. } = self;
+        if let Some(checkpoint) = checkpoint {
+            trainer.restore(checkpoint)?;
+        }
+        let position = trainer.position();
+        if world.is_root() && position.step > 0 {
+            log::info!("going on after step {}, in epoch {}", position.step, position.epoch + 1);
+        }
+        let recorder = Recorder::open(world, dir.clone(), position.step, &position.history);
+        let mut recorder = world.agree(recorder)?;
+        let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step);
+        if let Err(error) = trainer.run(&mut recorder, &mut progress) {
+            let stopped = matches!(error, TrainError::Stopped { .. });
+            if let Some(dir) = &dir {
+                record.status = if stopped { Status::Stopped } else { Status::Failed };
+                record.error = Some(error.to_string());
+                dir.write_record(&record)?;
+            }
+            if let Some(tracing) = tracing {
+                tracing.finish_training(world, Err(&error))?;
+            }
+            if stopped {
+                // MPICH's ranks were seen to wait for each other forever where some
+                // shut down while others still had messages on the way.
+                world.barrier()?;
+            }
+            return Err(error.into());
+        }
+
+        progress.finish();
+        let results = summarize(world, &trainer, &plan, &config, started)?;
+        record.status = Status::Completed;
         if let Some(dir) = &dir {
-            record.status = if stopped { Status::Stopped } else { Status::Failed };
-            record.error = Some(error.to_string());
+            print_results(&trainer.position().history, &results, &trainer.sync_report(), dir);
+            record.results = Some(results);
             dir.write_record(&record)?;
         }
-        if stopped {
-            // MPICH's ranks were seen to wait for each other forever where some
-            // shut down while others still had messages on the way.
-            world.barrier()?;
+        if let Some(tracing) = tracing {
+            tracing.finish_training(world, Ok(()))?;
         }
-        return Err(error.into());
-    }
-
-    progress.finish();
-    let results = summarize(world, &trainer, &plan, &config, started)?;
-    record.status = Status::Completed;
-    if let Some(dir) = &dir {
-        print_results(&trainer.position().history, &results, &trainer.sync_report(), dir);
-        record.results = Some(results);
-        dir.write_record(&record)?;
-    }
-    world.barrier()?;
-    Ok(())
-}
-
-/// Options beside `--resume` have no effect, which a warning says.
-fn warn_of_ignored_options(args: &TrainArgs, world: &World) {
-    let ignored: Vec<String> = args
-        .typed
-        .iter()
-        .filter(|id| !["resume", "quiet", "verbose"].contains(&id.as_str()))
-        .map(|id| format!("--{}", id.replace('_', "-")))
-        .collect();
-    if args.resume.is_some() && world.is_root() && !ignored.is_empty() {
-        log::warn!(
-            "--resume takes everything from the run's own run.json; without effect: {}",
-            ignored.join(" ")
-        );
-    }
-}
-
-fn check_world_size(args: &TrainArgs, world: &World) -> anyhow::Result<()> {
-    match args.world_size {
-        Some(n) if n != world.size() && Launcher::detect().is_none() => Err(ConfigError::new(
-            "world-size",
-            n,
-            format!(
-                "no launcher started this process, and ranks started by hand form no MPI job; start them together: \
-                 mpirun -n {n} --bind-to core mpiburn train …, or mpiburn launch 1x{n} -- train …"
-            ),
-        )
-        .into()),
-        Some(n) if n != world.size() => Err(ConfigError::new(
-            "world-size",
-            n,
-            format!(
-                "mpirun started {} ranks; leave the option out or start {n} (mpirun -n {n})",
-                world.size()
-            ),
-        )
-        .into()),
-        _ => Ok(()),
+        world.barrier()?;
+        Ok(())
     }
 }
 
@@ -178,53 +201,6 @@ fn configure(
     );
     record.config.check_stored().with_context(|| path.join("run.json").display().to_string())?;
     Ok((record.config, Some(path.clone())))
-}
-
-/// The network takes samples of one shape.
-pub(super) fn check_shape(config: &RunConfig, source: &dyn data::SampleSource) -> Result<(), ConfigError> {
-    let (shape, expected) = (source.description().shape, config.model.input_shape());
-    if shape != expected {
-        return Err(ConfigError::new(
-            "model",
-            config.model,
-            format!("takes images of {expected:?}, and {} has {shape:?}", config.data_root.display()),
-        ));
-    }
-    Ok(())
-}
-
-fn check_data(config: &RunConfig, plan: &ShardPlan, source: &dyn data::SampleSource) -> anyhow::Result<()> {
-    check_shape(config, source)?;
-    config::check_data(&config.recipe, &config.data_root, source.description())?;
-    let classes = source.description().classes;
-    if let Some(n) = config.num_classes
-        && n != classes
-    {
-        return Err(ConfigError::new("num-classes", n, format!("the data set has {classes} classes")).into());
-    }
-    let known = config.train_samples.unwrap_or(usize::MAX).min(source.len(data::Split::Train));
-    if let Some(n) = config.quantization.calibration.filter(|&n| n > known) {
-        let problem = format!("the run trains on {known} samples; name at most as many");
-        return Err(ConfigError::new("calibration", n, problem).into());
-    }
-    for (split, option) in
-        [(data::Split::Train, config.train_samples), (data::Split::Test, config.test_samples)]
-    {
-        let samples = option.map_or(usize::MAX, |n| n).min(source.len(split));
-        if samples < plan.world_size {
-            return Err(ConfigError::new(
-                "data-root",
-                config.data_root.display(),
-                format!(
-                    "{samples} {} samples for {} ranks; use fewer ranks or more samples",
-                    if split == data::Split::Train { "training" } else { "test" },
-                    plan.world_size
-                ),
-            )
-            .into());
-        }
-    }
-    Ok(())
 }
 
 /// Makes or opens the run directory and reads what the run starts from: rank

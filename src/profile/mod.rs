@@ -19,16 +19,27 @@
 //! and `GradientSync` tests an option that is `None`. `mpiburn profile` measures what
 //! profiling costs: batches with and without it alternate.
 //!
+//! **Time lines** (`--trace`) are made of the same spans: a log keeps single ones beside the
+//! sums, and rank 0 gathers those of all ranks.
+//!
 //! Spans nest: the time of an operator is its own (self) and that of spans inside it, such
 //! as copies of gradients during backward. A whole batch is the outermost span, and its
 //! self time is the row `rest`, so that self times sum to the wall time.
 
+mod current;
+mod log;
 mod phase;
 mod recorder;
 mod rows;
+mod timeline;
+mod trace;
 mod watch;
 
+pub use current::{begin_batch, end_batch, end_sequence, follow, on_sync, register, span};
+pub use log::Log;
 pub use phase::Phase;
-pub use recorder::{Recorder, begin_batch, end_batch, end_sequence, follow, on_sync, register, span};
+pub use recorder::Recorder;
 pub use rows::{Profile, ProfileRow, SortKey};
+pub use timeline::{TimeLine, log_buckets};
+pub use trace::{Clock, RankTrace, TraceFile, Wait, longest_wait};
 pub use watch::{OperatorWatch, WatchedForward, WatchedLoss, WatchedSamples};

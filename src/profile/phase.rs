@@ -20,6 +20,10 @@ pub enum Phase {
     Optimizer,
     /// Time of a batch outside all operators.
     Rest,
+    /// Test after an epoch, on a time line alone.
+    Evaluation,
+    /// Writing a checkpoint, on a time line alone.
+    Checkpoint,
 }
 
 impl Phase {
@@ -33,6 +37,8 @@ impl Phase {
             Self::Communication => "communication",
             Self::Optimizer => "optimizer",
             Self::Rest => "rest",
+            Self::Evaluation => "evaluation",
+            Self::Checkpoint => "checkpoint",
         }
     }
 }

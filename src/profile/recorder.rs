@@ -1,21 +1,14 @@
 //! Records nested spans with their time and memory.
-//!
-//! The recorder of a thread is in thread-local storage, because callbacks from inside
-//! Burn's autodiff carry no data but a number.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use burn_fused::memory::counting_allocator::{live_bytes, peak, set_peak};
 use burn_mpi::SyncEvent;
 
+use super::log::Log;
 use super::phase::Phase;
 use crate::model::Operator;
-
-thread_local! {
-    static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
-}
 
 /// Sums over the calls of an operator in one phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +44,7 @@ struct Flight {
 }
 
 /// The row of a whole batch.
-const REST: usize = 0;
+pub(super) const REST: usize = 0;
 const COPY: usize = 1;
 const COLLECT: usize = 2;
 
@@ -66,7 +59,10 @@ pub struct Recorder {
     flights: VecDeque<Flight>,
     /// Whether the innermost span is one of a sequence, which ends where the next begins:
     /// the backwards of operators, or the layers of an integer model.
-    in_sequence: bool,
+    pub(super) in_sequence: bool,
+    pub(super) paused: bool,
+    /// Every span, for a time line.
+    pub(super) log: Option<Log>,
 }
 
 impl Default for Recorder {
@@ -78,6 +74,8 @@ impl Default for Recorder {
             hidden: Vec::new(),
             flights: VecDeque::with_capacity(64),
             in_sequence: false,
+            paused: false,
+            log: None,
         };
         recorder.register(Operator::new("rest", "rest"), Phase::Rest);
         recorder.register(Operator::new("copy of gradients", "copy of gradients"), Phase::Copy);
@@ -87,14 +85,19 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Begins to record on this thread.
-    pub fn start(self) {
-        RECORDER.set(Some(self));
+    /// The same, with a log of every span.
+    pub fn with_log(self, log: Log) -> Self {
+        Self { log: Some(log), ..self }
     }
 
-    /// Ends recording on this thread; returns its recorder.
-    pub fn stop() -> Option<Self> {
-        RECORDER.take()
+    /// Operator and phase of each row of the log.
+    pub(super) fn operators(&self) -> impl Iterator<Item = (&Operator, Phase)> {
+        self.rows.iter().map(|row| (&row.operator, row.phase))
+    }
+
+    /// The bucket of a row, if it is one.
+    pub(super) fn bucket_of(&self, row: usize) -> Option<usize> {
+        self.buckets.iter().position(|&bucket| bucket == row)
     }
 
     /// Forgets what was measured, but not the operators: after warming up.
@@ -104,6 +107,7 @@ impl Recorder {
             (row.own_bytes, row.total_bytes, row.peak_bytes) = (0, 0, 0);
         }
         self.hidden.fill(Duration::ZERO);
+        self.log.iter_mut().for_each(Log::clear);
     }
 
     /// Operators with a call. The first is the rest, whose total is that of all batches.
@@ -131,14 +135,14 @@ impl Recorder {
         self.rows.len() - 1
     }
 
-    fn begin(&mut self, row: usize) {
+    pub(super) fn begin(&mut self, row: usize) {
         let (bytes, outer_peak) = (live_bytes(), peak());
         set_peak(bytes);
         let (inner, inner_bytes) = (Duration::ZERO, 0);
         self.open.push(Span { row, began: Instant::now(), inner, bytes, inner_bytes, outer_peak });
     }
 
-    fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         let ended = Instant::now();
         let Some(span) = self.open.pop() else { unreachable!("a span has begun") };
         let (total, bytes, most) = (ended - span.began, live_bytes() - span.bytes, peak());
@@ -150,14 +154,26 @@ impl Recorder {
         row.total_bytes += bytes;
         row.own_bytes += bytes - span.inner_bytes;
         row.peak_bytes = row.peak_bytes.max(most - span.bytes);
+        if let Some(log) = &mut self.log {
+            log.span(span.row, span.began, ended);
+        }
         if let Some(outer) = self.open.last_mut() {
             outer.inner += total;
             outer.inner_bytes += bytes;
         }
     }
 
-    fn end_sequence(&mut self) {
+    pub(super) fn end_sequence(&mut self) {
         if std::mem::take(&mut self.in_sequence) {
+            self.end();
+        }
+    }
+
+    /// Ends a batch, and the spans inside it that are open.
+    pub(super) fn end_all(&mut self) {
+        self.in_sequence = false;
+        self.flights.clear();
+        while !self.open.is_empty() {
             self.end();
         }
     }
@@ -172,21 +188,24 @@ impl Recorder {
         self.buckets[bucket]
     }
 
-    /// Ends the flights of all but the last `left`.
-    fn land(&mut self, left: usize) {
+    /// Ends the flights of all but the last `left`: they are `complete`, or no longer hidden.
+    fn land(&mut self, left: usize, complete: bool) {
         if self.flights.len() > left {
             let now = Instant::now();
             for Flight { bucket, since } in self.flights.drain(..self.flights.len() - left) {
                 self.hidden[bucket] += now - since;
+                if let Some(log) = &mut self.log {
+                    log.flight(bucket, since, now, complete);
+                }
             }
         }
     }
 
-    fn sync(&mut self, event: SyncEvent) {
+    pub(super) fn sync(&mut self, event: SyncEvent) {
         match event {
             SyncEvent::BackwardEnd => {
                 self.end_sequence();
-                self.land(0);
+                self.land(0, false);
                 self.begin(COLLECT);
             }
             SyncEvent::CollectEnd => self.end(),
@@ -202,68 +221,9 @@ impl Recorder {
                     self.flights.push_back(Flight { bucket, since: Instant::now() });
                 }
             }
-            SyncEvent::InFlight(left) => self.land(left),
+            SyncEvent::InFlight(left) => self.land(left, true),
         }
     }
-}
-
-/// Uses this thread's recorder, if it records.
-pub(super) fn with<T>(body: impl FnOnce(&mut Recorder) -> T) -> Option<T> {
-    RECORDER.with_borrow_mut(|recorder| recorder.as_mut().map(body))
-}
-
-/// Begins a batch.
-pub fn begin_batch() {
-    with(|recorder| recorder.begin(REST));
-}
-
-/// Ends a batch, and the spans inside it that are open.
-pub fn end_batch() {
-    with(|recorder| {
-        recorder.in_sequence = false;
-        recorder.flights.clear();
-        while !recorder.open.is_empty() {
-            recorder.end();
-        }
-    });
-}
-
-/// The result of `body`, as a span of the operator in `row`.
-pub fn span<T>(row: usize, body: impl FnOnce() -> T) -> T {
-    begin(row);
-    let result = body();
-    with(Recorder::end);
-    result
-}
-
-/// Begins a span that the end of the batch ends.
-pub(super) fn begin(row: usize) {
-    with(|recorder| recorder.begin(row));
-}
-
-/// The row of `operator` in `phase`, which is new; 0 if nothing is recorded.
-pub fn register(operator: Operator, phase: Phase) -> usize {
-    with(|recorder| recorder.register(operator, phase)).unwrap_or(REST)
-}
-
-/// Begins the span of the operator in `row`, where that of the operator before it in the
-/// sequence ends.
-pub fn follow(row: usize) {
-    with(|recorder| {
-        recorder.end_sequence();
-        recorder.begin(row);
-        recorder.in_sequence = true;
-    });
-}
-
-/// Ends the sequence that [`follow`] has continued.
-pub fn end_sequence() {
-    with(Recorder::end_sequence);
-}
-
-/// Records an event of gradient averaging: the watch of a `GradientSync`.
-pub fn on_sync(event: SyncEvent) {
-    with(|recorder| recorder.sync(event));
 }
 
 #[cfg(test)]

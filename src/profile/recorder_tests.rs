@@ -3,6 +3,7 @@
 use std::thread::sleep;
 
 use super::*;
+use crate::profile::{begin_batch, end_batch, follow, on_sync, span};
 
 const PAUSE: Duration = Duration::from_millis(2);
 

@@ -160,7 +160,7 @@ impl ProfileRow {
 }
 
 /// The first parameter, and how many more there are.
-fn parameters(names: &[String]) -> String {
+pub(super) fn parameters(names: &[String]) -> String {
     match names {
         [] => "control values".into(),
         [one] => one.clone(),

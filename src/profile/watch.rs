@@ -7,13 +7,16 @@ use std::ops::Range;
 use burn::tensor::{Device, Tensor};
 use burn_fused::stamp_backward;
 
+use super::current::{begin, follow, register, span, with};
 use super::phase::Phase;
-use super::recorder::{self, begin, follow, register, span};
 use crate::model::{BatchPlace, LayerWatch, Network, Operator};
 use crate::train::{CrossEntropy, Forward, LabelledBytes, Loss, Plain, Samples, Scored};
 
+/// What precedes the first operator's backward.
+pub(super) const AUTODIFF: &str = "autodiff";
+
 /// Rows of the operators of a network, in the order of forward.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct OperatorWatch {
     /// Of forward and backward.
     rows: Vec<[usize; 2]>,
@@ -50,11 +53,11 @@ impl LayerWatch for OperatorWatch {
 
 /// Whether this thread records.
 fn is_on() -> bool {
-    recorder::with(|_| ()).is_some()
+    with(|_| ()).is_some()
 }
 
 /// The network's own forward pass, with its operators recorded.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct WatchedForward {
     watch: OperatorWatch,
     optimizer: Option<usize>,
@@ -78,7 +81,7 @@ impl Forward<Network> for WatchedForward {
 }
 
 /// Cross entropy, recorded.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct WatchedLoss {
     loss: CrossEntropy,
     rows: [usize; 2],
@@ -89,7 +92,7 @@ impl WatchedLoss {
     /// `loss`, for the recorder of this thread.
     pub fn new(loss: CrossEntropy) -> Self {
         let rows = rows_of(Operator::new("loss", "cross entropy"));
-        Self { loss, rows, graph: register(Operator::new("autodiff", "autodiff"), Phase::Backward) }
+        Self { loss, rows, graph: register(Operator::new(AUTODIFF, AUTODIFF), Phase::Backward) }
     }
 }
 

@@ -11,8 +11,10 @@ use super::batches::{Batches, order_of};
 use super::curves::Unwritten;
 use super::evaluation::Evaluation;
 use super::step::Learner;
+use super::trace::Observed;
 use super::{
-    CrossEntropy, EpochRow, Mixed, Position, Schedule, Tally, TrainError, TrainOptions, Watch, early_stopping,
+    CrossEntropy, EpochRow, Mixed, Part, Position, Schedule, Tally, Trace, TrainError, TrainOptions,
+    Untraced, Watch, early_stopping,
 };
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
@@ -22,15 +24,20 @@ use crate::stop::StopRequest;
 use burn_mpi::{Collective, World};
 use int8::TestedInt8;
 
+/// The learner of a [`Trainer`].
+type TracedLearner<'w, T> =
+    Learner<'w, Network, Observed<CrossEntropy, T>, Mixed<Observed<Option<Quantizer>, T>>>;
+
 /// One rank's part of a training: learner, shard and position.
-pub struct Trainer<'w> {
+pub struct Trainer<'w, T: Trace = Untraced> {
     world: &'w World,
     options: TrainOptions,
     source: Box<dyn SampleSource>,
     plan: ShardPlan,
     shard: Shard,
     batches: Batches,
-    learner: Learner<'w, Network, CrossEntropy, Mixed<Option<Quantizer>>>,
+    learner: TracedLearner<'w, T>,
+    trace: T,
     post_quantizer: Option<PostQuantizer>,
     schedule: Schedule,
     position: Position,
@@ -45,22 +52,37 @@ pub struct Trainer<'w> {
     checkpoint_step: Option<usize>,
 }
 
-impl<'w> Trainer<'w> {
-    /// A trainer that starts from `network`, with rank 0's weights on all ranks. All
-    /// ranks must train on the same data set. A `stop` on any rank stops all of them.
-    /// With a `quantizer`, training is quantization-aware.
+/// What a [`Trainer`] is made of, beside options.
+pub struct Setup<T> {
+    /// The data set, the same on all ranks.
+    pub source: Box<dyn SampleSource>,
+    /// The network to start from; all ranks get rank 0's weights.
+    pub network: Network,
+    /// For quantization-aware training.
+    pub quantizer: Option<Quantizer>,
+    /// Transport of the gradients.
+    pub collective: Box<dyn Collective>,
+    /// Requests on any rank stop all of them.
+    pub stop: StopRequest,
+    /// Observer, for a time line.
+    pub trace: T,
+}
+
+impl Setup<Untraced> {
+    /// The same with an observer.
+    pub fn traced<T: Trace>(self, trace: T) -> Setup<T> {
+        let Self { source, network, quantizer, collective, stop, .. } = self;
+        Setup { source, network, quantizer, collective, stop, trace }
+    }
+}
+
+impl<'w, T: Trace> Trainer<'w, T> {
+    /// A trainer at the first step.
     ///
     /// # Errors
     /// If a shard cannot be read, data sets differ or the transport fails.
-    pub fn new(
-        world: &'w World,
-        options: &TrainOptions,
-        source: Box<dyn SampleSource>,
-        network: Network,
-        quantizer: Option<Quantizer>,
-        collective: Box<dyn Collective>,
-        stop: StopRequest,
-    ) -> Result<Self, TrainError> {
+    pub fn new(world: &'w World, options: &TrainOptions, setup: Setup<T>) -> Result<Self, TrainError> {
+        let Setup { source, network, quantizer, collective, stop, trace } = setup;
         let plan = options.plan(source.as_ref(), Split::Train, world.size());
         let order = order_of(options, 0);
         let shard = world.agree(Shard::load(source.as_ref(), Split::Train, &plan, world.rank(), order))?;
@@ -68,9 +90,11 @@ impl<'w> Trainer<'w> {
         let post = options.post_training.map(|post| post.load(source.as_ref(), options.train_samples));
         let post_quantizer = world.agree(post.transpose())?;
         let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };
-        let forward = Mixed::new(quantizer, options.precision);
+        let loss = Observed { inner: loss, trace: trace.clone() };
+        let forward = Mixed::new(Observed { inner: quantizer, trace: trace.clone() }, options.precision);
         Ok(Self {
             learner: Learner::new(world, options, network, loss, collective)?.with_forward(forward)?,
+            trace,
             batches: Batches::new(options, source.description()),
             post_quantizer,
             schedule: options.rates(plan.steps()),
@@ -103,7 +127,7 @@ impl<'w> Trainer<'w> {
             if self.options.shuffle && self.position.step_in_epoch == 0 && self.position.epoch > 0 {
                 self.load_shard()?;
             }
-            if let Some(quantizer) = &mut self.learner.forward.inner {
+            if let Some(quantizer) = &mut self.learner.forward.inner.inner {
                 quantizer.set_epoch(self.position.epoch);
             }
             self.train_epoch(recorder, watch)?;
@@ -116,9 +140,11 @@ impl<'w> Trainer<'w> {
             };
             self.learner.average_buffers()?;
             let started = Instant::now();
+            self.trace.begin(Part::Evaluation);
             let tallies = evaluation.run(self.world, &self.learner.network)?;
             self.check_test(&tallies)?;
             let int8 = self.test_int8(evaluation)?;
+            self.trace.end();
             self.position.test_seconds += started.elapsed().as_secs_f64();
             self.finish_epoch(recorder, watch, tallies, int8)?;
             if self.stopping && !self.is_done() {
@@ -160,13 +186,18 @@ impl<'w> Trainer<'w> {
     }
 
     fn step(&mut self) -> Result<(), TrainError> {
+        self.trace.begin_step(self.position.step + 1, &mut self.learner.sync)?;
         let step = self.position.step_in_epoch;
         let (began, size) = (Instant::now(), self.plan.batch_size);
+        self.trace.begin(Part::Samples);
         let samples = self.batches.samples(&self.shard, step * size, size, self.position.epoch);
+        self.trace.end();
         self.learner.count_data(began.elapsed());
         let total = self.plan.global_batch_len(step);
         self.learner.rate = self.schedule.rate(self.position.epoch, step);
+        let samples = Observed { inner: samples, trace: &self.trace };
         let (tally, signals) = self.learner.step(&samples, total, self.stop.signal().is_some())?;
+        self.trace.end_step(&self.learner.sync);
         if signals.not_finite > 0.0 {
             return Err(self.not_finite(&tally)?);
         }

@@ -17,4 +17,6 @@ mod report;
 mod resume;
 mod sweep;
 mod sync;
+mod trace;
+mod trace_rejected;
 mod training;

@@ -51,6 +51,7 @@
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 
 mod abort;
+mod clock;
 mod collective;
 mod ddp;
 mod error;
@@ -67,6 +68,7 @@ mod tensors;
 mod world;
 
 pub use abort::{abort, end_the_job_on_panic, identity};
+pub use clock::ClockOffset;
 pub use collective::backend::{Backend, Reduction};
 pub use collective::connect::{Transport, connect};
 #[cfg(feature = "gloo")]

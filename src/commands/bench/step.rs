@@ -24,7 +24,7 @@ use burn_mpi::{CommError, World, connect, page_faults, topology};
 /// loss of 0 has gradients unlike those of training.
 const BATCHES: usize = 16;
 /// Options of `mpiburn train` that no step depends on.
-const IGNORED: [&str; 12] = [
+const IGNORED: [&str; 14] = [
     "data_root",
     "init",
     "epochs",
@@ -37,6 +37,8 @@ const IGNORED: [&str; 12] = [
     "log_every",
     "checkpoint_every",
     "resume",
+    "trace",
+    "trace_steps",
 ];
 /// Steps between changes of mode; modes with and without overlap alternate, so that a
 /// change in the machine's speed affects both.

@@ -12,7 +12,6 @@ use crate::train::Samples;
 pub fn profile(subject: Subject, batches: usize) -> anyhow::Result<Measured> {
     let device = subject.config.device.device();
     let Subject { network, batches: mut source, .. } = subject;
-    Recorder::default().start();
     let (row, mut watch) = (WatchedSamples::row(), OperatorWatch::default());
     let Ok([profiled, plain]) = alternate(batches, |on| {
         let samples = source.next();
@@ -28,5 +27,5 @@ pub fn profile(subject: Subject, batches: usize) -> anyhow::Result<Measured> {
         Ok::<(), Infallible>(())
     });
     let recorder = Recorder::stop().unwrap_or_default();
-    Ok(Measured { profile: Profile::new(&recorder, &[], 1, batches), profiled, plain })
+    Ok(Measured { profile: Profile::new(&recorder, &[], 1, batches), recorder, profiled, plain })
 }

@@ -63,7 +63,6 @@ pub fn profile(subject: Subject, batches: usize) -> anyhow::Result<Measured> {
                        mpiburn quantize";
         return Err(ConfigError::new("int8", "", problem).into());
     };
-    Recorder::default().start();
     let samples_row = WatchedSamples::row();
     let rows = Rows::new(&model, &names);
     let mut scores = Vec::new();
@@ -81,5 +80,5 @@ pub fn profile(subject: Subject, batches: usize) -> anyhow::Result<Measured> {
         Ok::<(), QuantError>(())
     })?;
     let recorder = Recorder::stop().unwrap_or_default();
-    Ok(Measured { profile: Profile::new(&recorder, &[], 1, batches), profiled, plain })
+    Ok(Measured { profile: Profile::new(&recorder, &[], 1, batches), recorder, profiled, plain })
 }

@@ -6,7 +6,7 @@ mod output;
 mod subject;
 mod training;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use burn_mpi::World;
@@ -14,10 +14,11 @@ use burn_mpi::World;
 use self::output::Output;
 use self::subject::Subject;
 use super::check_random_batch;
+use super::trace::{self, Tracing};
 use super::train::check_same_program;
 use crate::cli::ProfileArgs;
 use crate::config::{ConfigError, RunConfig};
-use crate::profile::{Profile, Recorder, SortKey, begin_batch, end_batch};
+use crate::profile::{Log, Profile, Recorder, SortKey, begin_batch, end_batch};
 use crate::report;
 use burn_fused::simd::Level;
 
@@ -38,21 +39,32 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         return Err(ConfigError::new("batches", 0, "must be at least 1").into());
     }
     check_files(args)?;
+    let traced = trace::steps(&args.options.trace, 0, args.batches)?;
     super::use_threads(typed.threads)?;
     let subject = Subject::open(world, args, typed)?;
     // A run that is not there must not leave an empty file.
     let files = if world.is_root() { [args.csv.as_deref(), args.json.as_deref()] } else { [None; 2] };
     let writable = files.into_iter().flatten().try_for_each(report::check_writable);
     world.agree(writable)?;
+    trace::check_writable(world, &args.options.trace)?;
     world.set_deadline(Duration::from_secs_f64(subject.config.comm_timeout));
     let config = subject.config.clone();
     config.conv.use_algorithm();
     super::agree_on_products(world, config.precision)?;
+    let start = |steps| Tracing::start(world, &args.options.trace, steps, &config);
+    let tracing = traced.map(start).transpose()?;
+    let log = tracing.as_ref().map(|tracing| Log::new(tracing.since(), tracing.steps()));
+    let recorder = log.map_or_else(Recorder::default, |log| Recorder::default().with_log(log));
+    recorder.start();
     let measured = match (args.train, args.int8) {
         (true, _) => training::profile(world, subject, args.batches)?,
         (false, false) => inference::profile(subject, args.batches)?,
         (false, true) => int8::profile(subject, args.batches)?,
     };
+    let Measured { recorder, .. } = &measured;
+    if let Some(tracing) = tracing {
+        tracing.finish(world, recorder)?;
+    }
     if world.is_root() {
         let output = Output {
             model: config.model,
@@ -87,12 +99,14 @@ fn check_same_options(world: &World, args: &ProfileArgs, typed: &RunConfig) -> a
     ] {
         world.check_equal(option, &value)?;
     }
+    trace::check_same(world, &args.options.trace)?;
     check_same_program(typed, false, world)
 }
 
 /// What was measured on this rank.
 struct Measured {
     profile: Profile,
+    recorder: Recorder,
     /// Times of whole batches, with profiling and without.
     profiled: Vec<Duration>,
     plain: Vec<Duration>,
@@ -134,13 +148,17 @@ fn alternate<E>(
     Ok(times)
 }
 
-/// Checks that the two files have different names: one would replace the other.
+/// Checks that the files have different names: one would replace the other.
 fn check_files(args: &ProfileArgs) -> anyhow::Result<()> {
-    let (Some(csv), Some(json)) = (&args.csv, &args.json) else { return Ok(()) };
-    let absolute = |path: &Path| std::path::absolute(path);
-    if absolute(csv)? == absolute(json)? {
-        let problem = "is the file of --csv; choose another";
-        return Err(ConfigError::new("json", json.display(), problem).into());
+    let mut named: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, path) in [("csv", &args.csv), ("json", &args.json), ("trace", &args.options.trace.trace)] {
+        let Some(path) = path else { continue };
+        let absolute = std::path::absolute(path)?;
+        if let Some((other, _)) = named.iter().find(|(_, named)| *named == absolute) {
+            let problem = format!("is the file of --{other}; choose another");
+            return Err(ConfigError::new(option, path.display(), problem).into());
+        }
+        named.push((option, absolute));
     }
     Ok(())
 }

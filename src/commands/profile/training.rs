@@ -5,7 +5,7 @@ use burn_mpi::{CommError, World, connect};
 
 use super::subject::Subject;
 use super::{Measured, alternate};
-use crate::profile::{Profile, Recorder, WatchedForward, WatchedLoss, WatchedSamples, on_sync};
+use crate::profile::{Profile, Recorder, WatchedForward, WatchedLoss, WatchedSamples, log_buckets, on_sync};
 use crate::train::{CrossEntropy, Learner, Mixed};
 
 /// Profiles `batches` steps of this rank. All ranks take part in them.
@@ -15,7 +15,6 @@ pub fn profile(world: &World, subject: Subject, batches: usize) -> anyhow::Resul
     let Subject { config, batches: mut source, .. } = subject;
     let options = config.train_options();
     let collective = connect(world, config.backend, &config.transport())?;
-    Recorder::default().start();
     let row = WatchedSamples::row();
     let loss = WatchedLoss::new(CrossEntropy { smoothing: options.recipe.label_smoothing });
     let learner = Learner::new(world, &options, network, loss, collective)?;
@@ -26,7 +25,13 @@ pub fn profile(world: &World, subject: Subject, batches: usize) -> anyhow::Resul
         learner.sync.watch(on.then_some(on_sync))?;
         learner.step(&WatchedSamples { samples: source.next(), row }, total, false).map(|_| ())
     })?;
+    log_buckets(&learner.sync);
     let recorder = Recorder::stop().unwrap_or_default();
     let buckets = learner.sync.report().buckets;
-    Ok(Measured { profile: Profile::new(&recorder, &buckets, world.size(), batches), profiled, plain })
+    Ok(Measured {
+        profile: Profile::new(&recorder, &buckets, world.size(), batches),
+        recorder,
+        profiled,
+        plain,
+    })
 }

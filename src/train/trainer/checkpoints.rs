@@ -3,9 +3,9 @@
 use super::Trainer;
 use crate::record::{Checkpoint, Curve, Int8File, Recorder};
 use crate::train::step::Learner;
-use crate::train::{Moment, Position, Tally, TrainError};
+use crate::train::{Moment, Part, Position, Tally, Trace, TrainError};
 
-impl Trainer<'_> {
+impl<T: Trace> Trainer<'_, T> {
     /// Restores the position of `checkpoint`.
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl Trainer<'_> {
             *scale = saved;
         }
         if let (Some(quantizer), Some(ranges)) =
-            (&mut self.learner.forward.inner, self.position.ranges.clone())
+            (&mut self.learner.forward.inner.inner, self.position.ranges.clone())
         {
             quantizer.restore(ranges)?;
         }
@@ -74,6 +74,7 @@ impl Trainer<'_> {
         epoch_tally: Tally,
         int8: Option<&Int8File>,
     ) -> Result<(), TrainError> {
+        self.trace.begin(Part::Checkpoint);
         recorder.points(Curve::Train, &self.unwritten.gather(self.world)?)?;
         self.position.epoch_tallies = self.world.gather(&epoch_tally)?;
         self.position.window_tallies = self.world.gather(&self.window_tally)?;
@@ -81,8 +82,7 @@ impl Trainer<'_> {
         self.position.comm_seconds = self.world.gather(&comm_seconds)?;
         self.position.arrival = self.learner.sync.arrival().cloned();
         self.position.loss_scale = self.learner.loss_scale;
-        self.position.ranges =
-            self.learner.forward.inner.as_ref().map(|quantizer| quantizer.ranges().clone());
+        self.position.ranges = self.quantizer().map(|quantizer| quantizer.ranges().clone());
         let Learner { params, updater, .. } = &self.learner;
         recorder.checkpoint(self.learner.layout(), int8, || Checkpoint {
             model: self.options.model.clone(),
@@ -93,6 +93,7 @@ impl Trainer<'_> {
             position: self.position.clone(),
         })?;
         self.checkpoint_step = Some(self.position.step);
+        self.trace.end();
         Ok(())
     }
 }

@@ -2,9 +2,9 @@
 
 use super::Trainer;
 use crate::record::Recorder;
-use crate::train::{Tally, TrainError};
+use crate::train::{Tally, Trace, TrainError};
 
-impl Trainer<'_> {
+impl<T: Trace> Trainer<'_, T> {
     /// The error of a training that a signal stopped after a checkpoint.
     pub(super) fn stopped(&self, recorder: &Recorder<'_>) -> TrainError {
         let signal = self.stop.signal().unwrap_or("a signal to another rank");

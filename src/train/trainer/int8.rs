@@ -5,7 +5,7 @@ use burn::module::Module;
 use super::Trainer;
 use crate::quant::{QuantError, Quantized};
 use crate::record::{Int8File, Method};
-use crate::train::{Evaluation, Tally, TrainError};
+use crate::train::{Evaluation, Tally, Trace, TrainError};
 use burn_mpi::CommError;
 
 /// An int8 model, the same on every rank, and its result on the whole test set.
@@ -14,7 +14,7 @@ pub(super) struct TestedInt8 {
     pub accuracy: f64,
 }
 
-impl Trainer<'_> {
+impl<T: Trace> Trainer<'_, T> {
     /// Derives the int8 model of the current weights and tests it over all ranks' shares; `None`
     /// without quantization, and where the weights cannot be quantized, which a warning says: the
     /// float training goes on.
@@ -40,7 +40,7 @@ impl Trainer<'_> {
 
     fn int8_model(&self) -> Result<Option<Quantized>, QuantError> {
         let network = || self.learner.network.valid();
-        match (&self.learner.forward.inner, &self.post_quantizer) {
+        match (self.quantizer(), &self.post_quantizer) {
             (Some(quantizer), _) => {
                 let network = network();
                 let model = quantizer.integer_model(&network)?;
@@ -54,7 +54,7 @@ impl Trainer<'_> {
     /// Checks that all ranks have the same scales of activations.
     pub(super) fn check_scales(&self, int8: &TestedInt8) -> Result<(), TrainError> {
         self.world.check_equal("the int8 model's scales", &format!("{:?}", int8.file.activations))?;
-        if let Some(quantizer) = &self.learner.forward.inner {
+        if let Some(quantizer) = self.quantizer() {
             self.world.check_equal("the ranges of quantization", &format!("{:?}", quantizer.ranges()))?;
         }
         Ok(())

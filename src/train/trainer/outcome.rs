@@ -1,11 +1,12 @@
 //! Results of a trainer: weights, times, position.
 
 use super::Trainer;
+use crate::quant::Quantizer;
 use crate::record::StepMs;
-use crate::train::Position;
+use crate::train::{Position, Trace};
 use burn_mpi::{ParamLayout, SyncReport, sha256};
 
-impl Trainer<'_> {
+impl<T: Trace> Trainer<'_, T> {
     /// The layout of the weights.
     pub fn layout(&self) -> &ParamLayout {
         self.learner.layout()
@@ -30,5 +31,10 @@ impl Trainer<'_> {
     /// The position of the run.
     pub fn position(&self) -> &Position {
         &self.position
+    }
+
+    /// The quantizer of quantization-aware training.
+    pub(super) fn quantizer(&self) -> Option<&Quantizer> {
+        self.learner.forward.inner.inner.as_ref()
     }
 }

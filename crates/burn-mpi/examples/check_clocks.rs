@@ -1,0 +1,52 @@
+//! Offsets between the clocks of ranks on one host, against their true values:
+//! `mpirun -n N check_clocks [mpi|gloo]`.
+//!
+//! Processes of a host share its monotonic clock. Each rank counts from a different time, which
+//! it reads from that clock as well, so the true offsets are known.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use burn_mpi::{Backend, World};
+
+/// Tolerance of reading the host's clock by two functions, one after the other.
+const READING_NS: i64 = 2_000;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let world = World::init()?;
+    let backend: Backend = std::env::args().nth(1).unwrap_or_else(|| "mpi".into()).parse()?;
+    #[cfg(feature = "gloo")]
+    if backend == Backend::Gloo {
+        let gloo = burn_mpi::GlooPrimitives::connect(&world, None, Duration::from_secs(60))?;
+        world.exchange_over(Box::new(gloo));
+    }
+    #[cfg(not(feature = "gloo"))]
+    let _ = backend;
+    // Seconds apart, so that an offset of the wrong sign or rank is seen.
+    let since = Instant::now() - Duration::from_secs(1 + world.rank() as u64);
+    let began: Vec<i64> = world.gather(&(host_clock() - since.elapsed().as_nanos() as i64))?;
+    let offsets = world.clock_offsets(since)?;
+    assert_eq!(offsets.len(), world.size());
+    assert_eq!(offsets, world.gather(&offsets)?[0], "the same on every rank");
+    for (rank, offset) in offsets.iter().enumerate() {
+        let expected = began[0] - began[rank];
+        let apart = (offset.offset_ns - expected).abs();
+        let allowed = offset.error_ns as i64 + READING_NS;
+        assert!(apart <= allowed, "rank {rank}: {offset:?}, and {expected} ns are true");
+        assert!(rank == 0 || offset.error_ns > 0, "rank {rank}: {offset:?}");
+        let now = since.elapsed().as_nanos() as i64;
+        assert!(rank != world.rank() || (0..=now).contains(&offset.at_ns), "rank {rank}: {offset:?}");
+    }
+    println!("rank {}: clock offsets are right", world.rank());
+    world.barrier()?;
+    Ok(())
+}
+
+/// The host's monotonic clock, in ns.
+fn host_clock() -> i64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is valid for the call, which writes one timespec.
+    let failed = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    assert_eq!(failed, 0);
+    1_000_000_000 * time.tv_sec + time.tv_nsec
+}

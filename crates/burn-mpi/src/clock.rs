@@ -1,0 +1,128 @@
+//! Offsets between the clocks of ranks, measured by round trips of messages.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CommError, MpiPrimitives, Primitives, World};
+
+/// Round trips to each rank. The shortest is the least disturbed, by other processes and by the
+/// first message's connection.
+const ROUND_TRIPS: usize = 64;
+
+/// A rank's clock, compared with rank 0's at one time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockOffset {
+    /// Time of the comparison on the rank's own clock, in ns.
+    pub at_ns: i64,
+    /// The rank's clock less rank 0's, in ns.
+    pub offset_ns: i64,
+    /// Bound of the offset's error, in ns: half of the shortest round trip. 0 on rank 0.
+    pub error_ns: u64,
+}
+
+impl World {
+    /// Compares every rank's clock, the time since its `since`, with rank 0's; returns the offsets
+    /// in rank order, the same on every rank. All ranks must call it.
+    ///
+    /// Rank 0 sends 64 messages to each rank in turn, which replies with its time. In the shortest
+    /// round trip, the reply was read at the middle, give or take half of the round trip (Cristian's
+    /// algorithm, 1989). The messages are MPI's, whatever the transport of exchanges.
+    ///
+    /// Clocks drift by some µs per second: compare at the start and at the end of a measurement,
+    /// and interpolate.
+    ///
+    /// ```no_run
+    /// # use std::time::Instant;
+    /// # use burn_mpi::{CommError, World};
+    /// # fn example(world: &World) -> Result<(), CommError> {
+    /// let since = Instant::now();
+    /// let own = world.clock_offsets(since)?[world.rank()];
+    /// // The same moment on every rank, within `own.error_ns`.
+    /// let now_ns = since.elapsed().as_nanos() as i64 - own.offset_ns;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// If MPI fails or the deadline passes.
+    pub fn clock_offsets(&self, since: Instant) -> Result<Vec<ClockOffset>, CommError> {
+        let mut mpi = MpiPrimitives::new(self);
+        let mut own = vec![ClockOffset { at_ns: nanoseconds(since.elapsed()), ..ClockOffset::default() }];
+        if self.is_root() {
+            for rank in 1..self.size() {
+                own.push(ask(&mut mpi, rank, since)?);
+            }
+        } else {
+            for _ in 0..ROUND_TRIPS {
+                mpi.receive(&mut [0], 0)?;
+                mpi.send(&nanoseconds(since.elapsed()).to_le_bytes(), 0)?;
+            }
+        }
+        self.broadcast(&own)
+    }
+}
+
+/// Compares the clock of `rank` with this rank's.
+fn ask(mpi: &mut MpiPrimitives, rank: usize, since: Instant) -> Result<ClockOffset, CommError> {
+    let mut trips = Vec::with_capacity(ROUND_TRIPS);
+    for _ in 0..ROUND_TRIPS {
+        let mut reply = [0; 8];
+        let asked = since.elapsed();
+        mpi.send(&[0], rank)?;
+        mpi.receive(&mut reply, rank)?;
+        trips.push(RoundTrip {
+            asked: nanoseconds(asked),
+            replied: i64::from_le_bytes(reply),
+            answered: nanoseconds(since.elapsed()),
+        });
+    }
+    Ok(RoundTrip::best(&trips))
+}
+
+fn nanoseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// A round trip: `asked` and `answered` on rank 0's clock, `replied` on the other rank's.
+#[derive(Debug, Clone, Copy)]
+struct RoundTrip {
+    asked: i64,
+    replied: i64,
+    answered: i64,
+}
+
+impl RoundTrip {
+    /// The offset by the shortest of `trips`.
+    fn best(trips: &[Self]) -> ClockOffset {
+        let shortest = trips.iter().min_by_key(|trip| trip.answered - trip.asked);
+        shortest.map_or_else(ClockOffset::default, |trip| ClockOffset {
+            at_ns: trip.replied,
+            offset_ns: trip.replied - (trip.asked + trip.answered) / 2,
+            // Rounded up, with the halving of the middle.
+            error_ns: (trip.answered - trip.asked).unsigned_abs().div_ceil(2) + 1,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_round_trip_gives_offset_and_error() {
+        // The other clock is 1000 ns ahead; requests take 10 to 90 ns, replies 30 to 500.
+        let trip = |asked: i64, there: i64, back: i64| RoundTrip {
+            asked,
+            replied: asked + there + 1000,
+            answered: asked + there + back,
+        };
+        let trips = [trip(0, 90, 500), trip(2000, 10, 30), trip(4000, 40, 60)];
+        let found = RoundTrip::best(&trips);
+        assert_eq!(found, ClockOffset { at_ns: 3010, offset_ns: 990, error_ns: 21 });
+        for trips in [&trips[..1], &trips[1..2], &trips[2..]] {
+            let found = RoundTrip::best(trips);
+            assert!(found.offset_ns.abs_diff(1000) <= found.error_ns, "{found:?}");
+        }
+    }
+}

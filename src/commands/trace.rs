@@ -1,0 +1,218 @@
+//! `--trace`: one time line of all ranks, of a training or a profile.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context;
+use serde_json::{Map, Value, json};
+
+use crate::cli::{StepRange, TraceArgs};
+use crate::config::{ConfigError, RunConfig};
+use crate::profile::{Clock, RankTrace, Recorder, TraceFile, end_batch, longest_wait};
+use crate::train::TrainError;
+use burn_mpi::{ClockOffset, CommError, World};
+
+/// Steps of a time line unless they are named.
+const DEFAULT: StepRange = StepRange { first: 20, last: 40 };
+
+/// A time line that is being recorded.
+pub struct Tracing {
+    path: PathBuf,
+    steps: RangeInclusive<usize>,
+    since: Instant,
+    start: Vec<ClockOffset>,
+    run: Map<String, Value>,
+}
+
+/// Checks that ranks have the same options.
+pub fn check_same(world: &World, args: &TraceArgs) -> Result<(), CommError> {
+    let text = |value: Option<String>| value.unwrap_or_else(|| "none".into());
+    let path = args.trace.as_ref().map(|path| path.display().to_string());
+    world.check_equal("--trace", &text(path))?;
+    world.check_equal("--trace-steps", &text(args.trace_steps.map(|steps| steps.to_string())))
+}
+
+/// Checks on rank 0 that the file can be written.
+///
+/// # Errors
+/// If it cannot, on every rank.
+pub fn check_writable(world: &World, args: &TraceArgs) -> Result<(), CommError> {
+    let Some(path) = &args.trace else { return Ok(()) };
+    let writable = match world.is_root() {
+        true => TraceFile::check(path).with_context(|| cannot_write(path)),
+        false => Ok(()),
+    };
+    world.agree(writable)
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("--trace {}: cannot be written", path.display())
+}
+
+/// The steps to record, of those after `done` up to `total`; none without `--trace`.
+///
+/// # Errors
+/// If the run does not have them.
+pub fn steps(
+    args: &TraceArgs,
+    done: usize,
+    total: usize,
+) -> Result<Option<RangeInclusive<usize>>, ConfigError> {
+    let Some(path) = &args.trace else { return Ok(None) };
+    if done >= total {
+        let problem = format!("the run is complete after {total} steps; leave the option out");
+        return Err(ConfigError::new("trace", path.display(), problem));
+    }
+    let Some(range) = args.trace_steps else {
+        let last = DEFAULT.last.min(total - done);
+        let first = last.saturating_sub(DEFAULT.last - DEFAULT.first).max(1);
+        return Ok(Some(done + first..=done + last));
+    };
+    if range.first <= done || range.last > total {
+        let which = if done == 0 { "the run has" } else { "this part of the run has" };
+        let problem = format!("{which} steps {} to {total}; name some of these", done + 1);
+        return Err(ConfigError::new("trace-steps", range, problem));
+    }
+    Ok(Some(range.first..=range.last))
+}
+
+impl Tracing {
+    /// Compares the clocks of all ranks, before the steps.
+    ///
+    /// # Errors
+    /// If MPI fails.
+    pub fn start(
+        world: &World,
+        args: &TraceArgs,
+        steps: RangeInclusive<usize>,
+        config: &RunConfig,
+    ) -> Result<Self, CommError> {
+        let since = Instant::now();
+        let run = [
+            ("program", json!(format!("mpiburn {} of {}", env!("CARGO_PKG_VERSION"), env!("MPIBURN_GIT")))),
+            ("model", json!(config.model)),
+            ("backend", json!(config.backend.to_string())),
+            ("train_batch_size", json!(config.train_batch_size)),
+            ("mpi", json!(world.mpi_library())),
+        ];
+        Ok(Self {
+            path: args.trace.clone().unwrap_or_default(),
+            steps,
+            since,
+            start: world.clock_offsets(since)?,
+            run: run.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+        })
+    }
+
+    /// The steps to record.
+    pub fn steps(&self) -> RangeInclusive<usize> {
+        self.steps.clone()
+    }
+
+    /// The zero of this rank's times.
+    pub fn since(&self) -> Instant {
+        self.since
+    }
+
+    /// Gathers what `recorder` has logged on every rank; rank 0 writes the file and logs which rank
+    /// waited for which. All ranks call it.
+    ///
+    /// # Errors
+    /// If the transport fails, or the file cannot be written.
+    pub fn finish(self, world: &World, recorder: &Recorder) -> anyhow::Result<()> {
+        let end = world.clock_offsets(self.since)?;
+        let clocks = self.start.into_iter().zip(end).map(|(start, end)| Clock { start, end });
+        let clocks: Vec<Clock> = clocks.collect();
+        let ranks: Vec<RankTrace> = world.gather(&RankTrace::new(recorder, &clocks[world.rank()]))?;
+        let Some([first, last]) = ranks[0].range() else {
+            if world.is_root() {
+                let (path, first) = (self.path.display(), self.steps.start());
+                log::warn!("--trace {path}: not written, since the run ended before step {first}");
+            }
+            return Ok(());
+        };
+        let mut run = self.run;
+        run.insert("first_step".into(), json!(first));
+        run.insert("last_step".into(), json!(last));
+        let file = TraceFile { ranks: &ranks, clocks: &clocks, places: world.places(), run };
+        let written = match world.is_root() {
+            true => file.write(&self.path).with_context(|| cannot_write(&self.path)),
+            false => Ok(()),
+        };
+        world.agree(written)?;
+        if world.is_root() {
+            let error = clocks.iter().map(Clock::error_ns).max().unwrap_or(0);
+            log::info!(
+                "time line of steps {first} to {last} in {}; clocks of ranks agree within {:.1} µs",
+                self.path.display(),
+                1e-3 * error as f64
+            );
+            if let Some(wait) = longest_wait(&ranks) {
+                log::info!("{wait}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a training: writes the file if all ranks ended after the same step, and otherwise logs
+    /// that there is none.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish) after a training without an error.
+    pub fn finish_training(self, world: &World, result: Result<(), &TrainError>) -> anyhow::Result<()> {
+        // Of a step that an error ended.
+        end_batch();
+        let recorder = Recorder::stop().unwrap_or_default();
+        let path = self.path.clone();
+        let finished = match result {
+            Ok(()) => return self.finish(world, &recorder),
+            Err(
+                TrainError::Stopped { .. } | TrainError::NotFinite { .. } | TrainError::TestNotFinite { .. },
+            ) => self.finish(world, &recorder),
+            Err(_) => Err(anyhow::anyhow!("the ranks did not end after the same step")),
+        };
+        if let Err(error) = finished
+            && world.is_root()
+        {
+            log::warn!("--trace {}: not written: {error:#}", path.display());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(steps_named: Option<&str>, done: usize, total: usize) -> Result<[usize; 2], String> {
+        let trace_steps = steps_named.map(|text| text.parse().unwrap());
+        let args = TraceArgs { trace: Some("t.json".into()), trace_steps };
+        let range = steps(&args, done, total).map_err(|error| error.to_string())?.expect("a range");
+        Ok([*range.start(), *range.end()])
+    }
+
+    #[test]
+    fn the_default_is_21_steps_after_the_first_or_the_last_of_a_short_run() {
+        assert_eq!(found(None, 0, 600), Ok([20, 40]));
+        assert_eq!(found(None, 0, 30), Ok([10, 30]));
+        assert_eq!(found(None, 0, 7), Ok([1, 7]));
+        assert_eq!(found(None, 100, 600), Ok([120, 140]));
+        assert_eq!(found(None, 100, 103), Ok([101, 103]));
+        assert_eq!(steps(&TraceArgs::default(), 0, 600), Ok(None));
+    }
+
+    #[test]
+    fn steps_that_the_run_does_not_have_are_rejected_with_those_it_has() {
+        assert_eq!(found(Some("600..600"), 0, 600), Ok([600, 600]));
+        for (range, done, expected) in [
+            ("590..601", 0, "--trace-steps 590..601: the run has steps 1 to 600; name some of these"),
+            ("100..120", 100, "--trace-steps 100..120: this part of the run has steps 101 to 600; name"),
+        ] {
+            let problem = found(Some(range), done, 600).unwrap_err();
+            assert!(problem.starts_with(expected), "{problem}");
+        }
+        let complete = found(None, 600, 600).unwrap_err();
+        assert_eq!(complete, "--trace t.json: the run is complete after 600 steps; leave the option out");
+    }
+}

@@ -1,0 +1,145 @@
+//! Log of single spans, for a time line; tables need their sums alone.
+
+use std::ops::RangeInclusive;
+use std::time::Instant;
+
+use burn_mpi::BucketReport;
+
+use super::rows::parameters;
+
+/// A span that has ended. Times are in ns since [`Log::since`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Logged {
+    pub row: usize,
+    pub step: usize,
+    pub begin_ns: i64,
+    pub end_ns: i64,
+}
+
+/// A bucket that was in flight during backward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LoggedFlight {
+    pub bucket: usize,
+    pub step: usize,
+    pub since_ns: i64,
+    pub until_ns: i64,
+    /// Whether the all-reduce was complete at the end; otherwise backward was.
+    pub complete: bool,
+}
+
+/// A bucket of the plan.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LoggedBucket {
+    pub parameters: String,
+    pub bytes: usize,
+}
+
+/// Spans of the steps in a range, in the order in which they ended.
+#[derive(Debug, Clone)]
+pub struct Log {
+    since: Instant,
+    steps: RangeInclusive<usize>,
+    step: usize,
+    pub(super) spans: Vec<Logged>,
+    pub(super) flights: Vec<LoggedFlight>,
+    /// Buckets, and the first step with them.
+    plans: Vec<(usize, Vec<LoggedBucket>)>,
+}
+
+impl Log {
+    /// A log of `steps`, which are counted from 1. Times are those since `since`.
+    pub fn new(since: Instant, steps: RangeInclusive<usize>) -> Self {
+        Self { since, steps, step: 0, spans: Vec::new(), flights: Vec::new(), plans: Vec::new() }
+    }
+
+    /// Continues after `step`.
+    pub(super) fn set_step(&mut self, step: usize) {
+        self.step = step;
+    }
+
+    pub(super) fn next_step(&mut self) {
+        self.step += 1;
+    }
+
+    /// Forgets all spans, and counts steps from 1 again.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.since, self.steps.clone());
+    }
+
+    pub(super) fn span(&mut self, row: usize, began: Instant, ended: Instant) {
+        if self.steps.contains(&self.step) {
+            let (begin_ns, end_ns) = (self.ns(began), self.ns(ended));
+            self.spans.push(Logged { row, step: self.step, begin_ns, end_ns });
+        }
+    }
+
+    pub(super) fn flight(&mut self, bucket: usize, since: Instant, until: Instant, complete: bool) {
+        if self.steps.contains(&self.step) {
+            let (since_ns, until_ns) = (self.ns(since), self.ns(until));
+            self.flights.push(LoggedFlight { bucket, step: self.step, since_ns, until_ns, complete });
+        }
+    }
+
+    /// Notes the buckets of the current step.
+    pub(super) fn buckets(&mut self, buckets: &[BucketReport]) {
+        let of = |bucket: &BucketReport| LoggedBucket {
+            parameters: parameters(&bucket.parameters),
+            bytes: bucket.bytes,
+        };
+        let plan: Vec<LoggedBucket> = buckets.iter().map(of).collect();
+        if self.plans.last().is_none_or(|(_, last)| *last != plan) {
+            self.plans.push((self.step, plan));
+        }
+    }
+
+    /// A bucket of `step`.
+    pub(super) fn bucket(&self, step: usize, bucket: usize) -> Option<&LoggedBucket> {
+        // A profile knows its only plan at the end.
+        let plan = self.plans.iter().rev().find(|(first, _)| *first <= step).or(self.plans.first());
+        plan.and_then(|(_, buckets)| buckets.get(bucket))
+    }
+
+    fn ns(&self, time: Instant) -> i64 {
+        i64::try_from(time.saturating_duration_since(self.since).as_nanos()).unwrap_or(i64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn spans_of_the_range_alone_are_kept() {
+        let since = Instant::now();
+        let mut log = Log::new(since, 2..=3);
+        let at = |ns| since + Duration::from_nanos(ns);
+        for step in 1..=4u64 {
+            log.next_step();
+            log.span(7, at(10 * step), at(10 * step + 5));
+            log.flight(0, at(10 * step), at(10 * step + 1), true);
+        }
+        let spans: Vec<[i64; 2]> = log.spans.iter().map(|span| [span.begin_ns, span.end_ns]).collect();
+        assert_eq!(spans, [[20, 25], [30, 35]]);
+        assert_eq!(log.flights.iter().map(|flight| flight.step).collect::<Vec<_>>(), [2, 3]);
+        log.clear();
+        log.set_step(2);
+        log.span(7, at(1), at(2));
+        assert_eq!(log.spans, [Logged { row: 7, step: 2, begin_ns: 1, end_ns: 2 }]);
+    }
+
+    #[test]
+    fn buckets_are_those_of_the_step() {
+        let mut log = Log::new(Instant::now(), 1..=9);
+        let plan = |bytes| [BucketReport { parameters: vec!["a".into(), "b".into()], bytes }];
+        for (step, bytes) in [(1, 8), (2, 4), (3, 4)] {
+            log.set_step(step);
+            log.buckets(&plan(bytes));
+        }
+        let bytes: Vec<usize> = (1..=4).filter_map(|step| Some(log.bucket(step, 0)?.bytes)).collect();
+        assert_eq!(bytes, [8, 4, 4, 4]);
+        assert_eq!(log.bucket(1, 0).map(|bucket| bucket.parameters.as_str()), Some("a and 1 more"));
+        assert_eq!(log.bucket(1, 1), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! The file of a time line, in the Chrome trace event format, which Perfetto and
+//! chrome://tracing open.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use burn_mpi::Place;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use serde_json::{Map, Value, json};
+
+use super::{Clock, Event, Kind, RankTrace};
+use crate::files::WholeFile;
+
+/// Thread of operators; that of buckets follows, and one for each that overlaps others.
+const COMPUTE: usize = 1;
+
+/// The time line of all ranks.
+#[derive(Debug)]
+pub struct TraceFile<'a> {
+    /// Events, by rank.
+    pub ranks: &'a [RankTrace],
+    /// Clocks, by rank.
+    pub clocks: &'a [Clock],
+    /// Where each rank runs.
+    pub places: &'a [Place],
+    /// The run, as metadata.
+    pub run: Map<String, Value>,
+}
+
+impl TraceFile<'_> {
+    /// Checks that a file can be written at `path`; leaves none.
+    ///
+    /// # Errors
+    /// If it cannot.
+    pub fn check(path: &Path) -> io::Result<()> {
+        create(path).map(drop)
+    }
+
+    /// Writes the file, compressed if its name ends in `.gz`. It replaces one of that name when it
+    /// is complete.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let mut file = create(path)?;
+        match path.extension().is_some_and(|extension| extension == "gz") {
+            true => {
+                let mut packed = GzEncoder::new(&mut file, Compression::default());
+                self.write_json(&mut packed)?;
+                packed.finish()?;
+            }
+            false => self.write_json(&mut file)?,
+        }
+        file.finish()
+    }
+
+    /// One event a line, without a copy of the whole in memory.
+    fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        let other = serde_json::to_string(&Value::Object(self.metadata()))?;
+        write!(out, "{{\"displayTimeUnit\": \"ms\",\n\"otherData\": {other},\n\"traceEvents\": [")?;
+        let mut before = "\n";
+        let first = self.ranks.iter().flat_map(|rank| &rank.events).map(|event| event.begin).min();
+        for (number, rank) in self.ranks.iter().enumerate() {
+            let named = self.headings(number).into_iter();
+            let events = rank.events.iter().map(|event| chrome(number, rank, event, first.unwrap_or(0)));
+            for event in named.chain(events) {
+                write!(out, "{before}{event}")?;
+                before = ",\n";
+            }
+        }
+        out.write_all(b"\n]}\n")
+    }
+
+    /// Names of a rank's process and threads.
+    fn headings(&self, rank: usize) -> Vec<Value> {
+        let heading = |what: &str, tid: usize, args: Value| json!({"name": what, "ph": "M", "pid": rank, "tid": tid, "args": args});
+        let place = &self.places[rank];
+        let process = format!("rank {rank} on {}, core {}", place.host, place.binding);
+        let mut all = vec![
+            heading("process_name", COMPUTE, json!({"name": process})),
+            heading("process_sort_index", COMPUTE, json!({"sort_index": rank})),
+        ];
+        let lanes = self.ranks[rank].events.iter().filter_map(|event| match event.kind {
+            Kind::Bucket { lane, .. } => Some(lane + 1),
+            _ => None,
+        });
+        for thread in 0..=lanes.max().unwrap_or(0).max(1) {
+            let name = match thread {
+                0 => "compute".to_owned(),
+                1 => "communication".to_owned(),
+                _ => format!("communication {thread}"),
+            };
+            all.push(heading("thread_name", COMPUTE + thread, json!({"name": name})));
+            all.push(heading("thread_sort_index", COMPUTE + thread, json!({"sort_index": thread})));
+        }
+        all
+    }
+
+    fn metadata(&self) -> Map<String, Value> {
+        let mut all = self.run.clone();
+        let us = |ns: f64| ns / 1e3;
+        let of = |value: fn(&Clock) -> f64| -> Vec<f64> {
+            self.clocks.iter().map(|clock| us(value(clock))).collect()
+        };
+        all.insert("ranks".into(), json!(self.ranks.len()));
+        all.insert("clock_error_us".into(), json!(of(|clock| clock.error_ns() as f64)));
+        all.insert("clock_drift_us".into(), json!(of(|clock| clock.drift_ns() as f64)));
+        all
+    }
+}
+
+/// An event with times in µs since `first`.
+fn chrome(pid: usize, rank: &RankTrace, event: &Event, first: i64) -> Value {
+    let (name, category) = &rank.names[event.name];
+    let mut args = json!({"step": event.step});
+    let tid = match &event.kind {
+        Kind::Bucket { lane, bytes, parameters, hidden, exposed, .. } => {
+            let ms = |ns: i64| 1e-6 * ns as f64;
+            args["bytes"] = json!(bytes);
+            args["parameters"] = json!(parameters);
+            args["hidden_ms"] = json!(ms(*hidden));
+            args["exposed_ms"] = json!(ms(*exposed));
+            COMPUTE + 1 + lane
+        }
+        _ => COMPUTE,
+    };
+    let us = |ns: i64| ns as f64 / 1e3;
+    let (ts, dur) = (us(event.begin - first), us(event.end - event.begin));
+    json!({"name": name, "cat": category, "ph": "X", "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": args})
+}
+
+fn create(path: &Path) -> io::Result<WholeFile> {
+    let name = path.file_name().and_then(|name| name.to_str());
+    let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it names no file"))?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    WholeFile::create(folder.unwrap_or(Path::new(".")), name)
+}

@@ -1,0 +1,161 @@
+//! Which rank waited for which.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::{Event, Kind, RankTrace};
+
+/// The time that one rank spent waiting for another.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Wait {
+    /// The rank that waited.
+    pub waiter: usize,
+    /// The rank that was waited for.
+    pub straggler: usize,
+    /// Time of all steps.
+    pub total_ms: f64,
+    /// Number of steps.
+    pub steps: usize,
+    /// Median time of a step of waiter and straggler, without starting buckets and waiting for
+    /// them.
+    pub compute_ms: [f64; 2],
+}
+
+/// The longest wait for the slowest rank, by its median compute time of a step; for another rank
+/// if none waited for that one, and none if no rank waited.
+///
+/// A rank waits for the last to start a bucket, from its own call until that rank's start.
+pub fn longest_wait(ranks: &[RankTrace]) -> Option<Wait> {
+    let mut waited: BTreeMap<(usize, usize), i64> = BTreeMap::new();
+    let starts: Vec<BTreeMap<(usize, usize), i64>> = ranks.iter().map(starts).collect();
+    for (waiter, rank) in ranks.iter().enumerate() {
+        for event in &rank.events {
+            let Kind::Exposed { bucket } = event.kind else { continue };
+            let Some((straggler, start)) = last(&starts, (event.step, bucket)) else { continue };
+            let wait = event.end.min(start) - event.begin;
+            if straggler != waiter && wait > 0 {
+                *waited.entry((waiter, straggler)).or_default() += wait;
+            }
+        }
+    }
+    let compute: Vec<f64> = ranks.iter().map(median_compute_ms).collect();
+    let slowest = (0..ranks.len()).max_by(|&a, &b| compute[a].total_cmp(&compute[b]));
+    let longest = waited.iter().max_by_key(|((_, rank), total)| (Some(*rank) == slowest, **total));
+    let (&(waiter, straggler), &total) = longest?;
+    Some(Wait {
+        waiter,
+        straggler,
+        total_ms: 1e-6 * total as f64,
+        steps: ranks[waiter].steps().count(),
+        compute_ms: [compute[waiter], compute[straggler]],
+    })
+}
+
+/// When a rank started each bucket, by step and bucket.
+fn starts(rank: &RankTrace) -> BTreeMap<(usize, usize), i64> {
+    let start = |event: &Event| match event.kind {
+        Kind::Bucket { bucket, .. } => Some(((event.step, bucket), event.begin)),
+        _ => None,
+    };
+    rank.events.iter().filter_map(start).collect()
+}
+
+/// The last rank to start a bucket, and when; none if some rank has not.
+fn last(starts: &[BTreeMap<(usize, usize), i64>], bucket: (usize, usize)) -> Option<(usize, i64)> {
+    let times: Option<Vec<i64>> = starts.iter().map(|rank| rank.get(&bucket).copied()).collect();
+    times?.into_iter().enumerate().max_by_key(|(_, start)| *start)
+}
+
+fn median_compute_ms(rank: &RankTrace) -> f64 {
+    let mut exposed: BTreeMap<usize, i64> = BTreeMap::new();
+    for event in rank.events.iter().filter(|event| matches!(event.kind, Kind::Exposed { .. })) {
+        *exposed.entry(event.step).or_default() += event.end - event.begin;
+    }
+    let mut times: Vec<i64> = rank
+        .steps()
+        .map(|step| step.end - step.begin - exposed.get(&step.step).copied().unwrap_or(0))
+        .collect();
+    times.sort_unstable();
+    times.get(times.len() / 2).map_or(0.0, |&ns| 1e-6 * ns as f64)
+}
+
+/// `rank 0 waited 12.3 ms for rank 1 in 20 steps (…)`.
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { waiter, straggler, total_ms, steps, compute_ms: [own, other] } = *self;
+        write!(
+            f,
+            "rank {waiter} waited {} ms for rank {straggler} in {steps} step{} ({} ms a step; median compute of \
+             a step: rank {straggler} {} ms, rank {waiter} {} ms)",
+            short(total_ms),
+            if steps == 1 { "" } else { "s" },
+            short(total_ms / steps.max(1) as f64),
+            short(other),
+            short(own),
+        )
+    }
+}
+
+fn short(ms: f64) -> String {
+    match ms {
+        ms if ms >= 10.0 => format!("{ms:.1}"),
+        ms => format!("{ms:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps of 10 ms that start their only bucket after some ms and wait for it until a time.
+    fn rank(steps: &[[i64; 2]]) -> RankTrace {
+        let mut events = Vec::new();
+        for (at, &[start, end]) in steps.iter().enumerate() {
+            let ms = |ms: i64| 1_000_000 * (10 * at as i64 + ms);
+            let mut add = |begin, end, kind| {
+                events.push(Event { name: 0, step: at + 1, begin: ms(begin), end: ms(end), kind })
+            };
+            let parameters = String::new();
+            let bucket = Kind::Bucket { bucket: 0, lane: 0, bytes: 8, parameters, hidden: 0, exposed: 0 };
+            add(0, 10, Kind::Step);
+            add(start, end, Kind::Exposed { bucket: 0 });
+            add(start, end, bucket);
+        }
+        RankTrace { names: Vec::new(), events }
+    }
+
+    #[test]
+    fn ranks_wait_for_the_last_to_start_a_bucket() {
+        // Rank 2 starts last in two steps, rank 0 in one.
+        let ranks = [
+            rank(&[[2, 8], [1, 9], [5, 6]]),
+            rank(&[[4, 8], [4, 9], [3, 6]]),
+            rank(&[[7, 8], [8, 9], [4, 6]]),
+        ];
+        let found = longest_wait(&ranks).expect("a wait");
+        assert_eq!((found.waiter, found.straggler, found.steps), (0, 2, 3));
+        assert!((found.total_ms - 12.0).abs() < 1e-9, "{found:?}");
+        assert_eq!(
+            found.to_string(),
+            "rank 0 waited 12.0 ms for rank 2 in 3 steps (4.000 ms a step; median compute of a step: rank 2 \
+             9.000 ms, rank 0 4.000 ms)"
+        );
+    }
+
+    #[test]
+    fn one_long_step_does_not_make_a_straggler() {
+        // Rank 0 is slower in all steps but the last.
+        let ranks = [rank(&[[7, 8], [7, 8], [1, 9]]), rank(&[[5, 8], [5, 8], [8, 9]])];
+        let found = longest_wait(&ranks).expect("a wait");
+        assert_eq!((found.waiter, found.straggler), (1, 0), "{found:?}");
+        assert!((found.total_ms - 4.0).abs() < 1e-9, "{found:?}");
+    }
+
+    #[test]
+    fn one_rank_waits_for_none() {
+        assert_eq!(longest_wait(&[rank(&[[2, 8]])]), None);
+        assert_eq!(longest_wait(&[]), None);
+        let unlike = [rank(&[[2, 8]]), rank(&[])];
+        assert_eq!(longest_wait(&unlike), None, "a bucket that one rank lacks");
+    }
+}

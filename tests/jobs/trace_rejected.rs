@@ -1,0 +1,69 @@
+//! Invalid options of `--trace`: one line, before any work and on every rank.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::harness::*;
+
+/// Ten steps on two ranks.
+const OPTIONS: [&str; 4] = ["--epochs", "1", "--train-samples", "640"];
+
+#[test]
+fn invalid_time_lines_are_rejected_with_one_line() {
+    let lab = Lab::new();
+    let folder = lab.path("folder");
+    std::fs::create_dir(&folder).unwrap();
+    let folder = folder.to_str().unwrap();
+    let good = lab.path("good.json");
+    let good = good.to_str().unwrap();
+    let train = |options: &[&str]| lab.command(2, "run", &[&OPTIONS[..], options].concat());
+    let profile = |options: &[&str]| {
+        let mut command = mpirun(2, binary());
+        command.arg("profile").args(options);
+        command
+    };
+    let cases = [
+        (
+            train(&["--trace", "/nowhere/x.json"]),
+            "--trace /nowhere/x.json: cannot be written: No such file",
+            1,
+        ),
+        (train(&["--trace", folder]), "not a regular file", 1),
+        (train(&["--trace", ".."]), "--trace ..: cannot be written: it names no file", 1),
+        (train(&["--trace", good, "--trace-steps", "5..11"]), "5..11: the run has steps 1 to 10", 2),
+        (train(&["--trace", good, "--trace-steps", "5"]), "such as 20..40", 2),
+        (train(&["--trace", good, "--trace-steps", "1..2000"]), "at most 1000", 2),
+        (train(&["--trace-steps", "1..2"]), "following required arguments were not provided", 2),
+        (profile(&["--trace", "/nowhere/x.json"]), "cannot be written", 1),
+        (profile(&["--trace", good, "--trace-steps", "1..9", "--batches", "8"]), "has steps 1 to 8", 2),
+        (profile(&["--trace", good, "--json", good]), "is the file of --json", 2),
+    ];
+    for (command, expected, code) in cases {
+        let shown = format!("{command:?}");
+        let output = fails_within(Duration::from_secs(5), command);
+        let errors = errors(&output);
+        assert_eq!(errors.len(), 1, "{shown}: {}", text(&output));
+        assert!(text(&output).contains(expected), "{shown}: {}", text(&output));
+        assert_eq!(output.status.code(), Some(code), "{shown}: {}", text(&output));
+        assert!(!Path::new(good).exists() && !lab.path("run").exists(), "{shown}");
+    }
+}
+
+#[test]
+fn ranks_with_different_time_lines_are_rejected() {
+    let lab = Lab::new();
+    let file = lab.path("a.json");
+    let file = file.to_str().unwrap();
+    for (one, other, named) in [
+        (&["--trace", file][..], &[][..], "--trace differs"),
+        (&["--trace", file], &["--trace", file, "--trace-steps", "1..2"], "--trace-steps differs"),
+    ] {
+        let data = digits().to_str().unwrap();
+        let train = ["train", "--data-root", data, "--epochs", "1", "--out", "never"];
+        let mut command = mpirun(1, binary());
+        command.args(train).args(one).args([":", "-n", "1", binary()]).args(train).args(other);
+        let output = fails_within(Duration::from_secs(10), command);
+        let errors = errors(&output);
+        assert!(errors.len() == 1 && errors[0].contains(named), "{}", text(&output));
+    }
+}
