@@ -154,7 +154,7 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
                  gradients in {} bucket{}{}.",
                 source.path.display(),
                 source.record.topology,
-                source.record.backend,
+                source.record.config.backend,
                 work.compute_ms,
                 work.backward_ms,
                 bytes,

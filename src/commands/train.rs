@@ -1,5 +1,7 @@
 //! `mpiburn train`: puts a training together and writes down what came of it.
 
+mod prepare;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -7,20 +9,22 @@ use anyhow::{Context, ensure};
 
 use super::checkpoint;
 use super::collective::primitives;
-use super::outcome::{default_name, describe, print_header, print_results, summarize};
+use super::outcome::{Ended, describe, print_header, print_results, summarize};
 use super::progress::Progress;
 use crate::cli::TrainArgs;
-use crate::config::{self, ConfigError, RunConfig, RunRecord};
-use crate::data::{self, ShardPlan};
+use crate::config::{self, ConfigError, RunConfig};
+use crate::data::{self, ShardPlan, Split};
+use crate::machine::{self, CpuTime};
 use crate::model::Network;
-use crate::record::checkpoint::load_weights;
-use crate::record::{Checkpoint, Recorder, RunDir, Status};
+use crate::record::{DataRecord, Recorder, RunDir, Status, now};
 use crate::stop::StopRequest;
-use crate::train::{Position, TrainError, Trainer};
+use crate::train::{TrainError, Trainer};
 use burn_mpi::{Backend, Launcher, ParamLayout, World, connect};
 
 pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
-    let started = Instant::now();
+    // MPI has started before; the run counts from the start of the process.
+    let entered = Instant::now();
+    let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
     let typed = match args.resume {
         Some(_) => None,
         None => Some(RunConfig::try_from(args)?),
@@ -38,7 +42,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
 
     let source = world.agree(data::open(&config.data_root))?;
     let options = config.train_options();
-    let plan = options.plan(source.as_ref(), data::Split::Train, world.size());
+    let plan = options.plan(source.as_ref(), Split::Train, world.size());
     check_data(&config, &plan, source.as_ref())?;
     let classes = source.description().classes;
     let device = config.device.device().autodiff();
@@ -47,10 +51,10 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let quantizer = config.quantizer(&network)?;
     let layout = ParamLayout::of(&network);
     world.check_equal("the network's parameters", &layout.describe())?;
-    let mut record = describe(&config, &layout, world);
+    let mut record = describe(&config, &layout, world)?;
     let (dir, network, saved) = checkpoint::agree_or_refuse(
         world,
-        prepare(args, &config, world, &layout, network, resumed, &record),
+        prepare::prepare(args, &config, world, &layout, network, resumed, &record),
     )?;
     print_header(world, &record, &plan);
 
@@ -58,23 +62,37 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     if config.backend != Backend::Mpi {
         world.exchange_over(primitives(world, config.backend, &config.transport())?);
     }
+    record.connection = collective.connection();
+    let mut data = DataRecord {
+        train_sha256: String::new(),
+        train_samples: plan.samples,
+        train_available: source.len(Split::Train),
+        test_samples: options.plan(source.as_ref(), Split::Test, world.size()).samples,
+        test_available: source.len(Split::Test),
+    };
     let stop = StopRequest::listen().context("cannot listen to signals")?;
     let mut trainer = Trainer::new(world, &options, source, network, quantizer, collective, stop)?;
-    if let Some(checkpoint) = share(world, saved)? {
+    if let Some(checkpoint) = prepare::share(world, saved)? {
         trainer.restore(checkpoint)?;
     }
+    data.train_sha256 = trainer.data_sha256().to_owned();
+    record.data = Some(data);
     let position = trainer.position();
+    let earlier = position.seconds();
     if world.is_root() && position.step > 0 {
         log::info!("going on after step {}, in epoch {}", position.step, position.epoch + 1);
     }
     let recorder = Recorder::open(world, dir.clone(), position.step, &position.history);
     let mut recorder = world.agree(recorder)?;
     let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step);
+    trainer.count_start_up(started.elapsed());
+    let before = CpuTime::now();
     if let Err(error) = trainer.run(&mut recorder, &mut progress) {
         let stopped = matches!(error, TrainError::Stopped { .. });
         if let Some(dir) = &dir {
             record.status = if stopped { Status::Stopped } else { Status::Failed };
             record.error = Some(error.to_string());
+            record.ended_at = Some(now());
             dir.write_record(&record)?;
         }
         if stopped {
@@ -86,8 +104,11 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     }
 
     progress.finish();
-    let results = summarize(world, &trainer, &plan, &config, started)?;
+    let cpu = CpuTime::now().since(before);
+    let ended = Ended { cpu, total_seconds: earlier + started.elapsed().as_secs_f64() };
+    let results = summarize(world, &trainer, &plan, &config, &ended)?;
     record.status = Status::Completed;
+    record.ended_at = Some(now());
     if let Some(dir) = &dir {
         print_results(&trainer.position().history, &results, &trainer.sync_report(), dir);
         record.results = Some(results);
@@ -201,14 +222,12 @@ fn check_data(config: &RunConfig, plan: &ShardPlan, source: &dyn data::SampleSou
     {
         return Err(ConfigError::new("num-classes", n, format!("the data set has {classes} classes")).into());
     }
-    let known = config.train_samples.unwrap_or(usize::MAX).min(source.len(data::Split::Train));
+    let known = config.train_samples.unwrap_or(usize::MAX).min(source.len(Split::Train));
     if let Some(n) = config.quantization.calibration.filter(|&n| n > known) {
         let problem = format!("the run trains on {known} samples; name at most as many");
         return Err(ConfigError::new("calibration", n, problem).into());
     }
-    for (split, option) in
-        [(data::Split::Train, config.train_samples), (data::Split::Test, config.test_samples)]
-    {
+    for (split, option) in [(Split::Train, config.train_samples), (Split::Test, config.test_samples)] {
         let samples = option.map_or(usize::MAX, |n| n).min(source.len(split));
         if samples < plan.world_size {
             return Err(ConfigError::new(
@@ -216,7 +235,7 @@ fn check_data(config: &RunConfig, plan: &ShardPlan, source: &dyn data::SampleSou
                 config.data_root.display(),
                 format!(
                     "{samples} {} samples for {} ranks; use fewer ranks or more samples",
-                    if split == data::Split::Train { "training" } else { "test" },
+                    if split == Split::Train { "training" } else { "test" },
                     plan.world_size
                 ),
             )
@@ -224,68 +243,4 @@ fn check_data(config: &RunConfig, plan: &ShardPlan, source: &dyn data::SampleSou
         }
     }
     Ok(())
-}
-
-/// Makes or opens the run directory and reads what the run starts from: rank
-/// 0's work, the only rank with a run directory.
-fn prepare(
-    args: &TrainArgs,
-    config: &RunConfig,
-    world: &World,
-    layout: &ParamLayout,
-    network: Network,
-    resumed: Option<PathBuf>,
-    record: &RunRecord,
-) -> anyhow::Result<(Option<RunDir>, Network, Option<Checkpoint<Position>>)> {
-    if !world.is_root() {
-        return Ok((None, network, None));
-    }
-    if let Some(path) = resumed {
-        let (dir, _) = RunDir::open::<RunConfig>(&path)?;
-        let checkpoint = Checkpoint::load_last(&dir.checkpoints(), layout)?;
-        ensure!(
-            checkpoint.model == record.model && checkpoint.world_size == world.size(),
-            "{}: its checkpoint is of {} at {} ranks, its run.json says {} at {}",
-            path.display(),
-            checkpoint.model,
-            checkpoint.world_size,
-            record.model,
-            world.size()
-        );
-        dir.write_record(record)?;
-        return Ok((Some(dir), network, Some(checkpoint)));
-    }
-    let network = match &config.init {
-        Some(file) => layout.write(network, &load_weights(file, layout).context("--init")?),
-        None => network,
-    };
-    let dir = match &args.out {
-        Some(path) => RunDir::create(path, args.overwrite)?,
-        None => RunDir::create_unique(&default_name(record))?,
-    };
-    dir.write_record(record)?;
-    Ok((Some(dir), network, None))
-}
-
-/// Gives every rank rank 0's checkpoint: numbers as bytes, the rest as JSON.
-fn share(
-    world: &World,
-    checkpoint: Option<Checkpoint<Position>>,
-) -> anyhow::Result<Option<Checkpoint<Position>>> {
-    let names = |c: &Checkpoint<Position>| c.moments.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-    let head = checkpoint
-        .as_ref()
-        .map(|c| (c.model.clone(), c.updates, c.position.clone(), c.params.len(), names(c)));
-    let Some((model, updates, position, length, names)) = world.broadcast(&head)? else {
-        return Ok(None);
-    };
-    let zeros = |name| (name, vec![0.0; length]);
-    let (mut params, mut moments) = match checkpoint {
-        Some(c) => (c.params, c.moments),
-        None => (vec![0.0; length], names.into_iter().map(zeros).collect()),
-    };
-    for buffer in std::iter::once(&mut params).chain(moments.iter_mut().map(|(_, values)| values)) {
-        world.broadcast_f32(buffer)?;
-    }
-    Ok(Some(Checkpoint { model, world_size: world.size(), params, moments, updates, position }))
 }

@@ -53,7 +53,7 @@ impl Run {
 
     /// Epochs that were trained, which early stopping may have reduced.
     pub fn epochs_done(&self) -> usize {
-        self.results.stopped_early_after.unwrap_or(self.record.epochs)
+        self.results.stopped_early_after.unwrap_or(self.record.config.epochs)
     }
 
     /// Whether its ranks shared cores, and its hosts a machine.
