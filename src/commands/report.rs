@@ -22,7 +22,10 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     if args.format == Format::Csv {
         sections = vec![as_one(sections)];
     }
-    let notes: Vec<String> = sections.iter().flat_map(|section| section.notes.clone()).collect();
+    let notes: Vec<String> = sections
+        .iter()
+        .flat_map(|section| [section.skipped.clone(), section.notes.clone()].concat())
+        .collect();
     if sections.iter().all(|section| section.runs.is_empty()) {
         notes.iter().for_each(|note| eprintln!("{note}"));
         bail!("no finished run found; train one, or name a run directory: mpiburn report RUN");
@@ -50,6 +53,7 @@ fn as_one(sections: Vec<Section>) -> Section {
     let mut all = Section { name: "runs".into(), title: "Runs".into(), ..Section::default() };
     for section in sections {
         all.runs.extend(section.runs);
+        all.skipped.extend(section.skipped);
         all.notes.extend(section.notes);
     }
     all
@@ -58,7 +62,7 @@ fn as_one(sections: Vec<Section>) -> Section {
 /// The tables and plots of one section.
 fn part(section: &Section, args: &ReportArgs, out: Option<&Path>) -> anyhow::Result<Part> {
     let rows: Vec<Row<'_>> = group(&section.runs);
-    let mut notes = section.notes.clone();
+    let mut notes = [section.skipped.clone(), section.notes.clone()].concat();
     let (mut sheets, mut drawn) = (Vec::new(), Vec::new());
     if !rows.is_empty() {
         sheets.push(summary(section, &rows, &args.baseline));

@@ -13,6 +13,7 @@ pub mod pictures;
 pub mod predict;
 pub mod predict_plot;
 pub mod published;
+pub mod quality;
 pub mod rows;
 pub mod runs;
 pub mod sheet;

@@ -99,6 +99,7 @@ fn the_page_of_a_sweep_has_tables_published_figures_and_plots() {
         title: "A sweep".into(),
         reference: Some("figures".into()),
         scale: "full".into(),
+        scaled: Default::default(),
         runs: vec![
             entry("1x1", RunState::Completed, None),
             entry("mpi", RunState::Completed, None),
