@@ -7,13 +7,15 @@ use anyhow::{Context, bail};
 
 use super::publish::{print_sheet, publish_page, write_sheet};
 use crate::cli::{Format, ReportArgs};
+use crate::report::overview::findings;
 use crate::report::page::Part;
 use crate::report::pictures::{self, Drawn};
 use crate::report::published::published;
+use crate::report::ratios::ratios;
 use crate::report::rows::{Row, group};
 use crate::report::runs::{self, Section};
 use crate::report::sheet::Sheet;
-use crate::report::summary::{ratios, summary};
+use crate::report::summary::summary;
 
 const ROOT: &str = "results";
 
@@ -41,7 +43,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     for section in &sections {
         parts.push(part(section, args, out.as_deref())?);
     }
-    print(&parts, args.format)?;
+    print(&parts, args)?;
     if let Some(out) = &out {
         publish(parts, args, out)?;
     }
@@ -81,15 +83,26 @@ fn part(section: &Section, args: &ReportArgs, out: Option<&Path>) -> anyhow::Res
             drawn = pictures::of_section(section, &rows, &args.baseline, out)?;
         }
     }
-    Ok(Part { title: section.title.clone(), sheets, pictures: drawn, notes })
+    let mut lines = findings(&rows, &args.baseline);
+    lines.extend(section.skipped.iter().cloned());
+    let (title, name) = (section.title.clone(), section.name.clone());
+    Ok(Part { title, name, findings: lines, sheets, pictures: drawn, notes })
 }
 
-fn print(parts: &[Part], format: Format) -> anyhow::Result<()> {
+fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
+    let format = args.format;
+    if format == Format::Terminal {
+        for part in parts {
+            println!("{}", part.title);
+            part.findings.iter().for_each(|line| println!("  {line}"));
+        }
+        println!("");
+    }
     for part in parts {
         for sheet in &part.sheets {
             // CSV output is one table for programs; the others are files of --out.
             if format != Format::Csv || sheet.name == "runs" {
-                print_sheet(sheet, format)?;
+                print_sheet(sheet, format, args.wide)?;
             }
         }
         for note in &part.notes {
@@ -113,7 +126,8 @@ fn publish(mut parts: Vec<Part>, args: &ReportArgs, out: &Path) -> anyhow::Resul
     let latencies: Vec<Drawn> = pictures::of_latencies(&roots, out)?;
     if !latencies.is_empty() {
         let title = "Latency of the transports".into();
-        parts.push(Part { title, sheets: vec![], pictures: latencies, notes: vec![] });
+        let (name, findings) = ("latency".into(), vec![]);
+        parts.push(Part { title, name, findings, sheets: vec![], pictures: latencies, notes: vec![] });
     }
     publish_page(&parts, &out.join("report.html"), out)
 }
