@@ -48,11 +48,12 @@ impl Sheet {
     fn without_alike(&self) -> Self {
         let equal = |column: usize| {
             let first = self.rows.first().map(|row| row[column].shown());
-            let empty = self.rows.iter().all(|row| row[column].value == Value::Nothing);
+            let empty = first.is_some() && self.rows.iter().all(|row| row[column].value == Value::Nothing);
             // Measurements stay, even if they happen to be equal.
-            (!self.columns[column].spread || empty)
-                && self.rows.len() > 1
-                && self.rows.iter().all(|row| Some(row[column].shown()) == first)
+            let differs = self.columns[column].spread
+                || self.rows.len() < 2
+                || self.rows.iter().any(|row| Some(row[column].shown()) != first);
+            empty || !differs
         };
         let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..self.columns.len()).partition(|&n| equal(n));
         let common = left_out
