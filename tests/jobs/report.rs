@@ -97,6 +97,7 @@ fn the_page_of_a_sweep_has_tables_published_figures_and_plots() {
     train(&lab, 2, "results/s/ordered", &["--reduce", "ordered"]);
     lengthen(&lab, "results/s/1x1", 8.0);
     lengthen(&lab, "results/s/mpi", 5.0);
+    lengthen(&lab, "results/s/ordered", 1.0);
     let entry = |name: &str, state, error: Option<&str>| SweepRun {
         name: name.into(),
         repeat: 1,
