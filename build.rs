@@ -5,8 +5,22 @@ use std::process::Command;
 fn main() {
     println!("cargo:rustc-env=MPIBURN_GIT={}", git_commit());
     println!("cargo:rustc-env=MPIBURN_RUSTC={}", rustc_version());
-    println!("cargo:rerun-if-changed=.git/HEAD");
-    println!("cargo:rerun-if-changed=.git/refs/heads");
+    println!("cargo:rustc-env=MPIBURN_GIT_DIRTY={}", git_dirty());
+    for path in [".git/HEAD", ".git/refs/heads", ".git/index"].iter().chain(&BUILT_FROM) {
+        println!("cargo:rerun-if-changed={path}");
+    }
+}
+
+/// What the binary depends on.
+const BUILT_FROM: [&str; 5] = ["src", "crates", "build.rs", "Cargo.toml", "Cargo.lock"];
+
+/// Whether the sources differ from the commit: `true`, `false`, or `unknown` for a source archive.
+fn git_dirty() -> String {
+    let status = Command::new("git").args(["status", "--porcelain", "--"]).args(BUILT_FROM).output();
+    match status {
+        Ok(output) if output.status.success() => (!output.stdout.is_empty()).to_string(),
+        _ => "unknown".into(),
+    }
 }
 
 /// The commit of the checkout, or `unknown` for a source archive.

@@ -41,6 +41,7 @@ pub mod device;
 pub mod export;
 mod files;
 pub mod launch;
+pub mod machine;
 pub mod model;
 mod names;
 pub mod profile;

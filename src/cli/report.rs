@@ -24,6 +24,9 @@ pub struct ReportArgs {
     /// Output format; html writes files instead.
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
     pub format: Format,
+    /// Print all columns, however wide; otherwise those that fit.
+    #[arg(long)]
+    pub wide: bool,
     /// Write report.html, tables (.md, .csv) and plots (.svg, .png) to DIR
     /// [default: nothing; with --format html: results/report].
     #[arg(long, value_name = "DIR")]

@@ -1,7 +1,7 @@
 //! Header and results of a training: console output and `run.json`.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
@@ -9,49 +9,87 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use crate::config::{RunConfig, RunRecord};
 use crate::data::ShardPlan;
 use crate::device::DeviceKind;
-use crate::record::{RankRecord, Results, RunDir, Status, StepMs, versions};
+use crate::machine::{CpuTime, Machine, others_percent};
+use crate::record::{RankRecord, Results, RunDir, Status, StepMs, now, versions};
 use crate::train::{EpochRow, Precision, Tally, Trace, Trainer, best_epoch, overfits_after};
+use burn_fused::simd::Level;
 use burn_mpi::{
-    Launcher, ParamLayout, Place, SyncReport, World, oversubscribed, peak_rss_mb, shared_machine, topology,
+    Backend, Launcher, ParamLayout, Place, SyncReport, World, oversubscribed, peak_rss_mb, shared_machine,
+    topology,
 };
 
+/// What a finished run measured beside its training.
+pub struct Ended {
+    /// This rank's and its machine's CPU time during the training and the tests.
+    pub cpu: CpuTime,
+    /// Seconds from the start, with those before a resumed run's checkpoint.
+    pub total_seconds: f64,
+}
+
 /// `run.json` at the start of a run.
-pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> RunRecord {
+///
+/// # Errors
+/// If the transport fails.
+pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyhow::Result<RunRecord> {
     let places: Vec<Place> = world.places().to_vec();
-    RunRecord {
+    let mut machines: Vec<Machine> = world.gather(&Machine::of_this_process(world.host()))?;
+    let mut seen = Vec::new();
+    machines.retain(|machine| {
+        !seen.contains(&machine.host) && {
+            seen.push(machine.host.clone());
+            true
+        }
+    });
+    Ok(RunRecord {
         status: Status::Running,
         error: None,
-        model: config.model.to_string(),
+        command_line: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
         params: layout.trainable(),
         topology: topology(&places),
         world_size: world.size(),
         hosts: places.iter().map(|place| place.host.clone()).collect(),
+        machines,
+        simd_level: Some(Level::current().name().into()),
         oversubscribed: oversubscribed(&places, config.threads),
         shared_machine: shared_machine(&places),
         launcher: Launcher::detect().map_or("alone", |launcher| launcher.command).into(),
-        backend: config.backend.to_string(),
-        device: config.device.to_string(),
-        train_batch_size: config.train_batch_size,
-        epochs: config.epochs,
-        started_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        connection: None,
+        data: None,
+        started_at: now(),
+        ended_at: None,
         git: env!("MPIBURN_GIT").into(),
-        versions: versions(world.mpi_library()),
+        git_dirty: env!("MPIBURN_GIT_DIRTY").parse().ok(),
+        versions: versions(world.mpi_library(), gloo_version(config.backend)),
         results: None,
         config: config.clone(),
         places,
+    })
+}
+
+fn gloo_version(backend: Backend) -> Option<String> {
+    match backend {
+        #[cfg(feature = "gloo")]
+        Backend::Gloo => Some(burn_mpi::gloo_version()),
+        _ => None,
     }
+}
+
+/// Percent of CPU time that other programs used, by host. Hosts may be one machine under several
+/// names, whose CPU time is counted once.
+fn load_of_others(places: &[Place], times: &[CpuTime]) -> BTreeMap<String, f64> {
+    let of_host = |place: &Place| {
+        let same = places.iter().zip(times).filter(|(other, _)| other.boot_id == place.boot_id);
+        let ranks: Vec<CpuTime> = same.map(|(_, time)| *time).collect();
+        Some((place.host.clone(), others_percent(&ranks)?))
+    };
+    places.iter().filter_map(of_host).collect()
 }
 
 /// `results/convnet-1x2-mpi-20260131-235959`, in UTC.
 pub fn default_name(record: &RunRecord) -> PathBuf {
-    let time = time_stamp(record.started_at);
-    let name = format!("{}-{}-{}-{time}", record.model, record.topology, record.backend);
+    let time = record.started_at.replace(['-', ':', 'Z'], "").replace('T', "-");
+    let name = format!("{}-{}-{}-{time}", record.config.model, record.topology, record.config.backend);
     PathBuf::from("results").join(name)
-}
-
-fn time_stamp(seconds: u64) -> String {
-    let time = chrono::DateTime::from_timestamp(seconds as i64, 0).unwrap_or_default();
-    time.format("%Y%m%d-%H%M%S").to_string()
 }
 
 /// Prints the run and where each rank runs, before the first step.
@@ -67,11 +105,11 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
     };
     log::info!(
         "{} ({} parameters) on {} of {}, backend {}{mixed}, {}",
-        record.model,
+        record.config.model,
         record.params,
         record.topology,
         hosts.join(", "),
-        record.backend,
+        record.config.backend,
         world.mpi_library()
     );
     for place in &record.places {
@@ -81,7 +119,7 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
             place.host,
             place.pid,
             place.binding,
-            record.device,
+            record.config.device,
             plan.shard_len(place.rank)
         );
     }
@@ -104,7 +142,7 @@ pub fn summarize<T: Trace>(
     trainer: &Trainer<'_, T>,
     plan: &ShardPlan,
     config: &RunConfig,
-    started: Instant,
+    ended: &Ended,
 ) -> anyhow::Result<Results> {
     let position = trainer.position();
     let memory: Vec<f64> = world.gather(&peak_rss_mb())?;
@@ -132,11 +170,15 @@ pub fn summarize<T: Trace>(
         .collect();
     let steps = position.step;
     let phases: Vec<StepMs> = world.gather(&trainer.step_ms())?;
+    let others = load_of_others(world.places(), &world.gather(&ended.cpu)?);
     Ok(Results {
         steps,
+        epochs_run: Some(position.history.len()),
+        start_up_seconds: Some(position.start_up_seconds),
         train_seconds: position.train_seconds,
         test_seconds: position.test_seconds,
-        total_seconds: started.elapsed().as_secs_f64(),
+        checkpoint_seconds: Some(position.checkpoint_seconds),
+        total_seconds: ended.total_seconds,
         ms_per_step: 1e3 * position.train_seconds / steps.max(1) as f64,
         images_per_second: (plan.samples * position.history.len()) as f64 / position.train_seconds,
         comm_seconds: per_rank.iter().map(|r| r.comm_seconds).sum::<f64>() / world.size() as f64,
@@ -150,6 +192,8 @@ pub fn summarize<T: Trace>(
         live_mb: live.into_iter().flatten().reduce(f64::max),
         skipped_steps: position.loss_scale.map(|scale| scale.skipped_steps),
         loss_scale: position.loss_scale.map(|scale| scale.scale),
+        others_cpu_percent: others.values().copied().reduce(f64::max),
+        others_cpu_percent_by_host: others,
         weights_sha256: trainer.weights_sha256(),
         best_epoch: config.recipe.early_stopping.and_then(|_| best_epoch(&position.history)),
         stopped_early_after: (position.epoch < config.epochs).then_some(position.epoch),

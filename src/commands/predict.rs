@@ -35,7 +35,7 @@ pub fn run(args: &ReportArgs, sections: &[Section], out: Option<&Path>) -> anyho
         let work = Work::of(source);
         let measured = of_same_work(&rows, base);
         let sheet = table(section, &work, &link, source, &measured);
-        print_sheet(&sheet, args.format)?;
+        print_sheet(&sheet, args.format, args.wide)?;
         if let Some(out) = out {
             let points: Vec<Measured> = measured
                 .iter()
@@ -49,6 +49,8 @@ pub fn run(args: &ReportArgs, sections: &[Section], out: Option<&Path>) -> anyho
             let title = section.title.clone();
             parts.push(Part {
                 title,
+                name: section.name.clone(),
+                findings: Vec::new(),
                 sheets: vec![sheet],
                 pictures: vec![picture],
                 notes: section.notes.clone(),
@@ -131,7 +133,7 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
             let oversubscribed = if row.first().record.oversubscribed { ", oversubscribed" } else { "" };
             let label = format!("{} {}{oversubscribed}", row.setting("topology"), row.setting("backend"));
             let time = Value::Number(row.spread(|run| run.results.ms_per_step), 3);
-            let own = [Cell::text(label), Cell { value: time, runs: paths(row) }];
+            let own = [Cell::text(label), Cell { value: time, ..Cell::of(paths(row)) }];
             rows.push(cells.iter().cloned().chain(own).collect());
         }
         if here.is_empty() {
@@ -154,7 +156,7 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
                  gradients in {} bucket{}{}.",
                 source.path.display(),
                 source.record.topology,
-                source.record.backend,
+                source.record.config.backend,
                 work.compute_ms,
                 work.backward_ms,
                 bytes,

@@ -9,11 +9,12 @@ use crate::cli::Format;
 use crate::report::page::{self, Part};
 use crate::report::sheet::Sheet;
 
-/// Prints one table in the given format; nothing for a page.
-pub fn print_sheet(sheet: &Sheet, format: Format) -> anyhow::Result<()> {
+/// Prints one table in the given format, in a terminal with all columns if `wide`; nothing for a
+/// page.
+pub fn print_sheet(sheet: &Sheet, format: Format, wide: bool) -> anyhow::Result<()> {
     let width = terminal_width();
     match format {
-        Format::Terminal => println!("{}", sheet.terminal(width)),
+        Format::Terminal => println!("{}", sheet.terminal(width, wide)),
         Format::Markdown => println!("{}", sheet.markdown()),
         Format::Csv => print!("{}", sheet.csv()?),
         Format::Html => {}

@@ -7,13 +7,15 @@ use anyhow::{Context, bail};
 
 use super::publish::{print_sheet, publish_page, write_sheet};
 use crate::cli::{Format, ReportArgs};
+use crate::report::overview::findings;
 use crate::report::page::Part;
 use crate::report::pictures::{self, Drawn};
 use crate::report::published::published;
+use crate::report::ratios::ratios;
 use crate::report::rows::{Row, group};
 use crate::report::runs::{self, Section};
 use crate::report::sheet::Sheet;
-use crate::report::summary::{ratios, summary};
+use crate::report::summary::summary;
 
 const ROOT: &str = "results";
 
@@ -22,7 +24,10 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     if args.format == Format::Csv {
         sections = vec![as_one(sections)];
     }
-    let notes: Vec<String> = sections.iter().flat_map(|section| section.notes.clone()).collect();
+    let notes: Vec<String> = sections
+        .iter()
+        .flat_map(|section| [section.skipped.clone(), section.notes.clone()].concat())
+        .collect();
     if sections.iter().all(|section| section.runs.is_empty()) {
         notes.iter().for_each(|note| eprintln!("{note}"));
         bail!("no finished run found; train one, or name a run directory: mpiburn report RUN");
@@ -38,7 +43,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     for section in &sections {
         parts.push(part(section, args, out.as_deref())?);
     }
-    print(&parts, args.format)?;
+    print(&parts, args)?;
     if let Some(out) = &out {
         publish(parts, args, out)?;
     }
@@ -50,6 +55,7 @@ fn as_one(sections: Vec<Section>) -> Section {
     let mut all = Section { name: "runs".into(), title: "Runs".into(), ..Section::default() };
     for section in sections {
         all.runs.extend(section.runs);
+        all.skipped.extend(section.skipped);
         all.notes.extend(section.notes);
     }
     all
@@ -58,7 +64,7 @@ fn as_one(sections: Vec<Section>) -> Section {
 /// The tables and plots of one section.
 fn part(section: &Section, args: &ReportArgs, out: Option<&Path>) -> anyhow::Result<Part> {
     let rows: Vec<Row<'_>> = group(&section.runs);
-    let mut notes = section.notes.clone();
+    let mut notes = [section.skipped.clone(), section.notes.clone()].concat();
     let (mut sheets, mut drawn) = (Vec::new(), Vec::new());
     if !rows.is_empty() {
         sheets.push(summary(section, &rows, &args.baseline));
@@ -77,15 +83,26 @@ fn part(section: &Section, args: &ReportArgs, out: Option<&Path>) -> anyhow::Res
             drawn = pictures::of_section(section, &rows, &args.baseline, out)?;
         }
     }
-    Ok(Part { title: section.title.clone(), sheets, pictures: drawn, notes })
+    let mut lines = findings(&rows, &args.baseline);
+    lines.extend(section.skipped.iter().cloned());
+    let (title, name) = (section.title.clone(), section.name.clone());
+    Ok(Part { title, name, findings: lines, sheets, pictures: drawn, notes })
 }
 
-fn print(parts: &[Part], format: Format) -> anyhow::Result<()> {
+fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
+    let format = args.format;
+    if format == Format::Terminal {
+        for part in parts {
+            println!("{}", part.title);
+            part.findings.iter().for_each(|line| println!("  {line}"));
+        }
+        println!("");
+    }
     for part in parts {
         for sheet in &part.sheets {
             // CSV output is one table for programs; the others are files of --out.
             if format != Format::Csv || sheet.name == "runs" {
-                print_sheet(sheet, format)?;
+                print_sheet(sheet, format, args.wide)?;
             }
         }
         for note in &part.notes {
@@ -109,7 +126,8 @@ fn publish(mut parts: Vec<Part>, args: &ReportArgs, out: &Path) -> anyhow::Resul
     let latencies: Vec<Drawn> = pictures::of_latencies(&roots, out)?;
     if !latencies.is_empty() {
         let title = "Latency of the transports".into();
-        parts.push(Part { title, sheets: vec![], pictures: latencies, notes: vec![] });
+        let (name, findings) = ("latency".into(), vec![]);
+        parts.push(Part { title, name, findings, sheets: vec![], pictures: latencies, notes: vec![] });
     }
     publish_page(&parts, &out.join("report.html"), out)
 }

@@ -12,7 +12,7 @@ use crate::config::RunConfig;
 use crate::launch;
 use crate::record::{RunDir, RunState, Status, SweepRecord, SweepRun};
 use crate::stop::StopRequest;
-use crate::sweep::{PlannedRun, SweepFile, plan};
+use crate::sweep::{PlannedRun, SweepFile, plan, scaled};
 
 /// Result of one run.
 enum Ended {
@@ -40,15 +40,20 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         title: file.title.clone(),
         reference: file.reference.clone(),
         scale: args.scale.clone(),
+        scaled: scaled(&file, &args.scale),
         runs: Vec::new(),
     };
     let mut builds = Vec::new();
     for (run, config) in runs.iter().zip(&configs) {
         let made_by = done(&folder.join(&run.name), run, config)?;
-        let state = if made_by.is_some() { RunState::Completed } else { RunState::Waiting };
+        let (state, error) = match (&made_by, impossible(run, args)) {
+            (Some(_), _) => (RunState::Completed, None),
+            (None, None) => (RunState::Waiting, None),
+            (None, reason) => (RunState::Skipped, reason),
+        };
         builds.extend(made_by);
         let (name, repeat, varied) = (run.name.clone(), run.repeat, run.varied.clone());
-        record.runs.push(SweepRun { name, repeat, varied, state, error: None });
+        record.runs.push(SweepRun { name, repeat, varied, state, error });
     }
     if args.dry_run {
         runs.retain(|run| chosen(args, run));
@@ -59,6 +64,9 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     }
     record.write(&folder)?;
     warn_of_other_builds(&builds, &folder);
+    for (reason, names) in record.skipped() {
+        log::info!("skipped: {} of {} runs ({}): {reason}", names.len(), runs.len(), names.join(", "));
+    }
     let stopped = make(&runs, args, &folder, &mut record)?;
     Ok(closing(&record, args, &folder, stopped))
 }
@@ -150,10 +158,22 @@ fn command(run: &PlannedRun, args: &SweepArgs, folder: &Path) -> anyhow::Result<
         folder.join(&run.name).display().to_string(),
         "--overwrite".to_owned(),
     ]);
-    let hostfile = args.hostfiles.join(run.topology.to_string());
+    let hostfile = hostfile(run, args);
     // A single machine needs no host file.
     let hostfile = (run.topology.nodes > 1 || hostfile.exists()).then_some(hostfile);
     prepare(run.topology, run.launcher, &args.how, hostfile, program)
+}
+
+fn hostfile(run: &PlannedRun, args: &SweepArgs) -> PathBuf {
+    args.hostfiles.join(run.topology.to_string())
+}
+
+/// Why the run is not possible here. A script in the launcher's place knows its own machines.
+fn impossible(run: &PlannedRun, args: &SweepArgs) -> Option<String> {
+    match args.how.script(run.launcher) {
+        Some(_) => None,
+        None => launch::impossible(run.topology, run.launcher, &hostfile(run, args)),
+    }
 }
 
 /// Starts the waiting runs; returns whether it was stopped.
@@ -166,7 +186,7 @@ fn make(
     let stop = StopRequest::listen().context("cannot install signal handlers")?;
     let total = runs.len();
     for (index, run) in runs.iter().enumerate() {
-        if record.runs[index].state == RunState::Completed || !chosen(args, run) {
+        if record.runs[index].state != RunState::Waiting || !chosen(args, run) {
             continue;
         }
         let ended = match stop.signal() {
@@ -232,7 +252,14 @@ fn closing(record: &SweepRecord, args: &SweepArgs, folder: &Path, stopped: bool)
     let count = |state| record.runs.iter().filter(|run| run.state == state).count();
     let (done, failed) = (count(RunState::Completed), count(RunState::Failed));
     let shown = folder.display();
-    log::info!("{done} of {} runs are in {shown}; mpiburn report {shown} shows them", record.runs.len());
+    let skipped = match count(RunState::Skipped) {
+        0 => String::new(),
+        skipped => format!(", {skipped} skipped"),
+    };
+    log::info!(
+        "{done} of {} runs are in {shown}{skipped}; mpiburn report {shown} shows them",
+        record.runs.len()
+    );
     for run in record.runs.iter().filter(|run| run.state == RunState::Failed) {
         eprintln!("mpiburn: {} failed: {}", run.name, run.error.as_deref().unwrap_or_default());
     }

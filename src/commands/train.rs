@@ -1,6 +1,7 @@
 //! `mpiburn train`: puts a training together and writes down what came of it.
 
 mod checks;
+mod prepare;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,16 +10,16 @@ use anyhow::{Context, ensure};
 
 use super::checkpoint;
 use super::collective::primitives;
-use super::outcome::{default_name, describe, print_header, print_results, summarize};
+use super::outcome::{Ended, describe, print_header, print_results, summarize};
 use super::progress::Progress;
 use super::trace::{self, Tracing};
 use crate::cli::TrainArgs;
 use crate::config::{RunConfig, RunRecord};
-use crate::data::{self, ShardPlan};
+use crate::data::{self, ShardPlan, Split};
+use crate::machine::{self, CpuTime};
 use crate::model::Network;
 use crate::profile::TimeLine;
-use crate::record::checkpoint::load_weights;
-use crate::record::{Checkpoint, Recorder, RunDir, Status};
+use crate::record::{Checkpoint, DataRecord, Recorder, RunDir, Status, now};
 use crate::stop::StopRequest;
 use crate::train::{CrossEntropy, Position, Setup, Trace, TrainError, TrainOptions, Trainer, Untraced};
 use burn_mpi::{Backend, ParamLayout, World, connect};
@@ -26,7 +27,9 @@ pub(super) use checks::check_shape;
 use checks::{check_data, check_world_size, warn_of_ignored_options};
 
 pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
-    let started = Instant::now();
+    // MPI has started before; the run counts from the start of the process.
+    let entered = Instant::now();
+    let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
     let typed = match args.resume {
         Some(_) => None,
         None => Some(RunConfig::try_from(args)?),
@@ -45,7 +48,7 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
 
     let source = world.agree(data::open(&config.data_root))?;
     let options = config.train_options();
-    let plan = options.plan(source.as_ref(), data::Split::Train, world.size());
+    let plan = options.plan(source.as_ref(), Split::Train, world.size());
     check_data(&config, &plan, source.as_ref())?;
     let total = plan.steps() * config.epochs;
     trace::steps(&args.trace, 0, total)?;
@@ -61,10 +64,10 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let quantizer = config.quantizer(&network)?;
     let layout = ParamLayout::of(&network);
     world.check_equal("the network's parameters", &layout.describe())?;
-    let record = describe(&config, &layout, world);
+    let mut record = describe(&config, &layout, world)?;
     let (dir, network, saved) = checkpoint::agree_or_refuse(
         world,
-        prepare(args, &config, world, &layout, network, resumed, &record),
+        prepare::prepare(args, &config, world, &layout, network, resumed, &record),
     )?;
     if in_run {
         trace::check_writable(world, &args.trace)?;
@@ -75,10 +78,18 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     if config.backend != Backend::Mpi {
         world.exchange_over(primitives(world, config.backend, &config.transport())?);
     }
+    record.connection = collective.connection();
+    let data = DataRecord {
+        train_sha256: String::new(),
+        train_samples: plan.samples,
+        train_available: source.len(Split::Train),
+        test_samples: options.plan(source.as_ref(), Split::Test, world.size()).samples,
+        test_available: source.len(Split::Test),
+    };
     let stop = StopRequest::listen().context("cannot listen to signals")?;
-    let checkpoint = share(world, saved)?;
+    let checkpoint = prepare::share(world, saved)?;
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
-    let run = Run { started, config, options, plan, record, dir, checkpoint };
+    let run = Run { started, config, options, plan, record, data, dir, checkpoint };
     let setup = Setup { source, network, quantizer, collective, stop, trace: Untraced };
     match trace::steps(&args.trace, done, total)? {
         Some(steps) => {
@@ -102,6 +113,8 @@ struct Run {
     options: TrainOptions,
     plan: ShardPlan,
     record: RunRecord,
+    /// Without the digest.
+    data: DataRecord,
     /// On rank 0.
     dir: Option<RunDir>,
     checkpoint: Option<Checkpoint<Position>>,
@@ -115,22 +128,28 @@ impl Run {
         mut trainer: Trainer<'_, T>,
         tracing: Option<Tracing>,
     ) -> anyhow::Result<()> {
-        let Self { started, config, plan, mut record, dir, checkpoint, .. } = self;
+        let Self { started, config, plan, mut record, mut data, dir, checkpoint, .. } = self;
         if let Some(checkpoint) = checkpoint {
             trainer.restore(checkpoint)?;
         }
+        data.train_sha256 = trainer.data_sha256().to_owned();
+        record.data = Some(data);
         let position = trainer.position();
+        let earlier = position.seconds();
         if world.is_root() && position.step > 0 {
             log::info!("going on after step {}, in epoch {}", position.step, position.epoch + 1);
         }
         let recorder = Recorder::open(world, dir.clone(), position.step, &position.history);
         let mut recorder = world.agree(recorder)?;
         let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step);
+        trainer.count_start_up(started.elapsed());
+        let before = CpuTime::now();
         if let Err(error) = trainer.run(&mut recorder, &mut progress) {
             let stopped = matches!(error, TrainError::Stopped { .. });
             if let Some(dir) = &dir {
                 record.status = if stopped { Status::Stopped } else { Status::Failed };
                 record.error = Some(error.to_string());
+                record.ended_at = Some(now());
                 dir.write_record(&record)?;
             }
             if let Some(tracing) = tracing {
@@ -145,8 +164,11 @@ impl Run {
         }
 
         progress.finish();
-        let results = summarize(world, &trainer, &plan, &config, started)?;
+        let cpu = CpuTime::now().since(before);
+        let ended = Ended { cpu, total_seconds: earlier + started.elapsed().as_secs_f64() };
+        let results = summarize(world, &trainer, &plan, &config, &ended)?;
         record.status = Status::Completed;
+        record.ended_at = Some(now());
         if let Some(dir) = &dir {
             print_results(&trainer.position().history, &results, &trainer.sync_report(), dir);
             record.results = Some(results);
@@ -189,8 +211,11 @@ fn configure(
         let placeholder = RunConfig::try_from(&TrainArgs { resume: None, ..args.clone() })?;
         return Ok((placeholder, None));
     }
-    let (_, record) = RunDir::open::<RunConfig>(path)
-        .with_context(|| format!("--resume {}: not a run directory", path.display()))?;
+    let opened = RunDir::open::<RunConfig>(path);
+    let (_, record) = match path.join("run.json").exists() {
+        true => opened?,
+        false => opened.with_context(|| format!("--resume {}: not a run directory", path.display()))?,
+    };
     ensure!(
         record.world_size == world.size(),
         "--resume {}: the run has {} ranks and this job {}; start it with mpirun -n {}",
@@ -201,68 +226,4 @@ fn configure(
     );
     record.config.check_stored().with_context(|| path.join("run.json").display().to_string())?;
     Ok((record.config, Some(path.clone())))
-}
-
-/// Makes or opens the run directory and reads what the run starts from: rank
-/// 0's work, the only rank with a run directory.
-fn prepare(
-    args: &TrainArgs,
-    config: &RunConfig,
-    world: &World,
-    layout: &ParamLayout,
-    network: Network,
-    resumed: Option<PathBuf>,
-    record: &RunRecord,
-) -> anyhow::Result<(Option<RunDir>, Network, Option<Checkpoint<Position>>)> {
-    if !world.is_root() {
-        return Ok((None, network, None));
-    }
-    if let Some(path) = resumed {
-        let (dir, _) = RunDir::open::<RunConfig>(&path)?;
-        let checkpoint = Checkpoint::load_last(&dir.checkpoints(), layout)?;
-        ensure!(
-            checkpoint.model == record.model && checkpoint.world_size == world.size(),
-            "{}: its checkpoint is of {} at {} ranks, its run.json says {} at {}",
-            path.display(),
-            checkpoint.model,
-            checkpoint.world_size,
-            record.model,
-            world.size()
-        );
-        dir.write_record(record)?;
-        return Ok((Some(dir), network, Some(checkpoint)));
-    }
-    let network = match &config.init {
-        Some(file) => layout.write(network, &load_weights(file, layout).context("--init")?),
-        None => network,
-    };
-    let dir = match &args.out {
-        Some(path) => RunDir::create(path, args.overwrite)?,
-        None => RunDir::create_unique(&default_name(record))?,
-    };
-    dir.write_record(record)?;
-    Ok((Some(dir), network, None))
-}
-
-/// Gives every rank rank 0's checkpoint: numbers as bytes, the rest as JSON.
-fn share(
-    world: &World,
-    checkpoint: Option<Checkpoint<Position>>,
-) -> anyhow::Result<Option<Checkpoint<Position>>> {
-    let names = |c: &Checkpoint<Position>| c.moments.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
-    let head = checkpoint
-        .as_ref()
-        .map(|c| (c.model.clone(), c.updates, c.position.clone(), c.params.len(), names(c)));
-    let Some((model, updates, position, length, names)) = world.broadcast(&head)? else {
-        return Ok(None);
-    };
-    let zeros = |name| (name, vec![0.0; length]);
-    let (mut params, mut moments) = match checkpoint {
-        Some(c) => (c.params, c.moments),
-        None => (vec![0.0; length], names.into_iter().map(zeros).collect()),
-    };
-    for buffer in std::iter::once(&mut params).chain(moments.iter_mut().map(|(_, values)| values)) {
-        world.broadcast_f32(buffer)?;
-    }
-    Ok(Some(Checkpoint { model, world_size: world.size(), params, moments, updates, position }))
 }

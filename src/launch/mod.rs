@@ -8,6 +8,7 @@ mod command;
 mod error;
 mod hosts;
 mod job;
+mod possible;
 mod preflight;
 mod topology;
 
@@ -15,5 +16,6 @@ pub use command::{Launch, LauncherKind, MpiFlavour};
 pub use error::LaunchError;
 pub use hosts::Hosts;
 pub use job::{Outcome, explain, run};
+pub use possible::impossible;
 pub use preflight::check;
 pub use topology::Topology;

@@ -23,5 +23,5 @@ pub use int8_file::{INT8_FILE, Int8File, Method};
 pub use phases::{Phases, StepMs};
 pub use recorder::{Curve, CurvePoint, Metrics, Recorder};
 pub use run_dir::RunDir;
-pub use run_json::{RankRecord, Results, RunRecord, Status, versions};
+pub use run_json::{DataRecord, RankRecord, Results, RunRecord, Status, now, versions};
 pub use sweep_json::{RunState, SweepRecord, SweepRun};

@@ -1,10 +1,12 @@
-//! `run.json`: configuration, hosts and results of a run.
+//! `run.json`: configuration, hosts and results of a run. `docs/run.json.md` describes each
+//! field for readers of the file.
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::StepMs;
+use crate::machine::Machine;
 use burn_mpi::Place;
 
 /// Status of a run.
@@ -22,7 +24,8 @@ pub enum Status {
 }
 
 /// `run.json`, with a configuration of type `C`. It is written at the start;
-/// `results` are added at the end.
+/// `results` are added at the end. What `config` has is in no other field, and fields that
+/// earlier versions did not write are optional.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunRecord<C> {
     /// Status of the run.
@@ -30,10 +33,11 @@ pub struct RunRecord<C> {
     /// Reason of a failure or stop.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
+    /// Arguments of rank 0's process.
+    #[serde(default)]
+    pub command_line: Vec<String>,
     /// Every option.
     pub config: C,
-    /// Network.
-    pub model: String,
     /// Trainable parameters.
     pub params: usize,
     /// Machines x processes.
@@ -44,25 +48,37 @@ pub struct RunRecord<C> {
     pub hosts: Vec<String>,
     /// Host, process id and cores of each rank.
     pub places: Vec<Place>,
+    /// Processor, memory and kernel of each host.
+    #[serde(default)]
+    pub machines: Vec<Machine>,
+    /// SIMD level that all ranks used.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub simd_level: Option<String>,
     /// Launcher: `mpirun`, `srun` or `alone`.
     pub launcher: String,
-    /// Transport of the gradients.
-    pub backend: String,
-    /// Compute backend.
-    pub device: String,
-    /// Samples of one rank's training batch.
-    pub train_batch_size: usize,
-    /// Requested epochs.
-    pub epochs: usize,
+    /// How rank 0 is connected to the others, where the backend knows: gloo's transport,
+    /// interface and address.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub connection: Option<String>,
+    /// Data set.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub data: Option<DataRecord>,
     /// Whether ranks shared cores.
     pub oversubscribed: bool,
     /// Whether several host names were one machine with shared caches and
     /// memory.
     pub shared_machine: bool,
-    /// Start, in seconds since 1970.
-    pub started_at: u64,
+    /// Start of the process, or of the resumed one: ISO 8601 in UTC.
+    #[serde(deserialize_with = "time_of_any_version")]
+    pub started_at: String,
+    /// End: completion, failure or stop.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ended_at: Option<String>,
     /// Commit that the binary was built from.
     pub git: String,
+    /// Whether its sources differed from that commit; unknown for a source archive.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_dirty: Option<bool>,
     /// Versions of this program and its dependencies.
     pub versions: BTreeMap<String, String>,
     /// Results of the run.
@@ -70,31 +86,57 @@ pub struct RunRecord<C> {
     pub results: Option<Results>,
 }
 
-/// Results of a run. Accuracies in percent, times in seconds.
+/// Samples of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataRecord {
+    /// SHA-256 over labels and samples of the training set that the run used, in file order.
+    pub train_sha256: String,
+    /// Training samples that the run used, of all ranks.
+    pub train_samples: usize,
+    /// Training samples in the data set.
+    pub train_available: usize,
+    /// Test samples that the run used, of all ranks.
+    pub test_samples: usize,
+    /// Test samples in the data set.
+    pub test_available: usize,
+}
+
+/// Results of a run. Accuracies in percent, times in seconds, also those of the processes that
+/// the run resumed from. `total_seconds` is the sum of start-up, training, tests and checkpoints.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results {
     /// Optimizer steps.
     pub steps: usize,
+    /// Epochs that were trained.
+    #[serde(default)]
+    pub epochs_run: Option<usize>,
+    /// From the start of the process to the first step: MPI, data, network, connections.
+    #[serde(default)]
+    pub start_up_seconds: Option<f64>,
     /// Wall time of the training loops, with data and metrics, without tests.
     pub train_seconds: f64,
     /// Wall time of the tests.
     pub test_seconds: f64,
+    /// Wall time of checkpoints, curves and comparisons of the ranks' weights.
+    #[serde(default)]
+    pub checkpoint_seconds: Option<f64>,
     /// From the start of the process to its last line.
     pub total_seconds: f64,
     /// `train_seconds` over the steps, in milliseconds.
     pub ms_per_step: f64,
     /// Training samples of all ranks over `train_seconds`.
     pub images_per_second: f64,
-    /// Time in which a rank only waited for gradients, mean over ranks.
+    /// Exposed communication: time in which a rank only waited for gradients, mean over ranks.
+    /// Communication that backward hides is not in it.
     pub comm_seconds: f64,
     /// Time of each phase of a step, mean over ranks and steps.
     pub step_ms: StepMs,
-    /// Over the whole test set.
+    /// Over all tested samples.
     pub test_accuracy: f64,
-    /// The integer model's, over the whole test set; only with quantization.
+    /// The integer model's, over all tested samples; only with quantization.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub int8_test_accuracy: Option<f64>,
-    /// Mean over the whole test set.
+    /// Mean over all tested samples.
     pub test_loss: f64,
     /// Of the last epoch, over all ranks.
     pub train_accuracy: f64,
@@ -115,6 +157,13 @@ pub struct Results {
     /// With loss scaling: the scale after the last step.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub loss_scale: Option<f32>,
+    /// Percent of a machine's CPU time that other programs used during training and tests, on the
+    /// machine with most; for a resumed run since the process started.
+    #[serde(default)]
+    pub others_cpu_percent: Option<f64>,
+    /// The same by host.
+    #[serde(default)]
+    pub others_cpu_percent_by_host: BTreeMap<String, f64>,
     /// SHA-256 over all parameters in visit order, little-endian f32.
     pub weights_sha256: String,
     /// With early stopping: the epoch (from 1) of the lowest test loss, whose
@@ -155,13 +204,39 @@ pub struct RankRecord {
     pub live_mb: Option<f64>,
 }
 
-/// Versions of this program, of Burn, of the MPI library and of the compiler.
-pub fn versions(mpi_library: &str) -> BTreeMap<String, String> {
+/// Versions of this program, of Burn, of the compiler, of the MPI library, and of gloo where it
+/// is the run's backend.
+pub fn versions(mpi_library: &str, gloo: Option<String>) -> BTreeMap<String, String> {
     let entries = [
         ("mpiburn", env!("CARGO_PKG_VERSION")),
         ("burn", "0.22.1"),
         ("mpi", mpi_library),
         ("rustc", env!("MPIBURN_RUSTC")),
     ];
-    entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into()
+    let gloo = gloo.map(|version| ("gloo".to_owned(), version));
+    entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into_iter().chain(gloo).collect()
+}
+
+/// The present in UTC, as `2026-01-31T23:59:59Z`.
+pub fn now() -> String {
+    let now: chrono::DateTime<chrono::Utc> = std::time::SystemTime::now().into();
+    text_of(now)
+}
+
+fn text_of(time: chrono::DateTime<chrono::Utc>) -> String {
+    time.format("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Earlier versions wrote seconds since 1970.
+fn time_of_any_version<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Time {
+        Seconds(i64),
+        Text(String),
+    }
+    Ok(match Time::deserialize(from)? {
+        Time::Seconds(seconds) => text_of(chrono::DateTime::from_timestamp(seconds, 0).unwrap_or_default()),
+        Time::Text(text) => text,
+    })
 }

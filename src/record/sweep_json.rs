@@ -22,6 +22,9 @@ pub struct SweepRecord {
     pub reference: Option<String>,
     /// `full`, or the name of a smaller variant.
     pub scale: String,
+    /// Options that this scale changes, with their values here and at full scale.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub scaled: BTreeMap<String, (String, String)>,
     /// The runs in their order.
     pub runs: Vec<SweepRun>,
 }
@@ -38,7 +41,7 @@ pub struct SweepRun {
     pub varied: BTreeMap<String, String>,
     /// Status of the run.
     pub state: RunState,
-    /// Reason of the failure.
+    /// Reason of a failure, or of a skip and what it takes to make the run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
 }
@@ -53,9 +56,24 @@ pub enum RunState {
     Completed,
     /// Ended with an error.
     Failed,
+    /// Impossible on this machine, which was found before anything was started.
+    Skipped,
 }
 
 impl SweepRecord {
+    /// Names of the skipped runs by reason, in their order.
+    pub fn skipped(&self) -> Vec<(&str, Vec<&str>)> {
+        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+        for run in self.runs.iter().filter(|run| run.state == RunState::Skipped) {
+            let reason = run.error.as_deref().unwrap_or("no reason is recorded");
+            match reasons.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, names)) => names.push(&run.name),
+                None => reasons.push((reason, vec![&run.name])),
+            }
+        }
+        reasons
+    }
+
     /// Reads `folder/sweep.json`.
     ///
     /// # Errors
@@ -97,6 +115,7 @@ mod tests {
             title: "Topologies".into(),
             reference: None,
             scale: "full".into(),
+            scaled: Default::default(),
             runs: vec![run],
         };
         sweep.write(&root.path().join("topologies")).unwrap();

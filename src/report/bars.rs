@@ -23,7 +23,7 @@ pub struct Bars {
 
 impl Bars {
     /// Bars of `read` for `rows`, grouped by topology; a row without a value has no
-    /// bar. None if no row has a value.
+    /// bar. None of fewer than two bars, which compare nothing.
     pub fn of(
         title: impl Into<String>,
         axis: &str,
@@ -47,7 +47,7 @@ impl Bars {
             let series = index_of(&mut bars.series, row.label(varied));
             bars.bars.push((group, series, spread));
         }
-        (!bars.bars.is_empty()).then_some(bars)
+        (bars.bars.len() > 1).then_some(bars)
     }
 }
 

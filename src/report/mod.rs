@@ -1,5 +1,6 @@
 //! Reports of measurements: tables, CSV files, plots and an HTML page.
 
+mod align;
 pub mod bars;
 pub mod canvas;
 pub mod contact_sheet;
@@ -8,11 +9,17 @@ pub mod history;
 pub mod latency;
 pub mod latency_plot;
 pub mod link;
+pub mod measures;
+mod narrow;
+pub mod overview;
 pub mod page;
 pub mod pictures;
 pub mod predict;
 pub mod predict_plot;
 pub mod published;
+pub mod quality;
+pub mod ratios;
+pub mod remarks;
 pub mod rows;
 pub mod runs;
 pub mod sheet;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::align::split;
 use super::pictures::Drawn;
 use super::sheet::{Cell, Sheet};
 
@@ -12,6 +13,10 @@ use super::sheet::{Cell, Sheet};
 pub struct Part {
     /// Its heading.
     pub title: String,
+    /// Anchor of the heading.
+    pub name: String,
+    /// What its table says, in a line each.
+    pub findings: Vec<String>,
     /// Its tables.
     pub sheets: Vec<Sheet>,
     /// Its pictures.
@@ -36,7 +41,9 @@ p{margin:.4rem 0;max-width:60rem}.soft,figcaption{color:var(--soft);font-size:.8
 table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}\
 th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}\
 th{background:var(--tint);vertical-align:bottom;white-space:normal}\
-th.n,td.n{text-align:right}\
+th.n,td.n{text-align:right}th[title]{text-decoration:underline dotted;text-underline-offset:.2em}\
+.d{display:inline-block;text-align:left}\
+.contents>li{margin:.4rem 0}.contents ul{margin:0;padding-left:1.2rem}\
 tbody tr:hover{background:var(--tint)}\
 a{color:var(--link);text-decoration:none}a:hover,a:focus{text-decoration:underline}\
 .pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr));gap:1rem;margin-top:1rem}\
@@ -61,6 +68,7 @@ pub fn page(parts: &[Part], folder: &Path, made: &str) -> String {
             body {
                 h1 { "mpiburn report" }
                 p.soft { (made) " Every number links to its run directory." }
+                (overview(parts))
                 @for part in parts { (section(part, folder)) }
             }
         }
@@ -68,9 +76,26 @@ pub fn page(parts: &[Part], folder: &Path, made: &str) -> String {
     markup.into_string()
 }
 
+/// The contents with the findings of each part.
+fn overview(parts: &[Part]) -> Markup {
+    html! {
+        nav aria-label="Overview" {
+            h2 { "Overview" }
+            ol.contents {
+                @for part in parts {
+                    li {
+                        a href=(format!("#{}-part", part.name)) { (part.title) }
+                        ul.soft { @for line in &part.findings { li { (line) } } }
+                    }
+                }
+            }
+        }
+    }
+}
+
 fn section(part: &Part, folder: &Path) -> Markup {
     html! {
-        section {
+        section id=(format!("{}-part", part.name)) {
             h2 { (part.title) }
             @for sheet in &part.sheets { (table(part, sheet, folder)) }
             @if !part.notes.is_empty() {
@@ -98,29 +123,17 @@ fn table(part: &Part, sheet: &Sheet, folder: &Path) -> Markup {
         .iter()
         .filter_map(|row| row.iter().map(|cell| cell.runs.as_slice()).find(|runs| runs.len() > 1))
         .collect();
+    let (narrow, rest) = sheet.narrow(WIDTH);
     html! {
         h3 { (title) }
-        div.scroll {
-            table id=(sheet.name) {
-                thead {
-                    tr {
-                        @for column in &sheet.columns {
-                            th scope="col" class=[column.numeric.then_some("n")] { (column.title) }
-                        }
-                    }
-                }
-                tbody {
-                    @for row in &sheet.rows {
-                        tr {
-                            @for (cell, column) in row.iter().zip(&sheet.columns) {
-                                td class=[column.numeric.then_some("n")] { (content(cell, folder)) }
-                            }
-                        }
-                    }
-                }
+        (grid(&narrow, &sheet.name, folder))
+        @if let Some(rest) = &rest {
+            details {
+                summary { "More columns" }
+                (grid(rest, &format!("{}-more", sheet.name), folder))
             }
         }
-        @for remark in &sheet.remarks { p.soft { (remark) } }
+        @for remark in &narrow.remarks { p.soft { (remark) } }
         @if !repeated.is_empty() {
             details {
                 summary { "All runs of the rows with repeats" }
@@ -135,13 +148,56 @@ fn table(part: &Part, sheet: &Sheet, folder: &Path) -> Markup {
     }
 }
 
-/// A cell's content: a number links to the first of its runs and lists all of them.
-fn content(cell: &Cell, folder: &Path) -> Markup {
+/// Characters of a table's line that fit into a window of 1,200 pixels.
+const WIDTH: usize = 120;
+
+fn grid(sheet: &Sheet, name: &str, folder: &Path) -> Markup {
+    // Characters behind the integral part, where a number has decimals, a range or a mark.
+    let behind: Vec<usize> = (0..sheet.columns.len())
+        .map(|n| sheet.rows.iter().map(|row| split(&row[n].shown()).1.chars().count()).max().unwrap_or(0))
+        .collect();
+    html! {
+        div.scroll {
+            table id=(name) {
+                thead {
+                    tr {
+                        @for column in &sheet.columns {
+                            th scope="col" class=[column.numeric.then_some("n")]
+                                title=[Some(&column.definition).filter(|text| !text.is_empty())] { (column.title) }
+                        }
+                    }
+                }
+                tbody {
+                    @for row in &sheet.rows {
+                        tr {
+                            @for ((cell, column), behind) in row.iter().zip(&sheet.columns).zip(&behind) {
+                                @if column.numeric {
+                                    td.n { (content(cell, folder, *behind)) }
+                                } @else {
+                                    td { (content(cell, folder, 0)) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A cell's content: a number links to the first of its runs and lists all of them. What follows
+/// its integral part has room for `behind` characters, so that decimal points are aligned.
+fn content(cell: &Cell, folder: &Path, behind: usize) -> Markup {
+    let shown = cell.shown();
+    let text = match (behind, split(&shown)) {
+        (0, _) => html! { (shown) },
+        (_, (integral, rest)) => html! { (integral) span.d style=(format!("width:{behind}ch")) { (rest) } },
+    };
     let names: Vec<String> = cell.runs.iter().map(|run| run.display().to_string()).collect();
     html! {
         @match cell.runs.first() {
-            Some(run) => a href=(link(folder, run)) title=(names.join("\n")) { (cell.shown()) },
-            None => (cell.shown()),
+            Some(run) => a href=(link(folder, run)) title=(names.join("\n")) { (text) },
+            None => (text),
         }
     }
 }
@@ -181,8 +237,14 @@ mod tests {
             rows: vec![vec![Cell::number(1.5, 1, runs.clone())]],
             remarks: vec![],
         };
-        let part =
-            Part { title: "T".into(), sheets: vec![sheet], pictures: vec![], notes: vec!["x & y".into()] };
+        let part = Part {
+            title: "T".into(),
+            name: "t".into(),
+            findings: vec!["fast".into()],
+            sheets: vec![sheet],
+            pictures: vec![],
+            notes: vec!["x & y".into()],
+        };
         let text = page(&[part], &folder, "Today.");
         assert!(text.contains("href=\"../a%20run%231/\""), "{text}");
         assert!(text.contains(&format!("title=\"{}\n{}\"", runs[0].display(), runs[1].display())), "{text}");
@@ -190,6 +252,7 @@ mod tests {
             text.contains("a &lt; b") && text.contains("x &amp; y") && text.contains("href=\"../b/\""),
             "{text}"
         );
+        assert!(text.contains("href=\"#t-part\"") && text.contains("<li>fast</li>"), "{text}");
         assert!(!text.contains("<script") && !text.contains("http"), "{text}");
     }
 }

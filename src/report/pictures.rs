@@ -7,9 +7,10 @@ use super::canvas::{self, Picture};
 use super::curves::Curves;
 use super::latency;
 use super::latency_plot::LatencyPlot;
+use super::measures::exposed_percent;
 use super::rows::{Row, Spread, varied};
 use super::runs::Section;
-use super::summary::{exposed_percent, speed_up};
+use super::summary::speed_up;
 use super::{LatencyRow, ReportError};
 
 /// A drawn plot of a report.
@@ -49,8 +50,12 @@ pub fn of_section(
         &format!("Training time by topology: {of_several}."),
         Bars::of("training time", "train s", 2, grouped, |row| Some(row.train_seconds())),
     )?;
-    let efficiency =
-        |row: &Row<'_>| row.baseline(rows, baseline).map(|base| Spread::of(vec![speed_up(row, base).1]));
+    // One topology alone has no efficiency.
+    let several = rows.iter().any(|row| row.setting("topology") != baseline);
+    let efficiency = |row: &Row<'_>| {
+        let base = row.baseline(rows, baseline).filter(|_| several)?;
+        Some(Spread::of(vec![speed_up(row, base)?.1]))
+    };
     keep(
         "efficiency",
         &format!(

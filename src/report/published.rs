@@ -4,7 +4,8 @@
 //! like settings of a run (`topology`, `backend`, `model` …) select our runs of the
 //! same experiment; an empty cell matches any value, and `–` an option that was not
 //! given. `quantized` is `no`, `qat`, `ptq` or `dynamic`. The measurements are
-//! `train_seconds`, `train_accuracy` and `test_accuracy` (the int8 model's, where there is
+//! `train_seconds`, `train_and_test_seconds` (where the published time includes tests),
+//! `train_accuracy` and `test_accuracy` (the int8 model's, where there is
 //! one), by rank with slashes between, and `memory_mb`; those without a column are not
 //! shown. `hardware` names the hardware; any other column is descriptive.
 
@@ -12,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::ReportError;
+use super::measures::with_tests;
+use super::remarks::tested;
 use super::rows::{Row, compare, varied};
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Column, Sheet, Value};
@@ -20,8 +23,9 @@ use super::summary::paths;
 /// A measurement: column, title, digits, and how to read ours.
 type Measure = (&'static str, &'static str, usize, fn(&Run) -> f64);
 
-const MEASURES: [Measure; 4] = [
+const MEASURES: [Measure; 5] = [
     ("train_seconds", "train s", 2, |run| run.results.train_seconds),
+    ("train_and_test_seconds", "train+test s", 2, with_tests),
     ("train_accuracy", "train acc %", 2, |run| run.results.train_accuracy),
     ("test_accuracy", "test acc %", 2, |run| {
         run.results.int8_test_accuracy.unwrap_or(run.results.test_accuracy)
@@ -82,7 +86,7 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
                 let spread = row.map(|row| (row, row.spread(read))).filter(|(_, spread)| spread.is_known());
                 line.push(spread.map_or_else(Cell::nothing, |(row, spread)| Cell {
                     value: Value::Number(spread, digits),
-                    runs: paths(row),
+                    ..Cell::of(paths(row))
                 }));
             }
             cells.push(line);
@@ -97,11 +101,23 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
         hosts(rows)
     )];
     if lines.iter().any(|line| line.get("train_accuracy").is_some_and(|text| text.contains('/'))) {
-        remarks.push(
+        remarks.push(format!(
             "The published training accuracies of several ranks are by rank. The published test accuracy is the \
-             mean over ranks, each measured on its own share of the test set; ours is over the whole test set."
-                .into(),
-        );
+             mean over ranks, each measured on its own share of the test set; ours is over {}.",
+            tested(rows)
+        ));
+    }
+    if !section.scaled.is_empty() {
+        let change =
+            |(name, (here, full)): (&String, &(String, String))| format!("{name} {here} instead of {full}");
+        let changes: Vec<String> = section.scaled.iter().map(change).collect();
+        remarks.push(format!(
+            "Ours is a smaller scale, not the published job: {}. Times and accuracies are not comparable.",
+            changes.join(", ")
+        ));
+    }
+    if has("train_and_test_seconds") {
+        remarks.push("The published times include the tests after each epoch, and so do ours here.".into());
     }
     if has(MEMORY) {
         remarks.push(

@@ -53,7 +53,7 @@ impl Run {
 
     /// Epochs that were trained, which early stopping may have reduced.
     pub fn epochs_done(&self) -> usize {
-        self.results.stopped_early_after.unwrap_or(self.record.epochs)
+        self.results.stopped_early_after.unwrap_or(self.record.config.epochs)
     }
 
     /// Whether its ranks shared cores, and its hosts a machine.
@@ -78,8 +78,12 @@ pub struct Section {
     pub reference: Option<PathBuf>,
     /// Finished runs.
     pub runs: Vec<Run>,
+    /// Runs that are impossible on the machine of the sweep, a line for each reason.
+    pub skipped: Vec<String>,
     /// Everything else, one line each: where, what happened, what to do.
     pub notes: Vec<String>,
+    /// Options that the sweep's scale changes, with their values here and at full scale.
+    pub scaled: BTreeMap<String, (String, String)>,
 }
 
 /// Reads the runs and sweeps `paths`; all below `root` if there are none.
@@ -104,7 +108,9 @@ pub fn find(paths: &[PathBuf], root: &Path) -> Result<Vec<Section>, ReportError>
             return Err(ReportError::read(path, problem));
         }
     }
-    let filled = |section: &Section| !section.runs.is_empty() || !section.notes.is_empty();
+    let filled = |section: &Section| {
+        !(section.runs.is_empty() && section.notes.is_empty() && section.skipped.is_empty())
+    };
     sweeps.push(single);
     sweeps.retain(filled);
     // Names become file names, and sweeps in two folders may have the same name.
@@ -172,6 +178,7 @@ fn add_sweep(folder: &Path, sweeps: &mut Vec<Section>, single: &mut Section) {
     let mut section = Section {
         name: file_name(&sweep.name),
         title: format!("{}{scale}", sweep.title),
+        scaled: sweep.scaled.clone(),
         reference: sweep.reference.as_ref().map(|name| reference_file(folder, name)),
         ..Section::default()
     };
@@ -188,8 +195,19 @@ fn add_sweep(folder: &Path, sweeps: &mut Vec<Section>, single: &mut Section) {
                 one_line(run.error.as_deref()),
                 log.display()
             )),
+            // Listed together below.
+            RunState::Skipped => {}
             RunState::Waiting | RunState::Completed => read_run(&path, Some(&sweep.name), &mut section),
         }
+    }
+    for (reason, names) in sweep.skipped() {
+        section.skipped.push(format!(
+            "{} of {} runs skipped ({}): {}",
+            names.len(),
+            sweep.runs.len(),
+            names.join(", "),
+            one_line(Some(reason))
+        ));
     }
     sweeps.push(section);
 }
@@ -245,7 +263,8 @@ mod tests {
             error: Some("no\n  ssh".into()),
         };
         let (title, scale) = ("T".into(), "quick".into());
-        let sweep = SweepRecord { name: name.into(), title, reference: None, scale, runs: vec![run] };
+        let scaled = BTreeMap::new();
+        let sweep = SweepRecord { name: name.into(), title, reference: None, scale, scaled, runs: vec![run] };
         sweep.write(folder).unwrap();
     }
 

@@ -1,9 +1,10 @@
 //! A table whose numbers refer to their runs, and its text formats: terminal, Markdown,
-//! CSV. HTML is in `page.rs`.
+//! CSV. HTML is in `page.rs`, the choice of columns in `narrow.rs`.
 
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use super::align::aligned;
 use super::rows::Spread;
 use super::table::table;
 
@@ -25,26 +26,38 @@ pub struct Cell {
     pub value: Value,
     /// The run directories.
     pub runs: Vec<PathBuf>,
+    /// Marks of its footnotes.
+    pub marks: String,
 }
 
 impl Cell {
     /// Text that no run measured.
     pub fn text(text: impl Into<String>) -> Self {
-        Self { value: Value::Text(text.into()), runs: Vec::new() }
+        Self { value: Value::Text(text.into()), ..Self::of(Vec::new()) }
     }
 
     /// One number.
     pub fn number(number: f64, digits: usize, runs: Vec<PathBuf>) -> Self {
-        Self { value: Value::Number(Spread::of(vec![number]), digits), runs }
+        Self { value: Value::Number(Spread::of(vec![number]), digits), ..Self::of(runs) }
     }
 
     /// No value.
     pub fn nothing() -> Self {
-        Self { value: Value::Nothing, runs: Vec::new() }
+        Self::of(Vec::new())
+    }
+
+    /// A cell of `runs` without a value.
+    pub fn of(runs: Vec<PathBuf>) -> Self {
+        Self { value: Value::Nothing, runs, marks: String::new() }
     }
 
     /// Display form: the median, with ± half of the range if there are repeats.
     pub fn shown(&self) -> String {
+        let value = self.shown_value();
+        if self.marks.is_empty() { value } else { format!("{value} {}", self.marks) }
+    }
+
+    fn shown_value(&self) -> String {
         match &self.value {
             Value::Text(text) => text.clone(),
             Value::Nothing => "–".into(),
@@ -67,12 +80,26 @@ pub struct Column {
     pub numeric: bool,
     /// Whether its numbers have a range over repeats.
     pub spread: bool,
+    /// What it is, for readers who point at the title.
+    pub definition: String,
+    /// A narrow table leaves out columns of a high rank first, and never those of rank 0.
+    pub rank: u8,
+    /// Whether only files for programs have it.
+    pub for_programs: bool,
 }
 
 impl Column {
     /// A column of text.
     pub fn words(title: &str, key: &str) -> Self {
-        Self { title: title.into(), key: key.into(), numeric: false, spread: false }
+        Self {
+            title: title.into(),
+            key: key.into(),
+            numeric: false,
+            spread: false,
+            definition: String::new(),
+            rank: 0,
+            for_programs: false,
+        }
     }
 
     /// A column of single numbers.
@@ -83,6 +110,21 @@ impl Column {
     /// A column of numbers with their range.
     pub fn spread(title: &str, key: &str) -> Self {
         Self { spread: true, ..Self::number(title, key) }
+    }
+
+    /// With a definition.
+    pub fn means(self, definition: &str) -> Self {
+        Self { definition: definition.into(), ..self }
+    }
+
+    /// With a rank.
+    pub fn ranked(self, rank: u8) -> Self {
+        Self { rank, ..self }
+    }
+
+    /// In files for programs only.
+    pub fn for_programs(self) -> Self {
+        Self { for_programs: true, ..self }
     }
 }
 
@@ -101,22 +143,44 @@ pub struct Sheet {
     pub remarks: Vec<String>,
 }
 
+/// Columns of a terminal whose width is unknown, such as a file.
+const DEFAULT_WIDTH: usize = 100;
+
 impl Sheet {
-    /// For a terminal of `width` columns; unlimited without. If the terminal is too
-    /// narrow, columns that are equal in all rows become one line.
-    pub fn terminal(&self, width: Option<u16>) -> String {
-        match width {
-            Some(width) if self.table().lines().any(|line| line.chars().count() > width.into()) => {
-                self.without_alike().text(Some(width))
-            }
-            _ => self.text(None),
+    /// For a terminal of `width` columns, 100 if it is unknown. A table that is too wide has
+    /// its columns for readers in a hurry, and names the others; with `wide` it has all.
+    pub fn terminal(&self, width: Option<u16>, wide: bool) -> String {
+        let all = self.for_readers();
+        let limit = width.map_or(DEFAULT_WIDTH, usize::from);
+        if wide {
+            return all.text(None);
         }
+        let (narrow, rest) = all.narrow(limit);
+        let mut text = narrow.text(width.filter(|_| narrow.width() > limit));
+        if let Some(rest) = rest {
+            let kept: Vec<&str> = narrow.columns.iter().map(|column| column.key.as_str()).collect();
+            let more = rest.columns.iter().filter(|column| !kept.contains(&column.key.as_str()));
+            let titles: Vec<&str> = more.map(|column| column.title.as_str()).collect();
+            text += &format!("More columns with --wide: {}.\n", titles.join(", "));
+        }
+        text
+    }
+
+    /// Columns of the table in a terminal.
+    pub(super) fn width(&self) -> usize {
+        self.table().lines().map(|line| line.chars().count()).max().unwrap_or(0)
     }
 
     fn table(&self) -> comfy_table::Table {
         let left = self.columns.iter().take_while(|column| !column.numeric).count();
         let header: Vec<&String> = self.columns.iter().map(|column| &column.title).collect();
-        table(&header, left, self.rows.iter().map(|row| shown(row)))
+        let columns: Vec<Vec<String>> = (0..self.columns.len())
+            .map(|n| {
+                let texts: Vec<String> = self.rows.iter().map(|row| row[n].shown()).collect();
+                if self.columns[n].numeric { aligned(&texts) } else { texts }
+            })
+            .collect();
+        table(&header, left, (0..self.rows.len()).map(|row| columns.iter().map(|c| c[row].clone()).collect()))
     }
 
     fn text(&self, width: Option<u16>) -> String {
@@ -129,40 +193,16 @@ impl Sheet {
         text
     }
 
-    /// The columns that differ between rows, with the others as a remark.
-    fn without_alike(&self) -> Self {
-        let equal = |column: usize| {
-            let first = self.rows.first().map(|row| row[column].shown());
-            // Measurements stay, even if they happen to be equal.
-            !self.columns[column].spread
-                && self.rows.len() > 1
-                && self.rows.iter().all(|row| Some(row[column].shown()) == first)
-        };
-        let (left_out, kept): (Vec<usize>, Vec<usize>) = (0..self.columns.len()).partition(|&n| equal(n));
-        let common = left_out.iter().filter(|&&n| self.rows[0][n].value != Value::Nothing);
-        let common: Vec<String> =
-            common.map(|&n| format!("{} {}", self.columns[n].title, self.rows[0][n].shown())).collect();
-        let mut remarks = self.remarks.clone();
-        if !common.is_empty() {
-            remarks.insert(0, format!("In all rows: {}.", common.join(", ")));
-        }
-        Self {
-            columns: kept.iter().map(|&n| self.columns[n].clone()).collect(),
-            rows: self.rows.iter().map(|row| kept.iter().map(|&n| row[n].clone()).collect()).collect(),
-            remarks,
-            ..self.clone()
-        }
-    }
-
     /// As a GitHub Markdown table.
     pub fn markdown(&self) -> String {
         let line = |cells: Vec<String>| {
             format!("| {} |\n", cells.iter().map(|c| c.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
         };
+        let sheet = self.for_readers();
         let mut text = format!("### {}\n\n", self.title);
-        text += &line(self.columns.iter().map(|column| column.title.clone()).collect());
-        text += &line(self.columns.iter().map(|c| if c.numeric { "---:" } else { "---" }.into()).collect());
-        self.rows.iter().for_each(|row| text += &line(shown(row)));
+        text += &line(sheet.columns.iter().map(|column| column.title.clone()).collect());
+        text += &line(sheet.columns.iter().map(|c| if c.numeric { "---:" } else { "---" }.into()).collect());
+        sheet.rows.iter().for_each(|row| text += &line(row.iter().map(Cell::shown).collect()));
         for remark in &self.remarks {
             let _ = write!(text, "\n{remark}\n");
         }
@@ -200,10 +240,6 @@ impl Sheet {
     }
 }
 
-fn shown(row: &[Cell]) -> Vec<String> {
-    row.iter().map(Cell::shown).collect()
-}
-
 /// Six significant digits, more than the clocks have.
 fn significant(number: f64) -> String {
     let rounded: f64 = format!("{number:.5e}").parse().unwrap_or(number);
@@ -211,65 +247,5 @@ fn significant(number: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sheet() -> Sheet {
-        let time = |values: &[f64]| Cell {
-            value: Value::Number(Spread::of(values.to_vec()), 2),
-            runs: vec!["results/a".into()],
-        };
-        Sheet {
-            name: "times".into(),
-            title: "Times".into(),
-            columns: vec![Column::words("topo|logy", "topology"), Column::spread("train s", "train_s")],
-            rows: vec![
-                vec![Cell::text("1x1"), time(&[2.0, 1.0, 1.5])],
-                vec![Cell::text("2x1"), time(&[1.0])],
-                vec![Cell::text("2x2"), Cell::nothing()],
-            ],
-            remarks: vec!["Half of the range.".into()],
-        }
-    }
-
-    #[test]
-    fn repeats_are_a_median_and_half_of_their_range() {
-        let text = sheet().terminal(None);
-        assert!(text.contains("1.50 ±0.50") && text.contains(" 1.00 │"), "{text}");
-        assert!(text.ends_with("Half of the range.\n"), "{text}");
-    }
-
-    #[test]
-    fn a_narrow_terminal_gets_equal_columns_as_one_line() {
-        let mut sheet = sheet();
-        for (column, cell) in [
-            (Column::words("backend", "backend"), Cell::text("mpi")),
-            (Column::number("speed-up", "speed_up"), Cell::nothing()),
-        ] {
-            sheet.columns.push(column);
-            sheet.rows.iter_mut().for_each(|row| row.push(cell.clone()));
-        }
-        let wide = sheet.terminal(Some(80));
-        assert_eq!(wide, sheet.terminal(None), "it fits");
-        assert!(wide.contains("┆ speed-up") && !wide.contains("In all rows"), "{wide}");
-        let narrow = sheet.terminal(Some(40));
-        assert!(narrow.contains("\nIn all rows: backend mpi.\n") && !narrow.contains("speed-up"), "{narrow}");
-        assert!(narrow.contains("1.50 ±0.50") && narrow.lines().all(|l| l.chars().count() <= 40), "{narrow}");
-        sheet.rows.truncate(1);
-        assert!(!sheet.terminal(Some(20)).contains("In all rows"), "a single row has no equal columns");
-    }
-
-    #[test]
-    fn markdown_is_a_table_with_right_aligned_numbers() {
-        let expected = "### Times\n\n| topo\\|logy | train s |\n| --- | ---: |\n| 1x1 | 1.50 ±0.50 |\n\
-                        | 2x1 | 1.00 |\n| 2x2 | – |\n\nHalf of the range.\n";
-        assert_eq!(sheet().markdown(), expected);
-    }
-
-    #[test]
-    fn csv_has_the_range_in_separate_columns() {
-        let expected = "topology,train_s,train_s_min,train_s_max\n1x1,1.5,1,2\n2x1,1,1,1\n2x2,,,\n";
-        assert_eq!(sheet().csv().unwrap(), expected);
-        assert_eq!(significant(1.0 / 3.0), "0.333333");
-    }
-}
+#[path = "sheet_tests.rs"]
+mod tests;

@@ -4,4 +4,4 @@ mod file;
 mod plan;
 
 pub use file::{SweepError, SweepFile};
-pub use plan::{PlannedRun, plan};
+pub use plan::{PlannedRun, plan, scaled};

@@ -32,7 +32,7 @@ pub struct PlannedRun {
 /// # Errors
 /// When a value is invalid or the scale does not exist.
 pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError> {
-    let (base, repeats) = scaled(file, scale)?;
+    let (base, repeats) = base_of(file, scale)?;
     let mut variants = combinations(file)?;
     variants.extend(file.runs.iter().cloned());
     if variants.is_empty() {
@@ -53,8 +53,23 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
     Ok((1..=repeats).flat_map(round).collect())
 }
 
+/// Options of all runs that `scale` changes: their values, here and at full scale, as text.
+pub fn scaled(file: &SweepFile, scale: &str) -> BTreeMap<String, (String, String)> {
+    let text = |value: Option<&Value>| match value {
+        None => "–".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    let changes = file.scales.get(scale).and_then(Value::as_table);
+    let changed = changes.into_iter().flatten().filter(|(key, value)| {
+        // What varies has its own value in each run.
+        *key != "repeats" && !file.vary.contains_key(*key) && file.base.get(*key) != Some(*value)
+    });
+    changed.map(|(key, value)| (key.clone(), (text(Some(value)), text(file.base.get(key))))).collect()
+}
+
 /// Options of all runs, and the number of repeats.
-fn scaled(file: &SweepFile, scale: &str) -> Result<(Table, usize), SweepError> {
+fn base_of(file: &SweepFile, scale: &str) -> Result<(Table, usize), SweepError> {
     let mut base = file.base.clone();
     let mut repeats = file.repeats;
     if scale != "full" {
@@ -191,6 +206,13 @@ mod tests {
         let runs = runs(FILE, "quick").unwrap();
         assert_eq!(runs.len(), 5);
         assert_eq!(runs[0].options[0], ("epochs".to_owned(), Some("1".to_owned())));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), FILE).unwrap();
+        let file =
+            SweepFile::read(file.path(), &["epochs", "backend", "lr", "shuffle"].map(Into::into)).unwrap();
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(scaled(&file, "quick"), [("epochs".to_owned(), pair("1", "3"))].into());
+        assert!(scaled(&file, "full").is_empty());
         let message = self::runs(FILE, "tiny").unwrap_err().to_string();
         assert!(message.contains("no section [tiny]"), "{message}");
     }

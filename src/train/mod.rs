@@ -31,7 +31,7 @@ pub use forward::{Forward, Plain};
 pub use loss_scale::LossScale;
 pub use optimizer::{Optimizer, Rate, Rule};
 pub use options::{GAMMA, Recipe, TrainOptions};
-pub use overfitting::overfits_after;
+pub use overfitting::{LEAST_RISE, overfits_after};
 pub use precision::{Mixed, Precision};
 pub use schedule::{Curve, Schedule, ScheduleKind};
 pub use state::{EpochRow, Moment, Position};

@@ -4,9 +4,12 @@ use super::EpochRow;
 
 /// Minimum number of epochs with test loss above its minimum.
 const LATER: usize = 2;
+/// Minimum rise of the test loss from its minimum to the last epoch, relative to the minimum. A
+/// loss that has converged moves by less.
+pub const LEAST_RISE: f64 = 0.01;
 
 /// The epoch after which a run overfits: the one of lowest test loss, if at
-/// least two more epochs follow, all of higher test loss, and the training loss
+/// least two more epochs follow, all of higher test loss, the last by [`LEAST_RISE`] or more, and the training loss
 /// at the end is below that at the lowest test loss. `None` otherwise: if the
 /// run is still improving, has just had its best epoch, or its training loss
 /// rises too, which is divergence.
@@ -15,7 +18,8 @@ pub fn overfits_after(epochs: &[EpochRow]) -> Option<usize> {
     let lowest = epochs.iter().rev().min_by(|a, b| a.test_loss.total_cmp(&b.test_loss))?;
     let later = epochs.iter().filter(|row| row.epoch > lowest.epoch);
     let falls = epochs.last()?.train_loss < lowest.train_loss;
-    (later.count() >= LATER && falls).then_some(lowest.epoch)
+    let rises = epochs.last()?.test_loss >= lowest.test_loss * (1.0 + LEAST_RISE);
+    (later.count() >= LATER && falls && rises).then_some(lowest.epoch)
 }
 
 #[cfg(test)]
@@ -53,6 +57,7 @@ mod tests {
         assert_eq!(after(&[(2.0, 2.1), (1.5, 1.6), (1.0, 1.5), (0.6, 1.4)]), None, "better to the end");
         assert_eq!(after(&[(2.0, 2.1), (1.5, 1.6), (1.0, 1.7)]), None, "one epoch is chance");
         assert_eq!(after(&[(2.0, 2.1), (1.5, 1.6), (1.8, 1.7), (1.9, 2.0)]), None, "training loss rises too");
+        assert_eq!(after(&[(2.0, 1.6), (1.0, 1.60003), (0.6, 1.60006)]), None, "converged");
         assert_eq!(after(&[]), None);
     }
 }

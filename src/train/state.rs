@@ -49,8 +49,25 @@ pub struct Position {
     pub epoch_seconds: f64,
     /// Seconds of tests so far.
     pub test_seconds: f64,
+    /// Seconds of checkpoints, curves and comparisons of weights so far.
+    #[serde(default)]
+    pub checkpoint_seconds: f64,
+    /// Seconds before the first step so far, of each process.
+    #[serde(default)]
+    pub start_up_seconds: f64,
     /// Each rank's seconds of waiting for gradients so far.
     pub comm_seconds: Vec<f64>,
+}
+
+impl Position {
+    /// Seconds of everything that is measured so far.
+    pub fn seconds(&self) -> f64 {
+        self.start_up_seconds
+            + self.train_seconds
+            + self.epoch_seconds
+            + self.test_seconds
+            + self.checkpoint_seconds
+    }
 }
 
 impl Resumable for Position {

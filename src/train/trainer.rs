@@ -125,7 +125,9 @@ impl<'w, T: Trace> Trainer<'w, T> {
         let mut test = None;
         while !self.is_done() {
             if self.options.shuffle && self.position.step_in_epoch == 0 && self.position.epoch > 0 {
+                let started = Instant::now();
                 self.load_shard()?;
+                self.position.epoch_seconds += started.elapsed().as_secs_f64();
             }
             if let Some(quantizer) = &mut self.learner.forward.inner.inner {
                 quantizer.set_epoch(self.position.epoch);
@@ -134,19 +136,21 @@ impl<'w, T: Trace> Trainer<'w, T> {
             if self.stopping && self.position.step_in_epoch < self.plan.steps() {
                 return Err(self.stopped(recorder));
             }
+            let started = Instant::now();
             let evaluation = match &mut test {
                 Some(evaluation) => evaluation,
                 None => test.insert(Evaluation::load(self.world, self.source.as_ref(), &self.options)?),
             };
             self.learner.average_buffers()?;
-            let started = Instant::now();
             self.trace.begin(Part::Evaluation);
             let tallies = evaluation.run(self.world, &self.learner.network)?;
             self.check_test(&tallies)?;
             let int8 = self.test_int8(evaluation)?;
             self.trace.end();
             self.position.test_seconds += started.elapsed().as_secs_f64();
+            let started = Instant::now();
             self.finish_epoch(recorder, watch, tallies, int8)?;
+            self.position.checkpoint_seconds += started.elapsed().as_secs_f64();
             if self.stopping && !self.is_done() {
                 return Err(self.stopped(recorder));
             }
@@ -174,7 +178,9 @@ impl<'w, T: Trace> Trainer<'w, T> {
             // The checkpoint of the epoch's last step follows the test.
             if (due || self.stopping) && self.position.step_in_epoch < self.plan.steps() {
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();
+                let paused = Instant::now();
                 self.checkpoint_inside_epoch(recorder)?;
+                self.position.checkpoint_seconds += paused.elapsed().as_secs_f64();
                 started = Instant::now();
             }
             if self.stopping {

@@ -15,6 +15,7 @@ mod quantized;
 mod recipes;
 mod report;
 mod resume;
+mod run_json;
 mod sweep;
 mod sync;
 mod trace;

@@ -33,6 +33,14 @@ fn train(lab: &Lab, ranks: usize, name: &str, options: &[&str]) {
     lab.train(ranks, name, &[&SHORT[..], &["--train-samples", "1280"], options].concat());
 }
 
+/// The results as if the training had been long enough, on an idle machine.
+fn lengthen(lab: &Lab, name: &str, train_seconds: f64) {
+    let mut run = lab.run_json(name);
+    run["train_seconds"] = train_seconds.into();
+    run["others_cpu_percent"] = 0.0.into();
+    fs::write(lab.path(name).join("run.json"), run.to_string()).unwrap();
+}
+
 fn column<'t>(csv: &'t str, row: usize, name: &str) -> &'t str {
     let at = csv.lines().next().and_then(|header| header.split(',').position(|n| n == name));
     let line = csv.lines().nth(row).expect("the row exists");
@@ -87,6 +95,9 @@ fn the_page_of_a_sweep_has_tables_published_figures_and_plots() {
     train(&lab, 1, "results/s/1x1", &[]);
     train(&lab, 2, "results/s/mpi", &[]);
     train(&lab, 2, "results/s/ordered", &["--reduce", "ordered"]);
+    lengthen(&lab, "results/s/1x1", 8.0);
+    lengthen(&lab, "results/s/mpi", 5.0);
+    lengthen(&lab, "results/s/ordered", 1.0);
     let entry = |name: &str, state, error: Option<&str>| SweepRun {
         name: name.into(),
         repeat: 1,
@@ -99,6 +110,7 @@ fn the_page_of_a_sweep_has_tables_published_figures_and_plots() {
         title: "A sweep".into(),
         reference: Some("figures".into()),
         scale: "full".into(),
+        scaled: Default::default(),
         runs: vec![
             entry("1x1", RunState::Completed, None),
             entry("mpi", RunState::Completed, None),
@@ -120,6 +132,24 @@ fn the_page_of_a_sweep_has_tables_published_figures_and_plots() {
     {
         assert!(page.contains(word), "{word} is missing");
     }
+    assert!(page.contains("fastest: 1x2 (mpi") && page.contains("1.60 times as fast as 1x1"), "{page}");
+    assert!(page.contains("href=\"#s-part\"") && page.contains("id=\"s-part\""), "a table of contents");
+    let ours = fs::read_to_string(lab.path("results/report/s.csv")).unwrap();
+    let short = (1..4).find(|&row| column(&ours, row, "reduce") == "ordered").unwrap();
+    assert_eq!((column(&ours, short, "doubts"), column(&ours, short, "speed_up")), ("short", ""), "{ours}");
+    assert!(page.contains("<summary>More columns</summary>") && page.contains("id=\"s-more\""), "{page}");
+    let terminal = shown(&lab, &["results/s"]);
+    let table: Vec<&str> = terminal.lines().filter(|line| line.starts_with('│')).collect();
+    assert!(!table.is_empty() && table.iter().all(|line| line.chars().count() <= 100), "{terminal}");
+    assert!(
+        terminal.contains("More columns with --wide: ") && terminal.contains("ᵃ Too short"),
+        "{terminal}"
+    );
+    assert!(shown(&lab, &["results/s", "--wide"]).contains("┆ peak RSS MB ┆"), "all columns");
+    assert!(
+        terminal.contains("over all 500 test samples, after training on the first 1280 of 6400"),
+        "{terminal}"
+    );
     assert_eq!(page.matches("<svg ").count(), 5, "time, efficiency, communication, loss, accuracy");
     assert!(!page.contains("<script"));
     for name in ["s-time", "s-efficiency", "s-communication", "s-loss", "s-accuracy"] {

@@ -56,15 +56,16 @@ fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
     let mut started = Vec::new();
     for (name, _) in &made {
         let run = lab.run_json(&format!("runs/{name}"));
-        assert_eq!((&run["topology"], &run["backend"]), (&name[..3].into(), &name[4..name.len() - 2].into()));
+        let backend = &run["config"]["backend"];
+        assert_eq!((&run["topology"], backend), (&name[..3].into(), &name[4..name.len() - 2].into()));
         assert_eq!(run["launcher"], "mpirun");
-        started.push(run["started_at"].as_u64().unwrap());
+        started.push(run["started_at"].as_str().unwrap().to_owned());
     }
     assert!(started.is_sorted(), "repeats are interleaved: {started:?}");
 
     let again = output(&mut sweep(&lab, &file, &[]));
     assert!(again.status.success() && !text(&again).contains("[1/8]"), "{}", text(&again));
-    assert_eq!(lab.run_json("runs/1x2-mpi-2")["started_at"], started[6], "completed runs are skipped");
+    assert_eq!(lab.run_json("runs/1x2-mpi-2")["started_at"], *started[6], "completed runs are skipped");
     assert!(!text(&again).contains("another build"), "{}", text(&again));
 
     let path = lab.path("runs/1x2-mpi-2/run.json");
@@ -78,7 +79,7 @@ fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
     assert_eq!(other.status.code(), Some(1));
     let errors = errors(&other);
     assert!(errors[0].contains("runs/1x1-mpi-1 has other options (lr 0.0005, now 0.1)"), "{errors:?}");
-    assert_eq!(lab.run_json("runs/1x1-mpi-1")["started_at"], started[0], "untouched");
+    assert_eq!(lab.run_json("runs/1x1-mpi-1")["started_at"], *started[0], "untouched");
 }
 
 #[test]
@@ -114,11 +115,49 @@ fn a_missing_launcher_is_named_and_the_other_runs_continue() {
 
     let report = output(mpiburn(&["report"]).arg(lab.path("runs")));
     let table = text(&report);
-    for line in ["│ 1x1      ┆ mpi     ┆ mpirun ", "│ 1x1      ┆ mpi     ┆ alone "] {
+    for line in ["│ mpirun ", "│ alone ", "In all rows: topology 1x1, backend mpi"] {
         assert!(table.contains(line), "{line} is missing: {table}");
     }
     let gaps: Vec<&str> = table.lines().filter(|line| line.starts_with("not shown: ")).collect();
     assert!(gaps.len() == 2 && gaps[0].contains("srun-1: failed: /nowhere/srun not found"), "{table}");
+}
+
+#[test]
+fn impossible_runs_are_skipped_before_anything_starts_and_have_not_failed() {
+    let lab = Lab::new();
+    let file = sweep_file(&lab, "[vary]\ntopology = [\"1x1\", \"2x1\"]\nlauncher = [\"mpirun\", \"srun\"]\n");
+    // A PATH without srun: this test does not depend on a Slurm.
+    let tools = lab.path("tools");
+    std::fs::create_dir(&tools).unwrap();
+    for name in ["mpirun", "orted", "mpirun.openmpi", "ssh", "rsh"] {
+        let path = std::env::var_os("PATH").unwrap();
+        let found = std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file());
+        if let Some(path) = found {
+            std::os::unix::fs::symlink(path, tools.join(name)).unwrap();
+        }
+    }
+    let hosts = lab.path("hostfiles");
+    let mut command = sweep(&lab, &file, &["--hostfiles", hosts.to_str().unwrap()]);
+    let ended = output(command.env("PATH", &tools));
+    assert!(ended.status.success() && errors(&ended).is_empty(), "{}", text(&ended));
+    let made: Vec<String> = states(&lab).into_iter().map(|(_, state)| state).collect();
+    let round = ["completed", "skipped", "skipped", "skipped"];
+    assert_eq!(made, [round, round].concat());
+    let printed = text(&ended);
+    let lines: Vec<&str> = printed.lines().filter(|line| line.contains("skipped: ")).collect();
+    assert_eq!(lines.len(), 2, "one line for each reason: {printed}");
+    assert!(
+        lines[0].contains("4 of 8 runs (1x1-srun-1, ") && lines[0].contains("srun needs Slurm"),
+        "{printed}"
+    );
+    assert!(lines[1].contains("2 of 8 runs (2x1-mpirun-1, ") && lines[1].contains("make hosts"), "{printed}");
+    assert!(printed.find("skipped: ") < printed.find("[1/8]"), "{printed}");
+    assert!(printed.contains("2 of 8 runs are in ") && printed.contains(", 6 skipped; "), "{printed}");
+    assert!(!lab.path("runs/2x1-mpirun-1.log").exists(), "nothing was started");
+
+    let table = text(&output(mpiburn(&["report"]).arg(lab.path("runs"))));
+    let notes: Vec<&str> = table.lines().filter(|line| line.starts_with("not shown: ")).collect();
+    assert!(notes.len() == 2 && notes[0].contains("4 of 8 runs skipped (1x1-srun-1, "), "{table}");
 }
 
 #[test]

@@ -36,10 +36,17 @@ run_entry() { # run_entry NAME REPEAT STATE
   echo "{\"name\": \"$1\", \"repeat\": $2, \"varied\": {}, \"state\": \"$3\", \"error\": \"no ssh\"}"
 }
 
+lengthen() { # lengthen RUN SECONDS
+  sed -i "s/\"train_seconds\": [0-9.e-]*/\"train_seconds\": $2/; s/\"others_cpu_percent\": [0-9.]*/\"others_cpu_percent\": 0.0/" \
+    "$sweep/$1/run.json"
+}
+
 # Real runs with a repeat, a failed run, and an incomplete one.
 a_sweep_is_run() {
   mkdir -p "$sweep" "$work/results/half/checkpoints" || return
   train 1 1x1-1 && train 1 1x1-2 && train 2 1x2-mpi && train 2 1x2-gloo --backend gloo || return
+  # As if they had been long enough to be compared, on an idle machine.
+  lengthen 1x1-1 8.5 && lengthen 1x1-2 8.25 && lengthen 1x2-mpi 5.25 && lengthen 1x2-gloo 6.75 || return
   {
     echo '{"name": "topologies", "title": "Topologies", "reference": "topologies", "scale": "quick", "runs": ['
     run_entry 1x1-1 1 completed && echo ,
@@ -83,8 +90,11 @@ measured() { # measured OUT OPTIONS...
         const box = figure.querySelector("svg").getBoundingClientRect();
         lines.push(["picture", figure.id, Math.round(box.width), Math.round(box.height)].join(" "));
       }
+      for (const box of document.querySelectorAll("div.scroll")) {
+        lines.push(["table", box.querySelector("table").id, box.scrollWidth - box.clientWidth].join(" "));
+      }
       for (const row of document.querySelectorAll("tbody tr")) {
-        lines.push([row.closest("table").id, ...[...row.cells].map(cell => cell.innerText)].join("|"));
+        lines.push([row.closest("table").id, ...[...row.cells].map(cell => cell.textContent)].join("|"));
       }
       for (const link of document.querySelectorAll("td a")) lines.push("link " + link.getAttribute("href"));
       document.body.innerHTML = "<pre></pre>";
@@ -101,10 +111,11 @@ SCRIPT
 tables_have_their_cells() {
   local seconds
   seconds=$(sed -n 's/.*"train_seconds": \([0-9.]*\).*/\1/p' "$sweep/1x2-gloo/run.json")
-  grep -E "^topologies\|1x2\|gloo\|mpirun\|(no|yes)\|2\|$(printf %.2f "$seconds")\|" "$work/light" &&
-    grep -E '^topologies\|1x1\|mpi\|mpirun\|.*\|[0-9.]+ ±[0-9.]+\|.*\|2$' "$work/light" &&
+  grep -E "^topologies\|1x2\|gloo\|((no|yes)\|)?$(printf %.2f "$seconds") ᶜ\|1.24\|62\|" "$work/light" &&
+    grep -E '^topologies\|1x1\|mpi\|((no|yes)\|)?8.38 ±0.12\|1.00\|100\|' "$work/light" &&
+    grep -E '^topologies-more\|1x1\|mpi\|' "$work/light" &&
     grep -E '^topologies-ratios\|1x2\|mpirun\|gloo\|' "$work/light" &&
-    grep -F 'topologies-published|convnet|1x2|gloo|no|3|gloo|120|' "$work/light" &&
+    grep -F 'topologies-published|1x2|gloo|no|gloo|120|' "$work/light" &&
     [ "$(grep -c '^topologies|' "$work/light")" -eq 3 ]
 }
 
@@ -116,6 +127,18 @@ links_lead_to_runs() {
   done < <(sed -n 's/^link //p' "$work/light")
   note="$count links"
   [ "$count" -gt 20 ]
+}
+
+# The findings, with links to their tables.
+the_page_begins_with_an_overview() {
+  grep -F '<a href="#topologies-part">' "$page" && grep -F 'fastest: 1x2 (mpi), 1.60 times as fast as 1x1' "$page" &&
+    grep -F 'gloo takes 1.29 times as long as mpi on 1x2' "$page"
+}
+
+# In a window of 1,200 pixels no table scrolls.
+tables_fit() {
+  measured "$work/usual" --window-size=1200,1000 >/dev/null
+  awk '$1 == "table" { n++; if ($3 > 0) { print; bad = 1 } } END { exit bad || !n }' "$work/usual"
 }
 
 failures_are_named() {
@@ -182,6 +205,8 @@ check "chromium lays it out in light" measured "$work/light" --window-size=1400,
 check "chromium lays it out in dark" measured "$work/dark" --window-size=1400,1000 --blink-settings=preferredColorScheme=0
 check "chromium lays it out in a narrow window" measured "$work/narrow" --window-size=500,1000
 check "tables have the runs' numbers" tables_have_their_cells
+check "the page begins with the findings" the_page_begins_with_an_overview
+check "tables fit 1,200 pixels" tables_fit
 check "every number links to its run" links_lead_to_runs
 check "failed and incomplete runs are named" failures_are_named
 check "every plot has a size" pictures_have_a_size "$work/light" 400

@@ -77,6 +77,8 @@ pub use collective::gloo::algorithm::GlooAlgorithm;
 pub use collective::gloo::collective::GlooCollective;
 #[cfg(feature = "gloo")]
 pub use collective::gloo::primitives::GlooPrimitives;
+#[cfg(feature = "gloo")]
+pub use collective::gloo::version::gloo_version;
 pub use collective::mpi::collective::MpiCollective;
 pub use collective::mpi::primitives::MpiPrimitives;
 pub use collective::ordered::chunk_range;

@@ -1,5 +1,7 @@
 //! Results of a trainer: weights, times, position.
 
+use std::time::Duration;
+
 use super::Trainer;
 use crate::quant::Quantizer;
 use crate::record::StepMs;
@@ -26,6 +28,16 @@ impl<T: Trace> Trainer<'_, T> {
     pub fn step_ms(&self) -> StepMs {
         let steps = self.steps_here.max(1) as f64;
         self.learner.times().map(|time| 1e3 * time.as_secs_f64() / steps)
+    }
+
+    /// The digest of the training samples in use, which is the same on all ranks.
+    pub fn data_sha256(&self) -> &str {
+        self.shard.digest()
+    }
+
+    /// Adds the time before the first step, for the results.
+    pub fn count_start_up(&mut self, time: Duration) {
+        self.position.start_up_seconds += time.as_secs_f64();
     }
 
     /// The position of the run.

@@ -174,6 +174,12 @@ pub trait Collective {
     /// The transport's name in errors, tables and records, such as `mpi`.
     fn transport(&self) -> &str;
 
+    /// How this rank is connected to the others, such as `tcp over eth0 (10.0.0.1)`, for records
+    /// of a run; `None` if the transport does not know.
+    fn connection(&self) -> Option<String> {
+        None
+    }
+
     /// Number of ranks.
     fn world_size(&self) -> usize;
 

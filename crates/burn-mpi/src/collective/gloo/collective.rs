@@ -146,6 +146,10 @@ impl Collective for GlooCollective {
         NAME
     }
 
+    fn connection(&self) -> Option<String> {
+        Some(lock(&self.context).connection())
+    }
+
     fn world_size(&self) -> usize {
         self.mpi.size
     }

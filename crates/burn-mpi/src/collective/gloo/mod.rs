@@ -10,6 +10,7 @@ mod interface;
 mod job;
 pub mod primitives;
 mod sys;
+pub mod version;
 
 use std::ffi::{c_char, c_int, c_void};
 use std::time::{Duration, Instant};
@@ -33,6 +34,8 @@ struct Context {
     rank: usize,
     size: usize,
     host: String,
+    /// Interface and address that this rank listens on.
+    address: interface::Address,
     /// Tag of the next operation: messages of two operations are never mixed.
     tag: u32,
     /// The error that broke the connections, if any.
@@ -63,7 +66,12 @@ impl Context {
             format!("gloo did not connect all ranks over {address} within {elapsed:.1} s: {reason}")
         }))?;
         log::debug!("gloo: rank {rank} on {address}");
-        Ok(Self { mesh, rank, size, host: world.host().to_owned(), tag: 0, broken: None })
+        Ok(Self { mesh, rank, size, host: world.host().to_owned(), address, tag: 0, broken: None })
+    }
+
+    /// gloo's transport, with the interface and the address of this rank.
+    pub fn connection(&self) -> String {
+        format!("tcp over {}", self.address)
     }
 
     /// Sums `buffer` over all ranks, in place; 16-bit types are rounded after

@@ -18,6 +18,7 @@
 #include <gloo/alltoall.h>
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
+#include <gloo/config.h>
 #include <gloo/gather.h>
 #include <gloo/scatter.h>
 
@@ -191,6 +192,8 @@ int burn_mpi_gloo_alltoall(burn_mpi_gloo* self, const void* from, void* to, size
     gloo::alltoall(options);
   });
 }
+
+int burn_mpi_gloo_version() { return GLOO_VERSION; }
 
 int burn_mpi_gloo_barrier(burn_mpi_gloo* self, uint32_t tag, char* error, size_t room) {
   return guarded(error, room, [&] {

@@ -1,0 +1,157 @@
+//! The machine that a process runs on, and what other programs did there meanwhile.
+//!
+//! Timings mean little without both. Everything is read from `/proc`; what cannot be read is
+//! unknown and stops no run.
+
+use std::fs;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A host, as `machines` of `run.json` describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Host name.
+    pub host: String,
+    /// Model of the processor; `unknown` if the kernel does not name it.
+    pub cpu: String,
+    /// Memory in bytes; 0 if unknown.
+    pub memory_bytes: u64,
+    /// Release of the kernel.
+    pub kernel: String,
+}
+
+impl Machine {
+    /// The machine of this process, under its name `host`.
+    pub fn of_this_process(host: &str) -> Self {
+        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kilobytes: u64 = field(&memory, "MemTotal", ':')
+            .and_then(|text| text.split_whitespace().next()?.parse().ok())
+            .unwrap_or(0);
+        Self {
+            host: host.to_owned(),
+            cpu: cpu_model(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+            memory_bytes: kilobytes * 1024,
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
+                .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned()),
+        }
+    }
+}
+
+/// The value of the first line `name: value`.
+fn field<'t>(text: &'t str, name: &str, mark: char) -> Option<&'t str> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(mark));
+    lines.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim())
+}
+
+/// x86 names the model; Arm's kernels give numbers of its maker and part.
+fn cpu_model(cpuinfo: &str) -> String {
+    let of = |name| field(cpuinfo, name, ':').filter(|text| !text.is_empty());
+    let numbers = || Some(format!("implementer {} part {}", of("CPU implementer")?, of("CPU part")?));
+    let named = of("model name").or(of("Model")).map(ToOwned::to_owned);
+    named.or_else(numbers).unwrap_or_else(|| "unknown".into())
+}
+
+/// CPU time at one moment, in the kernel's ticks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuTime {
+    /// Of all cores of the machine, idle time included.
+    pub all: u64,
+    /// Of all cores of the machine that was not idle, with time taken by the host of a virtual
+    /// machine.
+    pub busy: u64,
+    /// Of all threads of this process.
+    pub own: u64,
+}
+
+impl CpuTime {
+    /// Now; zeros if `/proc` cannot be read.
+    pub fn now() -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        Self::of(&read("/proc/stat"), &read("/proc/self/stat")).unwrap_or_default()
+    }
+
+    fn of(machine: &str, process: &str) -> Option<Self> {
+        // user nice system idle iowait irq softirq steal; guests are part of user.
+        let ticks = machine.lines().next()?.strip_prefix("cpu ")?.split_whitespace().take(8);
+        let ticks: Vec<u64> = ticks.map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        let idle = ticks.get(3)? + ticks.get(4)?;
+        let all: u64 = ticks.iter().sum();
+        Some(Self { all, busy: all - idle, own: stat(process, 14)? + stat(process, 15)? })
+    }
+
+    /// Time since `before`.
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            all: self.all.saturating_sub(before.all),
+            busy: self.busy.saturating_sub(before.busy),
+            own: self.own.saturating_sub(before.own),
+        }
+    }
+}
+
+/// Percent of a machine's CPU time that other programs than the ranks on it used, from each
+/// rank's times over the same interval; `None` if the interval is too short or unknown.
+pub fn others_percent(ranks: &[CpuTime]) -> Option<f64> {
+    // The ranks start and end the interval within moments of each other; the longest is whole.
+    let longest = ranks.iter().max_by_key(|time| time.all)?;
+    let own: u64 = ranks.iter().map(|time| time.own).sum();
+    let others = longest.busy.saturating_sub(own);
+    (longest.all > 0).then(|| 100.0 * others as f64 / longest.all as f64)
+}
+
+/// A field of `/proc/PID/stat`, numbered as in proc(5). The second, the program's name, may
+/// contain spaces.
+fn stat(text: &str, number: usize) -> Option<u64> {
+    text.rsplit_once(')')?.1.split_whitespace().nth(number - 3)?.parse().ok()
+}
+
+/// Time since this process started, to a hundredth of a second; zero if unknown.
+pub fn process_age() -> Duration {
+    /// Ticks of `/proc` per second, on every processor that Linux supports today.
+    const PER_SECOND: f64 = 100.0;
+    let age = || {
+        let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
+        let started = stat(&fs::read_to_string("/proc/self/stat").ok()?, 22)? as f64 / PER_SECOND;
+        Duration::try_from_secs_f64(uptime - started).ok()
+    };
+    age().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_named_by_model_or_by_numbers() {
+        assert_eq!(cpu_model("processor\t: 0\nmodel name\t: Zen 5: fast\n"), "Zen 5: fast");
+        let arm = "CPU implementer\t: 0x41\nCPU part\t: 0xd08\n";
+        assert_eq!(cpu_model(arm), "implementer 0x41 part 0xd08");
+        assert_eq!(cpu_model("flags: x\n"), "unknown");
+        let here = Machine::of_this_process("alpha");
+        assert!(here.host == "alpha" && here.memory_bytes > 1 << 20 && !here.kernel.is_empty(), "{here:?}");
+    }
+
+    #[test]
+    fn the_load_of_others_is_busy_time_without_the_ranks() {
+        let at = |user: u64, idle: u64, own: u64| {
+            let process = format!("1 (a b) c) S{} {own} 2 0", " 0".repeat(10));
+            CpuTime::of(&format!("cpu  {user} 0 10 {idle} 0 0 0 20 0 0\ncpu0 1\n"), &process).unwrap()
+        };
+        let (before, after) = (at(100, 1000, 5), at(400, 1700, 105));
+        let passed = after.since(before);
+        assert_eq!((passed.all, passed.busy, passed.own), (1000, 300, 100));
+        assert_eq!(others_percent(&[passed]), Some(20.0));
+        assert_eq!(others_percent(&[passed, passed]), Some(10.0), "two ranks of one machine");
+        assert_eq!(others_percent(&[passed; 4]), Some(0.0), "coarse ticks never give less than 0");
+        assert_eq!((others_percent(&[]), others_percent(&[CpuTime::default()])), (None, None));
+        assert_eq!(CpuTime::of("nonsense", ""), None);
+    }
+
+    #[test]
+    fn this_process_has_an_age_and_cpu_time() {
+        assert!(process_age() < Duration::from_secs(24 * 3600));
+        let now = CpuTime::now();
+        assert!(now.all >= now.busy && now.busy > 0, "{now:?}");
+    }
+}

@@ -1,0 +1,138 @@
+//! The measurements of the main table: title, digits, definition, and how early a narrow table
+//! leaves them out.
+
+use super::runs::Run;
+use super::sheet::Column;
+
+/// A measurement of a run.
+#[derive(Clone, Copy)]
+pub struct Measure {
+    /// Title for readers.
+    pub title: &'static str,
+    /// Key for programs.
+    pub key: &'static str,
+    /// Decimal places.
+    pub digits: usize,
+    /// As [`Column::rank`].
+    pub rank: u8,
+    /// As [`Column::definition`].
+    pub definition: &'static str,
+    /// The value of a run; NaN if it was not measured.
+    pub read: fn(&Run) -> f64,
+}
+
+impl Measure {
+    /// Its column.
+    pub fn column(&self) -> Column {
+        Column::spread(self.title, self.key).means(self.definition).ranked(self.rank)
+    }
+}
+
+/// Training time, always the first.
+pub const TRAIN: Measure = Measure {
+    title: "train s",
+    key: "train_seconds",
+    digits: 2,
+    rank: 0,
+    definition: "Seconds of the training loops, without tests, start-up and checkpoints",
+    read: |run| run.results.train_seconds,
+};
+
+/// Behind the speed-up.
+pub const OTHERS: [Measure; 10] = [
+    Measure {
+        title: "exposed comm %",
+        key: "exposed_comm_percent",
+        digits: 1,
+        rank: 3,
+        definition: "Share of train s in which a rank only waited for gradients, mean over ranks; communication \
+                     hidden behind backward is not in it",
+        read: exposed_percent,
+    },
+    Measure {
+        title: "test acc %",
+        key: "test_accuracy",
+        digits: 2,
+        rank: 0,
+        definition: "Accuracy on the tested samples after the last epoch, each sample counted once",
+        read: |run| run.results.test_accuracy,
+    },
+    Measure {
+        title: "int8 test acc %",
+        key: "int8_test_accuracy",
+        digits: 2,
+        rank: 1,
+        definition: "Test accuracy of the integer model",
+        read: |run| run.results.int8_test_accuracy.unwrap_or(f64::NAN),
+    },
+    Measure {
+        title: "train acc %",
+        key: "train_accuracy",
+        digits: 2,
+        rank: 6,
+        definition: "Accuracy on the training samples during the last epoch, over all ranks",
+        read: |run| run.results.train_accuracy,
+    },
+    Measure {
+        title: "live MB",
+        key: "live_mb",
+        digits: 2,
+        rank: 5,
+        definition: "Peak of live tensors in a training step, in 2^20 bytes, on the rank with the highest value",
+        read: |run| run.results.live_mb.unwrap_or(f64::NAN),
+    },
+    Measure {
+        title: "ms/step",
+        key: "ms_per_step",
+        digits: 3,
+        rank: 7,
+        definition: "train s over the optimizer steps, in milliseconds",
+        read: |run| run.results.ms_per_step,
+    },
+    Measure {
+        title: "train+test s",
+        key: "train_and_test_seconds",
+        digits: 2,
+        rank: 8,
+        definition: "Seconds of training and of the tests after each epoch",
+        read: with_tests,
+    },
+    Measure {
+        title: "images/s",
+        key: "images_per_second",
+        digits: 0,
+        rank: 9,
+        definition: "Training samples of all ranks over train s",
+        read: |run| run.results.images_per_second,
+    },
+    Measure {
+        title: "peak RSS MB",
+        key: "peak_rss_mb",
+        digits: 0,
+        rank: 9,
+        definition: "Peak resident memory of the rank with the highest value, in 2^20 bytes",
+        read: |run| run.results.peak_rss_mb,
+    },
+    Measure {
+        title: "others CPU %",
+        key: "others_cpu_percent",
+        digits: 1,
+        rank: 9,
+        definition: "Share of the machine's CPU time that other programs used during the run",
+        read: |run| run.results.others_cpu_percent.unwrap_or(f64::NAN),
+    },
+];
+
+/// Seconds of training and tests.
+pub fn with_tests(run: &Run) -> f64 {
+    run.results.train_seconds + run.results.test_seconds
+}
+
+/// Share of the training time in which a rank only waited for gradients; NaN for one rank, which
+/// waits for none.
+pub fn exposed_percent(run: &Run) -> f64 {
+    match run.record.world_size {
+        1 => f64::NAN,
+        _ => 100.0 * run.results.comm_seconds / run.results.train_seconds,
+    }
+}

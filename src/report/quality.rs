@@ -1,0 +1,109 @@
+//! Whether a row's times can be compared: long enough, undisturbed, repeated like the others.
+
+use super::rows::Row;
+
+/// Shorter trainings, in seconds, are mostly start and chance.
+pub const SHORTEST_SECONDS: f64 = 2.0;
+/// Percent of a machine's CPU time that other programs may use.
+pub const OTHERS_PERCENT: f64 = 10.0;
+
+/// A reason to doubt a row's times. The order is that of their marks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Doubt {
+    /// The training took less than [`SHORTEST_SECONDS`].
+    Short,
+    /// Other programs used more than [`OTHERS_PERCENT`] of the machine.
+    Disturbed,
+    /// One run, where other rows have repeats.
+    Single,
+}
+
+impl Doubt {
+    /// All of them, in the order of their marks.
+    pub const ALL: [Self; 3] = [Self::Short, Self::Disturbed, Self::Single];
+
+    /// Its mark beside a time.
+    pub fn mark(self) -> &'static str {
+        match self {
+            Self::Short => "ᵃ",
+            Self::Disturbed => "ᵇ",
+            Self::Single => "ᶜ",
+        }
+    }
+
+    /// Its name for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Short => "short",
+            Self::Disturbed => "disturbed",
+            Self::Single => "single",
+        }
+    }
+
+    /// The footnote.
+    pub fn footnote(self) -> String {
+        let mark = self.mark();
+        match self {
+            Self::Short => format!(
+                "{mark} Too short: under {SHORTEST_SECONDS} s of training. No ratio is computed from such a row."
+            ),
+            Self::Disturbed => format!(
+                "{mark} Disturbed: other programs used more than {OTHERS_PERCENT}% of the machine's CPU time. No \
+                 ratio is computed from such a row."
+            ),
+            Self::Single => format!("{mark} Not repeated: one run, where other rows have several."),
+        }
+    }
+}
+
+/// The doubts about the times of `row`, one of `rows`. Load and time are medians over repeats;
+/// the load of runs of earlier versions is unknown, and not doubted.
+pub fn doubts(row: &Row<'_>, rows: &[Row<'_>]) -> Vec<Doubt> {
+    let others = row.spread(|run| run.results.others_cpu_percent.unwrap_or(0.0)).median;
+    let is = |doubt: &Doubt| match doubt {
+        Doubt::Short => row.train_seconds().median < SHORTEST_SECONDS,
+        Doubt::Disturbed => others > OTHERS_PERCENT,
+        Doubt::Single => row.runs.len() == 1 && rows.iter().any(|other| other.runs.len() > 1),
+    };
+    Doubt::ALL.into_iter().filter(is).collect()
+}
+
+/// Whether ratios of the row's times mean something: it is neither too short nor disturbed.
+pub fn is_sound(row: &Row<'_>) -> bool {
+    doubts(row, &[]).is_empty()
+}
+
+/// The marks of a row's doubts.
+pub fn marks(doubts: &[Doubt]) -> String {
+    doubts.iter().map(|doubt| doubt.mark()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::rows::group;
+    use crate::report::testing::run;
+
+    #[test]
+    fn short_disturbed_and_single_rows_are_doubted() {
+        let mut runs = vec![run((1, 1), &[], 8.0), run((1, 1), &[], 9.0), run((1, 2), &[], 1.9)];
+        runs.push(run((2, 1), &[], 4.0));
+        runs[3].results.others_cpu_percent = Some(10.1);
+        let rows = group(&runs);
+        let found: Vec<Vec<Doubt>> = rows.iter().map(|row| doubts(row, &rows)).collect();
+        use Doubt::{Disturbed, Short, Single};
+        assert_eq!(found, [vec![], vec![Short, Single], vec![Disturbed, Single]]);
+        assert_eq!(rows.iter().map(is_sound).collect::<Vec<_>>(), [true, false, false]);
+        assert_eq!(marks(&found[1]), "ᵃᶜ");
+        assert!(is_sound(&rows[0]) && Short.footnote().contains("2 s"));
+    }
+
+    #[test]
+    fn one_disturbed_repeat_of_three_does_not_count() {
+        let mut runs: Vec<_> = (0..3).map(|_| run((1, 1), &[], 8.0)).collect();
+        runs[0].results.others_cpu_percent = Some(90.0);
+        assert!(is_sound(&group(&runs)[0]));
+        runs[1].results.others_cpu_percent = Some(90.0);
+        assert!(!is_sound(&group(&runs)[0]));
+    }
+}

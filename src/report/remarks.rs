@@ -1,0 +1,171 @@
+//! Remarks below the main table: what a reader would otherwise take for something else.
+
+use std::collections::BTreeSet;
+
+use super::quality::{Doubt, doubts};
+use super::rows::{Row, varied};
+use crate::train::LEAST_RISE;
+
+/// The remarks on the table of `rows`.
+pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
+    let mut remarks = vec![basis(rows, baseline)];
+    let found: BTreeSet<Doubt> = rows.iter().flat_map(|row| doubts(row, rows)).collect();
+    remarks.extend(found.into_iter().map(Doubt::footnote));
+    remarks.extend(fewer_updates(rows));
+    if varied(rows).iter().any(|name| name == "accumulate") {
+        remarks.push(
+            "Accumulation: a step is `accumulate` batches of each rank, so ms/step is not that of one batch, and \
+             there are fewer updates in an epoch."
+                .into(),
+        );
+    }
+    if overfits {
+        remarks.push(format!(
+            "Overfits after the epoch with the lowest test loss, if two or more epochs follow, all with a higher \
+             test loss, the last by {:.0}% or more, while training loss falls.",
+            100.0 * LEAST_RISE
+        ));
+    }
+    if rows.iter().any(|row| row.runs.len() > 1) {
+        remarks.push("Repeats: median ± half of the range from minimum to maximum.".into());
+    }
+    if rows.iter().any(|row| row.first().record.oversubscribed) {
+        remarks.push(
+            "Oversubscribed: ranks shared cores and took turns; timings are not representative of the topology."
+                .into(),
+        );
+    }
+    let runs = rows.iter().flat_map(|row| &row.runs);
+    let builds: BTreeSet<&str> = runs.map(|run| run.record.git.as_str()).collect();
+    if builds.len() > 1 {
+        remarks.push(format!(
+            "These runs are from several builds of the program ({}), which may explain differences.",
+            builds.into_iter().collect::<Vec<_>>().join(", ")
+        ));
+    }
+    if rows.iter().any(|row| row.first().record.shared_machine) {
+        remarks.push("Shared: the hosts are one machine under several names.".into());
+    }
+    remarks
+}
+
+/// What times, accuracies and memory are of.
+fn basis(rows: &[Row<'_>], baseline: &str) -> String {
+    let relative = match rows.iter().any(|row| row.setting("topology") == baseline) {
+        true if rows.iter().all(|row| row.setting("topology") == baseline) => String::new(),
+        true => format!("speed-up and efficiency are relative to {baseline} with the same settings; "),
+        false => format!("without a run on {baseline} there is no speed-up; "),
+    };
+    format!(
+        "Train s excludes tests; {relative}accuracies are those of the last epoch, test accuracy over {}. Memory is \
+         that of the rank with the highest value: resident, and live tensors in a training step.",
+        tested(rows)
+    )
+}
+
+/// Which samples were tested, and which were trained on where those are not all.
+pub fn tested(rows: &[Row<'_>]) -> String {
+    let of = |row: &Row<'_>| match &row.first().record.data {
+        Some(data) => {
+            let part = |used: usize, all: usize| {
+                if used < all { format!("the first {used} of {all}") } else { format!("all {all}") }
+            };
+            let whole =
+                data.test_samples == data.test_available && data.train_samples == data.train_available;
+            match whole {
+                true => "the whole test set".to_owned(),
+                false => format!(
+                    "{} test samples, after training on {} samples",
+                    part(data.test_samples, data.test_available),
+                    part(data.train_samples, data.train_available)
+                ),
+            }
+        }
+        // Earlier versions did not record how many there are.
+        None => match row.first().record.config.test_samples {
+            None => "the whole test set".to_owned(),
+            Some(samples) => format!("the first {samples} test samples"),
+        },
+    };
+    let found: BTreeSet<String> = rows.iter().map(of).collect();
+    found.into_iter().collect::<Vec<_>>().join(", or ")
+}
+
+/// More ranks make fewer updates where the batch is each rank's.
+fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
+    let except = ["topology", "oversubscribed", "backend", "gloo_algorithm", "interface", "launcher"];
+    rows.iter().find_map(|few| {
+        let same = |row: &&Row<'_>| row.equals_except(few, &except) && row.ranks() > few.ranks();
+        let many = rows.iter().rev().find(same)?;
+        let steps = |row: &Row<'_>| row.first().results.steps;
+        (steps(many) < steps(few)).then(|| {
+            format!(
+                "The batch is each rank's: {} makes {} updates where {} makes {}, which lowers its accuracy after \
+                 equally many epochs.",
+                many.setting("topology"),
+                steps(many),
+                few.setting("topology"),
+                steps(few)
+            )
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::DataRecord;
+    use crate::report::rows::group;
+    use crate::report::runs::Run;
+    use crate::report::testing::run;
+
+    fn of(runs: &[Run]) -> String {
+        remarks(&group(runs), "1x1", false).join(" ")
+    }
+
+    #[test]
+    fn runs_of_several_builds_are_reported() {
+        let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
+        runs.iter_mut().for_each(|run| run.record.git = "aaaa".into());
+        assert!(!of(&runs).contains("builds"));
+        runs[1].record.git = "bbbb".into();
+        assert!(of(&runs).contains("(aaaa, bbbb)"), "{}", of(&runs));
+    }
+
+    #[test]
+    fn shared_cores_and_machines_are_explained() {
+        let mut runs = vec![run((2, 2), &[], 4.0)];
+        runs[0].record.oversubscribed = true;
+        runs[0].record.shared_machine = true;
+        assert!(of(&runs).contains("not representative") && of(&runs).contains("Shared:"), "{}", of(&runs));
+    }
+
+    #[test]
+    fn updates_and_accumulated_steps_are_explained_where_they_differ() {
+        let runs = [run((1, 1), &[], 8.0), run((1, 2), &["--backend", "gloo"], 4.0)];
+        assert!(of(&runs).contains("1x2 makes 2814 updates where 1x1 makes 5625"), "{}", of(&runs));
+        assert!(!of(&runs[..1]).contains("updates") && !of(&runs).contains("Accumulation"));
+        let accumulated = [run((1, 2), &[], 8.0), run((1, 2), &["--accumulate", "4"], 4.0)];
+        assert!(of(&accumulated).contains("a step is `accumulate` batches"), "{}", of(&accumulated));
+    }
+
+    #[test]
+    fn the_whole_test_set_is_claimed_only_where_all_of_it_was_tested() {
+        let mut runs = vec![run((1, 1), &[], 8.0)];
+        assert!(of(&runs).contains("over the whole test set"));
+        let all = DataRecord {
+            train_sha256: String::new(),
+            train_samples: 6000,
+            train_available: 6000,
+            test_samples: 500,
+            test_available: 500,
+        };
+        runs[0].record.data = Some(all.clone());
+        assert!(of(&runs).contains("over the whole test set"));
+        runs[0].record.data = Some(DataRecord { test_samples: 100, train_samples: 640, ..all });
+        let expected =
+            "over the first 100 of 500 test samples, after training on the first 640 of 6000 samples";
+        assert!(of(&runs).contains(expected), "{}", of(&runs));
+        assert!(of(&[run((1, 1), &["--test-samples", "7"], 8.0)]).contains("over the first 7 test samples"));
+    }
+}

@@ -1,0 +1,66 @@
+use super::*;
+
+fn sheet() -> Sheet {
+    let time = |values: &[f64]| Cell {
+        value: Value::Number(Spread::of(values.to_vec()), 2),
+        ..Cell::of(vec!["results/a".into()])
+    };
+    Sheet {
+        name: "times".into(),
+        title: "Times".into(),
+        columns: vec![Column::words("topo|logy", "topology"), Column::spread("train s", "train_s")],
+        rows: vec![
+            vec![Cell::text("1x1"), time(&[2.0, 1.0, 1.5])],
+            vec![Cell::text("2x1"), time(&[1.0])],
+            vec![Cell::text("2x2"), Cell::nothing()],
+        ],
+        remarks: vec!["Half of the range.".into()],
+    }
+}
+
+#[test]
+fn repeats_are_a_median_and_half_of_their_range() {
+    let text = sheet().terminal(None, false);
+    assert!(text.contains(" 1.50 ±0.50 │") && text.contains(" 1.00       │"), "on the decimal point: {text}");
+    assert!(text.ends_with("Half of the range.\n"), "{text}");
+}
+
+#[test]
+fn a_narrow_terminal_gets_equal_columns_as_one_line_and_the_first_of_the_others() {
+    let mut sheet = sheet();
+    for (column, cell) in [
+        (Column::words("backend", "backend"), Cell::text("mpi")),
+        (Column::number("speed-up", "speed_up"), Cell::nothing()),
+        (Column::spread("memory", "memory").ranked(2), Cell::number(12.5, 1, vec![])),
+        (Column::words("doubts", "doubts").for_programs(), Cell::text("short")),
+    ] {
+        sheet.columns.push(column);
+        sheet.rows.iter_mut().for_each(|row| row.push(cell.clone()));
+    }
+    let all = sheet.terminal(Some(40), true);
+    assert!(all.contains("speed-up") && all.contains("memory") && !all.contains("doubts"), "{all}");
+    let fits = sheet.terminal(Some(80), false);
+    assert!(fits.contains("\nIn all rows: backend mpi.\n") && fits.contains("memory"), "{fits}");
+    assert!(!fits.contains("speed-up") && !fits.contains("--wide"), "{fits}");
+    let narrow = sheet.terminal(Some(30), false);
+    assert!(narrow.contains("More columns with --wide: memory.\n"), "{narrow}");
+    let table: Vec<&str> = narrow.lines().filter(|line| line.starts_with('│')).collect();
+    assert!(narrow.contains("1.50 ±0.50") && table.iter().all(|l| l.chars().count() <= 30), "{narrow}");
+    sheet.rows.truncate(1);
+    assert!(!sheet.terminal(Some(20), false).contains("In all rows"), "a single row has no equal columns");
+    assert!(sheet.csv().unwrap().contains("short"));
+}
+
+#[test]
+fn markdown_is_a_table_with_right_aligned_numbers() {
+    let expected = "### Times\n\n| topo\\|logy | train s |\n| --- | ---: |\n| 1x1 | 1.50 ±0.50 |\n\
+                    | 2x1 | 1.00 |\n| 2x2 | – |\n\nHalf of the range.\n";
+    assert_eq!(sheet().markdown(), expected);
+}
+
+#[test]
+fn csv_has_the_range_in_separate_columns() {
+    let expected = "topology,train_s,train_s_min,train_s_max\n1x1,1.5,1,2\n2x1,1,1,1\n2x2,,,\n";
+    assert_eq!(sheet().csv().unwrap(), expected);
+    assert_eq!(significant(1.0 / 3.0), "0.333333");
+}

@@ -1,0 +1,80 @@
+use super::*;
+use crate::report::rows::group;
+use crate::report::runs::Run;
+use crate::report::testing::{run, with_test_losses};
+
+fn section(runs: Vec<Run>) -> Section {
+    Section { name: "t".into(), title: "T".into(), runs, ..Section::default() }
+}
+
+fn csv(section: &Section) -> Vec<Vec<String>> {
+    let sheet = summary(section, &group(&section.runs), "1x1");
+    let text = sheet.csv().unwrap();
+    text.lines().map(|line| line.split(',').map(Into::into).collect()).collect()
+}
+
+fn value<'t>(lines: &'t [Vec<String>], row: usize, name: &str) -> &'t str {
+    &lines[row][lines[0].iter().position(|n| *n == name).expect(name)]
+}
+
+#[test]
+fn speed_up_and_efficiency_are_those_of_medians() {
+    let section = section(vec![run((1, 1), &[], 8.0), run((1, 1), &[], 10.0), run((2, 2), &[], 3.0)]);
+    let lines = csv(&section);
+    let of = |row, name| value(&lines, row, name);
+    assert_eq!((of(1, "train_seconds"), of(1, "train_seconds_max"), of(1, "runs")), ("9", "10", "2"));
+    assert_eq!((of(2, "speed_up"), of(2, "efficiency_percent"), of(2, "doubts")), ("3", "75", "single"));
+    assert_eq!((of(2, "exposed_comm_percent"), of(2, "ranks")), ("10", "4"));
+    assert_eq!(of(1, "exposed_comm_percent"), "", "one rank waits for none");
+    let alone = summary(&section, &group(&section.runs)[1..], "1x1");
+    let text = alone.markdown();
+    assert!(text.contains("| – | – |") && text.contains("without a run on 1x1"), "{text}");
+}
+
+#[test]
+fn short_and_disturbed_rows_have_marks_and_no_speed_up() {
+    let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 1.5), run((2, 1), &[], 4.0)];
+    runs[2].results.others_cpu_percent = Some(40.0);
+    let section = section(runs);
+    let lines = csv(&section);
+    assert_eq!((value(&lines, 2, "speed_up"), value(&lines, 2, "doubts")), ("", "short"));
+    assert_eq!((value(&lines, 3, "speed_up"), value(&lines, 3, "doubts")), ("", "disturbed"));
+    let text = summary(&section, &group(&section.runs), "1x1").markdown();
+    assert!(text.contains("| 1.50 ᵃ |") && text.contains("| 4.00 ᵇ |"), "{text}");
+    assert!(text.contains("ᵃ Too short: under 2 s") && text.contains("ᵇ Disturbed: ") && !text.contains('ᶜ'));
+    assert!(!text.contains("doubts"), "for programs only: {text}");
+}
+
+#[test]
+fn overfitting_rows_are_marked_and_others_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = with_test_losses(run((1, 1), &[], 8.0), &folder.path().join("up"), &[2.0, 1.5, 1.6, 1.7]);
+    let lr = run((1, 1), &["--lr", "1"], 8.0);
+    let mut down = with_test_losses(lr, &folder.path().join("down"), &[2.0, 1.5, 1.4, 1.3]);
+    down.results.live_mb = None;
+    let both = section(vec![up, down]);
+    let text = summary(&both, &group(&both.runs), "1x1").markdown();
+    assert!(text.contains("| overfits after epoch | runs |") && text.contains("Overfits after"), "{text}");
+    assert!(text.contains("| 2 | 1 |") && text.contains("| – | 1 |"), "{text}");
+    let lines = csv(&both);
+    assert_eq!((value(&lines, 1, "live_mb"), value(&lines, 2, "live_mb")), ("5", ""));
+    let better = section(vec![both.runs[1].clone()]);
+    assert!(!summary(&better, &group(&better.runs), "1x1").markdown().contains("verfits"));
+}
+
+#[test]
+fn a_narrow_table_keeps_what_decides() {
+    let gloo = ["--backend", "gloo"];
+    let runs = [((1, 1), 8.0), ((1, 2), 5.0), ((2, 2), 3.0)];
+    let runs = runs.into_iter().flat_map(|(t, s)| [run(t, &[], s), run(t, &gloo, s + 1.0)]);
+    let section = section(runs.collect());
+    let (narrow, rest) = summary(&section, &group(&section.runs), "1x1").narrow(100);
+    let text = narrow.terminal(None, false);
+    assert!(text.lines().filter(|line| line.starts_with('│')).all(|l| l.chars().count() <= 100), "{text}");
+    for word in ["topology", "backend", "train s", "speed-up", "effic. %", "exposed comm %", "test acc %"] {
+        assert!(text.contains(word), "{word} is missing: {text}");
+    }
+    assert!(!narrow.columns.iter().any(|column| column.key == "launcher"), "equal in all rows");
+    let rest = rest.expect("other columns").markdown();
+    assert!(rest.contains("| topology | backend |") && rest.contains("peak RSS MB"), "{rest}");
+}

@@ -1,0 +1,214 @@
+//! `run.json`: what a run records about itself, and run directories of earlier versions.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::*;
+
+fn seconds(run: &Value, name: &str) -> f64 {
+    run[name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {run}"))
+}
+
+#[test]
+fn the_total_is_start_up_training_tests_and_checkpoints() {
+    let lab = Lab::new();
+    let options = ["--epochs", "150", "--shuffle", "--checkpoint-every", "50"];
+    let run = lab.train(2, "run", &options);
+    let parts = ["start_up_seconds", "train_seconds", "test_seconds", "checkpoint_seconds"];
+    let parts: Vec<f64> = parts.iter().map(|name| seconds(&run, name)).collect();
+    let (sum, total) = (parts.iter().sum::<f64>(), seconds(&run, "total_seconds"));
+    assert!(total >= 2.0, "too short to tell: {total} s");
+    assert!(parts.iter().all(|&part| part > 0.0), "{parts:?}");
+    assert!((sum / total - 1.0).abs() < 0.02, "{parts:?} are {sum} of {total} s");
+
+    // The total of a resumed run is that of all its processes.
+    let mut job = lab.command(2, "stopped", &["--epochs", "30000"]);
+    let mut job =
+        job.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let epochs = lab.path("stopped/epochs.csv");
+    wait_until(&mut job, "ten epochs", || {
+        std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 10)
+    });
+    assert!(Command::new("kill").args(["-USR1", &job.id().to_string()]).status().unwrap().success());
+    job.wait().unwrap();
+    let mut stopped = lab.run_json("stopped");
+    assert_eq!(stopped["status"], "stopped");
+    assert!(stopped["ended_at"].as_str().unwrap() >= stopped["started_at"].as_str().unwrap());
+    let done = std::fs::read_to_string(&epochs).unwrap().lines().count() - 1;
+    stopped["config"]["epochs"] = (done + 20).into();
+    std::fs::write(lab.path("stopped/run.json"), stopped.to_string()).unwrap();
+    let output = mpirun(2, binary()).args(["train", "--resume"]).arg(lab.path("stopped")).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let run = lab.run_json("stopped");
+    let parts = ["start_up_seconds", "train_seconds", "test_seconds", "checkpoint_seconds"];
+    let sum: f64 = parts.iter().map(|name| seconds(&run, name)).sum();
+    let total = seconds(&run, "total_seconds");
+    assert!((sum / total - 1.0).abs() < 0.05, "{sum} of {total} s");
+    assert_eq!(run["epochs_run"], done + 20);
+}
+
+#[test]
+fn a_run_records_its_machine_its_data_and_the_load_of_others() {
+    let lab = Lab::new();
+    let mut hogs: Vec<_> = (0..2)
+        .map(|_| Command::new("sh").args(["-c", "while :; do :; done"]).spawn().expect("sh starts"))
+        .collect();
+    let options = ["--epochs", "60", "--backend", "gloo", "--train-samples", "640", "--test-samples", "300"];
+    let mut command = lab.command(2, "run", &options);
+    let output = command.output().expect("mpirun starts");
+    hogs.iter_mut().for_each(|hog| hog.kill().expect("it runs"));
+    hogs.iter_mut().for_each(|hog| drop(hog.wait()));
+    assert!(output.status.success(), "{}", text(&output));
+    let run = lab.run_json("run");
+    let others = seconds(&run, "others_cpu_percent");
+    assert!((10.0..=100.0).contains(&others), "two busy loops beside two ranks: {others}%");
+    let by_host = run["others_cpu_percent_by_host"].as_object().unwrap();
+    assert_eq!(by_host.values().map(|v| v.as_f64().unwrap()).collect::<Vec<_>>(), [others]);
+
+    let machines = run["machines"].as_array().unwrap();
+    assert_eq!(machines.len(), 1, "one host");
+    assert_eq!(machines[0]["host"], run["hosts"][0]);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap();
+    assert_eq!(machines[0]["kernel"], read("/proc/sys/kernel/osrelease").trim());
+    let kilobytes = machines[0]["memory_bytes"].as_u64().unwrap() / 1024;
+    assert!(read("/proc/meminfo").contains(&kilobytes.to_string()), "{kilobytes}");
+    assert!(read("/proc/cpuinfo").contains(machines[0]["cpu"].as_str().unwrap()));
+    assert!(["portable", "neon", "avx2", "avx512"].contains(&run["simd_level"].as_str().unwrap()));
+    assert!(run["connection"].as_str().unwrap().starts_with("tcp over lo ("), "{run}");
+    assert!(run["versions"]["gloo"].as_str().unwrap().starts_with("0."), "{run}");
+    assert!(run["git_dirty"].is_boolean() || run["git"] == "unknown", "{run}");
+
+    let line: Vec<&str> = run["command_line"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(
+        line[0].ends_with("mpiburn") && line[1] == "train" && line.contains(&"--train-samples"),
+        "{line:?}"
+    );
+    let data = &run["data"];
+    let samples = ["train_samples", "train_available", "test_samples", "test_available"];
+    assert_eq!(samples.map(|name| data[name].as_u64().unwrap()), [640, 6400, 300, 500]);
+    assert_eq!(data["train_sha256"].as_str().unwrap().len(), 64);
+    let (from, to) = (run["started_at"].as_str().unwrap(), run["ended_at"].as_str().unwrap());
+    assert!(from.len() == 20 && from.ends_with('Z') && from.contains('T') && from < to, "{from} to {to}");
+    let other = lab.train(1, "other", &["--epochs", "1", "--train-samples", "641"]);
+    assert_ne!(other["data"]["train_sha256"], data["train_sha256"], "a digest of the samples used");
+    assert!(other["connection"].is_null() && other["versions"]["gloo"].is_null());
+}
+
+/// Paths of all fields, such as `places[].host`. A map by host is one field.
+fn fields(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(object) if path != "others_cpu_percent_by_host" => {
+            for (name, value) in object {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                fields(value, &path, found);
+            }
+        }
+        Value::Array(list) if list.first().is_some_and(Value::is_object) => {
+            list.iter().for_each(|value| fields(value, &format!("{path}[]"), found));
+        }
+        _ => drop(found.insert(path.to_owned())),
+    }
+}
+
+#[test]
+fn the_documentation_lists_every_field_and_no_other() {
+    let lab = Lab::new();
+    let short = ["--epochs", "1", "--train-samples", "64", "--test-samples", "32"];
+    // Together these runs have every field.
+    let stops = ["--epochs", "9", "--lr", "0", "--early-stopping", "1", "--precision", "fp16"];
+    lab.train(2, "gloo", &[&short[..], &["--backend", "gloo"]].concat());
+    lab.train(1, "stops", &[&short[2..], &stops].concat());
+    lab.train(1, "int8", &[&short[..], &["--quantize", "qat"]].concat());
+    fails_within(
+        Duration::from_secs(20),
+        lab.command(1, "failed", &[&short[..], &["--lr", "1e30"]].concat()),
+    );
+    let mut written = BTreeSet::new();
+    for name in ["gloo", "stops", "int8", "failed"] {
+        fields(&lab.run_json(name), "", &mut written);
+    }
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/run.json.md");
+    let page = std::fs::read_to_string(page).expect("docs/run.json.md exists");
+    let cell = |line: &str| Some(line.strip_prefix("| `")?.split_once("` |")?.0.to_owned());
+    let listed: BTreeSet<String> = page.lines().filter_map(cell).collect();
+    let missing: Vec<&String> = written.difference(&listed).collect();
+    let surplus: Vec<&String> = listed.difference(&written).collect();
+    assert!(
+        missing.is_empty() && surplus.is_empty(),
+        "not documented: {missing:#?}; never written: {surplus:#?}"
+    );
+}
+
+/// `run.json` as versions before these fields wrote it.
+fn as_before(lab: &Lab, name: &str) {
+    let mut run = lab.run_json(name);
+    let object = run.as_object_mut().unwrap();
+    for field in [
+        "command_line",
+        "machines",
+        "simd_level",
+        "connection",
+        "data",
+        "ended_at",
+        "git_dirty",
+        "epochs_run",
+        "start_up_seconds",
+        "checkpoint_seconds",
+        "others_cpu_percent",
+        "others_cpu_percent_by_host",
+    ] {
+        object.remove(field);
+    }
+    object.insert("started_at".into(), 1_769_903_999.into());
+    for field in ["model", "backend", "device", "train_batch_size", "epochs"] {
+        let value = object["config"][field].clone();
+        object.insert(field.into(), value);
+    }
+    std::fs::write(lab.path(name).join("run.json"), run.to_string()).unwrap();
+    for checkpoint in lab.checkpoints(name) {
+        let file = checkpoint.join("state.json");
+        let mut state: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        for field in ["start_up_seconds", "checkpoint_seconds"] {
+            remove_everywhere(&mut state, field);
+        }
+        std::fs::write(file, state.to_string()).unwrap();
+    }
+}
+
+fn remove_everywhere(value: &mut Value, field: &str) {
+    if let Value::Object(object) = value {
+        object.remove(field);
+        object.values_mut().for_each(|value| remove_everywhere(value, field));
+    }
+}
+
+#[test]
+fn run_directories_of_earlier_versions_are_read() {
+    let lab = Lab::new();
+    let run = lab.train(1, "old", &["--epochs", "2", "--train-samples", "640"]);
+    as_before(&lab, "old");
+    let old = lab.path("old");
+    let ok = |command: &mut Command| {
+        let output = command.output().expect("it starts");
+        assert!(output.status.success(), "{}", text(&output));
+        text(&output)
+    };
+    let accuracy = format!("{:.2}", run["test_accuracy"].as_f64().unwrap());
+    let shown = ok(mpirun(1, binary()).args(["eval", "--checkpoint"]).arg(&old));
+    assert!(shown.contains(&accuracy), "{shown}");
+    ok(mpirun(1, binary()).arg("export").arg(&old).arg("--out").arg(lab.path("old.onnx")));
+    let shown = ok(Command::new(binary()).arg("report").arg(&old));
+    assert!(shown.contains(&accuracy), "{shown}");
+
+    let mut longer = lab.run_json("old");
+    longer["config"]["epochs"] = 3.into();
+    longer["status"] = "stopped".into();
+    std::fs::write(old.join("run.json"), longer.to_string()).unwrap();
+    ok(mpirun(1, binary()).args(["train", "--resume"]).arg(&old));
+    let resumed = lab.run_json("old");
+    assert_eq!((&resumed["status"], &resumed["epochs_run"]), (&"completed".into(), &3.into()));
+}
