@@ -2,15 +2,18 @@
 
 use super::rows::Row;
 
-/// Shorter trainings, in seconds, are mostly start and chance.
+/// Shorter trainings, in seconds, can be compared only if they are repeated: one busy moment changes
+/// the time of a single one by several times.
 pub const SHORTEST_SECONDS: f64 = 2.0;
+/// Repeats of a shorter training, whose median says something.
+pub const REPEATS: usize = 3;
 /// Percent of a machine's CPU time that other programs may use.
 pub const OTHERS_PERCENT: f64 = 10.0;
 
 /// A reason to doubt a row's times. The order is that of their marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doubt {
-    /// The training took less than [`SHORTEST_SECONDS`].
+    /// The training took less than [`SHORTEST_SECONDS`], and has fewer than [`REPEATS`].
     Short,
     /// Other programs used more than [`OTHERS_PERCENT`] of the machine.
     Disturbed,
@@ -45,7 +48,8 @@ impl Doubt {
         let mark = self.mark();
         match self {
             Self::Short => format!(
-                "{mark} Too short: under {SHORTEST_SECONDS} s of training. No ratio is computed from such a row."
+                "{mark} Too short: under {SHORTEST_SECONDS} s of training, in fewer than {REPEATS} runs. No ratio \
+                 is computed from such a row."
             ),
             Self::Disturbed => format!(
                 "{mark} Disturbed: other programs used more than {OTHERS_PERCENT}% of the machine's CPU time. No \
@@ -61,7 +65,7 @@ impl Doubt {
 pub fn doubts(row: &Row<'_>, rows: &[Row<'_>]) -> Vec<Doubt> {
     let others = row.spread(|run| run.results.others_cpu_percent.unwrap_or(0.0)).median;
     let is = |doubt: &Doubt| match doubt {
-        Doubt::Short => row.train_seconds().median < SHORTEST_SECONDS,
+        Doubt::Short => row.train_seconds().median < SHORTEST_SECONDS && row.runs.len() < REPEATS,
         Doubt::Disturbed => others > OTHERS_PERCENT,
         Doubt::Single => row.runs.len() == 1 && rows.iter().any(|other| other.runs.len() > 1),
     };
@@ -96,6 +100,13 @@ mod tests {
         assert_eq!(rows.iter().map(is_sound).collect::<Vec<_>>(), [true, false, false]);
         assert_eq!(marks(&found[1]), "ᵃᶜ");
         assert!(is_sound(&rows[0]) && Short.footnote().contains("2 s"));
+    }
+
+    #[test]
+    fn a_short_training_that_is_repeated_can_be_compared() {
+        let runs = |count| (0..count).map(|_| run((1, 1), &[], 0.3)).collect::<Vec<_>>();
+        assert!(!is_sound(&group(&runs(2))[0]));
+        assert!(is_sound(&group(&runs(3))[0]));
     }
 
     #[test]

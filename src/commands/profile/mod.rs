@@ -6,7 +6,7 @@ mod output;
 mod subject;
 mod training;
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use burn_mpi::World;
@@ -14,10 +14,12 @@ use burn_mpi::World;
 use self::output::Output;
 use self::subject::Subject;
 use super::check_random_batch;
+use super::checkpoint::agree_or_refuse;
 use super::trace::{self, Tracing};
 use super::train::check_same_program;
 use crate::cli::ProfileArgs;
 use crate::config::{ConfigError, RunConfig};
+use crate::files::same_file;
 use crate::profile::{Log, Profile, Recorder, SortKey, begin_batch, end_batch};
 use crate::report;
 use burn_fused::simd::Level;
@@ -38,7 +40,8 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     if args.batches == 0 {
         return Err(ConfigError::new("batches", 0, "must be at least 1").into());
     }
-    check_files(args)?;
+    // Links may differ between hosts; rank 0 writes.
+    agree_or_refuse(world, if world.is_root() { check_files(args) } else { Ok(()) })?;
     let traced = trace::steps(&args.options.trace, 0, args.batches)?;
     super::use_threads(typed.threads)?;
     let subject = Subject::open(world, args, typed)?;
@@ -78,6 +81,8 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
             fused: config.fused,
             threads: config.threads,
             simd: Level::current(),
+            checkpoint: args.checkpoint.clone(),
+            config,
             sort,
             measured,
         };
@@ -150,15 +155,16 @@ fn alternate<E>(
 
 /// Checks that the files have different names: one would replace the other.
 fn check_files(args: &ProfileArgs) -> anyhow::Result<()> {
-    let mut named: Vec<(&str, PathBuf)> = Vec::new();
+    let mut named: Vec<(&str, &Path)> = Vec::new();
     for (option, path) in [("csv", &args.csv), ("json", &args.json), ("trace", &args.options.trace.trace)] {
         let Some(path) = path else { continue };
-        let absolute = std::path::absolute(path)?;
-        if let Some((other, _)) = named.iter().find(|(_, named)| *named == absolute) {
-            let problem = format!("is the file of --{other}; choose another");
-            return Err(ConfigError::new(option, path.display(), problem).into());
+        for (other, named) in &named {
+            if same_file(named, path)? {
+                let problem = format!("is the file of --{other}; choose another");
+                return Err(ConfigError::new(option, path.display(), problem).into());
+            }
         }
-        named.push((option, absolute));
+        named.push((option, path));
     }
     Ok(())
 }

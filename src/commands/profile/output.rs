@@ -1,11 +1,12 @@
 //! Output of `mpiburn profile`: tables, CSV and JSON.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
 
 use super::Measured;
+use crate::config::RunConfig;
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::profile::{Phase, ProfileRow, SortKey};
@@ -28,6 +29,10 @@ pub struct Output {
     pub fused: bool,
     pub threads: usize,
     pub simd: Level,
+    /// The run or checkpoint whose network and samples were taken.
+    pub checkpoint: Option<PathBuf>,
+    /// All options.
+    pub config: RunConfig,
     pub sort: SortKey,
     pub measured: Measured,
 }
@@ -46,6 +51,8 @@ struct File<'a> {
     fused: bool,
     threads: usize,
     simd: Level,
+    checkpoint: Option<&'a Path>,
+    config: &'a RunConfig,
     wall_ms: f64,
     accounted_percent: f64,
     batch_ms: f64,
@@ -88,7 +95,7 @@ impl Output {
         Ok(())
     }
 
-    fn file<'a>(&self, operators: &'a [ProfileRow]) -> File<'a> {
+    fn file<'a>(&'a self, operators: &'a [ProfileRow]) -> File<'a> {
         let [batch_ms, batch_ms_without_profiling] = self.medians();
         File {
             model: self.model,
@@ -102,6 +109,8 @@ impl Output {
             fused: self.fused,
             threads: self.threads,
             simd: self.simd,
+            checkpoint: self.checkpoint.as_deref(),
+            config: &self.config,
             wall_ms: self.measured.profile.wall_ms,
             accounted_percent: self.measured.profile.accounted_percent(),
             batch_ms,
