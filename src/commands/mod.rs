@@ -159,9 +159,32 @@ fn use_threads(threads: usize) -> anyhow::Result<()> {
     pool.build_global().context("cannot start threads")
 }
 
-/// Warns of typed options of training that have no effect on what the command `does`.
-fn warn_of_ignored(world: &World, does: &str, args: &TrainArgs, ignored: &[&str]) {
-    let typed = args.typed.iter().filter(|id| ignored.contains(&id.as_str()));
+/// Options of `mpiburn train` that single steps on random samples do not depend on.
+const OF_RUNS: [&str; 17] = [
+    "init",
+    "epochs",
+    "train_samples",
+    "test_samples",
+    "test_batch_size",
+    "num_classes",
+    "shuffle",
+    "augment",
+    "accumulate",
+    "schedule",
+    "early_stopping",
+    "world_size",
+    "out",
+    "overwrite",
+    "resume",
+    "log_every",
+    "checkpoint_every",
+];
+
+/// Warns of typed options of training, [`OF_RUNS`] and `more`, that have no effect on what the
+/// command `does`.
+fn warn_of_ignored(world: &World, does: &str, args: &TrainArgs, more: &[&str]) {
+    let ignored = |id: &&String| OF_RUNS.iter().chain(more).any(|option| option == id);
+    let typed = args.typed.iter().filter(ignored);
     let options: Vec<String> = typed.map(|id| format!("--{}", id.replace('_', "-"))).collect();
     if world.is_root() && !options.is_empty() {
         log::warn!("{does}; without effect: {}", options.join(" "));

@@ -10,23 +10,23 @@ use mpiburn::record::int8_file::{LayerValues, Operation};
 use crate::harness::*;
 
 const LIMIT: Duration = Duration::from_secs(10);
-const SHORT: [&str; 4] = ["--epochs", "1", "--train-samples", "3200"];
+pub const SHORT: [&str; 4] = ["--epochs", "1", "--train-samples", "3200"];
 
 /// A subcommand on `ranks` ranks; on one without mpirun.
-fn command(ranks: usize, words: &[&str], path: &Path) -> Command {
+pub fn command(ranks: usize, words: &[&str], path: &Path) -> Command {
     let mut command = if ranks == 1 { Command::new(binary()) } else { mpirun(ranks, binary()) };
     command.args(words).arg(path);
     command
 }
 
-fn succeeds(mut command: Command) -> String {
+pub fn succeeds(mut command: Command) -> String {
     let output = command.output().expect("it starts");
     assert!(output.status.success(), "{}", text(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// A command that has to end with `code` and one line with all `words`.
-fn refused(command: Command, code: i32, words: &[&str]) {
+pub fn refused(command: Command, code: i32, words: &[&str]) {
     let output: Output = fails_within(LIMIT, command);
     let errors = errors(&output);
     assert_eq!((output.status.code(), errors.len()), (Some(code), 1), "{}", text(&output));
@@ -41,7 +41,7 @@ fn int8_file(lab: &Lab, run: &str) -> PathBuf {
 }
 
 /// Correct test samples in a line of `eval` or `quantize`.
-fn correct(line: &str) -> f64 {
+pub fn correct(line: &str) -> f64 {
     let counts = line.split_once('(').expect("counts").1;
     counts.split(' ').next().and_then(|number| number.parse().ok()).expect("a number")
 }
@@ -270,41 +270,4 @@ fn what_cannot_be_quantized_is_refused() {
     assert!(!int8_file(&lab, "run").exists());
     refused(command(1, &["quantize"], &lab.path("nothing")), 1, &["neither a run directory"]);
     refused(eval(&lab, "run", 1, &["--logits", "scores.txt"]), 2, &["--logits scores.txt", ".npy"]);
-}
-
-#[test]
-fn an_int8_model_is_measured_beside_its_float_network() {
-    let lab = Lab::new();
-    lab.train(1, "run", &SHORT);
-    let lines = succeeds(command(1, &["quantize"], &lab.path("run")));
-    // Of the run's own test samples, as `quantize` and `eval` test them.
-    let tested: Vec<f64> = lines.lines().take(2).map(|line| 100.0 * correct(line) / 500.0).collect();
-    let (csv, json) = (lab.path("int8.csv"), lab.path("int8.json"));
-    let mut bench = command(1, &["bench", "int8", "--iterations", "3", "--checkpoint"], &lab.path("run"));
-    bench.arg("--csv").arg(&csv).arg("--json").arg(&json);
-    assert!(succeeds(bench).contains("bytes allocated"));
-    let lines: Vec<String> = std::fs::read_to_string(&csv).unwrap().lines().map(Into::into).collect();
-    assert_eq!(lines[0], "model,batch,median_ms,bytes_allocated,checkpoint_bytes,test_accuracy");
-    let rows: Vec<Vec<&str>> = lines[1..].iter().map(|line| line.split(',').collect()).collect();
-    let keys: Vec<String> = rows.iter().map(|row| row[..2].join(" ")).collect();
-    let models = ["float-fused", "float-burn", "int8"];
-    let expected: Vec<String> =
-        ["1", "32", "128"].iter().flat_map(|batch| models.map(|model| format!("{model} {batch}"))).collect();
-    assert_eq!(keys, expected);
-    let number = |row: &[&str], i: usize| row[i].parse::<f64>().expect("a number");
-    for row in &rows {
-        assert!(number(row, 2) > 0.0, "{row:?}");
-        assert_eq!(number(row, 5), tested[usize::from(row[0] == "int8")], "{row:?} {lines:?}");
-        assert_eq!(number(row, 3) == 0.0, row[0] == "int8", "{row:?}");
-    }
-    assert!(number(&rows[0], 4) >= 2.8 * number(&rows[2], 4), "{rows:?}");
-    let figures: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
-    assert_eq!((&figures["method"], figures["rows"].as_array().unwrap().len()), (&"ptq".into(), 9));
-    refused(command(2, &["bench", "int8", "--checkpoint"], &lab.path("run")), 2, &["without mpirun"]);
-    refused(command(1, &["bench", "int8", "--iterations", "0", "--csv"], &csv), 2, &["--iterations 0"]);
-    let (plain, around) = (lab.path("both"), lab.path("./both"));
-    let mut same = command(1, &["bench", "int8", "--csv"], &plain);
-    same.arg("--json").arg(around);
-    refused(same, 2, &["--json", "is the file of --csv"]);
-    assert!(!plain.exists());
 }

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bench;
+mod bench_int8;
 mod collectives;
 mod data;
 mod failures;

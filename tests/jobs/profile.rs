@@ -192,8 +192,10 @@ fn invalid_profiles_are_rejected_with_one_line() {
     let lab = Lab::new();
     let other = lab.path("x.csv");
     let other = other.to_str().unwrap();
-    let cases: [(&[&str], &str, i32); 12] = [
+    let cases: [(&[&str], &str, i32); 14] = [
         (&["--batches", "0"], "--batches 0: must be at least 1", 2),
+        (&["--batches", "18446744073709551615"], "must be at most 1000000: the times of each are kept", 2),
+        (&["--threads", "100000"], "--threads 100000: must be at most 1024", 2),
         (&["--batch", "0"], "--train-batch-size 0: must be at least 1", 2),
         (&["--batch", "18446744073709551615"], "random batches are kept in memory: at most 65536", 2),
         (&["--sort", "name"], "--sort name: unknown column name: choose self, total or memory", 2),
@@ -212,6 +214,22 @@ fn invalid_profiles_are_rejected_with_one_line() {
         assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
         assert_eq!(output.status.code(), Some(code), "{}", text(&output));
     }
+}
+
+#[test]
+fn options_without_effect_are_named_and_the_json_has_the_others() {
+    let lab = Lab::new();
+    let json = lab.path("profile.json");
+    let mut command = profile(1, &["--model", "mlp", "--batches", "2", "--hidden", "8"]);
+    command.args(["--accumulate", "8", "--lr", "0.1", "--data-root", "/nowhere", "--json"]).arg(&json);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let all = text(&output);
+    let warning = all.lines().find(|line| line.contains("without effect: ")).expect("a warning");
+    assert!(["--accumulate", "--lr", "--data-root"].iter().all(|name| warning.contains(name)), "{warning}");
+    assert!(!warning.contains("--hidden") && !warning.contains("--model"), "{warning}");
+    let found: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    assert_eq!((&found["config"]["hidden"], &found["checkpoint"]), (&8.into(), &Value::Null));
 }
 
 #[test]

@@ -23,23 +23,6 @@ use burn_mpi::{CommError, World, connect, page_faults, topology};
 /// Number of different batches, used in turn: a single one would be memorised, and a
 /// loss of 0 has gradients unlike those of training.
 const BATCHES: usize = 16;
-/// Options of `mpiburn train` that no step depends on.
-const IGNORED: [&str; 14] = [
-    "data_root",
-    "init",
-    "epochs",
-    "train_samples",
-    "test_samples",
-    "test_batch_size",
-    "shuffle",
-    "out",
-    "overwrite",
-    "log_every",
-    "checkpoint_every",
-    "resume",
-    "trace",
-    "trace_steps",
-];
 /// Steps between changes of mode; modes with and without overlap alternate, so that a
 /// change in the machine's speed affects both.
 const TURN: usize = 5;
@@ -69,7 +52,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         world,
         "bench step measures steps on random samples",
         &args.train,
-        &IGNORED,
+        &["data_root", "trace", "trace_steps"],
     );
     let json = args.json.as_ref().filter(|_| world.is_root());
     world.agree(json.map_or(Ok(()), |path| report::check_writable(path)))?;

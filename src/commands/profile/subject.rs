@@ -19,27 +19,7 @@ use crate::train::{LabelledBytes, Precision};
 /// Number of different batches, used in turn: a single one would be memorised in training.
 const BATCHES: usize = 16;
 
-/// Options of `mpiburn train` that change nothing in a profile.
-const IGNORED: [&str; 17] = [
-    "init",
-    "epochs",
-    "train_samples",
-    "test_samples",
-    "test_batch_size",
-    "shuffle",
-    "augment",
-    "accumulate",
-    "early_stopping",
-    "num_classes",
-    "world_size",
-    "out",
-    "overwrite",
-    "log_every",
-    "checkpoint_every",
-    "resume",
-    "schedule",
-];
-/// Those that change nothing in inference.
+/// Options of `mpiburn train` that change nothing in inference.
 const OF_TRAINING: [&str; 9] =
     ["optimizer", "lr", "weight_decay", "momentum", "clip_norm", "l1", "l2", "label_smoothing", "reduce"];
 
@@ -71,10 +51,7 @@ impl Subject {
     /// those of training.
     pub fn open(world: &World, args: &ProfileArgs, typed: RunConfig) -> anyhow::Result<Self> {
         check(&typed, args)?;
-        let mut ignored = IGNORED.to_vec();
-        if args.checkpoint.is_none() {
-            ignored.push("data_root");
-        }
+        let mut ignored = if args.checkpoint.is_some() { Vec::new() } else { vec!["data_root"] };
         if !args.train {
             ignored.extend(OF_TRAINING);
         }
