@@ -6,7 +6,8 @@ fn main() {
     println!("cargo:rustc-env=MPIBURN_GIT={}", git_commit());
     println!("cargo:rustc-env=MPIBURN_RUSTC={}", rustc_version());
     println!("cargo:rustc-env=MPIBURN_GIT_DIRTY={}", git_dirty());
-    for path in [".git/HEAD", ".git/refs/heads", ".git/index"].iter().chain(&BUILT_FROM) {
+    // Not the index: any `git status` may write it, and the program would be compiled again.
+    for path in [".git/HEAD", ".git/refs/heads"].iter().chain(&BUILT_FROM) {
         println!("cargo:rerun-if-changed={path}");
     }
 }
@@ -16,7 +17,8 @@ const BUILT_FROM: [&str; 5] = ["src", "crates", "build.rs", "Cargo.toml", "Cargo
 
 /// Whether the sources differ from the commit: `true`, `false`, or `unknown` for a source archive.
 fn git_dirty() -> String {
-    let status = Command::new("git").args(["status", "--porcelain", "--"]).args(BUILT_FROM).output();
+    let status = ["--no-optional-locks", "status", "--porcelain", "--"];
+    let status = Command::new("git").args(status).args(BUILT_FROM).output();
     match status {
         Ok(output) if output.status.success() => (!output.stdout.is_empty()).to_string(),
         _ => "unknown".into(),
