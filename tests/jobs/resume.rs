@@ -64,7 +64,7 @@ fn a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_to_the_same_bits() {
     let lab = Lab::new();
     for backend in ["mpi", "gloo"] {
         // Long enough: mpirun takes a second to forward a signal.
-        let options = ["--epochs", "8", "--shuffle", "--backend", backend, "--fused", "off"];
+        let options = ["--epochs", "15", "--shuffle", "--backend", backend, "--fused", "off"];
         let expected = lab.train(2, &format!("whole-{backend}"), &options);
         for signal in ["USR1", "TERM"] {
             let name = format!("{backend}-{signal}");

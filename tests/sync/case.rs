@@ -94,7 +94,7 @@ impl Case {
     pub fn transport(&self) -> Transport {
         Transport {
             gloo_algorithm: self.gloo_algorithm.into(),
-            timeout: Duration::from_secs(40),
+            timeout: Duration::from_secs(10),
             ..Transport::default()
         }
     }

@@ -2,14 +2,13 @@
 //!
 //! A rank that waits for a message cannot check the time, and the transport's error does
 //! not contain the case. A thread checks instead, and reports before the transport's
-//! timeout of 40 s.
+//! timeout of 10 s.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Time limit of a step. Five ranks of MPICH on two cores wait by spinning: a step of theirs
-/// took more than 8 s beside another job.
-const LIMIT: Duration = Duration::from_secs(30);
+/// Time limit of a step.
+const LIMIT: Duration = Duration::from_secs(8);
 
 /// The current case, and the time of its last progress.
 static UNDER_WAY: Mutex<Option<(String, Instant)>> = Mutex::new(None);
