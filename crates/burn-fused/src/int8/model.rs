@@ -225,7 +225,7 @@ impl Model {
     /// # Panics
     /// If lengths do not match, or the workspace belongs to another model.
     pub fn infer(&self, workspace: &mut Workspace, images: &[f32], scores: &mut [f32]) {
-        self.infer_watched(workspace, images, scores, |_| ());
+        self.infer_with(workspace, images, scores, |_| ());
     }
 
     /// As [`infer`](Self::infer), without dequantization: scores as bytes, with the scale and zero

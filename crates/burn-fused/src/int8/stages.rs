@@ -35,6 +35,30 @@ impl Model {
         workspace: &mut Workspace,
         images: &[f32],
         scores: &mut [f32],
+        mut watch: impl FnMut(Stage),
+    ) {
+        self.infer_dyn(workspace, images, scores, &mut watch);
+    }
+
+    // Not generic: the kernels would be compiled again with the caller's crate, where they are not
+    // inlined into code with the level's instructions, and take several times as long.
+    #[inline(never)]
+    fn infer_dyn(
+        &self,
+        workspace: &mut Workspace,
+        images: &[f32],
+        scores: &mut [f32],
+        watch: &mut dyn FnMut(Stage),
+    ) {
+        self.infer_with(workspace, images, scores, watch);
+    }
+
+    /// [`infer`](Self::infer) and [`infer_watched`](Self::infer_watched).
+    pub(super) fn infer_with(
+        &self,
+        workspace: &mut Workspace,
+        images: &[f32],
+        scores: &mut [f32],
         watch: impl FnMut(Stage),
     ) {
         let mut rest = scores;

@@ -9,61 +9,79 @@ use std::cell::Cell;
 
 use super::live_bytes::{allocated, freed};
 
+/// Counters of one thread.
+struct Counts {
+    allocations: Cell<u64>,
+    bytes: Cell<u64>,
+    freed: Cell<u64>,
+    // Live bytes and their maximum may be negative: a thread frees what another allocated.
+    peak: Cell<i64>,
+}
+
+impl Counts {
+    fn live(&self) -> i64 {
+        self.bytes.get().wrapping_sub(self.freed.get()) as i64
+    }
+}
+
 thread_local! {
     // Constant and never dropped: counting must not allocate, and must work while a thread
     // starts and ends.
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-    static BYTES: Cell<u64> = const { Cell::new(0) };
-    static FREED: Cell<u64> = const { Cell::new(0) };
-    // Live bytes and their maximum may be negative: a thread frees what another allocated.
-    static PEAK: Cell<i64> = const { Cell::new(0) };
+    static COUNTS: Counts = const {
+        Counts { allocations: Cell::new(0), bytes: Cell::new(0), freed: Cell::new(0), peak: Cell::new(0) }
+    };
 }
 
 /// Allocations and reallocations that this thread has made; 0 if the global
 /// allocator is not a [`CountingAllocator`].
 pub fn allocations() -> u64 {
-    ALLOCATIONS.get()
+    COUNTS.with(|counts| counts.allocations.get())
 }
 
 /// Bytes of the allocations and reallocations that this thread has made so far; 0 where
 /// the global allocator is not a [`CountingAllocator`].
 pub fn allocated_bytes() -> u64 {
-    BYTES.get()
+    COUNTS.with(|counts| counts.bytes.get())
 }
 
 /// Bytes that this thread has allocated and not freed, of any size; negative if it has freed
 /// more, which other threads allocated. 0 where the global allocator is not a
 /// [`CountingAllocator`].
 pub fn live_bytes() -> i64 {
-    BYTES.get().wrapping_sub(FREED.get()) as i64
+    COUNTS.with(Counts::live)
 }
 
 /// Maximum of [`live_bytes`] since the last [`set_peak`].
 pub fn peak() -> i64 {
-    PEAK.get()
+    COUNTS.with(|counts| counts.peak.get())
 }
 
 /// Sets the maximum, such as to [`live_bytes`] at the beginning of an operator; an outer
 /// operator's is set again at its end.
 pub fn set_peak(bytes: i64) {
-    PEAK.set(bytes);
+    COUNTS.with(|counts| counts.peak.set(bytes));
 }
 
-// Inlined, each counter is one instruction; a call would save registers around the
-// allocator's.
-#[inline(always)]
-fn count(bytes: usize) {
-    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-    BYTES.set(BYTES.get() + bytes as u64);
-    let live = live_bytes();
-    if live > PEAK.get() {
-        PEAK.set(live);
-    }
+// These two are compiled here, once, where access to the counters is inlined. Inlined into the
+// allocator's methods, it would be compiled with the program that has the allocator, as a call
+// each where that program is compiled in several codegen units.
+#[inline(never)]
+fn count(layout: Layout) {
+    COUNTS.with(|counts| {
+        counts.allocations.set(counts.allocations.get() + 1);
+        counts.bytes.set(counts.bytes.get() + layout.size() as u64);
+        let live = counts.live();
+        if live > counts.peak.get() {
+            counts.peak.set(live);
+        }
+    });
+    allocated(layout);
 }
 
-#[inline(always)]
-fn uncount(bytes: usize) {
-    FREED.set(FREED.get() + bytes as u64);
+#[inline(never)]
+fn uncount(layout: Layout) {
+    COUNTS.with(|counts| counts.freed.set(counts.freed.get() + layout.size() as u64));
+    freed(layout);
 }
 
 /// The allocator `A`, counting its allocations.
@@ -90,33 +108,28 @@ pub struct CountingAllocator<A>(pub A);
 // thread-local numbers and two atomic ones: it neither allocates nor unwinds.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
-        allocated(layout);
+        count(layout);
         // SAFETY: the caller's obligations are those of `A`.
         unsafe { self.0.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count(layout.size());
-        allocated(layout);
+        count(layout);
         // SAFETY: as above.
         unsafe { self.0.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        uncount(layout.size());
-        count(new_size);
-        freed(layout);
+        uncount(layout);
         // SAFETY: GlobalAlloc's contract has the caller guarantee that `new_size` with the
         // alignment of `layout` is a valid layout.
-        allocated(unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) });
+        count(unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) });
         // SAFETY: as above; `pointer` came from `A`.
         unsafe { self.0.realloc(pointer, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        uncount(layout.size());
-        freed(layout);
+        uncount(layout);
         // SAFETY: as above; `pointer` came from `A`.
         unsafe { self.0.dealloc(pointer, layout) }
     }
