@@ -95,6 +95,9 @@ pub enum CommError {
         /// Samples of the step.
         total: usize,
     },
+    /// An order of arrival that is not this module's.
+    #[error("the order of arrival does not fit this module: {0}")]
+    Arrival(String),
     /// A step that was interrupted.
     #[error("gradients cannot be averaged: {0}")]
     Interrupted(&'static str),

@@ -23,9 +23,9 @@ impl World {
     /// Gathers every rank's value, in rank order, on every rank.
     ///
     /// # Errors
-    /// If the transport fails.
+    /// If the transport fails, or this rank's value cannot be written as JSON.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
-        let mine = to_json(mine);
+        let mine = to_json(mine)?;
         let lengths = self.all_gather(&(mine.len() as u64).to_le_bytes())?;
         let lengths: Vec<usize> = lengths
             .chunks_exact(8)
@@ -48,7 +48,7 @@ impl World {
     /// # Errors
     /// If the transport fails.
     pub fn broadcast<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<T, CommError> {
-        let bytes = self.broadcast_bytes(if self.is_root() { to_json(value) } else { Vec::new() })?;
+        let bytes = self.broadcast_bytes(if self.is_root() { to_json(value)? } else { Vec::new() })?;
         self.decode(&bytes)
     }
 
@@ -142,8 +142,8 @@ impl World {
     }
 }
 
-fn to_json<T: Serialize>(value: &T) -> Vec<u8> {
-    // Plain data types of this crate: numbers, strings and lists always
-    // serialise.
-    serde_json::to_vec(value).unwrap_or_default()
+fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, CommError> {
+    // Such as a path that is not UTF-8. The other ranks learn that this one has left.
+    serde_json::to_vec(value)
+        .map_err(|error| CommError::Start(format!("a value cannot be sent to the other ranks: {error}")))
 }

@@ -48,7 +48,7 @@ impl Launcher {
         }
     }
 
-    fn from_variables(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
+    pub(crate) fn from_variables(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name: &str| get(name)?.trim().parse::<usize>().ok();
         LAUNCHERS.iter().find_map(|&(name, rank, size, local)| {
             // srun --mpi=pmi2 and Hydra use the same protocol; only srun's

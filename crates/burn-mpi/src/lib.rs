@@ -101,7 +101,7 @@ pub use host::{Place, oversubscribed, page_faults, peak_rss_mb, shared_machine, 
 pub use launcher::Launcher;
 pub use module::{broadcast_module, check_equal_weights};
 pub use params::{ParamLayout, ParamSpec, sha256};
-pub use program::{name_deadline, name_program};
+pub use program::{name_deadline, name_program, set_deadline, set_stall_warning};
 pub use run::run;
 pub use world::World;
 

@@ -3,6 +3,9 @@
 
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::guard::activity;
 
 static NAME: OnceLock<String> = OnceLock::new();
 static DEADLINE: OnceLock<String> = OnceLock::new();
@@ -38,6 +41,27 @@ pub(crate) fn name() -> &'static str {
 /// ```
 pub fn name_deadline(setting: &str) {
     DEADLINE.get_or_init(|| setting.to_owned());
+}
+
+/// Sets the deadline of MPI's start and of the collectives after it, 120 s by default. For programs
+/// that know theirs before [`World::init`](crate::World::init).
+///
+/// ```
+/// burn_mpi::set_deadline(std::time::Duration::from_secs(30));
+/// ```
+pub fn set_deadline(deadline: Duration) {
+    activity::set_deadline(deadline);
+}
+
+/// Sets the time, 60 s by default, after which a rank prints whom it waits for in a collective, once
+/// a collective and before its deadline. Every rank has its own; with a time of the deadline or
+/// longer, nothing is printed.
+///
+/// ```
+/// burn_mpi::set_stall_warning(std::time::Duration::from_secs(10));
+/// ```
+pub fn set_stall_warning(after: Duration) {
+    activity::set_stall_warning(after);
 }
 
 /// The setting of the deadline.

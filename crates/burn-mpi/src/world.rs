@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::collective::mpi::{MpiWorld, library};
-use crate::guard::{self, activity, farewell};
+use crate::guard::{self, activity, farewell, start_up};
 use crate::host::{Place, online_cores, oversubscribed};
 use crate::{CommError, Launcher, MpiPrimitives, Primitives, abort};
 
@@ -78,8 +78,9 @@ struct Job {
 impl World {
     /// Starts MPI and connects to the other ranks. Without a launcher the world is one rank.
     ///
-    /// From here on the job aborts if a collective takes longer than 120 s, with a line that names
-    /// the missing ranks; see [`set_deadline`](Self::set_deadline).
+    /// The job aborts if the start takes longer than 120 s, and from then on if a collective does,
+    /// with a line that names the missing ranks as far as they are known; see
+    /// [`set_deadline`](Self::set_deadline), and [`set_deadline`](crate::set_deadline) for the start.
     ///
     /// # Threads
     /// MPI starts at the level `MPI_THREAD_FUNNELED`: the calling thread, which need not be
@@ -87,8 +88,9 @@ impl World {
     /// other threads. None of them should read the environment (`getenv`) during this call, which
     /// sets a variable for Open MPI if there are more ranks than cores.
     ///
-    /// This crate starts threads that do not call MPI: the guard, which checks deadlines and
-    /// exchanges UDP messages with the other ranks' guards, and one for each gloo collective. An
+    /// This crate starts threads that do not call MPI: one for the deadline of the start, the guard,
+    /// which checks deadlines and exchanges UDP messages with the other ranks' guards, and one for
+    /// each gloo collective. An
     /// exit handler of the process finalizes MPI, on the thread that exits.
     ///
     /// Call it once per process: MPI cannot start twice.
@@ -100,6 +102,7 @@ impl World {
     pub fn init() -> Result<Self, CommError> {
         let launcher = Launcher::detect_or_refuse()?;
         yield_where_cores_lack(launcher.as_ref());
+        let _start_up = start_up::watch(launcher.as_ref());
         let threading = ::mpi::Threading::Funneled;
         let (universe, provided) = ::mpi::initialize_with_threading(threading)
             .ok_or_else(|| CommError::Start("it has been started in this process before".into()))?;

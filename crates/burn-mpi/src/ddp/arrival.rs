@@ -19,6 +19,31 @@ pub struct ArrivalOrder {
     pub uses: Vec<usize>,
 }
 
+impl ArrivalOrder {
+    /// Checks that the order has each trainable parameter of `layout` once, and the uses each
+    /// parameter.
+    pub(crate) fn check(&self, layout: &ParamLayout) -> Result<(), CommError> {
+        let mut sorted = self.order.clone();
+        sorted.sort_unstable();
+        let trainable: Vec<usize> = unknown(layout).into_iter().rev().collect();
+        if sorted != trainable {
+            return Err(CommError::Arrival(format!(
+                "{:?} are not the {} trainable parameters, each once",
+                self.order,
+                trainable.len()
+            )));
+        }
+        let params = layout.specs().len();
+        match self.uses.len() == params && self.uses.iter().all(|&uses| uses > 0) {
+            true => Ok(()),
+            false => Err(CommError::Arrival(format!(
+                "the uses {:?} are not one number above 0 for each of the {params} parameters",
+                self.uses
+            ))),
+        }
+    }
+}
+
 /// The registrations of one rank's backward.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Probe {
@@ -102,6 +127,25 @@ mod tests {
         let learned = merge(&layout(), &probes, None).unwrap();
         assert_eq!(learned.order, [1, 3, 4, 0], "by last registration, then the unseen");
         assert_eq!(learned.uses, [3, 1, 1, 2, 1]);
+    }
+
+    #[test]
+    fn an_order_from_a_file_is_checked() {
+        let check = |order: &[usize], uses: &[usize]| {
+            ArrivalOrder { order: order.to_vec(), uses: uses.to_vec() }.check(&layout())
+        };
+        assert!(check(&[4, 0, 3, 1], &[1, 2, 1, 1, 1]).is_ok());
+        for (order, uses) in [
+            (&[4, 0, 3][..], &[1; 5][..]),
+            (&[4, 0, 3, 3], &[1; 5]),
+            (&[4, 0, 3, 2], &[1; 5]),
+            (&[4, 0, 3, 99], &[1; 5]),
+            (&[4, 0, 3, 1, 1], &[1; 5]),
+            (&[4, 0, 3, 1], &[1; 4]),
+            (&[4, 0, 3, 1], &[1, 1, 1, 0, 1]),
+        ] {
+            assert!(check(order, uses).unwrap_err().to_string().contains("order of arrival"));
+        }
     }
 
     #[test]

@@ -9,6 +9,8 @@ use crate::CommError;
 
 /// Default deadline of a collective.
 pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
+/// Default time after which a wait is told of.
+const DEFAULT_STALL: Duration = Duration::from_secs(60);
 
 /// Operations that a rank can wait in. The last two are point-to-point; the others are
 /// collective and counted: ranks in the same one have the same count. An unknown name counts
@@ -39,8 +41,14 @@ struct Activity {
     /// The current operation, see [`encode`].
     what: AtomicU64,
     deadline_ms: AtomicU64,
+    /// After what time a wait is told of, before the deadline.
+    stall_ms: AtomicU64,
+    /// The last collective, counted from 1, whose wait another rank has told of.
+    told: AtomicU64,
     epoch: OnceLock<Instant>,
     leaving: AtomicBool,
+    /// Whether another rank's guard ends the job.
+    ended: AtomicBool,
     status: AtomicI32,
     /// Why this rank leaves, if known.
     reason: Mutex<String>,
@@ -53,8 +61,11 @@ static ACTIVITY: Activity = Activity {
     since: AtomicU64::new(0),
     what: AtomicU64::new(0),
     deadline_ms: AtomicU64::new(DEFAULT_DEADLINE.as_millis() as u64),
+    stall_ms: AtomicU64::new(DEFAULT_STALL.as_millis() as u64),
+    told: AtomicU64::new(0),
     epoch: OnceLock::new(),
     leaving: AtomicBool::new(false),
+    ended: AtomicBool::new(false),
     status: AtomicI32::new(0),
     reason: Mutex::new(String::new()),
     departed: Mutex::new(Vec::new()),
@@ -194,6 +205,23 @@ pub(crate) fn set_deadline(deadline: Duration) {
     ACTIVITY.deadline_ms.store(ms, Ordering::Relaxed);
 }
 
+/// Time after which a wait is told of.
+pub(crate) fn stall_warning() -> Duration {
+    Duration::from_millis(ACTIVITY.stall_ms.load(Ordering::Relaxed))
+}
+
+/// Sets the time after which a wait is told of.
+pub(crate) fn set_stall_warning(after: Duration) {
+    let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+    ACTIVITY.stall_ms.store(ms, Ordering::Relaxed);
+}
+
+/// Records that some rank has told of a wait in the collective number `entered`; returns whether
+/// it is news.
+pub(crate) fn note_stall(entered: u64) -> bool {
+    ACTIVITY.told.fetch_max(entered, Ordering::Relaxed) < entered
+}
+
 /// Records why this rank is about to leave.
 pub(crate) fn set_reason(reason: &str) {
     reason.clone_into(&mut ACTIVITY.reason.lock().unwrap_or_else(PoisonError::into_inner));
@@ -203,6 +231,16 @@ pub(crate) fn set_reason(reason: &str) {
 pub(crate) fn leave(status: i32) {
     ACTIVITY.status.store(status, Ordering::Relaxed);
     ACTIVITY.leaving.store(true, Ordering::Release);
+}
+
+/// Records that another rank's guard has printed why the job ends.
+pub(crate) fn note_end() {
+    ACTIVITY.ended.store(true, Ordering::Relaxed);
+}
+
+/// Whether another rank's guard has printed why the job ends.
+pub(crate) fn is_ended() -> bool {
+    ACTIVITY.ended.load(Ordering::Relaxed)
 }
 
 /// Exit code and reason of this rank, once it leaves.

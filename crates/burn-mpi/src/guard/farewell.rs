@@ -11,7 +11,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use mpi::ffi;
 
@@ -50,6 +50,13 @@ unsafe extern "C" {
 /// MPI, by all ranks.
 pub(crate) fn arrange(mpi: &MpiWorld) -> Result<(), crate::CommError> {
     let communicator = mpi.duplicate()?;
+    // Connects each rank to those of the last barrier now. MPICH over UCX was seen never to finalize
+    // where some ranks had connected in that barrier alone: others no longer answered them.
+    let began = Instant::now();
+    let mut request = mpi.start_barrier(communicator)?;
+    while !mpi.test(&mut request, 0, began)? {
+        mpi.pause();
+    }
     let farewell = Farewell { mpi: mpi.clone(), communicator };
     *FAREWELL.lock().unwrap_or_else(PoisonError::into_inner) = Some(farewell);
     #[cfg(target_env = "gnu")]
@@ -107,6 +114,10 @@ fn say(status: i32) {
     }
     let _ = std::thread::Builder::new().name("leave".into()).spawn(move || {
         std::thread::sleep(FINALIZE);
+        // All ranks at one moment, by the hosts' clocks: MPICH's mpirun kills those that are left
+        // when one exits without MPI_Finalize, and the job's work is done.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        std::thread::sleep(Duration::from_secs(1) - Duration::from_nanos(now.subsec_nanos().into()));
         crate::run::say(&format!("MPI does not end; leaving it after {} s", FINALIZE.as_secs()));
         // SAFETY: exits this process at once; exit handlers would wait for MPI.
         unsafe { libc::_exit(status) }
@@ -120,11 +131,31 @@ fn say(status: i32) {
 /// error.
 fn everyone_leaves(mpi: &MpiWorld, communicator: Communicator, status: i32) -> bool {
     let began = Instant::now();
+    if !barrier(mpi, communicator, || status == 0 || began.elapsed() < GRACE) {
+        return false;
+    }
+    // MPICH over UCX was seen never to finalize: a rank that is in MPI_Finalize no longer answers
+    // one that is still connecting. In these barriers all of them answer for a while.
+    if library::library_version().contains("MPICH") {
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(10));
+            let began = Instant::now();
+            if !barrier(mpi, communicator, || began.elapsed() < GRACE) {
+                break;
+            }
+        }
+    }
+    true
+}
+
+/// A barrier that is given up when there is no `patience` left.
+fn barrier(mpi: &MpiWorld, communicator: Communicator, patience: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
     let Ok(mut request) = mpi.start_barrier(communicator) else { return false };
     loop {
         match mpi.test(&mut request, 0, began) {
             Ok(true) => return true,
-            Ok(false) if status == 0 || began.elapsed() < GRACE => {}
+            Ok(false) if patience() => {}
             _ => return false,
         }
         match began.elapsed() < Duration::from_millis(20) {

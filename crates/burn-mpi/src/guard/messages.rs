@@ -15,6 +15,10 @@ const REASON: usize = 600;
 pub(super) const QUESTION: u64 = 0;
 pub(super) const ANSWER: u64 = 1;
 pub(super) const LEAVING: u64 = 2;
+/// A guard has printed why the job ends.
+pub(super) const ENDING: u64 = 3;
+/// A guard is about to print who is waited for.
+pub(super) const STALLED: u64 = 4;
 
 /// Fixed part of a message, before a reason's text: this job's number, the
 /// sender's rank, the collectives it has entered, whether it is in an operation,
@@ -36,6 +40,8 @@ impl Guard {
                 match header[5] {
                     ANSWER => return Some(header),
                     QUESTION => self.send(ANSWER, 0, "", &[from]),
+                    ENDING => activity::note_end(),
+                    STALLED => drop(activity::note_stall(header[2])),
                     _ => activity::note_departure(Departure {
                         rank,
                         host: self.hosts[rank].clone(),
@@ -54,9 +60,9 @@ impl Guard {
         }
     }
 
-    pub(super) fn announce(&self, status: i32, reason: &str) {
+    pub(super) fn announce(&self, kind: u64, status: i32, reason: &str) {
         let others = self.peers.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
-        others.for_each(|(_, addresses)| self.send(LEAVING, status, reason, addresses));
+        others.for_each(|(_, addresses)| self.send(kind, status, reason, addresses));
     }
 
     pub(super) fn send(&self, kind: u64, status: i32, reason: &str, to: &[SocketAddr]) {

@@ -13,13 +13,15 @@ pub(crate) mod activity;
 pub(crate) mod farewell;
 mod hydra;
 mod messages;
+pub(crate) mod start_up;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use self::activity::Seen;
 pub(crate) use self::hydra::end_mpirun;
-use self::messages::{ANSWER, Header, QUESTION, own_addresses};
+use self::messages::{ANSWER, ENDING, Header, LEAVING, QUESTION, STALLED, own_addresses};
 use crate::program;
 use crate::run::say;
 use crate::{CommError, World};
@@ -65,7 +67,8 @@ pub(crate) fn start(world: &World) -> Result<(), CommError> {
         Err(_) => Vec::new(),
     };
     let peers: Vec<Vec<SocketAddr>> = world.gather(&addresses)?;
-    let job = world.broadcast(&u64::from(std::process::id()))?;
+    // Not to be guessed: messages without it are ignored.
+    let job = world.broadcast(&RandomState::new().build_hasher().finish())?;
     let hosts: Vec<String> = world.places().iter().map(|place| place.host.clone()).collect();
     let Ok(socket) = socket else {
         log::warn!("no UDP socket for the guard: a collective that hangs will not be ended");
@@ -107,7 +110,7 @@ impl Guard {
                 }
                 if announced.is_none_or(|at| at.elapsed() > ANNOUNCE) {
                     announced = Some(Instant::now());
-                    self.announce(status, &reason);
+                    self.announce(LEAVING, status, &reason);
                     self.peers.iter().for_each(|addresses| self.send(QUESTION, 0, "", addresses));
                 }
                 self.check_silence(&heard);
@@ -117,6 +120,7 @@ impl Guard {
             let Some(waited) = seen.waited else { continue };
             self.check_departures(seen, waited);
             self.check_deadline(seen, waited);
+            self.check_stall(seen, waited);
         }
     }
 
@@ -186,16 +190,55 @@ impl Guard {
         ))
     }
 
-    /// Names the ranks that keep this rank waiting.
+    /// Tells once of a collective that takes long, before its deadline: a job in which nothing moves
+    /// must not be silent.
+    fn check_stall(&self, seen: Seen, waited: Duration) {
+        let limit = activity::stall_warning().saturating_add(self.patience());
+        if waited <= limit || activity::stall_warning() >= activity::deadline() {
+            return;
+        }
+        // Once a collective, and on the rank that sees it first.
+        if !activity::note_stall(seen.entered) {
+            return;
+        }
+        self.announce(STALLED, 0, "");
+        let answers = self.call_the_roll(seen);
+        if activity::now().entered != seen.entered || activity::now().waited.is_none() {
+            return;
+        }
+        say(&format!(
+            "{} has waited for {:.0} s on rank {} ({}); {}; the job ends after {} s ({})",
+            activity::describe(seen.what),
+            waited.as_secs_f64(),
+            self.rank,
+            self.hosts[self.rank],
+            self.cause(seen, &answers),
+            activity::deadline().as_secs_f64(),
+            program::deadline_setting()
+        ));
+    }
+
+    /// Names the ranks that keep this rank waiting: those that do not answer, then those that are
+    /// in no operation. A rank that waits in an earlier operation waits for them as well.
     fn cause(&self, seen: Seen, answers: &[Option<Header>]) -> String {
         let is_here =
             |answer: &Header| answer[2] > seen.entered || (answer[2] == seen.entered && answer[3] == 1);
         let others = || (0..answers.len()).filter(|&rank| rank != self.rank);
         let name = |rank: usize| format!("rank {rank} on {}", self.hosts[rank]);
-        let missing: Vec<String> =
-            others().filter(|&rank| !answers[rank].as_ref().is_some_and(is_here)).map(name).collect();
-        if !missing.is_empty() {
-            return format!("missing: {}", missing.join(", "));
+        let list = |ranks: Vec<usize>| ranks.into_iter().map(name).collect::<Vec<_>>().join(", ");
+        let departed = activity::departed();
+        let silent: Vec<usize> = others().filter(|&rank| answers[rank].is_none()).collect();
+        if let Some(departure) = departed.iter().find(|departure| silent.contains(&departure.rank)) {
+            return departure.error().to_string();
+        }
+        if !silent.is_empty() {
+            return format!("missing: {} (no answer: stopped, ended or cut off)", list(silent));
+        }
+        let behind = |rank: &usize| answers[*rank].is_some_and(|answer| !is_here(&answer));
+        let busy: Vec<usize> =
+            others().filter(behind).filter(|&rank| answers[rank].is_some_and(|a| a[3] == 0)).collect();
+        if !busy.is_empty() {
+            return format!("missing: {} (alive, and has not called it)", list(busy));
         }
         let elsewhere = others().find_map(|rank| {
             let answer = answers[rank].filter(|a| (a[2], a[4]) != (seen.entered, seen.what))?;
@@ -207,8 +250,13 @@ impl Guard {
         }
     }
 
+    /// Ends this process, and with it the job. Tells the other guards first: one line is enough, and
+    /// from here on this rank would be missing to them.
     fn end_the_job(&self, line: &str) -> ! {
-        say(line);
+        if !activity::is_ended() {
+            self.announce(ENDING, TIMED_OUT, "");
+            say(line);
+        }
         end_mpirun();
         // SAFETY: exits this process at once, which ends the job. This thread
         // must not call MPI_Abort while the other one is inside MPI, and exit

@@ -9,8 +9,10 @@ impl GradientSync {
     /// Between steps only.
     ///
     /// # Errors
+    /// [`CommError::Arrival`] if it is not an order of this module's parameters,
     /// [`CommError::Interrupted`] after a backward that panicked.
     pub fn adopt(&mut self, arrival: ArrivalOrder) -> Result<(), CommError> {
+        arrival.check(&self.layout)?;
         self.set_plan(&arrival)?;
         self.arrival = Some(arrival);
         self.adopt_next = false;
