@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all sweeps of jobs/sweeps, the benchmarks of the transports and of the fused
-# operator, and writes one page: results/report/report.html.
+# operator, profiles of operators, and writes one page: results/report/report.html.
 #
 #   scripts/tables.sh [SCALE [OPTIONS]]
 #
@@ -51,9 +51,26 @@ topologies=(1x2 2x1)
 for topology in "${topologies[@]}"; do
   "$bin" launch "$topology" "$@" -- bench allreduce --sizes 4..1MiB "${short[@]}" \
     --csv "results/topologies$suffix/allreduce-$topology.csv" || failed=1
+  "$bin" launch "$topology" "$@" -- bench collectives \
+    --csv "results/topologies$suffix/collectives-$topology.csv" || failed=1
 done
 [ "$scale" = full ] && samples=() || samples=(--train-samples 3200)
-"$bin" bench fused --data-root "$data" --csv results/fused.csv "${samples[@]}" || failed=1
-"$bin" report --format html "${results[@]}" || failed=1
+"$bin" bench fused --data-root "$data" --csv "results/fused$suffix.csv" "${samples[@]}" || failed=1
+# A profile takes seconds, so both scales have the same.
+profiles=results/profiles$suffix
+mkdir -p "$profiles" || exit 1
+profile() { # profile NAME OPTIONS...
+  local name=$1
+  shift
+  "$bin" profile "$@" --batches 100 --json "$profiles/$name.json" || failed=1
+}
+for activation in relu tanh sigmoid gelu; do
+  profile "mlp-$activation" --model mlp --activation "$activation"
+done
+# The batch of a test.
+profile convnet --model convnet --batch 128
+profile convnet-unfused --model convnet --batch 128 --fused off
+profile convnet-int8 --model convnet --batch 128 --int8
+"$bin" report --format html "${results[@]}" "$profiles" "results/fused$suffix.csv" || failed=1
 [ ${#skipped[@]} -eq 0 ] || printf 'skipped: %s\n' "${skipped[@]}" >&2
 exit "$failed"

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use burn_fused::memory::counting_allocator::{live_bytes, peak, set_peak};
+use burn_fused::memory::counting_allocator::{allocated_bytes, live_bytes, peak, set_peak};
 use burn_mpi::SyncEvent;
 
 use super::log::Log;
@@ -23,6 +23,8 @@ pub(super) struct Sums {
     pub total_bytes: i64,
     /// Largest increase of the live bytes during a call.
     pub peak_bytes: i64,
+    /// Bytes allocated, freed or not, without inner spans.
+    pub allocated_bytes: u64,
 }
 
 /// A span that has begun.
@@ -34,6 +36,8 @@ struct Span {
     bytes: i64,
     inner_bytes: i64,
     outer_peak: i64,
+    allocated: u64,
+    inner_allocated: u64,
 }
 
 /// A bucket in flight during backward.
@@ -105,6 +109,7 @@ impl Recorder {
         for row in &mut self.rows {
             (row.calls, row.own, row.total) = (0, Duration::ZERO, Duration::ZERO);
             (row.own_bytes, row.total_bytes, row.peak_bytes) = (0, 0, 0);
+            row.allocated_bytes = 0;
         }
         self.hidden.fill(Duration::ZERO);
         self.log.iter_mut().for_each(Log::clear);
@@ -131,6 +136,7 @@ impl Recorder {
             own_bytes: 0,
             total_bytes: 0,
             peak_bytes: 0,
+            allocated_bytes: 0,
         });
         self.rows.len() - 1
     }
@@ -138,14 +144,24 @@ impl Recorder {
     pub(super) fn begin(&mut self, row: usize) {
         let (bytes, outer_peak) = (live_bytes(), peak());
         set_peak(bytes);
-        let (inner, inner_bytes) = (Duration::ZERO, 0);
-        self.open.push(Span { row, began: Instant::now(), inner, bytes, inner_bytes, outer_peak });
+        let (inner, inner_bytes, allocated, inner_allocated) = (Duration::ZERO, 0, allocated_bytes(), 0);
+        self.open.push(Span {
+            row,
+            began: Instant::now(),
+            inner,
+            bytes,
+            inner_bytes,
+            outer_peak,
+            allocated,
+            inner_allocated,
+        });
     }
 
     pub(super) fn end(&mut self) {
         let ended = Instant::now();
         let Some(span) = self.open.pop() else { unreachable!("a span has begun") };
         let (total, bytes, most) = (ended - span.began, live_bytes() - span.bytes, peak());
+        let allocated = allocated_bytes() - span.allocated;
         set_peak(span.outer_peak.max(most));
         let row = &mut self.rows[span.row];
         row.calls += 1;
@@ -154,12 +170,14 @@ impl Recorder {
         row.total_bytes += bytes;
         row.own_bytes += bytes - span.inner_bytes;
         row.peak_bytes = row.peak_bytes.max(most - span.bytes);
+        row.allocated_bytes += allocated - span.inner_allocated;
         if let Some(log) = &mut self.log {
             log.span(span.row, span.began, ended);
         }
         if let Some(outer) = self.open.last_mut() {
             outer.inner += total;
             outer.inner_bytes += bytes;
+            outer.inner_allocated += allocated;
         }
     }
 

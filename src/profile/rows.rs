@@ -68,6 +68,8 @@ pub struct ProfileRow {
     pub self_memory_bytes: i64,
     /// Largest increase of the live bytes during a call.
     pub peak_memory_bytes: i64,
+    /// Bytes allocated, freed or not, without operators inside.
+    pub allocated_bytes: u64,
     /// Bytes that a rank sends in a call; collectives alone, as the following.
     pub bytes: Option<usize>,
     /// Time in flight while backward ran.
@@ -156,6 +158,7 @@ impl ProfileRow {
         self.memory_bytes += other.memory_bytes;
         self.self_memory_bytes += other.self_memory_bytes;
         self.peak_memory_bytes = self.peak_memory_bytes.max(other.peak_memory_bytes);
+        self.allocated_bytes += other.allocated_bytes;
     }
 }
 
@@ -188,6 +191,7 @@ fn row(sums: &Sums, wall_ms: f64) -> ProfileRow {
         memory_bytes: total_bytes,
         self_memory_bytes: sums.own_bytes,
         peak_memory_bytes: sums.peak_bytes,
+        allocated_bytes: sums.allocated_bytes,
         bytes: None,
         hidden_ms: None,
         exposed_ms: None,
@@ -215,7 +219,18 @@ mod tests {
         let own = Duration::from_millis(own);
         let operator = Operator::new(layer, kind);
         let total = if phase == Phase::Rest { Duration::from_millis(100) } else { own };
-        Sums { operator, phase, calls: 2, own, total, own_bytes: 8, total_bytes: 16, peak_bytes }
+        let calls = 2;
+        Sums {
+            operator,
+            phase,
+            calls,
+            own,
+            total,
+            own_bytes: 8,
+            total_bytes: 16,
+            peak_bytes,
+            allocated_bytes: 5,
+        }
     }
 
     fn profile() -> Profile {
@@ -259,7 +274,7 @@ mod tests {
         let linear = &found[0];
         assert_eq!((linear.phase, linear.calls, linear.peak_memory_bytes), (Phase::Forward, 4, 30));
         assert!((linear.self_cpu_ms - 50.0).abs() < 1e-9 && (linear.cpu_time_avg_ms - 12.5).abs() < 1e-9);
-        assert_eq!(linear.memory_bytes, 32);
+        assert_eq!((linear.memory_bytes, linear.allocated_bytes), (32, 10));
     }
 
     #[test]

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::fs;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -12,6 +11,7 @@ use super::canvas::{FONT, Mark, Picture, colour, legend};
 use super::history::{epochs, overfitting_epoch};
 use super::rows::Row;
 use super::runs::Run;
+use crate::files::read_regular;
 use crate::train::EpochRow;
 
 /// A point of a curve: epochs done, then mean, minimum and maximum over ranks.
@@ -139,7 +139,8 @@ fn name(row: &Row<'_>, rows: &[Row<'_>], varied: &[String]) -> String {
 fn read(run: &Run, file: &str) -> Vec<Point> {
     let mut values: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     for rank in 0..run.record.world_size {
-        let text = fs::read_to_string(run.path.join(format!("rank{rank}")).join(file)).unwrap_or_default();
+        let bytes = read_regular(&run.path.join(format!("rank{rank}")).join(file)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
         for (step, value) in text.lines().filter_map(|line| line.split_once(' ')) {
             if let (Ok(step), Ok(value)) = (step.parse(), value.trim().parse::<f64>())
                 && value.is_finite()

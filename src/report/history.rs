@@ -1,12 +1,14 @@
 //! The epochs of a run: its history of losses, and overfitting.
 
 use super::runs::Run;
+use crate::files::open_regular;
 use crate::train::{EpochRow, overfits_after};
 
 /// The lines of the run's `epochs.csv`; none if it is missing or damaged.
 pub fn epochs(run: &Run) -> Vec<EpochRow> {
-    let file = csv::Reader::from_path(run.path.join("epochs.csv"));
-    let rows = file.ok().and_then(|mut reader| reader.deserialize().collect::<Result<Vec<_>, _>>().ok());
+    let file = open_regular(&run.path.join("epochs.csv"));
+    let rows = file.map(csv::Reader::from_reader).ok();
+    let rows = rows.and_then(|mut reader| reader.deserialize().collect::<Result<Vec<_>, _>>().ok());
     rows.unwrap_or_default()
 }
 

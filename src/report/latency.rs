@@ -1,5 +1,6 @@
 //! Latency statistics of repeated calls of one operation.
 
+use crate::files::open_regular;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -84,8 +85,10 @@ pub fn human_size(bytes: usize) -> String {
 
 /// The rows that [`write_csv`](super::write_csv) wrote; none if the file is another table.
 pub fn read_csv(path: &Path) -> Option<Vec<LatencyRow>> {
-    let rows: Vec<LatencyRow> =
-        csv::Reader::from_path(path).ok()?.into_deserialize().collect::<Result<_, _>>().ok()?;
+    let rows: Vec<LatencyRow> = csv::Reader::from_reader(open_regular(path).ok()?)
+        .into_deserialize()
+        .collect::<Result<_, _>>()
+        .ok()?;
     (!rows.is_empty()).then_some(rows)
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ReportError;
 use super::latency::{median, percentile};
+use crate::files::open_regular;
 
 /// The one-way time of one message size: a row of the CSV file, whose columns are the
 /// fields.
@@ -112,7 +113,7 @@ impl Link {
 /// # Errors
 /// When the file cannot be read or has other columns.
 pub fn read_csv(path: &Path) -> Result<Vec<LinkRow>, ReportError> {
-    let read = || csv::Reader::from_path(path)?.into_deserialize().collect::<Result<_, _>>();
+    let read = || csv::Reader::from_reader(open_regular(path)?).into_deserialize().collect::<Result<_, _>>();
     read().map_err(|error: csv::Error| {
         ReportError::read(path, format!("{error}; create it with `mpiburn bench link --csv FILE`"))
     })

@@ -3,6 +3,8 @@
 
 use super::runs::Run;
 use super::sheet::Column;
+use crate::record::INT8_FILE;
+use crate::record::checkpoint::{MODEL, list};
 
 /// A measurement of a run.
 #[derive(Clone, Copy)]
@@ -39,7 +41,7 @@ pub const TRAIN: Measure = Measure {
 };
 
 /// Behind the speed-up.
-pub const OTHERS: [Measure; 10] = [
+pub const OTHERS: [Measure; 13] = [
     Measure {
         title: "exposed comm %",
         key: "exposed_comm_percent",
@@ -64,6 +66,30 @@ pub const OTHERS: [Measure; 10] = [
         rank: 1,
         definition: "Test accuracy of the integer model",
         read: |run| run.results.int8_test_accuracy.unwrap_or(f64::NAN),
+    },
+    Measure {
+        title: "float KB",
+        key: "float_kb",
+        digits: 1,
+        rank: 4,
+        definition: "File of the float weights in the last checkpoint; 1 KB is 1024 bytes",
+        read: |run| stored_kb(run).map_or(f64::NAN, |[float, _]| float),
+    },
+    Measure {
+        title: "int8 KB",
+        key: "int8_kb",
+        digits: 1,
+        rank: 3,
+        definition: "File of the integer model in the last checkpoint; 1 KB is 1024 bytes",
+        read: |run| stored_kb(run).map_or(f64::NAN, |[_, int8]| int8),
+    },
+    Measure {
+        title: "times smaller",
+        key: "times_smaller",
+        digits: 2,
+        rank: 2,
+        definition: "float KB over int8 KB",
+        read: times_smaller,
     },
     Measure {
         title: "train acc %",
@@ -122,6 +148,19 @@ pub const OTHERS: [Measure; 10] = [
         read: |run| run.results.others_cpu_percent.unwrap_or(f64::NAN),
     },
 ];
+
+/// Sizes of the float weights and of the integer model in a run's last checkpoint, in KB of 1024
+/// bytes; `None` unless it has both.
+pub fn stored_kb(run: &Run) -> Option<[f64; 2]> {
+    let last = list(&run.path.join("checkpoints")).pop()?;
+    let kb = |name: &str| Some(last.join(name).metadata().ok()?.len() as f64 / 1024.0);
+    Some([kb(MODEL)?, kb(INT8_FILE)?]).filter(|[_, int8]| *int8 > 0.0)
+}
+
+/// How much smaller the integer model's file is; NaN without one.
+pub fn times_smaller(run: &Run) -> f64 {
+    stored_kb(run).map_or(f64::NAN, |[float, int8]| float / int8)
+}
 
 /// Seconds of training and tests.
 pub fn with_tests(run: &Run) -> f64 {

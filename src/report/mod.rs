@@ -2,10 +2,15 @@
 
 mod align;
 pub mod bars;
+pub mod benchmarks;
 pub mod canvas;
+pub mod collectives;
 pub mod contact_sheet;
 pub mod curves;
+mod figures;
+pub mod fused;
 pub mod history;
+pub mod inputs;
 pub mod latency;
 pub mod latency_plot;
 pub mod link;
@@ -16,6 +21,7 @@ pub mod page;
 pub mod pictures;
 pub mod predict;
 pub mod predict_plot;
+pub mod profiles;
 pub mod published;
 pub mod quality;
 pub mod ratios;
@@ -66,12 +72,27 @@ pub fn write_csv<R: Serialize>(path: &Path, rows: &[R]) -> Result<(), ReportErro
     write().map_err(|error| ReportError::new(path, error))
 }
 
+/// Checks that `path` is a regular file, a folder, or nothing yet. A FIFO would make its opening wait
+/// for a reader, and a device keeps nothing.
+///
+/// # Errors
+/// When it is something else.
+pub fn check_regular(path: &Path) -> Result<(), ReportError> {
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() && !found.is_dir() => {
+            Err(ReportError::new(path, "it is a FIFO, a socket or a device; name a regular file"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Checks that a file can be written before the work that fills it. Existing content
 /// is kept.
 ///
 /// # Errors
-/// When it cannot be created or opened.
+/// When it cannot be created or opened, or is not a regular file.
 pub fn check_writable(path: &Path) -> Result<(), ReportError> {
+    check_regular(path)?;
     let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
     opened.map(drop).map_err(|error| ReportError::new(path, error))
 }

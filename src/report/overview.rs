@@ -1,6 +1,6 @@
 //! The findings of a table in lines that a reader wants first, computed from its rows.
 
-use super::measures::exposed_percent;
+use super::measures::{exposed_percent, stored_kb, times_smaller};
 use super::quality::is_sound;
 use super::ratios::pairs;
 use super::rows::{Row, varied};
@@ -28,7 +28,18 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
     lines.extend(transports(rows));
     lines.extend(lost_accuracy(rows, baseline));
     lines.extend(waiting(rows));
+    lines.extend(smaller(rows));
     lines
+}
+
+/// The checkpoint's sizes in the first row with an integer model.
+fn smaller(rows: &[Row<'_>]) -> Option<String> {
+    let row = rows.iter().find(|row| row.spread(times_smaller).is_known())?;
+    let [float, int8] = stored_kb(row.first())?;
+    Some(format!(
+        "an int8 checkpoint has {int8:.1} KB, {:.2} times smaller than {float:.1} KB in float",
+        float / int8
+    ))
 }
 
 fn topologies(rows: &[Row<'_>], baseline: &str) -> Option<String> {

@@ -21,11 +21,11 @@ pub struct Part {
     pub sheets: Vec<Sheet>,
     /// Its pictures.
     pub pictures: Vec<Drawn>,
-    /// Runs that are not in a table, one line each.
+    /// Runs and files that are not in a table, one line each.
     pub notes: Vec<String>,
 }
 
-/// Plots are drawn on white; in dark mode they are inverted with their hues
+/// On paper nothing scrolls, so tables are smaller and pages wide. Plots are drawn on white; in dark mode they are inverted with their hues
 /// preserved.
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--paper:#fff;--tint:#f6f8fa;--link:#0860b8}\
@@ -50,7 +50,10 @@ a{color:var(--link);text-decoration:none}a:hover,a:focus{text-decoration:underli
 figure.wide{grid-column:1/-1}figure{margin:0;padding:.5rem;border:1px solid var(--line);border-radius:.4rem}\
 figure svg{display:block;width:100%;max-width:68rem;height:auto;margin:0 auto}\
 li{overflow-wrap:anywhere}details{font-size:.875rem;margin:.4rem 0}\
-@media(max-width:40rem){body{padding:.75rem}}";
+@media(max-width:40rem){body{padding:.75rem}}\
+@page{size:A4 landscape;margin:10mm}\
+@media print{body{padding:0;max-width:none}.scroll{overflow:visible}table{font-size:.75rem}th,td{padding:.15rem .4rem}\
+h2,h3{break-after:avoid}tr,figure{break-inside:avoid}}";
 
 /// The page, to be written into `folder`.
 pub fn page(parts: &[Part], folder: &Path, made: &str) -> String {
@@ -67,7 +70,7 @@ pub fn page(parts: &[Part], folder: &Path, made: &str) -> String {
             }
             body {
                 h1 { "mpiburn report" }
-                p.soft { (made) " Every number links to its run directory." }
+                p.soft { (made) " Every number links to its run directory or file." }
                 (overview(parts))
                 @for part in parts { (section(part, folder)) }
             }
@@ -99,7 +102,7 @@ fn section(part: &Part, folder: &Path) -> Markup {
             h2 { (part.title) }
             @for sheet in &part.sheets { (table(part, sheet, folder)) }
             @if !part.notes.is_empty() {
-                h3 { "Runs that are not in the tables" }
+                h3 { "Not in the tables" }
                 ul.notes { @for note in &part.notes { li { (note) } } }
             }
             @if !part.pictures.is_empty() {
@@ -202,14 +205,15 @@ fn content(cell: &Cell, folder: &Path, behind: usize) -> Markup {
     }
 }
 
-/// Relative link from the page's folder to a run's.
+/// Relative link from the page's folder to a run's, or to a file.
 fn link(folder: &Path, run: &Path) -> String {
     /// Characters that are reserved in a URL.
     const KEPT: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| absolute(path));
     let way = pathdiff::diff_paths(real(run), real(folder)).unwrap_or_else(|| real(run));
-    format!("{}/", utf8_percent_encode(&way.to_string_lossy(), &KEPT))
+    let end = if run.is_file() { "" } else { "/" };
+    format!("{}{end}", utf8_percent_encode(&way.to_string_lossy(), &KEPT))
 }
 
 /// The picture's SVG with a label for screen readers.

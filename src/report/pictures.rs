@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::ReportError;
 use super::bars::Bars;
+use super::benchmarks::csv_files;
 use super::canvas::{self, Picture};
 use super::curves::Curves;
 use super::latency;
@@ -11,7 +13,6 @@ use super::measures::exposed_percent;
 use super::rows::{Row, Spread, varied};
 use super::runs::Section;
 use super::summary::speed_up;
-use super::{LatencyRow, ReportError};
 
 /// A drawn plot of a report.
 pub struct Drawn {
@@ -93,7 +94,8 @@ pub fn of_section(
 /// When a file cannot be written.
 pub fn of_latencies(roots: &[PathBuf], folder: &Path) -> Result<Vec<Drawn>, ReportError> {
     let mut drawn: Vec<Drawn> = Vec::new();
-    for (path, rows) in latency_files(roots, folder) {
+    let files = csv_files(roots, folder).into_iter();
+    for (path, rows) in files.filter_map(|path| Some((path.clone(), latency::read_csv(&path)?))) {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("latency");
         let name = format!("allreduce-{}-{stem}", drawn.len() + 1);
         let title = format!("all-reduce, {}", path.display());
@@ -101,20 +103,6 @@ pub fn of_latencies(roots: &[PathBuf], folder: &Path) -> Result<Vec<Drawn>, Repo
         drawn.push(draw(folder, name, caption, &LatencyPlot { title: &title, rows: &rows })?);
     }
     Ok(drawn)
-}
-
-fn latency_files(roots: &[PathBuf], written: &Path) -> Vec<(PathBuf, Vec<LatencyRow>)> {
-    let below = |folder: &PathBuf| -> Vec<PathBuf> {
-        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
-    };
-    let is_folder = |path: &PathBuf| path.is_dir() && !path.is_symlink() && path != written;
-    let first: Vec<PathBuf> = roots.iter().flat_map(below).collect();
-    let second = first.iter().filter(|path| is_folder(path)).flat_map(below).collect();
-    let mut files: Vec<PathBuf> = [first, second].concat();
-    files.retain(|path| path.extension().is_some_and(|ending| ending == "csv"));
-    files.sort();
-    files.dedup();
-    files.into_iter().filter_map(|path| Some((path.clone(), latency::read_csv(&path)?))).collect()
 }
 
 /// Draws one plot, and writes its files.

@@ -104,7 +104,7 @@ pub fn find(paths: &[PathBuf], root: &Path) -> Result<Vec<Section>, ReportError>
         } else if is_run(path) {
             read_run(path, None, &mut single);
         } else {
-            let problem = "not a run or sweep: it has neither run.json nor sweep.json";
+            let problem = "not a run or sweep: it has neither run.json nor sweep.json, and no profile either";
             return Err(ReportError::read(path, problem));
         }
     }
@@ -127,7 +127,7 @@ pub fn find(paths: &[PathBuf], root: &Path) -> Result<Vec<Section>, ReportError>
 }
 
 /// The name, with characters that are valid in a file name.
-fn file_name(name: &str) -> String {
+pub(super) fn file_name(name: &str) -> String {
     name.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '-' }).collect()
 }
 
@@ -137,14 +137,14 @@ fn one_line(text: Option<&str>) -> String {
 }
 
 /// Whether this is a run directory, complete or not.
-fn is_run(path: &Path) -> bool {
+pub(super) fn is_run(path: &Path) -> bool {
     path.join("run.json").exists() || path.join("checkpoints").is_dir()
 }
 
 /// Folders below `results/` without runs.
-const NOT_RUNS: [&str; 2] = ["reference", "report"];
+pub(super) const NOT_RUNS: [&str; 2] = ["reference", "report"];
 /// Maximum depth of nested folders.
-const DEPTH: usize = 4;
+pub(super) const DEPTH: usize = 4;
 
 fn walk(folder: &Path, depth: usize, sweeps: &mut Vec<Section>, single: &mut Section) -> std::io::Result<()> {
     let mut below: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect();

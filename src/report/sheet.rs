@@ -8,6 +8,20 @@ use super::align::aligned;
 use super::rows::Spread;
 use super::table::table;
 
+/// `text` as it is in Markdown, on one line: names may come from files of others.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '|' | '`' | '[' | ']' | '\\' => escaped.extend(['\\', character]),
+            '<' => escaped += "&lt;",
+            '\n' | '\r' => escaped.push(' '),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
+
 /// Value of a cell.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
@@ -196,15 +210,15 @@ impl Sheet {
     /// As a GitHub Markdown table.
     pub fn markdown(&self) -> String {
         let line = |cells: Vec<String>| {
-            format!("| {} |\n", cells.iter().map(|c| c.replace('|', "\\|")).collect::<Vec<_>>().join(" | "))
+            format!("| {} |\n", cells.iter().map(|cell| escaped(cell)).collect::<Vec<_>>().join(" | "))
         };
         let sheet = self.for_readers();
-        let mut text = format!("### {}\n\n", self.title);
+        let mut text = format!("### {}\n\n", escaped(&self.title));
         text += &line(sheet.columns.iter().map(|column| column.title.clone()).collect());
         text += &line(sheet.columns.iter().map(|c| if c.numeric { "---:" } else { "---" }.into()).collect());
         sheet.rows.iter().for_each(|row| text += &line(row.iter().map(Cell::shown).collect()));
         for remark in &self.remarks {
-            let _ = write!(text, "\n{remark}\n");
+            let _ = write!(text, "\n{}\n", escaped(remark));
         }
         text
     }

@@ -63,7 +63,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         remarks: remarks(rows, baseline, overfits),
         columns: columns(&varied, baseline),
     };
-    let optional = ["int8_test_accuracy", "overfits_after_epoch"];
+    let optional = ["int8_test_accuracy", "float_kb", "int8_kb", "times_smaller", "overfits_after_epoch"];
     sheet.without(|column, cells| {
         optional.contains(&column.key.as_str()) && cells.iter().all(|cell| cell.value == Value::Nothing)
     })

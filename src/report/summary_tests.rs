@@ -78,3 +78,28 @@ fn a_narrow_table_keeps_what_decides() {
     let rest = rest.expect("other columns").markdown();
     assert!(rest.contains("| topology | backend |") && rest.contains("peak RSS MB"), "{rest}");
 }
+
+#[test]
+fn quantized_runs_have_the_sizes_of_both_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = folder.path().join("checkpoints/step-00000010");
+    std::fs::create_dir_all(&checkpoint).unwrap();
+    std::fs::write(checkpoint.join("model.safetensors"), vec![0; 18 << 10]).unwrap();
+    let quantized = run((1, 1), &["--quantize", "qat"], 8.0);
+    let section = section(vec![
+        run((1, 1), &[], 8.0),
+        crate::report::runs::Run { path: folder.path().into(), ..quantized },
+    ]);
+    let has_size = |section: &Section| csv(section)[0].iter().any(|name| name == "int8_kb");
+    assert!(!has_size(&section), "a float checkpoint alone has no ratio");
+    std::fs::write(checkpoint.join("int8.safetensors"), vec![0; 6 << 10]).unwrap();
+    let lines = csv(&section);
+    let row = (1..3).find(|&row| value(&lines, row, "int8_kb") == "6").expect("the quantized row");
+    assert_eq!((value(&lines, row, "float_kb"), value(&lines, row, "times_smaller")), ("18", "3"));
+    assert_eq!(value(&lines, 3 - row, "float_kb"), "", "the other row has no integer model");
+    let findings = crate::report::overview::findings(&group(&section.runs), "1x1").join("; ");
+    assert!(
+        findings.contains("an int8 checkpoint has 6.0 KB, 3.00 times smaller than 18.0 KB"),
+        "{findings}"
+    );
+}

@@ -3,6 +3,7 @@
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 
 use super::LatencyRow;
+use super::collectives::{CollectiveRow, distinct};
 use super::latency::human_size;
 
 /// A table of text with the columns of `header`; those after the first `left` are
@@ -33,6 +34,18 @@ pub fn of_latencies(rows: &[LatencyRow]) -> Table {
         ]
     });
     table(&["size", "backend", "min µs", "median µs", "p99 µs", "busbw MB/s"], 2, lines)
+}
+
+/// The operations of `mpiburn bench collectives`, one a line, with a column for each backend.
+pub fn of_collectives(rows: &[CollectiveRow]) -> Table {
+    let backends = distinct(rows, |row| &row.backend);
+    let lines = distinct(rows, |row| &row.operation).into_iter().map(|operation| {
+        let cell = |row: &CollectiveRow| row.median_us.map_or(row.result.clone(), |us| format!("{us:.2}"));
+        let of_operation = rows.iter().filter(|row| row.operation == operation);
+        std::iter::once(operation.to_owned()).chain(of_operation.map(cell)).collect()
+    });
+    let header: Vec<&str> = std::iter::once("operation").chain(backends.iter().copied()).collect();
+    table(&header, 1, lines)
 }
 
 #[cfg(test)]

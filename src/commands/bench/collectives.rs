@@ -8,9 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::{at_least_one, job, warn_if_not_representative};
 use crate::cli::CollectivesArgs;
 use crate::commands::collective;
+use crate::report::collectives::CollectiveRow;
 use crate::report::latency::median_of;
-use crate::report::table::table;
-use burn_mpi::{CommError, Primitives, Transport, Wire, World};
+use crate::report::table::of_collectives;
+use crate::report::{check_writable, write_csv};
+use burn_mpi::{CommError, Primitives, Transport, Wire, World, topology};
 
 /// Bytes that each rank sends to each other rank, or contributes to a sum.
 const BYTES: usize = 1024;
@@ -63,18 +65,18 @@ enum Trial {
 
 pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     let iterations = at_least_one(args.iterations)?;
+    let csv = args.csv.as_ref().filter(|_| world.is_root());
+    world.agree(csv.map_or(Ok(()), |path| check_writable(path)))?;
     warn_if_not_representative(world);
-    let mut header = vec!["operation".to_owned()];
-    let mut rows: Vec<Vec<String>> = OPERATIONS.iter().map(|(_, name)| vec![(*name).to_owned()]).collect();
+    let mut rows: Vec<CollectiveRow> = Vec::new();
     let mut wrong = None;
     for backend in collective::ALL {
-        header.push(backend.to_string());
         let built = backend.check_built().is_ok();
         let mut primitives =
             built.then(|| collective::primitives(world, backend, &Transport::default())).transpose()?;
-        for ((operation, name), row) in OPERATIONS.into_iter().zip(&mut rows) {
-            row.push(match &mut primitives {
-                None => "not built".to_owned(),
+        for (operation, name) in OPERATIONS {
+            let result = match &mut primitives {
+                None => Err(NOT_BUILT),
                 Some(primitives) => {
                     let trials =
                         world.gather(&attempt(operation, primitives.as_mut(), world, iterations)?)?;
@@ -85,35 +87,47 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
                     }
                     summary(&trials)
                 }
-            });
+            };
+            rows.push(row(world, name, backend.name(), result));
         }
     }
     // The program has no nccl backend; the column matches the report's table.
-    header.push("nccl".to_owned());
-    rows.iter_mut().for_each(|row| row.push("not built".to_owned()));
+    rows.extend(OPERATIONS.map(|(_, name)| row(world, name, "nccl", Err(NOT_BUILT))));
     if world.is_root() {
         println!(
             "median µs of {BYTES} bytes per rank, {}; mean over ranks of each call's latency",
             job(world)
         );
-        println!("{}", table(&header, 1, rows));
+        println!("{}", of_collectives(&rows));
     }
+    world.agree(csv.map_or(Ok(()), |path| write_csv(path, &rows)))?;
     wrong.map_or(Ok(()), |error| Err(error.into()))
 }
 
-/// The cell of the table for all ranks' trials of one operation.
-fn summary(trials: &[Trial]) -> String {
+const NOT_BUILT: &str = "not built";
+
+fn row(world: &World, operation: &str, backend: &str, result: Result<f64, &str>) -> CollectiveRow {
+    CollectiveRow {
+        operation: operation.into(),
+        backend: backend.into(),
+        topology: topology(world.places()),
+        bytes: BYTES,
+        median_us: result.ok(),
+        result: result.err().unwrap_or("correct").into(),
+    }
+}
+
+/// The median in µs of all ranks' trials of one operation, or why there is none.
+fn summary(trials: &[Trial]) -> Result<f64, &'static str> {
     let has = |what: &Trial| trials.contains(what);
     let times: Vec<&Vec<f64>> =
         trials.iter().filter_map(|t| if let Trial::Times(times) = t { Some(times) } else { None }).collect();
+    let mean = |i: usize| times.iter().map(|of_rank| of_rank[i]).sum::<f64>() / times.len() as f64;
     match times.first() {
-        _ if has(&Trial::Wrong) => "wrong result".into(),
-        _ if has(&Trial::NotSupported) => "not supported".into(),
-        None => "needs 2 ranks".into(),
-        Some(first) => {
-            let mean = |i: usize| times.iter().map(|of_rank| of_rank[i]).sum::<f64>() / times.len() as f64;
-            median_of((0..first.len()).map(mean).collect()).map_or_else(String::new, |us| format!("{us:.2}"))
-        }
+        _ if has(&Trial::Wrong) => Err("wrong result"),
+        _ if has(&Trial::NotSupported) => Err("not supported"),
+        None => Err("needs 2 ranks"),
+        Some(first) => median_of((0..first.len()).map(mean).collect()).ok_or("needs 2 ranks"),
     }
 }
 
@@ -268,11 +282,11 @@ mod tests {
     #[test]
     fn a_cell_is_the_median_of_means_over_participating_ranks() {
         let times = |values: &[f64]| Trial::Times(values.to_vec());
-        assert_eq!(summary(&[times(&[1.0, 2.0, 9.0]), times(&[3.0, 4.0, 9.0])]), "3.00");
-        assert_eq!(summary(&[times(&[1.0]), Trial::Idle]), "1.00");
-        assert_eq!(summary(&[Trial::Idle]), "needs 2 ranks");
-        assert_eq!(summary(&[Trial::NotSupported, Trial::Idle]), "not supported");
-        assert_eq!(summary(&[times(&[1.0]), Trial::Wrong]), "wrong result");
+        assert_eq!(summary(&[times(&[1.0, 2.0, 9.0]), times(&[3.0, 4.0, 9.0])]), Ok(3.0));
+        assert_eq!(summary(&[times(&[1.0]), Trial::Idle]), Ok(1.0));
+        assert_eq!(summary(&[Trial::Idle]), Err("needs 2 ranks"));
+        assert_eq!(summary(&[Trial::NotSupported, Trial::Idle]), Err("not supported"));
+        assert_eq!(summary(&[times(&[1.0]), Trial::Wrong]), Err("wrong result"));
     }
 
     #[test]

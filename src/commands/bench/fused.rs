@@ -1,14 +1,13 @@
 //! `mpiburn bench fused`: fused convolution and ReLU compared with Burn's two operators
 //! on each compute backend.
 
-use serde::Serialize;
-
 use super::fused_net::{Contestant, Operator, Task};
 use crate::cli::FusedArgs;
 use crate::config::ConfigError;
 use crate::data::shard::Order;
 use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
+use crate::report::fused::FusedRow;
 use crate::report::{self, table, write_csv};
 use burn_mpi::World;
 
@@ -30,19 +29,6 @@ const WAYS: [Way; 4] = [
     Way { name: "ndarray", device: DeviceKind::NdArray, operator: Operator::Separate },
     Way { name: "tch", device: DeviceKind::Tch, operator: Operator::Separate },
 ];
-
-/// One measurement: a row of the CSV file.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct Row {
-    operator: &'static str,
-    layers: usize,
-    channels: usize,
-    batch: usize,
-    steps: usize,
-    forward_ms: f64,
-    backward_ms: f64,
-    test_accuracy: f64,
-}
 
 /// Trains each network with each implementation of this build, and prints the table.
 pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
@@ -67,14 +53,25 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
 }
 
 fn check(world: &World, args: &FusedArgs) -> Result<(), ConfigError> {
+    // A 3x3 convolution of 1024 channels has 9 million weights, and the table trains eight networks.
     let numbers = [
-        ("channels", args.channels),
-        ("train-samples", args.train_samples),
-        ("train-batch-size", args.train_batch_size),
+        ("channels", args.channels, 1024),
+        ("train-samples", args.train_samples, usize::MAX),
+        ("train-batch-size", args.train_batch_size, 65_536),
     ];
-    let layers = args.layers.iter().map(|&layers| ("layers", layers));
-    if let Some((option, _)) = numbers.into_iter().chain(layers).find(|&(_, number)| number == 0) {
-        return Err(ConfigError::new(option, 0, "must be at least 1"));
+    let layers = args.layers.iter().map(|&layers| ("layers", layers, 1000));
+    for (option, number, most) in numbers.into_iter().chain(layers) {
+        match number {
+            0 => return Err(ConfigError::new(option, 0, "must be at least 1")),
+            n if n > most => {
+                return Err(ConfigError::new(
+                    option,
+                    n,
+                    format!("what it makes is kept in memory: at most {most}"),
+                ));
+            }
+            _ => {}
+        }
     }
     match world.size() {
         1 => Ok(()),
@@ -86,7 +83,7 @@ fn check(world: &World, args: &FusedArgs) -> Result<(), ConfigError> {
     }
 }
 
-fn measure(args: &FusedArgs, source: &dyn SampleSource, train: &Shard, test: &Shard) -> Vec<Row> {
+fn measure(args: &FusedArgs, source: &dyn SampleSource, train: &Shard, test: &Shard) -> Vec<FusedRow> {
     let normalizer = Normalizer::new(source.description());
     let task = Task { channels: args.channels, lr: args.lr, seed: args.seed };
     let built = || WAYS.iter().filter(|way| way.device.check_built().is_ok());
@@ -109,8 +106,8 @@ fn measure(args: &FusedArgs, source: &dyn SampleSource, train: &Shard, test: &Sh
     }
     let row = |(operator, contestant): &(&'static str, Contestant)| {
         let (forward_ms, backward_ms) = contestant.median_ms();
-        Row {
-            operator,
+        FusedRow {
+            operator: (*operator).into(),
             layers: contestant.layers,
             channels: args.channels,
             batch,
@@ -123,7 +120,7 @@ fn measure(args: &FusedArgs, source: &dyn SampleSource, train: &Shard, test: &Sh
     contestants.iter().map(row).collect()
 }
 
-fn print(args: &FusedArgs, rows: &[Row], samples: usize) {
+fn print(args: &FusedArgs, rows: &[FusedRow], samples: usize) {
     println!(
         "Conv2d({0}→{0}, 3x3, pad 1) + ReLU, N times with the same weights; {1} digits in batches of {2}; \
          medians over steps, one thread",
@@ -132,7 +129,7 @@ fn print(args: &FusedArgs, rows: &[Row], samples: usize) {
     let header = ["layers", "operator", "forward ms", "backward ms", "test accuracy"];
     let line = |layers: usize, name: &str| {
         let mut cells = vec![layers.to_string(), name.to_owned()];
-        match rows.iter().find(|row| (row.layers, row.operator) == (layers, name)) {
+        match rows.iter().find(|row| (row.layers, row.operator.as_str()) == (layers, name)) {
             Some(row) => cells.extend([
                 format!("{:.3}", row.forward_ms),
                 format!("{:.3}", row.backward_ms),

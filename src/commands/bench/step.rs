@@ -6,8 +6,8 @@ use super::median_ms;
 use super::product::Product;
 use super::step_report::{StepReport, Timing};
 use crate::cli::StepArgs;
-use crate::commands::check_random_batch;
 use crate::commands::train::check_same_program;
+use crate::commands::{check_random_batch, memory};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
@@ -18,7 +18,7 @@ use crate::report;
 use crate::train::{CrossEntropy, Forward, LabelledBytes, Learner, Mixed, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
 use burn_fused::simd::Level;
-use burn_mpi::{CommError, World, connect, page_faults, topology};
+use burn_mpi::{CommError, ParamLayout, World, connect, page_faults, topology};
 
 /// Number of different batches, used in turn: a single one would be memorised, and a
 /// loss of 0 has gradients unlike those of training.
@@ -47,6 +47,10 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     if args.steps == 0 {
         return Err(ConfigError::new("steps", 0, "must be at least 1").into());
     }
+    if args.steps > super::ITERATIONS {
+        let problem = format!("the time of each is kept in memory: at most {}", super::ITERATIONS);
+        return Err(ConfigError::new("steps", args.steps, problem).into());
+    }
     check_random_batch(&config)?;
     super::super::warn_of_ignored(
         world,
@@ -68,11 +72,13 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         world_size: world.size(),
         batch_size: config.train_batch_size,
     };
-    let source = Synthetic::new(config.model.input_shape(), classes, plan.samples);
-    let shard = world.agree(Shard::load(&source, Split::Train, &plan, world.rank(), Order::File))?;
     let training = device.clone().autodiff();
     let network = Network::with_options(config.model, &config.network, classes, config.seed, &training)
         .fused(config.fused);
+    let parameters = ParamLayout::of(&network).len();
+    memory::check_step(world, &network, parameters, config.train_batch_size)?;
+    let source = Synthetic::new(config.model.input_shape(), classes, plan.samples);
+    let shard = world.agree(Shard::load(&source, Split::Train, &plan, world.rank(), Order::File))?;
     let collective = connect(world, config.backend, &config.transport())?;
     let options = config.train_options();
     let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };

@@ -2,6 +2,7 @@
 
 mod inference;
 mod int8;
+mod of_run;
 mod output;
 mod subject;
 mod training;
@@ -20,6 +21,7 @@ use super::train::check_same_program;
 use crate::cli::ProfileArgs;
 use crate::config::{ConfigError, RunConfig};
 use crate::files::same_file;
+use crate::machine::Machine;
 use crate::profile::{Log, Profile, Recorder, SortKey, begin_batch, end_batch};
 use crate::report;
 use burn_fused::simd::Level;
@@ -52,6 +54,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     trace::check_writable(world, &args.options.trace)?;
     world.set_deadline(Duration::from_secs_f64(subject.config.comm_timeout));
     let config = subject.config.clone();
+    let checkpoint_bytes = subject.stored_bytes()?;
     config.conv.use_algorithm();
     super::agree_on_products(world, config.precision)?;
     let start = |steps| Tracing::start(world, &args.options.trace, steps, &config);
@@ -82,6 +85,8 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
             threads: config.threads,
             simd: Level::current(),
             checkpoint: args.checkpoint.clone(),
+            checkpoint_bytes,
+            cpu: Machine::of_this_process("").cpu,
             config,
             sort,
             measured,
@@ -153,11 +158,15 @@ fn alternate<E>(
     Ok(times)
 }
 
-/// Checks that the files have different names: one would replace the other.
+/// Checks that the files are regular ones of different names: one would replace the other.
 fn check_files(args: &ProfileArgs) -> anyhow::Result<()> {
     let mut named: Vec<(&str, &Path)> = Vec::new();
     for (option, path) in [("csv", &args.csv), ("json", &args.json), ("trace", &args.options.trace.trace)] {
         let Some(path) = path else { continue };
+        // A time line may be written to any file.
+        if option != "trace" {
+            report::check_regular(path)?;
+        }
         for (other, named) in &named {
             if same_file(named, path)? {
                 let problem = format!("is the file of --{other}; choose another");

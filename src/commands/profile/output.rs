@@ -31,6 +31,10 @@ pub struct Output {
     pub simd: Level,
     /// The run or checkpoint whose network and samples were taken.
     pub checkpoint: Option<PathBuf>,
+    /// Bytes of a checkpoint's file of these weights.
+    pub checkpoint_bytes: usize,
+    /// Processor of rank 0.
+    pub cpu: String,
     /// All options.
     pub config: RunConfig,
     pub sort: SortKey,
@@ -52,6 +56,8 @@ struct File<'a> {
     threads: usize,
     simd: Level,
     checkpoint: Option<&'a Path>,
+    checkpoint_bytes: usize,
+    cpu: &'a str,
     config: &'a RunConfig,
     wall_ms: f64,
     accounted_percent: f64,
@@ -110,6 +116,8 @@ impl Output {
             threads: self.threads,
             simd: self.simd,
             checkpoint: self.checkpoint.as_deref(),
+            checkpoint_bytes: self.checkpoint_bytes,
+            cpu: &self.cpu,
             config: &self.config,
             wall_ms: self.measured.profile.wall_ms,
             accounted_percent: self.measured.profile.accounted_percent(),

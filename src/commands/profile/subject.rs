@@ -1,9 +1,12 @@
 //! The network and the samples of a profile: of a checkpoint, or initial weights and noise.
 
+use std::path::Path;
+
 use anyhow::Context;
 use burn::tensor::Device;
-use burn_mpi::{ParamLayout, World};
+use burn_mpi::{ParamLayout, World, sha256};
 
+use super::of_run::of_run;
 use crate::cli::ProfileArgs;
 use crate::commands::checkpoint::{self, Initial};
 use crate::commands::warn_of_ignored;
@@ -14,6 +17,8 @@ use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::model::Network;
 use crate::quant::{PostTraining, Quantized, WeightScheme};
+use crate::record::INT8_FILE;
+use crate::record::checkpoint::weights_file;
 use crate::train::{LabelledBytes, Precision};
 
 /// Number of different batches, used in turn: a single one would be memorised in training.
@@ -57,8 +62,8 @@ impl Subject {
         }
         let does = match (&args.checkpoint, args.train) {
             (None, _) => "profile takes initial weights and random samples",
-            (Some(_), false) => "profile takes the checkpoint's network and infers",
-            (Some(_), true) => "profile takes the checkpoint's network, and options as typed",
+            (Some(_), false) => "profile takes the run's network and infers",
+            (Some(_), true) => "profile takes the run's network, and its options where none are typed",
         };
         warn_of_ignored(world, does, &args.options, &ignored);
         let split = if args.train { Split::Train } else { Split::Test };
@@ -82,7 +87,7 @@ impl Subject {
         };
         let stored = checkpoint::agree_or_refuse(world, stored)?;
         let stored = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
-        let config = of_run(stored, typed, &args.options.typed)?;
+        let config = of_run(stored, typed, &args.options.typed, args.train)?;
         let Initial { source, network, layout, classes } = Initial::open(world, &config)?;
         let int8 = match args.int8 {
             true => {
@@ -98,6 +103,15 @@ impl Subject {
         let network = layout.write(network, &weights.values);
         let batches = Batches::open(world, &config, source.as_ref(), split)?;
         Ok(Self { config, network, classes, int8, batches })
+    }
+
+    /// Bytes of a checkpoint's file of these weights, of integers where those are profiled.
+    pub fn stored_bytes(&self) -> anyhow::Result<usize> {
+        let layout = ParamLayout::of(&self.network);
+        let values = layout.read(&self.network);
+        let Some(quantized) = &self.int8 else { return Ok(weights_file(&layout, &values)?.len()) };
+        let file = quantized.to_file(&self.config.model.to_string(), &sha256(&values));
+        Ok(file.encode(Path::new(INT8_FILE))?.len())
     }
 
     /// The network on `device`, with the same weights.
@@ -132,40 +146,6 @@ fn check(config: &RunConfig, args: &ProfileArgs) -> Result<(), ConfigError> {
         () => return Ok(()),
     };
     Err(ConfigError::new("int8", "", problem))
-}
-
-/// `typed` with the network and the data set of a run.
-fn of_run(stored: RunConfig, typed: RunConfig, names: &[String]) -> Result<RunConfig, ConfigError> {
-    let is_typed = |name: &str| names.iter().any(|typed| typed == name);
-    if is_typed("model") && typed.model != stored.model {
-        let problem = format!("the checkpoint is of a {}; leave the option out", stored.model);
-        return Err(ConfigError::new("model", typed.model, problem));
-    }
-    let own = &typed.network;
-    for (name, value, other) in [
-        ("activation", own.activation.to_string(), stored.network.activation.to_string()),
-        ("batch_norm", own.batch_norm.to_string(), stored.network.batch_norm.to_string()),
-        ("dropout", own.dropout.to_string(), stored.network.dropout.to_string()),
-        ("hidden", format!("{:?}", own.hidden), format!("{:?}", stored.network.hidden)),
-    ] {
-        if is_typed(name) && value != other {
-            let (option, value) = match name {
-                "batch_norm" => ("batch-norm", String::new()),
-                "hidden" => ("hidden", own.hidden.unwrap_or_default().to_string()),
-                "dropout" => ("dropout", value),
-                _ => ("activation", value),
-            };
-            let problem = "the checkpoint's network has another; leave the option out";
-            return Err(ConfigError::new(option, value, problem));
-        }
-    }
-    Ok(RunConfig {
-        model: stored.model,
-        network: stored.network,
-        num_classes: stored.num_classes,
-        data_root: if is_typed("data_root") { typed.data_root.clone() } else { stored.data_root },
-        ..typed
-    })
 }
 
 impl Batches {

@@ -1,16 +1,18 @@
 //! The file of a time line, in the Chrome trace event format, which Perfetto and
 //! chrome://tracing open.
 
-use std::io::{self, Write};
+use std::fs;
+use std::io::{self, Read, Write};
 use std::path::Path;
 
 use burn_mpi::Place;
 use flate2::Compression;
+use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
 use super::{Clock, Event, Kind, RankTrace};
-use crate::files::WholeFile;
+use crate::files::{WholeFile, open_regular};
 
 /// Thread of operators; that of buckets follows, and one for each that overlaps others.
 const COMPUTE: usize = 1;
@@ -28,12 +30,27 @@ pub struct TraceFile<'a> {
     pub run: Map<String, Value>,
 }
 
+/// How a time line begins.
+const BEGINNING: &[u8] = b"{\"displayTimeUnit\": ";
+
+/// Whether a file is a time line, as far as its first bytes tell.
+fn is_time_line(path: &Path) -> io::Result<bool> {
+    let mut first = [0; BEGINNING.len()];
+    let begins = |mut file: Box<dyn Read>, first: &mut [u8]| file.read_exact(first).is_ok();
+    let plain = begins(Box::new(open_regular(path)?), &mut first) && first == BEGINNING;
+    Ok(plain || (begins(Box::new(GzDecoder::new(open_regular(path)?)), &mut first) && first == BEGINNING))
+}
+
 impl TraceFile<'_> {
     /// Checks that a file can be written at `path`; leaves none.
     ///
     /// # Errors
-    /// If it cannot.
+    /// If it cannot, or if there is a file that is no time line.
     pub fn check(path: &Path) -> io::Result<()> {
+        let length = fs::metadata(path).map_or(0, |found| if found.is_file() { found.len() } else { 0 });
+        if length > 0 && !is_time_line(path)? {
+            return Err(io::Error::other("there is a file that is no time line, which is not replaced"));
+        }
         create(path).map(drop)
     }
 
