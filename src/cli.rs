@@ -110,6 +110,26 @@ pub enum Command {
     Report(ReportArgs),
 }
 
+impl Command {
+    /// The subcommand that all ranks of a job must have in common, such as `bench step`.
+    pub fn name(&self) -> String {
+        let name = match self {
+            Self::Train(args) if args.resume.is_some() => "train --resume",
+            Self::Train(_) => "train",
+            Self::Eval(_) => "eval",
+            Self::Export(_) => "export",
+            Self::Quantize(_) => "quantize",
+            Self::Bench(args) => return format!("bench {}", args.kind.name()),
+            Self::Profile(_) => "profile",
+            Self::Data(_) => "data",
+            Self::Launch(_) => "launch",
+            Self::Sweep(_) => "sweep",
+            Self::Report(_) => "report",
+        };
+        name.to_owned()
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
 pub struct EvalArgs {

@@ -1,6 +1,9 @@
 //! Validation of command line options, once, before any work.
 
+mod bounds;
+mod changes;
 mod network;
+mod paths;
 mod precision;
 mod quantization;
 mod recipe;
@@ -11,7 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{GLOO_ALGORITHMS, TrainArgs};
+use crate::cli::TrainArgs;
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, NetworkOptions};
 use crate::quant::Quantization;
@@ -20,6 +23,9 @@ use crate::train::{Precision, Recipe, TrainOptions};
 use burn_fused::conv::Algorithm;
 use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
 
+pub use bounds::seconds;
+use bounds::{at_most, gloo_algorithm, more_than_0, not_negative, parse, positive, threads, timeout};
+pub use changes::change_of;
 pub use recipe::check_data;
 
 /// `run.json`, whose `config` is a [`RunConfig`].
@@ -100,6 +106,8 @@ pub struct RunConfig {
     pub log_every: usize,
     /// Steps between two checkpoints inside an epoch.
     pub checkpoint_every: Option<usize>,
+    /// Number of the newest checkpoints to keep, with the most accurate one.
+    pub keep: Option<usize>,
 }
 
 /// An invalid option, with its value and the valid ones.
@@ -126,12 +134,13 @@ impl TryFrom<&TrainArgs> for RunConfig {
 
     fn try_from(args: &TrainArgs) -> Result<Self, ConfigError> {
         let model = parse("model", &args.model)?;
+        seconds("stall-warning", args.stall_warning)?;
         let config = Self {
             model,
             network: network::network_options(&args.network, model)?,
-            init: args.init.clone(),
+            init: args.init.as_deref().map(|path| paths::utf8("init", path)).transpose()?,
             seed: args.seed,
-            data_root: args.data_root.clone(),
+            data_root: paths::utf8("data-root", &args.data_root)?,
             train_batch_size: positive("train-batch-size", args.train_batch_size)?,
             test_batch_size: positive("test-batch-size", args.test_batch_size)?,
             shuffle: args.shuffle,
@@ -159,6 +168,7 @@ impl TryFrom<&TrainArgs> for RunConfig {
             threads: threads(args.threads)?,
             log_every: positive("log-every", args.log_every)?,
             checkpoint_every: args.checkpoint_every.map(|n| positive("checkpoint-every", n)).transpose()?,
+            keep: args.keep.map(|n| positive("keep", n)).transpose()?,
         };
         precision::check(&config)?;
         config.check_built()?;
@@ -226,68 +236,6 @@ impl RunConfig {
 
 fn earlier_algorithm() -> Algorithm {
     Algorithm::Gemm
-}
-
-fn parse<T: std::str::FromStr<Err = String>>(option: &'static str, text: &str) -> Result<T, ConfigError> {
-    text.parse().map_err(|problem: String| ConfigError::new(option, text, problem))
-}
-
-fn gloo_algorithm(name: &str) -> Result<String, ConfigError> {
-    match GLOO_ALGORITHMS.contains(&name) {
-        true => Ok(name.to_owned()),
-        false => Err(ConfigError::new(
-            "gloo-algorithm",
-            name,
-            format!("unknown algorithm {name}: choose {}", GLOO_ALGORITHMS.join(", ")),
-        )),
-    }
-}
-
-fn positive(option: &'static str, value: usize) -> Result<usize, ConfigError> {
-    match value {
-        0 => Err(ConfigError::new(option, 0, "must be at least 1")),
-        _ => Ok(value),
-    }
-}
-
-/// Maximum number of threads: more than the cores of any machine, and what every system starts.
-const MAX_THREADS: usize = 1024;
-
-fn threads(count: usize) -> Result<usize, ConfigError> {
-    at_most("threads", positive("threads", count)?, MAX_THREADS, "each takes memory and a core")
-}
-
-/// Maximum seconds of a collective: a year, which clocks can count.
-const MAX_TIMEOUT: f64 = 31_536_000.0;
-
-fn timeout(seconds: f64) -> Result<f64, ConfigError> {
-    at_most("comm-timeout", more_than_0("comm-timeout", seconds)?, MAX_TIMEOUT, "a year of seconds")
-}
-
-fn at_most<T: PartialOrd + std::fmt::Display>(
-    option: &'static str,
-    value: T,
-    most: T,
-    reason: &str,
-) -> Result<T, ConfigError> {
-    match value <= most {
-        true => Ok(value),
-        false => Err(ConfigError::new(option, value, format!("must be at most {most}: {reason}"))),
-    }
-}
-
-fn more_than_0(option: &'static str, value: f64) -> Result<f64, ConfigError> {
-    match value.is_finite() && value > 0.0 {
-        true => Ok(value),
-        false => Err(ConfigError::new(option, value, "must be a finite number above 0")),
-    }
-}
-
-fn not_negative(option: &'static str, value: f64) -> Result<f64, ConfigError> {
-    match value.is_finite() && value >= 0.0 {
-        true => Ok(value),
-        false => Err(ConfigError::new(option, value, "must be a finite number, 0 or more")),
-    }
 }
 
 #[cfg(test)]

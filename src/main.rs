@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(commands::usage(&error)),
     };
-    burn_mpi::name_deadline(commands::deadline_option(&cli.command));
+    commands::set_deadline(&cli.command);
     commands::logging::start(cli.verbose, cli.quiet);
     match commands::run(cli.command) {
         Ok(0) if commands::console::lost() => ExitCode::FAILURE,

@@ -32,6 +32,20 @@ pub enum BenchKind {
     Fused(FusedArgs),
 }
 
+impl BenchKind {
+    /// The benchmark's subcommand.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Allreduce(_) => "allreduce",
+            Self::Collectives(_) => "collectives",
+            Self::Step(_) => "step",
+            Self::Link(_) => "link",
+            Self::Int8(_) => "int8",
+            Self::Fused(_) => "fused",
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct StepArgs {
     /// Steps to measure with overlap, and as many without; one rank has no communication to overlap.
@@ -98,6 +112,9 @@ pub struct CollectivesArgs {
     /// Timed calls of each operation.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub iterations: usize,
+    /// Write the table to FILE, replacing it.
+    #[arg(long, value_name = "FILE.csv")]
+    pub csv: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -23,8 +23,9 @@ Examples:
 Rank 0's times are printed. Batches with and without profiling alternate, which gives its cost."
 )]
 pub struct ProfileArgs {
-    /// A run directory, or one of its checkpoints: its network, weights and data set [default: a
-    /// network with initial weights, and noise].
+    /// A run directory, or one of its checkpoints: its network with activation and weights, and its data
+    /// set. Batch size, and with --train optimizer, penalties and precision, are the run's where no
+    /// option gives them [default: a network with initial weights, and noise].
     #[arg(long, value_name = "RUN")]
     pub checkpoint: Option<PathBuf>,
     /// Batches to profile.

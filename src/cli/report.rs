@@ -12,14 +12,16 @@ Examples:
   mpiburn report                                           all runs below results/
   mpiburn report results/topologies --format html          tables and plots in results/report/
   mpiburn report results/topologies results/try --format markdown
+  mpiburn report results/profiles results/fused.csv        profiles (JSON files) and benchmarks (CSV files)
   mpiburn report --predict results/topologies --link results/link.csv
   mpiburn report --predict results/try --latency-us 50 --bandwidth-mbit 1000 --out results/forecast
 
 Repeats are shown as their median ± half of the range from minimum to maximum."
 )]
 pub struct ReportArgs {
-    /// Run directories and sweeps [default: all below results/].
-    #[arg(value_name = "RUN|SWEEP")]
+    /// Run directories, sweeps, folders of profiles (`profile --json`) and tables of benchmarks
+    /// (`bench fused|collectives|allreduce --csv`) [default: all below results/].
+    #[arg(value_name = "RUN|SWEEP|PROFILES|FILE.csv")]
     pub paths: Vec<PathBuf>,
     /// Output format; html writes files instead.
     #[arg(long, value_enum, default_value_t = Format::Terminal)]

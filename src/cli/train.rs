@@ -38,7 +38,8 @@ Examples:
   mpirun -n 2 --bind-to core mpiburn train --model vgg --data-root data/objects --batch-norm --dropout 0.5 --early-stopping 2
   mpirun -n 2 --bind-to core mpiburn train --model vgg --data-root data/objects --augment crop,flip --optimizer adamw --schedule onecycle --max-lr 1e-3
   mpirun -n 2 --bind-to core mpiburn train --trace steps.json.gz --trace-steps 100..120
-  mpirun -n 2 --bind-to core mpiburn train --resume results/convnet-1x2-mpi-20260101-120000"
+  mpirun -n 2 --bind-to core mpiburn train --resume results/convnet-1x2-mpi-20260101-120000
+  mpirun -n 2 --bind-to core mpiburn train --resume results/try --set lr=1e-4 --set epochs=10"
 )]
 pub struct TrainArgs {
     /// Network to train: convnet (28x28 grey images), vgg (32x32 colour images) or mlp (512 features).
@@ -179,6 +180,15 @@ pub struct TrainArgs {
         help_heading = "Distribution"
     )]
     pub comm_timeout: f64,
+    /// After this many seconds in a collective, print whom the rank waits for.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60.0,
+        allow_negative_numbers = true,
+        help_heading = "Distribution"
+    )]
+    pub stall_warning: f64,
     /// Expected number of ranks; an error if mpirun started another number.
     #[arg(long, value_name = "N", help_heading = "Distribution")]
     pub world_size: Option<usize>,
@@ -198,9 +208,16 @@ pub struct TrainArgs {
     /// Steps between checkpoints, in addition to the one after each epoch.
     #[arg(long, value_name = "STEPS", help_heading = "Results")]
     pub checkpoint_every: Option<usize>,
-    /// Resume the run in DIR; all other options but --trace come from its run.json.
+    /// Checkpoints to keep: the newest K, and the one with the highest test accuracy [default: the
+    /// newest 3].
+    #[arg(long, value_name = "K", help_heading = "Results")]
+    pub keep: Option<usize>,
+    /// Resume the run in DIR; all other options but --set and --trace come from its run.json.
     #[arg(long, value_name = "DIR", help_heading = "Results")]
     pub resume: Option<PathBuf>,
+    /// With --resume: change an option of the run, such as lr=1e-4; run.json notes it. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE", requires = "resume", help_heading = "Results")]
+    pub set: Vec<String>,
 
     #[command(flatten)]
     pub trace: TraceArgs,

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use burn::module::Module;
 
-use super::Refused;
 use super::train::check_shape;
+use super::{Refused, covered};
 use crate::config::RunConfig;
 use crate::data::{self, SampleSource};
 use crate::model::Network;
 use crate::quant::{Quantized, Ranges};
-use crate::record::checkpoint::list;
-use crate::record::{Checkpoint, INT8_FILE, Int8File, RecordError, RunDir};
+use crate::record::checkpoint::{list, verify_float};
+use crate::record::{Checkpoint, INT8_FILE, Int8File, Intact, Manifest, RecordError, RunDir};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World, sha256};
 
@@ -63,7 +63,25 @@ pub fn config_of(path: &Path) -> anyhow::Result<RunConfig> {
         })?,
     };
     record.config.check_stored().with_context(|| run.join("run.json").display().to_string())?;
+    let (folder, manifest) = match manifest_of(path) {
+        Ok(found) => found,
+        // The command says so when it reads the weights.
+        Err(RecordError::NoCheckpoint(_)) => return Ok(record.config),
+        Err(error) => return Err(error.into()),
+    };
+    if !covered::check(&run, &record, &folder, manifest.as_ref())? {
+        log::info!("{}: of an earlier version; nothing covers its configuration", folder.display());
+    }
     Ok(record.config)
+}
+
+/// The manifest of the checkpoint `path`, or of a run's newest, and its folder.
+fn manifest_of(path: &Path) -> Result<(PathBuf, Option<Manifest>), RecordError> {
+    if path.join("state.json").exists() {
+        return Ok((path.to_owned(), verify_float(path)?));
+    }
+    let Intact { path, manifest, .. } = Intact::newest(&path.join("checkpoints"), verify_float)?;
+    Ok((path, manifest))
 }
 
 /// The weights of the checkpoint `path`, or of a run's last one: with early stopping
@@ -146,8 +164,11 @@ pub fn share_int8(
 /// As [`World::agree`] for what rank 0 alone does, but what is a user's error there is
 /// one on every rank.
 pub fn agree_or_refuse<T>(world: &World, mine: anyhow::Result<T>) -> anyhow::Result<T> {
-    let refusal =
-        mine.as_ref().err().filter(|error| super::is_refusal(error)).map(|error| format!("{error:#}"));
+    let refusal = mine
+        .as_ref()
+        .err()
+        .filter(|error| super::failure::is_refusal(error))
+        .map(|error| format!("{error:#}"));
     match world.broadcast(&refusal)? {
         Some(reason) => Err(Refused(reason).into()),
         None => Ok(world.agree(mine.map_err(|error| format!("{error:#}")))?),

@@ -6,6 +6,7 @@
 //! `print!`, `println!` and `eprintln!` are therefore the macros below: output to a closed
 //! pipe is dropped, and the command continues.
 
+use std::borrow::Cow;
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,9 +27,26 @@ macro_rules! eprintln {
 /// Whether output could not be written for a reason other than a closed pipe.
 static LOST: AtomicBool = AtomicBool::new(false);
 
+/// `text` with control characters as escapes: names and messages in files that somebody else wrote
+/// must not command the terminal.
+pub fn without_controls(text: &str) -> Cow<'_, str> {
+    let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    match text.contains(is_control) {
+        false => Cow::Borrowed(text),
+        true => {
+            let shown = |c: char| match is_control(c) {
+                true => c.escape_default().to_string(),
+                false => c.to_string(),
+            };
+            Cow::Owned(text.chars().map(shown).collect())
+        }
+    }
+}
+
 /// Writes to stdout.
 pub fn out(text: Arguments<'_>) {
-    if let Some(error) = failure(io::stdout().lock().write_fmt(text)) {
+    let text = text.to_string();
+    if let Some(error) = failure(io::stdout().lock().write_all(without_controls(&text).as_bytes())) {
         // Reported once: a full disk stays full.
         if !LOST.swap(true, Ordering::Relaxed) {
             err(format_args!("mpiburn: cannot write to stdout: {error}\n"));
@@ -38,7 +56,7 @@ pub fn out(text: Arguments<'_>) {
 
 /// Writes to stderr; a failure cannot be reported.
 pub fn err(text: Arguments<'_>) {
-    let _ = io::stderr().lock().write_fmt(text);
+    let _ = io::stderr().lock().write_all(without_controls(&text.to_string()).as_bytes());
 }
 
 /// Whether output was lost, as on a full disk.
@@ -53,6 +71,12 @@ fn failure(result: io::Result<()>) -> Option<io::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_are_shown() {
+        assert_eq!(without_controls("a\tb\n│"), "a\tb\n│");
+        assert_eq!(without_controls("\u{1b}[31m\r\u{9b}x"), "\\u{1b}[31m\\r\\u{9b}x");
+    }
 
     #[test]
     fn a_closed_pipe_is_ignored_and_a_full_disk_is_a_failure() {

@@ -1,8 +1,9 @@
 //! `mpiburn data`: generates data sets and describes them.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
@@ -13,6 +14,7 @@ use crate::cli::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use crate::data::generate::{digits, features, objects};
 use crate::data::{self, DataError, Kind, SampleSource, Split, shard};
 use crate::report::contact_sheet;
+use crate::stop::StopRequest;
 
 pub fn run(args: DataArgs) -> anyhow::Result<()> {
     match args.kind {
@@ -21,6 +23,17 @@ pub fn run(args: DataArgs) -> anyhow::Result<()> {
         DataKind::Features(args) => make(&args, Kind::Npy, features::write),
         DataKind::Info(args) => info(&args),
     }
+}
+
+/// Files of a data set's folder, and of those in it, under the temporary names of this program.
+fn unfinished(folder: &Path) -> BTreeSet<PathBuf> {
+    let entries =
+        |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files = entries(folder).flat_map(|path| match path.is_dir() {
+        true => entries(&path).collect(),
+        false => vec![path],
+    });
+    files.filter(|path| path.extension().is_some_and(|end| end == "part")).collect()
 }
 
 type Generator = fn(&Path, usize, usize, u64, &dyn Fn(usize)) -> io::Result<()>;
@@ -42,7 +55,17 @@ fn make(args: &MakeArgs, kind: Kind, write: Generator) -> anyhow::Result<()> {
     std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let bar = bars().add(ProgressBar::new((train + test) as u64));
     bar.set_style(ProgressStyle::with_template("{bar:24} {pos}/{len} samples  {eta} left")?);
-    write(out, *train, *test, *seed, &|done| bar.set_position(done as u64))
+    let before = unfinished(out);
+    let stop = StopRequest::listen().context("cannot listen to signals")?;
+    let progress = |done| {
+        bar.set_position(done as u64);
+        if let Some(signal) = stop.number() {
+            // Ends the process, as the signal does without a handler.
+            unfinished(out).difference(&before).for_each(|file| drop(std::fs::remove_file(file)));
+            let _ = signal_hook::low_level::emulate_default_handler(signal);
+        }
+    };
+    write(out, *train, *test, *seed, &progress)
         .with_context(|| format!("cannot write the data set to {}", out.display()))?;
     bar.finish_and_clear();
     let what = kind.generator();

@@ -5,7 +5,7 @@ use burn_mpi::{CommError, MPI_FLAVOUR};
 
 /// The error in one line, with what this program offers against it.
 pub fn with_hint(error: &anyhow::Error) -> String {
-    match super::comm_error(error).and_then(hint) {
+    match super::failure::comm_error(error).and_then(hint) {
         Some(hint) => format!("{error:#}; {hint}"),
         None => format!("{error:#}"),
     }

@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 use indicatif::MultiProgress;
 use log::Level;
 
+use super::console::without_controls;
+
 static BARS: OnceLock<MultiProgress> = OnceLock::new();
 
 /// Starts the log at the level of the options; `RUST_LOG` overrides it.
@@ -23,9 +25,11 @@ pub fn start(verbose: u8, quiet: bool) {
                 Some((rank, _, host)) if rank > 0 => format!("[rank {rank} on {host}] "),
                 _ => String::new(),
             };
+            let text = record.args().to_string();
+            let text = without_controls(&text);
             match record.level() {
-                Level::Info => writeln!(out, "{who}{}", record.args()),
-                level => writeln!(out, "{who}{}: {}", level.as_str().to_lowercase(), record.args()),
+                Level::Info => writeln!(out, "{who}{text}"),
+                level => writeln!(out, "{who}{}: {text}", level.as_str().to_lowercase()),
             }
         })
         .build();

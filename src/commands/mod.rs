@@ -7,13 +7,16 @@ pub mod console;
 mod bench;
 mod checkpoint;
 pub mod collective;
+mod covered;
 mod data;
 mod eval;
 mod export;
+mod failure;
 pub mod hints;
 mod launch;
 pub mod logging;
 mod logits;
+mod memory;
 mod outcome;
 mod predict;
 mod profile;
@@ -21,66 +24,42 @@ mod progress;
 mod publish;
 mod quantize;
 mod report;
+pub mod start;
 mod sweep;
 #[cfg(test)]
 mod sweep_tests;
 mod trace;
 mod train;
 
+use std::time::Duration;
+
 use anyhow::Context;
 
 use crate::cli::{BenchArgs, BenchKind, Command, TrainArgs};
-use crate::config::{ConfigError, RunConfig};
-use crate::quant::QuantError;
-use crate::record::RecordError;
-use crate::train::{Precision, TrainError};
+use crate::config::{ConfigError, RunConfig, seconds};
+use crate::stop::StopRequest;
+use crate::train::Precision;
 use burn_fused::precision::{has_bf16_products, use_bf16_products};
-use burn_fused::simd::Level;
-use burn_mpi::{CommError, Launcher, World};
+use burn_mpi::{Launcher, World};
+pub use failure::{Failure, Refused};
+use failure::{OPTIONS, is_shared};
+use start::{Fingerprint, Usage, Verdict};
 
-/// Something that was typed or named cannot be done, which every rank knows.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Refused(pub String);
-
-/// An error of a command, and how the process must end.
-pub struct Failure {
-    /// The error.
-    pub error: anyhow::Error,
-    /// Whether one rank has printed it for all.
-    pub printed: bool,
-    /// Whether other ranks may still be running and must be aborted.
-    pub alone: bool,
-}
-
-/// Exit code of an interrupted command that can be continued: EX_TEMPFAIL of sysexits.h.
-const RESUMABLE: u8 = 75;
-
-impl Failure {
-    /// Exit code of the process: 2 for invalid options, like clap's; the guard's is 3.
-    pub fn exit_code(&self) -> u8 {
-        const FAILED: u8 = 1;
-        const OPTIONS: u8 = 2;
-        if is_refusal(&self.error) {
-            return OPTIONS;
-        }
-        match self.error.chain().any(|cause| matches!(cause.downcast_ref(), Some(TrainError::Stopped { .. })))
-        {
-            true => RESUMABLE,
-            false => FAILED,
-        }
-    }
-}
-
-/// The option that sets the deadline of collectives, for the line of a job that
-/// exceeds it.
-pub fn deadline_option(command: &Command) -> &'static str {
-    match command {
-        Command::Train(_) | Command::Profile(_) | Command::Bench(BenchArgs { kind: BenchKind::Step(_) }) => {
-            "--comm-timeout"
-        }
-        _ => "fixed",
-    }
+/// Tells the library which option sets the deadline of collectives, and its value, which applies
+/// from MPI's start on; an invalid one is refused later, by all ranks.
+pub fn set_deadline(command: &Command) {
+    let options: &TrainArgs = match command {
+        Command::Train(args) => args,
+        Command::Profile(args) => &args.options,
+        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => &args.train,
+        _ => return burn_mpi::name_deadline("fixed"),
+    };
+    burn_mpi::name_deadline("--comm-timeout");
+    let [deadline, stall] =
+        [("comm-timeout", options.comm_timeout), ("stall-warning", options.stall_warning)]
+            .map(|(option, value)| seconds(option, value).map(Duration::from_secs_f64));
+    deadline.into_iter().for_each(burn_mpi::set_deadline);
+    stall.into_iter().for_each(burn_mpi::set_stall_warning);
 }
 
 /// Runs a subcommand; returns the exit code of one that started other jobs.
@@ -88,24 +67,50 @@ pub fn deadline_option(command: &Command) -> &'static str {
 /// # Errors
 /// The error of the subcommand.
 pub fn run(command: Command) -> Result<u8, Failure> {
-    let outside_mpi = |error| Failure { error, printed: false, alone: false };
+    let name = command.name();
+    let does = check_options(&command).map(|()| start::words_of(&command));
+    let in_world =
+        |body: &mut dyn FnMut(&World) -> anyhow::Result<()>| in_world(does.clone(), body).map(|()| 0);
     let code_of = |code: i32| u8::try_from(code).unwrap_or(1);
     match command {
-        Command::Train(args) => in_world(|world| train::run(world, &args)).map(|()| 0),
-        Command::Eval(args) => in_world(|world| eval::run(world, &args)).map(|()| 0),
-        Command::Export(args) => in_world(|world| export::run(world, &args)).map(|()| 0),
-        Command::Quantize(args) => in_world(|world| quantize::run(world, &args)).map(|()| 0),
-        Command::Bench(args) => in_world(|world| bench::run(world, &args)).map(|()| 0),
-        Command::Profile(args) => in_world(|world| profile::run(world, &args)).map(|()| 0),
-        Command::Data(args) => data::run(args).map(|()| 0).map_err(outside_mpi),
-        Command::Launch(args) => launch::run(&args).map(code_of).map_err(outside_mpi),
-        Command::Sweep(args) => sweep::run(&args).map(code_of).map_err(outside_mpi),
-        Command::Report(args) => report::run(&args).map(|()| 0).map_err(outside_mpi),
+        Command::Train(args) => {
+            // From here on: a signal while MPI starts requests a checkpoint as well.
+            let stop =
+                StopRequest::listen().context("cannot listen to signals").map_err(Failure::before_mpi)?;
+            in_world(&mut |world| train::run(world, &args, stop.clone()))
+        }
+        Command::Eval(args) => in_world(&mut |world| eval::run(world, &args)),
+        Command::Export(args) => in_world(&mut |world| export::run(world, &args)),
+        Command::Quantize(args) => in_world(&mut |world| quantize::run(world, &args)),
+        Command::Bench(args) => in_world(&mut |world| bench::run(world, &args)),
+        Command::Profile(args) => in_world(&mut |world| profile::run(world, &args)),
+        // The others have no ranks.
+        _ if start::has_peers() => in_world(&mut |_| Err(start::in_one_process(&name).into())),
+        Command::Data(args) => data::run(args).map(|()| 0).map_err(Failure::before_mpi),
+        Command::Launch(args) => launch::run(&args).map(code_of).map_err(Failure::before_mpi),
+        Command::Sweep(args) => sweep::run(&args).map(code_of).map_err(Failure::before_mpi),
+        Command::Report(args) => report::run(&args).map(|()| 0).map_err(Failure::before_mpi),
     }
 }
 
-/// Runs `body` as one rank of the job.
-fn in_world(body: impl FnOnce(&World) -> anyhow::Result<()>) -> Result<(), Failure> {
+/// Checks the options of a training, which one rank alone may have wrong.
+fn check_options(command: &Command) -> Result<(), Usage> {
+    let options: &TrainArgs = match command {
+        Command::Train(args) if args.resume.is_none() => args,
+        Command::Profile(args) if args.checkpoint.is_none() => &args.options,
+        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => &args.train,
+        _ => return Ok(()),
+    };
+    let text = |error: ConfigError| hints::with_hint(&error.into());
+    RunConfig::try_from(options).map(drop).map_err(|error| Usage { text: text(error), exit_code: OPTIONS })
+}
+
+/// Runs `body` as one rank of the job, if all ranks are to do the same.
+fn in_world(
+    does: Result<String, Usage>,
+    body: &mut dyn FnMut(&World) -> anyhow::Result<()>,
+) -> Result<(), Failure> {
+    let program = Fingerprint::begin();
     let world = World::init().map_err(|error| Failure {
         // Every process that another MPI's launcher started reaches this code as a world
         // of one; the launcher's variables tell which one is the first.
@@ -113,22 +118,22 @@ fn in_world(body: impl FnOnce(&World) -> anyhow::Result<()>) -> Result<(), Failu
         alone: false,
         error: error.into(),
     })?;
-    agree_on_level(&world).and_then(|()| body(&world)).map_err(|error| {
+    let end = |error: anyhow::Error| {
         let shared = is_shared(&error);
         if shared {
             print_once(&world, &format!("mpiburn: {}", hints::with_hint(&error)));
         }
         Failure { printed: shared, alone: !shared, error }
-    })
-}
-
-/// Hosts may have different processors. With the widest SIMD level that all of them
-/// support, a run gives the same bits for any placement of ranks.
-fn agree_on_level(world: &World) -> anyhow::Result<()> {
-    let level = Level::shared(&world.gather(&Level::current())?);
-    level.use_level();
-    log::debug!("SIMD level {level}");
-    Ok(())
+    };
+    match start::compare(&world, does, program).map_err(|error| end(error.into()))? {
+        Verdict::Run => body(&world).map_err(end),
+        Verdict::Print(Usage { text, .. }) => Err(end(Refused(text).into())),
+        Verdict::Refuse(line, _) => {
+            print_own(&world, line.as_deref());
+            let error = Refused(line.unwrap_or_default()).into();
+            Err(Failure { error, printed: true, alone: false })
+        }
+    }
 }
 
 /// Ranks have bf16 products either all or none of them, since the two differ in
@@ -160,7 +165,7 @@ fn use_threads(threads: usize) -> anyhow::Result<()> {
 }
 
 /// Options of `mpiburn train` that single steps on random samples do not depend on.
-const OF_RUNS: [&str; 17] = [
+const OF_RUNS: [&str; 19] = [
     "init",
     "epochs",
     "train_samples",
@@ -176,8 +181,10 @@ const OF_RUNS: [&str; 17] = [
     "out",
     "overwrite",
     "resume",
+    "set",
     "log_every",
     "checkpoint_every",
+    "keep",
 ];
 
 /// Warns of typed options of training, [`OF_RUNS`] and `more`, that have no effect on what the
@@ -200,31 +207,39 @@ fn print_once(world: &World, line: &str) {
     let _ = world.barrier();
 }
 
-/// Whether something was typed wrong: an option, a network that has no int8 version, a
-/// file of the other kind.
-fn is_refusal(error: &anyhow::Error) -> bool {
-    // Not where it is the cause of another: a bad line of a sweep's file.
-    let first = error.chain().next();
-    let is_option = first.is_some_and(|error| error.is::<ConfigError>() || error.is::<Refused>());
-    is_option
-        || error.chain().any(|cause| {
-            cause.is::<QuantError>()
-                || cause.downcast_ref::<RecordError>().is_some_and(RecordError::is_wrong_kind)
-        })
+/// Prints this rank's line, if it has one. The barrier is that of [`print_once`].
+fn print_own(world: &World, line: Option<&str>) {
+    if let Some(line) = line {
+        eprintln!("mpiburn: {line}");
+    }
+    let _ = world.barrier();
 }
 
-/// Prints an error of the command line, once for all ranks; returns the exit code.
+/// Prints an error of the command line, once for all ranks that have it; returns the exit code.
 pub fn usage(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
     let requested = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    let world = Launcher::detect().filter(|launcher| launcher.size > 1).and_then(|_| World::init().ok());
-    if world.as_ref().is_none_or(World::is_root) {
+    let exit_code = if requested { 0 } else { OPTIONS };
+    let program = Fingerprint::begin();
+    let world = start::has_peers().then(World::init).and_then(Result::ok);
+    let Some(world) = world else {
         let _ = error.print();
+        return exit_code;
+    };
+    let usage = Usage { text: error.to_string(), exit_code };
+    match start::compare(&world, Err(usage), program) {
+        Ok(Verdict::Refuse(text, exit_code)) => {
+            print_own(&world, text.as_deref());
+            exit_code
+        }
+        _ => {
+            if world.is_root() {
+                let _ = error.print();
+            }
+            let _ = world.barrier();
+            exit_code
+        }
     }
-    if let Some(world) = world {
-        let _ = world.barrier();
-    }
-    if requested { 0 } else { 2 }
 }
 
 /// Checks that several random batches of this size fit into memory.
@@ -236,34 +251,4 @@ fn check_random_batch(config: &RunConfig) -> Result<(), ConfigError> {
         return Err(ConfigError::new("train-batch-size", size, problem));
     }
     Ok(())
-}
-
-/// The error between ranks that is the cause of `error`, if one is.
-fn comm_error(error: &anyhow::Error) -> Option<&CommError> {
-    error.chain().find_map(|cause| {
-        cause.downcast_ref::<CommError>().or_else(|| match cause.downcast_ref::<TrainError>()? {
-            TrainError::Comm(error) | TrainError::Record(RecordError::Comm(error)) => Some(error),
-            _ => None,
-        })
-    })
-}
-
-/// Whether every rank of the job ends with this same error, so that none waits.
-fn is_shared(error: &anyhow::Error) -> bool {
-    let shared_comm = comm_error(error).is_some_and(CommError::is_shared);
-    let at_one_step = matches!(
-        error.downcast_ref(),
-        Some(
-            TrainError::NotFinite { .. }
-                | TrainError::TestNotFinite { .. }
-                | TrainError::Stopped { .. }
-                | TrainError::OtherOptimizer { .. }
-                | TrainError::OtherBuffers
-                | TrainError::Quant(_)
-        )
-    );
-    shared_comm
-        || at_one_step
-        || error.downcast_ref::<ConfigError>().is_some()
-        || error.downcast_ref::<Refused>().is_some()
 }

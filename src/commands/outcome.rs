@@ -60,6 +60,8 @@ pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyh
         git: env!("MPIBURN_GIT").into(),
         git_dirty: env!("MPIBURN_GIT_DIRTY").parse().ok(),
         versions: versions(world.mpi_library(), gloo_version(config.backend)),
+        history: Vec::new(),
+        failed_checkpoints: None,
         results: None,
         config: config.clone(),
         places,
@@ -237,6 +239,9 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
         results.comm_seconds,
         dir.path().display()
     );
+    if let Some(line) = waiting(results) {
+        println!("{line}");
+    }
     println!("gradients of rank 0: {sync}");
     if let (Some(skipped), Some(scale)) = (results.skipped_steps, results.loss_scale) {
         println!(
@@ -250,6 +255,26 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
         println!("overfitting after epoch {epoch}: test loss rises while training loss falls");
     }
     println!("peak memory of a rank: {:.0} MB resident{live}", results.peak_rss_mb);
+}
+
+/// How long ranks waited for gradients, and for whom: the rank that others wait for waits least.
+fn waiting(results: &Results) -> Option<String> {
+    /// Share of the training from which a difference is one rank's.
+    const NOTABLE: f64 = 0.02;
+    let by_time = |a: &&RankRecord, b: &&RankRecord| a.comm_seconds.total_cmp(&b.comm_seconds);
+    let least = results.per_rank.iter().min_by(by_time)?;
+    let most = results.per_rank.iter().max_by(by_time).filter(|_| results.per_rank.len() > 1)?;
+    let name = |rank: &RankRecord| format!("rank {} on {}", rank.rank, rank.host);
+    Some(match most.comm_seconds - least.comm_seconds > NOTABLE * results.train_seconds {
+        true => format!(
+            "{} waited longest, {:.2} s, mostly for {}, which waited {:.2} s",
+            name(most),
+            most.comm_seconds,
+            name(least),
+            least.comm_seconds
+        ),
+        false => format!("ranks waited alike, {:.2} to {:.2} s", least.comm_seconds, most.comm_seconds),
+    })
 }
 
 /// Peak of live tensors in this rank's steps, in MB; none for libtorch, whose

@@ -12,7 +12,7 @@ use crate::cli::{QuantKind, QuantizeArgs};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::SampleSource;
 use crate::device::DeviceKind;
-use crate::files::WholeFile;
+use crate::files::{self, WholeFile};
 use crate::model::Network;
 use crate::names;
 use crate::quant::{CALIBRATION, PostTraining, QuantError, Quantized, WeightScheme, integer_model};
@@ -59,6 +59,9 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
             Plan::Post(post) => calibrated(&network, post, source.as_ref(), &config, args)?,
         };
         let file = quantized.to_file(&config.model.to_string(), &sha256(&weights.values));
+        if weights.folder != args.run {
+            refuse_links(&weights.folder)?;
+        }
         write(&file, &weights.folder)
     })?;
     let evaluation = Evaluation::load(world, source.as_ref(), &config.train_options())?;
@@ -122,6 +125,14 @@ fn calibrated(
         log::info!("calibrating on {samples} training samples");
     }
     Ok(quantizer.quantize(network)?)
+}
+
+/// Refuses a checkpoint that a run directory has by a link.
+fn refuse_links(folder: &Path) -> anyhow::Result<()> {
+    for place in [folder, folder.parent().unwrap_or(folder)] {
+        files::refuse_link(place).with_context(|| format!("cannot write {}", place.display()))?;
+    }
+    Ok(())
 }
 
 /// Writes the file into a checkpoint's folder.

@@ -1,4 +1,4 @@
-//! `mpiburn report`: tables, plots and predictions from run directories.
+//! `mpiburn report`: tables, plots and predictions from run directories, profiles and benchmarks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,30 +7,43 @@ use anyhow::{Context, bail};
 
 use super::publish::{print_sheet, publish_page, write_sheet};
 use crate::cli::{Format, ReportArgs};
+use crate::report::benchmarks;
+use crate::report::inputs::Inputs;
 use crate::report::overview::findings;
 use crate::report::page::Part;
 use crate::report::pictures::{self, Drawn};
+use crate::report::profiles::Profiles;
 use crate::report::published::published;
 use crate::report::ratios::ratios;
 use crate::report::rows::{Row, group};
-use crate::report::runs::{self, Section};
+use crate::report::runs::Section;
 use crate::report::sheet::Sheet;
 use crate::report::summary::summary;
 
 const ROOT: &str = "results";
 
 pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
-    let mut sections = runs::find(&args.paths, Path::new(ROOT))?;
+    let Inputs { mut sections, profiles, roots } = Inputs::find(&args.paths, Path::new(ROOT))?;
     if args.format == Format::Csv {
         sections = vec![as_one(sections)];
     }
-    let notes: Vec<String> = sections
-        .iter()
-        .flat_map(|section| [section.skipped.clone(), section.notes.clone()].concat())
-        .collect();
-    if sections.iter().all(|section| section.runs.is_empty()) {
-        notes.iter().for_each(|note| eprintln!("{note}"));
-        bail!("no finished run found; train one, or name a run directory: mpiburn report RUN");
+    let no_run = sections.iter().all(|section| section.runs.is_empty());
+    // A prediction is from runs, and the CSV format is one table of runs.
+    let others = match args.predict || args.format == Format::Csv {
+        true => Vec::new(),
+        false => other_parts(&profiles, &roots, args),
+    };
+    if no_run && others.iter().all(|part| part.sheets.is_empty()) {
+        let of_runs = sections.iter().flat_map(|section| section.skipped.iter().chain(&section.notes));
+        of_runs.chain(profiles.iter().flat_map(|found| &found.notes)).for_each(|note| eprintln!("{note}"));
+        match args.format {
+            Format::Csv if !profiles.is_empty() => {
+                bail!(
+                    "no finished run found, and csv is one table of runs; choose another --format for profiles"
+                )
+            }
+            _ => bail!("no finished run found; train one, or name a run directory: mpiburn report RUN"),
+        }
     }
     let out = args.out.clone().or((args.format == Format::Html).then(|| PathBuf::from(ROOT).join("report")));
     if let Some(out) = &out {
@@ -43,11 +56,20 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     for section in &sections {
         parts.push(part(section, args, out.as_deref())?);
     }
+    parts.extend(others);
     print(&parts, args)?;
     if let Some(out) = &out {
-        publish(parts, args, out)?;
+        publish(parts, &roots, out)?;
     }
     Ok(())
+}
+
+/// The tables of profiles and of benchmarks.
+fn other_parts(profiles: &[Profiles], roots: &[PathBuf], args: &ReportArgs) -> Vec<Part> {
+    let numbered = profiles.iter().enumerate();
+    let parts = numbered.filter_map(|(i, found)| found.part(&format!("operators-{}", i + 1)));
+    let written = args.out.clone().unwrap_or_else(|| Path::new(ROOT).join("report"));
+    parts.chain(benchmarks::parts(&benchmarks::csv_files(roots, &written))).collect()
 }
 
 /// All runs as one section, with the sweep as a column if there are several.
@@ -117,13 +139,12 @@ fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
 }
 
 /// Writes tables and the page to `out`; the plots have been written.
-fn publish(mut parts: Vec<Part>, args: &ReportArgs, out: &Path) -> anyhow::Result<()> {
+fn publish(mut parts: Vec<Part>, roots: &[PathBuf], out: &Path) -> anyhow::Result<()> {
     let sheets: Vec<&Sheet> = parts.iter().flat_map(|part| &part.sheets).collect();
     for sheet in sheets {
         write_sheet(sheet, out)?;
     }
-    let roots = if args.paths.is_empty() { vec![PathBuf::from(ROOT)] } else { args.paths.clone() };
-    let latencies: Vec<Drawn> = pictures::of_latencies(&roots, out)?;
+    let latencies: Vec<Drawn> = pictures::of_latencies(roots, out)?;
     if !latencies.is_empty() {
         let title = "Latency of the transports".into();
         let (name, findings) = ("latency".into(), vec![]);

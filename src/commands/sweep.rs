@@ -10,7 +10,7 @@ use super::launch::{line, prepare, variables};
 use crate::cli::{SweepArgs, TrainArgs};
 use crate::config::RunConfig;
 use crate::launch;
-use crate::record::{RunDir, RunState, Status, SweepRecord, SweepRun};
+use crate::record::{RunDir, RunState, Status, SweepRecord, SweepRun, lock};
 use crate::stop::StopRequest;
 use crate::sweep::{PlannedRun, SweepFile, plan, scaled};
 
@@ -62,6 +62,8 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         }
         return Ok(0);
     }
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot write {}", folder.display()))?;
+    let _lock = lock(&folder)?;
     record.write(&folder)?;
     warn_of_other_builds(&builds, &folder);
     for (reason, names) in record.skipped() {
@@ -79,7 +81,7 @@ pub(super) fn option_names() -> Vec<String> {
     // The sweep sets run directories itself.
     names
         .map(ToString::to_string)
-        .filter(|n| !["out", "log-path", "resume", "overwrite"].contains(&n.as_str()))
+        .filter(|n| !["out", "log-path", "resume", "set", "overwrite"].contains(&n.as_str()))
         .collect()
 }
 
@@ -267,7 +269,7 @@ fn closing(record: &SweepRecord, args: &SweepArgs, folder: &Path, stopped: bool)
         eprintln!("mpiburn: stopped; continue with mpiburn sweep {}", args.file.display());
     }
     match (stopped, failed) {
-        (true, _) => super::RESUMABLE.into(),
+        (true, _) => super::failure::RESUMABLE.into(),
         (false, 0) => 0,
         _ => 1,
     }

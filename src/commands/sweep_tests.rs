@@ -12,6 +12,7 @@ use crate::report::published::published;
 use crate::report::rows::group;
 use crate::report::runs::{Run, Section};
 use crate::report::testing;
+use crate::report::{benchmarks, profiles};
 use crate::sweep::{PlannedRun, SweepFile, plan};
 
 fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
@@ -106,5 +107,8 @@ fn every_published_table_matches_runs_of_its_sweep() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let others = profiles::REFERENCES.into_iter().chain(benchmarks::REFERENCES);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/reference");
+    referred.extend(others.map(|name| folder.join(format!("{name}.csv"))));
     assert_eq!(files("results/reference", "csv").into_iter().collect::<BTreeSet<_>>(), referred);
 }

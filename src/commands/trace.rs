@@ -46,6 +46,21 @@ pub fn check_writable(world: &World, args: &TraceArgs) -> Result<(), CommError> 
     world.agree(writable)
 }
 
+/// Checks the place of a file in the run directory `out`, which may not be there yet.
+///
+/// # Errors
+/// If it is below one of its folders, or a file that the run writes.
+pub fn check_in_run(path: &Path, out: &Path) -> Result<(), ConfigError> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let of_run = ["run.json", "epochs.csv", ".lock", "checkpoints", "tensorboard"].contains(&name)
+        || name.starts_with("rank");
+    if path.parent() != Some(out) || of_run {
+        let problem = "the run has its own files there; name another one in the run directory, or elsewhere";
+        return Err(ConfigError::new("trace", path.display(), problem));
+    }
+    Ok(())
+}
+
 fn cannot_write(path: &Path) -> String {
     format!("--trace {}: cannot be written", path.display())
 }

@@ -2,14 +2,15 @@
 
 mod checks;
 mod prepare;
+mod resume;
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
 use super::checkpoint;
 use super::collective::primitives;
+use super::memory;
 use super::outcome::{Ended, describe, print_header, print_results, summarize};
 use super::progress::Progress;
 use super::trace::{self, Tracing};
@@ -19,14 +20,16 @@ use crate::data::{self, ShardPlan, Split};
 use crate::machine::{self, CpuTime};
 use crate::model::Network;
 use crate::profile::TimeLine;
-use crate::record::{Checkpoint, DataRecord, Recorder, RunDir, Status, now};
+use crate::record::{Checkpoint, Curves, DataRecord, Origin, Recorder, RunDir, Start, Status, now};
 use crate::stop::StopRequest;
 use crate::train::{CrossEntropy, Position, Setup, Trace, TrainError, TrainOptions, Trainer, Untraced};
 use burn_mpi::{Backend, ParamLayout, World, connect};
 pub(super) use checks::check_shape;
 use checks::{check_data, check_world_size, warn_of_ignored_options};
+use prepare::Begin;
+use resume::Resumed;
 
-pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
+pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result<()> {
     // MPI has started before; the run counts from the start of the process.
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
@@ -35,11 +38,14 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
         None => Some(RunConfig::try_from(args)?),
     };
     warn_of_ignored_options(args, world);
+    world.check_equal("--world-size", &args.world_size.map_or_else(|| "none".into(), |n| n.to_string()))?;
     check_world_size(args, world)?;
-    let (config, resumed) = world.agree(configure(args, typed, world))?;
+    let set = if args.set.is_empty() { "none".into() } else { args.set.join(" ") };
+    world.check_equal("--set", &set)?;
+    let (config, resumed) = checkpoint::agree_or_refuse(world, configure(args, typed, world))?;
     check_same_program(&config, args.resume.is_some(), world)?;
     trace::check_same(world, &args.trace)?;
-    let (config, resumed) = world.broadcast(&(config, resumed))?;
+    let config = world.broadcast(&config)?;
     config.check_built()?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
     super::use_threads(config.threads)?;
@@ -54,8 +60,9 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     trace::steps(&args.trace, 0, total)?;
     let in_run =
         args.out.as_ref().zip(args.trace.trace.as_ref()).is_some_and(|(out, file)| file.starts_with(out));
-    if !in_run {
-        trace::check_writable(world, &args.trace)?;
+    match (&args.trace.trace, &args.out) {
+        (Some(file), Some(out)) if in_run => trace::check_in_run(file, out)?,
+        _ => trace::check_writable(world, &args.trace)?,
     }
     let classes = source.description().classes;
     let device = config.device.device().autodiff();
@@ -64,11 +71,11 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
     let quantizer = config.quantizer(&network)?;
     let layout = ParamLayout::of(&network);
     world.check_equal("the network's parameters", &layout.describe())?;
+    memory::check_step(world, &network, layout.len(), plan.batch_len(0, 0))?;
     let mut record = describe(&config, &layout, world)?;
-    let (dir, network, saved) = checkpoint::agree_or_refuse(
-        world,
-        prepare::prepare(args, &config, world, &layout, network, resumed, &record),
-    )?;
+    let begin = prepare::prepare(args, world, &layout, network, resumed, &mut record, plan.steps());
+    let begin = checkpoint::agree_or_refuse(world, begin)?;
+    let Begin { dir, network, checkpoint: saved, curves, complete } = begin;
     if in_run {
         trace::check_writable(world, &args.trace)?;
     }
@@ -86,12 +93,13 @@ pub fn run(world: &World, args: &TrainArgs) -> anyhow::Result<()> {
         test_samples: options.plan(source.as_ref(), Split::Test, world.size()).samples,
         test_available: source.len(Split::Test),
     };
-    let stop = StopRequest::listen().context("cannot listen to signals")?;
     let checkpoint = prepare::share(world, saved)?;
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
-    let run = Run { started, config, options, plan, record, data, dir, checkpoint };
+    let traced = trace::steps(&args.trace, done, total)?;
+    let complete = world.broadcast(&complete)?;
+    let run = Run { started, config, options, plan, record, data, dir, checkpoint, curves, complete };
     let setup = Setup { source, network, quantizer, collective, stop, trace: Untraced };
-    match trace::steps(&args.trace, done, total)? {
+    match traced {
         Some(steps) => {
             let tracing = Tracing::start(world, &args.trace, steps, &run.config)?;
             let loss = CrossEntropy { smoothing: run.options.recipe.label_smoothing };
@@ -118,6 +126,10 @@ struct Run {
     /// On rank 0.
     dir: Option<RunDir>,
     checkpoint: Option<Checkpoint<Position>>,
+    /// Of the checkpoint, on rank 0.
+    curves: Option<Curves>,
+    /// Whether there is nothing to do.
+    complete: bool,
 }
 
 impl Run {
@@ -128,7 +140,7 @@ impl Run {
         mut trainer: Trainer<'_, T>,
         tracing: Option<Tracing>,
     ) -> anyhow::Result<()> {
-        let Self { started, config, plan, mut record, mut data, dir, checkpoint, .. } = self;
+        let Self { started, config, plan, mut record, mut data, dir, checkpoint, curves, .. } = self;
         if let Some(checkpoint) = checkpoint {
             trainer.restore(checkpoint)?;
         }
@@ -136,21 +148,39 @@ impl Run {
         record.data = Some(data);
         let position = trainer.position();
         let earlier = position.seconds();
-        if world.is_root() && position.step > 0 {
+        if world.is_root() && position.step > 0 && !self.complete {
             log::info!("going on after step {}, in epoch {}", position.step, position.epoch + 1);
         }
-        let recorder = Recorder::open(world, dir.clone(), position.step, &position.history);
-        let mut recorder = world.agree(recorder)?;
+        let attempt = record.history.len().saturating_sub(1);
+        let origin = Origin { config: serde_json::to_value(&config)?, attempt };
+        let (step, history) = (position.step, &position.history);
+        let start = Start { step, history, curves, origin, keep: config.keep };
+        let mut recorder = world.agree(Recorder::open(world, dir.clone(), start))?;
+        if self.complete {
+            // Its record has what a process that trains nothing cannot measure again.
+            if let Some(dir) = &dir {
+                let shown = dir.path().display();
+                log::info!("the run is complete after {step} steps; mpiburn report {shown} shows it");
+            }
+            return Ok(world.barrier()?);
+        }
+        // Not before: a run that is refused stays as it was.
+        world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
         let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step);
         trainer.count_start_up(started.elapsed());
         let before = CpuTime::now();
-        if let Err(error) = trainer.run(&mut recorder, &mut progress) {
+        let ended = trainer.run(&mut recorder, &mut progress);
+        record.failed_checkpoints = recorder.failed_checkpoint().cloned();
+        if let Err(error) = ended {
             let stopped = matches!(error, TrainError::Stopped { .. });
             if let Some(dir) = &dir {
                 record.status = if stopped { Status::Stopped } else { Status::Failed };
                 record.error = Some(error.to_string());
                 record.ended_at = Some(now());
-                dir.write_record(&record)?;
+                // On a full disk this fails too; what ended the run is every rank's error.
+                if let Err(error) = dir.write_record(&record) {
+                    log::debug!("{error}");
+                }
             }
             if let Some(tracing) = tracing {
                 tracing.finish_training(world, Err(&error))?;
@@ -169,11 +199,15 @@ impl Run {
         let results = summarize(world, &trainer, &plan, &config, &ended)?;
         record.status = Status::Completed;
         record.ended_at = Some(now());
-        if let Some(dir) = &dir {
-            print_results(&trainer.position().history, &results, &trainer.sync_report(), dir);
-            record.results = Some(results);
-            dir.write_record(&record)?;
-        }
+        let written = match &dir {
+            Some(dir) => {
+                print_results(&trainer.position().history, &results, &trainer.sync_report(), dir);
+                record.results = Some(results);
+                dir.write_record(&record)
+            }
+            None => Ok(()),
+        };
+        world.agree(written)?;
         if let Some(tracing) = tracing {
             tracing.finish_training(world, Ok(()))?;
         }
@@ -197,12 +231,12 @@ pub(super) fn check_same_program(config: &RunConfig, resumed: bool, world: &Worl
     Ok(())
 }
 
-/// The run's configuration and, where it goes on, its folder. Read by rank 0.
+/// The run's configuration and, on rank 0, the run that is resumed.
 fn configure(
     args: &TrainArgs,
     typed: Option<RunConfig>,
     world: &World,
-) -> anyhow::Result<(RunConfig, Option<PathBuf>)> {
+) -> anyhow::Result<(RunConfig, Option<Resumed>)> {
     let (None, Some(path)) = (&typed, &args.resume) else {
         return typed.map(|config| (config, None)).context("no configuration");
     };
@@ -211,19 +245,6 @@ fn configure(
         let placeholder = RunConfig::try_from(&TrainArgs { resume: None, ..args.clone() })?;
         return Ok((placeholder, None));
     }
-    let opened = RunDir::open::<RunConfig>(path);
-    let (_, record) = match path.join("run.json").exists() {
-        true => opened?,
-        false => opened.with_context(|| format!("--resume {}: not a run directory", path.display()))?,
-    };
-    ensure!(
-        record.world_size == world.size(),
-        "--resume {}: the run has {} ranks and this job {}; start it with mpirun -n {}",
-        path.display(),
-        record.world_size,
-        world.size(),
-        record.world_size
-    );
-    record.config.check_stored().with_context(|| path.join("run.json").display().to_string())?;
-    Ok((record.config, Some(path.clone())))
+    let (config, resumed) = Resumed::open(path, &args.set, world)?;
+    Ok((config, Some(resumed)))
 }

@@ -20,6 +20,7 @@ impl RunConfig {
             ("accumulate", Some(self.accumulate)),
             ("log-every", Some(self.log_every)),
             ("checkpoint-every", self.checkpoint_every),
+            ("keep", self.keep),
         ] {
             value.map(|value| positive(option, value)).transpose()?;
         }
@@ -64,7 +65,7 @@ mod tests {
             ("", "checkpoint_every", "0", "--checkpoint-every 0: must be at least 1"),
             ("", "lr", "-0.1", "--lr -0.1: must be a finite number, 0 or more"),
             ("", "comm_timeout", "0", "--comm-timeout 0: must be a finite number above 0"),
-            ("", "comm_timeout", "1e308", "--comm-timeout 1000"),
+            ("", "comm_timeout", "1e308", "--comm-timeout 1e308: must be at most 31536000"),
             ("", "threads", "100000", "--threads 100000: must be at most 1024: each takes memory and a core"),
             ("", "gloo_algorithm", "\"star\"", "--gloo-algorithm star: unknown algorithm star"),
             ("", "dropout", "1.5", "--dropout 1.5: must be 0 or more and less than 1"),

@@ -1,6 +1,7 @@
 //! Defaults, rejected values, and what `--help` lists.
 
 use super::*;
+use crate::cli::GLOO_ALGORITHMS;
 use crate::cli::{Cli, Command};
 use clap::Parser;
 

@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::DataError;
+use crate::files::open_regular;
 
 /// Approximate bytes of one read: few system calls, and a buffer that fits into the cache.
 const BLOCK: usize = 1 << 18;
@@ -28,7 +29,7 @@ impl DataFile {
     /// # Errors
     /// When it cannot be opened or is not a regular file.
     pub fn open(path: &Path) -> Result<Self, DataError> {
-        let file = File::open(path).map_err(DataError::read(path))?;
+        let file = open_regular(path).map_err(DataError::read(path))?;
         let kind = file.metadata().map_err(DataError::read(path))?;
         if !kind.is_file() {
             return Err(DataError::read(path)(std::io::Error::other("not a regular file")));

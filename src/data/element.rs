@@ -37,7 +37,12 @@ impl Element {
         match self {
             Self::U8 => values.extend(bytes.iter().map(|&byte| f32::from(byte))),
             Self::F16 => all(bytes, values, |number| f16::from_le_bytes(number).to_f32()),
-            Self::F32 => all(bytes, values, f32::from_le_bytes),
+            Self::F32 => match bytemuck::try_cast_slice(bytes) {
+                // A copy as a whole, where memory has the file's byte order and the samples
+                // are aligned.
+                Ok(floats) if cfg!(target_endian = "little") => values.extend_from_slice(floats),
+                _ => all(bytes, values, f32::from_le_bytes),
+            },
             Self::F64 => all(bytes, values, |number| f64::from_le_bytes(number) as f32),
         }
     }

@@ -3,13 +3,13 @@
 //! <https://yann.lecun.org/exdb/mnist/> describes it. A file, gzipped or not, is read
 //! as a stream, so that memory contains only the selected samples.
 
-use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 
 use super::{DataError, Kind};
+use crate::files::open_regular;
 
 /// Content of an IDX file, by the dimensions in its magic number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,7 +150,7 @@ impl IdxFile {
     }
 
     fn reader(&self) -> Result<Box<dyn Read>, DataError> {
-        let file = File::open(&self.path).map_err(DataError::read(&self.path))?;
+        let file = open_regular(&self.path).map_err(DataError::read(&self.path))?;
         let file = BufReader::with_capacity(1 << 18, file);
         Ok(match self.gzipped {
             true => Box::new(BufReader::with_capacity(1 << 16, GzDecoder::new(file))),
@@ -190,6 +190,7 @@ fn big_endian(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::io::Write;
 
     fn idx(magic: u32, sizes: &[u32], bytes: &[u8]) -> Vec<u8> {

@@ -1,11 +1,17 @@
-//! Output files: atomic replacement, digests, PNG.
+//! Files: atomic replacement, locks, digests, links, PNG.
 
 mod digest;
+mod folder_lock;
+mod links;
 mod png;
+mod regular;
 mod same_file;
 mod whole_file;
 
 pub use self::png::write_png;
 pub use digest::{hex, sha256};
+pub use folder_lock::{FolderLock, LOCK, LockError};
+pub use links::{append_here, refuse_link, write_here, write_synced};
+pub use regular::{open_regular, read_regular};
 pub use same_file::same_file;
 pub use whole_file::{WholeFile, replace_json, sync_folder};

@@ -23,6 +23,7 @@ impl WholeFile {
     /// is not a regular file: a rename would replace a device, a pipe or a link.
     pub fn create(out: &Path, name: &str) -> io::Result<Self> {
         let target = out.join(name);
+        super::refuse_link(&target)?;
         if fs::symlink_metadata(&target).is_ok_and(|found| !found.is_file()) {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
@@ -98,7 +99,8 @@ mod tests {
                 fs::create_dir(folder.path().join(name)).unwrap();
             }
             let error = WholeFile::create(folder.path(), name).err().expect("an error");
-            assert!(error.to_string().contains("not a regular file"), "{error}");
+            let expected = if name == "link" { "symbolic link" } else { "not a regular file" };
+            assert!(error.to_string().contains(expected), "{error}");
         }
         assert_eq!(fs::read_to_string(&link).unwrap(), "kept");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());

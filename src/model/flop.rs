@@ -58,6 +58,8 @@ fn window(
 pub struct Flop {
     /// Multiply-adds of the layers with weights.
     multiply_adds: Vec<u64>,
+    /// Values of the sample and of the outputs of layers with weights.
+    floats: u64,
 }
 
 impl Flop {
@@ -65,12 +67,21 @@ impl Flop {
     pub fn of_layers(shape: &[usize], layers: &[NamedLayer<'_>]) -> Self {
         let mut shape = shape.to_owned();
         let mut multiply_adds = Vec::new();
+        let mut floats = shape.iter().product::<usize>() as u64;
         for NamedLayer { layer, .. } in layers {
             let (next, cost) = layer.cost(&shape);
             shape = next;
-            multiply_adds.extend((cost > 0).then_some(cost));
+            if cost > 0 {
+                multiply_adds.push(cost);
+                floats += shape.iter().product::<usize>() as u64;
+            }
         }
-        Self { multiply_adds }
+        Self { multiply_adds, floats }
+    }
+
+    /// Values of a sample, and of what the layers with weights make of it.
+    pub fn floats(&self) -> u64 {
+        self.floats
     }
 
     /// Floating-point operations of a training step on `batch` samples. Forward

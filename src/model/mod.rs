@@ -124,6 +124,15 @@ macro_rules! networks {
                 }
             }
 
+            /// Values of a sample and of the outputs of layers with weights.
+            pub fn forward_floats(&self) -> u64 {
+                match self {
+                    $(Self::$kind(network) => {
+                        Flop::of_layers(&$network::INPUT_SHAPE, &network.layers()).floats()
+                    })+
+                }
+            }
+
             /// Floating-point operations of a training step on `batch` samples.
             pub fn step_flop(&self, batch: usize) -> u64 {
                 match self {

@@ -2,30 +2,33 @@
 //!
 //! A checkpoint is a folder `step-000123` with the weights (`model.safetensors`,
 //! in PyTorch's names and layouts), the optimizer's moments
-//! (`optimizer.safetensors`) and the position (`state.json`, with digests of
-//! both). It is written under a temporary name, synced and renamed: a folder
-//! with the final name is complete, unless it was damaged later, which the
-//! digests detect.
+//! (`optimizer.safetensors`), the position (`state.json`) and digests of all of
+//! them (`manifest.json`). It is written under a temporary name, synced and
+//! renamed: a folder with the final name is complete, unless it was damaged
+//! later, which the digests detect.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::folders::{self, Intact};
+use super::manifest::{Curves, MANIFEST, Manifest, Origin};
 use super::tensor_file::{decode, encode};
 use super::{INT8_FILE, Int8File, RecordError};
 use crate::files;
 use burn_mpi::ParamLayout;
 
-const MODEL: &str = "model.safetensors";
+pub use super::folders::{folder_name, list};
+
+/// File of the float weights in a checkpoint.
+pub const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
 const STATE: &str = "state.json";
-/// Number of checkpoints kept; older ones are removed when a new one is
-/// complete.
-const KEEP: usize = 3;
 
 /// The position of a run, as needed by the writer of its checkpoints.
 pub trait Resumable: Serialize + DeserializeOwned {
@@ -34,6 +37,22 @@ pub trait Resumable: Serialize + DeserializeOwned {
 
     /// The step of an older checkpoint that is kept independent of its age.
     fn best_step(&self) -> Option<usize>;
+
+    /// The step of the epoch with the highest test accuracy, kept with `--keep`.
+    fn most_accurate_step(&self) -> Option<usize>;
+}
+
+/// What is written with a checkpoint, and which others are kept.
+#[derive(Debug, Clone, Default)]
+pub struct Beside<'a> {
+    /// The int8 model of the weights.
+    pub int8: Option<&'a Int8File>,
+    /// The run.
+    pub origin: Origin,
+    /// The curves up to this step.
+    pub curves: Curves,
+    /// Number of the newest checkpoints to keep, with the most accurate one; otherwise three.
+    pub keep: Option<usize>,
 }
 
 /// `state.json`.
@@ -46,8 +65,11 @@ struct State<P> {
     #[serde(default = "adams_moments")]
     moments: Vec<String>,
     position: P,
-    /// SHA-256 of each file beside this one.
+    /// SHA-256 of each of the tensors' files.
     sha256: BTreeMap<String, String>,
+    /// Whether there is a manifest beside it; earlier versions wrote none.
+    #[serde(default)]
+    manifest: bool,
 }
 
 /// Older checkpoints have no names: the only optimizer was Adam.
@@ -73,8 +95,8 @@ pub struct Checkpoint<P> {
 }
 
 impl<P: Resumable> Checkpoint<P> {
-    /// Writes the checkpoint into `folder` (`…/checkpoints`), with the int8 model of its
-    /// weights if there is one, and removes the oldest checkpoints.
+    /// Writes the checkpoint into `folder` (`…/checkpoints`), with what is `beside` it, and removes
+    /// the oldest checkpoints.
     ///
     /// # Errors
     /// If a file cannot be written; older checkpoints are then untouched.
@@ -82,28 +104,54 @@ impl<P: Resumable> Checkpoint<P> {
         &self,
         folder: &Path,
         layout: &ParamLayout,
-        int8: Option<&Int8File>,
+        beside: &Beside<'_>,
     ) -> Result<PathBuf, RecordError> {
-        let name = folder_name(self.position.step());
-        let path = folder.join(&name);
-        let temporary = folder.join(format!(".{name}.tmp"));
-        let failed = |e| RecordError::write(&temporary, e);
-        if temporary.exists() {
-            fs::remove_dir_all(&temporary).map_err(failed)?;
+        let path = folder.join(folder_name(self.position.step()));
+        let temporary = folders::hidden(&path, "tmp");
+        for place in [folder, &path, &temporary] {
+            files::refuse_link(place).map_err(|e| RecordError::write(place, e))?;
         }
-        fs::create_dir_all(&temporary).map_err(failed)?;
+        let _ = fs::remove_dir_all(&temporary);
+        fs::create_dir_all(&temporary).map_err(|e| RecordError::write(&temporary, e))?;
+        let saved =
+            self.write(&temporary, &path, layout, beside).and_then(|()| folders::publish(&temporary, &path));
+        if let Err(error) = saved {
+            // On a full disk, its space is what the next one needs.
+            let _ = fs::remove_dir_all(&temporary);
+            return Err(error);
+        }
+        let position = &self.position;
+        let accurate = beside.keep.and_then(|_| position.most_accurate_step());
+        let steps: Vec<usize> = position.best_step().into_iter().chain(accurate).collect();
+        folders::prune(folder, &path, beside.keep, &steps)?;
+        Ok(path)
+    }
+
+    /// Writes all files into the folder `temporary`, the manifest last. Errors name the files of
+    /// `path`, which it becomes.
+    fn write(
+        &self,
+        temporary: &Path,
+        path: &Path,
+        layout: &ParamLayout,
+        beside: &Beside<'_>,
+    ) -> Result<(), RecordError> {
+        let write = |name: &str, bytes: &[u8]| {
+            let written = files::write_synced(&temporary.join(name), bytes);
+            written.map_err(|e| RecordError::write(&path.join(name), e))
+        };
         let moments: Vec<_> = self.moments.iter().map(|(name, values)| (name.as_str(), values)).collect();
         let mut sha256 = BTreeMap::new();
         for (file, bytes) in [
             (MODEL, encode(&path.join(MODEL), layout, &[("", &self.params)], Some(self.updates))?),
             (OPTIMIZER, encode(&path.join(OPTIMIZER), layout, &moments, None)?),
         ] {
-            write_synced(&temporary.join(file), &bytes)?;
+            write(file, &bytes)?;
             sha256.insert(file.to_owned(), files::sha256(&bytes));
         }
-        if let Some(int8) = int8 {
+        if let Some(int8) = beside.int8 {
             // It has its own digest: another one may replace it later.
-            write_synced(&temporary.join(INT8_FILE), &int8.encode(&path.join(INT8_FILE))?)?;
+            write(INT8_FILE, &int8.encode(&path.join(INT8_FILE))?)?;
         }
         let state = State {
             model: self.model.clone(),
@@ -111,20 +159,14 @@ impl<P: Resumable> Checkpoint<P> {
             updates: self.updates,
             moments: self.moments.iter().map(|(name, _)| name.clone()).collect(),
             position: &self.position,
-            sha256,
+            sha256: sha256.clone(),
+            manifest: true,
         };
-        let text = serde_json::to_vec_pretty(&state).map_err(|e| RecordError::write(&path, e.into()))?;
-        write_synced(&temporary.join(STATE), &text)?;
-        if path.exists() {
-            fs::remove_dir_all(&path).map_err(failed)?;
-        }
-        fs::rename(&temporary, &path).map_err(failed)?;
-        files::sync_folder(folder).map_err(failed)?;
-        let best = self.position.best_step().map(|step| folder.join(folder_name(step)));
-        for old in list(folder).iter().rev().skip(KEEP).filter(|&path| Some(path) != best.as_ref()) {
-            fs::remove_dir_all(old).map_err(|e| RecordError::write(old, e))?;
-        }
-        Ok(path)
+        let text = serde_json::to_vec_pretty(&state).map_err(|e| RecordError::write(path, e.into()))?;
+        write(STATE, &text)?;
+        sha256.insert(STATE.to_owned(), files::sha256(&text));
+        let manifest = Manifest::new(sha256, beside.curves.clone(), &beside.origin);
+        write(MANIFEST, &manifest.encode(&path.join(MANIFEST))?)
     }
 
     /// Reads the checkpoint in the folder `path`.
@@ -133,24 +175,9 @@ impl<P: Resumable> Checkpoint<P> {
     /// If a file is missing or damaged, or the weights are those of a different
     /// network.
     pub fn load(path: &Path, layout: &ParamLayout) -> Result<Self, RecordError> {
-        let read = |name: &str| {
-            let file = path.join(name);
-            fs::read(&file).map_err(|e| RecordError::read(&file, e))
-        };
-        let state: State<P> = serde_json::from_slice(&read(STATE)?)
-            .map_err(|e| RecordError::damaged(&path.join(STATE), e.to_string()))?;
-        let checked = |name: &str| {
-            let bytes = read(name)?;
-            match state.sha256.get(name) {
-                Some(expected) if *expected == files::sha256(&bytes) => Ok(bytes),
-                _ => Err(RecordError::damaged(
-                    &path.join(name),
-                    "cut short or changed: its digest is not the one in state.json".into(),
-                )),
-            }
-        };
-        let model = checked(MODEL)?;
-        let optimizer = checked(OPTIMIZER)?;
+        let Verified { state, model, optimizer, .. } = read_verified(path)?;
+        let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), e.to_string());
+        let state: State<P> = serde_json::from_slice(&state).map_err(damaged)?;
         let moment = |name: String| {
             decode(&path.join(OPTIMIZER), &optimizer, layout, &name).map(|values| (name, values))
         };
@@ -164,28 +191,15 @@ impl<P: Resumable> Checkpoint<P> {
         })
     }
 
-    /// Reads the last complete checkpoint of `folder`, and skips damaged ones
+    /// Reads the newest intact checkpoint of `folder`, and skips damaged ones
     /// with a warning.
     ///
     /// # Errors
-    /// If there is none, or none is complete.
+    /// If there is none, or none is intact.
     pub fn load_last(folder: &Path, layout: &ParamLayout) -> Result<Self, RecordError> {
-        let mut last_error = None;
-        for path in list(folder).iter().rev() {
-            match Self::load(path, layout) {
-                Ok(checkpoint) => {
-                    if last_error.is_some() {
-                        log::warn!("taking the checkpoint before it, {}", path.display());
-                    }
-                    return Ok(checkpoint);
-                }
-                Err(error) => {
-                    log::warn!("{error}");
-                    last_error = Some(error);
-                }
-            }
-        }
-        Err(last_error.unwrap_or_else(|| RecordError::NoCheckpoint(folder.to_owned())))
+        let intact = Intact::newest(folder, verify_float)?;
+        intact.warn();
+        Self::load(&intact.path, layout)
     }
 
     /// The best epoch's checkpoint that was kept when this one, in the same
@@ -218,28 +232,68 @@ pub fn weights_file(layout: &ParamLayout, weights: &[f32]) -> Result<Vec<u8>, Re
     encode(Path::new(MODEL), layout, &[("", &weights.to_vec())], Some(0))
 }
 
-/// Name of the folder of the checkpoint after `step` steps.
-pub fn folder_name(step: usize) -> String {
-    format!("step-{step:08}")
+/// The files of a checkpoint, as they were written.
+struct Verified {
+    manifest: Option<Manifest>,
+    state: Vec<u8>,
+    model: Vec<u8>,
+    optimizer: Vec<u8>,
 }
 
-/// Folders of complete checkpoints in the order of their steps.
-pub fn list(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    paths.retain(|path| {
-        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
-        name.starts_with("step-")
-    });
-    paths.sort();
-    paths
-}
-
-fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
-    let write = || {
-        let mut file = File::create(path)?;
-        file.write_all(bytes)?;
-        file.sync_all()
+/// Reads the files of the checkpoint `path` and compares their digests with the manifest's, and
+/// without one with those in `state.json`.
+fn read_verified(path: &Path) -> Result<Verified, RecordError> {
+    let read = |name: &str| {
+        let file = path.join(name);
+        files::read_regular(&file).map_err(|e| RecordError::read(&file, e))
     };
-    write().map_err(|e| RecordError::write(path, e))
+    let state = read(STATE)?;
+    let (manifest, digests, source) = match path.join(MANIFEST).exists() {
+        true => {
+            let manifest = Manifest::read(&path.join(MANIFEST))?;
+            let digests = manifest.files.clone();
+            (Some(manifest), digests, MANIFEST)
+        }
+        false => {
+            let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), e.to_string());
+            let state: State<Value> = serde_json::from_slice(&state).map_err(damaged)?;
+            if state.manifest {
+                let missing = io::Error::from(io::ErrorKind::NotFound);
+                return Err(RecordError::read(&path.join(MANIFEST), missing));
+            }
+            (None, state.sha256, STATE)
+        }
+    };
+    let check = |name: &str, bytes: Vec<u8>| match digests.get(name) {
+        Some(expected) if *expected == files::sha256(&bytes) => Ok(bytes),
+        _ => Err(RecordError::damaged(
+            &path.join(name),
+            format!("cut short or changed: its digest is not the one in {source}"),
+        )),
+    };
+    let state = if manifest.is_some() { check(STATE, state)? } else { state };
+    folders::check_name(path, &state)?;
+    let (model, optimizer) = (check(MODEL, read(MODEL)?)?, check(OPTIMIZER, read(OPTIMIZER)?)?);
+    Ok(Verified { manifest, state, model, optimizer })
+}
+
+/// Checks the files of the checkpoint `path`, but not its int8 model; returns its manifest, which
+/// earlier versions did not write.
+///
+/// # Errors
+/// If a file is missing or damaged.
+pub fn verify_float(path: &Path) -> Result<Option<Manifest>, RecordError> {
+    Ok(read_verified(path)?.manifest)
+}
+
+/// As [`verify_float`], with the int8 model if there is one.
+///
+/// # Errors
+/// If a file is missing or damaged.
+pub fn verify(path: &Path) -> Result<Option<Manifest>, RecordError> {
+    let manifest = verify_float(path)?;
+    if path.join(INT8_FILE).exists() {
+        Int8File::read(&path.join(INT8_FILE))?;
+    }
+    Ok(manifest)
 }

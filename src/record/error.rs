@@ -1,6 +1,6 @@
 //! Errors of a run directory.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use burn_mpi::CommError;
@@ -9,7 +9,7 @@ use burn_mpi::CommError;
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// A file cannot be written.
-    #[error("cannot write {path}: {reason}; choose another --out")]
+    #[error("cannot write {path}: {reason}{}", remedy(reason))]
     Write {
         /// The file or folder.
         path: PathBuf,
@@ -31,6 +31,14 @@ pub enum RecordError {
         "{0} exists already: choose another --out, go on with it (--resume {0}) or replace it (--overwrite)"
     )]
     Exists(PathBuf),
+    /// Another process writes to the folder.
+    #[error("{folder} is in use by {holder}: wait until it ends, or choose another folder")]
+    InUse {
+        /// The run directory, or a sweep's folder.
+        folder: PathBuf,
+        /// The process, and its host.
+        holder: String,
+    },
     /// The path exists and is not a run directory.
     #[error("{0} exists already and is no run directory, so it is not replaced: choose another --out")]
     NoRun(PathBuf),
@@ -41,6 +49,18 @@ pub enum RecordError {
         path: PathBuf,
         /// The reason.
         what: String,
+    },
+    /// A checkpoint of a newer version of this program.
+    #[error(
+        "{path}: its layout has version {version}, and this program reads {known}: use the newer program"
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        version: u32,
+        /// The newest version that this program reads.
+        known: u32,
     },
     /// A float network's weights where an int8 model is expected.
     #[error(
@@ -63,7 +83,32 @@ pub enum RecordError {
     Comm(#[from] CommError),
 }
 
+/// What to do about a file that cannot be written.
+fn remedy(reason: &io::Error) -> &'static str {
+    match reason.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; free space there, or choose another --out",
+        ErrorKind::FileTooLarge => "; raise the limit of file sizes (ulimit -f)",
+        // Of a link or something else that is in the way, which the reason tells.
+        ErrorKind::AlreadyExists => "",
+        _ => "; choose another --out",
+    }
+}
+
 impl RecordError {
+    /// Whether a file that was written before is missing, cut short or changed.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } | Self::FloatWeights(_) => true,
+            Self::Read { reason, .. } => {
+                matches!(
+                    reason.kind(),
+                    ErrorKind::NotFound | ErrorKind::InvalidInput | ErrorKind::NotADirectory
+                )
+            }
+            _ => false,
+        }
+    }
+
     /// Whether a command was given a file of the wrong kind, or one that was never
     /// made: an error of usage, and no damage.
     pub fn is_wrong_kind(&self) -> bool {
@@ -89,7 +134,7 @@ mod tests {
 
     #[test]
     fn the_systems_reason_is_told_once() {
-        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let full = || io::Error::from(ErrorKind::StorageFull);
         for error in [RecordError::write(Path::new("a"), full()), RecordError::read(Path::new("a"), full())] {
             let text = format!("{:#}", anyhow::Error::from(error));
             assert_eq!(text.matches(&full().to_string()).count(), 1, "{text}");

@@ -43,7 +43,7 @@ impl Int8File {
         if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
             return Err(RecordError::damaged(file, "it is not a regular file".into()));
         }
-        let bytes = fs::read(file).map_err(|e| match e.kind() {
+        let bytes = files::read_regular(file).map_err(|e| match e.kind() {
             std::io::ErrorKind::NotFound => RecordError::NoInt8(file.to_owned()),
             _ => RecordError::read(file, e),
         })?;

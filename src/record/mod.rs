@@ -5,10 +5,13 @@
 //! types, so this module does not depend on training or options.
 
 pub mod checkpoint;
+mod curve_file;
 mod error;
+mod folders;
 pub mod int8_file;
 mod int8_model;
 mod int8_reader;
+mod manifest;
 mod phases;
 mod recorder;
 mod run_dir;
@@ -17,11 +20,16 @@ mod sweep_json;
 mod tensor_file;
 mod tensorboard;
 
-pub use checkpoint::{Checkpoint, Resumable};
+pub use checkpoint::{Beside, Checkpoint, Resumable};
+pub use curve_file::check_curves;
 pub use error::RecordError;
+pub use folders::Intact;
 pub use int8_file::{INT8_FILE, Int8File, Method};
+pub use manifest::{CurveDigest, Curves, Manifest, Origin};
 pub use phases::{Phases, StepMs};
-pub use recorder::{Curve, CurvePoint, Metrics, Recorder};
-pub use run_dir::RunDir;
-pub use run_json::{DataRecord, RankRecord, Results, RunRecord, Status, now, versions};
+pub use recorder::{Curve, CurvePoint, Metrics, Recorder, Start};
+pub use run_dir::{RunDir, lock};
+pub use run_json::{
+    Attempt, Change, DataRecord, FailedCheckpoint, RankRecord, Results, RunRecord, Status, now, versions,
+};
 pub use sweep_json::{RunState, SweepRecord, SweepRun};

@@ -1,14 +1,17 @@
 //! `Recorder`: curves, epochs and checkpoints of a run, written by rank 0.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::Path;
 
 use serde::Serialize;
 
+use super::curve_file::CurveFile;
+use super::manifest::{Curves, Origin};
 use super::tensorboard::TensorBoard;
-use super::{Checkpoint, Int8File, RecordError, Resumable, RunDir};
-use burn_mpi::{ParamLayout, World};
+use super::{Beside, Checkpoint, FailedCheckpoint, Int8File, RecordError, Resumable, RunDir, folders};
+use crate::files;
+use burn_mpi::{CommError, ParamLayout, World};
 
 /// A point of the loss and accuracy curves.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -54,29 +57,53 @@ impl Curve {
 pub struct Recorder<'w> {
     world: &'w World,
     dir: Option<RunDir>,
+    /// By rank and in the order of their files.
+    curves: Vec<(String, CurveFile)>,
     tensorboard: Option<TensorBoard>,
+    origin: Origin,
+    keep: Option<usize>,
+    failed: Option<FailedCheckpoint>,
+}
+
+/// Where a recorder begins.
+#[derive(Debug, Clone)]
+pub struct Start<'a, R> {
+    /// Steps done of the run.
+    pub step: usize,
+    /// Finished epochs.
+    pub history: &'a [R],
+    /// The curves up to that step; `None` in a new run, and where the checkpoint has none.
+    pub curves: Option<Curves>,
+    /// What manifests say of the run.
+    pub origin: Origin,
+    /// Number of the newest checkpoints to keep, with the most accurate one.
+    pub keep: Option<usize>,
 }
 
 impl<'w> Recorder<'w> {
-    /// Opens the curves in `dir` (given on rank 0 alone), truncated to `step` and to the epochs in
-    /// `history`, whose fields are the columns of `epochs.csv`: the run writes again what it wrote
+    /// Opens the curves in `dir` (given on rank 0 alone), truncated to the step and to the epochs in
+    /// the history, whose fields are the columns of `epochs.csv`: the run writes again what it wrote
     /// after the checkpoint from which it resumes.
     ///
     /// # Errors
-    /// If a file cannot be written.
+    /// If a file cannot be written, or is a symbolic link.
     pub fn open<R: Serialize + Default>(
         world: &'w World,
         dir: Option<RunDir>,
-        step: usize,
-        history: &[R],
+        start: Start<'_, R>,
     ) -> Result<Self, RecordError> {
-        let mut tensorboard = None;
+        let Start { step, history, curves: known, origin, keep } = start;
+        let (mut curves, mut tensorboard) = (Vec::new(), None);
         if let Some(dir) = &dir {
+            folders::remove_leftovers(&dir.checkpoints());
             for rank in 0..world.size() {
                 let folder = dir.path().join(format!("rank{rank}"));
-                fs::create_dir_all(&folder).map_err(|e| RecordError::write(&folder, e))?;
-                for (_, files) in [Curve::Train, Curve::Test].map(Curve::names) {
-                    files.iter().try_for_each(|file| cut_back(&folder.join(file), step))?;
+                let here = files::refuse_link(&folder).and_then(|()| fs::create_dir_all(&folder));
+                here.map_err(|e| RecordError::write(&folder, e))?;
+                for file in [Curve::Train, Curve::Test].into_iter().flat_map(|curve| curve.names().1) {
+                    let name = format!("rank{rank}/{file}");
+                    let digest = known.as_ref().and_then(|known| known.get(&name));
+                    curves.push((name, CurveFile::open(folder.join(file), step, digest)?));
                 }
             }
             let mut names: Vec<String> = (0..world.size()).map(|rank| format!("rank{rank}")).collect();
@@ -84,7 +111,7 @@ impl<'w> Recorder<'w> {
             tensorboard = Some(TensorBoard::create(&dir.path().join("tensorboard"), &names)?);
             write_epochs(&dir.path().join("epochs.csv"), history)?;
         }
-        Ok(Self { world, dir, tensorboard })
+        Ok(Self { world, dir, curves, tensorboard, origin, keep, failed: None })
     }
 
     /// The run directory, on rank 0.
@@ -102,26 +129,61 @@ impl<'w> Recorder<'w> {
     }
 
     /// Writes a checkpoint, with the int8 model of its weights if there is one; no rank continues
-    /// before it is complete. `checkpoint` is called on rank 0 alone.
+    /// before it is complete. `checkpoint` is called on rank 0 alone. Returns whether it is written:
+    /// if it cannot be and is not the `last` of the run, a warning and `run.json` say so.
     ///
     /// # Errors
-    /// If the transport fails or a file cannot be written.
+    /// If the transport fails, or the last checkpoint cannot be written.
     pub fn checkpoint<P: Resumable>(
         &mut self,
         layout: &ParamLayout,
         int8: Option<&Int8File>,
+        last: bool,
         checkpoint: impl FnOnce() -> Checkpoint<P>,
-    ) -> Result<(), RecordError> {
+    ) -> Result<bool, RecordError> {
+        let (mut step, mut path) = (0, None);
         let saved = match &self.dir {
-            Some(dir) => checkpoint().save(&dir.checkpoints(), layout, int8).map(Some),
-            None => Ok(None),
+            Some(dir) => {
+                let checkpoint = checkpoint();
+                step = checkpoint.position.step();
+                let curves = self.curves.iter().map(|(name, curve)| (name.clone(), curve.digest())).collect();
+                let beside = Beside { int8, origin: self.origin.clone(), curves, keep: self.keep };
+                checkpoint.save(&dir.checkpoints(), layout, &beside).map(|written| path = Some(written))
+            }
+            None => Ok(()),
         };
         // The agreement is also the barrier: a rank gets its result only after rank 0 has written
         // and all others have arrived.
-        if let Some(path) = self.world.agree(saved)? {
-            log::debug!("checkpoint {}", path.display());
+        match self.world.agree(saved) {
+            Ok(()) => {
+                if let Some(path) = path {
+                    log::debug!("checkpoint {}", path.display());
+                }
+                Ok(true)
+            }
+            Err(CommError::Elsewhere { reason, .. }) if !last => {
+                self.failed(step, reason);
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
         }
-        Ok(())
+    }
+
+    /// What became of checkpoints that could not be written, on rank 0.
+    pub fn failed_checkpoint(&self) -> Option<&FailedCheckpoint> {
+        self.failed.as_ref()
+    }
+
+    /// Notes, on rank 0, that the checkpoint of `step` could not be written.
+    fn failed(&mut self, step: usize, error: String) {
+        let Some(dir) = &self.dir else { return };
+        log::warn!("NO CHECKPOINT of step {step}: {error}. The run goes on, and older checkpoints are whole");
+        let count = self.failed.as_ref().map_or(0, |failed| failed.count) + 1;
+        let failed = FailedCheckpoint { count, step, error };
+        if let Err(error) = dir.note("failed_checkpoints", &failed) {
+            log::debug!("{error}");
+        }
+        self.failed = Some(failed);
     }
 
     /// Appends the line of a finished epoch to `epochs.csv`.
@@ -151,17 +213,15 @@ impl<'w> Recorder<'w> {
 
     /// Adds one point to each rank's loss and accuracy curves and to the means.
     fn write_point(&mut self, curve: Curve, point: &CurvePoint) -> Result<(), RecordError> {
-        let (Some(dir), Some(tensorboard)) = (&self.dir, &mut self.tensorboard) else {
-            return Ok(());
-        };
+        let Some(tensorboard) = &mut self.tensorboard else { return Ok(()) };
         let (name, files) = curve.names();
         for (rank, metrics) in point.ranks.iter().chain([&point.mean]).enumerate() {
             let Some(Metrics { loss, accuracy }) = *metrics else { continue };
             for ((file, tag), value) in files.iter().zip(["loss", "accuracy"]).zip([loss, accuracy]) {
                 tensorboard.point(rank, &format!("{name}/{tag}"), point.step, value)?;
-                if rank < point.ranks.len() {
-                    let path = dir.path().join(format!("rank{rank}")).join(file);
-                    append(&path, &format!("{} {value}\n", point.step))?;
+                let name = format!("rank{rank}/{file}");
+                if let Some((_, curve)) = self.curves.iter_mut().find(|(other, _)| *other == name) {
+                    curve.append(&format!("{} {value}\n", point.step))?;
                 }
             }
         }
@@ -169,33 +229,41 @@ impl<'w> Recorder<'w> {
     }
 }
 
-fn append(path: &Path, text: &str) -> Result<(), RecordError> {
-    let write = || OpenOptions::new().create(true).append(true).open(path)?.write_all(text.as_bytes());
-    write().map_err(|e| RecordError::write(path, e))
-}
-
-/// Keeps the lines of a curve up to `step`; creates the file if it is missing.
-fn cut_back(path: &PathBuf, step: usize) -> Result<(), RecordError> {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let kept: String = text
-        // An incomplete line was being written when the run was killed.
-        .split_inclusive('\n')
-        .filter(|line| line.ends_with('\n'))
-        .filter(|line| line.split(' ').next().and_then(|s| s.parse().ok()).is_some_and(|s: usize| s <= step))
-        .collect();
-    fs::write(path, kept).map_err(|e| RecordError::write(path, e))
-}
-
 fn write_epochs<R: Serialize + Default>(path: &Path, rows: &[R]) -> Result<(), RecordError> {
     // The csv crate writes a header only with a row; only the header of the default row is kept.
-    let header = csv_text(true, &R::default()).map_err(|e| RecordError::write(path, e))?;
+    let failed = |e| RecordError::write(path, e);
+    let header = csv_text(true, &R::default()).map_err(failed)?;
     let header = header.lines().next().unwrap_or_default();
-    fs::write(path, format!("{header}\n")).map_err(|e| RecordError::write(path, e))?;
-    rows.iter().try_for_each(|row| append_epoch(path, row))
+    let mut text = format!("{header}\n");
+    for row in rows {
+        text += &csv_text(false, row).map_err(failed)?;
+    }
+    warn_of_other_epochs(path, &text);
+    files::write_here(path, text.as_bytes()).map_err(failed)
+}
+
+/// Warns if the finished lines of `epochs.csv` and those of the checkpoint, which replace them,
+/// differ where both have one.
+fn warn_of_other_epochs(path: &Path, expected: &str) {
+    let found = fs::read(path).unwrap_or_default();
+    let found = String::from_utf8_lossy(&found);
+    let finished = found.rfind('\n').map_or("", |end| &found[..end]);
+    // Versions before a column have another header.
+    let same_columns = finished.lines().next() == expected.lines().next();
+    let is_damaged = finished.lines().next().is_some_and(|header| !header.starts_with("epoch,"));
+    let other = finished.lines().zip(expected.lines()).position(|(found, expected)| found != expected);
+    if let Some(line) = other.filter(|_| same_columns || is_damaged) {
+        log::warn!(
+            "{}: line {} is not what the checkpoint says: the file is written again from the checkpoint",
+            path.display(),
+            line + 1
+        );
+    }
 }
 
 fn append_epoch(path: &Path, row: &impl Serialize) -> Result<(), RecordError> {
-    append(path, &csv_text(false, row).map_err(|e| RecordError::write(path, e))?)
+    let failed = |e| RecordError::write(path, e);
+    files::append_here(path, csv_text(false, row).map_err(failed)?.as_bytes()).map_err(failed)
 }
 
 /// One line of CSV, preceded by a header with the field names if requested.
@@ -209,15 +277,6 @@ fn csv_text(header: bool, row: &impl Serialize) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_resumed_curve_has_no_step_twice() {
-        let root = tempfile::tempdir().unwrap();
-        let path = root.path().join("train.loss");
-        fs::write(&path, "100 0.5\n200 0.25\n300 0.12\n30").unwrap();
-        cut_back(&path, 200).unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "100 0.5\n200 0.25\n");
-    }
 
     #[derive(Default, Serialize)]
     struct Row {

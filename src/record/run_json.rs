@@ -81,9 +81,49 @@ pub struct RunRecord<C> {
     pub git_dirty: Option<bool>,
     /// Versions of this program and its dependencies.
     pub versions: BTreeMap<String, String>,
+    /// Its processes, the first and each resumed one, in order; earlier versions have none.
+    #[serde(default)]
+    pub history: Vec<Attempt>,
+    /// Checkpoints that could not be written, while the run went on.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failed_checkpoints: Option<FailedCheckpoint>,
     /// Results of the run.
     #[serde(flatten)]
     pub results: Option<Results>,
+}
+
+/// One process of a run, which began it or resumed it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Start of the process: ISO 8601 in UTC.
+    pub started_at: String,
+    /// Steps that were done before.
+    pub step: usize,
+    /// Options that `--set` changed.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub changed: Vec<Change>,
+}
+
+/// An option that was changed when a run was resumed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// Its field of `config`.
+    pub field: String,
+    /// Value before.
+    pub from: serde_json::Value,
+    /// Value since then.
+    pub to: serde_json::Value,
+}
+
+/// Checkpoints that could not be written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedCheckpoint {
+    /// Their number, in this process.
+    pub count: usize,
+    /// Step of the last of them.
+    pub step: usize,
+    /// Its file and the reason.
+    pub error: String,
 }
 
 /// Samples of a run.

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::RecordError;
-use crate::files::replace_json;
+use crate::files::{read_regular, replace_json};
 
 /// `sweep.json` in a sweep's folder, `results/<name>/`. Each run's directory and
 /// log are beside it: `results/<name>/<run>/` and `results/<name>/<run>.log`.
@@ -80,7 +80,7 @@ impl SweepRecord {
     /// If it is missing or damaged.
     pub fn read(folder: &Path) -> Result<Self, RecordError> {
         let file = folder.join("sweep.json");
-        let text = fs::read(&file).map_err(|e| RecordError::read(&file, e))?;
+        let text = read_regular(&file).map_err(|e| RecordError::read(&file, e))?;
         serde_json::from_slice(&text).map_err(|e| RecordError::damaged(&file, e.to_string()))
     }
 

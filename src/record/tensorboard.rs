@@ -9,14 +9,15 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::RecordError;
+use crate::files;
 
 /// Event files in one folder, one for each name.
 pub struct TensorBoard {
-    files: Vec<BufWriter<File>>,
+    files: Vec<(PathBuf, BufWriter<File>)>,
 }
 
 impl TensorBoard {
@@ -27,7 +28,11 @@ impl TensorBoard {
     pub fn create(folder: &Path, names: &[String]) -> Result<Self, RecordError> {
         let seconds = now().as_secs();
         let open = |name: &String| {
-            let folder = folder.join(name);
+            let own = folder.join(name);
+            for place in [folder, &own] {
+                files::refuse_link(place).map_err(|e| RecordError::write(place, e))?;
+            }
+            let folder = own;
             fs::create_dir_all(&folder).map_err(|e| RecordError::write(&folder, e))?;
             // TensorBoard reads only files with `tfevents` in their names.
             let path = folder.join(format!("events.out.tfevents.{seconds}.{}", std::process::id()));
@@ -36,9 +41,10 @@ impl TensorBoard {
                 file.write_all(&record(&version(now().as_secs_f64())))?;
                 io::Result::Ok(file)
             };
-            start().map_err(|e| RecordError::write(&path, e))
+            let file = start().map_err(|e| RecordError::write(&path, e))?;
+            Ok((path, file))
         };
-        let files = names.iter().map(open).collect::<Result<_, _>>()?;
+        let files = names.iter().map(open).collect::<Result<_, RecordError>>()?;
         Ok(Self { files })
     }
 
@@ -52,7 +58,8 @@ impl TensorBoard {
             return Ok(());
         }
         let event = scalar(now().as_secs_f64(), step as u64, tag, value as f32);
-        self.files[file].write_all(&record(&event)).map_err(failed)
+        let (path, file) = &mut self.files[file];
+        file.write_all(&record(&event)).map_err(|e| RecordError::write(path, e))
     }
 
     /// Flushes all points to the operating system.
@@ -60,12 +67,11 @@ impl TensorBoard {
     /// # Errors
     /// If a file cannot be written.
     pub fn flush(&mut self) -> Result<(), RecordError> {
-        self.files.iter_mut().try_for_each(Write::flush).map_err(failed)
+        let flush = |(path, file): &mut (PathBuf, BufWriter<File>)| {
+            file.flush().map_err(|e| RecordError::write(path, e))
+        };
+        self.files.iter_mut().try_for_each(flush)
     }
-}
-
-fn failed(error: io::Error) -> RecordError {
-    RecordError::write(Path::new("tensorboard"), error)
 }
 
 fn now() -> std::time::Duration {

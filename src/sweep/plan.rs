@@ -8,6 +8,10 @@ use toml::{Table, Value};
 use super::{SweepError, SweepFile};
 use crate::launch::{LauncherKind, Topology};
 
+/// Most repeats of a run, and most different runs: a list beyond these is a slip, and fills memory.
+const REPEATS: usize = 1000;
+const RUNS: usize = 10_000;
+
 /// A planned run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedRun {
@@ -86,6 +90,11 @@ fn base_of(file: &SweepFile, scale: &str) -> Result<(Table, usize), SweepError> 
     }
     match repeats {
         0 => Err(file.bad_value("the file", "repeats", "must be at least 1")),
+        n if n > REPEATS => Err(file.bad_value(
+            "the file",
+            "repeats",
+            format!("{n} is more than {REPEATS}, which nobody waits for"),
+        )),
         _ => Ok((base, repeats)),
     }
 }
@@ -99,6 +108,9 @@ fn combinations(file: &SweepFile) -> Result<Vec<Table>, SweepError> {
             .ok_or_else(|| file.bad_value("[vary]", key, "expected a list of values, such as [1, 2]"))?;
         if all.is_empty() {
             all.push(Table::new());
+        }
+        if all.len().saturating_mul(values.len()) > RUNS {
+            return Err(file.bad_value("[vary]", key, format!("more than {RUNS} combinations")));
         }
         let with = |table: &Table, value: &Value| {
             let mut table = table.clone();

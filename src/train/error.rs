@@ -71,15 +71,9 @@ pub enum TrainError {
     /// A checkpoint's running statistics belong to another network or number of ranks.
     #[error("the checkpoint's state.json is damaged: `buffers` are not those of this network and its ranks")]
     OtherBuffers,
-    /// A checkpoint's loss scale is not one.
-    #[error(
-        "the checkpoint's state.json is damaged: the loss scale is {scale}, and must be a positive number \
-         whose inverse is finite"
-    )]
-    BadLossScale {
-        /// The scale in the checkpoint.
-        scale: f32,
-    },
+    /// A value of a checkpoint's state is out of range.
+    #[error("the checkpoint's state.json is damaged: {0}")]
+    State(String),
     /// A signal requested a stop; every rank stops after the same step, with a
     /// checkpoint of it.
     #[error("stopped by {signal} after step {step}; go on with --resume {run}")]

@@ -22,7 +22,7 @@ impl Evaluation {
     /// Reads this rank's share of the test set.
     ///
     /// # Errors
-    /// If it cannot be read on some rank.
+    /// If it cannot be read on some rank, or ranks have different test sets.
     pub fn load(
         world: &World,
         source: &dyn SampleSource,
@@ -30,8 +30,10 @@ impl Evaluation {
     ) -> Result<Self, TrainError> {
         let plan = options.plan(source, Split::Test, world.size());
         let shard = Shard::load(source, Split::Test, &plan, world.rank(), Order::File);
+        let shard = world.agree(shard)?;
+        world.check_equal("the test set's digest", shard.digest())?;
         Ok(Self {
-            shard: world.agree(shard)?,
+            shard,
             normalizer: Normalizer::new(source.description()),
             batch_size: plan.batch_size,
             device: options.device.device(),

@@ -33,6 +33,10 @@ pub struct Position {
     /// checkpoint is kept.
     #[serde(default)]
     pub best_step: Option<usize>,
+    /// Completed steps at the end of the epoch with the highest test accuracy, whose checkpoint
+    /// `--keep` keeps.
+    #[serde(default)]
+    pub most_accurate_step: Option<usize>,
     /// With quantization-aware training: ranges of weights and activations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ranges: Option<Ranges>,
@@ -77,6 +81,10 @@ impl Resumable for Position {
 
     fn best_step(&self) -> Option<usize> {
         self.best_step
+    }
+
+    fn most_accurate_step(&self) -> Option<usize> {
+        self.most_accurate_step
     }
 }
 

@@ -5,6 +5,7 @@ mod failure;
 mod int8;
 mod outcome;
 
+use std::rc::Rc;
 use std::time::Instant;
 
 use super::batches::{Batches, order_of};
@@ -16,6 +17,7 @@ use super::{
     CrossEntropy, EpochRow, Mixed, Part, Position, Schedule, Tally, Trace, TrainError, TrainOptions,
     Untraced, Watch, early_stopping,
 };
+use crate::data::shard::digest;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::quant::{PostQuantizer, Quantizer};
@@ -35,6 +37,7 @@ pub struct Trainer<'w, T: Trace = Untraced> {
     source: Box<dyn SampleSource>,
     plan: ShardPlan,
     shard: Shard,
+    evaluation: Rc<Evaluation>,
     batches: Batches,
     learner: TracedLearner<'w, T>,
     trace: T,
@@ -76,6 +79,21 @@ impl Setup<Untraced> {
     }
 }
 
+/// Compares the samples that `--train-samples` and `--test-samples` leave out as well: files that
+/// differ there are different files, and the next run may use them. Those that cannot be read are no
+/// matter.
+fn check_unused(world: &World, source: &dyn SampleSource, options: &TrainOptions) -> Result<(), TrainError> {
+    for split in Split::ALL {
+        let available = source.len(split);
+        let digest = match options.plan(source, split, world.size()).samples < available {
+            true => digest(source, split, available).unwrap_or_else(|error| error.to_string()),
+            false => String::new(),
+        };
+        world.check_equal(&format!("the digest of the whole {} split", split.name()), &digest)?;
+    }
+    Ok(())
+}
+
 impl<'w, T: Trace> Trainer<'w, T> {
     /// A trainer at the first step.
     ///
@@ -87,6 +105,8 @@ impl<'w, T: Trace> Trainer<'w, T> {
         let order = order_of(options, 0);
         let shard = world.agree(Shard::load(source.as_ref(), Split::Train, &plan, world.rank(), order))?;
         world.check_equal("the training set's digest", shard.digest())?;
+        check_unused(world, source.as_ref(), options)?;
+        let evaluation = Rc::new(Evaluation::load(world, source.as_ref(), options)?);
         let post = options.post_training.map(|post| post.load(source.as_ref(), options.train_samples));
         let post_quantizer = world.agree(post.transpose())?;
         let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };
@@ -108,6 +128,7 @@ impl<'w, T: Trace> Trainer<'w, T> {
             steps_here: 0,
             checkpoint_step: None,
             options: options.clone(),
+            evaluation,
             world,
             source,
             plan,
@@ -122,7 +143,7 @@ impl<'w, T: Trace> Trainer<'w, T> {
     /// written or the transport fails; [`TrainError::Stopped`] after a signal, with a
     /// checkpoint.
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
-        let mut test = None;
+        let evaluation = Rc::clone(&self.evaluation);
         while !self.is_done() {
             if self.options.shuffle && self.position.step_in_epoch == 0 && self.position.epoch > 0 {
                 let started = Instant::now();
@@ -137,15 +158,11 @@ impl<'w, T: Trace> Trainer<'w, T> {
                 return Err(self.stopped(recorder));
             }
             let started = Instant::now();
-            let evaluation = match &mut test {
-                Some(evaluation) => evaluation,
-                None => test.insert(Evaluation::load(self.world, self.source.as_ref(), &self.options)?),
-            };
             self.learner.average_buffers()?;
             self.trace.begin(Part::Evaluation);
             let tallies = evaluation.run(self.world, &self.learner.network)?;
             self.check_test(&tallies)?;
-            let int8 = self.test_int8(evaluation)?;
+            let int8 = self.test_int8(&evaluation)?;
             self.trace.end();
             self.position.test_seconds += started.elapsed().as_secs_f64();
             let started = Instant::now();
@@ -250,6 +267,10 @@ impl<'w, T: Trace> Trainer<'w, T> {
         {
             self.position.best_step = Some(self.position.step);
         }
+        let accuracies = self.position.history.iter().map(|earlier| earlier.test_accuracy);
+        if accuracies.rev().skip(1).all(|earlier| earlier < row.test_accuracy) {
+            self.position.most_accurate_step = Some(self.position.step);
+        }
         self.position.test_tallies = test;
         self.position.epoch += 1;
         self.position.step_in_epoch = 0;
@@ -264,7 +285,7 @@ impl<'w, T: Trace> Trainer<'w, T> {
         Ok(())
     }
 
-    /// Writes a checkpoint, at an epoch's end with the int8 model.
+    /// Reads this rank's samples in the order of the current epoch.
     fn load_shard(&mut self) -> Result<(), TrainError> {
         let order = order_of(&self.options, self.position.epoch as u64);
         let (source, rank) = (self.source.as_ref(), self.world.rank());

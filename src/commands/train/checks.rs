@@ -10,12 +10,15 @@ pub(super) fn warn_of_ignored_options(args: &TrainArgs, world: &World) {
     let ignored: Vec<String> = args
         .typed
         .iter()
-        .filter(|id| !["resume", "quiet", "verbose", "trace", "trace_steps"].contains(&id.as_str()))
+        .filter(|id| {
+            !["resume", "set", "quiet", "verbose", "trace", "trace_steps", "stall_warning"]
+                .contains(&id.as_str())
+        })
         .map(|id| format!("--{}", id.replace('_', "-")))
         .collect();
     if args.resume.is_some() && world.is_root() && !ignored.is_empty() {
         log::warn!(
-            "--resume takes everything from the run's own run.json; without effect: {}",
+            "--resume takes everything from the run's own run.json (--set KEY=VALUE changes it); without effect: {}",
             ignored.join(" ")
         );
     }

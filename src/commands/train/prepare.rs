@@ -1,48 +1,48 @@
 //! What a training starts from: its run directory, and the weights or the checkpoint in it.
 
-use std::path::PathBuf;
+use anyhow::Context;
 
-use anyhow::{Context, ensure};
+use super::resume::{Restart, Resumed};
 
 use crate::cli::TrainArgs;
 use crate::commands::outcome::default_name;
-use crate::config::{RunConfig, RunRecord};
+use crate::config::RunRecord;
 use crate::model::Network;
 use crate::record::checkpoint::load_weights;
-use crate::record::{Checkpoint, RunDir};
+use crate::record::{Attempt, Checkpoint, Curves, RunDir};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
 
+/// What a training starts from. Rank 0 alone has a run directory and a checkpoint.
+pub struct Begin {
+    pub dir: Option<RunDir>,
+    pub network: Network,
+    pub checkpoint: Option<Checkpoint<Position>>,
+    /// The curves up to the checkpoint.
+    pub curves: Option<Curves>,
+    /// Whether a resumed run has nothing to do.
+    pub complete: bool,
+}
+
 /// Makes or opens the run directory and reads what the run starts from: rank
-/// 0's work, the only rank with a run directory.
+/// 0's work. `steps` are those of an epoch.
 pub fn prepare(
     args: &TrainArgs,
-    config: &RunConfig,
     world: &World,
     layout: &ParamLayout,
     network: Network,
-    resumed: Option<PathBuf>,
-    record: &RunRecord,
-) -> anyhow::Result<(Option<RunDir>, Network, Option<Checkpoint<Position>>)> {
+    resumed: Option<Resumed>,
+    record: &mut RunRecord,
+    steps: usize,
+) -> anyhow::Result<Begin> {
     if !world.is_root() {
-        return Ok((None, network, None));
+        return Ok(Begin { dir: None, network, checkpoint: None, curves: None, complete: false });
     }
-    if let Some(path) = resumed {
-        let (dir, _) = RunDir::open::<RunConfig>(&path)?;
-        let checkpoint = Checkpoint::load_last(&dir.checkpoints(), layout)?;
-        ensure!(
-            checkpoint.model == config.model.to_string() && checkpoint.world_size == world.size(),
-            "{}: its checkpoint is of {} at {} ranks, its run.json says {} at {}",
-            path.display(),
-            checkpoint.model,
-            checkpoint.world_size,
-            config.model,
-            world.size()
-        );
-        dir.write_record(record)?;
-        return Ok((Some(dir), network, Some(checkpoint)));
+    if let Some(resumed) = resumed {
+        let Restart { dir, checkpoint, curves, complete } = resumed.restart(record, layout, steps)?;
+        return Ok(Begin { dir: Some(dir), network, checkpoint: Some(checkpoint), curves, complete });
     }
-    let network = match &config.init {
+    let network = match &record.config.init {
         Some(file) => layout.write(network, &load_weights(file, layout).context("--init")?),
         None => network,
     };
@@ -50,8 +50,9 @@ pub fn prepare(
         Some(path) => RunDir::create(path, args.overwrite)?,
         None => RunDir::create_unique(&default_name(record))?,
     };
+    record.history.push(Attempt { started_at: record.started_at.clone(), step: 0, changed: Vec::new() });
     dir.write_record(record)?;
-    Ok((Some(dir), network, None))
+    Ok(Begin { dir: Some(dir), network, checkpoint: None, curves: None, complete: false })
 }
 
 /// Gives every rank rank 0's checkpoint: numbers as bytes, the rest as JSON.

@@ -20,12 +20,9 @@ impl<T: Trace> Trainer<'_, T> {
         self.position = checkpoint.position;
         self.checkpoint_step = Some(self.position.step);
         if let Some(arrival) = self.position.arrival.clone() {
-            self.learner.sync.adopt(arrival)?;
+            self.learner.sync.adopt(arrival).map_err(|error| TrainError::State(error.to_string()))?;
         }
         if let (Some(scale), Some(saved)) = (&mut self.learner.loss_scale, self.position.loss_scale) {
-            if !saved.is_valid() {
-                return Err(TrainError::BadLossScale { scale: saved.scale });
-            }
             *scale = saved;
         }
         if let (Some(quantizer), Some(ranges)) =
@@ -67,7 +64,8 @@ impl<T: Trace> Trainer<'_, T> {
         Ok(())
     }
 
-    /// Writes a checkpoint, with each rank's part of the position.
+    /// Writes a checkpoint, with each rank's part of the position. One that cannot be written ends
+    /// the run only if it is the last.
     pub(super) fn checkpoint(
         &mut self,
         recorder: &mut Recorder<'_>,
@@ -84,7 +82,8 @@ impl<T: Trace> Trainer<'_, T> {
         self.position.loss_scale = self.learner.loss_scale;
         self.position.ranges = self.quantizer().map(|quantizer| quantizer.ranges().clone());
         let Learner { params, updater, .. } = &self.learner;
-        recorder.checkpoint(self.learner.layout(), int8, || Checkpoint {
+        let last = self.stopping || self.is_done();
+        let written = recorder.checkpoint(self.learner.layout(), int8, last, || Checkpoint {
             model: self.options.model.clone(),
             world_size: self.world.size(),
             params: params.clone(),
@@ -92,7 +91,9 @@ impl<T: Trace> Trainer<'_, T> {
             updates: updater.optimizer.updates(),
             position: self.position.clone(),
         })?;
-        self.checkpoint_step = Some(self.position.step);
+        if written {
+            self.checkpoint_step = Some(self.position.step);
+        }
         self.trace.end();
         Ok(())
     }

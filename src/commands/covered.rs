@@ -1,0 +1,79 @@
+//! `run.json` against the manifest of a checkpoint, which has the configuration that the run had.
+
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+
+use crate::config::{RunConfig, RunRecord, change_of};
+use crate::record::{Change, Manifest};
+
+/// Checks that the configuration in `record`, of the run directory `run`, is the one with which the
+/// checkpoint `folder` was written, with the changes that its history has noted since then. Returns
+/// whether there is a manifest: earlier versions wrote none.
+pub fn check(
+    run: &Path,
+    record: &RunRecord,
+    folder: &Path,
+    manifest: Option<&Manifest>,
+) -> anyhow::Result<bool> {
+    let Some(manifest) = manifest else { return Ok(false) };
+    let file = run.join("run.json");
+    ensure!(
+        record.history.len() > manifest.attempt,
+        "{}: `history` has {} entries, and {} was written by number {}: it is another run's or was edited; \
+         put the run's own back",
+        file.display(),
+        record.history.len(),
+        folder.display(),
+        manifest.attempt + 1
+    );
+    let stored: RunConfig = serde_json::from_value(manifest.config.clone())
+        .with_context(|| format!("{}/manifest.json: `config`", folder.display()))?;
+    let mut expected = serde_json::to_value(stored)?;
+    for Change { field, to, .. } in record.history[manifest.attempt + 1..].iter().flat_map(|a| &a.changed) {
+        expected[field.as_str()] = to.clone();
+    }
+    let differences = differences(&expected, &serde_json::to_value(&record.config)?);
+    let Some(first) = differences.first() else { return Ok(true) };
+    let option = first.field.replace('_', "-");
+    let more = match differences.len() - 1 {
+        0 => String::new(),
+        more => format!(" ({more} more differ)"),
+    };
+    let remedy = match change_of(&option) {
+        Ok(()) => {
+            let value = if first.to.is_null() { "none".into() } else { shown(&first.to) };
+            format!("then change it with train --resume {} --set {option}={value}", run.display())
+        }
+        Err(reason) => format!("it cannot change: {reason}"),
+    };
+    bail!(
+        "{}: `config.{}` is {}, and was {} when {} was written{more}: put that back; {remedy}",
+        file.display(),
+        first.field,
+        shown(&first.to),
+        shown(&first.from),
+        folder.display()
+    );
+}
+
+/// The fields of `to` that have another value in `from`.
+pub fn differences(from: &Value, to: &Value) -> Vec<Change> {
+    let fields = from.as_object().into_iter().flatten();
+    let different = fields.filter(|(field, value)| to[field.as_str()] != **value);
+    let change = |(field, value): (&String, &Value)| Change {
+        field: field.clone(),
+        from: value.clone(),
+        to: to[field.as_str()].clone(),
+    };
+    different.map(change).collect()
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "not given".into(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

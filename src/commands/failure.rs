@@ -1,0 +1,91 @@
+//! How a command fails: who prints the error, and with which exit code the process ends.
+
+use crate::config::ConfigError;
+use crate::quant::QuantError;
+use crate::record::RecordError;
+use crate::train::TrainError;
+use burn_mpi::CommError;
+
+/// Something that was typed or named cannot be done, which every rank knows.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
+/// An error of a command, and how the process must end.
+pub struct Failure {
+    /// The error.
+    pub error: anyhow::Error,
+    /// Whether one rank has printed it for all.
+    pub printed: bool,
+    /// Whether other ranks may still be running and must be aborted.
+    pub alone: bool,
+}
+
+/// Exit code of invalid options, like clap's.
+pub const OPTIONS: u8 = 2;
+/// Exit code of an interrupted command that can be continued: EX_TEMPFAIL of sysexits.h.
+pub const RESUMABLE: u8 = 75;
+
+impl Failure {
+    /// One of a process that is no rank.
+    pub fn before_mpi(error: anyhow::Error) -> Self {
+        Self { error, printed: false, alone: false }
+    }
+
+    /// Exit code of the process; the guard's is 3.
+    pub fn exit_code(&self) -> u8 {
+        const FAILED: u8 = 1;
+        if is_refusal(&self.error) {
+            return OPTIONS;
+        }
+        match self.error.chain().any(|cause| matches!(cause.downcast_ref(), Some(TrainError::Stopped { .. })))
+        {
+            true => RESUMABLE,
+            false => FAILED,
+        }
+    }
+}
+
+/// Whether something was typed wrong: an option, a network that has no int8 version, a
+/// file of the other kind.
+pub fn is_refusal(error: &anyhow::Error) -> bool {
+    // Not where it is the cause of another: a bad line of a sweep's file.
+    let first = error.chain().next();
+    let is_option = first.is_some_and(|error| error.is::<ConfigError>() || error.is::<Refused>());
+    is_option
+        || error.chain().any(|cause| {
+            cause.is::<QuantError>()
+                || cause.downcast_ref::<RecordError>().is_some_and(RecordError::is_wrong_kind)
+        })
+}
+
+/// The error between ranks that is the cause of `error`, if one is.
+pub fn comm_error(error: &anyhow::Error) -> Option<&CommError> {
+    error.chain().find_map(|cause| {
+        cause.downcast_ref::<CommError>().or_else(|| match cause.downcast_ref::<TrainError>()? {
+            TrainError::Comm(error) | TrainError::Record(RecordError::Comm(error)) => Some(error),
+            _ => None,
+        })
+    })
+}
+
+/// Whether every rank of the job ends with this same error, so that none waits.
+pub fn is_shared(error: &anyhow::Error) -> bool {
+    let shared_comm = comm_error(error).is_some_and(CommError::is_shared);
+    let at_one_step = matches!(
+        error.downcast_ref(),
+        Some(
+            TrainError::NotFinite { .. }
+                | TrainError::TestNotFinite { .. }
+                | TrainError::Stopped { .. }
+                | TrainError::OtherOptimizer { .. }
+                | TrainError::OtherBuffers
+                | TrainError::State(_)
+                | TrainError::Quant(_)
+        )
+    );
+    shared_comm
+        || at_one_step
+        || error.downcast_ref::<ConfigError>().is_some()
+        || error.downcast_ref::<Refused>().is_some()
+}

@@ -1,0 +1,58 @@
+//! Refuses what does not fit into memory before it is asked for: the kernel would end a rank without
+//! a word.
+
+use crate::config::ConfigError;
+use crate::machine::Machine;
+use crate::model::Network;
+use burn_mpi::{CommError, World};
+
+/// Checks that a training step on `batch` samples can fit beside those of the other ranks of each
+/// host. The estimate counts what every step has at least: weights, gradients, samples, and half of
+/// the layers' outputs, since operators with pooling keep less than what they compute.
+///
+/// # Errors
+/// The same on all ranks: which option is too large, for which host.
+pub fn check_step(world: &World, network: &Network, parameters: usize, batch: usize) -> anyhow::Result<()> {
+    let least = least_bytes(network, parameters, batch);
+    let host = world.host();
+    let ranks = world.places().iter().filter(|place| place.host == host).count() as u64;
+    let memory = Machine::of_this_process(host).memory_bytes;
+    let problem = (memory > 0 && least.saturating_mul(ranks) > memory).then(|| {
+        format!(
+            "a step needs at least {:.1} GB on each of {ranks} ranks on {host}, which has {:.1} GB",
+            least as f64 / 1e9,
+            memory as f64 / 1e9
+        )
+    });
+    first_of(world, problem)?
+        .map_or(Ok(()), |problem| Err(ConfigError::new("train-batch-size", batch, problem).into()))
+}
+
+/// The problem of the lowest rank that has one, on all ranks.
+fn first_of(world: &World, problem: Option<String>) -> Result<Option<String>, CommError> {
+    Ok(world.gather(&problem)?.into_iter().flatten().next())
+}
+
+fn least_bytes(network: &Network, parameters: usize, batch: usize) -> u64 {
+    let floats = network.forward_floats() / 2 * batch as u64 + 2 * parameters as u64;
+    floats.saturating_mul(size_of::<f32>() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::model::{ModelKind, NetworkOptions};
+
+    #[test]
+    fn a_step_needs_at_least_half_of_its_activations() {
+        let kind = ModelKind::Vgg;
+        let network =
+            Network::with_options(kind, &NetworkOptions::default(), kind.classes(), 1, &Device::flex());
+        // The measured peak of live tensors at batch 32 is 36 MB and more.
+        let (one, many) = (least_bytes(&network, 0, 32), least_bytes(&network, 0, 32_000));
+        assert!((5_000_000..36_000_000).contains(&one), "{one}");
+        assert_eq!(many, 1000 * one);
+    }
+}

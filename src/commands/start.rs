@@ -1,0 +1,208 @@
+//! What all ranks of a job must have in common before the first of them works: the same binary and
+//! the same subcommand. Every process of a job comes through here, one whose command line is wrong
+//! and one that asks for help as well, so that no rank waits for another's first collective.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::thread::JoinHandle;
+
+use burn_fused::simd::Level;
+use burn_mpi::{CommError, Launcher, World};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::Refused;
+use crate::cli::{BenchArgs, BenchKind, Command};
+use crate::files::hex;
+
+/// A text that a rank prints instead of running a command.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// What clap prints.
+    pub text: String,
+    /// 0 if it was asked for.
+    pub exit_code: u8,
+}
+
+/// One rank's part of the comparison.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Start {
+    /// The subcommand, or what is printed in its place.
+    does: Result<String, Usage>,
+    /// SHA-256 of the executable.
+    program: String,
+    level: Level,
+}
+
+/// How a rank goes on.
+#[derive(Debug, PartialEq)]
+pub enum Verdict {
+    /// All ranks run the subcommand.
+    Run,
+    /// All have the same text to print, which rank 0 does for all.
+    Print(Usage),
+    /// Ranks differ: what this rank has to say of it, and the exit code of all.
+    Refuse(Option<String>, u8),
+}
+
+/// What all ranks have to have in common of `command`: its name, and all words of a benchmark, whose
+/// options are not compared later.
+pub fn words_of(command: &Command) -> String {
+    match command {
+        Command::Bench(BenchArgs { kind }) if !matches!(kind, BenchKind::Step(_)) => {
+            let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+            let is_quiet =
+                |word: &String| !matches!(word.as_str(), "-q" | "--quiet" | "-v" | "-vv" | "--verbose");
+            words.filter(is_quiet).collect::<Vec<_>>().join(" ")
+        }
+        _ => command.name(),
+    }
+}
+
+/// Whether this process is one of several.
+pub fn has_peers() -> bool {
+    Launcher::detect().is_some_and(|launcher| launcher.size > 1)
+}
+
+/// Compares `does` with the other ranks', and sets the widest SIMD level that all processors have:
+/// hosts may differ, and a run gives the same bits for any placement of ranks.
+///
+/// # Errors
+/// If the transport fails.
+pub fn compare(
+    world: &World,
+    does: Result<String, Usage>,
+    program: Option<Fingerprint>,
+) -> Result<Verdict, CommError> {
+    let program = program.map(Fingerprint::read).unwrap_or_default();
+    let all = world.gather(&Start { does, program, level: Level::current() })?;
+    let level = Level::shared(&all.iter().map(|start| start.level).collect::<Vec<_>>());
+    level.use_level();
+    log::debug!("SIMD level {level}");
+    let hosts: Vec<&str> = world.places().iter().map(|place| place.host.as_str()).collect();
+    Ok(verdict(&all, &hosts, world.rank()))
+}
+
+fn verdict(all: &[Start], hosts: &[&str], rank: usize) -> Verdict {
+    let first = &all[0];
+    let name = |rank: usize| format!("rank {rank} on {}", hosts[rank]);
+    let differs = |same: &dyn Fn(&Start) -> bool| all.iter().position(|start| !same(start));
+    if all.iter().any(|start| start.does.is_err()) {
+        return match (differs(&|start| start.does == first.does), &first.does) {
+            (None, Err(usage)) => Verdict::Print(usage.clone()),
+            // Each rank's own text, below its name.
+            _ => {
+                let of_usage = |usage: &Usage| format!("{}: {}", name(rank), usage.text.trim_end());
+                Verdict::Refuse(all[rank].does.as_ref().err().map(of_usage), super::failure::OPTIONS)
+            }
+        };
+    }
+    // Another binary first: it may be what has another subcommand.
+    if let Some(other) = differs(&|start| start.program == first.program) {
+        let line = format!(
+            "{} runs another binary than {} (SHA-256 {:.12}… and {:.12}…): copy one to all machines",
+            name(other),
+            name(0),
+            all[other].program,
+            first.program
+        );
+        return Verdict::Refuse((rank == 0).then_some(line), super::failure::OPTIONS);
+    }
+    if let Some(other) = differs(&|start| start.does == first.does) {
+        let does = |rank: usize| all[rank].does.as_deref().unwrap_or_default();
+        let line = format!(
+            "{} runs mpiburn {}, and {} mpiburn {}: all ranks of a job run the same",
+            name(0),
+            does(0),
+            name(other),
+            does(other)
+        );
+        return Verdict::Refuse((rank == 0).then_some(line), super::failure::OPTIONS);
+    }
+    Verdict::Run
+}
+
+/// The digest of this executable, read while MPI starts.
+pub struct Fingerprint(JoinHandle<io::Result<String>>);
+
+impl Fingerprint {
+    /// Begins to read the executable, if there are ranks to compare it with.
+    pub fn begin() -> Option<Self> {
+        has_peers().then(|| Self(std::thread::spawn(|| digest_of(File::open("/proc/self/exe")?))))
+    }
+
+    /// The digest; what stands in the way if it cannot be read, which is the same on all ranks or
+    /// is a difference that one should know of.
+    fn read(self) -> String {
+        match self.0.join() {
+            Ok(Ok(digest)) => digest,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => String::new(),
+        }
+    }
+}
+
+fn digest_of(mut file: File) -> io::Result<String> {
+    let (mut digest, mut block) = (Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match file.read(&mut block)? {
+            0 => return Ok(hex(digest.finalize())),
+            read => digest.update(&block[..read]),
+        }
+    }
+}
+
+/// The error of a subcommand that has no ranks.
+pub fn in_one_process(name: &str) -> Refused {
+    Refused(format!("mpiburn {name} runs in one process: start it without mpirun or srun"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn starts(does: [Result<&str, &str>; 3]) -> Vec<Start> {
+        let start = |does: Result<&str, &str>| Start {
+            does: does.map(str::to_owned).map_err(|text| Usage { text: text.into(), exit_code: 2 }),
+            program: "abc".into(),
+            level: Level::Portable,
+        };
+        does.map(start).into()
+    }
+
+    fn verdicts(starts: &[Start]) -> Vec<Verdict> {
+        (0..3).map(|rank| verdict(starts, &["alpha", "alpha", "beta"], rank)).collect()
+    }
+
+    #[test]
+    fn ranks_with_the_same_start_run_or_print_once() {
+        assert_eq!(verdicts(&starts([Ok("train"); 3])), [Verdict::Run, Verdict::Run, Verdict::Run]);
+        let usage = Usage { text: "no such option".into(), exit_code: 2 };
+        let prints = |verdict: &Verdict| *verdict == Verdict::Print(usage.clone());
+        assert!(verdicts(&starts([Err("no such option"); 3])).iter().all(prints));
+    }
+
+    #[test]
+    fn each_rank_prints_its_own_usage_error() {
+        let found = verdicts(&starts([Ok("train"), Err("no --a\n"), Err("no --b\n")]));
+        let refuse = |text: Option<&str>| Verdict::Refuse(text.map(str::to_owned), 2);
+        assert_eq!(
+            found,
+            [refuse(None), refuse(Some("rank 1 on alpha: no --a")), refuse(Some("rank 2 on beta: no --b"))]
+        );
+    }
+
+    #[test]
+    fn another_subcommand_and_another_binary_are_named_by_rank_0() {
+        let mut starts = starts([Ok("train"), Ok("train"), Ok("bench step")]);
+        let line = "rank 0 on alpha runs mpiburn train, and rank 2 on beta mpiburn bench step: all ranks of a job run \
+                    the same";
+        let refuse = |text: Option<&str>| Verdict::Refuse(text.map(str::to_owned), 2);
+        assert_eq!(verdicts(&starts), [refuse(Some(line)), refuse(None), refuse(None)]);
+        starts[1].program = "abd".into();
+        let Verdict::Refuse(Some(line), 2) = verdict(&starts, &["alpha", "beta", "beta"], 0) else {
+            panic!("another binary is refused");
+        };
+        assert!(line.starts_with("rank 1 on beta runs another binary than rank 0 on alpha"), "{line}");
+    }
+}

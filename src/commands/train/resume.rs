@@ -1,0 +1,133 @@
+//! The run that a training resumes, as it is on rank 0's disk.
+
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+
+use crate::commands::covered;
+use crate::config::{ConfigError, RunConfig, RunRecord};
+use crate::quant::QuantizeKind;
+use crate::record::checkpoint::verify;
+use crate::record::{Attempt, Change, Checkpoint, Curves, Intact, RecordError, RunDir, Status, check_curves};
+use crate::train::{Bounds, Position};
+use burn_mpi::{ParamLayout, World};
+
+/// A run that can be resumed.
+pub struct Resumed {
+    dir: RunDir,
+    intact: Intact,
+    /// Earlier attempts of the run.
+    history: Vec<Attempt>,
+    /// What `--set` changes.
+    changed: Vec<Change>,
+    /// Steps of a run that was completed.
+    completed: Option<usize>,
+}
+
+/// What a resumed run starts from.
+pub struct Restart {
+    pub dir: RunDir,
+    pub checkpoint: Checkpoint<Position>,
+    pub curves: Option<Curves>,
+    /// Whether there is nothing to do.
+    pub complete: bool,
+}
+
+impl Resumed {
+    /// Opens the run `path` and checks its files; returns its configuration with the changes `sets`.
+    /// Changes no file.
+    pub fn open(path: &Path, sets: &[String], world: &World) -> anyhow::Result<(RunConfig, Self)> {
+        let opened = RunDir::open::<RunConfig>(path).map_err(|error| match error {
+            RecordError::Damaged { path, what } => RecordError::Damaged {
+                path,
+                what: format!("{what}: put a copy back; `config` is also in each checkpoint's manifest.json"),
+            },
+            other => other,
+        });
+        let (dir, record) = match path.join("run.json").exists() {
+            true => opened?,
+            false => opened.with_context(|| format!("--resume {}: not a run directory", path.display()))?,
+        };
+        // A run that still goes on would look like a damaged one.
+        let dir = dir.locked()?;
+        ensure!(
+            record.world_size == world.size(),
+            "--resume {}: the run has {} ranks and this job {}; start it with mpirun -n {}",
+            path.display(),
+            record.world_size,
+            world.size(),
+            record.world_size
+        );
+        record.config.check_stored().with_context(|| path.join("run.json").display().to_string())?;
+        let intact = Intact::newest(&dir.checkpoints(), verify)?;
+        if !covered::check(path, &record, &intact.path, intact.manifest.as_ref())? {
+            log::warn!(
+                "{} is of an earlier version and has no manifest.json: nothing covers the configuration in \
+                 run.json",
+                intact.path.display()
+            );
+        }
+        let RunRecord { config, history, status, results, .. } = record;
+        let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
+        let new = config.changed(sets)?;
+        let changed = covered::differences(&serde_json::to_value(&config)?, &serde_json::to_value(&new)?);
+        Ok((new, Self { dir, intact, history, changed, completed }))
+    }
+
+    /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
+    /// notes this attempt in `record`, which is written when nothing can be refused any more.
+    pub fn restart(
+        self,
+        record: &mut RunRecord,
+        layout: &ParamLayout,
+        steps: usize,
+    ) -> anyhow::Result<Restart> {
+        let Self { dir, intact, history, changed, completed } = self;
+        let path = dir.path();
+        let config = &record.config;
+        let checkpoint = Checkpoint::<Position>::load(&intact.path, layout)?;
+        ensure!(
+            checkpoint.model == config.model.to_string() && checkpoint.world_size == record.world_size,
+            "{}: its checkpoint is of {} at {} ranks, its run.json says {} at {}",
+            path.display(),
+            checkpoint.model,
+            checkpoint.world_size,
+            config.model,
+            record.world_size
+        );
+        let Position { epoch, step, .. } = checkpoint.position;
+        if epoch > config.epochs && changed.iter().any(|change| change.field == "epochs") {
+            let problem = format!("{epoch} epochs are done");
+            return Err(ConfigError::new("set", format!("epochs={}", config.epochs), problem).into());
+        }
+        if let Some(change) = changed.first().filter(|_| completed == Some(step) && epoch == config.epochs) {
+            let problem = format!("the run is complete after {step} steps; to go on, add --set epochs=N");
+            let set = format!("{}={}", change.field.replace('_', "-"), change.to);
+            return Err(ConfigError::new("set", set, problem).into());
+        }
+        let bounds = Bounds {
+            ranks: record.world_size,
+            epochs: config.epochs,
+            steps,
+            updates: checkpoint.updates,
+            scales_loss: config.precision.scales_loss(),
+            has_ranges: config.quantization.quantize == Some(QuantizeKind::Qat),
+        };
+        let file = intact.path.join("state.json");
+        let fits = checkpoint.position.check(&bounds);
+        fits.map_err(|what| anyhow::anyhow!("{} is damaged: {what}", file.display()))?;
+        let curves = intact.manifest.as_ref().map(|manifest| manifest.curves.clone());
+        if let Some(curves) = &curves {
+            check_curves(path, curves, &intact.path)?;
+        }
+        dir.refuse_links(record.world_size)?;
+        intact.set_aside()?;
+        for Change { field, from, to } in &changed {
+            log::info!("--set: {} is {to} from here on, and was {from}", field.replace('_', "-"));
+        }
+        record.history = history;
+        let complete = completed == Some(step) && changed.is_empty();
+        record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
+        Ok(Restart { dir, checkpoint, curves, complete })
+    }
+}

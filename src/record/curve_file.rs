@@ -1,0 +1,127 @@
+//! A curve of one rank: lines of step and value, with the digest that checkpoints store.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::RecordError;
+use super::manifest::{CurveDigest, Curves};
+use crate::files;
+
+/// A curve that grows, with the digest of its content.
+pub(super) struct CurveFile {
+    path: PathBuf,
+    bytes: u64,
+    digest: Sha256,
+}
+
+impl CurveFile {
+    /// Opens the curve for a run that continues after `step`, and cuts what the run writes again: by
+    /// the length in the checkpoint's digest, or without one by steps. Creates a missing file.
+    pub fn open(path: PathBuf, step: usize, known: Option<&CurveDigest>) -> Result<Self, RecordError> {
+        let text = match fs::symlink_metadata(&path) {
+            Ok(_) => files::read_regular(&path).map_err(|e| RecordError::read(&path, e))?,
+            Err(_) => Vec::new(),
+        };
+        let kept = match known {
+            Some(known) => text[..text.len().min(known.bytes as usize)].to_vec(),
+            None => up_to(&String::from_utf8_lossy(&text), step).into_bytes(),
+        };
+        files::write_here(&path, &kept).map_err(|e| RecordError::write(&path, e))?;
+        Ok(Self { path, bytes: kept.len() as u64, digest: Sha256::new_with_prefix(&kept) })
+    }
+
+    /// Adds a line.
+    pub fn append(&mut self, line: &str) -> Result<(), RecordError> {
+        let written = files::append_here(&self.path, line.as_bytes());
+        written.map_err(|e| RecordError::write(&self.path, e))?;
+        self.bytes += line.len() as u64;
+        self.digest.update(line);
+        Ok(())
+    }
+
+    /// Length and digest of what is written so far.
+    pub fn digest(&self) -> CurveDigest {
+        CurveDigest { bytes: self.bytes, sha256: files::hex(self.digest.clone().finalize()) }
+    }
+}
+
+/// The lines of a curve up to `step`.
+fn up_to(text: &str, step: usize) -> String {
+    text
+        // An incomplete line was being written when the run was killed.
+        .split_inclusive('\n')
+        .filter(|line| line.ends_with('\n'))
+        .filter(|line| line.split(' ').next().and_then(|s| s.parse().ok()).is_some_and(|s: usize| s <= step))
+        .collect()
+}
+
+/// Checks that the curves in the run directory `run` begin as they were when the checkpoint
+/// `of` was written. A file that was removed is accepted with a warning.
+///
+/// # Errors
+/// The first that is cut short or changed.
+pub fn check_curves(run: &Path, curves: &Curves, of: &Path) -> Result<(), RecordError> {
+    for (name, CurveDigest { bytes, sha256 }) in curves {
+        let path = run.join(name);
+        if fs::symlink_metadata(&path).is_err() {
+            log::warn!("{} is missing: the curve goes on without its earlier points", path.display());
+            continue;
+        }
+        let found = files::read_regular(&path).map_err(|e| RecordError::read(&path, e))?;
+        let begin = usize::try_from(*bytes).ok().and_then(|bytes| found.get(..bytes));
+        if begin.is_none_or(|begin| files::sha256(begin) != *sha256) {
+            let what = format!(
+                "cut short or changed since {} was written: put the file back, or remove it to go on without \
+                 its points",
+                of.display()
+            );
+            return Err(RecordError::damaged(&path, what));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn curve(text: &str, step: usize, known: Option<&CurveDigest>) -> (String, CurveDigest) {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("train.loss");
+        fs::write(&path, text).unwrap();
+        let file = CurveFile::open(path.clone(), step, known).unwrap();
+        (fs::read_to_string(&path).unwrap(), file.digest())
+    }
+
+    #[test]
+    fn a_resumed_curve_has_no_step_twice() {
+        let (kept, digest) = curve("100 0.5\n200 0.25\n300 0.12\n30", 200, None);
+        assert_eq!(kept, "100 0.5\n200 0.25\n");
+        assert_eq!(digest.bytes, 17);
+        // What a killed run wrote after its checkpoint is cut even where its steps are wrong.
+        let (kept, again) = curve("100 0.5\n200 0.25\n150 0.12\n30", 200, Some(&digest));
+        assert_eq!((kept.as_str(), again), ("100 0.5\n200 0.25\n", digest));
+    }
+
+    #[test]
+    fn a_changed_or_shorter_curve_is_named_and_a_longer_or_missing_one_is_none() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("train.loss");
+        let mut file = CurveFile::open(path.clone(), 0, None).unwrap();
+        file.append("1 0.5\n").unwrap();
+        let curves = Curves::from([("train.loss".into(), file.digest())]);
+        let check = || check_curves(root.path(), &curves, Path::new("step-1")).map_err(|e| e.to_string());
+        assert_eq!(check(), Ok(()));
+        file.append("2 0.25\n").unwrap();
+        assert_eq!(check(), Ok(()));
+        for text in ["1 0.6\n2 0.25\n", "1 0.5", ""] {
+            fs::write(&path, text).unwrap();
+            let error = check().unwrap_err();
+            assert!(error.contains("train.loss: cut short or changed since step-1"), "{error}");
+        }
+        fs::remove_file(&path).unwrap();
+        assert_eq!(check(), Ok(()));
+    }
+}

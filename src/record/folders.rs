@@ -1,0 +1,212 @@
+//! Folders of checkpoints: their names, which are intact, and which are kept.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{Manifest, RecordError};
+use crate::files;
+
+/// Number of the newest checkpoints that are kept without `--keep`.
+const KEEP: usize = 3;
+/// Suffix of a damaged checkpoint that a resumed run has set aside.
+const DAMAGED: &str = "damaged";
+
+/// Name of the folder of the checkpoint after `step` steps.
+pub fn folder_name(step: usize) -> String {
+    format!("step-{step:08}")
+}
+
+/// Checks that the name of the checkpoint's folder is that of the step in its `state`: renamed, an old
+/// checkpoint would be the newest for good.
+pub(super) fn check_name(path: &Path, state: &[u8]) -> Result<(), RecordError> {
+    let state: serde_json::Value = serde_json::from_slice(state).unwrap_or_default();
+    let Some(step) = state["position"]["step"].as_u64() else { return Ok(()) };
+    let (name, expected) = (path.file_name().unwrap_or_default(), folder_name(step as usize));
+    match name.to_string_lossy().starts_with("step-") && name != expected.as_str() {
+        true => {
+            Err(RecordError::damaged(path, format!("it holds the checkpoint {expected}: rename it back")))
+        }
+        false => Ok(()),
+    }
+}
+
+/// Folders of complete checkpoints in the order of their steps.
+pub fn list(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut steps: Vec<(usize, PathBuf)> = entries
+        .filter_map(|entry| {
+            let digits = entry.file_name().to_str()?.strip_prefix("step-")?.to_owned();
+            let step = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())??;
+            Some((step, entry.path()))
+        })
+        .collect();
+    steps.sort();
+    steps.into_iter().map(|(_, path)| path).collect()
+}
+
+/// Checks a checkpoint; returns its manifest.
+type Verify = fn(&Path) -> Result<Option<Manifest>, RecordError>;
+
+/// A checkpoint whose files are as they were written.
+#[derive(Debug)]
+pub struct Intact {
+    /// Its folder.
+    pub path: PathBuf,
+    /// Its manifest; earlier versions wrote none.
+    pub manifest: Option<Manifest>,
+    /// Newer ones that are damaged, with the reasons.
+    pub damaged: Vec<(PathBuf, RecordError)>,
+}
+
+impl Intact {
+    /// The newest checkpoint of `folder` that `verify` finds intact.
+    ///
+    /// # Errors
+    /// If there is none, or the newest cannot be read for a reason other than damage.
+    pub fn newest(folder: &Path, verify: Verify) -> Result<Self, RecordError> {
+        let mut damaged = Vec::new();
+        for path in list(folder).into_iter().rev() {
+            match verify(&path) {
+                Ok(manifest) => return Ok(Self { path, manifest, damaged }),
+                Err(error) if error.is_damage() => damaged.push((path, error)),
+                Err(error) => return Err(error),
+            }
+        }
+        let newest = damaged.into_iter().next().map(|(_, error)| error);
+        Err(newest.unwrap_or_else(|| RecordError::NoCheckpoint(folder.to_owned())))
+    }
+
+    /// Warns of the damaged ones.
+    pub fn warn(&self) {
+        self.damaged.iter().for_each(|(_, error)| log::warn!("{error}"));
+        if !self.damaged.is_empty() {
+            log::warn!("taking the checkpoint before it, {}", self.path.display());
+        }
+    }
+
+    /// Renames the damaged ones, so that they are neither read nor removed, and warns of each.
+    ///
+    /// # Errors
+    /// If one cannot be renamed.
+    pub fn set_aside(&self) -> Result<(), RecordError> {
+        for (path, error) in &self.damaged {
+            let aside = (1..)
+                .map(|n| match n {
+                    1 => path.with_extension(DAMAGED),
+                    _ => path.with_extension(format!("{DAMAGED}-{n}")),
+                })
+                .find(|aside| fs::symlink_metadata(aside).is_err())
+                .unwrap_or_else(|| path.with_extension(DAMAGED));
+            fs::rename(path, &aside).map_err(|e| RecordError::write(path, e))?;
+            log::warn!(
+                "{error}; set aside as {}, and going on from the checkpoint before it, {}",
+                aside.display(),
+                self.path.display()
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Makes the complete checkpoint `written` the one at `path`, in place of one of the same step.
+pub(super) fn publish(written: &Path, path: &Path) -> Result<(), RecordError> {
+    let failed = |e| RecordError::write(path, e);
+    let old = hidden(path, "old");
+    if path.exists() {
+        fs::rename(path, &old).map_err(failed)?;
+    }
+    fs::rename(written, path).map_err(failed)?;
+    files::sync_folder(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
+    if old.exists() {
+        fs::remove_dir_all(&old).map_err(|e| RecordError::write(&old, e))?;
+    }
+    Ok(())
+}
+
+/// The hidden name beside `path` with an ending.
+pub(super) fn hidden(path: &Path, ending: &str) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{ending}"))
+}
+
+/// Removes all but the `keep` newest checkpoints, those of `steps` and `written`.
+pub(super) fn prune(
+    folder: &Path,
+    written: &Path,
+    keep: Option<usize>,
+    steps: &[usize],
+) -> Result<(), RecordError> {
+    let kept: Vec<PathBuf> = steps.iter().map(|&step| folder.join(folder_name(step))).collect();
+    for path in list(folder).into_iter().rev().skip(keep.unwrap_or(KEEP)) {
+        if path == written || kept.contains(&path) {
+            continue;
+        }
+        // Under another name first: a checkpoint that is removed in part looks like a damaged one.
+        let old = hidden(&path, "old");
+        let remove = || {
+            fs::rename(&path, &old)?;
+            fs::remove_dir_all(&old)
+        };
+        remove().map_err(|e| RecordError::write(&path, e))?;
+    }
+    Ok(())
+}
+
+/// Removes what a killed writer has left.
+pub(super) fn remove_leftovers(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let ours = name.starts_with(".step-") && (name.ends_with(".tmp") || name.ends_with(".old"));
+        if ours && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+        list(folder).into_iter().map(name).collect()
+    }
+
+    #[test]
+    fn checkpoints_are_listed_by_step_and_others_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        for name in
+            ["step-100000000", "step-00000009", "step-00000001.damaged", ".step-00000002.tmp", "step-x"]
+        {
+            fs::create_dir(root.path().join(name)).unwrap();
+        }
+        assert_eq!(names(root.path()), ["step-00000009", "step-100000000"]);
+        fs::write(root.path().join(".step-00000003.tmp"), "not ours").unwrap();
+        remove_leftovers(root.path());
+        assert!(!root.path().join(".step-00000002.tmp").exists());
+        assert!(root.path().join(".step-00000003.tmp").exists());
+    }
+
+    #[test]
+    fn the_newest_and_the_named_are_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let make = || {
+            for step in 1..=6 {
+                let _ = fs::create_dir(root.path().join(folder_name(step)));
+            }
+        };
+        for (keep, steps, written, expected) in [
+            (None, &[][..], 6, &[4, 5, 6][..]),
+            (None, &[2], 6, &[2, 4, 5, 6]),
+            (Some(1), &[], 6, &[6]),
+            (Some(1), &[3, 3], 6, &[3, 6]),
+            (Some(1), &[], 2, &[2, 6]),
+            (Some(9), &[], 6, &[1, 2, 3, 4, 5, 6]),
+        ] {
+            make();
+            prune(root.path(), &root.path().join(folder_name(written)), keep, steps).unwrap();
+            let expected: Vec<String> = expected.iter().map(|&step| folder_name(step)).collect();
+            assert_eq!(names(root.path()), expected, "{keep:?} {steps:?} {written}");
+        }
+    }
+}
