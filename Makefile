@@ -46,7 +46,11 @@ SCALE   ?= full
 RATE    ?= 1gbit
 DELAY   ?=
 
-.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench icount bench-comm cluster-up cluster-down slurm-up slurm-down clean
+# Faults of `make faults`, and the seed they are drawn from.
+N       ?= 200
+SEED    ?= 1
+
+.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench icount bench-comm faults cluster-up cluster-down slurm-up slurm-down clean
 
 help: ## Show the targets
 	@grep -hE '^[0-9a-z -]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([^:]+):.*## (.*)/\1\t\2/' | expand -t 18
@@ -100,6 +104,9 @@ icount: build ## Count the instructions of one step of each network under valgri
 bench-comm: build ## Compare the all-reduces with plain loops around MPI's and gloo's
 	tests/comm/compare.sh
 	BACKEND=gloo tests/comm/compare.sh
+
+faults: build ## Inject N random faults, drawn from SEED, into training jobs (N=200 SEED=1)
+	@python3 tests/faults/run.py --binary $(BIN) --faults $(N) --seed $(SEED)
 
 cluster-up: ## Emulate two nodes on this machine with network namespaces (RATE=1gbit DELAY=0.1ms)
 	@scripts/setup.sh --all

@@ -97,6 +97,7 @@ check "two nodes: trainings with both MPIs, and with a broken link" tests/cluste
 check "two nodes: deployment over ssh" tests/cluster/deploy.sh
 check "two nodes: equal weights over mpi and gloo, on one and two machines" tests/cluster/same_weights.sh
 check "Slurm on two nodes" tests/slurm/check.sh
+check "40 random faults in training jobs" make --no-print-directory faults N=40 SEED=1
 check "time lines of 2 and 3 ranks, over mpi and gloo" tests/trace/check.sh
 check "the report in a browser" tests/report/check.sh
 check "predicted times on two nodes" tests/report/predict.sh

@@ -127,6 +127,18 @@ impl Lab {
         differences.into_iter().fold(0.0, f32::max)
     }
 
+    /// Makes all checkpoints those of a version without manifests.
+    pub fn remove_manifests(&self, name: &str) {
+        for checkpoint in self.checkpoints(name) {
+            std::fs::remove_file(checkpoint.join("manifest.json")).expect("a manifest");
+            let file = checkpoint.join("state.json");
+            let text = std::fs::read(&file).expect("state.json exists");
+            let mut state: Value = serde_json::from_slice(&text).expect("state.json is JSON");
+            state.as_object_mut().expect("an object").remove("manifest");
+            std::fs::write(file, state.to_string()).expect("state.json can be written");
+        }
+    }
+
     /// Complete checkpoints, oldest first.
     pub fn checkpoints(&self, name: &str) -> Vec<PathBuf> {
         mpiburn::record::checkpoint::list(&self.path(name).join("checkpoints"))

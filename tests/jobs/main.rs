@@ -1,13 +1,16 @@
 //! Real jobs under mpirun: trainings, interruptions, invalid input.
 
+mod bad_files;
 mod bad_input;
 mod bench;
 mod bench_int8;
 mod collectives;
 mod data;
+mod disk;
 mod failures;
 mod harness;
 mod int8;
+mod locks;
 mod networks;
 mod output;
 mod precision;
@@ -15,8 +18,14 @@ mod profile;
 mod quantized;
 mod recipes;
 mod report;
+mod report_profiles;
 mod resume;
 mod run_json;
+mod special_files;
+mod stalls;
+mod start_up;
+mod state;
+mod strangers;
 mod sweep;
 mod sync;
 mod trace;

@@ -153,7 +153,17 @@ fn integer_models_are_profiled_by_layer() {
     ];
     assert_eq!(names(&convnet, "forward"), expected);
     let inner = operators(&convnet).iter().filter(|row| row["phase"] == "forward");
-    assert!(inner.into_iter().all(|row| row["peak_memory_bytes"] == 0), "it allocates nothing: {convnet}");
+    let nothing = |row: &Value| row["peak_memory_bytes"] == 0 && row["allocated_bytes"] == 0;
+    assert!(inner.into_iter().all(nothing), "it allocates nothing: {convnet}");
+    let int8_bytes = number(&convnet, "checkpoint_bytes");
+    let (float, _) = figures(&lab, 1, &["--batches", "3"]);
+    assert!(int8_bytes > 4266.0 && number(&float, "checkpoint_bytes") > 4.0 * 4266.0, "{int8_bytes}");
+    let conv = operators(&float).iter().find(|row| row["name"] == "conv1, conv2 2x conv+relu+max pool");
+    assert!(number(conv.unwrap(), "allocated_bytes") >= 3.0 * 32.0 * 392.0 * 4.0, "its output: {float}");
+    // Kernels that are compiled without their instructions took three times as long.
+    let (timed, _) = figures(&lab, 1, &["--int8", "--batches", "100", "--batch", "128"]);
+    let (with, without) = (number(&timed, "batch_ms"), number(&timed, "batch_ms_without_profiling"));
+    assert!(with < 2.0 * without, "{with} and {without} ms");
     let (vgg, _) = figures(&lab, 1, &["--int8", "--model", "vgg", "--batches", "1", "--batch", "4"]);
     assert!(names(&vgg, "forward").contains(&"block1.2 int8 max pool".to_owned()), "{vgg}");
 }
@@ -185,6 +195,36 @@ fn a_checkpoint_is_profiled_with_its_network() {
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
     }
+}
+
+#[test]
+fn a_profile_of_a_run_takes_its_options_where_none_are_typed() {
+    let lab = Lab::new();
+    let trained = ["--epochs", "1", "--train-samples", "128", "--batch", "16", "--activation", "gelu"];
+    let recipe = ["--optimizer", "sgd", "--momentum", "0.5", "--lr", "0.01", "--precision", "bf16"];
+    lab.train(1, "run", &[&trained[..], &recipe].concat());
+    let run = lab.path("run");
+    let run = run.to_str().unwrap();
+    let of = |ranks, options: &[&str]| {
+        figures(&lab, ranks, &[&["--checkpoint", run, "--batches", "2"], options].concat()).0
+    };
+    let values = |found: &Value| {
+        let config = &found["config"];
+        ["optimizer", "momentum", "lr", "activation"].map(|name| config[name].to_string()).join(" ")
+            + &format!(" {} {}", found["batch"], found["precision"])
+    };
+    assert_eq!(values(&of(2, &["--train"])), "\"sgd\" 0.5 0.01 \"gelu\" 16 \"bf16\"");
+    let typed = ["--train", "--batch", "8", "--optimizer", "adam", "--precision", "no", "--lr", "0.1"];
+    assert_eq!(values(&of(1, &typed)), "\"adam\" null 0.1 \"gelu\" 8 \"no\"");
+    let inference = of(1, &[]);
+    assert_eq!((&inference["batch"], &inference["precision"]), (&16.into(), &"no".into()));
+    let mut command = profile(2, &["--checkpoint", run, "--train", "--fused", "off"]);
+    command.arg("--json").arg(lab.path("new.json"));
+    let output = fails_within(Duration::from_secs(10), command);
+    let errors = errors(&output);
+    let expected = "--precision bf16: 16-bit activations need fused operators";
+    assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
+    assert!(!lab.path("new.json").exists());
 }
 
 #[test]

@@ -9,19 +9,19 @@ use mpiburn::record::{RunState, SweepRecord, SweepRun};
 use crate::harness::*;
 
 /// `mpiburn report` in the lab's folder, which reads its `results/`.
-fn report(lab: &Lab, arguments: &[&str]) -> Output {
+pub fn report(lab: &Lab, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
     command.env_remove("RUST_LOG").current_dir(lab.path("")).arg("report").args(arguments);
     command.output().expect("the binary starts")
 }
 
-fn shown(lab: &Lab, arguments: &[&str]) -> String {
+pub fn shown(lab: &Lab, arguments: &[&str]) -> String {
     let output = report(lab, arguments);
     assert!(output.status.success(), "{}", text(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn fails(lab: &Lab, code: i32, arguments: &[&str]) -> String {
+pub fn fails(lab: &Lab, code: i32, arguments: &[&str]) -> String {
     let output = report(lab, arguments);
     assert_eq!(output.status.code(), Some(code), "{}", text(&output));
     text(&output)
@@ -41,7 +41,7 @@ fn lengthen(lab: &Lab, name: &str, train_seconds: f64) {
     fs::write(lab.path(name).join("run.json"), run.to_string()).unwrap();
 }
 
-fn column<'t>(csv: &'t str, row: usize, name: &str) -> &'t str {
+pub fn column<'t>(csv: &'t str, row: usize, name: &str) -> &'t str {
     let at = csv.lines().next().and_then(|header| header.split(',').position(|n| n == name));
     let line = csv.lines().nth(row).expect("the row exists");
     line.split(',').nth(at.expect("the column exists")).expect("the cell exists")

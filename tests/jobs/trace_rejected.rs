@@ -67,3 +67,64 @@ fn ranks_with_different_time_lines_are_rejected() {
         assert!(errors.len() == 1 && errors[0].contains(named), "{}", text(&output));
     }
 }
+
+/// Neither a complete run, nor one that an option would have gone on with.
+#[test]
+fn a_rejected_resume_leaves_the_run_as_it_was() {
+    let lab = Lab::new();
+    lab.train(2, "run", &["--epochs", "1", "--train-samples", "640"]);
+    let record = || std::fs::read(lab.path("run/run.json")).unwrap();
+    let before = record();
+    let resume = |options: &[&str]| {
+        let mut command = mpirun(2, binary());
+        command.args(["train", "--resume"]).arg(lab.path("run")).args(options);
+        command
+    };
+    let file = lab.path("z.json");
+    let file = file.to_str().unwrap();
+    for options in [
+        &["--trace", file][..],
+        &["--trace", file, "--trace-steps", "1..5", "--set", "epochs=2"],
+        &["--set", "epochs=2", "--trace", lab.path("run/run.json").to_str().unwrap()],
+        &["--set", "epochs=2", "--trace", binary()],
+        &["--set", "lr=0.25"],
+    ] {
+        let output = fails_within(Duration::from_secs(15), resume(options));
+        assert_eq!(errors(&output).len(), 1, "{options:?}: {}", text(&output));
+        assert!(record() == before, "{options:?}: {}", text(&output));
+    }
+    let output = resume(&[]).output().unwrap();
+    assert!(
+        output.status.success() && text(&output).contains("the run is complete after"),
+        "{}",
+        text(&output)
+    );
+    assert!(record() == before, "a complete run has nothing to be measured again");
+}
+
+#[test]
+fn a_time_line_does_not_replace_another_file() {
+    let lab = Lab::new();
+    for name in ["run.json", "epochs.csv", "rank0/t.json", "none/t.json"] {
+        let file = lab.path("run").join(name);
+        let mut command = lab.command(2, "run", &["--epochs", "1", "--train-samples", "640"]);
+        command.arg("--trace").arg(&file);
+        let output = fails_within(Duration::from_secs(10), command);
+        assert_eq!((errors(&output).len(), output.status.code()), (1, Some(2)), "{name}: {}", text(&output));
+        assert!(!lab.path("run").exists(), "{name}");
+    }
+    let other = lab.path("other.json");
+    std::fs::write(&other, "{\"mine\": 1}").unwrap();
+    let traced = |file: &str| {
+        let mut command = lab.command(1, file, &["--epochs", "1", "--train-samples", "640"]);
+        command.arg("--trace").arg(lab.path(file).with_extension("json"));
+        command
+    };
+    let output = fails_within(Duration::from_secs(10), traced("other"));
+    assert!(errors(&output)[0].contains("no time line, which is not replaced"), "{}", text(&output));
+    assert_eq!(std::fs::read(&other).unwrap(), b"{\"mine\": 1}");
+    for _ in 0..2 {
+        let output = traced("mine").arg("--overwrite").output().unwrap();
+        assert!(output.status.success(), "an own time line is replaced: {}", text(&output));
+    }
+}

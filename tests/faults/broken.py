@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Checks that the campaign finds faults: runs it on programs that are wrong on purpose.
+
+    broken.py [--binary target/release/mpiburn]
+
+Each program is a shell script around the real one. Undisturbed runs are right; what follows a
+fault is wrong in one way, which the column of the table must count.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from check import HANG, LOST, UNCLEAR, WRONG
+
+HERE = Path(__file__).resolve().parent
+
+# Column that must not be zero, kind of fault, commands before the real program starts.
+PROGRAMS = [
+    # A deadline of 600 s instead of 4 s.
+    (HANG, "SIGSTOP of a rank", 'for a; do shift; [ "$a" = 4 ] && a=600; set -- "$@" "$a"; done'),
+    (HANG, "file removed", 'case "$*" in *--resume*damaged*) setsid sleep 600 >/dev/null 2>&1 & ;; esac'),
+    (WRONG, "file cut", 'case "$*" in *--resume*) exit 0;; esac'),
+    (LOST, "SIGKILL of a rank", 'case "$*" in *--resume*) echo "mpiburn: no such run" >&2; exit 1;; esac'),
+    (LOST, "SIGKILL of a rank", 'case "$*" in eval*run-*) echo "mpiburn: no such run" >&2; exit 1;; esac'),
+    (UNCLEAR, "file removed", 'case "$*" in *--resume*damaged*) exec 2>/dev/null;; esac'),
+    (UNCLEAR, "unknown option", 'case "$*" in *run-*) exec 2>/dev/null;; esac'),
+]
+
+
+def count(table, column):
+    """Total of a column of the printed table."""
+    heads = next(line for line in table.splitlines() if line.startswith("| fault"))
+    total = next(line for line in table.splitlines() if line.startswith("| total"))
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (heads, total)]
+    return int(dict(zip(*cells, strict=True))[column])
+
+
+def run(binary, folder, kind, trick):
+    """Output and exit code of a campaign of one kind of fault on a wrong program."""
+    program = Path(folder) / "mpiburn"
+    program.write_text(f'#!/bin/sh\n{trick}\nexec "{binary}" "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    command = [
+        sys.executable,
+        HERE / "run.py",
+        "--binary",
+        program,
+        "--kind",
+        kind,
+        "--configs",
+        "2",
+        "--faults",
+        "3",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr, done.returncode
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--binary", type=Path, default=HERE.parents[1] / "target/release/mpiburn")
+    binary = parser.parse_args().binary.resolve()
+    wrong = 0
+    for column, kind, trick in PROGRAMS:
+        with tempfile.TemporaryDirectory() as folder:
+            output, code = run(binary, folder, kind, trick)
+        found = code == 1 and re.search(r"^\| total", output, re.MULTILINE) and count(output, column)
+        print(f"{'ok' if found else 'NOT FOUND'}  {column}: {kind}, {trick}", flush=True)
+        if not found:
+            wrong += 1
+            print(output)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""What must hold after a fault: the job's end, its message, its checkpoints and its resumption."""
+
+import re
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from job import LIMIT
+from lab import checkpoints, read_json, results
+
+HANG, WRONG, LOST, UNCLEAR = "hangs", "wrong results", "lost checkpoints", "unclear messages"
+COLUMNS = [HANG, WRONG, LOST, UNCLEAR]
+
+
+@dataclass
+class Verdict:
+    """Outcome of one fault: whether it was injected, and a pair of column and text per problem."""
+
+    what: str
+    injected: bool = True
+    problems: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, column, text, ended=None):
+        output = "" if ended is None else "\n" + "\n".join(ended.text.strip().splitlines()[-12:])
+        self.problems.append((column, text + output))
+
+
+def names(ended, pattern):
+    """Whether a line of the program or of mpirun contains the pattern."""
+    return any(re.search(pattern, line) for line in ended.lines())
+
+
+def check_end(verdict, ended, what="the job"):
+    """No hang, no process left, no panic. False after a hang."""
+    if ended.code is None:
+        verdict.add(HANG, f"{what} did not end within {ended.seconds:.0f} s", ended)
+    elif ended.left:
+        verdict.add(HANG, f"{what} left {len(ended.left)} processes behind", ended)
+    if "panicked at" in ended.text:
+        verdict.add(UNCLEAR, f"{what} panicked", ended)
+    return ended.code is not None
+
+
+def check_completed(verdict, reference, folder, ended, what, damaged=()):
+    """Exit code 0: the weights and results of an undisturbed run.
+
+    Curves have no digests: one that was damaged itself may stay so, if the weights are right.
+    """
+    record = read_json(Path(folder) / "run.json")
+    if record.get("status") != "completed" or record.get("weights_sha256") != reference.weights:
+        status, weights = record.get("status"), record.get("weights_sha256")
+        verdict.add(
+            WRONG, f"{what}: exit code 0, status {status}, weights {weights}, not {reference.weights}", ended
+        )
+        return
+    found = results(folder)
+    for file, lines in reference.results.items():
+        if found.get(file) != lines and not (file in damaged and file.startswith("rank")):
+            verdict.add(WRONG, f"{what}: exit code 0, but {file} differs from that of an undisturbed run")
+            return
+
+
+def check_job(verdict, lab, config, folder, ended, pattern):
+    """A disturbed training. `pattern`: what its message must contain, None if none is due."""
+    reference = lab.reference(config)
+    if not check_end(verdict, ended):
+        return
+    if ended.code == 0:
+        check_completed(verdict, reference, folder, ended, "the job")
+        return
+    if pattern and not names(ended, pattern):
+        verdict.add(UNCLEAR, f"exit code {ended.code}, and no line contains {pattern!r}", ended)
+
+
+def check_checkpoints(verdict, lab, folder, before=()):
+    """The last checkpoint loads, and no complete one has vanished without a later one."""
+    found = checkpoints(folder)
+    if before and (not found or found[-1].name < before[-1].name):
+        verdict.add(LOST, f"{before[-1].name} was complete before the fault; now {[p.name for p in found]}")
+    if found:
+        ended = lab.evaluate(folder)
+        if check_end(verdict, ended, "eval") and ended.code != 0:
+            verdict.add(LOST, f"{found[-1].name} does not load", ended)
+
+
+def check_resume(verdict, lab, config, folder):
+    """Resuming gives the undisturbed weights, or a refusal that names the folder if nothing was saved."""
+    saved = checkpoints(folder)
+    ended = lab.resume(config, folder)
+    if not check_end(verdict, ended, "the resumed job"):
+        return
+    if ended.code == 0:
+        check_completed(verdict, lab.reference(config), folder, ended, "the resumed job")
+    elif saved:
+        verdict.add(
+            LOST, f"resuming fails with exit code {ended.code}, although {saved[-1].name} exists", ended
+        )
+    elif not names(ended, re.escape(Path(folder).name)):
+        verdict.add(UNCLEAR, "resuming is refused without a line that names the folder", ended)
+
+
+def check_all(verdict, lab, config, folder, ended, pattern, before=(), resumable=True):
+    """Everything about a training that was disturbed while it ran."""
+    check_job(verdict, lab, config, folder, ended, pattern)
+    check_checkpoints(verdict, lab, folder, before)
+    if ended.code != 0 and resumable:
+        check_resume(verdict, lab, config, folder)
+
+
+def check_damaged(verdict, lab, config, base, folder, damaged):
+    """A run directory with damaged files: refused with a name, or the undisturbed results."""
+    reference = lab.reference(config)
+    parts = {part for file in damaged for part in Path(file).parts if part != "checkpoints"}
+    pattern = "|".join(map(re.escape, sorted(parts)))
+    file = " or ".join(damaged)
+    ended = lab.evaluate(folder)
+    if check_end(verdict, ended, "eval"):
+        results_of = [line for line in ended.text.splitlines() if line.startswith("test loss")]
+        known = "\n".join(reference.evaluations[base])
+        if ended.code == 0 and not all(line in known for line in results_of):
+            verdict.add(WRONG, "eval: exit code 0, and the result of no checkpoint of the run", ended)
+        if ended.code != 0 and not names(ended, pattern):
+            verdict.add(UNCLEAR, f"eval fails without a line that names {file}", ended)
+    ended = lab.resume(config, folder)
+    if not check_end(verdict, ended, "the resumed job"):
+        return
+    if ended.code == 0:
+        check_completed(verdict, reference, folder, ended, "the resumed job", damaged)
+    elif not names(ended, pattern):
+        verdict.add(UNCLEAR, f"resuming is refused without a line that names {file}", ended)
+    if ended.seconds > 6 * LIMIT:
+        verdict.add(HANG, f"resuming took {ended.seconds:.0f} s")
+
+
+def remove(folder):
+    shutil.rmtree(folder, ignore_errors=True)

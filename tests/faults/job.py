@@ -1,0 +1,149 @@
+"""Jobs under mpirun: start, find the ranks, wait with a limit, leave no process behind."""
+
+import itertools
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+# --comm-timeout of all runs, and how long a job may last after a fault, in seconds.
+DEADLINE = 4
+LIMIT = DEADLINE + 10
+# Processes end some time after mpirun; without mpirun they end at the deadline.
+GRACE = 2
+# A job that nothing disturbs, on a busy machine.
+LONGEST = 90
+
+MARK = "MPIBURN_FAULTS_JOB"
+COUNTER = itertools.count()
+
+
+@dataclass
+class Ended:
+    """How a job ended: exit code (None after a hang), output, processes that outlived it."""
+
+    code: int | None
+    text: str
+    seconds: float
+    left: list[int] = field(default_factory=list)
+
+    def lines(self):
+        """Lines that the program or mpirun prints about an error."""
+        starts = ("mpiburn: ", "error: ", "warn: ", "mpirun noticed that process rank ")
+        return [line for line in self.text.splitlines() if line.startswith(starts)]
+
+
+def environment(process):
+    """Environment variables of a process; empty for one that has ended."""
+    try:
+        text = Path(f"/proc/{process}/environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return {}
+    return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
+
+
+def is_rank(process):
+    try:
+        return Path(f"/proc/{process}/comm").read_text(encoding="utf-8").strip() == "mpiburn"
+    except OSError:
+        return False
+
+
+def send(process, number):
+    """Sends a signal; False if the process has ended."""
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def marked(mark):
+    """Processes whose mark begins with `mark`."""
+    every = (int(name) for name in os.listdir("/proc") if name.isdigit())
+    return [process for process in every if environment(process).get(MARK, "").startswith(mark)]
+
+
+def end_all():
+    """Kills all processes of this program's jobs."""
+    for process in marked(f"{os.getpid()}."):
+        send(process, signal.SIGKILL)
+
+
+class Job:
+    """A running command, whose processes are known by a variable in their environment."""
+
+    def __init__(self, command, folder):
+        # The last character ends the number: job 1 is not job 10.
+        self.mark = f"{os.getpid()}.{next(COUNTER)}."
+        self.log = Path(folder) / f"job-{self.mark}log"
+        settings = {
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            # By default mpirun sleeps for a second between SIGTERM and SIGKILL.
+            "OMPI_MCA_odls_base_sigkill_timeout": "0",
+            "TMPDIR": str(folder),
+            MARK: self.mark,
+        }
+        inherited = {name: value for name, value in os.environ.items() if name != "RUST_LOG"}
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**inherited, **settings},
+                start_new_session=True,
+            )
+        self.started = time.monotonic()
+
+    def processes(self):
+        return marked(self.mark)
+
+    def ranks(self):
+        """Process of each rank that has started."""
+        found = {}
+        for process in self.processes():
+            rank = environment(process).get("OMPI_COMM_WORLD_RANK", "")
+            if rank.isdigit() and is_rank(process):
+                found[int(rank)] = process
+        return found
+
+    def is_running(self):
+        return self.process.poll() is None
+
+    def sleep(self, seconds):
+        """Waits until so many seconds after the start, or until the job ends."""
+        while self.is_running() and time.monotonic() - self.started < seconds:
+            time.sleep(0.003)
+
+    def until(self, ready):
+        """Waits until `ready` returns something true, or until the job ends."""
+        while self.is_running() and time.monotonic() - self.started < LONGEST:
+            if found := ready():
+                return found
+            time.sleep(0.003)
+        return None
+
+    def end(self, limit=LONGEST):
+        """Waits for the end, kills what is left, and returns both."""
+        begun = time.monotonic()
+        try:
+            code = self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = None
+        # SIGKILL of mpirun: its ranks have the same limit.
+        grace = begun + limit if code == -signal.SIGKILL else time.monotonic() + GRACE
+        left = self.processes()
+        while left and code is not None and time.monotonic() < grace:
+            time.sleep(0.02)
+            left = self.processes()
+        seconds = time.monotonic() - begun
+        for process in left:
+            send(process, signal.SIGKILL)
+        self.process.wait()
+        text = self.log.read_text(encoding="utf-8", errors="replace")
+        self.log.unlink()
+        return Ended(code, text, seconds, left)

@@ -1,0 +1,99 @@
+//! One process at a time writes to a run directory, and all ranks read the same files.
+
+use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::harness::*;
+
+#[test]
+fn a_run_directory_in_use_is_refused() {
+    let lab = Lab::new();
+    lab.train(1, "run", &["--epochs", "1", "--train-samples", "640"]);
+    let mut first = lab.command(2, "run", &["--epochs", "50000", "--overwrite"]);
+    let mut job = first.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let epochs = lab.path("run/epochs.csv");
+    wait_until(&mut job, "some epochs", || {
+        fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 2)
+    });
+    let mut resumes = mpirun(2, binary());
+    resumes.args(["train", "--resume"]).arg(lab.path("run"));
+    for second in [resumes, lab.command(1, "run", &["--overwrite"])] {
+        let output = fails_within(Duration::from_secs(10), second);
+        let errors = errors(&output);
+        assert_eq!(errors.len(), 1, "{}", text(&output));
+        assert!(errors[0].contains("is in use by process ") && errors[0].contains("choose another folder"));
+    }
+    kill(job.id(), "-USR1");
+    assert_eq!(job.wait().unwrap().code(), Some(75), "the first job has gone on");
+    assert_eq!(lab.run_json("run")["status"], "stopped");
+    let rows = fs::read_to_string(&epochs).unwrap();
+    let numbers: Vec<usize> =
+        rows.lines().skip(1).map(|row| row.split(',').next().unwrap().parse().unwrap()).collect();
+    assert!(numbers.iter().copied().eq(1..=numbers.len()), "{numbers:?}");
+}
+
+fn kill(pid: u32, signal: &str) {
+    let status = std::process::Command::new("kill").args([signal, &pid.to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn a_second_sweep_in_the_same_folder_is_refused() {
+    let lab = Lab::new();
+    let file = lab.path("short.toml");
+    let root = digits().display();
+    let sweep = format!(
+        "title = \"Short\"\n[base]\ndata-root = \"{root}\"\nepochs = 50000\n[vary]\ntopology = [\"1x1\"]\n"
+    );
+    fs::write(&file, sweep).unwrap();
+    let start = || {
+        let mut command = std::process::Command::new(binary());
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        command.arg("sweep").arg(&file).arg("--out").arg(lab.path("sweep"));
+        command
+    };
+    let mut first = start().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let epochs = lab.path("sweep/1x1-1/epochs.csv");
+    wait_until(&mut first, "the first run", || epochs.exists());
+    let output = start().output().unwrap();
+    assert!(!output.status.success());
+    let errors = errors(&output);
+    assert_eq!(errors.len(), 1, "{}", text(&output));
+    assert!(errors[0].contains("sweep is in use by process "), "{}", errors[0]);
+    kill(first.id(), "-TERM");
+    assert_eq!(first.wait().unwrap().code(), Some(75));
+}
+
+/// A test set of its own on rank 1, and other samples beyond those in use.
+#[test]
+fn another_data_set_on_one_rank_is_refused() {
+    for (file, what) in
+        [("t10k-labels", "the test set's digest"), ("train-images", "the digest of the whole train split")]
+    {
+        let lab = Lab::new();
+        let own = lab.path("own");
+        fs::create_dir(&own).unwrap();
+        let mut changed = 0;
+        for entry in fs::read_dir(digits()).unwrap().map(Result::unwrap) {
+            let mut bytes = fs::read(entry.path()).unwrap();
+            if entry.file_name().to_str().unwrap().starts_with(file) {
+                *bytes.last_mut().unwrap() ^= 1;
+                changed += 1;
+            }
+            fs::write(own.join(entry.file_name()), bytes).unwrap();
+        }
+        assert_eq!(changed, 1, "{file}");
+        // The same relative path on all ranks, in folders of their own.
+        std::os::unix::fs::symlink(digits(), lab.path("data0")).unwrap();
+        std::os::unix::fs::symlink(&own, lab.path("data1")).unwrap();
+        let script = format!("cd {}$OMPI_COMM_WORLD_RANK && exec \"$0\" \"$@\"", lab.path("data").display());
+        let mut command = mpirun(2, "sh");
+        command.args(["-c", &script, binary(), "train", "--epochs", "1", "--train-samples", "640"]);
+        command.args(["--data-root", "."]).arg("--out").arg(lab.path("run"));
+        let output = fails_within(Duration::from_secs(15), command);
+        let errors = errors(&output);
+        assert_eq!(errors.len(), 1, "{}", text(&output));
+        assert!(errors[0].contains("rank 1 on ") && errors[0].contains(what), "{}", errors[0]);
+    }
+}

@@ -1,0 +1,198 @@
+//! Jobs whose ranks differ before the first collective: they end at once, or at the deadline, with
+//! the cause.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::harness::*;
+
+const DEADLINE: u64 = 2;
+
+/// Options of a training of two ranks that ends by itself within a second.
+fn training(lab: &Lab, more: &[&str]) -> Vec<OsString> {
+    let mut options: Vec<OsString> =
+        ["train", "--epochs", "1", "--train-samples", "640", "--comm-timeout"].map(Into::into).into();
+    options.extend([DEADLINE.to_string().into(), "--data-root".into(), digits().into()]);
+    options.extend(["--out".into(), lab.path("run").into()]);
+    options.extend(more.iter().map(Into::into));
+    options
+}
+
+/// Two ranks with a command each; the job has to fail.
+fn fails(first: &[OsString], program: &Path, second: &[OsString]) -> Output {
+    let mut command = mpirun(1, binary());
+    command.args(first).args([":", "-n", "1"]).arg(program).args(second).env("RUST_BACKTRACE", "0");
+    fails_within(Duration::from_secs(DEADLINE + 10), command)
+}
+
+fn words(words: &[&str]) -> Vec<OsString> {
+    words.iter().map(Into::into).collect()
+}
+
+#[test]
+fn a_rank_with_an_unknown_option_prints_it_and_ends_the_job() {
+    let lab = Lab::new();
+    for backend in ["mpi", "gloo"] {
+        let train = training(&lab, &["--backend", backend]);
+        let output = fails(&train, binary().as_ref(), &training(&lab, &["--nonsense"]));
+        let errors = errors(&output);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        assert_eq!(errors.len(), 1, "{}", text(&output));
+        let error = &errors[0];
+        assert!(error.starts_with("mpiburn: rank 1 on ") && error.contains("'--nonsense'"), "{error}");
+    }
+    // A value that is refused, on one rank alone.
+    for bad in ["--lr=-1", "--comm-timeout=-1", "--model=none"] {
+        let output = fails(&training(&lab, &[]), binary().as_ref(), &training(&lab, &[bad]));
+        let errors = errors(&output);
+        assert_eq!((errors.len(), output.status.code()), (1, Some(2)), "{bad}: {}", text(&output));
+        let named = bad.split('=').next().unwrap();
+        assert!(errors[0].starts_with("mpiburn: rank 1 on ") && errors[0].contains(named), "{}", errors[0]);
+    }
+    let output = fails(&training(&lab, &["--world-size", "3"]), binary().as_ref(), &training(&lab, &[]));
+    let line = "--world-size differs between ranks: rank 1 on ";
+    assert!(errors(&output)[0].contains(line), "{}", text(&output));
+    let allreduce = words(&["bench", "allreduce"]);
+    let output = fails(&allreduce, binary().as_ref(), &words(&["bench", "allreduce", "--sizes", "0"]));
+    let line = "rank 1 on ";
+    assert!(errors(&output)[0].contains(line), "{}", text(&output));
+    assert!(errors(&output)[0].contains("mpiburn bench allreduce --sizes 0: all ranks"), "{}", text(&output));
+    // The same on all ranks is told once.
+    let mut command = mpirun(3, binary());
+    command.args(["train", "--nonsense"]);
+    let output = fails_within(Duration::from_secs(10), command);
+    assert_eq!((errors(&output).len(), output.status.code()), (1, Some(2)), "{}", text(&output));
+}
+
+#[test]
+fn ranks_with_different_subcommands_are_refused() {
+    let lab = Lab::new();
+    let train = training(&lab, &[]);
+    let mut resumes = words(&["train", "--resume"]);
+    resumes.push(lab.path("none").into());
+    for (second, name) in [
+        (words(&["bench", "step"]), "bench step"),
+        (words(&["report", "results"]), "report"),
+        (resumes, "train --resume"),
+    ] {
+        let output = fails(&train, binary().as_ref(), &second);
+        let errors = errors(&output);
+        assert_eq!((errors.len(), output.status.code()), (1, Some(2)), "{name}: {}", text(&output));
+        let (first, other) = ("rank 0 on ", format!("mpiburn {name}: all ranks of a job run the same"));
+        assert!(errors[0].contains(first) && errors[0].ends_with(&other), "{}", errors[0]);
+    }
+    assert!(!lab.path("run").exists(), "nothing is written before ranks agree");
+}
+
+#[test]
+fn a_command_without_ranks_is_refused_on_several() {
+    let mut command = mpirun(2, binary());
+    command.args(["report", "results"]);
+    let output = fails_within(Duration::from_secs(10), command);
+    assert_eq!(
+        errors(&output),
+        ["mpiburn: mpiburn report runs in one process: start it without mpirun or srun"],
+        "{}",
+        text(&output)
+    );
+}
+
+/// One byte more than the other's.
+#[test]
+fn another_binary_is_refused() {
+    let lab = Lab::new();
+    let other = lab.path("mpiburn");
+    let mut bytes = fs::read(binary()).unwrap();
+    bytes.push(0);
+    fs::write(&other, bytes).unwrap();
+    fs::set_permissions(&other, fs::metadata(binary()).unwrap().permissions()).unwrap();
+    let output = fails(&training(&lab, &[]), &other, &training(&lab, &[]));
+    let errors = errors(&output);
+    assert_eq!((errors.len(), output.status.code()), (1, Some(2)), "{}", text(&output));
+    assert!(errors[0].contains("rank 1 on ") && errors[0].contains("runs another binary than rank 0"));
+}
+
+#[test]
+fn a_process_that_never_starts_mpi_ends_the_job_at_the_deadline() {
+    let lab = Lab::new();
+    let output = fails(&training(&lab, &[]), "sleep".as_ref(), &words(&["60"]));
+    let errors = errors(&output);
+    assert_eq!((errors.len(), output.status.code()), (1, Some(3)), "{}", text(&output));
+    let line = "mpiburn: the start of MPI exceeded the deadline of 2 s (--comm-timeout)";
+    assert!(errors[0].starts_with(line) && errors[0].contains("on rank 0"), "{}", errors[0]);
+}
+
+/// The process of rank 1, as soon as mpirun has started it.
+fn second_rank(job: &mut Child) -> u32 {
+    let rank = |pid: u32| {
+        let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        let is_second = |variable: &[u8]| variable == b"OMPI_COMM_WORLD_RANK=1";
+        variables.split(|&byte| byte == 0).any(is_second).then_some(pid)
+    };
+    let parent = job.id();
+    let find = || {
+        let children =
+            fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        children.split_whitespace().find_map(|pid| rank(pid.parse().ok()?))
+    };
+    wait_until(job, "rank 1 starts", || find().is_some());
+    find().expect("rank 1 runs")
+}
+
+fn send(pid: u32, signal: &str) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+/// Stopped before, in and after MPI's start.
+#[test]
+fn a_rank_that_is_stopped_while_the_job_starts_is_named() {
+    for (backend, delay) in [("mpi", 0), ("gloo", 60), ("mpi", 200), ("gloo", 350)] {
+        let lab = Lab::new();
+        let mut command = mpirun(2, binary());
+        command.args(training(&lab, &["--epochs", "500", "--backend", backend]));
+        command.env("OMPI_MCA_odls_base_sigkill_timeout", "0");
+        let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let pid = second_rank(&mut job);
+        std::thread::sleep(Duration::from_millis(delay));
+        send(pid, "-STOP");
+        let (sender, ended) = std::sync::mpsc::channel();
+        let parent = job.id();
+        std::thread::spawn(move || sender.send(job.wait_with_output()));
+        let output = ended.recv_timeout(Duration::from_secs(DEADLINE + 10)).unwrap_or_else(|_| {
+            send(parent, "-KILL");
+            send(pid, "-KILL");
+            panic!("{backend}, {delay} ms: the job does not end")
+        });
+        let output = output.unwrap();
+        let lines: Vec<String> = errors(&output)
+            .into_iter()
+            .filter(|line| line.contains("exceeded the deadline of 2 s"))
+            .collect();
+        assert_eq!(lines.len(), 1, "{backend}, {delay} ms: {}", text(&output));
+        assert!(lines[0].contains("stopped") && lines[0].contains("rank 1 on "), "{}", lines[0]);
+        assert_eq!(output.status.code(), Some(3), "{}", text(&output));
+    }
+}
+
+/// Before its training begins, as in it: a checkpoint, and the exit code of a run that can go on.
+#[test]
+fn a_signal_while_mpi_starts_stops_the_run_with_a_checkpoint() {
+    let lab = Lab::new();
+    let mut command = mpirun(2, binary());
+    command.args(training(&lab, &["--epochs", "50000"]));
+    let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = second_rank(&mut job);
+    let is_ours =
+        || fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim() == "mpiburn");
+    wait_until(&mut job, "the program", is_ours);
+    // The dynamic linker is over within milliseconds.
+    std::thread::sleep(Duration::from_millis(60));
+    send(pid, "-USR1");
+    let output = job.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(75), "{}", text(&output));
+    assert_eq!(lab.run_json("run")["status"], "stopped");
+    assert_eq!(lab.checkpoints("run").len(), 1);
+}
