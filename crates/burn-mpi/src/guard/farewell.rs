@@ -6,18 +6,21 @@
 //! guards, and enters a barrier with the other ranks on a separate communicator. If
 //! they do not arrive, a rank with an exit code other than 0 aborts the job.
 //!
+//! With an MPI library whose `MPI_Finalize` may never return, `process_manager.rs` ends the job.
+//!
 //! MPI therefore runs as long as any Rust code does, and no value that uses it can
 //! outlive it.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use mpi::ffi;
 
 use crate::collective::mpi::request::Communicator;
 use crate::collective::mpi::{MpiWorld, library};
 use crate::guard::activity;
+use crate::guard::process_manager::ProcessManager;
 
 // A program may train on a spawned thread and join it; the handler then runs on
 // another thread, when the one that used MPI is in no operation. MPI does not
@@ -50,13 +53,6 @@ unsafe extern "C" {
 /// MPI, by all ranks.
 pub(crate) fn arrange(mpi: &MpiWorld) -> Result<(), crate::CommError> {
     let communicator = mpi.duplicate()?;
-    // Connects each rank to those of the last barrier now. MPICH over UCX was seen never to finalize
-    // where some ranks had connected in that barrier alone: others no longer answered them.
-    let began = Instant::now();
-    let mut request = mpi.start_barrier(communicator)?;
-    while !mpi.test(&mut request, 0, began)? {
-        mpi.pause();
-    }
     let farewell = Farewell { mpi: mpi.clone(), communicator };
     *FAREWELL.lock().unwrap_or_else(PoisonError::into_inner) = Some(farewell);
     #[cfg(target_env = "gnu")]
@@ -112,12 +108,16 @@ fn say(status: i32) {
             libc::_exit(status)
         }
     }
+    // SAFETY: MPI is past its start and not in its end, the only times when it uses the socket on
+    // its own; this process exits next.
+    if let Some(mut manager) = unsafe { ProcessManager::instead_of_finalize(&library::library_text()) } {
+        if let Err(error) = manager.finalize(|| mpi.progress(communicator)) {
+            crate::run::say(&format!("the process manager does not end this rank: {error}"));
+        }
+        return;
+    }
     let _ = std::thread::Builder::new().name("leave".into()).spawn(move || {
         std::thread::sleep(FINALIZE);
-        // All ranks at one moment, by the hosts' clocks: MPICH's mpirun kills those that are left
-        // when one exits without MPI_Finalize, and the job's work is done.
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        std::thread::sleep(Duration::from_secs(1) - Duration::from_nanos(now.subsec_nanos().into()));
         crate::run::say(&format!("MPI does not end; leaving it after {} s", FINALIZE.as_secs()));
         // SAFETY: exits this process at once; exit handlers would wait for MPI.
         unsafe { libc::_exit(status) }
@@ -131,31 +131,11 @@ fn say(status: i32) {
 /// error.
 fn everyone_leaves(mpi: &MpiWorld, communicator: Communicator, status: i32) -> bool {
     let began = Instant::now();
-    if !barrier(mpi, communicator, || status == 0 || began.elapsed() < GRACE) {
-        return false;
-    }
-    // MPICH over UCX was seen never to finalize: a rank that is in MPI_Finalize no longer answers
-    // one that is still connecting. In these barriers all of them answer for a while.
-    if library::library_version().contains("MPICH") {
-        for _ in 0..5 {
-            std::thread::sleep(Duration::from_millis(10));
-            let began = Instant::now();
-            if !barrier(mpi, communicator, || began.elapsed() < GRACE) {
-                break;
-            }
-        }
-    }
-    true
-}
-
-/// A barrier that is given up when there is no `patience` left.
-fn barrier(mpi: &MpiWorld, communicator: Communicator, patience: impl Fn() -> bool) -> bool {
-    let began = Instant::now();
     let Ok(mut request) = mpi.start_barrier(communicator) else { return false };
     loop {
         match mpi.test(&mut request, 0, began) {
             Ok(true) => return true,
-            Ok(false) if patience() => {}
+            Ok(false) if status == 0 || began.elapsed() < GRACE => {}
             _ => return false,
         }
         match began.elapsed() < Duration::from_millis(20) {

@@ -13,6 +13,7 @@ pub(crate) mod activity;
 pub(crate) mod farewell;
 mod hydra;
 mod messages;
+mod process_manager;
 pub(crate) mod start_up;
 
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -53,6 +53,22 @@ pub(crate) fn abort(code: i32) -> ! {
 
 /// The MPI library's name and version, the first line of its string.
 pub(crate) fn library_version() -> String {
+    library_text()
+        .lines()
+        .next()
+        .unwrap_or("unknown MPI")
+        .split(", package")
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .replace("MPICH Version:", "MPICH")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// The MPI library's description of itself: many lines for MPICH, one for Open MPI.
+pub(crate) fn library_text() -> String {
     // SAFETY: a constant that MPI's library defines.
     let mut text = vec![0u8; unsafe { ffi::RSMPI_MAX_LIBRARY_VERSION_STRING } as usize + 1];
     text_of(&mut text, |buffer, length| {
@@ -60,17 +76,6 @@ pub(crate) fn library_version() -> String {
         // requires.
         unsafe { ffi::MPI_Get_library_version(buffer, length) }
     })
-    .lines()
-    .next()
-    .unwrap_or("unknown MPI")
-    .split(", package")
-    .next()
-    .unwrap_or_default()
-    .trim()
-    .replace("MPICH Version:", "MPICH")
-    .split_whitespace()
-    .collect::<Vec<_>>()
-    .join(" ")
 }
 
 /// MPI's error string for a code.

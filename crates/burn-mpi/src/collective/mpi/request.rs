@@ -168,6 +168,17 @@ impl MpiWorld {
         Ok(Communicator(copy))
     }
 
+    /// Lets MPI answer other ranks once, in the library's own progress; no message has to arrive.
+    pub fn progress(&self, communicator: Communicator) {
+        let mut arrived = 0;
+        // SAFETY: MPI runs, and writes one flag to memory of this function. An error has no effect
+        // here: whoever waits for a message reports it.
+        unsafe {
+            let status = ffi::RSMPI_STATUS_IGNORE;
+            ffi::MPI_Iprobe(ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG, communicator.0, &mut arrived, status);
+        }
+    }
+
     /// Frees a communicator. After an error there is only one communicator less for later
     /// use.
     ///

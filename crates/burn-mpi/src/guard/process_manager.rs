@@ -1,0 +1,157 @@
+//! The end of an MPICH job without `MPI_Finalize`, where that one may never return.
+//!
+//! In MPICH before 4.2 over UCX, each rank of `MPI_Finalize` closes its connections and then waits
+//! for the others in a read of the process manager's socket. There it no longer answers over the
+//! network, and a rank whose closing needs an answer waits for ever. A C program of MPI_Init,
+//! MPI_Sendrecv and MPI_Finalize does so in a third of its runs with four ranks on two cores and
+//! two nodes. MPICH 4.2 meets in a barrier first (its commit d6c7cd5b64).
+//!
+//! So the ranks meet in a barrier of the process manager while they still answer over the network,
+//! tell it that they have finalized, and exit. The messages are those of PMI-1, lines of
+//! `cmd=NAME`, over the socket of which `PMI_FD` is the descriptor (mpiexec.hydra and Slurm's
+//! `srun --mpi=pmi2` speak it).
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// How long the process manager may take for an answer after all ranks have asked.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// The process manager's socket, which belongs to the MPI library.
+pub(super) struct ProcessManager {
+    socket: ManuallyDrop<File>,
+}
+
+impl ProcessManager {
+    /// The process manager of this job, if this MPI library should not finalize.
+    ///
+    /// # Safety
+    /// MPI has been initialized, its library uses the socket no more, and nothing else in this
+    /// process owns it.
+    pub(super) unsafe fn instead_of_finalize(library: &str) -> Option<Self> {
+        if !may_never_finalize(library) {
+            return None;
+        }
+        let descriptor: RawFd = std::env::var("PMI_FD").ok()?.parse().ok().filter(|&fd| fd > 2)?;
+        // SAFETY: fcntl takes any number; it fails if that is no open descriptor.
+        if unsafe { libc::fcntl(descriptor, libc::F_GETFD) } == -1 {
+            return None;
+        }
+        // SAFETY: open, and used by nobody else, as the caller states; ManuallyDrop leaves it open.
+        let socket = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+        Some(Self { socket })
+    }
+
+    /// Meets all ranks, and calls `progress` while some are missing; then reports the end.
+    pub(super) fn finalize(&mut self, mut progress: impl FnMut()) -> std::io::Result<()> {
+        self.ask("barrier_in", "barrier_out", &mut progress)?;
+        self.ask("finalize", "finalize_ack", &mut || ())
+    }
+
+    fn ask(&mut self, command: &str, answer: &str, progress: &mut dyn FnMut()) -> std::io::Result<()> {
+        self.socket.write_all(format!("cmd={command}\n").as_bytes())?;
+        let began = Instant::now();
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            progress();
+            if !self.readable()? {
+                if began.elapsed() > ANSWER {
+                    return Err(std::io::ErrorKind::TimedOut.into());
+                }
+                continue;
+            }
+            let mut byte = [0];
+            self.socket.read_exact(&mut byte)?;
+            line.push(byte[0]);
+        }
+        let line = String::from_utf8_lossy(&line);
+        match line.split_whitespace().any(|word| word.strip_prefix("cmd=") == Some(answer)) {
+            true => Ok(()),
+            false => Err(std::io::Error::other(format!("it answers '{}'", line.trim()))),
+        }
+    }
+
+    /// Whether a byte has arrived; waits for up to a millisecond.
+    fn readable(&self) -> std::io::Result<bool> {
+        let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor, in memory of this function.
+        match unsafe { libc::poll(&mut poll, 1, 1) } {
+            -1 => match std::io::Error::last_os_error() {
+                error if error.kind() == std::io::ErrorKind::Interrupted => Ok(false),
+                error => Err(error),
+            },
+            ready => Ok(ready > 0),
+        }
+    }
+}
+
+/// Whether the MPI library of this version string is MPICH before 4.2 over UCX.
+fn may_never_finalize(library: &str) -> bool {
+    let version = library.strip_prefix("MPICH Version:").and_then(|text| text.split_whitespace().next());
+    let mut numbers = version.unwrap_or_default().split('.').map_while(|number| number.parse::<u32>().ok());
+    let older = matches!((numbers.next(), numbers.next()), (Some(3), _) | (Some(4), Some(0 | 1)));
+    older && library.contains("ch4:ucx")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::os::fd::IntoRawFd;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn only_older_mpich_over_ucx_is_not_finalized() {
+        let library = |version: &str, device: &str| {
+            format!("MPICH Version:\t{version}\nMPICH Release date:\tThu Apr  7\nMPICH Device:\t{device}\n")
+        };
+        assert!(may_never_finalize(&library("4.0.2", "ch4:ucx")));
+        assert!(may_never_finalize(&library("4.1", "ch4:ucx")));
+        assert!(!may_never_finalize(&library("4.2.0", "ch4:ucx")));
+        assert!(!may_never_finalize(&library("5.0.0rc3", "ch4:ucx")));
+        assert!(!may_never_finalize(&library("4.0.2", "ch4:ofi")));
+        assert!(!may_never_finalize("Open MPI v4.1.4, package: Debian OpenMPI, ch4:ucx"));
+    }
+
+    fn manager_and_socket() -> (ProcessManager, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a socket");
+        // SAFETY: the descriptor was just given up by its owner.
+        let socket = unsafe { File::from_raw_fd(ours.into_raw_fd()) };
+        (ProcessManager { socket: ManuallyDrop::new(socket) }, theirs)
+    }
+
+    #[test]
+    fn all_ranks_meet_with_progress_before_the_end_is_reported() {
+        let (mut manager, theirs) = manager_and_socket();
+        let daemon = std::thread::spawn(move || {
+            let mut lines = BufReader::new(theirs.try_clone().expect("a socket"));
+            let (mut asked, mut theirs) = (Vec::new(), theirs);
+            for answer in ["cmd=barrier_out\n", "cmd=finalize_ack rc=0\n"] {
+                let mut line = String::new();
+                lines.read_line(&mut line).expect("a line");
+                asked.push(line);
+                std::thread::sleep(Duration::from_millis(20));
+                theirs.write_all(answer.as_bytes()).expect("an answer");
+            }
+            asked
+        });
+        let mut progress = 0;
+        manager.finalize(|| progress += 1).expect("an end");
+        assert_eq!(daemon.join().expect("a daemon"), ["cmd=barrier_in\n", "cmd=finalize\n"]);
+        assert!(progress > 5, "{progress} calls in 20 ms");
+    }
+
+    #[test]
+    fn another_answer_and_a_closed_socket_are_errors() {
+        let (mut manager, mut theirs) = manager_and_socket();
+        theirs.write_all(b"cmd=abort\n").expect("an answer");
+        let error = manager.finalize(|| ()).expect_err("no barrier");
+        assert_eq!(error.to_string(), "it answers 'cmd=abort'");
+        let (mut manager, theirs) = manager_and_socket();
+        drop(theirs);
+        manager.finalize(|| ()).expect_err("a closed socket");
+    }
+}
