@@ -26,16 +26,48 @@ builds() {
 }
 
 trains() { # trains RANKS
+  ranks "$1" outside
+  local status=$?
+  cat "$work/out"
+  [ $status -eq 0 ] && [ "$(grep -c "^rank . of $1: gradients within" "$work/out")" -eq "$1" ] &&
+    note=$(head -n 1 "$work/out")
+}
+
+ranks() { # ranks N PROGRAM OPTION...
   local options=()
   if [ "$MPI" = openmpi ]; then
     options=(--bind-to core)
     [ "$1" -le "$(nproc)" ] || options=(--bind-to core:overload-allowed --oversubscribe)
   fi
-  timeout 120 "$mpirun" -n "$1" "${options[@]}" "$CARGO_TARGET_DIR/debug/outside" >"$work/out" 2>&1
+  timeout 120 "$mpirun" -n "$1" "${options[@]}" "$CARGO_TARGET_DIR/debug/$2" "${@:3}" >"$work/out" 2>&1
+}
+
+# burn-train over MPI holds what the check is named after, on every rank.
+learns() { # learns RANKS CHECK
+  rm -rf "$work/learner"
+  ranks "$1" learner "$2" "$work/learner"
   local status=$?
   cat "$work/out"
-  [ $status -eq 0 ] && [ "$(grep -c "^rank . of $1: gradients within" "$work/out")" -eq "$1" ] &&
-    note=$(head -n 1 "$work/out")
+  [ $status -eq 0 ] && [ "$(grep -c "^rank . of $1: $2 holds" "$work/out")" -eq "$1" ]
+}
+
+# One line names the rank and the reason, and the job ends.
+refuses() { # refuses RANKS CHECK LINE
+  ranks "$1" learner "$2" "$work/learner"
+  local status=$?
+  cat "$work/out"
+  [ $status -ne 0 ] && [ $status -ne 124 ] && [ "$(grep -cE "^learner: $3" "$work/out")" -eq 1 ]
+}
+
+# The guide of Burn's book; its accuracy is read from burn-train's summary.
+guide_learns() {
+  target/release/mpiburn -q data digits --out "$work/digits" --train 601 --test 101 &&
+    ranks 2 learner_mnist "$work/digits" 2
+  local status=$?
+  cat "$work/out"
+  [ $status -eq 0 ] || return
+  note=$(sed -n 's/^| Valid *| Accuracy *|.*| *\([0-9.]*\) *| [0-9]* *|$/\1/p' "$work/out" | tail -n 1)
+  [ -s "$work/digits/guide/model.bpk" ] && awk -v found="${note:-0}" 'BEGIN { exit found < 60 }'
 }
 
 # For terminals, tables, pictures and command lines: the program's, not the library's.
@@ -63,6 +95,20 @@ check "a program outside the workspace builds" builds
 for ranks in 1 2 3; do
   check "its gradients at $ranks ranks are those of one process, $mpi_name" trains $ranks
 done
+check "burn-train over one rank is burn-train's own, bit by bit" learns 1 alone
+for ranks in 1 2 3; do
+  for what in one-step uneven resume early; do
+    check "burn-train over $ranks ranks: $what" learns $ranks $what
+  done
+done
+for ranks in 2 3; do
+  last=$((ranks - 1))
+  check "a loader that fails, $ranks ranks" refuses $ranks fail "rank $last on [^ ]*: the data loader fails: sample 52"
+  check "a panic, $ranks ranks" refuses $ranks panic "rank $last on [^ ]* panicked"
+  check "fewer samples than ranks, $ranks ranks" refuses $ranks few "rank $last on [^ ]*: no training sample"
+  check "another model on a rank, $ranks ranks" refuses $ranks other "parameter 0 of the module differs between ranks: rank 1"
+done
+check "the guide of Burn's book at 2 ranks" guide_learns
 for library in burn-mpi burn-fused; do
   check "$library is a package" packages $library
 done

@@ -14,6 +14,13 @@ impl World {
         Ok(all)
     }
 
+    /// Every rank's length of what it sends next.
+    fn lengths(&self, mine: usize) -> Result<Vec<usize>, CommError> {
+        let all = self.all_gather(&(mine as u64).to_le_bytes())?;
+        let length = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default()) as usize;
+        Ok(all.chunks_exact(8).map(length).collect())
+    }
+
     /// Broadcasts rank 0's bytes into every rank's `buffer`, of equal length on
     /// all.
     fn broadcast_into(&self, buffer: &mut [u8]) -> Result<(), CommError> {
@@ -26,11 +33,7 @@ impl World {
     /// If the transport fails, or this rank's value cannot be written as JSON.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
         let mine = to_json(mine)?;
-        let lengths = self.all_gather(&(mine.len() as u64).to_le_bytes())?;
-        let lengths: Vec<usize> = lengths
-            .chunks_exact(8)
-            .map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap_or_default()) as usize)
-            .collect();
+        let lengths = self.lengths(mine.len())?;
         // Padded to the longest: the exchange is small, and one call is enough.
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let mut padded = mine;
@@ -62,6 +65,24 @@ impl World {
         bytes.resize(u64::from_le_bytes(length) as usize, 0);
         self.broadcast_into(&mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Gathers every rank's bytes, in rank order, on rank 0; the others get none.
+    ///
+    /// # Errors
+    /// If the transport fails.
+    pub fn gather_bytes(&self, mut mine: Vec<u8>) -> Result<Vec<Vec<u8>>, CommError> {
+        let lengths = self.lengths(mine.len())?;
+        // Padded to the longest, since all send the same number of bytes.
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        mine.resize(longest, 0);
+        let mut all = vec![0; if self.is_root() { longest * self.size() } else { 0 }];
+        self.control().borrow_mut().gather(&mine, &mut all, 0)?;
+        if !self.is_root() {
+            return Ok(Vec::new());
+        }
+        let part = |(rank, &length): (usize, &usize)| all[rank * longest..rank * longest + length].to_vec();
+        Ok(lengths.iter().enumerate().map(part).collect())
     }
 
     /// Overwrites `values` on every rank with rank 0's.

@@ -42,6 +42,7 @@
 //! | [`run`], [`World`] | start, rank and world size, small exchanges, agreement on errors, deadlines |
 //! | [`connect`], [`Collective`], [`Primitives`] | transports: MPI, and gloo with the feature `gloo` |
 //! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
+//! | `OverMpi` with the feature `train` | `SupervisedTraining` of burn-train over all ranks |
 //! | [`broadcast_module`], [`check_equal_weights`], [`ParamLayout`] | whole modules between ranks |
 //!
 //! Building requires an MPI with its headers and libclang (Debian: `libopenmpi-dev`,
@@ -65,6 +66,8 @@ mod params;
 mod program;
 mod run;
 mod tensors;
+#[cfg(feature = "train")]
+mod train;
 mod world;
 
 pub use abort::{abort, end_the_job_on_panic, identity};
@@ -103,6 +106,8 @@ pub use module::{broadcast_module, check_equal_weights};
 pub use params::{ParamLayout, ParamSpec, sha256};
 pub use program::{name_deadline, name_program, set_deadline, set_stall_warning};
 pub use run::run;
+#[cfg(feature = "train")]
+pub use train::{LearnerOptions, OverMpi, RankOutput, backward};
 pub use world::World;
 
 /// Which MPI this build uses, from its compiler wrapper: `openmpi` or `mpich`.

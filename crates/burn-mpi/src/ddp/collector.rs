@@ -14,7 +14,7 @@ use crate::CommError;
 /// `taken` during backward, the difference if it has changed since, and nothing
 /// if it has not.
 pub(crate) fn collect<M: Module>(
-    gradients: Gradients,
+    gradients: &mut Gradients,
     module: &M,
     taken: &[Option<Taken>],
     add: &mut dyn FnMut(usize, &[f32]),
@@ -23,7 +23,7 @@ pub(crate) fn collect<M: Module>(
 }
 
 struct Collector<'a> {
-    gradients: Gradients,
+    gradients: &'a mut Gradients,
     taken: &'a [Option<Taken>],
     add: &'a mut dyn FnMut(usize, &[f32]),
     /// Tied parameters are visited several times; the first index owns the
@@ -43,19 +43,45 @@ impl ModuleVisitor for Collector<'_> {
         if taken.is_some_and(|taken| !taken.outgrown) {
             return;
         }
-        let Some(gradient) = param.val().grad_remove(&mut self.gradients) else { return };
-        // Flex's memory is read in place.
-        if let Ok(gradient) = gradient.clone().try_into_primitive::<Flex>() {
-            match gradient.as_slice::<f32>() {
-                Some(values) => self.hand_over(index, values, taken),
-                None => {
-                    let gradient = gradient.to_contiguous();
-                    self.hand_over(index, gradient.as_slice::<f32>().unwrap_or_default(), taken);
-                }
-            }
-        } else {
-            let data = gradient.into_data().convert_dtype(DType::F32);
-            self.hand_over(index, data.as_slice::<f32>().unwrap_or_default(), taken);
+        let Some(gradient) = param.val().grad_remove(self.gradients) else { return };
+        read(gradient, &mut |values| self.hand_over(index, values, taken));
+    }
+}
+
+/// Passes on the values of a gradient; flex's memory is read in place.
+fn read<const D: usize>(gradient: Tensor<D>, values: &mut dyn FnMut(&[f32])) {
+    let Ok(primitive) = gradient.clone().try_into_primitive::<Flex>() else {
+        let data = gradient.into_data().convert_dtype(DType::F32);
+        return values(data.as_slice::<f32>().unwrap_or_default());
+    };
+    match primitive.as_slice::<f32>() {
+        Some(slice) => values(slice),
+        None => values(primitive.to_contiguous().as_slice::<f32>().unwrap_or_default()),
+    }
+}
+
+/// Passes on the gradients of `module`'s parameters that a program has computed itself.
+pub(crate) fn collect_params<M: Module>(
+    gradients: GradientsParams,
+    module: &M,
+    add: &mut dyn FnMut(usize, &[f32]),
+) {
+    module.visit(&mut ParamsCollector { gradients, add, next: 0 });
+}
+
+struct ParamsCollector<'a> {
+    gradients: GradientsParams,
+    add: &'a mut dyn FnMut(usize, &[f32]),
+    next: usize,
+}
+
+impl ModuleVisitor for ParamsCollector<'_> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let index = self.next;
+        self.next += 1;
+        // The first of tied parameters removes the gradient of all.
+        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
+            read(gradient, &mut |values| (self.add)(index, values));
         }
     }
 }

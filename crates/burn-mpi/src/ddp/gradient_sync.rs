@@ -9,12 +9,13 @@
 //! A step in which some rank uses a parameter more often needs a second all-reduce,
 //! and the plan is determined again.
 
+mod contribution;
 mod outcome;
 mod settings;
 
 use burn::module::Module;
 use burn::optim::GradientsParams;
-use burn::tensor::Tensor;
+use burn::tensor::{Gradients, Tensor};
 
 use super::arrival::{self, Probe};
 use super::buckets::{Buckets, Signals};
@@ -153,13 +154,22 @@ impl GradientSync {
         total: usize,
         which: MicroBatch,
     ) -> Result<(), CommError> {
-        self.begin()?;
-        if own > total {
-            let (rank, host) = (self.world.rank(), self.world.host().to_owned());
-            return Err(CommError::Samples { rank, host, own, total });
-        }
+        self.backward_with_rest(loss, module, own, total, which).map(|_| ())
+    }
+
+    /// As [`backward`](Self::backward); returns what it leaves of the gradients, for callers that
+    /// have to return some.
+    pub(crate) fn backward_with_rest<M: Module>(
+        &mut self,
+        loss: &Tensor<1>,
+        module: &M,
+        own: usize,
+        total: usize,
+        which: MicroBatch,
+    ) -> Result<Option<Gradients>, CommError> {
+        self.begin_share(own, total)?;
         if own == 0 {
-            return Ok(());
+            return Ok(None);
         }
         let probing = self.arrival.is_none();
         let Some(mut buckets) = self.buckets.take() else {
@@ -175,19 +185,19 @@ impl GradientSync {
             true => hook::backward(loss, module, buckets),
             false => Err(buckets),
         };
-        let buckets = match hooked {
-            Ok(Hooked { gradients, mut sink, registered, taken }) => {
+        let (buckets, rest) = match hooked {
+            Ok(Hooked { mut gradients, mut sink, registered, taken }) => {
                 self.probe = Probe::new(registered, self.layout.specs().len());
                 sink.tell(SyncEvent::BackwardEnd);
-                collect(gradients, module, &taken, &mut |param, values| sink.add(param, values));
-                sink
+                collect(&mut gradients, module, &taken, &mut |param, values| sink.add(param, values));
+                (sink, gradients)
             }
             Err(mut buckets) => {
                 self.on_flex &= !(probing || travels);
-                let gradients = loss.backward();
+                let mut gradients = loss.backward();
                 buckets.tell(SyncEvent::BackwardEnd);
-                collect(gradients, module, &[], &mut |param, values| buckets.add(param, values));
-                buckets
+                collect(&mut gradients, module, &[], &mut |param, values| buckets.add(param, values));
+                (buckets, gradients)
             }
         };
         let buckets = self.buckets.insert(buckets);
@@ -198,7 +208,7 @@ impl GradientSync {
         if which == MicroBatch::Last && !probing {
             buckets.seal_all();
         }
-        Ok(())
+        Ok(Some(rest))
     }
 
     /// Ends the step on every rank and returns the averaged gradients for Burn's

@@ -1,0 +1,199 @@
+//! Outputs of steps, sent to rank 0 for its metrics.
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::train::{
+    ClassificationOutput, ItemLazy, MultiLabelClassificationOutput, RegressionOutput, SequenceOutput,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{CommError, World};
+
+/// An output of a step whose metrics are those of all ranks' samples: it can be sent to rank 0.
+///
+/// burn-train's outputs implement it; a program's own lists its tensors, and is made of them again.
+pub trait RankOutput: ItemLazy {
+    /// The tensors of an output over `samples` samples; the first dimension of each is the sample.
+    /// A mean is repeated for each sample ([`mean_of_samples`](Self::mean_of_samples)), so that
+    /// metrics weight ranks by samples.
+    fn into_parts(self, samples: usize) -> Vec<TensorData>;
+
+    /// The output of these tensors on `device`, or `None` if their number is another.
+    fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self>;
+
+    /// A mean over `samples` samples, once for each.
+    fn mean_of_samples(mean: Tensor<1>, samples: usize) -> TensorData {
+        mean.mean().expand([samples.max(1)]).into_data()
+    }
+}
+
+impl RankOutput for ClassificationOutput {
+    fn into_parts(self, samples: usize) -> Vec<TensorData> {
+        let loss = Self::mean_of_samples(self.loss, samples);
+        vec![loss, self.output.into_data(), self.targets.into_data()]
+    }
+
+    fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
+        let [loss, output, targets] = parts.try_into().ok()?;
+        Some(Self::new(float(loss, device), float(output, device), int(targets, device)))
+    }
+}
+
+impl RankOutput for MultiLabelClassificationOutput {
+    fn into_parts(self, samples: usize) -> Vec<TensorData> {
+        let loss = Self::mean_of_samples(self.loss, samples);
+        vec![loss, self.output.into_data(), self.targets.into_data()]
+    }
+
+    fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
+        let [loss, output, targets] = parts.try_into().ok()?;
+        Some(Self::new(float(loss, device), float(output, device), int(targets, device)))
+    }
+}
+
+impl RankOutput for RegressionOutput {
+    fn into_parts(self, samples: usize) -> Vec<TensorData> {
+        let loss = Self::mean_of_samples(self.loss, samples);
+        vec![loss, self.output.into_data(), self.targets.into_data()]
+    }
+
+    fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
+        let [loss, output, targets] = parts.try_into().ok()?;
+        Some(Self::new(float(loss, device), float(output, device), float(targets, device)))
+    }
+}
+
+impl RankOutput for SequenceOutput {
+    fn into_parts(self, samples: usize) -> Vec<TensorData> {
+        let loss = Self::mean_of_samples(self.loss, samples);
+        let mut parts = vec![loss, self.logits.into_data(), self.targets.into_data()];
+        parts.extend(self.predictions.map(Tensor::into_data));
+        parts
+    }
+
+    fn from_parts(mut parts: Vec<TensorData>, device: &Device) -> Option<Self> {
+        let predictions = (parts.len() == 4).then(|| parts.pop()).flatten();
+        let [loss, logits, targets] = parts.try_into().ok()?;
+        let predictions = predictions.map(|data| int(data, device));
+        Some(Self::new(float(loss, device), float(logits, device), predictions, int(targets, device)))
+    }
+}
+
+fn float<const D: usize>(data: TensorData, device: &Device) -> Tensor<D> {
+    Tensor::from_data(data, device)
+}
+
+fn int<const D: usize>(data: TensorData, device: &Device) -> Tensor<D, Int> {
+    Tensor::from_data(data, device)
+}
+
+/// On rank 0, the outputs of a step of all ranks that have one: as one output where their shapes
+/// agree, or else in rank order. Empty on the others.
+pub(super) fn on_root<O: RankOutput>(
+    world: &World,
+    output: Option<O>,
+    samples: usize,
+    device: &Device,
+) -> Result<Vec<O>, CommError> {
+    let mine = output.map(|output| pack(output.into_parts(samples))).unwrap_or_default();
+    let ranks = world.gather_bytes(mine)?;
+    let ranks: Vec<Vec<TensorData>> = ranks
+        .iter()
+        .filter(|bytes| !bytes.is_empty())
+        .map(|bytes| unpack(bytes))
+        .collect::<Result<_, _>>()?;
+    let outputs = match joined(&ranks) {
+        Some(whole) => vec![whole],
+        None => ranks,
+    };
+    let restored = outputs.into_iter().map(|parts| O::from_parts(parts, device).ok_or_else(unreadable));
+    restored.collect()
+}
+
+#[derive(Serialize, Deserialize)]
+struct Part {
+    shape: Vec<usize>,
+    dtype: DType,
+    bytes: usize,
+}
+
+/// A length, the parts' descriptions as JSON, and their bytes.
+fn pack(parts: Vec<TensorData>) -> Vec<u8> {
+    let describe = |part: &TensorData| Part {
+        shape: part.shape().to_vec(),
+        dtype: part.dtype(),
+        bytes: part.as_bytes().len(),
+    };
+    let header = serde_json::to_vec(&parts.iter().map(describe).collect::<Vec<Part>>()).unwrap_or_default();
+    let mut packed = (header.len() as u64).to_le_bytes().to_vec();
+    packed.extend(header);
+    for part in parts {
+        packed.extend_from_slice(part.as_bytes());
+    }
+    packed
+}
+
+fn unpack(packed: &[u8]) -> Result<Vec<TensorData>, CommError> {
+    let (length, rest) = packed.split_first_chunk::<8>().ok_or_else(unreadable)?;
+    let (header, mut rest) =
+        rest.split_at_checked(u64::from_le_bytes(*length) as usize).ok_or_else(unreadable)?;
+    let header: Vec<Part> = serde_json::from_slice(header).map_err(|_| unreadable())?;
+    let mut parts = Vec::with_capacity(header.len());
+    for Part { shape, dtype, bytes } in header {
+        let (part, others) = rest.split_at_checked(bytes).ok_or_else(unreadable)?;
+        rest = others;
+        parts.push(TensorData::from_bytes_vec(part.to_vec(), shape, dtype));
+    }
+    Ok(parts)
+}
+
+fn unreadable() -> CommError {
+    CommError::Start("the output of a step has other tensors than RankOutput::from_parts takes".into())
+}
+
+/// The ranks' parts one after the other along the first dimension, if all else agrees.
+fn joined(ranks: &[Vec<TensorData>]) -> Option<Vec<TensorData>> {
+    let (first, others) = ranks.split_first()?;
+    let same = |(a, b): (&TensorData, &TensorData)| {
+        a.dtype() == b.dtype() && a.shape().len() == b.shape().len() && a.shape()[1..] == b.shape()[1..]
+    };
+    let agree = |other: &Vec<TensorData>| other.len() == first.len() && first.iter().zip(other).all(same);
+    if !others.iter().all(agree) || first.iter().any(|part| part.shape().is_empty()) {
+        return None;
+    }
+    let join = |part: usize| {
+        let mut shape = first[part].shape().to_vec();
+        shape[0] = ranks.iter().map(|parts| parts[part].shape()[0]).sum();
+        let bytes: Vec<u8> = ranks.iter().flat_map(|parts| parts[part].as_bytes()).copied().collect();
+        TensorData::from_bytes_vec(bytes, shape, first[part].dtype())
+    };
+    Some((0..first.len()).map(join).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(rows: usize, columns: usize, from: f32) -> Vec<TensorData> {
+        let values: Vec<f32> = (0..rows * columns).map(|value| from + value as f32).collect();
+        vec![TensorData::new(vec![from; rows], [rows]), TensorData::new(values, [rows, columns])]
+    }
+
+    #[test]
+    fn parts_are_the_same_after_the_journey() {
+        let sent = parts(3, 2, 1.5);
+        assert_eq!(unpack(&pack(sent.clone())).expect("parts"), sent);
+        let mut cut = pack(sent);
+        cut.pop();
+        assert!(unpack(&cut).is_err());
+        assert!(unpack(&[1, 2]).is_err());
+    }
+
+    #[test]
+    fn outputs_of_equal_shapes_become_one() {
+        let whole = joined(&[parts(2, 2, 0.0), parts(1, 2, 10.0)]).expect("equal shapes");
+        assert_eq!(whole[0], TensorData::new(vec![0.0f32, 0.0, 10.0], [3]));
+        assert_eq!(whole[1], TensorData::new(vec![0.0f32, 1.0, 2.0, 3.0, 10.0, 11.0], [3, 2]));
+        assert_eq!(joined(&[parts(2, 2, 0.0), parts(2, 3, 0.0)]), None, "sequences of other lengths");
+        assert_eq!(joined(&[]), None);
+    }
+}

@@ -1,0 +1,100 @@
+//! The call that makes a training data-parallel, and its options.
+
+use std::sync::Arc;
+
+use burn::train::{InferenceStep, LearnerModel, SupervisedTraining, TrainStep, TrainingStrategy};
+
+use super::outputs::RankOutput;
+use super::strategy::MpiStrategy;
+use super::{silent, state};
+use crate::{Backend, SyncOptions, Transport, World};
+
+/// Options of a training over all ranks. They must be equal on all ranks, `transport` aside.
+///
+/// ```
+/// use burn_mpi::{Backend, LearnerOptions};
+///
+/// let options = LearnerOptions { backend: Backend::Gloo, ..LearnerOptions::default() };
+/// assert!(options.metrics_of_all_ranks);
+/// ```
+#[derive(Debug, Clone)]
+pub struct LearnerOptions {
+    /// Transport of gradients.
+    pub backend: Backend,
+    /// Settings of the transport.
+    pub transport: Transport,
+    /// How gradients are averaged.
+    pub sync: SyncOptions,
+    /// Whether training metrics are computed over the samples of all ranks, whose outputs are sent
+    /// to rank 0 in each step, or over rank 0's alone. Validation metrics are always exact.
+    pub metrics_of_all_ranks: bool,
+}
+
+impl Default for LearnerOptions {
+    fn default() -> Self {
+        Self {
+            backend: Backend::Mpi,
+            transport: Transport::default(),
+            sync: SyncOptions::default(),
+            metrics_of_all_ranks: true,
+        }
+    }
+}
+
+/// Trains burn-train's [`SupervisedTraining`] over all ranks of a job.
+pub trait OverMpi {
+    /// Makes this training data-parallel. Call it last, before `launch`, on every rank: it replaces
+    /// the training strategy, and on ranks other than 0 the display, the logs and the checkpointers.
+    ///
+    /// - Every rank begins with rank 0's weights, and after `checkpoint(n)` with its optimizer and
+    ///   scheduler; only rank 0 reads the files.
+    /// - Each rank trains on its shard of the training loader: nothing is padded or dropped, and
+    ///   shards differ by at most one sample. A step takes one batch of every rank, so the batch of a
+    ///   step is the loader's times the number of ranks; gradients are weighted by samples. A rank
+    ///   whose shard is exhausted takes part with no samples.
+    /// - The validation loader is divided in the same way, and its metrics are computed on rank 0
+    ///   over all samples.
+    /// - Rank 0 alone shows progress, writes logs and checkpoints, and decides about early stopping
+    ///   and interrupts.
+    /// - Buffers without gradients (running statistics of batch norm) become their mean over ranks
+    ///   after each epoch.
+    ///
+    /// An error on any rank, of its loader too, ends the job with one line that names the rank: the
+    /// strategy cannot return one. `grads_accumulation` sums the averaged gradients of its steps.
+    ///
+    /// ```no_run
+    /// # use burn::train::{InferenceStep, Learner, LearnerModel, SupervisedTraining, TrainStep};
+    /// # use burn_mpi::{CommError, LearnerOptions, OverMpi, RankOutput, World};
+    /// # fn train<M: LearnerModel>(training: SupervisedTraining<M>, learner: Learner<M>) -> Result<(), CommError>
+    /// # where <M as TrainStep>::Output: RankOutput, <M as InferenceStep>::Output: RankOutput {
+    /// let world = World::init()?;
+    /// let training = training.over_mpi(&world, LearnerOptions::default());
+    /// let result = training.launch(learner);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    fn over_mpi(self, world: &World, options: LearnerOptions) -> Self;
+}
+
+impl<M: LearnerModel> OverMpi for SupervisedTraining<M>
+where
+    <M as TrainStep>::Output: RankOutput,
+    <M as InferenceStep>::Output: RankOutput,
+{
+    fn over_mpi(self, world: &World, options: LearnerOptions) -> Self {
+        // A world cannot change threads; burn-train calls the strategy on this one.
+        #[allow(clippy::arc_with_non_send_sync)]
+        let strategy = Arc::new(MpiStrategy::new(world, options));
+        let training = self.with_training_strategy(TrainingStrategy::Custom(strategy));
+        if world.is_root() {
+            return training;
+        }
+        training
+            .with_application_logger(None)
+            .with_metric_logger(silent::NoLogs)
+            .with_progress_logger(silent::NoDisplay)
+            .renderer(Box::new(silent::NoDisplay))
+            .with_custom_checkpointers(state::Unread, state::Unread, state::Unread)
+    }
+}

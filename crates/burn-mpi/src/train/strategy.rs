@@ -1,0 +1,179 @@
+//! burn-train's training strategy over all ranks.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use burn::data::dataloader::DataLoader;
+use burn::module::Module;
+use burn::tensor::Device;
+use burn::train::{
+    EventProcessorTraining, InferenceStep, Learner, LearnerEvent, LearnerModel, SupervisedLearningStrategy,
+    SupervisedTrainingEventProcessor, TrainLoader, TrainStep, TrainingComponents, ValidLoader,
+};
+
+use super::epoch::Epochs;
+use super::failure::or_end;
+use super::outputs::RankOutput;
+use super::over_mpi::LearnerOptions;
+use super::state;
+use crate::{
+    CommError, GradientSync, World, broadcast_module, check_equal_weights, connect, end_the_job_on_panic,
+};
+
+/// Trains on a shard of each rank, with averaged gradients.
+pub(super) struct MpiStrategy {
+    world: World,
+    options: LearnerOptions,
+}
+
+impl MpiStrategy {
+    pub fn new(world: &World, options: LearnerOptions) -> Self {
+        Self { world: world.clone(), options }
+    }
+
+    /// What all epochs need: rank 0's state in `learner`, the shards, and the transport.
+    fn prepare<M: LearnerModel>(
+        &self,
+        components: &TrainingComponents<M>,
+        learner: &mut Learner<M>,
+        train: TrainLoader<M>,
+        valid: ValidLoader<M>,
+    ) -> Result<Epochs<M>, CommError> {
+        let world = &self.world;
+        let (train_items, valid_items) = (train.num_items(), valid.num_items());
+        self.check(components, train_items, valid_items)?;
+        let device = training_device(&learner.model());
+        learner.fork(&device);
+        if world.size() > 1 {
+            let model = broadcast_module(world, learner.model())?;
+            learner.load_model(model.into_record());
+        }
+        if world.size() > 1 && components.checkpoint.is_some() {
+            *learner = state::broadcast(world, learner.clone(), &components.event_store)?;
+        }
+        let collective = connect(world, self.options.backend, &self.options.transport)?;
+        let sync = GradientSync::of_module(world, collective, &learner.model(), self.options.sync);
+        Ok(Epochs {
+            world: world.clone(),
+            sync: Rc::new(RefCell::new(sync)),
+            train: shard(world, train, &device),
+            valid: shard(world, valid, &device.clone().inner()),
+            train_items,
+            valid_items,
+            accumulation: components.grad_accumulation,
+            all_metrics: self.options.metrics_of_all_ranks,
+            device: device.inner(),
+        })
+    }
+
+    /// Checks what has to be equal on all ranks, and that each has a sample.
+    fn check<M: LearnerModel>(
+        &self,
+        components: &TrainingComponents<M>,
+        train_items: usize,
+        valid_items: usize,
+    ) -> Result<(), CommError> {
+        let world = &self.world;
+        let TrainingComponents { num_epochs, checkpoint, grad_accumulation, .. } = components;
+        world.check_equal(
+            "the training (epochs, checkpoint, accumulation, training samples, validation samples)",
+            &format!("{num_epochs}, {checkpoint:?}, {grad_accumulation:?}, {train_items}, {valid_items}"),
+        )?;
+        world.check_equal(
+            "LearnerOptions::metrics_of_all_ranks",
+            &self.options.metrics_of_all_ranks.to_string(),
+        )?;
+        match train_items < world.size() {
+            true => Err(CommError::Elsewhere {
+                rank: train_items,
+                host: world.places()[train_items].host.clone(),
+                reason: format!("no training sample: {train_items} samples for {} ranks", world.size()),
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The device of a model, with automatic differentiation.
+fn training_device<M: Module>(model: &M) -> Device {
+    let device = model.devices().into_iter().next().unwrap_or_default();
+    match device.is_autodiff() {
+        true => device,
+        false => device.autodiff(),
+    }
+}
+
+/// This rank's part of a loader; none if it is empty. The whole with one rank.
+fn shard<O>(
+    world: &World,
+    loader: Arc<dyn DataLoader<O>>,
+    device: &Device,
+) -> Option<Arc<dyn DataLoader<O>>> {
+    let (rank, size, items) = (world.rank(), world.size(), loader.num_items());
+    if size == 1 {
+        return Some(loader.to_device(device));
+    }
+    let (start, end) = (items * rank / size, items * (rank + 1) / size);
+    (start < end).then(|| loader.slice(start, end).to_device(device))
+}
+
+impl<M: LearnerModel> SupervisedLearningStrategy<M> for MpiStrategy
+where
+    <M as TrainStep>::Output: RankOutput,
+    <M as InferenceStep>::Output: RankOutput,
+{
+    fn fit(
+        &self,
+        components: TrainingComponents<M>,
+        mut learner: Learner<M>,
+        train: TrainLoader<M>,
+        valid: ValidLoader<M>,
+        starting_epoch: usize,
+    ) -> (M, SupervisedTrainingEventProcessor<M>) {
+        end_the_job_on_panic();
+        let world = &self.world;
+        let epochs = or_end(world, self.prepare(&components, &mut learner, train, valid));
+        let TrainingComponents { num_epochs, interrupter, event_store, .. } = components;
+        let mut processor = components.event_processor;
+        let mut checkpointer = components.checkpointer.filter(|_| world.is_root());
+        let mut early_stopping = components.early_stopping.filter(|_| world.is_root());
+
+        for epoch in starting_epoch..=num_epochs {
+            let begin = LearnerEvent::StartSplit { epoch_number: epoch, total_items: epochs.train_items };
+            interrupter.fail_on_error(processor.process_train(begin));
+            let stopped = or_end(world, epochs.train(&mut learner, &mut processor, &interrupter));
+            interrupter.fail_on_error(processor.process_train(LearnerEvent::EndSplit(epoch)));
+            if stopped || or_end(world, world.broadcast(&interrupter.should_stop())) {
+                break;
+            }
+            if world.size() > 1 {
+                let averaged = epochs.sync.borrow().average_buffers(learner.model());
+                learner.load_model(or_end(world, averaged).into_record());
+            }
+            let begin = LearnerEvent::StartSplit { epoch_number: epoch, total_items: epochs.valid_items };
+            interrupter.fail_on_error(processor.process_valid(begin));
+            let stopped = or_end(world, epochs.valid(&learner, &mut processor, &interrupter));
+            interrupter.fail_on_error(processor.process_valid(LearnerEvent::EndSplit(epoch)));
+            interrupter.fail_on_error(processor.process_train(LearnerEvent::EndEpoch(epoch)));
+            if checkpointer.is_some() || early_stopping.is_some() {
+                interrupter.fail_on_error(processor.flush());
+            }
+            if stopped || or_end(world, world.broadcast(&interrupter.should_stop())) {
+                break;
+            }
+            if let Some(checkpointer) = &mut checkpointer {
+                checkpointer.checkpoint(&learner, epoch, &event_store);
+            }
+            let early = early_stopping.as_mut().is_some_and(|early| early.should_stop(epoch, &event_store));
+            if or_end(world, world.broadcast(&early)) {
+                break;
+            }
+        }
+        let model = learner.model();
+        if world.size() > 1 {
+            or_end(world, check_equal_weights(world, &model));
+        }
+        (model, processor)
+    }
+}

@@ -1,0 +1,254 @@
+//! Trains with burn-train over MPI, and compares with burn-train alone:
+//! `mpirun -n N learner [one-step|uneven|resume|early|alone|fail|panic|few|other] FOLDER`.
+
+mod task;
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::{AdamConfig, GradientsParams, SgdConfig};
+use burn::tensor::{Device, Tensor};
+use burn::train::metric::LossMetric;
+use burn::train::metric::store::{Aggregate, EventStoreClient, Split};
+use burn::train::{EarlyStoppingStrategy, Learner, SupervisedTraining};
+use burn_mpi::{LearnerOptions, OverMpi, World, run};
+use task::{Net, Numbers, OVERLAP, Samples, loader};
+
+use burn::data::dataloader::batcher::Batcher;
+
+const TRAIN: usize = 53;
+const VALID: usize = 10;
+
+fn main() -> ExitCode {
+    run(check)
+}
+
+fn check(world: &World) -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let (Some(what), Some(folder)) = (arguments.next(), arguments.next()) else {
+        return Err("usage: learner CHECK FOLDER".into());
+    };
+    let folder = PathBuf::from(folder);
+    let faulty = world.rank() == world.size() - 1;
+    match what.as_str() {
+        "one-step" => one_step(world, &folder)?,
+        "uneven" => uneven(world, &folder)?,
+        "resume" => resume(world, &folder)?,
+        "early" => early(world, &folder)?,
+        "alone" => alone(world, &folder)?,
+        "fail" => {
+            let broken = faulty.then_some(TRAIN - 1);
+            Training { broken, ..Training::new(&folder) }.run(Some(world), 8);
+        }
+        "panic" => {
+            if faulty {
+                panic!("a bug of this rank");
+            }
+            Training::new(&folder).run(Some(world), 8);
+        }
+        "few" => {
+            Training { samples: world.size() - 1, ..Training::new(&folder) }.run(Some(world), 8);
+        }
+        "other" => {
+            Training::new(&folder).run(Some(world), 8 + world.rank());
+        }
+        _ => return Err(format!("no check '{what}'").into()),
+    }
+    println!("rank {} of {}: {what} holds", world.rank(), world.size());
+    Ok(())
+}
+
+/// A training of the small regression.
+#[derive(Clone)]
+struct Training {
+    folder: PathBuf,
+    samples: usize,
+    batch: usize,
+    epochs: usize,
+    accumulation: Option<usize>,
+    checkpoint: Option<usize>,
+    checkpoints: bool,
+    adam: bool,
+    norm: bool,
+    shuffle: bool,
+    broken: Option<usize>,
+    /// Stops after this epoch; remembers the validation losses.
+    watch: Watch,
+}
+
+impl Training {
+    fn new(folder: &Path) -> Self {
+        Self {
+            folder: folder.to_owned(),
+            samples: TRAIN,
+            batch: 4,
+            epochs: 3,
+            accumulation: None,
+            checkpoint: None,
+            checkpoints: false,
+            adam: false,
+            norm: false,
+            shuffle: false,
+            broken: None,
+            watch: Watch::default(),
+        }
+    }
+
+    /// The model after it, on this rank; burn-train's own strategy without a world.
+    fn run(&self, world: Option<&World>, width: usize) -> Net {
+        let device = Device::flex().autodiff();
+        // Ranks draw weights of their own.
+        device.seed(3 + world.map_or(0, World::rank) as u64);
+        let net = Net::new(width, self.norm, &device);
+        let numbers = Numbers { first: 0, count: self.samples, broken: self.broken };
+        let train = loader(numbers, self.batch, self.shuffle);
+        let valid = loader(Numbers { first: 900, count: VALID, broken: None }, 3, false);
+        let mut training = SupervisedTraining::<Net>::new(&self.folder, train, valid)
+            .metrics((LossMetric::new(),))
+            .num_epochs(self.epochs)
+            .early_stopping(self.watch.clone());
+        if let Some(steps) = self.accumulation {
+            training = training.grads_accumulation(steps);
+        }
+        if self.checkpoints {
+            training = training.with_default_checkpointers();
+        }
+        if let Some(epoch) = self.checkpoint {
+            training = training.checkpoint(epoch);
+        }
+        if let Some(world) = world {
+            training = training.over_mpi(world, LearnerOptions::default());
+        }
+        let scheduler = LinearLrSchedulerConfig::new(0.2, 0.01, 60).init().expect("a scheduler");
+        let learner = match self.adam {
+            true => Learner::new(net, AdamConfig::new().init().into(), scheduler),
+            false => Learner::new(net, SgdConfig::new().init().into(), scheduler),
+        };
+        training.launch(learner).model
+    }
+}
+
+/// Remembers the validation loss of each epoch, and stops after `last`.
+#[derive(Clone, Default)]
+struct Watch {
+    last: Option<usize>,
+    losses: Arc<Mutex<Vec<f64>>>,
+}
+
+impl EarlyStoppingStrategy for Watch {
+    fn should_stop(&mut self, epoch: usize, store: &EventStoreClient) -> bool {
+        let loss = store.find_metric("Loss", epoch, Aggregate::Mean, &Split::Valid);
+        self.losses.lock().expect("losses").extend(loss);
+        self.last == Some(epoch)
+    }
+}
+
+/// One step on all samples: the weights of plain Burn, with and without overlap.
+fn one_step(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
+    for overlap in [false, true] {
+        OVERLAP.store(overlap, Ordering::Relaxed);
+        let samples = 3 * world.size() + 1;
+        let training = Training { samples, batch: samples, epochs: 1, ..Training::new(folder) };
+        let found = training.run(Some(world), 16);
+        let device = Device::flex().autodiff();
+        device.seed(3);
+        let net = Net::new(16, false, &device);
+        let loss = net.output(Samples.batch((0..samples).collect(), &device)).loss;
+        let gradients = GradientsParams::from_grads(loss.backward(), &net);
+        let rate = LinearLrSchedulerConfig::new(0.2, 0.01, 60).init().expect("a scheduler").step();
+        let expected = SgdConfig::new().init().step(rate, net.clone(), gradients);
+        let (before, found, expected) = (weights(&net), weights(&found), weights(&expected));
+        let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
+        let difference = norm(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
+        let step = norm(&mut before.iter().zip(&expected).map(|(a, b)| a - b));
+        if !(difference <= 1e-5 * step) {
+            return Err(format!("overlap {overlap}: {difference:e} of a step of {step:e}").into());
+        }
+    }
+    Ok(())
+}
+
+/// Sizes that do not divide, accumulation, batch norm, overlap: it learns, and the validation loss is
+/// that of the whole set. (At the end `over_mpi` checks that ranks have equal weights.)
+fn uneven(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
+    for (accumulation, norm, overlap) in [(None, false, true), (Some(3), true, false)] {
+        OVERLAP.store(overlap, Ordering::Relaxed);
+        let training = Training { accumulation, norm, adam: true, epochs: 20, ..Training::new(folder) };
+        let net = training.run(Some(world), 16);
+        let losses = training.watch.losses.lock().expect("losses").clone();
+        if !world.is_root() {
+            continue;
+        }
+        let batch = Samples.batch((900..900 + VALID).collect(), &Device::flex());
+        let loss = f64::from(net.output(batch).loss.into_scalar::<f32>());
+        let (first, last) = (losses[0], losses[losses.len() - 1]);
+        // burn-train alone takes the mean of its batches, the last of which is smaller.
+        let exact = world.size() == 1 || (loss - last).abs() <= 1e-5 * loss;
+        if losses.len() != 20 || !exact || last > 0.7 * first {
+            return Err(format!("a loss of {loss}, and these were shown: {losses:?}").into());
+        }
+    }
+    Ok(())
+}
+
+/// Four epochs at once, or two and two.
+fn resume(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
+    let named = |name: &str| Training { adam: true, checkpoints: true, ..Training::new(&folder.join(name)) };
+    let whole = Training { epochs: 4, ..named("whole") }.run(Some(world), 16);
+    Training { epochs: 2, ..named("parts") }.run(Some(world), 16);
+    let resumed = Training { epochs: 4, checkpoint: Some(2), ..named("parts") }.run(Some(world), 16);
+    match weights(&whole) == weights(&resumed) {
+        true => Ok(()),
+        false => Err("a resumed training has other weights".into()),
+    }
+}
+
+/// Rank 0's early stopping ends all ranks.
+fn early(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
+    let watch = Watch { last: Some(2), ..Watch::default() };
+    let stopped = Training { epochs: 9, watch, ..Training::new(folder) };
+    let two = Training { epochs: 2, ..Training::new(folder) };
+    match weights(&stopped.run(Some(world), 16)) == weights(&two.run(Some(world), 16)) {
+        true => Ok(()),
+        false => Err("a training stopped after two epochs has other weights than one of two".into()),
+    }
+}
+
+/// With one rank, burn-train's own strategy, bit by bit, shuffled as well.
+fn alone(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
+    for (accumulation, shuffle) in [(None, false), (None, true), (Some(3), true)] {
+        let named = |name: &str| Training {
+            accumulation,
+            shuffle,
+            adam: true,
+            norm: true,
+            ..Training::new(&folder.join(name))
+        };
+        let (over, plain) = (named("over"), named("plain"));
+        let same = weights(&over.run(Some(world), 16)) == weights(&plain.run(None, 16));
+        let losses = [over, plain].map(|training| training.watch.losses.lock().expect("losses").clone());
+        if !same || losses[0] != losses[1] || losses[0].len() != 3 {
+            return Err(
+                format!("accumulation {accumulation:?}: weights equal {same}, losses {losses:?}").into()
+            );
+        }
+    }
+    Ok(())
+}
+
+fn weights(net: &Net) -> Vec<f32> {
+    struct Weights(Vec<f32>);
+    impl ModuleVisitor for Weights {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.extend(param.val().into_data().iter::<f32>());
+        }
+    }
+    let mut visitor = Weights(Vec::new());
+    net.visit(&mut visitor);
+    visitor.0
+}

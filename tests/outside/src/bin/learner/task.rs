@@ -1,0 +1,121 @@
+//! A small regression with a validation set, as a Burn program has it for burn-train.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use burn::data::dataloader::batcher::Batcher;
+use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
+use burn::data::dataset::{Dataset, DatasetError};
+use burn::module::Module;
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::tensor::{Device, Tensor, TensorData, activation::tanh};
+use burn::train::{InferenceStep, RegressionOutput, TrainOutput, TrainStep};
+
+/// Whether steps average gradients during backward.
+pub static OVERLAP: AtomicBool = AtomicBool::new(false);
+
+#[derive(Module, Debug)]
+pub struct Net {
+    hidden: Linear,
+    norm: Option<BatchNorm>,
+    out: Linear,
+}
+
+impl Net {
+    pub fn new(width: usize, norm: bool, device: &Device) -> Self {
+        Self {
+            hidden: LinearConfig::new(2, width).init(device),
+            norm: norm.then(|| BatchNormConfig::new(width).init(device)),
+            out: LinearConfig::new(width, 1).init(device),
+        }
+    }
+
+    /// The mean squared error on these samples.
+    pub fn output(&self, batch: Batch) -> RegressionOutput {
+        let hidden = self.hidden.forward(batch.x);
+        let hidden = match &self.norm {
+            Some(norm) => norm.forward(hidden),
+            None => hidden,
+        };
+        let output = self.out.forward(tanh(hidden));
+        let loss = (output.clone() - batch.y.clone()).powi_scalar(2).mean();
+        RegressionOutput::new(loss, output, batch.y)
+    }
+}
+
+impl TrainStep for Net {
+    type Input = Batch;
+    type Output = RegressionOutput;
+
+    fn step(&self, batch: Batch) -> TrainOutput<RegressionOutput> {
+        let item = self.output(batch);
+        let gradients = match OVERLAP.load(Ordering::Relaxed) {
+            true => burn_mpi::backward(&item.loss),
+            false => item.loss.backward(),
+        };
+        TrainOutput::new(self, gradients, item)
+    }
+}
+
+impl InferenceStep for Net {
+    type Input = Batch;
+    type Output = RegressionOutput;
+
+    fn step(&self, batch: Batch) -> RegressionOutput {
+        self.output(batch)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub x: Tensor<2>,
+    pub y: Tensor<2>,
+}
+
+/// Makes batches of sample numbers: `y = x1 * x2`.
+#[derive(Clone)]
+pub struct Samples;
+
+impl Batcher<usize, Batch> for Samples {
+    fn batch(&self, samples: Vec<usize>, device: &Device) -> Batch {
+        let value = |sample: usize, at: usize| ((sample * 29 + at * 13) % 41) as f32 / 20.0 - 1.0;
+        let (mut x, mut y) = (Vec::new(), Vec::new());
+        for &sample in &samples {
+            x.extend([value(sample, 0), value(sample, 1)]);
+            y.push(value(sample, 0) * value(sample, 1));
+        }
+        Batch {
+            x: Tensor::from_data(TensorData::new(x, [samples.len(), 2]), device),
+            y: Tensor::from_data(TensorData::new(y, [samples.len(), 1]), device),
+        }
+    }
+}
+
+/// Sample numbers `first..first + count`; reading sample `broken` fails.
+pub struct Numbers {
+    pub first: usize,
+    pub count: usize,
+    pub broken: Option<usize>,
+}
+
+impl Dataset<usize> for Numbers {
+    fn get(&self, index: usize) -> Result<usize, DatasetError> {
+        match self.broken == Some(index) {
+            true => Err(DatasetError::new(std::io::Error::other(format!("sample {index} cannot be read")))),
+            false => Ok(self.first + index),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.count
+    }
+}
+
+/// A loader of `count` samples from number `first`.
+pub fn loader(numbers: Numbers, batch: usize, shuffle: bool) -> Arc<dyn DataLoader<Batch>> {
+    let builder = DataLoaderBuilder::new(Samples).batch_size(batch);
+    match shuffle {
+        true => builder.shuffle(7).build(numbers),
+        false => builder.build(numbers),
+    }
+}
