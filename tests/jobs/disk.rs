@@ -174,3 +174,19 @@ fn nothing_is_written_through_a_link_in_a_run_directory() {
     let output = fails_within(LIMIT, command);
     assert!(text(&output).contains("checkpoints: it is a symbolic link"), "{}", text(&output));
 }
+
+#[test]
+fn a_profile_on_a_full_disk_leaves_no_part_of_its_file() {
+    let lab = Lab::new();
+    if !can_mount(&lab) {
+        return;
+    }
+    let (disk, copy) = (lab.path("disk"), lab.path("copy"));
+    let mut job = mpirun(1, binary());
+    job.args(["profile", "--model", "vgg", "--batches", "1", "--batch", "1", "--json"])
+        .arg(disk.join("p.json"));
+    let output = fails_within(LIMIT, on_disk(&disk, 4, &copy, &job));
+    let errors = errors(&output);
+    assert!(errors.len() == 1 && errors[0].contains("p.json: No space left"), "{}", text(&output));
+    assert_eq!(fs::read_dir(&copy).unwrap().count(), 0, "no file is left");
+}
