@@ -190,3 +190,30 @@ fn a_profile_on_a_full_disk_leaves_no_part_of_its_file() {
     assert!(errors.len() == 1 && errors[0].contains("p.json: No space left"), "{}", text(&output));
     assert_eq!(fs::read_dir(&copy).unwrap().count(), 0, "no file is left");
 }
+
+#[test]
+fn files_of_a_profile_are_whole_and_no_link_is_followed() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let profile = |options: &[&str]| {
+        let mut command = mpirun(1, binary());
+        command.arg("profile").args(options);
+        command
+    };
+    let lab = Lab::new();
+    let (target, link) = (lab.path("target"), lab.path("link.csv"));
+    fs::write(&target, "kept").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let output = profile(&["--batches", "1", "--csv", link.to_str().unwrap()]).output().unwrap();
+    let errors = errors(&output);
+    assert!(errors.len() == 1 && errors[0].contains("link.csv: it is a symbolic link"), "{errors:?}");
+    assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
+
+    // A name that is not UTF-8 is a name; a time line of one batch has one inference.
+    let trace = lab.path("").join(std::ffi::OsStr::from_bytes(b"steps-\xff.json"));
+    let mut command = profile(&["--batches", "1"]);
+    let output = command.arg("--trace").arg(&trace).output().unwrap();
+    assert!(output.status.success() && text(&output).contains("1 inference of convnet"), "{}", text(&output));
+    assert!(text(&output).contains(" ms in 1 batch, "), "{}", text(&output));
+    assert!(fs::read(&trace).unwrap().starts_with(b"{\"displayTimeUnit\""));
+}

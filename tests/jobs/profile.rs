@@ -282,25 +282,3 @@ fn ranks_that_profile_different_batches_are_rejected() {
         assert!(errors.len() == 1 && errors[0].contains(&format!("{option} differs")), "{}", text(&output));
     }
 }
-
-#[test]
-fn files_of_a_profile_are_whole_and_no_link_is_followed() {
-    use std::os::unix::ffi::OsStrExt;
-
-    let lab = Lab::new();
-    let (target, link) = (lab.path("target"), lab.path("link.csv"));
-    std::fs::write(&target, "kept").unwrap();
-    std::os::unix::fs::symlink(&target, &link).unwrap();
-    let output = profile(1, &["--batches", "1", "--csv", link.to_str().unwrap()]).output().unwrap();
-    let errors = errors(&output);
-    assert!(errors.len() == 1 && errors[0].contains("link.csv: it is a symbolic link"), "{errors:?}");
-    assert_eq!(std::fs::read_to_string(&target).unwrap(), "kept");
-
-    // A name that is not UTF-8 is a name; a time line of one batch has one inference.
-    let trace = lab.path("").join(std::ffi::OsStr::from_bytes(b"steps-\xff.json"));
-    let mut command = profile(1, &["--batches", "1"]);
-    let output = command.arg("--trace").arg(&trace).output().unwrap();
-    assert!(output.status.success() && text(&output).contains("1 inference of convnet"), "{}", text(&output));
-    assert!(text(&output).contains(" ms in 1 batch, "), "{}", text(&output));
-    assert!(std::fs::read(&trace).unwrap().starts_with(b"{\"displayTimeUnit\""));
-}
