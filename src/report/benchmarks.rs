@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(names, ["bench-fused-1", "bench-damaged"]);
         assert_eq!(parts[1].findings, ["4 damaged files left out"]);
         for (line, expected) in parts[1].notes.iter().zip([
-            "cut.csv: damaged (line 3: 7 columns, and the header has 8)",
+            "cut.csv: damaged (line 3: 6 columns, and the header has 8)",
             "empty.csv: damaged (no row below the header)",
             "latency.csv: damaged (line 2, column median_us: \"x\" is not a number)",
             "nan.csv: damaged (line 2, column median_us: NaN is not from 0 to 1e12)",
