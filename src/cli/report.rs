@@ -19,9 +19,10 @@ Examples:
 Repeats are shown as their median ± half of the range from minimum to maximum."
 )]
 pub struct ReportArgs {
-    /// Run directories, sweeps, folders of profiles (`profile --json`) and tables of benchmarks
-    /// (`bench fused|collectives|allreduce --csv`) [default: all below results/].
-    #[arg(value_name = "RUN|SWEEP|PROFILES|FILE.csv")]
+    /// Run directories, sweeps, folders of profiles (`profile --json`), tables of benchmarks
+    /// (`bench fused|collectives|allreduce --csv`), or a folder of these: runs, sweeps and profiles down to
+    /// the fifth level below it, tables down to the second [default: results/].
+    #[arg(value_name = "RUN|SWEEP|FOLDER|FILE")]
     pub paths: Vec<PathBuf>,
     /// Output format; html writes files instead.
     #[arg(long, value_enum, default_value_t = Format::Terminal)]
@@ -33,9 +34,9 @@ pub struct ReportArgs {
     /// [default: nothing; with --format html: results/report].
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Topology that speed-up and efficiency are relative to.
-    #[arg(long, value_name = "NxC", default_value = "1x1")]
-    pub baseline: String,
+    /// Topology of the runs that speed-up and efficiency are relative to [default: 1x1].
+    #[arg(long, value_name = "NxC")]
+    pub baseline: Option<String>,
     /// Published figures to show for comparison: results/reference/NAME.csv [default: those that a sweep names].
     #[arg(long, value_name = "NAME")]
     pub reference: Option<String>,
@@ -67,7 +68,7 @@ pub enum Format {
     Terminal,
     /// GitHub Markdown tables.
     Markdown,
-    /// One table for other programs, with median, minimum and maximum as separate columns.
+    /// One table of runs for other programs, with median, minimum and maximum as separate columns.
     Csv,
     /// One self-contained page, and its tables and plots as files.
     Html,

@@ -1,8 +1,5 @@
 //! `mpiburn export`: a checkpoint's network as an ONNX file.
 
-use std::io::Write;
-use std::path::Path;
-
 use anyhow::Context;
 
 use super::{Refused, checkpoint};
@@ -11,7 +8,7 @@ use crate::config::RunConfig;
 use crate::data;
 use crate::device::DeviceKind;
 use crate::export::{IR_VERSION, OPSET, float_network, int8_network};
-use crate::files::WholeFile;
+use crate::files::replace_file;
 use crate::quant::Quantized;
 use burn_mpi::{ParamLayout, World};
 
@@ -67,19 +64,11 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
             int8_network(&model, &name, &names)
         }
     };
-    write(&args.out, &file).with_context(|| format!("cannot write {}", args.out.display()))?;
+    replace_file(&args.out, &file).with_context(|| format!("cannot write {}", args.out.display()))?;
     Ok(format!(
         "{}: {} bytes, opset {OPSET}, IR version {IR_VERSION}, of {}",
         args.out.display(),
         file.len(),
         weights.folder.display()
     ))
-}
-
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let name = path.file_name().ok_or(std::io::ErrorKind::InvalidFilename)?.to_string_lossy();
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = WholeFile::create(folder, &name)?;
-    file.write_all(bytes)?;
-    file.finish()
 }

@@ -1,13 +1,11 @@
 //! Prints tables, and writes tables and pages to files.
 
-use std::fs;
 use std::path::Path;
-
-use anyhow::Context;
 
 use crate::cli::Format;
 use crate::report::page::{self, Part};
 use crate::report::sheet::Sheet;
+use crate::report::write_file;
 
 /// Prints one table in the given format, in a terminal with all columns if `wide`; nothing for a
 /// page.
@@ -48,5 +46,5 @@ pub fn publish_page(parts: &[Part], file: &Path, folder: &Path) -> anyhow::Resul
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    Ok(write_file(path, text.as_bytes())?)
 }

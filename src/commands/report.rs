@@ -1,5 +1,6 @@
 //! `mpiburn report`: tables, plots and predictions from run directories, profiles and benchmarks.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -7,6 +8,8 @@ use anyhow::{Context, bail};
 
 use super::publish::{print_sheet, publish_page, write_sheet};
 use crate::cli::{Format, ReportArgs};
+use crate::config::ConfigError;
+use crate::names::count;
 use crate::report::benchmarks;
 use crate::report::inputs::Inputs;
 use crate::report::overview::findings;
@@ -23,25 +26,29 @@ use crate::report::summary::summary;
 const ROOT: &str = "results";
 
 pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
-    let Inputs { mut sections, profiles, roots } = Inputs::find(&args.paths, Path::new(ROOT))?;
+    let Inputs { mut sections, profiles, roots, rejected } = Inputs::find(&args.paths, Path::new(ROOT))?;
+    let baseline = baseline(args, &sections)?;
     if args.format == Format::Csv {
         sections = vec![as_one(sections)];
     }
     let no_run = sections.iter().all(|section| section.runs.is_empty());
-    // A prediction is from runs, and the CSV format is one table of runs.
-    let others = match args.predict || args.format == Format::Csv {
+    // A prediction is from runs.
+    let others = match args.predict {
         true => Vec::new(),
         false => other_parts(&profiles, &roots, args),
     };
-    if no_run && others.iter().all(|part| part.sheets.is_empty()) {
+    let tables: usize = others.iter().map(|part| part.sheets.len()).sum();
+    if no_run && (tables == 0 || args.format == Format::Csv) {
         let of_runs = sections.iter().flat_map(|section| section.skipped.iter().chain(&section.notes));
-        of_runs.chain(profiles.iter().flat_map(|found| &found.notes)).for_each(|note| eprintln!("{note}"));
+        of_runs.chain(others.iter().flat_map(|part| &part.notes)).for_each(|note| eprintln!("{note}"));
         match args.format {
-            Format::Csv if !profiles.is_empty() => {
+            Format::Csv if tables > 0 => {
                 bail!(
-                    "no finished run found, and csv is one table of runs; choose another --format for profiles"
+                    "no finished run found, and csv is one table of runs; choose another --format for profiles \
+                     and benchmarks"
                 )
             }
+            _ if !rejected.is_empty() => return nothing_rejected(&rejected),
             _ => bail!("no finished run found; train one, or name a run directory: mpiburn report RUN"),
         }
     }
@@ -50,16 +57,56 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
         fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     }
     if args.predict {
-        return super::predict::run(args, &sections, out.as_deref());
+        super::predict::run(args, &sections, out.as_deref())?;
+        return nothing_rejected(&rejected);
     }
     let mut parts: Vec<Part> = Vec::new();
     for section in &sections {
-        parts.push(part(section, args, out.as_deref())?);
+        parts.push(part(section, args, &baseline, out.as_deref())?);
     }
     parts.extend(others);
     print(&parts, args)?;
+    if args.format == Format::Csv && tables > 0 {
+        let count = count(tables, "table");
+        match &out {
+            Some(out) => eprintln!(
+                "not in this table: {count} of profiles and benchmarks, as files in {}",
+                out.display()
+            ),
+            None => eprintln!(
+                "not in this table: {count} of profiles and benchmarks; --out DIR writes them as files"
+            ),
+        }
+    }
     if let Some(out) = &out {
         publish(parts, &roots, out)?;
+    }
+    nothing_rejected(&rejected)
+}
+
+/// The topology that speed-up is relative to.
+///
+/// # Errors
+/// If one is typed that no run has.
+fn baseline(args: &ReportArgs, sections: &[Section]) -> Result<String, ConfigError> {
+    let Some(typed) = &args.baseline else { return Ok("1x1".into()) };
+    let runs = sections.iter().flat_map(|section| &section.runs);
+    let found: BTreeSet<&str> = runs.map(|run| run.record.topology.as_str()).collect();
+    match found.contains(typed.as_str()) {
+        true => Ok(typed.clone()),
+        false if found.is_empty() => Err(ConfigError::new("baseline", typed, "there is no finished run")),
+        false => {
+            let choices = found.into_iter().collect::<Vec<_>>().join(", ");
+            let problem = format!("no finished run has this topology; there are runs on {choices}");
+            Err(ConfigError::new("baseline", typed, problem))
+        }
+    }
+}
+
+/// The error of paths that are nothing to report, after the report of the others.
+fn nothing_rejected(rejected: &[String]) -> anyhow::Result<()> {
+    if !rejected.is_empty() {
+        bail!("{}", rejected.join("; "));
     }
     Ok(())
 }
@@ -84,12 +131,12 @@ fn as_one(sections: Vec<Section>) -> Section {
 }
 
 /// The tables and plots of one section.
-fn part(section: &Section, args: &ReportArgs, out: Option<&Path>) -> anyhow::Result<Part> {
+fn part(section: &Section, args: &ReportArgs, baseline: &str, out: Option<&Path>) -> anyhow::Result<Part> {
     let rows: Vec<Row<'_>> = group(&section.runs);
     let mut notes = [section.skipped.clone(), section.notes.clone()].concat();
     let (mut sheets, mut drawn) = (Vec::new(), Vec::new());
     if !rows.is_empty() {
-        sheets.push(summary(section, &rows, &args.baseline));
+        sheets.push(summary(section, &rows, baseline));
         sheets.extend(ratios(section, &rows));
         let named = args.reference.as_ref().map(|name| Path::new(ROOT).join(format!("reference/{name}.csv")));
         match (named, &section.reference) {
@@ -102,10 +149,10 @@ fn part(section: &Section, args: &ReportArgs, out: Option<&Path>) -> anyhow::Res
             (None, None) => {}
         }
         if let Some(out) = out {
-            drawn = pictures::of_section(section, &rows, &args.baseline, out)?;
+            drawn = pictures::of_section(section, &rows, baseline, out)?;
         }
     }
-    let mut lines = findings(&rows, &args.baseline);
+    let mut lines = findings(&rows, baseline);
     lines.extend(section.skipped.iter().cloned());
     let (title, name) = (section.title.clone(), section.name.clone());
     Ok(Part { title, name, findings: lines, sheets, pictures: drawn, notes })

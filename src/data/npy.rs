@@ -13,9 +13,7 @@ use crate::files::WholeFile;
 /// # Errors
 /// When it cannot be written.
 pub fn write_npy(path: &Path, columns: usize, values: &[f32]) -> io::Result<()> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?.to_string_lossy();
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = WholeFile::create(folder, &name)?;
+    let mut file = WholeFile::at(path)?;
     file.write_all(&Header::write("<f4", &[values.len() / columns.max(1), columns]))?;
     for value in values {
         file.write_all(&value.to_le_bytes())?;

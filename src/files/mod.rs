@@ -14,4 +14,4 @@ pub use folder_lock::{FolderLock, LOCK, LockError};
 pub use links::{append_here, refuse_link, write_here, write_synced};
 pub use regular::{open_regular, read_regular};
 pub use same_file::same_file;
-pub use whole_file::{WholeFile, replace_json, sync_folder};
+pub use whole_file::{WholeFile, replace_file, replace_json, sync_folder};

@@ -1,11 +1,12 @@
 //! Writes PNG pictures.
 
-use std::fs::File;
-use std::io::{self, BufWriter};
+use std::io;
 use std::path::Path;
 
+use super::WholeFile;
+
 /// Writes a picture of 8-bit `rgb`, row by row from the top, to `path`, replacing
-/// its content.
+/// it.
 ///
 /// # Errors
 /// When the file cannot be written.
@@ -14,15 +15,19 @@ use std::path::Path;
 /// When `rgb` is not `width * height` pixels of 3 bytes.
 pub fn write_png(path: &Path, [width, height]: [u32; 2], rgb: &[u8]) -> io::Result<()> {
     assert_eq!(rgb.len(), 3 * width as usize * height as usize, "{width} x {height} pixels");
-    let mut encoder = png::Encoder::new(BufWriter::new(File::create(path)?), width, height);
+    let mut file = WholeFile::at(path)?;
+    let mut encoder = png::Encoder::new(&mut file, width, height);
     encoder.set_color(png::ColorType::Rgb);
     let mut writer = encoder.write_header()?;
     writer.write_image_data(rgb)?;
-    Ok(writer.finish()?)
+    writer.finish()?;
+    file.finish()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]

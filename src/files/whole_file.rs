@@ -1,5 +1,6 @@
 //! Atomic file replacement.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +22,8 @@ impl WholeFile {
     /// # Errors
     /// When the folder cannot be written to, or there is something of that name which
     /// is not a regular file: a rename would replace a device, a pipe or a link.
-    pub fn create(out: &Path, name: &str) -> io::Result<Self> {
+    pub fn create(out: &Path, name: impl AsRef<OsStr>) -> io::Result<Self> {
+        let name = name.as_ref();
         let target = out.join(name);
         super::refuse_link(&target)?;
         if fs::symlink_metadata(&target).is_ok_and(|found| !found.is_file()) {
@@ -30,14 +32,32 @@ impl WholeFile {
                 "there is something that is not a regular file",
             ));
         }
+        // A name need not be UTF-8.
+        let mut prefix = OsString::from(".");
+        prefix.push(name);
+        prefix.push(".");
         // Readable as the umask allows, like other files that a program creates;
         // temporary files are otherwise readable by their owner only.
         let file = Builder::new()
-            .prefix(&format!(".{name}."))
+            .prefix(&prefix)
             .suffix(".part")
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(out)?;
         Ok(Self { file: BufWriter::with_capacity(1 << 16, file), target })
+    }
+
+    /// Creates the file `path`, as [`create`](Self::create) does.
+    ///
+    /// # Errors
+    /// As there, and when there is no such folder.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
+        let name = path.file_name().ok_or_else(|| invalid("it names no file".into()))?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        match folder.is_dir() {
+            true => Self::create(folder, name),
+            false => Err(invalid(format!("there is no folder {}", folder.display()))),
+        }
     }
 
     /// Syncs the file to disk and renames it.
@@ -61,6 +81,16 @@ pub fn replace_json(folder: &Path, name: &str, value: &impl Serialize) -> io::Re
     let mut file = WholeFile::create(folder, name)?;
     serde_json::to_writer_pretty(&mut file, value)?;
     file.write_all(b"\n")?;
+    file.finish()
+}
+
+/// Atomically replaces the file `path` by `bytes`.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = WholeFile::at(path)?;
+    file.write_all(bytes)?;
     file.finish()
 }
 

@@ -4,29 +4,50 @@
 use std::path::{Path, PathBuf};
 
 use super::collectives::{self, CollectiveRow};
+use super::csv_table::{Table, TableRow, damaged};
 use super::figures::Figures;
 use super::fused::{self, FusedRow};
-use super::latency;
+use super::latency::LatencyRow;
 use super::page::Part;
+use crate::names::count;
 
 /// Files of published figures, below `results/reference/`.
 pub const REFERENCES: [&str; 2] = ["fused", "collectives"];
 
-/// The table in a CSV file.
-enum Table {
+/// What a CSV file is.
+enum File {
     Fused(Vec<FusedRow>),
     Collectives(Vec<CollectiveRow>),
+    /// Latencies of the all-reduce, which are a picture.
+    Latencies,
+    /// One of them, in one line: the file, line and column, and what to do.
+    Damaged(String),
 }
 
-impl Table {
+impl File {
+    /// `None` if it is another table.
     fn read(path: &Path) -> Option<Self> {
-        fused::read_csv(path).map(Self::Fused).or_else(|| collectives::read_csv(path).map(Self::Collectives))
+        let fused = known(path, Self::Fused);
+        let collectives = || known(path, Self::Collectives);
+        fused.or_else(collectives).or_else(|| known(path, |_: Vec<LatencyRow>| Self::Latencies))
     }
 }
 
-/// Whether `path` is a table of a benchmark that reports show.
+/// `None` if the file is not a table of such rows.
+fn known<R: TableRow>(path: &Path, of: impl Fn(Vec<R>) -> File) -> Option<File> {
+    match Table::<R>::read(path) {
+        Table::Another => None,
+        Table::Rows(rows) if rows.is_empty() => {
+            Some(File::Damaged(damaged::<R>(path, "no row below the header")))
+        }
+        Table::Rows(rows) => Some(of(rows)),
+        Table::Damaged(line) => Some(File::Damaged(line)),
+    }
+}
+
+/// Whether `path` is a table of a benchmark that reports show, or a damaged one.
 pub fn is_table(path: &Path) -> bool {
-    path.is_file() && (Table::read(path).is_some() || latency::read_csv(path).is_some())
+    path.is_file() && File::read(path).is_some()
 }
 
 /// CSV files among `roots`, in these folders and in the folders below, but `written`.
@@ -45,12 +66,14 @@ pub fn csv_files(roots: &[PathBuf], written: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// A part of the report for each table among `files`; those of other contents are left out.
+/// A part of the report for each table among `files`, and one that names the damaged ones; those of
+/// other contents are left out.
 pub fn parts(files: &[PathBuf]) -> Vec<Part> {
-    let read = files.iter().filter_map(|path| Some((path, Table::read(path)?)));
+    let read = files.iter().filter_map(|path| Some((path, File::read(path)?)));
     let mut parts: Vec<Part> = Vec::new();
+    let mut of_damaged: Vec<String> = Vec::new();
     for (path, table) in read {
-        let count = |prefix: &str| parts.iter().filter(|part| part.name.starts_with(prefix)).count() + 1;
+        let number = |prefix: &str| parts.iter().filter(|part| part.name.starts_with(prefix)).count() + 1;
         let folder = path.parent().unwrap_or(Path::new(""));
         let mut notes = Vec::new();
         let mut figures = |name: &str| {
@@ -58,23 +81,38 @@ pub fn parts(files: &[PathBuf]) -> Vec<Part> {
             read.map_err(|error| notes.push(format!("{error}; published figures are omitted"))).ok().flatten()
         };
         let part = match table {
-            Table::Fused(rows) => {
+            File::Fused(rows) => {
                 let (name, title) =
-                    (format!("bench-fused-{}", count("bench-fused")), title("Fused operator", path));
+                    (format!("bench-fused-{}", number("bench-fused")), title("Fused operator", path));
                 let mut sheets = vec![fused::measured(&name, &title, path, &rows)];
                 let beside = format!("{name}-published");
                 sheets.extend(figures("fused").map(|of| fused::published(&beside, &title, path, &rows, &of)));
                 Part { findings: fused::findings(&rows), name, title, sheets, pictures: vec![], notes }
             }
-            Table::Collectives(rows) => {
-                let name = format!("bench-collectives-{}", count("bench-collectives"));
+            File::Collectives(rows) => {
+                let name = format!("bench-collectives-{}", number("bench-collectives"));
                 let title = title("Collectives", path);
                 let sheets =
                     vec![collectives::sheet(&name, &title, path, &rows, figures("collectives").as_ref())];
                 Part { findings: collectives::findings(&rows), name, title, sheets, pictures: vec![], notes }
             }
+            File::Latencies => continue,
+            File::Damaged(line) => {
+                of_damaged.push(line);
+                continue;
+            }
         };
         parts.push(part);
+    }
+    if !of_damaged.is_empty() {
+        parts.push(Part {
+            title: "Damaged benchmarks".into(),
+            name: "bench-damaged".into(),
+            findings: vec![format!("{} left out", count(of_damaged.len(), "damaged file"))],
+            sheets: vec![],
+            pictures: vec![],
+            notes: of_damaged,
+        });
     }
     parts
 }
@@ -111,7 +149,7 @@ mod tests {
             parts.iter().flat_map(|part| &part.sheets).map(|sheet| sheet.name.as_str()).collect();
         assert_eq!(names, ["bench-fused-1", "bench-fused-1-published", "bench-collectives-1"]);
         assert!(parts[0].findings[0].contains("3.00 times as fast"), "{:?}", parts[0].findings);
-        assert_eq!(parts[1].findings, ["mpi: 1 of 1 operations give the right result"]);
+        assert_eq!(parts[1].findings, ["mpi: 1 of 1 operation with the right result"]);
         assert!(
             is_table(&path("any-name.csv")) && !is_table(&path("other.csv")) && !is_table(&path("none.csv"))
         );
@@ -124,5 +162,30 @@ mod tests {
         fs::write(&file, FUSED).unwrap();
         let files = csv_files(&[file.clone(), root.path().to_owned()], Path::new("report"));
         assert_eq!(files, [file]);
+    }
+
+    #[test]
+    fn damaged_tables_are_named_and_the_others_are_shown() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::write(path("fused.csv"), FUSED).unwrap();
+        fs::write(path("cut.csv"), &FUSED[..FUSED.len() - 10]).unwrap();
+        fs::write(path("nan.csv"), COLLECTIVES.replace("1.5", "NaN")).unwrap();
+        fs::write(path("latency.csv"), "backend,bytes,min_us,median_us,p99_us,busbw_mb_s\nmpi,4,1,x,3,1\n")
+            .unwrap();
+        fs::write(path("empty.csv"), FUSED.lines().next().unwrap()).unwrap();
+        let parts = parts(&csv_files(&[root.path().to_owned()], &path("report")));
+        let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
+        assert_eq!(names, ["bench-fused-1", "bench-damaged"]);
+        assert_eq!(parts[1].findings, ["4 damaged files left out"]);
+        for (line, expected) in parts[1].notes.iter().zip([
+            "cut.csv: damaged (line 3: 6 columns, and the header has 8)",
+            "empty.csv: damaged (no row below the header)",
+            "latency.csv: damaged (line 2, column median_us: \"x\" is not a number)",
+            "nan.csv: damaged (line 2, column median_us: NaN is not from 0 to 1e12)",
+        ]) {
+            assert!(line.contains(expected), "{line}");
+        }
+        assert!(is_table(&path("nan.csv")), "a damaged table that is typed is named as one");
     }
 }

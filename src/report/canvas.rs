@@ -10,7 +10,7 @@ use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 
 use super::ReportError;
-use crate::files::write_png;
+use crate::files::{replace_file, write_png};
 
 /// File formats, by file extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub fn save(path: &Path, picture: &impl Picture) -> Result<(), ReportError> {
     let draw = || -> Result<(), Box<dyn Error>> {
         match PlotFormat::of(path) {
             // Drawn in memory first: the library's file writer hides the reason of an I/O error.
-            Some(PlotFormat::Svg) => Ok(std::fs::write(path, svg(picture)?)?),
+            Some(PlotFormat::Svg) => Ok(replace_file(path, svg(picture)?.as_bytes())?),
             Some(PlotFormat::Png) => {
                 use_embedded_font();
                 let (width, height) = picture.size();

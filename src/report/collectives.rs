@@ -5,9 +5,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::csv_table::{Kind, MOST_US, TableRow};
 use super::figures::{Figures, cell};
 use super::sheet::{Cell, Column, Sheet};
-use crate::files::open_regular;
+use crate::names::count;
 
 /// One operation on one backend: a row of the CSV file, whose columns are the fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,13 +28,17 @@ pub struct CollectiveRow {
     pub result: String,
 }
 
-/// The rows that `bench collectives` wrote; `None` if the file is another table.
-pub fn read_csv(path: &Path) -> Option<Vec<CollectiveRow>> {
-    let rows: Vec<CollectiveRow> = csv::Reader::from_reader(open_regular(path).ok()?)
-        .into_deserialize()
-        .collect::<Result<_, _>>()
-        .ok()?;
-    (!rows.is_empty()).then_some(rows)
+impl TableRow for CollectiveRow {
+    const COLUMNS: &'static [(&'static str, Kind)] = &[
+        ("operation", Kind::Words),
+        ("backend", Kind::Words),
+        ("topology", Kind::Words),
+        ("bytes", Kind::Count),
+        ("median_us", Kind::OptionalUpTo(MOST_US)),
+        ("result", Kind::Words),
+    ];
+    const REPAIR: &'static str =
+        "left out: write it again with mpiburn bench collectives --csv FILE, or remove it";
 }
 
 /// Values of `of` in the order of their first rows.
@@ -57,15 +62,15 @@ pub fn findings(rows: &[CollectiveRow]) -> Vec<String> {
         if own.iter().all(|row| row.result == "not built") {
             return None;
         }
-        let count = own.iter().filter(|row| row.result == "correct").count();
+        let correct = own.iter().filter(|row| row.result == "correct").count();
         let named = |result: &str| {
             let names: Vec<&str> =
                 own.iter().filter(|row| row.result == result).map(|row| row.operation.as_str()).collect();
             if names.is_empty() { String::new() } else { format!("; {result}: {}", names.join(", ")) }
         };
         Some(format!(
-            "{backend}: {count} of {} operations give the right result{}{}",
-            own.len(),
+            "{backend}: {correct} of {} with the right result{}{}",
+            count(own.len(), "operation"),
             named("not supported"),
             named("wrong result")
         ))
@@ -128,6 +133,7 @@ pub fn sheet(
 
 #[cfg(test)]
 mod tests {
+    use super::super::csv_table::Table;
     use super::super::write_csv;
     use super::*;
 
@@ -154,7 +160,7 @@ mod tests {
         assert_eq!(shown, ["send 1.25 not built yes yes no", "scatter not supported not built – – –"]);
         assert_eq!(
             findings(&rows()),
-            ["mpi: 1 of 2 operations give the right result; not supported: scatter"]
+            ["mpi: 1 of 2 operations with the right result; not supported: scatter"]
         );
     }
 
@@ -162,8 +168,8 @@ mod tests {
     fn a_written_file_is_read_back_and_another_table_is_none() {
         let file = tempfile::NamedTempFile::new().unwrap();
         write_csv(file.path(), &rows()).unwrap();
-        assert_eq!(read_csv(file.path()), Some(rows()));
+        assert_eq!(Table::read(file.path()), Table::Rows(rows()));
         std::fs::write(file.path(), "a,b\n1,2\n").unwrap();
-        assert_eq!(read_csv(file.path()), None);
+        assert_eq!(Table::<CollectiveRow>::read(file.path()), Table::Another);
     }
 }

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::csv_table::{Kind, MOST_MS, TableRow};
 use super::figures::{Figures, cell};
 use super::sheet::{Cell, Column, Sheet};
-use crate::files::open_regular;
+use crate::names::count;
 
 /// One measurement: a row of the CSV file, whose columns are the fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,19 +31,24 @@ pub struct FusedRow {
     pub test_accuracy: f64,
 }
 
+impl TableRow for FusedRow {
+    const COLUMNS: &'static [(&'static str, Kind)] = &[
+        ("operator", Kind::Words),
+        ("layers", Kind::Count),
+        ("channels", Kind::Count),
+        ("batch", Kind::Count),
+        ("steps", Kind::Count),
+        ("forward_ms", Kind::UpTo(MOST_MS)),
+        ("backward_ms", Kind::UpTo(MOST_MS)),
+        ("test_accuracy", Kind::UpTo(100.0)),
+    ];
+    const REPAIR: &'static str = "left out: write it again with mpiburn bench fused --csv FILE, or remove it";
+}
+
 impl FusedRow {
     fn total(&self) -> f64 {
         self.forward_ms + self.backward_ms
     }
-}
-
-/// The rows that `bench fused` wrote; `None` if the file is another table.
-pub fn read_csv(path: &Path) -> Option<Vec<FusedRow>> {
-    let rows: Vec<FusedRow> = csv::Reader::from_reader(open_regular(path).ok()?)
-        .into_deserialize()
-        .collect::<Result<_, _>>()
-        .ok()?;
-    (!rows.is_empty()).then_some(rows)
 }
 
 /// The row of the separate operators on the fused operator's device.
@@ -56,8 +62,8 @@ pub fn findings(rows: &[FusedRow]) -> Vec<String> {
     let line = |row: &FusedRow| {
         let other = unfused(rows, row)?;
         Some(format!(
-            "{} layers: the fused operator is {:.2} times as fast as Conv2d and ReLU (forward and backward)",
-            row.layers,
+            "{}: the fused operator is {:.2} times as fast as Conv2d and ReLU (forward and backward)",
+            count(row.layers, "layer"),
             other.total() / row.total()
         ))
     };
@@ -91,7 +97,7 @@ pub fn measured(name: &str, part: &str, path: &Path, rows: &[FusedRow]) -> Sheet
         ]
     });
     let amount = rows.first().map_or_else(String::new, |row| {
-        format!("channels {}, {} steps at batch {}", row.channels, row.steps, row.batch)
+        format!("{}, {} at batch {}", count(row.channels, "channel"), count(row.steps, "step"), row.batch)
     });
     Sheet {
         name: name.into(),
@@ -147,7 +153,8 @@ pub fn published(name: &str, part: &str, path: &Path, rows: &[FusedRow], figures
         remarks: vec![
             figures.remark(&[], "one thread of this machine"),
             format!(
-                "Ours: the median step times the {steps} steps. The published number of steps is not stated."
+                "Ours: the median step times {}. The published number of steps is not stated.",
+                count(steps, "step")
             ),
         ],
     }
@@ -155,6 +162,7 @@ pub fn published(name: &str, part: &str, path: &Path, rows: &[FusedRow], figures
 
 #[cfg(test)]
 mod tests {
+    use super::super::csv_table::Table;
     use super::super::write_csv;
     use super::*;
 
@@ -202,8 +210,8 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let rows = vec![row("fused", 2, 1.0, 2.0)];
         write_csv(file.path(), &rows).unwrap();
-        assert_eq!(read_csv(file.path()), Some(rows));
+        assert_eq!(Table::read(file.path()), Table::Rows(rows));
         std::fs::write(file.path(), "a,b\n1,2\n").unwrap();
-        assert_eq!(read_csv(file.path()), None);
+        assert_eq!(Table::<FusedRow>::read(file.path()), Table::Another);
     }
 }

@@ -1,15 +1,96 @@
 //! The epochs of a run: its history of losses, and overfitting.
 
+use std::path::Path;
+
+use super::csv_table::{Kind, MOST_MS, Table, TableRow, damaged, is_in, out_of_range};
 use super::runs::Run;
-use crate::files::open_regular;
+use crate::record::Results;
 use crate::train::{EpochRow, overfits_after};
+
+/// Most seconds of a run, 31 years.
+const MOST_SECONDS: f64 = 1e9;
+/// Largest loss: that of a network that has not diverged is below.
+const MOST_LOSS: f64 = 1e30;
+
+impl TableRow for EpochRow {
+    const COLUMNS: &'static [(&'static str, Kind)] = &[
+        ("epoch", Kind::Count),
+        ("train_loss", Kind::UpTo(MOST_LOSS)),
+        ("train_accuracy", Kind::UpTo(100.0)),
+        ("test_loss", Kind::UpTo(MOST_LOSS)),
+        ("test_accuracy", Kind::UpTo(100.0)),
+        ("seconds", Kind::UpTo(MOST_SECONDS)),
+    ];
+    const OPTIONAL: &'static [(&'static str, Kind)] = &[("int8_test_accuracy", Kind::OptionalUpTo(100.0))];
+    const REPAIR: &'static str = "the run is left out: put the file back, or run it again";
+
+    fn problem(&self, before: &[Self]) -> Option<(&'static str, String)> {
+        let next = before.len() + 1;
+        (self.epoch != next).then(|| ("epoch", format!("{} where {next} is next", self.epoch)))
+    }
+}
+
+/// Checks the results in `run.json` of the run in `folder`, and its `epochs.csv`, against each other:
+/// somebody may have edited them. A file that was removed is none.
+///
+/// # Errors
+/// One line: the file, the value and what to do.
+pub fn check(folder: &Path, results: &Results, epochs_done: usize) -> Result<(), String> {
+    let json = folder.join("run.json");
+    let wrong = |problem: String| damaged::<EpochRow>(&json, &problem);
+    let phases = results.step_ms.into_array().map(|ms| ("step_ms", ms, MOST_MS));
+    let percent = [
+        ("train_accuracy", results.train_accuracy),
+        ("test_accuracy", results.test_accuracy),
+        ("int8_test_accuracy", results.int8_test_accuracy.unwrap_or_default()),
+    ];
+    let others = [
+        ("train_seconds", results.train_seconds, MOST_SECONDS),
+        ("test_seconds", results.test_seconds, MOST_SECONDS),
+        ("total_seconds", results.total_seconds, MOST_SECONDS),
+        ("comm_seconds", results.comm_seconds, MOST_SECONDS),
+        ("ms_per_step", results.ms_per_step, MOST_MS),
+        ("images_per_second", results.images_per_second, 1e15),
+        ("train_loss", results.train_loss, MOST_LOSS),
+        ("test_loss", results.test_loss, MOST_LOSS),
+        ("peak_rss_mb", results.peak_rss_mb, 1e9),
+        // Of the kernel's counters, whose ticks are coarse.
+        ("others_cpu_percent", results.others_cpu_percent.unwrap_or_default(), 1e3),
+        ("live_mb", results.live_mb.unwrap_or_default(), 1e9),
+    ];
+    let values = percent.into_iter().map(|(name, value)| (name, value, 100.0)).chain(others).chain(phases);
+    for (name, value, most) in values {
+        if !is_in(value, most) {
+            return Err(wrong(format!("{name}: {}", out_of_range(&value.to_string(), most))));
+        }
+    }
+    let file = folder.join("epochs.csv");
+    let rows = match Table::<EpochRow>::read(&file) {
+        Table::Rows(rows) => rows,
+        Table::Damaged(line) => return Err(line),
+        Table::Another if file.symlink_metadata().is_err() => return Ok(()),
+        Table::Another => return Err(damaged::<EpochRow>(&file, "it has other columns")),
+    };
+    let Some(last) = rows.last().filter(|last| last.epoch == epochs_done) else {
+        let problem = format!("it ends after epoch {} of {epochs_done}", rows.len());
+        return Err(damaged::<EpochRow>(&file, &problem));
+    };
+    for (name, result, of_epoch) in [
+        ("train_loss", results.train_loss, last.train_loss),
+        ("train_accuracy", results.train_accuracy, last.train_accuracy),
+        ("test_loss", results.test_loss, last.test_loss),
+        ("test_accuracy", results.test_accuracy, last.test_accuracy),
+    ] {
+        if (result - of_epoch).abs() > 1e-6 * of_epoch.abs().max(1.0) {
+            return Err(wrong(format!("{name} is {result}, and {of_epoch} in the last line of epochs.csv")));
+        }
+    }
+    Ok(())
+}
 
 /// The lines of the run's `epochs.csv`; none if it is missing or damaged.
 pub fn epochs(run: &Run) -> Vec<EpochRow> {
-    let file = open_regular(&run.path.join("epochs.csv"));
-    let rows = file.map(csv::Reader::from_reader).ok();
-    let rows = rows.and_then(|mut reader| reader.deserialize().collect::<Result<Vec<_>, _>>().ok());
-    rows.unwrap_or_default()
+    Table::read(&run.path.join("epochs.csv")).rows().unwrap_or_default()
 }
 
 /// The epoch after which the run overfits ([`overfits_after`]).
@@ -50,5 +131,37 @@ mod tests {
         assert_eq!(overfitting_epochs(&[&up, &down]).as_deref(), Some("2, –"));
         assert_eq!(overfitting_epochs(&[&down, &down]), None);
         assert!(epochs(&run((1, 1), &[], 4.0)).is_empty(), "the file does not exist");
+    }
+
+    #[test]
+    fn edited_results_are_named_with_the_file_and_the_value() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut run = with_test_losses(run((1, 1), &[], 4.0), folder.path(), &[2.0, 1.5, 1.25]);
+        let results = &mut run.results;
+        (results.train_loss, results.train_accuracy) = (1.0 / 3.0, 50.0);
+        (results.test_loss, results.test_accuracy) = (1.25, 50.0);
+        let found = |edit: fn(&mut Results), epochs| {
+            let mut results = run.results.clone();
+            edit(&mut results);
+            check(folder.path(), &results, epochs).err().unwrap_or_default()
+        };
+        assert_eq!(found(|_| {}, 3), "");
+        for (edit, expected) in [
+            (
+                (|r| r.test_accuracy = 99.0) as fn(&mut Results),
+                "run.json: damaged (test_accuracy is 99, and 50 in",
+            ),
+            (|r| r.test_accuracy = 140.0, "run.json: damaged (test_accuracy: 140 is not from 0 to 100)"),
+            (|r| r.train_seconds = 1e300, "run.json: damaged (train_seconds: 1000"),
+            (|r| r.step_ms.forward = -1.0, "run.json: damaged (step_ms: -1 is not from 0"),
+        ] {
+            let line = found(edit, 3);
+            assert!(line.contains(expected) && line.ends_with("run it again"), "{line}");
+        }
+        assert!(found(|_| {}, 4).contains("epochs.csv: damaged (it ends after epoch 3 of 4)"));
+        std::fs::write(folder.path().join("epochs.csv"), "\0\0\0").unwrap();
+        assert!(found(|_| {}, 3).contains("epochs.csv: damaged (it has other columns)"));
+        std::fs::remove_file(folder.path().join("epochs.csv")).unwrap();
+        assert_eq!(found(|_| {}, 3), "", "a removed file is none");
     }
 }

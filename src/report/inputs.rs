@@ -3,12 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::ReportError;
-use super::benchmarks::is_table;
+use super::benchmarks::{csv_files, is_table};
+use super::finder::{DEPTH, Finder, NOT_RUNS, is_run};
 use super::profiles::{Profiles, has_profiles, json_files};
-use super::runs::{self, DEPTH, NOT_RUNS, Section, is_run};
+use super::runs::Section;
 
 /// The inputs of a report.
 #[derive(Debug, Default)]
@@ -19,50 +21,88 @@ pub struct Inputs {
     pub profiles: Vec<Profiles>,
     /// Files and folders in which tables of benchmarks are looked for.
     pub roots: Vec<PathBuf>,
+    /// Paths that are nothing to report, a line for each with the reason.
+    pub rejected: Vec<String>,
 }
 
 impl Inputs {
-    /// Those of `paths`; all below `root` if there are none.
+    /// Those of `paths`, and of folders among them all that is below; all below `root` if there are no
+    /// paths.
     ///
     /// # Errors
-    /// When a path is none of them, or `root` cannot be read.
+    /// When there are no paths, and `root` cannot be read.
     pub fn find(paths: &[PathBuf], root: &Path) -> Result<Self, ReportError> {
+        let (mut inputs, mut finder) = (Self::default(), Finder::default());
         if paths.is_empty() {
-            let mut profiles = Vec::new();
-            let sections = runs::find(paths, root)?;
-            walk(root, 0, &mut profiles);
-            return Ok(Self { sections, profiles, roots: vec![root.to_owned()] });
+            let failed = |error| format!("{error}; train first, or name a run directory");
+            finder.add_below(root).map_err(|error| ReportError::read(root, failed(error)))?;
+            walk(root, 0, &mut inputs.profiles);
+            inputs.roots.push(root.to_owned());
         }
-        let (mut of_runs, mut files) = (Vec::new(), Vec::new());
-        let mut inputs = Self { roots: paths.to_vec(), ..Self::default() };
+        let mut files = Vec::new();
         let mut seen = BTreeSet::new();
-        // A run that is named twice, or by a link as well, is no repeat of itself.
         let is_new = |path: &&PathBuf| path.canonicalize().is_err() || seen.insert(path.canonicalize().ok());
         for path in paths.iter().filter(is_new) {
-            let ends_in =
-                |ending: &str| path.extension().is_some_and(|found| found == ending) && !path.is_dir();
-            if ends_in("json") && path.exists() {
-                files.push(path.clone());
-            } else if ends_in("csv") && path.exists() {
-                if !is_table(path) {
-                    let problem =
-                        "not a table of mpiburn bench fused, collectives or allreduce; leave it out";
-                    return Err(ReportError::read(path, problem));
-                }
-            } else if !is_of_runs(path) && !json_files(path).is_empty() {
-                inputs.profiles.push(Profiles::of_folder(path));
-            } else {
-                of_runs.push(path.clone());
+            match inputs.add(path, &mut finder, &mut files) {
+                Ok(()) => inputs.roots.push(path.clone()),
+                Err(reason) => inputs.rejected.push(reason),
             }
         }
         if let Some(first) = files.first() {
             let folder = first.parent().unwrap_or(Path::new("")).to_owned();
             inputs.profiles.insert(0, Profiles::of_files(&folder, &files));
         }
-        if !of_runs.is_empty() {
-            inputs.sections = runs::find(&of_runs, root)?;
-        }
+        inputs.sections = finder.sections();
         Ok(inputs)
+    }
+
+    /// Adds what `path` is; a file of a profile goes to `files`.
+    fn add(&mut self, path: &Path, finder: &mut Finder, files: &mut Vec<PathBuf>) -> Result<(), String> {
+        let shown = path.display();
+        let found = path.metadata().map_err(|error| match error.kind() {
+            ErrorKind::NotFound => format!("{shown}: there is no such file or folder"),
+            _ => format!("cannot read {shown}: {error}"),
+        })?;
+        let ends_in = |ending: &str| path.extension().is_some_and(|found| found == ending);
+        match found.is_dir() {
+            true if finder.add(path) => Ok(()),
+            true => self.add_folder(path, finder),
+            false if ends_in("json") => {
+                files.push(path.to_owned());
+                Ok(())
+            }
+            false if ends_in("csv") && is_table(path) => Ok(()),
+            false if ends_in("csv") => Err(format!(
+                "cannot read {shown}: not a table of mpiburn bench fused, collectives or allreduce; leave it out"
+            )),
+            false => Err(format!(
+                "cannot read {shown}: not a run directory, a sweep, a profile (.json) or a table of a benchmark \
+                 (.csv); leave it out"
+            )),
+        }
+    }
+
+    /// Adds all that is in a folder which is no run and no sweep.
+    fn add_folder(&mut self, path: &Path, finder: &mut Finder) -> Result<(), String> {
+        let has_runs =
+            finder.add_below(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let before = self.profiles.len();
+        walk(path, 0, &mut self.profiles);
+        let has_tables = || csv_files(&[path.to_owned()], Path::new("")).iter().any(|file| is_table(file));
+        match has_runs || self.profiles.len() > before || has_tables() {
+            true => Ok(()),
+            // Its files are named one by one.
+            false if !json_files(path).is_empty() => {
+                self.profiles.push(Profiles::of_folder(path));
+                Ok(())
+            }
+            false => Err(format!(
+                "cannot read {}: not a run or sweep, and the folders below it, down to the {}th level, have no \
+                 run, sweep, profile or table of a benchmark",
+                path.display(),
+                DEPTH + 1
+            )),
+        }
     }
 }
 
@@ -114,15 +154,47 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_are_rejected_by_name() {
+    fn other_paths_are_rejected_by_name_and_the_rest_is_found() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
         fs::write(path("t.csv"), "a,b\n1,2\n").unwrap();
-        for (name, expected) in
-            [("t.csv", "not a table of mpiburn bench"), ("none.csv", "not a run"), ("", "not a run")]
-        {
-            let error = Inputs::find(&[path(name)], root.path()).unwrap_err().to_string();
-            assert!(error.contains(expected) && error.contains(name), "{error}");
+        fs::write(path("t.txt"), "").unwrap();
+        fs::create_dir_all(path("empty")).unwrap();
+        fs::create_dir_all(path("run/checkpoints")).unwrap();
+        let names = ["t.csv", "none.csv", "none", "none.json", "t.txt", "empty", "run"];
+        let found = Inputs::find(&names.map(path), root.path()).unwrap();
+        assert_eq!((found.sections.len(), found.roots, found.rejected.len()), (1, vec![path("run")], 6));
+        for (line, (name, expected)) in found.rejected.iter().zip([
+            ("t.csv", "not a table of mpiburn bench"),
+            ("none.csv", "none.csv: there is no such file or folder"),
+            ("none", "none: there is no such file or folder"),
+            ("none.json", "none.json: there is no such file or folder"),
+            ("t.txt", "not a run directory"),
+            ("empty", "not a run or sweep, and the folders below it"),
+        ]) {
+            assert!(line.contains(expected) && line.contains(name), "{line}");
         }
+    }
+
+    #[test]
+    fn a_folder_is_all_that_is_below_it_and_each_run_counts_once() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        let profile = json("mlp", "relu", false, &[operator("linear", 100, 1.0, 0)]).to_string();
+        for folder in ["all/run/checkpoints", "all/a/b/c/d/deep/checkpoints", "all/a/b/c/d/e/no/checkpoints"]
+        {
+            fs::create_dir_all(path(folder)).unwrap();
+        }
+        fs::create_dir_all(path("all/profiles")).unwrap();
+        fs::write(path("all/profiles/p.json"), &profile).unwrap();
+        let found = Inputs::find(&["all", "all/run", "all/../all"].map(path), root.path()).unwrap();
+        assert_eq!(found.rejected, [""; 0]);
+        assert_eq!(found.sections[0].notes.len(), 2, "{:?}", found.sections[0].notes);
+        assert_eq!(found.profiles.len(), 1);
+        fs::create_dir_all(path("tables")).unwrap();
+        let table = "operation,backend,topology,bytes,median_us,result\nsend,mpi,1x2,1024,1.5,correct\n";
+        fs::write(path("tables/c.csv"), table).unwrap();
+        let found = Inputs::find(&[path("tables")], root.path()).unwrap();
+        assert_eq!((found.roots, found.rejected.len()), (vec![path("tables")], 0));
     }
 }

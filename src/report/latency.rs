@@ -1,9 +1,8 @@
 //! Latency statistics of repeated calls of one operation.
 
-use crate::files::open_regular;
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
+
+use super::csv_table::{Kind, MOST_US, TableRow};
 
 /// The latency of one message size on one backend: a row of the CSV file, whose
 /// columns are the fields.
@@ -83,13 +82,26 @@ pub fn human_size(bytes: usize) -> String {
     }
 }
 
-/// The rows that [`write_csv`](super::write_csv) wrote; none if the file is another table.
-pub fn read_csv(path: &Path) -> Option<Vec<LatencyRow>> {
-    let rows: Vec<LatencyRow> = csv::Reader::from_reader(open_regular(path).ok()?)
-        .into_deserialize()
-        .collect::<Result<_, _>>()
-        .ok()?;
-    (!rows.is_empty()).then_some(rows)
+impl TableRow for LatencyRow {
+    const COLUMNS: &'static [(&'static str, Kind)] = &[
+        ("backend", Kind::Words),
+        ("bytes", Kind::Count),
+        ("min_us", Kind::UpTo(MOST_US)),
+        ("median_us", Kind::UpTo(MOST_US)),
+        ("p99_us", Kind::UpTo(MOST_US)),
+        ("busbw_mb_s", Kind::UpTo(1e9)),
+    ];
+    const REPAIR: &'static str =
+        "left out: write it again with mpiburn bench allreduce --csv FILE, or remove it";
+
+    fn problem(&self, _before: &[Self]) -> Option<(&'static str, String)> {
+        let Self { min_us, median_us, p99_us, .. } = self;
+        match () {
+            () if median_us < min_us => Some(("median_us", format!("{median_us} is below min_us {min_us}"))),
+            () if p99_us < median_us => Some(("p99_us", format!("{p99_us} is below median_us {median_us}"))),
+            () => None,
+        }
+    }
 }
 
 /// Rounds to a thousandth, which is below the clock's resolution.
@@ -99,6 +111,7 @@ fn rounded(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::csv_table::Table;
     use super::super::write_csv;
     use super::*;
 
@@ -133,8 +146,8 @@ mod tests {
         write_csv(file.path(), std::slice::from_ref(&row)).unwrap();
         let text = std::fs::read_to_string(file.path()).unwrap();
         assert_eq!(text, "backend,bytes,min_us,median_us,p99_us,busbw_mb_s\nmpi,17408,1.0,2.0,3.0,8704.0\n");
-        assert_eq!(read_csv(file.path()), Some(vec![row]));
+        assert_eq!(Table::read(file.path()), Table::Rows(vec![row]));
         std::fs::write(file.path(), "a,b\n1,2\n").unwrap();
-        assert_eq!(read_csv(file.path()), None);
+        assert_eq!(Table::<LatencyRow>::read(file.path()), Table::Another);
     }
 }

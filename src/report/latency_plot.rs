@@ -158,6 +158,6 @@ mod tests {
     #[test]
     fn an_unwritable_file_is_reported_with_the_reason() {
         let error = draw(Path::new("/nowhere/a.svg"), "", &rows()).unwrap_err().to_string();
-        assert!(error.starts_with("cannot write /nowhere/a.svg: No such file"), "{error}");
+        assert!(error.starts_with("cannot write /nowhere/a.svg: there is no folder"), "{error}");
     }
 }

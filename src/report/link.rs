@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::ReportError;
+use super::csv_table::{Kind, MOST_US, Table, TableRow};
 use super::latency::{median, percentile};
 use crate::files::open_regular;
 
@@ -23,6 +24,17 @@ pub struct LinkRow {
     pub one_way_us: f64,
     /// 99th percentile of the time in µs.
     pub p99_us: f64,
+}
+
+impl TableRow for LinkRow {
+    const COLUMNS: &'static [(&'static str, Kind)] = &[
+        ("backend", Kind::Words),
+        ("bytes", Kind::Count),
+        ("min_us", Kind::UpTo(MOST_US)),
+        ("one_way_us", Kind::UpTo(MOST_US)),
+        ("p99_us", Kind::UpTo(MOST_US)),
+    ];
+    const REPAIR: &'static str = "create it with `mpiburn bench link --csv FILE`";
 }
 
 impl LinkRow {
@@ -113,10 +125,12 @@ impl Link {
 /// # Errors
 /// When the file cannot be read or has other columns.
 pub fn read_csv(path: &Path) -> Result<Vec<LinkRow>, ReportError> {
-    let read = || csv::Reader::from_reader(open_regular(path)?).into_deserialize().collect::<Result<_, _>>();
-    read().map_err(|error: csv::Error| {
-        ReportError::read(path, format!("{error}; create it with `mpiburn bench link --csv FILE`"))
-    })
+    open_regular(path).map_err(|error| ReportError::read(path, error))?;
+    match Table::read(path) {
+        Table::Rows(rows) => Ok(rows),
+        Table::Another => Err(ReportError::read(path, format!("it has other columns; {}", LinkRow::REPAIR))),
+        Table::Damaged(line) => Err(ReportError::damaged(line)),
+    }
 }
 
 #[cfg(test)]

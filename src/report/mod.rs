@@ -4,10 +4,13 @@ mod align;
 pub mod bars;
 pub mod benchmarks;
 pub mod canvas;
+pub mod changed;
 pub mod collectives;
 pub mod contact_sheet;
+pub mod csv_table;
 pub mod curves;
 mod figures;
+pub mod finder;
 pub mod fused;
 pub mod history;
 pub mod inputs;
@@ -34,46 +37,57 @@ pub mod table;
 #[cfg(test)]
 pub(crate) mod testing;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 pub use latency::LatencyRow;
 use serde::Serialize;
 
+use crate::files::{WholeFile, refuse_link, replace_file};
+
 /// A file that could not be written or read.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {verb} {}: {reason}", path.display())]
-pub struct ReportError {
-    verb: &'static str,
-    path: PathBuf,
-    reason: String,
-}
+#[error("{0}")]
+pub struct ReportError(String);
 
 impl ReportError {
-    fn new(path: &Path, reason: impl ToString) -> Self {
-        Self { verb: "write", path: path.to_owned(), reason: reason.to_string() }
+    fn new(path: &Path, reason: impl std::fmt::Display) -> Self {
+        Self(format!("cannot write {}: {reason}", path.display()))
     }
 
-    fn read(path: &Path, reason: impl ToString) -> Self {
-        Self { verb: "read", path: path.to_owned(), reason: reason.to_string() }
+    fn read(path: &Path, reason: impl std::fmt::Display) -> Self {
+        Self(format!("cannot read {}: {reason}", path.display()))
+    }
+
+    /// Of a line that names a damaged file.
+    fn damaged(line: String) -> Self {
+        Self(line)
     }
 }
 
-/// Writes `rows` to a CSV file, replacing its content: one line per row, with the field
+/// Writes `rows` to a CSV file, replacing it when it is complete: one line per row, with the field
 /// names as header.
 ///
 /// # Errors
 /// When it cannot be written.
 pub fn write_csv<R: Serialize>(path: &Path, rows: &[R]) -> Result<(), ReportError> {
-    let write = || -> Result<(), csv::Error> {
-        let mut file = csv::Writer::from_path(path)?;
+    let text = || -> Result<Vec<u8>, csv::Error> {
+        let mut file = csv::Writer::from_writer(Vec::new());
         rows.iter().try_for_each(|row| file.serialize(row))?;
-        Ok(file.flush()?)
+        file.into_inner().map_err(|error| error.into_error().into())
     };
-    write().map_err(|error| ReportError::new(path, error))
+    write_file(path, &text().map_err(|error| ReportError::new(path, error))?)
+}
+
+/// Replaces a file when it is completely written.
+///
+/// # Errors
+/// When it cannot be written, or is a symbolic link.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
+    replace_file(path, bytes).map_err(|error| ReportError::new(path, error))
 }
 
 /// Checks that `path` is a regular file, a folder, or nothing yet. A FIFO would make its opening wait
-/// for a reader, and a device keeps nothing.
+/// for a reader, a device keeps nothing, and what a link leads to is a file of something else.
 ///
 /// # Errors
 /// When it is something else.
@@ -82,17 +96,47 @@ pub fn check_regular(path: &Path) -> Result<(), ReportError> {
         Ok(found) if !found.is_file() && !found.is_dir() => {
             Err(ReportError::new(path, "it is a FIFO, a socket or a device; name a regular file"))
         }
-        _ => Ok(()),
+        _ => refuse_link(path).map_err(|error| ReportError::new(path, error)),
     }
 }
 
 /// Checks that a file can be written before the work that fills it. Existing content
-/// is kept.
+/// is kept, and a new file is none until it is complete.
 ///
 /// # Errors
-/// When it cannot be created or opened, or is not a regular file.
+/// When it cannot be created, or is not a regular file.
 pub fn check_writable(path: &Path) -> Result<(), ReportError> {
     check_regular(path)?;
-    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    opened.map(drop).map_err(|error| ReportError::new(path, error))
+    if path.is_dir() {
+        return Err(ReportError::new(path, "it is a folder; name a file in it"));
+    }
+    WholeFile::at(path).map(drop).map_err(|error| ReportError::new(path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_through_a_link_and_nothing_is_left_by_a_check() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("target"), "kept").unwrap();
+        std::os::unix::fs::symlink(path("target"), path("link")).unwrap();
+        for result in [check_writable(&path("link")), write_csv(&path("link"), &[(1, 2)])] {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("cannot write ") && error.contains("symbolic link"), "{error}");
+        }
+        assert_eq!(fs::read_to_string(path("target")).unwrap(), "kept");
+        check_writable(&path("new")).unwrap();
+        check_writable(&path("target")).unwrap();
+        assert!(!path("new").exists() && fs::read_to_string(path("target")).unwrap() == "kept");
+        let error = check_writable(&path("none/new")).unwrap_err().to_string();
+        assert!(error.contains("none/new: there is no folder ") && error.ends_with("/none"), "{error}");
+        assert!(check_writable(folder.path()).unwrap_err().to_string().contains("it is a folder"));
+        write_file(&path("target"), b"new").unwrap();
+        assert_eq!(fs::read_to_string(path("target")).unwrap(), "new");
+    }
 }

@@ -6,13 +6,15 @@ use super::ReportError;
 use super::bars::Bars;
 use super::benchmarks::csv_files;
 use super::canvas::{self, Picture};
+use super::csv_table::Table;
 use super::curves::Curves;
-use super::latency;
+use super::latency::LatencyRow;
 use super::latency_plot::LatencyPlot;
 use super::measures::exposed_percent;
 use super::rows::{Row, Spread, varied};
 use super::runs::Section;
 use super::summary::speed_up;
+use super::write_file;
 
 /// A drawn plot of a report.
 pub struct Drawn {
@@ -95,7 +97,7 @@ pub fn of_section(
 pub fn of_latencies(roots: &[PathBuf], folder: &Path) -> Result<Vec<Drawn>, ReportError> {
     let mut drawn: Vec<Drawn> = Vec::new();
     let files = csv_files(roots, folder).into_iter();
-    for (path, rows) in files.filter_map(|path| Some((path.clone(), latency::read_csv(&path)?))) {
+    for (path, rows) in files.filter_map(|path| Some((path.clone(), latencies(&path)?))) {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("latency");
         let name = format!("allreduce-{}-{stem}", drawn.len() + 1);
         let title = format!("all-reduce, {}", path.display());
@@ -103,6 +105,11 @@ pub fn of_latencies(roots: &[PathBuf], folder: &Path) -> Result<Vec<Drawn>, Repo
         drawn.push(draw(folder, name, caption, &LatencyPlot { title: &title, rows: &rows })?);
     }
     Ok(drawn)
+}
+
+/// The rows of a table of `bench allreduce`; none if it is another or damaged.
+fn latencies(path: &Path) -> Option<Vec<LatencyRow>> {
+    Table::read(path).rows()
 }
 
 /// Draws one plot, and writes its files.
@@ -117,7 +124,7 @@ pub fn draw(
 ) -> Result<Drawn, ReportError> {
     let file = folder.join(format!("{name}.svg"));
     let svg = canvas::svg(picture).map_err(|error| ReportError::new(&file, error))?;
-    std::fs::write(&file, &svg).map_err(|error| ReportError::new(&file, error))?;
+    write_file(&file, svg.as_bytes())?;
     canvas::save(&folder.join(format!("{name}.png")), picture)?;
     Ok(Drawn { name, caption, wide: picture.size().0 > 1000, svg })
 }

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use super::changed;
 use super::quality::{Doubt, doubts};
 use super::rows::{Row, varied};
+use crate::names::count;
 use crate::train::LEAST_RISE;
 
 /// The remarks on the table of `rows`.
@@ -11,6 +13,7 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
     let mut remarks = vec![basis(rows, baseline)];
     let found: BTreeSet<Doubt> = rows.iter().flat_map(|row| doubts(row, rows)).collect();
     remarks.extend(found.into_iter().map(Doubt::footnote));
+    remarks.extend(changed::footnote(rows));
     remarks.extend(fewer_updates(rows));
     if varied(rows).iter().any(|name| name == "accumulate") {
         remarks.push(
@@ -100,10 +103,10 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
         let steps = |row: &Row<'_>| row.first().results.steps;
         (steps(many) < steps(few)).then(|| {
             format!(
-                "The batch is each rank's: {} makes {} updates where {} makes {}, which lowers its accuracy after \
+                "The batch is each rank's: {} makes {} where {} makes {}, which lowers its accuracy after \
                  equally many epochs.",
                 many.setting("topology"),
-                steps(many),
+                count(steps(many), "update"),
                 few.setting("topology"),
                 steps(few)
             )

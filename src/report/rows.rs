@@ -60,8 +60,8 @@ const TRANSPORT: [&str; 9] = [
     "overlap",
     "reduce",
 ];
-/// Settings with a fixed column.
-const PLACED: [&str; 4] = ["backend", "launcher", "oversubscribed", "topology"];
+/// Settings with a fixed column, or a footnote.
+const PLACED: [&str; 5] = ["backend", "changed", "launcher", "oversubscribed", "topology"];
 
 impl<'a> Row<'a> {
     /// The first repeat.
@@ -126,7 +126,8 @@ impl<'a> Row<'a> {
                 _ => Some(format!("{title} {value}")),
             }
         };
-        varied.iter().filter_map(word).collect()
+        let changed = self.settings.contains_key("changed").then(|| "changed by --set".to_owned());
+        varied.iter().filter_map(word).chain(changed).collect()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::changed;
 use super::history::overfitting_epochs;
 use super::measures::{Measure, OTHERS, TRAIN};
 use super::quality::{doubts, is_sound, marks};
@@ -37,7 +38,9 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         cells.extend(varied.iter().map(|name| Cell::text(row.setting(name))));
         cells.push(Cell::text(row.setting("oversubscribed")));
         cells.push(Cell::number(row.ranks() as f64, 0, paths.clone()));
-        cells.push(Cell { marks: marks(&doubts), ..measured(&TRAIN) });
+        let changes = changed::of_row(row);
+        let mark = if changes.is_empty() { "" } else { changed::MARK };
+        cells.push(Cell { marks: marks(&doubts) + mark, ..measured(&TRAIN) });
         match row.baseline(rows, baseline).and_then(|base| Some((base, speed_up(row, base)?))) {
             Some((base, (faster, efficiency))) => {
                 let both: Vec<PathBuf> = paths.iter().cloned().chain(self::paths(base)).collect();
@@ -54,6 +57,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         cells.push(Cell::number(row.runs.len() as f64, 0, paths));
         let names: Vec<&str> = doubts.iter().map(|doubt| doubt.name()).collect();
         cells.push(Cell::text(names.join(" ")));
+        cells.push(if changes.is_empty() { Cell::nothing() } else { Cell::text(changes.join(", ")) });
         cells
     });
     let sheet = Sheet {
@@ -63,7 +67,8 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         remarks: remarks(rows, baseline, overfits),
         columns: columns(&varied, baseline),
     };
-    let optional = ["int8_test_accuracy", "float_kb", "int8_kb", "times_smaller", "overfits_after_epoch"];
+    let optional =
+        ["int8_test_accuracy", "float_kb", "int8_kb", "times_smaller", "overfits_after_epoch", "changed"];
     sheet.without(|column, cells| {
         optional.contains(&column.key.as_str()) && cells.iter().all(|cell| cell.value == Value::Nothing)
     })
@@ -96,6 +101,7 @@ fn columns(varied: &[String], baseline: &str) -> Vec<Column> {
     );
     columns.push(Column::number("runs", "runs").means("Repeats").ranked(4));
     columns.push(Column::words("doubts", "doubts").for_programs());
+    columns.push(Column::words("changed", "changed").for_programs());
     columns
 }
 

@@ -174,3 +174,46 @@ fn nothing_is_written_through_a_link_in_a_run_directory() {
     let output = fails_within(LIMIT, command);
     assert!(text(&output).contains("checkpoints: it is a symbolic link"), "{}", text(&output));
 }
+
+#[test]
+fn a_profile_on_a_full_disk_leaves_no_part_of_its_file() {
+    let lab = Lab::new();
+    if !can_mount(&lab) {
+        return;
+    }
+    let (disk, copy) = (lab.path("disk"), lab.path("copy"));
+    let mut job = mpirun(1, binary());
+    job.args(["profile", "--model", "vgg", "--batches", "1", "--batch", "1", "--json"])
+        .arg(disk.join("p.json"));
+    let output = fails_within(LIMIT, on_disk(&disk, 4, &copy, &job));
+    let errors = errors(&output);
+    assert!(errors.len() == 1 && errors[0].contains("p.json: No space left"), "{}", text(&output));
+    assert_eq!(fs::read_dir(&copy).unwrap().count(), 0, "no file is left");
+}
+
+#[test]
+fn files_of_a_profile_are_whole_and_no_link_is_followed() {
+    use std::os::unix::ffi::OsStrExt;
+
+    let profile = |options: &[&str]| {
+        let mut command = mpirun(1, binary());
+        command.arg("profile").args(options);
+        command
+    };
+    let lab = Lab::new();
+    let (target, link) = (lab.path("target"), lab.path("link.csv"));
+    fs::write(&target, "kept").unwrap();
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let output = profile(&["--batches", "1", "--csv", link.to_str().unwrap()]).output().unwrap();
+    let errors = errors(&output);
+    assert!(errors.len() == 1 && errors[0].contains("link.csv: it is a symbolic link"), "{errors:?}");
+    assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
+
+    // A name that is not UTF-8 is a name; a time line of one batch has one inference.
+    let trace = lab.path("").join(std::ffi::OsStr::from_bytes(b"steps-\xff.json"));
+    let mut command = profile(&["--batches", "1"]);
+    let output = command.arg("--trace").arg(&trace).output().unwrap();
+    assert!(output.status.success() && text(&output).contains("1 inference of convnet"), "{}", text(&output));
+    assert!(text(&output).contains(" ms in 1 batch, "), "{}", text(&output));
+    assert!(fs::read(&trace).unwrap().starts_with(b"{\"displayTimeUnit\""));
+}

@@ -168,7 +168,9 @@ fn other_folders_are_rejected_with_one_line() {
     assert!(fails(&lab, 1, &[]).contains("cannot read results: No such file"));
     fs::create_dir_all(lab.path("results/empty")).unwrap();
     assert!(fails(&lab, 1, &[]).contains("no finished run"));
-    for (path, expected) in [("results/empty", "not a run or sweep"), ("nowhere", "not a run or sweep")] {
+    for (path, expected) in
+        [("results/empty", "not a run or sweep"), ("nowhere", "nowhere: there is no such file or folder")]
+    {
         let printed = fails(&lab, 1, &[path]);
         assert!(
             printed.lines().count() == 1 && printed.contains(expected) && printed.contains(path),
@@ -181,6 +183,47 @@ fn other_folders_are_rejected_with_one_line() {
         printed.contains("results/half: no run.json") && printed.contains("no finished run"),
         "{printed}"
     );
+}
+
+#[test]
+fn edited_results_are_named_and_left_out_and_a_missing_input_loses_no_other() {
+    let lab = Lab::new();
+    for name in ["sound", "edited", "repeated"] {
+        train(&lab, 1, &format!("runs/{name}"), &["--epochs", "2"]);
+    }
+    let mut edited = lab.run_json("runs/edited");
+    edited["test_accuracy"] = 99.5.into();
+    fs::write(lab.path("runs/edited/run.json"), edited.to_string()).unwrap();
+    let file = lab.path("runs/repeated/epochs.csv");
+    let epochs = fs::read_to_string(&file).unwrap().replace("\n2,", "\n1,");
+    fs::write(&file, epochs).unwrap();
+
+    let output = report(&lab, &["runs"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let printed = text(&output);
+    for words in [
+        "not shown: runs/edited/run.json: damaged (test_accuracy is 99.5, and ",
+        "not shown: runs/repeated/epochs.csv: damaged (line 3, column epoch: 1 where 2 is next); the run is left out",
+    ] {
+        assert!(printed.contains(words), "{words} is missing: {printed}");
+    }
+    assert!(!printed.contains("99.50"), "{printed}");
+    let all = shown(&lab, &["runs", "--format", "csv"]);
+    assert_eq!((all.lines().count(), column(&all, 1, "runs")), (2, "1"), "{all}");
+
+    let output = report(&lab, &["nowhere", "runs/sound", "also/not.csv"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("│ 1x1"), "{}", text(&output));
+    let errors = errors(&output);
+    let expected = "nowhere: there is no such file or folder; also/not.csv: there is no such file or folder";
+    assert!(errors.len() == 1 && errors[0].contains(expected), "{errors:?}");
+
+    let refused = fails(&lab, 2, &["runs", "--baseline", "foo"]);
+    assert!(
+        refused.contains("--baseline foo: no finished run has this topology; there are runs on 1x1"),
+        "{refused}"
+    );
+    assert!(shown(&lab, &["runs", "--baseline", "1x1"]).contains("│ 1x1"));
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
         " times as fast as float with fused operators",
         "takes the most time of the network's operators, ",
         "the fused operator is ",
-        "mpi: 11 of 11 operations give the right result",
+        "mpi: 11 of 11 operations with the right result",
         "not shown: results/profiles/cut.json: damaged (",
         "Published: Kaggle, CPU",
         "15.235",
@@ -74,6 +74,25 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
     assert!(number(2, "checkpoint_kb") < number(1, "checkpoint_kb"), "{int8}");
     assert_eq!(column(&int8, 2, "inference_ms_published"), "20");
 
+    lab.train(1, "results/run", &["--epochs=1", "--train-samples=320", "--test-samples=20"]);
+    let output = report(&lab, &["--format", "csv"]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.success() && errors.contains(" tables of profiles and benchmarks; --out DIR"),
+        "{errors}"
+    );
+    let output = report(&lab, &["--format", "csv", "--out", "files"]);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(errors.contains(" tables of profiles and benchmarks, as files in files"), "{errors}");
+    assert!(lab.path("files/operators-1-int8.csv").is_file() && lab.path("files/runs.csv").is_file());
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 2, "the run alone");
+
+    let damaged =
+        fs::read_to_string(lab.path("results/fused.csv")).unwrap().replacen("fused,2,", "fused,2,x", 1);
+    fs::write(lab.path("results/damaged.csv"), damaged).unwrap();
+    let printed = shown(&lab, &["results/fused.csv", "results/damaged.csv"]);
+    assert!(printed.contains("not shown: results/damaged.csv: damaged (line "), "{printed}");
+    assert!(printed.contains("Fused operator in results/fused.csv"), "{printed}");
     let printed = fails(&lab, 1, &["results/profiles", "--format", "csv"]);
     assert!(printed.contains("no finished run"), "{printed}");
     let printed = fails(&lab, 1, &["results/profiles/cut.json"]);

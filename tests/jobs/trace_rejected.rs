@@ -25,7 +25,7 @@ fn invalid_time_lines_are_rejected_with_one_line() {
     let cases = [
         (
             train(&["--trace", "/nowhere/x.json"]),
-            "--trace /nowhere/x.json: cannot be written: No such file",
+            "--trace /nowhere/x.json: cannot be written: there is no folder /nowhere",
             1,
         ),
         (train(&["--trace", folder]), "not a regular file", 1),

@@ -3,14 +3,13 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use serde::Serialize;
 
 use super::product::SIDE;
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::record::StepMs;
-use crate::report::table;
+use crate::report::{table, write_file};
 use crate::train::Precision;
 use burn_fused::conv::Algorithm;
 use burn_fused::simd::Level;
@@ -107,7 +106,7 @@ impl StepReport {
     pub fn write_json(&self, path: &Path) -> anyhow::Result<()> {
         let file = File { report: self, share_of_product: self.share_of_product() };
         let text = serde_json::to_string_pretty(&file)?;
-        std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
+        Ok(write_file(path, (text + "\n").as_bytes())?)
     }
 
     fn table(&self) -> comfy_table::Table {

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use serde::Serialize;
 
 use super::Measured;
 use crate::config::RunConfig;
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
+use crate::names::count;
 use crate::profile::{Phase, ProfileRow, SortKey};
 use crate::report::latency::median_of;
-use crate::report::{table, write_csv};
+use crate::report::{table, write_csv, write_file};
 use crate::train::Precision;
 use burn_fused::simd::Level;
 
@@ -79,10 +79,10 @@ impl Output {
         }
         let [with, without] = self.medians();
         println!(
-            "{:.2} ms in {} batches, {:.1}% of it in operators; a batch takes {with:.3} ms, and {without:.3} ms \
+            "{:.2} ms in {}, {:.1}% of it in operators; a batch takes {with:.3} ms, and {without:.3} ms \
              without profiling ({:+.1}%; medians)",
             profile.wall_ms,
-            self.batches,
+            count(self.batches, "batch"),
             profile.accounted_percent(),
             100.0 * (with / without - 1.0),
         );
@@ -96,7 +96,7 @@ impl Output {
         }
         if let Some(path) = json {
             let text = serde_json::to_string_pretty(&self.file(&operators))?;
-            std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+            write_file(path, (text + "\n").as_bytes())?;
         }
         Ok(())
     }
@@ -135,25 +135,23 @@ impl Output {
     }
 
     fn title(&self) -> String {
-        let what = if self.train { "training steps" } else { "inferences" };
+        let what = if self.train { "training step" } else { "inference" };
         let ranks = if self.ranks == 1 { "" } else { ", times of rank 0" };
         let mixed = match self.precision {
             Precision::No => String::new(),
             other => format!(", {other}"),
         };
-        let threads = if self.threads == 1 { "thread" } else { "threads" };
         format!(
-            "{} {what} of {}{} at batch {} ({}{mixed}, fused operators {}, {} code, {} {threads}, {} rank{}{ranks})",
-            self.batches,
+            "{} of {}{} at batch {} ({}{mixed}, fused operators {}, {} code, {}, {}{ranks})",
+            count(self.batches, what),
             self.model,
             if self.int8 { " in int8" } else { "" },
             self.batch,
             self.device,
             if self.fused { "on" } else { "off" },
             self.simd,
-            self.threads,
-            self.ranks,
-            if self.ranks == 1 { "" } else { "s" },
+            count(self.threads, "thread"),
+            count(self.ranks, "rank"),
         )
     }
 }

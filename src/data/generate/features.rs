@@ -88,8 +88,8 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn
     {
         let folder = out.join(format!("{name}_data"));
         std::fs::create_dir_all(&folder)?;
-        let mut features = WholeFile::create(&folder, &format!("{name}_x.npy"))?;
-        let mut labels = WholeFile::create(&folder, &format!("{name}_y.npy"))?;
+        let mut features = WholeFile::create(&folder, format!("{name}_x.npy"))?;
+        let mut labels = WholeFile::create(&folder, format!("{name}_y.npy"))?;
         features.write_all(&Header::write("<f4", &[count, FEATURES]))?;
         labels.write_all(&Header::write("<i8", &[count]))?;
         for index in 0..count {

@@ -51,7 +51,7 @@ impl TraceFile<'_> {
         if length > 0 && !is_time_line(path)? {
             return Err(io::Error::other("there is a file that is no time line, which is not replaced"));
         }
-        create(path).map(drop)
+        WholeFile::at(path).map(drop)
     }
 
     /// Writes the file, compressed if its name ends in `.gz`. It replaces one of that name when it
@@ -60,7 +60,7 @@ impl TraceFile<'_> {
     /// # Errors
     /// If it cannot be written.
     pub fn write(&self, path: &Path) -> io::Result<()> {
-        let mut file = create(path)?;
+        let mut file = WholeFile::at(path)?;
         match path.extension().is_some_and(|extension| extension == "gz") {
             true => {
                 let mut packed = GzEncoder::new(&mut file, Compression::default());
@@ -145,11 +145,4 @@ fn chrome(pid: usize, rank: &RankTrace, event: &Event, first: i64) -> Value {
     let us = |ns: i64| ns as f64 / 1e3;
     let (ts, dur) = (us(event.begin - first), us(event.end - event.begin));
     json!({"name": name, "cat": category, "ph": "X", "ts": ts, "dur": dur, "pid": pid, "tid": tid, "args": args})
-}
-
-fn create(path: &Path) -> io::Result<WholeFile> {
-    let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it names no file"))?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    WholeFile::create(folder.unwrap_or(Path::new(".")), name)
 }

@@ -3,7 +3,8 @@
 use super::super::figures::{Figures, cell};
 use super::super::sheet::{Cell, Column, Sheet};
 use super::file::Profile;
-use super::{Found, groups, kb, numbered};
+use super::{Found, groups, kb, left_out, numbered};
+use crate::names::count;
 
 /// The activation's operators in one profile.
 struct Activation<'a> {
@@ -31,18 +32,25 @@ impl<'a> Activation<'a> {
 /// A table for each two or more profiles that differ in the activation alone.
 pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     let groups = groups(profiles.iter().filter(|profile| !profile.train), &["activation"]);
-    fn of_group(group: Vec<&Profile>) -> Vec<Activation<'_>> {
+    fn of_group(group: Vec<&Profile>) -> (Vec<Activation<'_>>, Vec<&Profile>) {
         let mut found: Vec<Activation<'_>> = Vec::new();
+        let mut again: Vec<&Profile> = Vec::new();
         for one in group.into_iter().filter_map(Activation::of) {
-            if found.iter().all(|other| other.profile.activation() != one.profile.activation()) {
-                found.push(one);
+            match found.iter().all(|other| other.profile.activation() != one.profile.activation()) {
+                true => found.push(one),
+                false => again.push(one.profile),
             }
         }
         found.sort_by(|a, b| a.ms.total_cmp(&b.ms));
-        found
+        (found, again)
     }
-    let several = groups.into_iter().map(of_group).filter(|found| found.len() > 1);
-    several.enumerate().map(|(i, found)| sheet(i, &found, figures)).collect()
+    let several = groups.into_iter().map(of_group).filter(|(found, _)| found.len() > 1);
+    let sheet = |(i, (found, again)): (usize, (Vec<Activation<'_>>, Vec<&Profile>))| {
+        let (mut sheet, line) = sheet(i, &found, figures);
+        sheet.remarks.extend(left_out(&again));
+        (sheet, line)
+    };
+    several.enumerate().map(sheet).collect()
 }
 
 fn sheet(index: usize, found: &[Activation<'_>], figures: Option<&Figures>) -> Found {
@@ -113,10 +121,10 @@ fn sheet(index: usize, found: &[Activation<'_>], figures: Option<&Figures>) -> F
     let slowest = &found[found.len() - 1];
     let ratio = relu.filter(|_| slowest.profile.activation() != "relu");
     let line = format!(
-        "{model}: slowest activation is {} with {:.3} ms in {} calls{}",
+        "{model}: slowest activation is {} with {:.3} ms in {}{}",
         slowest.profile.activation(),
         slowest.ms,
-        slowest.calls,
+        count(slowest.calls as usize, "call"),
         ratio.map_or_else(String::new, |relu| format!(", {:.1} times relu's", slowest.ms / relu.ms))
     );
     (sheet, line)
@@ -154,6 +162,10 @@ mod tests {
     #[test]
     fn nothing_is_compared_with_what_was_not_run() {
         assert!(sheets(&[of("relu", 1.0)], None).is_empty());
+        let again = Profile { path: "again.json".into(), ..of("relu", 9.0) };
+        let (sheet, _) = sheets(&[of("relu", 1.0), again, of("gelu", 1.0)], None).remove(0);
+        assert_eq!(sheet.rows.len(), 2);
+        assert!(sheet.remarks.iter().any(|remark| remark.contains("again.json")), "{:?}", sheet.remarks);
         let other_batch = Profile { batch: 64, ..of("gelu", 1.0) };
         assert!(sheets(&[of("relu", 1.0), other_batch], None).is_empty());
         let (sheet, line) = sheets(&[of("tanh", 1.0), of("gelu", 2.0)], None).remove(0);

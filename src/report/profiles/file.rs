@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::super::csv_table::{MOST_MS, is_in};
+use crate::names::count;
+
 /// Larger files are not profiles, which have a few KB.
 const LARGEST: u64 = 16 << 20;
 
@@ -100,7 +103,7 @@ impl Profile {
     }
 
     fn problem(&self) -> Option<&'static str> {
-        let is_time = |ms: f64| ms.is_finite() && ms >= 0.0;
+        let is_time = |ms: f64| is_in(ms, MOST_MS);
         match () {
             () if self.batches == 0 => Some("no batch"),
             () if !is_time(self.wall_ms) => Some("no time"),
@@ -134,15 +137,14 @@ impl Profile {
 
     /// What was profiled: `100 inferences at batch 32`.
     pub fn amount(&self) -> String {
-        let what = if self.train { "training steps" } else { "inferences" };
-        format!("{} {what} at batch {}", self.batches, self.batch)
+        let what = if self.train { "training step" } else { "inference" };
+        format!("{} at batch {}", count(self.batches, what), self.batch)
     }
 
     /// Processor, instructions and threads.
     pub fn machine(&self) -> String {
         let cpu = self.cpu.as_deref().unwrap_or("unknown processor");
-        let threads = if self.threads == 1 { "thread" } else { "threads" };
-        format!("{cpu}, {} code, {} {threads}", self.simd, self.threads)
+        format!("{cpu}, {} code, {}", self.simd, count(self.threads, "thread"))
     }
 
     /// Everything that affects times, as text, but what is named in `except`: `activation`, `fused`

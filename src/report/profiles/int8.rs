@@ -3,7 +3,7 @@
 use super::super::figures::{Figures, cell};
 use super::super::sheet::{Cell, Column, Sheet};
 use super::file::Profile;
-use super::{Found, groups, kb, numbered};
+use super::{Found, groups, kb, left_out, numbered};
 
 /// A table for each float network and its int8 model, which differ in nothing else. Two float
 /// networks may be in it, with fused operators and with separate ones.
@@ -14,9 +14,17 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
         let float =
             |fused| group.iter().copied().find(move |profile| !profile.int8 && profile.fused == fused);
         let floats: Vec<&Profile> = [true, false].into_iter().filter_map(float).collect();
-        (!floats.is_empty()).then_some((floats, int8))
+        let shown =
+            |profile: &&Profile| profile.path == int8.path || floats.iter().any(|f| f.path == profile.path);
+        let again: Vec<&Profile> = group.iter().copied().filter(|profile| !shown(profile)).collect();
+        (!floats.is_empty()).then_some((floats, int8, again))
     });
-    groups.enumerate().map(|(i, (floats, int8))| sheet(i, &floats, int8, figures)).collect()
+    let sheet = |(i, (floats, int8, again)): (usize, (Vec<&Profile>, &Profile, Vec<&Profile>))| {
+        let (mut sheet, line) = sheet(i, &floats, int8, figures);
+        sheet.remarks.extend(left_out(&again));
+        (sheet, line)
+    };
+    groups.enumerate().map(sheet).collect()
 }
 
 /// Time of all batches. Without profiling, because an integer model's operators are so short that

@@ -4,6 +4,7 @@ use super::super::figures::{Figures, cell};
 use super::super::sheet::{Cell, Column, Sheet};
 use super::file::{Profile, ProfileOperator};
 use super::{Found, groups, kb};
+use crate::names::count;
 
 /// A table for each profile but those that differ from another in the activation alone, which are
 /// in the table of activations.
@@ -14,7 +15,13 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
         let plain = of_group.is_some_and(|group| group.iter().any(|other| other.activation() == "relu"));
         plain && profile.activation() != "relu"
     };
-    profiles.iter().filter(|profile| !is_variant(profile)).map(|profile| sheet(profile, figures)).collect()
+    let shown: Vec<&Profile> = profiles.iter().filter(|profile| !is_variant(profile)).collect();
+    // Those that read alike are told apart by their files.
+    let name = |profile: &Profile| {
+        let alike = shown.iter().filter(|other| name(other) == name(profile)).count() > 1;
+        if alike { format!("{} ({})", name(profile), profile.path.display()) } else { name(profile) }
+    };
+    shown.iter().map(|profile| sheet(profile, &name(profile), figures)).collect()
 }
 
 /// Sums over the operators of one kind and phase.
@@ -55,7 +62,7 @@ fn kinds(profile: &Profile) -> Vec<Kind> {
     kinds
 }
 
-fn sheet(profile: &Profile, figures: Option<&Figures>) -> Found {
+fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
     let kinds = kinds(profile);
     let sum: f64 = profile.computing().map(|row| row.self_cpu_ms).sum();
     // Inference of a float network was published.
@@ -116,7 +123,7 @@ fn sheet(profile: &Profile, figures: Option<&Figures>) -> Found {
     }
     let sheet = Sheet {
         name: format!("{}-kinds", super::super::runs::file_name(&profile.stem())),
-        title: format!("{} by kind, {}", name(profile), profile.amount()),
+        title: format!("{title} by kind, {}", profile.amount()),
         columns,
         rows,
         remarks,
@@ -125,12 +132,11 @@ fn sheet(profile: &Profile, figures: Option<&Figures>) -> Found {
     let line = slowest.map_or_else(String::new, |kind| {
         let phase = if profile.train { format!(" ({})", kind.phase) } else { String::new() };
         format!(
-            "{}: {}{phase} takes the most time of the network's operators, {:.1}% ({:.3} ms in {} batches)",
-            name(profile),
+            "{title}: {}{phase} takes the most time of the network's operators, {:.1}% ({:.3} ms in {})",
             kind.name,
             100.0 * kind.ms / sum.max(f64::MIN_POSITIVE),
             kind.ms,
-            profile.batches
+            count(profile.batches, "batch")
         )
     });
     (sheet, line)
@@ -186,6 +192,23 @@ mod tests {
             line,
             "mlp: linear takes the most time of the network's operators, 77.8% (3.500 ms in 100 batches)"
         );
+    }
+
+    #[test]
+    fn profiles_of_equal_settings_are_told_apart_by_their_files() {
+        let named = |name: &str| {
+            let of = profile("mlp", "relu", false, &[operator("linear", 100, 2.0, 0)]);
+            Profile { path: name.into(), ..of }
+        };
+        let vgg = profile("vgg", "relu", false, &[operator("conv", 1, 2.0, 0)]);
+        let found = sheets(&[named("a/p.json"), named("b/p.json"), Profile { batches: 1, ..vgg }], None);
+        let titles: Vec<&str> = found.iter().map(|(sheet, _)| sheet.title.as_str()).collect();
+        let amount = "by kind, 100 inferences at batch 32";
+        assert_eq!(titles[0], format!("mlp (a/p.json) {amount}"));
+        assert_eq!(titles[1], format!("mlp (b/p.json) {amount}"));
+        assert_eq!(titles[2], "vgg by kind, 1 inference at batch 32");
+        assert!(found[1].1.starts_with("mlp (b/p.json): linear takes"), "{}", found[1].1);
+        assert!(found[2].1.ends_with("(2.000 ms in 1 batch)"), "{}", found[2].1);
     }
 
     #[test]

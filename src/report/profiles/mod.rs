@@ -11,6 +11,7 @@ mod kinds;
 #[cfg(test)]
 pub(super) mod testing;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 pub use file::{Profile, ProfileOperator};
@@ -57,7 +58,12 @@ impl Profiles {
         if self.profiles.is_empty() && self.notes.is_empty() {
             return None;
         }
-        let title = format!("Operator profiles in {}", self.folder.display());
+        let folders: BTreeSet<&Path> =
+            self.profiles.iter().filter_map(|profile| profile.path.parent()).collect();
+        let title = match folders.len() {
+            0 | 1 => format!("Operator profiles in {}", self.folder.display()),
+            n => format!("Operator profiles in {n} folders"),
+        };
         let mut notes = self.notes.clone();
         let mut figures = |name: &str| {
             let read = Figures::read(&self.folder, name);
@@ -72,8 +78,12 @@ impl Profiles {
             .chain(int8::sheets(&self.profiles, of_int8.as_ref()))
         {
             findings.push(line);
+            // Files of two folders may have one name.
+            let own = format!("{name}-{}", sheet.name);
+            let taken = |name: &str| sheets.iter().any(|other| other.name == name);
+            let mut names = (0..).map(|index| numbered(&own, index));
             sheets.push(Sheet {
-                name: format!("{name}-{}", sheet.name),
+                name: names.find(|name| !taken(name)).unwrap_or(own.clone()),
                 title: format!("{title}: {}", sheet.title),
                 ..sheet
             });
@@ -118,6 +128,13 @@ fn groups<'a>(profiles: impl Iterator<Item = &'a Profile>, except: &[&str]) -> V
 /// Bytes in KB of 1024 bytes, as PyTorch's profiler shows them.
 fn kb(bytes: u64) -> f64 {
     bytes as f64 / 1024.0
+}
+
+/// The remark on profiles that are not in a table, because another file has their settings.
+fn left_out(again: &[&Profile]) -> Option<String> {
+    let files: Vec<String> = again.iter().map(|profile| profile.path.display().to_string()).collect();
+    let remark = || format!("Not in this table, with the settings of a row: {}.", files.join(", "));
+    (!files.is_empty()).then(remark)
 }
 
 /// `name`, with a number behind it if it is not the first one of several.
