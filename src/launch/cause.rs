@@ -75,7 +75,8 @@ fn judge(line: &str) -> Option<(&str, u8)> {
         let weight = if error.contains(" has waited for ") { 0 } else { 2 };
         return Some((error, weight));
     }
-    let of_launcher = line.starts_with("mpirun noticed that process rank ")
+    // Its name is that of its file, such as mpirun.openmpi.
+    let of_launcher = (line.starts_with("mpirun") && line.contains(" noticed that process rank "))
         || line.starts_with("srun: error: ")
         || line.contains("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES");
     of_launcher.then(|| (line.trim_matches(|c: char| c == '=' || c == ' '), 1))
@@ -117,7 +118,10 @@ mod tests {
         scan.add(b"epoch 1 step 3\nmpiburn: cannot write to stdout: full\n", at(0));
         assert_eq!(held(&scan).as_deref(), Some("cannot write to stdout: full"));
         scan.add(b"mpiburn: rank 0 has waited for 60 s in mpi sum\n", at(100));
-        scan.add(b"mpirun noticed that process rank 1 with PID 7 exited on signal 9 (Killed).\n", at(101));
+        scan.add(
+            b"mpirun.openmpi noticed that process rank 1 with PID 7 exited on signal 9 (Killed).\n",
+            at(101),
+        );
         assert!(held(&scan).unwrap().ends_with("signal 9 (Killed)."));
         scan.add(b"mpiburn: loss is ", at(102));
         scan.add(b"NaN\nmpiburn: rank 0 has left the job\n", at(103));
