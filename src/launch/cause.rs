@@ -70,7 +70,7 @@ struct Scan {
 /// The text and the weight of a line that may be the cause: an error of this program, a launcher's
 /// line on a killed process, or only a warning of a wait.
 fn judge(line: &str) -> Option<(&str, u8)> {
-    let line = line.trim();
+    let line = line.trim().trim_end_matches('.');
     if let Some(error) = line.strip_prefix("mpiburn: ").or_else(|| line.strip_prefix("error: ")) {
         let weight = if error.contains(" has waited for ") { 0 } else { 2 };
         return Some((error, weight));
@@ -122,7 +122,7 @@ mod tests {
             b"mpirun.openmpi noticed that process rank 1 with PID 7 exited on signal 9 (Killed).\n",
             at(101),
         );
-        assert!(held(&scan).unwrap().ends_with("signal 9 (Killed)."));
+        assert!(held(&scan).unwrap().ends_with("signal 9 (Killed)"));
         scan.add(b"mpiburn: loss is ", at(102));
         scan.add(b"NaN\nmpiburn: rank 0 has left the job\n", at(103));
         assert_eq!(held(&scan).as_deref(), Some("loss is NaN"));

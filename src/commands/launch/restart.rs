@@ -183,7 +183,7 @@ impl Attempts<'_> {
         let beginning = || "the beginning".to_owned();
         let dir: &Path = &self.training.dir;
         match fault.checkpoint {
-            Some(step) => Ok((self.training.from_checkpoint(step), format!("step {step}"))),
+            Some(step) => Ok((self.training.resume_after(step), format!("step {step}"))),
             None if self.training.resumes() => {
                 Err(format!("there is no checkpoint in {} to start from", dir.display()))
             }
@@ -199,7 +199,7 @@ impl Attempts<'_> {
                     "there is no checkpoint, and {} would be lost with the run: move it away",
                     path.display()
                 )),
-                None => Ok((self.training.from_the_beginning(), beginning())),
+                None => Ok((self.training.begin_again(), beginning())),
             },
         }
     }

@@ -68,14 +68,14 @@ impl Training {
     }
 
     /// Its arguments to start from the beginning, in place of an attempt without checkpoint.
-    pub fn from_the_beginning(&self) -> Vec<String> {
+    pub fn begin_again(&self) -> Vec<String> {
         let overwrite = (!self.args.overwrite).then(|| "--overwrite".into());
         self.as_typed().into_iter().chain(overwrite).collect()
     }
 
     /// Its arguments to go on from a checkpoint of `step`: with what `--resume` accepts, and without
     /// a time line whose first step is done.
-    pub fn from_checkpoint(&self, step: usize) -> Vec<String> {
+    pub fn resume_after(&self, step: usize) -> Vec<String> {
         let mut words = vec!["train".to_owned()];
         words.extend(self.verbosity.iter().cloned());
         words.extend(["--resume".to_owned(), self.dir.display().to_string()]);
@@ -106,15 +106,15 @@ mod tests {
         let line = "train -vv --out runs/a --epochs 3 --stall-warning=5 --trace t.json --trace-steps 40..50";
         let training = of(line).unwrap().unwrap();
         assert_eq!(training.as_typed().join(" "), format!("{line} --note-steps"));
-        assert_eq!(training.from_the_beginning().join(" "), format!("{line} --note-steps --overwrite"));
+        assert_eq!(training.begin_again().join(" "), format!("{line} --note-steps --overwrite"));
         assert_eq!(
-            training.from_checkpoint(39).join(" "),
+            training.resume_after(39).join(" "),
             "train -v -v --resume runs/a --stall-warning 5 --trace t.json --trace-steps 40..50 --note-steps"
         );
-        assert!(!training.from_checkpoint(40).iter().any(|word| word.contains("trace")));
+        assert!(!training.resume_after(40).iter().any(|word| word.contains("trace")));
         let resumed = of("-q train --resume runs/a --set lr=1e-4 --set epochs=9").unwrap().unwrap();
         assert_eq!(
-            resumed.from_checkpoint(0).join(" "),
+            resumed.resume_after(0).join(" "),
             "train -q --resume runs/a --set lr=1e-4 --set epochs=9 --note-steps"
         );
         assert!(of("train --out runs/a --overwrite").unwrap().unwrap().overwrites());
