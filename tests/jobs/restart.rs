@@ -76,7 +76,9 @@ fn a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint() {
         let cause = failed[0]["cause"].as_str().unwrap();
         // Open MPI's mpirun prints no process id of a rank that it has reaped: "PID 0".
         let rank = format!("process rank {} with PID ", ranks - 1);
-        assert!(cause.contains(&rank) && cause.contains("signal 9"), "{cause}");
+        // Over gloo, the other rank may notice the closed connection first.
+        let closed = backend == "gloo" && cause.contains("Connection closed by peer");
+        assert!(closed || (cause.contains(&rank) && cause.contains("signal 9")), "{cause}");
         let times = ["started_at", "ended_at"].map(|name| failed[0][name].as_str().unwrap());
         assert!(times[0] <= times[1] && times[1] <= run["started_at"].as_str().unwrap(), "{run}");
         assert_eq!(
