@@ -13,10 +13,16 @@ use crate::launch::{LauncherKind, Topology};
 Examples:
   mpiburn launch 1x2 -- train --epochs 1
   mpiburn launch 2x2 --hostfile hostfiles/2x2 -- train --backend gloo
+  mpiburn launch 2x2 --restart 3 -- train --epochs 100 --checkpoint-every 500 --out results/long
   mpiburn launch 2x1 --dry-run -- bench allreduce     print mpirun's command line only
 
 SIGTERM, SIGUSR1 and Ctrl-C are forwarded to the ranks, which write a checkpoint and exit with code 75.
-The exit code is the launcher's: 75 after SIGUSR1, and 1 from Open MPI's mpirun after the others."
+The exit code is the launcher's: 75 after SIGUSR1, and 1 from Open MPI's mpirun after the others.
+
+--restart starts the job again after any exit code but 0, 2 (invalid option or value), 75 (stopped with a
+checkpoint), 126 and 127 (program not executable or missing), and not after a signal to launch. It ends
+with the last attempt's code when N restarts are used, or a fault repeats at the same step without a new
+checkpoint. DIR must be visible on this machine; failed_attempts in its run.json lists the faults."
 )]
 pub struct LaunchArgs {
     /// Machines x processes per machine: 1x1, 1x2, 2x1, 2x2, ...
@@ -30,6 +36,10 @@ pub struct LaunchArgs {
     /// Launcher of the ranks.
     #[arg(long, value_enum, default_value = "mpirun")]
     pub launcher: LauncherKind,
+    /// Start a failed `train --out DIR` or `train --resume DIR` again, from its last checkpoint, up to
+    /// N times.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub restart: Option<u32>,
     /// Print the command line and exit.
     #[arg(long)]
     pub dry_run: bool,

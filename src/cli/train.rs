@@ -219,6 +219,10 @@ pub struct TrainArgs {
     #[arg(long, value_name = "KEY=VALUE", requires = "resume", help_heading = "Results")]
     pub set: Vec<String>,
 
+    /// Note each step in the run directory, for `launch --restart`, which adds this option.
+    #[arg(long, hide = true)]
+    pub note_steps: bool,
+
     #[command(flatten)]
     pub trace: TraceArgs,
 

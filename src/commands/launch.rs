@@ -1,5 +1,8 @@
 //! `mpiburn launch`: starts a job on a topology and waits until it ends.
 
+mod restart;
+mod training;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -7,6 +10,7 @@ use anyhow::Context;
 use crate::cli::{HowArgs, LaunchArgs};
 use crate::launch::{self, Hosts, Launch, LaunchError, LauncherKind, MpiFlavour, Topology};
 use crate::stop::StopRequest;
+use training::Training;
 
 /// Starts the job; returns its exit code.
 ///
@@ -18,15 +22,22 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
         None => Some(Path::new("hostfiles").join(args.topology.to_string())).filter(|file| file.exists()),
     };
     let mut launch = prepare(args.topology, args.launcher, &args.how, file, args.program.clone())?;
+    let training = match args.restart {
+        Some(_) => Training::of(&args.program)?,
+        None => None,
+    };
     if args.dry_run {
         println!("{}", line(&launch.command()?));
         return Ok(0);
     }
     launch::check(&mut launch)?;
+    let stop = StopRequest::listen().context("cannot install signal handlers")?;
+    if let (Some(restarts), Some(training)) = (args.restart, training) {
+        return restart::run(&mut launch, &training, restarts, &stop);
+    }
     let command = launch.command()?;
     log::info!("$ {}", line(&command));
-    let stop = StopRequest::listen().context("cannot install signal handlers")?;
-    let outcome = launch::run(&command, &variables(&launch), None, &stop)?;
+    let (outcome, _) = launch::run(&command, &variables(&launch), launch::Streams::Own, &stop)?;
     if outcome.code != 0 {
         eprintln!("mpiburn: {}", launch::explain(outcome.code));
     }

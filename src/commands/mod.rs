@@ -165,7 +165,7 @@ fn use_threads(threads: usize) -> anyhow::Result<()> {
 }
 
 /// Options of `mpiburn train` that single steps on random samples do not depend on.
-const OF_RUNS: [&str; 19] = [
+const OF_RUNS: [&str; 20] = [
     "init",
     "epochs",
     "train_samples",
@@ -185,6 +185,7 @@ const OF_RUNS: [&str; 19] = [
     "log_every",
     "checkpoint_every",
     "keep",
+    "note_steps",
 ];
 
 /// Warns of typed options of training, [`OF_RUNS`] and `more`, that have no effect on what the

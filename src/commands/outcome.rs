@@ -61,6 +61,7 @@ pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyh
         git_dirty: env!("MPIBURN_GIT_DIRTY").parse().ok(),
         versions: versions(world.mpi_library(), gloo_version(config.backend)),
         history: Vec::new(),
+        failed_attempts: Vec::new(),
         failed_checkpoints: None,
         results: None,
         config: config.clone(),

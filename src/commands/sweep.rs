@@ -214,7 +214,8 @@ fn make_one(run: &PlannedRun, args: &SweepArgs, folder: &Path, stop: &StopReques
         launch::check(&mut launch)?;
         let path = folder.join(format!("{}.log", run.name));
         let log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok((launch::run(&launch.command()?, &variables(&launch), Some(log), stop)?, path))
+        let streams = launch::Streams::Log(log);
+        Ok((launch::run(&launch.command()?, &variables(&launch), streams, stop)?.0, path))
     };
     let (outcome, log) = match started() {
         Ok(ended) => ended,

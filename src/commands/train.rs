@@ -1,6 +1,7 @@
 //! `mpiburn train`: puts a training together and writes down what came of it.
 
 mod checks;
+mod noted;
 mod prepare;
 mod resume;
 
@@ -20,12 +21,13 @@ use crate::data::{self, ShardPlan, Split};
 use crate::machine::{self, CpuTime};
 use crate::model::Network;
 use crate::profile::TimeLine;
-use crate::record::{Checkpoint, Curves, DataRecord, Origin, Recorder, RunDir, Start, Status, now};
+use crate::record::{Checkpoint, Curves, DataRecord, Origin, Recorder, RunDir, Start, Status, StepFile, now};
 use crate::stop::StopRequest;
 use crate::train::{CrossEntropy, Position, Setup, Trace, TrainError, TrainOptions, Trainer, Untraced};
 use burn_mpi::{Backend, ParamLayout, World, connect};
 pub(super) use checks::check_shape;
 use checks::{check_data, check_world_size, warn_of_ignored_options};
+use noted::Noted;
 use prepare::Begin;
 use resume::Resumed;
 
@@ -97,7 +99,9 @@ pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
     let traced = trace::steps(&args.trace, done, total)?;
     let complete = world.broadcast(&complete)?;
-    let run = Run { started, config, options, plan, record, data, dir, checkpoint, curves, complete };
+    let note_steps = args.note_steps;
+    let run =
+        Run { started, note_steps, config, options, plan, record, data, dir, checkpoint, curves, complete };
     let setup = Setup { source, network, quantizer, collective, stop, trace: Untraced };
     match traced {
         Some(steps) => {
@@ -117,6 +121,7 @@ pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result
 /// A run that is about to start, or to continue from a checkpoint.
 struct Run {
     started: Instant,
+    note_steps: bool,
     config: RunConfig,
     options: TrainOptions,
     plan: ShardPlan,
@@ -140,7 +145,8 @@ impl Run {
         mut trainer: Trainer<'_, T>,
         tracing: Option<Tracing>,
     ) -> anyhow::Result<()> {
-        let Self { started, config, plan, mut record, mut data, dir, checkpoint, curves, .. } = self;
+        let Self { started, note_steps, config, plan, mut record, mut data, dir, checkpoint, curves, .. } =
+            self;
         if let Some(checkpoint) = checkpoint {
             trainer.restore(checkpoint)?;
         }
@@ -164,9 +170,13 @@ impl Run {
             }
             return Ok(world.barrier()?);
         }
+        // Before run.json changes, which says that this process has begun.
+        let noted = dir.as_ref().filter(|_| note_steps).map(|dir| StepFile::create(dir, step));
+        let steps = world.agree(noted.transpose())?;
         // Not before: a run that is refused stays as it was.
         world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
-        let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step);
+        let progress = Progress::new(world.is_root(), &plan, config.epochs, position.step);
+        let mut progress = Noted { progress, steps };
         trainer.count_start_up(started.elapsed());
         let before = CpuTime::now();
         let ended = trainer.run(&mut recorder, &mut progress);

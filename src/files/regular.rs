@@ -28,6 +28,14 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The text of a regular file.
+///
+/// # Errors
+/// As [`read_regular`]'s, and when it is no UTF-8.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    String::from_utf8(read_regular(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -39,6 +47,7 @@ mod tests {
         fs::write(&file, "text").unwrap();
         std::os::unix::fs::symlink(&file, folder.path().join("link")).unwrap();
         assert_eq!(read_regular(&folder.path().join("link")).unwrap(), b"text");
+        assert_eq!(read_text(&file).unwrap(), "text");
         let fifo = folder.path().join("fifo");
         assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
         assert_eq!(read_regular(&fifo).unwrap_err().to_string(), "not a regular file");

@@ -157,13 +157,25 @@ fn installed(exact: &str, usual: &str) -> String {
     if find(exact).is_some() { exact } else { usual }.to_owned()
 }
 
-/// Path of a command found in `PATH`.
+/// Path of a command found in `PATH`, where the first executable file counts; one that may not be
+/// executed if there is no other.
 pub(super) fn find(command: &str) -> Option<PathBuf> {
     if command.contains('/') {
         return Path::new(command).exists().then(|| PathBuf::from(command));
     }
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(command)).find(|file| file.is_file())
+    let mut files =
+        std::env::split_paths(&path).map(|folder| folder.join(command)).filter(|file| file.is_file());
+    let first = files.next()?;
+    match is_executable(&first) {
+        true => Some(first),
+        false => Some(files.find(|file| is_executable(file)).unwrap_or(first)),
+    }
+}
+
+/// Whether this process may execute a file.
+pub(super) fn is_executable(file: &Path) -> bool {
+    file.is_file() && rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
 #[cfg(test)]

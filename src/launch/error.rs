@@ -76,6 +76,11 @@ pub enum LaunchError {
         /// What to do.
         hint: &'static str,
     },
+    /// The launcher, or a script in its place, may not be executed.
+    #[error(
+        "{0} is not an executable file: name a program or a script, and make it executable (chmod +x {0})"
+    )]
+    NotExecutable(PathBuf),
     /// The launcher `alone` with more than one process.
     #[error("{0} needs a launcher: `alone` starts one process only; use mpirun or srun")]
     NotAlone(Topology),

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{LaunchError, Topology};
+use crate::files::read_text;
 
 /// The machines of a host file, in its order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +21,8 @@ impl Hosts {
     /// # Errors
     /// When it cannot be read or a line has neither format.
     pub fn read(path: &Path) -> Result<Self, LaunchError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|reason| LaunchError::NoHostFile { path: path.to_owned(), reason })?;
+        let text =
+            read_text(path).map_err(|reason| LaunchError::NoHostFile { path: path.to_owned(), reason })?;
         let mut entries = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
@@ -66,7 +67,8 @@ fn parse(line: &str) -> Option<(String, usize)> {
     for word in words {
         slots = word.strip_prefix("slots=")?.parse().ok()?;
     }
-    (!host.is_empty()).then(|| (host.to_owned(), slots))
+    // ssh and mpirun would take a word that begins with a dash as an option.
+    (!host.is_empty() && !host.starts_with('-')).then(|| (host.to_owned(), slots))
 }
 
 #[cfg(test)]
@@ -90,8 +92,10 @@ mod tests {
 
     #[test]
     fn errors_name_the_line_and_the_missing_slots() {
-        let message = hosts("alpha slots=two").unwrap_err().to_string();
-        assert!(message.contains("line 1: alpha slots=two"), "{message}");
+        for line in ["alpha slots=two", "-x slots=2", "-oProxyCommand=true", ":2"] {
+            let message = hosts(line).unwrap_err().to_string();
+            assert!(message.contains(&format!("line 1: {line}: expected a host name")), "{message}");
+        }
         let hosts = hosts("alpha slots=1").unwrap();
         let message = |nodes, ranks_per_node| {
             hosts.for_topology(Topology { nodes, ranks_per_node }).unwrap_err().to_string()

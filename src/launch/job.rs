@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::LaunchError;
+use super::cause::Watched;
 use crate::stop::StopRequest;
 
 /// How a job ended.
@@ -22,30 +23,46 @@ pub struct Outcome {
 /// Interval at which a job is polled.
 const TICK: Duration = Duration::from_millis(50);
 
+/// Where a job's output goes.
+#[derive(Debug)]
+pub enum Streams {
+    /// To this process's own.
+    Own,
+    /// The same, with standard error read on its way for the cause of a failure.
+    Watched,
+    /// To a file.
+    Log(std::fs::File),
+}
+
 /// Runs `command` until it exits and forwards incoming signals to it, so that ranks
-/// have time to write a checkpoint. With `log`, its output goes to that file.
+/// have time to write a checkpoint. Returns its end and, where its output is watched, the line with
+/// the cause.
 ///
 /// # Errors
 /// When it does not start.
 pub fn run(
     command: &[String],
     variables: &[(&str, &str)],
-    log: Option<std::fs::File>,
+    streams: Streams,
     stop: &StopRequest,
-) -> Result<Outcome, LaunchError> {
+) -> Result<(Outcome, Option<String>), LaunchError> {
     let failed = |reason: io::Error| LaunchError::Start { command: command.join(" "), reason };
     let mut job = Command::new(&command[0]);
     // Its own process group: a terminal's Ctrl-C then reaches this process only and is
     // forwarded once; mpirun takes a second one as a request to abort.
     job.args(&command[1..]).envs(variables.iter().copied()).stdin(Stdio::null()).process_group(0);
-    if let Some(log) = log {
-        job.stdout(log.try_clone().map_err(failed)?).stderr(log);
+    match streams {
+        Streams::Own => {}
+        Streams::Watched => drop(job.stderr(Stdio::piped())),
+        Streams::Log(log) => drop(job.stdout(log.try_clone().map_err(failed)?).stderr(log)),
     }
     let mut child = job.spawn().map_err(failed)?;
+    let watched = child.stderr.take().map(Watched::start);
     let mut passed_on = false;
     loop {
         if let Some(status) = child.try_wait().map_err(failed)? {
-            return Ok(Outcome { code: code(status), stopped: passed_on });
+            let outcome = Outcome { code: code(status), stopped: passed_on };
+            return Ok((outcome, watched.and_then(Watched::cause)));
         }
         if let (false, Some(signal)) = (passed_on, stop.number()) {
             pass_on(&child, signal);
@@ -101,13 +118,16 @@ mod tests {
         let log = tempfile::NamedTempFile::new().unwrap();
         let file = log.reopen().unwrap();
         let stop = StopRequest::default();
-        let outcome = run(&sh("echo $WHO; echo two >&2; exit 75"), &[("WHO", "one")], Some(file), &stop);
-        assert_eq!(outcome.unwrap(), Outcome { code: 75, stopped: false });
+        let outcome =
+            run(&sh("echo $WHO; echo two >&2; exit 75"), &[("WHO", "one")], Streams::Log(file), &stop);
+        assert_eq!(outcome.unwrap().0, Outcome { code: 75, stopped: false });
         assert_eq!(std::fs::read_to_string(log.path()).unwrap(), "one\ntwo\n");
         assert!(explain(75).contains("--resume"));
-        let outcome = run(&sh("kill -KILL $$"), &[], None, &stop).unwrap();
-        assert_eq!(outcome.code, 137);
-        let error = run(&["/nowhere/mpirun".into()], &[], None, &stop).unwrap_err().to_string();
+        let outcome = run(&sh("kill -KILL $$"), &[], Streams::Own, &stop).unwrap();
+        assert_eq!(outcome.0.code, 137);
+        let outcome = run(&sh("echo mpiburn: why >&2; exit 3"), &[], Streams::Watched, &stop).unwrap();
+        assert_eq!(outcome, (Outcome { code: 3, stopped: false }, Some("why".into())));
+        let error = run(&["/nowhere/mpirun".into()], &[], Streams::Own, &stop).unwrap_err().to_string();
         assert!(error.contains("/nowhere/mpirun"), "{error}");
     }
 }

@@ -4,6 +4,7 @@
 //! The launcher starts the ranks, and each gets its rank from MPI; the process that
 //! runs this code is not part of the job.
 
+mod cause;
 mod command;
 mod error;
 mod hosts;
@@ -15,7 +16,7 @@ mod topology;
 pub use command::{Launch, LauncherKind, MpiFlavour};
 pub use error::LaunchError;
 pub use hosts::Hosts;
-pub use job::{Outcome, explain, run};
+pub use job::{Outcome, Streams, explain, run};
 pub use possible::impossible;
 pub use preflight::check;
 pub use topology::Topology;

@@ -7,7 +7,7 @@ use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::command::find;
+use super::command::{find, is_executable};
 use super::{Hosts, Launch, LaunchError, LauncherKind};
 use crate::files;
 
@@ -18,7 +18,13 @@ use crate::files;
 /// The first check that fails.
 pub fn check(launch: &mut Launch) -> Result<(), LaunchError> {
     let command = launch.command()?;
-    if let Some(first) = command.first().filter(|first| find(first).is_none()) {
+    let found = command.first().map(|first| (first, find(first)));
+    if let Some((_, Some(file))) =
+        found.as_ref().filter(|(_, file)| !file.as_deref().is_none_or(is_executable))
+    {
+        return Err(LaunchError::NotExecutable(file.clone()));
+    }
+    if let Some((first, None)) = found {
         let hint = match (&launch.by, launch.launcher) {
             (Some(_), _) => "check the path",
             (None, LauncherKind::Srun) => "srun comes with Slurm; use --launcher mpirun without it",

@@ -7,6 +7,7 @@
 pub mod checkpoint;
 mod curve_file;
 mod error;
+mod failed_attempt;
 mod folders;
 pub mod int8_file;
 mod int8_model;
@@ -16,6 +17,7 @@ mod phases;
 mod recorder;
 mod run_dir;
 mod run_json;
+mod step_file;
 mod sweep_json;
 mod tensor_file;
 mod tensorboard;
@@ -23,6 +25,7 @@ mod tensorboard;
 pub use checkpoint::{Beside, Checkpoint, Resumable};
 pub use curve_file::check_curves;
 pub use error::RecordError;
+pub use failed_attempt::{FailedAttempt, Seen, foreign};
 pub use folders::Intact;
 pub use int8_file::{INT8_FILE, Int8File, Method};
 pub use manifest::{CurveDigest, Curves, Manifest, Origin};
@@ -32,4 +35,5 @@ pub use run_dir::{RunDir, lock};
 pub use run_json::{
     Attempt, Change, DataRecord, FailedCheckpoint, RankRecord, Results, RunRecord, Status, now, versions,
 };
+pub use step_file::StepFile;
 pub use sweep_json::{RunState, SweepRecord, SweepRun};

@@ -32,7 +32,7 @@ pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
 }
 
 /// Entries of a folder besides its lock; none of one that cannot be read.
-fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
+pub(super) fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
     let is_lock = |entry: &fs::DirEntry| entry.file_name() == OsStr::new(LOCK);
     fs::read_dir(folder).into_iter().flatten().flatten().filter(move |entry| !is_lock(entry))
 }

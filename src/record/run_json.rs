@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::StepMs;
+use super::{FailedAttempt, StepMs};
 use crate::machine::Machine;
 use burn_mpi::Place;
 
@@ -84,6 +84,9 @@ pub struct RunRecord<C> {
     /// Its processes, the first and each resumed one, in order; earlier versions have none.
     #[serde(default)]
     pub history: Vec<Attempt>,
+    /// Its attempts that failed under `mpiburn launch --restart`, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub failed_attempts: Vec<FailedAttempt>,
     /// Checkpoints that could not be written, while the run went on.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed_checkpoints: Option<FailedCheckpoint>,

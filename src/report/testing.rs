@@ -80,6 +80,7 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             git: String::new(),
             git_dirty: None,
             history: Vec::new(),
+            failed_attempts: Vec::new(),
             failed_checkpoints: None,
             versions: versions("Open MPI v4.1.4, package: Debian", None),
             results: None,

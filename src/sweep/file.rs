@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Table, Value};
 
+use crate::files::read_text;
+
 /// A sweep file.
 ///
 /// ```toml
@@ -122,8 +124,7 @@ impl SweepFile {
     /// # Errors
     /// When it cannot be read, is not valid TOML or has an unknown key.
     pub fn read(path: &Path, options: &[String]) -> Result<Self, SweepError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|reason| SweepError::Read { path: path.to_owned(), reason })?;
+        let text = read_text(path).map_err(|reason| SweepError::Read { path: path.to_owned(), reason })?;
         let mut file: Self = toml::from_str(&text).map_err(|error| SweepError::Syntax {
             path: path.to_owned(),
             line: error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1),

@@ -19,6 +19,7 @@ mod quantized;
 mod recipes;
 mod report;
 mod report_profiles;
+mod restart;
 mod resume;
 mod run_json;
 mod special_files;

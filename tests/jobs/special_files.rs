@@ -6,6 +6,22 @@ use std::time::Duration;
 use crate::harness::*;
 
 #[test]
+fn host_and_sweep_files_that_are_no_files_are_refused() {
+    let lab = Lab::new();
+    let fifo = lab.path("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for words in
+        [&["launch", "1x1", "--dry-run", "--hostfile", "FIFO", "--", "train"][..], &["sweep", "FIFO"]]
+    {
+        let mut command = Command::new(binary());
+        command.args(words.iter().map(|&word| if word == "FIFO" { fifo.as_os_str() } else { word.as_ref() }));
+        let output = fails_within(Duration::from_secs(5), command);
+        let errors = errors(&output);
+        assert!(errors.len() == 1 && errors[0].contains("fifo: not a regular file"), "{}", text(&output));
+    }
+}
+
+#[test]
 fn special_files_are_refused_before_work_begins() {
     let lab = Lab::new();
     let fifo = lab.path("fifo");

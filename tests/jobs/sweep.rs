@@ -249,6 +249,7 @@ fn unsuitable_hosts_are_named_before_the_start() {
         ("localhost slots=1\n", "1x2", "localhost has 1 of 2 slots"),
         ("localhost slots=2\n", "2x1", "lists 1 of 2 machines"),
         ("localhost many\n", "1x1", "line 1: localhost many"),
+        ("-x slots=2\n", "1x1", "line 1: -x slots=2: expected a host name"),
         // An address that is reserved for documentation (RFC 5737).
         ("localhost slots=1\n192.0.2.1 slots=1\n", "2x1", "cannot ssh to 192.0.2.1"),
     ] {
@@ -263,4 +264,21 @@ fn unsuitable_hosts_are_named_before_the_start() {
     let mut command = mpiburn(&["launch", "2x2", "--", "train"]);
     let rejected = output(&mut command);
     assert!(errors(&rejected)[0].contains("make hosts HOSTS="), "{}", text(&rejected));
+}
+
+#[test]
+fn a_script_that_is_not_executable_is_named_as_such() {
+    let lab = Lab::new();
+    let script = lab.path("lab.sh");
+    std::fs::write(&script, "#!/bin/sh\n").unwrap();
+    for (by, path) in [(script.to_str().unwrap(), None), ("lab.sh", script.parent())] {
+        let mut command = mpiburn(&["launch", "1x1", "--mpirun-by", by, "--", "train"]);
+        if let Some(folder) = path {
+            command.env("PATH", folder);
+        }
+        let rejected = fails_within(Duration::from_secs(5), command);
+        let errors = errors(&rejected);
+        let expected = format!("mpiburn: {} is not an executable file: ", script.display());
+        assert!(errors.len() == 1 && errors[0].starts_with(&expected), "{}", text(&rejected));
+    }
 }

@@ -11,7 +11,7 @@ pub(super) fn warn_of_ignored_options(args: &TrainArgs, world: &World) {
         .typed
         .iter()
         .filter(|id| {
-            !["resume", "set", "quiet", "verbose", "trace", "trace_steps", "stall_warning"]
+            !["resume", "set", "quiet", "verbose", "trace", "trace_steps", "stall_warning", "note_steps"]
                 .contains(&id.as_str())
         })
         .map(|id| format!("--{}", id.replace('_', "-")))

@@ -8,7 +8,9 @@ use crate::commands::covered;
 use crate::config::{ConfigError, RunConfig, RunRecord};
 use crate::quant::QuantizeKind;
 use crate::record::checkpoint::verify;
-use crate::record::{Attempt, Change, Checkpoint, Curves, Intact, RecordError, RunDir, Status, check_curves};
+use crate::record::{
+    Attempt, Change, Checkpoint, Curves, FailedAttempt, Intact, RecordError, RunDir, Status, check_curves,
+};
 use crate::train::{Bounds, Position};
 use burn_mpi::{ParamLayout, World};
 
@@ -18,6 +20,8 @@ pub struct Resumed {
     intact: Intact,
     /// Earlier attempts of the run.
     history: Vec<Attempt>,
+    /// Attempts that failed under a launch with restarts.
+    failed_attempts: Vec<FailedAttempt>,
     /// What `--set` changes.
     changed: Vec<Change>,
     /// Steps of a run that was completed.
@@ -67,11 +71,11 @@ impl Resumed {
                 intact.path.display()
             );
         }
-        let RunRecord { config, history, status, results, .. } = record;
+        let RunRecord { config, history, failed_attempts, status, results, .. } = record;
         let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
         let new = config.changed(sets)?;
         let changed = covered::differences(&serde_json::to_value(&config)?, &serde_json::to_value(&new)?);
-        Ok((new, Self { dir, intact, history, changed, completed }))
+        Ok((new, Self { dir, intact, history, failed_attempts, changed, completed }))
     }
 
     /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
@@ -82,7 +86,7 @@ impl Resumed {
         layout: &ParamLayout,
         steps: usize,
     ) -> anyhow::Result<Restart> {
-        let Self { dir, intact, history, changed, completed } = self;
+        let Self { dir, intact, history, failed_attempts, changed, completed } = self;
         let path = dir.path();
         let config = &record.config;
         let checkpoint = Checkpoint::<Position>::load(&intact.path, layout)?;
@@ -126,6 +130,7 @@ impl Resumed {
             log::info!("--set: {} is {to} from here on, and was {from}", field.replace('_', "-"));
         }
         record.history = history;
+        record.failed_attempts = failed_attempts;
         let complete = completed == Some(step) && changed.is_empty();
         record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
         Ok(Restart { dir, checkpoint, curves, complete })

@@ -1,0 +1,206 @@
+//! `mpiburn launch --restart N`: starts a failed training again from its last checkpoint.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::training::Training;
+use super::{line, variables};
+use crate::commands::failure::{OPTIONS, RESUMABLE};
+use crate::files::FolderLock;
+use crate::launch::{self, Launch, Outcome, Streams};
+use crate::record::{FailedAttempt, RecordError, RunDir, Seen, Status, foreign, lock, now};
+use crate::stop::StopRequest;
+
+/// How long ranks of an ended attempt may write to the run directory. They end when they notice the
+/// loss of the launcher or of another rank.
+const LEAVE: Duration = Duration::from_secs(120);
+/// Interval at which the directory's lock is tried.
+const TICK: Duration = Duration::from_millis(100);
+/// Exit codes of shells and launchers for a program that is not executable, or missing.
+const NOT_STARTED: [i32; 2] = [126, 127];
+
+/// Starts `training` and starts it again up to `restarts` times; returns the exit code of its last
+/// attempt.
+///
+/// # Errors
+/// When an attempt does not start, or its run directory cannot be used.
+pub fn run(
+    launch: &mut Launch,
+    training: &Training,
+    restarts: u32,
+    stop: &StopRequest,
+) -> anyhow::Result<i32> {
+    let dir = training.dir.as_path();
+    let start = Seen::of(dir);
+    let mut run = Attempts { training, start: start.clone(), began: false, failed: Vec::new() };
+    if training.resumes() {
+        run.failed = start.failed.clone();
+    }
+    let mut program = training.as_typed();
+    let mut before = start;
+    let mut last: Option<Fault> = None;
+    for attempt in 1.. {
+        launch.program.truncate(1);
+        launch.program.extend(program);
+        let command = launch.command()?;
+        log::info!("$ {}", line(&command));
+        let started_at = now();
+        let (outcome, cause) = launch::run(&command, &variables(launch), Streams::Watched, stop)?;
+        run.began |= Seen::of(dir).run_json != before.run_json;
+        let _lock = run.lock(stop)?;
+        let after = Seen::of(dir);
+        if let Some(reason) = run.is_over(outcome, &after) {
+            run.note();
+            if outcome.code != 0 {
+                eprintln!("mpiburn: {}{reason}", launch::explain(outcome.code));
+            }
+            return Ok(outcome.code);
+        }
+        let fault = run.fault(&before, &after);
+        run.failed.push(FailedAttempt {
+            started_at,
+            ended_at: now(),
+            from_step: before.checkpoint.filter(|_| run.owns()).unwrap_or(0),
+            step: fault.step,
+            exit_code: outcome.code,
+            cause: cause.clone(),
+        });
+        run.note();
+        let repeats = last.replace(fault) == Some(fault);
+        let next = match run.next(&fault) {
+            _ if stop.number().is_some() => Err("a signal ends the restarts".to_owned()),
+            _ if repeats => Err("the fault repeats at this step".to_owned()),
+            _ if attempt > restarts => Err(format!("{restarts} of {restarts} restarts are used")),
+            next => next,
+        };
+        let what = format!(
+            "launch: attempt {attempt} ended with exit code {} after step {}: {}",
+            outcome.code,
+            fault.step,
+            cause.as_deref().unwrap_or("no rank printed a cause")
+        );
+        match next {
+            Ok((words, from)) => {
+                eprintln!("mpiburn: {what}; starting again from {from} ({attempt} of {restarts} restarts)");
+                program = words;
+            }
+            Err(reason) => {
+                eprintln!("mpiburn: {what}; not started again: {reason}");
+                return Ok(outcome.code);
+            }
+        }
+        before = after;
+    }
+    unreachable!("restarts are bounded")
+}
+
+/// Where an attempt failed: two that are equal are one fault that repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Fault {
+    /// Steps that were done.
+    step: usize,
+    /// Step of the newest checkpoint.
+    checkpoint: Option<usize>,
+}
+
+/// The attempts of a training.
+struct Attempts<'a> {
+    training: &'a Training,
+    /// The run directory before the first.
+    start: Seen,
+    /// Whether an attempt has written to the run directory.
+    began: bool,
+    failed: Vec<FailedAttempt>,
+}
+
+impl Attempts<'_> {
+    /// Whether the run directory is that of these attempts, rather than one that was there before.
+    fn owns(&self) -> bool {
+        self.began || (self.training.resumes() && self.start.run_json.is_some())
+    }
+
+    /// Waits until no rank writes to the run directory, and keeps others from doing so.
+    fn lock(&self, stop: &StopRequest) -> Result<Option<FolderLock>, RecordError> {
+        if !self.owns() {
+            return Ok(None);
+        }
+        let (since, mut told) = (Instant::now(), false);
+        loop {
+            match lock(&self.training.dir) {
+                Err(RecordError::InUse { folder, holder })
+                    if since.elapsed() < LEAVE && stop.number().is_none() =>
+                {
+                    if !told && since.elapsed() > LEAVE / 24 {
+                        log::info!("waiting for {holder}, which still writes to {}", folder.display());
+                        told = true;
+                    }
+                    std::thread::sleep(TICK);
+                }
+                taken => return taken.map(Some),
+            }
+        }
+    }
+
+    /// Where an attempt failed that found the run directory as it was `before`, and left it as it is
+    /// `after`.
+    fn fault(&self, before: &Seen, after: &Seen) -> Fault {
+        let checkpoint = after.checkpoint.filter(|_| self.owns());
+        // The file of an earlier attempt says nothing of one that has not begun.
+        let noted = after.noted.filter(|_| after.run_json != before.run_json);
+        let step = noted.max(checkpoint).unwrap_or(0);
+        Fault { step, checkpoint }
+    }
+
+    /// Why an attempt that ended with `outcome` is no fault to start again after; `None` if it is.
+    fn is_over(&self, outcome: Outcome, after: &Seen) -> Option<&'static str> {
+        const REPEATS: &str = "; not started again: it would end in the same way";
+        let status = after.status.filter(|_| self.owns());
+        let taken = self.start.occupied && !self.training.resumes() && !self.training.overwrites();
+        match outcome.code {
+            0 => Some(""),
+            code if outcome.stopped || code == i32::from(RESUMABLE) => Some(""),
+            code if code == i32::from(OPTIONS) || NOT_STARTED.contains(&code) => Some(REPEATS),
+            _ if taken => Some(REPEATS),
+            _ if status == Some(Status::Stopped) => Some("; not started again: a signal stopped the run"),
+            _ if status == Some(Status::Completed) => Some("; not started again: the run is complete"),
+            _ => None,
+        }
+    }
+
+    /// Adds the failed attempts to run.json, which a run that began again no longer has.
+    fn note(&self) {
+        if !self.owns() || self.failed.is_empty() {
+            return;
+        }
+        // The run goes on without: what matters is its checkpoint.
+        if let Err(error) = RunDir::note_failed(&self.training.dir, &self.failed) {
+            log::warn!("failed attempts are not in run.json: {error}");
+        }
+    }
+
+    /// The arguments of the next attempt, and where it starts; otherwise why there is none.
+    fn next(&self, fault: &Fault) -> Result<(Vec<String>, String), String> {
+        let beginning = || "the beginning".to_owned();
+        let dir: &Path = &self.training.dir;
+        match fault.checkpoint {
+            Some(step) => Ok((self.training.resume_after(step), format!("step {step}"))),
+            None if self.training.resumes() => {
+                Err(format!("there is no checkpoint in {} to start from", dir.display()))
+            }
+            None if !self.owns() => {
+                // A rank that was killed between the folder and run.json; whatever has content stays.
+                if !self.start.occupied {
+                    let _ = std::fs::remove_dir(dir.join("checkpoints"));
+                }
+                Ok((self.training.as_typed(), beginning()))
+            }
+            None => match foreign(dir, self.training.trace().as_slice()) {
+                Some(path) => Err(format!(
+                    "there is no checkpoint, and {} would be lost with the run: move it away",
+                    path.display()
+                )),
+                None => Ok((self.training.begin_again(), beginning())),
+            },
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The training that a launch starts again, and the command lines of its attempts.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command, TrainArgs};
+use crate::commands::Refused;
+
+/// A training whose run directory is known before it starts.
+pub struct Training {
+    /// The run directory.
+    pub dir: PathBuf,
+    /// As typed.
+    words: Vec<String>,
+    /// `-v` and `-q`.
+    verbosity: Vec<String>,
+    args: Box<TrainArgs>,
+}
+
+/// Tells the ranks to note their steps.
+const NOTE_STEPS: &str = "--note-steps";
+
+impl Training {
+    /// The training that `program` is; none if its options are invalid, which the ranks report.
+    ///
+    /// # Errors
+    /// If it is no training, or one without a run directory.
+    pub fn of(program: &[String]) -> Result<Option<Self>, Refused> {
+        let words = std::iter::once("mpiburn").chain(program.iter().map(String::as_str));
+        let Ok(cli) = Cli::try_parse_from(words) else { return Ok(None) };
+        let name = cli.command.name();
+        let Command::Train(args) = cli.command else {
+            return Err(Refused(format!(
+                "--restart starts trainings again, and {name} is none: leave it out, or launch train --out DIR"
+            )));
+        };
+        let Some(dir) = args.resume.clone().or_else(|| args.out.clone()) else {
+            return Err(Refused(
+                "--restart starts again from the checkpoints of a run directory: name it with train --out DIR".into(),
+            ));
+        };
+        let verbosity = match cli.quiet {
+            true => vec!["-q".into()],
+            false => vec!["-v".into(); usize::from(cli.verbose)],
+        };
+        Ok(Some(Self { dir, words: program.to_vec(), verbosity, args }))
+    }
+
+    /// Whether it goes on with a run that was there before.
+    pub fn resumes(&self) -> bool {
+        self.args.resume.is_some()
+    }
+
+    /// Whether it replaces a run that was there before.
+    pub fn overwrites(&self) -> bool {
+        self.args.overwrite
+    }
+
+    /// Its time line, which may be in the run directory.
+    pub fn trace(&self) -> Option<&Path> {
+        self.args.trace.trace.as_deref()
+    }
+
+    /// Its arguments, as typed.
+    pub fn as_typed(&self) -> Vec<String> {
+        self.words.iter().cloned().chain([NOTE_STEPS.into()]).collect()
+    }
+
+    /// Its arguments to start from the beginning, in place of an attempt without checkpoint.
+    pub fn begin_again(&self) -> Vec<String> {
+        let overwrite = (!self.args.overwrite).then(|| "--overwrite".into());
+        self.as_typed().into_iter().chain(overwrite).collect()
+    }
+
+    /// Its arguments to go on from a checkpoint of `step`: with what `--resume` accepts, and without
+    /// a time line whose first step is done.
+    pub fn resume_after(&self, step: usize) -> Vec<String> {
+        let mut words = vec!["train".to_owned()];
+        words.extend(self.verbosity.iter().cloned());
+        words.extend(["--resume".to_owned(), self.dir.display().to_string()]);
+        words.extend(self.args.set.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
+        if self.words.iter().any(|word| word.starts_with("--stall-warning")) {
+            words.extend(["--stall-warning".to_owned(), self.args.stall_warning.to_string()]);
+        }
+        let range = self.args.trace.trace_steps.filter(|range| range.first > step);
+        if let (Some(file), Some(range)) = (&self.args.trace.trace, range) {
+            let (file, range) = (file.display().to_string(), range.to_string());
+            words.extend(["--trace".to_owned(), file, "--trace-steps".to_owned(), range]);
+        }
+        words.push(NOTE_STEPS.into());
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(line: &str) -> Result<Option<Training>, Refused> {
+        Training::of(&line.split(' ').map(ToString::to_string).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_restart_keeps_what_a_resume_accepts() {
+        let line = "train -vv --out runs/a --epochs 3 --stall-warning=5 --trace t.json --trace-steps 40..50";
+        let training = of(line).unwrap().unwrap();
+        assert_eq!(training.as_typed().join(" "), format!("{line} --note-steps"));
+        assert_eq!(training.begin_again().join(" "), format!("{line} --note-steps --overwrite"));
+        assert_eq!(
+            training.resume_after(39).join(" "),
+            "train -v -v --resume runs/a --stall-warning 5 --trace t.json --trace-steps 40..50 --note-steps"
+        );
+        assert!(!training.resume_after(40).iter().any(|word| word.contains("trace")));
+        let resumed = of("-q train --resume runs/a --set lr=1e-4 --set epochs=9").unwrap().unwrap();
+        assert_eq!(
+            resumed.resume_after(0).join(" "),
+            "train -q --resume runs/a --set lr=1e-4 --set epochs=9 --note-steps"
+        );
+        assert!(of("train --out runs/a --overwrite").unwrap().unwrap().overwrites());
+    }
+
+    #[test]
+    fn only_a_training_with_a_run_directory_is_started_again() {
+        assert!(of("bench allreduce").err().unwrap().to_string().contains("bench allreduce is none"));
+        assert!(of("train --epochs 1").err().unwrap().to_string().contains("train --out DIR"));
+        assert!(of("train --epochs many").unwrap().is_none());
+    }
+}

@@ -1,0 +1,134 @@
+//! Passes a job's standard error on, and keeps the line with the cause of its end.
+
+use std::io::{self, Read, Write};
+use std::process::ChildStderr;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Lines at most this far apart are of one fault: its first one is the cause, those after it come
+/// from other ranks that notice the loss.
+const TOGETHER: Duration = Duration::from_secs(5);
+/// Longest line that is kept, in bytes.
+const LONGEST: usize = 1000;
+/// How long the output is waited for after the job has ended: a process that the launcher left
+/// behind may hold it open.
+const REST: Duration = Duration::from_secs(2);
+
+/// The reader of a job's standard error.
+pub(super) struct Watched {
+    scan: Arc<Mutex<Scan>>,
+    ended: Receiver<()>,
+}
+
+impl Watched {
+    /// Copies `stderr` to this process's own, unchanged and at once, until it ends.
+    pub(super) fn start(mut stderr: ChildStderr) -> Self {
+        let scan = Arc::new(Mutex::new(Scan::default()));
+        let (sender, ended) = channel();
+        let shared = Arc::clone(&scan);
+        std::thread::spawn(move || {
+            let mut bytes = vec![0; 1 << 16];
+            loop {
+                let read = match stderr.read(&mut bytes) {
+                    Ok(0) => break,
+                    Ok(read) => read,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(_) => break,
+                };
+                // A closed standard error of this process must not block the job.
+                let _ = io::stderr().lock().write_all(&bytes[..read]);
+                shared.lock().unwrap_or_else(PoisonError::into_inner).add(&bytes[..read], Instant::now());
+            }
+            let _ = sender.send(());
+        });
+        Self { scan, ended }
+    }
+
+    /// The cause, after the job has ended.
+    pub(super) fn cause(self) -> Option<String> {
+        let _ = self.ended.recv_timeout(REST);
+        self.scan.lock().unwrap_or_else(PoisonError::into_inner).held.take().map(|held| held.text)
+    }
+}
+
+/// A line that may be the cause.
+#[derive(Debug)]
+struct Held {
+    text: String,
+    weight: u8,
+}
+
+/// Finds the line with the cause in a job's output.
+#[derive(Debug, Default)]
+struct Scan {
+    line: Vec<u8>,
+    held: Option<Held>,
+    last: Option<Instant>,
+}
+
+/// The text and the weight of a line that may be the cause: an error of this program, a launcher's
+/// line on a killed process, or only a warning of a wait.
+fn judge(line: &str) -> Option<(&str, u8)> {
+    let line = line.trim().trim_end_matches('.');
+    if let Some(error) = line.strip_prefix("mpiburn: ").or_else(|| line.strip_prefix("error: ")) {
+        let weight = if error.contains(" has waited for ") { 0 } else { 2 };
+        return Some((error, weight));
+    }
+    // Its name is that of its file, such as mpirun.openmpi.
+    let of_launcher = (line.starts_with("mpirun") && line.contains(" noticed that process rank "))
+        || line.starts_with("srun: error: ")
+        || line.contains("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES");
+    of_launcher.then(|| (line.trim_matches(|c: char| c == '=' || c == ' '), 1))
+}
+
+impl Scan {
+    fn add(&mut self, bytes: &[u8], now: Instant) {
+        for &byte in bytes {
+            match byte {
+                b'\n' => {
+                    let line = std::mem::take(&mut self.line);
+                    self.end_line(&String::from_utf8_lossy(&line), now);
+                }
+                _ if self.line.len() < LONGEST => self.line.push(byte),
+                _ => {}
+            }
+        }
+    }
+
+    fn end_line(&mut self, line: &str, now: Instant) {
+        let Some((text, weight)) = judge(line) else { return };
+        let apart = self.last.is_none_or(|last| now.duration_since(last) > TOGETHER);
+        self.last = Some(now);
+        if apart || self.held.as_ref().is_none_or(|held| held.weight < weight) {
+            self.held = Some(Held { text: text.to_owned(), weight });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_is_the_first_error_of_the_last_fault() {
+        let (mut scan, start) = (Scan::default(), Instant::now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let held = |scan: &Scan| scan.held.as_ref().map(|held| held.text.clone());
+        scan.add(b"epoch 1 step 3\nmpiburn: cannot write to stdout: full\n", at(0));
+        assert_eq!(held(&scan).as_deref(), Some("cannot write to stdout: full"));
+        scan.add(b"mpiburn: rank 0 has waited for 60 s in mpi sum\n", at(100));
+        scan.add(
+            b"mpirun.openmpi noticed that process rank 1 with PID 7 exited on signal 9 (Killed).\n",
+            at(101),
+        );
+        assert!(held(&scan).unwrap().ends_with("signal 9 (Killed)"));
+        scan.add(b"mpiburn: loss is ", at(102));
+        scan.add(b"NaN\nmpiburn: rank 0 has left the job\n", at(103));
+        assert_eq!(held(&scan).as_deref(), Some("loss is NaN"));
+        scan.add(&vec![b'x'; 5000], at(104));
+        assert_eq!(scan.line.len(), LONGEST);
+        scan.add(b"\n", at(104));
+        assert_eq!(held(&scan).as_deref(), Some("loss is NaN"));
+    }
+}

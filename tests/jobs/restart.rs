@@ -1,0 +1,261 @@
+//! `mpiburn launch --restart`: failed trainings are started again from their last checkpoint.
+
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::*;
+
+/// Long enough for a rank to be killed after a checkpoint of the second epoch.
+const LONG: [&str; 5] =
+    ["--epochs=6", "--checkpoint-every=10", "--shuffle", "--train-batch-size=16", "--keep=9"];
+
+/// A launch of `topology` with `restarts` of a training on the digits into `name`.
+fn launch(lab: &Lab, topology: &str, restarts: u32, name: &str, options: &[&str]) -> Command {
+    let mut command = Command::new(binary());
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.env_remove("RUST_LOG").args(["launch", topology, "--restart", &restarts.to_string()]);
+    command.args(["--", "train", "--data-root"]).arg(digits()).arg("--out").arg(lab.path(name)).args(options);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn signal(pid: u64, signal: &str) {
+    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+}
+
+fn newest(lab: &Lab, name: &str) -> usize {
+    let last = lab.checkpoints(name).pop();
+    last.map_or(0, |path| path.file_name().unwrap().to_str().unwrap()[5..].parse().unwrap())
+}
+
+/// Kills the last rank of the job in `name`, of process `old` no more, once it has a checkpoint newer
+/// than `step`; returns the rank's process.
+fn kill_after(job: &mut Child, lab: &Lab, name: &str, step: usize, old: u64) -> u64 {
+    let pid = || {
+        let text = std::fs::read(lab.path(name).join("run.json")).ok()?;
+        let run: Value = serde_json::from_slice(&text).ok()?;
+        run["places"].as_array()?.last()?["pid"].as_u64().filter(|&pid| pid != old)
+    };
+    wait_until(job, "a checkpoint", || pid().is_some() && newest(lab, name) > step);
+    let pid = pid().unwrap();
+    signal(pid, "-KILL");
+    pid
+}
+
+/// Lines on attempts that failed.
+fn attempts(output: &Output) -> Vec<String> {
+    errors(output).into_iter().filter(|line| line.starts_with("mpiburn: launch: attempt ")).collect()
+}
+
+fn number(value: &Value) -> usize {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number")) as usize
+}
+
+#[test]
+fn a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint() {
+    let lab = Lab::new();
+    for (ranks, topology, backend) in [(1, "1x1", "mpi"), (2, "1x2", "mpi"), (2, "1x2", "gloo")] {
+        let (whole, cut) = (format!("whole-{ranks}-{backend}"), format!("cut-{ranks}-{backend}"));
+        let options = [&LONG[..], &["--backend", backend]].concat();
+        let expected = lab.train(ranks, &whole, &options);
+        let mut job = launch(&lab, topology, 2, &cut, &options).spawn().unwrap();
+        kill_after(&mut job, &lab, &cut, 210, 0);
+        let output = job.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+
+        let run = lab.run_json(&cut);
+        assert_eq!(run["status"], "completed");
+        assert_eq!(run["weights_sha256"], expected["weights_sha256"], "{ranks} {backend}");
+        let failed = run["failed_attempts"].as_array().unwrap();
+        assert_eq!((failed.len(), run["history"].as_array().unwrap().len()), (1, 2), "{run}");
+        let (from, step) = (number(&run["history"][1]["step"]), number(&failed[0]["step"]));
+        assert!(from > 210 && step >= from && step <= from + 11, "from {from}, failed after {step}");
+        assert_eq!((number(&failed[0]["from_step"]), &failed[0]["exit_code"]), (0, &137.into()));
+        let cause = failed[0]["cause"].as_str().unwrap();
+        // Open MPI's mpirun prints no process id of a rank that it has reaped: "PID 0".
+        let rank = format!("process rank {} with PID ", ranks - 1);
+        // Over gloo, the other rank may notice the closed connection first.
+        let closed = backend == "gloo" && cause.contains("Connection closed by peer");
+        assert!(closed || (cause.contains(&rank) && cause.contains("signal 9")), "{cause}");
+        let times = ["started_at", "ended_at"].map(|name| failed[0][name].as_str().unwrap());
+        assert!(times[0] <= times[1] && times[1] <= run["started_at"].as_str().unwrap(), "{run}");
+        assert_eq!(
+            attempts(&output),
+            [format!(
+                "mpiburn: launch: attempt 1 ended with exit code 137 after step {step}: {cause}; starting again \
+                 from step {from} (1 of 2 restarts)"
+            )]
+        );
+        assert!(!lab.path(&cut).join(".step").exists(), "a complete run has no use for it");
+    }
+}
+
+/// Its ranks go on for a moment: the next attempt waits until they have left the directory.
+#[test]
+fn a_killed_launcher_is_started_again_when_its_ranks_have_left() {
+    let lab = Lab::new();
+    let expected = lab.train(2, "whole", &LONG);
+    let mut job = launch(&lab, "1x2", 1, "cut", &LONG).spawn().unwrap();
+    wait_until(&mut job, "a checkpoint", || newest(&lab, "cut") > 0);
+    let children = format!("/proc/{0}/task/{0}/children", job.id());
+    let mpirun = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
+    signal(mpirun, "-KILL");
+    let output = job.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let lines = attempts(&output);
+    assert!(lines.len() == 1 && lines[0].contains("ended with exit code 137"), "{}", text(&output));
+    assert!(!text(&output).contains("is in use by"), "{}", text(&output));
+    let run = lab.run_json("cut");
+    let failed = run["failed_attempts"].as_array().unwrap();
+    assert_eq!((failed.len(), &run["weights_sha256"]), (1, &expected["weights_sha256"]), "{run}");
+    assert!(number(&failed[0]["step"]) >= number(&run["history"][1]["step"]), "{run}");
+}
+
+#[test]
+fn restarts_that_are_used_up_leave_a_run_that_can_be_resumed() {
+    let lab = Lab::new();
+    let expected = lab.train(2, "whole", &LONG);
+    let mut job = launch(&lab, "1x2", 1, "cut", &LONG).spawn().unwrap();
+    let first = kill_after(&mut job, &lab, "cut", 20, 0);
+    // The second attempt's own checkpoint.
+    let from = newest(&lab, "cut") + 30;
+    kill_after(&mut job, &lab, "cut", from, first);
+    let output = job.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(137), "{}", text(&output));
+    let lines = attempts(&output);
+    assert_eq!(lines.len(), 2, "{}", text(&output));
+    assert!(lines[1].contains("attempt 2") && lines[1].contains("process rank 1 with PID "), "{}", lines[1]);
+    assert!(lines[1].ends_with("not started again: 1 of 1 restarts are used"), "{}", lines[1]);
+    let run = lab.run_json("cut");
+    assert_eq!(run["failed_attempts"].as_array().unwrap().len(), 2);
+    assert_eq!(run["failed_attempts"][1]["from_step"], run["history"][1]["step"]);
+
+    // A launch that resumes goes on with the list.
+    let mut command = Command::new(binary());
+    command.args(["launch", "1x2", "--restart", "1", "--", "train", "--resume"]).arg(lab.path("cut"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let run = lab.run_json("cut");
+    assert_eq!(run["failed_attempts"].as_array().unwrap().len(), 2);
+    assert_eq!(run["weights_sha256"], expected["weights_sha256"]);
+}
+
+#[test]
+fn a_fault_that_repeats_at_the_same_step_ends_the_restarts() {
+    let lab = Lab::new();
+    for (topology, backend) in [("1x1", "mpi"), ("1x2", "mpi"), ("1x2", "gloo")] {
+        // Before the first checkpoint, and after it, when the learning rate rises.
+        let rises = ["--optimizer", "sgd", "--schedule", "step", "--step-size", "1", "--gamma", "1e30"];
+        for (kind, more) in [("begin", &["--lr", "1e30"][..]), ("later", &rises)] {
+            let name = format!("{kind}-{topology}-{backend}");
+            let options = [&["--epochs", "4", "--train-samples", "640", "--backend", backend], more].concat();
+            let output = fails_within(Duration::from_secs(40), launch(&lab, topology, 5, &name, &options));
+            assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+            let lines = attempts(&output);
+            assert_eq!(lines.len(), 2, "{}", text(&output));
+            assert!(
+                lines[1].ends_with("; not started again: the fault repeats at this step"),
+                "{}",
+                lines[1]
+            );
+            assert!(lines[1].contains(": loss is ") && !lines[1].contains("mpiburn: rank"), "{}", lines[1]);
+            let from = match kind {
+                "begin" => "the beginning".to_owned(),
+                _ => format!("step {}", newest(&lab, &name)),
+            };
+            assert!(
+                lines[0].ends_with(&format!("starting again from {from} (1 of 5 restarts)")),
+                "{}",
+                lines[0]
+            );
+            let run = lab.run_json(&name);
+            let failed = run["failed_attempts"].as_array().unwrap();
+            assert_eq!((failed.len(), &failed[0]["step"]), (2, &failed[1]["step"]), "{run}");
+            assert_eq!(number(&failed[1]["from_step"]), newest(&lab, &name));
+            assert_eq!(run["status"], "failed");
+        }
+    }
+}
+
+/// Kills the job in `name` before its first checkpoint.
+fn kill_early(job: &mut Child, lab: &Lab, name: &str) {
+    let step = lab.path(name).join(".step");
+    let done = || std::fs::read_to_string(&step).ok()?.trim().parse::<usize>().ok();
+    wait_until(job, "some steps", || done().is_some_and(|step| step >= 10));
+    let pid = lab.run_json(name)["places"][0]["pid"].as_u64().unwrap();
+    signal(pid, "-KILL");
+    assert_eq!(newest(lab, name), 0, "the epoch was too short");
+}
+
+#[test]
+fn a_run_without_checkpoint_begins_again_and_nothing_else_is_deleted() {
+    let lab = Lab::new();
+    let options = ["--epochs", "1", "--train-batch-size", "2", "--fused", "off"];
+    let expected = lab.train(2, "whole", &options);
+    for topology in ["1x2", "1x1"] {
+        let mut job = launch(&lab, topology, 1, topology, &options).spawn().unwrap();
+        kill_early(&mut job, &lab, topology);
+        let output = job.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        assert!(
+            attempts(&output)[0].contains("; starting again from the beginning (1 of 1"),
+            "{}",
+            text(&output)
+        );
+        let run = lab.run_json(topology);
+        let failed = run["failed_attempts"].as_array().unwrap();
+        assert!(failed.len() == 1 && number(&failed[0]["step"]) >= 10, "{run}");
+        assert!(topology == "1x1" || run["weights_sha256"] == expected["weights_sha256"]);
+    }
+    let mut job = launch(&lab, "1x2", 1, "notes", &options).spawn().unwrap();
+    wait_until(&mut job, "run.json", || lab.path("notes/run.json").exists());
+    std::fs::write(lab.path("notes/mine.txt"), "kept").unwrap();
+    kill_early(&mut job, &lab, "notes");
+    let output = job.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(137), "{}", text(&output));
+    assert!(attempts(&output)[0].contains("notes/mine.txt would be lost with the run"), "{}", text(&output));
+    assert_eq!(std::fs::read_to_string(lab.path("notes/mine.txt")).unwrap(), "kept");
+}
+
+#[test]
+fn what_would_repeat_is_not_started_again() {
+    let lab = Lab::new();
+    let started = |output: &Output| text(output).matches("$ mpirun").count();
+    let short = ["--epochs", "1", "--train-samples", "64", "--test-samples", "32"];
+    for options in [&["--epochs", "0"][..], &["--epoch"]] {
+        let output = fails_within(Duration::from_secs(20), launch(&lab, "1x2", 3, "none", options));
+        assert_eq!((output.status.code(), started(&output)), (Some(2), 1), "{}", text(&output));
+        assert!(attempts(&output).is_empty() && !lab.path("none").exists(), "{}", text(&output));
+    }
+    lab.train(1, "old", &short);
+    let before = std::fs::read(lab.path("old/run.json")).unwrap();
+    let output = fails_within(Duration::from_secs(20), launch(&lab, "1x1", 3, "old", &short));
+    assert_eq!((output.status.code(), started(&output)), (Some(1), 1), "{}", text(&output));
+    assert!(text(&output).contains("exists already"), "{}", text(&output));
+    assert_eq!(std::fs::read(lab.path("old/run.json")).unwrap(), before);
+
+    for words in [&["train", "--epochs", "1"][..], &["bench", "allreduce"]] {
+        let mut command = Command::new(binary());
+        command.args(["launch", "1x2", "--restart", "1", "--"]).args(words);
+        let output = fails_within(Duration::from_secs(5), command);
+        assert_eq!((output.status.code(), errors(&output).len()), (Some(2), 1), "{}", text(&output));
+        assert!(errors(&output)[0].starts_with("mpiburn: --restart starts ") && started(&output) == 0);
+    }
+}
+
+#[test]
+fn a_signal_to_the_launch_ends_the_restarts() {
+    let lab = Lab::new();
+    for name in ["USR1", "TERM"] {
+        let mut job = launch(&lab, "1x2", 3, name, &["--epochs", "30000"]).spawn().unwrap();
+        wait_until(&mut job, "a checkpoint", || newest(&lab, name) > 0);
+        signal(u64::from(job.id()), &format!("-{name}"));
+        let output = job.wait_with_output().unwrap();
+        assert!(!output.status.success() && attempts(&output).is_empty(), "{}", text(&output));
+        assert!(name == "TERM" || output.status.code() == Some(75), "{}", text(&output));
+        let run = lab.run_json(name);
+        assert_eq!((&run["status"], &run["failed_attempts"]), (&"stopped".into(), &Value::Null));
+    }
+}
