@@ -15,7 +15,6 @@ slower, never faster, while what grows in this program makes all epochs slower.
 
 import argparse
 import csv
-import json
 import os
 import shutil
 import signal
@@ -31,9 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "faults"))
 from job import Job, end_all, send  # noqa: E402
 
 RANKS = 2
-SAMPLES, BATCH = 6400, 32
-STEPS = SAMPLES // BATCH // RANKS
-OPTIONS = f"--train-batch-size {BATCH} --epochs 1000000 --shuffle --checkpoint-every {STEPS // 2 + 3}".split()
+BATCH = 32
+OPTIONS = f"--train-batch-size {BATCH} --epochs 1000000 --shuffle".split()
 STOPPED = 75  # exit code after SIGUSR1, with a checkpoint
 FEWEST = 5  # epochs in a tenth
 OTHERS = 5  # percent of the CPU time that others may use without a remark
@@ -52,6 +50,15 @@ def sample(process):
     return int(fields["VmRSS"].split()[0]) * 1024, descriptors, int(fields["Threads"])
 
 
+def cpu_time(processes):
+    """Clock ticks of the machine: in use by other processes than these, and in all."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()[1:9]]
+    stats = [Path(f"/proc/{process}/stat").read_text(encoding="utf-8") for process in processes]
+    # After the name, which may have spaces: user and system time are the 12th and 13th field.
+    own = sum(sum(map(int, stat.rsplit(")", 1)[1].split()[11:13])) for stat in stats)
+    return sum(ticks) - ticks[3] - ticks[4] - own, sum(ticks)
+
+
 def epochs(folder):
     """Seconds of each epoch so far."""
     try:
@@ -63,24 +70,32 @@ def epochs(folder):
 
 
 def watch(job, folder, seconds):
-    """(time, epochs so far, values of each rank), once a second until the time is over."""
+    """(time, epochs so far, values of each rank), once a second until the time is over, the ranks,
+    and the percentage of the machine's CPU time that others used."""
     found = job.until(lambda: len(job.ranks()) == RANKS and epochs(folder) and job.ranks())
     samples, begun = [], time.monotonic()
+    before = after = cpu_time((found or {}).values())
     while found and job.is_running() and time.monotonic() - begun < seconds:
         values = [sample(found[rank]) for rank in sorted(found)]
         if None not in values:
             samples.append((time.monotonic() - begun, len(epochs(folder)), values))
+            after = cpu_time(found.values())
         time.sleep(1)
-    return found, samples
+    return found, samples, 100 * (after[0] - before[0]) / max(1, after[1] - before[1])
 
 
-def step_time(seconds):
+def steps_of(minutes):
+    """Steps of an epoch. A run keeps a row of each epoch, so a longer run has longer epochs."""
+    return 100 * max(1, round(minutes / 6))
+
+
+def step_time(seconds, steps):
     """Milliseconds of a step in the fastest tenth of these epochs, with their evaluations."""
     fastest = sorted(seconds)[: max(1, len(seconds) // 10)]
-    return 1000 * statistics.mean(fastest) / STEPS
+    return 1000 * statistics.mean(fastest) / steps
 
 
-def rows(samples, seconds, warm_up):
+def rows(samples, seconds, steps, warm_up):
     """(name, first, last) of everything that is compared, and the number of epochs of each tenth."""
     end = samples[-1][0]
     tenth = (end - warm_up) / 10
@@ -94,7 +109,7 @@ def rows(samples, seconds, warm_up):
         for column, (name, unit) in enumerate([("resident memory, MB", 2**20), ("descriptors", 1), ("threads", 1)]):
             middle = [statistics.median(one[2][rank][column] for one in part) / unit for part in (first, last)]
             found.append((f"rank {rank}: {name}", *middle))
-    return [*found, ("step, ms", *map(step_time, ends))], list(map(len, ends))
+    return [*found, ("step, ms", *(step_time(part, steps) for part in ends))], list(map(len, ends))
 
 
 def print_table(found, limit, step_limit):
@@ -111,25 +126,26 @@ def print_table(found, limit, step_limit):
 
 
 def soak(arguments, folder):
-    data, out = folder / "data", folder / "run"
-    command = [arguments.binary, "-q", "data", "digits", "--train", str(SAMPLES), "--test", "500", "--out", data]
+    data, out, steps = folder / "data", folder / "run", steps_of(arguments.minutes)
+    command = [arguments.binary, "-q", "data", "digits", "--test", "500", "--out", data]
+    command += ["--train", str(steps * BATCH * RANKS)]
     subprocess.run(command, check=True)
     seconds = 60 * arguments.minutes
     warm_up = min(60, seconds / 10)
-    train = [arguments.binary, "train", "--data-root", data, *OPTIONS, "--out", out, *arguments.options]
+    train = [arguments.binary, "train", "--data-root", data, *OPTIONS, "--out", out]
+    train += ["--checkpoint-every", steps // 2 + 3, *arguments.options]
     job = Job(["mpirun", "--bind-to", "core:overload-allowed", "-n", str(RANKS), *map(str, train)], folder)
-    ranks, samples = watch(job, out, seconds)
+    ranks, samples, others = watch(job, out, seconds)
     for process in (ranks or {}).values():
         send(process, signal.SIGUSR1)
     ended = job.end()
     if ended.code != STOPPED or len(samples) < 2:
         raise SystemExit(f"soak: the job ended with exit code {ended.code}, not {STOPPED}:\n{ended.text}")
     done = epochs(out)
-    found, compared = rows(samples, done, warm_up)
+    found, compared = rows(samples, done, steps, warm_up)
     checkpoints = len(done) * 2
-    others = json.loads((out / "run.json").read_text(encoding="utf-8")).get("others_cpu_percent") or 0
     print(
-        f"{samples[-1][0]:.0f} s, the first {warm_up:.0f} s of them warm-up: {len(done) * STEPS} steps,"
+        f"{samples[-1][0]:.0f} s, the first {warm_up:.0f} s of them warm-up: {len(done) * steps} steps,"
         f" {len(done)} evaluations, about {checkpoints} checkpoints;"
         f" {compared[0]} and {compared[1]} epochs in the first and the last tenth"
     )
