@@ -43,6 +43,10 @@ make_data = [ -n "$$(ls -A $(2) 2>/dev/null)" ] || $(BIN) data $(1) --out $(2)
 # Scale of `make tables`: full or quick.
 SCALE   ?= full
 
+# Minutes of `make soak`, and seconds of each target of `make fuzz`.
+MINUTES ?= 30
+SECONDS ?= 60
+
 RATE    ?= 1gbit
 DELAY   ?=
 
@@ -50,7 +54,7 @@ DELAY   ?=
 N       ?= 200
 SEED    ?= 1
 
-.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench icount bench-comm faults cluster-up cluster-down slurm-up slurm-down clean
+.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench icount bench-comm faults fuzz sanitize soak cluster-up cluster-down slurm-up slurm-down clean
 
 help: ## Show the targets
 	@grep -hE '^[0-9a-z -]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([^:]+):.*## (.*)/\1\t\2/' | expand -t 18
@@ -107,6 +111,15 @@ bench-comm: build ## Compare the all-reduces with plain loops around MPI's and g
 
 faults: build ## Inject N random faults, drawn from SEED, into training jobs (N=200 SEED=1)
 	@python3 tests/faults/run.py --binary $(BIN) --faults $(N) --seed $(SEED)
+
+fuzz: ## Fuzz the readers of all files for SECONDS each, with cargo-fuzz (SECONDS=600 ARGS="idx npy")
+	@fuzz/run.sh $(SECONDS) $(ARGS)
+
+sanitize: build ## AddressSanitizer (nightly toolchain) and memcheck (valgrind) on tests and two-rank jobs (ARGS=memcheck)
+	@tests/sanitize/run.sh $(ARGS)
+
+soak: build ## Train on two ranks for MINUTES; memory, descriptors and step time have to stay flat (MINUTES=30)
+	@python3 tests/soak/run.py --binary $(BIN) --minutes $(MINUTES) -- $(ARGS)
 
 cluster-up: ## Emulate two nodes on this machine with network namespaces (RATE=1gbit DELAY=0.1ms)
 	@scripts/setup.sh --all

@@ -10,8 +10,15 @@ use mpiburn::commands;
 
 /// Keeps freed pages: a training step allocates what the step before freed. It
 /// counts allocations for `bench step`.
+#[cfg(not(system_allocator))]
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<mimalloc::MiMalloc> = CountingAllocator(mimalloc::MiMalloc);
+
+/// The tests under sanitizers and valgrind set `system_allocator`: these tools see what
+/// comes from malloc, not the blocks into which mimalloc divides its pages.
+#[cfg(system_allocator)]
+#[global_allocator]
+static ALLOCATOR: CountingAllocator<std::alloc::System> = CountingAllocator(std::alloc::System);
 
 fn main() -> ExitCode {
     ask_for_reports_of_panics();

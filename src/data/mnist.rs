@@ -93,7 +93,8 @@ impl SampleSource for Mnist {
 
     fn labels(&self, split: Split, limit: usize) -> Result<Vec<u8>, DataError> {
         let file = &self.files[split as usize].1;
-        let mut labels = Vec::with_capacity(limit.min(file.count));
+        // Not the declared number at once: a small gzipped file can declare four billion.
+        let mut labels = Vec::with_capacity(limit.min(file.count).min(1 << 20));
         file.for_each(limit, |_, label| labels.push(label[0]))?;
         match labels.iter().position(|&label| usize::from(label) >= CLASSES) {
             None => Ok(labels),

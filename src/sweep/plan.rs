@@ -1,6 +1,6 @@
 //! Expands a sweep file to its runs, in the order of execution.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::ValueEnum;
 use toml::{Table, Value};
@@ -8,7 +8,8 @@ use toml::{Table, Value};
 use super::{SweepError, SweepFile};
 use crate::launch::{LauncherKind, Topology};
 
-/// Most repeats of a run, and most different runs: a list beyond these is a slip, and fills memory.
+/// Most repeats of a run, and most runs with their repeats: a list beyond these is a slip, and fills
+/// memory.
 const REPEATS: usize = 1000;
 const RUNS: usize = 10_000;
 
@@ -44,11 +45,15 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
     }
     let runs: Vec<PlannedRun> =
         variants.iter().map(|variant| planned(file, &base, variant)).collect::<Result<_, _>>()?;
-    for (i, run) in runs.iter().enumerate() {
-        if runs[..i].iter().any(|earlier| earlier.name == run.name) {
-            let problem = format!("two runs are named {}; remove one", run.name);
-            return Err(SweepError::Empty { path: file.path.clone(), problem });
-        }
+    if runs.len().saturating_mul(repeats) > RUNS {
+        let problem =
+            format!("{} runs, {repeats} times each, are more than {RUNS}; lower repeats", runs.len());
+        return Err(SweepError::Empty { path: file.path.clone(), problem });
+    }
+    let mut names = BTreeSet::new();
+    if let Some(run) = runs.iter().find(|run| !names.insert(&run.name)) {
+        let problem = format!("two runs are named {}; remove one", run.name);
+        return Err(SweepError::Empty { path: file.path.clone(), problem });
     }
     let round = |repeat: usize| {
         let name = move |run: &PlannedRun| format!("{}-{repeat}", run.name);
@@ -242,6 +247,10 @@ mod tests {
             ("title = \"a\"\n[base]\nlauncher = \"ssh\"", "unknown launcher ssh"),
             ("title = \"a\"\nrepeats = 0", "repeats in the file: must be at least 1"),
             ("title = \"a\"\n[vary]\nlr = [1, 1]", "two runs are named lr-1"),
+            (
+                "title = \"a\"\nrepeats = 1000\n[vary]\nlr = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]",
+                "11 runs, 1000 times each, are more than 10000; lower repeats",
+            ),
             ("title = \"a\"\n[base\n", "line 2: "),
         ] {
             let message = runs(text, "full").unwrap_err().to_string();

@@ -1,0 +1,278 @@
+//! What a fuzz target does with an input: writes it as one of the program's files, reads that file
+//! through the functions that the program uses, and compares the memory with a limit. The fuzz
+//! targets and `tests/corpora.rs`, which reads all seeds and all findings again, share it.
+//!
+//! Inputs of data sets and of weights have one byte before the file, which selects the file of the
+//! set. Digests are written into an input where a wrong one would end the reading at once.
+
+use std::alloc::System;
+use std::cell::OnceCell;
+use std::fmt::Display;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use burn::nn::LinearConfig;
+use burn::tensor::Device;
+use burn_fused::memory::counting_allocator::{CountingAllocator, live_bytes, peak, set_peak};
+use burn_mpi::ParamLayout;
+use mpiburn::config::RunConfig;
+use mpiburn::data::{self, Split};
+use mpiburn::launch::{Hosts, Topology};
+use mpiburn::record::checkpoint::{MODEL, load_weights};
+use mpiburn::record::{Beside, Checkpoint, Int8File, Manifest, RunDir};
+use mpiburn::report::link::Link;
+use mpiburn::sweep::{SweepFile, plan};
+use mpiburn::train::{Bounds, Position};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator<System> = CountingAllocator(System);
+
+/// Each target with the most memory of its reader, beside that of the file's own blocks: a multiple
+/// of the file's size. Deflate packs at most 1032 bytes into one, and a list that grows holds three
+/// times its content for a moment. A JSON value is 32 bytes and its text may be two (`0,`).
+pub const TARGETS: [(&str, usize); 11] = [
+    ("idx", 3 * 1032),
+    ("cifar", 8),
+    ("npy", 128),
+    ("weights", 128),
+    ("int8", 128),
+    ("state", 128),
+    ("manifest", 128),
+    ("run_json", 128),
+    ("sweep", 1024),
+    ("host_file", 128),
+    ("link", 128),
+];
+
+/// Memory that does not depend on the file: buffers of readers, and the runs of a sweep, of which a
+/// short file may have ten thousand.
+fn constant(target: &str) -> usize {
+    let mib = if target == "sweep" { 64 } else { 2 };
+    mib << 20
+}
+
+/// Reads an input: a panic, or more memory than the target's limit, is a finding. Returns the
+/// reader's error.
+pub fn check(target: &str, input: &[u8]) -> Result<(), String> {
+    let (_, multiple) = TARGETS.into_iter().find(|(name, _)| *name == target).expect("a known target");
+    FOLDER.with(|folder| {
+        // A folder for each target: data sets of two kinds in one are an error.
+        let folder = folder.get_or_init(new_folder).path().join(target);
+        let path = write(target, &folder, input);
+        let before = live_bytes();
+        set_peak(before);
+        let outcome = read(target, &path);
+        let used = usize::try_from(peak() - before).unwrap_or(0);
+        let limit = constant(target) + multiple * input.len();
+        assert!(used <= limit, "{target}: {used} bytes for a file of {}, at most {limit}", input.len());
+        outcome
+    })
+}
+
+thread_local! {
+    static FOLDER: OnceCell<TempDir> = const { OnceCell::new() };
+}
+
+/// In memory, where there is such a file system.
+fn new_folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let folder = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
+    folder.expect("a folder for the files")
+}
+
+const IDX: [&str; 4] = [
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+];
+const NPY: [&str; 4] =
+    ["train_data/train_x.npy", "train_data/train_y.npy", "test_data/test_x.npy", "test_data/test_y.npy"];
+const CIFAR: [&str; 2] = ["data_batch_1.bin", "test_batch.bin"];
+/// The checkpoint whose `state.json` is the input.
+const STEP: usize = 500;
+
+/// Writes the file, and those that belong to it; returns what is read.
+fn write(target: &str, folder: &Path, input: &[u8]) -> PathBuf {
+    let put = |name: &str, bytes: &[u8]| {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(folder)).expect("a folder in the folder");
+        fs::write(&path, bytes).expect("a file in the folder");
+        path
+    };
+    let (selector, rest) =
+        input.split_first().map_or((0, input), |(first, rest)| (usize::from(*first), rest));
+    match target {
+        "idx" => {
+            for (number, name) in IDX.iter().enumerate() {
+                let _ = fs::remove_file(folder.join(format!("{name}.gz")));
+                put(name, &idx(number % 2 == 0));
+            }
+            let name = IDX[selector % 4];
+            if selector & 8 == 8 {
+                // Both gzipped files of a split, whose headers may agree; a byte has the first one's length.
+                let (first, rest) = rest.split_first().map_or((0, rest), |(first, rest)| (*first, rest));
+                let (images, labels) = rest.split_at(rest.len().min(usize::from(first)));
+                for (name, bytes) in IDX.iter().zip([images, labels]) {
+                    fs::remove_file(folder.join(name)).expect("it was written");
+                    put(&format!("{name}.gz"), bytes);
+                }
+            } else if selector & 4 == 4 {
+                fs::remove_file(folder.join(name)).expect("it was written");
+                put(&format!("{name}.gz"), rest);
+            } else {
+                put(name, rest);
+            }
+            folder.to_owned()
+        }
+        "cifar" => {
+            CIFAR.iter().for_each(|name| drop(put(name, &[3; 3073])));
+            put(CIFAR[selector % 2], rest);
+            folder.to_owned()
+        }
+        "npy" => {
+            for (number, name) in NPY.iter().enumerate() {
+                put(name, &npy(number % 2 == 0));
+            }
+            put(NPY[selector % 4], rest);
+            folder.to_owned()
+        }
+        "state" => {
+            let path = checkpoint(folder);
+            let mut state = input.to_vec();
+            for name in [MODEL, "optimizer.safetensors"] {
+                let digest = sha256(&fs::read(path.join(name)).expect("a file of the checkpoint"));
+                state = with_digest(&state, format!("\"{name}\": \"").as_bytes(), &digest);
+            }
+            fs::write(path.join("state.json"), state).expect("a file in the folder");
+            path
+        }
+        "int8" => put("int8.safetensors", &with_own_digest(input, br#"\"sha256\":\""#)),
+        "manifest" => put("manifest.json", &with_own_digest(input, br#""sha256": ""#)),
+        "run_json" => {
+            put("run.json", input);
+            folder.to_owned()
+        }
+        _ => put(target, input),
+    }
+}
+
+/// Two images of 28x28, or their labels.
+fn idx(images: bool) -> Vec<u8> {
+    match images {
+        true => [&[0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 28, 0, 0, 0, 28][..], &[7; 2 * 784]].concat(),
+        false => vec![0, 0, 8, 1, 0, 0, 0, 2, 3, 9],
+    }
+}
+
+/// Two samples of three features, or their labels.
+fn npy(features: bool) -> Vec<u8> {
+    let (kind, shape, bytes) = if features { ("<f4", "(2, 3)", 24) } else { ("|u1", "(2,)", 2) };
+    let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}");
+    [b"\x93NUMPY\x01\x00\x76\x00", format!("{header:117}\n").as_bytes(), &vec![0; bytes]].concat()
+}
+
+/// The network of weights and checkpoints.
+fn layout() -> ParamLayout {
+    ParamLayout::of(&LinearConfig::new(2, 2).init(&Device::flex()))
+}
+
+/// A checkpoint of an earlier version, which has no manifest: `state.json` has the digests.
+fn checkpoint(folder: &Path) -> PathBuf {
+    let path = folder.join(mpiburn::record::checkpoint::folder_name(STEP));
+    if !path.join("model.safetensors").exists() {
+        let values = vec![0.5; 6];
+        let written = Checkpoint {
+            model: "convnet".into(),
+            world_size: 2,
+            params: values.clone(),
+            moments: vec![("first".into(), values.clone()), ("second".into(), values)],
+            updates: STEP as u64,
+            position: Position { step: STEP, ..Position::default() },
+        };
+        written.save(folder, &layout(), &Beside::default()).expect("a checkpoint in the folder");
+        fs::remove_file(path.join("manifest.json")).expect("the manifest was written");
+    }
+    path
+}
+
+/// The file with the digest that its reader expects after `key`: that of the file with zeros there.
+fn with_own_digest(input: &[u8], key: &[u8]) -> Vec<u8> {
+    let blank = with_digest(input, key, &"0".repeat(64));
+    with_digest(&blank, key, &sha256(&blank))
+}
+
+/// The file with the 64 digits of `digest` after `key`, if there is such a place.
+fn with_digest(input: &[u8], key: &[u8], digest: &str) -> Vec<u8> {
+    let mut file = input.to_vec();
+    let at = file.windows(key.len()).position(|found| found == key).map(|at| at + key.len());
+    if let Some(digits) = at.and_then(|at| file.get_mut(at..at + digest.len())) {
+        digits.copy_from_slice(digest.as_bytes());
+    }
+    file
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn read(target: &str, path: &Path) -> Result<(), String> {
+    match target {
+        "idx" | "cifar" | "npy" => {
+            let set = data::open(path).map_err(text)?;
+            for split in Split::ALL {
+                let size = set.description().sample_bytes();
+                set.labels(split, usize::MAX).map_err(text)?;
+                let visit = &mut |_, image: &[u8]| assert_eq!(image.len(), size);
+                set.for_each_image(split, usize::MAX, visit).map_err(text)?;
+            }
+            Ok(())
+        }
+        "weights" => load_weights(path, &layout()).map(drop).map_err(text),
+        "int8" => Int8File::read(path).and_then(|file| file.model(path)).map(drop).map_err(text),
+        "state" => {
+            let checkpoint = Checkpoint::<Position>::load(path, &layout()).map_err(text)?;
+            let bounds = Bounds {
+                ranks: 2,
+                epochs: 5,
+                steps: 100,
+                updates: checkpoint.updates,
+                scales_loss: false,
+                has_ranges: false,
+            };
+            checkpoint.position.check(&bounds)
+        }
+        "manifest" => Manifest::read(path).map(drop).map_err(text),
+        "run_json" => {
+            let (_, record) = RunDir::open::<RunConfig>(path).map_err(text)?;
+            record.config.check_stored().map_err(text)
+        }
+        "sweep" => {
+            let options = ["backend", "epochs", "lr", "shuffle", "train-samples"].map(String::from);
+            let file = SweepFile::read(path, &options).map_err(text)?;
+            plan(&file, "full").map_err(text)?;
+            if file.scales.contains_key("quick") {
+                plan(&file, "quick").map(drop).map_err(text)
+            } else {
+                Ok(())
+            }
+        }
+        "host_file" => {
+            let topology = Topology { nodes: 2, ranks_per_node: 2 };
+            Hosts::read(path).and_then(|hosts| hosts.for_topology(topology).map(drop)).map_err(text)
+        }
+        "link" => {
+            let link = Link::read(path).map_err(text)?;
+            [0.0, 1.0, 1e9].into_iter().for_each(|bytes| assert!(!link.time_us(bytes).is_nan()));
+            Ok(())
+        }
+        _ => unreachable!("a known target"),
+    }
+}
+
+/// The line that the program prints.
+fn text(error: impl Display) -> String {
+    error.to_string()
+}

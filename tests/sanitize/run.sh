@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Memory errors of the crates with unsafe code, under AddressSanitizer and valgrind's memcheck:
+#
+#   tests/sanitize/run.sh             both
+#   tests/sanitize/run.sh asan        unit tests of burn-fused and burn-mpi, and two-rank trainings
+#                                     over MPI and gloo; needs a nightly Rust toolchain
+#   tests/sanitize/run.sh memcheck    the same unit tests but those of convolutions and integer models,
+#                                     and a two-rank job of burn-mpi's examples; needs valgrind
+#
+# The build for AddressSanitizer is in target-asan: all of Burn is compiled once more. The layers in C
+# and C++ are not instrumented there, and memcheck sees them. Programs use malloc, not mimalloc.
+# Functions are called by name, through `check`.
+# shellcheck disable=SC2317
+set -uo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.." || exit 1
+# shellcheck source-path=SCRIPTDIR source=../checking.sh
+. tests/checking.sh
+# shellcheck source-path=SCRIPTDIR source=../../scripts/mpi.sh
+. scripts/mpi.sh
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mpirun=$(mpi_command mpirun) || exit 1
+host=x86_64-unknown-linux-gnu
+parts=${*:-asan memcheck}
+for part in $parts; do
+  case $part in
+    asan | memcheck) ;;
+    *)
+      echo "sanitize: unknown part $part: choose asan, memcheck or none for both" >&2
+      exit 2
+      ;;
+  esac
+done
+
+two_ranks() { # two_ranks COMMAND...
+  local options=()
+  [ "$MPI" != openmpi ] || options=(--bind-to core:overload-allowed --oversubscribe)
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 1200 "$mpirun" -n 2 "${options[@]}" "$@"
+}
+
+# Builds the unit tests, and prints the one of a crate from what cargo has printed.
+tests_of() { # tests_of CRATE
+  sed -nE "s|.*\((.*/deps/${1//-/_}-[0-9a-f]+)\)$|\1|p" "$work/built" | head -n 1
+}
+
+# ---- AddressSanitizer
+
+asan_build() {
+  export RUSTUP_TOOLCHAIN=nightly CARGO_TARGET_DIR=target-asan
+  export RUSTFLAGS="-Zsanitizer=address --cfg system_allocator -Cdebuginfo=line-tables-only"
+  scripts/cargo.sh test --workspace --release --lib --no-run --target $host >"$work/built" 2>&1 &&
+    scripts/cargo.sh build --workspace --release --bins --target $host
+  local status=$?
+  cat "$work/built"
+  unset RUSTUP_TOOLCHAIN CARGO_TARGET_DIR RUSTFLAGS
+  [ $status -eq 0 ] && nm target-asan/$host/release/mpiburn | grep -q __asan_report
+}
+
+# What an MPI library keeps until the end is no leak of this program.
+export ASAN_OPTIONS=detect_leaks=0
+
+asan_tests() { # asan_tests CRATE
+  "$(tests_of "$1")" --test-threads=1 2>&1 | tee "$work/tests"
+  local status=${PIPESTATUS[0]}
+  note=$(sed -nE 's/^test result: ok. ([0-9]+ passed).*/\1/p' "$work/tests")
+  [ "$status" -eq 0 ] && [ -n "$note" ]
+}
+
+asan_job() { # asan_job BACKEND MODEL
+  local program=target-asan/$host/release/mpiburn kind=digits samples=2
+  [ "$2" != vgg ] || kind=objects samples=1
+  [ -d "$work/$kind" ] || "$program" -q data $kind --train 320 --test 64 --out "$work/$kind" || return
+  two_ranks "$program" train --data-root "$work/$kind" --model "$2" --backend "$1" --epochs $samples \
+    --train-batch-size 16 --checkpoint-every 7 --shuffle --quantize qat --out "$work/$1-$2" &&
+    "$program" eval --checkpoint "$work/$1-$2"
+}
+
+asan() {
+  local cargo
+  if ! cargo=$(RUSTUP_TOOLCHAIN=nightly cargo --version 2>&1) || [[ $cargo != *nightly* ]]; then
+    echo "not ok - AddressSanitizer: no nightly Rust toolchain; run rustup toolchain install nightly"
+    failed=1
+    return
+  fi
+  check "build for AddressSanitizer" asan_build
+  [ $failed -eq 0 ] || return
+  for crate in burn-fused burn-mpi; do
+    check "AddressSanitizer: unit tests of $crate" asan_tests $crate
+  done
+  check "AddressSanitizer: two ranks train convnet over MPI" asan_job mpi convnet
+  check "AddressSanitizer: two ranks train vgg over MPI" asan_job mpi vgg
+  check "AddressSanitizer: two ranks train convnet over gloo" asan_job gloo convnet
+}
+
+# ---- memcheck
+
+# Open MPI's own list of what valgrind reports about it.
+suppressions=()
+for file in /usr/share/openmpi/openmpi-valgrind.supp /usr/share/mpich/mpich-valgrind.supp; do
+  [ ! -e $file ] || suppressions+=("--suppressions=$file")
+done
+suppressions+=("--suppressions=$PWD/tests/sanitize/memcheck.supp")
+memcheck=(valgrind --quiet --error-exitcode=9 --leak-check=no --fair-sched=yes "${suppressions[@]}")
+
+memcheck_build() {
+  scripts/cargo.sh test --workspace --release --lib --no-run >"$work/built" 2>&1 &&
+    scripts/cargo.sh build --workspace --release --examples
+  local status=$?
+  cat "$work/built"
+  return $status
+}
+
+# Without burn-fused's convolutions and integer models, of which one test takes minutes there.
+few=(fake_quantize:: linear:: loss:: memory:: norm:: precision:: simd:: words::)
+
+memcheck_tests() { # memcheck_tests CRATE [PART OF A TEST'S NAME]...
+  local crate=$1
+  shift
+  RAYON_NUM_THREADS=2 "${memcheck[@]}" "$(tests_of "$crate")" --test-threads=1 "$@" 2>&1 | tee "$work/tests"
+  local status=${PIPESTATUS[0]}
+  note=$(sed -nE 's/^test result: ok. ([0-9]+ passed).*/\1/p' "$work/tests")
+  [ "$status" -eq 0 ] && [ -n "$note" ]
+}
+
+memcheck_job() { # memcheck_job EXAMPLE [ARGUMENT]...
+  local example=$1
+  shift
+  two_ranks "${memcheck[@]}" "${CARGO_TARGET_DIR:-target}/release/examples/$example" "$@"
+}
+
+memcheck() {
+  if ! command -v valgrind >/dev/null; then
+    echo "not ok - memcheck: no valgrind; run scripts/setup.sh --all"
+    failed=1
+    return
+  fi
+  check "build for memcheck" memcheck_build
+  [ $failed -eq 0 ] || return
+  check "memcheck: unit tests of burn-fused" memcheck_tests burn-fused "${few[@]}"
+  check "memcheck: unit tests of burn-mpi" memcheck_tests burn-mpi
+  check "memcheck: two ranks broadcast and compare modules of every type" memcheck_job check_types
+}
+
+for part in $parts; do
+  before=$failed failed=0
+  $part
+  failed=$((failed | before))
+done
+exit $failed
