@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::csv_table::{Kind, MOST_MS, Table, TableRow, damaged, is_in, out_of_range};
 use super::runs::Run;
+use crate::files::open_regular;
 use crate::record::Results;
 use crate::train::{EpochRow, overfits_after};
 
@@ -69,7 +70,10 @@ pub fn check(folder: &Path, results: &Results, epochs_done: usize) -> Result<(),
         Table::Rows(rows) => rows,
         Table::Damaged(line) => return Err(line),
         Table::Another if file.symlink_metadata().is_err() => return Ok(()),
-        Table::Another => return Err(damaged::<EpochRow>(&file, "it has other columns")),
+        Table::Another => {
+            let unread = open_regular(&file).err().map(|error| error.to_string());
+            return Err(damaged::<EpochRow>(&file, unread.as_deref().unwrap_or("it has other columns")));
+        }
     };
     let Some(last) = rows.last().filter(|last| last.epoch == epochs_done) else {
         let problem = format!("it ends after epoch {} of {epochs_done}", rows.len());

@@ -55,10 +55,11 @@ fn a_pipe_in_the_place_of_a_file_is_named() {
 fn a_report_does_not_wait_for_pipes() {
     let lab = Lab::new();
     lab.train(1, "run", &["--epochs", "1", "--train-samples", "64"]);
-    for file in ["epochs.csv", "rank0/train.loss"] {
+    let replace = |file: &str| {
         fs::remove_file(lab.path("run").join(file)).unwrap();
         make_fifo(&lab.path("run").join(file));
-    }
+    };
+    replace("rank0/train.loss");
     make_fifo(&lab.path("link.csv"));
     let report = |options: &[&str]| {
         let mut command = Command::new("timeout");
@@ -73,6 +74,10 @@ fn a_report_does_not_wait_for_pipes() {
     let output = report(&["--predict", "--link", link.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1), "{}", text(&output));
     assert!(text(&output).contains("not a regular file"), "{}", text(&output));
+    replace("epochs.csv");
+    let output = report(&["--format", "terminal"]);
+    assert_eq!(output.status.code(), Some(1), "no run is left: {}", text(&output));
+    assert!(text(&output).contains("epochs.csv: damaged (not a regular file)"), "{}", text(&output));
 }
 
 #[test]

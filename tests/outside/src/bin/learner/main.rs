@@ -77,6 +77,8 @@ struct Training {
     norm: bool,
     shuffle: bool,
     broken: Option<usize>,
+    /// Whether training metrics are those of all ranks.
+    all_metrics: bool,
     /// Stops after this epoch; remembers the validation losses.
     watch: Watch,
 }
@@ -95,6 +97,7 @@ impl Training {
             norm: false,
             shuffle: false,
             broken: None,
+            all_metrics: true,
             watch: Watch::default(),
         }
     }
@@ -122,7 +125,9 @@ impl Training {
             training = training.checkpoint(epoch);
         }
         if let Some(world) = world {
-            training = training.over_mpi(world, LearnerOptions::default());
+            let metrics_of_all_ranks = self.all_metrics;
+            training =
+                training.over_mpi(world, LearnerOptions { metrics_of_all_ranks, ..Default::default() });
         }
         let scheduler = LinearLrSchedulerConfig::new(0.2, 0.01, 60).init().expect("a scheduler");
         let learner = match self.adam {
@@ -178,7 +183,9 @@ fn one_step(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
 fn uneven(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
     for (accumulation, norm, overlap) in [(None, false, true), (Some(3), true, false)] {
         OVERLAP.store(overlap, Ordering::Relaxed);
-        let training = Training { accumulation, norm, adam: true, epochs: 20, ..Training::new(folder) };
+        let all_metrics = overlap;
+        let training =
+            Training { accumulation, norm, all_metrics, adam: true, epochs: 20, ..Training::new(folder) };
         let net = training.run(Some(world), 16);
         let losses = training.watch.losses.lock().expect("losses").clone();
         if !world.is_root() {
