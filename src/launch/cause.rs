@@ -45,6 +45,11 @@ impl Watched {
         Self { scan, ended }
     }
 
+    /// How long ago the launcher said that a process ended, upon which it ends the job.
+    pub(super) fn gone_for(&self) -> Option<Duration> {
+        self.scan.lock().unwrap_or_else(PoisonError::into_inner).gone.map(|at| at.elapsed())
+    }
+
     /// The cause, after the job has ended.
     pub(super) fn cause(self) -> Option<String> {
         let _ = self.ended.recv_timeout(REST);
@@ -65,21 +70,31 @@ struct Scan {
     line: Vec<u8>,
     held: Option<Held>,
     last: Option<Instant>,
+    /// When the launcher said that a process ended.
+    gone: Option<Instant>,
 }
 
+/// A launcher's line on a process that ended: the job is over.
+const GONE: u8 = 2;
+
 /// The text and the weight of a line that may be the cause: an error of this program, a launcher's
-/// line on a killed process, or only a warning of a wait.
+/// line on a killed process, a connection that another rank found closed, or only a warning of a wait.
 fn judge(line: &str) -> Option<(&str, u8)> {
     let line = line.trim().trim_end_matches('.');
     if let Some(error) = line.strip_prefix("mpiburn: ").or_else(|| line.strip_prefix("error: ")) {
-        let weight = if error.contains(" has waited for ") { 0 } else { 2 };
+        let closed = ["Connection closed by peer", "Connection reset by peer", "Broken pipe"];
+        let weight = match error {
+            error if error.contains(" has waited for ") => 0,
+            error if closed.iter().any(|closed| error.contains(closed)) => 1,
+            _ => 3,
+        };
         return Some((error, weight));
     }
     // Its name is that of its file, such as mpirun.openmpi.
     let of_launcher = (line.starts_with("mpirun") && line.contains(" noticed that process rank "))
         || line.starts_with("srun: error: ")
         || line.contains("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES");
-    of_launcher.then(|| (line.trim_matches(|c: char| c == '=' || c == ' '), 1))
+    of_launcher.then(|| (line.trim_matches(|c: char| c == '=' || c == ' '), GONE))
 }
 
 impl Scan {
@@ -100,6 +115,9 @@ impl Scan {
         let Some((text, weight)) = judge(line) else { return };
         let apart = self.last.is_none_or(|last| now.duration_since(last) > TOGETHER);
         self.last = Some(now);
+        if weight == GONE {
+            self.gone.get_or_insert(now);
+        }
         if apart || self.held.as_ref().is_none_or(|held| held.weight < weight) {
             self.held = Some(Held { text: text.to_owned(), weight });
         }
@@ -123,6 +141,8 @@ mod tests {
             at(101),
         );
         assert!(held(&scan).unwrap().ends_with("signal 9 (Killed)"));
+        scan.add(b"mpiburn: rank 0: gloo all-reduce failed: Connection reset by peer\n", at(102));
+        assert!(held(&scan).unwrap().ends_with("signal 9 (Killed)") && scan.gone == Some(at(101)));
         scan.add(b"mpiburn: loss is ", at(102));
         scan.add(b"NaN\nmpiburn: rank 0 has left the job\n", at(103));
         assert_eq!(held(&scan).as_deref(), Some("loss is NaN"));

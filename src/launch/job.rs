@@ -23,6 +23,10 @@ pub struct Outcome {
 /// Interval at which a job is polled.
 const TICK: Duration = Duration::from_millis(50);
 
+/// How long a launcher may take to end a job after it has said that a process ended. Open MPI 4.1's
+/// mpirun was seen to stay for good when a rank was killed while it started.
+const LINGER: Duration = Duration::from_secs(20);
+
 /// Where a job's output goes.
 #[derive(Debug)]
 pub enum Streams {
@@ -58,7 +62,7 @@ pub fn run(
     }
     let mut child = job.spawn().map_err(failed)?;
     let watched = child.stderr.take().map(Watched::start);
-    let mut passed_on = false;
+    let (mut passed_on, mut ended) = (false, false);
     loop {
         if let Some(status) = child.try_wait().map_err(failed)? {
             let outcome = Outcome { code: code(status), stopped: passed_on };
@@ -67,6 +71,12 @@ pub fn run(
         if let (false, Some(signal)) = (passed_on, stop.number()) {
             pass_on(&child, signal);
             passed_on = true;
+        }
+        if !ended && watched.as_ref().and_then(Watched::gone_for).is_some_and(|since| since > LINGER) {
+            log::warn!("{} does not end after a process has ended: ending it", command[0]);
+            // No rank is left that could need it.
+            let _ = child.kill();
+            ended = true;
         }
         std::thread::sleep(TICK);
     }

@@ -48,8 +48,12 @@ fn topologies(rows: &[Row<'_>], baseline: &str) -> Option<String> {
         Some((row, faster, efficiency))
     });
     let (row, faster, efficiency) = faster.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let found = match faster < 1.0 {
+        true => format!("none is as fast as {baseline}; next"),
+        false => "fastest".to_owned(),
+    };
     Some(format!(
-        "fastest: {} ({}), {faster:.2} times as fast as {baseline} with the same settings, efficiency {efficiency:.0}%",
+        "{found}: {} ({}), {faster:.2} times as fast as {baseline} with the same settings, efficiency {efficiency:.0}%",
         row.setting("topology"),
         row.label(&varied(rows))
     ))
@@ -154,6 +158,8 @@ mod tests {
         assert!(text.contains("gloo takes 1.25 times as long as mpi on 2x2"), "{text}");
         assert!(text.contains("on 1x1: ") && text.contains("wait for gradients in up to 10.0%"), "{text}");
         assert!(!text.contains("not compared"), "{text}");
+        let text = of(&[run((1, 1), &[], 4.0), run((1, 2), &[], 8.0)]);
+        assert!(text.contains("none is as fast as 1x1; next: 1x2 (mpi), 0.50 times as fast"), "{text}");
     }
 
     #[test]

@@ -16,6 +16,12 @@ use crate::stop::StopRequest;
 const LEAVE: Duration = Duration::from_secs(120);
 /// Interval at which the directory's lock is tried.
 const TICK: Duration = Duration::from_millis(100);
+/// Attempts in a row that may end before their first step: a host that is not back yet needs some.
+const IDLE: usize = 3;
+/// What the ranks say of a run directory that another process writes to.
+const IN_USE: &str = " is in use by ";
+/// Why a job that failed in its very end is not started again.
+const COMPLETE: &str = "the run is complete";
 /// Exit codes of shells and launchers for a program that is not executable, or missing.
 const NOT_STARTED: [i32; 2] = [126, 127];
 
@@ -39,6 +45,7 @@ pub fn run(
     let mut program = training.as_typed();
     let mut before = start;
     let mut last: Option<Fault> = None;
+    let (mut resumes, mut idle) = (training.resumes(), 0);
     for attempt in 1.. {
         launch.program.truncate(1);
         launch.program.extend(program);
@@ -46,50 +53,65 @@ pub fn run(
         log::info!("$ {}", line(&command));
         let started_at = now();
         let (outcome, cause) = launch::run(&command, &variables(launch), Streams::Watched, stop)?;
+        if cause.as_deref().is_some_and(|cause| cause.contains(IN_USE)) {
+            eprintln!("mpiburn: not started again: another process uses {}", dir.display());
+            return Ok(outcome.code);
+        }
         run.began |= Seen::of(dir).run_json != before.run_json;
         let _lock = run.lock(stop)?;
         let after = Seen::of(dir);
-        if let Some(reason) = run.is_over(outcome, &after) {
+        if let Some(reason) = run.is_over(outcome, &before, &after) {
             run.note();
-            if outcome.code != 0 {
-                eprintln!("mpiburn: {}{reason}", launch::explain(outcome.code));
+            match outcome.code {
+                0 => {}
+                code if reason == COMPLETE => {
+                    eprintln!("mpiburn: the run is complete; the job ended with exit code {code} after it");
+                }
+                code => eprintln!("mpiburn: {}{reason}", launch::explain(code)),
             }
             return Ok(outcome.code);
         }
         let fault = run.fault(&before, &after);
+        idle = if fault.began { 0 } else { idle + 1 };
         run.failed.push(FailedAttempt {
             started_at,
             ended_at: now(),
-            from_step: before.checkpoint.filter(|_| run.owns()).unwrap_or(0),
+            from_step: before.checkpoint.filter(|_| resumes).unwrap_or(0),
             step: fault.step,
             exit_code: outcome.code,
             cause: cause.clone(),
         });
         run.note();
-        let repeats = last.replace(fault) == Some(fault);
+        let repeats = last.replace(fault) == Some(fault) && fault.began;
         let next = match run.next(&fault) {
             _ if stop.number().is_some() => Err("a signal ends the restarts".to_owned()),
             _ if repeats => Err("the fault repeats at this step".to_owned()),
+            _ if idle == IDLE => Err(format!("{IDLE} attempts in a row have not reached their first step")),
             _ if attempt > restarts => Err(format!("{restarts} of {restarts} restarts are used")),
             next => next,
         };
+        let place = match fault.began {
+            true => format!("after step {}", fault.step),
+            false => "before its first step".to_owned(),
+        };
         let what = format!(
-            "launch: attempt {attempt} ended with exit code {} after step {}: {}",
+            "launch: attempt {attempt} ended with exit code {} {place}: {}",
             outcome.code,
-            fault.step,
             cause.as_deref().unwrap_or("no rank printed a cause")
         );
         match next {
             Ok((words, from)) => {
                 eprintln!("mpiburn: {what}; starting again from {from} ({attempt} of {restarts} restarts)");
                 program = words;
+                resumes = fault.checkpoint.is_some();
             }
             Err(reason) => {
                 eprintln!("mpiburn: {what}; not started again: {reason}");
                 return Ok(outcome.code);
             }
         }
-        before = after;
+        // With the attempts noted, which is no sign of the next one.
+        before = Seen::of(dir);
     }
     unreachable!("restarts are bounded")
 }
@@ -101,6 +123,8 @@ struct Fault {
     step: usize,
     /// Step of the newest checkpoint.
     checkpoint: Option<usize>,
+    /// Whether the attempt reached its first step.
+    began: bool,
 }
 
 /// The attempts of a training.
@@ -145,16 +169,17 @@ impl Attempts<'_> {
     /// `after`.
     fn fault(&self, before: &Seen, after: &Seen) -> Fault {
         let checkpoint = after.checkpoint.filter(|_| self.owns());
+        let began = after.run_json != before.run_json;
         // The file of an earlier attempt says nothing of one that has not begun.
-        let noted = after.noted.filter(|_| after.run_json != before.run_json);
-        let step = noted.max(checkpoint).unwrap_or(0);
-        Fault { step, checkpoint }
+        let step = after.noted.filter(|_| began).max(checkpoint).unwrap_or(0);
+        Fault { step, checkpoint, began }
     }
 
     /// Why an attempt that ended with `outcome` is no fault to start again after; `None` if it is.
-    fn is_over(&self, outcome: Outcome, after: &Seen) -> Option<&'static str> {
+    fn is_over(&self, outcome: Outcome, before: &Seen, after: &Seen) -> Option<&'static str> {
         const REPEATS: &str = "; not started again: it would end in the same way";
-        let status = after.status.filter(|_| self.owns());
+        // What an earlier process has written says nothing of this attempt.
+        let status = after.status.filter(|_| after.run_json != before.run_json);
         let taken = self.start.occupied && !self.training.resumes() && !self.training.overwrites();
         match outcome.code {
             0 => Some(""),
@@ -162,7 +187,7 @@ impl Attempts<'_> {
             code if code == i32::from(OPTIONS) || NOT_STARTED.contains(&code) => Some(REPEATS),
             _ if taken => Some(REPEATS),
             _ if status == Some(Status::Stopped) => Some("; not started again: a signal stopped the run"),
-            _ if status == Some(Status::Completed) => Some("; not started again: the run is complete"),
+            _ if status == Some(Status::Completed) => Some(COMPLETE),
             _ => None,
         }
     }
