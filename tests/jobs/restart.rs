@@ -92,6 +92,36 @@ fn a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint() {
     }
 }
 
+/// The processes that a process has started.
+fn children(pid: u64) -> Vec<u64> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// A host that is not back yet: the second attempt dies before its first step.
+#[test]
+fn an_attempt_that_dies_while_it_starts_is_no_fault_that_repeats() {
+    let lab = Lab::new();
+    let expected = lab.train(2, "whole", &LONG);
+    let mut job = launch(&lab, "1x2", 3, "cut", &LONG).spawn().unwrap();
+    kill_after(&mut job, &lab, "cut", 20, 0);
+    let noted = || lab.run_json("cut")["failed_attempts"].as_array().is_some();
+    wait_until(&mut job, "the end of the first attempt", noted);
+    let ranks = || children(u64::from(job.id())).into_iter().flat_map(children).collect::<Vec<u64>>();
+    while ranks().len() < 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    signal(ranks()[1], "-KILL");
+    let output = job.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let lines = attempts(&output);
+    assert!(lines.len() == 2 && lines[1].contains(" before its first step: "), "{}", text(&output));
+    let run = lab.run_json("cut");
+    let (failed, from) = (&run["failed_attempts"], &run["history"][1]["step"]);
+    assert_eq!((&failed[1]["from_step"], &failed[1]["step"]), (from, from), "{run}");
+    assert_eq!(run["weights_sha256"], expected["weights_sha256"]);
+}
+
 /// Its ranks go on for a moment: the next attempt waits until they have left the directory.
 #[test]
 fn a_killed_launcher_is_started_again_when_its_ranks_have_left() {
@@ -99,9 +129,7 @@ fn a_killed_launcher_is_started_again_when_its_ranks_have_left() {
     let expected = lab.train(2, "whole", &LONG);
     let mut job = launch(&lab, "1x2", 1, "cut", &LONG).spawn().unwrap();
     wait_until(&mut job, "a checkpoint", || newest(&lab, "cut") > 0);
-    let children = format!("/proc/{0}/task/{0}/children", job.id());
-    let mpirun = std::fs::read_to_string(children).unwrap().trim().parse().unwrap();
-    signal(mpirun, "-KILL");
+    signal(children(u64::from(job.id()))[0], "-KILL");
     let output = job.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     let lines = attempts(&output);
