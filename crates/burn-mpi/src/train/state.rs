@@ -30,14 +30,9 @@ pub(super) fn broadcast<M: LearnerModel>(
         false => Ok(None),
     };
     let [model, optimizer, scheduler] = world.agree(mine)?.unwrap_or_default();
-    let received = || -> Result<_, CommError> {
-        Ok((
-            record(world.broadcast_bytes(model.clone())?)?,
-            record(world.broadcast_bytes(optimizer.clone())?)?,
-            record(world.broadcast_bytes(scheduler.clone())?)?,
-        ))
-    };
-    let (model, optimizer, scheduler) = received()?;
+    let model = record(world.broadcast_bytes(model)?)?;
+    let optimizer = record(world.broadcast_bytes(optimizer)?)?;
+    let scheduler = record(world.broadcast_bytes(scheduler)?)?;
     let loading = LearningCheckpointer::new(
         AsyncCheckpointer::new(Memory::<ModuleRecord>::of(model)),
         AsyncCheckpointer::new(Memory::<OptimizerRecord>::of(optimizer)),
@@ -128,36 +123,31 @@ impl CheckpointingStrategy for Always {
 /// it is until rank 0's arrives.
 pub(super) struct Unread;
 
-impl Checkpointer<ModuleRecord> for Unread {
-    fn save(&self, _epoch: usize, _record: ModuleRecord) -> Result<(), CheckpointerError> {
-        Ok(())
-    }
+/// A record that changes nothing of a learner.
+pub(super) trait Empty: Checkpoint {
+    fn empty() -> Self;
+}
 
-    fn delete(&self, _epoch: usize) -> Result<(), CheckpointerError> {
-        Ok(())
-    }
-
-    fn restore(&self, _epoch: usize) -> Result<ModuleRecord, CheckpointerError> {
-        Ok(DropoutConfig::new(0.0).init().into_record().allow_partial(true))
+impl Empty for ModuleRecord {
+    fn empty() -> Self {
+        DropoutConfig::new(0.0).init().into_record().allow_partial(true)
     }
 }
 
-impl Checkpointer<OptimizerRecord> for Unread {
-    fn save(&self, _epoch: usize, _record: OptimizerRecord) -> Result<(), CheckpointerError> {
-        Ok(())
-    }
-
-    fn delete(&self, _epoch: usize) -> Result<(), CheckpointerError> {
-        Ok(())
-    }
-
-    fn restore(&self, _epoch: usize) -> Result<OptimizerRecord, CheckpointerError> {
-        Ok(AdamConfig::new().init().to_record())
+impl Empty for OptimizerRecord {
+    fn empty() -> Self {
+        AdamConfig::new().init().to_record()
     }
 }
 
-impl Checkpointer<LrSchedulerRecord> for Unread {
-    fn save(&self, _epoch: usize, _record: LrSchedulerRecord) -> Result<(), CheckpointerError> {
+impl Empty for LrSchedulerRecord {
+    fn empty() -> Self {
+        Self::new()
+    }
+}
+
+impl<R: Empty> Checkpointer<R> for Unread {
+    fn save(&self, _epoch: usize, _record: R) -> Result<(), CheckpointerError> {
         Ok(())
     }
 
@@ -165,7 +155,7 @@ impl Checkpointer<LrSchedulerRecord> for Unread {
         Ok(())
     }
 
-    fn restore(&self, _epoch: usize) -> Result<LrSchedulerRecord, CheckpointerError> {
-        Ok(LrSchedulerRecord::new())
+    fn restore(&self, _epoch: usize) -> Result<R, CheckpointerError> {
+        Ok(R::empty())
     }
 }
