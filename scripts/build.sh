@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the release binary into CARGO_TARGET_DIR: build.sh [ndarray] [tch]
+# Builds the release binary into CARGO_TARGET_DIR: build.sh [ndarray] [tch] [cuda]
 # MPI=mpich builds it for MPICH.
 set -euo pipefail
 scripts=$(dirname "$(readlink -f "$0")")
@@ -7,41 +7,45 @@ scripts=$(dirname "$(readlink -f "$0")")
 . "$scripts/mpi.sh"
 
 features=("$@")
+link=()
 for feature in "${features[@]}"; do
   case $feature in
     flex) ;; # in every build
     ndarray) ;;
+    cuda) ;; # a part of LLVM is downloaded by a crate below Burn's CUDA backend
     tch)
       # libtorch is part of PyTorch's wheel; at run time its libraries must be
       # where they were at build time.
       tests/pytorch/setup.sh
       packages=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
       export PATH="$PWD/.venv/bin:$PATH" LIBTORCH_USE_PYTORCH=1
-      rpath="-C link-arg=-Wl,-rpath,$packages/torch/lib"
-      for folder in "$packages"/nvidia/*/lib; do
-        rpath="$rpath -C link-arg=-Wl,-rpath,$folder"
+      # For the program's link alone: in RUSTFLAGS they would compile every crate once more.
+      for folder in "$packages"/torch/lib "$packages"/nvidia/*/lib; do
+        [ -d "$folder" ] && link+=(-C "link-arg=-Wl,-rpath,$folder")
       done
-      export RUSTFLAGS="${RUSTFLAGS:-} $rpath"
       ;;
     *)
-      echo "build: unknown device $feature in DEVICES: choose ndarray, tch or both (DEVICES=ndarray,tch)" >&2
+      echo "build: unknown device $feature in DEVICES: choose from ndarray, tch and cuda (DEVICES=ndarray,tch)" >&2
       exit 1
       ;;
   esac
 done
 
-# Few crates depend on MPI. A first build for another MPI starts from a copy of the
-# default one and rebuilds only those: one minute instead of six. mpi-sys does not
-# detect another mpicc.
+# Few crates depend on MPI, and half of the build on no compute backend. The first build of a
+# variant starts from a copy of a build that is there and compiles only what differs: one minute
+# instead of six for another MPI.
 target=${CARGO_TARGET_DIR:-target}
-like=${target/-$MPI/}
-if [ "$like" != "$target" ] && [ ! -e "$target" ] && [ -e "$like/release/mpiburn" ]; then
+for like in "${target/-$MPI/}" target; do
+  [ "$like" != "$target" ] && [ ! -e "$target" ] && [ -e "$like/release/mpiburn" ] || continue
   # Renamed only when it is complete.
   rm -rf "$target.part"
-  cp -a --reflink=auto "$like" "$target.part"
-  cargo clean --quiet --release --target-dir "$target.part" -p mpi -p mpi-sys -p burn-mpi -p mpiburn
+  mkdir -p "$target.part/release"
+  cp -a --reflink=auto "$like"/release/{.fingerprint,build,deps,mpiburn} "$target.part/release"
+  # mpi-sys does not detect another mpicc.
+  [ "$MPI" = openmpi ] ||
+    cargo clean --quiet --release --target-dir "$target.part" -p mpi -p mpi-sys -p burn-mpi -p mpiburn
   mv "$target.part" "$target"
-fi
+done
 
 features=("${features[@]/flex/}")
-exec "$scripts/cargo.sh" build --release --features "$(IFS=, ; echo "${features[*]}")"
+exec "$scripts/cargo.sh" rustc --release --bin mpiburn --features "$(IFS=, ; echo "${features[*]}")" -- "${link[@]}"

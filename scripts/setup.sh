@@ -20,6 +20,7 @@ has_libclang() {
 has_clang_headers() { compgen -G '/usr/lib/llvm-*/lib/clang/*/include/stddef.h'; }
 # PyTorch's compiled networks include Python.h.
 has_python_headers() { test -e "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"; }
+has_faketime() { compgen -G '/usr/lib/*/faketime/libfaketime.so.1' || compgen -G '/usr/lib*/faketime/libfaketime.so.1'; }
 # Daemons may be outside a user's PATH.
 has_daemon() { PATH=$PATH:/usr/sbin command -v "$1"; }
 
@@ -53,6 +54,7 @@ if [ "${1-}" = --all ]; then
   need munge has_daemon munged
   need chromium command -v chromium
   need valgrind command -v valgrind
+  need libfaketime has_faketime
 fi
 
 [ ${#missing[@]} -eq 0 ] && exit 0

@@ -132,7 +132,20 @@ impl ConfigError {
 impl TryFrom<&TrainArgs> for RunConfig {
     type Error = ConfigError;
 
+    /// The configuration, whose device and backend this build includes.
     fn try_from(args: &TrainArgs) -> Result<Self, ConfigError> {
+        let config = Self::of_any_build(args)?;
+        config.check_built()?;
+        Ok(config)
+    }
+}
+
+impl RunConfig {
+    /// The configuration, whether or not this build includes its device and backend.
+    ///
+    /// # Errors
+    /// The first option that is invalid, or does not fit the others.
+    pub fn of_any_build(args: &TrainArgs) -> Result<Self, ConfigError> {
         let model = parse("model", &args.model)?;
         seconds("stall-warning", args.stall_warning)?;
         let config = Self {
@@ -171,17 +184,28 @@ impl TryFrom<&TrainArgs> for RunConfig {
             keep: args.keep.map(|n| positive("keep", n)).transpose()?,
         };
         precision::check(&config)?;
-        config.check_built()?;
+        config.check_backend()?;
         quantization::check(&config)?;
         Ok(config)
     }
-}
 
-impl RunConfig {
+    /// Checks that the backend moves the memory of the device.
+    fn check_backend(&self) -> Result<(), ConfigError> {
+        if self.backend == Backend::Nccl && self.device.is_cpu() {
+            let problem = format!(
+                "{} is a CPU device, and NCCL moves GPU memory; choose --backend mpi or gloo, or --device cuda or \
+                 tch-cuda:N",
+                self.device
+            );
+            return Err(ConfigError::new("backend", self.backend, problem));
+        }
+        Ok(())
+    }
+
     /// Checks that this build includes the device and the backend.
     ///
     /// # Errors
-    /// If one is missing: how to build with it.
+    /// How to build with the one that is missing.
     pub fn check_built(&self) -> Result<(), ConfigError> {
         let refused = |option, value: String| move |problem| ConfigError::new(option, value, problem);
         self.device.check_built().map_err(refused("device", self.device.to_string()))?;
@@ -217,6 +241,7 @@ impl RunConfig {
         Transport {
             interface: self.interface.clone(),
             gloo_algorithm: self.gloo_algorithm.clone(),
+            gpu: self.device.gpu(),
             timeout: Duration::from_secs_f64(self.comm_timeout),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,9 @@ pub enum DeviceKind {
     Tch,
     /// libtorch on the GPU of this index, feature `tch`.
     TchCuda(usize),
+    /// Burn's CUDA backend, feature `cuda`, on the GPU of this index; without one the rank's local
+    /// number modulo the GPUs that its process sees.
+    Cuda(Option<usize>),
 }
 
 impl fmt::Display for DeviceKind {
@@ -27,6 +31,8 @@ impl fmt::Display for DeviceKind {
             Self::NdArray => f.pad("ndarray"),
             Self::Tch => f.pad("tch"),
             Self::TchCuda(index) => write!(f, "tch-cuda:{index}"),
+            Self::Cuda(None) => f.pad("cuda"),
+            Self::Cuda(Some(index)) => write!(f, "cuda:{index}"),
         }
     }
 }
@@ -35,14 +41,23 @@ impl FromStr for DeviceKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let unknown = || format!("unknown device {text}: choose flex, ndarray, tch or tch-cuda:N");
+        let unknown =
+            || format!("unknown device {text}: choose flex, ndarray, tch, tch-cuda:N, cuda or cuda:N");
         match text {
             "flex" => Ok(Self::Flex),
             "ndarray" => Ok(Self::NdArray),
             "tch" => Ok(Self::Tch),
+            "cuda" => Ok(Self::Cuda(None)),
             _ => {
-                let index = text.strip_prefix("tch-cuda:").ok_or_else(unknown)?;
-                index.parse().map(Self::TchCuda).map_err(|_| unknown())
+                let (name, index) = text.split_once(':').ok_or_else(unknown)?;
+                // A number in digits alone, as it is printed.
+                let number: usize = index.parse().map_err(|_| unknown())?;
+                let index = if number.to_string() == index { number } else { return Err(unknown()) };
+                match name {
+                    "tch-cuda" => Ok(Self::TchCuda(index)),
+                    "cuda" => Ok(Self::Cuda(Some(index))),
+                    _ => Err(unknown()),
+                }
             }
         }
     }
@@ -64,7 +79,7 @@ impl From<DeviceKind> for String {
 
 impl DeviceKind {
     /// What can be typed; N is the number of a GPU.
-    pub const NAMES: [&str; 4] = ["flex", "ndarray", "tch", "tch-cuda:N"];
+    pub const NAMES: [&str; 6] = ["flex", "ndarray", "tch", "tch-cuda:N", "cuda", "cuda:N"];
 
     /// Checks that this build includes the device.
     ///
@@ -75,6 +90,7 @@ impl DeviceKind {
             Self::Flex => (true, "flex"),
             Self::NdArray => (cfg!(feature = "ndarray"), "ndarray"),
             Self::Tch | Self::TchCuda(_) => (cfg!(feature = "tch"), "tch"),
+            Self::Cuda(_) => (cfg!(feature = "cuda"), "cuda"),
         };
         match built {
             true => Ok(()),
@@ -82,6 +98,20 @@ impl DeviceKind {
                 "this build has no {feature}; build it with `make build DEVICES={feature}`, \
                  which writes the binary to target-{feature}/release"
             )),
+        }
+    }
+
+    /// Whether tensors are in host memory.
+    pub fn is_cpu(self) -> bool {
+        matches!(self, Self::Flex | Self::NdArray | Self::Tch)
+    }
+
+    /// The number of the GPU, if the name has one.
+    pub fn gpu(self) -> Option<usize> {
+        match self {
+            Self::TchCuda(index) => Some(index),
+            Self::Cuda(index) => index.or(GPU.get().copied()),
+            _ => None,
         }
     }
 
@@ -99,10 +129,27 @@ impl DeviceKind {
             Self::Tch => Device::libtorch(),
             #[cfg(feature = "tch")]
             Self::TchCuda(index) => Device::libtorch_cuda(index),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(index) => Device::cuda(index.unwrap_or_else(gpu_of_this_rank)),
             #[allow(unreachable_patterns, reason = "reachable in builds without a device")]
             missing => panic!("this build has no {missing}"),
         }
     }
+}
+
+/// The GPU of [`DeviceKind::Cuda`] without a number. One for the process, which runs one command on
+/// one device.
+static GPU: OnceLock<usize> = OnceLock::new();
+
+/// Runs [`DeviceKind::Cuda`] without a number on this GPU. The first call counts.
+pub fn use_gpu(number: usize) {
+    _ = GPU.set(number);
+}
+
+/// The GPU of [`use_gpu`], or the first one.
+#[cfg(feature = "cuda")]
+fn gpu_of_this_rank() -> usize {
+    GPU.get().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -111,10 +158,13 @@ mod tests {
 
     #[test]
     fn device_names_are_parsed_as_displayed() {
-        for kind in [DeviceKind::Flex, DeviceKind::NdArray, DeviceKind::Tch, DeviceKind::TchCuda(3)] {
+        use DeviceKind::{Cuda, Flex, NdArray, Tch, TchCuda};
+        for kind in [Flex, NdArray, Tch, TchCuda(3), Cuda(None), Cuda(Some(1))] {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
-        assert!("tch-cuda:x".parse::<DeviceKind>().is_err());
+        for text in ["tch-cuda:x", "cuda:", "cuda:-1", "cuda:+1", "cuda:01", "flex:0", "tch-cuda"] {
+            assert!(text.parse::<DeviceKind>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -30,13 +30,39 @@ small_data() {
 }
 
 # A short training on another compute backend, which must reach a minimum accuracy.
-train_on() {
-  local device=$1 binary=$2
+train_on() { # train_on DEVICE BINARY [PRECISION]
+  local device=$1 binary=$2 precision=${3:-no} out=$work/$1${3:-}
   small_data && mpirun $as_root -n 2 --bind-to core "$binary" train --data-root "$work/digits" \
-    --epochs 2 --lr 2e-3 --log-every 10 --device "$device" --out "$work/$device" &&
-    grep -q "\"device\": \"$device\"" "$work/$device/run.json" &&
+    --epochs 2 --lr 2e-3 --log-every 10 --device "$device" --precision "$precision" --out "$out" &&
+    grep -q "\"device\": \"$device\"" "$out/run.json" && grep -q "\"precision\": \"$precision\"" "$out/run.json" &&
     awk -F'[:,]' '/^  "test_accuracy"/ { found = 1; if ($2 + 0 < 75) { print "accuracy" $2; low = 1 } }
-      END { if (!found) print "no test accuracy"; exit low || !found }' "$work/$device/run.json"
+      END { if (!found) print "no test accuracy"; exit low || !found }' "$out/run.json"
+}
+
+# Gradients are read during backward, bucket by bucket, and the weights are those without overlap:
+# the path of a GPU's gradients, on a device that is a CPU.
+overlap_on() { # overlap_on DEVICE BINARY
+  local device=$1 binary=$2 overlap out
+  small_data || return 1
+  for overlap in on off; do
+    out=$work/overlap-$device-$overlap
+    mpirun $as_root -n 2 --bind-to core "$binary" train --data-root "$work/digits" --epochs 1 --train-samples 641 \
+      --bucket-mb 0.004 --overlap "$overlap" --device "$device" --out "$out" >"$out.log" 2>&1 || { cat "$out.log"; return 1; }
+    cat "$out.log"
+  done
+  grep -q "buckets of .*, overlap active" "$work/overlap-$device-on.log" &&
+    [ "$(grep '"weights_sha256"' "$work/overlap-$device-on/run.json")" = \
+      "$(grep '"weights_sha256"' "$work/overlap-$device-off/run.json")" ]
+}
+
+# Without a GPU, one line; this machine's PyTorch has no CUDA.
+no_gpu_for_libtorch() {
+  small_data || return 1
+  mpirun $as_root -n 2 --bind-to core target-ndarray-tch/release/mpiburn train --data-root "$work/digits" \
+    --device tch-cuda:0 >"$work/refused" 2>&1 && return 1
+  cat "$work/refused"
+  [ "$(grep -c '^mpiburn: ' "$work/refused")" -eq 1 ] &&
+    grep -q 'rank 0 on .*: --device tch-cuda:0: libtorch sees no GPU, or was built without CUDA; run on' "$work/refused"
 }
 
 # The table of the fused operator has a row for each backend, at 2 and 10 layers.
@@ -45,6 +71,11 @@ fused_on_all_backends() {
     --train-samples 640 --csv "$work/fused.csv" &&
     awk -F, 'NR > 1 { if ($6 + 0 > 0 && $7 + 0 > 0 && $8 + 0 > 0) rows[$1]++; else bad = 1 }
       END { exit bad || rows["fused"] * rows["unfused"] * rows["ndarray"] * rows["tch"] != 16 }' "$work/fused.csv"
+}
+
+# Each layer has a row, in forward and backward.
+operators_of_other_devices() {
+  python3 tests/profile/devices.py target-ndarray-tch/release/mpiburn "$work/flex" ndarray tch
 }
 
 tensorboard_opens() {
@@ -65,21 +96,42 @@ recipes_as_pytorch() {
 
 check "packages" scripts/setup.sh --all
 check "PyTorch's environment" tests/pytorch/setup.sh
-# Counts of instructions do not depend on load: one core runs valgrind while the other compiles.
-tests/icount/run.sh >"$work/icount" 2>&1 &
-counting=$!
-counted() {
-  wait "$counting"
+# The build compiles one crate after the other for most of its time, comparisons with PyTorch take no
+# times and mostly one core, and counts of instructions do not depend on load: they run together, with
+# the compilation of what tests/outside needs.
+make --no-print-directory build DEVICES=ndarray,tch >"$work/build" 2>&1 &
+building=$!
+built() {
+  wait "$building"
   local status=$?
-  cat "$work/icount"
+  cat "$work/build"
   return $status
 }
-check "a build with ndarray and tch" make --no-print-directory build DEVICES=ndarray,tch
+# Burn's CUDA backend compiles where no GPU is. Below it, a build script would download LLVM, which a
+# check that links nothing does not need: it leaves that out where DOCS_RS is set. It takes what the
+# tests leave idle, down to the last line.
+DOCS_RS=1 nice -n 19 scripts/cargo.sh check --locked --release --target-dir target-cuda-check --jobs 1 --features cuda >"$work/cuda" 2>&1 &
+checking=$!
+cuda_compiles() {
+  wait "$checking"
+  local status=$?
+  cat "$work/cuda"
+  return $status
+}
+beside() {
+  tests/icount/run.sh >"$work/icount" 2>&1
+  echo $? >"$work/icount.code"
+  CARGO_TARGET_DIR=$PWD/target CARGO_PROFILE_DEV_DEBUG=0 scripts/cargo.sh build --locked --jobs 1 \
+    --manifest-path tests/outside/Cargo.toml
+}
+beside >"$work/beside" 2>&1 &
+beside=$!
+counted() {
+  wait "$beside"
+  cat "$work/icount"
+  return "$(cat "$work/icount.code")"
+}
 check "training on flex" train_on flex $bin
-check "training on ndarray" train_on ndarray target-ndarray-tch/release/mpiburn
-check "training on tch" train_on tch target-ndarray-tch/release/mpiburn
-check "the fused operator and Burn's on each backend" fused_on_all_backends
-check "instructions of a step of each network" counted
 check "TensorBoard opens the event files" tensorboard_opens
 check "numpy and onnxruntime compute what int8 and ONNX files say" int8_and_onnx_files
 check "losses and accuracy equal PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "${DATA:-data/digits}"
@@ -88,7 +140,18 @@ check "names, weights and losses of every network equal PyTorch's" .venv/bin/pyt
 check "losses and accuracy of mlp equal PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only mlp
 check "first losses of vgg equal PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only vgg --seeds 0
 check "quantization-aware training equals PyTorch's" .venv/bin/python tests/pytorch/quantized.py --data "${DATA:-data/digits}"
+check "instructions of a step of each network" counted
+check "a build with ndarray and tch" built
+check "training on ndarray" train_on ndarray target-ndarray-tch/release/mpiburn
+check "training on tch" train_on tch target-ndarray-tch/release/mpiburn
+check "training on tch in bf16" train_on tch target-ndarray-tch/release/mpiburn bf16
+check "overlap with backward on ndarray" overlap_on ndarray target-ndarray-tch/release/mpiburn
+check "overlap with backward on tch" overlap_on tch target-ndarray-tch/release/mpiburn
+check "libtorch without a GPU" no_gpu_for_libtorch
+check "operators of ndarray and tch" operators_of_other_devices
+check "the fused operator and Burn's on each backend" fused_on_all_backends
 check "a program outside the workspace that depends on burn-mpi alone" tests/outside/run.sh
+check "NCCL's refusals, and its calls over stand-ins for the GPU" tests/gpu/check.sh
 check "a build for MPICH" make --no-print-directory build MPI=mpich
 check "averaged gradients of random modules, over MPICH" env MPI=mpich tests/sync/all.sh 100
 check "a rank that fails ends the job, over MPICH" env MPI=mpich tests/sync/failures.sh
@@ -101,4 +164,5 @@ check "40 random faults in training jobs" make --no-print-directory faults N=40 
 check "time lines of 2 and 3 ranks, over mpi and gloo" tests/trace/check.sh
 check "the report in a browser" tests/report/check.sh
 check "predicted times on two nodes" tests/report/predict.sh
+check "Burn's CUDA backend compiles" cuda_compiles
 exit $failed

@@ -1,6 +1,7 @@
-//! Checks collectives of both transports against arithmetic and against each other, on as many
-//! ranks as there are: `mpirun -n 4 check_collectives`. With `time` it times
-//! both; `timeout` lets one rank stay away, `death` has one killed; `leave` and `stay` have one
+//! Checks collectives of mpi and gloo against arithmetic and against each other, on as many
+//! ranks as there are: `mpirun -n 4 check_collectives`. With `nccl` it checks those of nccl, where
+//! each rank has a GPU. With `time` it times
+//! mpi and gloo; `timeout` lets one rank stay away, `death` has one killed; `leave`, `stay` and `stop` have one
 //! rank miss an operation (see `failures.rs`).
 
 mod failures;
@@ -16,7 +17,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use burn_mpi::{Backend, Collective, Transport, World, connect, run};
+use burn_mpi::{Backend, Collective, GlooPrimitives, Transport, World, connect, run};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -34,7 +35,7 @@ fn check(world: &World) -> Outcome {
     match arguments[..] {
         [] => {
             sums::check(world, interface)?;
-            primitives::check(world, interface)?;
+            primitives::check(world, &mut GlooPrimitives::connect(world, interface, TIMEOUT)?)?;
             for backend in [Backend::Mpi, Backend::Gloo] {
                 let mut collective = over(world, backend, interface, TIMEOUT)?;
                 ordered::check(world, collective.as_mut())?;
@@ -43,6 +44,16 @@ fn check(world: &World) -> Outcome {
             }
             failures::unknown_interface(world)?;
             failures::timeout(world, interface)
+        }
+        #[cfg(feature = "nccl")]
+        ["nccl"] => {
+            primitives::check(world, &mut burn_mpi::NcclPrimitives::connect(world, None)?)?;
+            let mut collective = over(world, Backend::Nccl, interface, TIMEOUT)?;
+            println!("rank {}: {}", world.rank(), collective.connection().unwrap_or_default());
+            sums::of_all_types(world, collective.as_mut())?;
+            ordered::check(world, collective.as_mut())?;
+            scattered::check(world, collective.as_mut())?;
+            in_flight::check(world, collective.as_mut())
         }
         ["time"] => time::compare(world, interface),
         ["timeout"] => failures::timeout(world, interface),

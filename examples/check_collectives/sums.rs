@@ -1,4 +1,4 @@
-//! All-reduces in gloo's own order.
+//! All-reduces in the transport's own order.
 
 use burn_mpi::{Collective, GlooAlgorithm, GlooCollective, Reduction, World};
 
@@ -9,15 +9,26 @@ use crate::{Outcome, TIMEOUT, report};
 pub fn check(world: &World, interface: Option<&str>) -> Outcome {
     for algorithm in GlooAlgorithm::ALL {
         let mut gloo = GlooCollective::connect(world, interface, algorithm, TIMEOUT)?;
-        for kind in 0..SUMMED {
-            for length in LENGTHS {
-                let mut buffer = wire(kind, length, |i| value(world.rank(), i));
-                gloo.all_reduce(&mut buffer, Reduction::Native)?;
-                let expected = wire(kind, length, |i| sum(world.size(), i));
-                assert!(buffer == expected, "{algorithm}: type {kind}, {length} elements");
-            }
-        }
-        report(world, &format!("{algorithm}: sums of all types and lengths are right"))?;
+        sums(world, &mut gloo, &algorithm.to_string())?;
     }
     Ok(())
+}
+
+/// The only algorithm of a transport.
+#[cfg(feature = "nccl")]
+pub fn of_all_types(world: &World, collective: &mut dyn Collective) -> Outcome {
+    let name = collective.transport().to_owned();
+    sums(world, collective, &name)
+}
+
+fn sums(world: &World, collective: &mut dyn Collective, name: &str) -> Outcome {
+    for kind in 0..SUMMED {
+        for length in LENGTHS {
+            let mut buffer = wire(kind, length, |i| value(world.rank(), i));
+            collective.all_reduce(&mut buffer, Reduction::Native)?;
+            let expected = wire(kind, length, |i| sum(world.size(), i));
+            assert!(buffer == expected, "{name}: type {kind}, {length} elements");
+        }
+    }
+    report(world, &format!("{name}: sums of all types and lengths are right"))
 }

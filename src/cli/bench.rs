@@ -83,8 +83,8 @@ pub struct AllreduceArgs {
     /// Message sizes in bytes, KiB or MiB; 4..64MiB: each power of two in the range.
     #[arg(long, value_name = "SIZES", default_value = "4,17408,13631488")]
     pub sizes: String,
-    /// Methods to time, interleaved: mpi, ordered, gloo, gloo-ordered (ordered: sums in rank order)
-    /// [default: all in this build].
+    /// Methods to time, interleaved: mpi, ordered, gloo, gloo-ordered, nccl, nccl-ordered (ordered:
+    /// sums in rank order) [default: all in this build; nccl where each rank has a GPU].
     #[arg(long, value_name = "NAMES")]
     pub backends: Option<String>,
     /// Type of the values.

@@ -21,8 +21,9 @@ The exit code is the launcher's: 75 after SIGUSR1, and 1 from Open MPI's mpirun 
 
 --restart starts the job again after any exit code but 0, 2 (invalid option or value), 75 (stopped with a
 checkpoint), 126 and 127 (program not executable or missing), and not after a signal to launch. It ends
-with the last attempt's code when N restarts are used, or a fault repeats at the same step without a new
-checkpoint. DIR must be visible on this machine; failed_attempts in its run.json lists the faults."
+with the last attempt's code when N restarts are used, a fault repeats at the same step without a new
+checkpoint, three attempts in a row do not reach their first step, or another process writes to DIR. DIR
+must be visible on this machine; failed_attempts in its run.json lists the faults."
 )]
 pub struct LaunchArgs {
     /// Machines x processes per machine: 1x1, 1x2, 2x1, 2x2, ...

@@ -106,7 +106,8 @@ pub struct TrainArgs {
         help_heading = "Training"
     )]
     pub precision: String,
-    /// Compute device.
+    /// Compute device. All but flex need a build of their own: make build DEVICES=ndarray,tch, or
+    /// DEVICES=cuda.
     #[arg(
         long,
         default_value = "flex",
@@ -126,7 +127,7 @@ pub struct TrainArgs {
         help_heading = "Model"
     )]
     pub conv: String,
-    /// Transport of the gradients.
+    /// Transport of the gradients; nccl between GPUs.
     #[arg(
         long,
         default_value = "mpi",

@@ -4,7 +4,7 @@ use crate::config::ConfigError;
 use burn_mpi::{Backend, Collective, MpiPrimitives, Primitives, Transport, World, connect as connect_to};
 
 /// All backends, including those that this build does not have.
-pub const ALL: [Backend; 2] = [Backend::Mpi, Backend::Gloo];
+pub const ALL: [Backend; 3] = Backend::ALL;
 
 /// The gradients' transport over `backend`. All ranks call it.
 ///
@@ -36,6 +36,8 @@ pub fn primitives(
             let (interface, timeout) = (transport.interface.as_deref(), transport.timeout + burn_mpi::MARGIN);
             Ok(Box::new(burn_mpi::GlooPrimitives::connect(world, interface, timeout)?))
         }
+        #[cfg(feature = "nccl")]
+        Backend::Nccl => Ok(Box::new(burn_mpi::NcclPrimitives::connect(world, transport.gpu)?)),
         _ => {
             let _ = transport;
             Ok(Box::new(MpiPrimitives::new(world)))

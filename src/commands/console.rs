@@ -27,10 +27,12 @@ macro_rules! eprintln {
 /// Whether output could not be written for a reason other than a closed pipe.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// `text` with control characters as escapes: names and messages in files that somebody else wrote
-/// must not command the terminal.
+/// `text` with control characters as escapes, those of the writing direction too: names and messages
+/// in files that somebody else wrote must not command the terminal.
 pub fn without_controls(text: &str) -> Cow<'_, str> {
-    let is_control = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    let turns =
+        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_control = |c: char| turns(c) || (c.is_control() && !matches!(c, '\n' | '\t'));
     match text.contains(is_control) {
         false => Cow::Borrowed(text),
         true => {
@@ -75,6 +77,7 @@ mod tests {
     #[test]
     fn control_characters_are_shown() {
         assert_eq!(without_controls("a\tb\n│"), "a\tb\n│");
+        assert_eq!(without_controls("a\u{202e}b"), "a\\u{202e}b");
         assert_eq!(without_controls("\u{1b}[31m\r\u{9b}x"), "\\u{1b}[31m\\r\\u{9b}x");
     }
 

@@ -19,6 +19,7 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     logits::check(world, args.logits.as_deref())?;
     let config = world.agree(configure(world, args, device))?;
     let config = world.broadcast(&config)?.context("rank 0 sent no configuration")?;
+    super::gpu::choose(world, config.device)?;
     super::use_threads(config.threads)?;
     config.conv.use_algorithm();
     let Initial { source, network, layout, classes } = Initial::open(world, &config)?;

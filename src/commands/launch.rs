@@ -17,6 +17,7 @@ use training::Training;
 /// # Errors
 /// When it does not start.
 pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
+    let stop = StopRequest::listen().context("cannot install signal handlers")?;
     let file = match &args.hostfile {
         Some(file) => Some(file.clone()),
         None => Some(Path::new("hostfiles").join(args.topology.to_string())).filter(|file| file.exists()),
@@ -27,11 +28,14 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
         None => None,
     };
     if args.dry_run {
+        if let Some(training) = training {
+            launch.program.truncate(1);
+            launch.program.extend(training.as_typed());
+        }
         println!("{}", line(&launch.command()?));
         return Ok(0);
     }
     launch::check(&mut launch)?;
-    let stop = StopRequest::listen().context("cannot install signal handlers")?;
     if let (Some(restarts), Some(training)) = (args.restart, training) {
         return restart::run(&mut launch, &training, restarts, &stop);
     }

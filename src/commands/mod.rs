@@ -12,6 +12,7 @@ mod data;
 mod eval;
 mod export;
 mod failure;
+mod gpu;
 pub mod hints;
 mod launch;
 pub mod logging;
@@ -37,9 +38,10 @@ use anyhow::Context;
 
 use crate::cli::{BenchArgs, BenchKind, Command, TrainArgs};
 use crate::config::{ConfigError, RunConfig, seconds};
+use crate::device::DeviceKind;
 use crate::stop::StopRequest;
 use crate::train::Precision;
-use burn_fused::precision::{has_bf16_products, use_bf16_products};
+use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
 use burn_mpi::{Launcher, World};
 pub use failure::{Failure, Refused};
 use failure::{OPTIONS, is_shared};
@@ -136,14 +138,16 @@ fn in_world(
     }
 }
 
-/// Ranks have bf16 products either all or none of them, since the two differ in
-/// rounding. Warns if 16 bits save memory alone.
-fn agree_on_products(world: &World, precision: Precision) -> anyhow::Result<()> {
-    let everywhere = world.gather(&has_bf16_products())?.into_iter().all(|has| has);
-    use_bf16_products(everywhere);
-    if world.is_root() {
-        match precision {
-            Precision::Bf16 if !everywhere => log::warn!(
+/// All ranks compute bf16 products in the way of the slowest, since ways differ in rounding.
+/// Warns if 16 bits save memory alone. libtorch chooses its products itself.
+fn agree_on_products(world: &World, config: &RunConfig) -> anyhow::Result<()> {
+    let ranks: Vec<u8> = world.gather(&(bf16_products() as u8))?;
+    let least =
+        ranks.into_iter().min().map_or(Bf16Products::Widened, |least| Bf16Products::ALL[usize::from(least)]);
+    limit_bf16_products(least);
+    if world.is_root() && config.device == DeviceKind::Flex {
+        match config.precision {
+            Precision::Bf16 if least == Bf16Products::Widened => log::warn!(
                 "--precision bf16: not every rank's processor has bf16 instructions; values are rounded to bf16, \
                  and products run in f32"
             ),

@@ -12,6 +12,7 @@ use crate::device::DeviceKind;
 use crate::machine::{CpuTime, Machine, others_percent};
 use crate::record::{RankRecord, Results, RunDir, Status, StepMs, now, versions};
 use crate::train::{EpochRow, Precision, Tally, Trace, Trainer, best_epoch, overfits_after};
+use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
 use burn_mpi::{
     Backend, Launcher, ParamLayout, Place, SyncReport, World, oversubscribed, peak_rss_mb, shared_machine,
@@ -50,6 +51,8 @@ pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyh
         hosts: places.iter().map(|place| place.host.clone()).collect(),
         machines,
         simd_level: Some(Level::current().name().into()),
+        bf16_products: (config.device == DeviceKind::Flex && config.precision == Precision::Bf16)
+            .then(|| bf16_products().name().into()),
         oversubscribed: oversubscribed(&places, config.threads),
         shared_machine: shared_machine(&places),
         launcher: Launcher::detect().map_or("alone", |launcher| launcher.command).into(),
@@ -278,13 +281,13 @@ fn waiting(results: &Results) -> Option<String> {
     })
 }
 
-/// Peak of live tensors in this rank's steps, in MB; none for libtorch, whose
-/// allocator is not counted.
+/// Peak of live tensors in this rank's steps, in MB; none for libtorch and
+/// GPUs, whose allocators are not counted.
 fn live_mb(config: &RunConfig) -> Option<f64> {
     match config.device {
         DeviceKind::Flex | DeviceKind::NdArray => {
             Some(burn_fused::memory::live_bytes::peak_of_steps() as f64 / f64::from(1 << 20))
         }
-        DeviceKind::Tch | DeviceKind::TchCuda(_) => None,
+        DeviceKind::Tch | DeviceKind::TchCuda(_) | DeviceKind::Cuda(_) => None,
     }
 }

@@ -10,11 +10,11 @@ use super::publish::{print_sheet, publish_page, write_sheet};
 use crate::cli::{Format, ReportArgs};
 use crate::config::ConfigError;
 use crate::names::count;
-use crate::report::benchmarks;
+use crate::report::benchmarks::{self, ALLREDUCE, Tables};
 use crate::report::inputs::Inputs;
 use crate::report::overview::findings;
 use crate::report::page::Part;
-use crate::report::pictures::{self, Drawn};
+use crate::report::pictures;
 use crate::report::profiles::Profiles;
 use crate::report::published::published;
 use crate::report::ratios::ratios;
@@ -26,7 +26,11 @@ use crate::report::summary::summary;
 const ROOT: &str = "results";
 
 pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
-    let Inputs { mut sections, profiles, roots, rejected } = Inputs::find(&args.paths, Path::new(ROOT))?;
+    let Inputs { mut sections, profiles, roots, rejected, mut again } =
+        Inputs::find(&args.paths, Path::new(ROOT))?;
+    let written = args.out.clone().unwrap_or_else(|| Path::new(ROOT).join("report"));
+    let tables_of_benchmarks = Tables::find(&roots, &written);
+    again.extend(tables_of_benchmarks.again.iter().cloned());
     let baseline = baseline(args, &sections)?;
     if args.format == Format::Csv {
         sections = vec![as_one(sections)];
@@ -35,7 +39,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     // A prediction is from runs.
     let others = match args.predict {
         true => Vec::new(),
-        false => other_parts(&profiles, &roots, args),
+        false => other_parts(&profiles, &tables_of_benchmarks.files, again),
     };
     let tables: usize = others.iter().map(|part| part.sheets.len()).sum();
     if no_run && (tables == 0 || args.format == Format::Csv) {
@@ -49,6 +53,12 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
                 )
             }
             _ if !rejected.is_empty() => return nothing_rejected(&rejected),
+            _ if others.iter().any(|part| !part.notes.is_empty()) => {
+                bail!("nothing to report but what is damaged")
+            }
+            _ if sections.iter().any(|section| !section.skipped.is_empty()) => {
+                bail!("no finished run found: all that was planned is skipped, for the reasons above")
+            }
             _ => bail!("no finished run found; train one, or name a run directory: mpiburn report RUN"),
         }
     }
@@ -79,7 +89,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
         }
     }
     if let Some(out) = &out {
-        publish(parts, &roots, out)?;
+        publish(parts, &tables_of_benchmarks.files, out)?;
     }
     nothing_rejected(&rejected)
 }
@@ -111,12 +121,22 @@ fn nothing_rejected(rejected: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The tables of profiles and of benchmarks.
-fn other_parts(profiles: &[Profiles], roots: &[PathBuf], args: &ReportArgs) -> Vec<Part> {
+/// The tables of profiles and of the benchmarks in `files`, and the other paths to what is reported.
+fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> Vec<Part> {
     let numbered = profiles.iter().enumerate();
     let parts = numbered.filter_map(|(i, found)| found.part(&format!("operators-{}", i + 1)));
-    let written = args.out.clone().unwrap_or_else(|| Path::new(ROOT).join("report"));
-    parts.chain(benchmarks::parts(&benchmarks::csv_files(roots, &written))).collect()
+    let mut parts: Vec<Part> = parts.chain(benchmarks::parts(files)).collect();
+    if !again.is_empty() {
+        parts.push(Part {
+            title: "Other paths to a run or table".into(),
+            name: "again".into(),
+            findings: vec![format!("{} left out, which would count it twice", count(again.len(), "path"))],
+            sheets: vec![],
+            pictures: vec![],
+            notes: again,
+        });
+    }
+    parts
 }
 
 /// All runs as one section, with the sweep as a column if there are several.
@@ -185,17 +205,18 @@ fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes tables and the page to `out`; the plots have been written.
-fn publish(mut parts: Vec<Part>, roots: &[PathBuf], out: &Path) -> anyhow::Result<()> {
+/// Writes tables, the plots of the benchmarks in `files`, and the page to `out`; the plots of runs
+/// have been written.
+fn publish(mut parts: Vec<Part>, files: &[PathBuf], out: &Path) -> anyhow::Result<()> {
     let sheets: Vec<&Sheet> = parts.iter().flat_map(|part| &part.sheets).collect();
     for sheet in sheets {
         write_sheet(sheet, out)?;
     }
-    let latencies: Vec<Drawn> = pictures::of_latencies(roots, out)?;
-    if !latencies.is_empty() {
-        let title = "Latency of the transports".into();
-        let (name, findings) = ("latency".into(), vec![]);
-        parts.push(Part { title, name, findings, sheets: vec![], pictures: latencies, notes: vec![] });
+    // In the order of their tables.
+    let latencies = pictures::of_latencies(files, out)?;
+    let tables = parts.iter_mut().filter(|part| part.name.starts_with(ALLREDUCE));
+    for (part, drawn) in tables.zip(latencies) {
+        part.pictures.push(drawn);
     }
     publish_page(&parts, &out.join("report.html"), out)
 }

@@ -1,11 +1,14 @@
 //! `mpiburn sweep`: starts the runs of a sweep file, one after the other.
 
+mod possible;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, FromArgMatches};
 
+use self::possible::{Possible, hostfile};
 use super::launch::{line, prepare, variables};
 use crate::cli::{SweepArgs, TrainArgs};
 use crate::config::RunConfig;
@@ -44,9 +47,10 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         runs: Vec::new(),
     };
     let mut builds = Vec::new();
+    let mut possible = Possible::default();
     for (run, config) in runs.iter().zip(&configs) {
         let made_by = done(&folder.join(&run.name), run, config)?;
-        let (state, error) = match (&made_by, impossible(run, args)) {
+        let (state, error) = match (&made_by, possible.reason_against(run, config, args)) {
             (Some(_), _) => (RunState::Completed, None),
             (None, None) => (RunState::Waiting, None),
             (None, reason) => (RunState::Skipped, reason),
@@ -93,7 +97,7 @@ fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
     run.options.iter().map(option).chain(args.options.iter().cloned()).collect()
 }
 
-/// The run's configuration, validated as by the run itself.
+/// The run's configuration, validated as by the run itself, but for what this build includes.
 pub(super) fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunConfig> {
     let command = TrainArgs::augment_args(clap::Command::new("train").no_binary_name(true));
     let matches = command.try_get_matches_from(words(run, args)).map_err(|error| {
@@ -102,7 +106,7 @@ pub(super) fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Resul
         anyhow::anyhow!("{}, run {}: {first}", args.file.display(), run.name)
     })?;
     let typed = TrainArgs::from_arg_matches(&matches)?;
-    RunConfig::try_from(&typed).with_context(|| format!("{}, run {}", args.file.display(), run.name))
+    RunConfig::of_any_build(&typed).with_context(|| format!("{}, run {}", args.file.display(), run.name))
 }
 
 /// The build of the run if it exists, is complete and has these options.
@@ -164,18 +168,6 @@ fn command(run: &PlannedRun, args: &SweepArgs, folder: &Path) -> anyhow::Result<
     // A single machine needs no host file.
     let hostfile = (run.topology.nodes > 1 || hostfile.exists()).then_some(hostfile);
     prepare(run.topology, run.launcher, &args.how, hostfile, program)
-}
-
-fn hostfile(run: &PlannedRun, args: &SweepArgs) -> PathBuf {
-    args.hostfiles.join(run.topology.to_string())
-}
-
-/// Why the run is not possible here. A script in the launcher's place knows its own machines.
-fn impossible(run: &PlannedRun, args: &SweepArgs) -> Option<String> {
-    match args.how.script(run.launcher) {
-        Some(_) => None,
-        None => launch::impossible(run.topology, run.launcher, &hostfile(run, args)),
-    }
 }
 
 /// Starts the waiting runs; returns whether it was stopped.
@@ -259,10 +251,11 @@ fn closing(record: &SweepRecord, args: &SweepArgs, folder: &Path, stopped: bool)
         0 => String::new(),
         skipped => format!(", {skipped} skipped"),
     };
-    log::info!(
-        "{done} of {} runs are in {shown}{skipped}; mpiburn report {shown} shows them",
-        record.runs.len()
-    );
+    let report = match done {
+        0 => String::new(),
+        _ => format!("; mpiburn report {shown} shows them"),
+    };
+    log::info!("{done} of {} runs are in {shown}{skipped}{report}", record.runs.len());
     for run in record.runs.iter().filter(|run| run.state == RunState::Failed) {
         eprintln!("mpiburn: {} failed: {}", run.name, run.error.as_deref().unwrap_or_default());
     }

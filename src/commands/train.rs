@@ -49,10 +49,13 @@ pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result
     trace::check_same(world, &args.trace)?;
     let config = world.broadcast(&config)?;
     config.check_built()?;
+    // Rank 0's is used; where it has none, the run would be in a folder that nobody named.
+    world.check_equal("--out", if args.out.is_some() { "given" } else { "not given" })?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
+    super::gpu::choose(world, config.device)?;
     super::use_threads(config.threads)?;
     config.conv.use_algorithm();
-    super::agree_on_products(world, config.precision)?;
+    super::agree_on_products(world, &config)?;
 
     let source = world.agree(data::open(&config.data_root))?;
     let options = config.train_options();
@@ -84,7 +87,9 @@ pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result
     print_header(world, &record, &plan);
 
     let collective = connect(world, config.backend, &config.transport())?;
-    if config.backend != Backend::Mpi {
+    // Small exchanges stay on MPI where gradients are on NCCL: a second communicator would compete with
+    // the first one on the GPU.
+    if config.backend == Backend::Gloo {
         world.exchange_over(primitives(world, config.backend, &config.transport())?);
     }
     record.connection = collective.connection();

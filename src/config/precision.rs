@@ -18,11 +18,18 @@ pub(super) fn check(config: &RunConfig) -> Result<(), ConfigError> {
         }
         Precision::Bf16 | Precision::Fp16 => {}
     }
-    if config.device != DeviceKind::Flex {
-        let device = config.device;
-        return refuse(format!(
-            "{device} has no 16-bit operators here; choose --device flex or --precision no"
-        ));
+    match (config.device, precision) {
+        (DeviceKind::Flex, _) | (DeviceKind::Tch | DeviceKind::TchCuda(_), Precision::Bf16) => {}
+        (device @ (DeviceKind::Tch | DeviceKind::TchCuda(_)), _) => {
+            return refuse(format!(
+                "{device} trains in f32 or bf16 here; choose --precision bf16, or --device flex"
+            ));
+        }
+        (device @ (DeviceKind::NdArray | DeviceKind::Cuda(_)), _) => {
+            return refuse(format!(
+                "{device} has no 16-bit operators here; choose --device flex or --precision no"
+            ));
+        }
     }
     if let Some(kind) = config.quantization.quantize {
         return refuse(format!("--quantize {kind} trains in f32; leave out one of the two"));
@@ -50,6 +57,13 @@ mod tests {
         }
     }
 
+    /// With `--features tch`; other builds have no such device.
+    #[cfg(feature = "tch")]
+    #[test]
+    fn libtorch_computes_in_bf16() {
+        assert_eq!(train("--precision bf16 --device tch").unwrap().precision, Precision::Bf16);
+    }
+
     #[test]
     fn others_are_rejected_with_the_reason_and_the_choices() {
         for (options, expected) in [
@@ -64,7 +78,7 @@ mod tests {
             ),
             (
                 "--precision fp16 --device tch",
-                "--precision fp16: tch has no 16-bit operators here; choose --device flex or --precision no",
+                "--precision fp16: tch trains in f32 or bf16 here; choose --precision bf16, or --device flex",
             ),
             (
                 "--precision fp16 --quantize qat",

@@ -42,9 +42,16 @@ fn senseless_values_are_refused_by_option_and_value() {
         ("--lr NaN", "--lr NaN: must be a finite number, 0 or more"),
         ("--lr -1", "--lr -1: must be a finite number, 0 or more"),
         ("--model resnet", "--model resnet: unknown model resnet"),
-        ("--device tpu", "--device tpu: unknown device tpu: choose flex, ndarray, tch or tch-cuda:N"),
+        (
+            "--device tpu",
+            "--device tpu: unknown device tpu: choose flex, ndarray, tch, tch-cuda:N, cuda or cuda:N",
+        ),
         ("--conv fft", "--conv fft: unknown algorithm fft: choose winograd or gemm"),
-        ("--backend nccl", "--backend nccl: unknown backend nccl: choose mpi or gloo"),
+        ("--backend ucc", "--backend ucc: unknown backend ucc: choose mpi, gloo or nccl"),
+        (
+            "--backend nccl",
+            "--backend nccl: flex is a CPU device, and NCCL moves GPU memory; choose --backend mpi",
+        ),
         ("--reduce tree", "--reduce tree: unknown reduction tree: choose native or ordered"),
         ("--grad-dtype f8", "--grad-dtype f8: unknown type f8: choose f32, bf16 or f16"),
         (

@@ -1,94 +1,10 @@
-//! Sharding: which samples a rank trains on.
-//!
-//! Strided (round-robin) sharding, as in PyTorch's `DistributedSampler`: rank `r` of `w`
-//! gets the samples `r`, `r + w`, `r + 2w`, … Nothing is padded or dropped, so shards
-//! differ by one sample at most, and the union of all ranks' batches of one step is a
-//! contiguous range of the data set: the batch that one process would use.
+//! A rank's samples in memory: sharding is [`ShardPlan`]'s.
 
-use chacha20::ChaCha8Rng;
-use chacha20::rand_core::{Rng, SeedableRng};
+pub use burn_mpi::{SampleOrder as Order, ShardPlan};
 use sha2::{Digest, Sha256};
 
 use super::{DataError, SampleSource, Split};
 use crate::files;
-
-/// Sharding of a split and its steps; the same on every rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShardPlan {
-    /// Number of samples in use, over all ranks.
-    pub samples: usize,
-    /// Number of ranks.
-    pub world_size: usize,
-    /// Batch size per rank.
-    pub batch_size: usize,
-}
-
-impl ShardPlan {
-    /// Number of samples of `rank`'s shard.
-    pub fn shard_len(&self, rank: usize) -> usize {
-        self.samples.saturating_sub(rank).div_ceil(self.world_size)
-    }
-
-    /// Steps of an epoch, the same on every rank: as many as the largest shard
-    /// (rank 0's) has batches.
-    pub fn steps(&self) -> usize {
-        self.shard_len(0).div_ceil(self.batch_size)
-    }
-
-    /// Samples in `rank`'s batch of `step`; 0 if its shard is exhausted.
-    pub fn batch_len(&self, rank: usize, step: usize) -> usize {
-        let left = self.shard_len(rank).saturating_sub(step * self.batch_size);
-        left.min(self.batch_size)
-    }
-
-    /// Number of samples in all ranks' batches of `step`.
-    pub fn global_batch_len(&self, step: usize) -> usize {
-        (0..self.world_size).map(|rank| self.batch_len(rank, step)).sum()
-    }
-}
-
-/// The order of the samples in an epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    /// File order.
-    File,
-    /// A permutation drawn from a seed and the epoch, the same on all ranks.
-    Shuffled {
-        /// The run's seed.
-        seed: u64,
-        /// The epoch, from 0.
-        epoch: u64,
-    },
-}
-
-impl Order {
-    /// The sample index at each position of the order.
-    fn samples(self, count: usize) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..count as u32).collect();
-        if let Self::Shuffled { seed, epoch } = self {
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            rng.set_stream(epoch + 1);
-            // Fisher and Yates, downwards; `bounded` is implemented here so that a library
-            // update cannot change the permutation of a seed.
-            for last in (1..count).rev() {
-                order.swap(last, bounded(&mut rng, last as u32 + 1) as usize);
-            }
-        }
-        order
-    }
-}
-
-/// A uniform number below `bound`, without bias: Lemire, "Fast random integer
-/// generation in an interval" (2019).
-fn bounded(rng: &mut ChaCha8Rng, bound: u32) -> u32 {
-    loop {
-        let product = u64::from(rng.next_u32()) * u64::from(bound);
-        let low = product as u32;
-        if low >= bound || low >= bound.wrapping_neg() % bound {
-            return (product >> 32) as u32;
-        }
-    }
-}
 
 /// SHA-256 over the labels and then the samples of a data set, in file order.
 struct SetDigest(Sha256);
@@ -181,7 +97,7 @@ impl Shard {
         const NOT_MINE: u32 = u32::MAX;
         let Self { images, labels, numbers, item, .. } = self;
         let item = *item;
-        *numbers = order.samples(plan.samples).into_iter().skip(rank).step_by(plan.world_size).collect();
+        *numbers = plan.shard(rank, order);
         let mut slots = vec![NOT_MINE; plan.samples];
         for (slot, &number) in numbers.iter().enumerate() {
             slots[number as usize] = slot as u32;

@@ -8,41 +8,6 @@ fn plan(samples: usize, world_size: usize, batch_size: usize) -> ShardPlan {
 }
 
 #[test]
-fn every_sample_is_used_once_for_all_sizes() {
-    for (samples, world, batch) in [(10, 3, 2), (60_000, 4, 32), (7, 7, 1), (101, 2, 32), (5, 4, 3)] {
-        let plan = plan(samples, world, batch);
-        let total: usize = (0..plan.steps()).map(|step| plan.global_batch_len(step)).sum();
-        assert_eq!(total, samples);
-        let lengths: Vec<_> = (0..world).map(|rank| plan.shard_len(rank)).collect();
-        assert!(lengths.iter().max().unwrap() - lengths.iter().min().unwrap() <= 1);
-        for rank in 0..world {
-            let own: usize = (0..plan.steps()).map(|step| plan.batch_len(rank, step)).sum();
-            assert_eq!(own, plan.shard_len(rank));
-        }
-    }
-}
-
-#[test]
-fn a_rank_with_an_exhausted_shard_still_takes_part_in_the_step() {
-    let plan = plan(5, 4, 1);
-    assert_eq!(plan.steps(), 2);
-    assert_eq!([0, 1, 2, 3].map(|rank| plan.batch_len(rank, 1)), [1, 0, 0, 0]);
-    assert_eq!(plan.global_batch_len(1), 1);
-}
-
-#[test]
-fn shuffling_is_a_permutation_by_seed_and_epoch() {
-    let order = |seed, epoch| Order::Shuffled { seed, epoch }.samples(1000);
-    let mut sorted = order(1, 0);
-    assert_ne!(sorted, Order::File.samples(1000));
-    assert_eq!(sorted, order(1, 0));
-    assert_ne!(sorted, order(1, 1));
-    assert_ne!(sorted, order(2, 0));
-    sorted.sort_unstable();
-    assert_eq!(sorted, Order::File.samples(1000));
-}
-
-#[test]
 fn the_batches_of_an_epoch_are_the_permutation_for_every_world_size() {
     let source = Synthetic::new([1, 2, 3], 10, 101);
     let mut images = Vec::new();
@@ -77,7 +42,7 @@ fn the_batches_of_an_epoch_are_the_permutation_for_every_world_size() {
                 union.extend(step_union);
             }
             union.sort_unstable();
-            assert_eq!(union, Order::File.samples(101), "each sample once");
+            assert_eq!(union, Order::Sequential.samples(101), "each sample once");
         }
     }
 }

@@ -74,8 +74,20 @@ struct Scan {
     gone: Option<Instant>,
 }
 
-/// A launcher's line on a process that ended: the job is over.
+/// Weight of a launcher's line on a process that ended: the job is over.
 const GONE: u8 = 2;
+
+/// How Open MPI's mpirun begins its lines on a lost host; the first, on a start, is printed at any time.
+const LOST_HOST: [&str; 3] = [
+    "ORTE was unable to reliably start one or more daemons",
+    "ORTE has lost communication with a remote daemon",
+    "An ORTE daemon has unexpectedly failed",
+];
+
+/// Whether Open MPI's mpirun says that it aborts the job, without a cause.
+fn aborts(line: &str) -> bool {
+    line.trim().starts_with("Primary job ") && line.contains(" terminated normally, but ")
+}
 
 /// The text and the weight of a line that may be the cause: an error of this program, a launcher's
 /// line on a killed process, a connection that another rank found closed, or only a warning of a wait.
@@ -93,7 +105,8 @@ fn judge(line: &str) -> Option<(&str, u8)> {
     // Its name is that of its file, such as mpirun.openmpi.
     let of_launcher = (line.starts_with("mpirun") && line.contains(" noticed that process rank "))
         || line.starts_with("srun: error: ")
-        || line.contains("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES");
+        || line.contains("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
+        || LOST_HOST.iter().any(|lost| line.starts_with(lost));
     of_launcher.then(|| (line.trim_matches(|c: char| c == '=' || c == ' '), GONE))
 }
 
@@ -112,6 +125,9 @@ impl Scan {
     }
 
     fn end_line(&mut self, line: &str, now: Instant) {
+        if aborts(line) {
+            self.gone.get_or_insert(now);
+        }
         let Some((text, weight)) = judge(line) else { return };
         let apart = self.last.is_none_or(|last| now.duration_since(last) > TOGETHER);
         self.last = Some(now);
@@ -150,5 +166,19 @@ mod tests {
         assert_eq!(scan.line.len(), LONGEST);
         scan.add(b"\n", at(104));
         assert_eq!(held(&scan).as_deref(), Some("loss is NaN"));
+    }
+
+    #[test]
+    fn an_aborted_job_and_a_lost_host_are_the_end() {
+        let (mut scan, now) = (Scan::default(), Instant::now());
+        scan.add(b"mpiburn: the start of MPI exceeded the deadline of 4 s\n", now);
+        assert_eq!(scan.gone, None);
+        scan.add(b"Primary job  terminated normally, but 1 process returned\na non-zero exit code.\n", now);
+        assert_eq!(scan.gone, Some(now));
+        assert!(scan.held.unwrap().text.starts_with("the start of MPI"));
+        let mut scan = Scan::default();
+        scan.add(b"ORTE was unable to reliably start one or more daemons.\n", now);
+        assert_eq!(scan.gone, Some(now));
+        assert_eq!(scan.held.unwrap().text, "ORTE was unable to reliably start one or more daemons");
     }
 }

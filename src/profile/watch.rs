@@ -104,8 +104,7 @@ impl Loss<Tensor<2>, &[u8]> for WatchedLoss {
         let [forward, backward] = self.rows;
         let Scored { loss, tally } = span(forward, || self.loss.score(scores, labels));
         let loss = stamp_backward(loss, backward, follow);
-        // Backward orders the graph before the first stamp. On devices without stamps, this
-        // span is the whole backward.
+        // Backward orders the graph before the first stamp.
         follow(self.graph);
         Scored { loss, tally }
     }

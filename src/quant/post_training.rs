@@ -50,7 +50,7 @@ impl PostTraining {
             Self::Static { calibration, scheme } => {
                 let known = trained.unwrap_or(usize::MAX).min(source.len(Split::Train));
                 let plan = ShardPlan { samples: calibration.min(known), world_size: 1, batch_size: BATCH };
-                let shard = Shard::load(source, Split::Train, &plan, 0, Order::File)?;
+                let shard = Shard::load(source, Split::Train, &plan, 0, Order::Sequential)?;
                 let normalizer = Normalizer::new(source.description());
                 Ok(PostQuantizer { scheme, calibration: Some((shard, normalizer)) })
             }

@@ -54,6 +54,10 @@ pub struct RunRecord<C> {
     /// SIMD level that all ranks used.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub simd_level: Option<String>,
+    /// How all ranks computed products of bf16 activations: `amx`, `avx512` or `f32`; none without
+    /// them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bf16_products: Option<String>,
     /// Launcher: `mpirun`, `srun` or `alone`.
     pub launcher: String,
     /// How rank 0 is connected to the others, where the backend knows: gloo's transport,

@@ -1,5 +1,5 @@
-//! Tables of the benchmarks: CSV files of `mpiburn bench fused` and `bench collectives`, known by
-//! their columns.
+//! Tables of the benchmarks: CSV files of `mpiburn bench fused`, `bench collectives` and `bench
+//! allreduce`, known by their columns.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,9 @@ use super::collectives::{self, CollectiveRow};
 use super::csv_table::{Table, TableRow, damaged};
 use super::figures::Figures;
 use super::fused::{self, FusedRow};
-use super::latency::LatencyRow;
 use super::page::Part;
+use super::seen::Seen;
+use super::{LatencyRow, allreduce};
 use crate::names::count;
 
 /// Files of published figures, below `results/reference/`.
@@ -18,8 +19,7 @@ pub const REFERENCES: [&str; 2] = ["fused", "collectives"];
 enum File {
     Fused(Vec<FusedRow>),
     Collectives(Vec<CollectiveRow>),
-    /// Latencies of the all-reduce, which are a picture.
-    Latencies,
+    Latencies(Vec<LatencyRow>),
     /// One of them, in one line: the file, line and column, and what to do.
     Damaged(String),
 }
@@ -29,7 +29,7 @@ impl File {
     fn read(path: &Path) -> Option<Self> {
         let fused = known(path, Self::Fused);
         let collectives = || known(path, Self::Collectives);
-        fused.or_else(collectives).or_else(|| known(path, |_: Vec<LatencyRow>| Self::Latencies))
+        fused.or_else(collectives).or_else(|| known(path, Self::Latencies))
     }
 }
 
@@ -50,8 +50,34 @@ pub fn is_table(path: &Path) -> bool {
     path.is_file() && File::read(path).is_some()
 }
 
+/// Begins the names of tables of `bench allreduce`.
+pub const ALLREDUCE: &str = "bench-allreduce";
+
+/// Tables of benchmarks.
+#[derive(Debug, Default)]
+pub struct Tables {
+    /// Their files, each once.
+    pub files: Vec<PathBuf>,
+    /// Other paths to them, a line each.
+    pub again: Vec<String>,
+}
+
+impl Tables {
+    /// Those among `roots`, in these folders and in the folders below, but `written`.
+    pub fn find(roots: &[PathBuf], written: &Path) -> Self {
+        let mut files = csv_files(roots, written);
+        files.retain(|path| is_table(path));
+        // The shortest path that is no link names the file.
+        files.sort_by_key(|path| (path.is_symlink(), path.components().count()));
+        let mut seen = Seen::default();
+        files.retain(|path| seen.is_new(path));
+        files.sort();
+        Self { files, again: seen.again }
+    }
+}
+
 /// CSV files among `roots`, in these folders and in the folders below, but `written`.
-pub fn csv_files(roots: &[PathBuf], written: &Path) -> Vec<PathBuf> {
+fn csv_files(roots: &[PathBuf], written: &Path) -> Vec<PathBuf> {
     let below = |folder: &PathBuf| -> Vec<PathBuf> {
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     };
@@ -96,7 +122,12 @@ pub fn parts(files: &[PathBuf]) -> Vec<Part> {
                     vec![collectives::sheet(&name, &title, path, &rows, figures("collectives").as_ref())];
                 Part { findings: collectives::findings(&rows), name, title, sheets, pictures: vec![], notes }
             }
-            File::Latencies => continue,
+            File::Latencies(rows) => {
+                let name = format!("{ALLREDUCE}-{}", number(ALLREDUCE));
+                let title = title("All-reduce", path);
+                let sheets = vec![allreduce::sheet(&name, &title, path, &rows)];
+                Part { findings: allreduce::findings(&rows), name, title, sheets, pictures: vec![], notes }
+            }
             File::Damaged(line) => {
                 of_damaged.push(line);
                 continue;
@@ -144,24 +175,35 @@ mod tests {
         let figures = "layers,published_operator,operator,forward_s,backward_s,test_accuracy,hardware\n\
                        2,fused,fused,1.88,6.39,94.12,a GPU\n";
         fs::write(path("reference/fused.csv"), figures).unwrap();
-        let parts = parts(&csv_files(&[root.path().to_owned()], &path("report")));
+        let latencies = "backend,bytes,min_us,median_us,p99_us,busbw_mb_s\nmpi,4,1.0,2.0,3.0,2.0\n";
+        fs::write(path("latency.csv"), latencies).unwrap();
+        let parts = parts(&Tables::find(&[root.path().to_owned()], &path("report")).files);
         let names: Vec<&str> =
             parts.iter().flat_map(|part| &part.sheets).map(|sheet| sheet.name.as_str()).collect();
-        assert_eq!(names, ["bench-fused-1", "bench-fused-1-published", "bench-collectives-1"]);
+        let expected =
+            ["bench-fused-1", "bench-fused-1-published", "bench-allreduce-1", "bench-collectives-1"];
+        assert_eq!(names, expected);
         assert!(parts[0].findings[0].contains("3.00 times as fast"), "{:?}", parts[0].findings);
-        assert_eq!(parts[1].findings, ["mpi: 1 of 1 operation with the right result"]);
+        assert_eq!(parts[1].findings, ["mpi: 2.00 µs for 4 B; highest bus bandwidth 2.0 MB/s, at 4 B"]);
+        assert_eq!(parts[2].findings, ["mpi: 1 of 1 operation with the right result"]);
         assert!(
             is_table(&path("any-name.csv")) && !is_table(&path("other.csv")) && !is_table(&path("none.csv"))
         );
     }
 
     #[test]
-    fn a_file_that_is_named_is_found_once() {
+    fn a_file_is_found_once_and_other_paths_to_it_are_named() {
         let root = tempfile::tempdir().unwrap();
-        let file = root.path().join("f.csv");
-        fs::write(&file, FUSED).unwrap();
-        let files = csv_files(&[file.clone(), root.path().to_owned()], Path::new("report"));
-        assert_eq!(files, [file]);
+        let path = |name: &str| root.path().join(name);
+        fs::create_dir(path("a")).unwrap();
+        fs::write(path("a/f.csv"), FUSED).unwrap();
+        std::os::unix::fs::symlink(path("a/f.csv"), path("a/b.csv")).unwrap();
+        let found = Tables::find(&[path("a/f.csv"), root.path().to_owned()], Path::new("report"));
+        assert_eq!(found.files, [path("a/f.csv")]);
+        assert_eq!(found.again.len(), 1, "the link alone: {:?}", found.again);
+        let found = Tables::find(&[path("a/../a/f.csv"), path("a/b.csv"), path("a/f.csv")], Path::new(""));
+        assert_eq!((found.files, found.again.len()), (vec![path("a/f.csv")], 2));
+        assert!(found.again[0].contains("a/../a/f.csv: the same as "), "{:?}", found.again);
     }
 
     #[test]
@@ -174,7 +216,7 @@ mod tests {
         fs::write(path("latency.csv"), "backend,bytes,min_us,median_us,p99_us,busbw_mb_s\nmpi,4,1,x,3,1\n")
             .unwrap();
         fs::write(path("empty.csv"), FUSED.lines().next().unwrap()).unwrap();
-        let parts = parts(&csv_files(&[root.path().to_owned()], &path("report")));
+        let parts = parts(&Tables::find(&[root.path().to_owned()], &path("report")).files);
         let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
         assert_eq!(names, ["bench-fused-1", "bench-damaged"]);
         assert_eq!(parts[1].findings, ["4 damaged files left out"]);

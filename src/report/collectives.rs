@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::csv_table::{Kind, MOST_US, TableRow};
 use super::figures::{Figures, cell};
 use super::sheet::{Cell, Column, Sheet};
+use crate::launch::Topology;
 use crate::names::count;
+use burn_mpi::NoNccl;
 
 /// One operation on one backend: a row of the CSV file, whose columns are the fields.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,8 +25,7 @@ pub struct CollectiveRow {
     pub bytes: usize,
     /// Median latency in µs; none if there is no result.
     pub median_us: Option<f64>,
-    /// `correct`, or why there is no latency: `not supported`, `not built`, `needs 2 ranks`,
-    /// `wrong result`.
+    /// [`CORRECT`], or why there is no latency.
     pub result: String,
 }
 
@@ -39,6 +40,48 @@ impl TableRow for CollectiveRow {
     ];
     const REPAIR: &'static str =
         "left out: write it again with mpiburn bench collectives --csv FILE, or remove it";
+
+    fn problem(&self, before: &[Self]) -> Option<(&'static str, String)> {
+        let (topology, result) = (&self.topology, &self.result);
+        let is_again = |row: &&Self| (&row.operation, &row.backend) == (&self.operation, &self.backend);
+        match self.median_us {
+            _ if topology.parse::<Topology>().is_err() => {
+                Some(("topology", format!("{topology:?} is not machines x processes, such as 2x2")))
+            }
+            _ if before.first().is_some_and(|first| first.topology != *topology) => Some((
+                "topology",
+                format!("{topology}, and {} above: a file is of one job", before[0].topology),
+            )),
+            _ if before.iter().any(|row| is_again(&row)) => {
+                Some(("operation", format!("{} of {} is there twice", self.operation, self.backend)))
+            }
+            _ if result != CORRECT && !WITHOUT_LATENCY.contains(&result.as_str()) && !is_absent(result) => {
+                let known = [WITHOUT_LATENCY, NoNccl::SHORT].concat().join(", ");
+                Some(("result", format!("{result:?} is none of {CORRECT}, {known}")))
+            }
+            None if result == CORRECT => Some(("median_us", format!("empty, and the result is {CORRECT}"))),
+            Some(us) if result != CORRECT => Some(("median_us", format!("{us}, and the result is {result}"))),
+            Some(0.0) => Some(("median_us", "0 is not above 0".into())),
+            _ => None,
+        }
+    }
+}
+
+/// The result of an operation with a latency.
+pub const CORRECT: &str = "correct";
+/// The backend is not in this build.
+pub const NOT_BUILT: &str = "not built";
+/// The backend does not have the operation.
+pub const NOT_SUPPORTED: &str = "not supported";
+/// The operation is between two ranks.
+pub const NEEDS_2_RANKS: &str = "needs 2 ranks";
+/// The operation computes something else.
+pub const WRONG: &str = "wrong result";
+const WITHOUT_LATENCY: [&str; 4] = [NOT_BUILT, NOT_SUPPORTED, NEEDS_2_RANKS, WRONG];
+
+/// Whether the backend was not tried: it is not in this build, or a rank has no GPU for it.
+fn is_absent(result: &str) -> bool {
+    result == NOT_BUILT || NoNccl::SHORT.contains(&result)
 }
 
 /// Values of `of` in the order of their first rows.
@@ -55,14 +98,14 @@ pub(super) fn distinct<'r>(
     names
 }
 
-/// A line for each backend of this build: which operations it does not support, or computes wrongly.
+/// A line for each backend that was tried: which operations it does not support, or computes wrongly.
 pub fn findings(rows: &[CollectiveRow]) -> Vec<String> {
     let of_backend = |backend: &str| {
         let own: Vec<&CollectiveRow> = rows.iter().filter(|row| row.backend == backend).collect();
-        if own.iter().all(|row| row.result == "not built") {
+        if own.iter().all(|row| is_absent(&row.result)) {
             return None;
         }
-        let correct = own.iter().filter(|row| row.result == "correct").count();
+        let correct = own.iter().filter(|row| row.result == CORRECT).count();
         let named = |result: &str| {
             let names: Vec<&str> =
                 own.iter().filter(|row| row.result == result).map(|row| row.operation.as_str()).collect();
@@ -71,8 +114,8 @@ pub fn findings(rows: &[CollectiveRow]) -> Vec<String> {
         Some(format!(
             "{backend}: {correct} of {} with the right result{}{}",
             count(own.len(), "operation"),
-            named("not supported"),
-            named("wrong result")
+            named(NOT_SUPPORTED),
+            named(WRONG)
         ))
     };
     distinct(rows, |row| &row.backend).into_iter().filter_map(of_backend).collect()
@@ -148,6 +191,8 @@ mod tests {
             row("send", "gloo", None, "not built"),
             row("scatter", "mpi", None, "not supported"),
             row("scatter", "gloo", None, "not built"),
+            row("send", "nccl", None, "no GPU"),
+            row("scatter", "nccl", None, "no GPU"),
         ]
     }
 
@@ -157,11 +202,29 @@ mod tests {
         let found = sheet("c", "P", Path::new("c.csv"), &rows(), Some(&figures));
         let shown: Vec<String> =
             found.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
-        assert_eq!(shown, ["send 1.25 not built yes yes no", "scatter not supported not built – – –"]);
+        assert_eq!(
+            shown,
+            ["send 1.25 not built no GPU yes yes no", "scatter not supported not built no GPU – – –"]
+        );
         assert_eq!(
             findings(&rows()),
             ["mpi: 1 of 2 operations with the right result; not supported: scatter"]
         );
+    }
+
+    #[test]
+    fn a_result_without_its_latency_is_damage() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (median_us, result, expected) in [
+            (Some(1.5), "x", "column result: \"x\" is none of correct, not built, not supported"),
+            (None, "correct", "column median_us: empty, and the result is correct"),
+            (Some(1.5), "not built", "column median_us: 1.5, and the result is not built"),
+            (Some(0.0), "correct", "column median_us: 0 is not above 0"),
+        ] {
+            write_csv(file.path(), &[row("send", "mpi", median_us, result)]).unwrap();
+            let Table::Damaged(line) = Table::<CollectiveRow>::read(file.path()) else { panic!("{result}") };
+            assert!(line.contains(expected), "{line}");
+        }
     }
 
     #[test]

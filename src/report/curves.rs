@@ -190,10 +190,15 @@ impl Curves {
         let min = points().map(|p| p.2).fold(f64::INFINITY, f64::min);
         let max = points().map(|p| p.3).fold(f64::NEG_INFINITY, f64::max);
         let last = points().map(|p| p.0).fold(1.0, f64::max);
+        let title = match points().next() {
+            Some(_) => title.to_owned(),
+            // Of runs with fewer steps than --log-every.
+            None => format!("{title}: no value logged"),
+        };
         let (low, high) = if min <= max { (min, max) } else { (0.0, 1.0) };
         let margin = (0.06 * (high - low)).max(1e-3);
         let mut chart = ChartBuilder::on(plot)
-            .caption(title, (FONT, 20))
+            .caption(&title, (FONT, 20))
             .margin(14)
             .x_label_area_size(50)
             .y_label_area_size(64)

@@ -84,3 +84,21 @@ fn a_ring_marks_overfitting_in_the_loss_plot_only() {
     let [loss, _] = drawn(&[2.0, 1.5, 1.4, 1.3]);
     assert_eq!((rings(&loss.0), loss.1), (0, false));
 }
+
+#[test]
+fn a_plot_without_a_logged_value_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str| {
+        let rank = folder.path().join("rank0");
+        std::fs::create_dir_all(&rank).unwrap();
+        std::fs::write(rank.join(name), "100 0.5\n").unwrap();
+    };
+    let drawn = || {
+        let runs = [Run { path: folder.path().into(), ..run((1, 1), &[], 4.0) }];
+        svg(&Curves::of("loss", "loss", &group(&runs), &[]).unwrap()).unwrap()
+    };
+    write("test.loss");
+    assert!(drawn().contains("training loss: no value logged"), "{}", drawn());
+    write("train.loss");
+    assert!(!drawn().contains("no value logged"), "{}", drawn());
+}

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::ReportError;
+use super::csv_table::all_quotes_closed;
 use super::sheet::Cell;
+use crate::files::read_regular;
 
 /// The lines of a file of published figures.
 #[derive(Debug, Default)]
@@ -24,7 +26,8 @@ impl Figures {
         let mut files = folders.into_iter().map(|folder| folder.join(format!("{name}.csv")));
         let Some(file) = files.find(|file| file.is_file()) else { return Ok(None) };
         let failed = |error: csv::Error| ReportError::read(&file, error);
-        let mut reader = csv::Reader::from_path(&file).map_err(failed)?;
+        let text = text_of(&file)?;
+        let mut reader = csv::Reader::from_reader(text.as_slice());
         if !reader.headers().map_err(failed)?.iter().any(|name| name == "hardware") {
             return Err(ReportError::read(&file, "it has no column hardware"));
         }
@@ -53,6 +56,16 @@ impl Figures {
             hardware.into_iter().collect::<Vec<_>>().join("; ")
         )
     }
+}
+
+/// The text of a file of published figures.
+///
+/// # Errors
+/// If it cannot be read, or has a quote that would hide the lines below.
+pub fn text_of(file: &Path) -> Result<Vec<u8>, ReportError> {
+    let text = read_regular(file).map_err(|error| ReportError::read(file, error))?;
+    all_quotes_closed(&text).map_err(|problem| ReportError::read(file, problem))?;
+    Ok(text)
 }
 
 #[cfg(test)]

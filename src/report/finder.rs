@@ -1,10 +1,12 @@
 //! Finds run directories and sweeps, each once.
 
-use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::runs::{Section, file_name, one_line, read_run};
+use super::seen::{Seen, same_as};
 use crate::names::count;
 use crate::record::{RunState, SweepRecord};
 
@@ -18,6 +20,25 @@ pub(super) const NOT_RUNS: [&str; 2] = ["reference", "report"];
 /// Maximum depth of nested folders.
 pub(super) const DEPTH: usize = 4;
 
+/// Removes all but the first of runs that have the same run.json, which holds the time of their start
+/// and their processes: a copied folder is no repeat. Each copy gets a line in `again`.
+fn drop_copies(sections: &mut [Section], again: &mut Vec<String>) {
+    let mut first: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for section in sections {
+        section.runs.retain(|run| match first.entry(run.digest.clone()) {
+            Entry::Vacant(entry) => {
+                entry.insert(run.path.clone());
+                true
+            }
+            Entry::Occupied(entry) => {
+                let (copy, first) = (run.path.display(), entry.get().display());
+                again.push(format!("{copy}: a copy of {first}, which counts once"));
+                false
+            }
+        });
+    }
+}
+
 /// `reference/NAME.csv` beside the sweep's folder, or else below `results/`.
 fn reference_file(sweep: &Path, name: &str) -> PathBuf {
     let beside = sweep.join("../reference").join(format!("{name}.csv"));
@@ -29,13 +50,13 @@ fn reference_file(sweep: &Path, name: &str) -> PathBuf {
 pub struct Finder {
     sweeps: Vec<Section>,
     single: Section,
-    seen: BTreeSet<PathBuf>,
+    seen: Seen,
 }
 
 impl Default for Finder {
     fn default() -> Self {
         let single = Section { name: "runs".into(), title: "Runs".into(), ..Section::default() };
-        Self { sweeps: Vec::new(), single, seen: BTreeSet::new() }
+        Self { sweeps: Vec::new(), single, seen: Seen::default() }
     }
 }
 
@@ -47,7 +68,7 @@ impl Finder {
             return false;
         }
         // A run that is named again, or is below a folder that is named as well, is no repeat of itself.
-        let is_new = path.canonicalize().map_or(true, |path| self.seen.insert(path));
+        let is_new = self.seen.is_new(path);
         match is_sweep {
             _ if !is_new => {}
             true => self.add_sweep(path),
@@ -64,13 +85,27 @@ impl Finder {
         self.walk(folder, 0)
     }
 
-    /// What was found, a section for each sweep and one for all other runs.
-    pub fn sections(self) -> Vec<Section> {
+    /// What was found, a section for each sweep and one for all other runs; and a line for each other
+    /// path to it.
+    pub fn sections(mut self) -> (Vec<Section>, Vec<String>) {
         let filled = |section: &Section| {
             !(section.runs.is_empty() && section.notes.is_empty() && section.skipped.is_empty())
         };
+        let mut again = self.seen.again;
         let mut sweeps = self.sweeps;
+        // A run of a sweep that is named as well is in the sweep's table.
+        let of_sweeps: BTreeMap<PathBuf, &Path> = sweeps
+            .iter()
+            .flat_map(|sweep| &sweep.runs)
+            .filter_map(|run| Some((run.path.canonicalize().ok()?, run.path.as_path())))
+            .collect();
+        self.single.runs.retain(|run| {
+            let first = run.path.canonicalize().ok().and_then(|path| of_sweeps.get(&path));
+            again.extend(first.filter(|first| **first != run.path).map(|first| same_as(&run.path, first)));
+            first.is_none()
+        });
         sweeps.push(self.single);
+        drop_copies(&mut sweeps, &mut again);
         sweeps.retain(filled);
         // Names become file names, and sweeps in two folders may have the same name.
         let mut taken = BTreeSet::new();
@@ -82,7 +117,7 @@ impl Finder {
                 number += 1;
             }
         }
-        sweeps
+        (sweeps, again)
     }
 
     fn walk(&mut self, folder: &Path, depth: usize) -> std::io::Result<bool> {
@@ -155,8 +190,6 @@ impl Finder {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::record::SweepRun;
 
@@ -182,7 +215,7 @@ mod tests {
         }
         let mut found = Finder::default();
         assert!(found.add_below(root.path()).unwrap());
-        let sections = found.sections();
+        let (sections, _) = found.sections();
         let names: Vec<&str> = sections.iter().map(|section| section.name.as_str()).collect();
         assert_eq!(names, ["---t", "---t-2"]);
         assert_eq!(sections[0].title, "T (quick)");
@@ -201,7 +234,7 @@ mod tests {
         let mut found = Finder::default();
         assert!(found.add(&root.path().join("s")) && found.add_below(root.path()).unwrap());
         assert!(!found.add(root.path()), "it is a folder of sweeps");
-        let sections = found.sections();
+        let (sections, _) = found.sections();
         assert_eq!(sections[0].notes.len(), 2);
         assert!(
             sections[0].notes[0].contains("s/sweep.json: ")

@@ -38,11 +38,18 @@ impl TableRow for FusedRow {
         ("channels", Kind::Count),
         ("batch", Kind::Count),
         ("steps", Kind::Count),
-        ("forward_ms", Kind::UpTo(MOST_MS)),
-        ("backward_ms", Kind::UpTo(MOST_MS)),
+        ("forward_ms", Kind::Above0(MOST_MS)),
+        ("backward_ms", Kind::Above0(MOST_MS)),
         ("test_accuracy", Kind::UpTo(100.0)),
     ];
     const REPAIR: &'static str = "left out: write it again with mpiburn bench fused --csv FILE, or remove it";
+
+    fn problem(&self, before: &[Self]) -> Option<(&'static str, String)> {
+        let again = before.iter().any(|row| (&row.operator, row.layers) == (&self.operator, self.layers));
+        again.then(|| {
+            ("operator", format!("{} with {} is there twice", self.operator, count(self.layers, "layer")))
+        })
+    }
 }
 
 impl FusedRow {

@@ -1,16 +1,16 @@
 //! What a report is of: runs and sweeps, profiles, and tables of benchmarks, among the paths that
 //! were typed or below the folder of results.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::ReportError;
-use super::benchmarks::{csv_files, is_table};
+use super::benchmarks::{Tables, is_table};
 use super::finder::{DEPTH, Finder, NOT_RUNS, is_run};
 use super::profiles::{Profiles, has_profiles, json_files};
 use super::runs::Section;
+use super::seen::Seen;
 
 /// The inputs of a report.
 #[derive(Debug, Default)]
@@ -23,6 +23,8 @@ pub struct Inputs {
     pub roots: Vec<PathBuf>,
     /// Paths that are nothing to report, a line for each with the reason.
     pub rejected: Vec<String>,
+    /// Other paths to what is reported, a line each.
+    pub again: Vec<String>,
 }
 
 impl Inputs {
@@ -40,19 +42,30 @@ impl Inputs {
             inputs.roots.push(root.to_owned());
         }
         let mut files = Vec::new();
-        let mut seen = BTreeSet::new();
-        let is_new = |path: &&PathBuf| path.canonicalize().is_err() || seen.insert(path.canonicalize().ok());
-        for path in paths.iter().filter(is_new) {
+        let mut seen = Seen::default();
+        for path in paths.iter().filter(|path| seen.is_new(path)) {
             match inputs.add(path, &mut finder, &mut files) {
                 Ok(()) => inputs.roots.push(path.clone()),
                 Err(reason) => inputs.rejected.push(reason),
             }
         }
+        inputs.again = std::mem::take(&mut seen.again);
         if let Some(first) = files.first() {
             let folder = first.parent().unwrap_or(Path::new("")).to_owned();
-            inputs.profiles.insert(0, Profiles::of_files(&folder, &files));
+            inputs.profiles.push(Profiles::of_files(&folder, &files));
         }
-        inputs.sections = finder.sections();
+        // A folder shows its files, whether they were typed as well or not.
+        let mut seen = Seen::default();
+        for found in &mut inputs.profiles {
+            found.keep(|path| seen.is_new(path));
+        }
+        if !files.is_empty() {
+            inputs.profiles.rotate_right(1);
+        }
+        inputs.again.append(&mut seen.again);
+        let (sections, again) = finder.sections();
+        inputs.again.extend(again);
+        inputs.sections = sections;
         Ok(inputs)
     }
 
@@ -64,6 +77,12 @@ impl Inputs {
             _ => format!("cannot read {shown}: {error}"),
         })?;
         let ends_in = |ending: &str| path.extension().is_some_and(|found| found == ending);
+        if found.is_file() && (path.ends_with("run.json") || path.ends_with("sweep.json")) {
+            // The file is its folder's.
+            let folder = path.parent().filter(|folder| folder != &Path::new("")).unwrap_or(Path::new("."));
+            finder.add(folder);
+            return Ok(());
+        }
         match found.is_dir() {
             true if finder.add(path) => Ok(()),
             true => self.add_folder(path, finder),
@@ -88,7 +107,7 @@ impl Inputs {
             finder.add_below(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         let before = self.profiles.len();
         walk(path, 0, &mut self.profiles);
-        let has_tables = || csv_files(&[path.to_owned()], Path::new("")).iter().any(|file| is_table(file));
+        let has_tables = || !Tables::find(&[path.to_owned()], Path::new("")).files.is_empty();
         match has_runs || self.profiles.len() > before || has_tables() {
             true => Ok(()),
             // Its files are named one by one.

@@ -86,19 +86,24 @@ impl TableRow for LatencyRow {
     const COLUMNS: &'static [(&'static str, Kind)] = &[
         ("backend", Kind::Words),
         ("bytes", Kind::Count),
-        ("min_us", Kind::UpTo(MOST_US)),
-        ("median_us", Kind::UpTo(MOST_US)),
-        ("p99_us", Kind::UpTo(MOST_US)),
+        ("min_us", Kind::Above0(MOST_US)),
+        ("median_us", Kind::Above0(MOST_US)),
+        ("p99_us", Kind::Above0(MOST_US)),
         ("busbw_mb_s", Kind::UpTo(1e9)),
     ];
     const REPAIR: &'static str =
         "left out: write it again with mpiburn bench allreduce --csv FILE, or remove it";
 
     fn problem(&self, _before: &[Self]) -> Option<(&'static str, String)> {
-        let Self { min_us, median_us, p99_us, .. } = self;
+        let Self { min_us, median_us, p99_us, busbw_mb_s, .. } = self;
+        // Less than twice the message crosses a link; times are rounded.
+        let most = 2.1 * self.bytes as f64 / median_us;
         match () {
             () if median_us < min_us => Some(("median_us", format!("{median_us} is below min_us {min_us}"))),
             () if p99_us < median_us => Some(("p99_us", format!("{p99_us} is below median_us {median_us}"))),
+            () if *busbw_mb_s > most => {
+                Some(("busbw_mb_s", format!("{busbw_mb_s} is above twice bytes over median_us")))
+            }
             () => None,
         }
     }
@@ -137,6 +142,21 @@ mod tests {
     fn sizes_are_written_in_the_largest_whole_unit() {
         let sizes = [4, 1000, 17408, 13631488, (1 << 20) + 1024];
         assert_eq!(sizes.map(human_size), ["4 B", "1000 B", "17 KiB", "13 MiB", "1025 KiB"]);
+    }
+
+    #[test]
+    fn times_of_nothing_and_impossible_bandwidths_are_damage() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (row, expected) in [
+            ("mpi,4,0.0,0.0,0.0,0.0", "column min_us: 0.0 is not above 0"),
+            ("mpi,0,1.0,2.0,3.0,0.0", "column bytes: 0 is not from 1 to 1e12"),
+            ("mpi,4000,1.0,2.0,3.0,9000.0", "column busbw_mb_s: 9000 is above twice bytes over median_us"),
+        ] {
+            std::fs::write(file.path(), format!("backend,bytes,min_us,median_us,p99_us,busbw_mb_s\n{row}\n"))
+                .unwrap();
+            let Table::Damaged(line) = Table::<LatencyRow>::read(file.path()) else { panic!("{row}") };
+            assert!(line.contains(expected) && line.contains("bench allreduce"), "{line}");
+        }
     }
 
     #[test]

@@ -30,9 +30,9 @@ impl TableRow for LinkRow {
     const COLUMNS: &'static [(&'static str, Kind)] = &[
         ("backend", Kind::Words),
         ("bytes", Kind::Count),
-        ("min_us", Kind::UpTo(MOST_US)),
-        ("one_way_us", Kind::UpTo(MOST_US)),
-        ("p99_us", Kind::UpTo(MOST_US)),
+        ("min_us", Kind::Above0(MOST_US)),
+        ("one_way_us", Kind::Above0(MOST_US)),
+        ("p99_us", Kind::Above0(MOST_US)),
     ];
     const REPAIR: &'static str = "create it with `mpiburn bench link --csv FILE`";
 }

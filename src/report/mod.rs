@@ -1,6 +1,7 @@
 //! Reports of measurements: tables, CSV files, plots and an HTML page.
 
 mod align;
+pub mod allreduce;
 pub mod bars;
 pub mod benchmarks;
 pub mod canvas;
@@ -29,8 +30,11 @@ pub mod published;
 pub mod quality;
 pub mod ratios;
 pub mod remarks;
+mod restarted;
 pub mod rows;
+mod run_fields;
 pub mod runs;
+mod seen;
 pub mod sheet;
 pub mod summary;
 pub mod table;

@@ -32,7 +32,7 @@ const STYLE: &str = "\
 @media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#9ba3ad;--line:#3a4048;--paper:#16191d;--tint:#1f2328;--link:#79b8ff}\
 figure svg{filter:invert(.91) hue-rotate(180deg)}}\
 *{box-sizing:border-box}\
-body{margin:0 auto;padding:1.5rem;max-width:90rem;background:var(--paper);color:var(--ink);\
+body{overflow-wrap:break-word;margin:0 auto;padding:1.5rem;max-width:90rem;background:var(--paper);color:var(--ink);\
 font:16px/1.5 system-ui,sans-serif}\
 h1{font-size:1.6rem;margin:0 0 .25rem}h2{font-size:1.3rem;margin:2.5rem 0 .5rem;border-bottom:1px solid var(--line)}\
 h3{font-size:1rem;margin:1.5rem 0 .5rem}\

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use super::ReportError;
 use super::bars::Bars;
-use super::benchmarks::csv_files;
 use super::canvas::{self, Picture};
 use super::csv_table::Table;
 use super::curves::Curves;
@@ -89,15 +88,13 @@ pub fn of_section(
     Ok(drawn)
 }
 
-/// Draws the latencies of every file of `mpiburn bench allreduce --csv` in and
-/// below `roots`.
+/// Draws the latencies of every file of `mpiburn bench allreduce --csv` among `files`.
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn of_latencies(roots: &[PathBuf], folder: &Path) -> Result<Vec<Drawn>, ReportError> {
+pub fn of_latencies(files: &[PathBuf], folder: &Path) -> Result<Vec<Drawn>, ReportError> {
     let mut drawn: Vec<Drawn> = Vec::new();
-    let files = csv_files(roots, folder).into_iter();
-    for (path, rows) in files.filter_map(|path| Some((path.clone(), latencies(&path)?))) {
+    for (path, rows) in files.iter().filter_map(|path| Some((path, latencies(path)?))) {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("latency");
         let name = format!("allreduce-{}-{stem}", drawn.len() + 1);
         let title = format!("all-reduce, {}", path.display());

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::ReportError;
+use super::figures::text_of;
 use super::measures::with_tests;
 use super::remarks::tested;
 use super::rows::{Row, compare, varied};
@@ -42,7 +43,8 @@ const HARDWARE: &str = "hardware";
 /// When the file cannot be read, or has no `topology` or no `hardware`.
 pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<Sheet, ReportError> {
     let failed = |error: csv::Error| ReportError::read(file, error);
-    let mut reader = csv::Reader::from_path(file).map_err(failed)?;
+    let text = text_of(file)?;
+    let mut reader = csv::Reader::from_reader(text.as_slice());
     let header: Vec<String> = reader.headers().map_err(failed)?.iter().map(Into::into).collect();
     if let Some(missing) = ["topology", HARDWARE].iter().find(|name| !header.iter().any(|h| h == *name)) {
         return Err(ReportError::read(file, format!("it has no column {missing}")));
@@ -192,9 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_hardware_is_rejected() {
+    fn a_file_without_hardware_or_with_an_open_quote_is_rejected() {
         let error = beside("topology,train_seconds\n1x1,9\n", vec![run((1, 1), &[], 4.0)]).unwrap_err();
         assert!(error.to_string().ends_with("figures.csv: it has no column hardware"), "{error}");
+        let open = "topology,train_seconds,hardware\n1x1,9,\"a GPU\n1x2,5,a GPU\n";
+        let error = beside(open, vec![run((1, 1), &[], 4.0)]).unwrap_err();
+        assert!(error.to_string().ends_with("figures.csv: line 2: a quote is not closed"), "{error}");
     }
 
     #[test]

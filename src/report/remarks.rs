@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::changed;
 use super::quality::{Doubt, doubts};
 use super::rows::{Row, varied};
+use super::summary::speed_up;
+use super::{changed, restarted};
 use crate::names::count;
 use crate::train::LEAST_RISE;
 
@@ -13,9 +14,12 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
     let mut remarks = vec![basis(rows, baseline)];
     let found: BTreeSet<Doubt> = rows.iter().flat_map(|row| doubts(row, rows)).collect();
     remarks.extend(found.into_iter().map(Doubt::footnote));
-    remarks.extend(changed::footnote(rows));
+    let varied = varied(rows);
+    let names: Vec<String> = rows.iter().map(|row| row.name(&varied)).collect();
+    remarks.extend(changed::Notes::of(rows).footnotes(&names));
+    remarks.extend(restarted::footnote(rows, &names));
     remarks.extend(fewer_updates(rows));
-    if varied(rows).iter().any(|name| name == "accumulate") {
+    if varied.iter().any(|name| name == "accumulate") {
         remarks.push(
             "Accumulation: a step is `accumulate` batches of each rank, so ms/step is not that of one batch, and \
              there are fewer updates in an epoch."
@@ -54,8 +58,11 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
 
 /// What times, accuracies and memory are of.
 fn basis(rows: &[Row<'_>], baseline: &str) -> String {
+    let has_speed_up = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
     let relative = match rows.iter().any(|row| row.setting("topology") == baseline) {
         true if rows.iter().all(|row| row.setting("topology") == baseline) => String::new(),
+        // The footnotes of doubted rows say why.
+        true if rows.iter().all(|row| has_speed_up(row).is_none()) => String::new(),
         true => format!("speed-up and efficiency are relative to {baseline} with the same settings; "),
         false => format!("without a run on {baseline} there is no speed-up; "),
     };
@@ -103,8 +110,7 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
         let steps = |row: &Row<'_>| row.first().results.steps;
         (steps(many) < steps(few)).then(|| {
             format!(
-                "The batch is each rank's: {} makes {} where {} makes {}, which lowers its accuracy after \
-                 equally many epochs.",
+                "The batch is each rank's: {} makes {} where {} makes {}, in equally many epochs.",
                 many.setting("topology"),
                 count(steps(many), "update"),
                 few.setting("topology"),
@@ -133,6 +139,14 @@ mod tests {
         assert!(!of(&runs).contains("builds"));
         runs[1].record.git = "bbbb".into();
         assert!(of(&runs).contains("(aaaa, bbbb)"), "{}", of(&runs));
+    }
+
+    #[test]
+    fn a_speed_up_is_explained_where_there_is_one() {
+        let runs = |seconds| [run((1, 1), &[], seconds), run((1, 2), &[], seconds)];
+        assert!(of(&runs(8.0)).contains("speed-up and efficiency are relative to 1x1"));
+        let short = of(&runs(1.0));
+        assert!(!short.contains("speed-up") && short.contains("Too short"), "{short}");
     }
 
     #[test]

@@ -115,8 +115,19 @@ impl<'a> Row<'a> {
         words.join(", ")
     }
 
+    /// Name in a footnote: topology, backend and the varied settings that are in use.
+    pub fn name(&self, varied: &[String]) -> String {
+        let words = [self.setting("topology"), self.setting("backend")].map(str::to_owned);
+        [words.join(" ")].into_iter().chain(self.words(varied)).collect::<Vec<_>>().join(" ")
+    }
+
     /// The varied settings as text, without those that are off: `–`, `false`, 0.
     pub fn used(&self, varied: &[String]) -> Vec<String> {
+        let changed = self.settings.contains_key("changed").then(|| "changed by --set".to_owned());
+        self.words(varied).into_iter().chain(changed).collect()
+    }
+
+    fn words(&self, varied: &[String]) -> Vec<String> {
         let word = |name: &String| {
             let (value, title) = (self.setting(name), name.replace('_', " "));
             match name.as_str() {
@@ -126,8 +137,7 @@ impl<'a> Row<'a> {
                 _ => Some(format!("{title} {value}")),
             }
         };
-        let changed = self.settings.contains_key("changed").then(|| "changed by --set".to_owned());
-        varied.iter().filter_map(word).chain(changed).collect()
+        varied.iter().filter_map(word).collect()
     }
 }
 

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{changed, history};
+use super::csv_table::damaged;
+use super::{changed, history, run_fields};
 use crate::config::RunRecord;
+use crate::files::{read_regular, sha256};
 use crate::record::{Results, RunDir, Status};
+use crate::train::EpochRow;
 
 /// A finished run.
 #[derive(Debug, Clone)]
@@ -18,6 +21,8 @@ pub struct Run {
     pub record: RunRecord,
     /// Its results.
     pub results: Results,
+    /// The digest of its run.json; no two runs have the same.
+    pub digest: String,
 }
 
 impl Run {
@@ -99,19 +104,27 @@ pub(super) fn one_line(text: Option<&str>) -> String {
 /// Adds the run in the folder `path` to `section`, or a note about it.
 pub(super) fn read_run(path: &Path, sweep: Option<&str>, section: &mut Section) {
     match finished(path) {
-        Ok((record, results)) => {
-            section.runs.push(Run { path: path.to_owned(), sweep: sweep.map(Into::into), record, results });
+        Ok((record, results, digest)) => {
+            let sweep = sweep.map(Into::into);
+            section.runs.push(Run { path: path.to_owned(), sweep, record, results, digest });
         }
         Err(note) => section.notes.push(note),
     }
 }
 
-fn finished(path: &Path) -> Result<(RunRecord, Results), String> {
+fn finished(path: &Path) -> Result<(RunRecord, Results, String), String> {
     let shown = path.display();
     if !path.join("run.json").exists() {
         return Err(format!(
             "{shown}: no run.json: the run was killed at its start; remove it or run it again"
         ));
+    }
+    // Before its types are, whose errors name no field.
+    let file = path.join("run.json");
+    let text = read_regular(&file).unwrap_or_default();
+    let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    if json.is_object() {
+        run_fields::check(&json).map_err(|problem| damaged::<EpochRow>(&file, &problem))?;
     }
     let (_, mut record): (_, RunRecord) = RunDir::open(path).map_err(|error| {
         format!("{error}; not written by this version, or damaged: remove {shown} or run it again")
@@ -119,12 +132,15 @@ fn finished(path: &Path) -> Result<(RunRecord, Results), String> {
     let resume = format!("continue with mpirun -n {} ... mpiburn train --resume {shown}", record.world_size);
     let why = one_line(record.error.as_deref());
     match (record.status, record.results.take()) {
-        (Status::Completed, Some(results)) if results.train_seconds > 0.0 => {
+        (Status::Completed, Some(results)) => {
             let epochs = results.stopped_early_after.unwrap_or(record.config.epochs);
             history::check(path, &results, epochs)?;
-            Ok((record, results))
+            Ok((record, results, sha256(&text)))
         }
-        (Status::Completed, _) => Err(format!("{shown}: completed, but has no results; run it again")),
+        (Status::Completed, None) => {
+            let why = serde_json::from_value::<Results>(json).err().map(|error| error.to_string());
+            Err(damaged::<EpochRow>(&file, why.as_deref().unwrap_or("no results")))
+        }
         (Status::Running, _) => Err(format!("{shown}: still running, or killed; if killed, {resume}")),
         (Status::Failed, _) => Err(format!("{shown}: failed: {why}; fix the cause, then {resume}")),
         // The message itself names the command to continue.

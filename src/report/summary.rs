@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use super::changed;
 use super::history::overfitting_epochs;
 use super::measures::{Measure, OTHERS, TRAIN};
 use super::quality::{doubts, is_sound, marks};
@@ -10,6 +9,7 @@ use super::remarks::remarks;
 use super::rows::{Row, varied};
 use super::runs::Section;
 use super::sheet::{Cell, Column, Sheet, Value};
+use super::{changed, restarted};
 
 /// Speed-up over `base` and parallel efficiency in percent, from medians; `None` if a row is too
 /// short or disturbed.
@@ -24,7 +24,8 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     let varied = own_columns(rows);
     let epochs: Vec<Option<String>> = rows.iter().map(|row| overfitting_epochs(&row.runs)).collect();
     let overfits = epochs.iter().any(Option::is_some);
-    let lines = rows.iter().zip(&epochs).map(|(row, epoch)| {
+    let notes = changed::Notes::of(rows);
+    let lines = rows.iter().zip(&epochs).enumerate().map(|(number, (row, epoch))| {
         let paths = paths(row);
         let doubts = doubts(row, rows);
         let measured = |measure: &Measure| {
@@ -39,8 +40,9 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         cells.push(Cell::text(row.setting("oversubscribed")));
         cells.push(Cell::number(row.ranks() as f64, 0, paths.clone()));
         let changes = changed::of_row(row);
-        let mark = if changes.is_empty() { "" } else { changed::MARK };
-        cells.push(Cell { marks: marks(&doubts) + mark, ..measured(&TRAIN) });
+        let failures = restarted::failures(row);
+        let restarted = if failures == 0 { "" } else { restarted::MARK };
+        cells.push(Cell { marks: marks(&doubts) + &notes.marks(number) + restarted, ..measured(&TRAIN) });
         match row.baseline(rows, baseline).and_then(|base| Some((base, speed_up(row, base)?))) {
             Some((base, (faster, efficiency))) => {
                 let both: Vec<PathBuf> = paths.iter().cloned().chain(self::paths(base)).collect();
@@ -58,6 +60,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         let names: Vec<&str> = doubts.iter().map(|doubt| doubt.name()).collect();
         cells.push(Cell::text(names.join(" ")));
         cells.push(if changes.is_empty() { Cell::nothing() } else { Cell::text(changes.join(", ")) });
+        cells.push(if failures == 0 { Cell::nothing() } else { Cell::text(failures.to_string()) });
         cells
     });
     let sheet = Sheet {
@@ -67,8 +70,15 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         remarks: remarks(rows, baseline, overfits),
         columns: columns(&varied, baseline),
     };
-    let optional =
-        ["int8_test_accuracy", "float_kb", "int8_kb", "times_smaller", "overfits_after_epoch", "changed"];
+    let optional = [
+        "int8_test_accuracy",
+        "float_kb",
+        "int8_kb",
+        "times_smaller",
+        "overfits_after_epoch",
+        "changed",
+        "failed_attempts",
+    ];
     sheet.without(|column, cells| {
         optional.contains(&column.key.as_str()) && cells.iter().all(|cell| cell.value == Value::Nothing)
     })
@@ -102,6 +112,7 @@ fn columns(varied: &[String], baseline: &str) -> Vec<Column> {
     columns.push(Column::number("runs", "runs").means("Repeats").ranked(4));
     columns.push(Column::words("doubts", "doubts").for_programs());
     columns.push(Column::words("changed", "changed").for_programs());
+    columns.push(Column::words("failed attempts", "failed_attempts").for_programs());
     columns
 }
 

@@ -16,7 +16,7 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
     let Command::Train(args) = Cli::try_parse_from(words).expect("valid options").command else {
         unreachable!("the command is train")
     };
-    let config = RunConfig::try_from(args.as_ref()).expect("a valid configuration");
+    let config = RunConfig::of_any_build(&args).expect("a valid configuration");
     let (machines, processes) = topology;
     let world_size = machines * processes;
     let host = |rank: usize| format!("node{}", rank / processes);
@@ -27,6 +27,7 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
     Run {
         path: PathBuf::from(format!("results/{machines}x{processes}-{}", config.backend)),
         sweep: None,
+        digest: String::new(),
         results: Results {
             steps,
             epochs_run: None,
@@ -71,6 +72,7 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             launcher: "mpirun".into(),
             machines: Vec::new(),
             simd_level: None,
+            bf16_products: None,
             connection: None,
             data: None,
             oversubscribed: false,

@@ -49,7 +49,7 @@ impl Batches {
 pub(super) fn order_of(options: &TrainOptions, epoch: u64) -> Order {
     match options.shuffle {
         true => Order::Shuffled { seed: options.seed, epoch },
-        false => Order::File,
+        false => Order::Sequential,
     }
 }
 

@@ -29,7 +29,7 @@ impl Evaluation {
         options: &TrainOptions,
     ) -> Result<Self, TrainError> {
         let plan = options.plan(source, Split::Test, world.size());
-        let shard = Shard::load(source, Split::Test, &plan, world.rank(), Order::File);
+        let shard = Shard::load(source, Split::Test, &plan, world.rank(), Order::Sequential);
         let shard = world.agree(shard)?;
         world.check_equal("the test set's digest", shard.digest())?;
         Ok(Self {

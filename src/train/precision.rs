@@ -120,8 +120,13 @@ mod tests {
         }
     }
 
-    fn gradients(kind: ModelKind, options: &NetworkOptions, precision: Precision) -> Vec<f32> {
-        let device = Device::flex().autodiff();
+    fn gradients(
+        device: &Device,
+        kind: ModelKind,
+        options: &NetworkOptions,
+        precision: Precision,
+    ) -> Vec<f32> {
+        let device = device.clone().autodiff();
         let network = Network::with_options(kind, options, kind.classes(), 5, &device);
         let [channels, height, width] = kind.input_shape();
         let mut state = 7u64;
@@ -152,18 +157,37 @@ mod tests {
         let plain = NetworkOptions::default();
         let more = NetworkOptions { batch_norm: true, dropout: 0.3, ..plain };
         let gelu = NetworkOptions { activation: Activation::Gelu, ..plain };
+        let device = Device::flex();
         for kind in [ModelKind::Convnet, ModelKind::Mlp, ModelKind::Vgg] {
             for options in [plain, more, gelu] {
-                let exact = gradients(kind, &options, Precision::No);
+                let exact = gradients(&device, kind, &options, Precision::No);
                 // Rounding changes the maximum of some squares, and what some ReLU passes on: of few
                 // samples, or behind norms, those outweigh the rounding itself.
                 let off = [Precision::Bf16, Precision::Fp16].map(|precision| {
-                    let found = gradients(kind, &options, precision);
+                    let found = gradients(&device, kind, &options, precision);
                     assert_eq!(found.len(), exact.len());
                     assert_ne!(found, exact, "{kind} {options:?} {precision}");
                     norm(found.iter().zip(&exact).map(|(a, b)| a - b)) / norm(exact.iter().copied())
                 });
                 assert!(off[0] < 0.25 && off[1] < off[0], "{kind} {options:?}: {off:?}");
+            }
+        }
+    }
+
+    /// With `--features tch`.
+    #[cfg(feature = "tch")]
+    #[test]
+    #[allow(deprecated, reason = "tch is deprecated upstream, and still supported here")]
+    fn libtorch_has_nearly_the_gradients_of_f32_in_bf16() {
+        let plain = NetworkOptions::default();
+        let device = Device::libtorch();
+        for kind in [ModelKind::Convnet, ModelKind::Mlp, ModelKind::Vgg] {
+            for options in [plain, NetworkOptions { batch_norm: true, dropout: 0.3, ..plain }] {
+                let exact = gradients(&device, kind, &options, Precision::No);
+                let found = gradients(&device, kind, &options, Precision::Bf16);
+                assert_ne!(found, exact, "{kind} {options:?}");
+                let off = norm(found.iter().zip(&exact).map(|(a, b)| a - b)) / norm(exact.iter().copied());
+                assert!(off < 0.25, "{kind} {options:?}: {off}");
             }
         }
     }

@@ -21,7 +21,7 @@ class Verdict:
     problems: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, column, text, ended=None):
-        output = "" if ended is None else "\n" + "\n".join(ended.text.strip().splitlines()[-12:])
+        output = "" if ended is None else "\n" + "\n".join(ended.text.strip().splitlines()[-40:])
         self.problems.append((column, text + output))
 
 

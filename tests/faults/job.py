@@ -31,7 +31,7 @@ class Ended:
 
     def lines(self):
         """Lines that the program or mpirun prints about an error."""
-        starts = ("mpiburn: ", "error: ", "warn: ", "mpirun noticed that process rank ")
+        starts = ("mpiburn: ", "error: ", "warn: ", "mpirun noticed that process rank ", "ORTE ", "An ORTE ")
         return [line for line in self.text.splitlines() if line.startswith(starts)]
 
 
@@ -127,15 +127,18 @@ class Job:
             time.sleep(0.003)
         return None
 
-    def end(self, limit=LONGEST):
-        """Waits for the end, kills what is left, and returns both."""
+    def end(self, limit=LONGEST, alone=False):
+        """Waits for the end, kills what is left, and returns both.
+
+        `alone`: mpirun may have lost ranks, which then have `limit` themselves, as after its SIGKILL.
+        """
         begun = time.monotonic()
         try:
             code = self.process.wait(limit)
         except subprocess.TimeoutExpired:
             code = None
-        # SIGKILL of mpirun: its ranks have the same limit.
-        grace = begun + limit if code == -signal.SIGKILL else time.monotonic() + GRACE
+        alone = alone or code == -signal.SIGKILL
+        grace = begun + limit if alone else time.monotonic() + GRACE
         left = self.processes()
         while left and code is not None and time.monotonic() < grace:
             time.sleep(0.02)

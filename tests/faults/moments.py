@@ -8,20 +8,20 @@ import time
 
 from check import UNCLEAR, Verdict, check_all, check_end
 from job import LIMIT, Job, send
-from lab import checkpoints
+from lab import Lab, checkpoints
 
 SPACE = "No space left"
 
 
-def at_random_moment(lab, rng, config, folder):
-    """A started job, some time into its start-up, or after a checkpoint of a random step.
+def at_random_moment(lab, rng, config, folder, start=Lab.start, in_start_up=0.3):
+    """A job that `start` began, some time into its start-up, or after a checkpoint of a random step.
 
     Moments of training are steps: seconds would depend on what else the machine does.
     """
     reference = lab.reference(config)
     share = rng.random()
-    job = lab.start(config, folder)
-    if rng.random() < 0.3:
+    job = start(lab, config, folder)
+    if rng.random() < in_start_up:
         seconds = share * reference.start_up
         job.sleep(seconds)
         return job, f"after {seconds:.2f} s"

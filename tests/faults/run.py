@@ -15,8 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
+import clocks
 import damage
 import differing
+import links
 import moments
 from check import COLUMNS, remove
 from job import end_all
@@ -44,6 +46,9 @@ FAULTS = [
     ("another data set on one rank", 2, differing.other_data),
     ("another binary on one rank", 1, differing.other_binary),
     ("another environment on one rank", 1, differing.other_environment),
+    ("link cut", 3, links.link_cut),
+    ("link cut and restored", 2, links.link_interrupted),
+    ("clock that jumps", 2, clocks.jump),
 ]
 
 
@@ -53,6 +58,9 @@ def possible(lab):
     for name, works, reason in [
         ("full disk", moments.can_mount, "a tmpfs cannot be mounted; be root"),
         ("read-only folder", moments.can_forbid, "chattr +i does not work on this file system"),
+        ("link cut", links.can_cut, "two nodes cannot be emulated; be root, and install iproute2"),
+        ("link cut and restored", links.can_cut, "the same"),
+        ("clock that jumps", clocks.can_jump, "no libfaketime; install it"),
     ]:
         if not works(lab):
             found = [fault for fault in found if fault[0] != name]
@@ -111,7 +119,7 @@ def inject(lab, faults, arguments, number, counts):
     for column in {column for column, _ in verdict.problems}:
         row[1 + COLUMNS.index(column)] += 1
     if not arguments.keep:
-        for kind in ("run", "damaged", "removed", "folders", "disk", "forbidden"):
+        for kind in ("run", "damaged", "removed", "folders", "disk", "forbidden", "clock"):
             for path in lab.folder.glob(f"{kind}-*"):
                 remove(path)
     return True
@@ -154,7 +162,8 @@ def main():
     # Also where a shell in the background ignores SIGINT: the table of what was done is printed.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    folder = Path(tempfile.mkdtemp(prefix="mpiburn-faults-"))
+    # Not in /tmp, which is private to each node.
+    folder = Path(tempfile.mkdtemp(prefix="mpiburn-faults-", dir="/var/tmp"))
     try:
         good = campaign(arguments, Lab(arguments.binary, folder))
     finally:

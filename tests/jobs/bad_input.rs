@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::harness::*;
 
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(15);
 
 /// Runs a training that must fail with one line that contains all `words`.
 fn rejected(command: Command, words: &[&str]) {

@@ -157,7 +157,7 @@ fn invalid_benchmark_options_are_rejected_with_one_line() {
         (&["fused", "--layers", "2,0"], "--layers 0: must be at least 1"),
     ];
     for (arguments, expected) in cases {
-        let output = fails_within(Duration::from_secs(5), bench(2, arguments));
+        let output = fails_within(Duration::from_secs(15), bench(2, arguments));
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
     }

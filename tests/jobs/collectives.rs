@@ -34,12 +34,14 @@ fn two_ranks_have_the_same_bits_over_every_transport() {
 #[test]
 fn ordered_sums_have_the_same_bits_over_every_transport() {
     let lab = Lab::new();
+    // Waiting ranks spin, so steps of more ranks than cores take long: a few of them.
+    let common = ["--reduce", "ordered", "--train-samples", "641"];
     for ranks in [3, 4] {
-        let expected = weights(&lab, ranks, &["--reduce", "ordered"]);
+        let expected = weights(&lab, ranks, &common);
         for options in
             [&["--backend", "gloo"][..], &["--overlap", "off"], &["--backend", "gloo", "--overlap", "off"]]
         {
-            let options = [options, &["--reduce", "ordered"]].concat();
+            let options = [options, &common].concat();
             assert_eq!(weights(&lab, ranks, &options), expected, "{ranks} ranks, {options:?}");
         }
     }
@@ -186,7 +188,7 @@ fn ranks_with_different_options_or_data_are_rejected_by_field_and_rank() {
         "--out",
     ]);
     command.arg(lab.path("run2")).args([":", "-n", "1", "--wdir"]).arg(&second);
-    command.args([binary(), "train", "--data-root", "digits"]);
+    command.args([binary(), "train", "--data-root", "digits", "--out"]).arg(lab.path("run2"));
     let output = fails_within(Duration::from_secs(10), command);
     let errors = self::errors(&output);
     assert_eq!(errors.len(), 1, "{}", text(&output));

@@ -18,6 +18,7 @@ mod profile;
 mod quantized;
 mod recipes;
 mod report;
+mod report_inputs;
 mod report_profiles;
 mod restart;
 mod resume;

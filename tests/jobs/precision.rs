@@ -19,6 +19,38 @@ fn loss_scale(lab: &Lab, name: &str) -> Value {
     state["position"]["loss_scale"].clone()
 }
 
+/// How a processor with these flags computes products of bf16.
+fn fastest_products() -> &'static str {
+    let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    let has = |flag: &str| flags.split_whitespace().any(|word| word == flag);
+    match () {
+        () if has("avx512f") && has("amx_bf16") => "amx",
+        () if has("avx512_bf16") => "avx512",
+        () => "f32",
+    }
+}
+
+/// Many channels: convolutions on tiles, where there are some, while buckets travel.
+#[test]
+fn the_vgg_has_the_same_weights_whatever_carries_them() {
+    let lab = Lab::new();
+    let folder = lab.path("objects");
+    let made = mpirun(1, binary())
+        .args(["data", "objects", "--train", "50", "--test", "10", "--out"])
+        .arg(&folder)
+        .output()
+        .expect("mpirun starts");
+    assert!(made.status.success(), "{}", text(&made));
+    let options =
+        ["--data-root", folder.to_str().unwrap(), "--model", "vgg", "--epochs", "1", "--precision", "bf16"];
+    let options = [&options[..], &["--reduce", "ordered", "--train-batch-size", "8"]].concat();
+    let run = lab.train(2, "run", &options);
+    for more in [&["--backend", "gloo"][..], &["--overlap", "off"], &[]] {
+        let other = lab.train(2, "other", &[&options[..], more, &["--overwrite"]].concat());
+        assert_eq!(other["weights_sha256"], run["weights_sha256"], "{more:?}");
+    }
+}
+
 /// A training compares the weights of all ranks at the end of each epoch.
 #[test]
 fn ranks_have_the_same_weights_whatever_carries_them() {
@@ -32,6 +64,7 @@ fn ranks_have_the_same_weights_whatever_carries_them() {
         let run = lab.train(ranks, &name, &options);
         assert_eq!(run["config"]["precision"], precision);
         assert_eq!(run["skipped_steps"].is_null(), precision == "bf16");
+        assert_eq!(run["bf16_products"].as_str(), (precision == "bf16").then(fastest_products));
         assert_ne!(run["weights_sha256"], plain["weights_sha256"], "{name}");
         for more in [&["--backend", "gloo"][..], &["--overlap", "off"]] {
             let other = lab.train(ranks, "other", &[&options[..], more, &["--overwrite"]].concat());

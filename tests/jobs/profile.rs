@@ -191,7 +191,7 @@ fn a_checkpoint_is_profiled_with_its_network() {
     ] {
         let mut command = profile(2, &["--checkpoint", run]);
         command.args(options);
-        let output = fails_within(Duration::from_secs(5), command);
+        let output = fails_within(Duration::from_secs(15), command);
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
     }
@@ -249,7 +249,7 @@ fn invalid_profiles_are_rejected_with_one_line() {
         (&["--checkpoint", "/nowhere"], "/nowhere is neither a run directory nor a checkpoint", 1),
     ];
     for (arguments, expected, code) in cases {
-        let output = fails_within(Duration::from_secs(5), profile(2, arguments));
+        let output = fails_within(Duration::from_secs(15), profile(2, arguments));
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
         assert_eq!(output.status.code(), Some(code), "{}", text(&output));

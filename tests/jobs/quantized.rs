@@ -269,7 +269,10 @@ fn what_cannot_be_quantized_is_rejected_with_exit_code_2() {
     let lab = Lab::new();
     for (options, expected) in [
         (&["--quantized", "--activation", "gelu"][..], "layer activation1 cannot be quantized: gelu"),
-        (&["--quantized", "--device", "ndarray"], "--device ndarray"),
+        (
+            &["--quantized", "--device", "ndarray"],
+            "--quantize qat: integers need --device flex, and the device is ndarray",
+        ),
         (&["--quantized", "--fused", "off"], "--quantize qat: integers need fused operators"),
         (&["--quantize", "ptq", "--activation", "tanh"], "layer activation1 cannot be quantized: tanh"),
         (&["--quantize", "dynamic", "--activation", "gelu"], "layer activation1 cannot be quantized: gelu"),

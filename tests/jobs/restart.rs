@@ -89,6 +89,9 @@ fn a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint() {
             )]
         );
         assert!(!lab.path(&cut).join(".step").exists(), "a complete run has no use for it");
+        let shown = crate::report::shown(&lab, &[&cut]);
+        let footnote = format!("{topology} {backend}: 1 failed attempt (after step {step}: {cause}).");
+        assert!(shown.contains("ᵉ Started again after failures") && shown.contains(&footnote), "{shown}");
     }
 }
 
@@ -267,7 +270,7 @@ fn what_would_repeat_is_not_started_again() {
     for words in [&["train", "--epochs", "1"][..], &["bench", "allreduce"]] {
         let mut command = Command::new(binary());
         command.args(["launch", "1x2", "--restart", "1", "--"]).args(words);
-        let output = fails_within(Duration::from_secs(5), command);
+        let output = fails_within(Duration::from_secs(15), command);
         assert_eq!((output.status.code(), errors(&output).len()), (Some(2), 1), "{}", text(&output));
         assert!(errors(&output)[0].starts_with("mpiburn: --restart starts ") && started(&output) == 0);
     }

@@ -120,7 +120,7 @@ fn the_documentation_lists_every_field_and_no_other() {
     let short = ["--epochs", "1", "--train-samples", "64", "--test-samples", "32"];
     // Together these runs have every field.
     let stops = ["--epochs", "9", "--lr", "0", "--early-stopping", "1", "--precision", "fp16"];
-    lab.train(2, "gloo", &[&short[..], &["--backend", "gloo"]].concat());
+    lab.train(2, "gloo", &[&short[..], &["--backend", "gloo", "--precision", "bf16"]].concat());
     lab.train(1, "stops", &[&short[2..], &stops].concat());
     lab.train(1, "int8", &[&short[..], &["--quantize", "qat"]].concat());
     // A checkpoint that something is in the way of, in a resumed run.

@@ -15,7 +15,7 @@ fn host_and_sweep_files_that_are_no_files_are_refused() {
     {
         let mut command = Command::new(binary());
         command.args(words.iter().map(|&word| if word == "FIFO" { fifo.as_os_str() } else { word.as_ref() }));
-        let output = fails_within(Duration::from_secs(5), command);
+        let output = fails_within(Duration::from_secs(15), command);
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains("fifo: not a regular file"), "{}", text(&output));
     }
@@ -50,7 +50,7 @@ fn special_files_are_refused_before_work_begins() {
     ];
     for command in commands {
         let shown = format!("{command:?}");
-        let output = fails_within(Duration::from_secs(5), command);
+        let output = fails_within(Duration::from_secs(15), command);
         let errors = errors(&output);
         let refused = errors.len() == 1
             && errors[0].contains("it is a FIFO, a socket or a device; name a regular file");

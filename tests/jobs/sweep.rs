@@ -155,6 +155,16 @@ fn impossible_runs_are_skipped_before_anything_starts_and_have_not_failed() {
     assert!(printed.contains("2 of 8 runs are in ") && printed.contains(", 6 skipped; "), "{printed}");
     assert!(!lab.path("runs/2x1-mpirun-1.log").exists(), "nothing was started");
 
+    // Host files of a fresh checkout name machines that nobody has.
+    std::fs::create_dir(&hosts).unwrap();
+    std::fs::write(hosts.join("2x1"), "no-such-host.invalid slots=1\nlocalhost slots=1\n").unwrap();
+    let mut command = sweep(&lab, &file, &["--hostfiles", hosts.to_str().unwrap()]);
+    let again = output(command.env("PATH", &tools));
+    assert!(again.status.success() && errors(&again).is_empty(), "{}", text(&again));
+    let printed = text(&again);
+    let named = printed.lines().find(|line| line.contains("names no-such-host.invalid, which is no machine"));
+    assert!(named.is_some_and(|line| line.contains("2 of 8 runs (2x1-mpirun-1, ")), "{printed}");
+
     let table = text(&output(mpiburn(&["report"]).arg(lab.path("runs"))));
     let notes: Vec<&str> = table.lines().filter(|line| line.starts_with("not shown: ")).collect();
     assert!(notes.len() == 2 && notes[0].contains("4 of 8 runs skipped (1x1-srun-1, "), "{table}");
@@ -276,7 +286,7 @@ fn a_script_that_is_not_executable_is_named_as_such() {
         if let Some(folder) = path {
             command.env("PATH", folder);
         }
-        let rejected = fails_within(Duration::from_secs(5), command);
+        let rejected = fails_within(Duration::from_secs(15), command);
         let errors = errors(&rejected);
         let expected = format!("mpiburn: {} is not an executable file: ", script.display());
         assert!(errors.len() == 1 && errors[0].starts_with(&expected), "{}", text(&rejected));

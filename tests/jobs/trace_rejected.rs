@@ -40,7 +40,7 @@ fn invalid_time_lines_are_rejected_with_one_line() {
     ];
     for (command, expected, code) in cases {
         let shown = format!("{command:?}");
-        let output = fails_within(Duration::from_secs(5), command);
+        let output = fails_within(Duration::from_secs(15), command);
         let errors = errors(&output);
         assert_eq!(errors.len(), 1, "{shown}: {}", text(&output));
         assert!(text(&output).contains(expected), "{shown}: {}", text(&output));

@@ -22,7 +22,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 builds() {
   local began=$SECONDS
   scripts/cargo.sh build --locked --manifest-path tests/outside/Cargo.toml 2>&1 | tee "$work/build" &&
-    note="$(grep -c '^ *Compiling' "$work/build") crates in $((SECONDS - began)) s"
+    note="$(awk '/^ *Compiling/ { n++ } END { print n + 0 }' "$work/build") crates in $((SECONDS - began)) s"
 }
 
 trains() { # trains RANKS
@@ -52,11 +52,84 @@ learns() { # learns RANKS CHECK
 }
 
 # One line names the rank and the reason, and the job ends.
-refuses() { # refuses RANKS CHECK LINE
-  ranks "$1" learner "$2" "$work/learner"
+refuses() { # refuses RANKS LINE PROGRAM OPTION...
+  ranks "$1" "${@:3}"
   local status=$?
   cat "$work/out"
-  [ $status -ne 0 ] && [ $status -ne 124 ] && [ "$(grep -cE "^learner: $3" "$work/out")" -eq 1 ]
+  [ $status -ne 0 ] && [ $status -ne 124 ] && [ "$(grep -cE "^$3: $2" "$work/out")" -eq 1 ]
+}
+
+# A check of the library's examples, or of what they are made of, holds on every rank.
+holds() { # holds RANKS EXAMPLE CHECK
+  rm -rf "$work/loops" && mkdir "$work/loops"
+  ranks "$1" loops "$2" "$3" "$work/loops"
+  local status=$?
+  cat "$work/out"
+  [ $status -eq 0 ] && [ "$(grep -c "^rank . of $1: $3 holds" "$work/out")" -eq "$1" ]
+}
+
+# A training of an example ends with the same weights on all ranks.
+ends_alike() { # ends_alike RANKS EXAMPLE
+  ranks "$1" loops "$2" train
+  local status=$?
+  cat "$work/out"
+  [ $status -eq 0 ] && [ "$(grep -c "^rank . of $1: weights " "$work/out")" -eq "$1" ] &&
+    [ "$(sed -n "s/^rank . of $1: weights //p" "$work/out" | sort -u | wc -l)" -eq 1 ]
+}
+
+# In a mount namespace of its own, which ends with the job.
+on_a_full_disk() { # on_a_full_disk RANKS
+  mkdir -p "$work/full"
+  # shellcheck disable=SC2016 # expanded by the shell inside
+  export -f ranks && export work MPI mpirun
+  unshare -m bash -c 'mount -t tmpfs -o size=256k tmpfs "$work/full" && ranks "$1" loops library full "$work/full"' \
+    bash "$1"
+  local status=$?
+  cat "$work/out"
+  [ $status -eq 0 ] && [ "$(grep -c "^rank . of $1: full holds" "$work/out")" -eq "$1" ]
+}
+
+# The last of these values is below a share of the first.
+falls() { # falls SHARE 's/PATTERN/VALUE/p'
+  sed -nE "$2" "$work/out" | awk -v share="$1" 'NR == 1 { first = $1 } { last = $1 }
+    END { print "from", first, "to", last; exit !(NR > 1 && last < share * first) }' >"$work/falls" &&
+    note=$(cat "$work/falls")
+}
+
+own_loop_learns() { # own_loop_learns RANKS
+  ranks "$1" own_loop "$work/own"
+  local status=$?
+  cat "$work/out"
+  [ $status -eq 0 ] && [ -s "$work/own.bpk" ] && falls 0.3 's/^epoch [0-9]+: loss (.*)/\1/p'
+}
+
+# Two jobs print the same metrics.
+repeats() { # repeats RANKS EXAMPLE
+  local first
+  ranks "$1" "$2" && first=$(grep '^epoch' "$work/out") && ranks "$1" "$2" || { cat "$work/out"; return 1; }
+  [ "$first" = "$(grep '^epoch' "$work/out")" ]
+}
+
+# Nothing of a network is reserved for options that make no sense, and no pipe is waited for.
+char_gpt_refuses() { # char_gpt_refuses LINE OPTION...
+  refuses 2 "rank 0 on [^ ]*: $1" char_gpt "${@:2}"
+}
+
+regression_learns() { # regression_learns RANKS
+  ranks "$1" regression
+  local status=$?
+  cat "$work/out"
+  [ $status -eq 0 ] && [ "$(sed -nE 's/^rank .: ([0-9]+) of 1003 samples.*/\1/p' "$work/out" |
+    awk '{ sum += $1 } END { print sum, NR }')" = "1003 $1" ] &&
+    falls 0.3 's/^epoch [0-9]+: mean squared error ([0-9.]+),.*/\1/p'
+}
+
+char_gpt_learns() { # char_gpt_learns RANKS OPTION...
+  ranks "$1" char_gpt --width 16 --layers 1 --heads 2 --batch 8 --tokens 8 --steps 60 --rate 1e-2 "${@:2}"
+  local status=$?
+  cat "$work/out"
+  [ $status -eq 0 ] && grep -qE '^[0-9.]+ ms per step' "$work/out" && grep -q '^gradients: .* hidden, .* exposed' "$work/out" &&
+    falls 0.5 's/^step [0-9]+: perplexity (.*)/\1/p'
 }
 
 # The guide of Burn's book; its accuracy is read from burn-train's summary.
@@ -103,11 +176,47 @@ for ranks in 1 2 3; do
 done
 for ranks in 2 3; do
   last=$((ranks - 1))
-  check "a loader that fails, $ranks ranks" refuses $ranks fail "rank $last on [^ ]*: the data loader fails: sample 52"
-  check "a panic, $ranks ranks" refuses $ranks panic "rank $last on [^ ]* panicked"
-  check "fewer samples than ranks, $ranks ranks" refuses $ranks few "rank $last on [^ ]*: no training sample"
-  check "another model on a rank, $ranks ranks" refuses $ranks other "parameter 0 of the module differs between ranks: rank 1"
+  check "a loader that fails, $ranks ranks" refuses $ranks "rank $last on [^ ]*: the data loader fails: sample 52" learner fail "$work/learner"
+  check "a panic, $ranks ranks" refuses $ranks "rank $last on [^ ]* panicked" learner panic "$work/learner"
+  check "fewer samples than ranks, $ranks ranks" refuses $ranks "rank $last on [^ ]* gets no sample: the data set has $last" learner few "$work/learner"
+  check "another model on a rank, $ranks ranks" refuses $ranks "parameter 0 of the module differs between ranks: rank 1" learner other "$work/learner"
+  check "another batch size on a rank, $ranks ranks" refuses $ranks "the number of samples in the first batch differs between ranks: rank $last on [^ ]* has 2" learner batch "$work/learner"
+  check "another optimizer on a rank, $ranks ranks" refuses $ranks "after the first step \\(ranks need the same optimizer, rate and clipping\\), .* differs between ranks: rank $last" learner optimizer "$work/learner"
 done
+for ranks in 1 2 3; do
+  for what in shards metrics records misuse; do
+    check "the library's $what at $ranks ranks" holds $ranks library $what
+  done
+  for example in own_loop regression char_gpt; do
+    check "$example at $ranks ranks: gradients of each step are those of one process" holds $ranks $example gradients
+    check "$example at $ranks ranks: the same weights on all" ends_alike $ranks $example
+  done
+  check "own_loop learns at $ranks ranks" own_loop_learns $ranks
+  check "regression learns at $ranks ranks" regression_learns $ranks
+  check "char_gpt learns a file at $ranks ranks" char_gpt_learns $ranks --text LICENSE-MIT
+done
+for example in own_loop regression; do
+  check "$example gives the same results again" repeats 2 $example
+done
+mkfifo "$work/pipe" && : >"$work/empty"
+check "char_gpt, a rate of NaN" char_gpt_refuses "--rate nan: a number above 0, and at most 1" --rate nan
+check "char_gpt, a width beyond memory" char_gpt_refuses "--width 65536 --layers 9: about [0-9]* parameters" --width 65536 --layers 9
+check "char_gpt, windows beyond memory" char_gpt_refuses "--tokens 1000000000000: a number from 1 to" --tokens 1000000000000
+check "char_gpt, an empty text" char_gpt_refuses "$work/empty: 0 characters, and a window of each rank needs 65" --text "$work/empty"
+check "char_gpt, a pipe as text" char_gpt_refuses "$work/pipe: it is not a regular file" --text "$work/pipe"
+for example in own_loop regression char_gpt; do
+  for ranks in 2 3; do
+    last=$((ranks - 1))
+    check "$example, $ranks ranks: a data set that fails" refuses $ranks \
+      "rank $last on [^ ]*: the samples of step [0-9]* cannot be read: sample [0-9]* is damaged" loops $example fail
+    check "$example, $ranks ranks: a panic" refuses $ranks "rank $last on [^ ]* panicked" loops $example panic
+    check "$example, $ranks ranks: fewer samples than ranks" refuses $ranks \
+      "rank $last on [^ ]* gets no sample: the data set has $last" loops $example few
+    check "$example, $ranks ranks: another model on a rank" refuses $ranks \
+      "parameter 0 of the module differs between ranks: rank $last" loops $example other
+  done
+done
+check "a record that does not fit on the disk" on_a_full_disk 2
 check "the guide of Burn's book at 2 ranks" guide_learns
 for library in burn-mpi burn-fused; do
   check "$library is a package" packages $library

@@ -37,7 +37,11 @@ run_entry() { # run_entry NAME REPEAT STATE
 }
 
 lengthen() { # lengthen RUN SECONDS
-  sed -i "s/\"train_seconds\": [0-9.e-]*/\"train_seconds\": $2/; s/\"others_cpu_percent\": [0-9.]*/\"others_cpu_percent\": 0.0/" \
+  local steps ms
+  steps=$(sed -n 's/^ *"steps": \([0-9]*\),.*/\1/p' "$sweep/$1/run.json")
+  # Values that contradict each other are left out of a report.
+  ms=$(awk -v seconds="$2" -v steps="$steps" 'BEGIN { print 1000 * seconds / steps }')
+  sed -i "s/\"train_seconds\": [0-9.e-]*/\"train_seconds\": $2/; s/\"ms_per_step\": [0-9.e-]*/\"ms_per_step\": $ms/; s/\"others_cpu_percent\": [0-9.]*/\"others_cpu_percent\": 0.0/" \
     "$sweep/$1/run.json"
 }
 
@@ -86,6 +90,12 @@ measured() { # measured OUT OPTIONS...
 <script>
       const lines = ["background " + getComputedStyle(document.body).backgroundColor,
         "overflow " + (document.documentElement.scrollWidth - innerWidth)];
+      for (const element of document.querySelectorAll("body *")) {
+        const right = Math.round(element.getBoundingClientRect().right);
+        if (right > innerWidth && !element.closest("div.scroll")) {
+          lines.push(["wide", element.tagName, right, element.textContent.trim().slice(0, 80)].join(" "));
+        }
+      }
       for (const figure of document.querySelectorAll("figure")) {
         const box = figure.querySelector("svg").getBoundingClientRect();
         lines.push(["picture", figure.id, Math.round(box.width), Math.round(box.height)].join(" "));
@@ -119,10 +129,12 @@ tables_have_their_cells() {
     [ "$(grep -c '^topologies|' "$work/light")" -eq 3 ]
 }
 
+# A number of a benchmark links to its table.
 links_lead_to_runs() {
   local link count=0
   while read -r link; do
-    [ -e "$work/page/$link/run.json" ] || { echo "$link has no run.json"; return 1; }
+    [ -e "$work/page/$link/run.json" ] || { [ "${link%.csv}" != "$link" ] && [ -s "$work/page/$link" ]; } ||
+      { echo "$link has no run.json"; return 1; }
     count=$((count + 1))
   done < <(sed -n 's/^link //p' "$work/light")
   note="$count links"
@@ -156,7 +168,7 @@ nothing_overflows() {
   local layout
   for layout in light narrow; do
     awk '$1 == "overflow" { found = 1; if ($2 > 0) { print; bad = 1 } } END { exit bad || !found }' "$work/$layout" ||
-      return
+      { grep '^wide' "$work/$layout"; return 1; }
   done
 }
 

@@ -16,7 +16,7 @@ mod reference;
 mod samples;
 mod watchdog;
 
-use burn_mpi::World;
+use burn_mpi::{Backend, World};
 use clap::Parser;
 
 use case::Case;
@@ -32,15 +32,19 @@ struct Arguments {
     /// Seed of all cases
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// The transport of all cases, instead of a random one of mpi and gloo
+    #[arg(long)]
+    backend: Option<Backend>,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let Arguments { cases, first_case, seed } = Arguments::parse();
+    let Arguments { cases, first_case, seed, backend } = Arguments::parse();
     let world = World::init()?;
     let (rank, size) = (world.rank(), world.size());
     watchdog::start(rank);
     for index in first_case..first_case + cases {
-        let case = Case::draw(seed, index, size);
+        let mut case = Case::draw(seed, index, size);
+        case.backend = backend.unwrap_or(case.backend);
         watchdog::begin(format!("seed {seed}, case {index}, {size} ranks: {case:?}"));
         if let Err(what) = job::run(&world, &case) {
             watchdog::fail(rank, &what);

@@ -83,7 +83,7 @@
 //!
 //! # Features
 //!
-//! `ndarray` and `tch` let operators dispatch to Burn's backends of these names as well.
+//! `ndarray`, `tch` and `cuda` let operators dispatch to Burn's backends of these names as well.
 //! `mimalloc` adds [settings](memory) of that allocator.
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
@@ -98,6 +98,8 @@ mod extension;
 pub mod fake_quantize;
 mod flex_tensor;
 pub mod int8;
+#[cfg(feature = "tch")]
+mod libtorch;
 pub mod linear;
 pub mod loss;
 pub mod memory;
@@ -108,5 +110,7 @@ pub mod simd;
 mod stamp;
 
 pub use epilogue::Epilogue;
+#[cfg(feature = "tch")]
+pub use libtorch::libtorch_gpus;
 pub use poll::set_poll;
 pub use stamp::stamp_backward;

@@ -37,7 +37,7 @@ mod tests {
 
     use burn::nn::PaddingConfig2d;
     use burn::nn::conv::Conv2dConfig;
-    use burn::tensor::{Device, Tensor};
+    use burn::tensor::{DType, Device, Tensor};
 
     use super::*;
     use crate::conv::{conv_relu_pool, conv_relu_pool_twice};
@@ -57,6 +57,7 @@ mod tests {
             conv_relu_pool(images(1), &layer(1, 4)),
             conv_relu_pool(images(12), &layer(12, 12)),
             conv_relu_pool(images(32), &layer(32, 32)),
+            conv_relu_pool(images(32).cast(DType::BF16), &layer(32, 32)),
             conv_relu_pool_twice(images(1), &layer(1, 4), &layer(4, 8)),
         ];
         for output in outputs {

@@ -16,8 +16,8 @@ use burn::tensor::Tensor;
 use crate::extension::operator;
 
 /// `x` itself. Its backward calls `stamp(id)` on the thread that runs backward, as soon as
-/// the gradient of `x` is complete, and passes the gradient on. Without autodiff, for a
-/// tensor that needs no gradient, and on other backends than flex, nothing is called.
+/// the gradient of `x` is complete, and passes the gradient on. Without autodiff, and for a
+/// tensor that needs no gradient, nothing is called.
 ///
 /// ```
 /// use std::cell::Cell;
@@ -49,7 +49,7 @@ operator! {
         fn stamped(x: FloatTensor<Self>, _stamp: Stamp) -> FloatTensor<Self> {
             x
         }
-    }
+    } except Autodiff
 }
 
 impl Stamped for Flex {
@@ -58,10 +58,11 @@ impl Stamped for Flex {
     }
 }
 
-impl<C: CheckpointStrategy> Stamped for Autodiff<Flex, C> {
+// Backward runs in Burn's autodiff on every backend.
+impl<B: Stamped, C: CheckpointStrategy> Stamped for Autodiff<B, C> {
     fn stamped(x: FloatTensor<Self>, stamp: Stamp) -> FloatTensor<Self> {
         let (x, node) = x.into_parts();
-        match StampBackward.prepare::<C>([node]).compute_bound().stateful() {
+        match Backward::<B, 1>::prepare::<C>(StampBackward, [node]).compute_bound().stateful() {
             OpsKind::Tracked(prepared) => prepared.finish(stamp, x),
             OpsKind::UnTracked(prepared) => prepared.finish(x),
         }
@@ -72,16 +73,16 @@ impl<C: CheckpointStrategy> Stamped for Autodiff<Flex, C> {
 #[derive(Debug)]
 struct StampBackward;
 
-impl Backward<Flex, 1> for StampBackward {
+impl<B: Backend> Backward<B, 1> for StampBackward {
     type State = Stamp;
 
     fn backward(self, ops: Ops<Stamp, 1>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
-        let gradient = grads.consume::<Flex>(&ops.node);
+        let gradient = grads.consume::<B>(&ops.node);
         let Stamp { id, stamp } = ops.state;
         stamp(id);
         let [parent] = ops.parents;
         if let Some(parent) = parent {
-            grads.register::<Flex>(parent.id, gradient);
+            grads.register::<B>(parent.id, gradient);
         }
     }
 }

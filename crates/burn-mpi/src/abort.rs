@@ -1,6 +1,6 @@
 //! Aborting the whole job from one rank.
 
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 
 use crate::collective::mpi::library;
 use crate::run::say;
@@ -30,16 +30,20 @@ pub fn abort(code: i32) -> ! {
 }
 
 /// Makes a panic on any thread of one rank abort all ranks, which would otherwise wait for it.
-/// Prints the rank, calls the previous panic hook, and then [`abort`]s with code 101.
+/// Prints the rank, calls the previous panic hook, and then [`abort`]s with code 101. The first call
+/// counts.
 pub fn end_the_job_on_panic() {
     /// The exit code of a Rust program that panics.
     const PANICKED: i32 = 101;
-    let before = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if let Some((rank, _, host)) = identity() {
-            say(&format!("rank {rank} on {host} panicked: ending the job"));
-        }
-        before(panic);
-        abort(PANICKED)
-    }));
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if let Some((rank, _, host)) = identity() {
+                say(&format!("rank {rank} on {host} panicked: ending the job"));
+            }
+            before(panic);
+            abort(PANICKED)
+        }));
+    });
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::program;
+use crate::{NoNccl, program};
 
 /// An error of the world or of a collective. Its text is one line: what happened,
 /// on which rank and host, and what to do if that is known.
@@ -36,12 +36,50 @@ pub enum CommError {
         /// The transport's name, such as `mpi`.
         transport: String,
     },
+    /// Ranks that are in different exchanges.
+    #[error(
+        "rank {rank} on {host} is in {calls}, and rank 0 in {others}: ranks do not call the same operations in the same \
+         order"
+    )]
+    OutOfStep {
+        /// The first rank that is in another exchange than rank 0.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// What it calls.
+        calls: String,
+        /// What rank 0 calls.
+        others: String,
+    },
+    /// A message that this rank cannot read.
+    #[error(
+        "rank {rank} on {host} got a message it cannot read ({reason}): do all ranks call the same operations, and run \
+         the same binary?"
+    )]
+    Unreadable {
+        /// The rank.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// MPI did not start.
     #[error("MPI did not start: {0}")]
     Start(String),
     /// A transport that this build lacks, or an invalid setting of one.
     #[error("{0}")]
     Transport(String),
+    /// A rank that cannot use NCCL.
+    #[error("rank {rank} on {host}: {reason}")]
+    NoNccl {
+        /// The lowest rank that cannot.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// Why, and what to do.
+        reason: NoNccl,
+    },
     /// The launcher belongs to a different MPI than this build.
     #[error(
         "{launcher} started {started} processes, but this build uses {mpi}, which does not know that launcher: \
@@ -94,6 +132,40 @@ pub enum CommError {
         own: usize,
         /// Samples of the step.
         total: usize,
+    },
+    /// Samples of the ranks that do not add up to the step's.
+    #[error(
+        "the samples that the ranks have passed to backward in this step are {share:.3} times its total: pass each rank's \
+         own samples, and as total those of all ranks together, in every step"
+    )]
+    Shares {
+        /// The sum of all ranks' own samples over the total that they named.
+        share: f32,
+    },
+    /// A data set with fewer samples than ranks.
+    #[error("rank {rank} on {host} gets no sample: the data set has {samples}, and there are {ranks} ranks")]
+    FewSamples {
+        /// The first rank without a sample.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// Samples of the data set.
+        samples: usize,
+        /// Number of ranks.
+        ranks: usize,
+    },
+    /// A data set that cannot be divided into batches of all ranks.
+    #[error("the data set cannot be sharded: {0}")]
+    Sharding(String),
+    /// A record that cannot be written, read or applied.
+    #[error("rank {rank} on {host}: {reason}")]
+    Record {
+        /// The lowest rank that failed.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// The file, and its error.
+        reason: String,
     },
     /// An order of arrival that is not this module's.
     #[error("the order of arrival does not fit this module: {0}")]
@@ -170,7 +242,17 @@ impl CommError {
     /// Whether every rank returns this same error at the same point, so that one
     /// line is enough for all and no rank waits for another.
     pub fn is_shared(&self) -> bool {
-        matches!(self, Self::Elsewhere { .. } | Self::Diverged { .. })
+        matches!(
+            self,
+            Self::Elsewhere { .. }
+                | Self::NoNccl { .. }
+                | Self::Diverged { .. }
+                | Self::OutOfStep { .. }
+                | Self::Shares { .. }
+                | Self::FewSamples { .. }
+                | Self::Sharding(_)
+                | Self::Record { .. }
+        )
     }
 }
 

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::calling::{Exchange, calling};
 use crate::guard::activity;
 use crate::{CommError, Wire, World};
 
@@ -14,11 +15,20 @@ impl World {
         Ok(all)
     }
 
-    /// Every rank's length of what it sends next.
-    fn lengths(&self, mine: usize) -> Result<Vec<usize>, CommError> {
-        let all = self.all_gather(&(mine as u64).to_le_bytes())?;
-        let length = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default()) as usize;
-        Ok(all.chunks_exact(8).map(length).collect())
+    /// Every rank's length of what it sends next, in the exchange `name` of all ranks.
+    ///
+    /// # Errors
+    /// On all ranks, [`CommError::OutOfStep`] if they are in different exchanges.
+    fn lengths(&self, mine: usize, name: &str) -> Result<Vec<usize>, CommError> {
+        let exchange = Exchange::of(name);
+        let header = [(mine as u64).to_le_bytes(), exchange.tag().to_le_bytes()].concat();
+        let all = self.all_gather(&header)?;
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+        let (lengths, tags): (Vec<usize>, Vec<u64>) =
+            all.chunks_exact(16).map(|rank| (number(&rank[..8]) as usize, number(&rank[8..]))).unzip();
+        let Some(rank) = tags.iter().position(|tag| *tag != tags[0]) else { return Ok(lengths) };
+        let [calls, others] = Exchange::differing(&self.all_gather(&exchange.padded())?, rank);
+        Err(CommError::OutOfStep { rank, host: self.places()[rank].host.clone(), calls, others })
     }
 
     /// Broadcasts rank 0's bytes into every rank's `buffer`, of equal length on
@@ -30,10 +40,11 @@ impl World {
     /// Gathers every rank's value, in rank order, on every rank.
     ///
     /// # Errors
-    /// If the transport fails, or this rank's value cannot be written as JSON.
+    /// If the transport fails, or this rank's value cannot be written as JSON; on all ranks,
+    /// [`CommError::OutOfStep`] if one is in another call of this crate.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
         let mine = to_json(mine)?;
-        let lengths = self.lengths(mine.len())?;
+        let lengths = self.lengths(mine.len(), "gather")?;
         // Padded to the longest: the exchange is small, and one call is enough.
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let mut padded = mine;
@@ -60,9 +71,22 @@ impl World {
     /// # Errors
     /// If the transport fails.
     pub fn broadcast_bytes(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, CommError> {
-        let mut length = (bytes.len() as u64).to_le_bytes();
-        self.broadcast_into(&mut length)?;
-        bytes.resize(u64::from_le_bytes(length) as usize, 0);
+        let exchange = Exchange::of("broadcast");
+        let mut header = [(bytes.len() as u64).to_le_bytes(), exchange.tag().to_le_bytes()].concat();
+        self.broadcast_into(&mut header)?;
+        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
+        if number(&header[8..]) != exchange.tag() {
+            // The others go on; they learn it from this rank's exit.
+            return Err(CommError::Unreadable {
+                rank: self.rank(),
+                host: self.host().to_owned(),
+                reason: format!(
+                    "rank 0 is in another call, and this rank in {}",
+                    Exchange::name(&exchange.padded())
+                ),
+            });
+        }
+        bytes.resize(number(&header[..8]) as usize, 0);
         self.broadcast_into(&mut bytes)?;
         Ok(bytes)
     }
@@ -72,7 +96,7 @@ impl World {
     /// # Errors
     /// If the transport fails.
     pub fn gather_bytes(&self, mut mine: Vec<u8>) -> Result<Vec<Vec<u8>>, CommError> {
-        let lengths = self.lengths(mine.len())?;
+        let lengths = self.lengths(mine.len(), "gather_bytes")?;
         // Padded to the longest, since all send the same number of bytes.
         let longest = lengths.iter().copied().max().unwrap_or(0);
         mine.resize(longest, 0);
@@ -122,6 +146,7 @@ impl World {
     /// # Errors
     /// The first failing rank's error, or the transport's.
     pub fn agree<T, E: std::fmt::Display>(&self, mine: Result<T, E>) -> Result<T, CommError> {
+        let _calling = calling("agree");
         let reason = mine.as_ref().err().map(|error| format!("{error:#}"));
         let all: Vec<Option<String>> = self.gather(&reason)?;
         let first = all.into_iter().enumerate().find_map(|(r, e)| Some((r, e?)));
@@ -139,6 +164,7 @@ impl World {
     /// # Errors
     /// [`CommError::Diverged`] names the first rank that differs from rank 0.
     pub fn check_equal(&self, what: &str, mine: &str) -> Result<(), CommError> {
+        let _calling = calling(format!("check_equal of {what}"));
         let all: Vec<String> = self.gather(&mine.to_owned())?;
         match all.iter().position(|text| *text != all[0]) {
             None => Ok(()),
@@ -152,13 +178,25 @@ impl World {
         }
     }
 
+    /// Checks that each rank has at least one of a data set's `samples`, equal on all ranks.
+    #[cfg(feature = "data")]
+    pub(crate) fn check_samples(&self, samples: usize) -> Result<(), CommError> {
+        match samples < self.size() {
+            true => Err(CommError::FewSamples {
+                rank: samples,
+                host: self.places()[samples].host.clone(),
+                samples,
+                ranks: self.size(),
+            }),
+            false => Ok(()),
+        }
+    }
+
     fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, CommError> {
-        serde_json::from_slice(bytes).map_err(|error| {
-            CommError::Start(format!(
-                "rank {} on {} got a message it cannot read ({error}); do all ranks run the same binary?",
-                self.rank(),
-                self.host()
-            ))
+        serde_json::from_slice(bytes).map_err(|error| CommError::Unreadable {
+            rank: self.rank(),
+            host: self.host().to_owned(),
+            reason: error.to_string(),
         })
     }
 }

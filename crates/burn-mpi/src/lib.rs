@@ -40,8 +40,10 @@
 //! | part | what it does |
 //! | --- | --- |
 //! | [`run`], [`World`] | start, rank and world size, small exchanges, agreement on errors, deadlines |
-//! | [`connect`], [`Collective`], [`Primitives`] | transports: MPI, and gloo with the feature `gloo` |
+//! | [`connect`], [`Collective`], [`Primitives`] | transports: MPI; gloo and nccl with the features of these names |
 //! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
+//! | [`ShardPlan`], `ShardedDataset` with the feature `data` | shards of any Burn data set, uneven batches |
+//! | [`average_metrics`], [`save_record`], [`load_module`] | metrics of all ranks, files of rank 0 |
 //! | `OverMpi` with the feature `train` | `SupervisedTraining` of burn-train over all ranks |
 //! | [`broadcast_module`], [`check_equal_weights`], [`ParamLayout`] | whole modules between ranks |
 //!
@@ -52,6 +54,7 @@
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 
 mod abort;
+mod calling;
 mod clock;
 mod collective;
 mod ddp;
@@ -60,11 +63,16 @@ mod exchange;
 mod guard;
 mod host;
 mod launcher;
+mod metrics;
 mod module;
 mod names;
 mod params;
 mod program;
+mod records;
 mod run;
+#[cfg(feature = "data")]
+mod sharded;
+mod sharding;
 mod tensors;
 #[cfg(feature = "train")]
 mod train;
@@ -84,8 +92,15 @@ pub use collective::gloo::primitives::GlooPrimitives;
 pub use collective::gloo::version::gloo_version;
 pub use collective::mpi::collective::MpiCollective;
 pub use collective::mpi::primitives::MpiPrimitives;
+#[cfg(feature = "nccl")]
+pub use collective::nccl::collective::NcclCollective;
+#[cfg(feature = "nccl")]
+pub use collective::nccl::gpu::gpus;
+#[cfg(feature = "nccl")]
+pub use collective::nccl::primitives::NcclPrimitives;
 pub use collective::ordered::chunk_range;
 pub use collective::primitives::Primitives;
+pub use collective::refusal::NoNccl;
 pub use collective::wire::Wire;
 pub use collective::{Collective, Operation};
 pub use ddp::arrival::ArrivalOrder;
@@ -102,10 +117,15 @@ pub use guard::MARGIN;
 pub use guard::activity::Waiting;
 pub use host::{Place, oversubscribed, page_faults, peak_rss_mb, shared_machine, topology};
 pub use launcher::Launcher;
+pub use metrics::{Mean, average_metrics};
 pub use module::{broadcast_module, check_equal_weights};
 pub use params::{ParamLayout, ParamSpec, sha256};
 pub use program::{name_deadline, name_program, set_deadline, set_stall_warning};
+pub use records::{Record, load_module, load_record, save_record};
 pub use run::run;
+#[cfg(feature = "data")]
+pub use sharded::{BatchError, RankBatch, ShardedDataset};
+pub use sharding::{SampleOrder, ShardPlan};
 #[cfg(feature = "train")]
 pub use train::{LearnerOptions, OverMpi, RankOutput, backward};
 pub use world::World;

@@ -4,6 +4,7 @@ use burn::module::Module;
 use burn::tensor::TensorData;
 use sha2::{Digest, Sha256};
 
+use crate::calling::calling;
 use crate::tensors::{self, Kind, TensorSpec};
 use crate::{CommError, ParamLayout, World};
 
@@ -27,6 +28,7 @@ use crate::{CommError, ParamLayout, World};
 /// type or `require_grad` differs; [`CommError::Elsewhere`] names parameters that are
 /// tied to each other. Otherwise if the transport fails.
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
+    let _calling = calling("broadcast_module");
     settle_buffers(&module);
     let tensors = tensors::read(&module);
     compare(world, tensors.iter().map(|(spec, _)| spec.describe()).collect())?;
@@ -47,6 +49,7 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
 /// [`CommError::Diverged`] names the first parameter that differs;
 /// [`CommError::Elsewhere`] names one that is not f32 or tied to another, and its rank.
 pub(crate) fn check_trainable(world: &World, layout: &ParamLayout) -> Result<(), CommError> {
+    let _calling = calling("the start of gradient averaging");
     compare(world, layout.specs().iter().map(|spec| spec.describe()).collect())?;
     agree_on_module(world, layout.unsupported())
 }
@@ -105,6 +108,17 @@ pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, 
 /// [`CommError::Diverged`] names the first parameter that differs, or else the first
 /// buffer, and the first rank whose value differs from rank 0's.
 pub fn check_equal_weights<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
+    check_equal(world, module, true)
+}
+
+/// The same for what gets gradients alone: buffers differ until they are averaged.
+#[cfg(feature = "train")]
+pub(crate) fn check_equal_parameters<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
+    check_equal(world, module, false)
+}
+
+fn check_equal<M: Module>(world: &World, module: &M, with_buffers: bool) -> Result<(), CommError> {
+    let _calling = calling("check_equal_weights");
     settle_buffers(module);
     let tensors = tensors::read(module);
     compare(world, tensors.iter().map(|(spec, _)| spec.describe()).collect())?;
@@ -113,7 +127,7 @@ pub fn check_equal_weights<M: Module>(world: &World, module: &M) -> Result<(), C
     let differs = |param: &usize| ranks.iter().position(|digests| digests[*param] != ranks[0][*param]);
     let (parameters, buffers): (Vec<usize>, Vec<usize>) =
         (0..tensors.len()).partition(|&param| tensors[param].0.trainable);
-    for param in parameters.into_iter().chain(buffers) {
+    for param in parameters.into_iter().chain(buffers.into_iter().filter(|_| with_buffers)) {
         if let Some(rank) = differs(&param) {
             let [found, expected] = [rank, 0].map(|rank| format!("digest {}", ranks[rank][param]));
             return Err(diverged(world, name_of(&tensors[param].0), rank, found, expected));

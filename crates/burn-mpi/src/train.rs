@@ -9,6 +9,7 @@
 mod backward;
 mod epoch;
 mod failure;
+mod first_step;
 mod outputs;
 mod over_mpi;
 mod silent;

@@ -30,11 +30,13 @@ struct Method {
     how: Reduction,
 }
 
-const METHODS: [Method; 4] = [
+const METHODS: [Method; 6] = [
     Method { name: "mpi", backend: Backend::Mpi, how: Reduction::Native },
     Method { name: "ordered", backend: Backend::Mpi, how: Reduction::Ordered },
     Method { name: "gloo", backend: Backend::Gloo, how: Reduction::Native },
     Method { name: "gloo-ordered", backend: Backend::Gloo, how: Reduction::Ordered },
+    Method { name: "nccl", backend: Backend::Nccl, how: Reduction::Native },
+    Method { name: "nccl-ordered", backend: Backend::Nccl, how: Reduction::Ordered },
 ];
 
 /// Type of the values that are summed.
@@ -49,6 +51,8 @@ enum Dtype {
 struct Plan {
     sizes: Vec<usize>,
     methods: Vec<Method>,
+    /// Whether the methods were named, so that none may be left out.
+    named: bool,
     dtype: Dtype,
     iterations: Option<usize>,
 }
@@ -61,7 +65,7 @@ pub fn run(world: &World, args: &AllreduceArgs) -> anyhow::Result<()> {
     let files: Vec<_> = [&args.csv, &args.plot].into_iter().flatten().filter(|_| world.is_root()).collect();
     world.agree(files.into_iter().try_for_each(|file| report::check_writable(file)))?;
     warn_if_not_representative(world);
-    let rows = measure(world, &plan)?;
+    let rows = measure(world, plan)?;
     world.agree(if world.is_root() { publish(world, args, &rows) } else { Ok(()) })?;
     Ok(())
 }
@@ -81,7 +85,8 @@ impl TryFrom<&AllreduceArgs> for Plan {
         let methods = methods(args.backends.as_deref()).map_err(|problem| {
             ConfigError::new("backends", args.backends.as_deref().unwrap_or(""), problem)
         })?;
-        Ok(Self { sizes, methods, dtype, iterations: args.iterations.map(at_least_one).transpose()? })
+        let named = args.backends.is_some();
+        Ok(Self { sizes, methods, named, dtype, iterations: args.iterations.map(at_least_one).transpose()? })
     }
 }
 
@@ -125,14 +130,24 @@ impl Dtype {
 }
 
 /// Times every size with every method: one row each, in that order.
-fn measure(world: &World, plan: &Plan) -> anyhow::Result<Vec<LatencyRow>> {
+fn measure(world: &World, mut plan: Plan) -> anyhow::Result<Vec<LatencyRow>> {
     let mut backends: Vec<(Backend, Box<dyn Collective>)> = Vec::new();
-    for method in &plan.methods {
-        if backends.iter().all(|(backend, _)| *backend != method.backend) {
-            backends
-                .push((method.backend, collective::connect(world, method.backend, &Transport::default())?));
+    for backend in Backend::ALL {
+        if plan.methods.iter().all(|method| method.backend != backend) {
+            continue;
+        }
+        match collective::connect(world, backend, &Transport::default()) {
+            Ok(collective) => backends.push((backend, collective)),
+            Err(error) if !plan.named && has_no_gpu(&error) => {
+                if world.is_root() {
+                    log::info!("{backend} is left out: {error}");
+                }
+                plan.methods.retain(|method| method.backend != backend);
+            }
+            Err(error) => return Err(error),
         }
     }
+    let plan = &plan;
     let mut rows = Vec::new();
     for &bytes in &plan.sizes {
         let iterations = plan.iterations.unwrap_or(if bytes <= SMALL { 1000 } else { 100 });
@@ -147,6 +162,10 @@ fn measure(world: &World, plan: &Plan) -> anyhow::Result<Vec<LatencyRow>> {
         }
     }
     Ok(rows)
+}
+
+fn has_no_gpu(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref(), Some(CommError::NoNccl { .. }))
 }
 
 /// This rank's times in µs for one size: `iterations` of the first method, then of the

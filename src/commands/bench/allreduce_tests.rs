@@ -31,7 +31,7 @@ fn all_methods_of_the_build_are_timed_by_default() {
 #[test]
 fn invalid_options_are_rejected_by_option_and_value() {
     for (options, expected) in [
-        (["--backends", "nccl"], "--backends nccl: unknown backend nccl: choose from mpi, ordered"),
+        (["--backends", "ucc"], "--backends ucc: unknown backend ucc: choose from mpi, ordered"),
         (["--backends", ""], "--backends: unknown backend"),
         (["--sizes", "0"], "--sizes 0: must be at least 1 byte"),
         (["--sizes", "6"], "--sizes 6: 6 bytes are not a whole number"),

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::{at_least_one, job, warn_if_not_representative};
 use crate::cli::CollectivesArgs;
 use crate::commands::collective;
-use crate::report::collectives::CollectiveRow;
+use crate::report::collectives::{CORRECT, CollectiveRow, NEEDS_2_RANKS, NOT_BUILT, NOT_SUPPORTED, WRONG};
 use crate::report::latency::median_of;
 use crate::report::table::of_collectives;
 use crate::report::{check_writable, write_csv};
-use burn_mpi::{CommError, Primitives, Transport, Wire, World, topology};
+use burn_mpi::{Backend, CommError, Primitives, Transport, Wire, World, topology};
 
 /// Bytes that each rank sends to each other rank, or contributes to a sum.
 const BYTES: usize = 1024;
@@ -71,13 +71,11 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     let mut rows: Vec<CollectiveRow> = Vec::new();
     let mut wrong = None;
     for backend in collective::ALL {
-        let built = backend.check_built().is_ok();
-        let mut primitives =
-            built.then(|| collective::primitives(world, backend, &Transport::default())).transpose()?;
+        let mut primitives = connect(world, backend)?;
         for (operation, name) in OPERATIONS {
             let result = match &mut primitives {
-                None => Err(NOT_BUILT),
-                Some(primitives) => {
+                Err(reason) => Err(*reason),
+                Ok(primitives) => {
                     let trials =
                         world.gather(&attempt(operation, primitives.as_mut(), world, iterations)?)?;
                     if let Some(rank) = trials.iter().position(|trial| *trial == Trial::Wrong) {
@@ -91,8 +89,6 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
             rows.push(row(world, name, backend.name(), result));
         }
     }
-    // The program has no nccl backend; the column matches the report's table.
-    rows.extend(OPERATIONS.map(|(_, name)| row(world, name, "nccl", Err(NOT_BUILT))));
     if world.is_root() {
         println!(
             "median µs of {BYTES} bytes per rank, {}; mean over ranks of each call's latency",
@@ -104,7 +100,25 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     wrong.map_or(Ok(()), |error| Err(error.into()))
 }
 
-const NOT_BUILT: &str = "not built";
+/// The operations of `backend`, or why it has none here: it is not in this build, or a rank has no
+/// GPU for it.
+fn connect(world: &World, backend: Backend) -> anyhow::Result<Result<Box<dyn Primitives>, &'static str>> {
+    if backend.check_built().is_err() {
+        return Ok(Err(NOT_BUILT));
+    }
+    match collective::primitives(world, backend, &Transport::default()) {
+        Ok(primitives) => Ok(Ok(primitives)),
+        Err(error) => match error.downcast_ref() {
+            Some(CommError::NoNccl { reason, .. }) => {
+                if world.is_root() {
+                    log::info!("{backend} is left out: {error}");
+                }
+                Ok(Err(reason.short()))
+            }
+            _ => Err(error),
+        },
+    }
+}
 
 fn row(world: &World, operation: &str, backend: &str, result: Result<f64, &str>) -> CollectiveRow {
     CollectiveRow {
@@ -113,7 +127,7 @@ fn row(world: &World, operation: &str, backend: &str, result: Result<f64, &str>)
         topology: topology(world.places()),
         bytes: BYTES,
         median_us: result.ok(),
-        result: result.err().unwrap_or("correct").into(),
+        result: result.err().unwrap_or(CORRECT).into(),
     }
 }
 
@@ -124,10 +138,10 @@ fn summary(trials: &[Trial]) -> Result<f64, &'static str> {
         trials.iter().filter_map(|t| if let Trial::Times(times) = t { Some(times) } else { None }).collect();
     let mean = |i: usize| times.iter().map(|of_rank| of_rank[i]).sum::<f64>() / times.len() as f64;
     match times.first() {
-        _ if has(&Trial::Wrong) => Err("wrong result"),
-        _ if has(&Trial::NotSupported) => Err("not supported"),
-        None => Err("needs 2 ranks"),
-        Some(first) => median_of((0..first.len()).map(mean).collect()).ok_or("needs 2 ranks"),
+        _ if has(&Trial::Wrong) => Err(WRONG),
+        _ if has(&Trial::NotSupported) => Err(NOT_SUPPORTED),
+        None => Err(NEEDS_2_RANKS),
+        Some(first) => median_of((0..first.len()).map(mean).collect()).ok_or(NEEDS_2_RANKS),
     }
 }
 
@@ -276,24 +290,5 @@ fn sum(ranks: usize, parts: usize) -> Wire {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cell_is_the_median_of_means_over_participating_ranks() {
-        let times = |values: &[f64]| Trial::Times(values.to_vec());
-        assert_eq!(summary(&[times(&[1.0, 2.0, 9.0]), times(&[3.0, 4.0, 9.0])]), Ok(3.0));
-        assert_eq!(summary(&[times(&[1.0]), Trial::Idle]), Ok(1.0));
-        assert_eq!(summary(&[Trial::Idle]), Err("needs 2 ranks"));
-        assert_eq!(summary(&[Trial::NotSupported, Trial::Idle]), Err("not supported"));
-        assert_eq!(summary(&[times(&[1.0]), Trial::Wrong]), Err("wrong result"));
-    }
-
-    #[test]
-    fn messages_and_terms_differ_between_ranks() {
-        assert_ne!(message(0, 1), message(1, 0));
-        assert_ne!(message(0, 0), message(1, 0));
-        assert_eq!(sum(1, 2), term(0, 2));
-        assert_ne!(sum(2, 1), sum(3, 1));
-    }
-}
+#[path = "collectives_tests.rs"]
+mod tests;

@@ -41,7 +41,7 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     let load = |split, samples: usize| {
         let samples = samples.min(source.len(split));
         let plan = ShardPlan { samples, world_size: 1, batch_size: args.train_batch_size };
-        Shard::load(source.as_ref(), split, &plan, 0, Order::File)
+        Shard::load(source.as_ref(), split, &plan, 0, Order::Sequential)
     };
     let (train, test) = (load(Split::Train, args.train_samples)?, load(Split::Test, usize::MAX)?);
     let rows = measure(args, source.as_ref(), &train, &test);

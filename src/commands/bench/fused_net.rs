@@ -164,7 +164,7 @@ mod tests {
     fn noise(samples: usize) -> (Normalizer, Shard) {
         let source = Synthetic::new([1, SIDE, SIDE], CLASSES, samples);
         let plan = ShardPlan { samples, world_size: 1, batch_size: samples };
-        let shard = Shard::load(&source, Split::Train, &plan, 0, Order::File).unwrap();
+        let shard = Shard::load(&source, Split::Train, &plan, 0, Order::Sequential).unwrap();
         (Normalizer::new(source.description()), shard)
     }
 

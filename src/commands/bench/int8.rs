@@ -171,7 +171,7 @@ fn measure(subject: Subject, iterations: usize) -> anyhow::Result<Vec<Row>> {
     let shape = source.description().shape;
     let samples = test_samples.unwrap_or(NOISE);
     let plan = ShardPlan { samples, world_size: 1, batch_size: TEST_BATCH };
-    let shard = Shard::load(source.as_ref(), split, &plan, 0, Order::File)?;
+    let shard = Shard::load(source.as_ref(), split, &plan, 0, Order::Sequential)?;
     let normalizer = Normalizer::new(source.description());
     let mut contestants = [
         ("float-fused", float_bytes, Contestant::Float(Box::new(network.clone().fused(true)))),

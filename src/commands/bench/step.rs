@@ -61,9 +61,10 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let json = args.json.as_ref().filter(|_| world.is_root());
     world.agree(json.map_or(Ok(()), |path| report::check_writable(path)))?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
+    super::super::gpu::choose(world, config.device)?;
     super::super::use_threads(config.threads)?;
     config.conv.use_algorithm();
-    super::super::agree_on_products(world, config.precision)?;
+    super::super::agree_on_products(world, &config)?;
     let device = config.device.device();
     let classes = config.model.classes();
     let global = config.train_batch_size * world.size();
@@ -78,7 +79,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let parameters = ParamLayout::of(&network).len();
     memory::check_step(world, &network, parameters, config.train_batch_size)?;
     let source = Synthetic::new(config.model.input_shape(), classes, plan.samples);
-    let shard = world.agree(Shard::load(&source, Split::Train, &plan, world.rank(), Order::File))?;
+    let shard = world.agree(Shard::load(&source, Split::Train, &plan, world.rank(), Order::Sequential))?;
     let collective = connect(world, config.backend, &config.transport())?;
     let options = config.train_options();
     let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };

@@ -97,11 +97,14 @@ pub fn run(
         let what = format!(
             "launch: attempt {attempt} ended with exit code {} {place}: {}",
             outcome.code,
-            cause.as_deref().unwrap_or("no rank printed a cause")
+            cause.unwrap_or_else(|| no_cause(outcome.code))
         );
         match next {
             Ok((words, from)) => {
                 eprintln!("mpiburn: {what}; starting again from {from} ({attempt} of {restarts} restarts)");
+                if let Some(file) = training.trace().filter(|_| !words.iter().any(|word| word == "--trace")) {
+                    eprintln!("mpiburn: launch: no time line in {}: its steps are done", file.display());
+                }
                 program = words;
                 resumes = fault.checkpoint.is_some();
             }
@@ -114,6 +117,14 @@ pub fn run(
         before = Seen::of(dir);
     }
     unreachable!("restarts are bounded")
+}
+
+/// What is known of a failure without a line: a launcher that a signal ended has no last word.
+fn no_cause(code: i32) -> String {
+    match code {
+        129..160 => format!("no rank printed a cause; signal {} ended the launcher or a rank", code - 128),
+        _ => "no rank printed a cause".to_owned(),
+    }
 }
 
 /// Where an attempt failed: two that are equal are one fault that repeats.

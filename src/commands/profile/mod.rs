@@ -56,7 +56,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     let config = subject.config.clone();
     let checkpoint_bytes = subject.stored_bytes()?;
     config.conv.use_algorithm();
-    super::agree_on_products(world, config.precision)?;
+    super::agree_on_products(world, &config)?;
     let start = |steps| Tracing::start(world, &args.options.trace, steps, &config);
     let tracing = traced.map(start).transpose()?;
     let log = tracing.as_ref().map(|tracing| Log::new(tracing.since(), tracing.steps()));

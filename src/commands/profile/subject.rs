@@ -9,7 +9,7 @@ use burn_mpi::{ParamLayout, World, sha256};
 use super::of_run::of_run;
 use crate::cli::ProfileArgs;
 use crate::commands::checkpoint::{self, Initial};
-use crate::commands::warn_of_ignored;
+use crate::commands::{gpu, warn_of_ignored};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
@@ -71,6 +71,7 @@ impl Subject {
             let classes = typed.model.classes();
             let samples = BATCHES * typed.train_batch_size * world.size();
             let source = Synthetic::new(typed.model.input_shape(), classes, samples);
+            gpu::choose(world, typed.device)?;
             let network = checkpoint::initial_network(&typed, classes);
             let post = PostTraining::Static { calibration: samples, scheme: WeightScheme::Channel };
             let int8 = match args.int8 {
@@ -88,6 +89,7 @@ impl Subject {
         let stored = checkpoint::agree_or_refuse(world, stored)?;
         let stored = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
         let config = of_run(stored, typed, &args.options.typed, args.train)?;
+        gpu::choose(world, config.device)?;
         let Initial { source, network, layout, classes } = Initial::open(world, &config)?;
         let int8 = match args.int8 {
             true => {
@@ -164,7 +166,7 @@ impl Batches {
             return Err(ConfigError::new("train-batch-size", size, problem).into());
         }
         let plan = ShardPlan { samples: count * global, world_size: world.size(), batch_size: size };
-        let shard = world.agree(Shard::load(source, split, &plan, world.rank(), Order::File))?;
+        let shard = world.agree(Shard::load(source, split, &plan, world.rank(), Order::Sequential))?;
         Ok(Self { shard, normalizer: Normalizer::new(source.description()), size, count, next: 0 })
     }
 

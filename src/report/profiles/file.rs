@@ -91,9 +91,7 @@ impl Profile {
         let value: serde_json::Value =
             serde_json::from_slice(&bytes).map_err(|error| damaged(&error.to_string()))?;
         if value.get("operators").is_none() || value.get("wall_ms").is_none() {
-            let of_run = path.ends_with("run.json");
-            let what = if of_run { "name its folder to report the run" } else { "leave it out" };
-            return Err(format!("{shown}: not a profile of mpiburn profile --json; {what}"));
+            return Err(format!("{shown}: not a profile of mpiburn profile --json; leave it out"));
         }
         let profile: Self = serde_json::from_value(value).map_err(|error| damaged(&error.to_string()))?;
         match profile.problem() {

@@ -52,6 +52,11 @@ impl Profiles {
         Self::of_files(folder, &json_files(folder))
     }
 
+    /// Keeps the profiles of which `is_kept` is true.
+    pub fn keep(&mut self, mut is_kept: impl FnMut(&Path) -> bool) {
+        self.profiles.retain(|profile| is_kept(&profile.path));
+    }
+
     /// The tables as a part of the report, with anchors and files that begin with `name`. `None` if
     /// there is nothing to show.
     pub fn part(&self, name: &str) -> Option<Part> {

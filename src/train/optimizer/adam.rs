@@ -9,15 +9,19 @@ const BETA2: f64 = 0.999;
 const EPS: f64 = 1e-8;
 
 /// One update, as in `torch.optim.Adam` and, with `APART`, `AdamW`: bias
-/// corrections in f64, everything else in f32.
+/// corrections in f64, everything else in f32. The correction of the second moments, by
+/// which PyTorch divides their root, is in step size and epsilon: divisions take most of
+/// this pass.
 pub(super) struct Adam<const APART: bool> {
     /// L2 penalty: multiplied by the weight and added to the gradient.
     penalty: f32,
     /// AdamW's decoupled decay: the factor of the weight.
     keep: f32,
     take1: f32,
+    /// Both bias corrections: `lr * sqrt(1 - beta2^t) / (1 - beta1^t)`.
     step_size: f32,
-    denominator_scale: f32,
+    /// Epsilon times the second moments' correction.
+    eps: f32,
 }
 
 impl<const APART: bool> Step for Adam<APART> {
@@ -35,8 +39,8 @@ impl<const APART: bool> Step for Adam<APART> {
             penalty: if APART { 0.0 } else { weight_decay as f32 },
             keep: if APART { (1.0 - lr * weight_decay) as f32 } else { 1.0 },
             take1: (1.0 - beta1) as f32,
-            step_size: (lr / correction(beta1)) as f32,
-            denominator_scale: correction(BETA2).sqrt() as f32,
+            step_size: (lr / correction(beta1) * correction(BETA2).sqrt()) as f32,
+            eps: (EPS * correction(BETA2).sqrt()) as f32,
         }
     }
 
@@ -60,8 +64,8 @@ impl<const APART: bool> Kernel for Elements<'_, APART> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
-        let &Adam { penalty, keep, take1, step_size, denominator_scale, .. } = self.step;
-        let (keep2, take2, eps) = (BETA2 as f32, (1.0 - BETA2) as f32, EPS as f32);
+        let &Adam { penalty, keep, take1, step_size, eps } = self.step;
+        let (keep2, take2) = (BETA2 as f32, (1.0 - BETA2) as f32);
         let moments = self.first.iter_mut().zip(self.second);
         for ((param, &grad), (first, second)) in self.params.iter_mut().zip(self.grads).zip(moments) {
             let grad = match APART {
@@ -73,8 +77,7 @@ impl<const APART: bool> Kernel for Elements<'_, APART> {
             };
             *first += (grad - *first) * take1;
             *second = *second * keep2 + grad * grad * take2;
-            let denominator = second.sqrt() / denominator_scale + eps;
-            *param -= step_size * (*first / denominator);
+            *param -= step_size * (*first / (second.sqrt() + eps));
         }
     }
 }

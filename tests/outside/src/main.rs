@@ -3,16 +3,19 @@
 //! `mpirun -n N outside`. Ranks have different numbers of samples, and with three
 //! ranks the last step of an epoch has none for the last rank.
 
+mod difference;
+
 use std::error::Error;
 use std::process::ExitCode;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Tensor, TensorData, activation::tanh};
 use burn_mpi::{
     Backend, GradientSync, SyncOptions, Transport, World, broadcast_module, check_equal_weights, connect, run,
 };
+use difference::difference;
 
 const SAMPLES: usize = 53;
 /// Samples of a step on all ranks; the last step has two.
@@ -87,33 +90,4 @@ fn train(world: &World) -> Result<(), Box<dyn Error>> {
         world.size()
     );
     Ok(())
-}
-
-/// The norm of the difference of two gradients, relative to the norm of the second,
-/// over all parameters.
-fn difference(net: &Net, found: &GradientsParams, expected: &GradientsParams) -> Result<f32, String> {
-    struct Compare<'a> {
-        found: &'a GradientsParams,
-        expected: &'a GradientsParams,
-        /// Sums of squares: of the difference, and of what is expected.
-        squares: Result<[f32; 2], String>,
-    }
-    impl ModuleVisitor for Compare<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let (found, expected) = (self.found.get::<D>(param.id), self.expected.get::<D>(param.id));
-            let (Some(found), Some(expected)) = (found, expected) else {
-                self.squares = Err(format!("a parameter of shape {:?} has no gradient", param.val().dims()));
-                return;
-            };
-            let square = |x: Tensor<D>| x.powi_scalar(2).sum().into_scalar::<f32>();
-            if let Ok([apart, all]) = &mut self.squares {
-                *apart += square(found - expected.clone());
-                *all += square(expected);
-            }
-        }
-    }
-    let mut compare = Compare { found, expected, squares: Ok([0.0; 2]) };
-    net.visit(&mut compare);
-    let [apart, all] = compare.squares?;
-    Ok((apart / all).sqrt())
 }

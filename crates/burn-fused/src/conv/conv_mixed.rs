@@ -1,13 +1,15 @@
-//! The operator of [`super::conv_operator`] for 16-bit images: blocks of images are
-//! widened to f32, and run the same kernels.
+//! The operator of [`super::conv_operator`] for 16-bit images: on AMX tiles, or blocks of images
+//! are widened to f32 and run the same kernels.
 //!
-//! Winograd in f32 is faster than direct convolutions with bf16 instructions, so the
-//! 16 bits save memory, not arithmetic. Only a block at a time exists in f32.
+//! Winograd in f32 is faster than direct convolutions with AVX-512's bf16 instructions, so without
+//! tiles the 16 bits save memory, not arithmetic. Only a block at a time exists in f32.
 
 use burn::backend::flex::FlexTensor;
 
 use super::conv_operator::Inputs;
 use super::cpu::{self, Argmax, Forward, Shape};
+#[cfg(target_arch = "x86_64")]
+use super::cpu::{Route, tiles};
 use crate::epilogue::Epilogue;
 use crate::flex_tensor::values;
 use crate::precision::Half;
@@ -81,6 +83,13 @@ pub(super) fn forward(
     backward: bool,
 ) -> (FlexTensor, Vec<Argmax>) {
     let Inputs { shape, level, route, .. } = *inputs;
+    #[cfg(target_arch = "x86_64")]
+    if route == Route::Tiles {
+        let (images, [height, width]) = (half.bits(&inputs.images), shape.output_size(epilogue));
+        let parameters = (values(&inputs.weights), values(&inputs.bias));
+        let (output, argmax) = tiles::forward(shape, epilogue, images, parameters, backward);
+        return (half.tensor(output, &[shape.batch, shape.outputs, height, width]), argmax);
+    }
     let size = PerImage::of(shape, epilogue);
     let weights = half.rounded(level, values(&inputs.weights));
     let bias = values(&inputs.bias);
@@ -108,6 +117,15 @@ pub(super) fn backward(
     poll: &mut dyn FnMut(),
 ) -> Gradients {
     let Inputs { shape, level, route, .. } = *inputs;
+    let sizes = [shape.batch, shape.inputs, shape.height, shape.width];
+    #[cfg(target_arch = "x86_64")]
+    if route == Route::Tiles {
+        let [images, output, gradient] = [&inputs.images, output, gradient].map(|tensor| half.bits(tensor));
+        let forward = tiles::Forward { images, weights: values(&inputs.weights), output, argmax };
+        let found = tiles::backward(shape, epilogue, forward, gradient, of_images, poll);
+        let images = found.images.map(|images| half.tensor(images, &sizes));
+        return Gradients { images, weights: found.weights, bias: found.bias };
+    }
     let size = PerImage::of(shape, epilogue);
     let weights = half.rounded(level, values(&inputs.weights));
     let mut images = Widened::new(half, level, &inputs.images, size.input);
@@ -136,7 +154,6 @@ pub(super) fn backward(
         }
     }
     let (weights, bias) = sums.unwrap_or_default();
-    let sizes = [shape.batch, shape.inputs, shape.height, shape.width];
     Gradients {
         images: of_images.then(|| half.tensor(of_input, &sizes)),
         weights: half.weight_gradient(level, weights),

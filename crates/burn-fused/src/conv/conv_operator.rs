@@ -17,8 +17,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata};
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::Conv2d;
-use burn::tensor::Tensor;
 use burn::tensor::ops::ConvOptions;
+use burn::tensor::{DType, Tensor};
 
 use super::Algorithm;
 use super::conv_mixed::{self, Gradients};
@@ -150,7 +150,10 @@ impl Inputs {
             return None;
         }
         let [images, weights, bias] = [images, weights, bias].map(FlexTensor::to_contiguous);
-        let (level, route) = (Level::current(), Route::of(shape, Algorithm::current()));
+        let (level, mut route) = (Level::current(), Route::of(shape, Algorithm::current()));
+        if images.dtype() == DType::BF16 {
+            route = route.in_bf16(shape);
+        }
         Some(Self { images, weights, bias, shape, level, route })
     }
 

@@ -45,7 +45,10 @@ pub(super) fn conv_epilogue<C: CheckpointStrategy>(
 
 fn apply(leaves: &[Tensor], epilogue: Epilogue) -> Tensor {
     let [images, weights, bias] = leaves else { unreachable!("three leaves") };
-    let output = images.conv2d(weights, Some(bias), [1, 1], [1, 1], [1, 1], 1);
+    // In mixed precision, parameters in f32 are rounded to the type of the images within
+    // libtorch's graph, so their gradients are f32. Without a change of type it is no copy.
+    let [weights, bias] = [weights, bias].map(|parameter| parameter.to_kind(images.kind()));
+    let output = images.conv2d(&weights, Some(&bias), [1, 1], [1, 1], [1, 1], 1);
     match epilogue {
         Epilogue::Identity => output,
         Epilogue::Relu => output.relu(),

@@ -1,10 +1,11 @@
 //! Kernels of a linear layer with few outputs: the outputs are the lanes of a
 //! vector, so each input is read once for all of them.
 
+use std::borrow::Cow;
 use std::mem::MaybeUninit;
 
 use crate::memory::uninit::Uninit;
-use crate::simd::{Kernel, Lanes, load, store};
+use crate::simd::{Kernel, Lanes, MAX_LANES, load, store};
 
 /// Sizes of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,37 +41,66 @@ impl Kernel for Forward<'_> {
             "lengths of {:?}",
             self.sizes
         );
+        let weights = Panel::new(simd, self.weights, outputs);
         let mut output = Uninit::new(batch * outputs);
-        for first in (0..outputs).step_by(S::F32_LANES) {
-            let count = S::F32_LANES.min(outputs - first);
-            let weights = columns(simd, self.weights, outputs, first, count);
-            let bias = simd.partial_load_f32s(&self.bias[first..][..count]);
-            let mut rows = self.input.chunks_exact(inputs);
-            let mut targets = output.values().chunks_exact_mut(outputs).map(|row| &mut row[first..][..count]);
-            loop {
-                let eight: [Option<&[f32]>; 8] = std::array::from_fn(|_| rows.next());
-                let Some(some) = eight[0] else { break };
-                // A partial last block repeats its first row.
-                let block = eight.map(|row| row.unwrap_or(some));
-                let mut sums = [bias; 8];
-                for (k, &weight) in weights.iter().enumerate() {
-                    for (sum, row) in sums.iter_mut().zip(block) {
-                        // SAFETY: a row is a chunk of `inputs` values, and `weights` has one vector
-                        // for each of the `inputs` rows of a matrix whose length was checked.
-                        let x = simd.splat_f32s(unsafe { *row.get_unchecked(k) });
+        let values = output.values();
+        for first in (0..weights.stride).step_by(2 * S::F32_LANES) {
+            match (weights.stride - first > S::F32_LANES, S::F32_LANES) {
+                (false, _) => self.columns::<S, 1, 8>(simd, &weights, first, values),
+                (true, MAX_LANES) => self.columns::<S, 2, 8>(simd, &weights, first, values),
+                // Sixteen registers: eight sums, two weights, an input.
+                (true, _) => self.columns::<S, 2, 4>(simd, &weights, first, values),
+            }
+        }
+        // SAFETY: `input` has `batch` rows, as was checked, and `output` as many; `columns` stored
+        // the values of each group of columns, which together are all `outputs`.
+        unsafe { output.assume_init() }
+    }
+}
+
+impl Forward<'_> {
+    /// The outputs of `N` vectors of columns from `first` on, for `ROWS` samples at a time.
+    #[inline(always)]
+    fn columns<S: Lanes, const N: usize, const ROWS: usize>(
+        &self,
+        simd: S,
+        weights: &Panel<'_>,
+        first: usize,
+        output: &mut [MaybeUninit<f32>],
+    ) {
+        let Sizes { inputs, outputs, .. } = self.sizes;
+        let last = outputs.min(first + N * S::F32_LANES);
+        let mut bias = [simd.splat_f32s(0.0); N];
+        for (bias, values) in bias.iter_mut().zip(self.bias[first..last].chunks(S::F32_LANES)) {
+            *bias = simd.partial_load_f32s(values);
+        }
+        let mut rows = self.input.chunks_exact(inputs);
+        let mut targets = output.chunks_exact_mut(outputs).map(|row| &mut row[first..last]);
+        loop {
+            let some: [Option<&[f32]>; ROWS] = std::array::from_fn(|_| rows.next());
+            let Some(one) = some[0] else { break };
+            // A partial last block repeats its first row.
+            let block = some.map(|row| row.unwrap_or(one));
+            let mut sums = [bias; ROWS];
+            for (k, row) in weights.values.chunks_exact(weights.stride).enumerate() {
+                let weights = vectors::<S, N>(simd, row, first);
+                for (sums, row) in sums.iter_mut().zip(block) {
+                    // SAFETY: a row is a chunk of `inputs` values, and `weights` has one row for each
+                    // of the `inputs` rows of a matrix whose length was checked.
+                    let x = simd.splat_f32s(unsafe { *row.get_unchecked(k) });
+                    for (sum, weight) in sums.iter_mut().zip(weights) {
                         *sum = simd.fma(x, weight, *sum);
                     }
                 }
-                for (sum, _) in sums.into_iter().zip(eight.iter().flatten()) {
-                    if let Some(target) = targets.next() {
+            }
+            for (sums, _) in sums.into_iter().zip(some.iter().flatten()) {
+                if let Some(target) = targets.next() {
+                    for (target, sum) in target.chunks_mut(S::F32_LANES).zip(sums) {
                         store(simd, target, sum);
                     }
                 }
             }
         }
-        // SAFETY: `input` has `batch` rows, as was checked, and `output` as many; of each, the values
-        // of all groups of columns were stored, which together are all `outputs`.
-        unsafe { output.assume_init() }
     }
 }
 
@@ -99,51 +129,74 @@ impl Kernel for Backward<'_> {
             "lengths of {:?}",
             self.sizes
         );
+        let gradients = Panel::new(simd, self.gradient, outputs);
         let mut of_weights = Uninit::new(inputs * outputs);
         let mut of_bias = vec![0.0; outputs];
-        for first in (0..outputs).step_by(S::F32_LANES) {
-            let count = S::F32_LANES.min(outputs - first);
-            let gradients = columns(simd, self.gradient, outputs, first, count);
-            let sum = gradients.iter().fold(simd.splat_f32s(0.0), |sum, &g| simd.add_f32s(sum, g));
-            simd.partial_store_f32s(&mut of_bias[first..][..count], sum);
-            match inputs >= 8 {
-                true => self.weight_columns::<S, 8>(simd, &gradients, first, of_weights.values()),
-                false => self.weight_columns::<S, 1>(simd, &gradients, first, of_weights.values()),
+        for first in (0..gradients.stride).step_by(S::F32_LANES) {
+            let mut sum = simd.splat_f32s(0.0);
+            for row in gradients.values.chunks_exact(gradients.stride) {
+                let [row] = vectors::<S, 1>(simd, row, first);
+                sum = simd.add_f32s(sum, row);
+            }
+            simd.partial_store_f32s(&mut of_bias[first..outputs.min(first + S::F32_LANES)], sum);
+        }
+        let values = of_weights.values();
+        for first in (0..gradients.stride).step_by(2 * S::F32_LANES) {
+            match (inputs >= 8, gradients.stride - first > S::F32_LANES, S::F32_LANES) {
+                (false, false, _) => self.weight_columns::<S, 1, 1>(simd, &gradients, first, values),
+                (false, true, _) => self.weight_columns::<S, 2, 1>(simd, &gradients, first, values),
+                (true, false, _) => self.weight_columns::<S, 1, 8>(simd, &gradients, first, values),
+                (true, true, MAX_LANES) => self.weight_columns::<S, 2, 8>(simd, &gradients, first, values),
+                (true, true, _) => self.weight_columns::<S, 2, 4>(simd, &gradients, first, values),
             }
         }
         // SAFETY: for each group of columns, `weight_columns` has stored the values of all inputs in
         // blocks that cover them, and the groups together are all `outputs`.
         let of_weights = unsafe { of_weights.assume_init() };
-        (self.of_input.then(|| self.input_gradient(simd)), of_weights, of_bias)
+        // A match, because a closure may be compiled apart, without the SIMD level.
+        let of_input = match self.of_input {
+            true => Some(self.input_gradient(simd)),
+            false => None,
+        };
+        (of_input, of_weights, of_bias)
     }
 }
 
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 impl Backward<'_> {
-    /// The weights' gradients for the outputs from `first` on, `N` inputs at a
-    /// time; there are at least `N` inputs.
+    /// The weights' gradients for `N` vectors of outputs from `first` on, `INPUTS` inputs at
+    /// a time; there are at least `INPUTS` inputs.
     #[inline(always)]
-    fn weight_columns<S: Lanes, const N: usize>(
+    fn weight_columns<S: Lanes, const N: usize, const INPUTS: usize>(
         &self,
         simd: S,
-        gradients: &[S::f32s],
+        gradients: &Panel<'_>,
         first: usize,
         of_weights: &mut [MaybeUninit<f32>],
     ) {
         let Sizes { inputs, outputs, .. } = self.sizes;
-        let count = S::F32_LANES.min(outputs - first);
-        for from in (0..inputs).step_by(N) {
-            // The last block overlaps the one before if `N` does not divide the inputs.
-            let from = from.min(inputs - N);
-            let mut sums = [simd.splat_f32s(0.0); N];
-            for (row, &gradient) in self.input.chunks_exact(inputs).zip(gradients) {
-                let row = &row[from..from + N];
-                for n in 0..N {
-                    sums[n] = simd.fma(simd.splat_f32s(row[n]), gradient, sums[n]);
+        let last = outputs.min(first + N * S::F32_LANES);
+        for from in (0..inputs).step_by(INPUTS) {
+            // The last block overlaps the one before if `INPUTS` does not divide the inputs.
+            let from = from.min(inputs - INPUTS);
+            let mut sums = [[simd.splat_f32s(0.0); N]; INPUTS];
+            let samples =
+                self.input.chunks_exact(inputs).zip(gradients.values.chunks_exact(gradients.stride));
+            for (row, gradient) in samples {
+                let gradient = vectors::<S, N>(simd, gradient, first);
+                let row: &[f32; INPUTS] = row[from..].first_chunk().expect("a block of inputs");
+                for (sums, &x) in sums.iter_mut().zip(row) {
+                    let x = simd.splat_f32s(x);
+                    for (sum, gradient) in sums.iter_mut().zip(gradient) {
+                        *sum = simd.fma(x, gradient, *sum);
+                    }
                 }
             }
-            for (n, &sum) in sums.iter().enumerate() {
-                store(simd, &mut of_weights[(from + n) * outputs + first..][..count], sum);
+            for (i, sums) in sums.into_iter().enumerate() {
+                let target = &mut of_weights[(from + i) * outputs..][first..last];
+                for (target, sum) in target.chunks_mut(S::F32_LANES).zip(sums) {
+                    store(simd, target, sum);
+                }
             }
         }
     }
@@ -185,14 +238,38 @@ impl Backward<'_> {
     }
 }
 
-/// `count` columns from `first` on of a matrix with rows of `width`, one vector for
-/// each row.
+/// A matrix of few columns whose rows are whole vectors.
+struct Panel<'a> {
+    values: Cow<'a, [f32]>,
+    /// Length of a row, a multiple of the lanes.
+    stride: usize,
+}
+
+impl<'a> Panel<'a> {
+    /// `matrix`, of rows of `width`: itself if they are whole vectors, a copy padded with
+    /// zeros otherwise.
+    #[inline(always)]
+    fn new<S: Lanes>(_simd: S, matrix: &'a [f32], width: usize) -> Self {
+        let stride = width.next_multiple_of(S::F32_LANES);
+        if stride == width {
+            return Self { values: Cow::Borrowed(matrix), stride };
+        }
+        let mut padded = vec![0.0; matrix.len() / width * stride];
+        for (target, row) in padded.chunks_exact_mut(stride).zip(matrix.chunks_exact(width)) {
+            target[..width].copy_from_slice(row);
+        }
+        Self { values: Cow::Owned(padded), stride }
+    }
+}
+
+/// The `N` vectors of `row` at `from`.
 #[inline(always)]
-fn columns<S: Lanes>(simd: S, matrix: &[f32], width: usize, first: usize, count: usize) -> Vec<S::f32s> {
-    let mut vectors = Vec::with_capacity(matrix.len() / width);
-    // A loop, because a closure for an iterator may be compiled apart, without the SIMD level.
-    for row in matrix.chunks_exact(width) {
-        vectors.push(load(simd, &row[first..][..count]));
+fn vectors<S: Lanes, const N: usize>(simd: S, row: &[f32], from: usize) -> [S::f32s; N] {
+    let mut vectors = [simd.splat_f32s(0.0); N];
+    // A loop, because a closure for an array may be compiled apart, without the SIMD level.
+    for (vector, values) in vectors.iter_mut().zip(row[from..][..N * S::F32_LANES].chunks_exact(S::F32_LANES))
+    {
+        *vector = load(simd, values);
     }
     vectors
 }

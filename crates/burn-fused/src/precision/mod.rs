@@ -20,8 +20,10 @@ use burn::tensor::{Bytes, DType, Tensor, bf16, f16};
 use crate::flex_tensor::{tensor, values};
 use crate::simd::Level;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use product::amx;
+pub use product::{Bf16Products, bf16_products, limit_bf16_products};
 pub(crate) use product::{Matrix, multiply};
-pub use product::{has_bf16_products, use_bf16_products};
 
 /// A 16-bit type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

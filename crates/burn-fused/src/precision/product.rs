@@ -1,13 +1,15 @@
 //! Matrix products of 16-bit values, summed in f32.
 //!
 //! AVX-512 BF16 multiplies pairs of bf16 values and adds both products to an f32 in one
-//! instruction, at twice the rate of f32. Elsewhere, and for f16, values are widened
-//! and Burn's f32 product runs.
+//! instruction, at twice the rate of f32; AMX multiplies tiles. Elsewhere, and for f16, values are
+//! widened and Burn's f32 product runs.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx512bf16;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use burn::backend::Flex;
 use burn::backend::ops::FloatTensorOps;
@@ -43,37 +45,72 @@ impl<'a> Matrix<'a> {
     }
 }
 
-static DISABLED: AtomicBool = AtomicBool::new(false);
-
-/// Whether products of bf16 activations run on the processor's bf16 instructions: at
-/// [`Level::Avx512`], if it has AVX-512 BF16, unless [`use_bf16_products`] has disabled
-/// them.
-pub fn has_bf16_products() -> bool {
-    Level::current() == Level::Avx512 && !DISABLED.load(Ordering::Relaxed) && supports_bf16_products()
+/// How products of bf16 activations are computed. The three differ in rounding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Bf16Products {
+    /// In f32, on widened values.
+    Widened,
+    /// On the instructions of AVX-512 BF16.
+    Avx512,
+    /// On AMX tiles.
+    Amx,
 }
 
-/// Makes all later operators of this process use bf16 instructions if it has them, or
-/// products in f32 of rounded values. The two differ in rounding, so processes that
-/// train together should use the same.
+impl Bf16Products {
+    /// All, in the order of their speed.
+    pub const ALL: [Self; 3] = [Self::Widened, Self::Avx512, Self::Amx];
+
+    /// Its name: `f32`, `avx512` or `amx`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Widened => "f32",
+            Self::Avx512 => "avx512",
+            Self::Amx => "amx",
+        }
+    }
+}
+
+/// The fastest kind that [`limit_bf16_products`] allows.
+static LIMIT: AtomicU8 = AtomicU8::new(Bf16Products::Amx as u8);
+
+/// How this process computes products of bf16 activations: the fastest way of its processor at
+/// [`Level::Avx512`], and in f32 at other levels; no faster than [`limit_bf16_products`] allows.
+pub fn bf16_products() -> Bf16Products {
+    let limit = Bf16Products::ALL[usize::from(LIMIT.load(Ordering::Relaxed))];
+    match Level::current() {
+        Level::Avx512 => fastest().min(limit),
+        _ => Bf16Products::Widened,
+    }
+}
+
+/// Makes all later operators of this process compute products in this way at most. Processes that
+/// train together should have the same, the least of all.
 ///
 /// ```
-/// use burn_fused::precision::{has_bf16_products, use_bf16_products};
+/// use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
 ///
-/// use_bf16_products(false);
-/// assert!(!has_bf16_products());
+/// limit_bf16_products(Bf16Products::Widened);
+/// assert_eq!(bf16_products(), Bf16Products::Widened);
 /// ```
-pub fn use_bf16_products(on: bool) {
-    DISABLED.store(!on, Ordering::Relaxed);
+pub fn limit_bf16_products(limit: Bf16Products) {
+    LIMIT.store(limit as u8, Ordering::Relaxed);
 }
 
 #[cfg(target_arch = "x86_64")]
-fn supports_bf16_products() -> bool {
-    avx512bf16::is_available()
+fn fastest() -> Bf16Products {
+    if amx::is_available() {
+        Bf16Products::Amx
+    } else if avx512bf16::is_available() {
+        Bf16Products::Avx512
+    } else {
+        Bf16Products::Widened
+    }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn supports_bf16_products() -> bool {
-    false
+fn fastest() -> Bf16Products {
+    Bf16Products::Widened
 }
 
 /// `a` times `b`, by row, in f32.
@@ -84,12 +121,15 @@ pub(crate) fn multiply(level: Level, half: Half, a: Matrix<'_>, b: Matrix<'_>) -
     assert_eq!(a.columns, b.rows, "{} columns and {} rows", a.columns, b.rows);
     assert!(![a.rows, a.columns, b.columns].contains(&0), "an empty matrix");
     #[cfg(target_arch = "x86_64")]
-    if half == Half::Bf16
-        && level == Level::Avx512
-        && has_bf16_products()
-        && let Some(product) = avx512bf16::multiply(a, b)
-    {
-        return product;
+    if half == Half::Bf16 && level == Level::Avx512 {
+        let product = match bf16_products() {
+            Bf16Products::Amx => amx::multiply(a, b),
+            Bf16Products::Avx512 => avx512bf16::multiply(a, b),
+            Bf16Products::Widened => None,
+        };
+        if let Some(product) = product {
+            return product;
+        }
     }
     let [a, b] = [a, b].map(|matrix| {
         let mut wide = vec![0.0; matrix.bits.len()];

@@ -45,6 +45,19 @@ pub trait Lanes: Simd {
     /// # Panics
     /// If there are fewer vectors.
     fn transpose(self, rows: &mut [Self::f32s]);
+
+    /// Stores the upper 16 bits of each lane: the value in bf16, where it is exact.
+    ///
+    /// # Panics
+    /// If `target` is not as long as the vector.
+    #[inline(always)]
+    fn upper_halves(self, vector: Self::f32s, target: &mut [u16]) {
+        let values: &[u32] = bytemuck::cast_slice(std::slice::from_ref(&vector));
+        assert_eq!(values.len(), target.len());
+        for (half, &value) in target.iter_mut().zip(values) {
+            *half = (value >> 16) as u16;
+        }
+    }
 }
 
 fn transpose_plainly<S: Simd>(rows: &mut [S::f32s]) {
@@ -106,6 +119,14 @@ impl Lanes for pulp::x86::V3 {
 
 #[cfg(target_arch = "x86_64")]
 impl Lanes for pulp::x86::V4 {
+    #[inline(always)]
+    fn upper_halves(self, vector: Self::f32s, target: &mut [u16]) {
+        let avx = self.avx512f;
+        let halves = avx._mm512_cvtepi32_epi16(avx._mm512_srli_epi32::<16>(cast(vector)));
+        let halves: [u16; 16] = cast(halves);
+        target.copy_from_slice(&halves);
+    }
+
     #[inline(always)]
     fn transpose(self, rows: &mut [Self::f32s]) {
         let avx = self.avx512f;

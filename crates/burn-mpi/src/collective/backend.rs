@@ -15,17 +15,20 @@ pub enum Backend {
     Mpi,
     /// The gloo library over TCP.
     Gloo,
+    /// NVIDIA's NCCL between GPUs.
+    Nccl,
 }
 
 impl Backend {
     /// All backends, whether or not this build includes them.
-    pub const ALL: [Self; 2] = [Self::Mpi, Self::Gloo];
+    pub const ALL: [Self; 3] = [Self::Mpi, Self::Gloo, Self::Nccl];
 
     /// The name in options and files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mpi => "mpi",
             Self::Gloo => "gloo",
+            Self::Nccl => "nccl",
         }
     }
 
@@ -37,6 +40,9 @@ impl Backend {
         match self {
             Self::Gloo if !cfg!(feature = "gloo") => {
                 Err("this build lacks gloo; choose mpi, or build with the feature gloo (libgloo-dev)".into())
+            }
+            Self::Nccl if !cfg!(feature = "nccl") => {
+                Err("this build lacks nccl; choose mpi or gloo, or build with the feature nccl".into())
             }
             _ => Ok(()),
         }
@@ -56,7 +62,8 @@ impl FromStr for Backend {
         match text {
             "mpi" => Ok(Self::Mpi),
             "gloo" => Ok(Self::Gloo),
-            _ => Err(format!("unknown backend {text}: choose mpi or gloo")),
+            "nccl" => Ok(Self::Nccl),
+            _ => Err(format!("unknown backend {text}: choose mpi, gloo or nccl")),
         }
     }
 }
@@ -106,6 +113,7 @@ mod tests {
     #[test]
     fn backends_are_read_by_name() {
         assert_eq!("gloo".parse(), Ok(Backend::Gloo));
-        assert!("nccl".parse::<Backend>().unwrap_err().contains("mpi or gloo"));
+        assert!("ucc".parse::<Backend>().unwrap_err().contains("mpi, gloo or nccl"));
+        assert!(Backend::ALL.iter().all(|backend| backend.name().parse() == Ok(*backend)));
     }
 }

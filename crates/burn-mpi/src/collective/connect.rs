@@ -22,6 +22,9 @@ pub struct Transport {
     pub interface: Option<String>,
     /// gloo's all-reduce algorithm: `ring`, `bcube` or `halving-doubling`.
     pub gloo_algorithm: String,
+    /// The GPU of this rank for nccl, counted from 0 among those that the process sees. `None`: the
+    /// first one that no lower rank of the machine uses.
+    pub gpu: Option<usize>,
     /// Deadline of an operation, on any transport. After it the job aborts with a line
     /// that names the missing ranks.
     pub timeout: Duration,
@@ -29,7 +32,7 @@ pub struct Transport {
 
 impl Default for Transport {
     fn default() -> Self {
-        Self { interface: None, gloo_algorithm: "ring".into(), timeout: Duration::from_secs(120) }
+        Self { interface: None, gloo_algorithm: "ring".into(), gpu: None, timeout: Duration::from_secs(120) }
     }
 }
 
@@ -46,7 +49,8 @@ impl Default for Transport {
 /// ```
 ///
 /// # Errors
-/// If this build lacks the backend, or ranks cannot reach each other.
+/// If this build lacks the backend, or ranks cannot reach each other; [`CommError::NoNccl`] if a
+/// rank cannot use NCCL.
 pub fn connect(
     world: &World,
     backend: Backend,
@@ -56,19 +60,21 @@ pub fn connect(
     let timeout = transport.timeout.min(Duration::from_secs(366 * 24 * 3600));
     world.set_deadline(timeout);
     world.check_equal("the transport", &format!("{backend} by {}", transport.gloo_algorithm))?;
+    world.agree(backend.check_built())?;
     match backend {
         Backend::Mpi => Ok(Box::new(MpiCollective::new(world)?)),
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
-            let algorithm: GlooAlgorithm = transport.gloo_algorithm.parse().map_err(CommError::Transport)?;
+            let algorithm: GlooAlgorithm = world.agree(transport.gloo_algorithm.parse::<GlooAlgorithm>())?;
             let interface = transport.interface.as_deref();
             let timeout = timeout + crate::MARGIN;
             Ok(Box::new(GlooCollective::connect(world, interface, algorithm, timeout)?))
         }
         #[cfg(not(feature = "gloo"))]
-        Backend::Gloo => {
-            backend.check_built().map_err(CommError::Transport)?;
-            unreachable!("a build without gloo refuses it")
-        }
+        Backend::Gloo => unreachable!("a build without gloo refuses it"),
+        #[cfg(feature = "nccl")]
+        Backend::Nccl => Ok(Box::new(crate::NcclCollective::connect(world, transport.gpu)?)),
+        #[cfg(not(feature = "nccl"))]
+        Backend::Nccl => unreachable!("a build without nccl refuses it"),
     }
 }

@@ -9,8 +9,11 @@ pub(crate) mod connect;
 #[cfg(feature = "gloo")]
 pub(crate) mod gloo;
 pub(crate) mod mpi;
+#[cfg(feature = "nccl")]
+pub(crate) mod nccl;
 pub(crate) mod ordered;
 pub(crate) mod primitives;
+pub(crate) mod refusal;
 pub(crate) mod wire;
 
 use std::time::Duration;

@@ -56,6 +56,8 @@ pub(crate) struct Buckets {
     /// This rank's backward calls in this step.
     backwards: usize,
     weight: f32,
+    /// The sum of the weights of this rank's backward calls in this step.
+    share: f32,
     late: LateGradients,
     flights: Flights,
     failure: Option<CommError>,
@@ -90,6 +92,7 @@ impl Buckets {
             sealed: vec![false; params],
             backwards: 0,
             weight: 1.0,
+            share: 0.0,
             late: LateGradients::new(lengths),
             flights: Flights::default(),
             failure: None,
@@ -118,6 +121,7 @@ impl Buckets {
     pub fn begin(&mut self) {
         self.started = 0;
         self.backwards = 0;
+        self.share = 0.0;
         self.written.fill(false);
         self.sealed.fill(false);
         self.late.clear();
@@ -128,6 +132,7 @@ impl Buckets {
     /// Begins a backward whose gradients are scaled by `weight`.
     pub fn begin_backward(&mut self, weight: f32) {
         self.weight = weight;
+        self.share += weight;
         self.backwards += 1;
     }
 
@@ -206,13 +211,13 @@ impl Buckets {
 }
 
 impl GradientSink for Buckets {
-    fn gradient(&mut self, param: usize, n: usize, values: &[f32]) -> bool {
-        let is_final = n == self.uses[param];
-        if is_final {
-            self.add(param, values);
-            self.seal(param);
-        }
-        is_final
+    fn is_final(&self, param: usize, n: usize) -> bool {
+        n == self.uses[param]
+    }
+
+    fn take(&mut self, param: usize, values: &[f32]) {
+        self.add(param, values);
+        self.seal(param);
     }
 
     fn between(&mut self) {

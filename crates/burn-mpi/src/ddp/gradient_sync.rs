@@ -69,7 +69,7 @@ pub struct GradientSync {
     averaged: bool,
     /// Values that are averaged with the signals.
     carried: usize,
-    on_flex: bool,
+    hooked_device: bool,
     steps: usize,
     late_steps: usize,
     incomplete_steps: usize,
@@ -100,7 +100,7 @@ impl GradientSync {
             in_step: false,
             averaged: false,
             carried: 0,
-            on_flex: true,
+            hooked_device: true,
             steps: 0,
             late_steps: 0,
             incomplete_steps: 0,
@@ -193,7 +193,7 @@ impl GradientSync {
                 (sink, gradients)
             }
             Err(mut buckets) => {
-                self.on_flex &= !(probing || travels);
+                self.hooked_device &= !(probing || travels);
                 let mut gradients = loss.backward();
                 buckets.tell(SyncEvent::BackwardEnd);
                 collect(&mut gradients, module, &[], &mut |param, values| buckets.add(param, values));
@@ -216,7 +216,8 @@ impl GradientSync {
     /// Burn's `backward`.
     ///
     /// # Errors
-    /// If the transport fails, or ranks average different modules;
+    /// If the transport fails, or ranks average different modules; [`CommError::Shares`] on all ranks
+    /// if the samples of their backward calls do not add up to the step's;
     /// [`CommError::NoGradient`] names a parameter of `module` that was frozen when
     /// this `GradientSync` was made and is no longer.
     pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
@@ -291,5 +292,5 @@ impl GradientSync {
 /// Checks that all ranks average the same module in the same way.
 fn compare(world: &World, layout: &ParamLayout, options: &SyncOptions) -> Result<(), CommError> {
     module::check_trainable(world, layout)?;
-    world.check_equal("the options of gradient averaging", &format!("{options:?}"))
+    world.check_equal("the set of options of gradient averaging", &format!("{options:?}"))
 }

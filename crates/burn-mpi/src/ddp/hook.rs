@@ -5,40 +5,38 @@
 //! operator on the loss installs that hook: its backward runs first of all, and replaces the
 //! gradient container with one that has the hook.
 //!
-//! Only Burn's flex backend is hooked; on others [`backward`] returns the loss, and gradients
-//! are collected afterwards.
+//! flex, and with their features ndarray, libtorch and CUDA are hooked ([`backends`]); on others
+//! [`backward`] returns the sink, and gradients are collected afterwards.
 
 #![cfg_attr(
     any(feature = "ndarray", feature = "tch"),
     allow(deprecated, reason = "deprecated upstream, and asked for by users")
 )]
 
+mod backends;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::marker::PhantomData;
 
-#[cfg(feature = "tch")]
-use burn::backend::LibTorch;
-#[cfg(feature = "ndarray")]
-use burn::backend::NdArray;
+use burn::backend::TensorPrimitive;
 use burn::backend::autodiff::NodeId;
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::{DistributedRegistration, Gradients as Container};
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
-use burn::backend::flex::FlexTensor;
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorPrimitive, backend_extension};
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::backend::autodiff::grads::DistributedRegistration;
+use burn::module::Module;
 use burn::tensor::container::TensorContainer;
 use burn::tensor::{Gradients, Tensor};
+
+use self::backends::{Kept, Readable, hooked, nodes_of};
 
 /// Receives gradients during backward. It is moved into thread-local storage for the hook and
 /// back, so it holds no borrow.
 pub trait GradientSink: 'static {
-    /// The gradient of parameter `param` (its index in visit order) was accumulated for the
-    /// `n`-th time in this backward, from 1. Returns whether the sink takes `values` as
-    /// final; if so, it is not called again for this parameter.
-    fn gradient(&mut self, param: usize, n: usize, values: &[f32]) -> bool;
+    /// Whether the gradient of parameter `param` (its index in visit order) is final once it was
+    /// accumulated for the `n`-th time in this backward, from 1.
+    fn is_final(&self, param: usize, n: usize) -> bool;
+
+    /// Takes the gradient of `param`, which is final; at most once in a backward.
+    fn take(&mut self, param: usize, values: &[f32]);
 
     /// Another gradient was registered: an opportunity to poll transfers.
     fn between(&mut self);
@@ -59,8 +57,7 @@ pub struct Hooked<S> {
 
 /// A gradient at the time when the sink took it.
 pub struct Taken {
-    /// Shares memory with the gradient itself, unless that has changed.
-    values: FlexTensor,
+    kept: Kept,
     /// Whether the gradient was accumulated further afterwards.
     pub outgrown: bool,
 }
@@ -68,7 +65,7 @@ pub struct Taken {
 impl Taken {
     /// The values, in the layout of the parameter.
     pub fn values(&self) -> Vec<f32> {
-        self.values.to_contiguous().as_slice::<f32>().unwrap_or_default().to_vec()
+        self.kept.values()
     }
 }
 
@@ -76,12 +73,12 @@ impl Taken {
 /// soon as it is registered.
 ///
 /// # Errors
-/// If the module is not on the flex backend, returns the sink at once.
+/// If the module is on a backend without the hook, returns the sink at once.
 pub fn backward<M: Module, S: GradientSink>(loss: &Tensor<1>, module: &M, sink: S) -> Result<Hooked<S>, S> {
     let Some((params, count)) = nodes_of(module) else {
         return Err(sink);
     };
-    let hooked = Tensor::<1>::from_dispatch(<Dispatch as HookedLoss>::hook(loss.clone().into_dispatch()));
+    let hooked = hooked(loss.clone());
     let taken = (0..count).map(|_| None).collect();
     let registered = Vec::with_capacity(count);
     let watch =
@@ -144,10 +141,16 @@ impl<S: GradientSink> AnySink for Holder<S> {
     }
 }
 
-/// The hook itself.
-struct Registration;
+/// The hook itself, for gradients of backend `B`.
+struct Registration<B>(PhantomData<fn() -> B>);
 
-impl DistributedRegistration for Registration {
+impl<B> Default for Registration<B> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<B: Readable> DistributedRegistration for Registration<B> {
     fn on_register(&mut self, id: &NodeId, container: &mut TensorContainer<u64>) {
         WATCH.with_borrow_mut(|watch| {
             let Some(Watch { params, times, registered, taken, sink }) = watch else { return };
@@ -155,7 +158,7 @@ impl DistributedRegistration for Registration {
             let Some(&param) = params.get(&id.value) else {
                 return sink.between();
             };
-            let gradient = container.get_mut_ref::<TensorPrimitive<Flex>>(&id.value);
+            let gradient = container.get_mut_ref::<TensorPrimitive<B>>(&id.value);
             let Some(TensorPrimitive::Float(gradient)) = gradient else { return };
             times[param] += 1;
             registered.push(param);
@@ -163,100 +166,10 @@ impl DistributedRegistration for Registration {
                 taken.outgrown = true;
                 return sink.between();
             }
-            let is_final = match gradient.as_slice::<f32>() {
-                Some(values) => sink.gradient(param, times[param], values),
-                // A strided view; read in its own order, it is copied first.
-                None => {
-                    let gradient = gradient.to_contiguous();
-                    gradient
-                        .as_slice::<f32>()
-                        .is_some_and(|values| sink.gradient(param, times[param], values))
-                }
-            };
-            if is_final {
-                // The clone shares memory; a later accumulation makes a new tensor.
-                taken[param] = Some(Taken { values: gradient.clone(), outgrown: false });
+            if sink.is_final(param, times[param]) {
+                let kept = B::read(gradient, &mut |values| sink.take(param, values));
+                taken[param] = kept.map(|kept| Taken { kept, outgrown: false });
             }
         });
-    }
-}
-
-#[cfg_attr(all(feature = "ndarray", feature = "tch"), backend_extension(Flex, NdArray, LibTorch, Autodiff))]
-#[cfg_attr(all(feature = "ndarray", not(feature = "tch")), backend_extension(Flex, NdArray, Autodiff))]
-#[cfg_attr(all(not(feature = "ndarray"), feature = "tch"), backend_extension(Flex, LibTorch, Autodiff))]
-#[cfg_attr(not(any(feature = "ndarray", feature = "tch")), backend_extension(Flex, Autodiff))]
-trait HookedLoss: Backend {
-    /// The same loss, with a backward that installs the hook if possible.
-    fn hook(loss: FloatTensor<Self>) -> FloatTensor<Self> {
-        loss
-    }
-}
-
-impl HookedLoss for Flex {}
-#[cfg(feature = "ndarray")]
-impl HookedLoss for NdArray {}
-#[cfg(feature = "ndarray")]
-impl<C: CheckpointStrategy> HookedLoss for Autodiff<NdArray, C> {}
-#[cfg(feature = "tch")]
-impl HookedLoss for LibTorch {}
-#[cfg(feature = "tch")]
-impl<C: CheckpointStrategy> HookedLoss for Autodiff<LibTorch, C> {}
-
-impl<C: CheckpointStrategy> HookedLoss for Autodiff<Flex, C> {
-    fn hook(loss: FloatTensor<Self>) -> FloatTensor<Self> {
-        let (loss, node) = loss.into_parts();
-        match InstallHook.prepare::<C>([node]).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish((), loss),
-            OpsKind::UnTracked(prepared) => prepared.finish(loss),
-        }
-    }
-}
-
-/// The identity, whose backward installs the hook.
-#[derive(Debug)]
-struct InstallHook;
-
-impl Backward<Flex, 1> for InstallHook {
-    type State = ();
-
-    fn backward(self, ops: Ops<(), 1>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
-        let root = grads.consume::<Flex>(&ops.node);
-        *grads = Container::new_distributed::<Flex>(ops.node.clone(), root.clone(), Box::new(Registration));
-        // The new container starts with its own root gradient.
-        grads.consume::<Flex>(&ops.node);
-        if let [Some(parent)] = ops.parents {
-            grads.register::<Flex>(parent.id, root);
-        }
-    }
-}
-
-/// Graph nodes of a module's parameters, and the number of parameters including those that
-/// get no gradients; `None` if it is not on flex.
-fn nodes_of<M: Module>(module: &M) -> Option<(HashMap<u64, usize>, usize)> {
-    let mut visitor = NodeVisitor { nodes: HashMap::new(), next: 0, on_flex: true };
-    module.visit(&mut visitor);
-    visitor.on_flex.then_some((visitor.nodes, visitor.next))
-}
-
-struct NodeVisitor {
-    nodes: HashMap<u64, usize>,
-    next: usize,
-    on_flex: bool,
-}
-
-impl ModuleVisitor for NodeVisitor {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let index = self.next;
-        self.next += 1;
-        if !param.is_require_grad() {
-            return;
-        }
-        match param.val().try_into_primitive::<Autodiff<Flex>>() {
-            Ok(primitive) => {
-                // A tied parameter is visited several times; the first index owns it.
-                self.nodes.entry(primitive.id().value).or_insert(index);
-            }
-            Err(_) => self.on_flex = false,
-        }
     }
 }

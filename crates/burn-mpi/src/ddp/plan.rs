@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// Values at the end of the last bucket, summed over ranks: values that all ranks need in
 /// the same step are sent without an additional message.
-pub const CONTROL: usize = 4;
+pub const CONTROL: usize = 5;
 
 /// The packing of all gradients, the same on every rank.
 #[derive(Debug, Clone, PartialEq, Eq)]

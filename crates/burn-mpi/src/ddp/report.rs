@@ -47,7 +47,9 @@ impl fmt::Display for NoOverlap {
             Self::Off => "it is off by option",
             Self::OneBucket => "all gradients are in one bucket",
             Self::NotLearned => "the order of arrival is learned in the first step",
-            Self::Device => "gradients of this device are read after backward; flex has overlap",
+            Self::Device => {
+                "gradients of this device are read after backward; flex, ndarray, tch and cuda have overlap"
+            }
         })
     }
 }

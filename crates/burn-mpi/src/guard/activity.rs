@@ -12,10 +12,10 @@ pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 /// Default time after which a wait is told of.
 const DEFAULT_STALL: Duration = Duration::from_secs(60);
 
-/// Operations that a rank can wait in. The last two are point-to-point; the others are
-/// collective and counted: ranks in the same one have the same count. An unknown name counts
-/// as the last collective.
-const OPERATIONS: [&str; 14] = [
+/// Operations that a rank can wait in. The last three are point-to-point, or the launch of a
+/// collective that is waited for later; the others are collective and counted: ranks in the same
+/// one have the same count. An unknown name counts as the last collective.
+const OPERATIONS: [&str; 16] = [
     "all-reduce",
     "all-gather",
     "broadcast",
@@ -27,11 +27,13 @@ const OPERATIONS: [&str; 14] = [
     "reduce-scatter",
     "communicator copy",
     "sum",
+    "communicator start",
     "collective",
     "send",
     "receive",
+    "launch",
 ];
-const COLLECTIVES: usize = 12;
+const COLLECTIVES: usize = 13;
 
 struct Activity {
     /// Collectives entered so far.
@@ -94,7 +96,7 @@ impl Departure {
 /// Transports by the number used in guard messages; those of other crates follow these, in the
 /// order of their first wait.
 static TRANSPORTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-const OWN_TRANSPORTS: [&str; 2] = ["mpi", "gloo"];
+const OWN_TRANSPORTS: [&str; 3] = ["mpi", "gloo", "nccl"];
 
 /// A wait in an operation, until dropped ([`World::watch`](crate::World::watch)).
 #[must_use = "the wait ends when this is dropped"]
@@ -264,7 +266,7 @@ pub(crate) fn departed() -> Vec<Departure> {
 
 /// A rank that has left, if one announces it within `patience`; one with an error is
 /// preferred.
-#[cfg(feature = "gloo")]
+#[cfg(any(feature = "gloo", feature = "nccl"))]
 pub(crate) fn departed_peer(patience: Duration) -> Option<Departure> {
     let began = Instant::now();
     loop {

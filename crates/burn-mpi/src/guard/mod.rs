@@ -9,6 +9,8 @@
 //! that exits while others wait for it announces that, so they need not wait for
 //! the deadline.
 
+#[cfg(feature = "nccl")]
+pub(crate) mod abortable;
 pub(crate) mod activity;
 pub(crate) mod farewell;
 mod hydra;
@@ -42,6 +44,9 @@ const FAILED: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(10);
 /// How often a rank that leaves announces it.
 const ANNOUNCE: Duration = Duration::from_millis(200);
+/// How long the guard waits for a transport to abort its operations.
+#[cfg(feature = "nccl")]
+const ABORT: Duration = Duration::from_secs(1);
 /// How much a transport's own timeout should exceed the deadline: guards can
 /// name the missing ranks and a transport cannot, so they report first.
 pub const MARGIN: Duration = Duration::from_secs(8);
@@ -258,6 +263,8 @@ impl Guard {
             self.announce(ENDING, TIMED_OUT, "");
             say(line);
         }
+        #[cfg(feature = "nccl")]
+        abortable::request(ABORT);
         end_mpirun();
         // SAFETY: exits this process at once, which ends the job. This thread
         // must not call MPI_Abort while the other one is inside MPI, and exit

@@ -13,6 +13,7 @@ use burn::train::{
 };
 
 use super::backward::{self, Gave};
+use super::first_step;
 use super::outputs::{self, RankOutput};
 use super::turn::Turn;
 use crate::{CommError, GradientSync, World};
@@ -69,6 +70,8 @@ pub(super) struct Epochs<M: LearnerModel> {
     /// Samples of all ranks.
     pub train_items: usize,
     pub valid_items: usize,
+    /// Samples of this rank's shard of the training set.
+    pub own_items: usize,
     pub accumulation: Option<usize>,
     /// Whether training metrics are those of all ranks.
     pub all_metrics: bool,
@@ -81,20 +84,26 @@ where
     <M as TrainStep>::Output: RankOutput,
     <M as InferenceStep>::Output: RankOutput,
 {
-    /// Trains on every rank's shard; returns whether rank 0 was asked to stop.
+    /// Trains on every rank's shard; returns whether rank 0 was asked to stop. In the first epoch,
+    /// batches are compared before the first step, and weights after it.
     pub fn train(
         &self,
         learner: &mut Learner<M>,
         processor: &mut SupervisedTrainingEventProcessor<M>,
         interrupter: &Interrupter,
+        is_first: bool,
     ) -> Result<bool, CommError> {
         let mut shard = Shard::of(self.train.as_deref());
         let mut accumulator = GradientsAccumulator::new();
+        let mut unchecked = is_first && self.world.size() > 1;
         let (mut accumulated, mut processed, mut iteration) = (0, 0, 0);
         loop {
             let (item, turn) = shard.take_turn(&self.world, interrupter)?;
             if turn.total == 0 || turn.stop {
                 return Ok(turn.stop);
+            }
+            if unchecked && iteration == 0 {
+                first_step::check_batches(&self.world, turn.own, self.own_items)?;
             }
             let (output, gradients) = self.step(learner, item, turn)?;
             match self.accumulation {
@@ -111,6 +120,10 @@ where
                     learner.lr_step();
                     learner.optimizer_step(gradients);
                 }
+            }
+            if unchecked && accumulated == 0 {
+                unchecked = false;
+                first_step::check_weights(&self.world, &learner.model())?;
             }
             iteration += 1;
             processed += turn.total;

@@ -1,12 +1,13 @@
 //! burn-train's training strategy over all ranks.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use burn::data::dataloader::DataLoader;
 use burn::module::Module;
-use burn::tensor::Device;
+use burn::tensor::{Device, Distribution, Tensor};
 use burn::train::{
     EventProcessorTraining, InferenceStep, Learner, LearnerEvent, LearnerModel, SupervisedLearningStrategy,
     SupervisedTrainingEventProcessor, TrainLoader, TrainStep, TrainingComponents, ValidLoader,
@@ -52,6 +53,7 @@ impl MpiStrategy {
         if world.size() > 1 && components.checkpoint.is_some() {
             *learner = state::broadcast(world, learner.clone(), &components.event_store)?;
         }
+        seed_apart(world, &device);
         let collective = connect(world, self.options.backend, &self.options.transport)?;
         let sync = GradientSync::of_module(world, collective, &learner.model(), self.options.sync);
         Ok(Epochs {
@@ -61,6 +63,7 @@ impl MpiStrategy {
             valid: shard(world, valid, &device.clone().inner()),
             train_items,
             valid_items,
+            own_items: shard_range(world, train_items).len(),
             accumulation: components.grad_accumulation,
             all_metrics: self.options.metrics_of_all_ranks,
             device: device.inner(),
@@ -84,15 +87,20 @@ impl MpiStrategy {
             "LearnerOptions::metrics_of_all_ranks",
             &self.options.metrics_of_all_ranks.to_string(),
         )?;
-        match train_items < world.size() {
-            true => Err(CommError::Elsewhere {
-                rank: train_items,
-                host: world.places()[train_items].host.clone(),
-                reason: format!("no training sample: {train_items} samples for {} ranks", world.size()),
-            }),
-            false => Ok(()),
-        }
+        world.check_samples(train_items)
     }
+}
+
+/// Gives ranks above 0 random numbers of their own: programs seed all ranks alike, and dropout would
+/// then have the same masks everywhere. They depend on the program's seed and on the rank alone.
+fn seed_apart(world: &World, device: &Device) {
+    if world.is_root() {
+        return;
+    }
+    let drawn = Tensor::<1>::random([2], Distribution::Uniform(0.0, 1.0), &device.clone().inner());
+    let bits =
+        drawn.into_data().iter::<f32>().fold(0, |bits, value| (bits << 32) | u64::from(value.to_bits()));
+    device.seed(bits.wrapping_add(world.rank() as u64));
 }
 
 /// The device of a model, with automatic differentiation.
@@ -110,12 +118,18 @@ fn shard<O>(
     loader: Arc<dyn DataLoader<O>>,
     device: &Device,
 ) -> Option<Arc<dyn DataLoader<O>>> {
-    let (rank, size, items) = (world.rank(), world.size(), loader.num_items());
-    if size == 1 {
+    let items = loader.num_items();
+    if world.size() == 1 {
         return Some(loader.to_device(device));
     }
-    let (start, end) = (items * rank / size, items * (rank + 1) / size);
+    let Range { start, end } = shard_range(world, items);
     (start < end).then(|| loader.slice(start, end).to_device(device))
+}
+
+/// This rank's part of `items`.
+fn shard_range(world: &World, items: usize) -> Range<usize> {
+    let (rank, size) = (world.rank(), world.size());
+    items * rank / size..items * (rank + 1) / size
 }
 
 impl<M: LearnerModel> SupervisedLearningStrategy<M> for MpiStrategy
@@ -142,7 +156,10 @@ where
         for epoch in starting_epoch..=num_epochs {
             let begin = LearnerEvent::StartSplit { epoch_number: epoch, total_items: epochs.train_items };
             interrupter.fail_on_error(processor.process_train(begin));
-            let stopped = or_end(world, epochs.train(&mut learner, &mut processor, &interrupter));
+            let stopped = or_end(
+                world,
+                epochs.train(&mut learner, &mut processor, &interrupter, epoch == starting_epoch),
+            );
             interrupter.fail_on_error(processor.process_train(LearnerEvent::EndSplit(epoch)));
             if stopped || or_end(world, world.broadcast(&interrupter.should_stop())) {
                 break;

@@ -2,7 +2,8 @@
 //! included.
 //!
 //! Few channels run the direct convolution ([`direct`]), one image per SIMD lane;
-//! many channels run Winograd ([`winograd`]) or im2col + GEMM ([`im2col`]): [`Route::of`].
+//! many channels run Winograd ([`winograd`]) or im2col + GEMM ([`im2col`]), and in bf16 AMX
+//! tiles where the processor has them ([`tiles`]): [`Route::of`].
 
 mod activation;
 mod blocks;
@@ -19,6 +20,8 @@ mod route;
 mod scratch;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod tiles;
 mod winograd;
 
 use pair::{PairBackward, PairForward};
@@ -82,7 +85,7 @@ pub enum Argmax {
     Unknown,
     /// From the direct convolution, in the lane order of its SIMD level.
     Lanes(Vec<u8>),
-    /// From Winograd: for each pixel, channels side by side, as many as the SIMD level has
+    /// From Winograd and from tiles: for each pixel, channels side by side, as many as the SIMD level has
     /// lanes.
     Channels(Vec<u8>),
     /// From im2col + GEMM, in the order of the output.
@@ -138,6 +141,7 @@ pub fn forward(
         }),
         Route::Gemm => im2col::forward(level, shape, epilogue, input, weights, bias, backward),
         Route::Winograd => winograd::forward(level, shape, epilogue, input, weights, bias, backward),
+        Route::Tiles => unreachable!("tiles multiply 16-bit images"),
     }
 }
 
@@ -167,6 +171,7 @@ pub fn backward(
         }),
         Route::Gemm => im2col::backward(level, shape, epilogue, forward, gradient, of_input, between),
         Route::Winograd => winograd::backward(level, shape, epilogue, forward, gradient, of_input, between),
+        Route::Tiles => unreachable!("tiles multiply 16-bit images"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Shape;
 use crate::conv::Algorithm;
+use crate::precision::{Bf16Products, bf16_products};
 
 /// The algorithm of one convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub enum Route {
     Gemm,
     /// [`super::winograd`].
     Winograd,
+    /// On AMX tiles, bf16 images only.
+    Tiles,
 }
 
 impl Route {
@@ -24,6 +27,14 @@ impl Route {
             Algorithm::Winograd if suits_winograd(shape) => Self::Winograd,
             Algorithm::Winograd | Algorithm::Gemm => Self::Gemm,
         }
+    }
+
+    /// The fastest for bf16 images, where `self` is that for f32: tiles, whichever algorithm is
+    /// set, where products of bf16 run on them.
+    pub fn in_bf16(self, shape: Shape) -> Self {
+        // A tile's step takes 32 input channels, and its sums are 32 output channels.
+        let suits = self != Self::Direct && shape.inputs >= 16 && shape.outputs >= 16;
+        if suits && bf16_products() == Bf16Products::Amx { Self::Tiles } else { self }
     }
 }
 

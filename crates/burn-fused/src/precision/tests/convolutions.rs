@@ -48,35 +48,54 @@ fn run_conv(
 }
 
 /// The same by the definition, in f64.
-fn reference([batch, inputs, outputs, height, width]: [usize; 5], half: Half, relu: bool) -> [Vec<f64>; 4] {
+fn reference(sizes: [usize; 5], half: Half, epilogue: Epilogue) -> [Vec<f64>; 4] {
+    let [batch, inputs, outputs, height, width] = sizes;
     let wide = |values: Vec<f32>| values.into_iter().map(f64::from).collect::<Vec<_>>();
     let images = wide(rounded(Half::Bf16, &numbers(batch * inputs * height * width, 5)));
     let weights = wide(rounded(half, &numbers(outputs * inputs * 9, 3)));
     let bias = wide(numbers(outputs, 4));
-    let shares = wide(shares(batch * outputs * height * width));
-    let mut all = [shares.len(), images.len(), weights.len(), outputs].map(|count| vec![0.0; count]);
-    for at in 0..shares.len() {
+    let taps = |at: usize| {
         let (x, y) = (at % width, at / width % height);
         let (output, image) = (at / (width * height) % outputs, at / (width * height * outputs));
-        let taps = || {
-            (0..inputs * 9).filter_map(move |tap| {
-                let (row, column) = (y + tap % 9 / 3, x + tap % 3);
-                let inside = (1..=height).contains(&row) && (1..=width).contains(&column);
-                inside.then(|| {
-                    let pixel = ((image * inputs + tap / 9) * height + row - 1) * width + column - 1;
-                    (pixel, output * inputs * 9 + tap)
-                })
+        (0..inputs * 9).filter_map(move |tap| {
+            let (row, column) = (y + tap % 9 / 3, x + tap % 3);
+            let inside = (1..=height).contains(&row) && (1..=width).contains(&column);
+            inside.then(|| {
+                let pixel = ((image * inputs + tap / 9) * height + row - 1) * width + column - 1;
+                (pixel, output * inputs * 9 + tap)
             })
-        };
-        let sum = bias[output] + taps().map(|(pixel, tap)| images[pixel] * weights[tap]).sum::<f64>();
-        if relu && sum <= 0.0 {
-            continue;
-        }
-        all[0][at] = sum;
-        all[3][output] += shares[at];
-        for (pixel, tap) in taps() {
-            all[1][pixel] += shares[at] * weights[tap];
-            all[2][tap] += shares[at] * images[pixel];
+        })
+    };
+    let sums: Vec<f64> = (0..batch * outputs * height * width)
+        .map(|at| {
+            let products = taps(at).map(|(pixel, tap)| images[pixel] * weights[tap]);
+            bias[at / (width * height) % outputs] + products.sum::<f64>()
+        })
+        .collect();
+    // For each value of the output, the sum that it is, or none if it is 0.
+    let source: Vec<Option<usize>> = match epilogue {
+        Epilogue::Identity => (0..sums.len()).map(Some).collect(),
+        Epilogue::Relu => (0..sums.len()).map(|at| (sums[at] > 0.0).then_some(at)).collect(),
+        Epilogue::ReluPool => (0..batch * outputs * (height / 2) * (width / 2))
+            .map(|at| {
+                let (x, y, plane) =
+                    (at % (width / 2), at / (width / 2) % (height / 2), at / ((width / 2) * (height / 2)));
+                let corner = (plane * height + 2 * y) * width + 2 * x;
+                let four = [corner, corner + 1, corner + width, corner + width + 1];
+                let largest = four.into_iter().max_by(|&a, &b| sums[a].total_cmp(&sums[b]))?;
+                (sums[largest] > 0.0).then_some(largest)
+            })
+            .collect(),
+    };
+    let shares = wide(shares(source.len()));
+    let mut all = [source.len(), images.len(), weights.len(), outputs].map(|count| vec![0.0; count]);
+    for (to, (source, share)) in source.into_iter().zip(shares).enumerate() {
+        let Some(at) = source else { continue };
+        all[0][to] = sums[at];
+        all[3][at / (width * height) % outputs] += share;
+        for (pixel, tap) in taps(at) {
+            all[1][pixel] += share * weights[tap];
+            all[2][tap] += share * images[pixel];
         }
     }
     all
@@ -85,22 +104,36 @@ fn reference([batch, inputs, outputs, height, width]: [usize; 5], half: Half, re
 /// Batches of one block and of several, of few and of many channels.
 const SIZES: [[usize; 5]; 4] = [[3, 1, 4, 8, 8], [161, 4, 8, 6, 5], [19, 12, 13, 17, 16], [5, 3, 17, 9, 4]];
 
+/// Channels that are whole tiles and that are not, images of one block and of several, odd sizes, and
+/// sizes that Winograd does not take.
+const MANY_CHANNELS: [[usize; 5]; 5] =
+    [[3, 32, 64, 8, 8], [2, 16, 33, 33, 31], [35, 40, 16, 5, 7], [70, 33, 17, 4, 4], [3, 48, 24, 1, 3]];
+
 #[test]
 fn convolutions_match_an_f64_reference_on_rounded_values() {
+    type Operator = fn(Tensor<4>, &Conv2d) -> Tensor<4>;
+    let epilogues: [(Epilogue, Operator); 3] =
+        [(Epilogue::Identity, conv), (Epilogue::Relu, conv_relu), (Epilogue::ReluPool, conv_relu_pool)];
     for half in HALVES {
-        for (sizes, relu) in SIZES.into_iter().flat_map(|sizes| [(sizes, false), (sizes, true)]) {
-            let expected = reference(sizes, half, relu);
+        let all = SIZES.into_iter().chain(MANY_CHANNELS);
+        for (sizes, (epilogue, operator)) in all.flat_map(|sizes| epilogues.map(|found| (sizes, found))) {
+            if epilogue == Epilogue::ReluPool && sizes[3] == 1 {
+                continue;
+            }
+            let expected = reference(sizes, half, epilogue);
             for level in Level::available() {
                 let _held = level.hold();
                 let layer = conv_layer([sizes[1], sizes[2]], None, &Device::flex().autodiff());
-                let operator = if relu { conv_relu } else { conv };
                 let found = run_conv(sizes, half.dtype(), &layer, operator);
                 // Activations are rounded. Gradients of weights are only in f16.
                 let of_weights = if half == Half::F16 { rounding(half) } else { 0.0 };
                 let most = [rounding(half), rounding(half), of_weights, of_weights];
                 for (part, most) in most.into_iter().enumerate() {
                     let off = apart(&found[part], &expected[part]);
-                    assert!(off < most + 1e-5, "{half:?} at {level}, {sizes:?}, part {part}: {off}");
+                    assert!(
+                        off < most + 1e-5,
+                        "{half:?} at {level}, {sizes:?}, {epilogue:?}, part {part}: {off}"
+                    );
                 }
             }
         }

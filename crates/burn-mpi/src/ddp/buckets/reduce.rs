@@ -9,6 +9,10 @@ use crate::ddp::plan::CONTROL;
 use crate::ddp::watch::SyncEvent;
 use crate::{CommError, Operation, Wire};
 
+/// How far the sum of all ranks' shares of a step may be from 1: it is summed in the type of the
+/// gradients, of which bf16 has 8 bits.
+const SHARE_TOLERANCE: f32 = 0.05;
+
 impl Buckets {
     /// Ends the step: missing gradients count as zero, `mine` is sent along, and
     /// all buckets are waited for. `averaged` becomes its mean over the ranks with
@@ -23,7 +27,7 @@ impl Buckets {
         let last = self.plan.buckets().len() - 1;
         let control = self.plan.buckets()[last].len;
         let flag = |set: bool| if set { 1.0 } else { 0.0 };
-        let signals = [mine.not_finite, mine.stop, flag(irregular), flag(self.backwards > 0)];
+        let signals = [mine.not_finite, mine.stop, flag(irregular), flag(self.backwards > 0), self.share];
         let controls = control..control + CONTROL;
         if let Some(slots) = self.buffers.slots(last, controls.clone()) {
             slots.copy_from_slice(&signals);
@@ -40,7 +44,10 @@ impl Buckets {
         }
         let sums = self.buffers.values(last, controls).unwrap_or(&signals);
         let signals = Signals { not_finite: sums[0], stop: sums[1] };
-        let (irregular, with_backward) = (sums[2] > 0.0, sums[3]);
+        let (irregular, with_backward, share) = (sums[2] > 0.0, sums[3], sums[4]);
+        if with_backward > 0.0 && (share - 1.0).abs() > SHARE_TOLERANCE {
+            return Err(CommError::Shares { share });
+        }
         self.average(averaged, with_backward)?;
         // Without a backward on any rank, no parameter has a gradient.
         let irregular = match irregular || with_backward == 0.0 {

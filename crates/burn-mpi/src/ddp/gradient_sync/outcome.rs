@@ -76,7 +76,7 @@ impl GradientSync {
             () if self.world.size() == 1 => Overlap::Inactive(NoOverlap::OneRank),
             () if !self.options.overlap => Overlap::Inactive(NoOverlap::Off),
             () if buckets.len() == 1 => Overlap::Inactive(NoOverlap::OneBucket),
-            () if !self.on_flex => Overlap::Inactive(NoOverlap::Device),
+            () if !self.hooked_device => Overlap::Inactive(NoOverlap::Device),
             () if self.arrival.is_none() => Overlap::Inactive(NoOverlap::NotLearned),
             () => Overlap::Active,
         };

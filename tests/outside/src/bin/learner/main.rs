@@ -57,6 +57,13 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
         "other" => {
             Training::new(&folder).run(Some(world), 8 + world.rank());
         }
+        "batch" => {
+            let batch = if faulty { 2 } else { 4 };
+            Training { batch, ..Training::new(&folder) }.run(Some(world), 8);
+        }
+        "optimizer" => {
+            Training { adam: faulty, ..Training::new(&folder) }.run(Some(world), 8);
+        }
         _ => return Err(format!("no check '{what}'").into()),
     }
     println!("rank {} of {}: {what} holds", world.rank(), world.size());

@@ -1,0 +1,203 @@
+//! Emulates the tiles' instructions in the handler of SIGILL, so that their code runs on processors
+//! without them. Decoded and computed as in Intel's Architecture Instruction Set Extensions
+//! Programming Reference, chapter 3.
+
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::ptr::null_mut;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use libc::{REG_RIP, c_int, c_void, greg_t, siginfo_t, ucontext_t};
+
+/// Bytes of a row and of a tile.
+const ROW: usize = 64;
+const TILE: usize = 16 * ROW;
+
+/// The tiles, and for each the bytes of a row and the rows, all 0 until configured.
+struct State {
+    tiles: [[u8; TILE]; 8],
+    shapes: [(usize, usize); 8],
+}
+
+static STATE: Mutex<State> = Mutex::new(State { tiles: [[0; TILE]; 8], shapes: [(0, 0); 8] });
+/// Products of tiles.
+static PRODUCTS: AtomicUsize = AtomicUsize::new(0);
+/// One emulation at a time.
+static RUNNING: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    static IN_THIS_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread runs inside of [`run_where_needed`] and the instructions are emulated.
+pub fn is_running() -> bool {
+    IN_THIS_THREAD.get()
+}
+
+/// Runs `job`, which multiplies tiles, with the instructions emulated where the processor lacks them.
+///
+/// # Panics
+/// If it multiplied no tiles while they were emulated.
+pub fn run_where_needed<T>(job: impl FnOnce() -> T) -> T {
+    if super::is_available() {
+        return job();
+    }
+    IN_THIS_THREAD.set(true);
+    let (result, multiplied) = run(job);
+    IN_THIS_THREAD.set(false);
+    assert!(multiplied, "no instruction of the tiles was emulated");
+    result
+}
+
+/// Runs `job` with the instructions emulated; whether it multiplied tiles, too.
+fn run<T>(job: impl FnOnce() -> T) -> (T, bool) {
+    let _running = RUNNING.lock().unwrap();
+    let before = PRODUCTS.load(Ordering::Relaxed);
+    let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: the handler has the signature of SA_SIGINFO, and the previous one is put back.
+    let result = unsafe {
+        let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
+        action.sa_sigaction = on_illegal as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        assert_eq!(libc::sigaction(libc::SIGILL, &action, previous.as_mut_ptr()), 0);
+        let result = job();
+        libc::sigaction(libc::SIGILL, previous.as_ptr(), null_mut());
+        result
+    };
+    (result, PRODUCTS.load(Ordering::Relaxed) > before)
+}
+
+/// Computes the instruction and goes on behind it; ends the process at any other one. It allocates
+/// nothing, and only its own lock is held.
+extern "C" fn on_illegal(_signal: c_int, _info: *mut siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes the registers, and the instruction is where they say.
+    unsafe {
+        let registers = &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs;
+        let at = registers[REG_RIP as usize] as *const u8;
+        match STATE.try_lock().ok().and_then(|mut state| state.execute(at, registers)) {
+            Some(length) => registers[REG_RIP as usize] += length as greg_t,
+            None => libc::abort(),
+        }
+    }
+}
+
+/// The registers in the order of their numbers in instructions.
+const REGISTERS: [c_int; 16] = [
+    libc::REG_RAX,
+    libc::REG_RCX,
+    libc::REG_RDX,
+    libc::REG_RBX,
+    libc::REG_RSP,
+    libc::REG_RBP,
+    libc::REG_RSI,
+    libc::REG_RDI,
+    libc::REG_R8,
+    libc::REG_R9,
+    libc::REG_R10,
+    libc::REG_R11,
+    libc::REG_R12,
+    libc::REG_R13,
+    libc::REG_R14,
+    libc::REG_R15,
+];
+
+impl State {
+    /// Executes the instruction at `at`; its length, or `None` if it is none of the tiles'.
+    ///
+    /// # Safety
+    /// An instruction is at `at`, and it may use the memory that it names.
+    unsafe fn execute(&mut self, at: *const u8, registers: &[greg_t; 23]) -> Option<usize> {
+        // SAFETY: an instruction with this prefix has at least five bytes, and as many more as its
+        // operand says.
+        let byte = |index: usize| unsafe { *at.add(index) };
+        // Three bytes of VEX: 0F38 map, W0, 128 bits. R, X, B and vvvv are inverted.
+        if byte(0) != 0xc4 || byte(1) & 0x1f != 2 || byte(2) & 0x84 != 0 {
+            return None;
+        }
+        let [x, base_high] = [6, 5].map(|bit| usize::from(byte(1) >> bit & 1 ^ 1) << 3);
+        let (source, prefix) = (usize::from(!byte(2) >> 3 & 15), byte(2) & 3);
+        let (opcode, operand) = (byte(3), byte(4));
+        let (mode, register, low) = (operand >> 6, usize::from(operand >> 3 & 7), usize::from(operand & 7));
+        if mode == 3 {
+            match (prefix, opcode) {
+                (0, 0x49) if operand == 0xc0 => self.shapes = [(0, 0); 8],
+                (3, 0x49) => self.tiles[register] = [0; TILE],
+                (2, 0x5c) => self.multiply(register, low, source),
+                _ => return None,
+            }
+            return Some(5);
+        }
+        // An address: a base, with a second byte a scaled index, and a distance of 0, 1 or 4 bytes.
+        let value = |number: usize| registers[REGISTERS[number] as usize] as usize;
+        let (base, stride, start) = match low {
+            4 if byte(5) & 7 == 5 && mode == 0 => return None,
+            4 => {
+                let (scale, index) = (byte(5) >> 6, x | usize::from(byte(5) >> 3 & 7));
+                let stride = if index == 4 { 0 } else { value(index) << scale };
+                (value(base_high | usize::from(byte(5) & 7)), stride, 6)
+            }
+            5 if mode == 0 => return None,
+            low => (value(base_high | low), 0, 5),
+        };
+        let (distance, length) = match mode {
+            0 => (0, 0),
+            1 => (i64::from(byte(start) as i8), 1),
+            _ => (i64::from(i32::from_le_bytes([0, 1, 2, 3].map(|index| byte(start + index)))), 4),
+        };
+        let address = base.wrapping_add_signed(distance as isize);
+        match (prefix, opcode) {
+            // SAFETY: the instruction reads 64 bytes there.
+            (0, 0x49) => unsafe { self.configure(&*(address as *const [u8; 64])) },
+            (3, 0x4b) | (2, 0x4b) if low == 4 => {
+                let (bytes, rows) = self.shapes[register];
+                for row in 0..rows {
+                    let memory = address.wrapping_add(row * stride) as *mut u8;
+                    let tile = &mut self.tiles[register][row * ROW..][..bytes];
+                    // SAFETY: the instruction reads or writes this row there.
+                    match prefix {
+                        3 => unsafe { memory.copy_to_nonoverlapping(tile.as_mut_ptr(), bytes) },
+                        _ => unsafe { memory.copy_from_nonoverlapping(tile.as_ptr(), bytes) },
+                    }
+                }
+            }
+            _ => return None,
+        }
+        Some(start + length)
+    }
+
+    /// Palette 1: bytes of a row from byte 16 on, two for each tile, and rows from byte 48 on.
+    fn configure(&mut self, config: &[u8; 64]) {
+        for (tile, shape) in self.shapes.iter_mut().enumerate() {
+            let bytes = u16::from_le_bytes([config[16 + 2 * tile], config[17 + 2 * tile]]);
+            *shape = (usize::from(bytes), usize::from(config[48 + tile]));
+        }
+        let legal = config[0] == 1 && self.shapes.iter().all(|&(bytes, rows)| bytes <= ROW && rows <= 16);
+        if !legal {
+            self.shapes = [(0, 0); 8];
+        }
+        self.tiles = [[0; TILE]; 8];
+    }
+
+    /// `tdpbf16ps`: the even and the odd products of a row are summed apart, then added.
+    fn multiply(&mut self, sums: usize, left: usize, right: usize) {
+        PRODUCTS.fetch_add(1, Ordering::Relaxed);
+        let word = |tile: &[u8; TILE], row: usize, column: usize| {
+            let start = row * ROW + 4 * column;
+            u32::from_le_bytes([0, 1, 2, 3].map(|byte| tile[start + byte]))
+        };
+        let halves = |word: u32| [word << 16, word & 0xffff_0000].map(f32::from_bits);
+        for row in 0..self.shapes[sums].1 {
+            for column in 0..self.shapes[sums].0 / 4 {
+                let mut parts = [0.0_f32; 2];
+                for pair in 0..self.shapes[left].0 / 4 {
+                    let a = halves(word(&self.tiles[left], row, pair));
+                    let b = halves(word(&self.tiles[right], pair, column));
+                    parts = [0, 1].map(|half| a[half].mul_add(b[half], parts[half]));
+                }
+                let sum = f32::from_bits(word(&self.tiles[sums], row, column)) + (parts[0] + parts[1]);
+                self.tiles[sums][row * ROW + 4 * column..][..4].copy_from_slice(&sum.to_le_bytes());
+            }
+        }
+    }
+}

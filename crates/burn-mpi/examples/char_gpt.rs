@@ -1,0 +1,287 @@
+//! A character-level transformer, trained data-parallel with gradients that are averaged during
+//! backward:
+//!
+//! ```text
+//! mpirun -n 2 --bind-to core char_gpt [--text FILE] [--backend gloo] [--steps 100] [--rate 1e-3]
+//!     [--width 256] [--layers 4] [--heads 4] [--batch 16] [--tokens 32]
+//! ```
+//!
+//! A step has `--batch` windows of `--tokens` characters on each rank. Without a file the text is
+//! generated.
+
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use burn::data::dataset::{Dataset, DatasetError};
+use burn::module::Module;
+use burn::nn::attention::generate_autoregressive_mask;
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::transformer::{TransformerEncoder, TransformerEncoderConfig, TransformerEncoderInput};
+use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn_mpi::{
+    Backend, GradientSync, Mean, MicroBatch, ShardedDataset, SyncOptions, Transport, World, average_metrics,
+    broadcast_module, check_equal_weights, connect, run,
+};
+
+/// Characters are bytes.
+const CHARACTERS: usize = 256;
+/// Bound of the numbers among the options.
+const MOST: usize = 1 << 20;
+/// Bound of the network, for its memory.
+const MOST_PARAMETERS: u64 = 500_000_000;
+/// Steps before those that are timed: the first one determines the buckets.
+const WARM_UP: usize = 3;
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub width: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub batch: usize,
+    pub tokens: usize,
+    pub steps: usize,
+    pub rate: f64,
+    pub backend: Backend,
+    pub text: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let (width, layers, heads, batch, tokens) = (256, 4, 4, 16, 32);
+        let (steps, rate, backend, text) = (100, 1e-3, Backend::Mpi, None);
+        Self { width, layers, heads, batch, tokens, steps, rate, backend, text }
+    }
+}
+
+impl Options {
+    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options = Self::default();
+        while let Some(name) = words.next() {
+            let value = words.next().ok_or_else(|| format!("{name} requires a value"))?;
+            let number = || match value.parse() {
+                Ok(number) if (1..=MOST).contains(&number) => Ok(number),
+                _ => Err(format!("{name} {value}: a number from 1 to {MOST} is required")),
+            };
+            match name.as_str() {
+                "--width" => options.width = number()?,
+                "--layers" => options.layers = number()?,
+                "--heads" => options.heads = number()?,
+                "--batch" => options.batch = number()?,
+                "--tokens" => options.tokens = number()?,
+                "--steps" => options.steps = number()?,
+                "--rate" => match value.parse() {
+                    Ok(rate) if rate > 0.0 && rate <= 1.0 => options.rate = rate,
+                    _ => return Err(format!("{name} {value}: a number above 0, and at most 1, is required")),
+                },
+                "--backend" => options.backend = value.parse().map_err(|error| format!("{name}: {error}"))?,
+                "--text" => options.text = Some(value.into()),
+                _ => return Err(format!("unknown option {name}")),
+            }
+        }
+        let Self { width, layers, heads, tokens, .. } = options;
+        if width % heads != 0 {
+            return Err(format!("--heads {heads} does not divide --width {width}"));
+        }
+        // The matrices of a layer, and the embeddings: with gradients and moments, four times as much.
+        let parameters =
+            12 * layers as u64 * (width as u64).pow(2) + (2 * CHARACTERS + tokens) as u64 * width as u64;
+        match parameters {
+            0..=MOST_PARAMETERS => Ok(options),
+            _ => Err(format!(
+                "--width {width} --layers {layers}: about {parameters} parameters, and at most {MOST_PARAMETERS}"
+            )),
+        }
+    }
+}
+
+#[derive(Module, Debug)]
+pub struct Gpt {
+    characters: Embedding,
+    positions: Embedding,
+    layers: TransformerEncoder,
+    norm: LayerNorm,
+    head: Linear,
+}
+
+impl Gpt {
+    pub fn new(options: &Options, device: &Device) -> Self {
+        let &Options { width, layers, heads, tokens, .. } = options;
+        Self {
+            characters: EmbeddingConfig::new(CHARACTERS, width).init(device),
+            positions: EmbeddingConfig::new(tokens, width).init(device),
+            layers: TransformerEncoderConfig::new(width, 4 * width, heads, layers)
+                .with_dropout(0.0)
+                .with_norm_first(true)
+                .init(device),
+            norm: LayerNormConfig::new(width).init(device),
+            head: LinearConfig::new(width, CHARACTERS).init(device),
+        }
+    }
+
+    /// The mean cross entropy of the next character, at each position of these windows.
+    pub fn loss(&self, windows: &[Vec<u8>], device: &Device) -> Tensor<1> {
+        let (batch, length) = (windows.len(), windows[0].len() - 1);
+        let characters = |from: usize| {
+            let window = |window: &Vec<u8>| window[from..from + length].to_vec();
+            let values: Vec<i32> = windows.iter().flat_map(window).map(i32::from).collect();
+            Tensor::<2, Int>::from_data(TensorData::new(values, [batch, length]), device)
+        };
+        let positions = Tensor::<1, Int>::arange(0..length as i64, device).unsqueeze();
+        let x = self.characters.forward(characters(0)) + self.positions.forward(positions);
+        let mask = generate_autoregressive_mask(batch, length, device);
+        let x = self.layers.forward(TransformerEncoderInput::new(x).mask_attn(mask));
+        let logits = self.head.forward(self.norm.forward(x));
+        CrossEntropyLossConfig::new()
+            .init(device)
+            .forward(logits.reshape([batch * length, CHARACTERS]), characters(1).reshape([batch * length]))
+    }
+}
+
+/// A text in windows of `tokens` characters, each with the next one.
+pub struct Windows {
+    pub text: Vec<u8>,
+    pub tokens: usize,
+}
+
+impl Dataset<Vec<u8>> for Windows {
+    fn get(&self, index: usize) -> Result<Vec<u8>, DatasetError> {
+        let start = index * self.tokens;
+        Ok(self.text[start..=start + self.tokens].to_vec())
+    }
+
+    fn len(&self) -> usize {
+        self.text.len().saturating_sub(1) / self.tokens
+    }
+}
+
+/// Sentences of words in random order, the same on every machine.
+pub fn sentences(bytes: usize) -> Vec<u8> {
+    const WORDS: [&str; 16] = [
+        "every",
+        "rank",
+        "sends",
+        "its",
+        "gradients",
+        "to",
+        "the",
+        "next",
+        "and",
+        "waits",
+        "for",
+        "all",
+        "buckets",
+        "of",
+        "a",
+        "step",
+    ];
+    let (mut text, mut random) = (String::new(), 1u64);
+    while text.len() < bytes {
+        // Knuth's MMIX generator; its upper bits are the better ones.
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        text += WORDS[(random >> 60) as usize];
+        text += if (random >> 56) % 8 == 0 { ".\n" } else { " " };
+    }
+    text.into_bytes()
+}
+
+/// Rank 0's text; the others need no file.
+fn text(world: &World, options: &Options) -> Result<Vec<u8>, Box<dyn Error>> {
+    let text = match &options.text {
+        Some(file) if world.is_root() => read(file, options.tokens * world.size() + 1)
+            .map_err(|reason| format!("{}: {reason}", file.display())),
+        _ => Ok(sentences((1 << 16).max(options.tokens * world.size() + 1))),
+    };
+    Ok(world.broadcast_bytes(world.agree(text)?)?)
+}
+
+/// A text of at least so many characters.
+fn read(file: &Path, least: usize) -> Result<Vec<u8>, String> {
+    // Opening a pipe would wait for a writer.
+    if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
+        return Err("it is not a regular file".into());
+    }
+    let text = std::fs::read(file).map_err(|error| error.to_string())?;
+    match text.len() {
+        length if length < least => {
+            Err(format!("{length} characters, and a window of each rank needs {least}"))
+        }
+        _ => Ok(text),
+    }
+}
+
+/// Trains on a shard of each rank.
+pub fn train(
+    world: &World,
+    windows: impl Dataset<Vec<u8>>,
+    options: &Options,
+) -> Result<Gpt, Box<dyn Error>> {
+    let device = Device::flex().autodiff();
+    device.seed(1);
+    let mut model = broadcast_module(world, Gpt::new(options, &device))?;
+    let collective = connect(world, options.backend, &Transport::default())?;
+    let mut sync = GradientSync::of_module(world, collective, &model, SyncOptions::default());
+    let mut optimizer = AdamWConfig::new().init();
+    let mut data = ShardedDataset::new(world, windows, options.batch)?;
+    if world.is_root() {
+        println!("{} parameters, {} steps per epoch", model.num_params(), data.steps());
+    }
+
+    let mut times: Vec<Duration> = Vec::new();
+    for epoch in 0.. {
+        data.shuffle(world, 1, epoch)?;
+        let mut mean = Mean::default();
+        for batch in data.batches().take(options.steps - times.len()) {
+            let (batch, began) = (batch?, Instant::now());
+            if !batch.is_empty() {
+                let loss = model.loss(&batch.items, &device);
+                sync.backward(&loss, &model, batch.len(), batch.total, MicroBatch::Last)?;
+                mean.add(loss.into_scalar::<f32>(), batch.len());
+            }
+            let gradients = sync.finish(&model)?;
+            model = optimizer.step(options.rate, model, gradients);
+            times.push(began.elapsed());
+        }
+        let loss = average_metrics(world, &[("loss", mean)])?[0];
+        world.agree(match loss.is_finite() {
+            true => Ok(()),
+            false => Err(format!("the loss is {loss} after step {}; lower --rate", times.len())),
+        })?;
+        if world.is_root() {
+            println!("step {}: perplexity {:.3}", times.len(), loss.exp());
+        }
+        if times.len() == options.steps {
+            break;
+        }
+    }
+    check_equal_weights(world, &model)?;
+    if world.is_root() {
+        println!("gradients: {}", sync.report());
+        let mut timed = times.split_off(WARM_UP.min(times.len() - 1));
+        timed.sort();
+        let median = 1e3 * timed[timed.len() / 2].as_secs_f64();
+        println!("{median:.2} ms per step, median of {}", timed.len());
+    }
+    Ok(model)
+}
+
+const USAGE: &str = "\
+char_gpt [--text FILE] [--backend mpi|gloo] [--steps 100] [--rate 1e-3] [--width 256] [--layers 4]
+         [--heads 4] [--batch 16] [--tokens 32]";
+
+fn main() -> ExitCode {
+    if std::env::args().skip(1).any(|word| ["-h", "--help"].contains(&word.as_str())) {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    run(|world| {
+        let options = world.agree(Options::parse(std::env::args().skip(1)))?;
+        world.check_equal("the set of options", &format!("{options:?}"))?;
+        let windows = Windows { text: text(world, &options)?, tokens: options.tokens };
+        train(world, windows, &options)?;
+        Ok(())
+    })
+}

@@ -1,0 +1,112 @@
+//! The functions of the CUDA driver that the transport calls.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use super::load::{Library, functions};
+use crate::NoNccl;
+
+/// A handle of the driver: a context, a stream or an event.
+pub(super) type Handle = *mut c_void;
+/// An address in the GPU's memory.
+pub(super) type DevicePointer = u64;
+
+const SUCCESS: c_int = 0;
+const NO_DEVICE: c_int = 100;
+const NOT_READY: c_int = 600;
+/// `CU_STREAM_NON_BLOCKING`: does not wait for the stream of other libraries' calls without one.
+const NON_BLOCKING: c_uint = 1;
+/// `CU_EVENT_DISABLE_TIMING`: the query is then cheapest.
+const NO_TIMING: c_uint = 2;
+
+// Names and types of cuda.h. A name with `_v2` is what the header defines the plain one as.
+functions!(Cuda {
+    init: c"cuInit" (c_uint) -> c_int;
+    error_name: c"cuGetErrorName" (c_int, *mut *const c_char) -> c_int;
+    device_count: c"cuDeviceGetCount" (*mut c_int) -> c_int;
+    device: c"cuDeviceGet" (*mut c_int, c_int) -> c_int;
+    device_name: c"cuDeviceGetName" (*mut c_char, c_int, c_int) -> c_int;
+    device_uuid: c"cuDeviceGetUuid_v2" (*mut [u8; 16], c_int) -> c_int;
+    retain: c"cuDevicePrimaryCtxRetain" (*mut Handle, c_int) -> c_int;
+    push: c"cuCtxPushCurrent_v2" (Handle) -> c_int;
+    pop: c"cuCtxPopCurrent_v2" (*mut Handle) -> c_int;
+    stream_create: c"cuStreamCreate" (*mut Handle, c_uint) -> c_int;
+    stream_destroy: c"cuStreamDestroy_v2" (Handle) -> c_int;
+    event_create: c"cuEventCreate" (*mut Handle, c_uint) -> c_int;
+    event_record: c"cuEventRecord" (Handle, Handle) -> c_int;
+    event_query: c"cuEventQuery" (Handle) -> c_int;
+    event_destroy: c"cuEventDestroy_v2" (Handle) -> c_int;
+    allocate: c"cuMemAlloc_v2" (*mut DevicePointer, usize) -> c_int;
+    free: c"cuMemFree_v2" (DevicePointer) -> c_int;
+    host_allocate: c"cuMemHostAlloc" (*mut *mut c_void, usize, c_uint) -> c_int;
+    host_free: c"cuMemFreeHost" (*mut c_void) -> c_int;
+    to_device: c"cuMemcpyHtoDAsync_v2" (DevicePointer, *const c_void, usize, Handle) -> c_int;
+    to_host: c"cuMemcpyDtoHAsync_v2" (*mut c_void, DevicePointer, usize, Handle) -> c_int;
+});
+
+impl Cuda {
+    /// The driver, loaded and started once per process.
+    pub fn get() -> Result<&'static Self, NoNccl> {
+        static CUDA: OnceLock<Result<Cuda, NoNccl>> = OnceLock::new();
+        CUDA.get_or_init(Self::start).as_ref().map_err(Clone::clone)
+    }
+
+    fn start() -> Result<Self, NoNccl> {
+        let missing = |reason| NoNccl::Driver { reason };
+        let library = Library::open(c"libcuda.so.1").map_err(missing)?;
+        // SAFETY: the declarations above are those of cuda.h.
+        let cuda = unsafe { Self::of(&library) }.map_err(missing)?;
+        // SAFETY: may be called at any time, with 0.
+        match unsafe { (cuda.init)(0) } {
+            NO_DEVICE => Err(NoNccl::Gpu),
+            code => cuda.check(code, "cuInit").map(|()| cuda).map_err(missing),
+        }
+    }
+
+    /// The error of the call `name` that returned `code`.
+    pub fn check(&self, code: c_int, name: &str) -> Result<(), String> {
+        if code == SUCCESS {
+            return Ok(());
+        }
+        let mut text: *const c_char = ptr::null();
+        // SAFETY: `text` is valid for one pointer. It is set to a static text, or to null if the
+        // driver does not know the code.
+        let text = unsafe {
+            (self.error_name)(code, &mut text);
+            (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        };
+        Err(format!("{name} returned {}", text.unwrap_or_else(|| format!("error {code}"))))
+    }
+
+    /// A stream of the current context.
+    pub fn stream(&self) -> Result<Handle, String> {
+        let mut stream = ptr::null_mut();
+        // SAFETY: `stream` is valid for one handle.
+        self.check(unsafe { (self.stream_create)(&mut stream, NON_BLOCKING) }, "cuStreamCreate")?;
+        Ok(stream)
+    }
+
+    /// An event of the current context.
+    pub fn event(&self) -> Result<Handle, String> {
+        let mut event = ptr::null_mut();
+        // SAFETY: `event` is valid for one handle.
+        self.check(unsafe { (self.event_create)(&mut event, NO_TIMING) }, "cuEventCreate")?;
+        Ok(event)
+    }
+
+    /// Whether everything before the last record of `event` is complete.
+    ///
+    /// # Errors
+    /// The error of an earlier operation.
+    ///
+    /// # Safety
+    /// `event` is an event of the current context that is not destroyed.
+    pub unsafe fn is_complete(&self, event: Handle) -> Result<bool, String> {
+        // SAFETY: as the caller promises.
+        match unsafe { (self.event_query)(event) } {
+            NOT_READY => Ok(false),
+            code => self.check(code, "cuEventQuery").map(|()| true),
+        }
+    }
+}

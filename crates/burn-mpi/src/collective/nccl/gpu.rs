@@ -1,0 +1,234 @@
+//! The GPU of each rank.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+
+use serde::{Deserialize, Serialize};
+
+use super::cuda::{Cuda, Handle};
+use super::library::Nccl;
+use crate::collective::refusal::driver_remedy;
+use crate::{CommError, NoNccl, Place, World};
+
+/// A GPU that a process sees.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Seen {
+    name: String,
+    /// Its UUID, which no other GPU has.
+    id: String,
+}
+
+/// What a rank sees, and the number that it is to use.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Offer {
+    seen: Vec<Seen>,
+    wanted: Option<usize>,
+}
+
+/// Libraries and GPU of this rank.
+pub(super) struct Chosen {
+    pub cuda: &'static Cuda,
+    pub nccl: &'static Nccl,
+    pub gpu: Gpu,
+}
+
+/// The GPU of this rank, and its context, which all libraries of the process share.
+pub(super) struct Gpu {
+    cuda: &'static Cuda,
+    context: Handle,
+    /// Name and number, such as `NVIDIA H200 (GPU 0)`.
+    pub name: String,
+}
+
+/// Loads the libraries and chooses a GPU for each rank: that with the number `wanted`, or the
+/// first one that no lower rank uses. All ranks call it, and all return an error if one has none.
+///
+/// Every rank chooses for all, from what all of them see. Containers may see different GPUs of
+/// one machine under the same number.
+pub(super) fn choose(world: &World, wanted: Option<usize>) -> Result<Chosen, CommError> {
+    let mine = Cuda::get().and_then(|cuda| {
+        let seen = seen(cuda).map_err(|reason| NoNccl::Driver { reason })?;
+        Ok((cuda, Nccl::get()?, seen))
+    });
+    let offer = mine.as_ref().map(|(_, _, seen)| Offer { seen: seen.clone(), wanted }).map_err(Clone::clone);
+    let offers: Vec<Result<Offer, NoNccl>> = world.gather(&offer)?;
+    let number = assign(&offers, world.places()).map(|numbers| numbers[world.rank()]);
+    let (number, (cuda, nccl, _)) = match (number, mine) {
+        (Ok(number), Ok(mine)) => (number, mine),
+        (Err((rank, reason)), _) => {
+            return Err(CommError::NoNccl { rank, host: world.places()[rank].host.clone(), reason });
+        }
+        (Ok(_), Err(reason)) => unreachable!("a rank without a GPU was given one: {reason}"),
+    };
+    // NCCL's own check comes after ranks have begun to wait for each other.
+    world.check_equal("NCCL's version", &nccl.version())?;
+    let gpu = world.agree(Gpu::open(cuda, number))?;
+    Ok(Chosen { cuda, nccl, gpu })
+}
+
+/// The number of each rank's GPU, or the lowest rank that gets none.
+fn assign(offers: &[Result<Offer, NoNccl>], places: &[Place]) -> Result<Vec<usize>, (usize, NoNccl)> {
+    // A library that is missing on any rank comes first: no GPU would help.
+    let offers: Vec<&Offer> = offers
+        .iter()
+        .enumerate()
+        .map(|(rank, offer)| offer.as_ref().map_err(|reason| (rank, reason.clone())))
+        .collect::<Result<_, _>>()?;
+    let mut numbers: Vec<usize> = Vec::new();
+    for (rank, Offer { seen, wanted }) in offers.iter().enumerate() {
+        let candidates = match *wanted {
+            Some(wanted) if wanted >= seen.len() => {
+                return Err((rank, NoNccl::GpuNumber { wanted, found: seen.len() }));
+            }
+            Some(wanted) => wanted..wanted + 1,
+            None => 0..seen.len(),
+        };
+        let same_machine = |other: usize| places[other].boot_id == places[rank].boot_id;
+        let user_of = |gpu: &Seen| {
+            (0..rank).find(|&other| same_machine(other) && offers[other].seen[numbers[other]].id == gpu.id)
+        };
+        let first = candidates.clone().next().ok_or((rank, NoNccl::Gpu))?;
+        let Some(free) = candidates.into_iter().find(|&number| user_of(&seen[number]).is_none()) else {
+            let gpu = &seen[first];
+            let other = user_of(gpu).unwrap_or_default();
+            let ranks = (0..places.len()).filter(|&other| same_machine(other));
+            let mut ids: Vec<&str> =
+                ranks.clone().flat_map(|other| &offers[other].seen).map(|gpu| gpu.id.as_str()).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            let reason = NoNccl::SharedGpu {
+                gpu: format!("{}, {}", gpu.name, gpu.id),
+                other,
+                host: places[other].host.clone(),
+                gpus: ids.len(),
+                ranks: ranks.count(),
+            };
+            return Err((rank, reason));
+        };
+        numbers.push(free);
+    }
+    Ok(numbers)
+}
+
+/// Names of the GPUs that this process sees, in the order of their numbers.
+///
+/// # Errors
+/// Why NVIDIA's driver cannot be used, and what to do; without a GPU there is none.
+pub fn gpus() -> Result<Vec<String>, String> {
+    match Cuda::get() {
+        Ok(cuda) => Ok(seen(cuda)?.into_iter().map(|gpu| gpu.name).collect()),
+        Err(NoNccl::Gpu) => Ok(Vec::new()),
+        Err(NoNccl::Driver { reason }) => Err(format!("{reason}; {}", driver_remedy(&reason))),
+        Err(other) => Err(other.to_string()),
+    }
+}
+
+/// The GPUs that this process sees, in their order.
+fn seen(cuda: &Cuda) -> Result<Vec<Seen>, String> {
+    let mut count = 0;
+    // SAFETY: `count` is valid for one int.
+    cuda.check(unsafe { (cuda.device_count)(&mut count) }, "cuDeviceGetCount")?;
+    (0..count)
+        .map(|number| {
+            let device = device(cuda, number)?;
+            let (mut name, mut id) = ([0 as c_char; 128], [0; 16]);
+            // SAFETY: both are valid for the lengths given; the name ends with a zero byte.
+            let name = unsafe {
+                let length = name.len() as c_int;
+                cuda.check((cuda.device_name)(name.as_mut_ptr(), length, device), "cuDeviceGetName")?;
+                cuda.check((cuda.device_uuid)(&mut id, device), "cuDeviceGetUuid")?;
+                CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()
+            };
+            let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+            Ok(Seen { name, id: format!("UUID {id}") })
+        })
+        .collect()
+}
+
+fn device(cuda: &Cuda, number: c_int) -> Result<c_int, String> {
+    let mut device = 0;
+    // SAFETY: `device` is valid for one int.
+    cuda.check(unsafe { (cuda.device)(&mut device, number) }, "cuDeviceGet")?;
+    Ok(device)
+}
+
+impl Gpu {
+    /// Opens the GPU's primary context, which stays open until the process exits: it is that of
+    /// Burn's and libtorch's operators too.
+    fn open(cuda: &'static Cuda, number: usize) -> Result<Self, String> {
+        let device = device(cuda, number as c_int)?;
+        let mut context = ptr::null_mut();
+        // SAFETY: `context` is valid for one handle.
+        cuda.check(unsafe { (cuda.retain)(&mut context, device) }, "cuDevicePrimaryCtxRetain")?;
+        let name = seen(cuda)?.swap_remove(number).name;
+        Ok(Self { cuda, context, name: format!("{name} (GPU {number})") })
+    }
+
+    /// Makes the context current on this thread until the result is dropped; then the one of
+    /// before is current again, which may be that of another GPU.
+    pub fn enter(&self) -> Result<Current, String> {
+        // SAFETY: the context was retained and is never released.
+        self.cuda.check(unsafe { (self.cuda.push)(self.context) }, "cuCtxPushCurrent")?;
+        Ok(Current(self.cuda))
+    }
+}
+
+/// A context that is current, until dropped.
+#[must_use = "the context is current until this is dropped"]
+pub(super) struct Current(&'static Cuda);
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        let mut popped = ptr::null_mut();
+        // SAFETY: `popped` is valid for one handle. It is the context that was pushed: contexts
+        // are entered and left on one thread, in the order of a stack.
+        unsafe { (self.0.pop)(&mut popped) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(machines: &[&str]) -> Vec<Place> {
+        let of = |(rank, machine): (usize, &&str)| Place {
+            host: format!("node-{machine}"),
+            boot_id: (*machine).to_owned(),
+            ..Place::of_this_process(rank)
+        };
+        machines.iter().enumerate().map(of).collect()
+    }
+
+    fn sees(ids: &[&str], wanted: Option<usize>) -> Result<Offer, NoNccl> {
+        let seen = ids.iter().map(|id| Seen { name: "X".into(), id: (*id).into() }).collect();
+        Ok(Offer { seen, wanted })
+    }
+
+    #[test]
+    fn ranks_get_the_gpus_of_their_machine_in_order() {
+        let two = || sees(&["u0", "u1"], None);
+        let machines = places(&["a", "a", "b", "b"]);
+        assert_eq!(assign(&[two(), two(), two(), two()], &machines), Ok(vec![0, 1, 0, 1]));
+        // Each sees its own GPU alone, or in another order.
+        let own = [sees(&["u0"], None), sees(&["u1"], None), two(), sees(&["u1", "u0"], None)];
+        assert_eq!(assign(&own, &machines), Ok(vec![0, 0, 0, 0]));
+        let wanted = [sees(&["u0", "u1"], Some(1)), two()];
+        assert_eq!(assign(&wanted, &machines[..2]), Ok(vec![1, 0]));
+    }
+
+    #[test]
+    fn a_rank_without_a_gpu_of_its_own_is_named_with_the_one_that_has_it() {
+        let machines = places(&["a", "b", "a"]);
+        let one = || sees(&["u0"], None);
+        let (rank, reason) = assign(&[one(), one(), one()], &machines).unwrap_err();
+        let shared =
+            NoNccl::SharedGpu { gpu: "X, u0".into(), other: 0, host: "node-a".into(), gpus: 1, ranks: 2 };
+        assert_eq!((rank, reason), (2, shared));
+        let (rank, reason) = assign(&[one(), sees(&["u0"], Some(3))], &machines).unwrap_err();
+        assert_eq!((rank, reason), (1, NoNccl::GpuNumber { wanted: 3, found: 1 }));
+        let missing = NoNccl::Library { reason: "libnccl.so.2: none".into() };
+        let offers = [sees(&[], None), Err(missing.clone())];
+        assert_eq!(assign(&offers, &machines), Err((1, missing)));
+        assert_eq!(assign(&offers[..1], &machines), Err((0, NoNccl::Gpu)));
+    }
+}

@@ -1,0 +1,165 @@
+//! The functions of NCCL that the transport calls.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use super::cuda::Handle;
+use super::load::{Library, functions};
+use crate::{NoNccl, Wire};
+
+/// A communicator of NCCL.
+pub(super) type Comm = *mut c_void;
+
+/// `ncclUniqueId`: rank 0's address, which all ranks connect to.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct UniqueId([u8; 128]);
+
+const SUCCESS: c_int = 0;
+const IN_PROGRESS: c_int = 7;
+/// `ncclSum`.
+pub(super) const SUM: c_int = 0;
+/// The first version with a sum of bf16, as `ncclGetVersion` counts.
+const OLDEST: c_int = 21_000;
+
+// Names and types of nccl.h; enums are C ints.
+functions!(Nccl {
+    get_version: c"ncclGetVersion" (*mut c_int) -> c_int;
+    get_unique_id: c"ncclGetUniqueId" (*mut UniqueId) -> c_int;
+    error_string: c"ncclGetErrorString" (c_int) -> *const c_char;
+    init_rank: c"ncclCommInitRank" (*mut Comm, c_int, UniqueId, c_int) -> c_int;
+    async_error: c"ncclCommGetAsyncError" (Comm, *mut c_int) -> c_int;
+    abort: c"ncclCommAbort" (Comm) -> c_int;
+    destroy: c"ncclCommDestroy" (Comm) -> c_int;
+    group_start: c"ncclGroupStart" () -> c_int;
+    group_end: c"ncclGroupEnd" () -> c_int;
+    all_reduce: c"ncclAllReduce" (*const c_void, *mut c_void, usize, c_int, c_int, Comm, Handle) -> c_int;
+    reduce: c"ncclReduce" (*const c_void, *mut c_void, usize, c_int, c_int, c_int, Comm, Handle) -> c_int;
+    reduce_scatter: c"ncclReduceScatter" (*const c_void, *mut c_void, usize, c_int, c_int, Comm, Handle) -> c_int;
+    all_gather: c"ncclAllGather" (*const c_void, *mut c_void, usize, c_int, Comm, Handle) -> c_int;
+    broadcast: c"ncclBroadcast" (*const c_void, *mut c_void, usize, c_int, c_int, Comm, Handle) -> c_int;
+    send: c"ncclSend" (*const c_void, usize, c_int, c_int, Comm, Handle) -> c_int;
+    receive: c"ncclRecv" (*mut c_void, usize, c_int, c_int, Comm, Handle) -> c_int;
+});
+
+impl Nccl {
+    /// The library, loaded once per process.
+    pub fn get() -> Result<&'static Self, NoNccl> {
+        static NCCL: OnceLock<Result<Nccl, NoNccl>> = OnceLock::new();
+        NCCL.get_or_init(|| Self::load().map_err(|reason| NoNccl::Library { reason }))
+            .as_ref()
+            .map_err(Clone::clone)
+    }
+
+    fn load() -> Result<Self, String> {
+        let library = Library::open(c"libnccl.so.2")?;
+        // SAFETY: the declarations above are those of nccl.h.
+        let nccl = unsafe { Self::of(&library) }?;
+        match nccl.number()? {
+            old if old < OLDEST => Err(format!("libnccl.so.2 is NCCL {}", named(old))),
+            _ => Ok(nccl),
+        }
+    }
+
+    fn number(&self) -> Result<c_int, String> {
+        let mut number = 0;
+        // SAFETY: `number` is valid for one int.
+        self.check(unsafe { (self.get_version)(&mut number) }, "ncclGetVersion")?;
+        Ok(number)
+    }
+
+    /// The version, such as `2.21.5`.
+    pub fn version(&self) -> String {
+        self.number().map_or_else(|error| error, named)
+    }
+
+    /// A new identifier, for the communicator of rank 0.
+    pub fn unique_id(&self) -> Result<Vec<u8>, String> {
+        let mut id = UniqueId([0; 128]);
+        // SAFETY: `id` is valid for one identifier.
+        self.check(unsafe { (self.get_unique_id)(&mut id) }, "ncclGetUniqueId")?;
+        Ok(id.0.to_vec())
+    }
+
+    /// The communicator of `rank`; returns once all ranks have called it.
+    ///
+    /// # Safety
+    /// The context of this rank's GPU is current.
+    pub unsafe fn connect(&self, size: usize, id: &[u8], rank: usize) -> Result<Comm, String> {
+        let id = UniqueId(id.try_into().map_err(|_| "rank 0's identifier has another length".to_owned())?);
+        let mut comm = ptr::null_mut();
+        // SAFETY: `comm` is valid for one handle; the context is current, as the caller promises.
+        let code = unsafe { (self.init_rank)(&mut comm, size as c_int, id, rank as c_int) };
+        self.check(code, "ncclCommInitRank")?;
+        Ok(comm)
+    }
+
+    /// The error of an operation in flight, if one has failed.
+    ///
+    /// # Safety
+    /// `comm` is a communicator that is neither aborted nor destroyed.
+    pub unsafe fn check_flights(&self, comm: Comm) -> Result<(), String> {
+        let mut code = SUCCESS;
+        // SAFETY: as the caller promises; `code` is valid for one int.
+        self.check(unsafe { (self.async_error)(comm, &mut code) }, "ncclCommGetAsyncError")?;
+        match code {
+            IN_PROGRESS => Ok(()),
+            code => self.check(code, "an operation in flight"),
+        }
+    }
+
+    /// The error of the call `name` that returned `code`.
+    pub fn check(&self, code: c_int, name: &str) -> Result<(), String> {
+        if code == SUCCESS {
+            return Ok(());
+        }
+        // SAFETY: returns a static text for any code.
+        let text = unsafe { CStr::from_ptr((self.error_string)(code)) };
+        Err(format!("{name}: {} (error {code})", text.to_string_lossy()))
+    }
+}
+
+/// A version as `ncclGetVersion` counts: two decimal digits for each part after the first, and one
+/// before version 2.9.
+fn named(number: c_int) -> String {
+    let major = if number < 10_000 { 1000 } else { 10_000 };
+    format!("{}.{}.{}", number / major, number % major / 100, number % 100)
+}
+
+/// The type of a buffer's elements, `ncclDataType_t`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Datatype {
+    pub code: c_int,
+    /// Bytes of an element.
+    pub width: usize,
+}
+
+impl Datatype {
+    pub const BYTE: Self = Self { code: 1, width: 1 };
+
+    /// The type of a buffer.
+    pub fn of(wire: &Wire) -> Self {
+        let code = match wire {
+            Wire::Bytes(_) => return Self::BYTE,
+            Wire::F16(_) => 6,
+            Wire::F32(_) => 7,
+            Wire::F64(_) => 8,
+            Wire::Bf16(_) => 9,
+        };
+        Self { code, width: wire.width() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_named_as_their_releases() {
+        assert_eq!(
+            (named(2_708), named(21_805), named(23_004)),
+            ("2.7.8".into(), "2.18.5".into(), "2.30.4".into())
+        );
+    }
+}

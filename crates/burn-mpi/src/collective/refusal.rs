@@ -1,0 +1,121 @@
+//! Why NCCL cannot be used on a rank.
+
+use serde::{Deserialize, Serialize};
+
+/// Why a rank cannot use NCCL, and what to do. Its text follows the rank's name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoNccl {
+    /// NVIDIA's driver is missing or does not start.
+    #[error("nccl needs NVIDIA's driver, and {reason}; {}, or choose mpi or gloo", driver_remedy(reason))]
+    Driver {
+        /// The error of the loader or of the driver.
+        reason: String,
+    },
+    /// NCCL's library is missing or too old.
+    #[error(
+        "nccl needs NVIDIA's library, and {reason}; install NCCL 2.10 or newer (Debian: libnccl2) where the loader \
+         finds it (LD_LIBRARY_PATH), or choose mpi or gloo"
+    )]
+    Library {
+        /// The error of the loader or of NCCL.
+        reason: String,
+    },
+    /// The process sees no GPU.
+    #[error(
+        "nccl needs a GPU, and this process sees none; run on a machine with an NVIDIA GPU that \
+         CUDA_VISIBLE_DEVICES does not hide, or choose mpi or gloo"
+    )]
+    Gpu,
+    /// The GPU that the rank is to use does not exist.
+    #[error("nccl is to use GPU {wanted}, and this process sees {found}, counted from 0; choose one of them")]
+    GpuNumber {
+        /// Number of the GPU, from 0.
+        wanted: usize,
+        /// GPUs that the process sees.
+        found: usize,
+    },
+    /// Another rank uses the GPU.
+    #[error(
+        "its GPU ({gpu}) is also that of rank {other} on {host}, and NCCL needs a GPU for each rank; {}, or choose mpi or gloo",
+        remedy(*gpus, *ranks)
+    )]
+    SharedGpu {
+        /// Name and identifier of the GPU.
+        gpu: String,
+        /// The lower rank that uses it.
+        other: usize,
+        /// Host of that rank.
+        host: String,
+        /// GPUs of the machine that its ranks see.
+        gpus: usize,
+        /// Ranks of the machine.
+        ranks: usize,
+    },
+}
+
+impl NoNccl {
+    /// All that [`short`](Self::short) returns.
+    pub const SHORT: [&str; 4] = ["no driver", "no library", "no GPU", "shared GPU"];
+
+    /// The reason in two words, for a cell of a table.
+    pub fn short(&self) -> &'static str {
+        Self::SHORT[match self {
+            Self::Driver { .. } => 0,
+            Self::Library { .. } => 1,
+            Self::Gpu | Self::GpuNumber { .. } => 2,
+            Self::SharedGpu { .. } => 3,
+        }]
+    }
+}
+
+/// What to do about a driver that cannot be used for this reason.
+pub(super) fn driver_remedy(reason: &str) -> &'static str {
+    match reason.contains("cannot open shared object file") {
+        true => "run on a machine with an NVIDIA GPU",
+        false => "repair the driver of this machine (nvidia-smi tells whether it works)",
+    }
+}
+
+fn remedy(gpus: usize, ranks: usize) -> String {
+    match gpus < ranks {
+        true => format!("start at most {gpus} {} on this machine", if gpus == 1 { "rank" } else { "ranks" }),
+        // There are enough; the ranks were told to use the same one.
+        false => "let each rank see a GPU of its own (CUDA_VISIBLE_DEVICES)".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_driver_is_to_be_repaired() {
+        let driver = |reason: &str| NoNccl::Driver { reason: reason.into() }.to_string();
+        let missing = driver("libcuda.so.1: cannot open shared object file: No such file or directory");
+        assert!(
+            missing.ends_with("; run on a machine with an NVIDIA GPU, or choose mpi or gloo"),
+            "{missing}"
+        );
+        let broken = driver("cuInit returned CUDA_ERROR_SYSTEM_DRIVER_MISMATCH");
+        assert!(broken.contains("; repair the driver of this machine"), "{broken}");
+    }
+
+    #[test]
+    fn a_shared_gpu_is_refused_with_the_remedy_that_fits() {
+        let shared = |gpus| NoNccl::SharedGpu {
+            gpu: "X (GPU-1)".into(),
+            other: 0,
+            host: "node0".into(),
+            gpus,
+            ranks: 2,
+        };
+        let text = shared(1).to_string();
+        assert!(
+            text.contains("rank 0 on node0") && text.contains("at most 1 rank on this machine"),
+            "{text}"
+        );
+        assert!(shared(2).to_string().contains("CUDA_VISIBLE_DEVICES"));
+        assert_eq!(shared(2).short(), "shared GPU");
+    }
+}

@@ -1,0 +1,109 @@
+//! Metrics over the samples of all ranks.
+
+use crate::calling::calling;
+use crate::{CommError, World};
+
+/// The mean of a value over this rank's samples so far, weighted by samples.
+///
+/// ```
+/// use burn_mpi::Mean;
+///
+/// let mut loss = Mean::default();
+/// loss.add(2.0, 30); // the mean loss of a batch of 30
+/// loss.add(1.0, 10);
+/// assert_eq!(loss.get(), 1.75);
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Mean {
+    sum: f64,
+    samples: u64,
+}
+
+impl Mean {
+    /// Adds `mean`, the mean over `samples` more samples. Without samples it is not read.
+    pub fn add(&mut self, mean: impl Into<f64>, samples: usize) {
+        if samples > 0 {
+            self.sum += mean.into() * samples as f64;
+            self.samples += samples as u64;
+        }
+    }
+
+    /// The mean; NaN without samples.
+    pub fn get(&self) -> f64 {
+        self.sum / self.samples as f64
+    }
+
+    /// Number of samples.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+}
+
+/// The mean of each of these named values over the samples of all ranks, in the order of `metrics`.
+/// All ranks must call it.
+///
+/// Values times samples are summed in f64 and in rank order, so all ranks get the same bits. A rank
+/// without samples adds nothing, and a NaN or an infinite value of any rank is one of the result. A
+/// metric without samples on any rank is NaN.
+///
+/// ```no_run
+/// # use burn_mpi::{CommError, Mean, World, average_metrics};
+/// # fn example(world: &World) -> Result<(), CommError> {
+/// let (mut loss, mut accuracy) = (Mean::default(), Mean::default());
+/// // In the loop, for each of this rank's batches:
+/// loss.add(0.5, 32);
+/// accuracy.add(0.9, 32);
+/// // After an epoch, on every rank:
+/// let means = average_metrics(world, &[("loss", loss), ("accuracy", accuracy)])?;
+/// println!("loss {:.3}, accuracy {:.3}", means[0], means[1]);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`CommError::Diverged`] names a rank with other names or another number of metrics. Otherwise if
+/// the transport fails.
+pub fn average_metrics(world: &World, metrics: &[(&str, Mean)]) -> Result<Vec<f64>, CommError> {
+    // Bits, since JSON has no NaN.
+    let mine: Vec<(String, u64, u64)> =
+        metrics.iter().map(|(name, mean)| ((*name).to_owned(), mean.sum.to_bits(), mean.samples)).collect();
+    let _calling = calling("average_metrics");
+    let ranks = world.gather(&mine)?;
+    let names = |rank: usize| ranks[rank].iter().map(|(name, ..)| format!("{name:?}")).collect::<Vec<_>>();
+    if let Some(rank) = (0..ranks.len()).find(|&rank| names(rank) != names(0)) {
+        let [found, expected] = [rank, 0].map(|rank| match names(rank) {
+            names if names.is_empty() => "none".to_owned(),
+            names => names.join(", "),
+        });
+        let host = world.places()[rank].host.clone();
+        return Err(CommError::Diverged { what: "the list of metrics".into(), rank, host, found, expected });
+    }
+    Ok((0..metrics.len()).map(|metric| mean(ranks.iter().map(|rank| &rank[metric]))).collect())
+}
+
+/// The mean over the ranks' sums and samples.
+fn mean<'a>(ranks: impl Iterator<Item = &'a (String, u64, u64)>) -> f64 {
+    let mut all = Mean::default();
+    for &(_, sum, samples) in ranks {
+        all.sum += f64::from_bits(sum);
+        all.samples += samples;
+    }
+    all.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_is_weighted_by_samples_and_passes_nan_on() {
+        let mut all = Mean::default();
+        all.add(f32::NAN, 0);
+        assert!(all.get().is_nan());
+        all.add(1.5, 2);
+        all.add(4.5f32, 1);
+        assert_eq!((all.get(), all.samples()), (2.5, 3));
+        all.add(f64::NAN, 1);
+        assert!(all.get().is_nan());
+    }
+}

@@ -1,0 +1,186 @@
+//! Any Burn data set, sharded over the ranks of a job.
+
+use std::error::Error;
+
+use burn::data::dataset::Dataset;
+
+use crate::calling::calling;
+use crate::{CommError, SampleOrder, ShardPlan, World};
+
+/// This rank's shard of a data set, in batches of equal steps on all ranks.
+///
+/// Sharding is strided: rank `r` of `w` has the samples `r`, `r + w`, `r + 2w`, … of the order.
+/// Nothing is padded or dropped, so shards differ by one sample at most, and the union of all ranks'
+/// batches of a step is the batch that one process would use. A rank's last batch may be smaller
+/// than another's, or empty: it takes part in the step with no samples.
+///
+/// ```no_run
+/// # use burn::data::dataset::InMemDataset;
+/// # use burn::{module::Module, optim::ModuleOptimizer, tensor::Tensor};
+/// # use burn_mpi::{GradientSync, MicroBatch, ShardedDataset, World};
+/// # fn train<M: Module>(
+/// #     world: &World, mut model: M, optimizer: &mut ModuleOptimizer, sync: &mut GradientSync,
+/// #     samples: InMemDataset<[f32; 2]>, loss_of: fn(&M, &[[f32; 2]]) -> Tensor<1>,
+/// # ) -> Result<M, Box<dyn std::error::Error>> {
+/// let mut data = ShardedDataset::new(world, samples, 32)?;
+/// for epoch in 0..10 {
+///     data.shuffle(world, 1, epoch)?;
+///     for batch in data.batches() {
+///         let batch = batch?;
+///         if !batch.is_empty() {
+///             let loss = loss_of(&model, &batch.items);
+///             sync.backward(&loss, &model, batch.len(), batch.total, MicroBatch::Last)?;
+///         }
+///         let gradients = sync.finish(&model)?;
+///         model = optimizer.step(1e-3, model, gradients);
+///     }
+/// }
+/// # Ok(model)
+/// # }
+/// ```
+///
+/// It is a data set itself, of this rank's samples, for Burn's data loaders and transforms.
+#[derive(Debug, Clone)]
+pub struct ShardedDataset<D> {
+    dataset: D,
+    plan: ShardPlan,
+    rank: usize,
+    /// The indices of this rank's samples in the data set.
+    numbers: Vec<u32>,
+}
+
+/// This rank's batch of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RankBatch<I> {
+    /// This rank's samples; none if its shard is exhausted.
+    pub items: Vec<I>,
+    /// Samples of the step on all ranks.
+    pub total: usize,
+    /// The step of the epoch, from 0.
+    pub step: usize,
+}
+
+impl<I> RankBatch<I> {
+    /// Number of this rank's samples.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Whether this rank has no samples in the step.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
+/// Samples that the data set has not returned.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the samples of step {step} cannot be read: {source}")]
+pub struct BatchError<E: Error + 'static> {
+    /// The step of the epoch, from 0.
+    pub step: usize,
+    /// The data set's error.
+    pub source: E,
+}
+
+impl<D> ShardedDataset<D> {
+    /// This rank's shard of `dataset`, in its order, for batches of `batch_size` samples on each
+    /// rank. All ranks must call it, with the same data set.
+    ///
+    /// # Errors
+    /// On all ranks: [`CommError::Diverged`] names a rank with another number of samples or another
+    /// batch size; [`CommError::FewSamples`] one that would have no sample; [`CommError::Sharding`]
+    /// if the batch size is 0, or there are more than `u32::MAX` samples. Otherwise if the transport
+    /// fails.
+    pub fn new<I, E>(world: &World, dataset: D, batch_size: usize) -> Result<Self, CommError>
+    where
+        D: Dataset<I, E>,
+        E: Error + Send + Sync + 'static,
+    {
+        let plan = ShardPlan { samples: dataset.len(), world_size: world.size(), batch_size };
+        check(world, &plan)?;
+        let numbers = plan.shard(world.rank(), SampleOrder::Sequential);
+        Ok(Self { dataset, plan, rank: world.rank(), numbers })
+    }
+
+    /// Orders the samples by a permutation of the whole data set that is drawn from `seed` and
+    /// `epoch`, whatever the order was before. All ranks must call it.
+    ///
+    /// # Errors
+    /// [`CommError::Diverged`] names a rank with another seed or epoch: some samples would be used
+    /// twice, and others never. Otherwise if the transport fails.
+    pub fn shuffle(&mut self, world: &World, seed: u64, epoch: u64) -> Result<(), CommError> {
+        let _calling = calling("shuffle");
+        world.check_equal("the shuffled order", &format!("seed {seed}, epoch {epoch}"))?;
+        self.numbers = self.plan.shard(self.rank, SampleOrder::Shuffled { seed, epoch });
+        Ok(())
+    }
+
+    /// Samples, ranks and steps.
+    pub fn plan(&self) -> &ShardPlan {
+        &self.plan
+    }
+
+    /// Steps of an epoch, the same on every rank.
+    pub fn steps(&self) -> usize {
+        self.plan.steps()
+    }
+
+    /// The batches of an epoch, one for each step, read as the iterator advances.
+    ///
+    /// # Panics
+    /// If the data set returns another number of samples than it was asked for.
+    pub fn batches<I, E>(&self) -> impl Iterator<Item = Result<RankBatch<I>, BatchError<E>>>
+    where
+        D: Dataset<I, E>,
+        E: Error + Send + Sync + 'static,
+    {
+        (0..self.steps()).map(|step| self.batch(step))
+    }
+
+    fn batch<I, E>(&self, step: usize) -> Result<RankBatch<I>, BatchError<E>>
+    where
+        D: Dataset<I, E>,
+        E: Error + Send + Sync + 'static,
+    {
+        let own = self.plan.batch_len(self.rank, step);
+        let first = step * self.plan.batch_size;
+        let numbers: Vec<usize> = (first..first + own).map(|at| self.numbers[at] as usize).collect();
+        let items = self.dataset.get_many(numbers).map_err(|source| BatchError { step, source })?;
+        assert_eq!(items.len(), own, "samples that Dataset::get_many returned, and those it was asked for");
+        Ok(RankBatch { items, total: self.plan.global_batch_len(step), step })
+    }
+}
+
+impl<D, I, E> Dataset<I, E> for ShardedDataset<D>
+where
+    D: Dataset<I, E>,
+    E: Error + Send + Sync + 'static,
+{
+    fn get(&self, index: usize) -> Result<I, E> {
+        self.dataset.get(self.numbers[index] as usize)
+    }
+
+    fn get_many(&self, indexes: Vec<usize>) -> Result<Vec<I>, E> {
+        self.dataset.get_many(indexes.into_iter().map(|index| self.numbers[index] as usize).collect())
+    }
+
+    fn len(&self) -> usize {
+        self.numbers.len()
+    }
+}
+
+/// Checks that all ranks have this plan, and that each has a sample.
+fn check(world: &World, plan: &ShardPlan) -> Result<(), CommError> {
+    let ShardPlan { samples, batch_size, .. } = *plan;
+    world.check_equal("the data set (samples, batch size)", &format!("{samples}, {batch_size}"))?;
+    if batch_size == 0 {
+        return Err(CommError::Sharding("a batch has 0 samples".into()));
+    }
+    if u32::try_from(samples).is_err() {
+        return Err(CommError::Sharding(format!(
+            "{samples} samples, and at most {} are supported",
+            u32::MAX
+        )));
+    }
+    world.check_samples(samples)
+}

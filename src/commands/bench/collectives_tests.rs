@@ -1,0 +1,21 @@
+//! Tests of the cells, and of what ranks send.
+
+use super::*;
+
+#[test]
+fn a_cell_is_the_median_of_means_over_participating_ranks() {
+    let times = |values: &[f64]| Trial::Times(values.to_vec());
+    assert_eq!(summary(&[times(&[1.0, 2.0, 9.0]), times(&[3.0, 4.0, 9.0])]), Ok(3.0));
+    assert_eq!(summary(&[times(&[1.0]), Trial::Idle]), Ok(1.0));
+    assert_eq!(summary(&[Trial::Idle]), Err(NEEDS_2_RANKS));
+    assert_eq!(summary(&[Trial::NotSupported, Trial::Idle]), Err(NOT_SUPPORTED));
+    assert_eq!(summary(&[times(&[1.0]), Trial::Wrong]), Err(WRONG));
+}
+
+#[test]
+fn messages_and_terms_differ_between_ranks() {
+    assert_ne!(message(0, 1), message(1, 0));
+    assert_ne!(message(0, 0), message(1, 0));
+    assert_eq!(sum(1, 2), term(0, 2));
+    assert_ne!(sum(2, 1), sum(3, 1));
+}

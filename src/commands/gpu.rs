@@ -1,0 +1,121 @@
+//! The GPU of each rank with `--device cuda` and `--device tch-cuda:N`.
+//!
+//! Without a number, ranks of a machine take its GPUs in turn; several may share one, whose
+//! gradients travel through the host's memory.
+
+use burn_mpi::{Backend, World};
+
+use crate::config::{ConfigError, RunConfig};
+use crate::device::{DeviceKind, use_gpu};
+
+/// Checks that every rank has the GPU of `device`, and chooses it. All ranks call it, before
+/// anything runs on the device.
+///
+/// # Errors
+/// On all ranks, what is missing on the first one that cannot run on the device.
+pub fn choose(world: &World, device: DeviceKind) -> anyhow::Result<()> {
+    let Some(found) = found(device) else { return Ok(()) };
+    use_gpu(world.agree(number(device, local_rank(world), found))?);
+    Ok(())
+}
+
+/// Why this build cannot run a job with these options, or this machine as many `ranks` of it; `None`
+/// if nothing speaks against it. Without `ranks`, the job runs on other machines.
+pub fn impossible(config: &RunConfig, ranks: Option<usize>) -> Option<String> {
+    if let Err(error) = config.check_built() {
+        return Some(error.to_string());
+    }
+    let ranks = ranks?;
+    let found = found(config.device)?;
+    let gpus = *found.as_ref().unwrap_or(&0);
+    match number(config.device, 0, found) {
+        Err(reason) => Some(reason),
+        Ok(_) if config.backend == Backend::Nccl && gpus < ranks => Some(format!(
+            "--backend nccl: NCCL needs a GPU for each rank, and this machine has {gpus} for {ranks} ranks; choose mpi or \
+             gloo, or a machine with more GPUs"
+        )),
+        Ok(_) => None,
+    }
+}
+
+/// The number of this rank among those of its machine.
+fn local_rank(world: &World) -> usize {
+    let (mine, before) = (&world.places()[world.rank()], &world.places()[..world.rank()]);
+    before.iter().filter(|place| place.boot_id == mine.boot_id).count()
+}
+
+/// The number of GPUs that this process sees through the backend of `device`, or why it cannot use any;
+/// `None` for a CPU device.
+fn found(device: DeviceKind) -> Option<Result<usize, String>> {
+    match device {
+        #[cfg(feature = "cuda")]
+        DeviceKind::Cuda(_) => Some(burn_mpi::gpus().map(|gpus| gpus.len())),
+        #[cfg(feature = "tch")]
+        DeviceKind::TchCuda(_) => Some(Ok(burn_fused::libtorch_gpus())),
+        // A build that lacks the device has refused it.
+        _ => None,
+    }
+}
+
+/// The GPU that `device` names, or that of the rank's local number.
+fn number(device: DeviceKind, local: usize, found: Result<usize, String>) -> Result<usize, String> {
+    let refuse = |problem: String| Err(ConfigError::new("device", device, problem).to_string());
+    let (wanted, others) = match device {
+        DeviceKind::TchCuda(wanted) => (Some(wanted), "--device tch"),
+        DeviceKind::Cuda(wanted) => (wanted, "--device flex"),
+        _ => (None, "another one"),
+    };
+    match (found, wanted) {
+        (Err(reason), _) => refuse(format!("it needs NVIDIA's driver, and {reason}, or choose {others}")),
+        (Ok(0), _) => {
+            let without = match device {
+                DeviceKind::TchCuda(_) => "libtorch sees no GPU, or was built without CUDA",
+                _ => "this process sees no GPU",
+            };
+            refuse(format!(
+                "{without}; run on a machine with an NVIDIA GPU that CUDA_VISIBLE_DEVICES does not hide, or choose \
+                 {others}"
+            ))
+        }
+        (Ok(1), Some(wanted)) if wanted > 0 => {
+            refuse(format!("this process sees one GPU, number 0; choose that, or {others}"))
+        }
+        (Ok(found), Some(wanted)) if wanted >= found => refuse(format!(
+            "this process sees {found} GPUs, numbered from 0; choose one of them, or {others}"
+        )),
+        (Ok(_), Some(wanted)) => Ok(wanted),
+        (Ok(found), None) => Ok(local % found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DeviceKind::{Cuda, TchCuda};
+    use super::*;
+
+    #[test]
+    fn ranks_take_the_gpus_in_turn() {
+        let numbers: Vec<_> = (0..5).map(|local| number(Cuda(None), local, Ok(2))).collect();
+        assert_eq!(numbers, [0, 1, 0, 1, 0].map(Ok));
+        assert_eq!(number(Cuda(Some(1)), 0, Ok(2)), Ok(1));
+        assert_eq!(number(TchCuda(1), 0, Ok(2)), Ok(1));
+    }
+
+    #[test]
+    fn what_is_missing_is_one_line_with_what_to_do() {
+        for (device, found, expected) in [
+            (
+                Cuda(None),
+                Err("libcuda.so.1 cannot be loaded; run on another machine".into()),
+                "--device cuda: it needs NVIDIA's driver, and libcuda.so.1 cannot be loaded; run on another machine, or",
+            ),
+            (Cuda(Some(1)), Ok(0), "--device cuda:1: this process sees no GPU; run"),
+            (Cuda(Some(7)), Ok(1), "--device cuda:7: this process sees one GPU, number 0; choose"),
+            (Cuda(Some(2)), Ok(2), "--device cuda:2: this process sees 2 GPUs, numbered from 0; choose"),
+            (TchCuda(0), Ok(0), "--device tch-cuda:0: libtorch sees no GPU, or was built without CUDA; run"),
+        ] {
+            let line = number(device, 0, found).unwrap_err();
+            assert!(line.starts_with(expected), "{line}");
+        }
+    }
+}

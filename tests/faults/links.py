@@ -1,0 +1,78 @@
+"""Faults of the network between two nodes, which tests/cluster emulates on this machine."""
+
+import atexit
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from check import Verdict, check_all
+from job import LIMIT, Job
+from lab import CONFIGS, checkpoints
+from moments import at_random_moment
+
+CLUSTER = Path(__file__).resolve().parents[1] / "cluster"
+NODES = ["node0", "node1"]
+# Open MPI's mpirun notices a lost node itself, and kills the ranks before they can say a word: in one
+# of three sentences, of which the first is about a start, but is printed at any time. Otherwise a rank
+# names the ones it waits for.
+CAUSE = (
+    r"unable to reliably start one or more daemons|daemon has unexpectedly failed"
+    r"|lost communication with a remote daemon|rank \d"
+)
+
+
+def run(script, *words):
+    """Whether one of tests/cluster's scripts succeeds."""
+    return subprocess.run([CLUSTER / script, *words], capture_output=True, check=False).returncode == 0
+
+
+def can_cut(_lab):
+    """Whether there are two nodes now: those of `make cluster-up`, or ones for this campaign."""
+    if os.geteuid() != 0:
+        return False
+    if Path("/run/netns/mpiburn-node0").exists():
+        return True
+    if not run("up.sh"):
+        return False
+    atexit.register(run, "down.sh")
+    return True
+
+
+def on_two_nodes(lab, config, folder):
+    """A training with half of its ranks on each node."""
+    command = [CLUSTER / "mpirun.sh", f"2x{config.ranks // 2}", *lab.train_command(config, folder)]
+    return Job([str(word) for word in command], lab.folder)
+
+
+def cut(lab, rng, config, pause):
+    """Cuts the link of a node at a random moment, and restores it after `pause` seconds."""
+    # Two nodes have two or four ranks.
+    config = config if config.ranks % 2 == 0 else rng.choice([one for one in CONFIGS if one.ranks % 2 == 0])
+    folder, node = lab.new("run"), rng.choice(NODES)
+    # While it starts, Open MPI's mpirun waits for a node that is cut off, whatever its ranks do: it has
+    # sent something, and TCP repeats that for many minutes.
+    in_start_up = 0.3 if pause is not None else 0
+    job, moment = at_random_moment(lab, rng, config, folder, on_two_nodes, in_start_up)
+    before = checkpoints(folder)
+    injected = job.is_running() and run("link.sh", "down", node)
+    try:
+        if pause is not None:
+            time.sleep(pause)
+            run("link.sh", "up", node)
+        # Ranks that mpirun cannot reach any more end by themselves, at their deadline.
+        ended = job.end(LIMIT if pause is None else 6 * LIMIT, alone=True)
+    finally:
+        run("link.sh", "up", node)
+    how = "cut" if pause is None else f"cut for {pause:.2f} s"
+    verdict = Verdict(f"link of {node} {how} {moment}, {config.ranks} ranks", injected)
+    check_all(verdict, lab, config, folder, ended, CAUSE, before)
+    return verdict
+
+
+def link_cut(lab, rng, config):
+    return cut(lab, rng, config, None)
+
+
+def link_interrupted(lab, rng, config):
+    return cut(lab, rng, config, rng.uniform(0.2, 2))

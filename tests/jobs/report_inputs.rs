@@ -1,0 +1,119 @@
+//! Inputs of a report: tables of the all-reduce, paths to one run, edited values.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::harness::*;
+use crate::report::{column, fails, report, shown};
+
+#[test]
+fn a_table_of_the_all_reduce_is_reported_alone_and_with_runs() {
+    let lab = Lab::new();
+    let mut command = mpirun(2, binary());
+    command.args([
+        "bench",
+        "allreduce",
+        "--sizes",
+        "4,64KiB",
+        "--iterations",
+        "20",
+        "--backends",
+        "mpi,ordered",
+    ]);
+    let output = command.arg("--csv").arg(lab.path("ar.csv")).output().expect("mpirun starts");
+    assert!(output.status.success(), "{}", text(&output));
+
+    let alone = shown(&lab, &["ar.csv"]);
+    for words in ["All-reduce in ar.csv", "  mpi: ", "busbw MB/s", "│ 64 KiB ┆ ordered ┆"] {
+        assert!(alone.contains(words), "{words} is missing: {alone}");
+    }
+    assert!(!alone.contains("no finished run"), "{alone}");
+    let output = report(&lab, &["ar.csv", "--format", "html"]);
+    assert!(output.status.success(), "{}", text(&output));
+    let page = fs::read_to_string(lab.path("results/report/report.html")).unwrap();
+    assert!(page.contains("id=\"bench-allreduce-1\"") && page.contains("id=\"allreduce-1-ar\""), "{page}");
+    let csv = fs::read_to_string(lab.path("results/report/bench-allreduce-1.csv")).unwrap();
+    assert_eq!((csv.lines().count(), column(&csv, 4, "bytes")), (5, "65536"), "{csv}");
+
+    lab.train(1, "run", &["--epochs=1", "--train-samples=320", "--test-samples=20"]);
+    let output = report(&lab, &["run", "ar.csv", "--format", "csv"]);
+    assert!(
+        text(&output).contains("not in this table: 1 table of profiles and benchmarks"),
+        "{}",
+        text(&output)
+    );
+
+    // A quote that is left open must not hide the rows below.
+    let open = fs::read_to_string(lab.path("ar.csv")).unwrap().replacen("\nmpi,", "\n\"mpi,", 1);
+    fs::write(lab.path("open.csv"), open).unwrap();
+    let printed = shown(&lab, &["ar.csv", "open.csv"]);
+    assert!(printed.contains("not shown: open.csv: damaged (line 2: a quote is not closed)"), "{printed}");
+}
+
+#[test]
+fn two_paths_to_one_run_or_table_are_one_with_a_line() {
+    let lab = Lab::new();
+    lab.train(1, "a/run", &["--epochs=1", "--train-samples=320", "--test-samples=20"]);
+    let header = "operator,layers,channels,batch,steps,forward_ms,backward_ms,test_accuracy";
+    fs::write(lab.path("a/x.csv"), format!("{header}\nfused,2,1,32,200,1.0,1.0,86.0\n")).unwrap();
+    symlink(lab.path("a/x.csv"), lab.path("a/link.csv")).unwrap();
+    symlink(lab.path("a/run"), lab.path("link")).unwrap();
+
+    let printed = shown(&lab, &["a", "a/../a/x.csv", "link", "a/run/run.json"]);
+    assert_eq!(printed.matches(": a step's time by operator").count(), 1, "{printed}");
+    for line in [
+        "not shown: a/../a/x.csv: the same as a/x.csv, which counts once",
+        "not shown: a/link.csv: the same as a/x.csv, which counts once",
+        "not shown: link: the same as a/run, which counts once",
+    ] {
+        assert!(printed.lines().any(|found| found == line), "{line} is missing: {printed}");
+    }
+    let csv = shown(&lab, &["link", "a/run", "a/../a/run/run.json", "--format", "csv"]);
+    assert_eq!((csv.lines().count(), column(&csv, 1, "runs")), (2, "1"), "{csv}");
+
+    fs::create_dir(lab.path("copy")).unwrap();
+    for name in ["run.json", "epochs.csv"] {
+        fs::copy(lab.path("a/run").join(name), lab.path("copy").join(name)).unwrap();
+    }
+    let printed = shown(&lab, &["a/run", "copy"]);
+    let line = "not shown: copy: a copy of a/run, which counts once";
+    assert!(printed.lines().any(|found| found == line), "{printed}");
+    let csv = shown(&lab, &["a/run", "copy", "--format", "csv"]);
+    assert_eq!((csv.lines().count(), column(&csv, 1, "runs")), (2, "1"), "{csv}");
+
+    let alone = report(&lab, &["a/run/run.json"]);
+    assert!(alone.status.success() && !text(&alone).contains("profile"), "{}", text(&alone));
+    let inside = std::process::Command::new(binary())
+        .current_dir(lab.path("a/run"))
+        .args(["report", "run.json"])
+        .output()
+        .expect("the binary starts");
+    assert!(inside.status.success() && text(&inside).contains("│ 1x1"), "{}", text(&inside));
+}
+
+#[test]
+fn absurd_values_of_run_json_are_named_and_left_out() {
+    let lab = Lab::new();
+    lab.train(1, "sound", &["--epochs=1", "--train-samples=320", "--test-samples=20"]);
+    let sound = lab.run_json("sound");
+    for (field, value, expected) in [
+        ("steps", 0.into(), "steps: 0 is not from 1 to 1e12"),
+        ("ms_per_step", 0.0.into(), "ms_per_step: 0.0 is not above 0"),
+        ("world_size", 0.into(), "world_size: 0 is not from 1 to 1e12"),
+        ("world_size", 1_000_000_000_000_u64.into(), "world_size: 1000000000000, and 1 of them in hosts"),
+        ("checkpoint_seconds", (-3.5).into(), "checkpoint_seconds: -3.5 is not from 0 to 1e9"),
+        ("test_seconds", "x".into(), "test_seconds: \"x\" is not a number"),
+        ("train_loss", serde_json::Value::Null, "train_loss: no value"),
+    ] {
+        let mut edited = sound.clone();
+        edited[field] = value;
+        fs::create_dir_all(lab.path("edited/checkpoints")).unwrap();
+        fs::copy(lab.path("sound/epochs.csv"), lab.path("edited/epochs.csv")).unwrap();
+        fs::write(lab.path("edited/run.json"), edited.to_string()).unwrap();
+        let printed = shown(&lab, &["sound", "edited"]);
+        let line = format!("not shown: edited/run.json: damaged ({expected}); the run is left out: ");
+        assert!(printed.lines().any(|found| found.starts_with(&line)), "{line} is missing: {printed}");
+        let alone = fails(&lab, 1, &["edited"]);
+        assert!(alone.contains(expected) && alone.contains("no finished run"), "{alone}");
+    }
+}

@@ -1,0 +1,70 @@
+//! Checks the library's examples of own loops, and what they are made of:
+//!
+//! ```text
+//! mpirun -n N loops own_loop|regression|char_gpt gradients|train|fail|panic|few|other
+//! mpirun -n N loops library metrics|misuse|records|shards|full FOLDER
+//! ```
+
+#[path = "../../difference.rs"]
+mod difference;
+mod examples;
+mod faults;
+mod gradients;
+mod metrics;
+mod misuse;
+mod records;
+mod shards;
+
+use std::error::Error;
+use std::path::Path;
+use std::process::ExitCode;
+
+use burn_mpi::{ParamLayout, World, run, sha256};
+use examples::{CharGpt, Example, OwnLoop, Regression};
+use faults::{Fault, Faulty};
+
+/// Samples of a training: the last step has one sample, which is rank 0's.
+fn samples(world: &World, batch: usize) -> usize {
+    2 * batch * world.size() + 1
+}
+
+fn main() -> ExitCode {
+    run(|world| {
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match words[..] {
+            ["own_loop", what, ..] => check::<OwnLoop>(world, what)?,
+            ["regression", what, ..] => check::<Regression>(world, what)?,
+            ["char_gpt", what, ..] => check::<CharGpt>(world, what)?,
+            ["library", "metrics", _] => metrics::check(world)?,
+            ["library", "records", folder] => records::check(world, Path::new(folder))?,
+            ["library", "full", folder] => records::full(world, Path::new(folder))?,
+            ["library", "misuse", folder] => misuse::check(world, Path::new(folder))?,
+            ["library", "shards", _] => shards::check(world)?,
+            _ => return Err("usage: loops EXAMPLE|library CHECK [FOLDER]".into()),
+        }
+        println!("rank {} of {}: {} holds", world.rank(), world.size(), words[1]);
+        Ok(())
+    })
+}
+
+fn check<E: Example>(world: &World, what: &str) -> Result<(), Box<dyn Error>> {
+    let last = world.rank() == world.size() - 1;
+    let count = samples(world, E::BATCH);
+    // A sample of the last rank's first batch, in the order of the data set.
+    let faulty = |fault| Box::new(Faulty { dataset: E::data(count), fault, active: last, reads: 9.into() });
+    match what {
+        "gradients" => return gradients::check::<E>(world),
+        "train" => {
+            let net = E::train(world, E::data(count), E::WIDTH)?;
+            let hash = sha256(&ParamLayout::of(&net).read(&net));
+            println!("rank {} of {}: weights {hash}", world.rank(), world.size());
+        }
+        "fail" => drop(E::train(world, faulty(Fault::Error), E::WIDTH)?),
+        "panic" => drop(E::train(world, faulty(Fault::Panic), E::WIDTH)?),
+        "few" => drop(E::train(world, E::data(world.size() - 1), E::WIDTH)?),
+        "other" => drop(E::train(world, E::data(count), E::WIDTH * (1 + usize::from(last)))?),
+        _ => return Err(format!("no check '{what}'").into()),
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! Calls that differ between ranks, and samples that are not the step's.
+
+use std::error::Error;
+use std::path::Path;
+
+use burn::data::dataset::Dataset;
+use burn::module::Module;
+use burn::tensor::Device;
+use burn_mpi::{
+    Backend, CommError, GradientSync, Mean, MicroBatch, ShardedDataset, SyncOptions, Transport, WireType,
+    World, average_metrics, connect, save_record,
+};
+
+use crate::examples::own_loop::{Net, points};
+use crate::shards::refused;
+
+pub fn check(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
+    different_calls(world, folder)?;
+    for wire in [WireType::F32, WireType::Bf16] {
+        wrong_totals(world, wire)?;
+    }
+    Ok(())
+}
+
+/// Rank 0 saves where the others shuffle, and averages metrics where they save.
+fn different_calls(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
+    if world.size() == 1 {
+        return Ok(());
+    }
+    let device = Device::flex().autodiff();
+    let record = || Net::new(8, &device).into_record();
+    let mut data = ShardedDataset::new(world, points(9), 2)?;
+    let between = |calls: &str, others: &str, error: &CommError| {
+        error.to_string().contains(&format!(
+            " is in {calls}, and rank 0 in {others}: ranks do not call the same operations in the same order"
+        ))
+    };
+    let result = match world.is_root() {
+        true => save_record(world, folder.join("model"), record()),
+        false => data.shuffle(world, 7, 1),
+    };
+    refused(world, result, |error| between("shuffle", "save_record", error))?;
+    let result = match world.is_root() {
+        true => average_metrics(world, &[("loss", Mean::default())]).map(|_| ()),
+        false => save_record(world, folder.join("model"), record()),
+    };
+    refused(world, result, |error| between("save_record", "average_metrics", error))
+}
+
+/// One rank names another total, and all ranks name their own samples; with the right total there is no
+/// error.
+fn wrong_totals(world: &World, wire: WireType) -> Result<(), Box<dyn Error>> {
+    let device = Device::flex().autodiff();
+    let net = Net::new(8, &device);
+    let (last, own) = (world.rank() == world.size() - 1, 3);
+    let right = own * world.size();
+    let items = points(own).get_many((0..own).collect())?;
+    for total in [right, if last { right + 60 } else { right }, own] {
+        let options = SyncOptions { wire, ..SyncOptions::default() };
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let mut sync = GradientSync::of_module(world, collective, &net, options);
+        sync.backward(&net.loss(&items, &device), &net, own, total, MicroBatch::Last)?;
+        let finished = sync.finish(&net);
+        let totals: Vec<usize> = world.gather(&total)?;
+        match totals.iter().all(|total| *total == right) {
+            true => drop(finished?),
+            false => refused(world, finished, |error| matches!(error, CommError::Shares { .. }))?,
+        }
+    }
+    Ok(())
+}

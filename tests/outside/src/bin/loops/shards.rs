@@ -1,0 +1,84 @@
+//! Shards of a data set: their samples, orders and errors.
+
+use std::error::Error;
+
+use burn::data::dataset::{Dataset, InMemDataset};
+use burn_mpi::{CommError, ShardedDataset, World};
+
+const SAMPLES: usize = 53;
+
+fn numbers(count: usize) -> InMemDataset<usize> {
+    InMemDataset::new((0..count).collect())
+}
+
+pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
+    let mut data = ShardedDataset::new(world, numbers(SAMPLES), 4)?;
+    let mut orders = Vec::new();
+    for epoch in 0..3 {
+        if epoch > 0 {
+            data.shuffle(world, 5, epoch)?;
+        }
+        let mine: Vec<Vec<usize>> =
+            data.batches().map(|batch| Ok(batch?.items)).collect::<Result<_, Box<dyn Error>>>()?;
+        let through: Vec<usize> = (0..data.len()).map(|index| data.get(index)).collect::<Result<_, _>>()?;
+        if mine.concat() != through {
+            return Err("the samples of the shard are not those of its batches".into());
+        }
+        let ranks: Vec<Vec<Vec<usize>>> = world.gather(&mine)?;
+        let lengths: Vec<usize> = ranks.iter().map(|batches| batches.concat().len()).collect();
+        let steps = ranks.iter().all(|batches| batches.len() == data.steps());
+        if !steps || lengths.iter().max() > lengths.iter().min().map(|least| least + 1).as_ref() {
+            return Err(format!("shards of {lengths:?} samples").into());
+        }
+        let mut all: Vec<usize> = ranks.concat().concat();
+        orders.push(all.clone());
+        all.sort_unstable();
+        if all != (0..SAMPLES).collect::<Vec<_>>() {
+            return Err(format!("not each sample once: {all:?}").into());
+        }
+    }
+    if orders[0] == orders[1] || orders[1] == orders[2] {
+        return Err("epochs have the same order".into());
+    }
+    let last = world.size() - 1;
+    let off = usize::from(world.rank() == last && last > 0);
+    refused(
+        world,
+        ShardedDataset::new(world, numbers(SAMPLES - off), 4),
+        |error| matches!(error, CommError::Diverged { rank, .. } if *rank == last),
+    )?;
+    refused(
+        world,
+        ShardedDataset::new(world, numbers(SAMPLES), 4 + off),
+        |error| matches!(error, CommError::Diverged { rank, .. } if *rank == last),
+    )?;
+    refused(
+        world,
+        data.shuffle(world, 5 + off as u64, 0),
+        |error| matches!(error, CommError::Diverged { rank, .. } if *rank == last),
+    )?;
+    match ShardedDataset::new(world, numbers(SAMPLES), 0) {
+        Err(CommError::Sharding(_)) => {}
+        _ => return Err("a batch of 0 samples".into()),
+    }
+    match ShardedDataset::new(world, numbers(last), 4) {
+        Err(CommError::FewSamples { rank, .. }) if rank == last => Ok(()),
+        _ => Err("fewer samples than ranks".into()),
+    }
+}
+
+/// The last rank differs from the others; one rank does not from itself.
+pub fn refused<T>(
+    world: &World,
+    result: Result<T, CommError>,
+    expected: impl Fn(&CommError) -> bool,
+) -> Result<(), Box<dyn Error>> {
+    let text = result.as_ref().err().map(ToString::to_string);
+    let same = world.gather(&text)?.iter().all(|theirs| *theirs == text);
+    match result {
+        Ok(_) if world.size() == 1 => Ok(()),
+        Err(error) if same && error.is_shared() && expected(&error) => Ok(()),
+        Err(error) => Err(format!("another error, or not on all ranks: {error}").into()),
+        Ok(_) => Err("no error where ranks differ".into()),
+    }
+}
