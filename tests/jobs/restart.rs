@@ -101,6 +101,12 @@ fn children(pid: u64) -> Vec<u64> {
     list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
+/// The parent of a process that has not been waited for.
+fn parent(pid: u64) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
 /// A host that is not back yet: the second attempt dies before its first step.
 #[test]
 fn an_attempt_that_dies_while_it_starts_is_no_fault_that_repeats() {
@@ -132,7 +138,17 @@ fn a_killed_launcher_is_started_again_when_its_ranks_have_left() {
     let expected = lab.train(2, "whole", &LONG);
     let mut job = launch(&lab, "1x2", 1, "cut", &LONG).spawn().unwrap();
     wait_until(&mut job, "a checkpoint", || newest(&lab, "cut") > 0);
-    signal(children(u64::from(job.id()))[0], "-KILL");
+    let launcher = children(u64::from(job.id()))[0];
+    let rank = children(launcher)[1];
+    signal(launcher, "-KILL");
+    // Ranks notice the loss after 2 to 3 seconds, in which a fast machine completes the run: one is held.
+    // Not earlier, since its parent's end would wake it.
+    while parent(rank) == Some(launcher) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    signal(rank, "-STOP");
+    std::thread::sleep(Duration::from_secs(4));
+    signal(rank, "-CONT");
     let output = job.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
     let lines = attempts(&output);
