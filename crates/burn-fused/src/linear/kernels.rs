@@ -192,10 +192,12 @@ impl Backward<'_> {
                     }
                 }
             }
-            for (i, sums) in sums.into_iter().enumerate() {
+            // By index, because an iterator over an array passes registers through memory twice.
+            for i in 0..INPUTS {
                 let target = &mut of_weights[(from + i) * outputs..][first..last];
-                for (target, sum) in target.chunks_mut(S::F32_LANES).zip(sums) {
-                    store(simd, target, sum);
+                for n in 0..N {
+                    let end = target.len().min((n + 1) * S::F32_LANES);
+                    store(simd, &mut target[n * S::F32_LANES..end], sums[i][n]);
                 }
             }
         }
