@@ -1,6 +1,8 @@
 """Faults of the network between two nodes, which tests/cluster emulates on this machine."""
 
 import atexit
+import contextlib
+import fcntl
 import os
 import subprocess
 import time
@@ -39,6 +41,14 @@ def can_cut(_lab):
     return True
 
 
+@contextlib.contextmanager
+def nodes_alone():
+    """Waits until no other campaign of this machine uses the nodes."""
+    with open("/run/lock/mpiburn-faults-links", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def on_two_nodes(lab, config, folder):
     """A training with half of its ranks on each node."""
     command = [CLUSTER / "mpirun.sh", f"2x{config.ranks // 2}", *lab.train_command(config, folder)]
@@ -47,6 +57,11 @@ def on_two_nodes(lab, config, folder):
 
 def cut(lab, rng, config, pause):
     """Cuts the link of a node at a random moment, and restores it after `pause` seconds."""
+    with nodes_alone():
+        return cut_alone(lab, rng, config, pause)
+
+
+def cut_alone(lab, rng, config, pause):
     # Two nodes have two or four ranks.
     config = config if config.ranks % 2 == 0 else rng.choice([one for one in CONFIGS if one.ranks % 2 == 0])
     folder, node = lab.new("run"), rng.choice(NODES)

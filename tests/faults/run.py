@@ -138,6 +138,8 @@ def campaign(arguments, lab):
                 break
     except KeyboardInterrupt:
         left_out.append(f"interrupted after {done} of {arguments.faults} faults")
+    if late := done - sum(row[0] for row in counts.values()):
+        left_out.append(f"too late, since their run had ended: {late} of {done} faults")
     print_table(counts, left_out)
     return done > 0 and not any(any(row[1:]) for row in counts.values())
 
