@@ -155,6 +155,7 @@ check "NCCL's refusals, and its calls over stand-ins for the GPU" tests/gpu/chec
 check "a build for MPICH" make --no-print-directory build MPI=mpich
 check "averaged gradients of random modules, over MPICH" env MPI=mpich tests/sync/all.sh 100
 check "a rank that fails ends the job, over MPICH" env MPI=mpich tests/sync/failures.sh
+check "a killed rank is started again, over MPICH" tests/faults/restart.sh target-mpich/release/mpiburn 1x2
 check "two nodes of one machine" tests/cluster/check.sh
 check "two nodes: trainings with both MPIs, and with a broken link" tests/cluster/train.sh
 check "two nodes: deployment over ssh" tests/cluster/deploy.sh

@@ -95,7 +95,7 @@ trains() {
   [ -x "$binary" ] || { echo "no $binary; run make build"; return 1; }
   on 2x1 "$binary" train --data-root "$data" --epochs 1 --train-samples 3200 --out "$work/run" || return
   grep -A3 '"hosts"' "$work/run/run.json"
-  tr -d ' \n' <"$work/run/run.json" | grep -q '"hosts":\["node0","node1"\]'
+  tr -d ' \n' <"$work/run/run.json" | grep '"hosts":\["node0","node1"\]' >/dev/null
 }
 
 # Not every kernel can delay packets; up.sh must report one that cannot.
@@ -175,9 +175,10 @@ check "2x1 trains, and run.json names both nodes" trains
 check "without RATE the link is faster" "$here/up.sh"
 check "an all-reduce of 13 MiB takes less than 80 ms" all_reduce_takes "$bytes" 0 80
 check "up.sh at 20 Mbit/s, with a delay, or a message without netem" up_with_delay
-# 17 KiB are 7.0 ms at 20 Mbit/s, and 7.3 with their headers.
-check "small messages are shaped as well: an all-reduce of 17 KiB" all_reduce_takes 17408 $((6 + delay)) $((14 + 4 * delay))
-check "an all-reduce of 4 bytes takes the delay" all_reduce_takes 4 "$([ "$delay" -eq 0 ] && echo -1 || echo "$delay")" $((10 + 4 * delay))
+# 17 KiB are 7.0 ms at 20 Mbit/s, and 7.3 with their headers; below 0.1 ms if they were not shaped. More than
+# 14.6, both directions one after the other, is a busy machine.
+check "small messages are shaped as well: an all-reduce of 17 KiB" all_reduce_takes 17408 $((6 + delay)) $((40 + 4 * delay))
+check "an all-reduce of 4 bytes takes the delay" all_reduce_takes 4 "$([ "$delay" -eq 0 ] && echo -1 || echo "$delay")" $((40 + 4 * delay))
 check "ranks of a killed mpirun end with the nodes" a_killed_mpirun_leaves_nothing
 check "up.sh afterwards" "$here/up.sh"
 check "down.sh leaves no namespace and no process" nothing_is_left

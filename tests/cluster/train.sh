@@ -62,7 +62,7 @@ trains() { # trains TOPOLOGY BACKEND RANKS OVERSUBSCRIBED
   note+="$steps steps' gradients are $((least / 1000)) kB"
   is "$run" status completed && is "$run" topology "$1" && is "$run" backend "$2" &&
     is "$run" oversubscribed "$4" || return
-  tr -d ' \n' <"$work/$run/run.json" | grep -qE '"hosts":\[("node0",){'"${1#*x}"'}("node1",?){'"${1#*x}"'}\]' ||
+  tr -d ' \n' <"$work/$run/run.json" | grep -E '"hosts":\[("node0",){'"${1#*x}"'}("node1",?){'"${1#*x}"'}\]' >/dev/null ||
     { echo "run.json does not name both nodes"; return 1; }
   case $MPI in
     openmpi) grep -q '"mpi": "Open MPI' "$work/$run/run.json" ;;

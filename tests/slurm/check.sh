@@ -71,7 +71,7 @@ ends() { # ends JOB STATE SECONDS
 record() { echo results/slurm-*-"$1"/run.json; } # record JOB
 
 records() { # records JOB KEY VALUE
-  tr -d ' \n' <"$(record "$1")" | grep -qF "\"$2\":$3" || { echo "run.json of job $1 does not record $2: $3"; return 1; }
+  tr -d ' \n' <"$(record "$1")" | grep -F "\"$2\":$3" >/dev/null || { echo "run.json of job $1 does not record $2: $3"; return 1; }
 }
 
 weights() { sed -n 's/.*"weights_sha256": "\(.*\)".*/\1/p' "$(record "$1")"; }
@@ -124,7 +124,7 @@ trains_over_gloo() {
 runs_under_srun() {
   diff <("$here/srun.sh" 2x2 hostname | sort) <(printf '%s\n' node0 node0 node1 node1) &&
     "$here/srun.sh" 2x1 "$binary" train --data-root "$DATA" --epochs 1 --out "$work/srun" &&
-    tr -d ' \n' <"$work/srun/run.json" | grep -F '"topology":"2x1"' | grep -qF '"launcher":"srun"'
+    tr -d ' \n' <"$work/srun/run.json" | grep -F '"topology":"2x1"' | grep -F '"launcher":"srun"' >/dev/null
 }
 
 epochs_of() { tail -n +2 "results/slurm-2x2-$1/epochs.csv" 2>/dev/null | wc -l; }
@@ -236,6 +236,8 @@ for launcher in mpirun srun; do
 done
 check "2x1 over gloo" trains_over_gloo
 check "srun.sh starts programs and trainings" runs_under_srun
+check "a killed rank under srun: started again, and on to the same bits" \
+  tests/faults/restart.sh "$binary" 2x1 --launcher srun --srun-by "$here/srun.sh"
 check "SIGUSR1 under mpirun: requeued, and on to the same bits" goes_on mpirun USR1
 check "SIGUSR1 under srun: requeued, and on to the same bits" goes_on srun USR1
 check "SIGTERM under mpirun: requeued, and on to the same bits" goes_on mpirun TERM

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# `mpiburn launch --restart` starts a training again whose last rank was killed after a checkpoint,
+# and it ends with the weights of an undisturbed one; like tests/jobs/restart.rs, for a program and
+# a launcher of choice:
+#
+#   tests/faults/restart.sh target-mpich/release/mpiburn 1x2
+#   tests/faults/restart.sh target/release/mpiburn 2x1 --launcher srun --srun-by tests/slurm/srun.sh
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.."
+
+binary=${1:?a program} topology=${2:?a topology}
+shift 2
+# Not in /tmp, which is private to each node of tests/slurm and tests/cluster.
+mkdir -p target
+work=$(mktemp -d "$PWD/target/restart.XXXXXX")
+job=
+clean() {
+  [ -z "$job" ] || pkill -P "$job" || true
+  rm -rf "$work"
+}
+trap clean EXIT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+"$binary" -q data digits --out "$work/digits" --train 3200 --test 500
+
+launch() { # launch NAME OPTION...: a training into NAME
+  local name=$1
+  shift
+  "$binary" launch "$topology" "$@" -- train --data-root "$work/digits" --epochs 10 --shuffle \
+    --train-batch-size 8 --checkpoint-every 20 --keep 2 --out "$work/$name" >"$work/$name.log" 2>&1
+}
+
+weights() { sed -n 's/.*"weights_sha256": "\(.*\)".*/\1/p' "$work/$1/run.json"; } # weights NAME
+
+checkpoints() { find "$work/cut/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/null | wc -l; }
+
+launch whole "$@" || { cat "$work/whole.log"; exit 1; }
+launch cut --restart 1 "$@" &
+job=$!
+# The process of the last rank, once the run has two checkpoints.
+pid=
+for _ in {1..600}; do
+  [ "$(checkpoints)" -lt 2 ] || pid=$(grep -o '"pid": [0-9]*' "$work/cut/run.json" | tail -n 1 | grep -o '[0-9]*$') && [ -n "$pid" ] && break
+  sleep 0.05
+done
+kill -KILL "${pid:?no checkpoint within 30 s}"
+status=0
+wait "$job" || status=$?
+job=
+cat "$work/cut.log"
+[ $status -eq 0 ]
+attempts=$(grep -c '^mpiburn: launch: attempt 1 ended with exit code .*; starting again from step [1-9]' "$work/cut.log")
+echo "$attempts attempt failed; weights of both trainings: $(weights whole) $(weights cut)"
+[ "$attempts" -eq 1 ] && [ -n "$(weights whole)" ] && [ "$(weights whole)" = "$(weights cut)" ]
