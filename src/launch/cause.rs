@@ -129,7 +129,9 @@ impl Scan {
             self.gone.get_or_insert(now);
         }
         let Some((text, weight)) = judge(line) else { return };
-        let apart = self.last.is_none_or(|last| now.duration_since(last) > TOGETHER);
+        // After a launcher's line there is no other fault, only the rest of its ranks, which srun ends
+        // 12 s later with a line each.
+        let apart = self.gone.is_none() && self.last.is_none_or(|last| now.duration_since(last) > TOGETHER);
         self.last = Some(now);
         if weight == GONE {
             self.gone.get_or_insert(now);
@@ -166,6 +168,16 @@ mod tests {
         assert_eq!(scan.line.len(), LONGEST);
         scan.add(b"\n", at(104));
         assert_eq!(held(&scan).as_deref(), Some("loss is NaN"));
+    }
+
+    #[test]
+    fn ranks_that_srun_ends_later_are_not_the_cause() {
+        let (mut scan, now) = (Scan::default(), Instant::now());
+        scan.add(b"mpiburn: cannot write to stdout: full\n", now);
+        let killed = now + Duration::from_secs(100);
+        scan.add(b"srun: error: node1: task 1: Killed\n", killed);
+        scan.add(b"srun: error: node0: task 0: Killed\n", killed + Duration::from_secs(12));
+        assert_eq!(scan.held.unwrap().text, "srun: error: node1: task 1: Killed");
     }
 
     #[test]
