@@ -44,9 +44,12 @@ def can_cut(_lab):
 @contextlib.contextmanager
 def nodes_alone():
     """Waits until no other campaign of this machine uses the nodes."""
-    with open("/run/lock/mpiburn-faults-links", "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    folder = os.open("/run/netns", os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(folder)
 
 
 def on_two_nodes(lab, config, folder):
@@ -62,6 +65,7 @@ def cut(lab, rng, config, pause):
 
 
 def cut_alone(lab, rng, config, pause):
+    """The same, while no other campaign cuts one."""
     # Two nodes have two or four ranks.
     config = config if config.ranks % 2 == 0 else rng.choice([one for one in CONFIGS if one.ranks % 2 == 0])
     folder, node = lab.new("run"), rng.choice(NODES)

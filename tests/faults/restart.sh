@@ -36,13 +36,13 @@ checkpoints() { find "$work/cut/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/n
 launch whole "$@" || { cat "$work/whole.log"; exit 1; }
 launch cut --restart 1 "$@" &
 job=$!
-# The process of the last rank, once the run has two checkpoints.
-pid=
 for _ in {1..600}; do
-  [ "$(checkpoints)" -lt 2 ] || pid=$(grep -o '"pid": [0-9]*' "$work/cut/run.json" | tail -n 1 | grep -o '[0-9]*$') && [ -n "$pid" ] && break
+  [ "$(checkpoints)" -lt 2 ] || break
   sleep 0.05
 done
-kill -KILL "${pid:?no checkpoint within 30 s}"
+[ "$(checkpoints)" -ge 2 ] || { cat "$work/cut.log"; echo "restart.sh: no two checkpoints within 30 s"; exit 1; }
+# `places` lists the ranks in order.
+kill -KILL "$(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$work/cut/run.json" | tail -n 1)"
 status=0
 wait "$job" || status=$?
 job=

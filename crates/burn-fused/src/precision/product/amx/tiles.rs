@@ -99,10 +99,9 @@ impl Tiles {
             tiles: [0, columns, rows, rows + columns].map(|first| sums.wrapping_add(first)),
             row: 4 * row,
         };
-        // SAFETY: the instructions exist, and this thread's tiles are configured since `self` was made:
-        // it is held over no call of other libraries, and another `Tiles` has the same configuration.
-        // Each step reads two tiles on either side, and sums are loaded from and stored to four tiles, all of
-        // which `fit` found in their slices.
+        // SAFETY: the instructions exist, and this thread's tiles are configured while `self` lives, by all
+        // `Tiles` alike, and over no call of other libraries. Each step reads two tiles on either side, and
+        // sums are loaded from and stored to four tiles, all of which `fit` found in their slices.
         unsafe {
             asm!(
                 "mov {row}, [{corners} + 32]",
