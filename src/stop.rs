@@ -12,7 +12,12 @@ const SIGNALS: [(i32, &str); 3] = [(SIGTERM, "SIGTERM"), (SIGUSR1, "SIGUSR1"), (
 
 /// The first such signal that this process received, checked between steps.
 #[derive(Debug, Clone, Default)]
-pub struct StopRequest(Arc<AtomicUsize>);
+pub struct StopRequest {
+    /// The last one, until it is taken.
+    came: Arc<AtomicUsize>,
+    /// The first one that was taken.
+    first: Arc<AtomicUsize>,
+}
 
 impl StopRequest {
     /// Records the signals from now on instead of exiting.
@@ -22,20 +27,34 @@ impl StopRequest {
     pub fn listen() -> io::Result<Self> {
         let request = Self::default();
         for (signal, _) in SIGNALS {
-            signal_hook::flag::register_usize(signal, Arc::clone(&request.0), signal as usize)?;
+            signal_hook::flag::register_usize(signal, Arc::clone(&request.came), signal as usize)?;
         }
         Ok(request)
     }
 
     /// Name of the received signal, such as `SIGTERM`.
     pub fn signal(&self) -> Option<&'static str> {
-        let came = self.0.load(Ordering::Relaxed);
-        SIGNALS.iter().find(|(signal, _)| *signal as usize == came).map(|(_, name)| *name)
+        let number = self.number()?;
+        SIGNALS.iter().find(|(signal, _)| *signal == number).map(|(_, name)| *name)
     }
 
-    /// Number of the received signal, to be forwarded.
+    /// Its number.
     pub fn number(&self) -> Option<i32> {
-        self.signal().map(|_| self.0.load(Ordering::Relaxed) as i32)
+        let received = |slot: &AtomicUsize| Some(slot.load(Ordering::Relaxed)).filter(|&number| number > 0);
+        received(&self.first).or_else(|| received(&self.came)).map(|number| number as i32)
+    }
+
+    /// Number of a signal that came since the last call, to be forwarded.
+    pub fn take(&self) -> Option<i32> {
+        let came = Some(self.came.swap(0, Ordering::Relaxed)).filter(|&number| number > 0)?;
+        let _ = self.first.compare_exchange(0, came, Ordering::Relaxed, Ordering::Relaxed);
+        Some(came as i32)
+    }
+
+    /// As if the signal had come.
+    #[cfg(test)]
+    pub fn request(&self, signal: i32) {
+        self.came.store(signal as usize, Ordering::Relaxed);
     }
 }
 
@@ -49,5 +68,15 @@ mod tests {
         assert_eq!(request.signal(), None);
         signal_hook::low_level::raise(SIGUSR1).unwrap();
         assert_eq!(request.signal(), Some("SIGUSR1"));
+    }
+
+    #[test]
+    fn each_signal_is_taken_once_and_the_first_one_named() {
+        let request = StopRequest::default();
+        assert_eq!((request.take(), request.number()), (None, None));
+        request.request(SIGTERM);
+        assert_eq!((request.number(), request.take(), request.take()), (Some(SIGTERM), Some(SIGTERM), None));
+        request.request(SIGINT);
+        assert_eq!((request.take(), request.signal()), (Some(SIGINT), Some("SIGTERM")));
     }
 }

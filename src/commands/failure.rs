@@ -77,6 +77,7 @@ pub fn is_shared(error: &anyhow::Error) -> bool {
         Some(
             TrainError::NotFinite { .. }
                 | TrainError::TestNotFinite { .. }
+                | TrainError::StatisticNotFinite { .. }
                 | TrainError::Stopped { .. }
                 | TrainError::OtherOptimizer { .. }
                 | TrainError::OtherBuffers

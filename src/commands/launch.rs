@@ -41,11 +41,17 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
     }
     let command = launch.command()?;
     log::info!("$ {}", line(&command));
-    let (outcome, _) = launch::run(&command, &variables(&launch), launch::Streams::Own, &stop)?;
+    let (outcome, _) =
+        launch::run(&command, &variables(&launch), launch.launcher, launch::Streams::Own, &stop)?;
     if outcome.code != 0 {
-        eprintln!("mpiburn: {}", launch::explain(outcome.code));
+        eprintln!("mpiburn: {}", explain(outcome.code, &stop));
     }
     Ok(outcome.code)
+}
+
+/// Describes the exit code of a job to which a signal may have been forwarded.
+fn explain(code: i32, stop: &StopRequest) -> String {
+    stop.signal().map_or_else(|| launch::explain(code), |signal| launch::explain_stopped(code, signal))
 }
 
 /// The launch of this program with `program` as its arguments.

@@ -207,7 +207,8 @@ fn make_one(run: &PlannedRun, args: &SweepArgs, folder: &Path, stop: &StopReques
         let path = folder.join(format!("{}.log", run.name));
         let log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         let streams = launch::Streams::Log(log);
-        Ok((launch::run(&launch.command()?, &variables(&launch), streams, stop)?.0, path))
+        let (command, by) = (launch.command()?, launch.launcher);
+        Ok((launch::run(&command, &variables(&launch), by, streams, stop)?.0, path))
     };
     let (outcome, log) = match started() {
         Ok(ended) => ended,

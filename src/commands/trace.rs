@@ -183,7 +183,10 @@ impl Tracing {
         let finished = match result {
             Ok(()) => return self.finish(world, &recorder),
             Err(
-                TrainError::Stopped { .. } | TrainError::NotFinite { .. } | TrainError::TestNotFinite { .. },
+                TrainError::Stopped { .. }
+                | TrainError::NotFinite { .. }
+                | TrainError::TestNotFinite { .. }
+                | TrainError::StatisticNotFinite { .. },
             ) => self.finish(world, &recorder),
             Err(_) => Err(anyhow::anyhow!("the ranks did not end after the same step")),
         };

@@ -32,6 +32,21 @@ use prepare::Begin;
 use resume::Resumed;
 
 pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result<()> {
+    let mut begun = None;
+    let ended = start(world, args, stop, &mut begun);
+    if let (Err(error), Some(dir)) = (&ended, begun) {
+        prepare::note_failure(&dir, error);
+    }
+    ended
+}
+
+/// Trains; `begun` becomes the directory of a new run, on rank 0, once it is there.
+fn start(
+    world: &World,
+    args: &TrainArgs,
+    stop: StopRequest,
+    begun: &mut Option<RunDir>,
+) -> anyhow::Result<()> {
     // MPI has started before; the run counts from the start of the process.
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
@@ -85,6 +100,7 @@ pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result
         trace::check_writable(world, &args.trace)?;
     }
     print_header(world, &record, &plan);
+    *begun = dir.clone().filter(|_| args.resume.is_none());
 
     let collective = connect(world, config.backend, &config.transport())?;
     // Small exchanges stay on MPI where gradients are on NCCL: a second communicator would compete with

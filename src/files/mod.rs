@@ -11,7 +11,7 @@ mod whole_file;
 pub use self::png::write_png;
 pub use digest::{hex, sha256};
 pub use folder_lock::{FolderLock, LOCK, LockError};
-pub use links::{append_here, refuse_link, write_here, write_synced};
+pub use links::{append_here, refuse_link, write_here, write_json_synced, write_synced};
 pub use regular::{open_regular, read_regular, read_text};
 pub use same_file::same_file;
 pub use whole_file::{WholeFile, replace_file, replace_json, sync_folder};

@@ -64,6 +64,16 @@ struct Held {
     weight: u8,
 }
 
+/// What a line says of the end of a job.
+#[derive(Debug, Clone, Copy)]
+struct Said<'a> {
+    /// The cause, if it is this line.
+    text: &'a str,
+    weight: u8,
+    /// Whether a process has ended, upon which the launcher ends the job.
+    ends: bool,
+}
+
 /// Finds the line with the cause in a job's output.
 #[derive(Debug, Default)]
 struct Scan {
@@ -74,8 +84,12 @@ struct Scan {
     gone: Option<Instant>,
 }
 
-/// Weight of a launcher's line on a process that ended: the job is over.
-const GONE: u8 = 2;
+/// Weights, from a wait that may end well, over what another rank noticed of a fault and a launcher's
+/// line on it, to an error of this program.
+const WAIT: u8 = 0;
+const NOTICED: u8 = 1;
+const LAUNCHER: u8 = 2;
+const ERROR: u8 = 3;
 
 /// How Open MPI's mpirun begins its lines on a lost host; the first, on a start, is printed at any time.
 const LOST_HOST: [&str; 3] = [
@@ -89,25 +103,39 @@ fn aborts(line: &str) -> bool {
     line.trim().starts_with("Primary job ") && line.contains(" terminated normally, but ")
 }
 
-/// The text and the weight of a line that may be the cause: an error of this program, a launcher's
-/// line on a killed process, a connection that another rank found closed, or only a warning of a wait.
-fn judge(line: &str) -> Option<(&str, u8)> {
+/// Whether srun says how a task ended: "node1: task 1: Killed", "node0: tasks 0-1: Exited with exit
+/// code 1". Its other errors are of its plugins and its network as well, while the job goes on.
+fn ends_task(error: &str) -> bool {
+    error.split(": ").nth(1).is_some_and(|word| word.starts_with("task ") || word.starts_with("tasks "))
+}
+
+/// What a line that may be the cause says.
+fn judge(line: &str) -> Option<Said<'_>> {
     let line = line.trim().trim_end_matches('.');
     if let Some(error) = line.strip_prefix("mpiburn: ").or_else(|| line.strip_prefix("error: ")) {
         let closed = ["Connection closed by peer", "Connection reset by peer", "Broken pipe"];
+        let later = ["MPI does not end; ", " has not answered for "];
         let weight = match error {
-            error if error.contains(" has waited for ") => 0,
-            error if closed.iter().any(|closed| error.contains(closed)) => 1,
-            _ => 3,
+            error if error.contains(" has waited for ") => WAIT,
+            error if later.iter().any(|later| error.contains(later)) => WAIT,
+            error if closed.iter().any(|closed| error.contains(closed)) => NOTICED,
+            _ => ERROR,
         };
-        return Some((error, weight));
+        return Some(Said { text: error, weight, ends: false });
+    }
+    if let Some(error) = line.strip_prefix("srun: error: ") {
+        let ends = ends_task(error);
+        return Some(Said { text: line, weight: if ends { LAUNCHER } else { NOTICED }, ends });
+    }
+    if line.starts_with("srun: fatal: ") {
+        return Some(Said { text: line, weight: LAUNCHER, ends: false });
     }
     // Its name is that of its file, such as mpirun.openmpi.
     let of_launcher = (line.starts_with("mpirun") && line.contains(" noticed that process rank "))
-        || line.starts_with("srun: error: ")
         || line.contains("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
         || LOST_HOST.iter().any(|lost| line.starts_with(lost));
-    of_launcher.then(|| (line.trim_matches(|c: char| c == '=' || c == ' '), GONE))
+    let text = line.trim_matches(|c: char| c == '=' || c == ' ');
+    of_launcher.then_some(Said { text, weight: LAUNCHER, ends: true })
 }
 
 impl Scan {
@@ -128,12 +156,17 @@ impl Scan {
         if aborts(line) {
             self.gone.get_or_insert(now);
         }
-        let Some((text, weight)) = judge(line) else { return };
+        let Some(Said { text, weight, ends }) = judge(line) else { return };
+        if weight == WAIT {
+            // No fault yet, or none of its own.
+            self.held.get_or_insert_with(|| Held { text: text.to_owned(), weight });
+            return;
+        }
         // After a launcher's line there is no other fault, only the rest of its ranks, which srun ends
         // 12 s later with a line each.
         let apart = self.gone.is_none() && self.last.is_none_or(|last| now.duration_since(last) > TOGETHER);
         self.last = Some(now);
-        if weight == GONE {
+        if ends {
             self.gone.get_or_insert(now);
         }
         if apart || self.held.as_ref().is_none_or(|held| held.weight < weight) {
@@ -178,6 +211,30 @@ mod tests {
         scan.add(b"srun: error: node1: task 1: Killed\n", killed);
         scan.add(b"srun: error: node0: task 0: Killed\n", killed + Duration::from_secs(12));
         assert_eq!(scan.held.unwrap().text, "srun: error: node1: task 1: Killed");
+    }
+
+    #[test]
+    fn sruns_other_errors_end_nothing() {
+        let (mut scan, now) = (Scan::default(), Instant::now());
+        let at = |seconds| now + Duration::from_secs(seconds);
+        scan.add(b"srun: error: spank: x11.so: Plugin file not found\n", now);
+        scan.add(b"srun: error: unpack_header: protocol_version 65363 not supported\n", at(50));
+        assert_eq!(scan.gone, None);
+        scan.add(b"srun: error: node1: tasks 2-3: Out Of Memory\n", at(90));
+        assert_eq!(scan.gone, Some(at(90)));
+        assert!(scan.held.unwrap().text.ends_with("Out Of Memory"));
+        let mut scan = Scan::default();
+        scan.add(b"srun: error: res_nsearch error: Unknown host\nsrun: fatal: Could not start\n", now);
+        assert_eq!(scan.held.unwrap().text, "srun: fatal: Could not start");
+    }
+
+    #[test]
+    fn what_a_rank_says_of_its_way_out_is_not_the_cause() {
+        let (mut scan, now) = (Scan::default(), Instant::now());
+        scan.add(b"mpiburn: loss is NaN\n", now);
+        let later = now + Duration::from_secs(20);
+        scan.add(b"mpiburn: MPI does not end; leaving it after 20 s\n", later);
+        assert_eq!(scan.held.unwrap().text, "loss is NaN");
     }
 
     #[test]

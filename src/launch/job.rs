@@ -3,12 +3,12 @@
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::LaunchError;
 use super::cause::Watched;
+use super::{LaunchError, LauncherKind};
 use crate::stop::StopRequest;
 
 /// How a job ended.
@@ -27,6 +27,10 @@ const TICK: Duration = Duration::from_millis(50);
 /// mpirun was seen to stay for good when a rank was killed while it started.
 const LINGER: Duration = Duration::from_secs(20);
 
+/// How long SIGUSR1 is waited for before it is sent again: mpirun drops one that comes before its ranks
+/// are there.
+const AGAIN: Duration = Duration::from_secs(5);
+
 /// Where a job's output goes.
 #[derive(Debug)]
 pub enum Streams {
@@ -38,15 +42,16 @@ pub enum Streams {
     Log(std::fs::File),
 }
 
-/// Runs `command` until it exits and forwards incoming signals to it, so that ranks
-/// have time to write a checkpoint. Returns its end and, where its output is watched, the line with
-/// the cause.
+/// Runs `command` of `launcher` until it exits and forwards incoming signals to it, so that ranks
+/// have time to write a checkpoint; a second one ends most launchers. Returns its end and, where its
+/// output is watched, the line with the cause.
 ///
 /// # Errors
 /// When it does not start.
 pub fn run(
     command: &[String],
     variables: &[(&str, &str)],
+    launcher: LauncherKind,
     streams: Streams,
     stop: &StopRequest,
 ) -> Result<(Outcome, Option<String>), LaunchError> {
@@ -62,15 +67,22 @@ pub fn run(
     }
     let mut child = job.spawn().map_err(failed)?;
     let watched = child.stderr.take().map(Watched::start);
-    let (mut passed_on, mut ended) = (false, false);
+    let (mut passed_on, mut ended): (Option<(Signal, Instant)>, _) = (None, false);
     loop {
         if let Some(status) = child.try_wait().map_err(failed)? {
-            let outcome = Outcome { code: code(status), stopped: passed_on };
+            let outcome = Outcome { code: code(status), stopped: passed_on.is_some() };
             return Ok((outcome, watched.and_then(Watched::cause)));
         }
-        if let (false, Some(signal)) = (passed_on, stop.number()) {
+        if let Some(signal) = stop.take().and_then(Signal::from_named_raw) {
+            let signal = for_launcher(launcher, signal, passed_on.is_none());
             pass_on(&child, signal);
-            passed_on = true;
+            passed_on = Some((signal, Instant::now()));
+        }
+        if let Some((Signal::USR1, at)) = passed_on
+            && at.elapsed() > AGAIN
+        {
+            pass_on(&child, Signal::USR1);
+            passed_on = Some((Signal::USR1, Instant::now()));
         }
         if !ended && watched.as_ref().and_then(Watched::gone_for).is_some_and(|since| since > LINGER) {
             log::warn!("{} does not end after a process has ended: ending it", command[0]);
@@ -82,9 +94,18 @@ pub fn run(
     }
 }
 
-fn pass_on(child: &Child, signal: i32) {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    if let (Some(pid), Some(signal)) = (pid, Signal::from_named_raw(signal)) {
+/// What a launcher gets for `signal`. srun ends the ranks at once upon SIGTERM, asks upon SIGINT, and
+/// passes SIGUSR1 on.
+fn for_launcher(launcher: LauncherKind, signal: Signal, is_first: bool) -> Signal {
+    match (launcher, is_first) {
+        (LauncherKind::Srun, true) => Signal::USR1,
+        (LauncherKind::Srun, false) => Signal::TERM,
+        _ => signal,
+    }
+}
+
+fn pass_on(child: &Child, signal: Signal) {
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         // Fails if the process has exited, which needs no signal.
         let _ = kill_process(pid, signal);
     }
@@ -92,6 +113,16 @@ fn pass_on(child: &Child, signal: i32) {
 
 fn code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// As [`explain`], for a job that was sent the signal of this name.
+pub fn explain_stopped(code: i32, signal: &str) -> String {
+    match code {
+        75 => explain(code),
+        _ => format!(
+            "the job exited with code {code} after {signal}; if it wrote a checkpoint, continue with --resume"
+        ),
+    }
 }
 
 /// Describes an exit code of a launcher or its ranks, and what to do.
@@ -128,16 +159,53 @@ mod tests {
         let log = tempfile::NamedTempFile::new().unwrap();
         let file = log.reopen().unwrap();
         let stop = StopRequest::default();
-        let outcome =
-            run(&sh("echo $WHO; echo two >&2; exit 75"), &[("WHO", "one")], Streams::Log(file), &stop);
+        let script = sh("echo $WHO; echo two >&2; exit 75");
+        let outcome = run(&script, &[("WHO", "one")], LauncherKind::Alone, Streams::Log(file), &stop);
         assert_eq!(outcome.unwrap().0, Outcome { code: 75, stopped: false });
         assert_eq!(std::fs::read_to_string(log.path()).unwrap(), "one\ntwo\n");
         assert!(explain(75).contains("--resume"));
-        let outcome = run(&sh("kill -KILL $$"), &[], Streams::Own, &stop).unwrap();
+        let run = |script: &[String], streams| run(script, &[], LauncherKind::Alone, streams, &stop);
+        let outcome = run(&sh("kill -KILL $$"), Streams::Own).unwrap();
         assert_eq!(outcome.0.code, 137);
-        let outcome = run(&sh("echo mpiburn: why >&2; exit 3"), &[], Streams::Watched, &stop).unwrap();
+        let outcome = run(&sh("echo mpiburn: why >&2; exit 3"), Streams::Watched).unwrap();
         assert_eq!(outcome, (Outcome { code: 3, stopped: false }, Some("why".into())));
-        let error = run(&["/nowhere/mpirun".into()], &[], Streams::Own, &stop).unwrap_err().to_string();
+        let error = run(&["/nowhere/mpirun".into()], Streams::Own).unwrap_err().to_string();
         assert!(error.contains("/nowhere/mpirun"), "{error}");
+    }
+
+    #[test]
+    fn srun_gets_the_signal_that_it_passes_on_and_then_one_that_ends_it() {
+        use LauncherKind::{Mpirun, Srun};
+        for (launcher, signals, expected) in [
+            (Srun, &[Signal::INT][..], "USR1"),
+            (Srun, &[Signal::INT, Signal::INT], "USR1 TERM"),
+            (Mpirun, &[Signal::USR1], "USR1"),
+            (Mpirun, &[Signal::TERM, Signal::TERM], "TERM TERM"),
+        ] {
+            // No SIGINT: a shell in the background ignores it for good.
+            let folder = tempfile::tempdir().unwrap();
+            let (seen, stop) = (folder.path().join("seen"), StopRequest::default());
+            let script = format!(
+                "for s in USR1 TERM; do trap \"echo $s >>{0}\" $s; done; echo ready >{0}; \
+                 while [ $(wc -l <{0}) -le {1} ]; do sleep 0.01; done; exit 75",
+                seen.display(),
+                signals.len()
+            );
+            let job = {
+                let stop = stop.clone();
+                std::thread::spawn(move || run(&sh(&script), &[], launcher, Streams::Own, &stop))
+            };
+            let lines = || std::fs::read_to_string(&seen).unwrap_or_default().lines().count();
+            for (at, signal) in signals.iter().enumerate() {
+                while lines() <= at {
+                    std::thread::sleep(TICK);
+                }
+                stop.request(signal.as_raw());
+            }
+            let (outcome, _) = job.join().unwrap().unwrap();
+            assert_eq!(outcome, Outcome { code: 75, stopped: true });
+            let seen = std::fs::read_to_string(&seen).unwrap();
+            assert_eq!(seen.split_whitespace().skip(1).collect::<Vec<_>>().join(" "), expected);
+        }
     }
 }

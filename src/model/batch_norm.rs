@@ -3,7 +3,7 @@
 //! Burn's layer keeps the biased variance of a batch; PyTorch divides by n - 1.
 //! After a few epochs of small batches the two evaluate differently.
 
-use burn::module::{Module, Param, RunningState};
+use burn::module::{Module, ModuleMapper, Param, RunningState};
 use burn::tensor::activation::relu;
 use burn::tensor::module::{batch_norm, max_pool2d};
 use burn::tensor::ops::MaxPoolOptions;
@@ -106,10 +106,25 @@ impl BatchNorm {
 
 /// Updates a running statistic with the batch's, times `factor`.
 fn follow(running: &RunningState<Tensor<1>>, batch: Tensor<1>, factor: f64) {
-    running.update(norm::moving_average(running.value_sync(), batch, factor, MOMENTUM));
-    // Burn defers an update until the next one; parameters read in between would
-    // have the previous batch's statistics.
-    running.value_sync();
+    // Burn's own update waits for the next one, and then divides by the number of threads;
+    // parameters that are read in between would have the previous batch's statistics.
+    running.clone().map(&mut Follow { batch, factor });
+}
+
+/// Moves a running statistic towards the batch's.
+struct Follow {
+    batch: Tensor<1>,
+    factor: f64,
+}
+
+impl ModuleMapper for Follow {
+    fn map_float<const D: usize>(&mut self, running: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let (id, running, mapper) = running.consume();
+        // `D` is 1, which the types do not say.
+        let running = Tensor::<1>::from_dispatch(running.into_dispatch());
+        let moved = norm::moving_average(running, self.batch.clone(), self.factor, MOMENTUM);
+        Param::from_mapped_value(id, Tensor::from_dispatch(moved.into_dispatch()), mapper)
+    }
 }
 
 #[cfg(test)]

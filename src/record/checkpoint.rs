@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::folders::{self, Intact};
 use super::manifest::{Curves, MANIFEST, Manifest, Origin};
-use super::tensor_file::{decode, encode};
+use super::tensor_file::{check_values, decode, encode};
 use super::{INT8_FILE, Int8File, RecordError};
 use crate::files;
 use burn_mpi::ParamLayout;
@@ -162,9 +162,9 @@ impl<P: Resumable> Checkpoint<P> {
             sha256: sha256.clone(),
             manifest: true,
         };
-        let text = serde_json::to_vec_pretty(&state).map_err(|e| RecordError::write(path, e.into()))?;
-        write(STATE, &text)?;
-        sha256.insert(STATE.to_owned(), files::sha256(&text));
+        let digest = files::write_json_synced(&temporary.join(STATE), &state)
+            .map_err(|e| RecordError::write(&path.join(STATE), e))?;
+        sha256.insert(STATE.to_owned(), digest);
         let manifest = Manifest::new(sha256, beside.curves.clone(), &beside.origin);
         write(MANIFEST, &manifest.encode(&path.join(MANIFEST))?)
     }
@@ -218,10 +218,11 @@ impl<P: Resumable> Checkpoint<P> {
 /// Reads weights that PyTorch (or this program) saved.
 ///
 /// # Errors
-/// If the file cannot be read, or its names or shapes are not the layout's.
+/// If the file cannot be read, its names or shapes are not the layout's, or a value cannot be one.
 pub fn load_weights(file: &Path, layout: &ParamLayout) -> Result<Vec<f32>, RecordError> {
     let bytes = fs::read(file).map_err(|e| RecordError::read(file, e))?;
-    decode(file, &bytes, layout, "")
+    let weights = decode(file, &bytes, layout, "")?;
+    check_values(layout, &weights).map(|()| weights).map_err(|what| RecordError::damaged(file, what))
 }
 
 /// The bytes of a file of weights, in PyTorch's names and layouts.

@@ -76,7 +76,10 @@ pub enum RecordError {
     #[error("there is no {0}: make it with mpiburn quantize")]
     NoInt8(PathBuf),
     /// There is no checkpoint to resume from.
-    #[error("no checkpoint in {0}: the run ended before its first; start it again with --overwrite")]
+    #[error(
+        "no checkpoint in {0}: the run ended before its first, or they were removed; start it again with \
+         --overwrite"
+    )]
     NoCheckpoint(PathBuf),
     /// An error between ranks.
     #[error(transparent)]

@@ -8,7 +8,7 @@ use safetensors::tensor::{Dtype, SafeTensors, View};
 
 use super::RecordError;
 use super::int8_reader::is_int8;
-use burn_mpi::ParamLayout;
+use burn_mpi::{ParamLayout, ParamSpec};
 
 /// Name suffixes of PyTorch's batch norm tensors.
 const RUNNING_VAR: &str = "running_var";
@@ -110,6 +110,23 @@ fn tensor_name(prefix: &str, name: &str) -> String {
         "" => name.to_owned(),
         _ => format!("{prefix}.{name}"),
     }
+}
+
+/// Checks that all weights are finite, and that no variance of a batch norm is negative.
+///
+/// # Errors
+/// The first parameter of which that is not so, in words.
+pub(super) fn check_values(layout: &ParamLayout, weights: &[f32]) -> Result<(), String> {
+    for ParamSpec { name, range, .. } in layout.specs() {
+        let values = &weights[range.clone()];
+        if values.iter().any(|value| !value.is_finite()) {
+            return Err(format!("{name} has a NaN or an infinity"));
+        }
+        if name.ends_with("running_var") && values.iter().any(|&value| value < 0.0) {
+            return Err(format!("{name}, a variance, is negative"));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -55,6 +55,24 @@ pub enum TrainError {
         /// The last checkpoint, in words.
         checkpoint: String,
     },
+    /// A batch norm's running statistic that is infinite, which no loss shows; every rank stops at the
+    /// same step.
+    #[error(
+        "rank {rank} ({host}): {name} is not finite after step {step}: activations are beyond f32; lower --lr \
+         or set --clip-norm; {checkpoint}"
+    )]
+    StatisticNotFinite {
+        /// The statistic, such as `bn1.running_var`.
+        name: String,
+        /// Completed steps of the run.
+        step: usize,
+        /// The lowest rank with such a statistic.
+        rank: usize,
+        /// Host of that rank.
+        host: String,
+        /// The last checkpoint, in words.
+        checkpoint: String,
+    },
     /// A checkpoint contains the moments of a different optimizer.
     #[error(
         "the checkpoint's moments are {found}, and those of {rule}, the optimizer in run.json, are \

@@ -122,6 +122,8 @@ fn is_row(row: &EpochRow) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::train::LossScale;
 
@@ -135,7 +137,7 @@ mod tests {
             epoch_tallies: tallies.clone(),
             window_tallies: tallies.clone(),
             test_tallies: tallies,
-            history: vec![row],
+            history: Arc::new(vec![row]),
             comm_seconds: vec![0.5, 0.25],
             ..Position::default()
         };
@@ -163,8 +165,8 @@ mod tests {
             (|p, b| (p.epoch, b.epochs) = (usize::MAX, usize::MAX), "`step` is 13"),
             (|_, b| b.updates = u64::MAX, "`updates` is"),
             (|_, b| b.updates = 12, "`updates` is 12 after 13 steps, of which 0 had none"),
-            (|p, _| p.history.clear(), "`history` has 0 epochs, of 1"),
-            (|p, _| p.history[0].test_accuracy = 100.5, "out of range in epoch 1"),
+            (|p, _| Arc::make_mut(&mut p.history).clear(), "`history` has 0 epochs, of 1"),
+            (|p, _| Arc::make_mut(&mut p.history)[0].test_accuracy = 100.5, "out of range in epoch 1"),
             (|p, _| p.best_step = Some(14), "is after step 13"),
             (|p, _| p.epoch_tallies.clear(), "`epoch_tallies` has 0 ranks, and the run 2"),
             (|p, _| p.test_tallies[1].correct = 5.0, "`test_tallies` has counts"),

@@ -3,6 +3,8 @@
 //! It is the content of a checkpoint. `record` writes it as a serializable
 //! value.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{LossScale, Tally};
@@ -27,8 +29,8 @@ pub struct Position {
     pub window_tallies: Vec<Tally>,
     /// Order of the gradients in buckets, once determined.
     pub arrival: Option<ArrivalOrder>,
-    /// Finished epochs.
-    pub history: Vec<EpochRow>,
+    /// Finished epochs; shared, so that a checkpoint has no copy of its own.
+    pub history: Arc<Vec<EpochRow>>,
     /// With early stopping: completed steps at the end of the best epoch, whose
     /// checkpoint is kept.
     #[serde(default)]
@@ -63,7 +65,20 @@ pub struct Position {
     pub comm_seconds: Vec<f64>,
 }
 
+/// Finished epochs for which there is room before the history grows: a megabyte, of which a run's
+/// memory has what is used. A vector that doubles leaves its smaller copies to the allocator.
+const ROOM: usize = 16_384;
+
 impl Position {
+    /// Appends a finished epoch to the history.
+    pub fn finish(&mut self, row: EpochRow) {
+        let history = Arc::make_mut(&mut self.history);
+        if history.len() == history.capacity() {
+            history.reserve_exact(ROOM);
+        }
+        history.push(row);
+    }
+
     /// Seconds of everything that is measured so far.
     pub fn seconds(&self) -> f64 {
         self.start_up_seconds

@@ -193,6 +193,17 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
         buffers.flat_map(|spec| current[spec.range.clone()].to_vec()).collect()
     }
 
+    /// Name of the first tensor without gradients that has a NaN or an infinity here.
+    pub fn overflown_buffer(&self) -> Option<String> {
+        if !self.layout.has_buffers() {
+            return None;
+        }
+        let current = self.layout.read(&self.network);
+        let mut buffers = self.layout.specs().iter().filter(|spec| !spec.trainable);
+        let overflown = buffers.find(|spec| current[spec.range.clone()].iter().any(|x| !x.is_finite()));
+        overflown.map(|spec| spec.name.clone())
+    }
+
     /// Writes [`buffers`](Self::buffers), of the same length, into `params` and the network.
     pub fn set_buffers(&mut self, mut values: &[f32]) {
         for spec in self.layout.specs().iter().filter(|spec| !spec.trainable) {

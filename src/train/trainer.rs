@@ -158,6 +158,7 @@ impl<'w, T: Trace> Trainer<'w, T> {
                 return Err(self.stopped(recorder));
             }
             let started = Instant::now();
+            self.check_statistics()?;
             self.learner.average_buffers()?;
             self.trace.begin(Part::Evaluation);
             let tallies = evaluation.run(self.world, &self.learner.network)?;
@@ -261,7 +262,7 @@ impl<'w, T: Trace> Trainer<'w, T> {
             recorder.mean("test/int8_accuracy", self.position.step, accuracy)?;
         }
         self.position.train_seconds += self.position.epoch_seconds;
-        self.position.history.push(row.clone());
+        self.position.finish(row.clone());
         if self.options.recipe.early_stopping.is_some()
             && early_stopping::best_epoch(&self.position.history) == Some(row.epoch)
         {

@@ -48,6 +48,8 @@ wait "$job" || status=$?
 job=
 cat "$work/cut.log"
 [ $status -eq 0 ]
-attempts=$(grep -c '^mpiburn: launch: attempt 1 ended with exit code .*; starting again from step [1-9]' "$work/cut.log")
+# The cause is the killed rank, in its launcher's words.
+attempts=$(grep -cE '^mpiburn: launch: attempt 1 ended with exit code .*(signal 9|Killed).*; starting again from step [1-9]' \
+  "$work/cut.log") || { echo "restart.sh: no attempt that a killed rank ended"; exit 1; }
 echo "$attempts attempt failed; weights of both trainings: $(weights whole) $(weights cut)"
 [ "$attempts" -eq 1 ] && [ -n "$(weights whole)" ] && [ "$(weights whole)" = "$(weights cut)" ]

@@ -89,7 +89,7 @@ fn bench_step_reports_phases_memory_and_arithmetic() {
     let median = figures["overlap_on"]["median"].as_f64().unwrap();
     let share = number("flop_per_step") / (1e-3 * median) / number("product_flop_per_s");
     assert!((number("share_of_product") / share - 1.0).abs() < 1e-9, "{figures}");
-    assert!(figures["overlap_off"].is_null(), "{figures}");
+    assert!(figures["overlap_off"].is_null() && figures["gather_ms"].is_null(), "{figures}");
     for part in ["forward", "allocations", "page faults", "matrix product"] {
         assert!(printed.contains(part), "no {part} in {printed}");
     }
@@ -107,6 +107,10 @@ fn bench_step_on_two_ranks_has_both_overlap_modes() {
     }
     assert_eq!(figures["flop_per_step"], 8 * (4 * 512 * 32 + 6 * 32 * 20));
     assert_eq!(figures["simd"], "portable");
+    // 512 x 32 and 32 x 20 weights, 52 biases, and the batch norm of 32.
+    assert_eq!(figures["gradient_bytes"], 4 * (512 * 32 + 32 * 20 + 52 + 64));
+    assert!(figures["gather_ms"].as_f64().is_some_and(|ms| ms > 0.0), "{figures}");
+    assert!(printed.contains("the bytes of 0.069 MB of gradients alone take "), "{printed}");
     assert!(figures["product_flop_per_s"].is_null() && figures["share_of_product"].is_null(), "{figures}");
     assert!(printed.contains("mlp at batch 8, 2 ranks, backend mpi"), "{printed}");
 }

@@ -1,7 +1,8 @@
 //! Library programs in which one rank fails: the job ends with the reason.
 
-use std::process::Output;
-use std::time::Duration;
+use std::fs;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::harness::*;
 
@@ -67,7 +68,9 @@ fn a_rank_that_leaves_ends_the_job() {
 
         let output = fail("return", backend);
         assert!(lines(&output, &["rank 1 on ", "has left the job"]) >= 1, "{backend}: {}", text(&output));
-        fail("thread", backend);
+        let output = fail("thread", backend);
+        let named = ["rank 1 on ", "exit code 7 on a thread other than MPI's"];
+        assert_eq!(lines(&output, &named), 1, "{backend}: {}", text(&output));
     }
 }
 
@@ -141,4 +144,62 @@ fn a_missing_rank_is_named_after_the_deadline() {
         let named = lines(&output, &["rank 1 on ", "is in mpi sum: ranks do not call the same operations"]);
         assert_eq!(named, 1, "{}", text(&output));
     }
+}
+
+/// Its guard no longer answers, so the others need not wait for ever, although none of them is in a
+/// collective. Six seconds of silence, and mpirun's end.
+#[test]
+fn a_rank_that_is_stopped_on_its_way_out_is_named() {
+    let mut command = mpirun(3, &example("fail_on_one_rank"));
+    command.args(["stop-at-exit", "gloo", &DEADLINE.to_string()]);
+    let output = fails_within(Duration::from_secs(DEADLINE + 10), command);
+    assert_eq!(text(&output).matches("is done").count(), 3, "{}", text(&output));
+    assert_eq!(lines(&output, &["rank 1 on ", "has not answered for 6"]), 1, "{}", text(&output));
+}
+
+/// The same inside MPI_Finalize, where Open MPI's ranks no longer wait for each other.
+#[test]
+fn a_rank_that_is_stopped_while_mpi_ends_is_named() {
+    let stopped = (0..20).any(|_| {
+        let mut command = mpirun(3, &example("fail_on_one_rank"));
+        command
+            .args(["thread-main", "mpi", &DEADLINE.to_string()])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut job = command.spawn().expect("mpirun starts");
+        let Some(rank) = stop_in_finalize(&mut job) else {
+            let output = job.wait_with_output().expect("its output can be read");
+            assert!(output.status.success(), "{}", text(&output));
+            return false;
+        };
+        let stopped = Instant::now();
+        while job.try_wait().expect("the job's state can be read").is_none() {
+            assert!(stopped.elapsed() < Duration::from_secs(DEADLINE + 10), "process {rank} is waited for");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let output = job.wait_with_output().expect("its output can be read");
+        // It may have exited in the moment between.
+        if output.status.success() {
+            return false;
+        }
+        assert_eq!(lines(&output, &["rank ", "has not answered for 6"]), 1, "{}", text(&output));
+        true
+    });
+    assert!(stopped, "no rank was stopped inside MPI_Finalize");
+}
+
+/// Stops the first rank that enters MPI_Finalize: a thread named `leave` watches that one. `None` if
+/// the job ends before one is seen.
+fn stop_in_finalize(job: &mut Child) -> Option<u64> {
+    while job.try_wait().expect("the job's state can be read").is_none() {
+        for rank in children(job.id().into()) {
+            let threads = fs::read_dir(format!("/proc/{rank}/task")).into_iter().flatten().flatten();
+            let mut names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+            if names.any(|name| name == "leave\n") {
+                let sent = Command::new("kill").args(["-STOP", &rank.to_string()]).status();
+                return sent.is_ok_and(|status| status.success()).then_some(rank);
+            }
+        }
+    }
+    None
 }

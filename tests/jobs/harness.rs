@@ -192,3 +192,9 @@ pub fn wait_until(child: &mut Child, what: &str, ready: impl Fn() -> bool) {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// The processes that a process has started.
+pub fn children(pid: u64) -> Vec<u64> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}

@@ -83,3 +83,69 @@ fn options_that_do_not_apply_are_rejected_with_one_line() {
         assert!(errors[0].contains(expected), "{}", errors[0]);
     }
 }
+
+type Change = fn(f32) -> f32;
+
+/// The weights of a run's last checkpoint, with each value of the tensor `name` changed.
+fn changed_weights(lab: &Lab, run: &str, name: &str, change: Change) -> std::path::PathBuf {
+    let last = lab.checkpoints(run).pop().expect("a checkpoint");
+    let mut bytes = std::fs::read(last.join("model.safetensors")).unwrap();
+    let place = {
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let data = file.tensor(name).unwrap().data().as_ptr_range();
+        let start = bytes.as_ptr() as usize;
+        data.start as usize - start..data.end as usize - start
+    };
+    for value in bytes[place].as_chunks_mut::<4>().0 {
+        *value = change(f32::from_le_bytes(*value)).to_le_bytes();
+    }
+    let file = lab.path("changed.safetensors");
+    std::fs::write(&file, bytes).unwrap();
+    file
+}
+
+#[test]
+fn initial_weights_that_cannot_be_are_refused_by_name() {
+    let lab = Lab::new();
+    lab.train(1, "run", &["--batch-norm", "--train-samples=64", "--test-samples=32", "--epochs=1"]);
+    let cases: [(&str, Change, &str); 3] = [
+        ("conv1.weight", |_| f32::NAN, "conv1.weight has a NaN or an infinity"),
+        ("bn2.running_mean", |_| f32::INFINITY, "bn2.running_mean has a NaN or an infinity"),
+        ("bn1.running_var", |x| -x, "bn1.running_var, a variance, is negative"),
+    ];
+    for (name, change, expected) in cases {
+        let file = changed_weights(&lab, "run", name, change);
+        for ranks in [1, 2] {
+            let options = ["--batch-norm", "--init", file.to_str().unwrap()];
+            let output = fails_within(Duration::from_secs(15), lab.command(ranks, "new", &options));
+            let lines = errors(&output);
+            assert!(lines.len() == 1 && lines[0].contains("--init"), "{}", text(&output));
+            assert!(lines[0].ends_with(expected), "{}", lines[0]);
+            assert!(!lab.path("new").exists());
+        }
+    }
+}
+
+/// A checkpoint inside an epoch has each rank's statistics as JSON, which has no infinity.
+#[test]
+fn activations_beyond_f32_end_the_run_though_batch_norm_hides_them_from_the_loss() {
+    let lab = Lab::new();
+    let base = ["--batch-norm", "--train-batch-size=16", "--train-samples=500"];
+    lab.train(1, "small", &[&base[..], &["--epochs=1"]].concat());
+    // The squares of its values are infinite in f32.
+    let large = changed_weights(&lab, "small", "conv1.weight", |x| x * 1e22);
+    for ranks in [1, 3] {
+        for every in ["3", "1000"] {
+            let name = format!("run{ranks}-{every}");
+            let options =
+                [&base[..], &["--init", large.to_str().unwrap(), "--checkpoint-every", every]].concat();
+            let output = fails_within(Duration::from_secs(15), lab.command(ranks, &name, &options));
+            assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+            let lines = errors(&output);
+            assert_eq!(lines.len(), 1, "{}", text(&output));
+            let expected = "running_var is not finite after step ";
+            assert!(lines[0].contains("rank 0 (") && lines[0].contains(expected), "{}", lines[0]);
+            assert_eq!(lab.run_json(&name)["status"], "failed");
+        }
+    }
+}

@@ -11,6 +11,9 @@ use crate::harness::*;
 const LONG: [&str; 5] =
     ["--epochs=6", "--checkpoint-every=10", "--shuffle", "--train-batch-size=16", "--keep=9"];
 
+/// The same run without the checkpoints inside epochs, each of which waits for the disk.
+const WHOLE: [&str; 3] = ["--epochs=6", "--shuffle", "--train-batch-size=16"];
+
 /// A launch of `topology` with `restarts` of a training on the digits into `name`.
 fn launch(lab: &Lab, topology: &str, restarts: u32, name: &str, options: &[&str]) -> Command {
     let mut command = Command::new(binary());
@@ -58,8 +61,8 @@ fn a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint() {
     let lab = Lab::new();
     for (ranks, topology, backend) in [(1, "1x1", "mpi"), (2, "1x2", "mpi"), (2, "1x2", "gloo")] {
         let (whole, cut) = (format!("whole-{ranks}-{backend}"), format!("cut-{ranks}-{backend}"));
-        let options = [&LONG[..], &["--backend", backend]].concat();
-        let expected = lab.train(ranks, &whole, &options);
+        let [options, once] = [&LONG[..], &WHOLE].map(|options| [options, &["--backend", backend]].concat());
+        let expected = lab.train(ranks, &whole, &once);
         let mut job = launch(&lab, topology, 2, &cut, &options).spawn().unwrap();
         kill_after(&mut job, &lab, &cut, 210, 0);
         let output = job.wait_with_output().unwrap();
@@ -95,12 +98,6 @@ fn a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint() {
     }
 }
 
-/// The processes that a process has started.
-fn children(pid: u64) -> Vec<u64> {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
-}
-
 /// The parent of a process that has not been waited for.
 fn parent(pid: u64) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -111,7 +108,7 @@ fn parent(pid: u64) -> Option<u64> {
 #[test]
 fn an_attempt_that_dies_while_it_starts_is_no_fault_that_repeats() {
     let lab = Lab::new();
-    let expected = lab.train(2, "whole", &LONG);
+    let expected = lab.train(2, "whole", &WHOLE);
     let mut job = launch(&lab, "1x2", 3, "cut", &LONG).spawn().unwrap();
     kill_after(&mut job, &lab, "cut", 20, 0);
     let noted = || lab.run_json("cut")["failed_attempts"].as_array().is_some();
@@ -135,7 +132,7 @@ fn an_attempt_that_dies_while_it_starts_is_no_fault_that_repeats() {
 #[test]
 fn a_killed_launcher_is_started_again_when_its_ranks_have_left() {
     let lab = Lab::new();
-    let expected = lab.train(2, "whole", &LONG);
+    let expected = lab.train(2, "whole", &WHOLE);
     let mut job = launch(&lab, "1x2", 1, "cut", &LONG).spawn().unwrap();
     wait_until(&mut job, "a checkpoint", || newest(&lab, "cut") > 0);
     let launcher = children(u64::from(job.id()))[0];
@@ -163,7 +160,7 @@ fn a_killed_launcher_is_started_again_when_its_ranks_have_left() {
 #[test]
 fn restarts_that_are_used_up_leave_a_run_that_can_be_resumed() {
     let lab = Lab::new();
-    let expected = lab.train(2, "whole", &LONG);
+    let expected = lab.train(2, "whole", &WHOLE);
     let mut job = launch(&lab, "1x2", 1, "cut", &LONG).spawn().unwrap();
     let first = kill_after(&mut job, &lab, "cut", 20, 0);
     // The second attempt's own checkpoint.

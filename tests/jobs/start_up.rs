@@ -126,23 +126,19 @@ fn a_process_that_never_starts_mpi_ends_the_job_at_the_deadline() {
 }
 
 /// The process of rank 1, as soon as mpirun has started it.
-fn second_rank(job: &mut Child) -> u32 {
-    let rank = |pid: u32| {
+fn second_rank(job: &mut Child) -> u64 {
+    let rank = |pid: u64| {
         let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let is_second = |variable: &[u8]| variable == b"OMPI_COMM_WORLD_RANK=1";
         variables.split(|&byte| byte == 0).any(is_second).then_some(pid)
     };
-    let parent = job.id();
-    let find = || {
-        let children =
-            fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
-        children.split_whitespace().find_map(|pid| rank(pid.parse().ok()?))
-    };
+    let parent = job.id().into();
+    let find = || children(parent).into_iter().find_map(rank);
     wait_until(job, "rank 1 starts", || find().is_some());
     find().expect("rank 1 runs")
 }
 
-fn send(pid: u32, signal: &str) {
+fn send(pid: u64, signal: &str) {
     assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
@@ -162,7 +158,7 @@ fn a_rank_that_is_stopped_while_the_job_starts_is_named() {
         let parent = job.id();
         std::thread::spawn(move || sender.send(job.wait_with_output()));
         let output = ended.recv_timeout(Duration::from_secs(DEADLINE + 10)).unwrap_or_else(|_| {
-            send(parent, "-KILL");
+            send(parent.into(), "-KILL");
             send(pid, "-KILL");
             panic!("{backend}, {delay} ms: the job does not end")
         });
@@ -195,4 +191,47 @@ fn a_signal_while_mpi_starts_stops_the_run_with_a_checkpoint() {
     assert_eq!(output.status.code(), Some(75), "{}", text(&output));
     assert_eq!(lab.run_json("run")["status"], "stopped");
     assert_eq!(lab.checkpoints("run").len(), 1);
+}
+
+/// Of a run that is new: its directory is there before its ranks connect.
+#[test]
+fn a_new_run_that_cannot_connect_has_failed_and_is_tried_three_times() {
+    let lab = Lab::new();
+    let mut command = Command::new(binary());
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.args([
+        "launch",
+        "1x2",
+        "--restart",
+        "5",
+        "--",
+        "train",
+        "--backend",
+        "gloo",
+        "--interface",
+        "nowhere",
+    ]);
+    command.arg("--data-root").arg(digits()).arg("--out").arg(lab.path("run"));
+    let output = fails_within(Duration::from_secs(40), command);
+    let attempts: Vec<_> =
+        errors(&output).into_iter().filter(|line| line.starts_with("mpiburn: launch: attempt ")).collect();
+    assert_eq!(attempts.len(), 3, "{}", text(&output));
+    assert!(attempts.iter().all(|line| line.contains(" before its first step: ")), "{attempts:?}");
+    assert!(attempts[2].ends_with("3 attempts in a row have not reached their first step"), "{attempts:?}");
+    let run = lab.run_json("run");
+    assert!(run["status"] == "failed" && run["error"].as_str().unwrap().contains("nowhere"), "{run}");
+}
+
+/// mpirun drops a SIGUSR1 that comes before its ranks are there.
+#[test]
+fn a_signal_in_the_first_moment_of_a_launch_is_not_lost() {
+    let lab = Lab::new();
+    for after in ["0.01", "0.02", "0.03", "0.05"] {
+        let mut command = Command::new("sh");
+        command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        let script = format!("\"$@\" & sleep {after}; kill -USR1 $!; wait $!");
+        command.args(["-c", &script, "sh", binary(), "launch", "1x2", "--", "train", "--epochs", "30000"]);
+        command.arg("--data-root").arg(digits()).arg("--out").arg(lab.path(after));
+        fails_within(Duration::from_secs(30), command);
+    }
 }

@@ -32,6 +32,7 @@ from job import Job, end_all, send  # noqa: E402
 RANKS = 2
 BATCH = 32
 OPTIONS = f"--train-batch-size {BATCH} --epochs 1000000 --shuffle".split()
+STEPS = 938  # of an epoch: as with MNIST's 60,000 samples. A run keeps a row of each epoch, so short ones are growth
 STOPPED = 75  # exit code after SIGUSR1, with a checkpoint
 FEWEST = 5  # epochs in a tenth
 OTHERS = 5  # percent of the CPU time that others may use without a remark
@@ -84,18 +85,13 @@ def watch(job, folder, seconds):
     return found, samples, 100 * (after[0] - before[0]) / max(1, after[1] - before[1])
 
 
-def steps_of(minutes):
-    """Steps of an epoch. A run keeps a row of each epoch, so a longer run has longer epochs."""
-    return 100 * max(1, round(minutes / 6))
-
-
-def step_time(seconds, steps):
+def step_time(seconds):
     """Milliseconds of a step in the fastest tenth of these epochs, with their evaluations."""
     fastest = sorted(seconds)[: max(1, len(seconds) // 10)]
-    return 1000 * statistics.mean(fastest) / steps
+    return 1000 * statistics.mean(fastest) / STEPS
 
 
-def rows(samples, seconds, steps, warm_up):
+def rows(samples, seconds, warm_up):
     """(name, first, last) of everything that is compared, and the number of epochs of each tenth."""
     end = samples[-1][0]
     tenth = (end - warm_up) / 10
@@ -109,7 +105,7 @@ def rows(samples, seconds, steps, warm_up):
         for column, (name, unit) in enumerate([("resident memory, MB", 2**20), ("descriptors", 1), ("threads", 1)]):
             middle = [statistics.median(one[2][rank][column] for one in part) / unit for part in (first, last)]
             found.append((f"rank {rank}: {name}", *middle))
-    return [*found, ("step, ms", *(step_time(part, steps) for part in ends))], list(map(len, ends))
+    return [*found, ("step, ms", *(step_time(part) for part in ends))], list(map(len, ends))
 
 
 def print_table(found, limit, step_limit):
@@ -126,14 +122,14 @@ def print_table(found, limit, step_limit):
 
 
 def soak(arguments, folder):
-    data, out, steps = folder / "data", folder / "run", steps_of(arguments.minutes)
+    data, out = folder / "data", folder / "run"
     command = [arguments.binary, "-q", "data", "digits", "--test", "500", "--out", data]
-    command += ["--train", str(steps * BATCH * RANKS)]
+    command += ["--train", str(STEPS * BATCH * RANKS)]
     subprocess.run(command, check=True)
     seconds = 60 * arguments.minutes
     warm_up = min(60, seconds / 10)
     train = [arguments.binary, "train", "--data-root", data, *OPTIONS, "--out", out]
-    train += ["--checkpoint-every", steps // 2 + 3, *arguments.options]
+    train += ["--checkpoint-every", STEPS // 2 + 3, *arguments.options]
     job = Job(["mpirun", "--bind-to", "core:overload-allowed", "-n", str(RANKS), *map(str, train)], folder)
     ranks, samples, others = watch(job, out, seconds)
     for process in (ranks or {}).values():
@@ -142,10 +138,10 @@ def soak(arguments, folder):
     if ended.code != STOPPED or len(samples) < 2:
         raise SystemExit(f"soak: the job ended with exit code {ended.code}, not {STOPPED}:\n{ended.text}")
     done = epochs(out)
-    found, compared = rows(samples, done, steps, warm_up)
+    found, compared = rows(samples, done, warm_up)
     checkpoints = len(done) * 2
     print(
-        f"{samples[-1][0]:.0f} s, the first {warm_up:.0f} s of them warm-up: {len(done) * steps} steps,"
+        f"{samples[-1][0]:.0f} s, the first {warm_up:.0f} s of them warm-up: {len(done) * STEPS} steps,"
         f" {len(done)} evaluations, about {checkpoints} checkpoints;"
         f" {compared[0]} and {compared[1]} epochs in the first and the last tenth"
     )

@@ -1,7 +1,7 @@
 //! Conversion between flex's tensors and slices.
 
 use burn::backend::flex::{FlexTensor, Layout};
-use burn::tensor::{Bytes, DType};
+use burn::tensor::{Bytes, DType, Shape};
 
 /// The values of a contiguous f32 tensor.
 ///
@@ -14,7 +14,22 @@ pub(crate) fn values(tensor: &FlexTensor) -> &[f32] {
     }
 }
 
+/// As `to_contiguous`, without another handle for a tensor that is contiguous already.
+pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
+    let layout = tensor.layout();
+    let length = layout.num_elements() * tensor.dtype().size();
+    let is_whole = layout.start_offset() == 0 && tensor.bytes().len() == length;
+    match is_whole && tensor.is_contiguous() {
+        true => tensor,
+        false => tensor.to_contiguous(),
+    }
+}
+
 /// A tensor of `values` in this shape.
 pub(crate) fn tensor(values: Vec<f32>, shape: &[usize]) -> FlexTensor {
-    FlexTensor::new(Bytes::from_elems(values), Layout::contiguous(shape.to_vec().into()), DType::F32)
+    FlexTensor::new(
+        Bytes::from_elems(values),
+        Layout::contiguous(Shape::from(shape.iter().copied())),
+        DType::F32,
+    )
 }

@@ -73,13 +73,15 @@
 //! processor supports; [`simd::Level::use_level`] selects another. The same level
 //! gives the same bits on every machine, so processes that train together should
 //! agree on [`simd::Level::shared`]. A program can compile its own loops for each
-//! level with [`simd::Kernel`].
+//! level with [`simd::Kernel`]. Products of bf16 depend on more instruction sets than the level: for
+//! them, processes agree on [`precision::bf16_products`].
 //!
 //! # Algorithms of convolutions
 //!
 //! Convolutions of 16 or more input channels run Winograd F(4x4, 3x3), three times as fast
 //! as im2col + GEMM and less exact; [`conv::Algorithm`] selects one of the two for the
-//! process. Those of few channels run a direct convolution.
+//! process. Those of few channels run a direct convolution, and bf16 images AMX tiles where the
+//! processor has them.
 //!
 //! # Features
 //!

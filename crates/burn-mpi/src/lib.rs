@@ -66,6 +66,7 @@ mod launcher;
 mod metrics;
 mod module;
 mod names;
+mod output;
 mod params;
 mod program;
 mod records;

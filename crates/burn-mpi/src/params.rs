@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Shape, Tensor, TensorCreationOptions, TensorData};
 use sha2::{Digest, Sha256};
 
 use crate::names::ModulePath;
@@ -259,8 +259,9 @@ impl ModuleMapper for WriteMapper<'_> {
         }
         let values = self.flat[spec.range.clone()].to_vec();
         let (id, old, mapper) = param.consume();
-        let data = TensorData::new(values, spec.shape.clone());
-        let mut tensor = Tensor::from_data(data, (&old.device(), old.dtype()));
+        let data = TensorData::new(values, Shape::from(spec.shape.iter().copied()));
+        let options = TensorCreationOptions::new(old.device()).with_dtype(old.dtype());
+        let mut tensor = Tensor::from_data(data, options);
         if old.is_require_grad() {
             tensor = tensor.require_grad();
         }

@@ -10,6 +10,7 @@ mod product;
 mod sizes;
 mod step;
 mod step_report;
+mod wire;
 
 use std::time::Duration;
 

@@ -129,6 +129,8 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let speed = product.as_ref().map_or(0.0, Product::flop_per_second);
     let shared = [with.allocations as f64 / steps, with.page_faults as f64 / steps, speed];
     let [allocations, page_faults, speed] = mean_over_ranks(world, shared)?;
+    let sync = learner.sync.report();
+    let gather_ms = super::wire::gather_ms(world, &config, sync.bytes())?;
     let report = StepReport {
         model: config.model,
         train_batch_size: config.train_batch_size,
@@ -148,6 +150,8 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         page_faults_per_step: page_faults,
         flop_per_step,
         product_flop_per_s: product.map(|_| speed),
+        gradient_bytes: sync.bytes(),
+        gather_ms: gather_ms.map(|own| mean_over_ranks(world, [own])).transpose()?.map(|[mean]| mean),
     };
     if world.is_root() {
         report.print();

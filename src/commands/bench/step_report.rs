@@ -54,6 +54,11 @@ pub struct StepReport {
     pub flop_per_step: u64,
     /// Floating-point operations per second of a large matrix product; none if none was timed.
     pub product_flop_per_s: Option<f64>,
+    /// Bytes of gradients that each rank sends in a step, as sent.
+    pub gradient_bytes: usize,
+    /// Time of an all-gather of as many bytes as a ring all-reduce of the gradients moves; none with
+    /// one rank.
+    pub gather_ms: Option<f64>,
 }
 
 /// Milliseconds per step.
@@ -89,7 +94,7 @@ impl StepReport {
     /// Prints the table and the lines.
     pub fn print(&self) {
         println!("{}", self.table());
-        if let Some(line) = self.communication() {
+        for line in self.communication().into_iter().chain(self.bytes_alone()) {
             println!("{line}");
         }
         println!(
@@ -153,6 +158,17 @@ impl StepReport {
         ))
     }
 
+    /// What of the communication is bandwidth, and no waiting or adding.
+    fn bytes_alone(&self) -> Option<String> {
+        let (all, gather) = (self.overlap_off.as_ref()?.parts.exposed, self.gather_ms?);
+        Some(format!(
+            "the bytes of {:.3} MB of gradients alone take {gather:.3} ms between these ranks ({:.0}% of the \
+             communication)",
+            1e-6 * self.gradient_bytes as f64,
+            100.0 * gather / all.max(f64::MIN_POSITIVE)
+        ))
+    }
+
     fn arithmetic(&self) -> String {
         let speed = format!(
             "{} at batch {}: {:.1} MFLOP in {:.3} ms are {:.1} GFLOP/s",
@@ -184,10 +200,11 @@ mod tests {
     use super::*;
 
     fn report(overlap_off: Option<Timing>) -> StepReport {
+        let ranks = if overlap_off.is_some() { 2 } else { 1 };
         StepReport {
             model: ModelKind::Vgg,
             train_batch_size: 32,
-            ranks: if overlap_off.is_some() { 2 } else { 1 },
+            ranks,
             topology: "1x1".into(),
             backend: "mpi".into(),
             device: DeviceKind::Flex,
@@ -203,6 +220,8 @@ mod tests {
             page_faults_per_step: 0.5,
             flop_per_step: 150_000_000,
             product_flop_per_s: Some(50e9),
+            gradient_bytes: 10_512_040,
+            gather_ms: (ranks > 1).then_some(6.0),
         }
     }
 
@@ -230,7 +249,7 @@ mod tests {
 
     #[test]
     fn one_rank_has_one_column_and_no_communication() {
-        assert_eq!(report(None).communication(), None);
+        assert_eq!((report(None).communication(), report(None).bytes_alone()), (None, None));
         assert!(!report(None).table().to_string().contains("overlap"));
         let two = report(Some(timing(8.0)));
         assert!(two.table().to_string().contains("overlap off"));
@@ -238,5 +257,13 @@ mod tests {
         assert!(line.contains("hidden 6.000 ms (75%), exposed 2.000 ms (10.0% of the step)"), "{line}");
         let line = report(Some(timing(1.0))).communication().unwrap();
         assert!(line.contains("communication 1.000 ms, none hidden, exposed 2.000 ms"), "{line}");
+    }
+
+    #[test]
+    fn the_bytes_alone_are_a_share_of_the_communication_without_overlap() {
+        let line = report(Some(timing(8.0))).bytes_alone().unwrap();
+        let expected = "the bytes of 10.512 MB of gradients alone take 6.000 ms between these ranks (75% of the \
+                        communication)";
+        assert_eq!(line, expected);
     }
 }

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::training::Training;
-use super::{line, variables};
+use super::{explain, line, variables};
 use crate::commands::failure::{OPTIONS, RESUMABLE};
 use crate::files::FolderLock;
-use crate::launch::{self, Launch, Outcome, Streams};
+use crate::launch::{self, Launch, MpiFlavour, Outcome, Streams};
 use crate::record::{FailedAttempt, RecordError, RunDir, Seen, Status, foreign, lock, now};
 use crate::stop::StopRequest;
 
@@ -52,13 +52,35 @@ pub fn run(
         let command = launch.command()?;
         log::info!("$ {}", line(&command));
         let started_at = now();
-        let (outcome, cause) = launch::run(&command, &variables(launch), Streams::Watched, stop)?;
+        let (outcome, cause) =
+            launch::run(&command, &variables(launch), launch.launcher, Streams::Watched, stop)?;
+        let ended_at = now();
         if cause.as_deref().is_some_and(|cause| cause.contains(IN_USE)) {
             eprintln!("mpiburn: not started again: another process uses {}", dir.display());
             return Ok(outcome.code);
         }
         run.began |= Seen::of(dir).run_json != before.run_json;
-        let _lock = run.lock(stop)?;
+        let _lock = match run.lock(stop) {
+            Ok(lock) => lock,
+            Err(error) if outcome.code == 0 => {
+                if !run.failed.is_empty() {
+                    log::warn!("failed attempts are not in run.json: {error}");
+                }
+                return Ok(0);
+            }
+            Err(error) => {
+                let (code, cause) =
+                    (outcome.code, cause.unwrap_or_else(|| no_cause(outcome.code, launch.mpi)));
+                let why = match stop.signal() {
+                    Some(signal) => format!("{signal} ended the wait for who still uses {}", dir.display()),
+                    None => error.to_string(),
+                };
+                eprintln!(
+                    "mpiburn: launch: attempt {attempt} ended with exit code {code}: {cause}; not started again: {why}"
+                );
+                return Ok(code);
+            }
+        };
         let after = Seen::of(dir);
         if let Some(reason) = run.is_over(outcome, &before, &after) {
             run.note();
@@ -67,7 +89,7 @@ pub fn run(
                 code if reason == COMPLETE => {
                     eprintln!("mpiburn: the run is complete; the job ended with exit code {code} after it");
                 }
-                code => eprintln!("mpiburn: {}{reason}", launch::explain(code)),
+                code => eprintln!("mpiburn: {}{reason}", explain(code, stop)),
             }
             return Ok(outcome.code);
         }
@@ -75,7 +97,7 @@ pub fn run(
         idle = if fault.began { 0 } else { idle + 1 };
         run.failed.push(FailedAttempt {
             started_at,
-            ended_at: now(),
+            ended_at,
             from_step: before.checkpoint.filter(|_| resumes).unwrap_or(0),
             step: fault.step,
             exit_code: outcome.code,
@@ -97,12 +119,15 @@ pub fn run(
         let what = format!(
             "launch: attempt {attempt} ended with exit code {} {place}: {}",
             outcome.code,
-            cause.unwrap_or_else(|| no_cause(outcome.code))
+            cause.unwrap_or_else(|| no_cause(outcome.code, launch.mpi))
         );
         match next {
             Ok((words, from)) => {
                 eprintln!("mpiburn: {what}; starting again from {from} ({attempt} of {restarts} restarts)");
-                if let Some(file) = training.trace().filter(|_| !words.iter().any(|word| word == "--trace")) {
+                if let Some(file) = training
+                    .trace()
+                    .filter(|_| !words.iter().any(|word| word == "--trace" || word.starts_with("--trace=")))
+                {
                     eprintln!("mpiburn: launch: no time line in {}: its steps are done", file.display());
                 }
                 program = words;
@@ -119,9 +144,13 @@ pub fn run(
     unreachable!("restarts are bounded")
 }
 
-/// What is known of a failure without a line: a launcher that a signal ended has no last word.
-fn no_cause(code: i32) -> String {
+/// What is known of a failure without a line: a launcher that a signal ended has no last word, and
+/// MPICH's exits with the signal's number after a block of lines on standard output.
+fn no_cause(code: i32, mpi: MpiFlavour) -> String {
     match code {
+        4..32 if mpi == MpiFlavour::Mpich => {
+            format!("no rank printed a cause; a rank was ended by signal {code}, or exited with this code")
+        }
         129..160 => format!("no rank printed a cause; signal {} ended the launcher or a rank", code - 128),
         _ => "no rank printed a cause".to_owned(),
     }
@@ -180,7 +209,8 @@ impl Attempts<'_> {
     /// `after`.
     fn fault(&self, before: &Seen, after: &Seen) -> Fault {
         let checkpoint = after.checkpoint.filter(|_| self.owns());
-        let began = after.run_json != before.run_json;
+        // A new run writes run.json before it connects, and the file of steps after that.
+        let began = after.run_json != before.run_json && after.noted.is_some();
         // The file of an earlier attempt says nothing of one that has not begun.
         let step = after.noted.filter(|_| began).max(checkpoint).unwrap_or(0);
         Fault { step, checkpoint, began }

@@ -78,7 +78,8 @@ impl Training {
     pub fn resume_after(&self, step: usize) -> Vec<String> {
         let mut words = vec!["train".to_owned()];
         words.extend(self.verbosity.iter().cloned());
-        words.extend(["--resume".to_owned(), self.dir.display().to_string()]);
+        // One word each: a name may begin with a dash.
+        words.push(format!("--resume={}", self.dir.display()));
         words.extend(self.args.set.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
         if self.words.iter().any(|word| word.starts_with("--stall-warning")) {
             words.extend(["--stall-warning".to_owned(), self.args.stall_warning.to_string()]);
@@ -86,7 +87,7 @@ impl Training {
         let range = self.args.trace.trace_steps.filter(|range| range.first > step);
         if let (Some(file), Some(range)) = (&self.args.trace.trace, range) {
             let (file, range) = (file.display().to_string(), range.to_string());
-            words.extend(["--trace".to_owned(), file, "--trace-steps".to_owned(), range]);
+            words.extend([format!("--trace={file}"), "--trace-steps".to_owned(), range]);
         }
         words.push(NOTE_STEPS.into());
         words
@@ -109,13 +110,13 @@ mod tests {
         assert_eq!(training.begin_again().join(" "), format!("{line} --note-steps --overwrite"));
         assert_eq!(
             training.resume_after(39).join(" "),
-            "train -v -v --resume runs/a --stall-warning 5 --trace t.json --trace-steps 40..50 --note-steps"
+            "train -v -v --resume=runs/a --stall-warning 5 --trace=t.json --trace-steps 40..50 --note-steps"
         );
         assert!(!training.resume_after(40).iter().any(|word| word.contains("trace")));
         let resumed = of("-q train --resume runs/a --set lr=1e-4 --set epochs=9").unwrap().unwrap();
         assert_eq!(
             resumed.resume_after(0).join(" "),
-            "train -q --resume runs/a --set lr=1e-4 --set epochs=9 --note-steps"
+            "train -q --resume=runs/a --set lr=1e-4 --set epochs=9 --note-steps"
         );
         assert!(of("train --out runs/a --overwrite").unwrap().unwrap().overwrites());
     }

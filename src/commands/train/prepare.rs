@@ -9,7 +9,7 @@ use crate::commands::outcome::default_name;
 use crate::config::RunRecord;
 use crate::model::Network;
 use crate::record::checkpoint::load_weights;
-use crate::record::{Attempt, Checkpoint, Curves, RunDir};
+use crate::record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, now};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
 
@@ -53,6 +53,18 @@ pub fn prepare(
     record.history.push(Attempt { started_at: record.started_at.clone(), step: 0, changed: Vec::new() });
     dir.write_record(record)?;
     Ok(Begin { dir: Some(dir), network, checkpoint: None, curves: None, complete: false })
+}
+
+/// Notes in the `run.json` of a new run that it ended before its first step; what a training has noted of
+/// its own end stays.
+pub fn note_failure(dir: &RunDir, error: &anyhow::Error) {
+    if Seen::of(dir.path()).status != Some(Status::Running) {
+        return;
+    }
+    let noted = dir.note("status", &Status::Failed).and_then(|()| dir.note("error", &format!("{error:#}")));
+    if let Err(error) = noted.and_then(|()| dir.note("ended_at", &now())) {
+        log::debug!("{error}");
+    }
 }
 
 /// Gives every rank rank 0's checkpoint: numbers as bytes, the rest as JSON.

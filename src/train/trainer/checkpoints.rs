@@ -52,6 +52,7 @@ impl<T: Trace> Trainer<'_, T> {
     /// training goes on with each rank's own, as if there had been no checkpoint, and
     /// so does a resumed one.
     pub(super) fn checkpoint_inside_epoch(&mut self, recorder: &mut Recorder<'_>) -> Result<(), TrainError> {
+        self.check_statistics()?;
         let own = self.learner.buffers();
         if own.is_empty() {
             return self.checkpoint(recorder, self.epoch_tally, None);

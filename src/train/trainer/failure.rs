@@ -41,6 +41,21 @@ impl<T: Trace> Trainer<'_, T> {
         }
     }
 
+    /// Checks each rank's running statistics: batch norm hides from the loss how large activations are.
+    pub(super) fn check_statistics(&self) -> Result<(), TrainError> {
+        if !self.learner.layout().has_buffers() {
+            return Ok(());
+        }
+        let found: Vec<Option<String>> = self.world.gather(&self.learner.overflown_buffer())?;
+        match found.into_iter().enumerate().find_map(|(rank, name)| Some((rank, name?))) {
+            Some((rank, name)) => {
+                let (step, host, checkpoint) = (self.position.step, self.host(rank), self.last_checkpoint());
+                Err(TrainError::StatisticNotFinite { name, step, rank, host, checkpoint })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// What can be resumed.
     fn last_checkpoint(&self) -> String {
         match self.checkpoint_step {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::{Deserialize, Serialize};
 
 /// Algorithm of convolutions with many channels on flex. Those with few channels are
-/// computed directly with either.
+/// computed directly with either, and bf16 images by AMX tiles with either where the
+/// processor has them ([`Bf16Products`](crate::precision::Bf16Products)).
 ///
 /// ```
 /// use burn_fused::conv::Algorithm;
@@ -48,7 +49,7 @@ impl Algorithm {
         if USES_GEMM.load(Ordering::Relaxed) { Self::Gemm } else { Self::Winograd }
     }
 
-    /// Makes all later convolutions of this process use `self`; the backward of an
+    /// Makes later convolutions of this process use `self`, where it has a choice; the backward of an
     /// earlier one uses the algorithm of its forward.
     pub fn use_algorithm(self) {
         USES_GEMM.store(self == Self::Gemm, Ordering::Relaxed);

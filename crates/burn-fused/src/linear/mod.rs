@@ -19,7 +19,7 @@ use burn::tensor::{Shape, Tensor};
 
 use self::kernels::Sizes;
 use crate::extension::operator;
-use crate::flex_tensor::{tensor, values};
+use crate::flex_tensor::{contiguous, tensor, values};
 use crate::precision::{Half, cast, in_f32, supported};
 use crate::simd::Level;
 
@@ -79,8 +79,8 @@ fn composed<B: Backend>(x: FloatTensor<B>, weights: FloatTensor<B>, bias: FloatT
 
 impl LinearBias for Flex {
     fn linear_bias(x: FlexTensor, weights: FlexTensor, bias: FlexTensor) -> FlexTensor {
-        match Inputs::of(&x, &weights, &bias) {
-            Some(inputs) => inputs.forward(),
+        match sizes(&x, &weights, &bias) {
+            Some(sizes) => Inputs::new([x, weights, bias], sizes).forward(),
             None => composed::<Self>(x, weights, bias),
         }
     }
@@ -92,10 +92,12 @@ impl<C: CheckpointStrategy> LinearBias for Autodiff<Flex, C> {
         weights: FloatTensor<Self>,
         bias: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        let Some(inputs) = Inputs::of(x.primitive(), weights.primitive(), bias.primitive()) else {
+        let Some(sizes) = sizes(x.primitive(), weights.primitive(), bias.primitive()) else {
             return composed::<Self>(x, weights, bias);
         };
-        let nodes = [x, weights, bias].map(|tensor| tensor.into_parts().1);
+        let [(x, of_x), (weights, of_weights), (bias, of_bias)] =
+            [x, weights, bias].map(|tensor| tensor.into_parts());
+        let (inputs, nodes) = (Inputs::new([x, weights, bias], sizes), [of_x, of_weights, of_bias]);
         match LinearBiasBackward.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(prepared) => {
                 let output = inputs.forward();
@@ -116,16 +118,18 @@ struct Inputs {
     level: Level,
 }
 
+/// The sizes of the operator, if types are supported and shapes match and are not empty.
+fn sizes(x: &FlexTensor, weights: &FlexTensor, bias: &FlexTensor) -> Option<Sizes> {
+    let ([batch, inputs], [rows, outputs]) = (x.shape().dims(), weights.shape().dims());
+    let fits = supported(x, &[weights, bias]) && inputs == rows && bias.shape().num_elements() == outputs;
+    (fits && ![batch, inputs, outputs].contains(&0)).then_some(Sizes { batch, inputs, outputs })
+}
+
 impl Inputs {
-    /// The inputs, if types are supported and shapes match and are not empty.
-    fn of(x: &FlexTensor, weights: &FlexTensor, bias: &FlexTensor) -> Option<Self> {
-        let ([batch, inputs], [rows, outputs]) = (x.shape().dims(), weights.shape().dims());
-        let fits = supported(x, &[weights, bias]) && inputs == rows && bias.shape().num_elements() == outputs;
-        if !fits || [batch, inputs, outputs].contains(&0) {
-            return None;
-        }
-        let [x, weights, bias] = [x, weights, bias].map(FlexTensor::to_contiguous);
-        Some(Self { x, weights, bias, sizes: Sizes { batch, inputs, outputs }, level: Level::current() })
+    /// Input, weights and bias, which have these sizes.
+    fn new(tensors: [FlexTensor; 3], sizes: Sizes) -> Self {
+        let [x, weights, bias] = tensors.map(contiguous);
+        Self { x, weights, bias, sizes, level: Level::current() }
     }
 
     fn forward(&self) -> FlexTensor {
@@ -165,7 +169,7 @@ impl Backward<Flex, 3> for LinearBiasBackward {
     type State = Inputs;
 
     fn backward(self, ops: Ops<Inputs, 3>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
-        let gradient = grads.consume::<Flex>(&ops.node).to_contiguous();
+        let gradient = contiguous(grads.consume::<Flex>(&ops.node));
         let [x, weights, bias] = ops.parents;
         let found = ops.state.backward(&gradient, x.is_some());
         let Sizes { inputs, outputs, .. } = ops.state.sizes;

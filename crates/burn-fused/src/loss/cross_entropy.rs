@@ -120,8 +120,9 @@ fn count_correct(scores: &[f32], labels: &[u8]) -> usize {
 }
 
 fn argmax(row: &[f32]) -> usize {
-    let better = |best: usize, at: usize| if row[at] > row[best] { at } else { best };
-    (1..row.len()).fold(0, better)
+    let Some((&first, others)) = row.split_first() else { return 0 };
+    let better = |best: (usize, f32), (at, &x): (usize, &f32)| if x > best.1 { (at + 1, x) } else { best };
+    others.iter().enumerate().fold((0, first), better).0
 }
 
 /// Results of one pass over the scores.

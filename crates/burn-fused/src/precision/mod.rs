@@ -2,7 +2,8 @@
 //!
 //! Operators accept activations in bf16 or f16 beside weights in f32. They round the
 //! weights to the type of the activations, sum products of the rounded values in f32,
-//! and round the output. Gradients of activations have the type of the activations.
+//! and round the output; layers without an operator here run Burn's in f32, with the weights as they
+//! are, and round the output. Gradients of activations have the type of the activations.
 //! Micikevicius et al., "Mixed precision training" (2018).
 
 mod convert;

@@ -45,7 +45,8 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// How products of bf16 activations are computed. The three differ in rounding.
+/// How products of bf16 activations are computed. The three differ in rounding, and
+/// the instructions of the last two take denormal values for zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Bf16Products {

@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::Lanes;
 
 /// A set of vector instructions. Results of one level are the same bits on each
-/// machine that supports it; two levels differ in rounding.
+/// machine that supports it; two levels differ in rounding. Products of bf16 depend on
+/// [`Bf16Products`](crate::precision::Bf16Products) as well.
 ///
 /// Levels are ordered by their number of lanes.
 ///

@@ -149,6 +149,10 @@ impl Buckets {
         self.tell(SyncEvent::CopyBegin);
         let first = !std::mem::replace(&mut self.written[param], true);
         match self.buffers.slots(bucket, range) {
+            // One rank's share is all of a step's samples.
+            Some(slots) if bucket >= self.started && first && weight == 1.0 => {
+                slots.copy_from_slice(gradient);
+            }
             Some(slots) if bucket >= self.started => {
                 let slots = slots.iter_mut().zip(gradient);
                 match first {

@@ -36,14 +36,18 @@ impl ModuleVisitor for Collector<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let index = self.next;
         self.next += 1;
-        if !param.is_require_grad() || !self.seen.insert(param.id) {
+        if !param.is_require_grad() {
+            return;
+        }
+        // With nothing taken, the first of tied parameters removes the gradient of all.
+        if !self.taken.is_empty() && !self.seen.insert(param.id) {
             return;
         }
         let taken = self.taken.get(index).and_then(Option::as_ref);
         if taken.is_some_and(|taken| !taken.outgrown) {
             return;
         }
-        let Some(gradient) = param.val().grad_remove(self.gradients) else { return };
+        let Some(gradient) = param.grad_remove(self.gradients) else { return };
         read(gradient, &mut |values| self.hand_over(index, values, taken));
     }
 }

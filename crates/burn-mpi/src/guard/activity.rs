@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::operation;
 use crate::CommError;
 
 /// Default deadline of a collective.
@@ -12,35 +13,12 @@ pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
 /// Default time after which a wait is told of.
 const DEFAULT_STALL: Duration = Duration::from_secs(60);
 
-/// Operations that a rank can wait in. The last three are point-to-point, or the launch of a
-/// collective that is waited for later; the others are collective and counted: ranks in the same
-/// one have the same count. An unknown name counts as the last collective.
-const OPERATIONS: [&str; 16] = [
-    "all-reduce",
-    "all-gather",
-    "broadcast",
-    "barrier",
-    "all-to-all",
-    "reduce",
-    "gather",
-    "scatter",
-    "reduce-scatter",
-    "communicator copy",
-    "sum",
-    "communicator start",
-    "collective",
-    "send",
-    "receive",
-    "launch",
-];
-const COLLECTIVES: usize = 13;
-
 struct Activity {
     /// Collectives entered so far.
     entered: AtomicU64,
     /// Start of the current operation, in ms since `epoch` and at least 1; 0 if there is none.
     since: AtomicU64,
-    /// The current operation, see [`encode`].
+    /// The current operation, see [`operation::encode`].
     what: AtomicU64,
     deadline_ms: AtomicU64,
     /// After what time a wait is told of, before the deadline.
@@ -93,11 +71,6 @@ impl Departure {
     }
 }
 
-/// Transports by the number used in guard messages; those of other crates follow these, in the
-/// order of their first wait.
-static TRANSPORTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-const OWN_TRANSPORTS: [&str; 3] = ["mpi", "gloo", "nccl"];
-
 /// A wait in an operation, until dropped ([`World::watch`](crate::World::watch)).
 #[must_use = "the wait ends when this is dropped"]
 pub struct Waiting(());
@@ -120,9 +93,9 @@ pub(crate) fn named<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
 pub(crate) fn enter(transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
     let operation = NAME.get().unwrap_or(operation);
     let epoch = ACTIVITY.epoch.get_or_init(Instant::now);
-    let operation = OPERATIONS.iter().position(|name| *name == operation).unwrap_or(COLLECTIVES - 1);
-    ACTIVITY.what.store(encode(transport, operation, bucket), Ordering::Relaxed);
-    if operation < COLLECTIVES {
+    let operation = operation::number_of(operation);
+    ACTIVITY.what.store(operation::encode(transport, operation, bucket), Ordering::Relaxed);
+    if operation::is_collective(operation) {
         ACTIVITY.entered.fetch_add(1, Ordering::Relaxed);
     }
     ACTIVITY.since.store(epoch.elapsed().as_millis() as u64 + 1, Ordering::Release);
@@ -132,45 +105,6 @@ pub(crate) fn enter(transport: &str, operation: &str, bucket: Option<usize>) -> 
 impl Drop for Waiting {
     fn drop(&mut self) {
         ACTIVITY.since.store(0, Ordering::Release);
-    }
-}
-
-fn encode(transport: &str, operation: usize, bucket: Option<usize>) -> u64 {
-    let transport = number_of(transport) as u64;
-    // The largest bucket number is that of blocking calls, and has no name.
-    let bucket = bucket.map_or(0, |bucket| (bucket as u64).wrapping_add(1));
-    operation as u64 | transport << 8 | bucket << 16
-}
-
-/// The number of a transport, in one byte.
-fn number_of(transport: &str) -> usize {
-    if let Some(own) = OWN_TRANSPORTS.iter().position(|name| *name == transport) {
-        return own;
-    }
-    let mut others = TRANSPORTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let at = others.iter().position(|name| name == transport).unwrap_or_else(|| {
-        others.push(transport.to_owned());
-        others.len() - 1
-    });
-    (OWN_TRANSPORTS.len() + at).min(0xff)
-}
-
-fn name_of(number: usize) -> String {
-    if let Some(own) = OWN_TRANSPORTS.get(number) {
-        return (*own).to_owned();
-    }
-    let others = TRANSPORTS.lock().unwrap_or_else(PoisonError::into_inner);
-    // A peer's transport that this rank has not used yet.
-    others.get(number - OWN_TRANSPORTS.len()).map_or_else(|| "another transport's".into(), Clone::clone)
-}
-
-/// The operation's name, such as `mpi all-reduce of bucket 2`.
-pub(crate) fn describe(what: u64) -> String {
-    let transport = name_of((what >> 8 & 0xff) as usize);
-    let operation = OPERATIONS.get((what & 0xff) as usize).unwrap_or(&"operation");
-    match what >> 16 {
-        0 => format!("{transport} {operation}"),
-        bucket => format!("{transport} {operation} of bucket {}", bucket - 1),
     }
 }
 
@@ -275,18 +209,5 @@ pub(crate) fn departed_peer(patience: Duration) -> Option<Departure> {
             return first;
         }
         std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn operations_are_described_with_their_transport_and_bucket() {
-        assert_eq!(describe(encode("mpi", 0, Some(2))), "mpi all-reduce of bucket 2");
-        assert_eq!(describe(encode("gloo", 3, None)), "gloo barrier");
-        assert_eq!(describe(encode("nccl", 8, None)), "nccl reduce-scatter");
-        assert_eq!((OPERATIONS[COLLECTIVES - 1], OPERATIONS[COLLECTIVES]), ("collective", "send"));
     }
 }

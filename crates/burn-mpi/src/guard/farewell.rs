@@ -12,15 +12,17 @@
 //! outlive it.
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mpi::ffi;
 
 use crate::collective::mpi::request::Communicator;
 use crate::collective::mpi::{MpiWorld, library};
-use crate::guard::activity;
 use crate::guard::process_manager::ProcessManager;
+use crate::guard::{activity, exit_together};
+use crate::output::wait_until_read;
 
 // A program may train on a spawned thread and join it; the handler then runs on
 // another thread, when the one that used MPI is in no operation. MPI does not
@@ -29,8 +31,9 @@ use crate::guard::process_manager::ProcessManager;
 /// How long a rank with an error waits for the others to exit as well.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long MPI_Finalize may take. MPICH's ranks were observed to wait for each other
-/// indefinitely there, after all output was written.
-const FINALIZE: Duration = Duration::from_secs(20);
+/// indefinitely there, after all output was written. Where it is for a rank that was stopped
+/// there, guards name that one after the deadline.
+const FINALIZE: Duration = Duration::from_secs(30);
 
 struct Farewell {
     mpi: MpiWorld,
@@ -93,6 +96,11 @@ fn say(status: i32) {
     let Some(Farewell { mpi, communicator }) = farewell else { return };
     if !library::is_mpi_thread() && (status != 0 || activity::now().waited.is_some()) {
         // The process exits without MPI_Finalize, and its launcher aborts the job.
+        crate::run::say(&format!(
+            "rank {} on {} ends with exit code {status} on a thread other than MPI's: ending the job",
+            mpi.rank, mpi.host
+        ));
+        wait_until_read();
         return;
     }
     activity::leave(status);
@@ -101,6 +109,7 @@ fn say(status: i32) {
             "rank {} on {} ends with exit code {status} while others go on: ending the job",
             mpi.rank, mpi.host
         ));
+        wait_until_read();
         // SAFETY: MPI runs, and no other thread is inside it. MPI_Abort may return or
         // call `exit`, which would run this handler again: `_exit` does not.
         unsafe {
@@ -108,23 +117,33 @@ fn say(status: i32) {
             libc::_exit(status)
         }
     }
-    // SAFETY: MPI is past its start and not in its end, the only times when it uses the socket on
-    // its own; this process exits next.
+    // SAFETY: MPI is past its start, and this process does not enter its end: the only times when it
+    // uses the socket on its own.
     if let Some(mut manager) = unsafe { ProcessManager::instead_of_finalize(&library::library_text()) } {
         if let Err(error) = manager.finalize(|| mpi.progress(communicator)) {
             crate::run::say(&format!("the process manager does not end this rank: {error}"));
         }
+        exit_together();
         return;
     }
+    let ended = Arc::new(AtomicBool::new(false));
+    let finalized = Arc::clone(&ended);
     let _ = std::thread::Builder::new().name("leave".into()).spawn(move || {
         std::thread::sleep(FINALIZE);
+        if finalized.load(Ordering::Acquire) {
+            return;
+        }
         crate::run::say(&format!("MPI does not end; leaving it after {} s", FINALIZE.as_secs()));
+        exit_together();
+        wait_until_read();
         // SAFETY: exits this process at once; exit handlers would wait for MPI.
         unsafe { libc::_exit(status) }
     });
     // SAFETY: MPI runs, no other thread is inside it, and nothing of this process
     // uses it after exit handlers.
     unsafe { ffi::MPI_Finalize() };
+    ended.store(true, Ordering::Release);
+    exit_together();
 }
 
 /// Waits until every rank leaves; gives up after a timeout if this one leaves with an

@@ -20,6 +20,15 @@ pub(super) const ENDING: u64 = 3;
 /// A guard is about to print who is waited for.
 pub(super) const STALLED: u64 = 4;
 
+/// MPI has ended in the sender.
+pub(super) const ENDED: u64 = 5;
+/// MPI has ended in all ranks.
+pub(super) const ALL_ENDED: u64 = 6;
+/// The sender knows that, and exits soon.
+pub(super) const KNOWS: u64 = 7;
+/// The sender has had the message before.
+pub(super) const CONFIRMED: u64 = 8;
+
 /// Fixed part of a message, before a reason's text: this job's number, the
 /// sender's rank, the collectives it has entered, whether it is in an operation,
 /// the operation, the kind of message, and the exit code of a rank that leaves.
@@ -37,11 +46,19 @@ impl Guard {
                 if header[0] != self.job || rank >= self.hosts.len() {
                     return None;
                 }
+                if header[5] == KNOWS {
+                    // Before it is noted: this process may exit then.
+                    self.send(CONFIRMED, 0, "", &[from]);
+                }
+                if rank != self.rank {
+                    self.meeting.note(header[5], rank);
+                }
                 match header[5] {
                     ANSWER => return Some(header),
                     QUESTION => self.send(ANSWER, 0, "", &[from]),
                     ENDING => activity::note_end(),
                     STALLED => drop(activity::note_stall(header[2])),
+                    ENDED | ALL_ENDED | KNOWS | CONFIRMED => {}
                     _ => activity::note_departure(Departure {
                         rank,
                         host: self.hosts[rank].clone(),
@@ -52,7 +69,13 @@ impl Guard {
                 }
                 None
             }
-            Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            // A process that was stopped and goes on is interrupted.
+            Err(error)
+                if !matches!(
+                    error.kind(),
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                ) =>
+            {
                 std::thread::sleep(TICK);
                 None
             }

@@ -15,19 +15,25 @@ pub(crate) mod activity;
 pub(crate) mod farewell;
 mod hydra;
 mod messages;
+mod operation;
 mod process_manager;
+mod reach;
 pub(crate) mod start_up;
+mod together;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use self::activity::Seen;
 pub(crate) use self::hydra::end_mpirun;
 use self::messages::{ANSWER, ENDING, Header, LEAVING, QUESTION, STALLED, own_addresses};
-use crate::program;
+use self::reach::Reach;
+use self::together::Meeting;
+use crate::output::{self, wait_until_read};
 use crate::run::say;
-use crate::{CommError, World};
+use crate::{CommError, World, program};
 
 /// Exit code of a job that a guard aborted.
 const TIMED_OUT: i32 = 3;
@@ -40,8 +46,8 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// that left with an error aborts the job itself, and sooner.
 const LEFT: Duration = Duration::from_secs(2);
 const FAILED: Duration = Duration::from_secs(5);
-/// Minimum silence of a peer before it counts as stopped.
-const SILENCE: Duration = Duration::from_secs(10);
+/// Minimum silence of a peer before it counts as stopped, as long as this rank waits to leave.
+const SILENCE: Duration = Duration::from_secs(6);
 /// How often a rank that leaves announces it.
 const ANNOUNCE: Duration = Duration::from_millis(200);
 /// How long the guard waits for a transport to abort its operations.
@@ -57,6 +63,17 @@ struct Guard {
     job: u64,
     hosts: Vec<String>,
     peers: Vec<Vec<SocketAddr>>,
+    meeting: Meeting,
+}
+
+/// The guard of this process, if the world has other ranks.
+static GUARD: OnceLock<Guard> = OnceLock::new();
+
+/// Waits until MPI has ended in all ranks, if the guard can tell. Called when it has in this one.
+fn exit_together() {
+    if let Some(guard) = GUARD.get() {
+        guard.exit_together();
+    }
 }
 
 /// Starts this rank's guard. Called by all ranks; a job of one rank needs none.
@@ -89,37 +106,37 @@ pub(crate) fn start(world: &World) -> Result<(), CommError> {
             addresses
         })
         .collect();
-    let guard = Guard { rank: world.rank(), job, hosts, peers, socket };
-    let started = std::thread::Builder::new().name("guard".into()).spawn(move || guard.watch());
-    if started.is_err() {
+    let guard = Guard { rank: world.rank(), job, hosts, peers, socket, meeting: Meeting::default() };
+    let guard = GUARD.get_or_init(|| guard);
+    if std::thread::Builder::new().name("guard".into()).spawn(|| guard.watch()).is_err() {
         log::warn!("no thread for the guard: a collective that hangs will not be ended");
     }
     Ok(())
 }
 
 impl Guard {
-    fn watch(self) {
+    fn watch(&self) {
         if self.socket.set_read_timeout(Some(TICK)).is_err() {
             return;
         }
         let mut announced: Option<Instant> = None;
-        // A peer that never answered may be one that UDP does not reach.
-        let mut heard: Vec<Option<Instant>> = vec![None; self.hosts.len()];
         self.peers.iter().for_each(|addresses| self.send(ANSWER, 0, "", addresses));
+        let (began, mut reach) = (Instant::now(), Reach::new(self.rank, self.hosts.len()));
         loop {
             if let Some(answer) = self.hear() {
-                heard[answer[1] as usize] = Some(Instant::now());
+                reach.note(answer[1] as usize);
             }
+            self.check_reach(&mut reach, began.elapsed());
             if let Some((status, reason)) = activity::leaving() {
                 if announced.is_none() {
-                    heard.iter_mut().flatten().for_each(|at| *at = Instant::now());
+                    self.meeting.begin_to_listen();
                 }
                 if announced.is_none_or(|at| at.elapsed() > ANNOUNCE) {
                     announced = Some(Instant::now());
                     self.announce(LEAVING, status, &reason);
                     self.peers.iter().for_each(|addresses| self.send(QUESTION, 0, "", addresses));
                 }
-                self.check_silence(&heard);
+                self.check_silence();
                 continue;
             }
             let seen = activity::now();
@@ -148,30 +165,32 @@ impl Guard {
                     departure.error(),
                     self.rank,
                     self.hosts[self.rank],
-                    activity::describe(seen.what)
+                    operation::describe(seen.what)
                 ));
             }
         }
     }
 
-    /// Aborts the job if a rank that answered while this one waits to leave
-    /// stops answering: it was stopped or cut off. One that is still computing
-    /// answers.
-    fn check_silence(&self, heard: &[Option<Instant>]) {
-        let departed = activity::departed();
+    /// Aborts the job if a rank that answered before stops answering while this
+    /// one waits to leave: it was stopped or cut off, perhaps on its own way out.
+    /// One that is still computing answers, and so does one that leaves, until
+    /// it knows that the others need it no more.
+    fn check_silence(&self) {
         // A guard whose core is busy may be silent for seconds.
         let limit = activity::deadline().max(SILENCE).saturating_add(self.patience());
-        for (rank, heard) in heard.iter().enumerate() {
-            let silent = heard.is_some_and(|at| at.elapsed() > limit);
-            if silent && departed.iter().all(|departure| departure.rank != rank) {
-                self.end_the_job(&format!(
-                    "rank {rank} on {} has not answered for {} s, and rank {} on {} waits for it to end",
-                    self.hosts[rank],
-                    limit.as_secs_f64(),
-                    self.rank,
-                    self.hosts[self.rank]
-                ));
-            }
+        if self.meeting.silent(limit).is_empty() {
+            return;
+        }
+        // Perhaps this rank was stopped itself, and has not read what the others have sent.
+        self.call_the_roll(activity::now());
+        if let Some(&rank) = self.meeting.silent(limit).first() {
+            self.end_the_job(&format!(
+                "rank {rank} on {} has not answered for {} s, and rank {} on {} waits for it to end",
+                self.hosts[rank],
+                limit.as_secs_f64(),
+                self.rank,
+                self.hosts[self.rank]
+            ));
         }
     }
 
@@ -186,7 +205,7 @@ impl Guard {
         let Some(waited) = after.waited.filter(|_| after.entered == seen.entered) else { return };
         self.end_the_job(&format!(
             "{} exceeded the deadline of {} s ({}) after {:.1} s on rank {} ({}); {}",
-            activity::describe(seen.what),
+            operation::describe(seen.what),
             deadline.as_secs_f64(),
             program::deadline_setting(),
             waited.as_secs_f64(),
@@ -214,7 +233,7 @@ impl Guard {
         }
         say(&format!(
             "{} has waited for {:.0} s on rank {} ({}); {}; the job ends after {} s ({})",
-            activity::describe(seen.what),
+            operation::describe(seen.what),
             waited.as_secs_f64(),
             self.rank,
             self.hosts[self.rank],
@@ -248,7 +267,7 @@ impl Guard {
         }
         let elsewhere = others().find_map(|rank| {
             let answer = answers[rank].filter(|a| (a[2], a[4]) != (seen.entered, seen.what))?;
-            Some(format!("{} is in {}", name(rank), activity::describe(answer[4])))
+            Some(format!("{} is in {}", name(rank), operation::describe(answer[4])))
         });
         match elsewhere {
             Some(elsewhere) => format!("{elsewhere}: ranks do not call the same operations"),
@@ -262,9 +281,13 @@ impl Guard {
         if !activity::is_ended() {
             self.announce(ENDING, TIMED_OUT, "");
             say(line);
+        } else {
+            // That rank waits until its line is read, and this one's exit may end the job.
+            std::thread::sleep(output::LIMIT + TICK);
         }
         #[cfg(feature = "nccl")]
         abortable::request(ABORT);
+        wait_until_read();
         end_mpirun();
         // SAFETY: exits this process at once, which ends the job. This thread
         // must not call MPI_Abort while the other one is inside MPI, and exit

@@ -17,8 +17,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// How long the process manager may take for an answer after all ranks have asked.
-const ANSWER: Duration = Duration::from_secs(20);
+/// How long the process manager may take for an answer, from this rank's question on.
+const ANSWER: Duration = Duration::from_secs(30);
 
 /// The process manager's socket, which belongs to the MPI library.
 pub(super) struct ProcessManager {

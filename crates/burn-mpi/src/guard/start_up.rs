@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{PATIENCE, TICK, TIMED_OUT, activity, end_mpirun};
+use crate::output::wait_until_read;
 use crate::run::say;
 use crate::{Launcher, program};
 
@@ -60,6 +61,7 @@ fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
         program::deadline_setting(),
         waited.as_secs_f64(),
     ));
+    wait_until_read();
     end_mpirun();
     // SAFETY: exits this process at once, which ends the job: the main thread is inside MPI, and exit
     // handlers could wait for it.

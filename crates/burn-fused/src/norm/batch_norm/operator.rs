@@ -16,7 +16,7 @@ use burn::backend::{Autodiff, AutodiffBackend, Backend, Flex, TensorMetadata};
 use super::{Forward, Input, Moments, Shape};
 use crate::epilogue::Epilogue;
 use crate::extension::operator;
-use crate::flex_tensor::{tensor, values};
+use crate::flex_tensor::{contiguous, tensor, values};
 use crate::precision::{cast, supported, tensor_of, wide};
 use crate::simd::Level;
 
@@ -60,8 +60,9 @@ impl NormEpilogue for Flex {
         epsilon: f64,
         epilogue: Epilogue,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        match Inputs::of(&x, &scale, &shift, epilogue) {
-            Some(inputs) => {
+        match shape_of(&x, &scale, &shift, epilogue) {
+            Some(shape) => {
+                let inputs = Inputs::new([x, scale, shift], shape, epilogue);
                 let (output, Forward { moments, .. }) = inputs.forward(epsilon, false);
                 let [mean, variance] = statistics(&moments);
                 (output, mean, variance)
@@ -79,11 +80,12 @@ impl<C: CheckpointStrategy> NormEpilogue for Autodiff<Flex, C> {
         epsilon: f64,
         epilogue: Epilogue,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let found = Inputs::of(x.primitive(), scale.primitive(), shift.primitive(), epilogue);
-        let Some(inputs) = found else {
+        let Some(shape) = shape_of(x.primitive(), scale.primitive(), shift.primitive(), epilogue) else {
             return composed::<Self>(x, scale, shift, epsilon, epilogue);
         };
-        let nodes = [x, scale, shift].map(|tensor| tensor.into_parts().1);
+        let [(x, of_x), (scale, of_scale), (shift, of_shift)] =
+            [x, scale, shift].map(|tensor| tensor.into_parts());
+        let (inputs, nodes) = (Inputs::new([x, scale, shift], shape, epilogue), [of_x, of_scale, of_shift]);
         let (output, mean, variance) =
             match NormEpilogueBackward.prepare::<C>(nodes).compute_bound().stateful() {
                 OpsKind::Tracked(prepared) => {
@@ -113,15 +115,16 @@ struct Inputs {
     level: Level,
 }
 
+/// The sizes of the batch, if types are supported and the output is not empty.
+fn shape_of(x: &FlexTensor, scale: &FlexTensor, shift: &FlexTensor, epilogue: Epilogue) -> Option<Shape> {
+    Shape::of(&x.shape(), epilogue).filter(|_| supported(x, &[scale, shift]))
+}
+
 impl Inputs {
-    /// The inputs, if types are supported and the output is not empty.
-    fn of(x: &FlexTensor, scale: &FlexTensor, shift: &FlexTensor, epilogue: Epilogue) -> Option<Self> {
-        let shape = Shape::of(&x.shape(), epilogue)?;
-        if !supported(x, &[scale, shift]) {
-            return None;
-        }
-        let [x, scale, shift] = [x, scale, shift].map(FlexTensor::to_contiguous);
-        Some(Self { x, scale, shift, shape, epilogue, level: Level::current() })
+    /// The batch, which has this shape, with scale and shift.
+    fn new(tensors: [FlexTensor; 3], shape: Shape, epilogue: Epilogue) -> Self {
+        let [x, scale, shift] = tensors.map(contiguous);
+        Self { x, scale, shift, shape, epilogue, level: Level::current() }
     }
 
     /// The inputs with `x` in f32.
@@ -159,7 +162,7 @@ impl Backward<Flex, 3> for NormEpilogueBackward {
     type State = State;
 
     fn backward(self, ops: Ops<State, 3>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
-        let gradient = grads.consume::<Flex>(&ops.node).to_contiguous();
+        let gradient = contiguous(grads.consume::<Flex>(&ops.node));
         let State { inputs, moments, argmax } = ops.state;
         let level = inputs.level;
         let [values, gradient] = [&inputs.x, &gradient].map(|tensor| wide(level, tensor));

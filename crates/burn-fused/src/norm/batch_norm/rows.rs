@@ -31,7 +31,7 @@ impl Kernel for ForwardPass<'_> {
                 *sum += distance * distance;
             }
         }
-        let mut moments = Moments::default();
+        let mut moments = Moments::with_capacity(channels);
         means.iter().zip(&sums).for_each(|(&mean, sum)| moments.push(mean, sum / values, epsilon));
         let affines = Affines::of(&input, &moments);
         let mut output = vec![0.0; x.len()];
@@ -73,7 +73,7 @@ impl Kernel for BackwardPass<'_> {
                 *distances += f64::from(gradient) * f64::from(x - mean);
             }
         }
-        let (mut levels, mut slopes) = (Vec::new(), Vec::new());
+        let [mut levels, mut slopes] = [(); 2].map(|()| Vec::with_capacity(channels));
         for channel in 0..channels {
             let (gradients, distances) = (gradients[channel], distances[channel]);
             let inverse = moments.inverse[channel];

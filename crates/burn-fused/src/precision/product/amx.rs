@@ -28,30 +28,41 @@ pub(super) fn is_available() -> bool {
     *AVAILABLE.get_or_init(|| detect::is_permitted() && unsafe { detect::is_right() })
 }
 
-/// The tiles of this thread, until they are dropped; none without the instructions.
-pub(crate) fn tiles() -> Option<Tiles> {
+/// Whether the instructions are available or, in tests, emulated.
+fn is_usable() -> bool {
     #[cfg(all(test, target_os = "linux"))]
     let emulated = emulated::is_running();
     #[cfg(not(all(test, target_os = "linux")))]
     let emulated = false;
+    emulated || is_available()
+}
+
+/// The tiles of this thread, until they are dropped; none without the instructions.
+pub(crate) fn tiles() -> Option<Tiles> {
     // SAFETY: the instructions are available or emulated.
-    (emulated || is_available()).then(|| unsafe { Tiles::configure() })
+    is_usable().then(|| unsafe { Tiles::configure() })
 }
 
 /// `a` times `b`, not empty; none without the instructions.
 pub(super) fn multiply(a: Matrix<'_>, b: Matrix<'_>) -> Option<Vec<f32>> {
-    let tiles = tiles()?;
-    Some(product(a, b, |operands| tiles.add_products(operands)))
+    let begin = || {
+        // SAFETY: the instructions are available or emulated, or this is not called.
+        let tiles = unsafe { Tiles::configure() };
+        move |operands: Operands<'_>| tiles.add_products(operands)
+    };
+    is_usable().then(|| product(a, b, begin))
 }
 
-/// `a` times `b` by blocks, whose products `add` adds.
-fn product(a: Matrix<'_>, b: Matrix<'_>, add: impl Fn(Operands<'_>)) -> Vec<f32> {
+/// `a` times `b` by blocks, whose products are added by what `begin` returns. It is called when
+/// everything is packed and allocated: an allocator may be any code.
+fn product<A: Fn(Operands<'_>)>(a: Matrix<'_>, b: Matrix<'_>, begin: impl FnOnce() -> A) -> Vec<f32> {
     let (inner, columns) = (a.columns.div_ceil(2 * PAIRS), b.columns);
     let left = pack(a, inner, [PAIRS, 1]);
     let right = pack(b.transpose(), inner, [1, TILE]);
     let steps: Vec<usize> = (0..inner).map(|step| 4 * WORDS * step).collect();
     let words = 2 * inner * WORDS;
     let mut product = vec![0.0; a.rows * columns];
+    let add = begin();
     for (column, right) in (0..columns).step_by(BLOCK).zip(right.chunks_exact(words)) {
         for (row, left) in (0..a.rows).step_by(BLOCK).zip(left.chunks_exact(words)) {
             let add = |sums: &mut [f32], width: usize| {
@@ -173,7 +184,7 @@ mod tests {
             let a_t = Matrix::new(&left_t, [inner, rows]).transpose();
             let b_t = Matrix::new(&right_t, [columns, inner]).transpose();
             for (a, b) in [(a, b), (a_t, b), (a, b_t), (a_t, b_t)] {
-                assert_eq!(product(a, b, model), expected, "{rows} x {inner} x {columns}");
+                assert_eq!(product(a, b, || model), expected, "{rows} x {inner} x {columns}");
             }
         }
     }

@@ -26,6 +26,7 @@ pub(crate) fn is_mpi_thread() -> bool {
 /// finalization. On any other thread, this process exits without `MPI_Finalize`, upon which its
 /// launcher aborts the job.
 pub(crate) fn abort(code: i32) -> ! {
+    crate::output::wait_until_read();
     // No exit handler may wait for the other ranks.
     crate::guard::farewell::cancel();
     // SAFETY: MPI_Initialized and MPI_Finalized may be called at any time from any thread (MPI

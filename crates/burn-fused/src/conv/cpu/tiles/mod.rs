@@ -1,6 +1,6 @@
 //! Convolutions of bf16 images on AMX tiles: the definition itself, as a matrix product for each of
 //! the nine taps. It has four times the products of Winograd, at more than eight times their rate,
-//! and no error but the rounding of its values.
+//! and no error but the rounding of its values; the instructions take denormal ones for zero.
 //!
 //! The pixels of a block of images are the rows of one matrix, with a column and a row of zeros
 //! between neighbours ([`Flat`]): a tap is then the same matrix from another row on, and nothing is

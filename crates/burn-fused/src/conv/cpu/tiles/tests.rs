@@ -19,6 +19,7 @@ fn close(found: &[f32], expected: &[f32], most: f32, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let largest = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
     let off = found.iter().zip(expected).fold(0.0f32, |most, (x, y)| most.max((x - y).abs()));
+    assert!(found.iter().all(|x| x.is_finite()), "{what}");
     assert!(largest > 0.0 && off <= most * largest, "{what}: {off} of {largest}");
 }
 
@@ -35,6 +36,8 @@ fn tiles_give_the_convolutions_of_f32() {
         ([2, 16, 40, 6, 7], Epilogue::ReluPool),
         // Two blocks.
         ([2, 17, 16, 25, 40], Epilogue::ReluPool),
+        // More steps than in a pass, more positions than at a time, and two groups of the weights' gradient.
+        ([1, 80, 17, 60, 64], Epilogue::Relu),
     ] {
         let [batch, inputs, outputs, height, width] = sizes;
         let shape = Shape { batch, inputs, outputs, height, width };

@@ -100,7 +100,7 @@ impl Tiles {
             row: 4 * row,
         };
         // SAFETY: the instructions exist, and this thread's tiles are configured while `self` lives, by all
-        // `Tiles` alike, and over no call of other libraries. Each step reads two tiles on either side, and
+        // `Tiles` alike; in between, no other code runs but copies of memory, which use no tiles. Each step reads two tiles on either side, and
         // sums are loaded from and stored to four tiles, all of which `fit` found in their slices.
         unsafe {
             asm!(

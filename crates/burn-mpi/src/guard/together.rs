@@ -1,0 +1,230 @@
+//! The last meeting of all ranks, after MPI has ended and before any of them exits.
+//!
+//! Ranks leave MPI_Finalize at different times: Open MPI's waits for the others at its beginning, and
+//! then takes some milliseconds. A rank that is stopped there, when the others have exited, would keep
+//! the launcher waiting for ever, and nobody could tell. So each rank tells rank 0 that MPI has ended,
+//! and rank 0 tells all when it has heard of all. Each confirms that, and exits when rank 0 has the
+//! confirmation; rank 0 exits when it has all of them. Guards carry the messages, each of which is
+//! sent again until it is answered, and end the job if a rank falls silent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::Guard;
+use super::messages::{ALL_ENDED, CONFIRMED, ENDED, KNOWS};
+
+/// How often a message is sent again that has had no answer.
+const AGAIN: Duration = Duration::from_millis(20);
+/// How long one is sent to a rank that may have exited, with its answer lost, or that does not hear it.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What a rank knows of the others.
+#[derive(Default)]
+pub(super) struct Meeting {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// When the last message of a rank arrived, for those that the network lets through.
+    heard: BTreeMap<usize, Instant>,
+    /// Ranks in which MPI has ended.
+    ended: BTreeSet<usize>,
+    /// Ranks that know that it has ended in all, and may have exited.
+    knowing: BTreeSet<usize>,
+    /// Whether it has ended in all.
+    all: bool,
+    /// Whether rank 0 knows that this rank knows.
+    confirmed: bool,
+    /// Whether this rank exits without waiting for others.
+    over: bool,
+}
+
+impl State {
+    /// Whether `ranks` are all that are heard.
+    fn is_everyone(&self, ranks: &BTreeSet<usize>) -> bool {
+        self.heard.keys().all(|rank| ranks.contains(rank))
+    }
+}
+
+impl Meeting {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records a message of another rank.
+    pub(super) fn note(&self, kind: u64, rank: usize) {
+        let mut state = self.state();
+        state.heard.insert(rank, Instant::now());
+        match kind {
+            ENDED => drop(state.ended.insert(rank)),
+            KNOWS => drop(state.knowing.insert(rank)),
+            ALL_ENDED => state.all = true,
+            CONFIRMED => state.confirmed = true,
+            _ => return,
+        }
+        self.changed.notify_all();
+    }
+
+    /// Counts silence from now on: questions that a rank must answer begin.
+    pub(super) fn begin_to_listen(&self) {
+        self.state().heard.values_mut().for_each(|at| *at = Instant::now());
+    }
+
+    /// Ranks that were heard before, but not for `limit`, and that have not exited as they should.
+    pub(super) fn silent(&self, limit: Duration) -> Vec<usize> {
+        let state = self.state();
+        // Those that have ended all exit, and this one soon.
+        let is_over = state.over || state.all;
+        let silent = state.heard.iter().filter(|(_, at)| !is_over && at.elapsed() > limit);
+        silent.map(|(&rank, _)| rank).filter(|rank| !state.knowing.contains(rank)).collect()
+    }
+
+    /// Calls `send` at once and then again and again, until the state is `reached` or the time is over.
+    fn wait_until(&self, limit: Duration, reached: impl Fn(&State) -> bool, send: impl Fn()) {
+        let began = Instant::now();
+        let mut sent: Option<Instant> = None;
+        let mut state = self.state();
+        while !reached(&state) && began.elapsed() < limit {
+            if sent.is_none_or(|at| at.elapsed() >= AGAIN) {
+                sent = Some(Instant::now());
+                // The guard's thread may take it meanwhile.
+                drop(state);
+                send();
+                state = self.state();
+                continue;
+            }
+            (state, _) = self.changed.wait_timeout(state, AGAIN).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Guard {
+    /// Waits until MPI has ended in all ranks that can be reached. To be called after it has in this
+    /// one, while the guard's thread runs, which ends the job if one of them is stopped.
+    pub(super) fn exit_together(&self) {
+        if self.rank == 0 {
+            self.first_exits()
+        } else {
+            self.other_exits()
+        }
+        self.meeting.state().over = true;
+    }
+
+    fn first_exits(&self) {
+        self.meeting.wait_until(Duration::MAX, |state| state.is_everyone(&state.ended), || ());
+        let tell = || self.announce(ALL_ENDED, 0, "");
+        // Once at least: some may hear this rank without being heard.
+        tell();
+        self.meeting.wait_until(Duration::MAX, |state| state.is_everyone(&state.knowing), tell);
+    }
+
+    fn other_exits(&self) {
+        let tell = |kind| self.send(kind, 0, "", &self.peers[0]);
+        let heard = self.meeting.state().heard.contains_key(&0);
+        let limit = if heard { Duration::MAX } else { LINGER };
+        self.meeting.wait_until(limit, |state| state.all, || tell(ENDED));
+        if !heard {
+            // The others need not wait for an answer of this rank any more.
+            self.announce(KNOWS, 0, "");
+        }
+        self.meeting.wait_until(LINGER, |state| state.confirmed, || tell(KNOWS));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+    use crate::guard::messages::ANSWER;
+
+    /// Guards of so many ranks of this process, whose threads receive messages until `stopped`.
+    fn guards(size: usize) -> Vec<(Arc<Guard>, Arc<AtomicBool>)> {
+        let bind = |_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+        let sockets: Vec<UdpSocket> = (0..size).map(bind).collect();
+        let peers: Vec<_> =
+            sockets.iter().map(|socket| vec![socket.local_addr().expect("an address")]).collect();
+        let hosts = vec!["here".to_owned(); size];
+        let guard = |(rank, socket): (usize, UdpSocket)| {
+            socket.set_read_timeout(Some(Duration::from_millis(5))).expect("a timeout");
+            let meeting = Meeting::default();
+            let (hosts, peers) = (hosts.clone(), peers.clone());
+            let guard = Arc::new(Guard { socket, rank, job: 7, hosts, peers, meeting });
+            let stopped = Arc::new(AtomicBool::new(false));
+            let (thread, until) = (Arc::clone(&guard), Arc::clone(&stopped));
+            thread::spawn(move || {
+                while !until.load(Ordering::Relaxed) {
+                    thread.hear();
+                }
+            });
+            (guard, stopped)
+        };
+        sockets.into_iter().enumerate().map(guard).collect()
+    }
+
+    fn meet(guards: &[(Arc<Guard>, Arc<AtomicBool>)]) {
+        for (guard, _) in guards {
+            guard.announce(ANSWER, 0, "");
+        }
+        let everyone = |(guard, _): &(Arc<Guard>, _)| guard.meeting.state().heard.len() == guards.len() - 1;
+        while !guards.iter().all(everyone) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn exit_on_a_thread(guard: &Arc<Guard>) -> thread::JoinHandle<()> {
+        let guard = Arc::clone(guard);
+        thread::spawn(move || guard.exit_together())
+    }
+
+    #[test]
+    fn no_rank_exits_before_the_last_one_and_then_all_do_at_once() {
+        for last in 0..4 {
+            let guards = guards(4);
+            meet(&guards);
+            let (late, early): (Vec<_>, Vec<_>) =
+                guards.iter().enumerate().partition(|(rank, _)| *rank == last);
+            let early: Vec<_> = early.into_iter().map(|(_, (guard, _))| exit_on_a_thread(guard)).collect();
+            thread::sleep(Duration::from_millis(100));
+            assert!(early.iter().all(|rank| !rank.is_finished()), "one does not wait for rank {last}");
+            let began = Instant::now();
+            late[0].1.0.exit_together();
+            early.into_iter().for_each(|rank| rank.join().expect("no panic"));
+            assert!(began.elapsed() < LINGER, "a message is lost: {:?}", began.elapsed());
+            assert!(guards.iter().all(|(guard, _)| guard.meeting.silent(Duration::ZERO).is_empty()));
+            guards.iter().for_each(|(_, stopped)| stopped.store(true, Ordering::Relaxed));
+        }
+    }
+
+    #[test]
+    fn a_rank_that_is_stopped_after_its_end_keeps_the_first_from_exiting() {
+        let guards = guards(3);
+        meet(&guards);
+        // Rank 1 has said that MPI has ended, and then neither hears nor answers.
+        guards[1].1.store(true, Ordering::Relaxed);
+        guards[1].0.send(ENDED, 0, "", &guards[1].0.peers[0]);
+        thread::sleep(Duration::from_millis(50));
+        let [first, other] = [0, 2].map(|rank| exit_on_a_thread(&guards[rank].0));
+        thread::sleep(LINGER + Duration::from_millis(300));
+        assert!(!first.is_finished() && other.is_finished());
+        assert_eq!(guards[0].0.meeting.silent(LINGER), [1]);
+        guards[0].0.meeting.note(KNOWS, 1);
+        first.join().expect("no panic");
+    }
+
+    #[test]
+    fn ranks_that_do_not_hear_each_other_exit_soon() {
+        for (guard, stopped) in guards(2) {
+            let began = Instant::now();
+            stopped.store(true, Ordering::Relaxed);
+            guard.exit_together();
+            assert!(began.elapsed() < 3 * LINGER, "{:?}", began.elapsed());
+        }
+    }
+}
