@@ -243,7 +243,8 @@ def parse_options(words=None):
                         help="report the losses of the first N steps, mean over ranks")
     parser.add_argument("--how", dest="ways", type=parse_ways, default="eager", metavar="WAYS",
                         help=f"{', '.join(WAYS)}, or several with + between them (default: eager)")
-    parser.add_argument("--precision", choices=PRECISIONS, default="no", help="bf16: autocast of forward and backward")
+    parser.add_argument("--precision", choices=PRECISIONS, default="no", 
+                        help="bf16: autocast of forward and backward; f64: all of it")
     parser.add_argument("--init", metavar="FILE", help="start from these weights, a .safetensors file")
     parser.add_argument("--save-init", metavar="FILE", help="write the initial weights as .safetensors")
     parser.add_argument("--save", metavar="FILE", help="write the final weights as .safetensors")

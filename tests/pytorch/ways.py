@@ -8,8 +8,8 @@ from torch import nn
 
 # `eager` is PyTorch without any of the others.
 WAYS = ("eager", "fused", "channels-last", "compile")
-# As `mpiburn train --precision`.
-PRECISIONS = ("no", "bf16")
+# As `mpiburn train --precision`, and f64, whose rounding errors are too small to matter.
+PRECISIONS = ("no", "bf16", "f64")
 # One forward and backward compiles both; the second finds out whether that was all.
 COMPILING_STEPS = 2
 
@@ -36,8 +36,15 @@ class Autocast(nn.Module):
         return scores.float()
 
 
+def in_f64(network):
+    """Makes the network one of f64 that takes f32 samples."""
+    network.double().register_forward_pre_hook(lambda _, inputs: tuple(samples.double() for samples in inputs))
+
+
 def prepare(network, ways, precision="no"):
     """The module that computes the network's scores in those ways; its parameters are the network's."""
+    if precision == "f64":
+        in_f64(network)
     if "channels-last" in ways:
         network.to(memory_format=torch.channels_last)
     if "compile" in ways:
