@@ -73,7 +73,8 @@ impl FromStr for Backend {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reduction {
-    /// The backend's own all-reduce, in the order of its algorithm.
+    /// The backend's own all-reduce, in the order of its algorithm. Over mpi, two ranks on two machines
+    /// exchange halves during backward; the sum of two has one order, so the bits are the same.
     Native,
     /// In rank order, independent of backend and topology: each rank sums one chunk of
     /// all ranks' buffers and sends the sum to all. It transfers as many bytes as a

@@ -40,6 +40,9 @@ pub struct MpiCollective {
     second_stage: Communicator,
     /// Blocking calls, on the first stage's communicator.
     blocking: MpiPrimitives,
+    /// Whether two ranks on two machines exchange and sum halves. Open MPI's own non-blocking all-reduce
+    /// (coll/libnbc, in place) sends all to one rank and back, so a link is idle in one direction.
+    halves: bool,
     flights: Vec<Flight>,
 }
 
@@ -76,13 +79,24 @@ enum Stage {
 impl MpiCollective {
     /// The collective of `world`. All ranks must call it.
     ///
-    /// If MPI fails.
+    /// # Errors
     /// When MPI fails.
     pub fn new(world: &World) -> Result<Self, CommError> {
         let mpi = Rc::clone(world.mpi());
         let (first_stage, second_stage) = (mpi.duplicate()?, mpi.duplicate()?);
         let blocking = MpiPrimitives::over(Rc::clone(&mpi), first_stage);
-        Ok(Self { mpi, first_stage, second_stage, blocking, flights: Vec::new() })
+        let halves = matches!(world.places(), [one, other] if one.host != other.host);
+        Ok(Self { mpi, first_stage, second_stage, blocking, halves, flights: Vec::new() })
+    }
+
+    /// The operation by which to perform another, with the same bits.
+    fn performed_as(&self, operation: Operation) -> Operation {
+        match operation {
+            Operation::AllReduce(Reduction::Native) if self.halves => {
+                Operation::AllReduce(Reduction::Ordered)
+            }
+            other => other,
+        }
     }
 
     fn launch(&self, bucket: usize, operation: Operation, mut brought: Wire) -> Result<Flight, CommError> {
@@ -222,7 +236,7 @@ impl Collective for MpiCollective {
 
     fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError> {
         assert!(self.flights.iter().all(|flight| flight.bucket != bucket), "bucket {bucket} is in flight");
-        let flight = self.launch(bucket, operation, buffer)?;
+        let flight = self.launch(bucket, self.performed_as(operation), buffer)?;
         self.flights.push(flight);
         Ok(())
     }
