@@ -54,7 +54,7 @@ DELAY   ?=
 N       ?= 200
 SEED    ?= 1
 
-.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench icount bench-comm faults fuzz sanitize soak cluster-up cluster-down slurm-up slurm-down clean
+.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench icount bench-comm faults fuzz neon sanitize soak cluster-up cluster-down slurm-up slurm-down clean
 
 help: ## Show the targets
 	@grep -hE '^[0-9a-z -]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([^:]+):.*## (.*)/\1\t\2/' | expand -t 18
@@ -115,7 +115,10 @@ faults: build ## Inject N random faults, drawn from SEED, into training jobs (N=
 fuzz: ## Fuzz the readers of all files for SECONDS each, with cargo-fuzz (SECONDS=600 ARGS="idx npy")
 	@fuzz/run.sh $(SECONDS) $(ARGS)
 
-sanitize: build ## AddressSanitizer (nightly toolchain) and memcheck (valgrind) on tests and two-rank jobs (ARGS=memcheck)
+neon: ## Run the tests of burn-fused with NEON, on aarch64 or emulated by QEMU (ARGS=winograd)
+	@tests/neon/run.sh $(ARGS)
+
+sanitize: build ## AddressSanitizer, memcheck and ThreadSanitizer on tests and two-rank jobs (ARGS=memcheck)
 	@tests/sanitize/run.sh $(ARGS)
 
 soak: build ## Train on two ranks for MINUTES; memory, descriptors and step time have to stay flat (MINUTES=30)

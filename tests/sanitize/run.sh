@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# Memory errors of the crates with unsafe code, under AddressSanitizer and valgrind's memcheck:
+# Memory errors and data races of the crates with unsafe code:
 #
-#   tests/sanitize/run.sh             both
+#   tests/sanitize/run.sh             all three
 #   tests/sanitize/run.sh asan        unit tests of burn-fused and burn-mpi, and two-rank trainings
 #                                     over MPI and gloo; needs a nightly Rust toolchain
 #   tests/sanitize/run.sh memcheck    the same unit tests but those of convolutions and integer models,
 #                                     and a two-rank job of burn-mpi's examples; needs valgrind
+#   tests/sanitize/run.sh tsan        ThreadSanitizer: unit tests of burn-mpi, and two-rank trainings over
+#                                     MPI and gloo; needs a nightly Rust toolchain with rust-src, or apt-get
 #
-# The build for AddressSanitizer is in target-asan: all of Burn is compiled once more. The layers in C
-# and C++ are not instrumented there, and memcheck sees them. Programs use malloc, not mimalloc.
+# The builds for AddressSanitizer and ThreadSanitizer are in target-asan and target-tsan: all of Burn is
+# compiled once more for each. The layers in C and C++ are not instrumented for the former, and memcheck
+# sees them. Programs use malloc, not mimalloc.
 # Functions are called by name, through `check`.
 # shellcheck disable=SC2317
 set -uo pipefail
@@ -22,12 +25,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mpirun=$(mpi_command mpirun) || exit 1
 host=x86_64-unknown-linux-gnu
-parts=${*:-asan memcheck}
+parts=${*:-asan memcheck tsan}
 for part in $parts; do
   case $part in
-    asan | memcheck) ;;
+    asan | memcheck | tsan) ;;
     *)
-      echo "sanitize: unknown part $part: choose asan, memcheck or none for both" >&2
+      echo "sanitize: unknown part $part: choose from asan, memcheck and tsan, or none for all" >&2
       exit 2
       ;;
   esac
@@ -42,6 +45,13 @@ two_ranks() { # two_ranks COMMAND...
 # Builds the unit tests, and prints the one of a crate from what cargo has printed.
 tests_of() { # tests_of CRATE
   sed -nE "s|.*\((.*/deps/${1//-/_}-[0-9a-f]+)\)$|\1|p" "$work/built" | head -n 1
+}
+
+built_tests() { # built_tests CRATE
+  "$(tests_of "$1")" --test-threads=1 2>&1 | tee "$work/tests"
+  local status=${PIPESTATUS[0]}
+  note=$(sed -nE 's/^test result: ok. ([0-9]+ passed).*/\1/p' "$work/tests")
+  [ "$status" -eq 0 ] && [ -n "$note" ]
 }
 
 # ---- AddressSanitizer
@@ -60,13 +70,6 @@ asan_build() {
 
 # What an MPI library keeps until the end is no leak of this program.
 export ASAN_OPTIONS=detect_leaks=0
-
-asan_tests() { # asan_tests CRATE
-  "$(tests_of "$1")" --test-threads=1 2>&1 | tee "$work/tests"
-  local status=${PIPESTATUS[0]}
-  note=$(sed -nE 's/^test result: ok. ([0-9]+ passed).*/\1/p' "$work/tests")
-  [ "$status" -eq 0 ] && [ -n "$note" ]
-}
 
 asan_job() { # asan_job BACKEND MODEL
   local program=target-asan/$host/release/mpiburn kind=digits samples=2
@@ -87,7 +90,7 @@ asan() {
   check "build for AddressSanitizer" asan_build
   [ $failed -eq 0 ] || return
   for crate in burn-fused burn-mpi; do
-    check "AddressSanitizer: unit tests of $crate" asan_tests $crate
+    check "AddressSanitizer: unit tests of $crate" built_tests $crate
   done
   check "AddressSanitizer: two ranks train convnet over MPI" asan_job mpi convnet
   check "AddressSanitizer: two ranks train vgg over MPI" asan_job mpi vgg
@@ -141,6 +144,59 @@ memcheck() {
   check "memcheck: unit tests of burn-fused" memcheck_tests burn-fused "${few[@]}"
   check "memcheck: unit tests of burn-mpi" memcheck_tests burn-mpi
   check "memcheck: two ranks broadcast and compare modules of every type" memcheck_job check_types
+}
+
+# ---- ThreadSanitizer
+
+# The standard library is compiled for it too: without, what synchronizes there is not seen. The layers over
+# MPI and gloo are instrumented by the C compiler; what they link with is not, and calls of it that
+# synchronize are known by name.
+tsan_build() {
+  if ! tsan_compiler; then
+    echo "no standard library to compile: run rustup toolchain install nightly --component rust-src"
+    return 1
+  fi
+  local what
+  for what in "test --lib --no-run" "build --example own_model --example check_types"; do
+    # shellcheck disable=SC2086 # words
+    RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=target-tsan \
+      RUSTFLAGS="-Zsanitizer=thread --cfg system_allocator -Cdebuginfo=line-tables-only" \
+      CFLAGS_x86_64_unknown_linux_gnu="-fsanitize=thread -g1" CXXFLAGS_x86_64_unknown_linux_gnu="-fsanitize=thread -g1" \
+      scripts/cargo.sh $what --locked --release -p burn-mpi --features gloo -Zbuild-std --target $host \
+      --config 'profile.release.opt-level=1' >>"$work/built" 2>&1 || { cat "$work/built"; return 1; }
+  done
+  nm "target-tsan/$host/release/examples/own_model" | grep -c __tsan_read
+}
+
+# A nightly toolchain with the standard library's sources, or Debian's, which lacks the runtime.
+tsan_compiler() {
+  local installed
+  installed=$(RUSTUP_TOOLCHAIN=nightly rustc --print sysroot 2>&1) &&
+    [ -e "$installed/lib/rustlib/src/rust/library/Cargo.lock" ] && export RUSTUP_TOOLCHAIN=nightly && return
+  command -v apt-get >/dev/null || return
+  installed=$(rustc --print target-libdir)
+  # shellcheck source-path=SCRIPTDIR source=../debian_rust.sh
+  . tests/debian_rust.sh
+  debian_rust target-tsan/debian rust-web-src &&
+    cp "$installed"/librustc-stable_rt.tsan.a "$("$RUSTC" --print target-libdir)"
+}
+
+tsan_job() { # tsan_job EXAMPLE [ARGUMENT]...
+  local example=$1
+  shift
+  two_ranks "target-tsan/$host/release/examples/$example" "$@"
+}
+
+tsan() {
+  : >"$work/built"
+  check "build for ThreadSanitizer" tsan_build
+  [ $failed -eq 0 ] || return
+  export TSAN_OPTIONS="exitcode=9 halt_on_error=0 suppressions=$PWD/tests/sanitize/tsan.supp"
+  check "ThreadSanitizer: unit tests of burn-mpi" built_tests burn-mpi
+  check "ThreadSanitizer: two ranks broadcast and compare modules of every type" tsan_job check_types
+  for backend in mpi gloo; do
+    check "ThreadSanitizer: two ranks train over $backend" tsan_job own_model $backend
+  done
 }
 
 for part in $parts; do

@@ -236,6 +236,12 @@ mod tests {
         assert!(Level::available().any(|level| level == Portable));
     }
 
+    #[cfg(target_arch = "aarch64")]
+    #[test]
+    fn neon_is_the_level_of_aarch64() {
+        assert_eq!(Level::available().next(), Some(Level::Neon));
+    }
+
     #[test]
     fn dropping_the_guard_restores_the_previous_level() {
         let before = Level::current();
