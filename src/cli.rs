@@ -62,7 +62,7 @@ impl Cli {
     /// # Errors
     /// clap's, which include the texts of `--help` and `--version`.
     pub fn read() -> Result<Self, clap::Error> {
-        let matches = Self::command().try_get_matches()?;
+        let matches = with_negative_numbers(Self::command()).try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches)?;
         let options = matches.subcommand().map(|(_, options)| options);
         match &mut cli.command {
@@ -76,6 +76,14 @@ impl Cli {
         }
         Ok(cli)
     }
+}
+
+/// Lets `-1` be an option's value, which is then refused as one; clap would take it for an option and
+/// offer what cannot help.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes = |arg: &clap::Arg| arg.get_action().takes_values() && !arg.is_positional();
+    let command = command.mut_args(|arg| if takes(&arg) { arg.allow_negative_numbers(true) } else { arg });
+    command.mut_subcommands(with_negative_numbers)
 }
 
 /// Names of the options that were typed.

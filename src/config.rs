@@ -23,8 +23,8 @@ use crate::train::{Precision, Recipe, TrainOptions};
 use burn_fused::conv::Algorithm;
 use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
 
-pub use bounds::seconds;
-use bounds::{at_most, gloo_algorithm, more_than_0, not_negative, parse, positive, threads, timeout};
+pub use bounds::{at_most, more_than_0, not_negative, seconds};
+use bounds::{gloo_algorithm, parse, positive, threads, timeout};
 pub use changes::change_of;
 pub use recipe::check_data;
 

@@ -4,11 +4,15 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
 /// Signals that request a checkpoint and a stop: those that a launcher, a batch system
 /// before its time limit, and a terminal send.
 const SIGNALS: [(i32, &str); 3] = [(SIGTERM, "SIGTERM"), (SIGUSR1, "SIGUSR1"), (SIGINT, "SIGINT")];
+
+/// What a terminal that is closed sends to the process that starts a job there; its ranks are in another
+/// process group and would go on unseen.
+const HANG_UP: (i32, &str) = (SIGHUP, "SIGHUP");
 
 /// The first such signal that this process received, checked between steps.
 #[derive(Debug, Clone, Default)]
@@ -32,10 +36,24 @@ impl StopRequest {
         Ok(request)
     }
 
+    /// The same for a process that starts jobs: SIGHUP counts too, unless it is ignored, as `nohup` has it.
+    ///
+    /// # Errors
+    /// When a signal handler cannot be installed.
+    pub fn listen_as_launcher() -> io::Result<Self> {
+        let request = Self::listen()?;
+        let (signal, _) = HANG_UP;
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        if !ignores(&status, signal) {
+            signal_hook::flag::register_usize(signal, Arc::clone(&request.came), signal as usize)?;
+        }
+        Ok(request)
+    }
+
     /// Name of the received signal, such as `SIGTERM`.
     pub fn signal(&self) -> Option<&'static str> {
         let number = self.number()?;
-        SIGNALS.iter().find(|(signal, _)| *signal == number).map(|(_, name)| *name)
+        SIGNALS.iter().chain([&HANG_UP]).find(|(signal, _)| *signal == number).map(|(_, name)| *name)
     }
 
     /// Its number.
@@ -58,9 +76,23 @@ impl StopRequest {
     }
 }
 
+/// Whether a process with this `/proc/PID/status` ignores `signal`.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ignored_signal_is_seen_in_the_mask() {
+        let status = "Name:\tmpiburn\nSigIgn:\t0000000000001001\nSigCgt:\tffffffffffffffff\n";
+        assert!(ignores(status, SIGHUP) && ignores(status, 13));
+        assert!(!ignores(status, SIGINT) && !ignores("", SIGHUP));
+    }
 
     #[test]
     fn a_signal_is_recorded_by_name() {

@@ -16,9 +16,10 @@ Examples:
   mpiburn launch 2x2 --restart 3 -- train --epochs 100 --checkpoint-every 500 --out results/long
   mpiburn launch 2x1 --dry-run -- bench allreduce     print mpirun's command line only
 
-SIGTERM, SIGUSR1 and Ctrl-C are forwarded to the ranks, which write a checkpoint and exit with code 75;
-srun, which ends them at once upon SIGTERM, gets SIGUSR1 for each. A second signal ends the job. The exit
-code is the launcher's: 75 after SIGUSR1, and 1 from Open MPI's mpirun after the others.
+SIGTERM, SIGUSR1, Ctrl-C and the end of the terminal (SIGHUP) are forwarded to the ranks, which write a
+checkpoint and exit with code 75; srun, which ends them at once upon SIGTERM, gets SIGUSR1 for each. A
+second signal ends the job. The exit code is the launcher's: 75 after SIGUSR1 and SIGHUP, and 1 from
+Open MPI's mpirun after the others.
 
 --restart starts the job again after any exit code but 0, 2 (invalid option or value), 75 (stopped with a
 checkpoint), 126 and 127 (program not executable or missing), and not after a signal to launch. It ends
@@ -104,7 +105,7 @@ pub struct SweepArgs {
     /// Print the command lines and exit.
     #[arg(long)]
     pub dry_run: bool,
-    /// Options for every run, after `--`; they override the file's.
+    /// Options for every run, after `--`: they override the file's base, and none may vary in it.
     #[arg(last = true, value_name = "OPTIONS")]
     pub options: Vec<String>,
 }

@@ -42,6 +42,7 @@ fn make(args: &MakeArgs, kind: Kind, write: Generator) -> anyhow::Result<()> {
     let MakeArgs { out, train, test, seed, overwrite } = args;
     ensure!(*train > 0 && *test > 0, "--train {train} --test {test}: both must be at least 1");
     match Kind::of_folder(out) {
+        _ if out.exists() && !out.is_dir() => bail!("--out {}: is no folder", out.display()),
         Err(DataError::NoneHere { .. }) => {}
         Ok(found) if found == kind && *overwrite => {}
         Ok(found) if found == kind => {
@@ -52,6 +53,7 @@ fn make(args: &MakeArgs, kind: Kind, write: Generator) -> anyhow::Result<()> {
         }
         Err(error) => return Err(error).context("--out"),
     }
+    check_space(out, kind, *train, *test)?;
     std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let bar = bars().add(ProgressBar::new((train + test) as u64));
     bar.set_style(ProgressStyle::with_template("{bar:24} {pos}/{len} samples  {eta} left")?);
@@ -68,8 +70,29 @@ fn make(args: &MakeArgs, kind: Kind, write: Generator) -> anyhow::Result<()> {
     write(out, *train, *test, *seed, &progress)
         .with_context(|| format!("cannot write the data set to {}", out.display()))?;
     bar.finish_and_clear();
+    // Few samples may lack a class.
+    data::open(out).with_context(|| format!("--train {train} --test {test}: too few samples"))?;
     let what = kind.generator();
     log::info!("{}: {train} training and {test} test samples of {what}, seed {seed}", out.display());
+    Ok(())
+}
+
+/// Checks that the samples fit on the disk.
+fn check_space(out: &Path, kind: Kind, train: usize, test: usize) -> anyhow::Result<()> {
+    let samples = train as u128 + test as u128;
+    let bytes = samples * kind.generated_bytes() as u128;
+    // The folder may not be there yet.
+    let there = std::path::absolute(out)?;
+    let disk = there.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok());
+    let Some(disk) = disk else { return Ok(()) };
+    let free = u128::from(disk.f_bavail) * u128::from(disk.f_frsize);
+    ensure!(
+        bytes < free,
+        "--train {train} --test {test}: {samples} samples take {:.1} GB, and {} has {:.1} GB free",
+        bytes as f64 / 1e9,
+        out.display(),
+        free as f64 / 1e9
+    );
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::checkpoint::{self, Initial};
-use super::logits;
+use super::{logits, path_text};
 use crate::cli::EvalArgs;
 use crate::config::{ConfigError, RunConfig};
 use crate::device::DeviceKind;
@@ -86,13 +86,13 @@ fn check(args: &EvalArgs) -> Result<DeviceKind, ConfigError> {
 fn check_same_options(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let EvalArgs { checkpoint, data_root, test_batch_size, test_samples, device, int8, logits } = args;
     for (option, value) in [
-        ("--checkpoint", serde_json::to_string(checkpoint)?),
-        ("--data-root", serde_json::to_string(data_root)?),
+        ("--checkpoint", path_text(Some(checkpoint))),
+        ("--data-root", path_text(data_root.as_deref())),
         ("--test-batch-size", serde_json::to_string(test_batch_size)?),
         ("--test-samples", serde_json::to_string(test_samples)?),
         ("--device", serde_json::to_string(device)?),
         ("--int8", serde_json::to_string(int8)?),
-        ("--logits", serde_json::to_string(logits)?),
+        ("--logits", path_text(logits.as_deref())),
     ] {
         world.check_equal(option, &value)?;
     }

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 
-use super::{Refused, checkpoint};
+use super::{Refused, checkpoint, path_text};
 use crate::cli::ExportArgs;
 use crate::config::RunConfig;
 use crate::data;
@@ -15,8 +15,8 @@ use burn_mpi::{ParamLayout, World};
 /// Under mpirun, rank 0 alone writes the file and prints its line.
 pub fn run(world: &World, args: &ExportArgs) -> anyhow::Result<()> {
     for (option, value) in [
-        ("RUN", serde_json::to_string(&args.run)?),
-        ("--out", serde_json::to_string(&args.out)?),
+        ("RUN", path_text(Some(&args.run))),
+        ("--out", path_text(Some(&args.out))),
         ("--int8", args.int8.to_string()),
     ] {
         world.check_equal(option, &value)?;

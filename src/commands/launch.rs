@@ -17,7 +17,7 @@ use training::Training;
 /// # Errors
 /// When it does not start.
 pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
-    let stop = StopRequest::listen().context("cannot install signal handlers")?;
+    let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
     let file = match &args.hostfile {
         Some(file) => Some(file.clone()),
         None => Some(Path::new("hostfiles").join(args.topology.to_string())).filter(|file| file.exists()),

@@ -32,6 +32,7 @@ mod sweep_tests;
 mod trace;
 mod train;
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -46,6 +47,11 @@ use burn_mpi::{Launcher, World};
 pub use failure::{Failure, Refused};
 use failure::{OPTIONS, is_shared};
 use start::{Fingerprint, Usage, Verdict};
+
+/// A path as ranks compare it and files show it: any bytes, where JSON has UTF-8 alone.
+fn path_text(path: Option<&Path>) -> String {
+    path.map_or("not given".to_owned(), |path| format!("{path:?}"))
+}
 
 /// Tells the library which option sets the deadline of collectives, and its value, which applies
 /// from MPI's start on; an invalid one is refused later, by all ranks.
@@ -125,7 +131,8 @@ fn in_world(
         if shared {
             print_once(&world, &format!("mpiburn: {}", hints::with_hint(&error)));
         }
-        Failure { printed: shared, alone: !shared, error }
+        // A rank without others has nobody to abort, and MPI_Abort prints a box of lines.
+        Failure { printed: shared, alone: !shared && world.size() > 1, error }
     };
     match start::compare(&world, does, program).map_err(|error| end(error.into()))? {
         Verdict::Run => body(&world).map_err(end),

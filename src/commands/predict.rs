@@ -6,7 +6,7 @@ use anyhow::bail;
 
 use super::publish::{print_sheet, publish_page, write_sheet};
 use crate::cli::ReportArgs;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, at_most, more_than_0, not_negative};
 use crate::report::link::Link;
 use crate::report::page::Part;
 use crate::report::pictures;
@@ -74,11 +74,13 @@ fn link(args: &ReportArgs) -> anyhow::Result<Link> {
              `mpirun -n 2 --host alpha,beta mpiburn bench link --csv FILE`"
         );
     };
-    if !(latency.is_finite() && latency >= 0.0) {
-        return Err(ConfigError::new("latency-us", latency, "must be a finite number, 0 or more").into());
-    }
-    if !(bandwidth.is_finite() && bandwidth > 0.0) {
-        return Err(ConfigError::new("bandwidth-mbit", bandwidth, "must be a finite number above 0").into());
+    let latency = at_most("latency-us", not_negative("latency-us", latency)?, 1e9, "1000 seconds")?;
+    let bandwidth = more_than_0("bandwidth-mbit", bandwidth)?;
+    let bandwidth = at_most("bandwidth-mbit", bandwidth, 1e9, "a thousand times the fastest networks")?;
+    if bandwidth < 1e-3 {
+        return Err(
+            ConfigError::new("bandwidth-mbit", format!("{bandwidth:e}"), "must be at least 0.001").into()
+        );
     }
     Ok(Link::new(latency, bandwidth))
 }

@@ -8,6 +8,7 @@ use anyhow::Context;
 use burn::module::Module;
 
 use super::checkpoint::{self, Initial};
+use super::path_text;
 use crate::cli::{QuantKind, QuantizeArgs};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::SampleSource;
@@ -32,8 +33,8 @@ enum Plan {
 pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let plan = Plan::try_from(args)?;
     for (option, value) in [
-        ("RUN", serde_json::to_string(&args.run)?),
-        ("--data-root", serde_json::to_string(&args.data_root)?),
+        ("RUN", path_text(Some(&args.run))),
+        ("--data-root", path_text(args.data_root.as_deref())),
         ("--kind", names::name(&args.kind)),
         ("--calibration", serde_json::to_string(&args.calibration)?),
         ("--weight-scheme", serde_json::to_string(&args.weight_scheme)?),

@@ -1,19 +1,23 @@
 //! `mpiburn sweep`: starts the runs of a sweep file, one after the other.
 
+mod earlier;
+mod options;
 mod possible;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use clap::{Args, FromArgMatches};
 
+use self::earlier::{check_folder, done, warn_of_other_builds};
+use self::options::{check_typed, words};
+pub(super) use self::options::{configuration, option_names};
 use self::possible::{Possible, hostfile};
 use super::launch::{line, prepare, variables};
-use crate::cli::{SweepArgs, TrainArgs};
+use crate::cli::SweepArgs;
 use crate::config::RunConfig;
 use crate::launch;
-use crate::record::{RunDir, RunState, Status, SweepRecord, SweepRun, lock};
+use crate::record::{RunDir, RunState, SweepRecord, SweepRun, lock};
 use crate::stop::StopRequest;
 use crate::sweep::{PlannedRun, SweepFile, plan, scaled};
 
@@ -30,7 +34,11 @@ enum Ended {
 /// When the sweep file is invalid, or the folder has results of other options.
 pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     let file = SweepFile::read(&args.file, &option_names())?;
+    check_typed(&file, args)?;
     let mut runs = plan(&file, &args.scale)?;
+    if let (Some(text), false) = (&args.only, runs.iter().any(|run| chosen(args, &run.name))) {
+        bail!("--only {text}: no run has this in its name; runs are named like {}", runs[0].name);
+    }
     let configs: Vec<RunConfig> =
         runs.iter().map(|run| configuration(run, args)).collect::<anyhow::Result<_>>()?;
     let name = args.file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -60,100 +68,29 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         record.runs.push(SweepRun { name, repeat, varied, state, error });
     }
     if args.dry_run {
-        runs.retain(|run| chosen(args, run));
+        runs.retain(|run| chosen(args, &run.name));
         for run in &runs {
             println!("{}", line(&command(run, args, &folder)?.command()?));
         }
         return Ok(0);
     }
+    check_folder(&folder, &record)?;
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot write {}", folder.display()))?;
     let _lock = lock(&folder)?;
     record.write(&folder)?;
     warn_of_other_builds(&builds, &folder);
-    for (reason, names) in record.skipped() {
-        log::info!("skipped: {} of {} runs ({}): {reason}", names.len(), runs.len(), names.join(", "));
+    for (reason, mut names) in record.skipped() {
+        names.retain(|name| chosen(args, name));
+        if !names.is_empty() {
+            log::info!("skipped: {} of {} runs ({}): {reason}", names.len(), runs.len(), names.join(", "));
+        }
     }
     let stopped = make(&runs, args, &folder, &mut record)?;
-    Ok(closing(&record, args, &folder, stopped))
+    Ok(closing(&record, &folder, stopped))
 }
 
-/// Names of all options of `mpiburn train`, aliases included.
-pub(super) fn option_names() -> Vec<String> {
-    let command = TrainArgs::augment_args(clap::Command::new("train"));
-    let names =
-        command.get_arguments().flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default());
-    // The sweep sets run directories itself.
-    names
-        .map(ToString::to_string)
-        .filter(|n| !["out", "log-path", "resume", "set", "overwrite"].contains(&n.as_str()))
-        .collect()
-}
-
-fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
-    let option = |(name, value): &(String, Option<String>)| match value {
-        Some(value) => format!("--{name}={value}"),
-        None => format!("--{name}"),
-    };
-    run.options.iter().map(option).chain(args.options.iter().cloned()).collect()
-}
-
-/// The run's configuration, validated as by the run itself, but for what this build includes.
-pub(super) fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunConfig> {
-    let command = TrainArgs::augment_args(clap::Command::new("train").no_binary_name(true));
-    let matches = command.try_get_matches_from(words(run, args)).map_err(|error| {
-        let text = error.to_string();
-        let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-        anyhow::anyhow!("{}, run {}: {first}", args.file.display(), run.name)
-    })?;
-    let typed = TrainArgs::from_arg_matches(&matches)?;
-    RunConfig::of_any_build(&typed).with_context(|| format!("{}, run {}", args.file.display(), run.name))
-}
-
-/// The build of the run if it exists, is complete and has these options.
-fn done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Option<String>> {
-    let Ok((_, record)) = RunDir::open::<RunConfig>(path) else { return Ok(None) };
-    if record.status != Status::Completed {
-        return Ok(None);
-    }
-    let mut other = differences(&record.config, config)?;
-    if record.topology != run.topology.to_string() {
-        other.push(format!("topology {}, now {}", record.topology, run.topology));
-    }
-    if !other.is_empty() {
-        bail!(
-            "{} has other options ({}): remove it, or choose another folder with --out",
-            path.display(),
-            other.join("; ")
-        );
-    }
-    Ok(Some(record.git))
-}
-
-/// A table with times of two builds compares the builds as well.
-fn warn_of_other_builds(builds: &[String], folder: &Path) {
-    let this = env!("MPIBURN_GIT");
-    let mut others: Vec<&str> = builds.iter().map(String::as_str).filter(|build| *build != this).collect();
-    let count = others.len();
-    others.sort_unstable();
-    others.dedup();
-    if count > 0 {
-        log::warn!(
-            "{count} of the kept runs are from another build ({}; this is {this}): remove {} to repeat all runs",
-            others.join(", "),
-            folder.display()
-        );
-    }
-}
-
-fn differences(old: &RunConfig, new: &RunConfig) -> anyhow::Result<Vec<String>> {
-    let (old, new) = (serde_json::to_value(old)?, serde_json::to_value(new)?);
-    let fields = old.as_object().into_iter().flatten();
-    let different = fields.filter(|(name, value)| new[name.as_str()] != **value);
-    Ok(different.map(|(name, value)| format!("{name} {value}, now {}", new[name.as_str()])).collect())
-}
-
-fn chosen(args: &SweepArgs, run: &PlannedRun) -> bool {
-    args.only.as_ref().is_none_or(|text| run.name.contains(text.as_str()))
+fn chosen(args: &SweepArgs, name: &str) -> bool {
+    args.only.as_ref().is_none_or(|text| name.contains(text.as_str()))
 }
 
 fn command(run: &PlannedRun, args: &SweepArgs, folder: &Path) -> anyhow::Result<launch::Launch> {
@@ -177,10 +114,10 @@ fn make(
     folder: &Path,
     record: &mut SweepRecord,
 ) -> anyhow::Result<bool> {
-    let stop = StopRequest::listen().context("cannot install signal handlers")?;
+    let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
     let total = runs.len();
     for (index, run) in runs.iter().enumerate() {
-        if record.runs[index].state != RunState::Waiting || !chosen(args, run) {
+        if record.runs[index].state != RunState::Waiting || !chosen(args, &run.name) {
             continue;
         }
         let ended = match stop.signal() {
@@ -243,8 +180,19 @@ fn reason(log: &Path, code: i32) -> String {
     own.or(framed).or(of_srun).map_or_else(|| launch::explain(code), |line| line.trim().to_owned())
 }
 
+/// The line for runs that failed for one reason; a missing data set would otherwise be told once for each.
+fn failure_line(runs: &[&SweepRun]) -> String {
+    let name = |index: usize| runs[index].name.as_str();
+    let others = match runs.len() - 1 {
+        0 => String::new(),
+        1 => format!("; so did {}", name(1)),
+        more => format!("; so did {more} others, {} to {}", name(1), name(more)),
+    };
+    format!("{} failed: {}{others}", name(0), runs[0].error.as_deref().unwrap_or_default())
+}
+
 /// Reports completed and failed runs; returns the exit code.
-fn closing(record: &SweepRecord, args: &SweepArgs, folder: &Path, stopped: bool) -> i32 {
+fn closing(record: &SweepRecord, folder: &Path, stopped: bool) -> i32 {
     let count = |state| record.runs.iter().filter(|run| run.state == state).count();
     let (done, failed) = (count(RunState::Completed), count(RunState::Failed));
     let shown = folder.display();
@@ -257,11 +205,14 @@ fn closing(record: &SweepRecord, args: &SweepArgs, folder: &Path, stopped: bool)
         _ => format!("; mpiburn report {shown} shows them"),
     };
     log::info!("{done} of {} runs are in {shown}{skipped}{report}", record.runs.len());
-    for run in record.runs.iter().filter(|run| run.state == RunState::Failed) {
-        eprintln!("mpiburn: {} failed: {}", run.name, run.error.as_deref().unwrap_or_default());
+    for runs in record.failed() {
+        eprintln!("mpiburn: {}", failure_line(&runs));
     }
     if stopped {
-        eprintln!("mpiburn: stopped; continue with mpiburn sweep {}", args.file.display());
+        // As it was typed, all options included.
+        let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+        let command: Vec<String> = std::iter::once("mpiburn".to_owned()).chain(words).collect();
+        eprintln!("mpiburn: stopped; continue with {}", line(&command));
     }
     match (stopped, failed) {
         (true, _) => super::failure::RESUMABLE.into(),

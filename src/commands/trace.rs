@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::cli::{StepRange, TraceArgs};
 use crate::config::{ConfigError, RunConfig};
 use crate::profile::{Clock, RankTrace, Recorder, TraceFile, end_batch, longest_wait};
+use crate::record::is_of_run;
 use crate::train::TrainError;
 use burn_mpi::{ClockOffset, CommError, World};
 
@@ -52,9 +53,7 @@ pub fn check_writable(world: &World, args: &TraceArgs) -> Result<(), CommError> 
 /// If it is below one of its folders, or a file that the run writes.
 pub fn check_in_run(path: &Path, out: &Path) -> Result<(), ConfigError> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let of_run = ["run.json", "epochs.csv", ".lock", "checkpoints", "tensorboard"].contains(&name)
-        || name.starts_with("rank");
-    if path.parent() != Some(out) || of_run {
+    if path.parent() != Some(out) || is_of_run(name) {
         let problem = "the run has its own files there; name another one in the run directory, or elsewhere";
         return Err(ConfigError::new("trace", path.display(), problem));
     }

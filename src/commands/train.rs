@@ -13,6 +13,7 @@ use super::checkpoint;
 use super::collective::primitives;
 use super::memory;
 use super::outcome::{Ended, describe, print_header, print_results, summarize};
+use super::path_text;
 use super::progress::Progress;
 use super::trace::{self, Tracing};
 use crate::cli::TrainArgs;
@@ -26,7 +27,7 @@ use crate::stop::StopRequest;
 use crate::train::{CrossEntropy, Position, Setup, Trace, TrainError, TrainOptions, Trainer, Untraced};
 use burn_mpi::{Backend, ParamLayout, World, connect};
 pub(super) use checks::check_shape;
-use checks::{check_data, check_world_size, warn_of_ignored_options};
+use checks::{check_data, check_world_size, warn_of_ignored_options, warn_of_unreached_limits};
 use noted::Noted;
 use prepare::Begin;
 use resume::Resumed;
@@ -64,8 +65,7 @@ fn start(
     trace::check_same(world, &args.trace)?;
     let config = world.broadcast(&config)?;
     config.check_built()?;
-    // Rank 0's is used; where it has none, the run would be in a folder that nobody named.
-    world.check_equal("--out", if args.out.is_some() { "given" } else { "not given" })?;
+    world.check_equal("--out", &path_text(args.out.as_deref()))?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
     super::gpu::choose(world, config.device)?;
     super::use_threads(config.threads)?;
@@ -116,6 +116,9 @@ fn start(
         test_samples: options.plan(source.as_ref(), Split::Test, world.size()).samples,
         test_available: source.len(Split::Test),
     };
+    if world.is_root() {
+        warn_of_unreached_limits(&config, &data);
+    }
     let checkpoint = prepare::share(world, saved)?;
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
     let traced = trace::steps(&args.trace, done, total)?;

@@ -52,7 +52,11 @@ pub fn seconds(option: &'static str, value: f64) -> Result<f64, ConfigError> {
     at_most(option, more_than_0(option, value)?, MAX_TIMEOUT, "a year of seconds")
 }
 
-pub(super) fn at_most<T: PartialOrd + fmt::Display + fmt::LowerExp>(
+/// A value that is not above `most`, for a `reason`.
+///
+/// # Errors
+/// If it is.
+pub fn at_most<T: PartialOrd + fmt::Display + fmt::LowerExp>(
     option: &'static str,
     value: T,
     most: T,
@@ -68,14 +72,22 @@ pub(super) fn at_most<T: PartialOrd + fmt::Display + fmt::LowerExp>(
     }
 }
 
-pub(super) fn more_than_0(option: &'static str, value: f64) -> Result<f64, ConfigError> {
+/// A finite number above 0.
+///
+/// # Errors
+/// If it is none.
+pub fn more_than_0(option: &'static str, value: f64) -> Result<f64, ConfigError> {
     match value.is_finite() && value > 0.0 {
         true => Ok(value),
         false => Err(ConfigError::new(option, value, "must be a finite number above 0")),
     }
 }
 
-pub(super) fn not_negative(option: &'static str, value: f64) -> Result<f64, ConfigError> {
+/// A finite number, 0 or more.
+///
+/// # Errors
+/// If it is none.
+pub fn not_negative(option: &'static str, value: f64) -> Result<f64, ConfigError> {
     match value.is_finite() && value >= 0.0 {
         true => Ok(value),
         false => Err(ConfigError::new(option, value, "must be a finite number, 0 or more")),

@@ -8,7 +8,11 @@ use super::ConfigError;
 pub(super) fn utf8(option: &'static str, path: &Path) -> Result<PathBuf, ConfigError> {
     match path.to_str() {
         Some(_) => Ok(path.to_owned()),
-        None => Err(ConfigError::new(option, path.display(), "is not UTF-8, and run.json cannot hold it")),
+        None => Err(ConfigError::new(
+            option,
+            path.display(),
+            "is not UTF-8, and results are JSON: choose another name",
+        )),
     }
 }
 

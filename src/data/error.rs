@@ -53,7 +53,8 @@ pub enum DataError {
     },
     /// The folder contains no data set.
     #[error(
-        "no data set in {root}: it has none of train-images-idx3-ubyte (or .gz), data_batch_1.bin and train_data/train_x.npy; generate one with `mpiburn data digits --out {root}` (or objects, features), or point --data-root at one"
+        "no data set in {root}: it has none of train-images-idx3-ubyte (or .gz), data_batch_1.bin and train_data/train_x.npy; generate one with {}, or point --data-root at one",
+        generating(root)
     )]
     NoneHere {
         /// The folder.
@@ -76,4 +77,11 @@ impl DataError {
     pub(super) fn read(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |reason| Self::Read { path: path.to_owned(), reason }
     }
+}
+
+/// How to generate a data set in a folder: of the kind that it is named after, as those of `mpiburn data` are.
+fn generating(root: &Path) -> String {
+    let named = ["digits", "objects", "features"].into_iter().find(|kind| root.ends_with(kind));
+    let others = if named.is_none() { " (or objects, features)" } else { "" };
+    format!("`mpiburn data {} --out {}`{others}", named.unwrap_or("digits"), root.display())
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
+use super::generate::{digits, features, objects};
 use super::{DataError, cifar10, mnist, npy_pairs};
 
 /// The format of a data set.
@@ -49,6 +50,15 @@ impl Kind {
             Self::Npy => "features",
         }
     }
+
+    /// Bytes of a generated sample with its label.
+    pub fn generated_bytes(self) -> usize {
+        match self {
+            Self::Idx | Self::Noise => digits::SIDE * digits::SIDE + 1,
+            Self::Cifar10 => objects::BYTES + 1,
+            Self::Npy => features::FEATURES * size_of::<f32>() + size_of::<i64>(),
+        }
+    }
 }
 
 impl fmt::Display for Kind {
@@ -71,6 +81,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let none = Kind::of_folder(root.path()).unwrap_err().to_string();
         assert!(none.contains("no data set in") && none.contains("mpiburn data digits --out"), "{none}");
+        let named = Kind::of_folder(Path::new("nowhere/features")).unwrap_err().to_string();
+        assert!(named.contains("`mpiburn data features --out nowhere/features`, or point"), "{named}");
         let missing = Kind::of_folder(&root.path().join("nowhere")).unwrap_err().to_string();
         assert!(missing.contains("no data set in") && missing.contains("nowhere"), "{missing}");
         for (name, kind) in [

@@ -2,7 +2,10 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use super::refuse_link;
 
 /// Name of the file in the folder that is locked. It stays: removing it, a process could lock one
 /// that another has just opened.
@@ -28,13 +31,7 @@ impl FolderLock {
     /// Locks `folder`, which exists. On a file system without locks this succeeds with a warning.
     pub fn take(folder: &Path) -> Result<Self, LockError> {
         let path = folder.join(LOCK);
-        let mut file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(&path)
-            .map_err(LockError::File)?;
+        let mut file = open(&path).map_err(LockError::File)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -58,6 +55,19 @@ impl FolderLock {
     }
 }
 
+/// The lock's file, which is no link, pipe or device, and no second name of another file: it is written to.
+fn open(path: &Path) -> io::Result<File> {
+    refuse_link(path)?;
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+    if file.metadata()?.nlink() > 1 {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "it is a hard link, and nothing is written through one: remove the link",
+        ));
+    }
+    Ok(file)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +83,24 @@ mod tests {
         drop(first);
         assert!(FolderLock::take(folder.path()).is_ok());
         assert!(matches!(FolderLock::take(&folder.path().join("none")), Err(LockError::File(_))));
+    }
+
+    #[test]
+    fn a_link_in_the_locks_place_is_refused_and_its_target_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let (lock, target) = (folder.path().join(LOCK), folder.path().join("target"));
+        for name in ["symbolic link", "hard link"] {
+            fs::write(&target, "kept").unwrap();
+            match name {
+                "hard link" => fs::hard_link(&target, &lock).unwrap(),
+                _ => std::os::unix::fs::symlink(&target, &lock).unwrap(),
+            }
+            let LockError::File(error) = FolderLock::take(folder.path()).unwrap_err() else {
+                panic!("nobody holds the lock");
+            };
+            assert!(error.to_string().contains(name), "{error}");
+            assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
+            fs::remove_file(&lock).unwrap();
+        }
     }
 }

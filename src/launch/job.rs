@@ -95,11 +95,13 @@ pub fn run(
 }
 
 /// What a launcher gets for `signal`. srun ends the ranks at once upon SIGTERM, asks upon SIGINT, and
-/// passes SIGUSR1 on.
+/// passes SIGUSR1 on. For a closed terminal it is SIGUSR1 too, which no launcher takes
+/// as a request to end ranks at once.
 fn for_launcher(launcher: LauncherKind, signal: Signal, is_first: bool) -> Signal {
     match (launcher, is_first) {
         (LauncherKind::Srun, true) => Signal::USR1,
         (LauncherKind::Srun, false) => Signal::TERM,
+        _ if signal == Signal::HUP => Signal::USR1,
         _ => signal,
     }
 }
@@ -180,6 +182,8 @@ mod tests {
             (Srun, &[Signal::INT][..], "USR1"),
             (Srun, &[Signal::INT, Signal::INT], "USR1 TERM"),
             (Mpirun, &[Signal::USR1], "USR1"),
+            (Mpirun, &[Signal::HUP], "USR1"),
+            (Srun, &[Signal::HUP], "USR1"),
             (Mpirun, &[Signal::TERM, Signal::TERM], "TERM TERM"),
         ] {
             // No SIGINT: a shell in the background ignores it for good.

@@ -60,15 +60,35 @@ pub enum RunState {
     Skipped,
 }
 
+impl SweepRun {
+    /// The error without the log's path in brackets at its end, which differs between runs.
+    fn reason(&self) -> &str {
+        let error = self.error.as_deref().unwrap_or("no reason is recorded");
+        match error.rsplit_once(" (") {
+            Some((reason, log)) if log.ends_with(&format!("{}.log)", self.name)) => reason,
+            _ => error,
+        }
+    }
+}
+
 impl SweepRecord {
     /// Names of the skipped runs by reason, in their order.
     pub fn skipped(&self) -> Vec<(&str, Vec<&str>)> {
-        let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
-        for run in self.runs.iter().filter(|run| run.state == RunState::Skipped) {
-            let reason = run.error.as_deref().unwrap_or("no reason is recorded");
-            match reasons.iter_mut().find(|(known, _)| *known == reason) {
-                Some((_, names)) => names.push(&run.name),
-                None => reasons.push((reason, vec![&run.name])),
+        let groups = self.by_reason(RunState::Skipped).into_iter();
+        groups.map(|(reason, runs)| (reason, runs.iter().map(|run| run.name.as_str()).collect())).collect()
+    }
+
+    /// The failed runs in their order, those together that failed for the same reason.
+    pub fn failed(&self) -> Vec<Vec<&SweepRun>> {
+        self.by_reason(RunState::Failed).into_iter().map(|(_, runs)| runs).collect()
+    }
+
+    fn by_reason(&self, state: RunState) -> Vec<(&str, Vec<&SweepRun>)> {
+        let mut reasons: Vec<(&str, Vec<&SweepRun>)> = Vec::new();
+        for run in self.runs.iter().filter(|run| run.state == state) {
+            match reasons.iter_mut().find(|(known, _)| *known == run.reason()) {
+                Some((_, runs)) => runs.push(run),
+                None => reasons.push((run.reason(), vec![run])),
             }
         }
         reasons
@@ -99,6 +119,34 @@ impl SweepRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failures_that_differ_by_their_logs_alone_are_together() {
+        let run = |name: &str, error: &str| SweepRun {
+            name: name.into(),
+            repeat: 1,
+            varied: [].into(),
+            state: RunState::Failed,
+            error: Some(error.into()),
+        };
+        let runs = vec![
+            run("a-1", "no data (fast) set (out/a-1.log)"),
+            run("b-1", "no ssh (see b)"),
+            run("a-2", "no data (fast) set (out/a-2.log)"),
+            run("b-2", "no ssh (see a)"),
+        ];
+        let sweep = SweepRecord {
+            name: "s".into(),
+            title: "S".into(),
+            reference: None,
+            scale: "full".into(),
+            scaled: [].into(),
+            runs,
+        };
+        let names: Vec<Vec<&str>> =
+            sweep.failed().iter().map(|runs| runs.iter().map(|run| run.name.as_str()).collect()).collect();
+        assert_eq!(names, [vec!["a-1", "a-2"], vec!["b-1"], vec!["b-2"]]);
+    }
 
     #[test]
     fn what_is_written_is_read() {

@@ -184,8 +184,28 @@ impl Finder {
                 one_line(Some(reason))
             ));
         }
+        let others = runs_beside(folder, &sweep);
+        if !others.is_empty() {
+            section.notes.push(format!(
+                "{}: {} not in the sweep as it was last started: {}; mpiburn report RUN shows one",
+                folder.display(),
+                count(others.len(), "run"),
+                others.join(", ")
+            ));
+        }
         self.sweeps.push(section);
     }
+}
+
+/// Runs in the sweep's folder that it does not have (any more).
+fn runs_beside(folder: &Path, sweep: &SweepRecord) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let runs = entries.filter(|path| path.join("run.json").is_file() && !path.is_symlink());
+    let names = runs.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let mut others: Vec<String> =
+        names.filter(|name| !sweep.runs.iter().any(|run| run.name == *name)).collect();
+    others.sort();
+    others
 }
 
 #[cfg(test)]

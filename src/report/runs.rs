@@ -39,6 +39,17 @@ impl Run {
             };
             settings.insert(name.clone(), text);
         }
+        // A limit that the data set does not reach is none.
+        if let Some(data) = &self.record.data {
+            for (name, used, available) in [
+                ("train_samples", data.train_samples, data.train_available),
+                ("test_samples", data.test_samples, data.test_available),
+            ] {
+                if used == available {
+                    settings.remove(name);
+                }
+            }
+        }
         // The deadline and the log do not affect the results.
         settings.remove("comm_timeout");
         let quantize = settings.remove("quantize").unwrap_or_else(|| "no".into());

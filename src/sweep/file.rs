@@ -125,10 +125,15 @@ impl SweepFile {
     /// When it cannot be read, is not valid TOML or has an unknown key.
     pub fn read(path: &Path, options: &[String]) -> Result<Self, SweepError> {
         let text = read_text(path).map_err(|reason| SweepError::Read { path: path.to_owned(), reason })?;
-        let mut file: Self = toml::from_str(&text).map_err(|error| SweepError::Syntax {
-            path: path.to_owned(),
-            line: error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1),
-            message: error.message().to_owned(),
+        let mut file: Self = toml::from_str(&text).map_err(|error| {
+            let before =
+                error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count());
+            let content = text.lines().nth(before).unwrap_or_default().trim();
+            let message = match content.chars().count() {
+                0 | 80.. => error.message().to_owned(),
+                _ => format!("{}, in {content}", error.message()),
+            };
+            SweepError::Syntax { path: path.to_owned(), line: before + 1, message }
         })?;
         file.path = path.to_owned();
         file.check_keys(options)?;

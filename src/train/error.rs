@@ -22,11 +22,10 @@ pub enum TrainError {
     #[error("the int8 model: {0}")]
     Quant(#[from] QuantError),
     /// NaN or infinite loss; every rank stops at the same step.
-    #[error(
-        "rank {rank} ({host}): loss is {loss} at epoch {epoch}, step {step}; lower --lr or set \
-         --clip-norm; {checkpoint}"
-    )]
+    #[error("rank {rank} ({host}): loss is {loss} at epoch {epoch}, step {step}; {remedy}; {checkpoint}")]
     NotFinite {
+        /// What to change.
+        remedy: &'static str,
         /// The loss.
         loss: f64,
         /// Step of the run, from 1.

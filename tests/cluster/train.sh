@@ -79,6 +79,13 @@ weights_are_equal() { # weights_are_equal RUN...
   for run in "$@"; do is "$run" weights_sha256 "$(field "$1" weights_sha256)" || return; done
 }
 
+# Between two machines, two ranks exchange halves of each bucket.
+trains_in_buckets() {
+  local printed
+  printed=$(train 2x1 --epochs 1 --bucket-mb 0.004 --out "$work/$MPI-2x1-buckets") || { echo "$printed"; return 1; }
+  note=$(grep -oE '[2-9] buckets of .*, overlap active' <<<"$printed") || { echo "$printed"; return 1; }
+}
+
 # MPICH's ranks had waited for each other in MPI_Finalize, in one of three runs.
 ends_at_once() {
   local runs=8 began=$SECONDS each
@@ -156,6 +163,8 @@ for MPI in "$@"; do
     check "$MPI: 2x2 over $backend" trains 2x2 $backend 4 "$([ "$(nproc --all)" -lt 4 ] && echo true || echo false)"
     two_ranks+=("$MPI-2x1-$backend")
   done
+  check "$MPI: 2x1 in several buckets" trains_in_buckets
+  two_ranks+=("$MPI-2x1-buckets")
   check "$MPI: 2x2 ends at once" ends_at_once
 done
 check "2x1 has the same weights over every transport" weights_are_equal "${two_ranks[@]}"

@@ -94,6 +94,12 @@ fn a_path_that_is_not_utf_8_is_used_or_refused_by_its_option() {
     assert!(output.status.success(), "{}", text(&output));
     let output = mpirun(2, binary()).args(["train", "--resume"]).arg(&path).output().unwrap();
     assert!(output.status.success(), "{}", text(&output));
+    for (command, ranks) in
+        [(&["eval", "--checkpoint"][..], 2), (&["quantize"], 1), (&["profile", "--checkpoint"], 2)]
+    {
+        let output = mpirun(ranks, binary()).args(command).arg(&path).output().unwrap();
+        assert!(output.status.success(), "{command:?}: {}", text(&output));
+    }
     let mut command = train(2);
     command.arg("--data-root").arg(&path);
     let output = fails_within(Duration::from_secs(10), command);

@@ -146,7 +146,7 @@ fn bench_fused_learns_with_two_layers_and_not_with_ten() {
 
 #[test]
 fn invalid_benchmark_options_are_rejected_with_one_line() {
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["allreduce", "--sizes", "6"], "--sizes 6: 6 bytes are not a whole number"),
         (&["allreduce", "--backends", "tcp"], "unknown backend tcp"),
         (&["allreduce", "--iterations", "0"], "--iterations 0: must be at least 1"),
@@ -154,6 +154,8 @@ fn invalid_benchmark_options_are_rejected_with_one_line() {
         (&["allreduce", "--csv", "/nowhere/x.csv"], "cannot write /nowhere/x.csv"),
         (&["collectives", "--iterations", "0"], "--iterations 0: must be at least 1"),
         (&["step", "--steps", "0"], "--steps 0: must be at least 1"),
+        (&["step", "--warm-up", "10000001"], "--warm-up 10000001: each takes its time: at most 10000000"),
+        (&["link", "--pause-us", "1e12"], "--pause-us 1000000000000: must be a number from 0 to 10000000"),
         (&["step", "--train-batch-size", "18446744073709551615"], "at most 65536"),
         (&["step", "--json", "/nowhere/x.json"], "cannot write /nowhere/x.json"),
         (&["step", "--simd", "sse9"], "--simd sse9: not a SIMD level that all ranks support: choose "),
@@ -187,4 +189,18 @@ fn options_without_an_effect_on_a_step_are_named() {
     let warnings: Vec<String> =
         text(&output).lines().filter(|line| line.contains("without effect")).map(Into::into).collect();
     assert!(warnings.len() == 1 && warnings[0].ends_with("--epochs --out"), "{warnings:?}");
+}
+
+#[test]
+fn a_single_ranks_errors_are_one_line() {
+    for (words, code, expected) in [
+        (&["fused", "--lr", "nan"][..], 2, "--lr NaN: must be a finite number above 0"),
+        (&["fused", "--lr", "inf"], 2, "--lr inf: must be a finite number above 0"),
+        (&["int8", "--checkpoint", "/nonexistent"], 1, "/nonexistent"),
+    ] {
+        let output = Command::new(binary()).arg("bench").args(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        let printed = text(&output);
+        assert!(printed.lines().count() == 1 && printed.contains(expected), "{printed}");
+    }
 }

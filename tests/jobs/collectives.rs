@@ -165,6 +165,14 @@ fn ranks_with_different_options_or_data_are_rejected_by_field_and_rank() {
     assert_eq!(errors.len(), 1, "{}", text(&output));
     assert!(errors[0].contains("--lr differs") && errors[0].contains("rank 1"), "{}", errors[0]);
 
+    let mut command = lab.command(1, "run", &[]);
+    command.args([":", "-n", "1", binary(), "train", "--data-root"]).arg(digits());
+    command.arg("--out").arg(lab.path("elsewhere"));
+    let output = fails_within(Duration::from_secs(10), command);
+    let errors = self::errors(&output);
+    assert_eq!(errors.len(), 1, "{}", text(&output));
+    assert!(errors[0].contains("--out differs") && errors[0].contains("elsewhere"), "{}", errors[0]);
+
     let other = lab.path("other");
     let made = Command::new(binary())
         .args(["-q", "data", "digits", "--train", "6400", "--test", "500", "--seed", "8", "--out"])
@@ -200,10 +208,6 @@ fn ranks_with_different_options_or_data_are_rejected_by_field_and_rank() {
 fn pids(lab: &Lab, name: &str) -> Vec<u64> {
     let run = lab.run_json(name);
     run["places"].as_array().unwrap().iter().map(|place| place["pid"].as_u64().unwrap()).collect()
-}
-
-fn signal(pid: u64, signal: &str) {
-    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
 }
 
 /// Starts a long training, sends the signal `harm` to rank 1 in the middle of it, and

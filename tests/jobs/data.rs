@@ -91,3 +91,29 @@ fn a_data_set_is_not_mixed_with_another_nor_replaced_without_the_option() {
     assert_eq!(errors(&output).len(), 1, "{}", text(&output));
     assert!(errors(&output)[0].contains("two data sets in"), "{}", text(&output));
 }
+
+#[test]
+fn what_cannot_be_generated_is_refused_with_the_option() {
+    let lab = Lab::new();
+    let (file, folder) = (lab.path("file"), lab.path("folder"));
+    std::fs::write(&file, "").unwrap();
+    let most = u64::MAX.to_string();
+    for (words, at, expected) in [
+        (&["digits", "--out"][..], &file, "file: is no folder"),
+        (&["digits", "--train", &most, "--out"], &folder, "samples take 14480694097862.0 GB, and "),
+        (&["objects", "--train", "10000000000", "--out"], &folder, "--train 10000000000 --test 10000: "),
+        (
+            &["features", "--train", "1", "--test", "1", "--out"],
+            &folder,
+            "--train 1 --test 1: too few samples: ",
+        ),
+    ] {
+        let output = data(words, at);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+        let errors = errors(&output);
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
+    }
+    // A value, and no option of that name.
+    let negative = data(&["digits", "--train", "-1", "--out"], &folder);
+    assert!(text(&negative).contains("invalid value '-1' for '--train <N>'"), "{}", text(&negative));
+}

@@ -144,7 +144,8 @@ fn keep_retains_the_newest_and_the_most_accurate() {
 fn nothing_is_written_through_a_link_in_a_run_directory() {
     let lab = Lab::new();
     lab.train(2, "run", &[&FEW[..], &["--epochs=2"]].concat());
-    for name in ["run.json", "epochs.csv", "rank0", "rank1/train.loss", "tensorboard", "checkpoints"] {
+    for name in [".lock", "run.json", "epochs.csv", "rank0", "rank1/train.loss", "tensorboard", "checkpoints"]
+    {
         let (place, outside) = (lab.path("run").join(name), lab.path("moved"));
         let before = fs::read(lab.path("run/run.json")).unwrap();
         fs::rename(&place, &outside).unwrap();

@@ -24,18 +24,13 @@ fn a_run_directory_in_use_is_refused() {
         assert_eq!(errors.len(), 1, "{}", text(&output));
         assert!(errors[0].contains("is in use by process ") && errors[0].contains("choose another folder"));
     }
-    kill(job.id(), "-USR1");
+    signal(job.id(), "-USR1");
     assert_eq!(job.wait().unwrap().code(), Some(75), "the first job has gone on");
     assert_eq!(lab.run_json("run")["status"], "stopped");
     let rows = fs::read_to_string(&epochs).unwrap();
     let numbers: Vec<usize> =
         rows.lines().skip(1).map(|row| row.split(',').next().unwrap().parse().unwrap()).collect();
     assert!(numbers.iter().copied().eq(1..=numbers.len()), "{numbers:?}");
-}
-
-fn kill(pid: u32, signal: &str) {
-    let status = std::process::Command::new("kill").args([signal, &pid.to_string()]).status();
-    assert!(status.unwrap().success());
 }
 
 #[test]
@@ -61,7 +56,7 @@ fn a_second_sweep_in_the_same_folder_is_refused() {
     let errors = errors(&output);
     assert_eq!(errors.len(), 1, "{}", text(&output));
     assert!(errors[0].contains("sweep is in use by process "), "{}", errors[0]);
-    kill(first.id(), "-TERM");
+    signal(first.id(), "-TERM");
     assert_eq!(first.wait().unwrap().code(), Some(75));
 }
 

@@ -29,6 +29,7 @@ mod start_up;
 mod state;
 mod strangers;
 mod sweep;
+mod sweep_folders;
 mod sync;
 mod trace;
 mod trace_rejected;

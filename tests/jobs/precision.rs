@@ -1,6 +1,7 @@
 //! Mixed precision: agreement of ranks, loss scaling, accuracy.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -51,6 +52,50 @@ fn the_vgg_has_the_same_weights_whatever_carries_them() {
     }
 }
 
+/// Features and labels of `samples`, alternately small and beyond f16's largest value.
+fn write_features(folder: &Path, samples: usize) {
+    let write = |path: &str, header: &str, values: Vec<u8>| {
+        let path = folder.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let header = format!("{{'descr': '{header}, }}");
+        let padded = format!("{header:<117}\n");
+        let length = (padded.len() as u16).to_le_bytes();
+        std::fs::write(path, [b"\x93NUMPY\x01\x00", &length[..], padded.as_bytes(), &values].concat())
+            .unwrap();
+    };
+    for split in ["train", "test"] {
+        let feature = |sample: usize| if sample.is_multiple_of(2) { 0.5f32 } else { 1e5 };
+        let features = (0..samples * 512).flat_map(|at| feature(at / 512).to_le_bytes()).collect();
+        write(
+            &format!("{split}_data/{split}_x.npy"),
+            &format!("<f4', 'fortran_order': False, 'shape': ({samples}, 512)"),
+            features,
+        );
+        let labels = (0..samples).flat_map(|sample| (sample as i64 % 2).to_le_bytes()).collect();
+        write(
+            &format!("{split}_data/{split}_y.npy"),
+            &format!("<i8', 'fortran_order': False, 'shape': ({samples},)"),
+            labels,
+        );
+    }
+}
+
+/// bf16 trains on such samples, so a lower learning rate is no remedy.
+#[test]
+fn samples_beyond_the_range_of_fp16_are_said_to_be_so() {
+    let lab = Lab::new();
+    let folder = lab.path("features");
+    write_features(&folder, 42);
+    let options = ["--data-root", folder.to_str().unwrap(), "--model", "mlp", "--epochs", "1"];
+    lab.train(2, "bf16", &[&options[..], &["--precision", "bf16"]].concat());
+    let command = lab.command(2, "fp16", &[&options[..], &["--precision", "fp16"]].concat());
+    let output = fails_within(Duration::from_secs(15), command);
+    let errors = errors(&output);
+    assert_eq!((errors.len(), output.status.code()), (1, Some(1)), "{}", text(&output));
+    let cause = "step 1; fp16 has no values beyond 65504: scale the samples, lower --lr, or train with --precision bf16";
+    assert!(errors[0].contains(cause), "{}", errors[0]);
+}
+
 /// A training compares the weights of all ranks at the end of each epoch.
 #[test]
 fn ranks_have_the_same_weights_whatever_carries_them() {
@@ -85,11 +130,7 @@ fn an_interrupted_run_goes_on_with_its_loss_scale_to_the_same_bits() {
     wait_until(&mut job, "the first epoch", || {
         std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
     });
-    let kill = std::process::Command::new("kill").args(["-KILL", &job.id().to_string()]).status();
-    assert!(kill.unwrap().success());
-    job.wait().unwrap();
-    // mpirun is gone; its ranks end when they notice.
-    std::thread::sleep(Duration::from_secs(2));
+    kill_all(job);
     assert_eq!(lab.run_json("cut")["status"], "running");
     assert!(loss_scale(&lab, "cut")["good_steps"].as_u64() > Some(0));
     let output =

@@ -107,11 +107,7 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
     wait_until(&mut job, "the first epoch", || {
         std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
     });
-    let kill = Command::new("kill").args(["-KILL", &job.id().to_string()]).status();
-    assert!(kill.unwrap().success());
-    job.wait().unwrap();
-    // mpirun is gone; its ranks end when they notice.
-    std::thread::sleep(Duration::from_secs(2));
+    kill_all(job);
     assert_eq!(lab.run_json("cut")["status"], "running");
     let output =
         mpirun(2, binary()).args(["train", "--resume"]).arg(lab.path("cut")).output().expect("mpirun starts");

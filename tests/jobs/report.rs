@@ -258,6 +258,10 @@ fn a_measured_link_and_one_run_give_a_prediction() {
     assert!(fails(&lab, 1, &["--predict"]).contains("--predict needs the link"));
     let invalid = [&typed[..5], &["0"]].concat();
     assert!(fails(&lab, 2, &invalid).contains("--bandwidth-mbit 0: must be a finite number above 0"));
+    let invalid = [&typed[..3], &["1e308", "--bandwidth-mbit", "1"]].concat();
+    assert!(
+        fails(&lab, 2, &invalid).contains("--latency-us 1e308: must be at most 1000000000: 1000 seconds")
+    );
     assert!(fails(&lab, 1, &["--predict", "--link", "results/one/epochs.csv"]).contains("bench link"));
 }
 

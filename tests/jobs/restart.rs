@@ -24,10 +24,6 @@ fn launch(lab: &Lab, topology: &str, restarts: u32, name: &str, options: &[&str]
     command
 }
 
-fn signal(pid: u64, signal: &str) {
-    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
-}
-
 fn newest(lab: &Lab, name: &str) -> usize {
     let last = lab.checkpoints(name).pop();
     last.map_or(0, |path| path.file_name().unwrap().to_str().unwrap()[5..].parse().unwrap())

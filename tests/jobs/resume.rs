@@ -1,15 +1,34 @@
 //! Interrupted runs that are resumed give the same bits.
 
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::harness::*;
 
-/// Long enough for a signal to arrive after the first epoch.
+/// Long enough for a kill to arrive after the first epoch.
 const OPTIONS: [&str; 5] = ["--epochs=20", "--shuffle", "--log-every", "5", "--train-batch-size=16"];
 
-fn kill(pid: u32, signal: &str) {
-    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+/// Sends SIG`name` to mpirun, which takes a second to pass it on. A fast machine would complete the run
+/// before, so one rank is held until the signal is there.
+fn signal_ranks(job: &Child, name: &str) {
+    let rank = children(job.id().into())[1];
+    let status = || std::fs::read_to_string(format!("/proc/{rank}/status")).unwrap_or_default();
+    let stopped = || status().contains("\nState:\tT");
+    // What waits for the process; mpirun sends SIGCONT before SIGTERM, and the rank goes on.
+    let pending =
+        || status().lines().any(|line| line.starts_with("ShdPnd:") && !line.ends_with("\t0000000000000000"));
+    let wait = |what: &str, ready: &dyn Fn() -> bool| {
+        let started = Instant::now();
+        while !ready() {
+            assert!(started.elapsed() < Duration::from_secs(20), "timeout while waiting for {what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    signal(rank, "-STOP");
+    wait("a rank that is held", &stopped);
+    signal(job.id(), &format!("-{name}"));
+    wait("the signal", &|| pending() || !stopped());
+    signal(rank, "-CONT");
 }
 
 #[test]
@@ -32,10 +51,7 @@ fn a_killed_and_resumed_run_has_the_bits_of_an_uninterrupted_one() {
         wait_until(&mut job, "a checkpoint in the second", || {
             lab.checkpoints(&cut).len() != at_epoch || at_epoch == 3
         });
-        kill(job.id(), "-KILL");
-        job.wait().unwrap();
-        // Without mpirun, the ranks exit when they detect it; they must not write any more.
-        std::thread::sleep(Duration::from_secs(2));
+        kill_all(job);
         assert_eq!(lab.run_json(&cut)["status"], "running");
 
         let mut command = mpirun(ranks, binary());
@@ -64,24 +80,23 @@ fn a_killed_and_resumed_run_has_the_bits_of_an_uninterrupted_one() {
 fn a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_to_the_same_bits() {
     let lab = Lab::new();
     for backend in ["mpi", "gloo"] {
-        // Long enough: mpirun takes a second to forward a signal.
         let options = ["--epochs", "15", "--shuffle", "--backend", backend, "--fused", "off"];
         let expected = lab.train(2, &format!("whole-{backend}"), &options);
-        for signal in ["USR1", "TERM"] {
-            let name = format!("{backend}-{signal}");
+        for sent in ["USR1", "TERM"] {
+            let name = format!("{backend}-{sent}");
             let mut command = lab.command(2, &name, &options);
             let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let epochs = lab.path(&name).join("epochs.csv");
             wait_until(&mut job, "the first epoch", || {
                 std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
             });
-            kill(job.id(), &format!("-{signal}"));
+            signal_ranks(&job, sent);
             let output = job.wait_with_output().unwrap();
             let run = lab.run_json(&name);
             assert_eq!(run["status"], "stopped", "{}", text(&output));
             let error = run["error"].as_str().unwrap();
-            assert!(error.contains(&format!("stopped by SIG{signal} after step")), "{error}");
-            if signal == "USR1" {
+            assert!(error.contains(&format!("stopped by SIG{sent} after step")), "{error}");
+            if sent == "USR1" {
                 assert_eq!(output.status.code(), Some(75), "{}", text(&output));
                 assert_eq!(errors(&output), [format!("mpiburn: {error}")], "{}", text(&output));
             } else {
@@ -105,6 +120,12 @@ fn another_world_size_is_rejected_with_both_numbers() {
     let errors = errors(&output);
     assert_eq!(errors.len(), 1, "{}", text(&output));
     assert!(errors[0].contains("the run has 2 ranks and this job 1"), "{}", errors[0]);
+    assert_eq!(output.status.code(), Some(2));
+    // What was typed is named, not what it brings with it.
+    let mut command = mpirun(2, binary());
+    command.args(["train", "--set", "schedule=step", "--resume"]).arg(lab.path("run"));
+    let output = fails_within(Duration::from_secs(10), command);
+    assert!(text(&output).contains("--set schedule=step: the run is complete after"), "{}", text(&output));
 }
 
 #[test]

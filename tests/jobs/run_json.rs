@@ -33,7 +33,7 @@ fn the_total_is_start_up_training_tests_and_checkpoints() {
     wait_until(&mut job, "ten epochs", || {
         std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 10)
     });
-    assert!(Command::new("kill").args(["-USR1", &job.id().to_string()]).status().unwrap().success());
+    signal(job.id(), "-USR1");
     job.wait().unwrap();
     let stopped = lab.run_json("stopped");
     assert_eq!(stopped["status"], "stopped");

@@ -1,13 +1,9 @@
 //! Jobs in which a rank keeps the others waiting: they say so before the deadline, and go on.
 
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use crate::harness::*;
-
-fn signal(pid: u64, signal: &str) {
-    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
-}
 
 #[test]
 fn a_rank_that_is_waited_for_is_named_once_and_the_run_goes_on() {
@@ -31,7 +27,9 @@ fn a_rank_that_is_waited_for_is_named_once_and_the_run_goes_on() {
         let lines: Vec<String> =
             errors(&output).into_iter().filter(|line| line.contains(" has waited for ")).collect();
         assert_eq!(lines.len(), 1, "{ranks} {backend}: {}", text(&output));
-        for part in [backend, "missing: rank 1 on ", "the job ends after 30 s (--comm-timeout)"] {
+        for part in
+            [backend, "missing: rank 1 on ", "the job ends after its deadline of 30 s (--comm-timeout)"]
+        {
             assert!(lines[0].contains(part), "{}", lines[0]);
         }
         // The stop may be in a test, which is no wait for gradients.

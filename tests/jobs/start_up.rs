@@ -138,10 +138,6 @@ fn second_rank(job: &mut Child) -> u64 {
     find().expect("rank 1 runs")
 }
 
-fn send(pid: u64, signal: &str) {
-    assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
-}
-
 /// Stopped before, in and after MPI's start.
 #[test]
 fn a_rank_that_is_stopped_while_the_job_starts_is_named() {
@@ -153,13 +149,13 @@ fn a_rank_that_is_stopped_while_the_job_starts_is_named() {
         let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let pid = second_rank(&mut job);
         std::thread::sleep(Duration::from_millis(delay));
-        send(pid, "-STOP");
+        signal(pid, "-STOP");
         let (sender, ended) = std::sync::mpsc::channel();
         let parent = job.id();
         std::thread::spawn(move || sender.send(job.wait_with_output()));
         let output = ended.recv_timeout(Duration::from_secs(DEADLINE + 10)).unwrap_or_else(|_| {
-            send(parent.into(), "-KILL");
-            send(pid, "-KILL");
+            signal(parent, "-KILL");
+            signal(pid, "-KILL");
             panic!("{backend}, {delay} ms: the job does not end")
         });
         let output = output.unwrap();
@@ -186,7 +182,7 @@ fn a_signal_while_mpi_starts_stops_the_run_with_a_checkpoint() {
     wait_until(&mut job, "the program", is_ours);
     // The dynamic linker is over within milliseconds.
     std::thread::sleep(Duration::from_millis(60));
-    send(pid, "-USR1");
+    signal(pid, "-USR1");
     let output = job.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(75), "{}", text(&output));
     assert_eq!(lab.run_json("run")["status"], "stopped");

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -233,13 +233,13 @@ fn a_run_that_ends_early_writes_what_it_has() {
     assert!(!file.exists());
 
     let mut command =
-        lab.command(2, "stopped", &["--epochs", "400", "--trace", path, "--trace-steps", "90..110"]);
+        lab.command(2, "stopped", &["--epochs", "30000", "--trace", path, "--trace-steps", "90..110"]);
     let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let epochs = lab.path("stopped").join("epochs.csv");
     wait_until(&mut job, "the first epoch", || {
         std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
     });
-    assert!(Command::new("kill").args(["-USR1", &job.id().to_string()]).status().unwrap().success());
+    signal(job.id(), "-USR1");
     let output = job.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(75), "{}", text(&output));
     // The signal came in the second epoch, perhaps inside the range.

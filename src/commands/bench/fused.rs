@@ -3,7 +3,7 @@
 
 use super::fused_net::{Contestant, Operator, Task};
 use crate::cli::FusedArgs;
-use crate::config::ConfigError;
+use crate::config::{ConfigError, more_than_0};
 use crate::data::shard::Order;
 use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
@@ -59,6 +59,7 @@ fn check(world: &World, args: &FusedArgs) -> Result<(), ConfigError> {
         ("train-samples", args.train_samples, usize::MAX),
         ("train-batch-size", args.train_batch_size, 65_536),
     ];
+    more_than_0("lr", args.lr)?;
     let layers = args.layers.iter().map(|&layers| ("layers", layers, 1000));
     for (option, number, most) in numbers.into_iter().chain(layers) {
         match number {

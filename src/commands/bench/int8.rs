@@ -52,7 +52,7 @@ struct Row {
 #[derive(Debug, Serialize)]
 struct Figures<'a> {
     network: ModelKind,
-    checkpoint: Option<&'a std::path::Path>,
+    checkpoint: Option<String>,
     method: String,
     simd: String,
     threads: usize,
@@ -102,14 +102,13 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
         let simd = Level::current().to_string();
         let figures = Figures {
             network: kind,
-            checkpoint: args.checkpoint.as_deref(),
+            checkpoint: args.checkpoint.as_ref().map(|path| path.display().to_string()),
             method,
             simd,
             threads: 1,
             rows: &rows,
         };
-        let json = serde_json::to_vec_pretty(&figures)?;
-        std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
+        report::write_file(path, &serde_json::to_vec_pretty(&figures)?)?;
     }
     Ok(())
 }

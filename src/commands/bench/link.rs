@@ -21,6 +21,8 @@ const WARM_UP: usize = 5;
 /// Time limit of the exchanges of one size.
 const BUDGET: Duration = Duration::from_secs(1);
 const SIZES: &str = "4..4MiB";
+/// Ten seconds: no step computes longer without communication.
+const LONGEST_PAUSE_US: f64 = 1e7;
 /// If an exchange takes this long, no larger size is tried, unless --sizes lists it.
 const LONGEST: Duration = Duration::from_millis(100);
 
@@ -43,8 +45,9 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     let csv = args.csv.as_ref().filter(|_| world.is_root());
     world.agree(csv.map_or(Ok(()), |path| check_writable(path)))?;
     warn_if_not_representative(world);
-    if !(args.pause_us.is_finite() && args.pause_us >= 0.0) {
-        let problem = "must be a finite number, 0 or more";
+    if !(0.0..=LONGEST_PAUSE_US).contains(&args.pause_us) {
+        let problem =
+            format!("must be a number from 0 to {LONGEST_PAUSE_US}, the microseconds that a step computes");
         return Err(ConfigError::new("pause-us", args.pause_us, problem).into());
     }
     let pause = Duration::from_secs_f64(args.pause_us / 1e6);

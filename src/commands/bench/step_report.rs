@@ -64,7 +64,7 @@ pub struct StepReport {
 /// Milliseconds per step.
 #[derive(Debug, Clone, Serialize)]
 pub struct Timing {
-    /// The phases of the step, means over steps.
+    /// The phases of the step, medians over steps.
     #[serde(flatten)]
     pub parts: StepMs,
     /// The whole step, mean over steps.
@@ -118,13 +118,13 @@ impl StepReport {
         let cells = |timing: &Timing| {
             timing.parts.into_array().into_iter().chain([timing.median]).collect::<Vec<_>>()
         };
-        let names = StepMs::TITLES.into_iter().chain(["whole step (median)"]);
+        let names = StepMs::TITLES.into_iter().chain(["whole step"]);
         let (header, columns) = match &self.overlap_off {
             Some(off) => (
-                vec!["ms per step, mean over ranks", "overlap on", "overlap off"],
+                vec!["median ms per step, mean over ranks", "overlap on", "overlap off"],
                 vec![cells(&self.overlap_on), cells(off)],
             ),
-            None => (vec!["ms per step", "1 rank"], vec![cells(&self.overlap_on)]),
+            None => (vec!["median ms per step", "1 rank"], vec![cells(&self.overlap_on)]),
         };
         let row = |(i, name): (usize, &str)| {
             let numbers = columns.iter().map(|column| format!("{:.3}", column[i]));
@@ -154,7 +154,7 @@ impl StepReport {
             self.backend,
             off.parts.exposed,
             on.parts.exposed,
-            100.0 * on.parts.exposed / on.mean,
+            100.0 * on.parts.exposed / on.median,
         ))
     }
 
@@ -254,7 +254,7 @@ mod tests {
         let two = report(Some(timing(8.0)));
         assert!(two.table().to_string().contains("overlap off"));
         let line = two.communication().unwrap();
-        assert!(line.contains("hidden 6.000 ms (75%), exposed 2.000 ms (10.0% of the step)"), "{line}");
+        assert!(line.contains("hidden 6.000 ms (75%), exposed 2.000 ms (20.0% of the step)"), "{line}");
         let line = report(Some(timing(1.0))).communication().unwrap();
         assert!(line.contains("communication 1.000 ms, none hidden, exposed 2.000 ms"), "{line}");
     }

@@ -14,10 +14,10 @@ use burn_mpi::World;
 
 use self::output::Output;
 use self::subject::Subject;
-use super::check_random_batch;
 use super::checkpoint::agree_or_refuse;
 use super::trace::{self, Tracing};
 use super::train::check_same_program;
+use super::{check_random_batch, path_text};
 use crate::cli::ProfileArgs;
 use crate::config::{ConfigError, RunConfig};
 use crate::files::same_file;
@@ -103,9 +103,9 @@ fn check_same_options(world: &World, args: &ProfileArgs, typed: &RunConfig) -> a
         ("--batches", serde_json::to_string(&args.batches)?),
         ("--train", serde_json::to_string(&args.train)?),
         ("--int8", serde_json::to_string(&args.int8)?),
-        ("--checkpoint", serde_json::to_string(&args.checkpoint)?),
-        ("--csv", serde_json::to_string(&args.csv)?),
-        ("--json", serde_json::to_string(&args.json)?),
+        ("--checkpoint", path_text(args.checkpoint.as_deref())),
+        ("--csv", path_text(args.csv.as_deref())),
+        ("--json", path_text(args.json.as_deref())),
     ] {
         world.check_equal(option, &value)?;
     }

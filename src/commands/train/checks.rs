@@ -3,6 +3,7 @@
 use crate::cli::TrainArgs;
 use crate::config::{self, ConfigError, RunConfig};
 use crate::data::{self, ShardPlan};
+use crate::record::DataRecord;
 use burn_mpi::{Launcher, World};
 
 /// Options beside `--resume` have no effect, which a warning says.
@@ -21,6 +22,18 @@ pub(super) fn warn_of_ignored_options(args: &TrainArgs, world: &World) {
             "--resume takes everything from the run's own run.json (--set KEY=VALUE changes it); without effect: {}",
             ignored.join(" ")
         );
+    }
+}
+
+/// More samples than there are: whoever repeats the run on a larger data set gets other figures.
+pub(super) fn warn_of_unreached_limits(config: &RunConfig, data: &DataRecord) {
+    for (option, typed, available) in [
+        ("train-samples", config.train_samples, data.train_available),
+        ("test-samples", config.test_samples, data.test_available),
+    ] {
+        if let Some(typed) = typed.filter(|&typed| typed > available) {
+            log::warn!("--{option} {typed}: the data set has {available}; all are used");
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context, ensure};
+use serde_json::Value;
 
 use crate::commands::covered;
 use crate::config::{ConfigError, RunConfig, RunRecord};
@@ -22,7 +23,8 @@ pub struct Resumed {
     history: Vec<Attempt>,
     /// Attempts that failed under a launch with restarts.
     failed_attempts: Vec<FailedAttempt>,
-    /// What `--set` changes.
+    /// What `--set` was given, and what it changes.
+    set: String,
     changed: Vec<Change>,
     /// Steps of a run that was completed.
     completed: Option<usize>,
@@ -54,14 +56,12 @@ impl Resumed {
         };
         // A run that still goes on would look like a damaged one.
         let dir = dir.locked()?;
-        ensure!(
-            record.world_size == world.size(),
-            "--resume {}: the run has {} ranks and this job {}; start it with mpirun -n {}",
-            path.display(),
-            record.world_size,
-            world.size(),
-            record.world_size
-        );
+        let (ranks, here) = (record.world_size, world.size());
+        if ranks != here {
+            let problem =
+                format!("the run has {ranks} ranks and this job {here}; start it with mpirun -n {ranks}");
+            return Err(ConfigError::new("resume", path.display(), problem).into());
+        }
         record.config.check_stored().with_context(|| path.join("run.json").display().to_string())?;
         let intact = Intact::newest(&dir.checkpoints(), verify)?;
         if !covered::check(path, &record, &intact.path, intact.manifest.as_ref())? {
@@ -75,7 +75,8 @@ impl Resumed {
         let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
         let new = config.changed(sets)?;
         let changed = covered::differences(&serde_json::to_value(&config)?, &serde_json::to_value(&new)?);
-        Ok((new, Self { dir, intact, history, failed_attempts, changed, completed }))
+        let set = sets.join(" --set ");
+        Ok((new, Self { dir, intact, history, failed_attempts, set, changed, completed }))
     }
 
     /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
@@ -86,7 +87,7 @@ impl Resumed {
         layout: &ParamLayout,
         steps: usize,
     ) -> anyhow::Result<Restart> {
-        let Self { dir, intact, history, failed_attempts, changed, completed } = self;
+        let Self { dir, intact, history, failed_attempts, set, changed, completed } = self;
         let path = dir.path();
         let config = &record.config;
         let checkpoint = Checkpoint::<Position>::load(&intact.path, layout)?;
@@ -104,9 +105,8 @@ impl Resumed {
             let problem = format!("{epoch} epochs are done");
             return Err(ConfigError::new("set", format!("epochs={}", config.epochs), problem).into());
         }
-        if let Some(change) = changed.first().filter(|_| completed == Some(step) && epoch == config.epochs) {
+        if !changed.is_empty() && completed == Some(step) && epoch == config.epochs {
             let problem = format!("the run is complete after {step} steps; to go on, add --set epochs=N");
-            let set = format!("{}={}", change.field.replace('_', "-"), change.to);
             return Err(ConfigError::new("set", set, problem).into());
         }
         let bounds = Bounds {
@@ -127,6 +127,8 @@ impl Resumed {
         dir.refuse_links(record.world_size)?;
         intact.set_aside()?;
         for Change { field, from, to } in &changed {
+            let shown = |value: &Value| if value.is_null() { "none".to_owned() } else { value.to_string() };
+            let (from, to) = (shown(from), shown(to));
             log::info!("--set: {} is {to} from here on, and was {from}", field.replace('_', "-"));
         }
         record.history = history;

@@ -2,7 +2,7 @@
 
 use super::Trainer;
 use crate::record::Recorder;
-use crate::train::{Tally, Trace, TrainError};
+use crate::train::{Precision, Tally, Trace, TrainError};
 
 impl<T: Trace> Trainer<'_, T> {
     /// The error of a training that a signal stopped after a checkpoint.
@@ -19,7 +19,15 @@ impl<T: Trace> Trainer<'_, T> {
         let losses: Vec<String> = self.world.gather(&mine.mean_loss().to_string())?;
         let number = |text: &String| text.parse::<f64>().unwrap_or(f64::NAN);
         let rank = losses.iter().position(|loss| !number(loss).is_finite()).unwrap_or(0);
+        // Values that bf16 and f32 hold may be beyond f16 in the first step already, whatever the learning rate.
+        let remedy = match self.options.precision {
+            Precision::Fp16 => {
+                "fp16 has no values beyond 65504: scale the samples, lower --lr, or train with --precision bf16"
+            }
+            _ => "lower --lr or set --clip-norm",
+        };
         Ok(TrainError::NotFinite {
+            remedy,
             loss: number(&losses[rank]),
             step: self.position.step + 1,
             epoch: self.position.epoch + 1,

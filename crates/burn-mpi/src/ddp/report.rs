@@ -108,7 +108,7 @@ impl SyncReport {
     }
 }
 
-/// One line, such as `3 buckets of 40.1 kB, overlap active; per step 0.020 ms
+/// One line, such as `3 buckets of 40.1 kB together, overlap active; per step 0.020 ms
 /// copied, …`.
 impl fmt::Display for SyncReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,6 +117,9 @@ impl fmt::Display for SyncReport {
         match self.bytes() {
             bytes if bytes < 1_000_000 => write!(f, "{:.1} kB", bytes as f64 / 1e3)?,
             bytes => write!(f, "{:.1} MB", bytes as f64 / 1e6)?,
+        }
+        if count > 1 {
+            f.write_str(" together")?;
         }
         match &self.overlap {
             Overlap::Active => f.write_str(", overlap active")?,
@@ -183,7 +186,7 @@ mod tests {
     fn a_report_says_whether_overlap_is_active_and_why_not() {
         assert_eq!(
             report(2, Overlap::Active).to_string(),
-            "2 buckets of 16.0 kB, overlap active; per step 1.000 ms copied, 2.000 ms hidden, 0.500 ms exposed"
+            "2 buckets of 16.0 kB together, overlap active; per step 1.000 ms copied, 2.000 ms hidden, 0.500 ms exposed"
         );
         let text = report(1, Overlap::Inactive(NoOverlap::OneBucket)).to_string();
         assert!(

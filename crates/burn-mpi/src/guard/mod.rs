@@ -12,6 +12,7 @@
 #[cfg(feature = "nccl")]
 pub(crate) mod abortable;
 pub(crate) mod activity;
+mod cause;
 pub(crate) mod farewell;
 mod hydra;
 mod messages;
@@ -28,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use self::activity::Seen;
 pub(crate) use self::hydra::end_mpirun;
-use self::messages::{ANSWER, ENDING, Header, LEAVING, QUESTION, STALLED, own_addresses};
+use self::messages::{ANSWER, ENDING, LEAVING, QUESTION, STALLED, own_addresses};
 use self::reach::Reach;
 use self::together::Meeting;
 use crate::output::{self, wait_until_read};
@@ -232,7 +233,7 @@ impl Guard {
             return;
         }
         say(&format!(
-            "{} has waited for {:.0} s on rank {} ({}); {}; the job ends after {} s ({})",
+            "{} has waited for {:.0} s on rank {} ({}); {}; the job ends after its deadline of {} s ({})",
             operation::describe(seen.what),
             waited.as_secs_f64(),
             self.rank,
@@ -241,38 +242,6 @@ impl Guard {
             activity::deadline().as_secs_f64(),
             program::deadline_setting()
         ));
-    }
-
-    /// Names the ranks that keep this rank waiting: those that do not answer, then those that are
-    /// in no operation. A rank that waits in an earlier operation waits for them as well.
-    fn cause(&self, seen: Seen, answers: &[Option<Header>]) -> String {
-        let is_here =
-            |answer: &Header| answer[2] > seen.entered || (answer[2] == seen.entered && answer[3] == 1);
-        let others = || (0..answers.len()).filter(|&rank| rank != self.rank);
-        let name = |rank: usize| format!("rank {rank} on {}", self.hosts[rank]);
-        let list = |ranks: Vec<usize>| ranks.into_iter().map(name).collect::<Vec<_>>().join(", ");
-        let departed = activity::departed();
-        let silent: Vec<usize> = others().filter(|&rank| answers[rank].is_none()).collect();
-        if let Some(departure) = departed.iter().find(|departure| silent.contains(&departure.rank)) {
-            return departure.error().to_string();
-        }
-        if !silent.is_empty() {
-            return format!("missing: {} (no answer: stopped, ended or cut off)", list(silent));
-        }
-        let behind = |rank: &usize| answers[*rank].is_some_and(|answer| !is_here(&answer));
-        let busy: Vec<usize> =
-            others().filter(behind).filter(|&rank| answers[rank].is_some_and(|a| a[3] == 0)).collect();
-        if !busy.is_empty() {
-            return format!("missing: {} (alive, and has not called it)", list(busy));
-        }
-        let elsewhere = others().find_map(|rank| {
-            let answer = answers[rank].filter(|a| (a[2], a[4]) != (seen.entered, seen.what))?;
-            Some(format!("{} is in {}", name(rank), operation::describe(answer[4])))
-        });
-        match elsewhere {
-            Some(elsewhere) => format!("{elsewhere}: ranks do not call the same operations"),
-            None => "all ranks are in it, so the network between them is to blame".to_owned(),
-        }
     }
 
     /// Ends this process, and with it the job. Tells the other guards first: one line is enough, and

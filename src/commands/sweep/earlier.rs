@@ -1,0 +1,91 @@
+//! What a sweep's folder has from before.
+
+use std::path::Path;
+
+use anyhow::bail;
+
+use crate::config::RunConfig;
+use crate::names::count;
+use crate::record::{RunDir, RunState, Status, SweepRecord};
+use crate::sweep::PlannedRun;
+
+/// Checks that `folder` is no run's, and that no finished run in it is lost for the report, which shows
+/// the runs of one sweep.
+///
+/// # Errors
+/// If it is a run directory, or has runs of another sweep alone.
+pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
+    let shown = folder.display();
+    if folder.join("run.json").exists() {
+        bail!("{shown} is the directory of a run: choose another folder with --out");
+    }
+    // A damaged record is written anew.
+    let Ok(before) = SweepRecord::read(folder) else { return Ok(()) };
+    let planned = |name: &str| now.runs.iter().any(|run| run.name == name);
+    let finished: Vec<&str> = before
+        .runs
+        .iter()
+        .filter(|run| run.state == RunState::Completed && folder.join(&run.name).is_dir())
+        .map(|run| run.name.as_str())
+        .collect();
+    let left: Vec<&str> = finished.iter().copied().filter(|name| !planned(name)).collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    if left.len() == finished.len() && before.name != now.name {
+        bail!(
+            "{shown} has {} of the sweep {}, which its report would no longer show: choose another folder with --out",
+            count(left.len(), "finished run"),
+            before.name
+        );
+    }
+    log::warn!(
+        "{} in {shown} are no longer in the sweep, and not in its report: {}",
+        count(left.len(), "finished run"),
+        left.join(", ")
+    );
+    Ok(())
+}
+
+/// The build of the run if it exists, is complete and has these options.
+pub fn done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Option<String>> {
+    let Ok((_, record)) = RunDir::open::<RunConfig>(path) else { return Ok(None) };
+    if record.status != Status::Completed {
+        return Ok(None);
+    }
+    let mut other = differences(&record.config, config)?;
+    if record.topology != run.topology.to_string() {
+        other.push(format!("topology {}, now {}", record.topology, run.topology));
+    }
+    if !other.is_empty() {
+        bail!(
+            "{} has other options ({}): remove it, or choose another folder with --out",
+            path.display(),
+            other.join("; ")
+        );
+    }
+    Ok(Some(record.git))
+}
+
+/// A table with times of two builds compares the builds as well.
+pub fn warn_of_other_builds(builds: &[String], folder: &Path) {
+    let this = env!("MPIBURN_GIT");
+    let mut others: Vec<&str> = builds.iter().map(String::as_str).filter(|build| *build != this).collect();
+    let count = others.len();
+    others.sort_unstable();
+    others.dedup();
+    if count > 0 {
+        log::warn!(
+            "{count} of the kept runs are from another build ({}; this is {this}): remove {} to repeat all runs",
+            others.join(", "),
+            folder.display()
+        );
+    }
+}
+
+fn differences(old: &RunConfig, new: &RunConfig) -> anyhow::Result<Vec<String>> {
+    let (old, new) = (serde_json::to_value(old)?, serde_json::to_value(new)?);
+    let fields = old.as_object().into_iter().flatten();
+    let different = fields.filter(|(name, value)| new[name.as_str()] != **value);
+    Ok(different.map(|(name, value)| format!("{name} {value}, now {}", new[name.as_str()])).collect())
+}

@@ -1,0 +1,76 @@
+//! Options of a sweep's runs: those of its file, and those typed after `--` for every run.
+
+use anyhow::{Context, bail};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, FromArgMatches};
+
+use crate::cli::{SweepArgs, TrainArgs};
+use crate::config::RunConfig;
+use crate::sweep::{PlannedRun, SweepFile};
+
+/// Options that the sweep itself sets, or that belong to one run.
+const OWN: [&str; 5] = ["out", "log-path", "resume", "set", "overwrite"];
+
+/// Names of all options of `mpiburn train`, aliases included.
+pub fn option_names() -> Vec<String> {
+    let command = TrainArgs::augment_args(clap::Command::new("train"));
+    let names =
+        command.get_arguments().flat_map(|arg| arg.get_long_and_visible_aliases().unwrap_or_default());
+    names.map(ToString::to_string).filter(|n| !OWN.contains(&n.as_str())).collect()
+}
+
+pub fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
+    let option = |(name, value): &(String, Option<String>)| match value {
+        Some(value) => format!("--{name}={value}"),
+        None => format!("--{name}"),
+    };
+    run.options.iter().map(option).chain(args.options.iter().cloned()).collect()
+}
+
+/// What `mpiburn train` makes of these words, or its error in one line.
+fn parsed(words: &[String]) -> Result<ArgMatches, String> {
+    let command = clap::Command::new("train").no_binary_name(true).disable_help_flag(true);
+    TrainArgs::augment_args(command).try_get_matches_from(words).map_err(|error| {
+        let text = error.to_string();
+        // Usage and tips follow an empty line; a list of what is missing does not.
+        let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+        first.split_whitespace().collect::<Vec<_>>().join(" ")
+    })
+}
+
+/// Checks the options after `--`: none is of one run alone, and none is varied by the file, whose runs
+/// would have names that they are not.
+pub fn check_typed(file: &SweepFile, args: &SweepArgs) -> anyhow::Result<()> {
+    let names: Vec<String> = args
+        .options
+        .iter()
+        .filter_map(|word| Some(word.strip_prefix("--")?.split('=').next()?.to_owned()))
+        .collect();
+    if let Some(name) = names.iter().find(|name| OWN.contains(&name.as_str())) {
+        bail!("--{name} after `--`: it is an option of a single run, and a sweep has many; leave it out");
+    }
+    let matches = parsed(&args.options).map_err(|problem| anyhow::anyhow!("after `--`: {problem}"))?;
+    let command = TrainArgs::augment_args(clap::Command::new("train"));
+    for option in command.get_arguments() {
+        let typed = matches.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine);
+        let aliases = option.get_long_and_visible_aliases().unwrap_or_default();
+        let varies = |name: &&&str| {
+            file.vary.contains_key(**name) || file.runs.iter().any(|run| run.contains_key(**name))
+        };
+        if let Some(name) = aliases.iter().find(varies).filter(|_| typed) {
+            bail!(
+                "--{name} after `--`: {} varies it, and runs are named after its values; --only chooses among them",
+                args.file.display()
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The run's configuration, validated as by the run itself, but for what this build includes.
+pub fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunConfig> {
+    let matches = parsed(&words(run, args))
+        .map_err(|problem| anyhow::anyhow!("{}, run {}: {problem}", args.file.display(), run.name))?;
+    let typed = TrainArgs::from_arg_matches(&matches)?;
+    RunConfig::of_any_build(&typed).with_context(|| format!("{}, run {}", args.file.display(), run.name))
+}
