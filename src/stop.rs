@@ -29,11 +29,7 @@ impl StopRequest {
     /// # Errors
     /// When a signal handler cannot be installed.
     pub fn listen() -> io::Result<Self> {
-        let request = Self::default();
-        for (signal, _) in SIGNALS {
-            signal_hook::flag::register_usize(signal, Arc::clone(&request.came), signal as usize)?;
-        }
-        Ok(request)
+        Self::listen_to(SIGNALS.into_iter().map(|(signal, _)| signal))
     }
 
     /// The same for a process that starts jobs: SIGHUP counts too, unless it is ignored, as `nohup` has it.
@@ -41,12 +37,18 @@ impl StopRequest {
     /// # Errors
     /// When a signal handler cannot be installed.
     pub fn listen_as_launcher() -> io::Result<Self> {
-        let request = Self::listen()?;
-        let (signal, _) = HANG_UP;
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        if !ignores(&status, signal) {
+        let hang_up = Some(HANG_UP).filter(|(signal, _)| !ignores(&status, *signal));
+        Self::listen_to(SIGNALS.into_iter().chain(hang_up).map(|(signal, _)| signal))
+    }
+
+    fn listen_to(signals: impl Iterator<Item = i32>) -> io::Result<Self> {
+        let request = Self::default();
+        for signal in signals {
             signal_hook::flag::register_usize(signal, Arc::clone(&request.came), signal as usize)?;
         }
+        let rank = burn_mpi::Launcher::detect().map_or(0, |launcher| launcher.rank);
+        log::debug!("rank {rank}: signal handlers are installed");
         Ok(request)
     }
 

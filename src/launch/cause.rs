@@ -2,47 +2,63 @@
 
 use std::io::{self, Read, Write};
 use std::process::ChildStderr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::io::ioctl_fionbio;
+
 /// Lines at most this far apart are of one fault: its first one is the cause, those after it come
-/// from other ranks that notice the loss.
-const TOGETHER: Duration = Duration::from_secs(5);
+/// from other ranks that notice the loss, the last guard some 20 s later.
+const TOGETHER: Duration = Duration::from_secs(30);
 /// Longest line that is kept, in bytes.
 const LONGEST: usize = 1000;
-/// How long the output is waited for after the job has ended: a process that the launcher left
-/// behind may hold it open.
-const REST: Duration = Duration::from_secs(2);
+/// Interval at which an empty pipe is read.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The reader of a job's standard error.
 pub(super) struct Watched {
     scan: Arc<Mutex<Scan>>,
-    ended: Receiver<()>,
+    /// Whether the job has ended.
+    over: Arc<AtomicBool>,
+    /// A message, or its sender's end, once all is read that was written until then.
+    read: Receiver<()>,
 }
 
 impl Watched {
     /// Copies `stderr` to this process's own, unchanged and at once, until it ends.
     pub(super) fn start(mut stderr: ChildStderr) -> Self {
         let scan = Arc::new(Mutex::new(Scan::default()));
-        let (sender, ended) = channel();
-        let shared = Arc::clone(&scan);
+        let over = Arc::new(AtomicBool::new(false));
+        let (sender, rest) = channel();
+        let (shared, ended) = (Arc::clone(&scan), Arc::clone(&over));
+        // So that an empty pipe is seen: a process that the launcher left behind may hold it open.
+        let _ = ioctl_fionbio(&stderr, true);
         std::thread::spawn(move || {
             let mut bytes = vec![0; 1 << 16];
             loop {
+                // Before it is read: if it is empty after the end, all is read.
+                let is_over = ended.load(Ordering::Acquire);
                 let read = match stderr.read(&mut bytes) {
                     Ok(0) => break,
                     Ok(read) => read,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        if is_over {
+                            let _ = sender.send(());
+                        }
+                        std::thread::sleep(PAUSE);
+                        continue;
+                    }
                     Err(_) => break,
                 };
                 // A closed standard error of this process must not block the job.
                 let _ = io::stderr().lock().write_all(&bytes[..read]);
                 shared.lock().unwrap_or_else(PoisonError::into_inner).add(&bytes[..read], Instant::now());
             }
-            let _ = sender.send(());
         });
-        Self { scan, ended }
+        Self { scan, over, read: rest }
     }
 
     /// How long ago the launcher said that a process ended, upon which it ends the job.
@@ -52,7 +68,8 @@ impl Watched {
 
     /// The cause, after the job has ended.
     pub(super) fn cause(self) -> Option<String> {
-        let _ = self.ended.recv_timeout(REST);
+        self.over.store(true, Ordering::Release);
+        let _ = self.read.recv();
         self.scan.lock().unwrap_or_else(PoisonError::into_inner).held.take().map(|held| held.text)
     }
 }

@@ -176,6 +176,17 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_is_left_behind_with_the_output_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        // It ends with the folder.
+        let behind = format!("(while [ -e {} ]; do sleep 0.01; done) &", folder.path().display());
+        let script = sh(&format!("{behind} echo mpiburn: why >&2; exit 3"));
+        let (stop, streams) = (StopRequest::default(), Streams::Watched);
+        let (outcome, cause) = run(&script, &[], LauncherKind::Alone, streams, &stop).unwrap();
+        assert_eq!((outcome.code, cause.as_deref()), (3, Some("why")));
+    }
+
+    #[test]
     fn srun_gets_the_signal_that_it_passes_on_and_then_one_that_ends_it() {
         use LauncherKind::{Mpirun, Srun};
         for (launcher, signals, expected) in [
@@ -189,8 +200,9 @@ mod tests {
             // No SIGINT: a shell in the background ignores it for good.
             let folder = tempfile::tempdir().unwrap();
             let (seen, stop) = (folder.path().join("seen"), StopRequest::default());
+            // The launcher's process may send SIGUSR1 again.
             let script = format!(
-                "for s in USR1 TERM; do trap \"echo $s >>{0}\" $s; done; echo ready >{0}; \
+                "trap 'grep -q USR1 {0} || echo USR1 >>{0}' USR1; trap 'echo TERM >>{0}' TERM; echo ready >{0}; \
                  while [ $(wc -l <{0}) -le {1} ]; do sleep 0.01; done; exit 75",
                 seen.display(),
                 signals.len()

@@ -24,7 +24,7 @@ pub fn identity() -> Option<(usize, usize, &'static str)> {
 /// `MPI_Abort`. Other threads must not, at the thread level that
 /// [`World::init`](crate::World::init) requests: there this process exits at once, without
 /// `MPI_Finalize`, and its launcher aborts the job (Open MPI's and MPICH's mpirun and Slurm's
-/// srun do). Before that, the launcher has up to a second to read what this process has printed.
+/// srun do). Before that, the launcher has up to 5 seconds to read what this process has printed.
 pub fn abort(code: i32) -> ! {
     library::abort(code)
 }

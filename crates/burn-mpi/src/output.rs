@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 /// How long the launcher may take. One that is busy or stopped must not keep the job from its end.
-pub(crate) const LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Waits until the readers of standard output and standard error have read everything, where these

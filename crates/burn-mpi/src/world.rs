@@ -103,6 +103,8 @@ impl World {
         let launcher = Launcher::detect_or_refuse()?;
         yield_where_cores_lack(launcher.as_ref());
         let _start_up = start_up::watch(launcher.as_ref());
+        let rank = launcher.as_ref().map_or(0, |launcher| launcher.rank);
+        log::debug!("rank {rank}: MPI is about to start");
         let threading = ::mpi::Threading::Funneled;
         let (universe, provided) = ::mpi::initialize_with_threading(threading)
             .ok_or_else(|| CommError::Start("it has been started in this process before".into()))?;
@@ -111,6 +113,7 @@ impl World {
                 "it offers {provided:?}, and this program needs {threading:?}"
             )));
         }
+        log::debug!("rank {rank}: MPI has started");
         library::note_thread();
         let library = library::library_version();
         // SAFETY: this thread has started MPI, which only the exit handler finalizes.
@@ -127,6 +130,7 @@ impl World {
         mpi.yields = oversubscribed(&places, 1);
         let world = Self::of(mpi, places, library);
         guard::start(&world)?;
+        log::debug!("rank {rank}: the guard has started");
         Ok(world)
     }
 

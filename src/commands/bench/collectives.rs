@@ -17,10 +17,10 @@ use burn_mpi::{Backend, CommError, Primitives, Transport, Wire, World, topology}
 /// Bytes that each rank sends to each other rank, or contributes to a sum.
 const BYTES: usize = 1024;
 
-/// Delay of one rank before the barrier that is checked, and the minimum time that the
-/// others must have waited: they may be delayed as well.
+/// Delay of one rank before the barrier that is checked, which is wrong if another rank leaves it before this one enters
+/// it, by more than half of the delay and the errors of the clocks. Ranks that are late themselves may hide that, but
+/// make no correct barrier wrong.
 const LATE: Duration = Duration::from_millis(100);
-const WAITED: Duration = Duration::from_millis(20);
 
 /// An operation of [`Primitives`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -248,16 +248,37 @@ fn once(
     }))
 }
 
+/// A rank's passage through a barrier, in ns on the clock of rank 0.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Passage {
+    entered: i64,
+    left: i64,
+    /// Bound of the clock's error.
+    error: i64,
+}
+
 /// Whether the barrier waits for the last rank, which is delayed.
 fn barrier_waits(on: &mut dyn Primitives, world: &World) -> Result<bool, CommError> {
-    let late = world.rank() + 1 == world.size();
+    let since = Instant::now();
+    let clock = world.clock_offsets(since)?[world.rank()];
+    let now = || since.elapsed().as_nanos() as i64 - clock.offset_ns;
     world.barrier()?;
-    if late {
+    if world.rank() + 1 == world.size() {
         std::thread::sleep(LATE);
     }
-    let started = Instant::now();
+    let entered = now();
     on.barrier()?;
-    Ok(late || started.elapsed() >= WAITED)
+    let passage = Passage { entered, left: now(), error: clock.error_ns as i64 };
+    Ok(all_waited(&world.gather(&passage)?))
+}
+
+/// Whether no rank left before another entered.
+fn all_waited(ranks: &[Passage]) -> bool {
+    let is_early = |rank: &Passage, other: &Passage| {
+        let margin = rank.error + other.error + LATE.as_nanos() as i64 / 2;
+        rank.left + margin < other.entered
+    };
+    !ranks.iter().any(|rank| ranks.iter().any(|other| is_early(rank, other)))
 }
 
 /// The message of rank `from` to rank `to`.

@@ -13,6 +13,17 @@ fn a_cell_is_the_median_of_means_over_participating_ranks() {
 }
 
 #[test]
+fn a_barrier_that_a_rank_leaves_before_another_enters_is_wrong() {
+    let late = LATE.as_nanos() as i64;
+    let passage = |entered, left, error| Passage { entered, left, error };
+    let last = passage(late, late + 5, 1000);
+    assert!(all_waited(&[passage(0, late, 0), last]));
+    assert!(all_waited(&[passage(9 * late, 9 * late + 5, 0), passage(late, 9 * late, 0)]), "late itself");
+    assert!(!all_waited(&[passage(0, 5, 0), last]));
+    assert!(all_waited(&[passage(0, 5, late), last]), "the clocks may differ by as much");
+}
+
+#[test]
 fn messages_and_terms_differ_between_ranks() {
     assert_ne!(message(0, 1), message(1, 0));
     assert_ne!(message(0, 0), message(1, 0));

@@ -1,7 +1,7 @@
 //! Current operation of this rank, written by the rank and read by its guard.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,16 +25,20 @@ struct Activity {
     stall_ms: AtomicU64,
     /// The last collective, counted from 1, whose wait another rank has told of.
     told: AtomicU64,
+    /// The same, of ranks below this one.
+    told_below: AtomicU64,
     epoch: OnceLock<Instant>,
     leaving: AtomicBool,
-    /// Whether another rank's guard ends the job.
-    ended: AtomicBool,
+    /// The lowest other rank whose guard ends the job; [`NONE`] if none does.
+    ended_by: AtomicUsize,
     status: AtomicI32,
     /// Why this rank leaves, if known.
     reason: Mutex<String>,
     /// Ranks that have announced that they leave.
     departed: Mutex<Vec<Departure>>,
 }
+
+const NONE: usize = usize::MAX;
 
 static ACTIVITY: Activity = Activity {
     entered: AtomicU64::new(0),
@@ -43,9 +47,10 @@ static ACTIVITY: Activity = Activity {
     deadline_ms: AtomicU64::new(DEFAULT_DEADLINE.as_millis() as u64),
     stall_ms: AtomicU64::new(DEFAULT_STALL.as_millis() as u64),
     told: AtomicU64::new(0),
+    told_below: AtomicU64::new(0),
     epoch: OnceLock::new(),
     leaving: AtomicBool::new(false),
-    ended: AtomicBool::new(false),
+    ended_by: AtomicUsize::new(NONE),
     status: AtomicI32::new(0),
     reason: Mutex::new(String::new()),
     departed: Mutex::new(Vec::new()),
@@ -62,6 +67,8 @@ pub(crate) struct Departure {
     pub entered: u64,
     /// Empty if unknown.
     pub reason: String,
+    /// When it announced that.
+    pub since: Instant,
 }
 
 impl Departure {
@@ -158,6 +165,16 @@ pub(crate) fn note_stall(entered: u64) -> bool {
     ACTIVITY.told.fetch_max(entered, Ordering::Relaxed) < entered
 }
 
+/// Records that a rank below this one tells of that wait.
+pub(crate) fn leave_stall(entered: u64) {
+    ACTIVITY.told_below.fetch_max(entered, Ordering::Relaxed);
+}
+
+/// Whether a rank below this one tells of the wait in the collective number `entered`.
+pub(crate) fn is_told_below(entered: u64) -> bool {
+    ACTIVITY.told_below.load(Ordering::Relaxed) >= entered
+}
+
 /// Records why this rank is about to leave.
 pub(crate) fn set_reason(reason: &str) {
     reason.clone_into(&mut ACTIVITY.reason.lock().unwrap_or_else(PoisonError::into_inner));
@@ -169,14 +186,14 @@ pub(crate) fn leave(status: i32) {
     ACTIVITY.leaving.store(true, Ordering::Release);
 }
 
-/// Records that another rank's guard has printed why the job ends.
-pub(crate) fn note_end() {
-    ACTIVITY.ended.store(true, Ordering::Relaxed);
+/// Records that the guard of rank `rank`, another one, is about to print why the job ends.
+pub(crate) fn note_end(rank: usize) {
+    ACTIVITY.ended_by.fetch_min(rank, Ordering::Relaxed);
 }
 
-/// Whether another rank's guard has printed why the job ends.
-pub(crate) fn is_ended() -> bool {
-    ACTIVITY.ended.load(Ordering::Relaxed)
+/// The lowest other rank whose guard is about to print why the job ends.
+pub(crate) fn ended_by() -> Option<usize> {
+    Some(ACTIVITY.ended_by.load(Ordering::Relaxed)).filter(|&rank| rank != NONE)
 }
 
 /// Exit code and reason of this rank, once it leaves.

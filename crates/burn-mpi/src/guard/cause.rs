@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use super::activity::{self, Seen};
-use super::messages::Header;
+use super::messages::{Header, SILENT};
 use super::{Guard, operation};
 
 impl Guard {
@@ -21,7 +21,11 @@ impl Guard {
             return departure.error().to_string();
         }
         if !silent.is_empty() {
-            return format!("missing: {} (no answer: stopped, ended or cut off)", list(silent));
+            let time = SILENT.as_secs();
+            return format!(
+                "missing: {} (no answer for {time} s: stopped, ended, cut off or very slow)",
+                list(silent)
+            );
         }
         let behind = |rank: &usize| answers[*rank].is_some_and(|answer| !is_here(&answer));
         let busy: Vec<usize> =

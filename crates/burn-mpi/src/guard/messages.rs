@@ -7,8 +7,15 @@ use std::time::{Duration, Instant};
 use super::activity::{self, Departure, Seen};
 use super::{Guard, TICK};
 
-/// How long a guard waits for answers.
-const ROLL_CALL: Duration = Duration::from_millis(1500);
+/// How long a guard listens after each time that it asks all ranks.
+const ROUND: Duration = Duration::from_millis(300);
+/// How often it asks at least: the last answer counts.
+const ROUNDS: u32 = 5;
+/// How often it asks if some rank does not answer. The guard of one whose core is busy may take seconds. Rounds are
+/// counted, since this process may be stopped meanwhile, which must not count as the others' silence.
+const MOST_ROUNDS: u32 = 20;
+/// How long a rank has not answered that answers in none of them.
+pub(super) const SILENT: Duration = Duration::from_millis(ROUND.as_millis() as u64 * MOST_ROUNDS as u64);
 /// Maximum bytes of a reason in a message.
 const REASON: usize = 600;
 
@@ -56,8 +63,13 @@ impl Guard {
                 match header[5] {
                     ANSWER => return Some(header),
                     QUESTION => self.send(ANSWER, 0, "", &[from]),
-                    ENDING => activity::note_end(),
-                    STALLED => drop(activity::note_stall(header[2])),
+                    ENDING => activity::note_end(rank),
+                    STALLED => {
+                        activity::note_stall(header[2]);
+                        if rank < self.rank {
+                            activity::leave_stall(header[2]);
+                        }
+                    }
                     ENDED | ALL_ENDED | KNOWS | CONFIRMED => {}
                     _ => activity::note_departure(Departure {
                         rank,
@@ -65,6 +77,7 @@ impl Guard {
                         status: header[6] as i32,
                         entered: header[2],
                         reason: String::from_utf8_lossy(&bytes[HEADER..length]).into_owned(),
+                        since: Instant::now(),
                     }),
                 }
                 None
@@ -100,19 +113,39 @@ impl Guard {
         }
     }
 
+    /// Hears messages for so long.
+    pub(super) fn hear_for(&self, time: Duration) {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            self.hear();
+        }
+    }
+
     /// Asks all ranks for their current operation; returns the last answer of
-    /// each.
+    /// each. Ends early if this rank's own operation does, or the job.
     pub(super) fn call_the_roll(&self, seen: Seen) -> Vec<Option<Header>> {
         let mut answers: Vec<Option<Header>> = vec![None; self.peers.len()];
-        let began = Instant::now();
-        let mut asked: Option<Instant> = None;
-        while began.elapsed() < ROLL_CALL && activity::now().entered == seen.entered {
-            if asked.is_none_or(|at| at.elapsed() > ROLL_CALL / 5) {
-                asked = Some(Instant::now());
-                self.peers.iter().for_each(|addresses| self.send(QUESTION, 0, "", addresses));
+        let is_needed = || {
+            let now = activity::now();
+            let waits = seen.waited.is_none() || now.waited.is_some();
+            waits && now.entered == seen.entered && activity::ended_by().is_none()
+        };
+        let is_complete = |answers: &[Option<Header>]| {
+            let departed = activity::departed();
+            let is_known =
+                |rank| rank == self.rank || departed.iter().any(|departure| departure.rank == rank);
+            (0..answers.len()).all(|rank| answers[rank].is_some() || is_known(rank))
+        };
+        for round in 0..MOST_ROUNDS {
+            if !is_needed() || (round >= ROUNDS && is_complete(&answers)) {
+                break;
             }
-            if let Some(answer) = self.hear() {
-                answers[answer[1] as usize] = Some(answer);
+            let asked = Instant::now();
+            self.peers.iter().for_each(|addresses| self.send(QUESTION, 0, "", addresses));
+            while asked.elapsed() < ROUND && is_needed() {
+                if let Some(answer) = self.hear() {
+                    answers[answer[1] as usize] = Some(answer);
+                }
             }
         }
         answers

@@ -4,7 +4,7 @@
 //! So each rank has a guard, a thread that reads which operation the rank is in,
 //! and since when, and that communicates with the other guards over UDP. If an
 //! operation exceeds its deadline, the guard asks all of them; a rank that does
-//! not answer (stopped, dead, cut off), or has not entered that operation, is
+//! not answer (stopped, dead, cut off or very slow), or has not entered that operation, is
 //! missing. The guard prints a line that names it and aborts the job. A rank
 //! that exits while others wait for it announces that, so they need not wait for
 //! the deadline.
@@ -46,9 +46,14 @@ const PATIENCE: Duration = Duration::from_millis(700);
 /// How long a rank waits for one that has left before it aborts the job. One
 /// that left with an error aborts the job itself, and sooner.
 const LEFT: Duration = Duration::from_secs(2);
-const FAILED: Duration = Duration::from_secs(5);
-/// Minimum silence of a peer before it counts as stopped, as long as this rank waits to leave.
+const FAILED: Duration = Duration::from_secs(10);
+/// Minimum silence of a peer before the job ends for it, as long as this rank waits to leave.
 const SILENCE: Duration = Duration::from_secs(6);
+/// How long a rank that is about to print why the job ends waits for one below that is, too.
+const CLAIM: Duration = Duration::from_secs(1);
+/// How long a rank waits for the one that prints it, whose exit ends the job with all ranks. One that
+/// exits earlier would have the launcher end the job before the line is printed.
+const PRINTED: Duration = Duration::from_secs(20);
 /// How often a rank that leaves announces it.
 const ANNOUNCE: Duration = Duration::from_millis(200);
 /// How long the guard waits for a transport to abort its operations.
@@ -56,7 +61,7 @@ const ANNOUNCE: Duration = Duration::from_millis(200);
 const ABORT: Duration = Duration::from_secs(1);
 /// How much a transport's own timeout should exceed the deadline: guards can
 /// name the missing ranks and a transport cannot, so they report first.
-pub const MARGIN: Duration = Duration::from_secs(8);
+pub const MARGIN: Duration = Duration::from_secs(30);
 
 struct Guard {
     socket: UdpSocket,
@@ -158,7 +163,7 @@ impl Guard {
         for departure in activity::departed() {
             let limit = if departure.status == 0 { LEFT } else { FAILED };
             if departure.entered < seen.entered
-                && waited > limit + self.patience()
+                && waited.min(departure.since.elapsed()) > limit + self.patience()
                 && activity::now().entered == seen.entered
             {
                 self.end_the_job(&format!(
@@ -201,9 +206,10 @@ impl Guard {
             return;
         }
         let answers = self.call_the_roll(seen);
-        // The operation may have completed while the others were asked.
+        // The operation may have completed while the others were asked, and another begun.
         let after = activity::now();
-        let Some(waited) = after.waited.filter(|_| after.entered == seen.entered) else { return };
+        let is_same = |waited: &Duration| after.entered == seen.entered && *waited > deadline;
+        let Some(waited) = after.waited.filter(is_same) else { return };
         self.end_the_job(&format!(
             "{} exceeded the deadline of {} s ({}) after {:.1} s on rank {} ({}); {}",
             operation::describe(seen.what),
@@ -229,7 +235,9 @@ impl Guard {
         }
         self.announce(STALLED, 0, "");
         let answers = self.call_the_roll(seen);
-        if activity::now().entered != seen.entered || activity::now().waited.is_none() {
+        let after = activity::now();
+        let is_over = after.entered != seen.entered || after.waited.is_none_or(|waited| waited <= limit);
+        if is_over || activity::is_told_below(seen.entered) || activity::ended_by().is_some() {
             return;
         }
         say(&format!(
@@ -244,15 +252,27 @@ impl Guard {
         ));
     }
 
-    /// Ends this process, and with it the job. Tells the other guards first: one line is enough, and
-    /// from here on this rank would be missing to them.
+    /// Whether this rank prints why the job ends: one line is enough, and the lowest rank of those that
+    /// are about to prints it. Tells the other guards, to whom this rank would be missing from here on.
+    fn prints_the_end(&self) -> bool {
+        // What they have sent meanwhile.
+        self.hear_for(TICK);
+        if activity::ended_by().is_some() {
+            return false;
+        }
+        self.announce(ENDING, TIMED_OUT, "");
+        if self.rank > 0 {
+            self.hear_for(CLAIM);
+        }
+        activity::ended_by().is_none_or(|other| other > self.rank)
+    }
+
+    /// Ends this process, and with it the job.
     fn end_the_job(&self, line: &str) -> ! {
-        if !activity::is_ended() {
-            self.announce(ENDING, TIMED_OUT, "");
+        if self.prints_the_end() {
             say(line);
         } else {
-            // That rank waits until its line is read, and this one's exit may end the job.
-            std::thread::sleep(output::LIMIT + TICK);
+            std::thread::sleep(output::LIMIT + PRINTED);
         }
         #[cfg(feature = "nccl")]
         abortable::request(ABORT);

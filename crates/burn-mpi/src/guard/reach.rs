@@ -52,8 +52,8 @@ impl Guard {
         let ask = |rank: usize| self.send(QUESTION, 0, "", &self.peers[rank]);
         for rank in reach.check(elapsed, ask).unwrap_or_default() {
             log::warn!(
-                "rank {rank} on {} does not answer over UDP: it was stopped, or a firewall drops the messages, and \
-                 then a job in which it hangs may not end",
+                "rank {rank} on {} does not answer over UDP: it was stopped or is very slow, or a firewall drops the \
+                 messages, and then a job in which it hangs may not end",
                 self.hosts[rank]
             );
         }

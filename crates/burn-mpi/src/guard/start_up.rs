@@ -28,7 +28,8 @@ pub(crate) fn watch(launcher: Option<&Launcher>) -> StartUp {
     let Some(launcher) = launcher.filter(|launcher| launcher.size > 1).cloned() else { return started };
     let done = Arc::clone(&started.0);
     let began = Instant::now();
-    let patience = PATIENCE * launcher.rank.min(8) as u32;
+    // Without messages, time alone keeps a second rank from printing the line.
+    let patience = 3 * PATIENCE * launcher.rank.min(8) as u32;
     let wait = move || {
         while !done.load(Ordering::Relaxed) {
             if began.elapsed() > activity::deadline().saturating_add(patience) {

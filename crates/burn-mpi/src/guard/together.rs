@@ -20,10 +20,16 @@ const AGAIN: Duration = Duration::from_millis(20);
 const LINGER: Duration = Duration::from_secs(1);
 
 /// What a rank knows of the others.
-#[derive(Default)]
 pub(super) struct Meeting {
     state: Mutex<State>,
     changed: Condvar,
+    linger: Duration,
+}
+
+impl Default for Meeting {
+    fn default() -> Self {
+        Self::new(LINGER)
+    }
 }
 
 #[derive(Default)]
@@ -50,6 +56,10 @@ impl State {
 }
 
 impl Meeting {
+    fn new(linger: Duration) -> Self {
+        Self { state: Mutex::default(), changed: Condvar::new(), linger }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,13 +134,13 @@ impl Guard {
     fn other_exits(&self) {
         let tell = |kind| self.send(kind, 0, "", &self.peers[0]);
         let heard = self.meeting.state().heard.contains_key(&0);
-        let limit = if heard { Duration::MAX } else { LINGER };
+        let limit = if heard { Duration::MAX } else { self.meeting.linger };
         self.meeting.wait_until(limit, |state| state.all, || tell(ENDED));
         if !heard {
             // The others need not wait for an answer of this rank any more.
             self.announce(KNOWS, 0, "");
         }
-        self.meeting.wait_until(LINGER, |state| state.confirmed, || tell(KNOWS));
+        self.meeting.wait_until(self.meeting.linger, |state| state.confirmed, || tell(KNOWS));
     }
 }
 
@@ -144,8 +154,13 @@ mod tests {
     use super::*;
     use crate::guard::messages::ANSWER;
 
+    /// As long as a test may take: a message that is lost is seen in the state after it.
+    fn limit() -> Duration {
+        Duration::from_secs(include_str!("../../../../tests/limit_s").trim().parse().expect("seconds"))
+    }
+
     /// Guards of so many ranks of this process, whose threads receive messages until `stopped`.
-    fn guards(size: usize) -> Vec<(Arc<Guard>, Arc<AtomicBool>)> {
+    fn guards(size: usize, linger: Duration) -> Vec<(Arc<Guard>, Arc<AtomicBool>)> {
         let bind = |_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
         let sockets: Vec<UdpSocket> = (0..size).map(bind).collect();
         let peers: Vec<_> =
@@ -153,7 +168,7 @@ mod tests {
         let hosts = vec!["here".to_owned(); size];
         let guard = |(rank, socket): (usize, UdpSocket)| {
             socket.set_read_timeout(Some(Duration::from_millis(5))).expect("a timeout");
-            let meeting = Meeting::default();
+            let meeting = Meeting::new(linger);
             let (hosts, peers) = (hosts.clone(), peers.clone());
             let guard = Arc::new(Guard { socket, rank, job: 7, hosts, peers, meeting });
             let stopped = Arc::new(AtomicBool::new(false));
@@ -178,6 +193,13 @@ mod tests {
         }
     }
 
+    /// Waits until `guard` has had the message of these ranks that MPI has ended in them.
+    fn await_ends(guard: &Guard, ranks: &[usize]) {
+        while !ranks.iter().all(|rank| guard.meeting.state().ended.contains(rank)) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     fn exit_on_a_thread(guard: &Arc<Guard>) -> thread::JoinHandle<()> {
         let guard = Arc::clone(guard);
         thread::spawn(move || guard.exit_together())
@@ -186,17 +208,20 @@ mod tests {
     #[test]
     fn no_rank_exits_before_the_last_one_and_then_all_do_at_once() {
         for last in 0..4 {
-            let guards = guards(4);
+            let guards = guards(4, limit());
             meet(&guards);
             let (late, early): (Vec<_>, Vec<_>) =
                 guards.iter().enumerate().partition(|(rank, _)| *rank == last);
             let early: Vec<_> = early.into_iter().map(|(_, (guard, _))| exit_on_a_thread(guard)).collect();
-            thread::sleep(Duration::from_millis(100));
+            // Rank 0 tells itself nothing.
+            let ended: Vec<usize> = (1..4).filter(|&rank| rank != last).collect();
+            await_ends(&guards[0].0, &ended);
             assert!(early.iter().all(|rank| !rank.is_finished()), "one does not wait for rank {last}");
-            let began = Instant::now();
             late[0].1.0.exit_together();
             early.into_iter().for_each(|rank| rank.join().expect("no panic"));
-            assert!(began.elapsed() < LINGER, "a message is lost: {:?}", began.elapsed());
+            let confirmed: Vec<bool> =
+                guards[1..].iter().map(|(guard, _)| guard.meeting.state().confirmed).collect();
+            assert_eq!(confirmed, [true; 3], "a message is lost");
             assert!(guards.iter().all(|(guard, _)| guard.meeting.silent(Duration::ZERO).is_empty()));
             guards.iter().for_each(|(_, stopped)| stopped.store(true, Ordering::Relaxed));
         }
@@ -204,27 +229,26 @@ mod tests {
 
     #[test]
     fn a_rank_that_is_stopped_after_its_end_keeps_the_first_from_exiting() {
-        let guards = guards(3);
+        let guards = guards(3, limit());
         meet(&guards);
         // Rank 1 has said that MPI has ended, and then neither hears nor answers.
         guards[1].1.store(true, Ordering::Relaxed);
         guards[1].0.send(ENDED, 0, "", &guards[1].0.peers[0]);
-        thread::sleep(Duration::from_millis(50));
+        await_ends(&guards[0].0, &[1]);
         let [first, other] = [0, 2].map(|rank| exit_on_a_thread(&guards[rank].0));
-        thread::sleep(LINGER + Duration::from_millis(300));
-        assert!(!first.is_finished() && other.is_finished());
-        assert_eq!(guards[0].0.meeting.silent(LINGER), [1]);
+        other.join().expect("no panic");
+        assert!(guards[2].0.meeting.state().confirmed, "a message is lost");
+        assert!(!first.is_finished(), "rank 0 does not wait for rank 1");
+        assert_eq!(guards[0].0.meeting.silent(Duration::ZERO), [1]);
         guards[0].0.meeting.note(KNOWS, 1);
         first.join().expect("no panic");
     }
 
     #[test]
-    fn ranks_that_do_not_hear_each_other_exit_soon() {
-        for (guard, stopped) in guards(2) {
-            let began = Instant::now();
+    fn ranks_that_do_not_hear_each_other_exit() {
+        for (guard, stopped) in guards(2, AGAIN) {
             stopped.store(true, Ordering::Relaxed);
             guard.exit_together();
-            assert!(began.elapsed() < 3 * LINGER, "{:?}", began.elapsed());
         }
     }
 }

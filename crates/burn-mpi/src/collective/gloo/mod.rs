@@ -25,7 +25,7 @@ use crate::{CommError, Wire, World};
 const NAME: &str = "gloo";
 
 /// How long a rank whose connection broke waits for its peer to send the reason.
-const PEERS_WORD: Duration = Duration::from_millis(800);
+const PEERS_WORD: Duration = Duration::from_secs(3);
 
 /// Connections to all other ranks. All ranks call its operations in the same order, with
 /// buffers of equal length, from any thread.

@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn an_address_that_is_not_here_is_an_error_and_no_crash() {
-        let error = Mesh::listen("192.0.2.77", 0, 1, Duration::from_secs(1)).err().unwrap();
+        let error = Mesh::listen("192.0.2.77", 0, 1, Duration::MAX).err().unwrap();
         assert!(error.contains("192.0.2.77"), "{error}");
     }
 }

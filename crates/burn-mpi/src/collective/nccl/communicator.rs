@@ -16,7 +16,7 @@ use crate::guard::activity;
 use crate::{CommError, World};
 
 /// How long a rank whose operation failed waits for its peer to send the reason.
-const PEERS_WORD: Duration = Duration::from_millis(800);
+const PEERS_WORD: Duration = Duration::from_secs(3);
 /// How long NCCL may take to end a communicator; it may wait for peers that are gone.
 const END: Duration = Duration::from_secs(5);
 
