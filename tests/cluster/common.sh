@@ -31,5 +31,8 @@ require_host() {
 # The project's folder is visible on both nodes, wherever it is.
 project=$(dirname "$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")")
 
+# shellcheck source-path=SCRIPTDIR source=../waiting.sh
+. "$project/tests/waiting.sh"
+
 # Whether a path is hidden on a node: in /tmp, and not in the project.
 out_of_sight() { [[ $1/ == /tmp/* && $1/ != "$project"/* ]]; }

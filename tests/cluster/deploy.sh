@@ -87,7 +87,7 @@ has_no_mpirun() {
 trains_over_ssh() {
   local by
   by=$(mpi_command mpirun) || return
-  timeout 120 "$here/enter.sh" node0 "$by" --allow-run-as-root --host node0:1,node1:1 --map-by ppr:1:node \
+  timeout "$limit" "$here/enter.sh" node0 "$by" --allow-run-as-root --host node0:1,node1:1 --map-by ppr:1:node \
     --bind-to core --mca plm_rsh_agent "ssh -F $keys/config" --mca oob_tcp_if_include "$subnet" \
     --mca btl_tcp_if_include "$subnet" "$binary" -q train --data-root "$data" --epochs 1 --out "$work/run" &&
     grep -q '"status": "completed"' "$work/run/run.json"

@@ -6,6 +6,13 @@ set -euo pipefail
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 require_tools
 
+all_killed_in() { # all_killed_in NAMESPACE: nothing is left there to be killed
+  mapfile -t pids < <(ip netns pids "$1")
+  [ ${#pids[@]} -gt 0 ] || return 0
+  kill -KILL "${pids[@]}" 2>/dev/null
+  return 1
+}
+
 for space in "$(namespace_of "${hosts[0]}")" "$(namespace_of "${hosts[1]}")" "$switch"; do
   name=/run/netns/$space
   [ -e "$name" ] || continue
@@ -15,12 +22,6 @@ for space in "$(namespace_of "${hosts[0]}")" "$(namespace_of "${hosts[1]}")" "$s
     [ "$name" -ef "/proc/$own/ns/net" ] && die "$space is the network of process $own; leaving it alone"
   done
   # Repeated, because a process may fork in the meantime.
-  for _ in {1..50}; do
-    mapfile -t pids < <(ip netns pids "$space")
-    [ ${#pids[@]} -gt 0 ] || break
-    kill -KILL "${pids[@]}" 2>/dev/null || true
-    sleep 0.1
-  done
-  [ ${#pids[@]} -eq 0 ] || die "cannot end these processes in $space: ${pids[*]}"
+  await all_killed_in "$space" || die "cannot end these processes in $space: ${pids[*]}"
   ip netns delete "$space"
 done

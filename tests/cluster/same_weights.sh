@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Trains on two nodes and on one, over mpi and gloo, with ordered sums: 2x2 and 1x4 must
 # have the same bits over every transport.
+#
+#   tests/cluster/same_weights.sh [mpi|gloo]...
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 bin=target/release/mpiburn
 mkdir -p target
+[ $# -gt 0 ] || set -- mpi gloo
+# shellcheck source-path=SCRIPTDIR source=../waiting.sh
+. tests/waiting.sh
 work=$(mktemp -d target/same-weights.XXXXXX)
 trap 'tests/cluster/down.sh >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
 
@@ -15,14 +20,14 @@ options=(-q train --data-root "$work/digits" --epochs 1 --bucket-mb 0.004 --redu
 $bin -q data digits --out "$work/digits" --train 1600 --test 200
 as_root=$([ "$(id -u)" -eq 0 ] && echo --allow-run-as-root || true)
 # shellcheck disable=SC2086 # no word or one
-mpirun $as_root -n 4 --oversubscribe --bind-to core:overload-allowed \
+timeout "$limit" mpirun $as_root -n 4 --oversubscribe --bind-to core:overload-allowed \
   $bin "${options[@]}" --out "$work/1x4" >/dev/null
 expected=$(weights "$work/1x4")
 [ -n "$expected" ]
 
 RATE=1gbit tests/cluster/up.sh
-for backend in mpi gloo; do
-  tests/cluster/mpirun.sh 2x2 $bin "${options[@]}" --backend $backend --out "$work/2x2-$backend" >/dev/null
+for backend in "$@"; do
+  timeout "$limit" tests/cluster/mpirun.sh 2x2 $bin "${options[@]}" --backend "$backend" --out "$work/2x2-$backend" >/dev/null
   found=$(weights "$work/2x2-$backend")
   if [ "$found" != "$expected" ]; then
     echo "2x2 over $backend has weights $found, 1x4 has $expected" >&2

@@ -34,7 +34,7 @@ echo "$host,$(address_of "$host") $(cut -d' ' -f1,2 "$folder/host.pub")" >"$fold
 cat >"$folder/config" <<END
 Host *
   BatchMode yes
-  ConnectTimeout 3
+  ConnectTimeout $limit
   IdentityFile $folder/user
   IdentitiesOnly yes
   UserKnownHostsFile $folder/known_hosts
@@ -51,8 +51,5 @@ END
   cd /
   exec /usr/sbin/sshd -D -e -f /tmp/ssh/sshd_config
 ' sh "$folder" "$project" "$options" >"$folder/log" 2>&1 </dev/null &
-for _ in {1..50}; do
-  if grep -qs 'Server listening' "$folder/log"; then exit 0; fi
-  sleep 0.1
-done
-die "the ssh server did not start: $(tail -n 1 "$folder/log")"
+await grep -qs 'Server listening' "$folder/log" ||
+  die "the ssh server did not start: $(tail -n 1 "$folder/log")"

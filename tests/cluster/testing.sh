@@ -14,6 +14,6 @@ trap '"$here/down.sh"; rm -rf "$work"' EXIT
 # shellcheck source-path=SCRIPTDIR source=../checking.sh
 . "$project/tests/checking.sh"
 
-on() { timeout 120 "$here/mpirun.sh" "$@"; }
+on() { timeout "$limit" "$here/mpirun.sh" "$@"; }
 
 sent_by() { "$here/enter.sh" "$1" cat /sys/class/net/eth0/statistics/tx_bytes; }

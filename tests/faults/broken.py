@@ -15,14 +15,15 @@ import tempfile
 from pathlib import Path
 
 from check import HANG, LOST, UNCLEAR, WRONG
+from job import DEADLINE
 
 HERE = Path(__file__).resolve().parent
 
 # Column that must not be zero, kind of fault, commands before the real program starts.
 PROGRAMS = [
-    # A deadline of 600 s instead of 4 s.
-    (HANG, "SIGSTOP of a rank", 'for a; do shift; [ "$a" = 4 ] && a=600; set -- "$@" "$a"; done'),
-    (HANG, "file removed", 'case "$*" in *--resume*damaged*) setsid sleep 600 >/dev/null 2>&1 & ;; esac'),
+    # A deadline of an hour.
+    (HANG, "SIGSTOP of a rank", f'for a; do shift; [ "$a" = {DEADLINE} ] && a=3600; set -- "$@" "$a"; done'),
+    (HANG, "file removed", 'case "$*" in *--resume*damaged*) setsid sleep 3600 >/dev/null 2>&1 & ;; esac'),
     (WRONG, "file cut", 'case "$*" in *--resume*) exit 0;; esac'),
     (LOST, "SIGKILL of a rank", 'case "$*" in *--resume*) echo "mpiburn: no such run" >&2; exit 1;; esac'),
     (LOST, "SIGKILL of a rank", 'case "$*" in eval*run-*) echo "mpiburn: no such run" >&2; exit 1;; esac'),

@@ -4,7 +4,7 @@ import os
 import shutil
 
 from check import UNCLEAR, WRONG, Verdict, check_all
-from job import LIMIT, Job
+from job import Job
 
 OPTIONS = [
     "--lr 0.002",
@@ -27,7 +27,7 @@ OPTIONS = [
     "--checkpoint-every 2",
     "--log-every 3",
     "--bucket-mb 1",
-    "--comm-timeout 5",
+    "--comm-timeout 100",
 ]
 ENVIRONMENTS = [
     "OMP_NUM_THREADS=2",
@@ -57,7 +57,7 @@ def without(words, option):
 def refused(lab, config, folder, what, command, pattern, resumable=True):
     """A job that must end with a line that names the cause."""
     verdict = Verdict(what)
-    ended = Job(command, lab.folder).end(6 * LIMIT)
+    ended = Job(command, lab.folder).end()
     check_all(verdict, lab, config, folder, ended, pattern, resumable=resumable)
     return verdict, ended
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from check import Verdict, check_all
-from job import LIMIT, Job
+from job import Job
 from lab import CONFIGS, checkpoints
 from moments import at_random_moment
 
@@ -80,7 +80,7 @@ def cut_alone(lab, rng, config, pause):
             time.sleep(pause)
             run("link.sh", "up", node)
         # Ranks that mpirun cannot reach any more end by themselves, at their deadline.
-        ended = job.end(LIMIT if pause is None else 6 * LIMIT, alone=True)
+        ended = job.end()
     finally:
         run("link.sh", "up", node)
     how = "cut" if pause is None else f"cut for {pause:.2f} s"

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from check import UNCLEAR, Verdict, check_all, check_end
-from job import LIMIT, Job, send
+from job import Job, send
 from lab import Lab, checkpoints
 
 SPACE = "No space left"
@@ -31,7 +31,7 @@ def at_random_moment(lab, rng, config, folder, start=Lab.start, in_start_up=0.3)
     return job, f"after step {step}"
 
 
-def strike(lab, rng, config, number, whom, limit=LIMIT, pause=None):
+def strike(lab, rng, config, number, whom, pause=None):
     """Sends a signal to a random rank or to mpirun; after `pause` seconds, SIGCONT."""
     folder = lab.new("run")
     job, moment = at_random_moment(lab, rng, config, folder)
@@ -47,7 +47,7 @@ def strike(lab, rng, config, number, whom, limit=LIMIT, pause=None):
     name = "mpirun" if whom == "mpirun" else f"rank {rank}"
     text = f"{signal.Signals(number).name} to {name} {moment}" + (f", for {pause:.2f} s" if pause else "")
     verdict = Verdict(f"{text}; {len(ranks)} ranks had started", injected)
-    return verdict, folder, job.end(limit), before, rank, len(ranks) == config.ranks
+    return verdict, folder, job.end(), before, rank, len(ranks) == config.ranks
 
 
 def kill_rank(lab, rng, config):
@@ -70,7 +70,7 @@ def stop_rank(lab, rng, config):
 
 def slow_rank(lab, rng, config):
     pause = rng.uniform(0.2, 2.2)
-    struck = strike(lab, rng, config, signal.SIGSTOP, "rank", limit=6 * LIMIT, pause=pause)
+    struck = strike(lab, rng, config, signal.SIGSTOP, "rank", pause=pause)
     verdict, folder, ended, before, _, _ = struck
     check_all(verdict, lab, config, folder, ended, None, before)
     if ended.code not in (0, None):
@@ -119,7 +119,7 @@ def full_disk(lab, rng, config):
     try:
         folder = disk / "run"
         verdict = Verdict(f"a disk of {max(4, kilobytes)} KiB")
-        ended = lab.start(config, folder).end(6 * LIMIT)
+        ended = lab.start(config, folder).end()
         # The cause is the file that did not fit, not what fails after it for the same reason.
         halves = sorted(path.name for path in folder.glob("checkpoints/.step-*"))
         subprocess.run(["mount", "-o", "remount,size=16m", disk], check=True, capture_output=True)
@@ -164,7 +164,7 @@ def read_only(lab, rng, config):
         before = checkpoints(folder)
         if verdict.injected:
             verdict.injected = forbid(target)
-        ended = job.end(6 * LIMIT)
+        ended = job.end()
     finally:
         if target.is_dir():
             allow(target)
@@ -186,7 +186,7 @@ def removed(lab, rng, config):
         aside = lab.new("removed")
         target.rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
-    ended = job.end(6 * LIMIT)
+    ended = job.end()
     check_all(verdict, lab, config, folder, ended, folder.name)
     return verdict
 

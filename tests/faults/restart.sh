@@ -8,6 +8,8 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 
+# shellcheck source-path=SCRIPTDIR source=../waiting.sh
+. tests/waiting.sh
 binary=${1:?a program} topology=${2:?a topology}
 shift 2
 # Not in /tmp, which is private to each node of tests/slurm and tests/cluster.
@@ -25,22 +27,25 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 launch() { # launch NAME OPTION...: a training into NAME
   local name=$1
   shift
-  "$binary" launch "$topology" "$@" -- train --data-root "$work/digits" --epochs 10 --shuffle \
+  timeout "$limit" "$binary" launch "$topology" "$@" -- train --data-root "$work/digits" --epochs 10 --shuffle \
     --train-batch-size 8 --checkpoint-every 20 --keep 2 --out "$work/$name" >"$work/$name.log" 2>&1
 }
 
 weights() { sed -n 's/.*"weights_sha256": "\(.*\)".*/\1/p' "$work/$1/run.json"; } # weights NAME
 
-checkpoints() { find "$work/cut/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/null | wc -l; }
+# There are two checkpoints, or the job has ended.
+is_under_way() {
+  [ "$(find "$work/cut/checkpoints" -maxdepth 1 -name 'step-*' 2>/dev/null | wc -l)" -ge 2 ] || ended "$job"
+}
 
 launch whole "$@" || { cat "$work/whole.log"; exit 1; }
 launch cut --restart 1 "$@" &
 job=$!
-for _ in {1..600}; do
-  [ "$(checkpoints)" -lt 2 ] || break
-  sleep 0.05
-done
-[ "$(checkpoints)" -ge 2 ] || { cat "$work/cut.log"; echo "restart.sh: no two checkpoints within 30 s"; exit 1; }
+if ! await is_under_way || ended "$job"; then
+  cat "$work/cut.log"
+  echo "restart.sh: the job was not under way with two checkpoints"
+  exit 1
+fi
 # `places` lists the ranks in order.
 kill -KILL "$(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' "$work/cut/run.json" | tail -n 1)"
 status=0

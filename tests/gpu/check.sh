@@ -30,7 +30,7 @@ real=${LD_LIBRARY_PATH-}
 with() { echo "$work/lib/$1${real:+:$real}"; } # with both|driver: a loader's path
 
 job() { # job RANKS COMMAND...
-  timeout 100 "$mpirun" "${many[@]}" -n "$@"
+  timeout "$limit" "$mpirun" "${many[@]}" -n "$@"
 }
 
 # Ends a job with an exit code other than 0, and with one line of the program, which matches.
@@ -141,11 +141,11 @@ check "tests/gpu/run.sh passes on why the driver does not work" broken_driver
 
 # The ranks that wait have NCCL abort, and one line names the one that is missing.
 stopped() {
-  refused 'nccl reduce-scatter of bucket 1 exceeded the deadline of 2 s .*missing: rank 2 on .*stopped' \
+  refused 'nccl reduce-scatter of bucket 1 exceeded the deadline of 2 s .*missing: .*rank 2 on .*stopped' \
     over job 3 $examples/check_collectives stop reduce-scatter nccl && grep -q 'ncclCommAbort on rank 0' "$work/out"
 }
 away() {
-  refused 'nccl all-gather of bucket 1 exceeded the deadline of 2 s .*missing: rank 2 on .*has not called it' \
+  refused 'nccl all-gather of bucket 1 exceeded the deadline of 2 s .*missing: .*rank 2 on .*has not called it' \
     over job 3 $examples/check_collectives stay all-gather nccl && grep -q 'ncclCommAbort on rank 0' "$work/out"
 }
 left() {

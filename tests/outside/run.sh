@@ -20,9 +20,8 @@ export CARGO_PROFILE_DEV_DEBUG=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 builds() {
-  local began=$SECONDS
   scripts/cargo.sh build --locked --manifest-path tests/outside/Cargo.toml 2>&1 | tee "$work/build" &&
-    note="$(awk '/^ *Compiling/ { n++ } END { print n + 0 }' "$work/build") crates in $((SECONDS - began)) s"
+    note="$(awk '/^ *Compiling/ { n++ } END { print n + 0 }' "$work/build") crates"
 }
 
 trains() { # trains RANKS
@@ -39,7 +38,7 @@ ranks() { # ranks N PROGRAM OPTION...
     options=(--bind-to core)
     [ "$1" -le "$(nproc)" ] || options=(--bind-to core:overload-allowed --oversubscribe)
   fi
-  timeout 120 "$mpirun" -n "$1" "${options[@]}" "$CARGO_TARGET_DIR/debug/$2" "${@:3}" >"$work/out" 2>&1
+  timeout "$limit" "$mpirun" -n "$1" "${options[@]}" "$CARGO_TARGET_DIR/debug/$2" "${@:3}" >"$work/out" 2>&1
 }
 
 # Every rank has said so, perhaps inside another rank's line: mpirun forwards long output in pieces.
@@ -86,7 +85,7 @@ ends_alike() { # ends_alike RANKS EXAMPLE
 on_a_full_disk() { # on_a_full_disk RANKS
   mkdir -p "$work/full"
   # shellcheck disable=SC2016 # expanded by the shell inside
-  export -f ranks && export work MPI mpirun
+  export -f ranks && export work MPI mpirun limit
   unshare -m bash -c 'mount -t tmpfs -o size=256k tmpfs "$work/full" && ranks "$1" loops library full "$work/full"' \
     bash "$1"
   local status=$?

@@ -18,7 +18,7 @@ page=$work/page/report.html
 
 # Chromium's own requests are disabled, so that all requests are the page's.
 browse() { # browse OPTIONS... URL
-  timeout 120 chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
+  timeout "$limit" chromium --headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking \
     --disable-component-update --disable-sync --disable-default-apps --hide-scrollbars \
     --user-data-dir="$(mktemp -d "$work/browser.XXXXXX")" "$@"
 }
@@ -27,7 +27,7 @@ train() { # train RANKS NAME OPTIONS...
   local ranks=$1 name=$2
   shift 2
   # shellcheck disable=SC2086 # no word or one
-  mpirun $as_root -n "$ranks" --oversubscribe --bind-to core:overload-allowed "$bin" -q train \
+  timeout "$limit" mpirun $as_root -n "$ranks" --oversubscribe --bind-to core:overload-allowed "$bin" -q train \
     --data-root "${DATA:-data/digits}" --epochs 2 --train-samples 1280 --test-samples 500 --log-every 5 \
     --out "$sweep/$name" "$@" >"$sweep/$name.log" 2>&1
 }
@@ -61,7 +61,7 @@ a_sweep_is_run() {
     echo ']}'
   } >"$sweep/sweep.json"
   # shellcheck disable=SC2086 # no word or one
-  mpirun $as_root -n 2 --oversubscribe --bind-to core:overload-allowed "$bin" -q bench allreduce \
+  timeout "$limit" mpirun $as_root -n 2 --oversubscribe --bind-to core:overload-allowed "$bin" -q bench allreduce \
     --sizes 4..4KiB --backends mpi --iterations 20 --csv "$sweep/latency.csv"
 }
 

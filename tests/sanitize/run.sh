@@ -36,10 +36,11 @@ for part in $parts; do
   esac
 done
 
+# Programs are many times slower here.
 two_ranks() { # two_ranks COMMAND...
   local options=()
   [ "$MPI" != openmpi ] || options=(--bind-to core:overload-allowed --oversubscribe)
-  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 1200 "$mpirun" -n 2 "${options[@]}" "$@"
+  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout $((10 * limit)) "$mpirun" -n 2 "${options[@]}" "$@"
 }
 
 # Builds the unit tests, and prints the one of a crate from what cargo has printed.

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Checks the batch scripts in jobs/ on a real Slurm of two nodes: all topologies with both
 # launchers, and that a job that is signalled or reaches its time limit continues by itself
-# with the same bits. Also checks that Slurm starts within seconds and is removed completely.
-# Needs a release build, and optionally one for MPICH:
+# with the same bits. Also checks that Slurm starts and is removed completely. Needs a
+# release build, and optionally one for MPICH:
 #
 #   tests/slurm/check.sh [PROGRAM_OF_MPICH]
+#   ONLY='two idle nodes|2x2 by mpirun' tests/slurm/check.sh    one job
 #
 # Functions are called by name, through `check`.
 # shellcheck disable=SC2317
@@ -39,7 +40,7 @@ $binary -q data digits --out "$DATA" --train 3200 --test 500 || exit 1
 # shellcheck source-path=SCRIPTDIR source=../checking.sh
 . "$project/tests/checking.sh"
 
-on_node0() { timeout 60 "$here/run.sh" "$@"; }
+on_node0() { timeout "$limit" "$here/run.sh" "$@"; }
 
 # Sets $job to the job's id. Variables for the batch script precede the call.
 submit() { # submit TOPOLOGY OPTION_OF_SBATCH...
@@ -51,18 +52,20 @@ submit() { # submit TOPOLOGY OPTION_OF_SBATCH...
 
 field() { on_node0 scontrol show job "$1" | sed -n "s/.*\b$2=\([^ ]*\).*/\1/p"; } # field JOB NAME
 
-ends() { # ends JOB STATE SECONDS
-  local state deadline=$((SECONDS + $3))
-  while [ "$SECONDS" -lt "$deadline" ]; do
-    state=$(field "$1" JobState)
-    case $state in
-      COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL | OUT_OF_MEMORY) break ;;
-    esac
-    sleep 0.3
-  done
-  [ "$state" = "$2" ] && return
+state_of= # of the job that `has_ended` was last asked about
+has_ended() { # has_ended JOB
+  state_of=$(field "$1" JobState)
+  case $state_of in
+    COMPLETED | FAILED | CANCELLED | TIMEOUT | NODE_FAIL | OUT_OF_MEMORY) ;;
+    *) return 1 ;;
+  esac
+}
+
+ends() { # ends JOB STATE
+  await has_ended "$1"
+  [ "$state_of" = "$2" ] && return
   cat "$work/$1.out"
-  echo "job $1 is $state, restarts: $(field "$1" Restarts)"
+  echo "job $1 is $state_of, restarts: $(field "$1" Restarts)"
   # Free the nodes for the next jobs.
   on_node0 scancel "$1"
   return 1
@@ -84,19 +87,16 @@ same_weights() { # same_weights JOB JOB
   [ -n "$first" ] && [ "$first" = "$second" ]
 }
 
-comes_up() {
-  local started=$SECONDS
-  "$here/up.sh" || return
-  note="$((SECONDS - started)) s"
-  [ $((SECONDS - started)) -lt 15 ] && [ "$(on_node0 sinfo -h -o '%T %D')" = "idle 2" ]
-}
+is_idle() { [ "$(on_node0 sinfo -h -o '%T %D')" = "idle 2" ]; }
+
+comes_up() { "$here/up.sh" && is_idle; }
 
 comes_up_after_a_crash() {
   local host pid
   for host in "${hosts[@]}"; do
     pid=$(slurmd_of "$host") && kill -KILL "$pid" || return
   done
-  ! on_node0 sinfo && "$here/up.sh" && [ "$(on_node0 sinfo -h -o '%T %D')" = "idle 2" ]
+  ! on_node0 sinfo && comes_up
 }
 
 # An invalid rate fails in the middle of up.sh: nothing may be left.
@@ -110,14 +110,14 @@ fails_cleanly() {
 declare -A trained
 trains() { # trains TOPOLOGY LAUNCHER RANKS HOSTS, after `trained` has the job
   local job=${trained[$1-$2]}
-  ends "$job" COMPLETED 90 || return
+  ends "$job" COMPLETED || return
   records "$job" status '"completed"' && records "$job" topology "\"$1\"" && records "$job" world_size "$3" &&
     records "$job" hosts "$4" && records "$job" launcher "\"$2\"" && records "$job" binding '"0"' || return
   [ "$2" = mpirun ] || same_weights "$job" "${trained[$1-mpirun]}"
 }
 
 trains_over_gloo() {
-  BACKEND=gloo ARGS="--epochs 1" submit 2x1 && ends "$job" COMPLETED 60 &&
+  BACKEND=gloo ARGS="--epochs 1" submit 2x1 && ends "$job" COMPLETED &&
     records "$job" backend '"gloo"' && records "$job" hosts '["node0","node1"]'
 }
 
@@ -127,13 +127,17 @@ runs_under_srun() {
     tr -d ' \n' <"$work/srun/run.json" | grep -F '"topology":"2x1"' | grep -F '"launcher":"srun"' >/dev/null
 }
 
-epochs_of() { tail -n +2 "results/slurm-2x2-$1/epochs.csv" 2>/dev/null | wc -l; }
+# Losses and accuracies of each epoch, in all their digits. The last line may be incomplete.
+epochs_of() { # epochs_of JOB
+  sed -n 's/^\([0-9]*,[^,]*,[^,]*,[^,]*,[^,]*\),[^,]*,[^,]*$/\1/p' results/slurm-*-"$1"/epochs.csv 2>/dev/null
+}
+
+has_epochs() { # has_epochs JOB NUMBER
+  [ "$(epochs_of "$1" | wc -l)" -ge "$2" ]
+}
 
 starts() { # starts JOB: until it has trained for two epochs
-  for _ in {1..300}; do
-    [ "$(epochs_of "$1")" -ge 2 ] && return
-    sleep 0.1
-  done
+  await has_epochs "$1" 2 && return
   cat "$work/$1.out"
   on_node0 scancel "$1"
   return 1
@@ -142,48 +146,49 @@ starts() { # starts JOB: until it has trained for two epochs
 # Signals a training in its middle; its weights must equal those of an undisturbed one.
 goes_on() { # goes_on LAUNCHER SIGNAL [PROGRAM]
   ARGS=$long LAUNCHER=$1 BIN=${3-$binary} submit 2x2 && starts "$job" || return
-  on_node0 scancel --signal="$2" --batch "$job" && ends "$job" COMPLETED 90 || return
+  on_node0 scancel --signal="$2" --batch "$job" && ends "$job" COMPLETED || return
   cat "$work/$job.out"
   [ "$(field "$job" Restarts)" = 1 ] && grep 'go on with --resume' "$work/$job.out" &&
     grep 'going on after step' "$work/$job.out" && same_weights "$job" "${trained[2x2-mpirun]}"
 }
 
-# Slurm checks time limits every 30 s and signals up to that much early: with a limit of
-# 60 s and the signal 20 s before, it arrives after 10 to 40 s. The number of epochs is
-# chosen from the measured speed, so that the training takes longer. One signal is enough:
-# the limit is raised when the job has been requeued.
+has_started_again() { [ "$(field "$1" Restarts)" -ge 1 ]; } # has_started_again JOB
+
+# A training without an end, whose time is shortened while it trains: Slurm looks at time
+# limits every 30 s, and signals it then. One signal is enough: its time is extended when
+# the job has been requeued. A training of as many epochs must have the same losses.
 outlives_its_time() {
-  local seconds epochs undisturbed
-  seconds=$(sed -n 's/.*"train_seconds": \([0-9.]*\).*/\1/p' "$(record "${trained[1x1-mpirun]}")")
-  epochs=$(awk -v seconds="$seconds" 'BEGIN { print int(45 / (seconds / 2)) + 1 }')
-  ARGS="--epochs $epochs" submit 1x1 && undisturbed=$job || return
-  ARGS="--epochs $epochs" submit 1x1 --time=1 --signal=B:USR1@20 || return
-  for _ in {1..200}; do
-    [ "$(field "$job" Restarts)" = 0 ] || break
-    sleep 0.3
-  done
-  on_node0 scontrol update JobId="$job" TimeLimit=10 || return
-  ends "$job" COMPLETED 180 && ends "$undisturbed" COMPLETED 60 || return
-  cat "$work/$job.out"
-  [ "$(field "$job" Restarts)" -ge 1 ] && [ "$(field "$undisturbed" Restarts)" = 0 ] &&
-    grep 'stopped by SIGUSR1 after step' "$work/$job.out" && same_weights "$job" "$undisturbed" &&
-    note="$epochs epochs in $(($(field "$job" Restarts) + 1)) starts, $note"
+  local first epochs
+  ARGS="--epochs 1000000" submit 1x1 --time=1000 --signal="B:USR1@$((2 * limit))" && first=$job &&
+    starts "$first" && on_node0 scontrol update JobId="$first" TimeLimit=$((2 * limit / 60)) &&
+    await has_started_again "$first" && on_node0 scontrol update JobId="$first" TimeLimit=1000 &&
+    await grep 'going on after step' "$work/$first.out" || return
+  epochs=$(epochs_of "$first" | wc -l)
+  await has_epochs "$first" $((epochs + 2)) && on_node0 scancel "$first" && ends "$first" CANCELLED || return
+  cat "$work/$first.out"
+  epochs=$(epochs_of "$first" | wc -l)
+  grep 'stopped by SIGUSR1 after step' "$work/$first.out" && ARGS="--epochs $epochs" submit 1x1 &&
+    ends "$job" COMPLETED && [ "$(field "$job" Restarts)" = 0 ] &&
+    diff <(epochs_of "$first") <(epochs_of "$job") &&
+    note="$epochs epochs in $(($(field "$first" Restarts) + 1)) starts"
 }
 
+# A requeued job waits for its nodes, and is not cancelled any more.
 stays_cancelled() {
-  ARGS="--epochs 1000" submit 2x2 && starts "$job" && on_node0 scancel "$job" && ends "$job" CANCELLED 30 || return
-  # Longer than the delay of a requeued job.
-  sleep 8
-  ends "$job" CANCELLED 1 && [ "$(field "$job" Restarts)" = 0 ] && records "$job" status '"stopped"'
+  ARGS="--epochs 1000" submit 2x2 && starts "$job" && on_node0 scancel "$job" && ends "$job" CANCELLED &&
+    await is_idle || return
+  has_ended "$job"
+  echo "job $job is $state_of, restarts: $(field "$job" Restarts)"
+  [ "$state_of" = CANCELLED ] && [ "$(field "$job" Restarts)" = 0 ] && records "$job" status '"stopped"'
 }
 
 rejects() { # rejects LINE NAME=VALUE: the output is this one line
-  submit 1x1 --export="ALL,$2" && ends "$job" FAILED 30 || return
+  submit 1x1 --export="ALL,$2" && ends "$job" FAILED || return
   diff "$work/$job.out" - <<<"$1"
 }
 
 rejects_another_folder() {
-  job=$(cd "$work" && on_node0 sbatch --parsable "$project/jobs/2x2.sbatch") && ends "$job" FAILED 30 || return
+  job=$(cd "$work" && on_node0 sbatch --parsable "$project/jobs/2x2.sbatch") && ends "$job" FAILED || return
   diff "$work/slurm-2x2-$job.out" - \
     <<<"2x2.sbatch: no $work/jobs/train.sbatch; submit from the project's folder: sbatch jobs/2x2.sbatch"
 }
@@ -219,14 +224,17 @@ check "two idle nodes" comes_up
 check "up.sh replaces a Slurm whose daemons were killed" comes_up_after_a_crash
 check "the four batch scripts differ in the topology only" scripts_agree
 
-# A training of some seconds, with the same bits for either MPI.
-long="--epochs 12 --reduce ordered"
+# A training that a signal meets in its middle, with the same bits for either MPI.
+long="--epochs 24 --reduce ordered"
+queue() { # queue TOPOLOGY LAUNCHER ARGS OPTION_OF_SBATCH...
+  chosen "$1 by $2" || return
+  ARGS=$3 LAUNCHER=$2 submit "$1" "${@:4}" && trained[$1-$2]=$job
+}
 for launcher in mpirun srun; do
-  for topology in 1x1 1x2; do
-    ARGS="--epochs 2" LAUNCHER=$launcher submit $topology --nodelist=node0 && trained[$topology-$launcher]=$job
-  done
-  ARGS="--epochs 2" LAUNCHER=$launcher submit 2x1 && trained[2x1-$launcher]=$job
-  ARGS=$long LAUNCHER=$launcher submit 2x2 && trained[2x2-$launcher]=$job
+  queue 1x1 $launcher "--epochs 2" --nodelist=node0
+  queue 1x2 $launcher "--epochs 2" --nodelist=node0
+  queue 2x1 $launcher "--epochs 2"
+  queue 2x2 $launcher "$long"
 done
 for launcher in mpirun srun; do
   check "1x1 by $launcher" trains 1x1 $launcher 1 '["node0"]'

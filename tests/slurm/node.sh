@@ -11,10 +11,7 @@ node=$(hostname)
 install -m 600 "$state/munge.key" /tmp/munge.key
 munged --foreground --force --key-file=/tmp/munge.key --socket=/tmp/munge.socket \
   --pid-file=/tmp/munge.pid --seed-file=/tmp/munge.seed 2>"$state/$node.munged.log" &
-for _ in {1..50}; do
-  [ -S /tmp/munge.socket ] && break
-  sleep 0.1
-done
+await test -S /tmp/munge.socket
 
 [ "$node" != "${hosts[0]}" ] || slurmctld -D >"$state/slurmctld.log" 2>&1 &
 exec slurmd -D >"$state/$node.slurmd.log" 2>&1

@@ -46,8 +46,9 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 MpiDefault=none
 ReturnToService=2
-SlurmdTimeout=10
-KillWait=10
+SlurmdTimeout=$limit
+MessageTimeout=$((limit / 2))
+KillWait=$((limit / 2))
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
 NodeName=${hosts[0]} NodeAddr=$(address_of "${hosts[0]}") $machine
 NodeName=${hosts[1]} NodeAddr=$(address_of "${hosts[1]}") $machine
@@ -62,12 +63,10 @@ for host in "${hosts[@]}"; do
 done
 
 message=
-for _ in {1..100}; do
-  message=$("$here/run.sh" sinfo -h -o '%T %D' 2>&1) || true
-  [ "$message" = "idle ${#hosts[@]}" ] && break
-  sleep 0.1
-done
-if [ "$message" != "idle ${#hosts[@]}" ]; then
+all_idle() {
+  message=$("$here/run.sh" sinfo -h -o '%T %D' 2>&1) && [ "$message" = "idle ${#hosts[@]}" ]
+}
+if ! await all_idle; then
   tail -n 3 "$state"/*.log >&2
   die "Slurm did not start; the ends of its logs are above, sinfo reports: ${message##*$'\n'}"
 fi

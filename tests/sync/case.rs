@@ -1,7 +1,5 @@
 //! A test case, drawn from the seed and the case's index.
 
-use std::time::Duration;
-
 use super::draw::{Draw, Purpose};
 use super::plan::Plan;
 use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
@@ -90,13 +88,8 @@ impl Case {
         }
     }
 
-    /// The transport, with a short deadline: no message takes long.
     pub fn transport(&self) -> Transport {
-        Transport {
-            gloo_algorithm: self.gloo_algorithm.into(),
-            timeout: Duration::from_secs(10),
-            ..Transport::default()
-        }
+        Transport { gloo_algorithm: self.gloo_algorithm.into(), ..Transport::default() }
     }
 }
 

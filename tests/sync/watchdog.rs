@@ -2,13 +2,16 @@
 //!
 //! A rank that waits for a message cannot check the time, and the transport's error does
 //! not contain the case. A thread checks instead, and reports before the transport's
-//! timeout of 10 s.
+//! deadline.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Time limit of a step.
-const LIMIT: Duration = Duration::from_secs(8);
+/// The limit of a step: half of that of tests, at which the job is killed. The transport's deadline is
+/// twice as long.
+fn limit() -> Duration {
+    Duration::from_secs(include_str!("../limit_s").trim().parse().expect("a number of seconds")) / 2
+}
 
 /// The current case, and the time of its last progress.
 static UNDER_WAY: Mutex<Option<(String, Instant)>> = Mutex::new(None);
@@ -49,11 +52,11 @@ pub fn start(rank: usize) {
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(Duration::from_millis(100));
-            let patience = LIMIT + Duration::from_millis(200) * rank as u32;
+            let patience = limit() + Duration::from_millis(200) * rank as u32;
             if let Some((name, since)) = current()
                 && since.elapsed() > patience
             {
-                eprintln!("not ok - rank {rank}: a step takes more than {} s; {name}", LIMIT.as_secs());
+                eprintln!("not ok - rank {rank}: a step takes more than {} s; {name}", limit().as_secs());
                 // The other thread may be inside MPI, so this thread must not call it; mpirun
                 // ends the other ranks.
                 std::process::abort();

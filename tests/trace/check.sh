@@ -5,6 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+# shellcheck source-path=SCRIPTDIR source=../waiting.sh
+. tests/waiting.sh
 bin=${1:-target/release/mpiburn}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -16,7 +18,7 @@ train() { # train RANKS FILE OPTIONS...
   local ranks=$1 file=$2
   shift 2
   # shellcheck disable=SC2086 # empty, or one option
-  mpirun $as_root -n "$ranks" --oversubscribe --bind-to core:overload-allowed "$bin" -q train \
+  timeout "$limit" mpirun $as_root -n "$ranks" --oversubscribe --bind-to core:overload-allowed "$bin" -q train \
     --data-root "$work/digits" --epochs 1 --bucket-mb 0.004 --overwrite --out "$work/run" \
     --trace "$work/$file" "$@" >/dev/null
 }
@@ -32,6 +34,6 @@ read_back three.json.gz --ranks 3 --steps 1..17
 train 3 gloo3.json --backend gloo --accumulate 2 --trace-steps 5..8
 read_back gloo3.json --ranks 3 --steps 5..8
 # shellcheck disable=SC2086
-mpirun $as_root -n 2 --oversubscribe --bind-to core:overload-allowed "$bin" profile --train --model mlp \
+timeout "$limit" mpirun $as_root -n 2 --oversubscribe --bind-to core:overload-allowed "$bin" profile --train --model mlp \
   --batches 30 --trace "$work/profile.json" >/dev/null 2>&1
 read_back profile.json --ranks 2 --steps 10..30
