@@ -1,6 +1,6 @@
 //! Ranks that stay away, leave or die.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use burn_mpi::{
     Collective, GlooAlgorithm, GlooCollective, GlooPrimitives, Operation, Reduction, World, chunk_range,
@@ -9,7 +9,7 @@ use burn_mpi::{
 use crate::values::wire;
 use crate::{Outcome, TIMEOUT, report};
 
-/// Of the operations that a rank misses.
+/// Of the operations that a rank misses, where it is what ends the job.
 pub const DEADLINE: Duration = Duration::from_secs(2);
 
 /// The last rank misses the second of two operations: it returns an error (`leave`), comes much
@@ -49,29 +49,30 @@ pub fn timeout(world: &World, interface: Option<&str>) -> Outcome {
     if world.size() == 1 {
         return Ok(());
     }
+    let mut all = Vec::new();
     for algorithm in GlooAlgorithm::ALL {
-        let limit = Duration::from_millis(400);
-        let mut gloo = GlooCollective::connect(world, interface, algorithm, limit)?;
-        let started = Instant::now();
-        if world.rank() + 1 < world.size() {
-            let buffer = wire(0, 10_000, |_| 1.0);
-            gloo.start(2, Operation::AllReduce(Reduction::Native), buffer)?;
+        all.push(GlooCollective::connect(world, interface, algorithm, DEADLINE)?);
+    }
+    if world.rank() + 1 < world.size() {
+        // All at once, so that their timeouts are one.
+        for gloo in &mut all {
+            gloo.start(2, Operation::AllReduce(Reduction::Native), wire(0, 10_000, |_| 1.0))?;
+        }
+        for (gloo, algorithm) in all.iter_mut().zip(GlooAlgorithm::ALL) {
             let text = gloo.wait(2).err().ok_or("a rank was not missed")?.to_string();
             println!("rank {}: {algorithm}: {text}", world.rank());
             assert!(text.contains("gloo all-reduce of bucket 2 of 40000 bytes failed after"), "{text}");
-            assert!(started.elapsed() < limit * 10, "{:?}", started.elapsed());
             let again = gloo.barrier().err().ok_or("broken connections were used")?.to_string();
             assert!(again.contains("broke earlier"), "{again}");
         }
-        world.barrier()?;
     }
+    world.barrier()?;
     report(world, "a rank that stays away is an error after the timeout")
 }
 
 /// The last rank is killed while the others wait for it.
 pub fn death(world: &World, interface: Option<&str>) -> Outcome {
     let mut gloo = GlooCollective::connect(world, interface, GlooAlgorithm::HalvingDoubling, TIMEOUT)?;
-    let started = Instant::now();
     let mut buffer = wire(0, 4_000_000, |_| 1.0);
     for step in 0.. {
         if step == 20 && world.rank() + 1 == world.size() {
@@ -79,7 +80,7 @@ pub fn death(world: &World, interface: Option<&str>) -> Outcome {
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
         if let Err(error) = gloo.all_reduce(&mut buffer, Reduction::Native) {
-            eprintln!("rank {} after {:?}: {error}", world.rank(), started.elapsed());
+            eprintln!("rank {}: {error}", world.rank());
             return Err(error.into());
         }
     }

@@ -21,7 +21,11 @@ use burn_mpi::{Backend, Collective, GlooPrimitives, Transport, World, connect, r
 
 type Outcome = Result<(), Box<dyn Error>>;
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+/// The limit of all tests, against hanging alone.
+const TIMEOUT: Duration = match u64::from_str_radix(include_str!("../../tests/limit_s").trim_ascii(), 10) {
+    Ok(seconds) => Duration::from_secs(seconds),
+    Err(_) => panic!("tests/limit_s has no number"),
+};
 
 fn main() -> ExitCode {
     run(check)
@@ -59,7 +63,8 @@ fn check(world: &World) -> Outcome {
         ["timeout"] => failures::timeout(world, interface),
         ["death"] => failures::death(world, interface),
         [how, operation, backend] => {
-            let mut collective = over(world, backend.parse()?, interface, failures::DEADLINE)?;
+            let deadline = if how == "leave" { TIMEOUT } else { failures::DEADLINE };
+            let mut collective = over(world, backend.parse()?, interface, deadline)?;
             failures::miss(world, collective.as_mut(), how, operation)
         }
         _ => Err(format!("unknown check {}", arguments.join(" ")).into()),

@@ -5,7 +5,6 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use crate::harness::*;
 
@@ -24,9 +23,9 @@ fn a_pipe_in_the_place_of_a_file_is_named() {
             false => drop(fs::copy(entry.path(), data.join(entry.file_name())).unwrap()),
         }
     }
-    let mut train = mpirun(2, binary());
+    let mut train = on_ranks(2, binary());
     train.args(["train", "--data-root"]).arg(&data).arg("--out").arg(lab.path("run"));
-    let output = fails_within(Duration::from_secs(10), train);
+    let output = must_fail(train);
     let lines = errors(&output);
     assert_eq!(lines.len(), 1, "{}", text(&output));
     assert!(lines[0].contains("t10k-labels") && lines[0].contains("not a regular file"), "{}", lines[0]);
@@ -36,7 +35,7 @@ fn a_pipe_in_the_place_of_a_file_is_named() {
     make_fifo(&lab.path("trained/epochs.csv"));
     let mut resume = Command::new(binary());
     resume.args(["train", "--set", "epochs=2", "--resume"]).arg(lab.path("trained"));
-    let output = fails_within(Duration::from_secs(10), resume);
+    let output = must_fail(resume);
     assert!(text(&output).contains("epochs.csv: it is not a regular file"), "{}", text(&output));
     assert_eq!(lab.run_json("trained")["status"], "completed", "a refused run stays as it was");
     fs::rename(lab.path("epochs.csv"), lab.path("trained/epochs.csv")).unwrap();
@@ -45,7 +44,7 @@ fn a_pipe_in_the_place_of_a_file_is_named() {
     for command in [vec!["eval", "--checkpoint"], vec!["report"], vec!["train", "--resume"]] {
         let mut job = Command::new(binary());
         job.args(&command).arg(lab.path("trained"));
-        let output = fails_within(Duration::from_secs(10), job);
+        let output = must_fail(job);
         assert!(text(&output).contains("run.json: not a regular file"), "{command:?}: {}", text(&output));
     }
 }
@@ -62,9 +61,9 @@ fn a_report_does_not_wait_for_pipes() {
     replace("rank0/train.loss");
     make_fifo(&lab.path("link.csv"));
     let report = |options: &[&str]| {
-        let mut command = Command::new("timeout");
-        command.arg("20").arg(binary()).arg("report").args(options).arg(lab.path("run"));
-        command.arg("--out").arg(lab.path("report")).output().unwrap()
+        let mut command = Command::new(binary());
+        command.arg("report").args(options).arg(lab.path("run"));
+        run(command.arg("--out").arg(lab.path("report")))
     };
     for format in ["terminal", "html"] {
         let output = report(&["--format", format]);
@@ -86,23 +85,23 @@ fn a_path_that_is_not_utf_8_is_used_or_refused_by_its_option() {
     let name = OsStr::from_bytes(b"run\xff");
     let path = lab.path("").join(name);
     let train = |ranks| {
-        let mut command = mpirun(ranks, binary());
+        let mut command = on_ranks(ranks, binary());
         command.args(["train", "--epochs", "1", "--train-samples", "64"]);
         command
     };
-    let output = train(2).arg("--data-root").arg(digits()).arg("--out").arg(&path).output().unwrap();
+    let output = run(train(2).arg("--data-root").arg(digits()).arg("--out").arg(&path));
     assert!(output.status.success(), "{}", text(&output));
-    let output = mpirun(2, binary()).args(["train", "--resume"]).arg(&path).output().unwrap();
+    let output = run(on_ranks(2, binary()).args(["train", "--resume"]).arg(&path));
     assert!(output.status.success(), "{}", text(&output));
     for (command, ranks) in
         [(&["eval", "--checkpoint"][..], 2), (&["quantize"], 1), (&["profile", "--checkpoint"], 2)]
     {
-        let output = mpirun(ranks, binary()).args(command).arg(&path).output().unwrap();
+        let output = run(on_ranks(ranks, binary()).args(command).arg(&path));
         assert!(output.status.success(), "{command:?}: {}", text(&output));
     }
     let mut command = train(2);
     command.arg("--data-root").arg(&path);
-    let output = fails_within(Duration::from_secs(10), command);
+    let output = must_fail(command);
     let lines = errors(&output);
     assert_eq!((lines.len(), output.status.code()), (1, Some(2)), "{}", text(&output));
     assert!(
@@ -125,7 +124,7 @@ fn what_is_in_run_json_does_not_command_the_terminal() {
     with("\"convnet\"", "\"\\u001b]0;owned\\u0007<b>convnet|\"");
     for format in ["terminal", "markdown", "html", "csv"] {
         let mut report = Command::new(binary());
-        let output = report.args(["report", "--format", format]).arg(lab.path("run")).output().unwrap();
+        let output = run(report.args(["report", "--format", format]).arg(lab.path("run")));
         assert_ne!(output.status.code(), Some(2), "{format} is known: {}", text(&output));
         assert!(!text(&output).contains('\u{1b}') && !text(&output).contains('\u{7}'), "{}", text(&output));
     }
@@ -145,7 +144,7 @@ fn a_stopped_generator_removes_what_is_unfinished() {
         files.filter(|file| file.path().extension().is_some_and(|end| end == "part")).count()
     };
     wait_until(&mut job, "a file is begun", || parts() > 0);
-    assert!(Command::new("kill").arg(job.id().to_string()).status().unwrap().success());
+    signal(job.id(), "-TERM");
     let ended = job.wait().unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(15), "{ended}");
     assert_eq!(parts(), 0);

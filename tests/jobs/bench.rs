@@ -1,20 +1,19 @@
 //! Benchmarks as real jobs.
 
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::harness::*;
 
 fn bench(ranks: usize, arguments: &[&str]) -> Command {
-    let mut command = mpirun(ranks, binary());
+    let mut command = on_ranks(ranks, binary());
     command.arg("bench").args(arguments);
     command
 }
 
-fn succeeds(mut command: Command) -> String {
-    let output = command.output().expect("mpirun starts");
+fn succeeds(command: Command) -> String {
+    let output = run(command);
     assert!(output.status.success(), "{}", text(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -163,7 +162,7 @@ fn invalid_benchmark_options_are_rejected_with_one_line() {
         (&["fused", "--layers", "2,0"], "--layers 0: must be at least 1"),
     ];
     for (arguments, expected) in cases {
-        let output = fails_within(Duration::from_secs(15), bench(2, arguments));
+        let output = must_fail(bench(2, arguments));
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
     }
@@ -172,9 +171,8 @@ fn invalid_benchmark_options_are_rejected_with_one_line() {
 #[test]
 fn ranks_that_measure_different_steps_are_rejected() {
     for (option, one, other) in [("--steps", "5", "0"), ("--warm-up", "1", "2"), ("--lr", "1e-3", "1e-2")] {
-        let mut command = bench(1, &["step", "--model", "mlp", option, one, ":", "-n", "1", binary()]);
-        command.args(["bench", "step", "--model", "mlp", option, other]);
-        let output = fails_within(Duration::from_secs(10), command);
+        let of = |value| bench(1, &["step", "--model", "mlp", option, value]);
+        let output = must_fail(side_by_side(&of(one), &of(other)));
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(&format!("{option} differs")), "{}", text(&output));
     }
@@ -184,7 +182,7 @@ fn ranks_that_measure_different_steps_are_rejected() {
 fn options_without_an_effect_on_a_step_are_named() {
     let mut command = bench(2, &["step", "--model", "mlp", "--steps", "1", "--products", "0"]);
     command.args(["--epochs", "2", "--out", "nowhere"]);
-    let output = command.output().expect("mpirun starts");
+    let output = run(command);
     assert!(output.status.success(), "{}", text(&output));
     let warnings: Vec<String> =
         text(&output).lines().filter(|line| line.contains("without effect")).map(Into::into).collect();
@@ -198,7 +196,7 @@ fn a_single_ranks_errors_are_one_line() {
         (&["fused", "--lr", "inf"], 2, "--lr inf: must be a finite number above 0"),
         (&["int8", "--checkpoint", "/nonexistent"], 1, "/nonexistent"),
     ] {
-        let output = Command::new(binary()).arg("bench").args(words).output().unwrap();
+        let output = run(Command::new(binary()).arg("bench").args(words));
         assert_eq!(output.status.code(), Some(code), "{}", text(&output));
         let printed = text(&output);
         assert!(printed.lines().count() == 1 && printed.contains(expected), "{printed}");

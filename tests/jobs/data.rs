@@ -2,14 +2,13 @@
 
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use crate::harness::*;
 
 fn data(words: &[&str], folder: &Path) -> Output {
     let mut command = Command::new(binary());
     command.arg("data").args(words).arg(folder).env_remove("RUST_LOG");
-    command.output().expect("the binary starts")
+    run(command)
 }
 
 fn made(kind: &str, train: &str, test: &str, folder: &Path) {
@@ -87,7 +86,7 @@ fn a_data_set_is_not_mixed_with_another_nor_replaced_without_the_option() {
     std::fs::copy(digits, folder.join("train-images-idx3-ubyte")).unwrap();
     rejected(&["info"], "two data sets in");
     let command = lab.command(2, "run", &["--data-root", folder.to_str().unwrap()]);
-    let output = fails_within(Duration::from_secs(10), command);
+    let output = must_fail(command);
     assert_eq!(errors(&output).len(), 1, "{}", text(&output));
     assert!(errors(&output)[0].contains("two data sets in"), "{}", text(&output));
 }

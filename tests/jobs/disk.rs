@@ -3,11 +3,9 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use crate::harness::*;
 
-const LIMIT: Duration = Duration::from_secs(20);
 /// With two ranks, four steps of an epoch.
 const FEW: [&str; 4] = ["--train-samples=200", "--test-samples=20", "--log-every=1", "--train-batch-size=25"];
 
@@ -55,7 +53,7 @@ fn a_full_disk_is_one_line_with_the_file_and_the_reason() {
         let run = disk.join("run");
         let options = ["--out", run.to_str().unwrap(), "--epochs=40", "--keep=99", "--backend", backend];
         let job = lab.command(ranks, "unused", &[&FEW[..], &options].concat());
-        let output = fails_within(LIMIT, on_disk(&disk, 600, &copy, &job));
+        let output = must_fail(on_disk(&disk, 600, &copy, &job));
         let errors = errors(&output);
         assert_eq!(errors.len(), 1, "{backend}, {ranks} ranks: {}", text(&output));
         assert!(errors[0].contains("disk/run/") && errors[0].contains("No space left"), "{}", errors[0]);
@@ -64,9 +62,9 @@ fn a_full_disk_is_one_line_with_the_file_and_the_reason() {
         // The run goes on where there is space again.
         let checkpoints = copy.join("run/checkpoints");
         assert!(fs::read_dir(&checkpoints).unwrap().count() >= 2, "{}", text(&output));
-        let mut command = mpirun(ranks, binary());
+        let mut command = on_ranks(ranks, binary());
         command.args(["train", "--resume"]).arg(copy.join("run"));
-        let resumed = command.output().unwrap();
+        let resumed = crate::harness::run(command);
         assert!(resumed.status.success(), "{}", text(&resumed));
         assert!(!text(&resumed).contains("set aside"), "all are whole: {}", text(&resumed));
     }
@@ -90,12 +88,12 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_run_going_unless_it_is_the_las
         let options = [&FEW[..], &["--epochs=2", "--backend", backend]].concat();
         let steps = lab.train(ranks, &name, &options)["steps"].as_u64().unwrap() as usize / 2;
         let resume = |epochs: usize| {
-            let mut command = mpirun(ranks, binary());
+            let mut command = on_ranks(ranks, binary());
             command.args(["train", "--resume"]).arg(lab.path(&name)).arg(format!("--set=epochs={epochs}"));
             command
         };
         let outside = in_the_way(&lab, &name, 3 * steps);
-        let output = resume(4).output().unwrap();
+        let output = run(resume(4));
         assert!(output.status.success(), "{}", text(&output));
         let warning = format!("NO CHECKPOINT of step {}", 3 * steps);
         assert_eq!(text(&output).matches(&warning).count(), 1, "{}", text(&output));
@@ -106,7 +104,7 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_run_going_unless_it_is_the_las
         assert!(last.ends_with(format!("step-{:08}", 4 * steps)), "{}", last.display());
 
         in_the_way(&lab, &name, 5 * steps);
-        let output = fails_within(LIMIT, resume(5));
+        let output = must_fail(resume(5));
         let errors = errors(&output);
         assert_eq!(errors.len(), 1, "{}", text(&output));
         let place = format!("checkpoints/.step-{:08}.tmp: it is a symbolic link", 5 * steps);
@@ -150,9 +148,9 @@ fn nothing_is_written_through_a_link_in_a_run_directory() {
         let before = fs::read(lab.path("run/run.json")).unwrap();
         fs::rename(&place, &outside).unwrap();
         std::os::unix::fs::symlink(&outside, &place).unwrap();
-        let mut command = mpirun(2, binary());
+        let mut command = on_ranks(2, binary());
         command.args(["train", "--set=epochs=3", "--resume"]).arg(lab.path("run"));
-        let output = fails_within(LIMIT, command);
+        let output = must_fail(command);
         let errors = errors(&output);
         assert_eq!(errors.len(), 1, "{name}: {}", text(&output));
         assert!(errors[0].contains(&format!("{name}: it is a symbolic link")), "{}", errors[0]);
@@ -162,17 +160,16 @@ fn nothing_is_written_through_a_link_in_a_run_directory() {
     }
     // The run directory itself may be a link.
     std::os::unix::fs::symlink(lab.path("run"), lab.path("link")).unwrap();
-    let mut command = mpirun(2, binary());
-    let output =
-        command.args(["train", "--set=epochs=3", "--resume"]).arg(lab.path("link")).output().unwrap();
+    let mut command = on_ranks(2, binary());
+    let output = run(command.args(["train", "--set=epochs=3", "--resume"]).arg(lab.path("link")));
     assert!(output.status.success(), "{}", text(&output));
     // quantize writes beside the weights.
     let (place, outside) = (lab.path("run/checkpoints"), lab.path("moved"));
     fs::rename(&place, &outside).unwrap();
     std::os::unix::fs::symlink(&outside, &place).unwrap();
-    let mut command = mpirun(2, binary());
+    let mut command = on_ranks(2, binary());
     command.arg("quantize").arg(lab.path("run"));
-    let output = fails_within(LIMIT, command);
+    let output = must_fail(command);
     assert!(text(&output).contains("checkpoints: it is a symbolic link"), "{}", text(&output));
 }
 
@@ -183,10 +180,10 @@ fn a_profile_on_a_full_disk_leaves_no_part_of_its_file() {
         return;
     }
     let (disk, copy) = (lab.path("disk"), lab.path("copy"));
-    let mut job = mpirun(1, binary());
+    let mut job = on_ranks(1, binary());
     job.args(["profile", "--model", "vgg", "--batches", "1", "--batch", "1", "--json"])
         .arg(disk.join("p.json"));
-    let output = fails_within(LIMIT, on_disk(&disk, 4, &copy, &job));
+    let output = must_fail(on_disk(&disk, 4, &copy, &job));
     let errors = errors(&output);
     assert!(errors.len() == 1 && errors[0].contains("p.json: No space left"), "{}", text(&output));
     assert_eq!(fs::read_dir(&copy).unwrap().count(), 0, "no file is left");
@@ -197,7 +194,7 @@ fn files_of_a_profile_are_whole_and_no_link_is_followed() {
     use std::os::unix::ffi::OsStrExt;
 
     let profile = |options: &[&str]| {
-        let mut command = mpirun(1, binary());
+        let mut command = on_ranks(1, binary());
         command.arg("profile").args(options);
         command
     };
@@ -205,7 +202,7 @@ fn files_of_a_profile_are_whole_and_no_link_is_followed() {
     let (target, link) = (lab.path("target"), lab.path("link.csv"));
     fs::write(&target, "kept").unwrap();
     std::os::unix::fs::symlink(&target, &link).unwrap();
-    let output = profile(&["--batches", "1", "--csv", link.to_str().unwrap()]).output().unwrap();
+    let output = must_fail(profile(&["--batches", "1", "--csv", link.to_str().unwrap()]));
     let errors = errors(&output);
     assert!(errors.len() == 1 && errors[0].contains("link.csv: it is a symbolic link"), "{errors:?}");
     assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
@@ -213,7 +210,7 @@ fn files_of_a_profile_are_whole_and_no_link_is_followed() {
     // A name that is not UTF-8 is a name; a time line of one batch has one inference.
     let trace = lab.path("").join(std::ffi::OsStr::from_bytes(b"steps-\xff.json"));
     let mut command = profile(&["--batches", "1"]);
-    let output = command.arg("--trace").arg(&trace).output().unwrap();
+    let output = run(command.arg("--trace").arg(&trace));
     assert!(output.status.success() && text(&output).contains("1 inference of convnet"), "{}", text(&output));
     assert!(text(&output).contains(" ms in 1 batch, "), "{}", text(&output));
     assert!(fs::read(&trace).unwrap().starts_with(b"{\"displayTimeUnit\""));

@@ -1,17 +1,22 @@
 //! Library programs in which one rank fails: the job ends with the reason.
 
 use std::fs;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Output, Stdio};
+use std::time::Instant;
 
 use crate::harness::*;
 
-const DEADLINE: u64 = 3;
+/// Of collectives, where it is what ends the job.
+const DEADLINE: &str = "3";
 
 fn fail(how: &str, backend: &str) -> Output {
-    let mut command = mpirun(3, &example("fail_on_one_rank"));
-    command.args([how, backend, &DEADLINE.to_string()]).env("RUST_BACKTRACE", "0");
-    let output = fails_within(Duration::from_secs(DEADLINE + 5), command);
+    fail_within(HOUR, how, backend)
+}
+
+fn fail_within(deadline: &str, how: &str, backend: &str) -> Output {
+    let mut command = on_ranks(3, &example("fail_on_one_rank"));
+    command.args([how, backend, deadline]).env("RUST_BACKTRACE", "0");
+    let output = must_fail(command);
     assert!(!text(&output).contains("is done"), "{how}, {backend}: {}", text(&output));
     output
 }
@@ -119,7 +124,7 @@ fn an_error_inside_a_step_on_one_rank_ends_the_job() {
 #[test]
 fn training_on_another_thread_completes() {
     for backend in ["mpi", "gloo"] {
-        let output = mpirun(2, &example("fail_on_one_rank")).args(["thread-main", backend]).output().unwrap();
+        let output = run(on_ranks(2, &example("fail_on_one_rank")).args(["thread-main", backend]));
         assert!(output.status.success(), "{backend}: {}", text(&output));
         assert_eq!(text(&output).matches("is done").count(), 2, "{}", text(&output));
     }
@@ -128,21 +133,21 @@ fn training_on_another_thread_completes() {
 #[test]
 fn a_missing_rank_is_named_after_the_deadline() {
     for backend in ["mpi", "gloo"] {
-        let output = fail("sleep", backend);
+        let output = fail_within(DEADLINE, "sleep", backend);
         let named = lines(
             &output,
             &[backend, "exceeded the deadline of 3 s (Transport::timeout)", "missing: rank 1 on "],
         );
-        assert_eq!(named, 1, "{}", text(&output));
+        assert!(named >= 1, "{}", text(&output));
 
-        let output = fail("barrier", backend);
+        let output = fail_within(DEADLINE, "barrier", backend);
         let named =
             lines(&output, &["rank 1 on ", "is in mpi barrier: ranks do not call the same operations"]);
-        assert_eq!(named, 1, "{}", text(&output));
+        assert!(named >= 1, "{}", text(&output));
 
-        let output = fail("sum", backend);
+        let output = fail_within(DEADLINE, "sum", backend);
         let named = lines(&output, &["rank 1 on ", "is in mpi sum: ranks do not call the same operations"]);
-        assert_eq!(named, 1, "{}", text(&output));
+        assert!(named >= 1, "{}", text(&output));
     }
 }
 
@@ -150,56 +155,44 @@ fn a_missing_rank_is_named_after_the_deadline() {
 /// collective. Six seconds of silence, and mpirun's end.
 #[test]
 fn a_rank_that_is_stopped_on_its_way_out_is_named() {
-    let mut command = mpirun(3, &example("fail_on_one_rank"));
-    command.args(["stop-at-exit", "gloo", &DEADLINE.to_string()]);
-    let output = fails_within(Duration::from_secs(DEADLINE + 10), command);
+    let mut command = on_ranks(3, &example("fail_on_one_rank"));
+    command.args(["stop-at-exit", "gloo", DEADLINE]);
+    let output = must_fail(command);
     assert_eq!(text(&output).matches("is done").count(), 3, "{}", text(&output));
-    assert_eq!(lines(&output, &["rank 1 on ", "has not answered for 6"]), 1, "{}", text(&output));
+    assert!(lines(&output, &["rank 1 on ", "has not answered for 6"]) >= 1, "{}", text(&output));
 }
 
 /// The same inside MPI_Finalize, where Open MPI's ranks no longer wait for each other.
 #[test]
 fn a_rank_that_is_stopped_while_mpi_ends_is_named() {
-    let stopped = (0..20).any(|_| {
-        let mut command = mpirun(3, &example("fail_on_one_rank"));
-        command
-            .args(["thread-main", "mpi", &DEADLINE.to_string()])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut job = command.spawn().expect("mpirun starts");
-        let Some(rank) = stop_in_finalize(&mut job) else {
-            let output = job.wait_with_output().expect("its output can be read");
-            assert!(output.status.success(), "{}", text(&output));
-            return false;
-        };
-        let stopped = Instant::now();
-        while job.try_wait().expect("the job's state can be read").is_none() {
-            assert!(stopped.elapsed() < Duration::from_secs(DEADLINE + 10), "process {rank} is waited for");
-            std::thread::sleep(Duration::from_millis(20));
+    let began = Instant::now();
+    // A rank may have exited in the moment between: then another job.
+    loop {
+        assert!(began.elapsed() < limit(), "no rank was stopped inside MPI_Finalize");
+        let mut command = on_ranks(3, &example("fail_on_one_rank"));
+        command.env("OMPI_MCA_odls_base_sigkill_timeout", "0").args(["thread-main", "mpi", DEADLINE]);
+        let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("mpirun starts");
+        let stopped = stop_in_finalize(&mut job);
+        let output = ended(job);
+        if !output.status.success() {
+            assert!(stopped, "{}", text(&output));
+            assert!(lines(&output, &["rank ", "has not answered for 6"]) >= 1, "{}", text(&output));
+            return;
         }
-        let output = job.wait_with_output().expect("its output can be read");
-        // It may have exited in the moment between.
-        if output.status.success() {
-            return false;
-        }
-        assert_eq!(lines(&output, &["rank ", "has not answered for 6"]), 1, "{}", text(&output));
-        true
-    });
-    assert!(stopped, "no rank was stopped inside MPI_Finalize");
+    }
 }
 
-/// Stops the first rank that enters MPI_Finalize: a thread named `leave` watches that one. `None` if
+/// Stops the first rank that enters MPI_Finalize: a thread named `leave` watches that one. `false` if
 /// the job ends before one is seen.
-fn stop_in_finalize(job: &mut Child) -> Option<u64> {
+fn stop_in_finalize(job: &mut Child) -> bool {
     while job.try_wait().expect("the job's state can be read").is_none() {
         for rank in children(job.id().into()) {
             let threads = fs::read_dir(format!("/proc/{rank}/task")).into_iter().flatten().flatten();
             let mut names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
             if names.any(|name| name == "leave\n") {
-                let sent = Command::new("kill").args(["-STOP", &rank.to_string()]).status();
-                return sent.is_ok_and(|status| status.success()).then_some(rank);
+                return kill(rank, "-STOP");
             }
         }
     }
-    None
+    false
 }

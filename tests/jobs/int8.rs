@@ -2,32 +2,30 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use mpiburn::record::Int8File;
 use mpiburn::record::int8_file::{LayerValues, Operation};
 
 use crate::harness::*;
 
-const LIMIT: Duration = Duration::from_secs(10);
 pub const SHORT: [&str; 4] = ["--epochs", "1", "--train-samples", "3200"];
 
-/// A subcommand on `ranks` ranks; on one without mpirun.
+/// A subcommand on `ranks` ranks.
 pub fn command(ranks: usize, words: &[&str], path: &Path) -> Command {
-    let mut command = if ranks == 1 { Command::new(binary()) } else { mpirun(ranks, binary()) };
+    let mut command = on_ranks(ranks, binary());
     command.args(words).arg(path);
     command
 }
 
-pub fn succeeds(mut command: Command) -> String {
-    let output = command.output().expect("it starts");
+pub fn succeeds(command: Command) -> String {
+    let output = run(command);
     assert!(output.status.success(), "{}", text(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// A command that has to end with `code` and one line with all `words`.
 pub fn refused(command: Command, code: i32, words: &[&str]) {
-    let output: Output = fails_within(LIMIT, command);
+    let output: Output = must_fail(command);
     let errors = errors(&output);
     assert_eq!((output.status.code(), errors.len()), (Some(code), 1), "{}", text(&output));
     for word in words {
@@ -118,16 +116,9 @@ fn dynamic_models_run_and_are_not_exported() {
     int8.arg("--int8");
     refused(int8, 2, &["int8.safetensors is a dynamic model", "--kind ptq"]);
     assert!(!out.exists());
-    let mut differing = mpirun(1, binary());
-    differing
-        .arg("export")
-        .arg(lab.path("run"))
-        .arg("--out")
-        .arg(&out)
-        .args([":", "-n", "1", binary(), "export"])
-        .arg(lab.path("run"));
-    differing.arg("--out").arg(lab.path("other.onnx"));
-    refused(differing, 1, &["--out differs", "rank 1"]);
+    let mut other = command(1, &["export"], &lab.path("run"));
+    other.arg("--out").arg(lab.path("other.onnx"));
+    refused(side_by_side(&export(), &other), 1, &["--out differs", "rank 1"]);
     let mut by_two = command(2, &["export"], &lab.path("run"));
     by_two.arg("--out").arg(lab.path("two.onnx"));
     let lines = succeeds(by_two);

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::process::Stdio;
-use std::time::Duration;
 
 use crate::harness::*;
 
@@ -16,10 +15,10 @@ fn a_run_directory_in_use_is_refused() {
     wait_until(&mut job, "some epochs", || {
         fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 2)
     });
-    let mut resumes = mpirun(2, binary());
+    let mut resumes = on_ranks(2, binary());
     resumes.args(["train", "--resume"]).arg(lab.path("run"));
     for second in [resumes, lab.command(1, "run", &["--overwrite"])] {
-        let output = fails_within(Duration::from_secs(10), second);
+        let output = must_fail(second);
         let errors = errors(&output);
         assert_eq!(errors.len(), 1, "{}", text(&output));
         assert!(errors[0].contains("is in use by process ") && errors[0].contains("choose another folder"));
@@ -51,7 +50,7 @@ fn a_second_sweep_in_the_same_folder_is_refused() {
     let mut first = start().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let epochs = lab.path("sweep/1x1-1/epochs.csv");
     wait_until(&mut first, "the first run", || epochs.exists());
-    let output = start().output().unwrap();
+    let output = run(start());
     assert!(!output.status.success());
     let errors = errors(&output);
     assert_eq!(errors.len(), 1, "{}", text(&output));
@@ -83,10 +82,10 @@ fn another_data_set_on_one_rank_is_refused() {
         std::os::unix::fs::symlink(digits(), lab.path("data0")).unwrap();
         std::os::unix::fs::symlink(&own, lab.path("data1")).unwrap();
         let script = format!("cd {}$OMPI_COMM_WORLD_RANK && exec \"$0\" \"$@\"", lab.path("data").display());
-        let mut command = mpirun(2, "sh");
+        let mut command = on_ranks(2, "sh");
         command.args(["-c", &script, binary(), "train", "--epochs", "1", "--train-samples", "640"]);
         command.args(["--data-root", "."]).arg("--out").arg(lab.path("run"));
-        let output = fails_within(Duration::from_secs(15), command);
+        let output = must_fail(command);
         let errors = errors(&output);
         assert_eq!(errors.len(), 1, "{}", text(&output));
         assert!(errors[0].contains("rank 1 on ") && errors[0].contains(what), "{}", errors[0]);

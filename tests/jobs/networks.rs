@@ -2,7 +2,6 @@
 //! from `run.json`.
 
 use std::process::Command;
-use std::time::Duration;
 
 use crate::harness::*;
 
@@ -23,8 +22,8 @@ fn a_resumed_run_with_dropout_and_batch_norm_has_the_same_bits() {
 
         // Without the final checkpoint, the last one is in the middle of the second epoch.
         std::fs::remove_dir_all(lab.checkpoints(&name).pop().unwrap()).unwrap();
-        let mut command = mpirun(ranks, binary());
-        let output = command.args(["train", "--resume"]).arg(lab.path(&name)).output().unwrap();
+        let mut command = on_ranks(ranks, binary());
+        let output = run(command.args(["train", "--resume"]).arg(lab.path(&name)));
         assert!(output.status.success(), "{}", text(&output));
         assert!(text(&output).contains("in epoch 2"), "{}", text(&output));
         assert_eq!(lab.run_json(&name)["weights_sha256"], expected["weights_sha256"], "{ranks} ranks");
@@ -35,7 +34,7 @@ fn a_resumed_run_with_dropout_and_batch_norm_has_the_same_bits() {
 fn eval_rebuilds_the_network_of_the_run() {
     let lab = Lab::new();
     let record = lab.train(1, "run", &BOTH);
-    let output = Command::new(binary()).args(["eval", "--checkpoint"]).arg(lab.path("run")).output().unwrap();
+    let output = run(Command::new(binary()).args(["eval", "--checkpoint"]).arg(lab.path("run")));
     assert!(output.status.success(), "{}", text(&output));
     let accuracy = format!("test accuracy {:.2}%", record["test_accuracy"].as_f64().unwrap());
     assert!(text(&output).contains(&accuracy), "{accuracy}, and eval: {}", text(&output));
@@ -76,7 +75,7 @@ fn options_that_do_not_apply_are_rejected_with_one_line() {
         (["--dropout", "1"], "--dropout 1: must be 0 or more and less than 1"),
         (["--activation", "swish"], "--activation swish: unknown activation swish"),
     ] {
-        let output = fails_within(Duration::from_secs(20), lab.command(1, "run", &options));
+        let output = must_fail(lab.command(1, "run", &options));
         assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         let errors = errors(&output);
         assert_eq!(errors.len(), 1, "{}", text(&output));
@@ -117,7 +116,7 @@ fn initial_weights_that_cannot_be_are_refused_by_name() {
         let file = changed_weights(&lab, "run", name, change);
         for ranks in [1, 2] {
             let options = ["--batch-norm", "--init", file.to_str().unwrap()];
-            let output = fails_within(Duration::from_secs(15), lab.command(ranks, "new", &options));
+            let output = must_fail(lab.command(ranks, "new", &options));
             let lines = errors(&output);
             assert!(lines.len() == 1 && lines[0].contains("--init"), "{}", text(&output));
             assert!(lines[0].ends_with(expected), "{}", lines[0]);
@@ -139,7 +138,7 @@ fn activations_beyond_f32_end_the_run_though_batch_norm_hides_them_from_the_loss
             let name = format!("run{ranks}-{every}");
             let options =
                 [&base[..], &["--init", large.to_str().unwrap(), "--checkpoint-every", every]].concat();
-            let output = fails_within(Duration::from_secs(15), lab.command(ranks, &name, &options));
+            let output = must_fail(lab.command(ranks, &name, &options));
             assert_eq!(output.status.code(), Some(1), "{}", text(&output));
             let lines = errors(&output);
             assert_eq!(lines.len(), 1, "{}", text(&output));

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::Value;
@@ -36,11 +35,9 @@ fn fastest_products() -> &'static str {
 fn the_vgg_has_the_same_weights_whatever_carries_them() {
     let lab = Lab::new();
     let folder = lab.path("objects");
-    let made = mpirun(1, binary())
+    let made = run(on_ranks(1, binary())
         .args(["data", "objects", "--train", "50", "--test", "10", "--out"])
-        .arg(&folder)
-        .output()
-        .expect("mpirun starts");
+        .arg(&folder));
     assert!(made.status.success(), "{}", text(&made));
     let options =
         ["--data-root", folder.to_str().unwrap(), "--model", "vgg", "--epochs", "1", "--precision", "bf16"];
@@ -89,7 +86,7 @@ fn samples_beyond_the_range_of_fp16_are_said_to_be_so() {
     let options = ["--data-root", folder.to_str().unwrap(), "--model", "mlp", "--epochs", "1"];
     lab.train(2, "bf16", &[&options[..], &["--precision", "bf16"]].concat());
     let command = lab.command(2, "fp16", &[&options[..], &["--precision", "fp16"]].concat());
-    let output = fails_within(Duration::from_secs(15), command);
+    let output = must_fail(command);
     let errors = errors(&output);
     assert_eq!((errors.len(), output.status.code()), (1, Some(1)), "{}", text(&output));
     let cause = "step 1; fp16 has no values beyond 65504: scale the samples, lower --lr, or train with --precision bf16";
@@ -133,8 +130,7 @@ fn an_interrupted_run_goes_on_with_its_loss_scale_to_the_same_bits() {
     kill_all(job);
     assert_eq!(lab.run_json("cut")["status"], "running");
     assert!(loss_scale(&lab, "cut")["good_steps"].as_u64() > Some(0));
-    let output =
-        mpirun(2, binary()).args(["train", "--resume"]).arg(lab.path("cut")).output().expect("mpirun starts");
+    let output = run(on_ranks(2, binary()).args(["train", "--resume"]).arg(lab.path("cut")));
     assert!(output.status.success(), "{}", text(&output));
     let resumed = lab.run_json("cut");
     for key in ["weights_sha256", "test_accuracy", "skipped_steps", "loss_scale"] {
@@ -187,7 +183,7 @@ fn an_overflow_on_one_rank_skips_the_step_on_all() {
         assert!(values.iter().enumerate().all(|(at, &value)| value == expected(at)), "{name}: {values:?}");
     }
     // Half of the scale fits.
-    let twice = lab.command(3, "twice", &[&options[..], &["--epochs=2"]].concat()).output().unwrap();
+    let twice = run(lab.command(3, "twice", &[&options[..], &["--epochs=2"]].concat()));
     assert!(twice.status.success(), "{}", text(&twice));
     assert!(text(&twice).contains("1 of 2 steps skipped after an overflow"), "{}", text(&twice));
     let run = lab.run_json("twice");
@@ -222,7 +218,7 @@ fn precisions_that_the_device_lacks_are_rejected_with_exit_code_2() {
         ),
         (&["--precision", "fp16", "--quantized"], "--precision fp16: --quantize qat trains in f32"),
     ] {
-        let output = fails_within(Duration::from_secs(20), lab.command(2, "out", options));
+        let output = must_fail(lab.command(2, "out", options));
         assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(expected), "{expected}: {}", text(&output));
@@ -239,9 +235,9 @@ fn an_edited_configuration_or_loss_scale_is_refused_by_name() {
         std::fs::write(path, json.to_string()).unwrap();
     };
     let refused = |name: &str, words: &[&str], expected: &str| {
-        let mut command = mpirun(2, binary());
+        let mut command = on_ranks(2, binary());
         command.args(words).arg(lab.path(name));
-        let output = fails_within(Duration::from_secs(60), command);
+        let output = must_fail(command);
         assert!(text(&output).contains(expected), "{words:?}: {}", text(&output));
         assert!(!text(&output).contains("panicked"), "{words:?}: {}", text(&output));
     };

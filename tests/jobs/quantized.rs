@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -109,8 +108,7 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
     });
     kill_all(job);
     assert_eq!(lab.run_json("cut")["status"], "running");
-    let output =
-        mpirun(2, binary()).args(["train", "--resume"]).arg(lab.path("cut")).output().expect("mpirun starts");
+    let output = run(on_ranks(2, binary()).args(["train", "--resume"]).arg(lab.path("cut")));
     assert!(output.status.success(), "{}", text(&output));
     let resumed = lab.run_json("cut");
     for key in ["weights_sha256", "int8_test_accuracy", "test_accuracy"] {
@@ -133,8 +131,7 @@ fn quantized_again(lab: &Lab, name: &str, options: &[&str]) -> (Vec<u8>, String)
         std::fs::read(last.join("int8.safetensors")).expect("an int8 model")
     };
     let before = file();
-    let output = Command::new(binary()).arg("quantize").arg(lab.path(name)).args(options).output();
-    let output = output.expect("it starts");
+    let output = run(Command::new(binary()).arg("quantize").arg(lab.path(name)).args(options));
     assert!(output.status.success(), "{}", text(&output));
     assert!(file() == before, "{name}: training and quantize make the same model");
     let lines = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -171,7 +168,7 @@ fn float_trainings_have_an_int8_model_after_every_epoch() {
     let (whole, _) = quantized_again(&lab, "ptq3", &["--calibration", "200"]);
     let before = lab.run_json("ptq3");
     std::fs::remove_dir_all(lab.checkpoints("ptq3").pop().unwrap()).unwrap();
-    let output = mpirun(3, binary()).args(["train", "--resume"]).arg(lab.path("ptq3")).output().unwrap();
+    let output = run(on_ranks(3, binary()).args(["train", "--resume"]).arg(lab.path("ptq3")));
     assert!(output.status.success(), "{}", text(&output));
     assert!(
         text(&output).contains("epoch 2") && text(&output).contains("int8 test accuracy"),
@@ -188,7 +185,7 @@ fn infinite_weights_are_reported_as_such() {
     let lab = Lab::new();
     for kind in ["qat", "ptq"] {
         let options = ["--quantize", kind, "--train-samples", "64", "--optimizer", "sgd", "--lr", "1e30"];
-        let output = fails_within(Duration::from_secs(20), lab.command(2, kind, &options));
+        let output = must_fail(lab.command(2, kind, &options));
         let errors = errors(&output);
         assert!(
             errors.len() == 1 && errors[0].contains("test loss is not finite after epoch 1"),
@@ -203,7 +200,7 @@ fn an_epoch_without_an_int8_model_is_trained_and_kept() {
     let lab = Lab::new();
     let options = ["--quantize", "ptq", "--optimizer", "sgd", "--lr", "30", "--train-samples", "640"];
     let mut command = lab.command(2, "run", &options);
-    let output = command.args(["--epochs", "2"]).output().expect("mpirun starts");
+    let output = run(command.args(["--epochs", "2"]));
     assert!(output.status.success(), "{}", text(&output));
     let printed = text(&output);
     for epoch in [1, 2] {
@@ -229,11 +226,15 @@ fn published_figures_are_beside_runs_of_the_same_kind() {
     let figures = "model,topology,backend,quantized,published_epochs,train_seconds,test_accuracy,hardware\n\
                    convnet,1x1,mpi,no,3,186,97.77,a cluster\nconvnet,1x1,,qat,3,135,93.59,a cluster\n";
     std::fs::write(lab.path("results/reference/figures.csv"), figures).unwrap();
-    let report = Command::new(binary())
-        .current_dir(lab.path(""))
-        .args(["report", "--reference", "figures", "--format", "markdown", "--out", "tables"])
-        .output()
-        .expect("it starts");
+    let report = run(Command::new(binary()).current_dir(lab.path("")).args([
+        "report",
+        "--reference",
+        "figures",
+        "--format",
+        "markdown",
+        "--out",
+        "tables",
+    ]));
     assert!(report.status.success(), "{}", text(&report));
     let table = std::fs::read_to_string(lab.path("tables/runs-published.csv")).unwrap();
     let rows: Vec<HashMap<String, String>> =
@@ -277,7 +278,7 @@ fn what_cannot_be_quantized_is_rejected_with_exit_code_2() {
         ),
         (&["--weight-scheme", "tensor"], "--weight-scheme tensor: requires --quantize"),
     ] {
-        let output = fails_within(Duration::from_secs(20), lab.command(2, "out", options));
+        let output = must_fail(lab.command(2, "out", options));
         assert_eq!(output.status.code(), Some(2), "{}", text(&output));
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(expected), "{expected}: {}", text(&output));

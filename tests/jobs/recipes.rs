@@ -1,15 +1,13 @@
 //! Optimizers, schedules, regularisation and augmentation on several ranks and with
 //! interruptions.
 
-use std::time::Duration;
-
 use serde_json::Value;
 
 use crate::harness::*;
 
 fn resume(lab: &Lab, name: &str, ranks: usize) -> Value {
-    let mut command = mpirun(ranks, binary());
-    let output = command.args(["train", "--resume"]).arg(lab.path(name)).output().unwrap();
+    let mut command = on_ranks(ranks, binary());
+    let output = run(command.args(["train", "--resume"]).arg(lab.path(name)));
     assert!(output.status.success(), "{}", text(&output));
     lab.run_json(name)
 }
@@ -66,9 +64,9 @@ fn every_recipe_resumes_inside_an_epoch_to_the_same_bits() {
     let file = lab.path("run").join("run.json");
     let changed = std::fs::read_to_string(&file).unwrap().replace("\"rmsprop\"", "\"sgd\"");
     std::fs::write(&file, changed).unwrap();
-    let mut command = mpirun(2, binary());
+    let mut command = on_ranks(2, binary());
     command.args(["train", "--resume"]).arg(lab.path("run"));
-    let output = fails_within(Duration::from_secs(30), command);
+    let output = must_fail(command);
     let errors = errors(&output);
     assert_eq!(errors.len(), 1, "one line was expected: {}", text(&output));
     assert!(errors[0].contains("square, velocity") && errors[0].contains("sgd"), "{}", errors[0]);
@@ -133,7 +131,7 @@ fn early_stopping_ends_all_ranks_at_the_same_epoch_and_keeps_the_best() {
     }
 
     let eval = |path: &std::path::Path| {
-        let output = mpirun(2, binary()).args(["eval", "--checkpoint"]).arg(path).output().unwrap();
+        let output = crate::harness::run(on_ranks(2, binary()).args(["eval", "--checkpoint"]).arg(path));
         assert!(output.status.success(), "{}", text(&output));
         let printed = text(&output);
         let loss = printed.split("test loss ").nth(1).and_then(|rest| rest.split_whitespace().next());
@@ -173,7 +171,7 @@ fn incompatible_options_are_rejected_with_one_line() {
         (&["--augment", "flip,blur"], ["--augment flip,blur", "crop,flip,jitter,rotate"]),
         (&features, ["--augment flip", ".npy pairs"]),
     ] {
-        let output = fails_within(Duration::from_secs(30), lab.command(2, "out", options));
+        let output = must_fail(lab.command(2, "out", options));
         let errors = errors(&output);
         assert_eq!(errors.len(), 1, "one line was expected: {}", text(&output));
         assert!(words.iter().all(|word| errors[0].contains(word)), "{}", errors[0]);

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use mpiburn::record::{RunState, SweepRecord, SweepRun};
 
@@ -12,7 +11,7 @@ use crate::harness::*;
 pub fn report(lab: &Lab, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
     command.env_remove("RUST_LOG").current_dir(lab.path("")).arg("report").args(arguments);
-    command.output().expect("the binary starts")
+    run(command)
 }
 
 pub fn shown(lab: &Lab, arguments: &[&str]) -> String {
@@ -233,9 +232,9 @@ fn a_measured_link_and_one_run_give_a_prediction() {
     train(&lab, 1, "results/one", &[]);
     train(&lab, 2, "results/two", &[]);
     let link = lab.path("link.csv");
-    let mut command = mpirun(2, binary());
+    let mut command = on_ranks(2, binary());
     command.args(["bench", "link", "--sizes", "4,1KiB,64KiB,1MiB", "--iterations", "20", "--csv"]).arg(&link);
-    let output = command.output().expect("mpirun starts");
+    let output = run(command);
     assert!(output.status.success() && text(&output).contains("Mbit/s"), "{}", text(&output));
 
     let csv = shown(&lab, &["--predict", "--link", &link.to_string_lossy(), "--format", "csv", "--out", "p"]);
@@ -267,8 +266,8 @@ fn a_measured_link_and_one_run_give_a_prediction() {
 
 #[test]
 fn a_link_needs_two_ranks() {
-    let mut command = mpirun(1, binary());
+    let mut command = on_ranks(1, binary());
     command.args(["bench", "link"]);
-    let errors = errors(&fails_within(Duration::from_secs(15), command));
+    let errors = errors(&must_fail(command));
     assert!(errors.len() == 1 && errors[0].contains("measured between 2 ranks"), "{errors:?}");
 }

@@ -9,7 +9,7 @@ use crate::report::{column, fails, report, shown};
 #[test]
 fn a_table_of_the_all_reduce_is_reported_alone_and_with_runs() {
     let lab = Lab::new();
-    let mut command = mpirun(2, binary());
+    let mut command = on_ranks(2, binary());
     command.args([
         "bench",
         "allreduce",
@@ -20,7 +20,7 @@ fn a_table_of_the_all_reduce_is_reported_alone_and_with_runs() {
         "--backends",
         "mpi,ordered",
     ]);
-    let output = command.arg("--csv").arg(lab.path("ar.csv")).output().expect("mpirun starts");
+    let output = run(command.arg("--csv").arg(lab.path("ar.csv")));
     assert!(output.status.success(), "{}", text(&output));
 
     let alone = shown(&lab, &["ar.csv"]);
@@ -83,11 +83,8 @@ fn two_paths_to_one_run_or_table_are_one_with_a_line() {
 
     let alone = report(&lab, &["a/run/run.json"]);
     assert!(alone.status.success() && !text(&alone).contains("profile"), "{}", text(&alone));
-    let inside = std::process::Command::new(binary())
-        .current_dir(lab.path("a/run"))
-        .args(["report", "run.json"])
-        .output()
-        .expect("the binary starts");
+    let inside =
+        run(std::process::Command::new(binary()).current_dir(lab.path("a/run")).args(["report", "run.json"]));
     assert!(inside.status.success() && text(&inside).contains("│ 1x1"), "{}", text(&inside));
 }
 

@@ -11,9 +11,9 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
     fs::create_dir_all(lab.path("results/profiles")).unwrap();
     let profile = |name: &str, options: &[&str]| {
         let json = lab.path("results/profiles").join(name);
-        let mut command = mpirun(1, binary());
+        let mut command = on_ranks(1, binary());
         command.args(["profile", "--batches", "5"]).args(options).arg("--json").arg(json);
-        let output = command.output().expect("mpirun starts");
+        let output = run(command);
         assert!(output.status.success(), "{}", text(&output));
     };
     profile("mlp-relu.json", &["--model", "mlp"]);
@@ -28,15 +28,15 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
     {
         fs::copy(format!("{published}{name}"), lab.path("results/reference").join(name)).unwrap();
     }
-    let mut command = mpirun(2, binary());
+    let mut command = on_ranks(2, binary());
     command
         .args(["bench", "collectives", "--iterations", "3", "--csv"])
         .arg(lab.path("results/collectives.csv"));
-    let output = command.output().expect("mpirun starts");
+    let output = run(command);
     assert!(output.status.success(), "{}", text(&output));
-    let mut command = mpirun(1, binary());
+    let mut command = on_ranks(1, binary());
     command.args(["bench", "fused", "--train-samples", "64", "--layers", "2", "--data-root"]).arg(digits());
-    let output = command.arg("--csv").arg(lab.path("results/fused.csv")).output().expect("mpirun starts");
+    let output = run(command.arg("--csv").arg(lab.path("results/fused.csv")));
     assert!(output.status.success(), "{}", text(&output));
 
     let all = shown(&lab, &[]);

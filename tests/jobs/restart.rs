@@ -1,7 +1,6 @@
 //! `mpiburn launch --restart`: failed trainings are started again from their last checkpoint.
 
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -61,7 +60,7 @@ fn a_killed_rank_costs_no_more_than_the_steps_since_the_checkpoint() {
         let expected = lab.train(ranks, &whole, &once);
         let mut job = launch(&lab, topology, 2, &cut, &options).spawn().unwrap();
         kill_after(&mut job, &lab, &cut, 210, 0);
-        let output = job.wait_with_output().unwrap();
+        let output = ended(job);
         assert!(output.status.success(), "{}", text(&output));
 
         let run = lab.run_json(&cut);
@@ -109,12 +108,11 @@ fn an_attempt_that_dies_while_it_starts_is_no_fault_that_repeats() {
     kill_after(&mut job, &lab, "cut", 20, 0);
     let noted = || lab.run_json("cut")["failed_attempts"].as_array().is_some();
     wait_until(&mut job, "the end of the first attempt", noted);
-    let ranks = || children(u64::from(job.id())).into_iter().flat_map(children).collect::<Vec<u64>>();
-    while ranks().len() < 2 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let pid = u64::from(job.id());
+    let ranks = || children(pid).into_iter().flat_map(children).collect::<Vec<u64>>();
+    wait_until(&mut job, "the ranks of the second attempt", || ranks().len() == 2);
     signal(ranks()[1], "-KILL");
-    let output = job.wait_with_output().unwrap();
+    let output = ended(job);
     assert!(output.status.success(), "{}", text(&output));
     let lines = attempts(&output);
     assert!(lines.len() == 2 && lines[1].contains(" before its first step: "), "{}", text(&output));
@@ -129,20 +127,19 @@ fn an_attempt_that_dies_while_it_starts_is_no_fault_that_repeats() {
 fn a_killed_launcher_is_started_again_when_its_ranks_have_left() {
     let lab = Lab::new();
     let expected = lab.train(2, "whole", &WHOLE);
-    let mut job = launch(&lab, "1x2", 1, "cut", &LONG).spawn().unwrap();
-    wait_until(&mut job, "a checkpoint", || newest(&lab, "cut") > 0);
-    let launcher = children(u64::from(job.id()))[0];
-    let rank = children(launcher)[1];
+    let mut launched = lab.start(launch(&lab, "1x2", 1, "cut", &LONG));
+    wait_until(&mut launched.job, "a checkpoint", || newest(&lab, "cut") > 0);
+    let launcher = children(u64::from(launched.job.id()))[0];
+    let rank = children(launcher)[0];
     signal(launcher, "-KILL");
-    // Ranks notice the loss after 2 to 3 seconds, in which a fast machine completes the run: one is held.
+    // Ranks notice the loss after 2 to 3 seconds, in which a fast machine completes the run: the one that
+    // writes is held.
     // Not earlier, since its parent's end would wake it.
-    while parent(rank) == Some(launcher) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for("the launcher's end", || parent(rank) != Some(launcher));
     signal(rank, "-STOP");
-    std::thread::sleep(Duration::from_secs(4));
+    launched.wait_for_line(&["waiting for ", ", which still writes to "]);
     signal(rank, "-CONT");
-    let output = job.wait_with_output().unwrap();
+    let output = launched.ended();
     assert!(output.status.success(), "{}", text(&output));
     let lines = attempts(&output);
     assert!(lines.len() == 1 && lines[0].contains("ended with exit code 137"), "{}", text(&output));
@@ -162,7 +159,7 @@ fn restarts_that_are_used_up_leave_a_run_that_can_be_resumed() {
     // The second attempt's own checkpoint.
     let from = newest(&lab, "cut") + 30;
     kill_after(&mut job, &lab, "cut", from, first);
-    let output = job.wait_with_output().unwrap();
+    let output = ended(job);
     assert_eq!(output.status.code(), Some(137), "{}", text(&output));
     let lines = attempts(&output);
     assert_eq!(lines.len(), 2, "{}", text(&output));
@@ -175,7 +172,7 @@ fn restarts_that_are_used_up_leave_a_run_that_can_be_resumed() {
     // A launch that resumes goes on with the list.
     let mut command = Command::new(binary());
     command.args(["launch", "1x2", "--restart", "1", "--", "train", "--resume"]).arg(lab.path("cut"));
-    let output = command.output().unwrap();
+    let output = crate::harness::run(command);
     assert!(output.status.success(), "{}", text(&output));
     let run = lab.run_json("cut");
     assert_eq!(run["failed_attempts"].as_array().unwrap().len(), 2);
@@ -191,7 +188,7 @@ fn a_fault_that_repeats_at_the_same_step_ends_the_restarts() {
         for (kind, more) in [("begin", &["--lr", "1e30"][..]), ("later", &rises)] {
             let name = format!("{kind}-{topology}-{backend}");
             let options = [&["--epochs", "4", "--train-samples", "640", "--backend", backend], more].concat();
-            let output = fails_within(Duration::from_secs(40), launch(&lab, topology, 5, &name, &options));
+            let output = must_fail(launch(&lab, topology, 5, &name, &options));
             assert_eq!(output.status.code(), Some(1), "{}", text(&output));
             let lines = attempts(&output);
             assert_eq!(lines.len(), 2, "{}", text(&output));
@@ -237,7 +234,7 @@ fn a_run_without_checkpoint_begins_again_and_nothing_else_is_deleted() {
     for topology in ["1x2", "1x1"] {
         let mut job = launch(&lab, topology, 1, topology, &options).spawn().unwrap();
         kill_early(&mut job, &lab, topology);
-        let output = job.wait_with_output().unwrap();
+        let output = ended(job);
         assert!(output.status.success(), "{}", text(&output));
         assert!(
             attempts(&output)[0].contains("; starting again from the beginning (1 of 1"),
@@ -253,7 +250,7 @@ fn a_run_without_checkpoint_begins_again_and_nothing_else_is_deleted() {
     wait_until(&mut job, "run.json", || lab.path("notes/run.json").exists());
     std::fs::write(lab.path("notes/mine.txt"), "kept").unwrap();
     kill_early(&mut job, &lab, "notes");
-    let output = job.wait_with_output().unwrap();
+    let output = ended(job);
     assert_eq!(output.status.code(), Some(137), "{}", text(&output));
     assert!(attempts(&output)[0].contains("notes/mine.txt would be lost with the run"), "{}", text(&output));
     assert_eq!(std::fs::read_to_string(lab.path("notes/mine.txt")).unwrap(), "kept");
@@ -265,13 +262,13 @@ fn what_would_repeat_is_not_started_again() {
     let started = |output: &Output| text(output).matches("$ mpirun").count();
     let short = ["--epochs", "1", "--train-samples", "64", "--test-samples", "32"];
     for options in [&["--epochs", "0"][..], &["--epoch"]] {
-        let output = fails_within(Duration::from_secs(20), launch(&lab, "1x2", 3, "none", options));
+        let output = must_fail(launch(&lab, "1x2", 3, "none", options));
         assert_eq!((output.status.code(), started(&output)), (Some(2), 1), "{}", text(&output));
         assert!(attempts(&output).is_empty() && !lab.path("none").exists(), "{}", text(&output));
     }
     lab.train(1, "old", &short);
     let before = std::fs::read(lab.path("old/run.json")).unwrap();
-    let output = fails_within(Duration::from_secs(20), launch(&lab, "1x1", 3, "old", &short));
+    let output = must_fail(launch(&lab, "1x1", 3, "old", &short));
     assert_eq!((output.status.code(), started(&output)), (Some(1), 1), "{}", text(&output));
     assert!(text(&output).contains("exists already"), "{}", text(&output));
     assert_eq!(std::fs::read(lab.path("old/run.json")).unwrap(), before);
@@ -279,7 +276,7 @@ fn what_would_repeat_is_not_started_again() {
     for words in [&["train", "--epochs", "1"][..], &["bench", "allreduce"]] {
         let mut command = Command::new(binary());
         command.args(["launch", "1x2", "--restart", "1", "--"]).args(words);
-        let output = fails_within(Duration::from_secs(15), command);
+        let output = must_fail(command);
         assert_eq!((output.status.code(), errors(&output).len()), (Some(2), 1), "{}", text(&output));
         assert!(errors(&output)[0].starts_with("mpiburn: --restart starts ") && started(&output) == 0);
     }
@@ -292,7 +289,7 @@ fn a_signal_to_the_launch_ends_the_restarts() {
         let mut job = launch(&lab, "1x2", 3, name, &["--epochs", "30000"]).spawn().unwrap();
         wait_until(&mut job, "a checkpoint", || newest(&lab, name) > 0);
         signal(u64::from(job.id()), &format!("-{name}"));
-        let output = job.wait_with_output().unwrap();
+        let output = ended(job);
         assert!(!output.status.success() && attempts(&output).is_empty(), "{}", text(&output));
         assert!(name == "TERM" || output.status.code() == Some(75), "{}", text(&output));
         let run = lab.run_json(name);

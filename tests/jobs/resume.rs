@@ -1,7 +1,6 @@
 //! Interrupted runs that are resumed give the same bits.
 
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::harness::*;
 
@@ -17,17 +16,10 @@ fn signal_ranks(job: &Child, name: &str) {
     // What waits for the process; mpirun sends SIGCONT before SIGTERM, and the rank goes on.
     let pending =
         || status().lines().any(|line| line.starts_with("ShdPnd:") && !line.ends_with("\t0000000000000000"));
-    let wait = |what: &str, ready: &dyn Fn() -> bool| {
-        let started = Instant::now();
-        while !ready() {
-            assert!(started.elapsed() < Duration::from_secs(20), "timeout while waiting for {what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    };
     signal(rank, "-STOP");
-    wait("a rank that is held", &stopped);
+    wait_for("a rank that is held", stopped);
     signal(job.id(), &format!("-{name}"));
-    wait("the signal", &|| pending() || !stopped());
+    wait_for("the signal", || pending() || !stopped());
     signal(rank, "-CONT");
 }
 
@@ -54,8 +46,8 @@ fn a_killed_and_resumed_run_has_the_bits_of_an_uninterrupted_one() {
         kill_all(job);
         assert_eq!(lab.run_json(&cut)["status"], "running");
 
-        let mut command = mpirun(ranks, binary());
-        let output = command.args(["train", "--resume"]).arg(lab.path(&cut)).output().unwrap();
+        let mut command = on_ranks(ranks, binary());
+        let output = run(command.args(["train", "--resume"]).arg(lab.path(&cut)));
         assert!(output.status.success(), "{}", text(&output));
         assert!(text(&output).contains("going on after step"), "{}", text(&output));
         let resumed = lab.run_json(&cut);
@@ -91,7 +83,7 @@ fn a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_to_the_same_bits() {
                 std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
             });
             signal_ranks(&job, sent);
-            let output = job.wait_with_output().unwrap();
+            let output = ended(job);
             let run = lab.run_json(&name);
             assert_eq!(run["status"], "stopped", "{}", text(&output));
             let error = run["error"].as_str().unwrap();
@@ -102,8 +94,8 @@ fn a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_to_the_same_bits() {
             } else {
                 assert!(!output.status.success());
             }
-            let mut command = mpirun(2, binary());
-            let output = command.args(["train", "--resume"]).arg(lab.path(&name)).output().unwrap();
+            let mut command = on_ranks(2, binary());
+            let output = crate::harness::run(command.args(["train", "--resume"]).arg(lab.path(&name)));
             assert!(output.status.success(), "{}", text(&output));
             assert_eq!(lab.run_json(&name)["weights_sha256"], expected["weights_sha256"], "{name}");
         }
@@ -114,33 +106,18 @@ fn a_signal_stops_all_ranks_with_a_checkpoint_that_resumes_to_the_same_bits() {
 fn another_world_size_is_rejected_with_both_numbers() {
     let lab = Lab::new();
     lab.train(2, "run", &["--epochs", "1", "--train-samples", "64"]);
-    let mut command = mpirun(1, binary());
+    let mut command = on_ranks(1, binary());
     command.args(["train", "--resume"]).arg(lab.path("run"));
-    let output = fails_within(Duration::from_secs(10), command);
+    let output = must_fail(command);
     let errors = errors(&output);
     assert_eq!(errors.len(), 1, "{}", text(&output));
     assert!(errors[0].contains("the run has 2 ranks and this job 1"), "{}", errors[0]);
     assert_eq!(output.status.code(), Some(2));
     // What was typed is named, not what it brings with it.
-    let mut command = mpirun(2, binary());
+    let mut command = on_ranks(2, binary());
     command.args(["train", "--set", "schedule=step", "--resume"]).arg(lab.path("run"));
-    let output = fails_within(Duration::from_secs(10), command);
+    let output = must_fail(command);
     assert!(text(&output).contains("--set schedule=step: the run is complete after"), "{}", text(&output));
-}
-
-#[test]
-fn a_truncated_checkpoint_is_skipped_for_the_last_complete_one() {
-    let lab = Lab::new();
-    let expected = lab.train(2, "run", &OPTIONS);
-    let last = lab.checkpoints("run").pop().unwrap();
-    let weights = last.join("model.safetensors");
-    let bytes = std::fs::read(&weights).unwrap();
-    std::fs::write(&weights, &bytes[..bytes.len() / 2]).unwrap();
-    let mut command = mpirun(2, binary());
-    let output = command.args(["train", "--resume"]).arg(lab.path("run")).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output));
-    assert!(text(&output).contains("cut short"), "{}", text(&output));
-    assert_eq!(lab.run_json("run")["weights_sha256"], expected["weights_sha256"]);
 }
 
 /// Inside an epoch, each rank has running statistics of its own.
@@ -163,11 +140,8 @@ fn checkpoints_inside_an_epoch_change_nothing_with_batch_norm() {
             let checkpoints = lab.checkpoints(&name("often"));
             let last = checkpoints.last().expect("checkpoints");
             std::fs::remove_dir_all(last).unwrap();
-            let output = mpirun(ranks, binary())
-                .args(["train", "--resume"])
-                .arg(lab.path(&name("often")))
-                .output()
-                .unwrap();
+            let output =
+                run(on_ranks(ranks, binary()).args(["train", "--resume"]).arg(lab.path(&name("often"))));
             assert!(text(&output).contains(", in epoch 2"), "{}", text(&output));
             let resumed = lab.run_json(&name("often"));
             assert_eq!(resumed["weights_sha256"], expected["weights_sha256"], "{ranks} ranks, {extra:?}");

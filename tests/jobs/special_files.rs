@@ -1,7 +1,6 @@
 //! Output files that are FIFOs or devices: opening a FIFO would wait for a reader.
 
 use std::process::Command;
-use std::time::Duration;
 
 use crate::harness::*;
 
@@ -15,7 +14,7 @@ fn host_and_sweep_files_that_are_no_files_are_refused() {
     {
         let mut command = Command::new(binary());
         command.args(words.iter().map(|&word| if word == "FIFO" { fifo.as_os_str() } else { word.as_ref() }));
-        let output = fails_within(Duration::from_secs(15), command);
+        let output = must_fail(command);
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains("fifo: not a regular file"), "{}", text(&output));
     }
@@ -28,7 +27,7 @@ fn special_files_are_refused_before_work_begins() {
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let fifo = fifo.to_str().unwrap();
     let of = |kind: &str, ranks, arguments: &[&str]| {
-        let mut command = mpirun(ranks, binary());
+        let mut command = on_ranks(ranks, binary());
         command.arg(kind).args(arguments);
         command
     };
@@ -50,7 +49,7 @@ fn special_files_are_refused_before_work_begins() {
     ];
     for command in commands {
         let shown = format!("{command:?}");
-        let output = fails_within(Duration::from_secs(15), command);
+        let output = must_fail(command);
         let errors = errors(&output);
         let refused = errors.len() == 1
             && errors[0].contains("it is a FIFO, a socket or a device; name a regular file");

@@ -1,37 +1,32 @@
 //! Jobs in which a rank keeps the others waiting: they say so before the deadline, and go on.
 
-use std::process::Stdio;
-use std::time::Duration;
-
 use crate::harness::*;
 
 #[test]
 fn a_rank_that_is_waited_for_is_named_once_and_the_run_goes_on() {
     for (ranks, backend) in [(2, "mpi"), (3, "gloo")] {
         let lab = Lab::new();
-        let options = ["--epochs", "4", "--fused", "off", "--backend", backend, "--comm-timeout", "30"];
+        let options = ["--epochs", "2", "--fused", "off", "--backend", backend, "--comm-timeout", HOUR];
         let expected = lab.train(ranks, "whole", &options);
         let mut command = lab.command(ranks, "run", &options);
-        command.args(["--stall-warning", "1"]);
-        let mut job = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let epochs = lab.path("run/epochs.csv");
-        wait_until(&mut job, "the first epoch", || {
-            std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
-        });
+        command.args(["--stall-warning", "1", "--note-steps"]);
+        let mut started = lab.start(command);
+        wait_until(&mut started.job, "a step", || lab.step("run") > 0);
         let pid = lab.run_json("run")["places"][1]["pid"].as_u64().unwrap();
         signal(pid, "-STOP");
-        std::thread::sleep(Duration::from_secs(5));
+        started.wait_for_line(&[" has waited for ", "missing: rank 1 on "]);
         signal(pid, "-CONT");
-        let output = job.wait_with_output().unwrap();
+        let output = started.ended();
         assert!(output.status.success(), "{}", text(&output));
-        let lines: Vec<String> =
-            errors(&output).into_iter().filter(|line| line.contains(" has waited for ")).collect();
-        assert_eq!(lines.len(), 1, "{ranks} {backend}: {}", text(&output));
-        for part in
-            [backend, "missing: rank 1 on ", "the job ends after its deadline of 30 s (--comm-timeout)"]
-        {
-            assert!(lines[0].contains(part), "{}", lines[0]);
-        }
+        // On a busy machine, other waits may take a second too.
+        let parts = [
+            backend,
+            " has waited for ",
+            "missing: rank 1 on ",
+            &format!("the job ends after its deadline of {HOUR} s (--comm-timeout)"),
+        ];
+        let is_it = |line: &String| parts.iter().all(|part| line.contains(part));
+        assert!(errors(&output).iter().any(is_it), "{ranks} {backend}: {}", text(&output));
         // The stop may be in a test, which is no wait for gradients.
         let waits =
             |line: &str| line.contains(" waited longest, ") || line.starts_with("ranks waited alike, ");
@@ -44,8 +39,7 @@ fn a_rank_that_is_waited_for_is_named_once_and_the_run_goes_on() {
 fn a_stall_warning_that_is_no_time_is_refused() {
     let lab = Lab::new();
     for value in ["0", "-1", "nan", "1e308"] {
-        let output =
-            fails_within(Duration::from_secs(10), lab.command(1, "run", &["--stall-warning", value]));
+        let output = must_fail(lab.command(1, "run", &["--stall-warning", value]));
         assert_eq!((errors(&output).len(), output.status.code()), (1, Some(2)), "{}", text(&output));
         assert!(errors(&output)[0].starts_with("mpiburn: --stall-warning "), "{}", text(&output));
         assert!(errors(&output)[0].len() < 120, "{}", text(&output));

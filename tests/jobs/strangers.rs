@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Stdio;
 
 use crate::harness::*;
 
@@ -31,7 +30,7 @@ fn ports(pid: u64, table: &str, state: &str) -> BTreeSet<u16> {
 
 fn send_garbage(port: u16, bytes: &[u8]) {
     let at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    if let Ok(mut stream) = TcpStream::connect_timeout(&at, Duration::from_secs(1)) {
+    if let Ok(mut stream) = TcpStream::connect_timeout(&at, limit()) {
         let _ = stream.write_all(bytes);
     }
 }
@@ -41,7 +40,7 @@ fn send_garbage(port: u16, bytes: &[u8]) {
 fn garbage_sent_to_a_ranks_ports_changes_nothing_or_ends_the_job() {
     let lab = Lab::new();
     for backend in ["mpi", "gloo"] {
-        let options = ["--epochs", "6", "--fused", "off", "--backend", backend, "--comm-timeout", "5"];
+        let options = ["--epochs", "6", "--fused", "off", "--backend", backend, "--comm-timeout", HOUR];
         let expected = lab.train(2, &format!("whole-{backend}"), &options);
         let name = format!("run-{backend}");
         let mut command = lab.command(2, &name, &options);
@@ -73,24 +72,13 @@ fn garbage_sent_to_a_ranks_ports_changes_nothing_or_ends_the_job() {
             }
         }
         assert!(sent > 0, "MPI listens");
-        let began = Instant::now();
-        let pid = job.id();
-        let (sender, ended) = std::sync::mpsc::channel();
-        std::thread::spawn(move || sender.send(job.wait_with_output()));
-        let output = ended.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| {
-            let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
-            panic!("{backend}: the job does not end")
-        });
-        let output = output.unwrap();
+        let output = ended(job);
         match output.status.success() {
             true => {
                 let run = lab.run_json(&name);
                 assert_eq!(run["weights_sha256"], expected["weights_sha256"], "{backend}");
             }
-            false => {
-                assert!(!errors(&output).is_empty(), "{backend}: {}", text(&output));
-                assert!(began.elapsed() < Duration::from_secs(15), "{backend}: {:?}", began.elapsed());
-            }
+            false => assert!(!errors(&output).is_empty(), "{backend}: {}", text(&output)),
         }
     }
 }

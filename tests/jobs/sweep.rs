@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use crate::harness::*;
 
@@ -14,7 +13,7 @@ pub fn mpiburn(arguments: &[&str]) -> Command {
 }
 
 pub fn output(command: &mut Command) -> Output {
-    command.output().expect("mpiburn starts")
+    run(command)
 }
 
 pub fn sweep_file(lab: &Lab, body: &str) -> PathBuf {
@@ -181,7 +180,7 @@ fn a_stopped_sweep_keeps_completed_runs_and_continues() {
         std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
     });
     signal(job.id(), "-INT");
-    let stopped = job.wait_with_output().unwrap();
+    let stopped = ended(job);
     assert_eq!(stopped.status.code(), Some(75), "{}", text(&stopped));
     // All of the command: another folder would be another sweep.
     let again =
@@ -256,7 +255,7 @@ fn stops_with_a_checkpoint(name: &str) {
         std::fs::read_to_string(out.join("epochs.csv")).is_ok_and(|text| text.lines().count() > 1)
     });
     signal(job.id(), name);
-    let ended = job.wait_with_output().unwrap();
+    let ended = ended(job);
     assert_eq!(ended.status.code(), Some(75), "{}", text(&ended));
     assert_eq!(lab.run_json("run")["status"], "stopped");
     assert!(errors(&ended).last().unwrap().contains("continue with --resume"), "{}", text(&ended));
@@ -278,7 +277,7 @@ fn unsuitable_hosts_are_named_before_the_start() {
         std::fs::write(&hosts, content).unwrap();
         let mut command = mpiburn(&["launch", topology, "--hostfile"]);
         command.arg(&hosts).args(["--", "train"]);
-        let rejected = fails_within(Duration::from_secs(8), command);
+        let rejected = must_fail(command);
         let errors = errors(&rejected);
         assert_eq!(errors.len(), 1, "{}", text(&rejected));
         assert!(errors[0].contains(words), "{} lacks {words}", errors[0]);
@@ -298,7 +297,7 @@ fn a_script_that_is_not_executable_is_named_as_such() {
         if let Some(folder) = path {
             command.env("PATH", folder);
         }
-        let rejected = fails_within(Duration::from_secs(15), command);
+        let rejected = must_fail(command);
         let errors = errors(&rejected);
         let expected = format!("mpiburn: {} is not an executable file: ", script.display());
         assert!(errors.len() == 1 && errors[0].starts_with(&expected), "{}", text(&rejected));

@@ -72,7 +72,7 @@ fn options_of_one_run_and_varied_ones_are_refused_after_the_dashes() {
 fn a_limit_above_the_data_set_is_told_and_is_no_other_configuration() {
     let lab = Lab::new();
     let limits = ["--epochs", "1", "--train-samples", "999999", "--test-samples", "99999"];
-    let output = lab.command(1, "beyond", &limits).output().unwrap();
+    let output = run(lab.command(1, "beyond", &limits));
     let printed = text(&output);
     assert!(output.status.success(), "{printed}");
     let all = lab.train(1, "all", &["--epochs", "1"]);

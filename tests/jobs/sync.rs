@@ -12,12 +12,10 @@ fn gradients_of_random_modules_equal_plain_burns() {
     for ranks in 1..=5 {
         let mut command = mpirun(ranks, &example("check_sync"));
         let first = CASES * (ranks - 1);
-        let output = command
-            .args(["--seed", &SEED.to_string()])
-            .args(["--cases", &CASES.to_string()])
-            .args(["--first-case", &first.to_string()])
-            .output()
-            .unwrap();
+        command.args(["--seed", &SEED.to_string()]);
+        command.args(["--cases", &CASES.to_string()]);
+        command.args(["--first-case", &first.to_string()]);
+        let output = run(command);
         assert!(output.status.success(), "seed {SEED}, {ranks} ranks: {}", text(&output));
         let line = format!("ok - {CASES} cases of seed {SEED} at {ranks} ranks");
         assert!(text(&output).contains(&line), "{}", text(&output));
@@ -34,7 +32,7 @@ fn a_last_step_without_samples_on_one_rank_completes() {
         &["--train-samples", "65", "--overlap", "off"],
         &["--train-samples", "65", "--reduce", "ordered"],
     ] {
-        let common = ["--epochs", "2", "--bucket-mb", "0.004", "--overwrite", "--comm-timeout", "8"];
+        let common = ["--epochs", "2", "--bucket-mb", "0.004", "--overwrite"];
         let weights: Vec<String> = ["mpi", "gloo"]
             .map(|backend| {
                 let options = [&common[..], options, &["--backend", backend]].concat();
@@ -58,7 +56,7 @@ fn a_last_step_without_samples_on_one_rank_completes() {
 #[test]
 fn custom_modules_may_differ_between_steps_and_ranks() {
     for ranks in [1, 2, 3] {
-        let output = mpirun(ranks, &example("check_own_module")).output().unwrap();
+        let output = run(mpirun(ranks, &example("check_own_module")));
         assert!(output.status.success(), "{}", text(&output));
         assert_eq!(text(&output).matches("gradients are right").count(), 2 * ranks, "{}", text(&output));
         assert_eq!(text(&output).matches("two at once are right").count(), ranks, "{}", text(&output));
@@ -70,7 +68,7 @@ fn custom_modules_may_differ_between_steps_and_ranks() {
 #[test]
 fn tensors_of_every_type_are_broadcast_and_compared() {
     for ranks in [1, 2, 3] {
-        let output = mpirun(ranks, &example("check_types")).output().unwrap();
+        let output = run(mpirun(ranks, &example("check_types")));
         assert!(output.status.success(), "{}", text(&output));
         assert_eq!(text(&output).matches("all types are right").count(), ranks, "{}", text(&output));
     }
@@ -80,7 +78,7 @@ fn tensors_of_every_type_are_broadcast_and_compared() {
 #[test]
 fn a_missing_gradient_is_an_error_that_names_the_parameter() {
     for ranks in [1, 2, 3] {
-        let output = mpirun(ranks, &example("check_missing")).output().unwrap();
+        let output = run(mpirun(ranks, &example("check_missing")));
         assert!(output.status.success(), "{}", text(&output));
         assert_eq!(text(&output).matches("missing gradients are named").count(), ranks, "{}", text(&output));
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -54,7 +53,7 @@ fn steps(trace: &Value, rank: usize) -> Vec<u64> {
 fn clocks_of_all_ranks_are_compared_within_the_stated_error() {
     for ranks in [1, 2, 3, 4] {
         for backend in ["mpi", "gloo"] {
-            let output = mpirun(ranks, &example("check_clocks")).arg(backend).output().unwrap();
+            let output = run(on_ranks(ranks, &example("check_clocks")).arg(backend));
             let text = text(&output);
             assert!(output.status.success(), "{ranks} ranks, {backend}: {text}");
             assert_eq!(text.matches("clock offsets are right").count(), ranks, "{text}");
@@ -147,7 +146,7 @@ fn a_name_in_gz_is_compressed_and_a_file_is_replaced() {
     let file = lab.path("run/steps.json.gz");
     let options = [&OPTIONS[..], &["--overwrite", "--trace", file.to_str().unwrap()]].concat();
     for _ in 0..2 {
-        let output = lab.command(2, "run", &options).output().unwrap();
+        let output = run(lab.command(2, "run", &options));
         assert!(output.status.success(), "{}", text(&output));
         let line = "time line of steps 1 to 10 in ";
         assert!(text(&output).contains(line), "{}", text(&output));
@@ -168,9 +167,9 @@ fn profiles_have_time_lines() {
         (2, &["--batches", "3", "--int8"], vec!["input quantize", "linear int8 linear"]),
         (3, &["--batches", "5", "--train", "--backend", "gloo"], vec!["linear backward", "optimizer"]),
     ] {
-        let mut command = mpirun(ranks, binary());
+        let mut command = on_ranks(ranks, binary());
         command.arg("profile").args(options).arg("--trace").arg(&file);
-        let output = command.output().unwrap();
+        let output = run(command);
         assert!(output.status.success(), "{}", text(&output));
         let trace = read(&file);
         let batches: u64 = options[1].parse().unwrap();
@@ -192,19 +191,19 @@ fn a_resumed_run_has_a_time_line_of_its_own_steps() {
         let last = lab.checkpoints("run").pop().expect("checkpoints");
         assert!(last.ends_with("step-00000010"), "{}", last.display());
         std::fs::remove_dir_all(last).unwrap();
-        let mut command = mpirun(2, binary());
+        let mut command = on_ranks(2, binary());
         command.args(["train", "--resume"]).arg(lab.path("run")).args(more);
         command
     };
     let file = lab.path("resumed.json");
-    let output = resume(&["--trace", file.to_str().unwrap()]).output().unwrap();
+    let output = run(resume(&["--trace", file.to_str().unwrap()]));
     assert!(output.status.success(), "{}", text(&output));
     assert!(!text(&output).contains("without effect"), "{}", text(&output));
     assert_eq!(steps(&read(&file), 1), [9, 10]);
     assert_eq!(lab.run_json("run")["weights_sha256"], expected["weights_sha256"]);
 
     let command = resume(&["--trace", file.to_str().unwrap(), "--trace-steps", "8..9"]);
-    let output = fails_within(Duration::from_secs(10), command);
+    let output = must_fail(command);
     let errors = errors(&output);
     let expected = "--trace-steps 8..9: this part of the run has steps 9 to 10";
     assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
@@ -216,19 +215,13 @@ fn a_run_that_ends_early_writes_what_it_has() {
     let file = lab.path("early.json");
     let path = file.to_str().unwrap();
     let options = ["--epochs", "1", "--lr", "1e30", "--trace", path, "--trace-steps"];
-    let output = fails_within(
-        Duration::from_secs(20),
-        lab.command(2, "nan", &[&options[..], &["1..100", "--overwrite"]].concat()),
-    );
+    let output = must_fail(lab.command(2, "nan", &[&options[..], &["1..100", "--overwrite"]].concat()));
     assert!(text(&output).contains("loss is NaN"), "{}", text(&output));
     let steps_done = steps(&read(&file), 1);
     assert!(steps_done.len() < 100 && steps_done[0] == 1, "{steps_done:?}");
     std::fs::remove_file(&file).unwrap();
 
-    let output = fails_within(
-        Duration::from_secs(20),
-        lab.command(2, "nan", &[&options[..], &["99..100", "--overwrite"]].concat()),
-    );
+    let output = must_fail(lab.command(2, "nan", &[&options[..], &["99..100", "--overwrite"]].concat()));
     assert!(text(&output).contains("not written, since the run ended before step 99"), "{}", text(&output));
     assert!(!file.exists());
 
@@ -240,7 +233,7 @@ fn a_run_that_ends_early_writes_what_it_has() {
         std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
     });
     signal(job.id(), "-USR1");
-    let output = job.wait_with_output().unwrap();
+    let output = ended(job);
     assert_eq!(output.status.code(), Some(75), "{}", text(&output));
     // The signal came in the second epoch, perhaps inside the range.
     let trace = read(&file);

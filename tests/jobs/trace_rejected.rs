@@ -1,7 +1,6 @@
 //! Invalid options of `--trace`: one line, before any work and on every rank.
 
 use std::path::Path;
-use std::time::Duration;
 
 use crate::harness::*;
 
@@ -18,7 +17,7 @@ fn invalid_time_lines_are_rejected_with_one_line() {
     let good = good.to_str().unwrap();
     let train = |options: &[&str]| lab.command(2, "run", &[&OPTIONS[..], options].concat());
     let profile = |options: &[&str]| {
-        let mut command = mpirun(2, binary());
+        let mut command = on_ranks(2, binary());
         command.arg("profile").args(options);
         command
     };
@@ -40,7 +39,7 @@ fn invalid_time_lines_are_rejected_with_one_line() {
     ];
     for (command, expected, code) in cases {
         let shown = format!("{command:?}");
-        let output = fails_within(Duration::from_secs(15), command);
+        let output = must_fail(command);
         let errors = errors(&output);
         assert_eq!(errors.len(), 1, "{shown}: {}", text(&output));
         assert!(text(&output).contains(expected), "{shown}: {}", text(&output));
@@ -58,11 +57,8 @@ fn ranks_with_different_time_lines_are_rejected() {
         (&["--trace", file][..], &[][..], "--trace differs"),
         (&["--trace", file], &["--trace", file, "--trace-steps", "1..2"], "--trace-steps differs"),
     ] {
-        let data = digits().to_str().unwrap();
-        let train = ["train", "--data-root", data, "--epochs", "1", "--out", "never"];
-        let mut command = mpirun(1, binary());
-        command.args(train).args(one).args([":", "-n", "1", binary()]).args(train).args(other);
-        let output = fails_within(Duration::from_secs(10), command);
+        let train = |more: &[&str]| lab.command(1, "never", &[&["--epochs", "1"], more].concat());
+        let output = must_fail(side_by_side(&train(one), &train(other)));
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(named), "{}", text(&output));
     }
@@ -76,7 +72,7 @@ fn a_rejected_resume_leaves_the_run_as_it_was() {
     let record = || std::fs::read(lab.path("run/run.json")).unwrap();
     let before = record();
     let resume = |options: &[&str]| {
-        let mut command = mpirun(2, binary());
+        let mut command = on_ranks(2, binary());
         command.args(["train", "--resume"]).arg(lab.path("run")).args(options);
         command
     };
@@ -89,11 +85,11 @@ fn a_rejected_resume_leaves_the_run_as_it_was() {
         &["--set", "epochs=2", "--trace", binary()],
         &["--set", "lr=0.25"],
     ] {
-        let output = fails_within(Duration::from_secs(15), resume(options));
+        let output = must_fail(resume(options));
         assert_eq!(errors(&output).len(), 1, "{options:?}: {}", text(&output));
         assert!(record() == before, "{options:?}: {}", text(&output));
     }
-    let output = resume(&[]).output().unwrap();
+    let output = run(resume(&[]));
     assert!(
         output.status.success() && text(&output).contains("the run is complete after"),
         "{}",
@@ -109,7 +105,7 @@ fn a_time_line_does_not_replace_another_file() {
         let file = lab.path("run").join(name);
         let mut command = lab.command(2, "run", &["--epochs", "1", "--train-samples", "640"]);
         command.arg("--trace").arg(&file);
-        let output = fails_within(Duration::from_secs(10), command);
+        let output = must_fail(command);
         assert_eq!((errors(&output).len(), output.status.code()), (1, Some(2)), "{name}: {}", text(&output));
         assert!(!lab.path("run").exists(), "{name}");
     }
@@ -120,11 +116,11 @@ fn a_time_line_does_not_replace_another_file() {
         command.arg("--trace").arg(lab.path(file).with_extension("json"));
         command
     };
-    let output = fails_within(Duration::from_secs(10), traced("other"));
+    let output = must_fail(traced("other"));
     assert!(errors(&output)[0].contains("no time line, which is not replaced"), "{}", text(&output));
     assert_eq!(std::fs::read(&other).unwrap(), b"{\"mine\": 1}");
     for _ in 0..2 {
-        let output = traced("mine").arg("--overwrite").output().unwrap();
+        let output = run(traced("mine").arg("--overwrite"));
         assert!(output.status.success(), "an own time line is replaced: {}", text(&output));
     }
 }

@@ -1,7 +1,6 @@
 //! Results of trainings, and their run directories.
 
 use std::process::Command;
-use std::time::Duration;
 
 use crate::harness::*;
 
@@ -63,20 +62,6 @@ fn a_repeated_run_is_bit_identical() {
     assert_ne!(first["weights_sha256"], other["weights_sha256"], "shuffling changes the order");
 }
 
-#[test]
-fn ranks_that_share_a_batch_have_the_losses_of_one_rank() {
-    let lab = Lab::new();
-    let options = ["--epochs", "1", "--log-every", "1"];
-    lab.train(1, "one", &[&options[..], &["--train-batch-size", "64"]].concat());
-    lab.train(2, "two", &[&options[..], &["--train-batch-size", "32"]].concat());
-    let one = lab.curve("one", 0, "train.loss");
-    let (left, right) = (lab.curve("two", 0, "train.loss"), lab.curve("two", 1, "train.loss"));
-    assert_eq!([one.len(), left.len(), right.len()], [100; 3]);
-    for ((a, b), one) in left.iter().zip(&right).zip(&one) {
-        assert!(near((a.1 + b.1) / 2.0, one.1, 1e-4), "step {}: {} and {}, alone {}", one.0, a.1, b.1, one.1);
-    }
-}
-
 /// Shards of unequal size: every sample has the same weight on any rank, and a rank
 /// without samples takes part in the step.
 #[test]
@@ -104,8 +89,9 @@ fn eval_reproduces_the_runs_accuracy() {
     let lab = Lab::new();
     let run = lab.train(2, "run", &["--epochs", "1", "--test-samples", "333"]);
     for ranks in [1, 3] {
-        let output =
-            mpirun(ranks, binary()).args(["eval", "--checkpoint"]).arg(lab.path("run")).output().unwrap();
+        let output = crate::harness::run(
+            on_ranks(ranks, binary()).args(["eval", "--checkpoint"]).arg(lab.path("run")),
+        );
         assert!(output.status.success(), "{}", text(&output));
         let expected = format!("test accuracy {:.2}%", run["test_accuracy"].as_f64().unwrap());
         assert!(text(&output).contains(&expected), "{} lacks {expected}", text(&output));
@@ -127,7 +113,7 @@ fn eval_needs_the_run_directory_on_rank_0_only() {
         command.args(["-n", "1", "--wdir"]).arg(lab.path(folder));
         command.args([binary(), "eval", "--checkpoint", "run"]);
     }
-    let output = command.output().expect("mpirun starts");
+    let output = crate::harness::run(command);
     assert!(output.status.success(), "{}", text(&output));
     let expected = format!("test accuracy {:.2}%", run["test_accuracy"].as_f64().unwrap());
     assert!(text(&output).contains(&expected), "{} lacks {expected}", text(&output));
@@ -159,20 +145,20 @@ fn eval_has_the_exit_codes_of_train() {
         ("run", ["--data-root", "/nowhere"], 1, "/nowhere"),
         ("other", ["--device", "flex"], 1, "neither a run directory nor a checkpoint in one"),
     ] {
-        let mut command = mpirun(2, binary());
+        let mut command = on_ranks(2, binary());
         command.args(["eval", "--checkpoint"]).arg(lab.path(name)).args(options);
-        let output = fails_within(Duration::from_secs(10), command);
+        let output = must_fail(command);
         assert_eq!(output.status.code(), Some(code), "{options:?}: {}", text(&output));
         let errors = errors(&output);
         assert!(errors.len() == 1 && errors[0].contains(words), "{options:?}: {}", text(&output));
     }
     // All ranks must have rank 0's options.
-    let mut command = mpirun(1, binary());
-    command.args(["eval", "--checkpoint"]).arg(lab.path("run"));
-    command
-        .args([":", "-n", "1", binary(), "eval", "--test-samples", "5", "--checkpoint"])
-        .arg(lab.path("run"));
-    let output = fails_within(Duration::from_secs(10), command);
+    let eval = |more: &[&str]| {
+        let mut command = on_ranks(1, binary());
+        command.args(["eval", "--checkpoint"]).arg(lab.path("run")).args(more);
+        command
+    };
+    let output = must_fail(side_by_side(&eval(&[]), &eval(&["--test-samples", "5"])));
     let errors = errors(&output);
     assert_eq!(errors.len(), 1, "{}", text(&output));
     assert!(errors[0].contains("--test-samples differs") && errors[0].contains("rank 1"), "{}", errors[0]);
