@@ -54,7 +54,7 @@ DELAY   ?=
 N       ?= 200
 SEED    ?= 1
 
-.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench icount bench-comm faults fuzz neon sanitize soak cluster-up cluster-down slurm-up slurm-down clean
+.PHONY: help setup build data run 1x1 1x2 2x1 2x2 hosts deploy tables test test-all lint compare-pytorch bench icount bench-comm bench-predict faults fuzz neon sanitize soak cluster-up cluster-down slurm-up slurm-down clean
 
 help: ## Show the targets
 	@grep -hE '^[0-9a-z -]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([^:]+):.*## (.*)/\1\t\2/' | expand -t 18
@@ -89,11 +89,10 @@ lint: setup ## Check formatting, lints and documentation
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps
 
-test: lint build ## Formatting, lints, unit tests and real mpirun jobs
-	$(CARGO) test --release --workspace -- --test-threads=1
-	$(CARGO) test --profile bench --workspace --lib -- --test-threads=1
+test: build ## Formatting, lints, unit tests, documentation and real mpirun jobs
+	@tests/all.sh --test
 
-test-all: data ## Tests that need other builds or large packages: ndarray, tch, PyTorch
+test-all: build ## All tests, before a release: those of other builds, PyTorch, two nodes, Slurm, faults; hours
 	@tests/all.sh
 
 bench: compare-pytorch ## The same as compare-pytorch
@@ -109,6 +108,9 @@ bench-comm: build ## Compare the all-reduces with plain loops around MPI's and g
 	tests/comm/compare.sh
 	BACKEND=gloo tests/comm/compare.sh
 
+bench-predict: data ## Compare the report's predicted steps with measured ones, on two nodes of this machine
+	@DATA=$(DATA) tests/report/predict.sh
+
 faults: build ## Inject N random faults, drawn from SEED, into training jobs (N=200 SEED=1)
 	@python3 tests/faults/run.py --binary $(BIN) --faults $(N) --seed $(SEED)
 
@@ -121,7 +123,7 @@ neon: ## Run the tests of burn-fused with NEON, on aarch64 or emulated by QEMU (
 sanitize: build ## AddressSanitizer, memcheck and ThreadSanitizer on tests and two-rank jobs (ARGS=memcheck)
 	@tests/sanitize/run.sh $(ARGS)
 
-soak: build ## Train on two ranks for MINUTES; memory, descriptors and step time have to stay flat (MINUTES=30)
+soak: build ## Train on two ranks for MINUTES; memory, descriptors and threads have to stay flat (MINUTES=30)
 	@python3 tests/soak/run.py --binary $(BIN) --minutes $(MINUTES) -- $(ARGS)
 
 cluster-up: ## Emulate two nodes on this machine with network namespaces (RATE=1gbit DELAY=0.1ms)

@@ -1,29 +1,56 @@
 #!/usr/bin/env bash
-# Tests that need other builds or large packages. Each prints `ok - NAME` or
-# `not ok - NAME`, with its seconds; one that cannot run has failed, and names the package to
-# install.
+# All tests, in three levels (CONTRIBUTING.md):
+#
+#   tests/all.sh --test       lints, unit tests, documentation tests, job tests: what `make test` runs
+#   tests/all.sh --landing    what a change has to pass besides
+#   tests/all.sh              both, and what needs other builds or takes hours: `make test-all`
+#   tests/all.sh --only TEXT  the checks whose names contain TEXT
+#
+# Each check prints `ok - NAME` or `not ok - NAME`, with its seconds; one that cannot run has failed,
+# and names the package to install. At the end are the last lines of each that failed, and the command
+# that repeats it; with FAILURES=FILE they are added to FILE instead.
+# Functions are called by name, through `check`.
+# shellcheck disable=SC2317
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$(readlink -f "$0")")/.." || exit 2
+
+level=all only=
+case ${1-} in
+  '') ;;
+  --test | --landing) level=${1#--} ;;
+  --only) only=${2-} ;;
+  *)
+    echo "tests/all.sh: unknown option $1: choose --test, --landing, --only TEXT, or none" >&2
+    exit 2
+    ;;
+esac
 
 failed=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+failures=$(realpath -m "${FAILURES:-$work/failures}")
+: >>"$failures"
 
-check() { # check NAME COMMAND...
-  local name=$1 began=$SECONDS
+check() { # check NAME COMMAND...; the command may describe its failures in $failures itself
+  local name=$1 began=$SECONDS known
+  [[ $name = *"$only"* ]] || return
   shift
-  if "$@" >"$work/log" 2>&1; then
-    tail -n 4 "$work/log"
+  known=$(wc -c <"$failures")
+  if "$@" 2>&1 | tee "$work/log"; then
     echo "ok - $name, $((SECONDS - began)) s"
-  else
-    cat "$work/log"
-    echo "not ok - $name, $((SECONDS - began)) s"
-    failed=1
+    return
   fi
+  echo "not ok - $name, $((SECONDS - began)) s"
+  failed=1
+  [ "$(wc -c <"$failures")" -gt "$known" ] ||
+    printf 'not ok - %s\n%s\n  repeat: tests/all.sh --only "%s"\n' \
+      "$name" "$(tail -n 20 "$work/log" | sed 's/^/    /')" "$name" >>"$failures"
 }
 
 as_root=$([ "$(id -u)" -eq 0 ] && echo --allow-run-as-root)
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}
 bin=target/release/mpiburn
+data=${DATA:-data/digits}
 
 small_data() {
   [ -e "$work/digits" ] || $bin data digits --out "$work/digits" --train 2000 --test 500
@@ -90,81 +117,102 @@ int8_and_onnx_files() {
     .venv/bin/python tests/pytorch/onnx_check.py "$work/flex" "$work/digits"
 }
 
+unit_and_job_tests() {
+  local junit=target/nextest/default/junit.xml
+  rm -f "$junit"
+  cargo nextest --version >/dev/null 2>&1 || cargo install --locked cargo-nextest || return
+  scripts/cargo.sh nextest run --release --workspace
+  local status=$?
+  [ ! -e "$junit" ] || python3 tests/summary.py "$junit" "$failures"
+  return $status
+}
+
+with_debug_assertions() {
+  scripts/cargo.sh nextest run --cargo-profile bench --workspace --lib
+}
+
+first_losses_as_pytorch() {
+  .venv/bin/python tests/pytorch/compare.py correct --first-losses --data "$data" &&
+    .venv/bin/python tests/pytorch/accuracy.py --only mlp --seeds 0
+}
+
+trains_over_mpich() {
+  small_data && mpirun.mpich -n 2 target-mpich/release/mpiburn train --data-root "$work/digits" --epochs 1 \
+    --out "$work/mpich" && grep -q '"status": "completed"' "$work/mpich/run.json"
+}
+
 recipes_as_pytorch() {
   scripts/cargo.sh build --release --workspace --example check_recipes && .venv/bin/python tests/pytorch/recipes.py
 }
 
-check "packages" scripts/setup.sh --all
-check "PyTorch's environment" tests/pytorch/setup.sh
-# The build compiles one crate after the other for most of its time, comparisons with PyTorch take no
-# times and mostly one core, and counts of instructions do not depend on load: they run together, with
-# the compilation of what tests/outside needs.
-make --no-print-directory build DEVICES=ndarray,tch >"$work/build" 2>&1 &
-building=$!
-built() {
-  wait "$building"
-  local status=$?
-  cat "$work/build"
-  return $status
-}
 # Burn's CUDA backend compiles where no GPU is. Below it, a build script would download LLVM, which a
-# check that links nothing does not need: it leaves that out where DOCS_RS is set. It takes what the
-# tests leave idle, down to the last line.
-DOCS_RS=1 nice -n 19 scripts/cargo.sh check --locked --release --target-dir target-cuda-check --jobs 1 --features cuda >"$work/cuda" 2>&1 &
-checking=$!
+# check that links nothing does not need: it leaves that out where DOCS_RS is set.
 cuda_compiles() {
-  wait "$checking"
-  local status=$?
-  cat "$work/cuda"
-  return $status
+  DOCS_RS=1 scripts/cargo.sh check --locked --release --target-dir target-cuda-check --features cuda
 }
-beside() {
-  tests/icount/run.sh >"$work/icount" 2>&1
-  echo $? >"$work/icount.code"
-  CARGO_TARGET_DIR=$PWD/target CARGO_PROFILE_DEV_DEBUG=0 scripts/cargo.sh build --locked --jobs 1 \
-    --manifest-path tests/outside/Cargo.toml
+
+test_level() {
+  check "formatting, lints and documentation" make --no-print-directory lint
+  check "unit tests and job tests" unit_and_job_tests
+  check "documentation tests" scripts/cargo.sh test --release --workspace --doc
 }
-beside >"$work/beside" 2>&1 &
-beside=$!
-counted() {
-  wait "$beside"
-  cat "$work/icount"
-  return "$(cat "$work/icount.code")"
+
+landing_level() {
+  check "packages" scripts/setup.sh --all
+  check "PyTorch's environment" tests/pytorch/setup.sh
+  check "the default data set" make --no-print-directory data
+  check "instructions of a step of each network" tests/icount/run.sh
+  check "first losses of convnet and mlp equal PyTorch's" first_losses_as_pytorch
+  check "programs outside the workspace, which depend on burn-mpi and Burn alone" tests/outside/run.sh
+  check "a build for MPICH" make --no-print-directory build MPI=mpich
+  check "averaged gradients of random modules, over MPICH" env MPI=mpich tests/sync/all.sh 25
+  check "a training over MPICH" trains_over_mpich
+  check "two nodes: the weights of a training at 2x2 are those of 1x4" tests/cluster/same_weights.sh mpi
+  check "Slurm: a job on two nodes" env ONLY='two idle nodes|2x2 by mpirun' tests/slurm/check.sh
+  check "the report in a browser" tests/report/check.sh
 }
-check "training on flex" train_on flex $bin
-check "TensorBoard opens the event files" tensorboard_opens
-check "numpy and onnxruntime compute what int8 and ONNX files say" int8_and_onnx_files
-check "losses and accuracy equal PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "${DATA:-data/digits}"
-check "optimizers, schedules and penalties equal PyTorch's" recipes_as_pytorch
-check "names, weights and losses of every network equal PyTorch's" .venv/bin/python tests/pytorch/state_dicts.py
-check "losses and accuracy of mlp equal PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only mlp
-check "first losses of vgg equal PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only vgg --seeds 0
-check "quantization-aware training equals PyTorch's" .venv/bin/python tests/pytorch/quantized.py --data "${DATA:-data/digits}"
-check "instructions of a step of each network" counted
-check "a build with ndarray and tch" built
-check "training on ndarray" train_on ndarray target-ndarray-tch/release/mpiburn
-check "training on tch" train_on tch target-ndarray-tch/release/mpiburn
-check "training on tch in bf16" train_on tch target-ndarray-tch/release/mpiburn bf16
-check "overlap with backward on ndarray" overlap_on ndarray target-ndarray-tch/release/mpiburn
-check "overlap with backward on tch" overlap_on tch target-ndarray-tch/release/mpiburn
-check "libtorch without a GPU" no_gpu_for_libtorch
-check "operators of ndarray and tch" operators_of_other_devices
-check "the fused operator and Burn's on each backend" fused_on_all_backends
-check "a program outside the workspace that depends on burn-mpi alone" tests/outside/run.sh
-check "NCCL's refusals, and its calls over stand-ins for the GPU" tests/gpu/check.sh
-check "a build for MPICH" make --no-print-directory build MPI=mpich
-check "averaged gradients of random modules, over MPICH" env MPI=mpich tests/sync/all.sh 100
-check "a rank that fails ends the job, over MPICH" env MPI=mpich tests/sync/failures.sh
-check "a killed rank is started again, over MPICH" tests/faults/restart.sh target-mpich/release/mpiburn 1x2
-check "two nodes of one machine" tests/cluster/check.sh
-check "two nodes: trainings with both MPIs, and with a broken link" tests/cluster/train.sh
-check "two nodes: deployment over ssh" tests/cluster/deploy.sh
-check "two nodes: equal weights over mpi and gloo, on one and two machines" tests/cluster/same_weights.sh
-check "Slurm on two nodes" tests/slurm/check.sh
-check "40 random faults in training jobs" make --no-print-directory faults N=40 SEED=1
-check "time lines of 2 and 3 ranks, over mpi and gloo" tests/trace/check.sh
-check "the report in a browser" tests/report/check.sh
-# Before what is timed: the compiler would take a part of the measured steps.
-check "Burn's CUDA backend compiles" cuda_compiles
-check "predicted times on two nodes" tests/report/predict.sh
+
+# What needs other builds, or takes long.
+release_level() {
+  check "unit tests with debug assertions" with_debug_assertions
+  check "training on flex" train_on flex $bin
+  check "TensorBoard opens the event files" tensorboard_opens
+  check "numpy and onnxruntime compute what int8 and ONNX files say" int8_and_onnx_files
+  check "losses and accuracy equal PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "$data"
+  check "optimizers, schedules and penalties equal PyTorch's" recipes_as_pytorch
+  check "names, weights and losses of every network equal PyTorch's" .venv/bin/python tests/pytorch/state_dicts.py
+  check "losses and accuracy of mlp equal PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only mlp
+  check "first losses of vgg equal PyTorch's" .venv/bin/python tests/pytorch/accuracy.py --only vgg --seeds 0
+  check "quantization-aware training equals PyTorch's" .venv/bin/python tests/pytorch/quantized.py --data "$data"
+  check "a build with ndarray and tch" make --no-print-directory build DEVICES=ndarray,tch
+  check "training on ndarray" train_on ndarray target-ndarray-tch/release/mpiburn
+  check "training on tch" train_on tch target-ndarray-tch/release/mpiburn
+  check "training on tch in bf16" train_on tch target-ndarray-tch/release/mpiburn bf16
+  check "overlap with backward on ndarray" overlap_on ndarray target-ndarray-tch/release/mpiburn
+  check "overlap with backward on tch" overlap_on tch target-ndarray-tch/release/mpiburn
+  check "libtorch without a GPU" no_gpu_for_libtorch
+  check "operators of ndarray and tch" operators_of_other_devices
+  check "the fused operator and Burn's on each backend" fused_on_all_backends
+  check "NCCL's refusals, and its calls over stand-ins for the GPU" tests/gpu/check.sh
+  check "Burn's CUDA backend compiles" cuda_compiles
+  check "averaged gradients of 100 random modules, over MPICH" env MPI=mpich tests/sync/all.sh 100
+  check "a rank that fails ends the job, over MPICH" env MPI=mpich tests/sync/failures.sh
+  check "a killed rank is started again, over MPICH" tests/faults/restart.sh target-mpich/release/mpiburn 1x2
+  check "two nodes of one machine" tests/cluster/check.sh
+  check "two nodes: trainings with both MPIs, and with a broken link" tests/cluster/train.sh
+  check "two nodes: deployment over ssh" tests/cluster/deploy.sh
+  check "two nodes: equal weights over mpi and gloo, on one and two machines" tests/cluster/same_weights.sh
+  check "Slurm on two nodes" tests/slurm/check.sh
+  check "time lines of 2 and 3 ranks, over mpi and gloo" tests/trace/check.sh
+  check "40 random faults in training jobs" make --no-print-directory faults N=40 SEED=1
+  check "sanitizers" make --no-print-directory sanitize
+  check "a soak test of 10 minutes" make --no-print-directory soak MINUTES=10
+}
+
+case $level in
+  test) test_level ;;
+  landing) landing_level ;;
+  all) test_level && landing_level && release_level ;;
+esac
+[ -n "${FAILURES-}" ] || [ ! -s "$failures" ] || { echo && cat "$failures"; }
 exit $failed

@@ -73,6 +73,8 @@ def parse_options():
                          help="numbers of ranks to test (default: 1 2)")
     correct.add_argument("--epochs", type=positive, default=3, metavar="N",
                          help="number of epochs (default: 3)")
+    correct.add_argument("--first-losses", action="store_true",
+                         help="train 100 steps and compare their losses alone")
     return parser.parse_args()
 
 

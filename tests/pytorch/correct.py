@@ -75,9 +75,16 @@ def compare_accuracy(what, theirs, ours, tolerance):
 def check_ranks(ranks, programs, options, folder):
     """Trains with both from the same weights; returns the problems, one line each."""
     initial, run = folder / f"init-{ranks}.safetensors", folder / f"run-{ranks}"
+    where = f"{ranks} rank{plural(ranks)}"
     training = (ranks, options.epochs, options.batch, options.samples)
+    if options.first_losses:
+        training = (ranks, 1, options.batch, LOSS_STEPS * options.batch * ranks)
     theirs, _ = train_pytorch(programs, *training, "--save-init", initial, "--loss-steps", LOSS_STEPS)
     ours, _ = train_mpiburn(programs, run, *training, "--init", initial, "--log-every", 1)
+    if options.first_losses:
+        report, problems = compare_losses(theirs["losses"], mean_losses(run, ranks, LOSS_STEPS))
+        print(f"{where}: {report}", flush=True)
+        return [f"{where}: {problem}" for problem in problems]
     # The last step of an epoch is omitted: if samples are not a multiple of the ranks,
     # PyTorch repeats some in it and mpiburn does not.
     steps = min(LOSS_STEPS, theirs["steps"] // options.epochs - 1)
@@ -91,7 +98,6 @@ def check_ranks(ranks, programs, options, folder):
     except RuntimeError as error:
         checks.append(("no test accuracy of mpiburn's checkpoint",
                        [f"PyTorch cannot load mpiburn's checkpoint: {' '.join(str(error).split())}"]))
-    where = f"{ranks} rank{plural(ranks)}"
     print("\n".join(f"{where}: {report}" for report, _ in checks), flush=True)
     return [f"{where}: {problem}" for _, problems in checks for problem in problems]
 
@@ -102,7 +108,8 @@ def compare_results(programs, options):
     with tempfile.TemporaryDirectory(prefix="mpiburn-compare-") as folder:
         for ranks in options.ranks:
             problems += check_ranks(ranks, programs, options, Path(folder))
-            problems += compare_trainings(programs, ranks, Path(folder), mean_losses, last_checkpoint)
+            if not options.first_losses:
+                problems += compare_trainings(programs, ranks, Path(folder), mean_losses, last_checkpoint)
     if not problems:
         print("mpiburn and PyTorch agree")
     return problems
