@@ -19,13 +19,14 @@ case ${1-} in
   '') ;;
   --test | --landing) level=${1#--} ;;
   --only) only=${2-} ;;
-  *)
-    echo "tests/all.sh: unknown option $1: choose --test, --landing, --only TEXT, or none" >&2
-    exit 2
-    ;;
+  *) level= ;;
 esac
+if [ -z "$level" ] || [[ ${1-} = --only && -z $only ]]; then
+  echo "tests/all.sh: choose --test, --landing, --only TEXT, or no option" >&2
+  exit 2
+fi
 
-failed=0
+failed=0 ran=0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=$(realpath -m "${FAILURES:-$work/failures}")
@@ -33,7 +34,8 @@ failures=$(realpath -m "${FAILURES:-$work/failures}")
 
 check() { # check NAME COMMAND...; the command may describe its failures in $failures itself
   local name=$1 began=$SECONDS known
-  [[ $name = *"$only"* ]] || return
+  [[ $name = *"$only"* ]] || return 0
+  ran=$((ran + 1))
   shift
   known=$(wc -c <"$failures")
   if "$@" 2>&1 | tee "$work/log"; then
@@ -212,7 +214,8 @@ release_level() {
 case $level in
   test) test_level ;;
   landing) landing_level ;;
-  all) test_level && landing_level && release_level ;;
+  all) test_level; landing_level; release_level ;;
 esac
+[ $ran -gt 0 ] || { echo "tests/all.sh: no check has \"$only\" in its name" >&2 && exit 2; }
 [ -n "${FAILURES-}" ] || [ ! -s "$failures" ] || { echo && cat "$failures"; }
 exit $failed
