@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Counts the instructions of one training step of each network under valgrind's callgrind,
-# at the AVX2 level, and compares them with counts.csv in this folder:
+# Counts the instructions of one training step of each network, and of one inference of
+# the int8 convnet, plain and profiled, under valgrind's callgrind, at the AVX2 level, and
+# compares them with counts.csv in this folder:
 #
 #   tests/icount/run.sh             fails if a count is missing or more than 3% above the file's
 #   tests/icount/run.sh --update    writes the counts to the file
 #
 # A count depends on neither the machine's load nor its speed: only instructions between entry
-# and return of the measured step are counted, and valgrind presents the same processor with
+# and return of the measured function are counted, and valgrind presents the same processor with
 # AVX2 on every machine. Needs a release build and valgrind: make icount
 # Functions are called by name, through `check`.
 # shellcheck disable=SC2317
@@ -15,9 +16,17 @@ cd "$(dirname "$(readlink -f "$0")")/../.." || exit 1
 # shellcheck source-path=SCRIPTDIR source=../checking.sh
 . tests/checking.sh
 
-# Network, batch size, steps before the counted ones, counted steps. valgrind emulates fused
-# multiply-adds one by one, so vgg has few.
-runs=("vgg 1 1 1" "convnet 32 3 20" "mlp 32 3 50")
+# Name, batch size, function whose calls are counted, by how many to divide, and the command after
+# mpiburn. valgrind emulates fused multiply-adds one by one, so vgg has few. bench int8 infers 6 times at
+# each of the batch sizes 1, 32 and 128.
+step=measured_step
+runs=(
+  "vgg 1 $step 1 bench step --model vgg --train-batch-size 1 --warm-up 1 --steps 1 --products 0 --simd avx2"
+  "convnet 32 $step 20 bench step --model convnet --train-batch-size 32 --warm-up 3 --steps 20 --products 0 --simd avx2"
+  "mlp 32 $step 50 bench step --model mlp --train-batch-size 32 --warm-up 3 --steps 50 --products 0 --simd avx2"
+  "int8 161 Quantized5infer 6 bench int8 --model convnet --iterations 5"
+  "int8-profiled 32 infer_watched 6 profile --int8 --model convnet --batches 6 --batch 32"
+)
 simd=avx2
 limit=3 # percent
 counts=tests/icount/counts.csv
@@ -36,19 +45,18 @@ command -v valgrind >/dev/null || die "no valgrind; run scripts/setup.sh --all"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Writes the instructions of one step to $work/NETWORK. Without --demangle=no, the pattern
+# Writes the instructions of one call to $work/NAME. Without --demangle=no, the pattern
 # would have to match names as valgrind's version prints them.
-count() { # count NETWORK BATCH WARM_UP STEPS
+count() { # count NAME BATCH FUNCTION CALLS COMMAND...
   local out=$work/$1.callgrind
-  valgrind --tool=callgrind --callgrind-out-file="$out" --demangle=no --toggle-collect='*measured_step*' \
-    "$bin" bench step --model "$1" --train-batch-size "$2" --warm-up "$3" --steps "$4" --products 0 --simd $simd \
-    >"$work/$1.log" 2>&1 || return
-  awk -v steps="$4" '$1 == "totals:" && $2 > 0 { printf "%.0f\n", $2 / steps; found = 1 } END { exit !found }' \
+  valgrind --tool=callgrind --callgrind-out-file="$out" --demangle=no --toggle-collect="*$3*" \
+    "$bin" "${@:5}" >"$work/$1.log" 2>&1 || return
+  awk -v calls="$4" '$1 == "totals:" && $2 > 0 { printf "%.0f\n", $2 / calls; found = 1 } END { exit !found }' \
     "$out" >"$work/$1"
 }
 
 # Compares the count with the file's, if there is one to compare with.
-compare() { # compare NETWORK BATCH
+compare() { # compare NAME BATCH
   local here before
   [ -s "$work/$1" ] || { cat "$work/$1.log"; echo "no instructions counted"; return 1; }
   here=$(cat "$work/$1")
@@ -64,7 +72,7 @@ compare() { # compare NETWORK BATCH
 }
 
 for run in "${runs[@]}"; do
-  # shellcheck disable=SC2086 # four words
+  # shellcheck disable=SC2086 # words
   count $run &
 done
 wait
@@ -82,6 +90,6 @@ if [ "${1-}" = --update ]; then
 fi
 for run in "${runs[@]}"; do
   read -r network batch _ <<<"$run"
-  check "instructions of a step of $network at batch $batch, $simd" compare "$network" "$batch"
+  check "instructions of $network at batch $batch, $simd" compare "$network" "$batch"
 done
 exit $failed
