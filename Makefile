@@ -26,7 +26,6 @@ FEATURES := $(subst $(comma), ,$(DEVICES))
 # The default build is always target/release; a variant never overwrites it.
 TARGET   := target$(if $(filter-out openmpi,$(MPI)),-$(MPI))$(if $(DEVICES),-$(subst $(comma),-,$(DEVICES)))
 BIN      := $(TARGET)/release/mpiburn
-CARGO    := scripts/cargo.sh
 export CARGO_TARGET_DIR := $(TARGET)
 
 # Topologies NxC: N machines, C processes on each. HOSTS="alpha beta" writes the
@@ -85,9 +84,7 @@ tables: data ## Run all sweeps of jobs/sweeps and write their report (SCALE=quic
 	@BIN=$(BIN) DATA=$(DATA) OBJECTS=$(OBJECTS) VECTORS=$(VECTORS) scripts/tables.sh $(SCALE) $(LAB)
 
 lint: setup ## Check formatting, lints and documentation
-	cargo fmt --all --check
-	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps
+	@tests/all.sh --lint
 
 test: build ## Formatting, lints, unit tests, documentation and real mpirun jobs
 	@tests/all.sh --test

@@ -38,6 +38,7 @@ need libclang-dev has_libclang
 need libclang-dev has_clang_headers
 need libgloo-dev test -e /usr/include/gloo/allreduce.h
 need g++ command -v g++
+need python3 command -v python3
 # mpirun starts ranks on other hosts with ssh.
 need openssh-client command -v ssh
 if [ "${1-}" = --all ]; then

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # All tests, in three levels (CONTRIBUTING.md):
 #
-#   tests/all.sh --test       lints, unit tests, documentation tests, job tests: what `make test` runs
+#   tests/all.sh --lint       formatting, lints, documentation: what `make lint` runs
+#   tests/all.sh --test       these, unit tests, documentation tests, job tests: what `make test` runs
 #   tests/all.sh --landing    what a change has to pass besides
 #   tests/all.sh              both, and what needs other builds or takes hours: `make test-all`
 #   tests/all.sh --only TEXT  the checks whose names contain TEXT
@@ -14,38 +15,50 @@
 set -uo pipefail
 cd "$(dirname "$(readlink -f "$0")")/.." || exit 2
 
-level=all only=
-case ${1-} in
-  '') ;;
-  --test | --landing) level=${1#--} ;;
-  --only) only=${2-} ;;
-  *) level= ;;
+only=
+case $#${1-} in
+  0) level=all ;;
+  1--lint | 1--test | 1--landing) level=${1#--} ;;
+  2--only) level=all only=$2 ;;
+  *)
+    echo "tests/all.sh: choose --lint, --test, --landing, --only TEXT, or no option" >&2
+    exit 2
+    ;;
 esac
-if [ -z "$level" ] || [[ ${1-} = --only && -z $only ]]; then
-  echo "tests/all.sh: choose --test, --landing, --only TEXT, or no option" >&2
-  exit 2
-fi
 
-failed=0 ran=0
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+failed=0 ran=0 job=
+work=$(mktemp -d) || exit 2
+trap '[ -z "$job" ] || kill -- "-$job" 2>/dev/null; rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+limit=$(cat tests/limit_s)
 failures=$(realpath -m "${FAILURES:-$work/failures}")
-: >>"$failures"
+: >>"$failures" || exit 2
 
 check() { # check NAME COMMAND...; the command may describe its failures in $failures itself
-  local name=$1 began=$SECONDS known
+  local name=$1 began=$SECONDS known status
   [[ $name = *"$only"* ]] || return 0
   ran=$((ran + 1))
   shift
   known=$(wc -c <"$failures")
-  if "$@" 2>&1 | tee "$work/log"; then
+  # In a group of processes of its own, and into a file: what it leaves behind holds nobody up. Its parts
+  # have limits of their own; half an hour, or $patience times as long, is for those without.
+  set -m
+  "$@" >"$work/log" 2>&1 </dev/null &
+  job=$!
+  set +m
+  timeout $((15 * limit * ${patience:-1})) tail -n +1 -f --pid=$job "$work/log" ||
+    { echo "ended after $((SECONDS - began)) s" | tee -a "$work/log"; kill -KILL -- "-$job"; }
+  wait "$job"
+  status=$?
+  job=
+  if [ $status -eq 0 ]; then
     echo "ok - $name, $((SECONDS - began)) s"
     return
   fi
   echo "not ok - $name, $((SECONDS - began)) s"
   failed=1
   [ "$(wc -c <"$failures")" -gt "$known" ] ||
-    printf 'not ok - %s\n%s\n  repeat: tests/all.sh --only "%s"\n' \
+    printf 'not ok - %s\n%s\n  repeat: tests/all.sh --only %q\n' \
       "$name" "$(tail -n 20 "$work/log" | sed 's/^/    /')" "$name" >>"$failures"
 }
 
@@ -104,19 +117,32 @@ fused_on_all_backends() {
 
 # Each layer has a row, in forward and backward.
 operators_of_other_devices() {
+  flex_run || return
   python3 tests/profile/devices.py target-ndarray-tch/release/mpiburn "$work/flex" ndarray tch
 }
 
+# The run that other checks read.
+flex_run() { [ -e "$work/flex/run.json" ] || train_on flex $bin; }
+
 tensorboard_opens() {
+  flex_run || return
   .venv/bin/python tests/pytorch/read_events.py "$work/flex/tensorboard"
 }
 
 # The int8 model and the ONNX files of the run on flex, read by numpy and onnxruntime.
 int8_and_onnx_files() {
+  flex_run || return
   $bin quantize "$work/flex" && $bin eval --checkpoint "$work/flex" --int8 --logits "$work/int8.npy" &&
     .venv/bin/python tests/pytorch/read_int8.py "$work"/flex/checkpoints/step-*/int8.safetensors "$work/digits" \
       "$work/int8.npy" &&
     .venv/bin/python tests/pytorch/onnx_check.py "$work/flex" "$work/digits"
+}
+
+# A failed test is named with its reason and the command that repeats it, whatever it has printed.
+failures_are_described() {
+  printf '<testsuites><testsuite><testcase classname="c" name="m::t" time="0.1"><failure message="why" type="signal 6"/><system-err>\xef\xbf\xbe\x07last</system-err></testcase></testsuite></testsuites>' >"$work/junit.xml"
+  python3 tests/summary.py "$work/junit.xml" "$work/described" && cat "$work/described" &&
+    [ "$(grep -cE "^not ok - c m::t$|^    signal 6: why$|last$|^  repeat: .*'test\(=m::t\)'$" "$work/described")" -eq 4 ]
 }
 
 unit_and_job_tests() {
@@ -153,8 +179,19 @@ cuda_compiles() {
   DOCS_RS=1 scripts/cargo.sh check --locked --release --target-dir target-cuda-check --features cuda
 }
 
+documentation() {
+  RUSTDOCFLAGS="-D warnings" scripts/cargo.sh doc --release --workspace --no-deps
+}
+
+lint_level() {
+  check "formatting" cargo fmt --all --check
+  check "lints" scripts/cargo.sh clippy --release --workspace --all-targets -- -D warnings
+  check "documentation without warnings" documentation
+}
+
 test_level() {
-  check "formatting, lints and documentation" make --no-print-directory lint
+  lint_level
+  check "failures are described" failures_are_described
   check "unit tests and job tests" unit_and_job_tests
   check "documentation tests" scripts/cargo.sh test --release --workspace --doc
 }
@@ -177,7 +214,7 @@ landing_level() {
 # What needs other builds, or takes long.
 release_level() {
   check "unit tests with debug assertions" with_debug_assertions
-  check "training on flex" train_on flex $bin
+  check "training on flex" flex_run
   check "TensorBoard opens the event files" tensorboard_opens
   check "numpy and onnxruntime compute what int8 and ONNX files say" int8_and_onnx_files
   check "losses and accuracy equal PyTorch's" .venv/bin/python tests/pytorch/compare.py correct --data "$data"
@@ -196,7 +233,7 @@ release_level() {
   check "operators of ndarray and tch" operators_of_other_devices
   check "the fused operator and Burn's on each backend" fused_on_all_backends
   check "NCCL's refusals, and its calls over stand-ins for the GPU" tests/gpu/check.sh
-  check "Burn's CUDA backend compiles" cuda_compiles
+  patience=4 check "Burn's CUDA backend compiles" cuda_compiles
   check "averaged gradients of 100 random modules, over MPICH" env MPI=mpich tests/sync/all.sh 100
   check "a rank that fails ends the job, over MPICH" env MPI=mpich tests/sync/failures.sh
   check "a killed rank is started again, over MPICH" tests/faults/restart.sh target-mpich/release/mpiburn 1x2
@@ -207,11 +244,12 @@ release_level() {
   check "Slurm on two nodes" tests/slurm/check.sh
   check "time lines of 2 and 3 ranks, over mpi and gloo" tests/trace/check.sh
   check "40 random faults in training jobs" make --no-print-directory faults N=40 SEED=1
-  check "sanitizers" make --no-print-directory sanitize
+  patience=4 check "sanitizers" make --no-print-directory sanitize
   check "a soak test of 10 minutes" make --no-print-directory soak MINUTES=10
 }
 
 case $level in
+  lint) lint_level ;;
   test) test_level ;;
   landing) landing_level ;;
   all) test_level; landing_level; release_level ;;

@@ -4,25 +4,33 @@ Reads what cargo-nextest writes. Each failed test is added to the file FAILURES 
 of its output and the command that repeats it.
 """
 
+import re
 import sys
 import xml.etree.ElementTree as xml
 
 LINES = 20
+# What a test prints may have these, and XML 1.0 may not.
+NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def main(junit, failures):
     """Prints the slowest, and describes the failed."""
-    cases = list(xml.parse(junit).iter("testcase"))
+    with open(junit, encoding="utf-8", errors="replace") as file:
+        cases = list(xml.fromstring(NO_XML.sub("?", file.read()).encode()).iter("testcase"))
     print(f"the slowest of {len(cases)} tests:")
     for case in sorted(cases, key=lambda case: -float(case.get("time")))[:10]:
         print(f"{float(case.get('time')):8.1f} s  {case.get('classname')} {case.get('name')}")
     with open(failures, "a", encoding="utf-8") as file:
         for case in cases:
-            if case.find("failure") is None and case.find("error") is None:
+            failure = case.find("failure")
+            failure = case.find("error") if failure is None else failure
+            if failure is None:
                 continue
+            # A reason that is above the last lines, such as a panic's before a long backtrace, and a signal.
+            reason = f"{failure.get('type', '')}: {failure.get('message', '')}".splitlines()[:LINES]
             texts = [case.findtext("system-out") or "", case.findtext("system-err") or ""]
             lines = [line for text in texts for line in text.splitlines() if line.strip()]
-            print(f"not ok - {case.get('classname')} {case.get('name')}", *(f"    {line}" for line in lines[-LINES:]),
+            print(f"not ok - {case.get('classname')} {case.get('name')}", *(f"    {line}" for line in reason + lines[-LINES:]),
                   f"  repeat: scripts/cargo.sh nextest run --release --workspace -E 'test(={case.get('name')})'",
                   sep="\n", file=file)
 

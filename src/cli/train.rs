@@ -172,7 +172,7 @@ pub struct TrainArgs {
         help_heading = "Distribution"
     )]
     pub bucket_mb: f64,
-    /// Abort if a collective takes longer than this many seconds.
+    /// Abort if a collective takes longer than this many seconds; ranks are asked for 6 more who is missing.
     #[arg(
         long,
         value_name = "SECONDS",

@@ -131,23 +131,24 @@ fn a_process_that_never_starts_mpi_ends_the_job_at_the_deadline() {
     assert!(errors[0].starts_with(line) && errors[0].contains("on rank 0"), "{}", errors[0]);
 }
 
-/// The process of rank 1, as soon as mpirun has started it.
-fn second_rank(job: &mut Child) -> u64 {
-    let rank = |pid: u64| {
+/// The process of a rank, as soon as mpirun has started it.
+fn process_of(rank: usize, job: &mut Child) -> u64 {
+    let number = format!("OMPI_COMM_WORLD_RANK={rank}");
+    let is_it = |pid: &u64| {
         let variables = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let is_second = |variable: &[u8]| variable == b"OMPI_COMM_WORLD_RANK=1";
-        variables.split(|&byte| byte == 0).any(is_second).then_some(pid)
+        variables.split(|&byte| byte == 0).any(|variable| variable == number.as_bytes())
     };
     let parent = job.id().into();
-    let find = || children(parent).into_iter().find_map(rank);
-    wait_until(job, "rank 1 starts", || find().is_some());
-    find().expect("rank 1 runs")
+    let find = || children(parent).into_iter().find(is_it);
+    wait_until(job, &format!("rank {rank} starts"), || find().is_some());
+    find().expect("the rank runs")
 }
 
 /// A training of two ranks that says how far its start is.
 fn start(lab: &Lab, more: &[&str]) -> Running {
     let mut command = on_ranks(2, binary());
     command.args(training(lab, more)).env("RUST_LOG", "info,mpiburn=debug,burn_mpi=debug");
+    command.env("OMPI_MCA_odls_base_sigkill_timeout", "0");
     lab.start(command)
 }
 
@@ -163,7 +164,7 @@ fn a_rank_that_is_stopped_while_the_job_starts_is_named() {
     ] {
         let lab = Lab::new();
         let mut started = start(&lab, &["--epochs", "500", "--backend", backend, "--comm-timeout", DEADLINE]);
-        let pid = second_rank(&mut started.job);
+        let pid = process_of(1, &mut started.job);
         // A machine may be too slow for the deadline; then no rank is stopped.
         let is_there = moment.is_none_or(|line| started.prints(&[line]));
         let is_stopped = is_there && kill(pid, "-STOP");
@@ -177,13 +178,30 @@ fn a_rank_that_is_stopped_while_the_job_starts_is_named() {
     }
 }
 
+/// A rank that was stopped itself has not waited for the others: it must not accuse them when mpirun, which
+/// ends the job, has it go on for a moment.
+#[test]
+fn a_rank_that_was_stopped_while_the_job_starts_accuses_nobody() {
+    let lab = Lab::new();
+    let mut started = start(&lab, &["--comm-timeout", "8"]);
+    let pid = process_of(0, &mut started.job);
+    started.wait_for_line(&["rank 0: signal handlers are installed"]);
+    signal(pid, "-STOP");
+    let output = started.ended();
+    let errors = errors(&output);
+    assert_eq!((errors.len(), output.status.code()), (1, Some(3)), "{}", text(&output));
+    // Behind its start, where a fast machine stops it, the guards tell.
+    let words = ["exceeded the deadline of 8 s", "rank 0 on "];
+    assert!(words.iter().all(|word| errors[0].contains(word)), "{}", errors[0]);
+}
+
 /// Before its training begins, as in it: a checkpoint, and the exit code of a run that can go on.
 #[test]
 fn a_signal_while_mpi_starts_stops_the_run_with_a_checkpoint() {
     for moment in ["rank 1: signal handlers are installed", "rank 1: MPI is about to start"] {
         let lab = Lab::new();
         let mut started = start(&lab, &["--epochs", "50000"]);
-        let pid = second_rank(&mut started.job);
+        let pid = process_of(1, &mut started.job);
         started.wait_for_line(&[moment]);
         signal(pid, "-USR1");
         let output = started.ended();

@@ -236,8 +236,12 @@ impl Guard {
         self.announce(STALLED, 0, "");
         let answers = self.call_the_roll(seen);
         let after = activity::now();
-        let is_over = after.entered != seen.entered || after.waited.is_none_or(|waited| waited <= limit);
-        if is_over || activity::is_told_below(seen.entered) || activity::ended_by().is_some() {
+        // From its deadline on, the end is told of instead.
+        let is_it = |waited: &Duration| {
+            after.entered == seen.entered && (limit..activity::deadline()).contains(waited)
+        };
+        let Some(waited) = after.waited.filter(is_it) else { return };
+        if activity::is_told_below(seen.entered) || activity::ended_by().is_some() {
             return;
         }
         say(&format!(

@@ -27,21 +27,29 @@ pub(crate) fn watch(launcher: Option<&Launcher>) -> StartUp {
     let started = StartUp(Arc::default());
     let Some(launcher) = launcher.filter(|launcher| launcher.size > 1).cloned() else { return started };
     let done = Arc::clone(&started.0);
-    let began = Instant::now();
     // Without messages, time alone keeps a second rank from printing the line.
     let patience = 3 * PATIENCE * launcher.rank.min(8) as u32;
     let wait = move || {
+        let (mut waited, mut last) = (Duration::ZERO, Instant::now());
         while !done.load(Ordering::Relaxed) {
-            if began.elapsed() > activity::deadline().saturating_add(patience) {
-                end_the_job(&launcher, began.elapsed());
+            if waited > activity::deadline().saturating_add(patience) {
+                end_the_job(&launcher, waited);
             }
             std::thread::sleep(TICK);
+            waited += counted(last.elapsed());
+            last = Instant::now();
         }
     };
     if std::thread::Builder::new().name("start".into()).spawn(wait).is_err() {
         log::warn!("no thread for the deadline of MPI's start: a start that hangs will not be ended");
     }
     started
+}
+
+/// What of the time between two looks counts: a busy core delays them, and in seconds this process was
+/// stopped itself, which must not be told of as others' silence.
+fn counted(since: Duration) -> Duration {
+    since.min(5 * TICK)
 }
 
 fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
