@@ -141,7 +141,7 @@ int8_and_onnx_files() {
 # A failed test is named with its reason and the command that repeats it, whatever it has printed.
 failures_are_described() {
   printf '<testsuites><testsuite><testcase classname="c" name="m::t" time="0.1"><failure message="why" type="signal 6"/><system-err>\xef\xbf\xbe\x07last</system-err></testcase></testsuite></testsuites>' >"$work/junit.xml"
-  python3 tests/summary.py "$work/junit.xml" "$work/described" && cat "$work/described" &&
+  python3 tests/summary.py "$work/junit.xml" "$work/described" && sed 's/^/    /' "$work/described" &&
     [ "$(grep -cE "^not ok - c m::t$|^    signal 6: why$|last$|^  repeat: .*'test\(=m::t\)'$" "$work/described")" -eq 4 ]
 }
 
