@@ -59,7 +59,7 @@ check() { # check NAME COMMAND...; the command may describe its failures in $fai
   failed=1
   [ "$(wc -c <"$failures")" -gt "$known" ] ||
     printf 'not ok - %s\n%s\n  repeat: tests/all.sh --only %q\n' \
-      "$name" "$(tail -n 20 "$work/log" | sed 's/^/    /')" "$name" >>"$failures"
+      "$name" "$({ grep '^not ok - ' "$work/log"; tail -n 20 "$work/log"; } | sed 's/^/    /')" "$name" >>"$failures"
 }
 
 as_root=$([ "$(id -u)" -eq 0 ] && echo --allow-run-as-root)

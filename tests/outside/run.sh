@@ -55,12 +55,12 @@ learns() { # learns RANKS CHECK
   [ $status -eq 0 ] && all_hold "$1" "$2"
 }
 
-# One line names the rank and the reason, and the job ends.
+# One line names the rank and the reason, perhaps behind a piece of another stream's, and the job ends.
 refuses() { # refuses RANKS LINE PROGRAM OPTION...
   ranks "$1" "${@:3}"
   local status=$?
   cat "$work/out"
-  [ $status -ne 0 ] && [ $status -ne 124 ] && [ "$(grep -cE "^$3: $2" "$work/out")" -eq 1 ]
+  [ $status -ne 0 ] && [ $status -ne 124 ] && [ "$(grep -oE "$3: $2" "$work/out" | wc -l)" -eq 1 ]
 }
 
 # A check of the library's examples, or of what they are made of, holds on every rank.
