@@ -28,7 +28,7 @@ trains() { # trains RANKS
   ranks "$1" outside
   local status=$?
   cat "$work/out"
-  [ $status -eq 0 ] && [ "$(grep -c "^rank . of $1: gradients within" "$work/out")" -eq "$1" ] &&
+  [ $status -eq 0 ] && [ "$(grep -o "rank . of $1: gradients within" "$work/out" | wc -l)" -eq "$1" ] &&
     note=$(head -n 1 "$work/out")
 }
 
@@ -77,8 +77,8 @@ ends_alike() { # ends_alike RANKS EXAMPLE
   ranks "$1" loops "$2" train
   local status=$?
   cat "$work/out"
-  [ $status -eq 0 ] && [ "$(grep -c "^rank . of $1: weights " "$work/out")" -eq "$1" ] &&
-    [ "$(sed -n "s/^rank . of $1: weights //p" "$work/out" | sort -u | wc -l)" -eq 1 ]
+  [ $status -eq 0 ] && [ "$(grep -o "rank . of $1: weights " "$work/out" | wc -l)" -eq "$1" ] &&
+    [ "$(grep -o "rank . of $1: weights [0-9a-f]*" "$work/out" | cut -d " " -f 6 | sort -u | wc -l)" -eq 1 ]
 }
 
 # In a mount namespace of its own, which ends with the job.
