@@ -238,6 +238,10 @@ mod tests {
         let [first, other] = [0, 2].map(|rank| exit_on_a_thread(&guards[rank].0));
         other.join().expect("no panic");
         assert!(guards[2].0.meeting.state().confirmed, "a message is lost");
+        // The confirmation is on its way before rank 0 has noted what it confirms.
+        while !guards[0].0.meeting.state().knowing.contains(&2) {
+            thread::sleep(Duration::from_millis(1));
+        }
         assert!(!first.is_finished(), "rank 0 does not wait for rank 1");
         assert_eq!(guards[0].0.meeting.silent(Duration::ZERO), [1]);
         guards[0].0.meeting.note(KNOWS, 1);
