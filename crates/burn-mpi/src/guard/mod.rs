@@ -273,11 +273,11 @@ impl Guard {
 
     /// Ends this process, and with it the job.
     fn end_the_job(&self, line: &str) -> ! {
-        if self.prints_the_end() {
-            say(line);
-        } else {
+        if !self.prints_the_end() {
+            // Its exit ends this process in the sleep, unless it was stopped before it printed.
             std::thread::sleep(output::LIMIT + PRINTED);
         }
+        say(line);
         #[cfg(feature = "nccl")]
         abortable::request(ABORT);
         wait_until_read();
