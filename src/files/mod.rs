@@ -13,5 +13,5 @@ pub use digest::{hex, sha256};
 pub use folder_lock::{FolderLock, LOCK, LockError};
 pub use links::{append_here, refuse_link, write_here, write_json_synced, write_synced};
 pub use regular::{open_regular, read_regular, read_text};
-pub use same_file::same_file;
+pub use same_file::{place, same_file};
 pub use whole_file::{WholeFile, replace_file, replace_json, sync_folder};

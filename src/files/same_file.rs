@@ -17,7 +17,7 @@ pub fn same_file(a: &Path, b: &Path) -> io::Result<bool> {
 }
 
 /// The path with its folder's links resolved, if the folder exists.
-fn place(path: &Path) -> io::Result<PathBuf> {
+pub fn place(path: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(path)?;
     let (Some(folder), Some(name)) = (absolute.parent(), absolute.file_name()) else { return Ok(absolute) };
     Ok(folder.canonicalize().map_or(absolute.clone(), |folder| folder.join(name)))

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::files::LOCK;
+use crate::files::{LOCK, place};
 
 /// Whether a run writes something of this name in its directory itself.
 pub fn is_of_run(name: &str) -> bool {
@@ -12,10 +12,8 @@ pub fn is_of_run(name: &str) -> bool {
 /// Whether `path` is, or would be, a file that a run in one of the folders above it writes, or the
 /// record of a sweep: other output must not replace it.
 pub fn is_own_file(path: &Path) -> bool {
-    // A name alone is in the working folder.
-    let parent = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let (Ok(parent), Some(name)) = (parent.canonicalize(), path.file_name()) else { return false };
-    let path = parent.join(name);
+    let Ok(path) = place(path) else { return false };
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
     let is_part = |of: &Path| {
         let inside = path.strip_prefix(of).ok().and_then(|inside| inside.iter().next());
         inside.and_then(|name| name.to_str()).is_some_and(is_of_run)
