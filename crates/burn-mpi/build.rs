@@ -3,6 +3,9 @@
 use std::process::Command;
 
 fn main() {
+    if std::env::var_os("CARGO_FEATURE_MPI").is_none() {
+        return;
+    }
     let mpicc = std::env::var("MPICC").unwrap_or_else(|_| "mpicc".into());
     println!("cargo:rerun-if-env-changed=MPICC");
     println!("cargo:rerun-if-changed=src/collective/mpi/shim.c");

@@ -30,7 +30,7 @@ pub fn check(world: &World, collective: &mut dyn Collective) -> Outcome {
             collective.start(0, Operation::ReduceScatter(Reduction::Ordered), buffer)?;
             let part = collective.wait(0)?;
             let all = awkward_sum(kind, length, size);
-            let width = all.width();
+            let width = all.element().width();
             let expected = &all.bytes()[mine.start * width..mine.end * width];
             assert!(
                 part.bytes() == expected,

@@ -1,7 +1,9 @@
 //! Connects a backend by name, with errors that name the option.
 
 use crate::config::ConfigError;
-use burn_mpi::{Backend, Collective, MpiPrimitives, Primitives, Transport, World, connect as connect_to};
+use burn_mpi::{
+    Backend, Collective, Primitives, Transport, World, connect as connect_to, connect_primitives,
+};
 
 /// All backends, including those that this build does not have.
 pub const ALL: [Backend; 3] = Backend::ALL;
@@ -30,17 +32,5 @@ pub fn primitives(
     transport: &Transport,
 ) -> anyhow::Result<Box<dyn Primitives>> {
     backend.check_built().map_err(|problem| ConfigError::new("backend", backend, problem))?;
-    match backend {
-        #[cfg(feature = "gloo")]
-        Backend::Gloo => {
-            let (interface, timeout) = (transport.interface.as_deref(), transport.timeout + burn_mpi::MARGIN);
-            Ok(Box::new(burn_mpi::GlooPrimitives::connect(world, interface, timeout)?))
-        }
-        #[cfg(feature = "nccl")]
-        Backend::Nccl => Ok(Box::new(burn_mpi::NcclPrimitives::connect(world, transport.gpu)?)),
-        _ => {
-            let _ = transport;
-            Ok(Box::new(MpiPrimitives::new(world)))
-        }
-    }
+    Ok(connect_primitives(world, backend, transport)?)
 }

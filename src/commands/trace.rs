@@ -114,7 +114,7 @@ impl Tracing {
             path: args.trace.clone().unwrap_or_default(),
             steps,
             since,
-            start: world.clock_offsets(since)?,
+            start: world.clock_offsets(|| since.elapsed())?,
             run: run.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         })
     }
@@ -135,7 +135,7 @@ impl Tracing {
     /// # Errors
     /// If the transport fails, or the file cannot be written.
     pub fn finish(self, world: &World, recorder: &Recorder) -> anyhow::Result<()> {
-        let end = world.clock_offsets(self.since)?;
+        let end = world.clock_offsets(|| self.since.elapsed())?;
         let clocks = self.start.into_iter().zip(end).map(|(start, end)| Clock { start, end });
         let clocks: Vec<Clock> = clocks.collect();
         let ranks: Vec<RankTrace> = world.gather(&RankTrace::new(recorder, &clocks[world.rank()]))?;

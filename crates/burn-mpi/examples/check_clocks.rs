@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Seconds apart, so that an offset of the wrong sign or rank is seen.
     let since = Instant::now() - Duration::from_secs(1 + world.rank() as u64);
     let (began, uncertain): (Vec<i64>, Vec<i64>) = world.gather(&beginning(since))?.into_iter().unzip();
-    let offsets = world.clock_offsets(since)?;
+    let offsets = world.clock_offsets(|| since.elapsed())?;
     assert_eq!(offsets.len(), world.size());
     assert_eq!(offsets, world.gather(&offsets)?[0], "the same on every rank");
     for (rank, offset) in offsets.iter().enumerate() {

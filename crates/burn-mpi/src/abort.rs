@@ -3,14 +3,15 @@
 use std::sync::{Once, OnceLock};
 
 use crate::collective::mpi::library;
-use crate::run::say;
+use crate::member::Member;
+use crate::process::say;
 
 /// Rank, world size and host, for log lines and for panics, where no `World` is accessible.
 static IDENTITY: OnceLock<(usize, usize, String)> = OnceLock::new();
 
 /// Stores rank, world size and host of this process.
-pub(crate) fn identify(rank: usize, size: usize, host: &str) {
-    let _ = IDENTITY.set((rank, size, host.to_owned()));
+pub(crate) fn identify(member: &Member) {
+    let _ = IDENTITY.set((member.rank, member.size, member.host.clone()));
 }
 
 /// Rank, world size and host of this process, after MPI has started.

@@ -1,10 +1,36 @@
-//! Offsets between the clocks of ranks, measured by round trips of messages.
+//! The clock of a rank, and offsets between those of several, measured by round trips of messages.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CommError, MpiPrimitives, Primitives, World};
+use crate::{CommError, Primitives, World};
+
+/// The time of a rank: the system's, or in a simulation what its scheduler has set.
+#[derive(Debug, Clone)]
+pub(crate) enum Clock {
+    /// Time since this moment.
+    System(Instant),
+    /// In ns.
+    Simulated(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// The system's, from now on.
+    pub fn system() -> Self {
+        Self::System(Instant::now())
+    }
+
+    /// Time since the clock's beginning.
+    pub fn now(&self) -> Duration {
+        match self {
+            Self::System(beginning) => beginning.elapsed(),
+            Self::Simulated(time) => Duration::from_nanos(time.load(Ordering::Relaxed)),
+        }
+    }
+}
 
 /// Round trips to each rank. The shortest is the least disturbed, by other processes and by the
 /// first message's connection.
@@ -22,8 +48,8 @@ pub struct ClockOffset {
 }
 
 impl World {
-    /// Compares every rank's clock, the time since its `since`, with rank 0's; returns the offsets
-    /// in rank order, the same on every rank. All ranks must call it.
+    /// Compares every rank's clock, `now`, with rank 0's; returns the offsets in rank order, the same
+    /// on every rank. All ranks must call it.
     ///
     /// Rank 0 sends 64 messages to each rank in turn, which replies with its time. In the shortest
     /// round trip, the reply was read at the middle, give or take half of the round trip (Cristian's
@@ -37,7 +63,7 @@ impl World {
     /// # use burn_mpi::{CommError, World};
     /// # fn example(world: &World) -> Result<(), CommError> {
     /// let since = Instant::now();
-    /// let own = world.clock_offsets(since)?[world.rank()];
+    /// let own = world.clock_offsets(|| since.elapsed())?[world.rank()];
     /// // The same moment on every rank, within `own.error_ns`.
     /// let now_ns = since.elapsed().as_nanos() as i64 - own.offset_ns;
     /// # Ok(())
@@ -46,17 +72,17 @@ impl World {
     ///
     /// # Errors
     /// If MPI fails or the deadline passes.
-    pub fn clock_offsets(&self, since: Instant) -> Result<Vec<ClockOffset>, CommError> {
-        let mut mpi = MpiPrimitives::new(self);
-        let mut own = vec![ClockOffset { at_ns: nanoseconds(since.elapsed()), ..ClockOffset::default() }];
+    pub fn clock_offsets(&self, now: impl Fn() -> Duration) -> Result<Vec<ClockOffset>, CommError> {
+        let mut messages = self.messages();
+        let mut own = vec![ClockOffset { at_ns: nanoseconds(now()), ..ClockOffset::default() }];
         if self.is_root() {
             for rank in 1..self.size() {
-                own.push(ask(&mut mpi, rank, since)?);
+                own.push(ask(messages.as_mut(), rank, &now)?);
             }
         } else {
             for _ in 0..ROUND_TRIPS {
-                mpi.receive(&mut [0], 0)?;
-                mpi.send(&nanoseconds(since.elapsed()).to_le_bytes(), 0)?;
+                messages.receive(&mut [0], 0)?;
+                messages.send(&nanoseconds(now()).to_le_bytes(), 0)?;
             }
         }
         self.broadcast(&own)
@@ -64,17 +90,21 @@ impl World {
 }
 
 /// Compares the clock of `rank` with this rank's.
-fn ask(mpi: &mut MpiPrimitives, rank: usize, since: Instant) -> Result<ClockOffset, CommError> {
+fn ask(
+    messages: &mut dyn Primitives,
+    rank: usize,
+    now: &dyn Fn() -> Duration,
+) -> Result<ClockOffset, CommError> {
     let mut trips = Vec::with_capacity(ROUND_TRIPS);
     for _ in 0..ROUND_TRIPS {
         let mut reply = [0; 8];
-        let asked = since.elapsed();
-        mpi.send(&[0], rank)?;
-        mpi.receive(&mut reply, rank)?;
+        let asked = now();
+        messages.send(&[0], rank)?;
+        messages.receive(&mut reply, rank)?;
         trips.push(RoundTrip {
             asked: nanoseconds(asked),
             replied: i64::from_le_bytes(reply),
-            answered: nanoseconds(since.elapsed()),
+            answered: nanoseconds(now()),
         });
     }
     Ok(RoundTrip::best(&trips))

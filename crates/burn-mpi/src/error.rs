@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::{NoNccl, program};
+use crate::{NoNccl, process};
 
 /// An error of the world or of a collective. Its text is one line: what happened,
 /// on which rank and host, and what to do if that is known.
@@ -27,6 +27,27 @@ pub enum CommError {
         elapsed: Duration,
         /// The transport's error message.
         reason: String,
+    },
+    /// An operation that exceeded its deadline.
+    #[error(
+        "{operation} exceeded the deadline of {} s ({}) after {:.1} s on rank {rank} ({host}); {cause}",
+        deadline.as_secs_f64(),
+        process::deadline_setting(),
+        elapsed.as_secs_f64()
+    )]
+    Deadline {
+        /// The lowest rank that waits in it.
+        rank: usize,
+        /// Host of that rank.
+        host: String,
+        /// Transport and operation, such as `mpi all-reduce of bucket 2`.
+        operation: String,
+        /// The deadline.
+        deadline: Duration,
+        /// Time since that rank entered it.
+        elapsed: Duration,
+        /// Whom it waits for.
+        cause: String,
     },
     /// The transport has no such operation.
     #[error("{operation} is not supported by {transport}")]
@@ -99,7 +120,7 @@ pub enum CommError {
         "the environment says RANK={rank} and WORLD_SIZE={size}, and no launcher started this process: ranks started \
          by hand form no MPI job, and each would train alone. Start them together: mpirun -n {size} --bind-to core \
          {} …; for one process, unset RANK and WORLD_SIZE",
-        program::name()
+        process::name()
     )]
     ByHand {
         /// `RANK`.
@@ -245,6 +266,7 @@ impl CommError {
         matches!(
             self,
             Self::Elsewhere { .. }
+                | Self::Deadline { .. }
                 | Self::NoNccl { .. }
                 | Self::Diverged { .. }
                 | Self::OutOfStep { .. }

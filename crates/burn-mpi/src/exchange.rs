@@ -3,8 +3,8 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::activity;
 use crate::calling::{Exchange, calling};
-use crate::guard::activity;
 use crate::{CommError, Wire, World};
 
 impl World {

@@ -53,36 +53,48 @@
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 
+#[cfg(feature = "mpi")]
 mod abort;
+mod activity;
 mod calling;
+mod cause;
 mod clock;
 mod collective;
 mod ddp;
 mod error;
 mod exchange;
+#[cfg(feature = "mpi")]
 mod guard;
 mod host;
+#[cfg(feature = "mpi")]
 mod launcher;
+mod member;
 mod metrics;
 mod module;
 mod names;
+mod operation;
+#[cfg(feature = "mpi")]
 mod output;
 mod params;
-mod program;
+mod process;
 mod records;
+#[cfg(feature = "mpi")]
 mod run;
 #[cfg(feature = "data")]
 mod sharded;
 mod sharding;
 mod tensors;
+pub mod threads;
 #[cfg(feature = "train")]
 mod train;
 mod world;
 
+#[cfg(feature = "mpi")]
 pub use abort::{abort, end_the_job_on_panic, identity};
+pub use activity::Waiting;
 pub use clock::ClockOffset;
 pub use collective::backend::{Backend, Reduction};
-pub use collective::connect::{Transport, connect};
+pub use collective::connect::{Transport, connect, connect_primitives};
 #[cfg(feature = "gloo")]
 pub use collective::gloo::algorithm::GlooAlgorithm;
 #[cfg(feature = "gloo")]
@@ -91,7 +103,9 @@ pub use collective::gloo::collective::GlooCollective;
 pub use collective::gloo::primitives::GlooPrimitives;
 #[cfg(feature = "gloo")]
 pub use collective::gloo::version::gloo_version;
+#[cfg(feature = "mpi")]
 pub use collective::mpi::collective::MpiCollective;
+#[cfg(feature = "mpi")]
 pub use collective::mpi::primitives::MpiPrimitives;
 #[cfg(feature = "nccl")]
 pub use collective::nccl::collective::NcclCollective;
@@ -100,9 +114,9 @@ pub use collective::nccl::gpu::gpus;
 #[cfg(feature = "nccl")]
 pub use collective::nccl::primitives::NcclPrimitives;
 pub use collective::ordered::chunk_range;
-pub use collective::primitives::Primitives;
+pub use collective::primitives::{Call, Primitives};
 pub use collective::refusal::NoNccl;
-pub use collective::wire::Wire;
+pub use collective::wire::{Element, Wire};
 pub use collective::{Collective, Operation};
 pub use ddp::arrival::ArrivalOrder;
 pub use ddp::buckets::Signals;
@@ -114,15 +128,17 @@ pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
 pub use ddp::watch::{SyncEvent, SyncWatch};
 pub use ddp::wire_type::WireType;
 pub use error::{CommError, MissingGradient};
+#[cfg(feature = "mpi")]
 pub use guard::MARGIN;
-pub use guard::activity::Waiting;
 pub use host::{Place, oversubscribed, page_faults, peak_rss_mb, shared_machine, topology};
+#[cfg(feature = "mpi")]
 pub use launcher::Launcher;
 pub use metrics::{Mean, average_metrics};
 pub use module::{broadcast_module, check_equal_weights};
 pub use params::{ParamLayout, ParamSpec, sha256};
-pub use program::{name_deadline, name_program, set_deadline, set_stall_warning};
+pub use process::{name_deadline, name_program, set_deadline, set_stall_warning};
 pub use records::{Record, load_module, load_record, save_record};
+#[cfg(feature = "mpi")]
 pub use run::run;
 #[cfg(feature = "data")]
 pub use sharded::{BatchError, RankBatch, ShardedDataset};
@@ -132,4 +148,5 @@ pub use train::{LearnerOptions, OverMpi, RankOutput, backward};
 pub use world::World;
 
 /// Which MPI this build uses, from its compiler wrapper: `openmpi` or `mpich`.
+#[cfg(feature = "mpi")]
 pub const MPI_FLAVOUR: &str = env!("BURN_MPI_FLAVOUR");

@@ -1,19 +1,10 @@
 //! `run`: executes a program's `main` as one rank of a job.
 
 use std::error::Error;
-use std::io::Write;
 use std::process::ExitCode;
 
-use crate::guard::activity;
-use crate::{CommError, Launcher, World, end_the_job_on_panic, program};
-
-/// Prints a line on standard error in one write, so that lines of several ranks
-/// do not interleave.
-pub(crate) fn say(line: &str) {
-    // A closed standard error cannot be reported.
-    let _ = std::io::stderr()
-        .write_all(format!("{}: {}\n", program::name(), line.replace('\n', "; ")).as_bytes());
-}
+use crate::process::say;
+use crate::{CommError, Launcher, World, end_the_job_on_panic};
 
 /// Runs `body` as one rank of the job. An error or a panic on any rank prints
 /// one line that names the rank and the reason, and aborts all ranks. A panic
@@ -57,6 +48,6 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
         Some(own) => say(&own.to_string()),
         None => say(&format!("rank {} on {}: {error}", world.rank(), world.host())),
     }
-    activity::set_reason(&error.to_string());
+    world.member().activity.set_reason(&error.to_string());
     ExitCode::FAILURE
 }

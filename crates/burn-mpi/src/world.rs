@@ -3,12 +3,23 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+#[cfg(feature = "mpi")]
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::collective::mpi::{MpiWorld, library};
-use crate::guard::{self, activity, farewell, start_up};
-use crate::host::{Place, online_cores, oversubscribed};
-use crate::{CommError, Launcher, MpiPrimitives, Primitives, abort};
+use crate::activity::Waiting;
+#[cfg(feature = "mpi")]
+use crate::collective::mpi::{Mpi, library, request::Communicator};
+#[cfg(feature = "mpi")]
+use crate::guard::{self, finalize, start_up};
+use crate::host::Place;
+#[cfg(feature = "mpi")]
+use crate::host::{online_cores, oversubscribed};
+use crate::member::Member;
+use crate::threads::seat::Seat;
+use crate::{CommError, Primitives};
+#[cfg(feature = "mpi")]
+use crate::{Launcher, MpiPrimitives, abort, process};
 
 /// All ranks of the job, from the perspective of one of them.
 ///
@@ -67,12 +78,21 @@ use crate::{CommError, Launcher, MpiPrimitives, Primitives, abort};
 pub struct World(Rc<Job>);
 
 struct Job {
-    /// A separate `Rc`, since collectives hold it too, one of which may be `control`.
-    mpi: Rc<MpiWorld>,
+    member: Rc<Member>,
     places: Vec<Place>,
     library: String,
-    /// The transport of exchanges: MPI by default.
+    home: Home,
+    /// The transport of exchanges: at first that of [`World::messages`].
     control: RefCell<Box<dyn Primitives>>,
+}
+
+/// What the ranks of a world are.
+enum Home {
+    /// Processes of an MPI job.
+    #[cfg(feature = "mpi")]
+    Mpi(Mpi),
+    /// Threads of this process.
+    Threads(Seat),
 }
 
 impl World {
@@ -99,6 +119,7 @@ impl World {
     /// [`CommError::Start`] if MPI does not start, or was started in this process before.
     /// [`CommError::ForeignLauncher`] if another MPI's launcher started this process, and
     /// [`CommError::ByHand`] if none did.
+    #[cfg(feature = "mpi")]
     pub fn init() -> Result<Self, CommError> {
         let launcher = Launcher::detect_or_refuse()?;
         yield_where_cores_lack(launcher.as_ref());
@@ -116,33 +137,45 @@ impl World {
         log::debug!("rank {rank}: MPI has started");
         library::note_thread();
         let library = library::library_version();
-        // SAFETY: this thread has started MPI, which only the exit handler finalizes.
-        let mut mpi = unsafe { MpiWorld::new(Place::of_this_process(0).host)? };
+        // SAFETY: this thread has started MPI.
+        let (rank, size) = unsafe { Mpi::rank_and_size()? };
         if let Some(launcher) = launcher {
-            launcher.check(mpi.size, &library)?;
+            launcher.check(size, &library)?;
         }
-        farewell::arrange(&mpi)?;
+        let here = Place::of_this_process(rank);
+        let activity = Arc::clone(process::activity());
+        let mut member = Member { rank, size, host: here.host.clone(), yields: false, activity };
+        // SAFETY: this thread has started MPI, which only the exit handler finalizes.
+        let mpi = |member: &Member| unsafe { Mpi::new(Rc::new(member.clone())) };
+        finalize::arrange(&mpi(&member))?;
         // Its drop would finalize MPI; the exit handler does that.
         std::mem::forget(universe);
-        abort::identify(mpi.rank, mpi.size, &mpi.host);
-        let places =
-            Self::of(mpi.clone(), Vec::new(), String::new()).gather(&Place::of_this_process(mpi.rank))?;
-        mpi.yields = oversubscribed(&places, 1);
-        let world = Self::of(mpi, places, library);
+        abort::identify(&member);
+        let places = Self::over_mpi(mpi(&member), Vec::new(), String::new()).gather(&here)?;
+        member.yields = oversubscribed(&places, 1);
+        let world = Self::over_mpi(mpi(&member), places, library);
         guard::start(&world)?;
         log::debug!("rank {rank}: the guard has started");
         Ok(world)
     }
 
-    fn of(mpi: MpiWorld, places: Vec<Place>, library: String) -> Self {
-        let mpi = Rc::new(mpi);
-        let control = MpiPrimitives::of(Rc::clone(&mpi));
-        Self(Rc::new(Job { mpi, places, library, control: RefCell::new(Box::new(control)) }))
+    #[cfg(feature = "mpi")]
+    fn over_mpi(mpi: Mpi, places: Vec<Place>, library: String) -> Self {
+        let control = Box::new(MpiPrimitives::over(mpi.clone(), Communicator::world()));
+        let member = mpi.member();
+        Self(Rc::new(Job { member, places, library, home: Home::Mpi(mpi), control: RefCell::new(control) }))
+    }
+
+    /// The world of a rank that is a thread.
+    pub(crate) fn of_seat(seat: Seat, places: Vec<Place>) -> Self {
+        let control = RefCell::new(seat.primitives());
+        let (member, library) = (Rc::new(seat.member().clone()), "no MPI".to_owned());
+        Self(Rc::new(Job { member, places, library, home: Home::Threads(seat), control }))
     }
 
     /// Sets the deadline of collectives from here on, on this rank.
     pub fn set_deadline(&self, deadline: Duration) {
-        activity::set_deadline(deadline);
+        self.member().activity.set_deadline(deadline);
     }
 
     /// Applies the deadline to a wait of a transport of another crate, until the result is dropped.
@@ -161,18 +194,18 @@ impl World {
     /// wait_for_the_network();
     /// # }
     /// ```
-    pub fn watch(&self, transport: &str, operation: &str, bucket: Option<usize>) -> activity::Waiting {
-        activity::enter(transport, operation, bucket)
+    pub fn watch(&self, transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
+        self.member().enter(transport, operation, bucket)
     }
 
     /// This process's rank, from 0.
     pub fn rank(&self) -> usize {
-        self.0.mpi.rank
+        self.0.member.rank
     }
 
     /// Number of ranks.
     pub fn size(&self) -> usize {
-        self.0.mpi.size
+        self.0.member.size
     }
 
     /// Whether this is rank 0, which writes the files and shows progress.
@@ -182,7 +215,7 @@ impl World {
 
     /// This rank's host name.
     pub fn host(&self) -> &str {
-        &self.0.mpi.host
+        &self.0.member.host
     }
 
     /// Where each rank runs, in rank order.
@@ -201,8 +234,37 @@ impl World {
         self.0.control.replace(control);
     }
 
-    pub(crate) fn mpi(&self) -> &Rc<MpiWorld> {
-        &self.0.mpi
+    pub(crate) fn member(&self) -> &Rc<Member> {
+        &self.0.member
+    }
+
+    /// MPI, if ranks are its processes.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn mpi(&self) -> Result<&Mpi, CommError> {
+        match &self.0.home {
+            Home::Mpi(mpi) => Ok(mpi),
+            Home::Threads(_) => {
+                Err(CommError::Transport("ranks that are threads have no MPI; use connect".into()))
+            }
+        }
+    }
+
+    /// This rank's place among threads, if ranks are that.
+    pub(crate) fn seat(&self) -> Option<&Seat> {
+        match &self.0.home {
+            #[cfg(feature = "mpi")]
+            Home::Mpi(_) => None,
+            Home::Threads(seat) => Some(seat),
+        }
+    }
+
+    /// Messages between ranks, whatever the transport of exchanges.
+    pub(crate) fn messages(&self) -> Box<dyn Primitives> {
+        match &self.0.home {
+            #[cfg(feature = "mpi")]
+            Home::Mpi(mpi) => Box::new(MpiPrimitives::over(mpi.clone(), Communicator::world())),
+            Home::Threads(seat) => seat.primitives(),
+        }
     }
 
     pub(crate) fn control(&self) -> &RefCell<Box<dyn Primitives>> {
@@ -213,6 +275,7 @@ impl World {
 /// Makes Open MPI yield the core while a rank waits, if the launcher started more ranks than this
 /// host has cores: spinning there costs whole time slices (a 4-byte all-reduce takes milliseconds
 /// instead of microseconds). It must be set before MPI starts.
+#[cfg(feature = "mpi")]
 fn yield_where_cores_lack(launcher: Option<&Launcher>) {
     let local = launcher.and_then(|l| l.local_size).unwrap_or(1);
     if local > online_cores() && std::env::var_os("OMPI_MCA_mpi_yield_when_idle").is_none() {

@@ -260,7 +260,7 @@ struct Passage {
 /// Whether the barrier waits for the last rank, which is delayed.
 fn barrier_waits(on: &mut dyn Primitives, world: &World) -> Result<bool, CommError> {
     let since = Instant::now();
-    let clock = world.clock_offsets(since)?[world.rank()];
+    let clock = world.clock_offsets(|| since.elapsed())?[world.rank()];
     let now = || since.elapsed().as_nanos() as i64 - clock.offset_ns;
     world.barrier()?;
     if world.rank() + 1 == world.size() {

@@ -38,6 +38,9 @@ impl Backend {
     /// Names the missing package and the feature.
     pub fn check_built(self) -> Result<(), String> {
         match self {
+            Self::Mpi if !cfg!(feature = "mpi") => {
+                Err("this build lacks mpi, and has ranks as threads alone; build with the feature mpi".into())
+            }
             Self::Gloo if !cfg!(feature = "gloo") => {
                 Err("this build lacks gloo; choose mpi, or build with the feature gloo (libgloo-dev)".into())
             }

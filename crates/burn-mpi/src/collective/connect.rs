@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{Backend, Collective, CommError, MpiCollective, World};
+#[cfg(feature = "mpi")]
+use crate::MpiCollective;
+use crate::{Backend, Collective, CommError, Primitives, World};
 #[cfg(feature = "gloo")]
 use crate::{GlooAlgorithm, GlooCollective};
 
@@ -36,7 +38,7 @@ impl Default for Transport {
     }
 }
 
-/// Connects all ranks over `backend`, and sets the deadline of their collectives
+/// Connects all ranks over `backend`, or through memory if they are [threads](crate::threads), and sets the deadline of their collectives
 /// ([`World::set_deadline`]). All ranks must call it.
 ///
 /// ```no_run
@@ -60,8 +62,12 @@ pub fn connect(
     let timeout = transport.timeout.min(Duration::from_secs(366 * 24 * 3600));
     world.set_deadline(timeout);
     world.check_equal("the transport", &format!("{backend} by {}", transport.gloo_algorithm))?;
+    if let Some(seat) = world.seat() {
+        return Ok(seat.collective(world));
+    }
     world.agree(backend.check_built())?;
     match backend {
+        #[cfg(feature = "mpi")]
         Backend::Mpi => Ok(Box::new(MpiCollective::new(world)?)),
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
@@ -70,11 +76,37 @@ pub fn connect(
             let timeout = timeout + crate::MARGIN;
             Ok(Box::new(GlooCollective::connect(world, interface, algorithm, timeout)?))
         }
-        #[cfg(not(feature = "gloo"))]
-        Backend::Gloo => unreachable!("a build without gloo refuses it"),
         #[cfg(feature = "nccl")]
         Backend::Nccl => Ok(Box::new(crate::NcclCollective::connect(world, transport.gpu)?)),
-        #[cfg(not(feature = "nccl"))]
-        Backend::Nccl => unreachable!("a build without nccl refuses it"),
+        #[cfg(not(all(feature = "mpi", feature = "gloo", feature = "nccl")))]
+        _ => unreachable!("a build without {backend} refuses it"),
+    }
+}
+
+/// The blocking operations of `backend`. All ranks must call it.
+///
+/// # Errors
+/// As [`connect`].
+pub fn connect_primitives(
+    world: &World,
+    backend: Backend,
+    transport: &Transport,
+) -> Result<Box<dyn Primitives>, CommError> {
+    let _ = transport;
+    match backend {
+        _ if world.seat().is_some() => Ok(world.messages()),
+        #[cfg(feature = "gloo")]
+        Backend::Gloo => {
+            let (interface, timeout) = (transport.interface.as_deref(), transport.timeout + crate::MARGIN);
+            Ok(Box::new(crate::GlooPrimitives::connect(world, interface, timeout)?))
+        }
+        #[cfg(feature = "nccl")]
+        Backend::Nccl => Ok(Box::new(crate::NcclPrimitives::connect(world, transport.gpu)?)),
+        Backend::Mpi => Ok(world.messages()),
+        #[cfg(not(all(feature = "gloo", feature = "nccl")))]
+        _ => {
+            world.agree(backend.check_built())?;
+            unreachable!("a build without {backend} refuses it")
+        }
     }
 }

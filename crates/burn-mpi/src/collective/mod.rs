@@ -8,17 +8,20 @@ pub(crate) mod backend;
 pub(crate) mod connect;
 #[cfg(feature = "gloo")]
 pub(crate) mod gloo;
+#[cfg(feature = "mpi")]
 pub(crate) mod mpi;
 #[cfg(feature = "nccl")]
 pub(crate) mod nccl;
 pub(crate) mod ordered;
+pub(crate) mod pending;
 pub(crate) mod primitives;
 pub(crate) mod refusal;
+pub(crate) mod staged;
 pub(crate) mod wire;
 
-use std::time::Duration;
-
-use self::mpi::MpiWorld;
+use self::pending::BLOCKING;
+use self::wire::Element;
+use crate::member::Member;
 use crate::{CommError, Reduction, Wire};
 
 /// An operation that [`Collective::start`] begins.
@@ -52,14 +55,14 @@ impl Operation {
     }
 
     /// Checks this rank's buffer before anything is sent.
-    fn check(self, transport: &str, buffer: &Wire, world: &MpiWorld) -> Result<(), CommError> {
+    fn check(self, transport: &str, buffer: &Wire, member: &Member) -> Result<(), CommError> {
         let reason = match self {
-            Self::AllReduce(_) | Self::ReduceScatter(_) if !buffer.has_sum() => {
+            Self::AllReduce(_) | Self::ReduceScatter(_) if buffer.element() == Element::Byte => {
                 "bytes have no sum; use f32, f64, bf16 or f16".to_owned()
             }
             Self::AllGather { length } => {
-                let (ranks, found) = (world.size, buffer.len());
-                match ordered::chunk_range(length, ranks, world.rank).len() {
+                let (ranks, found) = (member.size, buffer.len());
+                match ordered::chunk_range(length, ranks, member.rank).len() {
                     expected if expected == found => return Ok(()),
                     expected => format!(
                         "this rank brings {found} elements, but its chunk of {length} on {ranks} ranks has {expected}"
@@ -69,7 +72,7 @@ impl Operation {
             _ => return Ok(()),
         };
         let bytes = buffer.bytes().len();
-        Err(world.error_over(transport, self.name(), bytes, Duration::ZERO, reason))
+        Err(member.error(transport, self.name(), bytes, member.now(), reason))
     }
 }
 
@@ -243,23 +246,25 @@ pub trait Collective {
     fn barrier(&mut self) -> Result<(), CommError>;
 }
 
-/// The bucket number of blocking calls; no caller uses it.
-const BLOCKING: usize = usize::MAX;
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::activity::{Activity, DEFAULT_DEADLINE, DEFAULT_STALL};
+    use crate::clock::Clock;
 
     #[test]
     fn bytes_are_gathered_and_not_summed() {
-        let world = |rank| MpiWorld { rank, size: 2, host: "node0".into(), yields: false };
+        let member = |rank| {
+            let activity = Activity::new(Clock::system(), DEFAULT_DEADLINE, DEFAULT_STALL);
+            Member::new(rank, 2, "node0".into(), activity)
+        };
         let bytes = Wire::Bytes(vec![1, 2]);
-        let sum = Operation::ReduceScatter(Reduction::Native).check("mpi", &bytes, &world(0));
+        let sum = Operation::ReduceScatter(Reduction::Native).check("mpi", &bytes, &member(0));
         let error = sum.unwrap_err().to_string();
         assert!(error.contains("rank 0 on node0: mpi reduce-scatter") && error.contains("no sum"), "{error}");
         let gather = Operation::AllGather { length: 3 };
-        assert!(gather.check("gloo", &bytes, &world(0)).is_ok());
-        let error = gather.check("gloo", &bytes, &world(1)).unwrap_err().to_string();
+        assert!(gather.check("gloo", &bytes, &member(0)).is_ok());
+        let error = gather.check("gloo", &bytes, &member(1)).unwrap_err().to_string();
         assert!(error.ends_with("brings 2 elements, but its chunk of 3 on 2 ranks has 1"), "{error}");
     }
 }

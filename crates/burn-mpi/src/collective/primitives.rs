@@ -2,18 +2,72 @@
 //!
 //! Training needs few of them, through a [`Collective`](crate::Collective).
 
+use super::wire::Element;
 use crate::{CommError, Wire};
+
+/// An operation of [`Primitives`], on buffers in which each rank's part has the same length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the methods of Primitives with these names say it")]
+pub enum Call {
+    Send { to: usize },
+    Receive { from: usize },
+    Broadcast { root: usize },
+    AllReduce,
+    Reduce { root: usize },
+    AllGather,
+    Gather { root: usize },
+    Scatter { root: usize },
+    ReduceScatter,
+    AllToAll,
+    Barrier,
+}
+
+impl Call {
+    /// The name of the operation in errors, such as `reduce-scatter`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Send { .. } => "send",
+            Self::Receive { .. } => "receive",
+            Self::Broadcast { .. } => "broadcast",
+            Self::AllReduce => "all-reduce",
+            Self::Reduce { .. } => "reduce",
+            Self::AllGather => "all-gather",
+            Self::Gather { .. } => "gather",
+            Self::Scatter { .. } => "scatter",
+            Self::ReduceScatter => "reduce-scatter",
+            Self::AllToAll => "all-to-all",
+            Self::Barrier => "barrier",
+        }
+    }
+
+    /// Bytes of each rank's part, of buffers of so many bytes on `size` ranks.
+    pub(crate) fn part(self, from: usize, to: usize, size: usize) -> usize {
+        match self {
+            Self::Gather { .. } => from,
+            Self::Scatter { .. } => to,
+            Self::AllGather | Self::AllToAll | Self::ReduceScatter => from.max(to) / size,
+            _ => from.max(to),
+        }
+    }
+
+    /// Whether it adds values of the ranks.
+    pub(crate) fn sums(self) -> bool {
+        matches!(self, Self::AllReduce | Self::Reduce { .. } | Self::ReduceScatter)
+    }
+}
 
 /// Blocking operations of one transport. All ranks call them in the same order with
 /// buffers of equal length, except [`send`](Self::send) and [`receive`](Self::receive),
 /// which two ranks call: a transport has both of these or neither.
 ///
-/// A transport omits operations that it does not support.
+/// A transport implements [`call`](Self::call), which returns [`CommError::Unsupported`] for
+/// operations that it does not have.
 ///
 /// ```no_run
 /// # use burn_mpi::{CommError, MpiPrimitives, Primitives, World};
 /// # fn example(world: &World) -> Result<(), CommError> {
-/// let mut operations = MpiPrimitives::new(world);
+/// let mut operations = MpiPrimitives::new(world)?;
 /// let mut all = vec![0; world.size()];
 /// operations.all_gather(&[world.rank() as u8], &mut all)?;
 /// # Ok(())
@@ -30,86 +84,106 @@ pub trait Primitives {
     /// The transport's name in errors and tables, such as `mpi`.
     fn transport(&self) -> &str;
 
+    /// This rank.
+    fn rank(&self) -> usize;
+
+    /// Number of ranks.
+    fn size(&self) -> usize;
+
+    /// Runs `call` on values of type `element`, whose bytes it reads in `from` and writes in `to`: what
+    /// the method of this name passes, with lengths that are checked and not 0. A broadcast and an
+    /// all-reduce are in place, in `to`; a rank that has nothing to read or to write passes nothing.
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError>;
+
     /// Sends `buffer` to rank `to`, which receives it.
-    fn send(&mut self, _buffer: &[u8], _to: usize) -> Result<(), CommError> {
-        unsupported(self.transport(), "send")
+    fn send(&mut self, buffer: &[u8], to: usize) -> Result<(), CommError> {
+        self.call(Call::Send { to }, Element::Byte, buffer, &mut [])
     }
 
     /// Receives what rank `from` sends, with the same length.
-    fn receive(&mut self, _buffer: &mut [u8], _from: usize) -> Result<(), CommError> {
-        unsupported(self.transport(), "recv")
+    fn receive(&mut self, buffer: &mut [u8], from: usize) -> Result<(), CommError> {
+        self.call(Call::Receive { from }, Element::Byte, &[], buffer)
     }
 
     /// Overwrites `buffer` on all ranks with rank `root`'s.
-    fn broadcast(&mut self, _buffer: &mut [u8], _root: usize) -> Result<(), CommError> {
-        unsupported(self.transport(), "broadcast")
+    fn broadcast(&mut self, buffer: &mut [u8], root: usize) -> Result<(), CommError> {
+        match buffer {
+            [] => Ok(()),
+            _ => self.call(Call::Broadcast { root }, Element::Byte, &[], buffer),
+        }
     }
 
     /// Sums `buffer` over all ranks, in place.
-    fn all_reduce(&mut self, _buffer: &mut Wire) -> Result<(), CommError> {
-        unsupported(self.transport(), "all-reduce")
+    fn all_reduce(&mut self, buffer: &mut Wire) -> Result<(), CommError> {
+        match buffer.len() {
+            0 => Ok(()),
+            _ => self.call(Call::AllReduce, buffer.element(), &[], buffer.bytes_mut()),
+        }
     }
 
     /// Sums `mine` over all ranks into rank `root`'s `sum`, of the same type and
     /// length. On other ranks `sum` is undefined afterwards.
-    fn reduce(&mut self, _mine: &Wire, _sum: &mut Wire, _root: usize) -> Result<(), CommError> {
-        unsupported(self.transport(), "reduce")
+    fn reduce(&mut self, mine: &Wire, sum: &mut Wire, root: usize) -> Result<(), CommError> {
+        assert!(mine.len() == sum.len() && mine.is_like(sum), "a sum like its terms");
+        match mine.len() {
+            0 => Ok(()),
+            _ => self.call(Call::Reduce { root }, mine.element(), mine.bytes(), sum.bytes_mut()),
+        }
     }
 
     /// Gathers every rank's `mine` into `all`, in rank order.
-    fn all_gather(&mut self, _mine: &[u8], _all: &mut [u8]) -> Result<(), CommError> {
-        unsupported(self.transport(), "all-gather")
+    fn all_gather(&mut self, mine: &[u8], all: &mut [u8]) -> Result<(), CommError> {
+        assert_eq!(mine.len() * self.size(), all.len(), "one part for each rank");
+        match mine {
+            [] => Ok(()),
+            _ => self.call(Call::AllGather, Element::Byte, mine, all),
+        }
     }
 
     /// Gathers every rank's `mine` into rank `root`'s `all`, in rank order. On other
     /// ranks `all` may be empty.
-    fn gather(&mut self, _mine: &[u8], _all: &mut [u8], _root: usize) -> Result<(), CommError> {
-        unsupported(self.transport(), "gather")
+    fn gather(&mut self, mine: &[u8], all: &mut [u8], root: usize) -> Result<(), CommError> {
+        let all = if self.rank() == root { all } else { &mut [] };
+        assert!(self.rank() != root || mine.len() * self.size() == all.len(), "one part for each rank");
+        match mine {
+            [] => Ok(()),
+            _ => self.call(Call::Gather { root }, Element::Byte, mine, all),
+        }
     }
 
     /// Scatters rank `root`'s `all` in equal parts, one to each rank's `mine`. On other
     /// ranks `all` may be empty.
-    fn scatter(&mut self, _all: &[u8], _mine: &mut [u8], _root: usize) -> Result<(), CommError> {
-        unsupported(self.transport(), "scatter")
+    fn scatter(&mut self, all: &[u8], mine: &mut [u8], root: usize) -> Result<(), CommError> {
+        let all = if self.rank() == root { all } else { &[] };
+        assert!(self.rank() != root || mine.len() * self.size() == all.len(), "one part for each rank");
+        match mine {
+            [] => Ok(()),
+            _ => self.call(Call::Scatter { root }, Element::Byte, all, mine),
+        }
     }
 
     /// Reduce-scatter: sums `mine` over all ranks and returns the sum in equal parts,
     /// one in each rank's `part`, of the same type.
-    fn reduce_scatter(&mut self, _mine: &Wire, _part: &mut Wire) -> Result<(), CommError> {
-        unsupported(self.transport(), "reduce-scatter")
+    fn reduce_scatter(&mut self, mine: &Wire, part: &mut Wire) -> Result<(), CommError> {
+        assert!(part.len() * self.size() == mine.len() && mine.is_like(part), "one part for each rank");
+        match part.len() {
+            0 => Ok(()),
+            _ => self.call(Call::ReduceScatter, mine.element(), mine.bytes(), part.bytes_mut()),
+        }
     }
 
     /// All-to-all: sends each rank its part of `from`, and receives this rank's part of
     /// every rank's `from` into `to`, of the same length.
-    fn all_to_all(&mut self, _from: &[u8], _to: &mut [u8]) -> Result<(), CommError> {
-        unsupported(self.transport(), "all-to-all")
+    fn all_to_all(&mut self, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        assert!(from.len() == to.len() && from.len().is_multiple_of(self.size()), "one part for each rank");
+        match from {
+            [] => Ok(()),
+            _ => self.call(Call::AllToAll, Element::Byte, from, to),
+        }
     }
 
     /// Barrier: returns once every rank has called it.
     fn barrier(&mut self) -> Result<(), CommError> {
-        unsupported(self.transport(), "barrier")
-    }
-}
-
-fn unsupported(transport: &str, operation: &'static str) -> Result<(), CommError> {
-    Err(CommError::Unsupported { operation, transport: transport.to_owned() })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Nothing;
-
-    impl Primitives for Nothing {
-        fn transport(&self) -> &str {
-            "nccl"
-        }
-    }
-
-    #[test]
-    fn what_a_transport_leaves_out_is_named_with_it() {
-        let error = Nothing.reduce_scatter(&Wire::F32(vec![]), &mut Wire::F32(vec![])).unwrap_err();
-        assert_eq!(error.to_string(), "reduce-scatter is not supported by nccl");
+        self.call(Call::Barrier, Element::Byte, &[], &mut [])
     }
 }

@@ -17,6 +17,29 @@ pub enum Wire {
     Bytes(Vec<u8>),
 }
 
+/// The type of a buffer's values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the variants of Wire with these names say it")]
+pub enum Element {
+    F32,
+    F64,
+    Bf16,
+    F16,
+    Byte,
+}
+
+impl Element {
+    /// Bytes per value.
+    pub fn width(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F64 => 8,
+            Self::Bf16 | Self::F16 => 2,
+            Self::Byte => 1,
+        }
+    }
+}
+
 /// Expands one expression for the vector of each type.
 macro_rules! each {
     ($wire:expr, $vector:ident => $result:expr) => {
@@ -31,6 +54,17 @@ macro_rules! each {
 }
 
 impl Wire {
+    /// Zeros.
+    pub(crate) fn of(element: Element, length: usize) -> Self {
+        match element {
+            Element::F32 => Self::F32(vec![0.0; length]),
+            Element::F64 => Self::F64(vec![0.0; length]),
+            Element::Bf16 => Self::Bf16(vec![bf16::ZERO; length]),
+            Element::F16 => Self::F16(vec![f16::ZERO; length]),
+            Element::Byte => Self::Bytes(vec![0; length]),
+        }
+    }
+
     /// Number of elements.
     pub fn len(&self) -> usize {
         each!(self, v => v.len())
@@ -41,13 +75,14 @@ impl Wire {
         self.len() == 0
     }
 
-    /// Bytes per element.
-    pub fn width(&self) -> usize {
+    /// The type of its values.
+    pub fn element(&self) -> Element {
         match self {
-            Self::F32(_) => 4,
-            Self::F64(_) => 8,
-            Self::Bf16(_) | Self::F16(_) => 2,
-            Self::Bytes(_) => 1,
+            Self::F32(_) => Element::F32,
+            Self::F64(_) => Element::F64,
+            Self::Bf16(_) => Element::Bf16,
+            Self::F16(_) => Element::F16,
+            Self::Bytes(_) => Element::Byte,
         }
     }
 
@@ -63,13 +98,7 @@ impl Wire {
 
     /// Zeros of the same type.
     pub fn zeros_like(&self, length: usize) -> Self {
-        match self {
-            Self::F32(_) => Self::F32(vec![0.0; length]),
-            Self::F64(_) => Self::F64(vec![0.0; length]),
-            Self::Bf16(_) => Self::Bf16(vec![bf16::ZERO; length]),
-            Self::F16(_) => Self::F16(vec![f16::ZERO; length]),
-            Self::Bytes(_) => Self::Bytes(vec![0; length]),
-        }
+        Self::of(self.element(), length)
     }
 
     /// Changes the number of elements; new ones are zero.
@@ -77,13 +106,8 @@ impl Wire {
         each!(self, v => v.resize(length, Default::default()));
     }
 
-    /// Whether the type can be summed.
-    pub(crate) fn has_sum(&self) -> bool {
-        !matches!(self, Self::Bytes(_))
-    }
-
     /// Whether both have the same type.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
-        std::mem::discriminant(self) == std::mem::discriminant(other)
+        self.element() == other.element()
     }
 }

@@ -171,6 +171,9 @@ impl GradientSync {
         if own == 0 {
             return Ok(None);
         }
+        if let (0, Some(seat)) = (self.steps, self.world.seat()) {
+            seat.check_nodes(hook::nodes(module))?;
+        }
         let probing = self.arrival.is_none();
         let Some(mut buckets) = self.buckets.take() else {
             return Err(CommError::Interrupted("an earlier backward of this GradientSync panicked"));

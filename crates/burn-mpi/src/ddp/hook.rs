@@ -96,6 +96,11 @@ pub fn backward<M: Module, S: GradientSink>(loss: &Tensor<1>, module: &M, sink: 
     }
 }
 
+/// The graph nodes of `module`'s parameters, where backends are hooked.
+pub(crate) fn nodes<M: Module>(module: &M) -> impl Iterator<Item = u64> {
+    nodes_of(module).into_iter().flat_map(|(nodes, _)| nodes.into_keys())
+}
+
 /// Polls transfers from inside an operator's long backward. Does nothing outside a backward
 /// of a [`GradientSync`](crate::GradientSync) on this thread.
 pub fn poll() {

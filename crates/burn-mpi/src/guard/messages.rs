@@ -4,8 +4,8 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use super::activity::{self, Departure, Seen};
 use super::{Guard, TICK};
+use crate::activity::{Departure, Seen};
 
 /// How long a guard listens after each time that it asks all ranks.
 const ROUND: Duration = Duration::from_millis(300);
@@ -57,27 +57,27 @@ impl Guard {
                     // Before it is noted: this process may exit then.
                     self.send(CONFIRMED, 0, "", &[from]);
                 }
-                if rank != self.rank {
-                    self.meeting.note(header[5], rank);
+                if rank != self.member.rank {
+                    self.exits.note(header[5], rank);
                 }
                 match header[5] {
                     ANSWER => return Some(header),
                     QUESTION => self.send(ANSWER, 0, "", &[from]),
-                    ENDING => activity::note_end(rank),
+                    ENDING => self.member.activity.note_end(rank),
                     STALLED => {
-                        activity::note_stall(header[2]);
-                        if rank < self.rank {
-                            activity::leave_stall(header[2]);
+                        self.member.activity.note_stall(header[2]);
+                        if rank < self.member.rank {
+                            self.member.activity.leave_stall(header[2]);
                         }
                     }
                     ENDED | ALL_ENDED | KNOWS | CONFIRMED => {}
-                    _ => activity::note_departure(Departure {
+                    _ => self.member.activity.note_departure(Departure {
                         rank,
                         host: self.hosts[rank].clone(),
                         status: header[6] as i32,
                         entered: header[2],
                         reason: String::from_utf8_lossy(&bytes[HEADER..length]).into_owned(),
-                        since: Instant::now(),
+                        since: self.member.now(),
                     }),
                 }
                 None
@@ -97,14 +97,14 @@ impl Guard {
     }
 
     pub(super) fn announce(&self, kind: u64, status: i32, reason: &str) {
-        let others = self.peers.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+        let others = self.peers.iter().enumerate().filter(|(rank, _)| *rank != self.member.rank);
         others.for_each(|(_, addresses)| self.send(kind, status, reason, addresses));
     }
 
     pub(super) fn send(&self, kind: u64, status: i32, reason: &str, to: &[SocketAddr]) {
-        let Seen { entered, what, waited } = activity::now();
+        let Seen { entered, what, waited } = self.member.activity.now();
         let waiting = u64::from(waited.is_some());
-        let header: Header = [self.job, self.rank as u64, entered, waiting, what, kind, status as u64];
+        let header: Header = [self.job, self.member.rank as u64, entered, waiting, what, kind, status as u64];
         let mut message = bytemuck::bytes_of(&header).to_vec();
         message.extend(&reason.as_bytes()[..reason.floor_char_boundary(REASON)]);
         for address in to {
@@ -123,17 +123,17 @@ impl Guard {
 
     /// Asks all ranks for their current operation; returns the last answer of
     /// each. Ends early if this rank's own operation does, or the job.
-    pub(super) fn call_the_roll(&self, seen: Seen) -> Vec<Option<Header>> {
-        let mut answers: Vec<Option<Header>> = vec![None; self.peers.len()];
+    pub(super) fn query_all(&self, seen: Seen) -> Vec<Option<Seen>> {
+        let (activity, mut answers) = (&self.member.activity, vec![None; self.peers.len()]);
         let is_needed = || {
-            let now = activity::now();
+            let now = activity.now();
             let waits = seen.waited.is_none() || now.waited.is_some();
-            waits && now.entered == seen.entered && activity::ended_by().is_none()
+            waits && now.entered == seen.entered && activity.ended_by().is_none()
         };
-        let is_complete = |answers: &[Option<Header>]| {
-            let departed = activity::departed();
+        let is_complete = |answers: &[Option<Seen>]| {
+            let departed = activity.departed();
             let is_known =
-                |rank| rank == self.rank || departed.iter().any(|departure| departure.rank == rank);
+                |rank| rank == self.member.rank || departed.iter().any(|departure| departure.rank == rank);
             (0..answers.len()).all(|rank| answers[rank].is_some() || is_known(rank))
         };
         for round in 0..MOST_ROUNDS {
@@ -144,7 +144,9 @@ impl Guard {
             self.peers.iter().for_each(|addresses| self.send(QUESTION, 0, "", addresses));
             while asked.elapsed() < ROUND && is_needed() {
                 if let Some(answer) = self.hear() {
-                    answers[answer[1] as usize] = Some(answer);
+                    let [_, rank, entered, waits, what, ..] = answer;
+                    let waited = (waits == 1).then_some(Duration::ZERO);
+                    answers[rank as usize] = Some(Seen { entered, what, waited });
                 }
             }
         }

@@ -11,30 +11,29 @@
 
 #[cfg(feature = "nccl")]
 pub(crate) mod abortable;
-pub(crate) mod activity;
-mod cause;
-pub(crate) mod farewell;
+mod exit_barrier;
+pub(crate) mod finalize;
 mod hydra;
 mod messages;
-mod operation;
 mod process_manager;
 mod reach;
 pub(crate) mod start_up;
-mod together;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use self::activity::Seen;
+use self::exit_barrier::ExitBarrier;
 pub(crate) use self::hydra::end_mpirun;
-use self::messages::{ANSWER, ENDING, LEAVING, QUESTION, STALLED, own_addresses};
+use self::messages::{ANSWER, ENDING, LEAVING, QUESTION, SILENT, STALLED, own_addresses};
 use self::reach::Reach;
-use self::together::Meeting;
+use crate::activity::Seen;
+use crate::cause::Wait;
+use crate::member::Member;
 use crate::output::{self, wait_until_read};
-use crate::run::say;
-use crate::{CommError, World, program};
+use crate::process::say;
+use crate::{CommError, World, operation};
 
 /// Exit code of a job that a guard aborted.
 const TIMED_OUT: i32 = 3;
@@ -65,11 +64,11 @@ pub const MARGIN: Duration = Duration::from_secs(30);
 
 struct Guard {
     socket: UdpSocket,
-    rank: usize,
+    member: Member,
     job: u64,
     hosts: Vec<String>,
     peers: Vec<Vec<SocketAddr>>,
-    meeting: Meeting,
+    exits: ExitBarrier,
 }
 
 /// The guard of this process, if the world has other ranks.
@@ -112,7 +111,8 @@ pub(crate) fn start(world: &World) -> Result<(), CommError> {
             addresses
         })
         .collect();
-    let guard = Guard { rank: world.rank(), job, hosts, peers, socket, meeting: Meeting::default() };
+    let member = Member::clone(world.member());
+    let guard = Guard { member, job, hosts, peers, socket, exits: ExitBarrier::default() };
     let guard = GUARD.get_or_init(|| guard);
     if std::thread::Builder::new().name("guard".into()).spawn(|| guard.watch()).is_err() {
         log::warn!("no thread for the guard: a collective that hangs will not be ended");
@@ -127,15 +127,15 @@ impl Guard {
         }
         let mut announced: Option<Instant> = None;
         self.peers.iter().for_each(|addresses| self.send(ANSWER, 0, "", addresses));
-        let (began, mut reach) = (Instant::now(), Reach::new(self.rank, self.hosts.len()));
+        let (began, mut reach) = (Instant::now(), Reach::new(self.member.rank, self.hosts.len()));
         loop {
             if let Some(answer) = self.hear() {
                 reach.note(answer[1] as usize);
             }
             self.check_reach(&mut reach, began.elapsed());
-            if let Some((status, reason)) = activity::leaving() {
+            if let Some((status, reason)) = self.member.activity.leaving() {
                 if announced.is_none() {
-                    self.meeting.begin_to_listen();
+                    self.exits.begin_to_listen();
                 }
                 if announced.is_none_or(|at| at.elapsed() > ANNOUNCE) {
                     announced = Some(Instant::now());
@@ -145,7 +145,7 @@ impl Guard {
                 self.check_silence();
                 continue;
             }
-            let seen = activity::now();
+            let seen = self.member.activity.now();
             let Some(waited) = seen.waited else { continue };
             self.check_departures(seen, waited);
             self.check_deadline(seen, waited);
@@ -154,23 +154,25 @@ impl Guard {
     }
 
     fn patience(&self) -> Duration {
-        PATIENCE * self.rank.min(8) as u32
+        PATIENCE * self.member.rank.min(8) as u32
     }
 
     /// Aborts the job if a rank has left without entering the collective that
     /// this rank waits in: it never will.
     fn check_departures(&self, seen: Seen, waited: Duration) {
-        for departure in activity::departed() {
+        let activity = &self.member.activity;
+        for departure in activity.departed() {
             let limit = if departure.status == 0 { LEFT } else { FAILED };
+            let since = self.member.now().saturating_sub(departure.since);
             if departure.entered < seen.entered
-                && waited.min(departure.since.elapsed()) > limit + self.patience()
-                && activity::now().entered == seen.entered
+                && waited.min(since) > limit + self.patience()
+                && activity.now().entered == seen.entered
             {
                 self.end_the_job(&format!(
                     "{}; rank {} on {} waits for it in {}",
                     departure.error(),
-                    self.rank,
-                    self.hosts[self.rank],
+                    self.member.rank,
+                    self.hosts[self.member.rank],
                     operation::describe(seen.what)
                 ));
             }
@@ -183,77 +185,68 @@ impl Guard {
     /// it knows that the others need it no more.
     fn check_silence(&self) {
         // A guard whose core is busy may be silent for seconds.
-        let limit = activity::deadline().max(SILENCE).saturating_add(self.patience());
-        if self.meeting.silent(limit).is_empty() {
+        let limit = self.member.activity.deadline().max(SILENCE).saturating_add(self.patience());
+        if self.exits.silent(limit).is_empty() {
             return;
         }
         // Perhaps this rank was stopped itself, and has not read what the others have sent.
-        self.call_the_roll(activity::now());
-        if let Some(&rank) = self.meeting.silent(limit).first() {
+        self.query_all(self.member.activity.now());
+        if let Some(&rank) = self.exits.silent(limit).first() {
             self.end_the_job(&format!(
                 "rank {rank} on {} has not answered for {} s, and rank {} on {} waits for it to end",
                 self.hosts[rank],
                 limit.as_secs_f64(),
-                self.rank,
-                self.hosts[self.rank]
+                self.member.rank,
+                self.hosts[self.member.rank]
             ));
         }
     }
 
     fn check_deadline(&self, seen: Seen, waited: Duration) {
-        let deadline = activity::deadline();
+        let activity = &self.member.activity;
+        let deadline = activity.deadline();
         if waited <= deadline.saturating_add(self.patience()) {
             return;
         }
-        let answers = self.call_the_roll(seen);
+        let answers = self.query_all(seen);
         // The operation may have completed while the others were asked, and another begun.
-        let after = activity::now();
+        let after = activity.now();
         let is_same = |waited: &Duration| after.entered == seen.entered && *waited > deadline;
         let Some(waited) = after.waited.filter(is_same) else { return };
-        self.end_the_job(&format!(
-            "{} exceeded the deadline of {} s ({}) after {:.1} s on rank {} ({}); {}",
-            operation::describe(seen.what),
-            deadline.as_secs_f64(),
-            program::deadline_setting(),
-            waited.as_secs_f64(),
-            self.rank,
-            self.hosts[self.rank],
-            self.cause(seen, &answers)
-        ))
+        self.end_the_job(&self.told(seen, &answers, |wait| wait.deadline(waited).to_string()))
     }
 
     /// Tells once of a collective that takes long, before its deadline: a job in which nothing moves
     /// must not be silent.
     fn check_stall(&self, seen: Seen, waited: Duration) {
-        let limit = activity::stall_warning().saturating_add(self.patience());
-        if waited <= limit || activity::stall_warning() >= activity::deadline() {
+        let activity = &self.member.activity;
+        let limit = activity.stall_warning().saturating_add(self.patience());
+        if waited <= limit || activity.stall_warning() >= activity.deadline() {
             return;
         }
         // Once a collective, and on the rank that sees it first.
-        if !activity::note_stall(seen.entered) {
+        if !activity.note_stall(seen.entered) {
             return;
         }
         self.announce(STALLED, 0, "");
-        let answers = self.call_the_roll(seen);
-        let after = activity::now();
+        let answers = self.query_all(seen);
+        let after = activity.now();
         // From its deadline on, the end is told of instead.
         let is_it = |waited: &Duration| {
-            after.entered == seen.entered && (limit..activity::deadline()).contains(waited)
+            after.entered == seen.entered && (limit..activity.deadline()).contains(waited)
         };
         let Some(waited) = after.waited.filter(is_it) else { return };
-        if activity::is_told_below(seen.entered) || activity::ended_by().is_some() {
+        if activity.is_told_below(seen.entered) || activity.ended_by().is_some() {
             return;
         }
-        say(&format!(
-            "{} has waited for {:.0} s on rank {} ({}); {}; the job ends after its deadline of {} s ({})",
-            operation::describe(seen.what),
-            waited.as_secs_f64(),
-            self.rank,
-            self.hosts[self.rank],
-            self.cause(seen, &answers),
-            activity::deadline().as_secs_f64(),
-            program::deadline_setting()
-        ));
+        say(&self.told(seen, &answers, |wait| wait.stall(waited)));
+    }
+
+    /// What is to be told of this rank's wait, with these answers of the others.
+    fn told(&self, seen: Seen, answers: &[Option<Seen>], tell: impl FnOnce(&Wait) -> String) -> String {
+        let departed = self.member.activity.departed();
+        let (member, hosts) = (&self.member, &self.hosts);
+        tell(&Wait { member, hosts, seen, answers, silent: SILENT, departed: &departed })
     }
 
     /// Whether this rank prints why the job ends: one line is enough, and the lowest rank of those that
@@ -261,14 +254,14 @@ impl Guard {
     fn prints_the_end(&self) -> bool {
         // What they have sent meanwhile.
         self.hear_for(TICK);
-        if activity::ended_by().is_some() {
+        if self.member.activity.ended_by().is_some() {
             return false;
         }
         self.announce(ENDING, TIMED_OUT, "");
-        if self.rank > 0 {
+        if self.member.rank > 0 {
             self.hear_for(CLAIM);
         }
-        activity::ended_by().is_none_or(|other| other > self.rank)
+        self.member.activity.ended_by().is_none_or(|other| other > self.member.rank)
     }
 
     /// Ends this process, and with it the job.
@@ -279,7 +272,7 @@ impl Guard {
         }
         say(line);
         #[cfg(feature = "nccl")]
-        abortable::request(ABORT);
+        abortable::request(&self.member.activity, ABORT);
         wait_until_read();
         end_mpirun();
         // SAFETY: exits this process at once, which ends the job. This thread

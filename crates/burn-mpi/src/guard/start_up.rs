@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{PATIENCE, TICK, TIMED_OUT, activity, end_mpirun};
+use super::{PATIENCE, TICK, TIMED_OUT, end_mpirun};
 use crate::output::wait_until_read;
-use crate::run::say;
-use crate::{Launcher, program};
+use crate::process::say;
+use crate::{Launcher, process};
 
 /// Watches the start of the world until dropped.
 pub(crate) struct StartUp(Arc<AtomicBool>);
@@ -32,7 +32,7 @@ pub(crate) fn watch(launcher: Option<&Launcher>) -> StartUp {
     let wait = move || {
         let (mut waited, mut last) = (Duration::ZERO, Instant::now());
         while !done.load(Ordering::Relaxed) {
-            if waited > activity::deadline().saturating_add(patience) {
+            if waited > process::activity().deadline().saturating_add(patience) {
                 end_the_job(&launcher, waited);
             }
             std::thread::sleep(TICK);
@@ -66,8 +66,8 @@ fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
     say(&format!(
         "the start of MPI exceeded the deadline of {} s ({}) after {:.1} s on rank {rank} ({host}), one of {size} \
          ranks of {name}; {others}",
-        activity::deadline().as_secs_f64(),
-        program::deadline_setting(),
+        process::activity().deadline().as_secs_f64(),
+        process::deadline_setting(),
         waited.as_secs_f64(),
     ));
     wait_until_read();

@@ -6,7 +6,7 @@ use std::slice::{from_raw_parts, from_raw_parts_mut};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use crate::Wire;
+use crate::collective::wire::Element;
 
 /// `out = a + b` over `n` elements; the three may alias.
 pub(crate) type Add = unsafe extern "C" fn(*mut c_void, *const c_void, *const c_void, usize);
@@ -59,14 +59,14 @@ where
     }
 }
 
-/// The addition for buffers of `buffer`'s type; `None` for bytes.
-pub(super) fn adder_of(buffer: &Wire) -> Option<Add> {
-    Some(match buffer {
-        Wire::F32(_) => add::<f32>,
-        Wire::F64(_) => add::<f64>,
-        Wire::Bf16(_) => add::<bf16>,
-        Wire::F16(_) => add::<f16>,
-        Wire::Bytes(_) => return None,
+/// The addition of values; `None` for bytes.
+pub(super) fn adder_of(element: Element) -> Option<Add> {
+    Some(match element {
+        Element::F32 => add::<f32>,
+        Element::F64 => add::<f64>,
+        Element::Bf16 => add::<bf16>,
+        Element::F16 => add::<f16>,
+        Element::Byte => return None,
     })
 }
 

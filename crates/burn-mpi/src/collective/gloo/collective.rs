@@ -1,21 +1,22 @@
 //! Collectives over gloo: native, or sums in rank order.
 
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::algorithm::GlooAlgorithm;
-use super::job::{Job, all_reduce};
 use super::{Context, NAME};
-use crate::collective::mpi::MpiWorld;
-use crate::guard::activity;
-use crate::{Collective, CommError, Operation, Reduction, Wire, World};
+use crate::collective::ordered::chunk_range;
+use crate::collective::pending::{BLOCKING, Engine, PendingOps};
+use crate::collective::wire::Element;
+use crate::member::Member;
+use crate::{Call, CommError, Operation, Primitives, Reduction, Wire, World};
 
-/// [`Collective`] over gloo's TCP connections.
+/// [`Collective`](crate::Collective) over gloo's TCP connections.
 ///
-/// gloo blocks, so a worker thread runs the operations that [`start`](Collective::start)
+/// gloo blocks, so a worker thread runs the operations that [`start`](crate::Collective::start)
 /// takes, one bucket after the other. A blocking operation runs on the caller's thread
 /// once nothing is in flight, which saves the handover to that thread; all ranks run the
 /// same operations in the same order.
@@ -33,25 +34,7 @@ use crate::{Collective, CommError, Operation, Reduction, Wire, World};
 /// fn is_used_by_several_threads<T: Sync>() {}
 /// is_used_by_several_threads::<burn_mpi::GlooCollective>();
 /// ```
-pub struct GlooCollective {
-    mpi: Rc<MpiWorld>,
-    context: Arc<Mutex<Context>>,
-    algorithm: GlooAlgorithm,
-    /// Ends the thread when dropped.
-    jobs: Option<Sender<Job>>,
-    results: Receiver<Finished>,
-    thread: Option<JoinHandle<()>>,
-    /// Buckets that the thread has not returned, and their operations.
-    in_flight: Vec<(usize, Operation)>,
-    finished: Vec<Finished>,
-}
-
-/// A bucket that the thread returns.
-struct Finished {
-    bucket: usize,
-    operation: Operation,
-    result: Result<Wire, CommError>,
-}
+pub type GlooCollective = PendingOps<GlooThread>;
 
 impl GlooCollective {
     /// Connects all ranks of `world` over the named network interface, or over one that
@@ -72,67 +55,139 @@ impl GlooCollective {
         let shared = Arc::clone(&context);
         let serve = move || {
             for job in orders {
-                let (bucket, operation) = (job.bucket, job.operation);
-                let result = job.run(&mut lock(&shared), algorithm);
-                if reports.send(Finished { bucket, operation, result }).is_err() {
+                let number = job.number;
+                if reports.send((number, job.run(&mut lock(&shared), algorithm))).is_err() {
                     break;
                 }
             }
         };
         let thread = std::thread::Builder::new().name("gloo".into()).spawn(serve);
         let thread = world.agree(thread.map_err(|error| format!("gloo's thread did not start: {error}")))?;
-        Ok(Self {
-            mpi: Rc::clone(world.mpi()),
+        Ok(Self::over(GlooThread {
+            member: Rc::clone(world.member()),
             context,
             algorithm,
             jobs: Some(jobs),
             results,
             thread: Some(thread),
-            in_flight: Vec::new(),
+            queued: 0,
+            in_flight: 0,
             finished: Vec::new(),
-        })
+        }))
+    }
+}
+
+/// The thread that runs operations.
+pub struct GlooThread {
+    member: Rc<Member>,
+    context: Arc<Mutex<Context>>,
+    algorithm: GlooAlgorithm,
+    /// Ends the thread when dropped.
+    jobs: Option<Sender<Job>>,
+    results: Receiver<Finished>,
+    thread: Option<JoinHandle<()>>,
+    /// Operations queued so far, and those that the thread has not returned.
+    queued: u64,
+    in_flight: usize,
+    finished: Vec<Finished>,
+}
+
+/// The result of an operation, by its number.
+type Finished = (u64, Result<Wire, CommError>);
+
+/// An operation queued to the thread.
+struct Job {
+    number: u64,
+    bucket: usize,
+    operation: Operation,
+    buffer: Wire,
+    started: Duration,
+}
+
+impl Job {
+    /// Runs the operation, which every rank runs at this point, and names the bucket in its error.
+    fn run(self, context: &mut Context, algorithm: GlooAlgorithm) -> Result<Wire, CommError> {
+        let Self { bucket, operation, buffer, started, .. } = self;
+        let elapsed = context.member.now().saturating_sub(started);
+        run(context, operation, buffer, algorithm).map_err(|error| of_bucket(error, bucket, elapsed))
+    }
+}
+
+fn run(
+    context: &mut Context,
+    operation: Operation,
+    mut buffer: Wire,
+    algorithm: GlooAlgorithm,
+) -> Result<Wire, CommError> {
+    let (rank, size) = (context.member.rank, context.member.size);
+    let (mut result, length) = match operation {
+        Operation::AllReduce(how) => {
+            let length = buffer.len();
+            match how {
+                Reduction::Native => context.all_reduce(&mut buffer, algorithm)?,
+                Reduction::Ordered => context.all_reduce_ordered(&mut buffer)?,
+            }
+            (buffer, length)
+        }
+        Operation::ReduceScatter(_) => {
+            let length = chunk_range(buffer.len(), size, rank).len();
+            (context.sum_chunk(&mut buffer)?, length)
+        }
+        Operation::AllGather { length } => {
+            let chunk = length.div_ceil(size);
+            buffer.resize(chunk);
+            let mut all = buffer.zeros_like(chunk * size);
+            context.all_gather(&buffer, &mut all)?;
+            (all, length)
+        }
+    };
+    result.resize(length);
+    Ok(result)
+}
+
+/// Adds the bucket to an error, and the time since it was started.
+fn of_bucket(error: CommError, bucket: usize, since: Duration) -> CommError {
+    match error {
+        CommError::Operation { rank, host, operation, bytes, elapsed, reason } if bucket != BLOCKING => {
+            let operation = format!("{operation} of bucket {bucket}");
+            CommError::Operation { rank, host, operation, bytes, elapsed: since + elapsed, reason }
+        }
+        other => other,
+    }
+}
+
+impl GlooThread {
+    /// Takes what the thread has returned; waits for one operation if `waits`.
+    fn receive(&mut self, mut waits: bool) -> Result<(), CommError> {
+        loop {
+            let patience = if waits { Duration::MAX } else { Duration::ZERO };
+            match self.results.recv_timeout(patience) {
+                Ok(finished) => {
+                    self.in_flight -= 1;
+                    self.finished.push(finished);
+                    waits = false;
+                }
+                Err(RecvTimeoutError::Timeout) => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.thread_is_gone()),
+            }
+        }
     }
 
-    /// Waits until the thread returns one bucket.
-    fn receive(&mut self) -> Result<(), CommError> {
-        let Ok(finished) = self.results.recv() else {
-            return Err(self.thread_is_gone());
-        };
-        self.note(finished);
-        Ok(())
-    }
-
-    fn note(&mut self, finished: Finished) {
-        self.in_flight.retain(|(bucket, _)| *bucket != finished.bucket);
-        self.finished.push(finished);
-    }
-
-    /// The context, once no bucket is in flight: operations of two threads would be in a
+    /// The context, once no operation is in flight: those of two threads would be in a
     /// different order on each rank.
     fn settled(&mut self) -> Result<MutexGuard<'_, Context>, CommError> {
-        while !self.in_flight.is_empty() {
-            self.receive()?;
+        while self.in_flight > 0 {
+            self.receive(true)?;
         }
-        self.first_error()?;
+        if let Some(at) = self.finished.iter().position(|(_, result)| result.is_err()) {
+            self.finished.remove(at).1?;
+        }
         Ok(lock(&self.context))
     }
 
-    /// The error of a bucket that the thread has returned.
-    fn first_error(&mut self) -> Result<(), CommError> {
-        match self.finished.iter().position(|finished| finished.result.is_err()) {
-            Some(at) => self.finished.remove(at).result.map(drop),
-            None => Ok(()),
-        }
-    }
-
-    /// The operation of a bucket that was started and not returned to the caller.
-    fn operation_of(&self, bucket: usize) -> Option<Operation> {
-        let finished = self.finished.iter().map(|finished| (finished.bucket, finished.operation));
-        self.in_flight.iter().copied().chain(finished).find(|(number, _)| *number == bucket).map(|(_, o)| o)
-    }
-
     fn thread_is_gone(&self) -> CommError {
-        lock(&self.context).error("operation", 0, Instant::now(), "gloo's thread has ended".into())
+        let now = self.member.now();
+        self.member.error(NAME, "operation", 0, now, "gloo's thread has ended".into())
     }
 }
 
@@ -141,85 +196,112 @@ fn lock(context: &Mutex<Context>) -> MutexGuard<'_, Context> {
     context.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Collective for GlooCollective {
-    fn transport(&self) -> &str {
-        NAME
+impl Engine for GlooThread {
+    /// Its number.
+    type Op = u64;
+
+    const NAME: &'static str = NAME;
+
+    fn member(&self) -> &Member {
+        &self.member
     }
 
     fn connection(&self) -> Option<String> {
         Some(lock(&self.context).connection())
     }
 
-    fn world_size(&self) -> usize {
-        self.mpi.size
-    }
-
-    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError> {
-        assert!(self.operation_of(bucket).is_none(), "bucket {bucket} is in flight");
-        let started = Instant::now();
-        operation.check(NAME, &buffer, &self.mpi)?;
-        let job = Job { bucket, operation, buffer, started };
+    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<u64, CommError> {
+        let (number, started) = (self.queued, self.member.now());
+        let job = Job { number, bucket, operation, buffer, started };
         match self.jobs.as_ref().map(|jobs| jobs.send(job)) {
             Some(Ok(())) => {
-                self.in_flight.push((bucket, operation));
-                Ok(())
+                self.queued += 1;
+                self.in_flight += 1;
+                Ok(number)
             }
             _ => Err(self.thread_is_gone()),
         }
     }
 
-    /// The thread makes progress by itself; this only checks for errors.
-    fn poll(&mut self) -> Result<usize, CommError> {
-        while let Ok(finished) = self.results.try_recv() {
-            self.note(finished);
-        }
-        self.first_error()?;
-        Ok(self.in_flight.len())
+    /// The thread makes progress by itself.
+    fn advance(&mut self, number: &mut u64) -> Result<Option<Wire>, CommError> {
+        self.receive(false)?;
+        let at = self.finished.iter().position(|(finished, _)| finished == number);
+        at.map(|at| self.finished.swap_remove(at).1).transpose()
     }
 
-    fn is_done(&self, bucket: usize) -> bool {
-        self.finished.iter().any(|finished| finished.bucket == bucket)
+    fn pause(&mut self) -> Result<(), CommError> {
+        self.receive(self.in_flight > 0)
     }
 
-    fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
-        let Some(operation) = self.operation_of(bucket) else {
-            panic!("bucket {bucket} is waited for without having been started")
-        };
-        let _waiting = activity::enter(NAME, operation.name(), Some(bucket));
-        loop {
-            if let Some(at) = self.finished.iter().position(|finished| finished.bucket == bucket) {
-                return self.finished.swap_remove(at).result;
+    fn blocking(&mut self) -> Result<&mut dyn Primitives, CommError> {
+        Ok(self)
+    }
+
+    fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Option<Result<(), CommError>> {
+        let (algorithm, bytes) = (self.algorithm, buffer.bytes().len());
+        let waiting = self.member.begin(NAME, Call::AllReduce, buffer.element(), bytes);
+        let reduced = waiting.and_then(|_waiting| {
+            let mut context = self.settled()?;
+            match how {
+                Reduction::Native => context.all_reduce(buffer, algorithm),
+                Reduction::Ordered => context.all_reduce_ordered(buffer),
             }
-            self.receive()?;
-        }
-    }
-
-    fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
-        let algorithm = self.algorithm;
-        let _waiting = activity::enter(NAME, "all-reduce", None);
-        all_reduce(&mut *self.settled()?, buffer, how, algorithm)
-    }
-
-    fn broadcast(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
-        let _waiting = activity::enter(NAME, "broadcast", None);
-        self.settled()?.broadcast(buffer.bytes_mut(), root)
-    }
-
-    fn barrier(&mut self) -> Result<(), CommError> {
-        let _waiting = activity::enter(NAME, "barrier", None);
-        self.settled()?.barrier()
+        });
+        Some(reduced)
     }
 }
 
-impl Drop for GlooCollective {
-    /// If buckets are still in flight, as after an error, the thread is left to its
+/// On the caller's thread, while nothing is in flight.
+impl Primitives for GlooThread {
+    fn transport(&self) -> &str {
+        NAME
+    }
+
+    fn rank(&self) -> usize {
+        self.member.rank
+    }
+
+    fn size(&self) -> usize {
+        self.member.size
+    }
+
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        let _waiting = self.member.begin(NAME, call, element, from.len().max(to.len()))?;
+        let algorithm = self.algorithm;
+        self.settled()?.run(call, element, from, to, algorithm)
+    }
+}
+
+impl Drop for GlooThread {
+    /// If operations are still in flight, as after an error, the thread is left to its
     /// timeout; it owns all its memory.
     fn drop(&mut self) {
         self.jobs = None;
-        if self.in_flight.is_empty()
+        if self.in_flight == 0
             && let Some(thread) = self.thread.take()
         {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_their_bucket() {
+        let error = CommError::Operation {
+            rank: 1,
+            host: "node0".into(),
+            operation: "gloo all-reduce".into(),
+            bytes: 4,
+            elapsed: Duration::from_secs(1),
+            reason: "Timed out".into(),
+        };
+        let text = of_bucket(error, 2, Duration::from_secs(2)).to_string();
+        let start = "rank 1 on node0: gloo all-reduce of bucket 2 of 4 bytes failed after 3.0 s";
+        assert!(text.starts_with(start), "{text}");
     }
 }

@@ -7,7 +7,6 @@ mod add;
 pub mod algorithm;
 pub mod collective;
 mod interface;
-mod job;
 pub mod primitives;
 mod sys;
 pub mod version;
@@ -18,11 +17,15 @@ use std::time::{Duration, Instant};
 use self::add::adder_of;
 use self::algorithm::GlooAlgorithm;
 use self::sys::*;
-use crate::guard::activity;
-use crate::{CommError, Wire, World};
+use crate::collective::wire::Element;
+use crate::member::Member;
+use crate::{Call, CommError, Wire, World};
 
 /// The transport's name.
 const NAME: &str = "gloo";
+
+/// Tag of point-to-point messages; there is one at a time.
+const MESSAGE: u32 = 0;
 
 /// How long a rank whose connection broke waits for its peer to send the reason.
 const PEERS_WORD: Duration = Duration::from_secs(3);
@@ -31,9 +34,7 @@ const PEERS_WORD: Duration = Duration::from_secs(3);
 /// buffers of equal length, from any thread.
 struct Context {
     mesh: Mesh,
-    rank: usize,
-    size: usize,
-    host: String,
+    member: Member,
     /// Interface and address that this rank listens on.
     address: interface::Address,
     /// Tag of the next operation: messages of two operations are never mixed.
@@ -66,7 +67,7 @@ impl Context {
             format!("gloo did not connect all ranks over {address} within {elapsed:.1} s: {reason}")
         }))?;
         log::debug!("gloo: rank {rank} on {address}");
-        Ok(Self { mesh, rank, size, host: world.host().to_owned(), address, tag: 0, broken: None })
+        Ok(Self { mesh, member: Member::clone(world.member()), address, tag: 0, broken: None })
     }
 
     /// gloo's transport, with the interface and the address of this rank.
@@ -77,27 +78,20 @@ impl Context {
     /// Sums `buffer` over all ranks, in place; 16-bit types are rounded after
     /// each addition.
     pub fn all_reduce(&mut self, buffer: &mut Wire, algorithm: GlooAlgorithm) -> Result<(), CommError> {
-        let (count, add) = (buffer.len(), self.adder_of(buffer, "all-reduce")?);
-        let bytes = buffer.bytes_mut();
-        if self.size == 1 || bytes.is_empty() {
-            return Ok(());
-        }
-        self.call("all-reduce", bytes.len(), |mesh, tag, error, room| {
-            let (width, algorithm) = (bytes.len() / count, algorithm as c_int);
-            // SAFETY: pointer, count and width describe `bytes`, which is borrowed mutably
-            // until the call returns; `add` is for its type.
-            unsafe {
-                let at = bytes.as_mut_ptr();
-                burn_mpi_gloo_allreduce(mesh, at, count, width, algorithm, add, tag, error, room)
+        match buffer.len() {
+            0 => Ok(()),
+            _ => {
+                let element = buffer.element();
+                self.run(Call::AllReduce, element, &[], buffer.bytes_mut(), algorithm)
             }
-        })
+        }
     }
 
     /// Sums `buffer`, of any length, over all ranks in rank order, in place.
     pub fn all_reduce_ordered(&mut self, buffer: &mut Wire) -> Result<(), CommError> {
         let length = buffer.len();
         let sum = self.sum_chunk(buffer)?;
-        self.all_gather(sum.bytes(), buffer.bytes_mut())?;
+        self.all_gather(&sum, buffer)?;
         buffer.resize(length);
         Ok(())
     }
@@ -106,182 +100,151 @@ impl Context {
     /// to equal chunks. gloo has no reduce-scatter; this one sends each rank only what it sums,
     /// as a ring would.
     pub fn sum_chunk(&mut self, buffer: &mut Wire) -> Result<Wire, CommError> {
-        self.adder_of(buffer, "reduce-scatter")?;
-        let chunk = buffer.len().div_ceil(self.size);
-        buffer.resize(chunk * self.size);
+        let chunk = buffer.len().div_ceil(self.member.size);
+        buffer.resize(chunk * self.member.size);
         let mut chunks = buffer.zeros_like(buffer.len());
         let mut sum = buffer.zeros_like(chunk);
-        self.all_to_all(buffer.bytes(), chunks.bytes_mut())?;
+        if chunk > 0 {
+            let algorithm = GlooAlgorithm::Ring;
+            self.run(Call::AllToAll, buffer.element(), buffer.bytes(), chunks.bytes_mut(), algorithm)?;
+        }
         sum.sum_of_chunks(&chunks);
         Ok(sum)
     }
 
-    /// Sums `buffer` over all ranks into rank `root`'s; on other ranks its content is undefined
-    /// afterwards.
-    pub fn reduce(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
-        let (count, add) = (buffer.len(), self.adder_of(buffer, "reduce")?);
-        let bytes = buffer.bytes_mut();
-        if self.size == 1 || bytes.is_empty() {
-            return Ok(());
-        }
-        self.call("reduce", bytes.len(), |mesh, tag, error, room| {
-            let (width, root) = (bytes.len() / count, root as c_int);
-            // SAFETY: as in `all_reduce`.
-            unsafe {
-                let at = bytes.as_mut_ptr();
-                burn_mpi_gloo_reduce(mesh, at, count, width, root, add, tag, error, room)
-            }
-        })
-    }
-
-    /// Overwrites `buffer` on all ranks with rank `root`'s.
-    pub fn broadcast(&mut self, buffer: &mut [u8], root: usize) -> Result<(), CommError> {
-        if buffer.is_empty() {
-            return Ok(());
-        }
-        self.call("broadcast", buffer.len(), |mesh, tag, error, room| {
-            let (at, bytes) = (buffer.as_mut_ptr(), buffer.len());
-            // SAFETY: `buffer` is borrowed mutably until the call returns.
-            unsafe { burn_mpi_gloo_broadcast(mesh, at, bytes, root as c_int, tag, error, room) }
-        })
-    }
-
     /// Gathers every rank's `mine` into `all`, in rank order.
-    pub fn all_gather(&mut self, mine: &[u8], all: &mut [u8]) -> Result<(), CommError> {
-        assert_eq!(mine.len() * self.size, all.len(), "room for each rank's bytes");
-        if mine.is_empty() {
-            return Ok(());
-        }
-        self.call("all-gather", all.len(), |mesh, tag, error, room| {
-            let (from, to) = (mine.as_ptr(), all.as_mut_ptr());
-            // SAFETY: `all` holds `size` times `mine`; both are borrowed until
-            // the call returns.
-            unsafe { burn_mpi_gloo_allgather(mesh, from, mine.len(), to, tag, error, room) }
-        })
-    }
-
-    /// Gathers every rank's `mine` into rank `root`'s `all`, in rank order.
-    pub fn gather(&mut self, mine: &[u8], all: &mut [u8], root: usize) -> Result<(), CommError> {
-        let is_root = self.rank == root;
-        assert!(!is_root || mine.len() * self.size == all.len(), "room for each rank's bytes");
-        if mine.is_empty() {
-            return Ok(());
-        }
-        self.call("gather", mine.len(), |mesh, tag, error, room| {
-            let (from, to) = (mine.as_ptr(), all.as_mut_ptr());
-            // SAFETY: as in `all_gather`; `all` is accessed on the root only.
-            unsafe { burn_mpi_gloo_gather(mesh, from, mine.len(), to, root as c_int, tag, error, room) }
-        })
-    }
-
-    /// Scatters rank `root`'s `all` in equal parts, one to each rank's `mine`.
-    pub fn scatter(&mut self, all: &[u8], mine: &mut [u8], root: usize) -> Result<(), CommError> {
-        let is_root = self.rank == root;
-        assert!(!is_root || mine.len() * self.size == all.len(), "a part for each rank");
-        if mine.is_empty() {
-            return Ok(());
-        }
-        self.call("scatter", mine.len(), |mesh, tag, error, room| {
-            let (from, bytes, to) = (all.as_ptr(), mine.len(), mine.as_mut_ptr());
-            // SAFETY: as in `gather`, in the other direction.
-            unsafe { burn_mpi_gloo_scatter(mesh, from, bytes, to, root as c_int, tag, error, room) }
-        })
-    }
-
-    /// All-to-all: sends each rank its part of `from` and receives this rank's part of every
-    /// rank's `from` into `to`, of the same length.
-    pub fn all_to_all(&mut self, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        assert!(from.len() == to.len() && from.len().is_multiple_of(self.size), "equal parts");
-        if from.is_empty() {
-            return Ok(());
-        }
-        self.call("all-to-all", from.len(), |mesh, tag, error, room| {
-            let (at, to) = (from.as_ptr(), to.as_mut_ptr());
-            // SAFETY: both have length `from.len()` and are borrowed until the call returns.
-            unsafe { burn_mpi_gloo_alltoall(mesh, at, to, from.len(), tag, error, room) }
-        })
-    }
-
-    /// Barrier: returns once every rank has called it.
-    pub fn barrier(&mut self) -> Result<(), CommError> {
-        self.call("barrier", 0, |mesh, tag, error, room| {
-            // SAFETY: no buffers but the error's.
-            unsafe { burn_mpi_gloo_barrier(mesh, tag, error, room) }
-        })
-    }
-
-    /// Sends `buffer` to rank `to`, which receives it under the same `tag`.
-    pub fn send(&mut self, buffer: &[u8], to: usize, tag: u32) -> Result<(), CommError> {
-        self.direct("send", buffer.len(), |mesh, error, room| {
-            let (at, bytes) = (buffer.as_ptr(), buffer.len());
-            // SAFETY: `buffer` is borrowed until the call returns.
-            unsafe { burn_mpi_gloo_send(mesh, at, bytes, to as c_int, tag, error, room) }
-        })
-    }
-
-    /// Receives what rank `from` sends under the same `tag`, of the same length.
-    pub fn receive(&mut self, buffer: &mut [u8], from: usize, tag: u32) -> Result<(), CommError> {
-        self.direct("receive", buffer.len(), |mesh, error, room| {
-            let (at, bytes) = (buffer.as_mut_ptr(), buffer.len());
-            // SAFETY: `buffer` is borrowed mutably until the call returns.
-            unsafe { burn_mpi_gloo_recv(mesh, at, bytes, from as c_int, tag, error, room) }
-        })
-    }
-
-    /// gloo's addition for buffers like `buffer`.
-    fn adder_of(&self, buffer: &Wire, operation: &str) -> Result<add::Add, CommError> {
-        adder_of(buffer).ok_or_else(|| {
-            let reason = "bytes have no sum".into();
-            self.error(operation, buffer.bytes().len(), Instant::now(), reason)
-        })
-    }
-
-    /// The error of an operation that failed, or was never started, for `reason`.
-    fn error(&self, operation: &str, bytes: usize, since: Instant, reason: String) -> CommError {
-        CommError::Operation {
-            rank: self.rank,
-            host: self.host.clone(),
-            operation: format!("{NAME} {operation}"),
-            bytes,
-            elapsed: since.elapsed(),
-            reason,
+    pub fn all_gather(&mut self, mine: &Wire, all: &mut Wire) -> Result<(), CommError> {
+        match mine.len() {
+            0 => Ok(()),
+            _ => {
+                let (element, algorithm) = (mine.element(), GlooAlgorithm::Ring);
+                self.run(Call::AllGather, element, mine.bytes(), all.bytes_mut(), algorithm)
+            }
         }
     }
 
-    fn call(
+    /// Runs a call, whose lengths [`Primitives`](crate::Primitives) have checked.
+    fn run(
         &mut self,
-        operation: &str,
+        call: Call,
+        element: Element,
+        from: &[u8],
+        to: &mut [u8],
+        algorithm: GlooAlgorithm,
+    ) -> Result<(), CommError> {
+        let (member, bytes) = (&self.member, from.len().max(to.len()));
+        let Some(add) = adder_of(element).filter(|_| call.sums()).or(adder_of(Element::F32)) else {
+            unreachable!("f32 has a sum")
+        };
+        let (width, count) = (element.width(), to.len() / element.width());
+        let is_alone = member.size == 1;
+        match call {
+            Call::AllReduce if is_alone => return Ok(()),
+            Call::Reduce { root } => {
+                // On other ranks than the root its content is undefined afterwards.
+                to.copy_from_slice(from);
+                if is_alone {
+                    return Ok(());
+                }
+                let root = root as c_int;
+                return self.ordered(call, bytes, |mesh, tag, error, room| {
+                    // SAFETY: as below.
+                    unsafe {
+                        burn_mpi_gloo_reduce(mesh, to.as_mut_ptr(), count, width, root, add, tag, error, room)
+                    }
+                });
+            }
+            // All of gloo's but this one: the sum of this rank's part.
+            Call::ReduceScatter => {
+                let mut chunks = Wire::of(element, from.len() / width);
+                self.run(Call::AllToAll, element, from, chunks.bytes_mut(), algorithm)?;
+                let mut sum = Wire::of(element, count);
+                sum.sum_of_chunks(&chunks);
+                to.copy_from_slice(sum.bytes());
+                return Ok(());
+            }
+            _ => {}
+        }
+        let (mine, rest) = ((from.as_ptr(), from.len()), (to.as_mut_ptr(), to.len()));
+        let shim = |mesh, tag, error, room| {
+            // SAFETY: pointers and lengths describe both buffers, which are borrowed until the call returns;
+            // by the contract of `Primitives::call` one of them holds a part for each rank where gloo reads
+            // or writes such parts, and on other ranks than a root it does not access the one that is empty.
+            // `add` is for the type of a buffer that is summed.
+            unsafe {
+                match call {
+                    Call::AllReduce => {
+                        let how = algorithm as c_int;
+                        burn_mpi_gloo_allreduce(mesh, rest.0, count, width, how, add, tag, error, room)
+                    }
+                    Call::Broadcast { root } => {
+                        burn_mpi_gloo_broadcast(mesh, rest.0, rest.1, root as c_int, tag, error, room)
+                    }
+                    Call::AllGather => {
+                        burn_mpi_gloo_allgather(mesh, mine.0, mine.1, rest.0, tag, error, room)
+                    }
+                    Call::Gather { root } => {
+                        let root = root as c_int;
+                        burn_mpi_gloo_gather(mesh, mine.0, mine.1, rest.0, root, tag, error, room)
+                    }
+                    Call::Scatter { root } => {
+                        let root = root as c_int;
+                        burn_mpi_gloo_scatter(mesh, mine.0, rest.1, rest.0, root, tag, error, room)
+                    }
+                    Call::AllToAll => burn_mpi_gloo_alltoall(mesh, mine.0, rest.0, mine.1, tag, error, room),
+                    Call::Send { to } => {
+                        burn_mpi_gloo_send(mesh, mine.0, mine.1, to as c_int, MESSAGE, error, room)
+                    }
+                    Call::Receive { from } => {
+                        burn_mpi_gloo_recv(mesh, rest.0, rest.1, from as c_int, MESSAGE, error, room)
+                    }
+                    _ => burn_mpi_gloo_barrier(mesh, tag, error, room),
+                }
+            }
+        };
+        match call {
+            Call::Send { .. } | Call::Receive { .. } => {
+                self.direct(call, bytes, |mesh, error, room| shim(mesh, 0, error, room))
+            }
+            _ => self.ordered(call, bytes, shim),
+        }
+    }
+
+    /// A call of all ranks, under the next tag.
+    fn ordered(
+        &mut self,
+        call: Call,
         bytes: usize,
-        call: impl FnOnce(*mut c_void, u32, *mut c_char, usize) -> c_int,
+        shim: impl FnOnce(*mut c_void, u32, *mut c_char, usize) -> c_int,
     ) -> Result<(), CommError> {
         self.tag = self.tag.wrapping_add(1);
         let tag = self.tag;
-        self.direct(operation, bytes, |mesh, error, room| call(mesh, tag, error, room))
+        self.direct(call, bytes, |mesh, error, room| shim(mesh, tag, error, room))
     }
 
     /// A call of only two ranks; it does not advance the tag that all ranks count.
     fn direct(
         &mut self,
-        operation: &str,
+        call: Call,
         bytes: usize,
-        call: impl FnOnce(*mut c_void, *mut c_char, usize) -> c_int,
+        shim: impl FnOnce(*mut c_void, *mut c_char, usize) -> c_int,
     ) -> Result<(), CommError> {
-        let started = Instant::now();
+        let started = self.member.now();
         if let Some(reason) = &self.broken {
-            if let Some(departure) = activity::departed_peer(Duration::ZERO) {
+            if let Some(departure) = self.member.activity.departed_peer(Duration::ZERO) {
                 return Err(departure.error());
             }
             let reason = format!("the connections broke earlier: {reason}");
-            return Err(self.error(operation, bytes, started, reason));
+            return Err(self.member.error(NAME, call.name(), bytes, started, reason));
         }
         let mesh = self.mesh.as_ptr();
-        checked(|error, room| call(mesh, error, room)).map_err(|reason| {
+        checked(|error, room| shim(mesh, error, room)).map_err(|reason| {
             self.broken = Some(reason.clone());
             // A connection breaks when its peer exits: then the peer's reason is the one to
             // report.
-            match activity::departed_peer(PEERS_WORD) {
+            match self.member.activity.departed_peer(PEERS_WORD) {
                 Some(departure) => departure.error(),
-                None => self.error(operation, bytes, started, reason),
+                None => self.member.error(NAME, call.name(), bytes, started, reason),
             }
         })
     }

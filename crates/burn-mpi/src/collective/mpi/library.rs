@@ -28,7 +28,7 @@ pub(crate) fn is_mpi_thread() -> bool {
 pub(crate) fn abort(code: i32) -> ! {
     crate::output::wait_until_read();
     // No exit handler may wait for the other ranks.
-    crate::guard::farewell::cancel();
+    crate::guard::finalize::cancel();
     // SAFETY: MPI_Initialized and MPI_Finalized may be called at any time from any thread (MPI
     // 3.1, section 8.7.1); MPI_Abort is called on this thread only while MPI runs, which they
     // check.

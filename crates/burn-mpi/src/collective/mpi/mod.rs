@@ -11,37 +11,41 @@ pub(crate) mod request;
 mod sum;
 
 use std::ffi::c_int;
-use std::time::{Duration, Instant};
+use std::ops::Deref;
+use std::rc::Rc;
+use std::time::Duration;
 
 use mpi::ffi;
 
 use self::library::describe;
-use crate::{CommError, Wire};
+use crate::CommError;
+use crate::member::Member;
 
 /// The transport's name.
 pub(crate) const NAME: &str = "mpi";
 
-/// This process's rank in the job, and the rank and host for error messages.
+/// This process as a rank of an MPI job.
 ///
 /// MPI runs from before the first of these is created until the process exits
-/// ([`crate::guard::farewell`]), so any holder may call MPI on the thread that started
-/// it. A type that holds one behind an `Rc` is `!Send`.
+/// ([`crate::guard::finalize`]), so any holder may call MPI on the thread that started
+/// it. A type that holds one is `!Send`.
 #[derive(Debug, Clone)]
-pub(crate) struct MpiWorld {
-    pub rank: usize,
-    pub size: usize,
-    pub host: String,
-    /// Whether to yield the core while waiting, because another rank needs it.
-    pub yields: bool,
+pub struct Mpi(Rc<Member>);
+
+impl Deref for Mpi {
+    type Target = Member;
+
+    fn deref(&self) -> &Member {
+        &self.0
+    }
 }
 
-impl MpiWorld {
-    /// Queries rank and size, and sets MPI to return errors instead of aborting the
-    /// process.
+impl Mpi {
+    /// Rank and number of ranks, after MPI was set to return errors instead of aborting the process.
     ///
     /// # Safety
-    /// MPI is initialised, by this thread, and is not finalized before the process exits.
-    pub unsafe fn new(host: String) -> Result<Self, CommError> {
+    /// MPI is initialised, by this thread.
+    pub unsafe fn rank_and_size() -> Result<(usize, usize), CommError> {
         let (mut rank, mut size) = (0, 0);
         // SAFETY: MPI is initialised; both pointers are valid for one int.
         let codes = unsafe {
@@ -53,60 +57,34 @@ impl MpiWorld {
         };
         match codes.into_iter().find(|&code| code != 0) {
             Some(code) => Err(CommError::Start(describe(code))),
-            None => Ok(Self { rank: rank as usize, size: size as usize, host, yields: false }),
+            None => Ok((rank as usize, size as usize)),
         }
     }
 
-    /// Yields the core to another rank if ranks share cores.
-    pub fn pause(&self) {
-        match self.yields {
-            true => std::thread::yield_now(),
-            false => std::hint::spin_loop(),
-        }
+    /// The rank `member` of the job.
+    ///
+    /// # Safety
+    /// MPI is initialised, by this thread, and is not finalized before the process exits.
+    pub unsafe fn new(member: Rc<Member>) -> Self {
+        Self(member)
+    }
+
+    /// The rank.
+    pub fn member(&self) -> Rc<Member> {
+        Rc::clone(&self.0)
     }
 
     /// A number of elements, or of bytes, as an MPI count.
     fn count(&self, elements: usize, operation: &str) -> Result<c_int, CommError> {
         let reason = || "more elements than MPI counts in one call; use smaller buckets".into();
-        c_int::try_from(elements).map_err(|_| self.error(operation, elements, Duration::ZERO, reason()))
+        c_int::try_from(elements).map_err(|_| self.error(NAME, operation, elements, self.now(), reason()))
     }
 
-    /// Datatype and operation that sum a buffer like `buffer`.
-    fn sum_of(&self, buffer: &Wire, operation: &str) -> Result<(ffi::MPI_Datatype, ffi::MPI_Op), CommError> {
-        sum::sum_of(buffer).ok_or_else(|| {
-            let reason = "bytes have no sum".into();
-            self.error(operation, buffer.bytes().len(), Duration::ZERO, reason)
-        })
-    }
-
-    fn check(&self, code: c_int, operation: &str, bytes: usize, started: Instant) -> Result<(), CommError> {
+    /// The error of MPI's `code`, if that is one, of a call that began at `started`.
+    fn check(&self, code: c_int, operation: &str, bytes: usize, started: Duration) -> Result<(), CommError> {
         match code {
             0 => Ok(()),
-            _ => Err(self.error(operation, bytes, started.elapsed(), explained(describe(code)))),
-        }
-    }
-
-    /// The error of an MPI operation that failed, or was never started, for `reason`.
-    fn error(&self, operation: &str, bytes: usize, elapsed: Duration, reason: String) -> CommError {
-        self.error_over(NAME, operation, bytes, elapsed, reason)
-    }
-
-    /// The same for any transport.
-    pub fn error_over(
-        &self,
-        transport: &str,
-        operation: &str,
-        bytes: usize,
-        elapsed: Duration,
-        reason: String,
-    ) -> CommError {
-        CommError::Operation {
-            rank: self.rank,
-            host: self.host.clone(),
-            operation: format!("{transport} {operation}"),
-            bytes,
-            elapsed,
-            reason,
+            _ => Err(self.error(NAME, operation, bytes, started, explained(describe(code)))),
         }
     }
 }

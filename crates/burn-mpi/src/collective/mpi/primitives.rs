@@ -1,15 +1,14 @@
 //! MPI's blocking operations, one call each.
 
 use std::ffi::{c_int, c_void};
-use std::rc::Rc;
-use std::time::Instant;
 
 use mpi::ffi;
 
 use super::request::Communicator;
-use super::{MpiWorld, NAME};
-use crate::guard::activity;
-use crate::{CommError, Primitives, Wire, World};
+use super::sum::{datatype, sum_of};
+use super::{Mpi, NAME};
+use crate::collective::wire::Element;
+use crate::{Call, CommError, Primitives, World};
 
 // A function of shim.c.
 unsafe extern "C" {
@@ -29,7 +28,7 @@ unsafe extern "C" {
 /// moves_to_another_thread::<burn_mpi::MpiPrimitives>();
 /// ```
 pub struct MpiPrimitives {
-    mpi: Rc<MpiWorld>,
+    mpi: Mpi,
     communicator: Communicator,
 }
 
@@ -42,52 +41,16 @@ const PIECE: usize = 1 << 30;
 
 impl MpiPrimitives {
     /// The operations of `world`.
-    pub fn new(world: &World) -> Self {
-        Self::of(Rc::clone(world.mpi()))
-    }
-
-    /// The same, before a `World` exists.
-    pub(crate) fn of(mpi: Rc<MpiWorld>) -> Self {
-        Self::over(mpi, Communicator::world())
+    ///
+    /// # Errors
+    /// [`CommError::Transport`] if its ranks are threads.
+    pub fn new(world: &World) -> Result<Self, CommError> {
+        Ok(Self::over(world.mpi()?.clone(), Communicator::world()))
     }
 
     /// The operations of one communicator.
-    pub(super) fn over(mpi: Rc<MpiWorld>, communicator: Communicator) -> Self {
+    pub(crate) fn over(mpi: Mpi, communicator: Communicator) -> Self {
         Self { mpi, communicator }
-    }
-
-    /// Makes one MPI call on `length` elements of `bytes` bytes in total.
-    fn call(
-        &self,
-        operation: &str,
-        length: usize,
-        bytes: usize,
-        call: impl FnOnce(c_int, ffi::MPI_Comm) -> c_int,
-    ) -> Result<(), CommError> {
-        let _waiting = activity::enter(NAME, operation, None);
-        let started = Instant::now();
-        let count = self.mpi.count(length, operation)?;
-        self.mpi.check(call(count, self.communicator.0), operation, bytes, started)
-    }
-
-    /// The same for a collective. Without elements nothing is called: Open MPI treats two
-    /// empty buffers as aliased, which is an error.
-    fn collective(
-        &self,
-        operation: &str,
-        length: usize,
-        bytes: usize,
-        call: impl FnOnce(c_int, ffi::MPI_Comm) -> c_int,
-    ) -> Result<(), CommError> {
-        match length {
-            0 => Ok(()),
-            _ => self.call(operation, length, bytes, call),
-        }
-    }
-
-    /// Checks that `all` has as many parts of `part` as there are ranks.
-    fn check_parts(&self, part: usize, all: usize) {
-        assert_eq!(part * self.mpi.size, all, "one part for each rank");
     }
 }
 
@@ -96,133 +59,55 @@ impl Primitives for MpiPrimitives {
         NAME
     }
 
-    fn send(&mut self, buffer: &[u8], to: usize) -> Result<(), CommError> {
-        self.call("send", buffer.len(), buffer.len(), |count, world| {
-            // SAFETY: the pointer and the count describe `buffer`, which is
-            // borrowed until the call returns.
-            unsafe {
-                let at = buffer.as_ptr().cast();
-                ffi::MPI_Send(at, count, ffi::RSMPI_UINT8_T, to as c_int, TAG, world)
-            }
-        })
+    fn rank(&self) -> usize {
+        self.mpi.rank
     }
 
-    fn receive(&mut self, buffer: &mut [u8], from: usize) -> Result<(), CommError> {
-        self.call("receive", buffer.len(), buffer.len(), |count, world| {
-            // SAFETY: the pointer and the count describe `buffer`, which is borrowed mutably
-            // until the call returns; MPI rejects a longer message.
-            unsafe {
-                let at = buffer.as_mut_ptr().cast();
-                let ignore = ffi::RSMPI_STATUS_IGNORE;
-                ffi::MPI_Recv(at, count, ffi::RSMPI_UINT8_T, from as c_int, TAG, world, ignore)
-            }
-        })
+    fn size(&self) -> usize {
+        self.mpi.size
     }
 
-    fn broadcast(&mut self, buffer: &mut [u8], root: usize) -> Result<(), CommError> {
-        for piece in buffer.chunks_mut(PIECE) {
-            self.collective("broadcast", piece.len(), piece.len(), |count, world| {
-                let at = piece.as_mut_ptr().cast();
-                // SAFETY: the pointer and the count describe `piece`, which is
-                // borrowed mutably until the call returns.
-                unsafe { ffi::MPI_Bcast(at, count, ffi::RSMPI_UINT8_T, root as c_int, world) }
-            })?;
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        if let Call::Broadcast { .. } = call
+            && to.len() > PIECE
+        {
+            return to.chunks_mut(PIECE).try_for_each(|piece| self.call(call, element, &[], piece));
         }
-        Ok(())
-    }
-
-    fn all_reduce(&mut self, buffer: &mut Wire) -> Result<(), CommError> {
-        let (datatype, op) = self.mpi.sum_of(buffer, "all-reduce")?;
-        self.collective("all-reduce", buffer.len(), buffer.bytes().len(), |count, world| {
-            let at = buffer.bytes_mut().as_mut_ptr().cast();
-            // SAFETY: the pointer, count and datatype describe `buffer`, which is
-            // borrowed mutably until the call returns.
-            unsafe { burn_mpi_allreduce(at, count, datatype, op, world) }
-        })
-    }
-
-    fn reduce(&mut self, mine: &Wire, sum: &mut Wire, root: usize) -> Result<(), CommError> {
-        assert!(mine.len() == sum.len() && mine.is_like(sum), "a sum like its terms");
-        let (datatype, op) = self.mpi.sum_of(mine, "reduce")?;
-        self.collective("reduce", mine.len(), mine.bytes().len(), |count, world| {
-            let (from, to) = (mine.bytes().as_ptr().cast(), sum.bytes_mut().as_mut_ptr().cast());
-            // SAFETY: both buffers hold `count` values of `datatype` and are
-            // borrowed until the call returns.
-            unsafe { ffi::MPI_Reduce(from, to, count, datatype, op, root as c_int, world) }
-        })
-    }
-
-    fn all_gather(&mut self, mine: &[u8], all: &mut [u8]) -> Result<(), CommError> {
-        self.check_parts(mine.len(), all.len());
-        self.collective("all-gather", mine.len(), all.len(), |count, world| {
-            let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
-            // SAFETY: `all` has `count` bytes for each rank; both buffers are
-            // borrowed until the call returns.
-            unsafe {
-                let byte = ffi::RSMPI_UINT8_T;
-                ffi::MPI_Allgather(from, count, byte, to, count, byte, world)
+        let bytes = from.len().max(to.len());
+        let _waiting = self.mpi.begin(NAME, call, element, bytes)?;
+        let started = self.mpi.now();
+        let part = call.part(from.len(), to.len(), self.mpi.size);
+        let count = self.mpi.count(part / element.width(), call.name())?;
+        let (kind, comm) = (datatype(element), self.communicator.0);
+        let op = sum_of(element);
+        let (from, to) = (from.as_ptr().cast::<c_void>(), to.as_mut_ptr().cast::<c_void>());
+        // SAFETY: both buffers are borrowed until the call returns. By the contract of `Primitives::call`,
+        // whose default methods have checked the lengths, each has `count` values of `kind`, or as many
+        // times the ranks where MPI reads or writes a part for each rank; where it has neither, as `from` of
+        // a receive or `to` of a gather on other ranks than the root, MPI does not access it.
+        let code = unsafe {
+            match call {
+                Call::Send { to } => ffi::MPI_Send(from, count, kind, to as c_int, TAG, comm),
+                Call::Receive { from } => {
+                    // MPI rejects a longer message.
+                    let ignore = ffi::RSMPI_STATUS_IGNORE;
+                    ffi::MPI_Recv(to, count, kind, from as c_int, TAG, comm, ignore)
+                }
+                Call::Broadcast { root } => ffi::MPI_Bcast(to, count, kind, root as c_int, comm),
+                Call::AllReduce => burn_mpi_allreduce(to, count, kind, op, comm),
+                Call::Reduce { root } => ffi::MPI_Reduce(from, to, count, kind, op, root as c_int, comm),
+                Call::AllGather => ffi::MPI_Allgather(from, count, kind, to, count, kind, comm),
+                Call::Gather { root } => {
+                    ffi::MPI_Gather(from, count, kind, to, count, kind, root as c_int, comm)
+                }
+                Call::Scatter { root } => {
+                    ffi::MPI_Scatter(from, count, kind, to, count, kind, root as c_int, comm)
+                }
+                Call::ReduceScatter => ffi::MPI_Reduce_scatter_block(from, to, count, kind, op, comm),
+                Call::AllToAll => ffi::MPI_Alltoall(from, count, kind, to, count, kind, comm),
+                Call::Barrier => ffi::MPI_Barrier(comm),
             }
-        })
-    }
-
-    fn gather(&mut self, mine: &[u8], all: &mut [u8], root: usize) -> Result<(), CommError> {
-        if self.mpi.rank == root {
-            self.check_parts(mine.len(), all.len());
-        }
-        self.collective("gather", mine.len(), mine.len(), |count, world| {
-            let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
-            // SAFETY: as in `all_gather`; MPI writes to `all` on the root only.
-            unsafe {
-                let byte = ffi::RSMPI_UINT8_T;
-                ffi::MPI_Gather(from, count, byte, to, count, byte, root as c_int, world)
-            }
-        })
-    }
-
-    fn scatter(&mut self, all: &[u8], mine: &mut [u8], root: usize) -> Result<(), CommError> {
-        if self.mpi.rank == root {
-            self.check_parts(mine.len(), all.len());
-        }
-        self.collective("scatter", mine.len(), mine.len(), |count, world| {
-            let (from, to) = (all.as_ptr().cast(), mine.as_mut_ptr().cast());
-            // SAFETY: as in `gather`, the other way round: MPI reads `all` on
-            // the root only.
-            unsafe {
-                let byte = ffi::RSMPI_UINT8_T;
-                ffi::MPI_Scatter(from, count, byte, to, count, byte, root as c_int, world)
-            }
-        })
-    }
-
-    fn reduce_scatter(&mut self, mine: &Wire, part: &mut Wire) -> Result<(), CommError> {
-        self.check_parts(part.len(), mine.len());
-        assert!(mine.is_like(part), "a sum and its terms have one type");
-        let (datatype, op) = self.mpi.sum_of(mine, "reduce-scatter")?;
-        self.collective("reduce-scatter", part.len(), mine.bytes().len(), |count, world| {
-            let (from, to) = (mine.bytes().as_ptr().cast(), part.bytes_mut().as_mut_ptr().cast());
-            // SAFETY: `part` holds `count` values of `datatype` and `mine` as
-            // many for each rank; both are borrowed until the call returns.
-            unsafe { ffi::MPI_Reduce_scatter_block(from, to, count, datatype, op, world) }
-        })
-    }
-
-    fn all_to_all(&mut self, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let part = to.len() / self.mpi.size;
-        self.check_parts(part, to.len());
-        self.check_parts(part, from.len());
-        self.collective("all-to-all", part, from.len(), |count, world| {
-            let (from, to) = (from.as_ptr().cast(), to.as_mut_ptr().cast());
-            // SAFETY: both buffers have `count` bytes for each rank and are
-            // borrowed until the call returns.
-            unsafe {
-                let byte = ffi::RSMPI_UINT8_T;
-                ffi::MPI_Alltoall(from, count, byte, to, count, byte, world)
-            }
-        })
-    }
-
-    fn barrier(&mut self) -> Result<(), CommError> {
-        // SAFETY: has no buffers.
-        self.call("barrier", 0, 0, |_, world| unsafe { ffi::MPI_Barrier(world) })
+        };
+        self.mpi.check(code, call.name(), bytes, started)
     }
 }

@@ -1,17 +1,16 @@
 //! Non-blocking MPI operations.
-//!
-//! MPI reads and writes their buffers until [`MpiWorld::test`] reports completion, which no
-//! lifetime here expresses: so these functions are unsafe, and
-//! [`MpiCollective`](super::collective::MpiCollective) owns request and buffers together.
 
 use std::ffi::{c_int, c_void};
-use std::time::Instant;
+use std::time::Duration;
 
 use mpi::ffi;
 
-use super::{MpiWorld, NAME};
-use crate::guard::activity;
-use crate::{CommError, Wire};
+use super::primitives::MpiPrimitives;
+use super::sum::{datatype, sum_of};
+use super::{Mpi, NAME};
+use crate::collective::staged::Requests;
+use crate::member::Member;
+use crate::{Call, CommError, Primitives, Wire};
 
 // A function of shim.c.
 unsafe extern "C" {
@@ -23,12 +22,6 @@ unsafe extern "C" {
         comm: ffi::MPI_Comm,
         request: *mut ffi::MPI_Request,
     ) -> c_int;
-}
-
-/// A non-blocking operation in flight. Dropping it does not complete the operation.
-pub(crate) struct Request {
-    handle: ffi::MPI_Request,
-    operation: &'static str,
 }
 
 /// A communicator: its operations are matched only with each other.
@@ -43,128 +36,145 @@ impl Communicator {
     }
 }
 
-impl Request {
-    /// An operation without elements, which is already complete.
-    pub fn over(operation: &'static str) -> Self {
-        // SAFETY: a constant that MPI's library defines.
-        Self { handle: unsafe { ffi::RSMPI_REQUEST_NULL }, operation }
+/// A non-blocking operation in flight, with the buffers that MPI reads and writes until it is complete.
+/// Their heap memory does not move when this does.
+pub struct Request {
+    handle: ffi::MPI_Request,
+    operation: &'static str,
+    bytes: usize,
+    started: Duration,
+    /// `None` once complete.
+    buffers: Option<(Wire, Wire)>,
+}
+
+impl Drop for Request {
+    /// After an error, MPI may still write to buffers in flight: that memory is leaked rather
+    /// than freed.
+    fn drop(&mut self) {
+        self.buffers.take().map(std::mem::forget);
     }
 }
 
-impl MpiWorld {
-    /// Starts to sum `buffer` over all ranks.
-    ///
-    /// # Safety
-    /// The buffer's heap memory must not be moved, freed, read or written until
-    /// [`test`](Self::test) reports that the request is complete.
-    pub unsafe fn start_all_reduce(
-        &self,
-        buffer: &mut Wire,
-        communicator: Communicator,
-    ) -> Result<Request, CommError> {
-        let count = self.count(buffer.len(), "all-reduce")?;
-        let (datatype, op) = self.sum_of(buffer, "all-reduce")?;
-        self.start("all-reduce", buffer.bytes().len(), |request| {
-            let at = buffer.bytes_mut().as_mut_ptr().cast();
-            // SAFETY: the pointer, count and datatype describe `buffer`, which the caller
-            // keeps.
-            unsafe { burn_mpi_iallreduce(at, count, datatype, op, communicator.0, request) }
-        })
+/// MPI's non-blocking operations, on communicators of their own: with another collective of the same
+/// world, ranks may interleave calls in a different order.
+pub struct MpiRequests {
+    mpi: Mpi,
+    channels: [Communicator; 2],
+    blocking: MpiPrimitives,
+    in_flight: usize,
+}
+
+impl MpiRequests {
+    /// All ranks must call it.
+    pub(super) fn new(mpi: Mpi) -> Result<Self, CommError> {
+        let channels = [mpi.duplicate()?, mpi.duplicate()?];
+        let blocking = MpiPrimitives::over(mpi.clone(), channels[0]);
+        Ok(Self { mpi, channels, blocking, in_flight: 0 })
+    }
+}
+
+impl Requests for MpiRequests {
+    type Request = Request;
+
+    const NAME: &'static str = NAME;
+
+    fn member(&self) -> &Member {
+        &self.mpi
     }
 
-    /// Starts to sum `from` over all ranks, and to write this rank's chunk of the sum, one of
-    /// as many equal chunks as there are ranks, into `chunk`.
-    ///
-    /// # Safety
-    /// As for [`start_all_reduce`](Self::start_all_reduce), for both buffers.
-    ///
-    /// # Panics
-    /// If `chunk` does not have the length of such a chunk of `from`.
-    pub unsafe fn start_reduce_scatter(
-        &self,
-        from: &Wire,
-        chunk: &mut Wire,
-        communicator: Communicator,
-    ) -> Result<Request, CommError> {
-        assert!(chunk.len() * self.size == from.len() && chunk.is_like(from), "equal chunks");
-        let count = self.count(chunk.len(), "reduce-scatter")?;
-        let (datatype, op) = self.sum_of(from, "reduce-scatter")?;
-        self.start("reduce-scatter", from.bytes().len(), |request| {
-            let (from, to) = (from.bytes().as_ptr().cast(), chunk.bytes_mut().as_mut_ptr().cast());
-            let comm = communicator.0;
-            // SAFETY: `chunk` holds `count` values of `datatype` and `from` as many for each
-            // rank; the caller keeps both.
-            unsafe { ffi::MPI_Ireduce_scatter_block(from, to, count, datatype, op, comm, request) }
-        })
-    }
-
-    /// Starts to send each rank its chunk of `from` and to receive this rank's chunk of every
-    /// rank's buffer into `to`, of the same length.
-    ///
-    /// # Safety
-    /// As for [`start_all_reduce`](Self::start_all_reduce), for both buffers.
-    ///
-    /// # Panics
-    /// If the buffers do not hold one equal chunk for each rank.
-    pub unsafe fn start_all_to_all(
-        &self,
-        from: &Wire,
-        to: &mut Wire,
-        communicator: Communicator,
-    ) -> Result<Request, CommError> {
-        assert!(from.len().is_multiple_of(self.size) && from.len() == to.len() && from.is_like(to));
-        let bytes = self.count(from.bytes().len() / self.size, "all-to-all")?;
-        self.start("all-to-all", from.bytes().len(), |request| {
-            let (from, to) = (from.bytes().as_ptr().cast(), to.bytes_mut().as_mut_ptr().cast());
-            // SAFETY: both buffers hold `size` chunks of `bytes` bytes, and the
-            // caller keeps them.
-            unsafe {
-                let byte = ffi::RSMPI_UINT8_T;
-                ffi::MPI_Ialltoall(from, bytes, byte, to, bytes, byte, communicator.0, request)
+    fn start(&mut self, channel: usize, call: Call, from: Wire, to: Wire) -> Result<Request, CommError> {
+        let (operation, element) = (call.name(), to.element());
+        let (bytes, size) = (from.bytes().len().max(to.bytes().len()), self.mpi.size);
+        let started = self.mpi.now();
+        let part = call.part(from.bytes().len(), to.bytes().len(), size);
+        let count = self.mpi.count(part / element.width(), operation)?;
+        let (kind, op, comm) = (datatype(element), sum_of(element), self.channels[channel].0);
+        // SAFETY: a constant that MPI's library defines.
+        let handle = unsafe { ffi::RSMPI_REQUEST_NULL };
+        let mut request = Request { handle, operation, bytes, started, buffers: Some((from, to)) };
+        let Some((from, to)) = &mut request.buffers else { unreachable!("it was just made") };
+        assert!(call == Call::AllReduce || from.is_like(to), "buffers of one type");
+        let lengths = match call {
+            Call::AllReduce => (0, count as usize),
+            Call::ReduceScatter => (count as usize * size, count as usize),
+            Call::AllToAll => (count as usize * size, count as usize * size),
+            Call::AllGather => (count as usize, count as usize * size),
+            other => unreachable!("{} is not started", other.name()),
+        };
+        assert_eq!((from.len(), to.len()), lengths, "one part for each rank");
+        let (from, to) = (from.bytes().as_ptr().cast(), to.bytes_mut().as_mut_ptr().cast());
+        let request_handle = &mut request.handle;
+        // SAFETY: the lengths of both buffers were checked above against what MPI reads and writes. The
+        // request owns them, nobody accesses them before it is complete, and it leaks them if it is
+        // dropped before that.
+        let code = unsafe {
+            match call {
+                Call::AllReduce => burn_mpi_iallreduce(to, count, kind, op, comm, request_handle),
+                Call::ReduceScatter => {
+                    ffi::MPI_Ireduce_scatter_block(from, to, count, kind, op, comm, request_handle)
+                }
+                Call::AllToAll => {
+                    ffi::MPI_Ialltoall(from, count, kind, to, count, kind, comm, request_handle)
+                }
+                _ => ffi::MPI_Iallgather(from, count, kind, to, count, kind, comm, request_handle),
             }
-        })
+        };
+        self.mpi.check(code, operation, bytes, started)?;
+        self.in_flight += 1;
+        Ok(request)
     }
 
-    /// Starts to gather every rank's `mine` into `all`, in rank order.
-    ///
-    /// # Safety
-    /// As for [`start_all_reduce`](Self::start_all_reduce), for both buffers.
-    ///
-    /// # Panics
-    /// If `all` does not have the length of all ranks' `mine`.
-    pub unsafe fn start_all_gather(
-        &self,
-        mine: &Wire,
-        all: &mut Wire,
-        communicator: Communicator,
-    ) -> Result<Request, CommError> {
-        assert!(mine.len() * self.size == all.len() && mine.is_like(all), "room for each rank's elements");
-        let bytes = self.count(mine.bytes().len(), "all-gather")?;
-        self.start("all-gather", all.bytes().len(), |request| {
-            let (from, to) = (mine.bytes().as_ptr().cast(), all.bytes_mut().as_mut_ptr().cast());
-            // SAFETY: `all` holds `size` times `mine`, and the caller keeps both.
-            unsafe {
-                let byte = ffi::RSMPI_UINT8_T;
-                ffi::MPI_Iallgather(from, bytes, byte, to, bytes, byte, communicator.0, request)
-            }
-        })
+    fn test(&mut self, request: &mut Request) -> Result<Option<(Wire, Wire)>, CommError> {
+        let is_complete =
+            self.mpi.test(&mut request.handle, request.operation, request.bytes, request.started)?;
+        if is_complete {
+            self.in_flight -= 1;
+        }
+        Ok(request.buffers.take_if(|_| is_complete))
     }
 
-    /// Starts a barrier.
-    pub fn start_barrier(&self, communicator: Communicator) -> Result<Request, CommError> {
+    fn pause(&mut self) -> Result<(), CommError> {
+        self.mpi.pause();
+        Ok(())
+    }
+
+    fn blocking(&mut self) -> &mut dyn Primitives {
+        &mut self.blocking
+    }
+}
+
+impl Drop for MpiRequests {
+    fn drop(&mut self) {
+        if self.in_flight == 0 && !std::thread::panicking() {
+            // SAFETY: both are duplicates with no operation in flight, and are not used again. After an
+            // error there is only one communicator less for later use.
+            self.channels.iter_mut().for_each(|channel| unsafe {
+                ffi::MPI_Comm_free(&mut channel.0);
+            });
+        }
+    }
+}
+
+impl Mpi {
+    /// A barrier on `communicator`, in flight.
+    pub fn start_barrier(&self, communicator: Communicator) -> Result<ffi::MPI_Request, CommError> {
+        // SAFETY: a constant that MPI's library defines.
+        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
         // SAFETY: the handle is written to valid memory.
-        self.start("barrier", 0, |request| unsafe { ffi::MPI_Ibarrier(communicator.0, request) })
+        let code = unsafe { ffi::MPI_Ibarrier(communicator.0, &mut request) };
+        self.check(code, "barrier", 0, self.now())?;
+        Ok(request)
     }
 
     /// A duplicate of the world's communicator. All ranks must call it.
     pub fn duplicate(&self) -> Result<Communicator, CommError> {
-        let _waiting = activity::enter(NAME, "communicator copy", None);
+        let _waiting = self.enter(NAME, "communicator copy", None);
         // SAFETY: the new handle is written to valid memory.
         let (code, copy) = unsafe {
             let mut copy = ffi::RSMPI_COMM_NULL;
             (ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut copy), copy)
         };
-        self.check(code, "communicator copy", 0, Instant::now())?;
+        self.check(code, "communicator copy", 0, self.now())?;
         Ok(Communicator(copy))
     }
 
@@ -179,36 +189,19 @@ impl MpiWorld {
         }
     }
 
-    /// Frees a communicator. After an error there is only one communicator less for later
-    /// use.
-    ///
-    /// # Safety
-    /// The communicator is a [duplicate](Self::duplicate), has no operation in flight, and is
-    /// not used again.
-    pub unsafe fn free(&self, mut communicator: Communicator) {
-        // SAFETY: the handle came from MPI_Comm_dup, and is not used again.
-        unsafe { ffi::MPI_Comm_free(&mut communicator.0) };
-    }
-
-    /// Whether `request` is complete; `bytes` and `started` are for its error.
-    pub fn test(&self, request: &mut Request, bytes: usize, started: Instant) -> Result<bool, CommError> {
+    /// Whether an operation in flight is complete.
+    pub fn test(
+        &self,
+        request: &mut ffi::MPI_Request,
+        operation: &str,
+        bytes: usize,
+        started: Duration,
+    ) -> Result<bool, CommError> {
         let mut done = 0;
         // SAFETY: the handle came from MPI and is not used after completion: MPI then sets it
         // to the null request, for which this call is valid.
-        let code = unsafe { ffi::MPI_Test(&mut request.handle, &mut done, ffi::RSMPI_STATUS_IGNORE) };
-        self.check(code, request.operation, bytes, started)?;
+        let code = unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
+        self.check(code, operation, bytes, started)?;
         Ok(done != 0)
-    }
-
-    fn start(
-        &self,
-        operation: &'static str,
-        bytes: usize,
-        call: impl FnOnce(*mut ffi::MPI_Request) -> c_int,
-    ) -> Result<Request, CommError> {
-        let mut request = Request::over(operation);
-        let code = call(&mut request.handle);
-        self.check(code, operation, bytes, Instant::now())?;
-        Ok(request)
     }
 }

@@ -7,19 +7,28 @@ use std::sync::OnceLock;
 use half::{bf16, f16};
 use mpi::ffi;
 
-use crate::Wire;
+use crate::collective::wire::Element;
 
-/// Datatype and operation that sum a buffer of this type; `None` for bytes.
-pub(super) fn sum_of(buffer: &Wire) -> Option<(ffi::MPI_Datatype, ffi::MPI_Op)> {
+/// MPI's datatype of values.
+pub(super) fn datatype(element: Element) -> ffi::MPI_Datatype {
     // SAFETY: constants that MPI's library defines.
     unsafe {
-        Some(match buffer {
-            Wire::F32(_) => (ffi::RSMPI_FLOAT, ffi::RSMPI_SUM),
-            Wire::F64(_) => (ffi::RSMPI_DOUBLE, ffi::RSMPI_SUM),
-            Wire::Bf16(_) => (ffi::RSMPI_UINT16_T, sum_op(&BF16_SUM, add_bf16)),
-            Wire::F16(_) => (ffi::RSMPI_UINT16_T, sum_op(&F16_SUM, add_f16)),
-            Wire::Bytes(_) => return None,
-        })
+        match element {
+            Element::F32 => ffi::RSMPI_FLOAT,
+            Element::F64 => ffi::RSMPI_DOUBLE,
+            Element::Bf16 | Element::F16 => ffi::RSMPI_UINT16_T,
+            Element::Byte => ffi::RSMPI_UINT8_T,
+        }
+    }
+}
+
+/// The operation that sums values; bytes have none, and get one that their callers never use.
+pub(super) fn sum_of(element: Element) -> ffi::MPI_Op {
+    match element {
+        Element::Bf16 => sum_op(&BF16_SUM, add_bf16),
+        Element::F16 => sum_op(&F16_SUM, add_f16),
+        // SAFETY: a constant that MPI's library defines.
+        _ => unsafe { ffi::RSMPI_SUM },
     }
 }
 

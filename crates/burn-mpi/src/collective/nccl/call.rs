@@ -6,21 +6,7 @@ use std::ops::Range;
 use super::communicator::Communicator;
 use super::cuda::DevicePointer;
 use super::library::{Datatype, Nccl, SUM};
-
-/// An operation on `count` elements of each rank, or of each pair of ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Call {
-    AllReduce,
-    Reduce { root: usize },
-    Broadcast { root: usize },
-    ReduceScatter,
-    AllGather,
-    AllToAll,
-    Gather { root: usize },
-    Scatter { root: usize },
-    Send { to: usize },
-    Receive { from: usize },
-}
+use crate::Call;
 
 /// The layout of a block, in elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,27 +18,28 @@ pub(super) struct Layout {
     pub returns: Range<usize>,
 }
 
-impl Call {
-    /// The layout of the block of `rank` of `size`. Operations are in place wherever NCCL allows it:
-    /// a part of the block is then both read and written.
-    pub fn layout(self, count: usize, rank: usize, size: usize) -> Layout {
+impl Layout {
+    /// The layout of the block of `rank` of `size` for a call on `count` elements of each rank, or of each
+    /// pair of ranks. Operations are in place wherever NCCL allows it: a part of the block is then both read
+    /// and written.
+    pub fn of(call: Call, count: usize, rank: usize, size: usize) -> Self {
         let (all, none) = (0..count * size, 0..0);
         let part = |number: usize| number * count..(number + 1) * count;
         let only = |at: bool, range: Range<usize>| if at { range } else { 0..0 };
-        let (parts, brings, returns) = match self {
-            Self::AllReduce => (1, part(0), part(0)),
-            Self::Reduce { root } => (1, part(0), only(rank == root, part(0))),
-            Self::Broadcast { root } => (1, only(rank == root, part(0)), only(rank != root, part(0))),
-            Self::ReduceScatter => (size, all, part(rank)),
-            Self::AllGather => (size, part(rank), all),
-            Self::AllToAll => (2 * size, all, count * size..2 * count * size),
+        let (parts, brings, returns) = match call {
+            Call::AllReduce | Call::Barrier => (1, part(0), part(0)),
+            Call::Reduce { root } => (1, part(0), only(rank == root, part(0))),
+            Call::Broadcast { root } => (1, only(rank == root, part(0)), only(rank != root, part(0))),
+            Call::ReduceScatter => (size, all, part(rank)),
+            Call::AllGather => (size, part(rank), all),
+            Call::AllToAll => (2 * size, all, count * size..2 * count * size),
             // This rank's part follows those of all ranks.
-            Self::Gather { root } => (size + 1, part(size), only(rank == root, all)),
-            Self::Scatter { root } => (size + 1, only(rank == root, all), part(size)),
-            Self::Send { .. } => (1, part(0), none),
-            Self::Receive { .. } => (1, none, part(0)),
+            Call::Gather { root } => (size + 1, part(size), only(rank == root, all)),
+            Call::Scatter { root } => (size + 1, only(rank == root, all), part(size)),
+            Call::Send { .. } => (1, part(0), none),
+            Call::Receive { .. } => (1, none, part(0)),
         };
-        Layout { length: parts * count, brings, returns }
+        Self { length: parts * count, brings, returns }
     }
 }
 
@@ -61,7 +48,7 @@ impl Communicator {
     ///
     /// # Safety
     /// The context of the GPU is current, the communicator is not ended, and `base` is the address
-    /// of a block of [`Call::layout`]'s length that stays allocated until the stream has passed this
+    /// of a block of [`Layout::of`]'s length that stays allocated until the stream has passed this
     /// point.
     pub(super) unsafe fn enqueue(
         &self,
@@ -75,11 +62,11 @@ impl Communicator {
         let at = |part: usize| (base as usize + part * count * datatype.width) as *mut c_void;
         let one = |code: c_int, name: &str| nccl.check(code, name);
         // SAFETY: all addresses are inside the block, with room for `count` elements after each
-        // (times `size` where NCCL reads or writes those of all ranks), as `Call::layout` has them;
+        // (times `size` where NCCL reads or writes those of all ranks), as `Layout::of` has them;
         // stream and communicator are this one's.
         unsafe {
             match call {
-                Call::AllReduce => {
+                Call::AllReduce | Call::Barrier => {
                     one((nccl.all_reduce)(at(0), at(0), count, kind, SUM, comm, stream), "ncclAllReduce")
                 }
                 Call::Reduce { root } => {
@@ -170,7 +157,7 @@ mod tests {
         ] {
             for size in 2..5 {
                 for rank in 0..size {
-                    let Layout { length, brings, returns } = call.layout(7, rank, size);
+                    let Layout { length, brings, returns } = Layout::of(call, 7, rank, size);
                     assert!(brings.end <= length && returns.end <= length, "{call:?} on {rank} of {size}");
                 }
             }
@@ -179,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_rank_copies_only_what_it_sends_and_what_it_gets() {
-        let layout = |call: Call, rank| call.layout(5, rank, 3);
+        let layout = |call: Call, rank| Layout::of(call, 5, rank, 3);
         assert_eq!(layout(Call::ReduceScatter, 2), Layout { length: 15, brings: 0..15, returns: 10..15 });
         assert_eq!(layout(Call::AllGather, 1), Layout { length: 15, brings: 5..10, returns: 0..15 });
         assert_eq!(layout(Call::Gather { root: 0 }, 2), Layout { length: 20, brings: 15..20, returns: 0..0 });

@@ -1,20 +1,22 @@
 //! Collectives over NCCL: native, or sums in rank order.
 
-use std::time::Instant;
+use std::time::Duration;
 
 use super::NAME;
-use super::call::Call;
 use super::communicator::{Communicator, Pending};
 use super::library::Datatype;
 use crate::collective::ordered::chunk_range;
-use crate::guard::activity;
-use crate::{Collective, CommError, Operation, Reduction, Wire, World};
+use crate::collective::pending::{BLOCKING, Engine, PendingOps};
+use crate::collective::wire::Element;
+use crate::guard::abortable::Abortable;
+use crate::member::Member;
+use crate::{Call, CommError, Operation, Primitives, Reduction, Wire, World};
 
-/// [`Collective`] over NCCL, between GPUs.
+/// [`Collective`](crate::Collective) over NCCL, between GPUs.
 ///
-/// Operations run on the GPU by themselves, in a stream of their own, so [`poll`](Collective::poll)
-/// is not needed to overlap them. Sums in rank order gather the buffers of all ranks, which takes as
-/// many times the memory as there are ranks, and are computed by the processor.
+/// Operations run on the GPU by themselves, in a stream of their own, so
+/// [`poll`](crate::Collective::poll) is not needed to overlap them. Sums in rank order gather the buffers
+/// of all ranks, which takes as many times the memory as there are ranks, and are computed by the processor.
 ///
 /// It is `!Send` and `!Sync`, as is any type that holds it:
 ///
@@ -27,23 +29,7 @@ use crate::{Collective, CommError, Operation, Reduction, Wire, World};
 /// fn is_used_by_several_threads<T: Sync>() {}
 /// is_used_by_several_threads::<burn_mpi::NcclCollective>();
 /// ```
-pub struct NcclCollective {
-    communicator: Communicator,
-    /// In the order of their start, which is that of their completion.
-    flights: Vec<Flight>,
-}
-
-/// An operation in flight.
-struct Flight {
-    bucket: usize,
-    operation: Operation,
-    /// `None` if there is nothing to send.
-    pending: Option<Pending>,
-    is_done: bool,
-    /// The caller's buffer.
-    brought: Wire,
-    started: Instant,
-}
+pub type NcclCollective = PendingOps<NcclStream>;
 
 impl NcclCollective {
     /// Connects all ranks of `world`, each with the GPU of number `gpu` or, if it is `None`, with
@@ -53,51 +39,33 @@ impl NcclCollective {
     /// [`CommError::NoNccl`] if a rank lacks the driver, NCCL or a GPU of its own; all ranks then
     /// return the same error. [`CommError::Operation`] if NCCL fails.
     pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
-        Ok(Self { communicator: Communicator::connect(world, gpu)?, flights: Vec::new() })
-    }
-
-    fn position(&self, bucket: usize) -> usize {
-        let found = self.flights.iter().position(|flight| flight.bucket == bucket);
-        found.unwrap_or_else(|| panic!("bucket {bucket} is waited for without having been started"))
-    }
-
-    /// A blocking operation on one buffer, in place.
-    fn call(&mut self, operation: &str, call: Call, buffer: &mut Wire) -> Result<(), CommError> {
-        let _waiting = activity::enter(NAME, operation, None);
-        in_place(&mut self.communicator, operation, call, buffer)
+        Ok(Self::over(NcclStream { communicator: Communicator::connect(world, gpu)?, waiting: None }))
     }
 }
 
-/// Runs `call` on the elements of `buffer`, which has the result afterwards. The caller has entered
-/// the operation.
-pub(super) fn in_place(
-    communicator: &mut Communicator,
-    operation: &str,
-    call: Call,
-    buffer: &mut Wire,
-) -> Result<(), CommError> {
-    let (started, datatype, count) = (Instant::now(), Datatype::of(buffer), buffer.len());
-    if count == 0 {
-        return Ok(());
-    }
-    let layout = call.layout(count, communicator.rank(), communicator.size());
-    let bytes = buffer.bytes_mut();
-    let mine = if layout.brings.is_empty() { &[] } else { &*bytes };
-    let result = communicator.start(call, datatype, count, mine).and_then(|pending| {
-        communicator.wait(&pending)?;
-        let returned = if layout.returns.is_empty() { &mut [] } else { &mut *bytes };
-        communicator.collect(pending, returned);
-        Ok(())
-    });
-    let length = bytes.len();
-    result.map_err(|reason| communicator.error(operation, length, started, reason))
+/// The stream in which operations run, in the order of their start.
+pub struct NcclStream {
+    communicator: Communicator,
+    /// While this rank waits for an operation.
+    waiting: Option<Abortable>,
+}
+
+/// An operation in flight.
+pub struct Flight {
+    bucket: usize,
+    operation: Operation,
+    /// `None` if there is nothing to send, and once complete.
+    pending: Option<Pending>,
+    /// The caller's buffer.
+    brought: Wire,
+    started: Duration,
 }
 
 impl Flight {
     /// NCCL's operation, and the elements of each rank in it.
-    fn call(operation: Operation, buffer: &Wire, size: usize) -> (Call, usize) {
-        let (length, chunk) = (buffer.len(), buffer.len().div_ceil(size));
-        match operation {
+    fn call(&self, size: usize) -> (Call, usize) {
+        let (length, chunk) = (self.brought.len(), self.brought.len().div_ceil(size));
+        match self.operation {
             Operation::AllReduce(Reduction::Native) => (Call::AllReduce, length),
             Operation::AllReduce(Reduction::Ordered) => (Call::AllGather, length),
             Operation::ReduceScatter(Reduction::Native) => (Call::ReduceScatter, chunk),
@@ -107,12 +75,12 @@ impl Flight {
     }
 
     /// The result of an operation that is complete.
-    fn result(self, communicator: &mut Communicator) -> Wire {
+    fn result(&mut self, communicator: &mut Communicator) -> Wire {
         let (rank, size) = (communicator.rank(), communicator.size());
-        let Self { operation, pending, brought: mut buffer, .. } = self;
-        let Some(pending) = pending else { return buffer };
+        let mut buffer = std::mem::replace(&mut self.brought, Wire::Bytes(Vec::new()));
+        let Some(pending) = self.pending.take() else { return buffer };
         let length = buffer.len();
-        match operation {
+        match self.operation {
             Operation::AllReduce(Reduction::Native) => {
                 communicator.collect(pending, buffer.bytes_mut());
                 buffer
@@ -144,111 +112,85 @@ impl Flight {
             }
         }
     }
+
+    fn error(&self, communicator: &Communicator, reason: String) -> CommError {
+        let name = match self.bucket {
+            BLOCKING => self.operation.name().to_owned(),
+            bucket => format!("{} of bucket {bucket}", self.operation.name()),
+        };
+        communicator.error(&name, self.brought.bytes().len(), self.started, reason)
+    }
 }
 
-impl Collective for NcclCollective {
-    fn transport(&self) -> &str {
-        NAME
+impl Engine for NcclStream {
+    type Op = Flight;
+
+    const NAME: &'static str = NAME;
+
+    fn member(&self) -> &Member {
+        self.communicator.member()
     }
 
     fn connection(&self) -> Option<String> {
         Some(self.communicator.describe())
     }
 
-    fn world_size(&self) -> usize {
-        self.communicator.size()
+    fn start(&mut self, bucket: usize, operation: Operation, brought: Wire) -> Result<Flight, CommError> {
+        let started = self.member().now();
+        let mut flight = Flight { bucket, operation, pending: None, brought, started };
+        let (call, count) = flight.call(self.communicator.size());
+        if count > 0 {
+            // NCCL connects ranks in the first call that needs it, and then waits for them.
+            let _waiting = self.member().enter(NAME, "launch", Some(bucket));
+            let (datatype, bytes) = (Datatype::of(flight.brought.element()), flight.brought.bytes());
+            let pending = self.communicator.start(call, datatype, count, bytes);
+            flight.pending = Some(pending.map_err(|reason| flight.error(&self.communicator, reason))?);
+        }
+        Ok(flight)
     }
 
-    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError> {
-        assert!(self.flights.iter().all(|flight| flight.bucket != bucket), "bucket {bucket} is in flight");
-        let started = Instant::now();
-        operation.check(NAME, &buffer, self.communicator.mpi())?;
-        let (call, count) = Flight::call(operation, &buffer, self.communicator.size());
-        let pending = if count == 0 {
-            None
-        } else {
-            // NCCL connects ranks in the first call that needs it, and then waits for them.
-            let _waiting = activity::enter(NAME, "launch", Some(bucket));
-            let (datatype, bytes) = (Datatype::of(&buffer), buffer.bytes());
-            let pending = self.communicator.start(call, datatype, count, bytes);
-            Some(pending.map_err(|reason| self.error(bucket, operation, bytes.len(), started, reason))?)
+    fn advance(&mut self, flight: &mut Flight) -> Result<Option<Wire>, CommError> {
+        let is_complete = match &flight.pending {
+            Some(pending) => self.communicator.is_complete(pending),
+            None => Ok(true),
         };
-        let is_done = pending.is_none();
-        self.flights.push(Flight { bucket, operation, pending, is_done, brought: buffer, started });
+        match is_complete {
+            Ok(true) => {
+                self.waiting = None;
+                Ok(Some(flight.result(&mut self.communicator)))
+            }
+            Ok(false) => Ok(None),
+            Err(reason) => Err(flight.error(&self.communicator, reason)),
+        }
+    }
+
+    /// The guard has the communicator aborted if the wait exceeds the deadline.
+    fn pause(&mut self) -> Result<(), CommError> {
+        let activity = &self.communicator.member().activity;
+        let waiting = self.waiting.get_or_insert_with(|| Abortable::enter(activity));
+        self.communicator.pause(waiting);
         Ok(())
     }
 
-    fn poll(&mut self) -> Result<usize, CommError> {
-        for at in 0..self.flights.len() {
-            let flight = &mut self.flights[at];
-            if let Some(pending) = flight.pending.as_ref().filter(|_| !flight.is_done) {
-                match self.communicator.is_complete(pending) {
-                    Ok(true) => flight.is_done = true,
-                    // One stream: those that were started later are not complete either.
-                    Ok(false) => break,
-                    Err(reason) => return Err(self.error_of(at, reason)),
-                }
-            }
-        }
-        Ok(self.flights.iter().filter(|flight| !flight.is_done).count())
-    }
-
-    fn is_done(&self, bucket: usize) -> bool {
-        self.flights.iter().any(|flight| flight.bucket == bucket && flight.is_done)
-    }
-
-    fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
-        let at = self.position(bucket);
-        let flight = &self.flights[at];
-        let _waiting = activity::enter(NAME, flight.operation.name(), Some(bucket));
-        if let Some(pending) = flight.pending.as_ref().filter(|_| !flight.is_done) {
-            self.communicator.wait(pending).map_err(|reason| self.error_of(at, reason))?;
-        }
-        Ok(self.flights.remove(at).result(&mut self.communicator))
-    }
-
-    fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
-        match how {
-            Reduction::Native => {
-                Operation::AllReduce(how).check(NAME, buffer, self.communicator.mpi())?;
-                self.call("all-reduce", Call::AllReduce, buffer)
-            }
-            Reduction::Ordered => {
-                let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
-                self.start(crate::collective::BLOCKING, Operation::AllReduce(how), taken)?;
-                *buffer = self.wait(crate::collective::BLOCKING)?;
-                Ok(())
-            }
-        }
-    }
-
-    fn broadcast(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
-        self.call("broadcast", Call::Broadcast { root }, buffer)
-    }
-
-    fn barrier(&mut self) -> Result<(), CommError> {
-        self.call("barrier", Call::AllReduce, &mut Wire::Bytes(vec![0]))
+    fn blocking(&mut self) -> Result<&mut dyn Primitives, CommError> {
+        Ok(self)
     }
 }
 
-impl NcclCollective {
-    fn error(
-        &self,
-        bucket: usize,
-        operation: Operation,
-        bytes: usize,
-        started: Instant,
-        reason: String,
-    ) -> CommError {
-        let name = match bucket {
-            crate::collective::BLOCKING => operation.name().to_owned(),
-            bucket => format!("{} of bucket {bucket}", operation.name()),
-        };
-        self.communicator.error(&name, bytes, started, reason)
+impl Primitives for NcclStream {
+    fn transport(&self) -> &str {
+        NAME
     }
 
-    fn error_of(&self, at: usize, reason: String) -> CommError {
-        let Flight { bucket, operation, started, ref brought, .. } = self.flights[at];
-        self.error(bucket, operation, brought.bytes().len(), started, reason)
+    fn rank(&self) -> usize {
+        self.communicator.rank()
+    }
+
+    fn size(&self) -> usize {
+        self.communicator.size()
+    }
+
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        self.communicator.run(call, element, from, to)
     }
 }

@@ -2,18 +2,18 @@
 
 use std::rc::Rc;
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::NAME;
-use super::call::Call;
+use super::call::Layout;
 use super::cuda::{Cuda, Handle};
 use super::gpu::{Chosen, Gpu, choose};
 use super::library::{Comm, Datatype, Nccl};
 use super::memory::Block;
-use crate::collective::mpi::MpiWorld;
+use crate::collective::wire::Element;
 use crate::guard::abortable::Abortable;
-use crate::guard::activity;
-use crate::{CommError, World};
+use crate::member::Member;
+use crate::{Call, CommError, World};
 
 /// How long a rank whose operation failed waits for its peer to send the reason.
 const PEERS_WORD: Duration = Duration::from_secs(3);
@@ -22,7 +22,7 @@ const END: Duration = Duration::from_secs(5);
 
 /// A communicator of all ranks. They call its operations in the same order.
 pub(super) struct Communicator {
-    mpi: Rc<MpiWorld>,
+    member: Rc<Member>,
     cuda: &'static Cuda,
     pub(super) nccl: &'static Nccl,
     gpu: Gpu,
@@ -52,14 +52,14 @@ impl Communicator {
         let stream = world.agree(gpu.enter().and_then(|_current| cuda.stream()))?;
         let id = if world.is_root() { nccl.unique_id() } else { Ok(Vec::new()) };
         let id = world.broadcast_bytes(world.agree(id)?)?;
-        let mpi = Rc::clone(world.mpi());
-        let started = Instant::now();
+        let member = Rc::clone(world.member());
+        let started = member.now();
         let (free, flights, broken) = (Vec::new(), 0, None);
-        let mut this = Self { mpi, cuda, nccl, gpu, comm: None, stream, free, flights, broken };
-        let _waiting = activity::enter(NAME, "communicator start", None);
+        let mut this = Self { member, cuda, nccl, gpu, comm: None, stream, free, flights, broken };
+        let _waiting = Rc::clone(&this.member).enter(NAME, "communicator start", None);
         let connected = this.gpu.enter().and_then(|_current| {
             // SAFETY: the context is current.
-            unsafe { nccl.connect(this.mpi.size, &id, this.mpi.rank) }
+            unsafe { nccl.connect(this.member.size, &id, this.member.rank) }
         });
         // Not agreed on: after an error here, other ranks may wait inside NCCL. They learn it from
         // this rank's exit.
@@ -67,7 +67,7 @@ impl Communicator {
             Ok(comm) => this.comm = Some(comm),
             Err(reason) => return Err(this.error("communicator start", 0, started, reason)),
         }
-        log::debug!("nccl: rank {} on {}", this.mpi.rank, this.describe());
+        log::debug!("nccl: rank {} on {}", this.member.rank, this.describe());
         Ok(this)
     }
 
@@ -76,16 +76,16 @@ impl Communicator {
         format!("{}, NCCL {}", self.gpu.name, self.nccl.version())
     }
 
-    pub fn mpi(&self) -> &MpiWorld {
-        &self.mpi
+    pub fn member(&self) -> &Rc<Member> {
+        &self.member
     }
 
     pub fn rank(&self) -> usize {
-        self.mpi.rank
+        self.member.rank
     }
 
     pub fn size(&self) -> usize {
-        self.mpi.size
+        self.member.size
     }
 
     pub(super) fn stream(&self) -> Handle {
@@ -109,7 +109,7 @@ impl Communicator {
         if let Some(reason) = &self.broken {
             return Err(format!("the communicator broke earlier: {reason}"));
         }
-        let layout = call.layout(count, self.rank(), self.size());
+        let layout = Layout::of(call, count, self.rank(), self.size());
         let bytes = |elements: usize| elements * datatype.width;
         let range = |part: &std::ops::Range<usize>| bytes(part.start)..bytes(part.end);
         let (brings, returns) = (range(&layout.brings), range(&layout.returns));
@@ -156,15 +156,43 @@ impl Communicator {
     /// Waits until an operation is complete. The guard has the communicator aborted if the wait
     /// exceeds the deadline.
     pub fn wait(&mut self, pending: &Pending) -> Result<(), String> {
-        let abortable = Abortable::enter();
+        let abortable = Abortable::enter(&self.member.activity);
         while !self.is_complete(pending)? {
-            if abortable.is_requested() {
-                self.abort();
-                abortable.aborted();
-            }
-            self.mpi.pause();
+            self.pause(&abortable);
         }
         Ok(())
+    }
+
+    /// Runs `call`, whose lengths [`Primitives`](crate::Primitives) have checked, to its end.
+    pub fn run(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        let bytes = from.len().max(to.len());
+        let member = Rc::clone(&self.member);
+        let _waiting = member.begin(NAME, call, element, bytes)?;
+        let (started, (rank, size)) = (member.now(), (member.rank, member.size));
+        let part = if call == Call::Barrier { 1 } else { call.part(from.len(), to.len(), size) };
+        let count = part / element.width();
+        let Layout { brings, returns, .. } = Layout::of(call, count, rank, size);
+        let result = match brings.is_empty() {
+            true => self.start(call, Datatype::of(element), count, &[]),
+            // In place.
+            false if from.is_empty() => self.start(call, Datatype::of(element), count, to),
+            false => self.start(call, Datatype::of(element), count, from),
+        };
+        let result = result.and_then(|pending| {
+            self.wait(&pending)?;
+            self.collect(pending, if returns.is_empty() { &mut [] } else { to });
+            Ok(())
+        });
+        result.map_err(|reason| self.error(call.name(), bytes, started, reason))
+    }
+
+    /// Between two looks of a rank that waits.
+    pub fn pause(&mut self, abortable: &Abortable) {
+        if abortable.is_requested() {
+            self.abort();
+            abortable.aborted();
+        }
+        self.member.pause();
     }
 
     /// Takes the result of an operation that is complete: its first bytes into `into`.
@@ -200,10 +228,10 @@ impl Communicator {
 
     /// The error of an operation that failed, or was never started, for `reason`. A peer that has
     /// left tells its own reason, which is the one to report.
-    pub fn error(&self, operation: &str, bytes: usize, started: Instant, reason: String) -> CommError {
-        match activity::departed_peer(PEERS_WORD) {
+    pub fn error(&self, operation: &str, bytes: usize, started: Duration, reason: String) -> CommError {
+        match self.member.activity.departed_peer(PEERS_WORD) {
             Some(departure) => departure.error(),
-            None => self.mpi.error_over(NAME, operation, bytes, started.elapsed(), reason),
+            None => self.member.error(NAME, operation, bytes, started, reason),
         }
     }
 

@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 
 use super::cuda::Handle;
 use super::load::{Library, functions};
-use crate::{NoNccl, Wire};
+use crate::NoNccl;
+use crate::collective::wire::Element;
 
 /// A communicator of NCCL.
 pub(super) type Comm = *mut c_void;
@@ -136,18 +137,16 @@ pub(super) struct Datatype {
 }
 
 impl Datatype {
-    pub const BYTE: Self = Self { code: 1, width: 1 };
-
-    /// The type of a buffer.
-    pub fn of(wire: &Wire) -> Self {
-        let code = match wire {
-            Wire::Bytes(_) => return Self::BYTE,
-            Wire::F16(_) => 6,
-            Wire::F32(_) => 7,
-            Wire::F64(_) => 8,
-            Wire::Bf16(_) => 9,
+    /// The type of values.
+    pub fn of(element: Element) -> Self {
+        let code = match element {
+            Element::Byte => 1,
+            Element::F16 => 6,
+            Element::F32 => 7,
+            Element::F64 => 8,
+            Element::Bf16 => 9,
         };
-        Self { code, width: wire.width() }
+        Self { code, width: element.width() }
     }
 }
 

@@ -1,14 +1,18 @@
-//! What the library's printed lines say of the program: its name, and the setting
-//! that changes the deadline.
+//! What belongs to the process and not to a rank: its name in printed lines, and the rank that it is in
+//! an MPI job, for panics, log lines and exit handlers, where no `World` is accessible.
 
+use std::io::Write;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
-use crate::guard::activity;
+use crate::activity::{Activity, DEFAULT_DEADLINE, DEFAULT_STALL};
+use crate::clock::Clock;
 
 static NAME: OnceLock<String> = OnceLock::new();
 static DEADLINE: OnceLock<String> = OnceLock::new();
+static ACTIVITY: LazyLock<Arc<Activity>> =
+    LazyLock::new(|| Arc::new(Activity::new(Clock::system(), DEFAULT_DEADLINE, DEFAULT_STALL)));
 
 /// Sets the name with which lines that this library prints on standard error begin, such
 /// as `trainer: rank 1 on alpha panicked: ending the job`. The default is the name of the
@@ -50,7 +54,7 @@ pub fn name_deadline(setting: &str) {
 /// burn_mpi::set_deadline(std::time::Duration::from_secs(30));
 /// ```
 pub fn set_deadline(deadline: Duration) {
-    activity::set_deadline(deadline);
+    activity().set_deadline(deadline);
 }
 
 /// Sets the time, 60 s by default, after which a rank prints whom it waits for in a collective, once
@@ -61,10 +65,22 @@ pub fn set_deadline(deadline: Duration) {
 /// burn_mpi::set_stall_warning(std::time::Duration::from_secs(10));
 /// ```
 pub fn set_stall_warning(after: Duration) {
-    activity::set_stall_warning(after);
+    activity().set_stall_warning(after);
 }
 
 /// The setting of the deadline.
 pub(crate) fn deadline_setting() -> &'static str {
     DEADLINE.get_or_init(|| "Transport::timeout".to_owned())
+}
+
+/// What this process is doing as a rank of an MPI job.
+pub(crate) fn activity() -> &'static Arc<Activity> {
+    &ACTIVITY
+}
+
+/// Prints a line on standard error in one write, so that lines of several ranks
+/// do not interleave.
+pub(crate) fn say(line: &str) {
+    // A closed standard error cannot be reported.
+    let _ = std::io::stderr().write_all(format!("{}: {}\n", name(), line.replace('\n', "; ")).as_bytes());
 }

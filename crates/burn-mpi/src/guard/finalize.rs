@@ -12,6 +12,7 @@
 //! outlive it.
 
 use std::ffi::{c_int, c_void};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,9 +20,10 @@ use std::time::{Duration, Instant};
 use mpi::ffi;
 
 use crate::collective::mpi::request::Communicator;
-use crate::collective::mpi::{MpiWorld, library};
+use crate::collective::mpi::{Mpi, library};
+use crate::guard::exit_together;
 use crate::guard::process_manager::ProcessManager;
-use crate::guard::{activity, exit_together};
+use crate::member::Member;
 use crate::output::wait_until_read;
 
 // A program may train on a spawned thread and join it; the handler then runs on
@@ -35,16 +37,16 @@ const GRACE: Duration = Duration::from_secs(2);
 /// there, guards name that one after the deadline.
 const FINALIZE: Duration = Duration::from_secs(30);
 
-struct Farewell {
-    mpi: MpiWorld,
+struct Arranged {
+    member: Member,
     communicator: Communicator,
 }
 
 // SAFETY: the communicator is a handle of an object inside MPI, and not thread-local.
 // Only the exit handler uses it, while no other thread is inside MPI.
-unsafe impl Send for Farewell {}
+unsafe impl Send for Arranged {}
 
-static FAREWELL: Mutex<Option<Farewell>> = Mutex::new(None);
+static ARRANGED: Mutex<Option<Arranged>> = Mutex::new(None);
 
 #[cfg(target_env = "gnu")]
 unsafe extern "C" {
@@ -54,10 +56,10 @@ unsafe extern "C" {
 
 /// Finalizes MPI when this process exits. Called once, on the thread that started
 /// MPI, by all ranks.
-pub(crate) fn arrange(mpi: &MpiWorld) -> Result<(), crate::CommError> {
+pub(crate) fn arrange(mpi: &Mpi) -> Result<(), crate::CommError> {
     let communicator = mpi.duplicate()?;
-    let farewell = Farewell { mpi: mpi.clone(), communicator };
-    *FAREWELL.lock().unwrap_or_else(PoisonError::into_inner) = Some(farewell);
+    let arranged = Arranged { member: Member::clone(mpi), communicator };
+    *ARRANGED.lock().unwrap_or_else(PoisonError::into_inner) = Some(arranged);
     #[cfg(target_env = "gnu")]
     // SAFETY: the handler has a static lifetime and does not unwind: it calls nothing
     // that panics.
@@ -74,38 +76,40 @@ pub(crate) fn arrange(mpi: &MpiWorld) -> Result<(), crate::CommError> {
 
 /// Disables the exit handler: the process is about to abort the whole job.
 pub(crate) fn cancel() {
-    if let Ok(mut farewell) = FAREWELL.try_lock() {
-        *farewell = None;
+    if let Ok(mut arranged) = ARRANGED.try_lock() {
+        *arranged = None;
     }
 }
 
 #[cfg(target_env = "gnu")]
 extern "C" fn with_status(status: c_int, _argument: *mut c_void) {
-    say(status);
+    finalize(status);
 }
 
 /// Other C libraries do not pass the exit code: there an error on one rank aborts the
 /// job only when another one's deadline passes.
 #[cfg(not(target_env = "gnu"))]
 extern "C" fn without_status() {
-    say(0);
+    finalize(0);
 }
 
-fn say(status: i32) {
-    let farewell = FAREWELL.try_lock().ok().and_then(|mut farewell| farewell.take());
-    let Some(Farewell { mpi, communicator }) = farewell else { return };
-    if !library::is_mpi_thread() && (status != 0 || activity::now().waited.is_some()) {
+fn finalize(status: i32) {
+    let arranged = ARRANGED.try_lock().ok().and_then(|mut arranged| arranged.take());
+    let Some(Arranged { member, communicator }) = arranged else { return };
+    // SAFETY: MPI runs until this function ends it, and no other thread is inside it where this one calls it.
+    let mpi = unsafe { Mpi::new(Rc::new(member)) };
+    if !library::is_mpi_thread() && (status != 0 || mpi.activity.now().waited.is_some()) {
         // The process exits without MPI_Finalize, and its launcher aborts the job.
-        crate::run::say(&format!(
+        crate::process::say(&format!(
             "rank {} on {} ends with exit code {status} on a thread other than MPI's: ending the job",
             mpi.rank, mpi.host
         ));
         wait_until_read();
         return;
     }
-    activity::leave(status);
+    mpi.activity.leave(status);
     if mpi.size > 1 && !everyone_leaves(&mpi, communicator, status) {
-        crate::run::say(&format!(
+        crate::process::say(&format!(
             "rank {} on {} ends with exit code {status} while others go on: ending the job",
             mpi.rank, mpi.host
         ));
@@ -121,7 +125,7 @@ fn say(status: i32) {
     // uses the socket on its own.
     if let Some(mut manager) = unsafe { ProcessManager::instead_of_finalize(&library::library_text()) } {
         if let Err(error) = manager.finalize(|| mpi.progress(communicator)) {
-            crate::run::say(&format!("the process manager does not end this rank: {error}"));
+            crate::process::say(&format!("the process manager does not end this rank: {error}"));
         }
         exit_together();
         return;
@@ -133,7 +137,7 @@ fn say(status: i32) {
         if finalized.load(Ordering::Acquire) {
             return;
         }
-        crate::run::say(&format!("MPI does not end; leaving it after {} s", FINALIZE.as_secs()));
+        crate::process::say(&format!("MPI does not end; leaving it after {} s", FINALIZE.as_secs()));
         exit_together();
         wait_until_read();
         // SAFETY: exits this process at once; exit handlers would wait for MPI.
@@ -147,17 +151,17 @@ fn say(status: i32) {
 }
 
 /// Whether all other ranks have announced that they leave, and so are on their way, however slow.
-fn all_have_left(mpi: &MpiWorld) -> bool {
-    activity::departed().len() + 1 == mpi.size
+fn all_have_left(mpi: &Mpi) -> bool {
+    mpi.activity.departed().len() + 1 == mpi.size
 }
 
 /// Waits until every rank leaves; gives up after a timeout if this one leaves with an
 /// error.
-fn everyone_leaves(mpi: &MpiWorld, communicator: Communicator, status: i32) -> bool {
+fn everyone_leaves(mpi: &Mpi, communicator: Communicator, status: i32) -> bool {
     let began = Instant::now();
     let Ok(mut request) = mpi.start_barrier(communicator) else { return false };
     loop {
-        match mpi.test(&mut request, 0, began) {
+        match mpi.test(&mut request, "barrier", 0, mpi.now()) {
             Ok(true) => return true,
             Ok(false) if status == 0 || began.elapsed() < GRACE || all_have_left(mpi) => {}
             _ => return false,

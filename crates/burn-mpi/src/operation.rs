@@ -26,22 +26,22 @@ const OPERATIONS: [&str; 16] = [
 const COLLECTIVES: usize = 13;
 
 /// Transports by the number used in guard messages; those of other crates follow these, in the
-/// order of their first wait.
+/// order of their first wait. A list of names, which ranks that are threads may share.
 static TRANSPORTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-const OWN_TRANSPORTS: [&str; 3] = ["mpi", "gloo", "nccl"];
+const OWN_TRANSPORTS: [&str; 4] = ["mpi", "gloo", "nccl", "memory"];
 
 /// The number of an operation.
-pub(super) fn number_of(operation: &str) -> usize {
+pub(crate) fn number_of(operation: &str) -> usize {
     OPERATIONS.iter().position(|name| *name == operation).unwrap_or(COLLECTIVES - 1)
 }
 
 /// Whether all ranks enter this operation together.
-pub(super) fn is_collective(operation: usize) -> bool {
+pub(crate) fn is_collective(operation: usize) -> bool {
     operation < COLLECTIVES
 }
 
 /// An operation of `transport`, on `bucket` if it has one, as one number.
-pub(super) fn encode(transport: &str, operation: usize, bucket: Option<usize>) -> u64 {
+pub(crate) fn encode(transport: &str, operation: usize, bucket: Option<usize>) -> u64 {
     let transport = number_of_transport(transport) as u64;
     // The largest bucket number is that of blocking calls, and has no name.
     let bucket = bucket.map_or(0, |bucket| (bucket as u64).wrapping_add(1));
@@ -71,7 +71,7 @@ fn name_of_transport(number: usize) -> String {
 }
 
 /// The operation's name, such as `mpi all-reduce of bucket 2`.
-pub(super) fn describe(what: u64) -> String {
+pub(crate) fn describe(what: u64) -> String {
     let transport = name_of_transport((what >> 8 & 0xff) as usize);
     let operation = OPERATIONS.get((what & 0xff) as usize).unwrap_or(&"operation");
     match what >> 16 {

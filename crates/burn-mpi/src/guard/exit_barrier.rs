@@ -20,13 +20,13 @@ const AGAIN: Duration = Duration::from_millis(20);
 const LINGER: Duration = Duration::from_secs(1);
 
 /// What a rank knows of the others.
-pub(super) struct Meeting {
+pub(super) struct ExitBarrier {
     state: Mutex<State>,
     changed: Condvar,
     linger: Duration,
 }
 
-impl Default for Meeting {
+impl Default for ExitBarrier {
     fn default() -> Self {
         Self::new(LINGER)
     }
@@ -55,7 +55,7 @@ impl State {
     }
 }
 
-impl Meeting {
+impl ExitBarrier {
     fn new(linger: Duration) -> Self {
         Self { state: Mutex::default(), changed: Condvar::new(), linger }
     }
@@ -115,32 +115,32 @@ impl Guard {
     /// Waits until MPI has ended in all ranks that can be reached. To be called after it has in this
     /// one, while the guard's thread runs, which ends the job if one of them is stopped.
     pub(super) fn exit_together(&self) {
-        if self.rank == 0 {
+        if self.member.rank == 0 {
             self.first_exits()
         } else {
             self.other_exits()
         }
-        self.meeting.state().over = true;
+        self.exits.state().over = true;
     }
 
     fn first_exits(&self) {
-        self.meeting.wait_until(Duration::MAX, |state| state.is_everyone(&state.ended), || ());
+        self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.ended), || ());
         let tell = || self.announce(ALL_ENDED, 0, "");
         // Once at least: some may hear this rank without being heard.
         tell();
-        self.meeting.wait_until(Duration::MAX, |state| state.is_everyone(&state.knowing), tell);
+        self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.knowing), tell);
     }
 
     fn other_exits(&self) {
         let tell = |kind| self.send(kind, 0, "", &self.peers[0]);
-        let heard = self.meeting.state().heard.contains_key(&0);
-        let limit = if heard { Duration::MAX } else { self.meeting.linger };
-        self.meeting.wait_until(limit, |state| state.all, || tell(ENDED));
+        let heard = self.exits.state().heard.contains_key(&0);
+        let limit = if heard { Duration::MAX } else { self.exits.linger };
+        self.exits.wait_until(limit, |state| state.all, || tell(ENDED));
         if !heard {
             // The others need not wait for an answer of this rank any more.
             self.announce(KNOWS, 0, "");
         }
-        self.meeting.wait_until(self.meeting.linger, |state| state.confirmed, || tell(KNOWS));
+        self.exits.wait_until(self.exits.linger, |state| state.confirmed, || tell(KNOWS));
     }
 }
 
@@ -152,7 +152,10 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::activity::{Activity, DEFAULT_DEADLINE, DEFAULT_STALL};
+    use crate::clock::Clock;
     use crate::guard::messages::ANSWER;
+    use crate::member::Member;
 
     /// As long as a test may take: a message that is lost is seen in the state after it.
     fn limit() -> Duration {
@@ -168,9 +171,11 @@ mod tests {
         let hosts = vec!["here".to_owned(); size];
         let guard = |(rank, socket): (usize, UdpSocket)| {
             socket.set_read_timeout(Some(Duration::from_millis(5))).expect("a timeout");
-            let meeting = Meeting::new(linger);
+            let exits = ExitBarrier::new(linger);
             let (hosts, peers) = (hosts.clone(), peers.clone());
-            let guard = Arc::new(Guard { socket, rank, job: 7, hosts, peers, meeting });
+            let activity = Activity::new(Clock::system(), DEFAULT_DEADLINE, DEFAULT_STALL);
+            let member = Member::new(rank, size, hosts[rank].clone(), activity);
+            let guard = Arc::new(Guard { socket, member, job: 7, hosts, peers, exits });
             let stopped = Arc::new(AtomicBool::new(false));
             let (thread, until) = (Arc::clone(&guard), Arc::clone(&stopped));
             thread::spawn(move || {
@@ -183,11 +188,11 @@ mod tests {
         sockets.into_iter().enumerate().map(guard).collect()
     }
 
-    fn meet(guards: &[(Arc<Guard>, Arc<AtomicBool>)]) {
+    fn introduce(guards: &[(Arc<Guard>, Arc<AtomicBool>)]) {
         for (guard, _) in guards {
             guard.announce(ANSWER, 0, "");
         }
-        let everyone = |(guard, _): &(Arc<Guard>, _)| guard.meeting.state().heard.len() == guards.len() - 1;
+        let everyone = |(guard, _): &(Arc<Guard>, _)| guard.exits.state().heard.len() == guards.len() - 1;
         while !guards.iter().all(everyone) {
             thread::sleep(Duration::from_millis(1));
         }
@@ -195,7 +200,7 @@ mod tests {
 
     /// Waits until `guard` has had the message of these ranks that MPI has ended in them.
     fn await_ends(guard: &Guard, ranks: &[usize]) {
-        while !ranks.iter().all(|rank| guard.meeting.state().ended.contains(rank)) {
+        while !ranks.iter().all(|rank| guard.exits.state().ended.contains(rank)) {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -209,7 +214,7 @@ mod tests {
     fn no_rank_exits_before_the_last_one_and_then_all_do_at_once() {
         for last in 0..4 {
             let guards = guards(4, limit());
-            meet(&guards);
+            introduce(&guards);
             let (late, early): (Vec<_>, Vec<_>) =
                 guards.iter().enumerate().partition(|(rank, _)| *rank == last);
             let early: Vec<_> = early.into_iter().map(|(_, (guard, _))| exit_on_a_thread(guard)).collect();
@@ -220,9 +225,9 @@ mod tests {
             late[0].1.0.exit_together();
             early.into_iter().for_each(|rank| rank.join().expect("no panic"));
             let confirmed: Vec<bool> =
-                guards[1..].iter().map(|(guard, _)| guard.meeting.state().confirmed).collect();
+                guards[1..].iter().map(|(guard, _)| guard.exits.state().confirmed).collect();
             assert_eq!(confirmed, [true; 3], "a message is lost");
-            assert!(guards.iter().all(|(guard, _)| guard.meeting.silent(Duration::ZERO).is_empty()));
+            assert!(guards.iter().all(|(guard, _)| guard.exits.silent(Duration::ZERO).is_empty()));
             guards.iter().for_each(|(_, stopped)| stopped.store(true, Ordering::Relaxed));
         }
     }
@@ -230,21 +235,21 @@ mod tests {
     #[test]
     fn a_rank_that_is_stopped_after_its_end_keeps_the_first_from_exiting() {
         let guards = guards(3, limit());
-        meet(&guards);
+        introduce(&guards);
         // Rank 1 has said that MPI has ended, and then neither hears nor answers.
         guards[1].1.store(true, Ordering::Relaxed);
         guards[1].0.send(ENDED, 0, "", &guards[1].0.peers[0]);
         await_ends(&guards[0].0, &[1]);
         let [first, other] = [0, 2].map(|rank| exit_on_a_thread(&guards[rank].0));
         other.join().expect("no panic");
-        assert!(guards[2].0.meeting.state().confirmed, "a message is lost");
+        assert!(guards[2].0.exits.state().confirmed, "a message is lost");
         // The confirmation is on its way before rank 0 has noted what it confirms.
-        while !guards[0].0.meeting.state().knowing.contains(&2) {
+        while !guards[0].0.exits.state().knowing.contains(&2) {
             thread::sleep(Duration::from_millis(1));
         }
         assert!(!first.is_finished(), "rank 0 does not wait for rank 1");
-        assert_eq!(guards[0].0.meeting.silent(Duration::ZERO), [1]);
-        guards[0].0.meeting.note(KNOWS, 1);
+        assert_eq!(guards[0].0.exits.silent(Duration::ZERO), [1]);
+        guards[0].0.exits.note(KNOWS, 1);
         first.join().expect("no panic");
     }
 

@@ -1,0 +1,123 @@
+//! Who keeps a rank waiting, from what is known of the others, and the lines that tell it.
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use crate::activity::{Departure, Seen};
+use crate::member::Member;
+use crate::{CommError, operation, process};
+
+/// A rank that waits, and what is known of the others.
+pub(crate) struct Wait<'a> {
+    pub member: &'a Member,
+    /// Of all ranks.
+    pub hosts: &'a [String],
+    pub seen: Seen,
+    /// What other ranks are doing; `None` for those that do not answer, for this long.
+    pub answers: &'a [Option<Seen>],
+    pub silent: Duration,
+    pub departed: &'a [Departure],
+}
+
+impl Wait<'_> {
+    /// The error of a wait of this long, which exceeds the deadline.
+    pub fn deadline(&self, waited: Duration) -> CommError {
+        CommError::Deadline {
+            rank: self.member.rank,
+            host: self.member.host.clone(),
+            operation: operation::describe(self.seen.what),
+            deadline: self.member.activity.deadline(),
+            elapsed: waited,
+            cause: self.cause(),
+        }
+    }
+
+    /// The line that tells of a wait of this long before its deadline.
+    pub fn stall(&self, waited: Duration) -> String {
+        format!(
+            "{} has waited for {:.0} s on rank {} ({}); {}; the job ends after its deadline of {} s ({})",
+            operation::describe(self.seen.what),
+            waited.as_secs_f64(),
+            self.member.rank,
+            self.member.host,
+            self.cause(),
+            self.member.activity.deadline().as_secs_f64(),
+            process::deadline_setting()
+        )
+    }
+
+    /// Names the ranks that keep this rank waiting: those that do not answer, then those that are
+    /// in no operation. A rank that waits in an earlier operation waits for them as well.
+    fn cause(&self) -> String {
+        let Self { seen, answers, .. } = *self;
+        let is_here = |answer: &Seen| {
+            answer.entered > seen.entered || (answer.entered == seen.entered && answer.waited.is_some())
+        };
+        let others = || (0..answers.len()).filter(|&rank| rank != self.member.rank);
+        let name = |rank: usize| format!("rank {rank} on {}", self.hosts[rank]);
+        let list = |ranks: Vec<usize>| ranks.into_iter().map(name).collect::<Vec<_>>().join(", ");
+        let silent: Vec<usize> = others().filter(|&rank| answers[rank].is_none()).collect();
+        if let Some(departure) = self.departed.iter().find(|departure| silent.contains(&departure.rank)) {
+            return departure.error().to_string();
+        }
+        if !silent.is_empty() {
+            return format!(
+                "missing: {} (no answer for {} s: stopped, ended, cut off or very slow)",
+                list(silent),
+                self.silent.as_secs()
+            );
+        }
+        let behind = |rank: &usize| answers[*rank].is_some_and(|answer| !is_here(&answer));
+        let is_busy = |rank: &usize| answers[*rank].is_some_and(|answer| answer.waited.is_none());
+        let busy: Vec<usize> = others().filter(behind).filter(is_busy).collect();
+        if !busy.is_empty() {
+            return format!("missing: {} (alive, and has not called it)", list(busy));
+        }
+        let elsewhere =
+            others().find_map(|rank| Some(format!("{} {}", name(rank), where_else(seen, answers[rank]?)?)));
+        elsewhere.unwrap_or_else(|| "all ranks are in it, so the network between them is to blame".to_owned())
+    }
+}
+
+/// Where a rank is that answers so, if it is not in the operation of `seen`.
+///
+/// A rank can complete an operation that another one is still in, as the root of a broadcast does. So where the two
+/// are at different operations, these may be the same for both, with a message on the way that does not arrive.
+fn where_else(seen: Seen, answer: Seen) -> Option<String> {
+    const LOST: &str = "a message between them is lost or late, or ranks do not call the same operations";
+    let in_what = format!("in {}", operation::describe(answer.what));
+    match answer.entered.cmp(&seen.entered) {
+        Ordering::Equal if answer.what == seen.what => None,
+        Ordering::Equal => Some(format!("is {in_what}: ranks do not call the same operations")),
+        Ordering::Less => Some(format!("is before it, {in_what}: {LOST}")),
+        Ordering::Greater if answer.waited.is_none() => Some(format!("is past it: {LOST}")),
+        Ordering::Greater => Some(format!("is past it, {in_what}: {LOST}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation;
+
+    #[test]
+    fn the_same_operation_earlier_or_later_is_no_other_operation() {
+        let what = |name| operation::encode("mpi", operation::number_of(name), None);
+        let seen = Seen { entered: 7, what: what("all-gather"), waited: None };
+        let answer = |entered, waits: u8, name| {
+            let waited = (waits == 1).then_some(Duration::ZERO);
+            where_else(seen, Seen { entered, what: what(name), waited })
+        };
+        assert_eq!(answer(7, 1, "all-gather"), None);
+        let other = answer(7, 1, "barrier").expect("another operation");
+        assert_eq!(other, "is in mpi barrier: ranks do not call the same operations");
+        for (entered, waits, start) in [
+            (6, 1, "is before it, in mpi all-gather: a message "),
+            (8, 1, "is past it, in mpi all-gather: a message "),
+            (8, 0, "is past it: a message "),
+        ] {
+            let found = answer(entered, waits, "all-gather").expect("another place");
+            assert!(found.starts_with(start), "{found}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Who a rank is, whatever carries its messages.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::activity::{Activity, Waiting};
+use crate::collective::wire::Element;
+use crate::{Call, CommError};
+
+/// One rank of a job: all that its transports, its exchanges and its guard have to know of it.
+#[derive(Debug, Clone)]
+pub struct Member {
+    pub rank: usize,
+    pub size: usize,
+    pub host: String,
+    /// Whether to yield the core while waiting, because another rank needs it.
+    pub yields: bool,
+    pub(crate) activity: Arc<Activity>,
+}
+
+impl Member {
+    pub(crate) fn new(rank: usize, size: usize, host: String, activity: Activity) -> Self {
+        Self { rank, size, host, yields: false, activity: Arc::new(activity) }
+    }
+
+    /// Enters an operation of `transport`, on `bucket` if it has one, until the result is dropped.
+    pub fn enter(&self, transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
+        Activity::enter(&self.activity, transport, operation, bucket)
+    }
+
+    /// Enters `call` on `bytes` bytes of `element`s, until the result is dropped.
+    ///
+    /// # Errors
+    /// If these have no sum, and it is one.
+    pub fn begin(
+        &self,
+        transport: &str,
+        call: Call,
+        element: Element,
+        bytes: usize,
+    ) -> Result<Waiting, CommError> {
+        match call.sums() && element == Element::Byte {
+            true => Err(self.error(transport, call.name(), bytes, self.now(), "bytes have no sum".into())),
+            false => Ok(self.enter(transport, call.name(), None)),
+        }
+    }
+
+    /// The time of this rank's clock.
+    pub fn now(&self) -> Duration {
+        self.activity.clock.now()
+    }
+
+    /// Yields the core to another rank if ranks share cores.
+    pub fn pause(&self) {
+        match self.yields {
+            true => std::thread::yield_now(),
+            false => std::hint::spin_loop(),
+        }
+    }
+
+    /// The error of an operation that failed, or was never started, for `reason`; `started` is the time
+    /// of its start on the rank's clock.
+    pub fn error(
+        &self,
+        transport: &str,
+        operation: &str,
+        bytes: usize,
+        started: Duration,
+        reason: String,
+    ) -> CommError {
+        CommError::Operation {
+            rank: self.rank,
+            host: self.host.clone(),
+            operation: format!("{transport} {operation}"),
+            bytes,
+            elapsed: self.now().saturating_sub(started),
+            reason,
+        }
+    }
+}

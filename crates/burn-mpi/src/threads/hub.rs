@@ -1,0 +1,551 @@
+//! The meeting place of ranks that are threads: their calls, their turns and their time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::Options;
+use super::result::{needs, result};
+use crate::activity::{Activity, Departure};
+use crate::cause::Wait;
+use crate::clock::Clock;
+use crate::collective::wire::Element;
+use crate::host::Place;
+use crate::member::Member;
+use crate::process::say;
+use crate::{Call, CommError};
+
+/// All ranks of one job.
+pub(crate) struct Hub {
+    pub members: Vec<Member>,
+    hosts: Vec<String>,
+    /// Of a simulation, in ns.
+    time: Option<Arc<AtomicU64>>,
+    state: Mutex<State>,
+    /// One for each rank.
+    changed: Vec<Condvar>,
+}
+
+struct State {
+    draw: Draw,
+    ranks: Vec<Rank>,
+    /// The rank that runs, if they take turns.
+    turn: usize,
+    /// A rank that runs only while no other can; their number if none is held back.
+    held: usize,
+    calls: BTreeMap<Ticket, Meeting>,
+    /// Messages on the way, from and to.
+    messages: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
+    /// Graph nodes of parameters, and the rank that has them.
+    nodes: BTreeMap<u64, usize>,
+    /// Looks at calls since something last happened.
+    idle: u32,
+    /// The error with which every wait ends from now on.
+    ended: Option<CommError>,
+    /// The first rank that left with an error.
+    cause: Option<(usize, String)>,
+    lines: Vec<String>,
+}
+
+/// A call of all ranks: its channel, and its number on it.
+pub(crate) type Ticket = (u64, u64);
+
+/// What ranks have brought to a call.
+struct Meeting {
+    brought: Vec<Option<Brought>>,
+    taken: usize,
+}
+
+struct Brought {
+    call: Call,
+    element: Element,
+    /// Bytes of each rank's part.
+    part: usize,
+    bytes: Vec<u8>,
+}
+
+struct Rank {
+    phase: Phase,
+    /// Calls of each channel so far.
+    posted: BTreeMap<u64, u64>,
+    /// Calls that were posted and not taken.
+    open: Vec<Ticket>,
+}
+
+enum Phase {
+    /// Before its first turn.
+    Absent,
+    /// It runs, or may.
+    Ready,
+    Waiting(Wanted),
+    Sleeping(Duration),
+    Left(Departure),
+}
+
+/// What a rank waits for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wanted {
+    Call(Ticket),
+    /// Any of its open calls.
+    Any,
+    Message {
+        from: usize,
+    },
+}
+
+/// Looks at calls without any effect after which time passes, so that a rank that only looks cannot keep
+/// it from passing.
+const IDLE: u32 = 100;
+
+impl Hub {
+    pub fn new(ranks: usize, options: &Options) -> Self {
+        let hosts: Vec<String> =
+            (0..ranks).map(|rank| format!("node{}", rank * options.hosts.min(ranks) / ranks)).collect();
+        let time = options.turns.then(Arc::default);
+        let clock = time.clone().map_or_else(Clock::system, Clock::Simulated);
+        let member = |(rank, host): (usize, &String)| {
+            let activity = Activity::new(clock.clone(), options.deadline, options.stall_warning);
+            Member::new(rank, ranks, host.clone(), activity)
+        };
+        let rank = || Rank { phase: Phase::Absent, posted: BTreeMap::new(), open: Vec::new() };
+        let state = State {
+            draw: Draw(options.seed),
+            ranks: (0..ranks).map(|_| rank()).collect(),
+            turn: ranks,
+            held: ranks,
+            calls: BTreeMap::new(),
+            messages: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            idle: 0,
+            ended: None,
+            cause: None,
+            lines: Vec::new(),
+        };
+        Self {
+            members: hosts.iter().enumerate().map(member).collect(),
+            changed: (0..ranks).map(|_| Condvar::new()).collect(),
+            state: Mutex::new(state),
+            hosts,
+            time,
+        }
+    }
+
+    /// Where each rank pretends to run.
+    pub fn places(&self) -> Vec<Place> {
+        let place = |(rank, host): (usize, &String)| {
+            let here = Place::of_this_process(rank);
+            Place { host: host.clone(), boot_id: format!("{} {host}", here.boot_id), ..here }
+        };
+        self.hosts.iter().enumerate().map(place).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the first turn of `rank`, which begins when all are there.
+    pub fn begin(&self, rank: usize) {
+        let mut state = self.state();
+        state.ranks[rank].phase = Phase::Ready;
+        if self.time.is_none() {
+            return;
+        }
+        if state.ranks.iter().all(|rank| matches!(rank.phase, Phase::Ready)) {
+            self.hand_over(&mut state);
+        }
+        drop(self.await_turn(state, rank));
+    }
+
+    /// Brings this rank's buffers to the next call of `channel`, in place in `to` if `from` is empty.
+    ///
+    /// # Errors
+    /// If another rank has brought them to another call; or the job has ended.
+    pub fn post(
+        &self,
+        rank: usize,
+        channel: u64,
+        call: Call,
+        element: Element,
+        from: &[u8],
+        to: &[u8],
+    ) -> Result<Ticket, CommError> {
+        let mut state = self.at_exchange(self.state(), rank);
+        if let Some(error) = &state.ended {
+            return Err(error.clone());
+        }
+        let number = state.ranks[rank].posted.entry(channel).or_default();
+        let ticket = (channel, *number);
+        *number += 1;
+        let size = self.members.len();
+        let meeting = state
+            .calls
+            .entry(ticket)
+            .or_insert_with(|| Meeting { brought: (0..size).map(|_| None).collect(), taken: 0 });
+        let bytes = if matches!(call, Call::AllReduce | Call::Broadcast { .. }) { to } else { from };
+        let part = call.part(from.len(), to.len(), size);
+        let differs = |(other, brought): (usize, &Option<Brought>)| {
+            let Brought { call: theirs, element: like, part: length, .. } = brought.as_ref()?;
+            let is_same = *theirs == call && *like == element && *length == part;
+            (!is_same).then(|| {
+                format!(
+                    "rank {other} on {} calls {} with {length} bytes of each rank, and this one with {part}: ranks \
+                     call different operations, or the same ones on different sizes",
+                    self.hosts[other],
+                    theirs.name()
+                )
+            })
+        };
+        if let Some(reason) = meeting.brought.iter().enumerate().find_map(differs) {
+            let member = &self.members[rank];
+            return Err(member.error("memory", call.name(), bytes.len(), member.now(), reason));
+        }
+        meeting.brought[rank] = Some(Brought { call, element, part, bytes: bytes.to_vec() });
+        state.ranks[rank].open.push(ticket);
+        state.idle = 0;
+        self.wake(&state);
+        Ok(ticket)
+    }
+
+    /// Whether the result of a call has arrived at `rank`: sometimes later than it could.
+    ///
+    /// # Errors
+    /// If it never will.
+    pub fn test(&self, rank: usize, ticket: Ticket) -> Result<bool, CommError> {
+        let mut state = self.state();
+        if !state.has(rank, Wanted::Call(ticket)) {
+            if let Some(error) = state.lost(rank, Wanted::Call(ticket)) {
+                return Err(state.ended.get_or_insert(error).clone());
+            }
+            state.idle += 1;
+            if let Some(time) = self.time.as_ref().filter(|_| state.idle > IDLE) {
+                time.fetch_add(1_000_000, Ordering::Relaxed);
+            }
+            drop(self.at_exchange(state, rank));
+            return Ok(false);
+        }
+        Ok(self.time.is_none() || state.draw.below(2) == 0)
+    }
+
+    /// Writes the result of a call that has arrived.
+    pub fn take(&self, rank: usize, ticket: Ticket, to: &mut [u8]) {
+        let mut state = self.state();
+        state.idle = 0;
+        state.ranks[rank].open.retain(|open| *open != ticket);
+        let size = self.members.len();
+        let Some(meeting) = state.calls.get_mut(&ticket) else { return };
+        let bytes: Vec<&[u8]> = meeting
+            .brought
+            .iter()
+            .map(|brought| brought.as_ref().map_or(&[][..], |brought| &brought.bytes))
+            .collect();
+        if let Some(Brought { call, element, .. }) = &meeting.brought[rank] {
+            result(*call, *element, rank, &bytes, to);
+        }
+        meeting.taken += 1;
+        if meeting.taken == size {
+            state.calls.remove(&ticket);
+        }
+    }
+
+    /// Sends a message, which arrives after those before it.
+    ///
+    /// # Errors
+    /// If the job has ended.
+    pub fn send(&self, rank: usize, to: usize, bytes: &[u8]) -> Result<(), CommError> {
+        let mut state = self.at_exchange(self.state(), rank);
+        if let Some(error) = &state.ended {
+            return Err(error.clone());
+        }
+        state.messages.entry((rank, to)).or_default().push_back(bytes.to_vec());
+        self.wake(&state);
+        Ok(())
+    }
+
+    /// Waits for the next message of rank `from`.
+    ///
+    /// # Errors
+    /// If it has another length, or never comes.
+    pub fn receive(&self, rank: usize, from: usize, into: &mut [u8]) -> Result<(), CommError> {
+        self.wait(rank, Wanted::Message { from })?;
+        let message = self.state().messages.get_mut(&(from, rank)).and_then(VecDeque::pop_front);
+        let message = message.unwrap_or_default();
+        if message.len() != into.len() {
+            let reason = format!("the message has {} bytes", message.len());
+            let member = &self.members[rank];
+            return Err(member.error("memory", "receive", into.len(), member.now(), reason));
+        }
+        into.copy_from_slice(&message);
+        Ok(())
+    }
+
+    /// Waits until `rank` has what it wants.
+    ///
+    /// # Errors
+    /// If it never will.
+    pub fn wait(&self, rank: usize, wanted: Wanted) -> Result<(), CommError> {
+        let mut state = self.at_exchange(self.state(), rank);
+        loop {
+            if state.has(rank, wanted) {
+                return Ok(());
+            }
+            if let Some(error) = state.lost(rank, wanted) {
+                return Err(state.ended.get_or_insert(error).clone());
+            }
+            state.ranks[rank].phase = Phase::Waiting(wanted);
+            state = match self.time {
+                Some(_) => {
+                    self.hand_over(&mut state);
+                    self.await_turn(state, rank)
+                }
+                None => self.await_change(state, rank),
+            };
+            state.ranks[rank].phase = Phase::Ready;
+        }
+    }
+
+    /// Lets time pass on `rank`.
+    pub fn sleep(&self, rank: usize, time: Duration) {
+        if self.time.is_none() {
+            return std::thread::sleep(time);
+        }
+        let mut state = self.state();
+        state.ranks[rank].phase = Phase::Sleeping(self.members[rank].now().saturating_add(time));
+        self.hand_over(&mut state);
+        self.await_turn(state, rank).ranks[rank].phase = Phase::Ready;
+    }
+
+    /// Ends a rank. One that leaves with an error ends the others at their next exchange.
+    pub fn leave(&self, rank: usize, status: i32, reason: String) {
+        let mut state = self.state();
+        let (member, host) = (&self.members[rank], self.hosts[rank].clone());
+        let entered = member.activity.now().entered;
+        let departure =
+            Departure { rank, host, status, entered, reason: reason.clone(), since: member.now() };
+        if status != 0 && state.cause.is_none() {
+            let whose = format!("rank {rank} on {}", self.hosts[rank]);
+            // Errors between ranks already name their rank.
+            let named = match reason.starts_with("panicked") {
+                true => format!("{whose} {reason}"),
+                false if reason.contains("rank ") => reason,
+                false => format!("{whose}: {reason}"),
+            };
+            state.cause = Some((rank, named));
+            state.ended.get_or_insert(departure.error());
+        }
+        state.ranks[rank].phase = Phase::Left(departure);
+        self.wake(&state);
+        if self.time.is_some() {
+            self.hand_over(&mut state);
+        }
+    }
+
+    /// The first rank that left with an error, and what was printed.
+    pub fn outcome(&self) -> (Option<(usize, String)>, Vec<String>) {
+        let state = self.state();
+        (state.cause.clone(), state.lines.clone())
+    }
+
+    /// Another rank that has one of these nodes. All of them belong to `rank` from now on.
+    pub fn other_owner(&self, rank: usize, nodes: impl Iterator<Item = u64>) -> Option<usize> {
+        let mut state = self.state();
+        let mut owner = None;
+        for node in nodes {
+            let found = *state.nodes.entry(node).or_insert(rank);
+            owner = owner.or(Some(found).filter(|&found| found != rank));
+        }
+        owner
+    }
+
+    /// The beginning of an exchange: another rank may run first.
+    fn at_exchange<'a>(&'a self, mut state: MutexGuard<'a, State>, rank: usize) -> MutexGuard<'a, State> {
+        if self.time.is_some() {
+            self.hand_over(&mut state);
+            state = self.await_turn(state, rank);
+        }
+        state
+    }
+
+    /// Draws the rank that runs next, after time has passed if none can.
+    fn hand_over(&self, state: &mut State) {
+        let size = self.members.len();
+        loop {
+            let now = self.members[0].now();
+            let able: Vec<usize> = (0..size).filter(|&rank| state.is_able(rank, now)).collect();
+            if !able.is_empty() {
+                if state.draw.below(16) == 0 {
+                    state.held = state.draw.below(size + 1);
+                }
+                let others: Vec<usize> = able.iter().copied().filter(|&rank| rank != state.held).collect();
+                let from = if others.is_empty() { &able } else { &others };
+                state.turn = from[state.draw.below(from.len())];
+                self.changed[state.turn].notify_one();
+                return;
+            }
+            if !self.pass_time(state, now) {
+                return;
+            }
+        }
+    }
+
+    /// Waits for the turn of `rank`.
+    fn await_turn<'a>(&self, mut state: MutexGuard<'a, State>, rank: usize) -> MutexGuard<'a, State> {
+        while state.turn != rank {
+            state = self.changed[rank].wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state
+    }
+
+    /// Wakes ranks that wait without turns.
+    fn wake(&self, _: &State) {
+        if self.time.is_none() {
+            self.changed.iter().for_each(Condvar::notify_all);
+        }
+    }
+
+    /// Without turns: waits until something has happened, or this rank's next moment has come.
+    fn await_change<'a>(&self, state: MutexGuard<'a, State>, rank: usize) -> MutexGuard<'a, State> {
+        let now = self.members[rank].now();
+        let next = self.next_moment(&state, rank, now).unwrap_or(Duration::MAX);
+        let patience = next.saturating_sub(now).min(Duration::from_secs(3600));
+        let (mut state, timeout) =
+            self.changed[rank].wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            self.happen(&mut state, rank);
+            self.wake(&state);
+        }
+        state
+    }
+
+    /// Moves the clock to the next moment at which something happens; false if nothing ever will.
+    fn pass_time(&self, state: &mut State, now: Duration) -> bool {
+        let moment = |rank| Some((self.next_moment(state, rank, now)?, rank));
+        let Some((moment, rank)) = (0..self.members.len()).filter_map(moment).min() else { return false };
+        if let Some(time) = &self.time {
+            time.store(u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+        self.happen(state, rank);
+        true
+    }
+
+    /// When something happens to a rank by time alone.
+    fn next_moment(&self, state: &State, rank: usize, now: Duration) -> Option<Duration> {
+        match state.ranks[rank].phase {
+            Phase::Sleeping(until) => Some(until),
+            Phase::Waiting(_) => {
+                let activity = &self.members[rank].activity;
+                let since = now.saturating_sub(activity.now().waited.unwrap_or_default());
+                let (stall, deadline) = (activity.stall_warning(), activity.deadline());
+                let is_told = activity.is_told_below(activity.now().entered) || stall >= deadline;
+                Some(since.saturating_add(if is_told { deadline } else { stall }))
+            }
+            _ => None,
+        }
+    }
+
+    /// What happens to a rank at its next moment: a warning, or the end of the job.
+    fn happen(&self, state: &mut State, rank: usize) {
+        if !matches!(state.ranks[rank].phase, Phase::Waiting(_)) || state.ended.is_some() {
+            return;
+        }
+        let member = &self.members[rank];
+        let seen = member.activity.now();
+        let waited = seen.waited.unwrap_or(Duration::MAX);
+        let departed: Vec<Departure> = state.departed().cloned().collect();
+        let answers: Vec<_> = (0..self.members.len())
+            .map(|rank| match state.ranks[rank].phase {
+                Phase::Left(_) => None,
+                _ => Some(self.members[rank].activity.now()),
+            })
+            .collect();
+        let wait = Wait {
+            member,
+            hosts: &self.hosts,
+            seen,
+            answers: &answers,
+            silent: Duration::ZERO,
+            departed: &departed,
+        };
+        let (stall, deadline) = (member.activity.stall_warning(), member.activity.deadline());
+        if waited >= deadline {
+            state.ended = Some(wait.deadline(waited));
+        } else if waited >= stall {
+            let line = wait.stall(waited);
+            say(&line);
+            state.lines.push(line);
+            // Once a collective, on the rank that sees it first.
+            self.members.iter().for_each(|member| member.activity.leave_stall(seen.entered));
+        }
+    }
+}
+
+impl State {
+    fn departed(&self) -> impl Iterator<Item = &Departure> {
+        self.ranks.iter().filter_map(|rank| match &rank.phase {
+            Phase::Left(departure) => Some(departure),
+            _ => None,
+        })
+    }
+
+    /// Whether a rank may run at this time.
+    fn is_able(&self, rank: usize, now: Duration) -> bool {
+        match self.ranks[rank].phase {
+            Phase::Ready => true,
+            Phase::Sleeping(until) => until <= now,
+            Phase::Waiting(wanted) => self.has(rank, wanted) || self.lost(rank, wanted).is_some(),
+            Phase::Absent | Phase::Left(_) => false,
+        }
+    }
+
+    /// Ranks that have not brought what `rank` needs for a call.
+    fn missing(&self, rank: usize, ticket: Ticket) -> impl Iterator<Item = usize> {
+        let meeting = self.calls.get(&ticket);
+        let call = meeting.and_then(|meeting| Some(meeting.brought[rank].as_ref()?.call));
+        let is_missing = move |other: &usize| match (meeting, call) {
+            (Some(meeting), Some(call)) => needs(call, rank, *other) && meeting.brought[*other].is_none(),
+            _ => false,
+        };
+        (0..self.ranks.len()).filter(is_missing)
+    }
+
+    /// Whether `rank` has what it wants.
+    fn has(&self, rank: usize, wanted: Wanted) -> bool {
+        let arrived = |ticket: Ticket| self.missing(rank, ticket).next().is_none();
+        match wanted {
+            Wanted::Call(ticket) => arrived(ticket),
+            Wanted::Any => self.ranks[rank].open.iter().any(|&ticket| arrived(ticket)),
+            Wanted::Message { from } => {
+                self.messages.get(&(from, rank)).is_some_and(|messages| !messages.is_empty())
+            }
+        }
+    }
+
+    /// The error of a wait for what will never come.
+    fn lost(&self, rank: usize, wanted: Wanted) -> Option<CommError> {
+        if let Some(error) = &self.ended {
+            return Some(error.clone());
+        }
+        let is_needed = |other: usize| match wanted {
+            Wanted::Call(ticket) => self.missing(rank, ticket).any(|missing| missing == other),
+            Wanted::Any => {
+                self.ranks[rank].open.iter().all(|&ticket| self.missing(rank, ticket).any(|r| r == other))
+            }
+            Wanted::Message { from } => from == other,
+        };
+        self.departed().find(|departure| is_needed(departure.rank)).map(Departure::error)
+    }
+}
+
+/// Numbers drawn from a seed: SplitMix64 (Steele et al., 2014).
+struct Draw(u64);
+
+impl Draw {
+    /// A number below `limit`.
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+    }
+}

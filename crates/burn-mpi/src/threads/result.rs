@@ -1,0 +1,70 @@
+//! Results of calls, from what all ranks bring.
+
+use half::{bf16, f16};
+
+use crate::collective::wire::Element;
+use crate::{Call, Wire};
+
+/// Writes the result of `call` on `rank` into `to`, from what each rank has brought.
+pub(super) fn result(call: Call, element: Element, rank: usize, brought: &[&[u8]], to: &mut [u8]) {
+    let part = to.len() / brought.len();
+    match call {
+        Call::Send { .. } | Call::Receive { .. } | Call::Barrier => {}
+        Call::Broadcast { root } => to.copy_from_slice(brought[root]),
+        Call::AllReduce => sum(element, brought.iter().copied(), to),
+        Call::Reduce { root } if rank != root => {}
+        Call::Reduce { .. } => sum(element, brought.iter().copied(), to),
+        Call::ReduceScatter => {
+            let mine = rank * to.len()..(rank + 1) * to.len();
+            sum(element, brought.iter().map(|bytes| &bytes[mine.clone()]), to);
+        }
+        Call::Gather { root } if rank != root => {}
+        Call::AllGather | Call::Gather { .. } => {
+            to.chunks_exact_mut(part).zip(brought).for_each(|(to, from)| to.copy_from_slice(from));
+        }
+        Call::Scatter { root } => to.copy_from_slice(&brought[root][rank * to.len()..(rank + 1) * to.len()]),
+        Call::AllToAll => {
+            let mine = rank * part..(rank + 1) * part;
+            to.chunks_exact_mut(part)
+                .zip(brought)
+                .for_each(|(to, from)| to.copy_from_slice(&from[mine.clone()]));
+        }
+    }
+}
+
+/// Ranks whose buffers `rank` needs for its result of `call`.
+pub(super) fn needs(call: Call, rank: usize, other: usize) -> bool {
+    match call {
+        Call::Broadcast { root } | Call::Scatter { root } => other == root,
+        Call::Gather { root } | Call::Reduce { root } => rank == root,
+        _ => true,
+    }
+}
+
+/// The sum in an order that is not that of the ranks, rounded after each addition, as MPI's and gloo's are.
+fn sum<'a>(element: Element, terms: impl DoubleEndedIterator<Item = &'a [u8]>, to: &mut [u8]) {
+    let mut terms = terms.rev().map(|bytes| {
+        let mut wire = Wire::of(element, bytes.len() / element.width());
+        wire.bytes_mut().copy_from_slice(bytes);
+        wire
+    });
+    let Some(mut total) = terms.next() else { return };
+    for term in terms {
+        match (&mut total, term) {
+            (Wire::F32(total), Wire::F32(term)) => add(total, term, |a, b| a + b),
+            (Wire::F64(total), Wire::F64(term)) => add(total, term, |a, b| a + b),
+            (Wire::Bf16(total), Wire::Bf16(term)) => {
+                add(total, term, |a, b| bf16::from_f32(a.to_f32() + b.to_f32()));
+            }
+            (Wire::F16(total), Wire::F16(term)) => {
+                add(total, term, |a, b| f16::from_f32(a.to_f32() + b.to_f32()));
+            }
+            _ => unreachable!("bytes have no sum, and the terms are of one type"),
+        }
+    }
+    to.copy_from_slice(total.bytes());
+}
+
+fn add<T: Copy>(total: &mut [T], term: Vec<T>, add: fn(T, T) -> T) {
+    total.iter_mut().zip(term).for_each(|(total, term)| *total = add(*total, term));
+}

@@ -1,0 +1,155 @@
+//! A rank's place in the meeting of threads, and the transport through memory.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::hub::{Hub, Ticket, Wanted};
+use crate::collective::pending::PendingOps;
+use crate::collective::staged::{Requests, Staged};
+use crate::collective::wire::Element;
+use crate::member::Member;
+use crate::{Call, Collective, CommError, Primitives, Wire, World};
+
+/// The transport's name.
+const NAME: &str = "memory";
+
+/// One rank's place. It stays on the rank's thread.
+#[derive(Clone)]
+pub(crate) struct Seat {
+    hub: Arc<Hub>,
+    rank: usize,
+    /// Channels that this rank has opened; all ranks open the same ones in the same order.
+    channels: Rc<Cell<u64>>,
+}
+
+impl Seat {
+    /// Waits for the first turn of `rank`.
+    pub fn take(hub: Arc<Hub>, rank: usize) -> Self {
+        hub.begin(rank);
+        Self { hub, rank, channels: Rc::new(Cell::new(1)) }
+    }
+
+    pub fn member(&self) -> &Member {
+        &self.hub.members[self.rank]
+    }
+
+    /// Lets time pass.
+    pub fn sleep(&self, time: Duration) {
+        self.hub.sleep(self.rank, time);
+    }
+
+    /// Blocking calls of all ranks on a channel that they share from the start.
+    pub fn primitives(&self) -> Box<dyn Primitives> {
+        Box::new(MemoryPrimitives { seat: self.clone(), channel: 0 })
+    }
+
+    /// A collective over all ranks. All ranks must call it.
+    pub fn collective(&self, world: &World) -> Box<dyn Collective> {
+        let first = self.channels.get();
+        self.channels.set(first + 2);
+        let blocking = MemoryPrimitives { seat: self.clone(), channel: first };
+        let requests = MemoryRequests { seat: self.clone(), first, blocking };
+        Box::new(PendingOps::over(Staged::new(world, requests)))
+    }
+
+    /// Checks that no other rank has a parameter with one of these graph nodes.
+    ///
+    /// # Errors
+    /// [`CommError::Module`].
+    pub fn check_nodes(&self, nodes: impl Iterator<Item = u64>) -> Result<(), CommError> {
+        match self.hub.other_owner(self.rank, nodes) {
+            None => Ok(()),
+            Some(other) => Err(CommError::Module(format!(
+                "ranks {} and {} are threads and share its parameters' graph, which the first backward consumes: \
+                 build the module inside the function that runs as every rank",
+                other.min(self.rank),
+                other.max(self.rank)
+            ))),
+        }
+    }
+}
+
+/// Blocking calls through memory.
+struct MemoryPrimitives {
+    seat: Seat,
+    channel: u64,
+}
+
+impl Primitives for MemoryPrimitives {
+    fn transport(&self) -> &str {
+        NAME
+    }
+
+    fn rank(&self) -> usize {
+        self.seat.rank
+    }
+
+    fn size(&self) -> usize {
+        self.seat.hub.members.len()
+    }
+
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        let Seat { hub, rank, .. } = &self.seat;
+        let _waiting = self.seat.member().begin(NAME, call, element, from.len().max(to.len()))?;
+        match call {
+            Call::Send { to } => hub.send(*rank, to, from),
+            Call::Receive { from } => hub.receive(*rank, from, to),
+            _ => {
+                let ticket = hub.post(*rank, self.channel, call, element, from, to)?;
+                hub.wait(*rank, Wanted::Call(ticket))?;
+                hub.take(*rank, ticket, to);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Non-blocking calls through memory.
+struct MemoryRequests {
+    seat: Seat,
+    first: u64,
+    blocking: MemoryPrimitives,
+}
+
+/// A call in flight.
+struct Request {
+    ticket: Ticket,
+    buffers: (Wire, Wire),
+}
+
+impl Requests for MemoryRequests {
+    type Request = Request;
+
+    const NAME: &'static str = NAME;
+
+    fn member(&self) -> &Member {
+        self.seat.member()
+    }
+
+    fn start(&mut self, channel: usize, call: Call, from: Wire, to: Wire) -> Result<Request, CommError> {
+        let Seat { hub, rank, .. } = &self.seat;
+        let (channel, element) = (self.first + channel as u64, to.element());
+        let ticket = hub.post(*rank, channel, call, element, from.bytes(), to.bytes())?;
+        Ok(Request { ticket, buffers: (from, to) })
+    }
+
+    fn test(&mut self, request: &mut Request) -> Result<Option<(Wire, Wire)>, CommError> {
+        let Seat { hub, rank, .. } = &self.seat;
+        if !hub.test(*rank, request.ticket)? {
+            return Ok(None);
+        }
+        hub.take(*rank, request.ticket, request.buffers.1.bytes_mut());
+        let nothing = (Wire::Bytes(Vec::new()), Wire::Bytes(Vec::new()));
+        Ok(Some(std::mem::replace(&mut request.buffers, nothing)))
+    }
+
+    fn pause(&mut self) -> Result<(), CommError> {
+        self.seat.hub.wait(self.seat.rank, Wanted::Any)
+    }
+
+    fn blocking(&mut self) -> &mut dyn Primitives {
+        &mut self.blocking
+    }
+}

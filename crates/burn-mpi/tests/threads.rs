@@ -1,0 +1,373 @@
+//! Ranks as threads: what they exchange, how they end, and what a seed repeats.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::SgdConfig;
+use burn::tensor::{Device, Tensor};
+use burn_mpi::threads::{Failure, Options, run, run_with_lines, sleep};
+use burn_mpi::{
+    Backend, CommError, GradientSync, MicroBatch, Operation, Primitives, Reduction, SyncOptions, Transport,
+    Wire, World, broadcast_module, chunk_range, connect, connect_primitives,
+};
+
+fn with_seed(seed: u64) -> Options {
+    Options { seed, ..Options::default() }
+}
+
+/// Values that differ between ranks, and whose sums are exact in every type.
+fn values(rank: usize, length: usize) -> Vec<f32> {
+    (0..length).map(|at| ((rank * 7 + at) % 5) as f32).collect()
+}
+
+fn summed(ranks: usize, length: usize) -> Vec<f32> {
+    (0..length).map(|at| (0..ranks).map(|rank| values(rank, length)[at]).sum()).collect()
+}
+
+fn primitives(world: &World) -> Result<Box<dyn Primitives>, CommError> {
+    connect_primitives(world, Backend::Mpi, &Transport::default())
+}
+
+#[test]
+fn primitives_have_the_results_of_arithmetic() {
+    for ranks in 1..5 {
+        for seed in 0..20 {
+            let check = |world: &World| -> Result<(), CommError> {
+                let mut on = primitives(world)?;
+                let rank = world.rank();
+                for root in 0..ranks {
+                    let mut buffer = [rank as u8; 3];
+                    on.broadcast(&mut buffer, root)?;
+                    assert_eq!(buffer, [root as u8; 3]);
+                    let mut all = vec![0; if rank == root { 2 * ranks } else { 0 }];
+                    on.gather(&[rank as u8, 9], &mut all, root)?;
+                    let expected: Vec<u8> = (0..ranks).flat_map(|rank| [rank as u8, 9]).collect();
+                    assert!(rank != root || all == expected, "{all:?}");
+                    let all: Vec<u8> = (0..ranks as u8).collect();
+                    let mut mine = [77];
+                    on.scatter(if rank == root { &all } else { &[] }, &mut mine, root)?;
+                    assert_eq!(mine, [rank as u8]);
+                    let mut sum = Wire::F64(vec![0.0]);
+                    on.reduce(&Wire::F64(vec![rank as f64]), &mut sum, root)?;
+                    let total = (0..ranks).sum::<usize>() as f64;
+                    assert!(rank != root || sum == Wire::F64(vec![total]), "{sum:?}");
+                }
+                let mut all = vec![0; ranks];
+                on.all_gather(&[rank as u8], &mut all)?;
+                assert_eq!(all, (0..ranks as u8).collect::<Vec<_>>());
+                let mut to = vec![0; ranks];
+                on.all_to_all(&vec![rank as u8; ranks], &mut to)?;
+                assert_eq!(to, (0..ranks as u8).collect::<Vec<_>>());
+                let mut part = Wire::F32(vec![0.0; 2]);
+                on.reduce_scatter(&Wire::F32(values(rank, 2 * ranks)), &mut part)?;
+                assert_eq!(part, Wire::F32(summed(ranks, 2 * ranks)[2 * rank..][..2].to_vec()));
+                // A ring of messages, several of which may be on their way.
+                let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+                for number in 0..3 {
+                    on.send(&[rank as u8, number], next)?;
+                }
+                for number in 0..3 {
+                    let mut message = [0; 2];
+                    on.receive(&mut message, previous)?;
+                    assert_eq!(message, [previous as u8, number]);
+                }
+                on.barrier()
+            };
+            run(ranks, &with_seed(seed), check).unwrap();
+        }
+    }
+}
+
+#[test]
+fn operations_in_flight_are_right_in_any_order() {
+    for ranks in 1..5 {
+        for (seed, hosts) in (0..30).map(|seed| (seed, 1 + seed as usize % 2)) {
+            let check = |world: &World| -> Result<(), CommError> {
+                let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
+                let (rank, length) = (world.rank(), 7);
+                let sums = summed(ranks, length);
+                let mine = chunk_range(length, ranks, rank);
+                for how in Reduction::ALL {
+                    let brought = || Wire::F32(values(rank, length));
+                    collective.start(0, Operation::AllReduce(how), brought())?;
+                    collective.start(1, Operation::ReduceScatter(how), brought())?;
+                    collective.start(2, Operation::AllReduce(Reduction::Ordered), brought())?;
+                    let part = Wire::F32(sums[mine.clone()].to_vec());
+                    collective.start(3, Operation::AllGather { length }, part)?;
+                    collective.start(4, Operation::AllReduce(how), Wire::F32(Vec::new()))?;
+                    collective.poll()?;
+                    // Ranks wait in different orders.
+                    for at in 0..5 {
+                        let bucket = (at + rank) % 5;
+                        let expected = match bucket {
+                            1 => sums[mine.clone()].to_vec(),
+                            4 => Vec::new(),
+                            _ => sums.clone(),
+                        };
+                        assert_eq!(collective.wait(bucket)?, Wire::F32(expected), "bucket {bucket}");
+                    }
+                }
+                assert_eq!(collective.poll()?, 0);
+                collective.barrier()
+            };
+            run(ranks, &Options { hosts, ..with_seed(seed) }, check).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_only_looks_does_not_stop_the_time() {
+    run(2, &with_seed(1), |world| {
+        let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
+        if world.rank() == 1 {
+            sleep(world, Duration::from_secs(5));
+        }
+        collective.start(0, Operation::AllReduce(Reduction::Native), Wire::F32(vec![1.0]))?;
+        while !collective.is_done(0) {
+            collective.poll()?;
+        }
+        assert_eq!(collective.wait(0)?, Wire::F32(vec![2.0]));
+        Ok::<_, CommError>(())
+    })
+    .unwrap();
+}
+
+#[test]
+fn sums_in_rank_order_have_one_set_of_bits_and_native_ones_another() {
+    let sums = |how: Reduction, hosts: usize| -> Vec<Vec<u32>> {
+        let options = Options { hosts, ..with_seed(3) };
+        run(3, &options, |world| {
+            let mut collective = connect(world, Backend::Gloo, &Transport::default())?;
+            let mut buffer = Wire::F32(vec![[1e8, 1.0, -1e8][world.rank()]; 2]);
+            collective.all_reduce(&mut buffer, how)?;
+            let Wire::F32(sums) = buffer else { unreachable!("it stays what it is") };
+            Ok::<_, CommError>(sums.into_iter().map(f32::to_bits).collect())
+        })
+        .unwrap()
+    };
+    // In rank order 1 is lost beside 1e8, and from the other end beside -1e8.
+    assert_eq!(sums(Reduction::Ordered, 1), vec![vec![0f32.to_bits(); 2]; 3]);
+    assert_eq!(sums(Reduction::Ordered, 2), sums(Reduction::Ordered, 1));
+    assert_eq!(sums(Reduction::Native, 1)[0], sums(Reduction::Native, 1)[2]);
+}
+
+fn barrier_after(
+    ranks: usize,
+    options: &Options,
+    late: usize,
+    time: Duration,
+) -> Result<Vec<String>, Failure> {
+    let body = |world: &World| {
+        if world.rank() == late {
+            sleep(world, time);
+        }
+        world.barrier()
+    };
+    run_with_lines(ranks, options, body).map(|(_, lines)| lines)
+}
+
+#[test]
+fn a_late_rank_is_told_of_once_and_one_that_never_comes_ends_the_job() {
+    let began = Instant::now();
+    for seed in 0..20 {
+        let none = barrier_after(3, &with_seed(seed), 1, Duration::from_secs(59)).unwrap();
+        assert_eq!(none, Vec::<String>::new(), "seed {seed}");
+        let lines = barrier_after(3, &with_seed(seed), 1, Duration::from_secs(119)).unwrap();
+        let [line] = &lines[..] else { panic!("seed {seed}: {lines:?}") };
+        let start = "mpi barrier has waited for 60 s on rank 0 (node0); missing: rank 1 on node0 (alive";
+        assert!(line.replace("memory", "mpi").starts_with(start), "{line}");
+        let failure = barrier_after(3, &with_seed(seed), 0, Duration::from_secs(3600)).unwrap_err();
+        let start = "memory barrier exceeded the deadline of 120 s";
+        assert!(failure.error.starts_with(start), "{failure}");
+        assert!(
+            failure.error.ends_with("missing: rank 0 on node0 (alive, and has not called it)"),
+            "{failure}"
+        );
+        assert!(failure.error.contains("on rank 1 (node0)"), "the lowest that waits: {failure}");
+        assert_eq!((failure.lines.len(), failure.seed), (1, seed));
+    }
+    assert!(began.elapsed() < Duration::from_secs(60), "time is virtual");
+}
+
+#[test]
+fn ranks_that_leave_end_the_others_with_their_name_and_reason() {
+    let leaves = |how: fn() -> Result<(), String>| {
+        let others = Mutex::new(Vec::new());
+        let failure = run(3, &with_seed(5), |world| {
+            if world.rank() == 1 {
+                return how();
+            }
+            world.barrier().map_err(|error| {
+                others.lock().unwrap().push(error.clone());
+                error.to_string()
+            })
+        });
+        let failure = failure.unwrap_err();
+        let others = others.into_inner().unwrap();
+        assert_eq!(others.len(), 2);
+        for error in others {
+            assert!(matches!(error, CommError::Left { rank: 1, .. }), "{error}");
+        }
+        failure.to_string()
+    };
+    assert_eq!(leaves(|| Err("no data".into())), "rank 1 on node0: no data (seed 5)");
+    assert_eq!(leaves(|| panic!("a bug")), "rank 1 on node0 panicked: a bug (seed 5)");
+    let early = leaves(|| Ok(()));
+    assert!(early.contains("rank 1 on node0") && early.contains("before the others"), "{early}");
+}
+
+#[test]
+fn an_error_of_one_rank_is_that_of_all() {
+    for seed in 0..20 {
+        let errors = run(3, &with_seed(seed), |world| {
+            let mine = if world.rank() == 2 { Err("disk full") } else { Ok(()) };
+            Ok::<_, CommError>(world.agree(mine).unwrap_err().to_string())
+        });
+        assert_eq!(errors.unwrap(), vec!["rank 2 on node0: disk full"; 3]);
+    }
+}
+
+#[test]
+fn different_calls_are_an_error_that_names_them() {
+    for seed in 0..20 {
+        let failure = run(2, &with_seed(seed), |world| {
+            let mut on = primitives(world)?;
+            match world.rank() {
+                0 => on.barrier(),
+                _ => on.broadcast(&mut [0; 5], 0),
+            }
+        });
+        let text = failure.unwrap_err().to_string();
+        assert!(text.contains("ranks call different operations"), "{text}");
+        let failure = run(2, &with_seed(seed), |world| {
+            primitives(world)?.all_reduce(&mut Wire::F32(vec![0.0; 3 + world.rank()]))
+        });
+        let text = failure.unwrap_err().to_string();
+        assert!(text.contains("12 bytes") && text.contains("16"), "{text}");
+        let failure = run(2, &with_seed(seed), |world| match world.rank() {
+            0 => world.gather(&1).map(drop),
+            _ => world.check_equal("a", "b"),
+        });
+        let text = failure.unwrap_err().to_string();
+        assert!(text.contains("is in check_equal of a, and rank 0 in gather"), "{text}");
+    }
+}
+
+#[test]
+fn a_seed_repeats_the_order_of_ranks_and_others_have_others() {
+    let order = |seed: u64| {
+        let order = Mutex::new(Vec::new());
+        run(4, &with_seed(seed), |world| {
+            for _ in 0..5 {
+                order.lock().unwrap().push(world.rank());
+                world.barrier()?;
+            }
+            Ok::<_, CommError>(())
+        })
+        .unwrap();
+        order.into_inner().unwrap()
+    };
+    let all: Vec<_> = (0..20).map(order).collect();
+    assert_eq!(all, (0..20).map(order).collect::<Vec<_>>());
+    assert!(all.iter().any(|order| *order != all[0]));
+}
+
+#[test]
+fn ranks_run_at_the_same_time_without_turns() {
+    let options = Options { turns: false, ..Options::default() };
+    for _ in 0..20 {
+        let lines = barrier_after(4, &options, 1, Duration::from_millis(5)).unwrap();
+        assert_eq!(lines, Vec::<String>::new());
+    }
+    let short = Options { deadline: Duration::from_millis(50), ..options.clone() };
+    let failure = run(2, &short, |world| match world.rank() {
+        0 => world.barrier(),
+        // Until the other one has given up.
+        _ => loop {
+            sleep(world, Duration::from_millis(1));
+            if let Err(error) = primitives(world)?.send(&[], 0) {
+                return Err(error);
+            }
+        },
+    });
+    let text = failure.unwrap_err().to_string();
+    assert!(text.contains("exceeded the deadline of 0.05 s"), "{text}");
+    let failure = run(3, &options, |world| match world.rank() {
+        2 => Err("no data".to_owned()),
+        _ => world.barrier().map_err(|error| error.to_string()),
+    });
+    assert_eq!(failure.unwrap_err().error, "rank 2 on node0: no data");
+}
+
+/// Two steps of averaged gradients; returns the weights.
+fn trained(world: &World, module: Linear, samples: &[f32]) -> Result<Vec<f32>, CommError> {
+    let mut module = broadcast_module(world, module)?;
+    let collective = connect(world, Backend::Mpi, &Transport::default())?;
+    let mut sync = GradientSync::of_module(world, collective, &module, SyncOptions::default());
+    let mut optimizer = SgdConfig::new().init();
+    let mine = &samples[chunk_range(samples.len(), world.size(), world.rank())];
+    for _ in 0..2 {
+        if !mine.is_empty() {
+            let input = Tensor::<1>::from_floats(mine, &Device::flex().autodiff()).reshape([-1, 1]);
+            let loss = module.forward(input).powi_scalar(2).mean();
+            sync.backward(&loss, &module, mine.len(), samples.len(), MicroBatch::Last)?;
+        }
+        module = optimizer.step(0.1, module.clone(), sync.finish(&module)?);
+    }
+    let record = [module.weight.val().into_data(), module.bias.clone().expect("a bias").val().into_data()];
+    Ok(record.into_iter().flat_map(|data| data.try_to_vec::<f32>().expect("f32")).collect())
+}
+
+fn linear(bias: f64) -> Linear {
+    let device = Device::flex().autodiff();
+    let module = LinearConfig::new(1, 1).init(&device);
+    module.map(&mut Filled(bias as f32))
+}
+
+struct Filled(f32);
+
+impl burn::module::ModuleMapper for Filled {
+    fn map_float<const D: usize>(
+        &mut self,
+        param: burn::module::Param<Tensor<D>>,
+    ) -> burn::module::Param<Tensor<D>> {
+        param.map(|value| Tensor::full(value.dims(), self.0, &value.device()).require_grad())
+    }
+}
+
+#[test]
+fn averaged_gradients_are_those_of_one_rank_on_all_samples() {
+    let samples = [1.0, -2.0, 3.0, 0.5, -0.25];
+    let of = |ranks: usize, seed: u64| {
+        let body = |world: &World| trained(world, linear(0.5 + world.rank() as f64), &samples);
+        run(ranks, &with_seed(seed), body).unwrap()
+    };
+    let one = of(1, 0).remove(0);
+    for ranks in 2..8 {
+        for seed in 0..10 {
+            let all = of(ranks, seed);
+            assert!(all.iter().all(|weights| *weights == all[0]), "ranks differ, seed {seed}");
+            let apart = one.iter().zip(&all[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(apart < 1e-5, "{ranks} ranks, seed {seed}: {one:?} {:?}", all[0]);
+        }
+    }
+}
+
+#[test]
+fn a_module_that_ranks_share_is_refused() {
+    let shared = linear(0.5);
+    let module = Mutex::new(shared);
+    let failure = run(2, &with_seed(0), |world| {
+        let module = module.lock().unwrap().clone();
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let mut sync = GradientSync::of_module(world, collective, &module, SyncOptions::default());
+        let input = Tensor::<2>::ones([3, 1], &Device::flex().autodiff());
+        let loss = module.forward(input).mean();
+        sync.backward(&loss, &module, 3, 6, MicroBatch::Last)?;
+        sync.finish(&module).map(drop)
+    });
+    let text = failure.unwrap_err().to_string();
+    assert!(text.contains("build the module inside the function that runs as every rank"), "{text}");
+}
