@@ -13,6 +13,7 @@ mod report;
 mod trace;
 mod train;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::parser::ValueSource;
@@ -57,12 +58,12 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Reads this process's command line.
+    /// Reads a command line, whose first word is the program.
     ///
     /// # Errors
     /// clap's, which include the texts of `--help` and `--version`.
-    pub fn read() -> Result<Self, clap::Error> {
-        let matches = with_negative_numbers(Self::command()).try_get_matches()?;
+    pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let matches = with_negative_numbers(Self::command()).try_get_matches_from(words)?;
         let mut cli = Self::from_arg_matches(&matches)?;
         let options = matches.subcommand().map(|(_, options)| options);
         match &mut cli.command {

@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     allocator::use_common_pages();
     // Transfers also make progress during the backward of long operators.
     burn_fused::set_poll(burn_mpi::poll);
-    let cli = match Cli::read() {
+    let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(commands::usage(&error)),
     };
@@ -38,10 +38,7 @@ fn main() -> ExitCode {
         Ok(0) if commands::console::lost() => ExitCode::FAILURE,
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            if !failure.printed {
-                let line = commands::hints::with_hint(&failure.error);
-                commands::console::err(format_args!("mpiburn: {line}\n"));
-            }
+            failure.print();
             match failure.alone {
                 true => burn_mpi::abort(i32::from(failure.exit_code())),
                 false => ExitCode::from(failure.exit_code()),

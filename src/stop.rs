@@ -72,7 +72,6 @@ impl StopRequest {
     }
 
     /// As if the signal had come.
-    #[cfg(test)]
     pub fn request(&self, signal: i32) {
         self.came.store(signal as usize, Ordering::Relaxed);
     }

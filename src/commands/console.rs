@@ -7,6 +7,7 @@
 //! pipe is dropped, and the command continues.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,30 @@ macro_rules! println {
 /// Like the standard library's, but ignores a closed pipe.
 macro_rules! eprintln {
     ($($words:tt)*) => { $crate::commands::console::err(format_args!("{}\n", format_args!($($words)*))) };
+}
+
+thread_local! {
+    /// What this thread has printed on stdout and stderr, while it is [captured](captured).
+    static CAPTURED: RefCell<Option<[String; 2]>> = const { RefCell::new(None) };
+}
+
+/// Runs a command as a function, whose output on this thread goes into two texts instead of stdout and
+/// stderr.
+pub fn captured<T>(body: impl FnOnce() -> T) -> (T, [String; 2]) {
+    CAPTURED.set(Some(Default::default()));
+    let result = body();
+    (result, CAPTURED.take().unwrap_or_default())
+}
+
+/// Takes a text that is for stdout (0) or stderr (1), if this thread's output is captured.
+fn is_captured(stream: usize, text: &str) -> bool {
+    CAPTURED.with_borrow_mut(|captured| match captured {
+        Some(texts) => {
+            texts[stream].push_str(&without_controls(text));
+            true
+        }
+        None => false,
+    })
 }
 
 /// Whether output could not be written for a reason other than a closed pipe.
@@ -48,6 +73,9 @@ pub fn without_controls(text: &str) -> Cow<'_, str> {
 /// Writes to stdout.
 pub fn out(text: Arguments<'_>) {
     let text = text.to_string();
+    if is_captured(0, &text) {
+        return;
+    }
     if let Some(error) = failure(io::stdout().lock().write_all(without_controls(&text).as_bytes())) {
         // Reported once: a full disk stays full.
         if !LOST.swap(true, Ordering::Relaxed) {
@@ -58,7 +86,10 @@ pub fn out(text: Arguments<'_>) {
 
 /// Writes to stderr; a failure cannot be reported.
 pub fn err(text: Arguments<'_>) {
-    let _ = io::stderr().lock().write_all(without_controls(&text.to_string()).as_bytes());
+    let text = text.to_string();
+    if !is_captured(1, &text) {
+        let _ = io::stderr().lock().write_all(without_controls(&text).as_bytes());
+    }
 }
 
 /// Whether output was lost, as on a full disk.

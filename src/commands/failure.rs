@@ -32,6 +32,13 @@ impl Failure {
         Self { error, printed: false, alone: false }
     }
 
+    /// Prints the error, unless one rank has for all.
+    pub fn print(&self) {
+        if !self.printed {
+            eprintln!("mpiburn: {}", super::hints::with_hint(&self.error));
+        }
+    }
+
     /// Exit code of the process; the guard's is 3.
     pub fn exit_code(&self) -> u8 {
         const FAILED: u8 = 1;

@@ -19,24 +19,27 @@ pub fn start(verbose: u8, quiet: bool) {
         _ => "mpiburn=trace,debug",
     };
     let logger = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(level))
-        .format(|out, record| {
-            // Rank 0 logs without a prefix; other ranks are named.
-            let who = match burn_mpi::identity() {
-                Some((rank, _, host)) if rank > 0 => format!("[rank {rank} on {host}] "),
-                _ => String::new(),
-            };
-            let text = record.args().to_string();
-            let text = without_controls(&text);
-            match record.level() {
-                Level::Info => writeln!(out, "{who}{text}"),
-                level => writeln!(out, "{who}{}: {text}", level.as_str().to_lowercase()),
-            }
-        })
+        .format(|out, record| writeln!(out, "{}", line(record)))
         .build();
     let level = logger.filter();
     let bars = BARS.get_or_init(MultiProgress::new).clone();
     if indicatif_log_bridge::LogWrapper::new(bars, logger).try_init().is_ok() {
         log::set_max_level(level);
+    }
+}
+
+/// A record as it is printed.
+pub fn line(record: &log::Record<'_>) -> String {
+    // Rank 0 logs without a prefix; other ranks are named.
+    let who = match burn_mpi::identity() {
+        Some((rank, _, host)) if rank > 0 => format!("[rank {rank} on {host}] "),
+        _ => String::new(),
+    };
+    let text = record.args().to_string();
+    let text = without_controls(&text);
+    match record.level() {
+        Level::Info => format!("{who}{text}"),
+        level => format!("{who}{}: {text}", level.as_str().to_lowercase()),
     }
 }
 

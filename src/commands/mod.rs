@@ -75,30 +75,39 @@ pub fn set_deadline(command: &Command) {
 /// # Errors
 /// The error of the subcommand.
 pub fn run(command: Command) -> Result<u8, Failure> {
-    let name = command.name();
-    let does = check_options(&command).map(|()| start::words_of(&command));
-    let in_world =
-        |body: &mut dyn FnMut(&World) -> anyhow::Result<()>| in_world(does.clone(), body).map(|()| 0);
     let code_of = |code: i32| u8::try_from(code).unwrap_or(1);
     match command {
-        Command::Train(args) => {
-            // From here on: a signal while MPI starts requests a checkpoint as well.
+        // From here on: a signal while MPI starts requests a checkpoint as well.
+        Command::Train(_) => {
             let stop =
                 StopRequest::listen().context("cannot listen to signals").map_err(Failure::before_mpi)?;
-            in_world(&mut |world| train::run(world, &args, stop.clone()))
+            in_mpi(&command, &stop)
         }
-        Command::Eval(args) => in_world(&mut |world| eval::run(world, &args)),
-        Command::Export(args) => in_world(&mut |world| export::run(world, &args)),
-        Command::Quantize(args) => in_world(&mut |world| quantize::run(world, &args)),
-        Command::Bench(args) => in_world(&mut |world| bench::run(world, &args)),
-        Command::Profile(args) => in_world(&mut |world| profile::run(world, &args)),
+        Command::Eval(_)
+        | Command::Export(_)
+        | Command::Quantize(_)
+        | Command::Bench(_)
+        | Command::Profile(_) => in_mpi(&command, &StopRequest::default()),
         // The others have no ranks.
-        _ if start::has_peers() => in_world(&mut |_| Err(start::in_one_process(&name).into())),
+        _ if start::has_peers() => in_mpi(&command, &StopRequest::default()),
         Command::Data(args) => data::run(args).map(|()| 0).map_err(Failure::before_mpi),
         Command::Launch(args) => launch::run(&args).map(code_of).map_err(Failure::before_mpi),
         Command::Sweep(args) => sweep::run(&args).map(code_of).map_err(Failure::before_mpi),
         Command::Report(args) => report::run(&args).map(|()| 0).map_err(Failure::before_mpi),
     }
+}
+
+/// Runs a subcommand as one rank of an MPI job.
+fn in_mpi(command: &Command, stop: &StopRequest) -> Result<u8, Failure> {
+    let program = Fingerprint::begin();
+    let world = World::init().map_err(|error| Failure {
+        // Every process that another MPI's launcher started reaches this code as a world
+        // of one; the launcher's variables tell which one is the first.
+        printed: Launcher::detect().is_some_and(|launcher| launcher.rank > 0),
+        alone: false,
+        error: error.into(),
+    })?;
+    run_as_rank(&world, command, program, stop).map(|()| 0)
 }
 
 /// Checks the options of a training, which one rank alone may have wrong.
@@ -113,36 +122,44 @@ fn check_options(command: &Command) -> Result<(), Usage> {
     RunConfig::try_from(options).map(drop).map_err(|error| Usage { text: text(error), exit_code: OPTIONS })
 }
 
-/// Runs `body` as one rank of the job, if all ranks are to do the same.
-fn in_world(
-    does: Result<String, Usage>,
-    body: &mut dyn FnMut(&World) -> anyhow::Result<()>,
+/// Runs a subcommand as one rank of `world`, if all ranks are to run the same one.
+///
+/// # Errors
+/// The error of the subcommand.
+pub fn run_as_rank(
+    world: &World,
+    command: &Command,
+    program: Option<Fingerprint>,
+    stop: &StopRequest,
 ) -> Result<(), Failure> {
-    let program = Fingerprint::begin();
-    let world = World::init().map_err(|error| Failure {
-        // Every process that another MPI's launcher started reaches this code as a world
-        // of one; the launcher's variables tell which one is the first.
-        printed: Launcher::detect().is_some_and(|launcher| launcher.rank > 0),
-        alone: false,
-        error: error.into(),
-    })?;
     let end = |error: anyhow::Error| {
         let shared = is_shared(&error);
         if shared {
-            print_once(&world, &format!("mpiburn: {}", hints::with_hint(&error)));
+            print_once(world, &format!("mpiburn: {}", hints::with_hint(&error)));
         }
         // A rank without others has nobody to abort, and MPI_Abort prints a box of lines.
         Failure { printed: shared, alone: !shared && world.size() > 1, error }
     };
-    match start::compare(&world, does, program).map_err(|error| end(error.into()))? {
-        Verdict::Run => body(&world).map_err(end),
-        Verdict::Print(Usage { text, .. }) => Err(end(Refused(text).into())),
+    let does = check_options(command).map(|()| start::words_of(command));
+    match start::compare(world, does, program).map_err(|error| end(error.into()))? {
+        Verdict::Run => {}
+        Verdict::Print(Usage { text, .. }) => return Err(end(Refused(text).into())),
         Verdict::Refuse(line, _) => {
-            print_own(&world, line.as_deref());
+            print_own(world, line.as_deref());
             let error = Refused(line.unwrap_or_default()).into();
-            Err(Failure { error, printed: true, alone: false })
+            return Err(Failure { error, printed: true, alone: false });
         }
     }
+    let result = match command {
+        Command::Train(args) => train::run(world, args, stop.clone()),
+        Command::Eval(args) => eval::run(world, args),
+        Command::Export(args) => export::run(world, args),
+        Command::Quantize(args) => quantize::run(world, args),
+        Command::Bench(args) => bench::run(world, args),
+        Command::Profile(args) => profile::run(world, args),
+        _ => Err(start::in_one_process(&command.name()).into()),
+    };
+    result.map_err(end)
 }
 
 /// All ranks compute bf16 products in the way of the slowest, since ways differ in rounding.
@@ -171,8 +188,13 @@ fn agree_on_products(world: &World, config: &RunConfig) -> anyhow::Result<()> {
 /// One thread per rank unless more are requested. The calling thread is the first of
 /// them, so with one thread no work moves to another.
 fn use_threads(threads: usize) -> anyhow::Result<()> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
-    pool.build_global().context("cannot start threads")
+    // A rank that is a thread may run several commands.
+    if rayon::current_thread_index().is_none() {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).use_current_thread();
+        // For as long as the thread runs, which other ranks' threads do not share.
+        std::mem::forget(pool.build().context("cannot start threads")?);
+    }
+    Ok(())
 }
 
 /// Options of `mpiburn train` that single steps on random samples do not depend on.

@@ -1,47 +1,12 @@
 //! Starts jobs and reads their run directories.
 
 use std::borrow::BorrowMut;
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-/// A temporary folder for each test.
-pub struct Lab {
-    root: TempDir,
-}
-
-/// A small data set in MNIST's layout, generated once by the program of this build. It stays in the build
-/// folder: nobody would remove a temporary one at the tests' end.
-pub fn digits() -> &'static Path {
-    static DATA: OnceLock<PathBuf> = OnceLock::new();
-    DATA.get_or_init(|| {
-        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("digits");
-        // Tests are processes that run side by side: one generates, the others wait for it.
-        let done = File::options().create(true).append(true).open(root.with_extension("of")).unwrap();
-        done.lock().expect("the file can be locked");
-        let build = std::fs::metadata(binary()).and_then(|file| file.modified()).expect("the binary's age");
-        let build = format!("{build:?}");
-        if std::fs::read_to_string(root.with_extension("of")).unwrap() != build {
-            let made = Command::new(binary())
-                .args(["-q", "data", "digits", "--train", "6400", "--test", "500", "--overwrite", "--out"])
-                .arg(&root)
-                .status();
-            assert!(made.expect("the binary starts").success());
-            done.set_len(0).and_then(|()| (&done).write_all(build.as_bytes())).expect("it can be written");
-        }
-        root
-    })
-}
-
-pub fn binary() -> &'static str {
-    env!("CARGO_BIN_EXE_mpiburn")
-}
+pub use crate::lab::*;
 
 /// Path of an example, which cargo builds with the tests.
 pub fn example(name: &str) -> String {
@@ -86,14 +51,6 @@ pub fn mpirun(ranks: usize, program: &str) -> Command {
 }
 
 impl Lab {
-    pub fn new() -> Self {
-        Self { root: tempfile::tempdir().expect("a temporary folder") }
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.root.path().join(name)
-    }
-
     /// A training of `ranks` ranks on the digits with `options`, into `name`.
     pub fn command(&self, ranks: usize, name: &str, options: &[&str]) -> Command {
         let mut command = on_ranks(ranks, binary());
@@ -113,79 +70,7 @@ impl Lab {
     pub fn train(&self, ranks: usize, name: &str, options: &[&str]) -> Value {
         let output = run(self.command(ranks, name, options));
         assert!(output.status.success(), "{}", text(&output));
-        let record = self.run_json(name);
-        assert_eq!(record["status"], "completed");
-        // Tests compare these between runs: two missing values would be equal.
-        for name in ["weights_sha256", "test_loss", "test_accuracy", "train_loss", "train_accuracy"] {
-            assert!(!record[name].is_null(), "{name} is missing in {record}");
-        }
-        record
-    }
-
-    pub fn run_json(&self, name: &str) -> Value {
-        let file = self.path(name).join("run.json");
-        serde_json::from_slice(&std::fs::read(&file).expect("run.json exists")).expect("run.json is JSON")
-    }
-
-    /// The number of steps that a run with `--note-steps` has done so far.
-    pub fn step(&self, name: &str) -> usize {
-        let noted = std::fs::read_to_string(self.path(name).join(".step"));
-        noted.ok().and_then(|step| step.trim().parse().ok()).unwrap_or(0)
-    }
-
-    /// A curve of one rank as pairs of step and value.
-    pub fn curve(&self, name: &str, rank: usize, curve: &str) -> Vec<(usize, f64)> {
-        let file = self.path(name).join(format!("rank{rank}")).join(curve);
-        let text = std::fs::read_to_string(file).expect("the curve exists");
-        let pair = |line: &str| {
-            let (step, value) = line.split_once(' ').expect("step and value");
-            (step.parse().expect("a step"), value.parse().expect("a value"))
-        };
-        text.lines().map(pair).collect()
-    }
-
-    /// All weights of the last checkpoint, by name.
-    pub fn weights(&self, name: &str) -> Vec<(String, Vec<f32>)> {
-        let last = self.checkpoints(name).pop().expect("a checkpoint");
-        let bytes = std::fs::read(last.join("model.safetensors")).expect("its weights");
-        let file = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
-        let floats =
-            |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
-        let mut all: Vec<_> = file.tensors().into_iter().map(|(n, t)| (n, floats(t.data()))).collect();
-        all.sort_by(|a, b| a.0.cmp(&b.0));
-        all
-    }
-
-    /// The largest difference between the weights of two runs.
-    pub fn weights_apart(&self, a: &str, b: &str) -> f32 {
-        let (a, b) = (self.weights(a), self.weights(b));
-        let shapes = |all: &[(String, Vec<f32>)]| {
-            all.iter().map(|(name, values)| (name.clone(), values.len())).collect::<Vec<_>>()
-        };
-        assert!(!a.is_empty());
-        assert_eq!(shapes(&a), shapes(&b));
-        let pairs = a.iter().zip(&b).flat_map(|((_, a), (_, b))| a.iter().zip(b));
-        let differences: Vec<f32> = pairs.map(|(a, b)| (a - b).abs()).collect();
-        // f32::max ignores NaN.
-        assert!(differences.iter().all(|x| x.is_finite()), "non-finite weights");
-        differences.into_iter().fold(0.0, f32::max)
-    }
-
-    /// Makes all checkpoints those of a version without manifests.
-    pub fn remove_manifests(&self, name: &str) {
-        for checkpoint in self.checkpoints(name) {
-            std::fs::remove_file(checkpoint.join("manifest.json")).expect("a manifest");
-            let file = checkpoint.join("state.json");
-            let text = std::fs::read(&file).expect("state.json exists");
-            let mut state: Value = serde_json::from_slice(&text).expect("state.json is JSON");
-            state.as_object_mut().expect("an object").remove("manifest");
-            std::fs::write(file, state.to_string()).expect("state.json can be written");
-        }
-    }
-
-    /// Complete checkpoints, oldest first.
-    pub fn checkpoints(&self, name: &str) -> Vec<PathBuf> {
-        mpiburn::record::checkpoint::list(&self.path(name).join("checkpoints"))
+        self.completed(name)
     }
 }
 
@@ -238,27 +123,10 @@ impl Running {
     }
 }
 
-/// Output of a command, for messages of assertions.
-pub fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-/// Error lines of the program, without mpirun's.
-pub fn errors(output: &Output) -> Vec<String> {
-    let lines = String::from_utf8_lossy(&output.stderr).into_owned();
-    lines.lines().filter(|l| l.starts_with("mpiburn: ") || l.starts_with("error: ")).map(Into::into).collect()
-}
-
 /// mpirun's line on a rank that a signal ended.
 pub fn notices(output: &Output) -> Vec<String> {
     let lines = String::from_utf8_lossy(&output.stderr).into_owned();
     lines.lines().filter(|l| l.starts_with("mpirun noticed that process rank ")).map(Into::into).collect()
-}
-
-/// The one limit of tests, against hanging alone: no job takes nearly as long, on a busy machine either.
-/// Scripts in shell and Python read the same file.
-pub fn limit() -> Duration {
-    Duration::from_secs(include_str!("../limit_s").trim().parse().expect("a number of seconds"))
 }
 
 /// A deadline of collectives, in seconds, for jobs that have to end without it: one that waits for it
@@ -297,15 +165,6 @@ pub fn must_fail(mut command: Command) -> Output {
     let output = run(command);
     assert!(!output.status.success(), "it should have failed: {}", text(&output));
     output
-}
-
-/// Waits until `ready`.
-pub fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !ready() {
-        assert!(started.elapsed() < limit(), "{what}: waited for {} s", limit().as_secs());
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Waits until `ready`, while `child` runs.

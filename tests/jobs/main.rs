@@ -10,6 +10,8 @@ mod disk;
 mod failures;
 mod harness;
 mod int8;
+#[path = "../common/lab.rs"]
+mod lab;
 mod locks;
 mod networks;
 mod output;

@@ -1,23 +1,9 @@
 //! Aborting the whole job from one rank.
 
-use std::sync::{Once, OnceLock};
+use std::sync::Once;
 
 use crate::collective::mpi::library;
-use crate::member::Member;
-use crate::process::say;
-
-/// Rank, world size and host, for log lines and for panics, where no `World` is accessible.
-static IDENTITY: OnceLock<(usize, usize, String)> = OnceLock::new();
-
-/// Stores rank, world size and host of this process.
-pub(crate) fn identify(member: &Member) {
-    let _ = IDENTITY.set((member.rank, member.size, member.host.clone()));
-}
-
-/// Rank, world size and host of this process, after MPI has started.
-pub fn identity() -> Option<(usize, usize, &'static str)> {
-    IDENTITY.get().map(|(rank, size, host)| (*rank, *size, host.as_str()))
-}
+use crate::process::{identity, say};
 
 /// Aborts all processes of the job with `code`; only this process if MPI is not running.
 ///

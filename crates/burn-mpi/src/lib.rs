@@ -90,7 +90,7 @@ mod train;
 mod world;
 
 #[cfg(feature = "mpi")]
-pub use abort::{abort, end_the_job_on_panic, identity};
+pub use abort::{abort, end_the_job_on_panic};
 pub use activity::Waiting;
 pub use clock::ClockOffset;
 pub use collective::backend::{Backend, Reduction};
@@ -136,7 +136,7 @@ pub use launcher::Launcher;
 pub use metrics::{Mean, average_metrics};
 pub use module::{broadcast_module, check_equal_weights};
 pub use params::{ParamLayout, ParamSpec, sha256};
-pub use process::{name_deadline, name_program, set_deadline, set_stall_warning};
+pub use process::{identity, name_deadline, name_program, set_deadline, set_stall_warning};
 pub use records::{Record, load_module, load_record, save_record};
 #[cfg(feature = "mpi")]
 pub use run::run;

@@ -1,6 +1,7 @@
 //! What belongs to the process and not to a rank: its name in printed lines, and the rank that it is in
 //! an MPI job, for panics, log lines and exit handlers, where no `World` is accessible.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use crate::activity::{Activity, DEFAULT_DEADLINE, DEFAULT_STALL};
 use crate::clock::Clock;
+use crate::member::Member;
 
 static NAME: OnceLock<String> = OnceLock::new();
 static DEADLINE: OnceLock<String> = OnceLock::new();
@@ -71,6 +73,32 @@ pub fn set_stall_warning(after: Duration) {
 /// The setting of the deadline.
 pub(crate) fn deadline_setting() -> &'static str {
     DEADLINE.get_or_init(|| "Transport::timeout".to_owned())
+}
+
+/// A rank, the world size, and the rank's host.
+type Identity = (usize, usize, String);
+
+/// This process's.
+static IDENTITY: OnceLock<Identity> = OnceLock::new();
+
+thread_local! {
+    /// This thread's, if it is a rank.
+    static OF_THREAD: RefCell<Option<Identity>> = const { RefCell::new(None) };
+}
+
+/// Records which rank this process is, or this thread.
+pub(crate) fn identify(member: &Member, is_thread: bool) {
+    let identity = (member.rank, member.size, member.host.clone());
+    match is_thread {
+        true => OF_THREAD.set(Some(identity)),
+        false => _ = IDENTITY.set(identity),
+    }
+}
+
+/// Rank, world size and host of this thread or this process, once it is a rank: for log lines and
+/// panics, where no `World` is accessible.
+pub fn identity() -> Option<(usize, usize, String)> {
+    OF_THREAD.with_borrow(Clone::clone).or_else(|| IDENTITY.get().cloned())
 }
 
 /// What this process is doing as a rank of an MPI job.

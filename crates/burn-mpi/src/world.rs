@@ -19,7 +19,7 @@ use crate::member::Member;
 use crate::threads::seat::Seat;
 use crate::{CommError, Primitives};
 #[cfg(feature = "mpi")]
-use crate::{Launcher, MpiPrimitives, abort, process};
+use crate::{Launcher, MpiPrimitives, process};
 
 /// All ranks of the job, from the perspective of one of them.
 ///
@@ -150,7 +150,7 @@ impl World {
         finalize::arrange(&mpi(&member))?;
         // Its drop would finalize MPI; the exit handler does that.
         std::mem::forget(universe);
-        abort::identify(&member);
+        process::identify(&member, false);
         let places = Self::over_mpi(mpi(&member), Vec::new(), String::new()).gather(&here)?;
         member.yields = oversubscribed(&places, 1);
         let world = Self::over_mpi(mpi(&member), places, library);

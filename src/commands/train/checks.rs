@@ -40,7 +40,7 @@ pub(super) fn warn_of_unreached_limits(config: &RunConfig, data: &DataRecord) {
 /// Checks the number of ranks that the options expect.
 pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> anyhow::Result<()> {
     match args.world_size {
-        Some(n) if n != world.size() && Launcher::detect().is_none() => Err(ConfigError::new(
+        Some(n) if n != world.size() && world.size() == 1 && Launcher::detect().is_none() => Err(ConfigError::new(
             "world-size",
             n,
             format!(

@@ -10,6 +10,7 @@ use crate::collective::pending::PendingOps;
 use crate::collective::staged::{Requests, Staged};
 use crate::collective::wire::Element;
 use crate::member::Member;
+use crate::process::identify;
 use crate::{Call, Collective, CommError, Primitives, Wire, World};
 
 /// The transport's name.
@@ -28,6 +29,7 @@ impl Seat {
     /// Waits for the first turn of `rank`.
     pub fn take(hub: Arc<Hub>, rank: usize) -> Self {
         hub.begin(rank);
+        identify(&hub.members[rank], true);
         Self { hub, rank, channels: Rc::new(Cell::new(1)) }
     }
 
