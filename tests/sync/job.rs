@@ -10,11 +10,10 @@ use super::network::{Network, initial_values};
 use super::plan::BatchId;
 use super::reference::Reference;
 use super::samples::Samples;
-use super::watchdog;
 use burn_mpi::{CommError, GradientSync, MicroBatch, ParamLayout, World, broadcast_module, connect};
 
-/// Runs `case`, and compares every step with plain Burn.
-pub fn run(world: &World, case: &Case) -> Outcome {
+/// Runs `case`, and compares every step with plain Burn; calls `progress` before each.
+pub fn run(world: &World, case: &Case, progress: &dyn Fn()) -> Outcome {
     let mut device = Device::flex().autodiff();
     if case.checkpointing {
         device = device.gradient_checkpointing();
@@ -34,7 +33,7 @@ pub fn run(world: &World, case: &Case) -> Outcome {
     let mut sync = GradientSync::of_module(world, collective, &module, case.options);
 
     for number in 0..case.steps.len() {
-        watchdog::progress();
+        progress();
         let at = |what: String| format!("step {number}: {what}");
         let late_before = sync.report().late_steps;
         let gradients = gradients(world, case, number, &mut sync, &module, &device);

@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut case = Case::draw(seed, index, size);
         case.backend = backend.unwrap_or(case.backend);
         watchdog::begin(format!("seed {seed}, case {index}, {size} ranks: {case:?}"));
-        if let Err(what) = job::run(&world, &case) {
+        if let Err(what) = job::run(&world, &case, &watchdog::progress) {
             watchdog::fail(rank, &what);
         }
     }
