@@ -24,6 +24,12 @@ builds() {
     note="$(awk '/^ *Compiling/ { n++ } END { print n + 0 }' "$work/build") crates"
 }
 
+# Without MPI: its compiler is not there.
+tests_its_loop() {
+  MPICC=/no/mpicc LIBCLANG_PATH=/no/libclang scripts/cargo.sh test --locked --no-default-features \
+    --manifest-path tests/outside/Cargo.toml --test own_loop
+}
+
 trains() { # trains RANKS
   ranks "$1" outside
   local status=$?
@@ -169,6 +175,7 @@ packages() {
 
 check "burn-mpi depends on nothing for terminals, tables or pictures" depends_on_little
 check "a program outside the workspace builds" builds
+check "its loop is tested by cargo test, without MPI" tests_its_loop
 for ranks in 1 2 3; do
   check "its gradients at $ranks ranks are those of one process, $mpi_name" trains $ranks
 done

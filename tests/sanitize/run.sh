@@ -6,8 +6,8 @@
 #                                     over MPI and gloo; needs a nightly Rust toolchain
 #   tests/sanitize/run.sh memcheck    the same unit tests but those of convolutions and integer models,
 #                                     and a two-rank job of burn-mpi's examples; needs valgrind
-#   tests/sanitize/run.sh tsan        ThreadSanitizer: unit tests of burn-mpi, and two-rank trainings over
-#                                     MPI and gloo; needs a nightly Rust toolchain with rust-src, or apt-get
+#   tests/sanitize/run.sh tsan        ThreadSanitizer: unit tests of burn-mpi, its tests of ranks that are threads
+#                                     and run at the same time, and two-rank trainings over MPI and gloo; needs a nightly Rust toolchain with rust-src, or apt-get
 #
 # The builds for AddressSanitizer and ThreadSanitizer are in target-asan and target-tsan: all of Burn is
 # compiled once more for each. The layers in C and C++ are not instrumented for the former, and memcheck
@@ -158,12 +158,13 @@ tsan_build() {
     return 1
   fi
   local what
-  for what in "test --lib --no-run" "build --example own_model --example check_types"; do
+  for what in "test --lib --no-run --features gloo" "build --example own_model --example check_types --features gloo" \
+    "test --test threads --no-run --no-default-features"; do
     # shellcheck disable=SC2086 # words
     RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=target-tsan \
       RUSTFLAGS="-Zsanitizer=thread --cfg system_allocator -Cdebuginfo=line-tables-only" \
       CFLAGS_x86_64_unknown_linux_gnu="-fsanitize=thread -g1" CXXFLAGS_x86_64_unknown_linux_gnu="-fsanitize=thread -g1" \
-      scripts/cargo.sh $what --locked --release -p burn-mpi --features gloo -Zbuild-std --target $host \
+      scripts/cargo.sh $what --locked --release -p burn-mpi -Zbuild-std --target $host \
       --config 'profile.release.opt-level=1' >>"$work/built" 2>&1 || { cat "$work/built"; return 1; }
   done
   nm "target-tsan/$host/release/examples/own_model" | grep -c __tsan_read
@@ -194,6 +195,8 @@ tsan() {
   [ $failed -eq 0 ] || return
   export TSAN_OPTIONS="exitcode=9 halt_on_error=0 suppressions=$PWD/tests/sanitize/tsan.supp"
   check "ThreadSanitizer: unit tests of burn-mpi" built_tests burn-mpi
+  # Without MPI nothing is linked that is not instrumented, but libc.
+  TURNS=off check "ThreadSanitizer: ranks that are threads and run at the same time" built_tests threads
   check "ThreadSanitizer: two ranks broadcast and compare modules of every type" tsan_job check_types
   for backend in mpi gloo; do
     check "ThreadSanitizer: two ranks train over $backend" tsan_job own_model $backend

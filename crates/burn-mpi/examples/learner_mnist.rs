@@ -155,7 +155,7 @@ fn train(world: &World) -> Result<(), Box<dyn Error>> {
     .summary()
     // The second line. A step has 32 images of each rank.
     .over_mpi(world, LearnerOptions::default());
-    let result = training.launch(Learner::new(Model::new(&device), AdamConfig::new().init().into(), 1e-3));
+    let result = training.launch(Learner::new(Model::new(&device), AdamConfig::new().init(), 1e-3));
     if world.is_root() {
         result.model.save_file(folder.join("guide/model"))?;
     }

@@ -39,6 +39,7 @@
 //!
 //! | part | what it does |
 //! | --- | --- |
+//! | [`threads`] | ranks that are threads, for tests: in turns drawn from a seed, in virtual time |
 //! | [`run`], [`World`] | start, rank and world size, small exchanges, agreement on errors, deadlines |
 //! | [`connect`], [`Collective`], [`Primitives`] | transports: MPI; gloo and nccl with the features of these names |
 //! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
@@ -47,7 +48,8 @@
 //! | `OverMpi` with the feature `train` | `SupervisedTraining` of burn-train over all ranks |
 //! | [`broadcast_module`], [`check_equal_weights`], [`ParamLayout`] | whole modules between ranks |
 //!
-//! Building requires an MPI with its headers and libclang (Debian: `libopenmpi-dev`,
+//! Without the default feature `mpi` ranks are [`threads`] alone, and nothing is needed to build. With it,
+//! building requires an MPI with its headers and libclang (Debian: `libopenmpi-dev`,
 //! `libclang-dev`), and `libgloo-dev` for gloo. `MPICC` sets a compiler wrapper other than
 //! `mpicc`.
 
@@ -71,6 +73,7 @@ mod launcher;
 mod member;
 mod metrics;
 mod module;
+mod named;
 mod names;
 mod operation;
 #[cfg(feature = "mpi")]
@@ -96,23 +99,16 @@ pub use clock::ClockOffset;
 pub use collective::backend::{Backend, Reduction};
 pub use collective::connect::{Transport, connect, connect_primitives};
 #[cfg(feature = "gloo")]
-pub use collective::gloo::algorithm::GlooAlgorithm;
-#[cfg(feature = "gloo")]
-pub use collective::gloo::collective::GlooCollective;
-#[cfg(feature = "gloo")]
-pub use collective::gloo::primitives::GlooPrimitives;
-#[cfg(feature = "gloo")]
-pub use collective::gloo::version::gloo_version;
+pub use collective::gloo::{
+    algorithm::GlooAlgorithm, collective::GlooCollective, primitives::GlooPrimitives, version::gloo_version,
+};
 #[cfg(feature = "mpi")]
-pub use collective::mpi::collective::MpiCollective;
-#[cfg(feature = "mpi")]
-pub use collective::mpi::primitives::MpiPrimitives;
+pub use collective::mpi::{collective::MpiCollective, primitives::MpiPrimitives};
 #[cfg(feature = "nccl")]
-pub use collective::nccl::collective::NcclCollective;
-#[cfg(feature = "nccl")]
-pub use collective::nccl::gpu::gpus;
-#[cfg(feature = "nccl")]
-pub use collective::nccl::primitives::NcclPrimitives;
+pub use collective::nccl::{
+    collective::{NcclCollective, NcclPrimitives},
+    gpu::gpus,
+};
 pub use collective::ordered::chunk_range;
 pub use collective::primitives::{Call, Primitives};
 pub use collective::refusal::NoNccl;

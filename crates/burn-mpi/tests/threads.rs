@@ -13,7 +13,13 @@ use burn_mpi::{
     Wire, World, broadcast_module, chunk_range, connect, connect_primitives,
 };
 
+/// `TURNS=off` lets ranks run at the same time, for a sanitizer of threads.
 fn with_seed(seed: u64) -> Options {
+    let turns = std::env::var("TURNS").map_or(true, |text| text != "off");
+    Options { turns, ..simulated(seed) }
+}
+
+fn simulated(seed: u64) -> Options {
     Options { seed, ..Options::default() }
 }
 
@@ -119,7 +125,7 @@ fn operations_in_flight_are_right_in_any_order() {
 
 #[test]
 fn a_rank_that_only_looks_does_not_stop_the_time() {
-    run(2, &with_seed(1), |world| {
+    run(2, &simulated(1), |world| {
         let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
         if world.rank() == 1 {
             sleep(world, Duration::from_secs(5));
@@ -172,13 +178,13 @@ fn barrier_after(
 fn a_late_rank_is_told_of_once_and_one_that_never_comes_ends_the_job() {
     let began = Instant::now();
     for seed in 0..20 {
-        let none = barrier_after(3, &with_seed(seed), 1, Duration::from_secs(59)).unwrap();
+        let none = barrier_after(3, &simulated(seed), 1, Duration::from_secs(59)).unwrap();
         assert_eq!(none, Vec::<String>::new(), "seed {seed}");
-        let lines = barrier_after(3, &with_seed(seed), 1, Duration::from_secs(119)).unwrap();
+        let lines = barrier_after(3, &simulated(seed), 1, Duration::from_secs(119)).unwrap();
         let [line] = &lines[..] else { panic!("seed {seed}: {lines:?}") };
         let start = "mpi barrier has waited for 60 s on rank 0 (node0); missing: rank 1 on node0 (alive";
         assert!(line.replace("memory", "mpi").starts_with(start), "{line}");
-        let failure = barrier_after(3, &with_seed(seed), 0, Duration::from_secs(3600)).unwrap_err();
+        let failure = barrier_after(3, &simulated(seed), 0, Duration::from_secs(3600)).unwrap_err();
         let start = "memory barrier exceeded the deadline of 120 s";
         assert!(failure.error.starts_with(start), "{failure}");
         assert!(
@@ -232,7 +238,7 @@ fn an_error_of_one_rank_is_that_of_all() {
 #[test]
 fn different_calls_are_an_error_that_names_them() {
     for seed in 0..20 {
-        let failure = run(2, &with_seed(seed), |world| {
+        let failure = run(2, &simulated(seed), |world| {
             let mut on = primitives(world)?;
             match world.rank() {
                 0 => on.barrier(),
@@ -241,12 +247,12 @@ fn different_calls_are_an_error_that_names_them() {
         });
         let text = failure.unwrap_err().to_string();
         assert!(text.contains("ranks call different operations"), "{text}");
-        let failure = run(2, &with_seed(seed), |world| {
+        let failure = run(2, &simulated(seed), |world| {
             primitives(world)?.all_reduce(&mut Wire::F32(vec![0.0; 3 + world.rank()]))
         });
         let text = failure.unwrap_err().to_string();
         assert!(text.contains("12 bytes") && text.contains("16"), "{text}");
-        let failure = run(2, &with_seed(seed), |world| match world.rank() {
+        let failure = run(2, &simulated(seed), |world| match world.rank() {
             0 => world.gather(&1).map(drop),
             _ => world.check_equal("a", "b"),
         });
@@ -259,7 +265,7 @@ fn different_calls_are_an_error_that_names_them() {
 fn a_seed_repeats_the_order_of_ranks_and_others_have_others() {
     let order = |seed: u64| {
         let order = Mutex::new(Vec::new());
-        run(4, &with_seed(seed), |world| {
+        run(4, &simulated(seed), |world| {
             for _ in 0..5 {
                 order.lock().unwrap().push(world.rank());
                 world.barrier()?;
@@ -287,9 +293,7 @@ fn ranks_run_at_the_same_time_without_turns() {
         // Until the other one has given up.
         _ => loop {
             sleep(world, Duration::from_millis(1));
-            if let Err(error) = primitives(world)?.send(&[], 0) {
-                return Err(error);
-            }
+            primitives(world)?.send(&[], 0)?;
         },
     });
     let text = failure.unwrap_err().to_string();

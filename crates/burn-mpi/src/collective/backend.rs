@@ -1,9 +1,8 @@
 //! Options of a collective: its backend and the summation order.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
+
+use crate::named::named;
 
 /// A transport of this crate, as the option of [`connect`](crate::connect). Transports of
 /// other crates return their own name from
@@ -19,19 +18,9 @@ pub enum Backend {
     Nccl,
 }
 
+named!(Backend, "backend": Mpi = "mpi", Gloo = "gloo", Nccl = "nccl");
+
 impl Backend {
-    /// All backends, whether or not this build includes them.
-    pub const ALL: [Self; 3] = [Self::Mpi, Self::Gloo, Self::Nccl];
-
-    /// The name in options and files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mpi => "mpi",
-            Self::Gloo => "gloo",
-            Self::Nccl => "nccl",
-        }
-    }
-
     /// Checks that this build includes the backend.
     ///
     /// # Errors
@@ -52,25 +41,6 @@ impl Backend {
     }
 }
 
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Backend {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "mpi" => Ok(Self::Mpi),
-            "gloo" => Ok(Self::Gloo),
-            "nccl" => Ok(Self::Nccl),
-            _ => Err(format!("unknown backend {text}: choose mpi, gloo or nccl")),
-        }
-    }
-}
-
 /// The order in which the ranks' values are summed. Floating-point sums depend on it from
 /// three ranks on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,30 +55,7 @@ pub enum Reduction {
     Ordered,
 }
 
-impl Reduction {
-    /// All orders.
-    pub const ALL: [Self; 2] = [Self::Native, Self::Ordered];
-
-    /// The name in options and files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Ordered => "ordered",
-        }
-    }
-}
-
-impl FromStr for Reduction {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "native" => Ok(Self::Native),
-            "ordered" => Ok(Self::Ordered),
-            _ => Err(format!("unknown reduction {text}: choose native or ordered")),
-        }
-    }
-}
+named!(Reduction, "reduction": Native = "native", Ordered = "ordered");
 
 #[cfg(test)]
 mod tests {

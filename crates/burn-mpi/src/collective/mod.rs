@@ -17,6 +17,7 @@ pub(crate) mod pending;
 pub(crate) mod primitives;
 pub(crate) mod refusal;
 pub(crate) mod staged;
+mod sum;
 pub(crate) mod wire;
 
 use self::pending::BLOCKING;

@@ -9,6 +9,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::Wire;
+use super::sum::Sum;
 
 /// The elements of a buffer of `length` that belong to `rank` of `ranks` in a
 /// [reduce-scatter](crate::Operation::ReduceScatter) and an
@@ -39,14 +40,8 @@ impl Wire {
             return;
         }
         match (self, chunks) {
-            (Self::F32(sum), Self::F32(all)) => sum_chunks(sum, all, |x| x, |x| x),
-            (Self::F64(sum), Self::F64(all)) => {
-                let length = sum.len();
-                sum.copy_from_slice(&all[..length]);
-                for chunk in all[length..].chunks_exact(length) {
-                    sum.iter_mut().zip(chunk).for_each(|(s, x)| *s += x);
-                }
-            }
+            (Self::F32(sum), Self::F32(all)) => add_chunks(sum, all),
+            (Self::F64(sum), Self::F64(all)) => add_chunks(sum, all),
             (Self::Bf16(sum), Self::Bf16(all)) => {
                 sum_chunks(sum, all, bf16::to_f32, bf16::from_f32);
             }
@@ -54,6 +49,12 @@ impl Wire {
             _ => panic!("a sum and its terms have one type, and bytes have no sum"),
         }
     }
+}
+
+fn add_chunks<T: Sum>(sum: &mut [T], all: &[T]) {
+    let (first, rest) = all.split_at(sum.len());
+    sum.copy_from_slice(first);
+    rest.chunks_exact(sum.len()).for_each(|chunk| T::add_to(sum, chunk));
 }
 
 fn sum_chunks<T: Copy>(sum: &mut [T], all: &[T], widen: fn(T) -> f32, round: fn(f32) -> T) {

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::named::named;
+
 /// The type in which gradients are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -14,37 +16,14 @@ pub enum WireType {
     F16,
 }
 
+named!(WireType, "type": F32 = "f32", Bf16 = "bf16", F16 = "f16");
+
 impl WireType {
-    /// All types.
-    pub const ALL: [Self; 3] = [Self::F32, Self::Bf16, Self::F16];
-
-    /// The name in options and files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-        }
-    }
-
     /// Bytes per value.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::Bf16 | Self::F16 => 2,
-        }
-    }
-}
-
-impl std::str::FromStr for WireType {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "f32" => Ok(Self::F32),
-            "bf16" => Ok(Self::Bf16),
-            "f16" => Ok(Self::F16),
-            _ => Err(format!("unknown type {text}: choose f32, bf16 or f16")),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! Results of calls, from what all ranks bring.
 
-use half::{bf16, f16};
-
 use crate::collective::wire::Element;
 use crate::{Call, Wire};
 
@@ -43,28 +41,14 @@ pub(super) fn needs(call: Call, rank: usize, other: usize) -> bool {
 
 /// The sum in an order that is not that of the ranks, rounded after each addition, as MPI's and gloo's are.
 fn sum<'a>(element: Element, terms: impl DoubleEndedIterator<Item = &'a [u8]>, to: &mut [u8]) {
-    let mut terms = terms.rev().map(|bytes| {
+    let total = terms.rev().map(|bytes| {
         let mut wire = Wire::of(element, bytes.len() / element.width());
         wire.bytes_mut().copy_from_slice(bytes);
         wire
     });
-    let Some(mut total) = terms.next() else { return };
-    for term in terms {
-        match (&mut total, term) {
-            (Wire::F32(total), Wire::F32(term)) => add(total, term, |a, b| a + b),
-            (Wire::F64(total), Wire::F64(term)) => add(total, term, |a, b| a + b),
-            (Wire::Bf16(total), Wire::Bf16(term)) => {
-                add(total, term, |a, b| bf16::from_f32(a.to_f32() + b.to_f32()));
-            }
-            (Wire::F16(total), Wire::F16(term)) => {
-                add(total, term, |a, b| f16::from_f32(a.to_f32() + b.to_f32()));
-            }
-            _ => unreachable!("bytes have no sum, and the terms are of one type"),
-        }
-    }
-    to.copy_from_slice(total.bytes());
-}
-
-fn add<T: Copy>(total: &mut [T], term: Vec<T>, add: fn(T, T) -> T) {
-    total.iter_mut().zip(term).for_each(|(total, term)| *total = add(*total, term));
+    let total = total.reduce(|mut total, term| {
+        total.add(&term);
+        total
+    });
+    to.copy_from_slice(total.expect("a job has a rank").bytes());
 }

@@ -3,71 +3,22 @@
 use std::ffi::c_void;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use crate::collective::sum::Sum;
 use crate::collective::wire::Element;
 
 /// `out = a + b` over `n` elements; the three may alias.
 pub(crate) type Add = unsafe extern "C" fn(*mut c_void, *const c_void, *const c_void, usize);
 
-/// 16-bit elements widened at once: two blocks of f32 fit in the L1 cache.
-const BLOCK: usize = 512;
-
-/// A wire type's addition of one buffer into another.
-trait Sum: Copy {
-    fn add_to(sum: &mut [Self], terms: &[Self]);
-}
-
-impl Sum for f32 {
-    fn add_to(sum: &mut [Self], terms: &[Self]) {
-        sum.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
-    }
-}
-
-impl Sum for f64 {
-    fn add_to(sum: &mut [Self], terms: &[Self]) {
-        sum.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
-    }
-}
-
-impl Sum for bf16 {
-    fn add_to(sum: &mut [Self], terms: &[Self]) {
-        add_wide(sum, terms);
-    }
-}
-
-impl Sum for f16 {
-    fn add_to(sum: &mut [Self], terms: &[Self]) {
-        add_wide(sum, terms);
-    }
-}
-
-/// Adds through f32 and rounds once, whole blocks at a time: conversions of a
-/// slice are vectorised, those of one value are not.
-fn add_wide<T>(sum: &mut [T], terms: &[T])
-where
-    [T]: HalfFloatSliceExt,
-{
-    let (mut left, mut right) = ([0f32; BLOCK], [0f32; BLOCK]);
-    for (sum, terms) in sum.chunks_mut(BLOCK).zip(terms.chunks(BLOCK)) {
-        let (left, right) = (&mut left[..sum.len()], &mut right[..sum.len()]);
-        sum.convert_to_f32_slice(left);
-        terms.convert_to_f32_slice(right);
-        f32::add_to(left, right);
-        sum.convert_from_f32_slice(left);
-    }
-}
-
-/// The addition of values; `None` for bytes.
-pub(super) fn adder_of(element: Element) -> Option<Add> {
-    Some(match element {
-        Element::F32 => add::<f32>,
+/// The addition of values; bytes have none, and get one that is never called.
+pub(super) fn adder_of(element: Element) -> Add {
+    match element {
+        Element::F32 | Element::Byte => add::<f32>,
         Element::F64 => add::<f64>,
         Element::Bf16 => add::<bf16>,
         Element::F16 => add::<f16>,
-        Element::Byte => return None,
-    })
+    }
 }
 
 /// # Safety

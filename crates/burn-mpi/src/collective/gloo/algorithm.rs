@@ -1,9 +1,8 @@
 //! All-reduce algorithms of gloo, by name.
 
-use std::fmt;
-use std::str::FromStr;
-
 use serde::{Deserialize, Serialize};
+
+use crate::named::named;
 
 /// gloo's all-reduce algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,36 +18,7 @@ pub enum GlooAlgorithm {
     HalvingDoubling,
 }
 
-impl GlooAlgorithm {
-    /// All algorithms.
-    pub const ALL: [Self; 3] = [Self::Ring, Self::Bcube, Self::HalvingDoubling];
-
-    /// The name in options and files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ring => "ring",
-            Self::Bcube => "bcube",
-            Self::HalvingDoubling => "halving-doubling",
-        }
-    }
-}
-
-impl fmt::Display for GlooAlgorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for GlooAlgorithm {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|algorithm| algorithm.name() == text)
-            .ok_or_else(|| format!("unknown gloo algorithm {text}: choose ring, bcube or halving-doubling"))
-    }
-}
+named!(GlooAlgorithm, "gloo algorithm": Ring = "ring", Bcube = "bcube", HalvingDoubling = "halving-doubling");
 
 #[cfg(test)]
 mod tests {

@@ -11,12 +11,12 @@ pub mod primitives;
 mod sys;
 pub mod version;
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use self::add::adder_of;
 use self::algorithm::GlooAlgorithm;
-use self::sys::*;
+use self::sys::{Mesh, Run};
 use crate::collective::wire::Element;
 use crate::member::Member;
 use crate::{Call, CommError, Wire, World};
@@ -132,104 +132,33 @@ impl Context {
         to: &mut [u8],
         algorithm: GlooAlgorithm,
     ) -> Result<(), CommError> {
-        let (member, bytes) = (&self.member, from.len().max(to.len()));
-        let Some(add) = adder_of(element).filter(|_| call.sums()).or(adder_of(Element::F32)) else {
-            unreachable!("f32 has a sum")
-        };
-        let (width, count) = (element.width(), to.len() / element.width());
-        let is_alone = member.size == 1;
-        match call {
-            Call::AllReduce if is_alone => return Ok(()),
-            Call::Reduce { root } => {
-                // On other ranks than the root its content is undefined afterwards.
-                to.copy_from_slice(from);
-                if is_alone {
-                    return Ok(());
-                }
-                let root = root as c_int;
-                return self.ordered(call, bytes, |mesh, tag, error, room| {
-                    // SAFETY: as below.
-                    unsafe {
-                        burn_mpi_gloo_reduce(mesh, to.as_mut_ptr(), count, width, root, add, tag, error, room)
-                    }
-                });
-            }
+        if let Call::Reduce { .. } = call {
+            // In place; on other ranks than the root its content is undefined afterwards.
+            to.copy_from_slice(from);
+        }
+        let (number, root) = match call {
+            Call::AllReduce | Call::Reduce { .. } if self.member.size == 1 => return Ok(()),
+            Call::Broadcast { root } => (0, root),
+            Call::AllReduce => (1, 0),
+            Call::Reduce { root } => (2, root),
+            Call::AllGather => (3, 0),
+            Call::Gather { root } => (4, root),
+            Call::Scatter { root } => (5, root),
+            Call::AllToAll => (6, 0),
+            Call::Barrier => (7, 0),
+            Call::Send { to } => (8, to),
+            Call::Receive { from } => (9, from),
             // All of gloo's but this one: the sum of this rank's part.
             Call::ReduceScatter => {
-                let mut chunks = Wire::of(element, from.len() / width);
+                let mut chunks = Wire::of(element, from.len() / element.width());
                 self.run(Call::AllToAll, element, from, chunks.bytes_mut(), algorithm)?;
-                let mut sum = Wire::of(element, count);
+                let mut sum = Wire::of(element, to.len() / element.width());
                 sum.sum_of_chunks(&chunks);
                 to.copy_from_slice(sum.bytes());
                 return Ok(());
             }
-            _ => {}
-        }
-        let (mine, rest) = ((from.as_ptr(), from.len()), (to.as_mut_ptr(), to.len()));
-        let shim = |mesh, tag, error, room| {
-            // SAFETY: pointers and lengths describe both buffers, which are borrowed until the call returns;
-            // by the contract of `Primitives::call` one of them holds a part for each rank where gloo reads
-            // or writes such parts, and on other ranks than a root it does not access the one that is empty.
-            // `add` is for the type of a buffer that is summed.
-            unsafe {
-                match call {
-                    Call::AllReduce => {
-                        let how = algorithm as c_int;
-                        burn_mpi_gloo_allreduce(mesh, rest.0, count, width, how, add, tag, error, room)
-                    }
-                    Call::Broadcast { root } => {
-                        burn_mpi_gloo_broadcast(mesh, rest.0, rest.1, root as c_int, tag, error, room)
-                    }
-                    Call::AllGather => {
-                        burn_mpi_gloo_allgather(mesh, mine.0, mine.1, rest.0, tag, error, room)
-                    }
-                    Call::Gather { root } => {
-                        let root = root as c_int;
-                        burn_mpi_gloo_gather(mesh, mine.0, mine.1, rest.0, root, tag, error, room)
-                    }
-                    Call::Scatter { root } => {
-                        let root = root as c_int;
-                        burn_mpi_gloo_scatter(mesh, mine.0, rest.1, rest.0, root, tag, error, room)
-                    }
-                    Call::AllToAll => burn_mpi_gloo_alltoall(mesh, mine.0, rest.0, mine.1, tag, error, room),
-                    Call::Send { to } => {
-                        burn_mpi_gloo_send(mesh, mine.0, mine.1, to as c_int, MESSAGE, error, room)
-                    }
-                    Call::Receive { from } => {
-                        burn_mpi_gloo_recv(mesh, rest.0, rest.1, from as c_int, MESSAGE, error, room)
-                    }
-                    _ => burn_mpi_gloo_barrier(mesh, tag, error, room),
-                }
-            }
         };
-        match call {
-            Call::Send { .. } | Call::Receive { .. } => {
-                self.direct(call, bytes, |mesh, error, room| shim(mesh, 0, error, room))
-            }
-            _ => self.ordered(call, bytes, shim),
-        }
-    }
-
-    /// A call of all ranks, under the next tag.
-    fn ordered(
-        &mut self,
-        call: Call,
-        bytes: usize,
-        shim: impl FnOnce(*mut c_void, u32, *mut c_char, usize) -> c_int,
-    ) -> Result<(), CommError> {
-        self.tag = self.tag.wrapping_add(1);
-        let tag = self.tag;
-        self.direct(call, bytes, |mesh, error, room| shim(mesh, tag, error, room))
-    }
-
-    /// A call of only two ranks; it does not advance the tag that all ranks count.
-    fn direct(
-        &mut self,
-        call: Call,
-        bytes: usize,
-        shim: impl FnOnce(*mut c_void, *mut c_char, usize) -> c_int,
-    ) -> Result<(), CommError> {
-        let started = self.member.now();
+        let (started, bytes) = (self.member.now(), from.len().max(to.len()));
         if let Some(reason) = &self.broken {
             if let Some(departure) = self.member.activity.departed_peer(Duration::ZERO) {
                 return Err(departure.error());
@@ -237,8 +166,24 @@ impl Context {
             let reason = format!("the connections broke earlier: {reason}");
             return Err(self.member.error(NAME, call.name(), bytes, started, reason));
         }
-        let mesh = self.mesh.as_ptr();
-        checked(|error, room| shim(mesh, error, room)).map_err(|reason| {
+        // Messages of two ranks have a tag of their own; other calls count theirs, which all ranks make.
+        let is_message = matches!(call, Call::Send { .. } | Call::Receive { .. });
+        self.tag = self.tag.wrapping_add(u32::from(!is_message));
+        let run = Run {
+            call: number,
+            root: root as c_int,
+            algorithm: algorithm as c_int,
+            tag: if is_message { MESSAGE } else { self.tag },
+            width: element.width(),
+            from: from.as_ptr(),
+            from_bytes: from.len(),
+            to: to.as_mut_ptr(),
+            to_bytes: to.len(),
+            add: adder_of(element),
+        };
+        // SAFETY: both buffers are borrowed until the call returns; the contract of `Primitives::call` has
+        // the parts of ranks, and on other ranks than a root gloo does not access the buffer that is empty.
+        unsafe { self.mesh.call(&run) }.map_err(|reason| {
             self.broken = Some(reason.clone());
             // A connection breaks when its peer exits: then the peer's reason is the one to
             // report.

@@ -96,128 +96,111 @@ void burn_mpi_gloo_free(burn_mpi_gloo* self) {
   guarded(nullptr, 0, [&] { delete self; });
 }
 
-// `algorithm`: 0 ring, 1 bcube, 2 halving-doubling. `width`: bytes per element.
-int burn_mpi_gloo_allreduce(burn_mpi_gloo* self, void* buffer, size_t count, size_t width,
-                           int algorithm, Add add, uint32_t tag, char* error, size_t room) {
-  return guarded(error, room, [&] {
-    const auto each = [&](auto zero) {
-      using T = decltype(zero);
-      if (algorithm == 2) {
-        halvingDoubling<T>(self->mesh, buffer, count, add, tag);
-      } else {
-        using Algorithm = gloo::detail::AllreduceOptionsImpl;
-        const auto chosen = algorithm == 0 ? Algorithm::RING : Algorithm::BCUBE;
-        allreduce<T>(self->mesh, buffer, count, chosen, add, tag);
-      }
-    };
-    width == 2 ? each(uint16_t{}) : width == 4 ? each(uint32_t{}) : each(uint64_t{});
-  });
-}
-
-int burn_mpi_gloo_reduce(burn_mpi_gloo* self, void* buffer, size_t count, size_t width, int root,
-                        Add add, uint32_t tag, char* error, size_t room) {
-  return guarded(error, room, [&] {
-    const auto each = [&](auto zero) {
-      reduce<decltype(zero)>(self->mesh, buffer, count, root, add, tag);
-    };
-    width == 2 ? each(uint16_t{}) : width == 4 ? each(uint32_t{}) : each(uint64_t{});
-  });
-}
-
-int burn_mpi_gloo_broadcast(burn_mpi_gloo* self, void* buffer, size_t bytes, int root, uint32_t tag,
-                           char* error, size_t room) {
-  return guarded(error, room, [&] {
-    gloo::BroadcastOptions options(self->mesh);
-    options.setOutput(bytes_of(buffer), bytes);
-    options.setRoot(root);
-    options.setTag(tag);
-    gloo::broadcast(options);
-  });
-}
-
-// `bytes` from each rank; `all` holds those of all ranks.
-int burn_mpi_gloo_allgather(burn_mpi_gloo* self, const void* mine, size_t bytes, void* all,
-                           uint32_t tag, char* error, size_t room) {
-  return guarded(error, room, [&] {
-    gloo::AllgatherOptions options(self->mesh);
-    options.setInput(bytes_of(mine), bytes);
-    options.setOutput(bytes_of(all), bytes * self->mesh->size);
-    options.setTag(tag);
-    gloo::allgather(options);
-  });
-}
-
-// `all` is written on the root only.
-int burn_mpi_gloo_gather(burn_mpi_gloo* self, const void* mine, size_t bytes, void* all, int root,
-                        uint32_t tag, char* error, size_t room) {
-  return guarded(error, room, [&] {
-    gloo::GatherOptions options(self->mesh);
-    options.setInput(bytes_of(mine), bytes);
-    if (self->mesh->rank == root) {
-      options.setOutput(bytes_of(all), bytes * self->mesh->size);
-    }
-    options.setRoot(root);
-    options.setTag(tag);
-    gloo::gather(options);
-  });
-}
-
-// `bytes` to each rank; `all` is read on the root only.
-int burn_mpi_gloo_scatter(burn_mpi_gloo* self, const void* all, size_t bytes, void* mine, int root,
-                         uint32_t tag, char* error, size_t room) {
-  return guarded(error, room, [&] {
-    gloo::ScatterOptions options(self->mesh);
-    if (self->mesh->rank == root) {
-      std::vector<char*> parts;
-      for (int rank = 0; rank < self->mesh->size; rank++) {
-        parts.push_back(bytes_of(all) + bytes * rank);
-      }
-      options.setInputs(parts, bytes);
-    }
-    options.setOutput(bytes_of(mine), bytes);
-    options.setRoot(root);
-    options.setTag(tag);
-    gloo::scatter(options);
-  });
-}
-
-// `bytes` over all ranks, the same in both buffers.
-int burn_mpi_gloo_alltoall(burn_mpi_gloo* self, const void* from, void* to, size_t bytes,
-                          uint32_t tag, char* error, size_t room) {
-  return guarded(error, room, [&] {
-    gloo::AlltoallOptions options(self->mesh);
-    options.setInput(bytes_of(from), bytes);
-    options.setOutput(bytes_of(to), bytes);
-    options.setTag(tag);
-    gloo::alltoall(options);
-  });
-}
-
 int burn_mpi_gloo_version() { return GLOO_VERSION; }
 
-int burn_mpi_gloo_barrier(burn_mpi_gloo* self, uint32_t tag, char* error, size_t room) {
-  return guarded(error, room, [&] {
-    gloo::BarrierOptions options(self->mesh);
-    options.setTag(tag);
-    gloo::barrier(options);
-  });
-}
+// One call: its number as below, the root or the peer, the algorithm of an all-reduce (0 ring, 1 bcube,
+// 2 halving-doubling), bytes per value, the buffers with their bytes, and the addition of values.
+struct burn_mpi_gloo_run {
+  int call;
+  int root;
+  int algorithm;
+  uint32_t tag;
+  size_t width;
+  const void* from;
+  size_t from_bytes;
+  void* to;
+  size_t to_bytes;
+  Add add;
+};
 
-int burn_mpi_gloo_send(burn_mpi_gloo* self, const void* buffer, size_t bytes, int peer, uint32_t tag,
-                      char* error, size_t room) {
+int burn_mpi_gloo_call(burn_mpi_gloo* self, const burn_mpi_gloo_run* run, char* error, size_t room) {
   return guarded(error, room, [&] {
-    auto unbound = self->mesh->createUnboundBuffer(bytes_of(buffer), bytes);
-    unbound->send(peer, kDirectSlots | tag);
-    check(unbound->waitSend(self->mesh->getTimeout()));
-  });
-}
-
-int burn_mpi_gloo_recv(burn_mpi_gloo* self, void* buffer, size_t bytes, int peer, uint32_t tag,
-                      char* error, size_t room) {
-  return guarded(error, room, [&] {
-    auto unbound = self->mesh->createUnboundBuffer(bytes_of(buffer), bytes);
-    unbound->recv(peer, kDirectSlots | tag);
-    check(unbound->waitRecv(self->mesh->getTimeout()));
+    const auto& mesh = self->mesh;
+    char* from = bytes_of(run->from);
+    char* to = bytes_of(run->to);
+    // Calls `body` with a zero of the type that is as wide as the values.
+    const auto of_width = [&](auto body) {
+      run->width == 2 ? body(uint16_t{}) : run->width == 4 ? body(uint32_t{}) : body(uint64_t{});
+    };
+    const size_t count = run->to_bytes / run->width;
+    switch (run->call) {
+      case 0: {
+        gloo::BroadcastOptions options(mesh);
+        options.setOutput(to, run->to_bytes);
+        options.setRoot(run->root);
+        options.setTag(run->tag);
+        return gloo::broadcast(options);
+      }
+      case 1:
+        return of_width([&](auto zero) {
+          using T = decltype(zero);
+          if (run->algorithm == 2) {
+            return halvingDoubling<T>(mesh, to, count, run->add, run->tag);
+          }
+          using Algorithm = gloo::detail::AllreduceOptionsImpl;
+          const auto chosen = run->algorithm == 0 ? Algorithm::RING : Algorithm::BCUBE;
+          allreduce<T>(mesh, to, count, chosen, run->add, run->tag);
+        });
+      case 2:
+        return of_width([&](auto zero) {
+          reduce<decltype(zero)>(mesh, to, count, run->root, run->add, run->tag);
+        });
+      case 3: {
+        gloo::AllgatherOptions options(mesh);
+        options.setInput(from, run->from_bytes);
+        options.setOutput(to, run->to_bytes);
+        options.setTag(run->tag);
+        return gloo::allgather(options);
+      }
+      case 4: {
+        gloo::GatherOptions options(mesh);
+        options.setInput(from, run->from_bytes);
+        if (mesh->rank == run->root) {
+          options.setOutput(to, run->to_bytes);
+        }
+        options.setRoot(run->root);
+        options.setTag(run->tag);
+        return gloo::gather(options);
+      }
+      case 5: {
+        gloo::ScatterOptions options(mesh);
+        if (mesh->rank == run->root) {
+          std::vector<char*> parts;
+          for (int rank = 0; rank < mesh->size; rank++) {
+            parts.push_back(from + run->to_bytes * rank);
+          }
+          options.setInputs(parts, run->to_bytes);
+        }
+        options.setOutput(to, run->to_bytes);
+        options.setRoot(run->root);
+        options.setTag(run->tag);
+        return gloo::scatter(options);
+      }
+      case 6: {
+        gloo::AlltoallOptions options(mesh);
+        options.setInput(from, run->from_bytes);
+        options.setOutput(to, run->to_bytes);
+        options.setTag(run->tag);
+        return gloo::alltoall(options);
+      }
+      case 7: {
+        gloo::BarrierOptions options(mesh);
+        options.setTag(run->tag);
+        return gloo::barrier(options);
+      }
+      case 8: {
+        auto unbound = mesh->createUnboundBuffer(from, run->from_bytes);
+        unbound->send(run->root, kDirectSlots | run->tag);
+        return check(unbound->waitSend(mesh->getTimeout()));
+      }
+      case 9: {
+        auto unbound = mesh->createUnboundBuffer(to, run->to_bytes);
+        unbound->recv(run->root, kDirectSlots | run->tag);
+        return check(unbound->waitRecv(mesh->getTimeout()));
+      }
+      default:
+        throw std::logic_error("no such call");
+    }
   });
 }
 

@@ -33,99 +33,25 @@ unsafe extern "C" {
         room: usize,
     ) -> c_int;
     fn burn_mpi_gloo_free(mesh: *mut c_void);
-    pub(crate) fn burn_mpi_gloo_allreduce(
-        mesh: *mut c_void,
-        buffer: *mut u8,
-        count: usize,
-        width: usize,
-        algorithm: c_int,
-        add: Add,
-        tag: u32,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    pub(crate) fn burn_mpi_gloo_reduce(
-        mesh: *mut c_void,
-        buffer: *mut u8,
-        count: usize,
-        width: usize,
-        root: c_int,
-        add: Add,
-        tag: u32,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    pub(crate) fn burn_mpi_gloo_broadcast(
-        mesh: *mut c_void,
-        buffer: *mut u8,
-        bytes: usize,
-        root: c_int,
-        tag: u32,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    pub(crate) fn burn_mpi_gloo_allgather(
-        mesh: *mut c_void,
-        mine: *const u8,
-        bytes: usize,
-        all: *mut u8,
-        tag: u32,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    pub(crate) fn burn_mpi_gloo_gather(
-        mesh: *mut c_void,
-        mine: *const u8,
-        bytes: usize,
-        all: *mut u8,
-        root: c_int,
-        tag: u32,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    pub(crate) fn burn_mpi_gloo_scatter(
-        mesh: *mut c_void,
-        all: *const u8,
-        bytes: usize,
-        mine: *mut u8,
-        root: c_int,
-        tag: u32,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    pub(crate) fn burn_mpi_gloo_alltoall(
-        mesh: *mut c_void,
-        from: *const u8,
-        to: *mut u8,
-        bytes: usize,
-        tag: u32,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    pub(crate) fn burn_mpi_gloo_barrier(
-        mesh: *mut c_void,
-        tag: u32,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    pub(crate) fn burn_mpi_gloo_send(
-        mesh: *mut c_void,
-        buffer: *const u8,
-        bytes: usize,
-        peer: c_int,
-        tag: u32,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
-    pub(crate) fn burn_mpi_gloo_recv(
-        mesh: *mut c_void,
-        buffer: *mut u8,
-        bytes: usize,
-        peer: c_int,
-        tag: u32,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
+    fn burn_mpi_gloo_call(mesh: *mut c_void, run: *const Run, error: *mut c_char, room: usize) -> c_int;
+}
+
+/// One call of gloo, as shim.cc declares it.
+#[repr(C)]
+pub(super) struct Run {
+    /// The number of the call in shim.cc.
+    pub call: c_int,
+    /// The root or the peer.
+    pub root: c_int,
+    pub algorithm: c_int,
+    pub tag: u32,
+    /// Bytes per value.
+    pub width: usize,
+    pub from: *const u8,
+    pub from_bytes: usize,
+    pub to: *mut u8,
+    pub to_bytes: usize,
+    pub add: Add,
 }
 
 /// The shim's object, freed on drop.
@@ -143,9 +69,16 @@ impl Drop for Mesh {
 }
 
 impl Mesh {
-    /// The pointer for the shim's functions.
-    pub fn as_ptr(&self) -> *mut c_void {
-        self.0.as_ptr()
+    /// Makes a call.
+    ///
+    /// # Safety
+    /// Pointers and lengths describe buffers that nobody else uses meanwhile. One of them has a part for each
+    /// rank where gloo reads or writes such parts, and `add` is for values of this width.
+    pub(super) unsafe fn call(&mut self, run: &Run) -> Result<(), String> {
+        checked(|error, room| {
+            // SAFETY: as the caller states.
+            unsafe { burn_mpi_gloo_call(self.0.as_ptr(), run, error, room) }
+        })
     }
 
     /// Opens one socket per peer on `address`.

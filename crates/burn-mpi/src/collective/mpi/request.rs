@@ -51,7 +51,7 @@ impl Drop for Request {
     /// After an error, MPI may still write to buffers in flight: that memory is leaked rather
     /// than freed.
     fn drop(&mut self) {
-        self.buffers.take().map(std::mem::forget);
+        std::mem::forget(self.buffers.take());
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use half::{bf16, f16};
 use mpi::ffi;
 
+use crate::collective::sum::Sum;
 use crate::collective::wire::Element;
 
 /// MPI's datatype of values.
@@ -25,8 +26,8 @@ pub(super) fn datatype(element: Element) -> ffi::MPI_Datatype {
 /// The operation that sums values; bytes have none, and get one that their callers never use.
 pub(super) fn sum_of(element: Element) -> ffi::MPI_Op {
     match element {
-        Element::Bf16 => sum_op(&BF16_SUM, add_bf16),
-        Element::F16 => sum_op(&F16_SUM, add_f16),
+        Element::Bf16 => sum_op(&BF16_SUM, add::<bf16>),
+        Element::F16 => sum_op(&F16_SUM, add::<f16>),
         // SAFETY: a constant that MPI's library defines.
         _ => unsafe { ffi::RSMPI_SUM },
     }
@@ -57,36 +58,20 @@ fn sum_op(cell: &'static OpCell, function: UserFunction) -> ffi::MPI_Op {
     })
 }
 
-/// Adds MPI's `input` to `sum`, two 16-bit buffers, through f32.
+/// Adds MPI's `input` to `sum`, two buffers of 16-bit floats.
 ///
 /// # Safety
 /// Called by MPI: both point at `*length` elements and do not overlap.
-unsafe fn add_wide<T: Copy>(
+unsafe extern "C" fn add<T: Sum>(
     input: *mut c_void,
     sum: *mut c_void,
     length: *mut c_int,
-    widen: fn(T) -> f32,
-    round: fn(f32) -> T,
+    _: *mut ffi::MPI_Datatype,
 ) {
     // SAFETY: see above.
-    let (input, sum) = unsafe {
+    unsafe {
         let length = *length as usize;
-        (
-            std::slice::from_raw_parts(input.cast::<T>(), length),
-            std::slice::from_raw_parts_mut(sum.cast::<T>(), length),
-        )
-    };
-    for (sum, &input) in sum.iter_mut().zip(input) {
-        *sum = round(widen(*sum) + widen(input));
+        let input = std::slice::from_raw_parts(input.cast::<T>(), length);
+        T::add_to(std::slice::from_raw_parts_mut(sum.cast::<T>(), length), input);
     }
-}
-
-unsafe extern "C" fn add_bf16(i: *mut c_void, s: *mut c_void, n: *mut c_int, _: *mut ffi::MPI_Datatype) {
-    // SAFETY: MPI's contract for user functions is `add_wide`'s.
-    unsafe { add_wide(i, s, n, bf16::to_f32, bf16::from_f32) }
-}
-
-unsafe extern "C" fn add_f16(i: *mut c_void, s: *mut c_void, n: *mut c_int, _: *mut ffi::MPI_Datatype) {
-    // SAFETY: MPI's contract for user functions is `add_wide`'s.
-    unsafe { add_wide(i, s, n, f16::to_f32, f16::from_f32) }
 }

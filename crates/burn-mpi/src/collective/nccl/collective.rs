@@ -39,15 +39,35 @@ impl NcclCollective {
     /// [`CommError::NoNccl`] if a rank lacks the driver, NCCL or a GPU of its own; all ranks then
     /// return the same error. [`CommError::Operation`] if NCCL fails.
     pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
-        Ok(Self::over(NcclStream { communicator: Communicator::connect(world, gpu)?, waiting: None }))
+        Ok(Self::over(NcclStream::connect(world, gpu)?))
     }
 }
 
-/// The stream in which operations run, in the order of their start.
+/// [`Primitives`] over NCCL, between GPUs. Those between a root and all, and between all pairs, are groups
+/// of its sends and receives. It is `!Send` and `!Sync`:
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<burn_mpi::NcclPrimitives>();
+/// ```
+pub type NcclPrimitives = NcclStream;
+
+/// A stream in which operations run, in the order of their start.
 pub struct NcclStream {
     communicator: Communicator,
     /// While this rank waits for an operation.
     waiting: Option<Abortable>,
+}
+
+impl NcclStream {
+    /// Connects all ranks of `world`, each with the GPU of number `gpu` or, if it is `None`, with
+    /// the first one that no lower rank of its machine uses. All ranks must call it.
+    ///
+    /// # Errors
+    /// As [`NcclCollective::connect`].
+    pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
+        Ok(Self { communicator: Communicator::connect(world, gpu)?, waiting: None })
+    }
 }
 
 /// An operation in flight.

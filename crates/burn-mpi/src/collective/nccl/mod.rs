@@ -19,7 +19,6 @@ pub mod gpu;
 mod library;
 mod load;
 mod memory;
-pub mod primitives;
 
 /// The transport's name.
 const NAME: &str = "nccl";

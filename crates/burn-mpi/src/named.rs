@@ -1,0 +1,37 @@
+//! Names of options' values, in command lines and files.
+
+/// Gives an enum the names of its variants: `ALL`, `name`, and both ways of text.
+macro_rules! named {
+    ($type:ident, $what:literal: $($variant:ident = $name:literal),+) => {
+        impl $type {
+            /// All of them.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$variant),+];
+
+            /// The name in options and files.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name),+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                let found = Self::ALL.into_iter().find(|value| value.name() == text);
+                found.ok_or_else(|| {
+                    let [names @ .., last] = &[$($name),+];
+                    format!("unknown {} {text}: choose {} or {last}", $what, names.join(", "))
+                })
+            }
+        }
+    };
+}
+pub(crate) use named;
