@@ -8,15 +8,16 @@
 mod buffers;
 mod reduce;
 
-use std::time::Instant;
+use std::time::Duration;
 
 use self::buffers::Buffers;
 use super::hook::GradientSink;
 use super::irregular::LateGradients;
 use super::plan::BucketPlan;
-use super::report::{CommTimes, Flights};
+use super::report::CommTimes;
 use super::watch::{SyncEvent, SyncWatch};
 use super::wire_type::WireType;
+use crate::clock::Clock;
 use crate::{Collective, CommError, Reduction};
 
 /// Sums over ranks that are sent with the gradients of a step.
@@ -59,7 +60,9 @@ pub(crate) struct Buckets {
     /// The sum of the weights of this rank's backward calls in this step.
     share: f32,
     late: LateGradients,
-    flights: Flights,
+    /// Since when some bucket has been in flight during backward.
+    in_flight_since: Option<Duration>,
+    clock: Clock,
     failure: Option<CommError>,
     /// A parameter whose gradient fits in no bucket: the module has changed.
     pub unexpected: Option<usize>,
@@ -73,6 +76,7 @@ impl Buckets {
         overlap: bool,
         plan: BucketPlan,
         lengths: Vec<usize>,
+        clock: Clock,
     ) -> Self {
         let params = lengths.len();
         Self {
@@ -94,7 +98,8 @@ impl Buckets {
             weight: 1.0,
             share: 0.0,
             late: LateGradients::new(lengths),
-            flights: Flights::default(),
+            in_flight_since: None,
+            clock,
             failure: None,
             unexpected: None,
         }
@@ -139,7 +144,7 @@ impl Buckets {
     /// Adds to the gradient of `param`. A gradient that comes after its bucket has
     /// started is kept aside, and reduced at the end of the step.
     pub fn add(&mut self, param: usize, gradient: &[f32]) {
-        let began = Instant::now();
+        let began = self.clock.now();
         let (bucket, range) = self.plan.place(param);
         let weight = self.weight;
         if range.len() != gradient.len() {
@@ -163,7 +168,7 @@ impl Buckets {
             _ => self.late.add(param, gradient, weight),
         }
         self.tell(SyncEvent::CopyEnd);
-        self.times.copy += began.elapsed();
+        self.times.copy += self.clock.now() - began;
     }
 
     /// Marks `param` as final in this step. Without a gradient so far, it counts as

@@ -90,6 +90,7 @@ impl GradientSync {
         let plan = plan_of(layout, &arrival::unknown(layout), &options, world.size());
         let SyncOptions { reduction, wire, overlap, .. } = options;
         let lengths = layout.specs().iter().map(|spec| spec.range.len()).collect();
+        let clock = world.member().activity.clock.clone();
         Self {
             world: world.clone(),
             layout: layout.clone(),
@@ -105,7 +106,7 @@ impl GradientSync {
             late_steps: 0,
             incomplete_steps: 0,
             options,
-            buckets: Some(Buckets::new(collective, reduction, wire, overlap, plan, lengths)),
+            buckets: Some(Buckets::new(collective, reduction, wire, overlap, plan, lengths, clock)),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Times and overlap of gradient averaging.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::wire_type::WireType;
 
@@ -140,24 +140,6 @@ impl fmt::Display for SyncReport {
             write!(f, "; {} of {} steps with unused parameters", self.incomplete_steps, self.steps)?;
         }
         Ok(())
-    }
-}
-
-/// Whether a bucket is in flight during backward, and since when.
-#[derive(Debug, Default)]
-pub(crate) struct Flights {
-    since: Option<Instant>,
-}
-
-impl Flights {
-    /// A bucket has started.
-    pub fn took_off(&mut self) {
-        self.since.get_or_insert_with(Instant::now);
-    }
-
-    /// No bucket is in flight any longer; returns how long one was.
-    pub fn landed(&mut self) -> Duration {
-        self.since.take().map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
 

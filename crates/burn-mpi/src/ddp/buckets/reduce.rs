@@ -1,7 +1,6 @@
 //! Reduction of full buckets: which start when, and the final wait.
 
 use std::ops::Range;
-use std::time::Instant;
 
 use super::{Buckets, Signals};
 use crate::ddp::irregular::{Irregular, all_reduce};
@@ -21,7 +20,7 @@ impl Buckets {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        self.times.hidden += self.flights.landed();
+        self.note_landed();
         let incomplete = self.clear_unwritten();
         let irregular = self.late.any() || (self.backwards > 0 && incomplete);
         let last = self.plan.buckets().len() - 1;
@@ -95,7 +94,7 @@ impl Buckets {
         let last = self.plan.buckets().len() - 1;
         while self.started < last && self.missing[self.started] == 0 {
             self.start_next()?;
-            self.flights.took_off();
+            self.in_flight_since.get_or_insert_with(|| self.clock.now());
         }
         self.progress()
     }
@@ -115,9 +114,16 @@ impl Buckets {
         let in_flight = self.collective.poll()?;
         self.tell(SyncEvent::InFlight(in_flight));
         if in_flight == 0 {
-            self.times.hidden += self.flights.landed();
+            self.note_landed();
         }
         Ok(())
+    }
+
+    /// No bucket is in flight any longer.
+    fn note_landed(&mut self) {
+        if let Some(since) = self.in_flight_since.take() {
+            self.times.hidden += self.clock.now() - since;
+        }
     }
 
     /// Reduces every remaining bucket. With overlap all but the last are started
@@ -125,7 +131,7 @@ impl Buckets {
     /// have started them during its backward, and MPI does not match a
     /// non-blocking collective with a blocking one.
     fn reduce(&mut self, last: usize) -> Result<(), CommError> {
-        let began = Instant::now();
+        let began = self.clock.now();
         let copied = self.times.copy;
         while self.overlap && self.started < last {
             self.start_next()?;
@@ -147,7 +153,7 @@ impl Buckets {
             self.tell(SyncEvent::BucketEnd(bucket));
             self.unpack(bucket, wire);
         }
-        self.times.exposed += began.elapsed().saturating_sub(self.times.copy - copied);
+        self.times.exposed += (self.clock.now() - began).saturating_sub(self.times.copy - copied);
         Ok(())
     }
 
@@ -155,13 +161,13 @@ impl Buckets {
     /// gradient on any rank. Every rank runs it in the same step, because all have
     /// the same signals.
     fn settle(&mut self) -> Result<Irregular, CommError> {
-        let began = Instant::now();
+        let began = self.clock.now();
         let irregular = self.late.exchange(self.collective.as_mut(), self.reduction, &self.written)?;
         for (param, sum) in self.late.sums(self.collective.as_mut(), self.reduction, &irregular)? {
             let slots = self.gradient_mut(param).unwrap_or_default();
             slots.iter_mut().zip(sum).for_each(|(slot, value)| *slot += value);
         }
-        self.times.exposed += began.elapsed();
+        self.times.exposed += self.clock.now() - began;
         Ok(irregular)
     }
 
@@ -184,19 +190,19 @@ impl Buckets {
 
     /// The bucket as sent.
     fn pack(&mut self, bucket: usize) -> Option<Wire> {
-        let began = Instant::now();
+        let began = self.clock.now();
         self.tell(SyncEvent::CopyBegin);
         let wire = self.buffers.pack(bucket);
         self.tell(SyncEvent::CopyEnd);
-        self.times.copy += began.elapsed();
+        self.times.copy += self.clock.now() - began;
         wire
     }
 
     fn unpack(&mut self, bucket: usize, wire: Wire) {
-        let began = Instant::now();
+        let began = self.clock.now();
         self.tell(SyncEvent::CopyBegin);
         self.buffers.unpack(bucket, wire);
         self.tell(SyncEvent::CopyEnd);
-        self.times.copy += began.elapsed();
+        self.times.copy += self.clock.now() - began;
     }
 }
