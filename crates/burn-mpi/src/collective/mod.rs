@@ -116,7 +116,7 @@ impl Operation {
 ///
 /// #[derive(Default)]
 /// struct OneProcess {
-///     flights: Vec<(usize, Wire)>,
+///     pending: Vec<(usize, Wire)>,
 /// }
 ///
 /// impl Collective for OneProcess {
@@ -131,7 +131,7 @@ impl Operation {
 ///     fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError> {
 ///         match operation {
 ///             Operation::AllReduce(_) | Operation::ReduceScatter(_) | Operation::AllGather { .. } => {
-///                 self.flights.push((bucket, buffer));
+///                 self.pending.push((bucket, buffer));
 ///                 Ok(())
 ///             }
 ///             other => Err(CommError::Unsupported {
@@ -146,12 +146,12 @@ impl Operation {
 ///     }
 ///
 ///     fn is_done(&self, bucket: usize) -> bool {
-///         self.flights.iter().any(|flight| flight.0 == bucket)
+///         self.pending.iter().any(|op| op.0 == bucket)
 ///     }
 ///
 ///     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
-///         let at = self.flights.iter().position(|flight| flight.0 == bucket);
-///         Ok(self.flights.swap_remove(at.expect("the bucket was started")).1)
+///         let at = self.pending.iter().position(|op| op.0 == bucket);
+///         Ok(self.pending.swap_remove(at.expect("the bucket was started")).1)
 ///     }
 ///
 ///     fn broadcast(&mut self, _buffer: &mut Wire, _root: usize) -> Result<(), CommError> {

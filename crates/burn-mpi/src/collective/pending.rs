@@ -74,7 +74,7 @@ impl<E: Engine> PendingOps<E> {
 
     /// Waits for the operation of `bucket` and makes progress on all others: another rank may wait
     /// for them first.
-    fn land(&mut self, bucket: usize) -> Result<Wire, CommError> {
+    fn complete(&mut self, bucket: usize) -> Result<Wire, CommError> {
         loop {
             self.poll()?;
             let done = |op: &PendingOp<E::Op>| op.bucket == bucket && matches!(op.state, State::Done(_));
@@ -131,7 +131,7 @@ impl<E: Engine> Collective for PendingOps<E> {
             panic!("bucket {bucket} is waited for without having been started")
         };
         let _waiting = self.engine.member().enter(E::NAME, operation.name(), Some(bucket));
-        self.land(bucket)
+        self.complete(bucket)
     }
 
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
@@ -141,7 +141,7 @@ impl<E: Engine> Collective for PendingOps<E> {
         let _waiting = self.engine.member().enter(E::NAME, "all-reduce", None);
         let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
         self.start(BLOCKING, Operation::AllReduce(how), taken)?;
-        *buffer = self.land(BLOCKING)?;
+        *buffer = self.complete(BLOCKING)?;
         Ok(())
     }
 

@@ -34,7 +34,7 @@ struct State {
     turn: usize,
     /// A rank that runs only while no other can; their number if none is held back.
     held: usize,
-    calls: BTreeMap<Ticket, Meeting>,
+    calls: BTreeMap<Ticket, Rendezvous>,
     /// Messages on the way, from and to.
     messages: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
     /// Graph nodes of parameters, and the rank that has them.
@@ -52,7 +52,7 @@ struct State {
 pub(crate) type Ticket = (u64, u64);
 
 /// What ranks have brought to a call.
-struct Meeting {
+struct Rendezvous {
     brought: Vec<Option<Brought>>,
     taken: usize,
 }
@@ -178,10 +178,10 @@ impl Hub {
         let ticket = (channel, *number);
         *number += 1;
         let size = self.members.len();
-        let meeting = state
+        let rendezvous = state
             .calls
             .entry(ticket)
-            .or_insert_with(|| Meeting { brought: (0..size).map(|_| None).collect(), taken: 0 });
+            .or_insert_with(|| Rendezvous { brought: (0..size).map(|_| None).collect(), taken: 0 });
         let bytes = if matches!(call, Call::AllReduce | Call::Broadcast { .. }) { to } else { from };
         let part = call.part(from.len(), to.len(), size);
         let differs = |(other, brought): (usize, &Option<Brought>)| {
@@ -196,11 +196,11 @@ impl Hub {
                 )
             })
         };
-        if let Some(reason) = meeting.brought.iter().enumerate().find_map(differs) {
+        if let Some(reason) = rendezvous.brought.iter().enumerate().find_map(differs) {
             let member = &self.members[rank];
             return Err(member.error("memory", call.name(), bytes.len(), member.now(), reason));
         }
-        meeting.brought[rank] = Some(Brought { call, element, part, bytes: bytes.to_vec() });
+        rendezvous.brought[rank] = Some(Brought { call, element, part, bytes: bytes.to_vec() });
         state.ranks[rank].open.push(ticket);
         state.idle = 0;
         self.wake(&state);
@@ -233,17 +233,17 @@ impl Hub {
         state.idle = 0;
         state.ranks[rank].open.retain(|open| *open != ticket);
         let size = self.members.len();
-        let Some(meeting) = state.calls.get_mut(&ticket) else { return };
-        let bytes: Vec<&[u8]> = meeting
+        let Some(rendezvous) = state.calls.get_mut(&ticket) else { return };
+        let bytes: Vec<&[u8]> = rendezvous
             .brought
             .iter()
             .map(|brought| brought.as_ref().map_or(&[][..], |brought| &brought.bytes))
             .collect();
-        if let Some(Brought { call, element, .. }) = &meeting.brought[rank] {
+        if let Some(Brought { call, element, .. }) = &rendezvous.brought[rank] {
             result(*call, *element, rank, &bytes, to);
         }
-        meeting.taken += 1;
-        if meeting.taken == size {
+        rendezvous.taken += 1;
+        if rendezvous.taken == size {
             state.calls.remove(&ticket);
         }
     }
@@ -499,10 +499,12 @@ impl State {
 
     /// Ranks that have not brought what `rank` needs for a call.
     fn missing(&self, rank: usize, ticket: Ticket) -> impl Iterator<Item = usize> {
-        let meeting = self.calls.get(&ticket);
-        let call = meeting.and_then(|meeting| Some(meeting.brought[rank].as_ref()?.call));
-        let is_missing = move |other: &usize| match (meeting, call) {
-            (Some(meeting), Some(call)) => needs(call, rank, *other) && meeting.brought[*other].is_none(),
+        let rendezvous = self.calls.get(&ticket);
+        let call = rendezvous.and_then(|rendezvous| Some(rendezvous.brought[rank].as_ref()?.call));
+        let is_missing = move |other: &usize| match (rendezvous, call) {
+            (Some(rendezvous), Some(call)) => {
+                needs(call, rank, *other) && rendezvous.brought[*other].is_none()
+            }
             _ => false,
         };
         (0..self.ranks.len()).filter(is_missing)

@@ -71,7 +71,7 @@ impl NcclStream {
 }
 
 /// An operation in flight.
-pub struct Flight {
+pub struct NcclOp {
     bucket: usize,
     operation: Operation,
     /// `None` if there is nothing to send, and once complete.
@@ -81,7 +81,7 @@ pub struct Flight {
     started: Duration,
 }
 
-impl Flight {
+impl NcclOp {
     /// NCCL's operation, and the elements of each rank in it.
     fn call(&self, size: usize) -> (Call, usize) {
         let (length, chunk) = (self.brought.len(), self.brought.len().div_ceil(size));
@@ -143,7 +143,7 @@ impl Flight {
 }
 
 impl Engine for NcclStream {
-    type Op = Flight;
+    type Op = NcclOp;
 
     const NAME: &'static str = NAME;
 
@@ -155,32 +155,32 @@ impl Engine for NcclStream {
         Some(self.communicator.describe())
     }
 
-    fn start(&mut self, bucket: usize, operation: Operation, brought: Wire) -> Result<Flight, CommError> {
+    fn start(&mut self, bucket: usize, operation: Operation, brought: Wire) -> Result<NcclOp, CommError> {
         let started = self.member().now();
-        let mut flight = Flight { bucket, operation, pending: None, brought, started };
-        let (call, count) = flight.call(self.communicator.size());
+        let mut op = NcclOp { bucket, operation, pending: None, brought, started };
+        let (call, count) = op.call(self.communicator.size());
         if count > 0 {
             // NCCL connects ranks in the first call that needs it, and then waits for them.
             let _waiting = self.member().enter(NAME, "launch", Some(bucket));
-            let (datatype, bytes) = (Datatype::of(flight.brought.element()), flight.brought.bytes());
+            let (datatype, bytes) = (Datatype::of(op.brought.element()), op.brought.bytes());
             let pending = self.communicator.start(call, datatype, count, bytes);
-            flight.pending = Some(pending.map_err(|reason| flight.error(&self.communicator, reason))?);
+            op.pending = Some(pending.map_err(|reason| op.error(&self.communicator, reason))?);
         }
-        Ok(flight)
+        Ok(op)
     }
 
-    fn advance(&mut self, flight: &mut Flight) -> Result<Option<Wire>, CommError> {
-        let is_complete = match &flight.pending {
+    fn advance(&mut self, op: &mut NcclOp) -> Result<Option<Wire>, CommError> {
+        let is_complete = match &op.pending {
             Some(pending) => self.communicator.is_complete(pending),
             None => Ok(true),
         };
         match is_complete {
             Ok(true) => {
                 self.waiting = None;
-                Ok(Some(flight.result(&mut self.communicator)))
+                Ok(Some(op.result(&mut self.communicator)))
             }
             Ok(false) => Ok(None),
-            Err(reason) => Err(flight.error(&self.communicator, reason)),
+            Err(reason) => Err(op.error(&self.communicator, reason)),
         }
     }
 

@@ -32,7 +32,7 @@ pub(super) struct Communicator {
     /// Blocks that no operation uses.
     free: Vec<Block>,
     /// Operations that were started and not collected.
-    flights: usize,
+    in_flight: usize,
     /// The error that ended the communicator, if any.
     broken: Option<String>,
 }
@@ -54,8 +54,8 @@ impl Communicator {
         let id = world.broadcast_bytes(world.agree(id)?)?;
         let member = Rc::clone(world.member());
         let started = member.now();
-        let (free, flights, broken) = (Vec::new(), 0, None);
-        let mut this = Self { member, cuda, nccl, gpu, comm: None, stream, free, flights, broken };
+        let (free, in_flight, broken) = (Vec::new(), 0, None);
+        let mut this = Self { member, cuda, nccl, gpu, comm: None, stream, free, in_flight, broken };
         let _waiting = Rc::clone(&this.member).enter(NAME, "communicator start", None);
         let connected = this.gpu.enter().and_then(|_current| {
             // SAFETY: the context is current.
@@ -128,7 +128,7 @@ impl Communicator {
         };
         match enqueued {
             Ok(()) => {
-                self.flights += 1;
+                self.in_flight += 1;
                 Ok(Pending { block, result: returns.start })
             }
             // The block may be in use: it is leaked.
@@ -146,7 +146,7 @@ impl Communicator {
         let state = unsafe {
             match self.cuda.is_complete(pending.block.event) {
                 // Without this an operation whose peer is gone would never be complete.
-                Ok(false) => self.nccl.check_flights(comm).map(|()| false),
+                Ok(false) => self.nccl.check_progress(comm).map(|()| false),
                 state => state,
             }
         };
@@ -201,7 +201,7 @@ impl Communicator {
         // SAFETY: the operation is complete, so nothing else uses the block; its result was copied
         // there by the stream, or it has none and `into` is empty.
         unsafe { block.read(result, into) };
-        self.flights -= 1;
+        self.in_flight -= 1;
         self.free.push(block);
     }
 
@@ -216,7 +216,7 @@ impl Communicator {
             return Ok(self.free.swap_remove(at));
         }
         // Freeing waits for the GPU: not while an operation waits there for other ranks.
-        if self.flights == 0 {
+        if self.in_flight == 0 {
             for block in self.free.drain(..) {
                 // SAFETY: the context is current, and no operation uses a free block.
                 unsafe { block.free(self.cuda) };
@@ -273,7 +273,7 @@ impl Drop for Communicator {
     /// Frees everything after a life without an error. Otherwise memory is leaked: the GPU may
     /// still use it.
     fn drop(&mut self) {
-        if self.flights > 0 || std::thread::panicking() {
+        if self.in_flight > 0 || std::thread::panicking() {
             return self.abort();
         }
         if self.end(self.nccl.destroy)

@@ -100,7 +100,7 @@ impl Nccl {
     ///
     /// # Safety
     /// `comm` is a communicator that is neither aborted nor destroyed.
-    pub unsafe fn check_flights(&self, comm: Comm) -> Result<(), String> {
+    pub unsafe fn check_progress(&self, comm: Comm) -> Result<(), String> {
         let mut code = SUCCESS;
         // SAFETY: as the caller promises; `code` is valid for one int.
         self.check(unsafe { (self.async_error)(comm, &mut code) }, "ncclCommGetAsyncError")?;
