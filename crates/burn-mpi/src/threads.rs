@@ -46,7 +46,8 @@
 //! - Burn's autodiff is one for the process, too: build each rank's module inside the function. A module
 //!   that is built outside and cloned shares its graph, which the first backward consumes;
 //!   [`GradientSync`](crate::GradientSync) refuses it with a line.
-//! - A lock that a rank holds while it communicates, and that another one takes, stops the job for ever.
+//! - A lock that a rank holds while it communicates, and that another one takes, stops the job for ever; a
+//!   line says so after a minute.
 //! - Native sums are in an order of their own, as those of MPI and gloo are; sums in rank order have the
 //!   same bits everywhere.
 //! - A rank that panics or returns an error ends the others at their next exchange with

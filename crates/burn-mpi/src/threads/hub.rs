@@ -23,6 +23,8 @@ pub(crate) struct Hub {
     /// Of a simulation, in ns.
     time: Option<Arc<AtomicU64>>,
     state: Mutex<State>,
+    /// The system's time after which a line says whose turn does not end.
+    long_turn: Duration,
     /// One for each rank.
     changed: Vec<Condvar>,
 }
@@ -32,6 +34,8 @@ struct State {
     ranks: Vec<Rank>,
     /// The rank that runs, if they take turns.
     turn: usize,
+    /// Turns so far.
+    turns: u64,
     /// A rank that runs only while no other can; their number if none is held back.
     held: usize,
     calls: BTreeMap<Ticket, Rendezvous>,
@@ -98,6 +102,9 @@ pub(crate) enum Wanted {
 /// it from passing.
 const IDLE: u32 = 100;
 
+/// How long a turn may take without a line that says so.
+const LONG_TURN: Duration = Duration::from_secs(60);
+
 impl Hub {
     pub fn new(ranks: usize, options: &Options) -> Self {
         let hosts: Vec<String> =
@@ -113,6 +120,7 @@ impl Hub {
             draw: Draw(options.seed),
             ranks: (0..ranks).map(|_| rank()).collect(),
             turn: ranks,
+            turns: 0,
             held: ranks,
             calls: BTreeMap::new(),
             messages: BTreeMap::new(),
@@ -126,6 +134,7 @@ impl Hub {
             members: hosts.iter().enumerate().map(member).collect(),
             changed: (0..ranks).map(|_| Condvar::new()).collect(),
             state: Mutex::new(state),
+            long_turn: LONG_TURN,
             hosts,
             time,
         }
@@ -379,6 +388,7 @@ impl Hub {
                 let others: Vec<usize> = able.iter().copied().filter(|&rank| rank != state.held).collect();
                 let from = if others.is_empty() { &able } else { &others };
                 state.turn = from[state.draw.below(from.len())];
+                state.turns += 1;
                 self.changed[state.turn].notify_one();
                 return;
             }
@@ -390,8 +400,25 @@ impl Hub {
 
     /// Waits for the turn of `rank`.
     fn await_turn<'a>(&self, mut state: MutexGuard<'a, State>, rank: usize) -> MutexGuard<'a, State> {
+        let mut before = state.turns;
         while state.turn != rank {
-            state = self.changed[rank].wait(state).unwrap_or_else(PoisonError::into_inner);
+            let (now, timeout) = self.changed[rank]
+                .wait_timeout(state, self.long_turn)
+                .unwrap_or_else(PoisonError::into_inner);
+            state = now;
+            if timeout.timed_out() && state.turns == before && state.turn < self.hosts.len() {
+                let line = format!(
+                    "rank {} has had its turn for {} s: it computes, or waits for a lock that a rank holds which \
+                     waits for its own turn",
+                    state.turn,
+                    self.long_turn.as_secs_f64()
+                );
+                say(&line);
+                state.lines.push(line);
+                // Once a turn, on the rank that sees it first.
+                state.turns += 1;
+            }
+            before = state.turns;
         }
         state
     }
@@ -549,5 +576,30 @@ impl Draw {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_turn_that_does_not_end_is_told() {
+        let hub = Hub { long_turn: Duration::from_millis(20), ..Hub::new(2, &Options::default()) };
+        std::thread::scope(|scope| {
+            for rank in 0..2 {
+                let hub = &hub;
+                scope.spawn(move || {
+                    hub.begin(rank);
+                    // The first of the two does not hand over before the other has told of it.
+                    while hub.outcome().1.is_empty() {
+                        std::thread::yield_now();
+                    }
+                    hub.leave(rank, 0, String::new());
+                });
+            }
+        });
+        let (_, lines) = hub.outcome();
+        assert!(lines[0].contains("has had its turn for 0.02 s"), "{lines:?}");
     }
 }
