@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::Primitives;
 use crate::activity::Waiting;
 #[cfg(feature = "mpi")]
 use crate::collective::mpi::{Mpi, library, request::Communicator};
@@ -17,9 +18,8 @@ use crate::host::Place;
 use crate::host::{online_cores, oversubscribed};
 use crate::member::Member;
 use crate::threads::seat::Seat;
-use crate::{CommError, Primitives};
 #[cfg(feature = "mpi")]
-use crate::{Launcher, MpiPrimitives, process};
+use crate::{CommError, Launcher, MpiPrimitives, process};
 
 /// All ranks of the job, from the perspective of one of them.
 ///

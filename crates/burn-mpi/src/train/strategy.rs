@@ -18,9 +18,7 @@ use super::failure::or_end;
 use super::outputs::RankOutput;
 use super::over_mpi::LearnerOptions;
 use super::state;
-use crate::{
-    CommError, GradientSync, World, broadcast_module, check_equal_weights, connect, end_the_job_on_panic,
-};
+use crate::{CommError, GradientSync, World, broadcast_module, check_equal_weights, connect};
 
 /// Trains on a shard of each rank, with averaged gradients.
 pub(super) struct MpiStrategy {
@@ -145,8 +143,11 @@ where
         valid: ValidLoader<M>,
         starting_epoch: usize,
     ) -> (M, SupervisedTrainingEventProcessor<M>) {
-        end_the_job_on_panic();
         let world = &self.world;
+        #[cfg(feature = "mpi")]
+        if world.seat().is_none() {
+            crate::end_the_job_on_panic();
+        }
         let epochs = or_end(world, self.prepare(&components, &mut learner, train, valid));
         let TrainingComponents { num_epochs, interrupter, event_store, .. } = components;
         let mut processor = components.event_processor;
