@@ -3,6 +3,7 @@
 use std::borrow::Borrow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{ExitStatus, Output};
 use std::sync::{Mutex, Once};
 
@@ -26,11 +27,17 @@ pub struct Job {
     pub stops: Vec<StopRequest>,
 }
 
+/// Ranks that take turns as the seed in RANKS_SEED draws them, 0 by default.
+pub fn options() -> Options {
+    let seed = std::env::var("RANKS_SEED").map_or(0, |seed| seed.parse().expect("a number in RANKS_SEED"));
+    Options { seed, ..Options::default() }
+}
+
 /// A job of `ranks` ranks of the program.
 pub fn job(ranks: usize) -> Job {
     Job {
         words: vec![vec!["mpiburn".into()]; ranks],
-        options: Options::default(),
+        options: options(),
         stops: (0..ranks).map(|_| StopRequest::default()).collect(),
     }
 }
@@ -39,7 +46,7 @@ pub fn job(ranks: usize) -> Job {
 pub fn side_by_side(jobs: &[&Job]) -> Job {
     Job {
         words: jobs.iter().flat_map(|job| job.words.clone()).collect(),
-        options: Options::default(),
+        options: options(),
         stops: jobs.iter().flat_map(|job| job.stops.clone()).collect(),
     }
 }
@@ -68,8 +75,7 @@ impl Lab {
 
     /// Runs that training to its end and returns its `run.json`.
     pub fn train(&self, ranks: usize, name: &str, options: &[&str]) -> Value {
-        let output = run(self.command(ranks, name, options));
-        assert!(output.status.success(), "{}", text(&output));
+        succeeds(self.command(ranks, name, options));
         self.completed(name)
     }
 }
@@ -92,7 +98,7 @@ impl log::Log for Log {
 }
 
 /// What a process sets up before it runs a command.
-fn set_up() {
+pub fn set_up() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         burn_fused::set_poll(burn_mpi::poll);
@@ -180,4 +186,24 @@ pub fn must_fail(job: impl Borrow<Job>) -> Output {
     let output = run(job);
     assert!(!output.status.success(), "it should have failed: {}", text(&output));
     output
+}
+
+/// Runs a job that has to succeed; returns what it printed on stdout.
+pub fn succeeds(job: impl Borrow<Job>) -> String {
+    let output = run(job);
+    assert!(output.status.success(), "{}", text(&output));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Runs a job that has to end with `code` and one line that contains all `words`.
+pub fn refused(job: impl Borrow<Job>, code: i32, words: &[&str]) {
+    let output = must_fail(job);
+    let errors = errors(&output);
+    assert_eq!((output.status.code(), errors.len()), (Some(code), 1), "{}", text(&output));
+    words.iter().for_each(|word| assert!(errors[0].contains(word), "{} lacks {word}", errors[0]));
+}
+
+/// A file of JSON.
+pub fn read_json(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).expect("the file exists")).expect("it is JSON")
 }
