@@ -134,6 +134,27 @@ pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
+/// `mpiburn report` in the lab's folder, which reads its `results/`.
+pub fn report(lab: &Lab, arguments: &[&str]) -> Output {
+    let mut command = Command::new(binary());
+    command.env_remove("RUST_LOG").current_dir(lab.path("")).arg("report").args(arguments);
+    command.output().expect("it starts")
+}
+
+/// What a report prints that has to succeed.
+pub fn shown(lab: &Lab, arguments: &[&str]) -> String {
+    let output = report(lab, arguments);
+    assert!(output.status.success(), "{}", text(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A cell of a table, whose row 0 is the header.
+pub fn column<'t>(csv: &'t str, row: usize, name: &str) -> &'t str {
+    let at = csv.lines().next().and_then(|header| header.split(',').position(|n| n == name));
+    let line = csv.lines().nth(row).expect("the row exists");
+    line.split(',').nth(at.expect("the column exists")).expect("the cell exists")
+}
+
 /// Error lines of the program, without mpirun's.
 pub fn errors(output: &Output) -> Vec<String> {
     let lines = String::from_utf8_lossy(&output.stderr).into_owned();

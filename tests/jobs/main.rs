@@ -3,25 +3,19 @@
 mod bad_files;
 mod bad_input;
 mod bench;
-mod bench_int8;
 mod collectives;
 mod data;
 mod disk;
 mod failures;
 mod harness;
-mod int8;
 #[path = "../common/lab.rs"]
 mod lab;
 mod locks;
 mod networks;
 mod output;
 mod precision;
-mod profile;
 mod quantized;
 mod recipes;
-mod report;
-mod report_inputs;
-mod report_profiles;
 mod restart;
 mod resume;
 mod run_json;

@@ -3,7 +3,6 @@
 use std::process::Command;
 
 use crate::harness::*;
-use crate::report::{column, shown};
 use crate::sweep::{mpiburn, output, sweep, sweep_file};
 
 const VARY: &str = "[vary]\nbackend = [\"mpi\", \"gloo\"]\n";

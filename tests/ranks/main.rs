@@ -1,9 +1,15 @@
 //! Commands of the program on ranks that are threads of the test: what ranks do with each other, without
 //! mpirun.
 
+mod bench;
 mod harness;
+mod int8;
 #[path = "../common/lab.rs"]
 mod lab;
+mod profile;
+mod report;
+mod report_inputs;
+mod report_profiles;
 mod training;
 
 use burn_fused::memory::counting_allocator::CountingAllocator;

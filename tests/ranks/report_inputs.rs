@@ -4,56 +4,41 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use crate::harness::*;
-use crate::report::{column, fails, report, shown};
+use crate::report::{contains, fails};
+
+/// Options of a short training.
+pub const FEW: [&str; 3] = ["--epochs=1", "--train-samples=320", "--test-samples=20"];
 
 #[test]
 fn a_table_of_the_all_reduce_is_reported_alone_and_with_runs() {
     let lab = Lab::new();
-    let mut command = on_ranks(2, binary());
-    command.args([
-        "bench",
-        "allreduce",
-        "--sizes",
-        "4,64KiB",
-        "--iterations",
-        "20",
-        "--backends",
-        "mpi,ordered",
-    ]);
-    let output = run(command.arg("--csv").arg(lab.path("ar.csv")));
-    assert!(output.status.success(), "{}", text(&output));
+    let bench = ["bench", "allreduce", "--sizes", "4,64KiB", "--iterations", "20"];
+    succeeds(job(2).args(bench).args(["--backends", "mpi,ordered", "--csv"]).arg(lab.path("ar.csv")));
 
     let alone = shown(&lab, &["ar.csv"]);
-    for words in ["All-reduce in ar.csv", "  mpi: ", "busbw MB/s", "│ 64 KiB ┆ ordered ┆"] {
-        assert!(alone.contains(words), "{words} is missing: {alone}");
-    }
+    contains(&alone, &["All-reduce in ar.csv", "  mpi: ", "busbw MB/s", "│ 64 KiB ┆ ordered ┆"]);
     assert!(!alone.contains("no finished run"), "{alone}");
-    let output = report(&lab, &["ar.csv", "--format", "html"]);
-    assert!(output.status.success(), "{}", text(&output));
+    shown(&lab, &["ar.csv", "--format", "html"]);
     let page = fs::read_to_string(lab.path("results/report/report.html")).unwrap();
-    assert!(page.contains("id=\"bench-allreduce-1\"") && page.contains("id=\"allreduce-1-ar\""), "{page}");
+    contains(&page, &["id=\"bench-allreduce-1\"", "id=\"allreduce-1-ar\""]);
     let csv = fs::read_to_string(lab.path("results/report/bench-allreduce-1.csv")).unwrap();
     assert_eq!((csv.lines().count(), column(&csv, 4, "bytes")), (5, "65536"), "{csv}");
 
-    lab.train(1, "run", &["--epochs=1", "--train-samples=320", "--test-samples=20"]);
+    lab.train(1, "run", &FEW);
     let output = report(&lab, &["run", "ar.csv", "--format", "csv"]);
-    assert!(
-        text(&output).contains("not in this table: 1 table of profiles and benchmarks"),
-        "{}",
-        text(&output)
-    );
+    contains(&text(&output), &["not in this table: 1 table of profiles and benchmarks"]);
 
     // A quote that is left open must not hide the rows below.
     let open = fs::read_to_string(lab.path("ar.csv")).unwrap().replacen("\nmpi,", "\n\"mpi,", 1);
     fs::write(lab.path("open.csv"), open).unwrap();
     let printed = shown(&lab, &["ar.csv", "open.csv"]);
-    assert!(printed.contains("not shown: open.csv: damaged (line 2: a quote is not closed)"), "{printed}");
+    contains(&printed, &["not shown: open.csv: damaged (line 2: a quote is not closed)"]);
 }
 
 #[test]
 fn two_paths_to_one_run_or_table_are_one_with_a_line() {
     let lab = Lab::new();
-    lab.train(1, "a/run", &["--epochs=1", "--train-samples=320", "--test-samples=20"]);
+    lab.train(1, "a/run", &FEW);
     let header = "operator,layers,channels,batch,steps,forward_ms,backward_ms,test_accuracy";
     fs::write(lab.path("a/x.csv"), format!("{header}\nfused,2,1,32,200,1.0,1.0,86.0\n")).unwrap();
     symlink(lab.path("a/x.csv"), lab.path("a/link.csv")).unwrap();
@@ -68,8 +53,11 @@ fn two_paths_to_one_run_or_table_are_one_with_a_line() {
     ] {
         assert!(printed.lines().any(|found| found == line), "{line} is missing: {printed}");
     }
-    let csv = shown(&lab, &["link", "a/run", "a/../a/run/run.json", "--format", "csv"]);
-    assert_eq!((csv.lines().count(), column(&csv, 1, "runs")), (2, "1"), "{csv}");
+    let is_one = |paths: &[&str]| {
+        let csv = shown(&lab, &[paths, &["--format", "csv"]].concat());
+        assert_eq!((csv.lines().count(), column(&csv, 1, "runs")), (2, "1"), "{csv}");
+    };
+    is_one(&["link", "a/run", "a/../a/run/run.json"]);
 
     fs::create_dir(lab.path("copy")).unwrap();
     for name in ["run.json", "epochs.csv"] {
@@ -78,20 +66,19 @@ fn two_paths_to_one_run_or_table_are_one_with_a_line() {
     let printed = shown(&lab, &["a/run", "copy"]);
     let line = "not shown: copy: a copy of a/run, which counts once";
     assert!(printed.lines().any(|found| found == line), "{printed}");
-    let csv = shown(&lab, &["a/run", "copy", "--format", "csv"]);
-    assert_eq!((csv.lines().count(), column(&csv, 1, "runs")), (2, "1"), "{csv}");
+    is_one(&["a/run", "copy"]);
 
     let alone = report(&lab, &["a/run/run.json"]);
     assert!(alone.status.success() && !text(&alone).contains("profile"), "{}", text(&alone));
-    let inside =
-        run(std::process::Command::new(binary()).current_dir(lab.path("a/run")).args(["report", "run.json"]));
+    let mut inside = std::process::Command::new(binary());
+    let inside = inside.current_dir(lab.path("a/run")).args(["report", "run.json"]).output().unwrap();
     assert!(inside.status.success() && text(&inside).contains("│ 1x1"), "{}", text(&inside));
 }
 
 #[test]
 fn absurd_values_of_run_json_are_named_and_left_out() {
     let lab = Lab::new();
-    lab.train(1, "sound", &["--epochs=1", "--train-samples=320", "--test-samples=20"]);
+    lab.train(1, "sound", &FEW);
     let sound = lab.run_json("sound");
     for (field, value, expected) in [
         ("steps", 0.into(), "steps: 0 is not from 1 to 1e12"),
@@ -110,7 +97,6 @@ fn absurd_values_of_run_json_are_named_and_left_out() {
         let printed = shown(&lab, &["sound", "edited"]);
         let line = format!("not shown: edited/run.json: damaged ({expected}); the run is left out: ");
         assert!(printed.lines().any(|found| found.starts_with(&line)), "{line} is missing: {printed}");
-        let alone = fails(&lab, 1, &["edited"]);
-        assert!(alone.contains(expected) && alone.contains("no finished run"), "{alone}");
+        contains(&fails(&lab, 1, &["edited"]), &[expected, "no finished run"]);
     }
 }

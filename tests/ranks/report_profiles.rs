@@ -3,23 +3,23 @@
 use std::fs;
 
 use crate::harness::*;
-use crate::report::{column, fails, report, shown};
+use crate::report::{contains, fails};
+use crate::report_inputs::FEW;
 
 #[test]
 fn profiles_and_benchmarks_are_tables_of_the_report() {
     let lab = Lab::new();
     fs::create_dir_all(lab.path("results/profiles")).unwrap();
-    let profile = |name: &str, options: &[&str]| {
-        let json = lab.path("results/profiles").join(name);
-        let mut command = on_ranks(1, binary());
-        command.args(["profile", "--batches", "5"]).args(options).arg("--json").arg(json);
-        let output = run(command);
-        assert!(output.status.success(), "{}", text(&output));
-    };
-    profile("mlp-relu.json", &["--model", "mlp"]);
-    profile("mlp-gelu.json", &["--model", "mlp", "--activation", "gelu"]);
-    profile("convnet.json", &[]);
-    profile("convnet-int8.json", &["--int8"]);
+    for (name, options) in [
+        ("mlp-relu", &["--model", "mlp"][..]),
+        ("mlp-gelu", &["--model", "mlp", "--activation", "gelu"]),
+        ("convnet", &[]),
+        ("convnet-int8", &["--int8"]),
+    ] {
+        let mut profile = job(1);
+        profile.args(["profile", "--batches", "5", "--json"]);
+        succeeds(profile.arg(lab.path(&format!("results/profiles/{name}.json"))).args(options));
+    }
     fs::write(lab.path("results/profiles/cut.json"), "{\"operators\": [").unwrap();
     fs::create_dir_all(lab.path("results/reference")).unwrap();
     let published = concat!(env!("CARGO_MANIFEST_DIR"), "/results/reference/");
@@ -28,19 +28,12 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
     {
         fs::copy(format!("{published}{name}"), lab.path("results/reference").join(name)).unwrap();
     }
-    let mut command = on_ranks(2, binary());
-    command
-        .args(["bench", "collectives", "--iterations", "3", "--csv"])
-        .arg(lab.path("results/collectives.csv"));
-    let output = run(command);
-    assert!(output.status.success(), "{}", text(&output));
-    let mut command = on_ranks(1, binary());
-    command.args(["bench", "fused", "--train-samples", "64", "--layers", "2", "--data-root"]).arg(digits());
-    let output = run(command.arg("--csv").arg(lab.path("results/fused.csv")));
-    assert!(output.status.success(), "{}", text(&output));
+    let (collectives, fused) = (lab.path("results/collectives.csv"), lab.path("results/fused.csv"));
+    succeeds(job(2).args(["bench", "collectives", "--iterations", "3", "--csv"]).arg(&collectives));
+    let bench = ["bench", "fused", "--train-samples", "64", "--layers", "2", "--data-root"];
+    succeeds(job(1).args(bench).arg(digits()).arg("--csv").arg(&fused));
 
-    let all = shown(&lab, &[]);
-    for words in [
+    let words = [
         "slowest activation is gelu with ",
         "convnet: int8 is ",
         " times as fast as float with fused operators",
@@ -51,22 +44,19 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
         "Published: Kaggle, CPU",
         "15.235",
         "35.540",
-    ] {
-        assert!(all.contains(words), "{words} is missing: {all}");
-    }
-    let output = report(&lab, &["results/profiles", "results/fused.csv", "--format", "html"]);
-    assert!(output.status.success(), "{}", text(&output));
+    ];
+    contains(&shown(&lab, &[]), &words);
+    shown(&lab, &["results/profiles", "results/fused.csv", "--format", "html"]);
     let page = fs::read_to_string(lab.path("results/report/report.html")).unwrap();
-    for words in [
+    let words = [
         "href=\"../profiles/mlp-gelu.json\"",
         "id=\"operators-1-activations\"",
         "id=\"operators-1-int8\"",
         "id=\"operators-1-mlp-relu-kinds\"",
         "id=\"bench-fused-1-published\"",
         "cut.json: damaged",
-    ] {
-        assert!(page.contains(words), "{words} is missing");
-    }
+    ];
+    contains(&page, &words);
     assert!(!page.contains("bench-collectives"), "it is not among the paths");
     let int8 = fs::read_to_string(lab.path("results/report/operators-1-int8.csv")).unwrap();
     let number = |row, name| column(&int8, row, name).parse::<f64>().unwrap();
@@ -74,32 +64,24 @@ fn profiles_and_benchmarks_are_tables_of_the_report() {
     assert!(number(2, "checkpoint_kb") < number(1, "checkpoint_kb"), "{int8}");
     assert_eq!(column(&int8, 2, "inference_ms_published"), "20");
 
-    lab.train(1, "results/run", &["--epochs=1", "--train-samples=320", "--test-samples=20"]);
+    lab.train(1, "results/run", &FEW);
     let output = report(&lab, &["--format", "csv"]);
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.success() && errors.contains(" tables of profiles and benchmarks; --out DIR"),
-        "{errors}"
-    );
+    assert!(output.status.success(), "{}", text(&output));
+    contains(&String::from_utf8_lossy(&output.stderr), &[" tables of profiles and benchmarks; --out DIR"]);
     let output = report(&lab, &["--format", "csv", "--out", "files"]);
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(errors.contains(" tables of profiles and benchmarks, as files in files"), "{errors}");
+    let words = " tables of profiles and benchmarks, as files in files";
+    contains(&String::from_utf8_lossy(&output.stderr), &[words]);
     assert!(lab.path("files/operators-1-int8.csv").is_file() && lab.path("files/runs.csv").is_file());
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 2, "the run alone");
 
-    let damaged =
-        fs::read_to_string(lab.path("results/fused.csv")).unwrap().replacen("fused,2,", "fused,2,x", 1);
+    let damaged = fs::read_to_string(&fused).unwrap().replacen("fused,2,", "fused,2,x", 1);
     fs::write(lab.path("results/damaged.csv"), damaged).unwrap();
     let printed = shown(&lab, &["results/fused.csv", "results/damaged.csv"]);
-    assert!(printed.contains("not shown: results/damaged.csv: damaged (line "), "{printed}");
-    assert!(printed.contains("Fused operator in results/fused.csv"), "{printed}");
-    let printed = fails(&lab, 1, &["results/profiles", "--format", "csv"]);
-    assert!(printed.contains("no finished run"), "{printed}");
+    let words = ["not shown: results/damaged.csv: damaged (line ", "Fused operator in results/fused.csv"];
+    contains(&printed, &words);
+    contains(&fails(&lab, 1, &["results/profiles", "--format", "csv"]), &["no finished run"]);
     let printed = fails(&lab, 1, &["results/profiles/cut.json"]);
-    assert!(
-        printed.contains("cut.json: damaged (") && printed.contains("nothing to report but"),
-        "{printed}"
-    );
+    contains(&printed, &["cut.json: damaged (", "nothing to report but"]);
     let printed = fails(&lab, 1, &["results/reference/collectives.csv"]);
     assert!(printed.lines().count() == 1 && printed.contains("not a table of mpiburn bench"), "{printed}");
 }

@@ -1,25 +1,20 @@
-//! `mpiburn profile` as real jobs.
-
-use std::process::Command;
+//! `mpiburn profile`.
 
 use serde_json::Value;
 
 use crate::harness::*;
 
-fn profile(ranks: usize, arguments: &[&str]) -> Command {
-    let mut command = on_ranks(ranks, binary());
-    command.arg("profile").args(arguments);
-    command
+fn profile(ranks: usize, arguments: &[&str]) -> Job {
+    job(ranks).arg("profile").args(arguments).clone()
 }
 
 /// Runs a profile; returns its JSON file and what it printed.
 fn figures(lab: &Lab, ranks: usize, arguments: &[&str]) -> (Value, String) {
     let json = lab.path("profile.json");
-    let output = run(profile(ranks, arguments).arg("--json").arg(&json));
-    assert!(output.status.success(), "{}", text(&output));
-    let figures: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let printed = succeeds(profile(ranks, arguments).arg("--json").arg(&json));
+    let figures = read_json(&json);
     sums_to_the_wall_time(&figures);
-    (figures, String::from_utf8_lossy(&output.stdout).into_owned())
+    (figures, printed)
 }
 
 fn operators(figures: &Value) -> &Vec<Value> {
@@ -65,11 +60,9 @@ fn inference_is_profiled_by_the_layers_names() {
     assert_eq!(names(&fused, "forward"), ["conv1, conv2 2x conv+relu+max pool", "flatten", "linear"]);
     assert_eq!(names(&fused, "data"), ["samples bytes to tensor"]);
     assert!(operators(&fused).iter().all(|row| row["calls"] == 5), "{fused}");
-    for title in
-        ["self CPU %", "CPU total", "CPU time avg", "self CPU mem", "calls", "kind", "without profiling"]
-    {
-        assert!(printed.contains(title), "{printed}");
-    }
+    let titles =
+        ["self CPU %", "CPU total", "CPU time avg", "self CPU mem", "calls", "kind", "without profiling"];
+    assert!(titles.iter().all(|title| printed.contains(title)), "{printed}");
     let mut file = csv::Reader::from_path(&csv).unwrap();
     assert!(file.headers().unwrap().iter().any(|title| title == "peak_memory_bytes"));
     assert_eq!(file.records().count(), operators(&fused).len());
@@ -160,26 +153,20 @@ fn a_checkpoint_is_profiled_with_its_network() {
     lab.train(2, "run", &["--epochs", "1", "--train-samples", "128", "--batch-norm"]);
     let run = lab.path("run");
     let run = run.to_str().unwrap();
-    for ranks in [1, 2] {
-        for more in [&[][..], &["--train"]] {
-            let options = [&["--checkpoint", run, "--batches", "2"], more].concat();
-            let (found, _) = figures(&lab, ranks, &options);
-            assert_eq!(found["model"], "convnet");
-            let forward = names(&found, "forward");
-            assert!(forward.contains(&"bn1 batch norm+relu+max pool".to_owned()), "{forward:?}");
-        }
+    for (ranks, more) in [(1, &[][..]), (1, &["--train"]), (2, &[]), (2, &["--train"])] {
+        let options = [&["--checkpoint", run, "--batches", "2"], more].concat();
+        let (found, _) = figures(&lab, ranks, &options);
+        assert_eq!(found["model"], "convnet");
+        let forward = names(&found, "forward");
+        assert!(forward.contains(&"bn1 batch norm+relu+max pool".to_owned()), "{forward:?}");
     }
-    for (options, expected) in [
-        (&["--model", "vgg"][..], "--model vgg: the checkpoint is of a convnet"),
-        (&["--activation", "gelu"], "--activation gelu: the checkpoint's network has another"),
-        (&["--int8"], "int8.safetensors"),
-        (&["--data-root", "/nowhere"], "/nowhere"),
+    for (options, code, expected) in [
+        (&["--model", "vgg"][..], 2, "--model vgg: the checkpoint is of a convnet"),
+        (&["--activation", "gelu"], 2, "--activation gelu: the checkpoint's network has another"),
+        (&["--int8"], 2, "int8.safetensors"),
+        (&["--data-root", "/nowhere"], 1, "/nowhere"),
     ] {
-        let mut command = profile(2, &["--checkpoint", run]);
-        command.args(options);
-        let output = must_fail(command);
-        let errors = errors(&output);
-        assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
+        refused(profile(2, &["--checkpoint", run]).args(options), code, &[expected]);
     }
 }
 
@@ -204,13 +191,10 @@ fn a_profile_of_a_run_takes_its_options_where_none_are_typed() {
     assert_eq!(values(&of(1, &typed)), "\"adam\" null 0.1 \"gelu\" 8 \"no\"");
     let inference = of(1, &[]);
     assert_eq!((&inference["batch"], &inference["precision"]), (&16.into(), &"no".into()));
-    let mut command = profile(2, &["--checkpoint", run, "--train", "--fused", "off"]);
-    command.arg("--json").arg(lab.path("new.json"));
-    let output = must_fail(command);
-    let errors = errors(&output);
-    let expected = "--precision bf16: 16-bit activations need fused operators";
-    assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
-    assert!(!lab.path("new.json").exists());
+    let new = lab.path("new.json");
+    let mut unfused = profile(2, &["--checkpoint", run, "--train", "--fused", "off", "--json"]);
+    refused(unfused.arg(&new), 2, &["--precision bf16: 16-bit activations need fused operators"]);
+    assert!(!new.exists());
 }
 
 #[test]
@@ -235,10 +219,7 @@ fn invalid_profiles_are_rejected_with_one_line() {
         (&["--checkpoint", "/nowhere"], "/nowhere is neither a run directory nor a checkpoint", 1),
     ];
     for (arguments, expected, code) in cases {
-        let output = must_fail(profile(2, arguments));
-        let errors = errors(&output);
-        assert!(errors.len() == 1 && errors[0].contains(expected), "{}", text(&output));
-        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        refused(profile(2, arguments), code, &[expected]);
     }
 }
 
@@ -246,15 +227,15 @@ fn invalid_profiles_are_rejected_with_one_line() {
 fn options_without_effect_are_named_and_the_json_has_the_others() {
     let lab = Lab::new();
     let json = lab.path("profile.json");
-    let mut command = profile(1, &["--model", "mlp", "--batches", "2", "--hidden", "8"]);
-    command.args(["--accumulate", "8", "--lr", "0.1", "--data-root", "/nowhere", "--json"]).arg(&json);
-    let output = run(command);
+    let mut job = profile(1, &["--model", "mlp", "--batches", "2", "--hidden", "8"]);
+    job.args(["--accumulate", "8", "--lr", "0.1", "--data-root", "/nowhere", "--json"]).arg(&json);
+    let output = run(job);
     assert!(output.status.success(), "{}", text(&output));
     let all = text(&output);
     let warning = all.lines().find(|line| line.contains("without effect: ")).expect("a warning");
     assert!(["--accumulate", "--lr", "--data-root"].iter().all(|name| warning.contains(name)), "{warning}");
     assert!(!warning.contains("--hidden") && !warning.contains("--model"), "{warning}");
-    let found: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    let found = read_json(&json);
     assert_eq!((&found["config"]["hidden"], &found["checkpoint"]), (&8.into(), &Value::Null));
 }
 
@@ -262,8 +243,6 @@ fn options_without_effect_are_named_and_the_json_has_the_others() {
 fn ranks_that_profile_different_batches_are_rejected() {
     for (option, one, other) in [("--batches", "5", "0"), ("--lr", "1e-3", "1e-2")] {
         let of = |value| profile(1, &["--model", "mlp", option, value]);
-        let output = must_fail(side_by_side(&of(one), &of(other)));
-        let errors = errors(&output);
-        assert!(errors.len() == 1 && errors[0].contains(&format!("{option} differs")), "{}", text(&output));
+        refused(side_by_side(&[&of(one), &of(other)]), 1, &[&format!("{option} differs")]);
     }
 }
