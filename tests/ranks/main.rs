@@ -2,6 +2,8 @@
 //! mpirun.
 
 mod bench;
+mod collectives;
+mod gradients;
 mod harness;
 mod int8;
 #[path = "../common/lab.rs"]

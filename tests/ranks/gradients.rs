@@ -1,5 +1,4 @@
-//! Checks the averaged gradients against Burn's own, on every rank of
-//! `mpirun -n N target/release/examples/check_gradients`.
+//! Averaged gradients against Burn's own.
 //!
 //! The network is small, the buckets are tiny, so that many of them travel.
 
@@ -8,11 +7,13 @@ use burn::tensor::{Device, Tensor};
 use burn_fused::loss::cross_entropy;
 use burn_mpi::{
     Backend, GradientSync, MicroBatch, ParamLayout, Reduction, Signals, SyncOptions, Transport, WireType,
-    World, connect, end_the_job_on_panic,
+    World, connect, threads,
 };
 use mpiburn::data::generate::Synthetic;
 use mpiburn::data::{Normalizer, SampleSource, Split};
 use mpiburn::model::{Model, ModelKind, Network};
+
+use crate::harness::{options, set_up};
 
 const SAMPLES: usize = 24;
 
@@ -26,56 +27,50 @@ struct Check<'w> {
     normalizer: Normalizer,
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    end_the_job_on_panic();
-    burn_fused::set_poll(burn_mpi::poll);
-    let world = World::init()?;
-    let check = Check::new(&world)?;
-    let whole = check.burns_own(0..SAMPLES);
-    let own: Vec<usize> = (world.rank()..SAMPLES).step_by(world.size()).collect();
+#[test]
+fn averaged_gradients_equal_those_of_one_batch() {
+    set_up();
+    for ranks in [1, 2, 3, 4] {
+        threads::run(ranks, &options(), are_right).unwrap();
+    }
+}
 
-    for backend in [Backend::Mpi, Backend::Gloo] {
-        if backend == Backend::Gloo && !cfg!(feature = "gloo") {
-            continue;
+fn are_right(world: &World) -> anyhow::Result<()> {
+    let check = Check::new(world)?;
+    let whole = check.burns_own(0..SAMPLES);
+    for reduction in [Reduction::Native, Reduction::Ordered] {
+        let ways = [(true, 1), (false, 1), (true, 3), (false, 2)];
+        let results: Vec<Vec<f32>> = ways
+            .iter()
+            .map(|&(overlap, parts)| check.averaged(reduction, overlap, WireType::F32, parts))
+            .collect::<Result<_, _>>()?;
+        // Overlap changes when buckets travel, and no bit of them.
+        if world.size() <= 2 || reduction == Reduction::Ordered {
+            assert_eq!(results[0], results[1], "{reduction:?}: overlap on and off");
         }
-        for reduction in [Reduction::Native, Reduction::Ordered] {
-            let ways = [(true, 1), (false, 1), (true, 3), (false, 2)];
-            let results: Vec<Vec<f32>> = ways
-                .iter()
-                .map(|&(overlap, parts)| {
-                    check.averaged(backend, reduction, overlap, WireType::F32, &own, parts)
-                })
-                .collect::<Result<_, _>>()?;
-            let name = format!("{backend}, {reduction:?}");
-            // Overlap changes when buckets travel, and no bit of them.
-            if world.size() <= 2 || reduction == Reduction::Ordered {
-                assert_eq!(results[0], results[1], "{name}: overlap on and off");
-            }
-            for (result, (overlap, parts)) in results.iter().zip(ways) {
-                let worst = relative(result, &whole);
-                assert!(worst < 1e-5, "{name}, overlap {overlap}, {parts} parts: {worst:e} from one batch's");
-            }
-        }
-        // Alone, nothing travels, and nothing is rounded.
-        if world.size() == 1 {
-            continue;
-        }
-        for (wire, limit) in [(WireType::Bf16, 2e-2), (WireType::F16, 2e-3)] {
-            let narrow = check.averaged(backend, Reduction::Native, true, wire, &own, 1)?;
-            let worst = relative(&narrow, &whole);
-            assert!(worst > 0.0 && worst < limit, "{backend}, {wire:?}: {worst:e}");
+        for (result, (overlap, parts)) in results.iter().zip(ways) {
+            let worst = relative(result, &whole);
+            assert!(
+                worst < 1e-5,
+                "{reduction:?}, overlap {overlap}, {parts} parts: {worst:e} from one batch's"
+            );
         }
     }
     if world.size() == 1 {
-        let same = check.averaged(Backend::Mpi, Reduction::Native, true, WireType::F32, &own, 1)?;
+        let same = check.averaged(Reduction::Native, true, WireType::F32, 1)?;
         assert_eq!(same, whole, "alone, the hook hands over Burn's own gradients, to the bit");
+        return Ok(());
     }
-    println!("rank {}: gradients are right", world.rank());
+    for (wire, limit) in [(WireType::Bf16, 2e-2), (WireType::F16, 2e-3)] {
+        let narrow = check.averaged(Reduction::Native, true, wire, 1)?;
+        let worst = relative(&narrow, &whole);
+        assert!(worst > 0.0 && worst < limit, "{wire:?}: {worst:e}");
+    }
     Ok(())
 }
 
 impl<'w> Check<'w> {
-    fn new(world: &'w World) -> Result<Self, Box<dyn std::error::Error>> {
+    fn new(world: &'w World) -> anyhow::Result<Self> {
         let source = Synthetic::new([1, 28, 28], 10, SAMPLES);
         let mut images = Vec::new();
         source.for_each_image(Split::Train, SAMPLES, &mut |_, bytes| images.extend_from_slice(bytes))?;
@@ -112,14 +107,13 @@ impl<'w> Check<'w> {
     /// second step counts: the first one learns the order.
     fn averaged(
         &self,
-        backend: Backend,
         reduction: Reduction,
         overlap: bool,
         wire: WireType,
-        own: &[usize],
         parts: usize,
-    ) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
-        let collective = connect(self.world, backend, &Transport::default())?;
+    ) -> anyhow::Result<Vec<f32>> {
+        let own: Vec<usize> = (self.world.rank()..SAMPLES).step_by(self.world.size()).collect();
+        let collective = connect(self.world, Backend::Mpi, &Transport::default())?;
         let options =
             SyncOptions { reduction, wire, overlap, bucket_bytes: 1 << 10, first_bucket_bytes: 1 << 8 };
         let mut sync = GradientSync::new(self.world, collective, &self.layout, options);
