@@ -84,33 +84,6 @@ impl Lab {
         text.lines().map(pair).collect()
     }
 
-    /// All weights of the last checkpoint, by name.
-    pub fn weights(&self, name: &str) -> Vec<(String, Vec<f32>)> {
-        let last = self.checkpoints(name).pop().expect("a checkpoint");
-        let bytes = std::fs::read(last.join("model.safetensors")).expect("its weights");
-        let file = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
-        let floats =
-            |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
-        let mut all: Vec<_> = file.tensors().into_iter().map(|(n, t)| (n, floats(t.data()))).collect();
-        all.sort_by(|a, b| a.0.cmp(&b.0));
-        all
-    }
-
-    /// The largest difference between the weights of two runs.
-    pub fn weights_apart(&self, a: &str, b: &str) -> f32 {
-        let (a, b) = (self.weights(a), self.weights(b));
-        let shapes = |all: &[(String, Vec<f32>)]| {
-            all.iter().map(|(name, values)| (name.clone(), values.len())).collect::<Vec<_>>()
-        };
-        assert!(!a.is_empty());
-        assert_eq!(shapes(&a), shapes(&b));
-        let pairs = a.iter().zip(&b).flat_map(|((_, a), (_, b))| a.iter().zip(b));
-        let differences: Vec<f32> = pairs.map(|(a, b)| (a - b).abs()).collect();
-        // f32::max ignores NaN.
-        assert!(differences.iter().all(|x| x.is_finite()), "non-finite weights");
-        differences.into_iter().fold(0.0, f32::max)
-    }
-
     /// Makes all checkpoints those of a version without manifests.
     pub fn remove_manifests(&self, name: &str) {
         for checkpoint in self.checkpoints(name) {

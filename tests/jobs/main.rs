@@ -11,11 +11,7 @@ mod harness;
 #[path = "../common/lab.rs"]
 mod lab;
 mod locks;
-mod networks;
 mod output;
-mod precision;
-mod quantized;
-mod recipes;
 mod restart;
 mod resume;
 mod run_json;

@@ -2,9 +2,11 @@
 
 use std::borrow::Borrow;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Debug;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output};
+use std::str::FromStr;
 use std::sync::{Mutex, Once};
 
 use burn_mpi::threads::{self, Options};
@@ -75,9 +77,119 @@ impl Lab {
 
     /// Runs that training to its end and returns its `run.json`.
     pub fn train(&self, ranks: usize, name: &str, options: &[&str]) -> Value {
-        succeeds(self.command(ranks, name, options));
+        printed(self.command(ranks, name, options));
         self.completed(name)
     }
+
+    /// Resumes a run to its end; returns what it prints.
+    pub fn resume(&self, ranks: usize, name: &str) -> String {
+        let lines = printed(job(ranks).args(["train", "--resume"]).arg(self.path(name)));
+        self.completed(name);
+        lines
+    }
+
+    /// A data set that the program generates.
+    pub fn data(&self, kind: &str, train: usize, test: usize) -> String {
+        let folder = self.path(kind).to_str().expect("a UTF-8 path").to_owned();
+        let [train, test] = [train, test].map(|samples| samples.to_string());
+        succeeds(job(1).args(["data", kind, "--train", &train, "--test", &test, "--out", &folder]));
+        folder
+    }
+
+    /// The last checkpoint of a run.
+    pub fn newest(&self, name: &str) -> PathBuf {
+        self.checkpoints(name).pop().expect("a checkpoint")
+    }
+
+    /// Makes a complete run one that was killed before its last checkpoint.
+    pub fn cut(&self, name: &str) {
+        std::fs::remove_dir_all(self.newest(name)).expect("it can be removed");
+        edit(&self.path(name).join("run.json"), |run| {
+            run["status"] = "running".into();
+            run.as_object_mut().expect("an object").remove("weights_sha256");
+        });
+    }
+
+    /// How far a run was at its last checkpoint.
+    pub fn position(&self, name: &str) -> Value {
+        let text = std::fs::read(self.newest(name).join("state.json")).expect("state.json exists");
+        serde_json::from_slice::<Value>(&text).expect("state.json is JSON")["position"].clone()
+    }
+
+    /// These values of a run's `run.json` and of its last position.
+    pub fn values(&self, name: &str, keys: &[&str]) -> Vec<Value> {
+        let found = [self.completed(name), self.position(name)];
+        found.iter().flat_map(|json| keys.iter().map(|key| json[key].clone())).collect()
+    }
+
+    /// Trains again, in other turns and without overlap: these values are the same as those of the run.
+    pub fn trains_the_same(&self, ranks: usize, name: &str, options: &[&str], keys: &[&str]) {
+        for (seed, more) in [(1, &[][..]), (0, &["--overlap", "off"])] {
+            let mut command = self.command(ranks, "other", &[options, &["--overwrite"], more].concat());
+            command.options.seed += seed;
+            succeeds(command);
+            let (other, run) = (self.values("other", keys), self.values(name, keys));
+            assert_eq!(other, run, "{name}: {keys:?}, {more:?}, seed {seed}");
+        }
+    }
+
+    /// A file of a run's last weights, with each value changed by tensor, index and value.
+    pub fn changed_weights(&self, run: &str, change: impl Fn(&str, usize, f32) -> f32) -> String {
+        let mut bytes = std::fs::read(self.newest(run).join("model.safetensors")).expect("its weights");
+        let weights = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        let start = bytes.as_ptr() as usize;
+        let tensors = weights.tensors().into_iter();
+        let places = tensors
+            .map(|(name, tensor)| (name, tensor.data().as_ptr() as usize - start, tensor.data().len()));
+        for (name, start, length) in places.collect::<Vec<_>>() {
+            for (at, value) in bytes[start..start + length].as_chunks_mut::<4>().0.iter_mut().enumerate() {
+                *value = change(&name, at, f32::from_le_bytes(*value)).to_le_bytes();
+            }
+        }
+        let file = self.path("changed.safetensors").to_str().expect("a UTF-8 path").to_owned();
+        std::fs::write(&file, bytes).expect("it can be written");
+        file
+    }
+
+    /// All weights of the last checkpoint, by name.
+    pub fn weights(&self, name: &str) -> Vec<(String, Vec<f32>)> {
+        let bytes = std::fs::read(self.newest(name).join("model.safetensors")).expect("its weights");
+        let file = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
+        let floats =
+            |data: &[u8]| data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        let mut all: Vec<_> = file.tensors().into_iter().map(|(n, t)| (n, floats(t.data()))).collect();
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all
+    }
+
+    /// The largest difference between the weights of two runs.
+    pub fn weights_apart(&self, a: &str, b: &str) -> f32 {
+        let (a, b) = (self.weights(a), self.weights(b));
+        let shapes = |all: &[(String, Vec<f32>)]| {
+            all.iter().map(|(name, values)| (name.clone(), values.len())).collect::<Vec<_>>()
+        };
+        assert!(!a.is_empty());
+        assert_eq!(shapes(&a), shapes(&b));
+        let pairs = a.iter().zip(&b).flat_map(|((_, a), (_, b))| a.iter().zip(b));
+        let differences: Vec<f32> = pairs.map(|(a, b)| (a - b).abs()).collect();
+        // f32::max ignores NaN.
+        assert!(differences.iter().all(|x| x.is_finite()), "non-finite weights");
+        differences.into_iter().fold(0.0, f32::max)
+    }
+
+    /// A column of a run's `epochs.csv`.
+    pub fn column<T: FromStr<Err: Debug>>(&self, name: &str, title: &str) -> Vec<T> {
+        let mut epochs = csv::Reader::from_path(self.path(name).join("epochs.csv")).expect("epochs.csv");
+        let at = epochs.headers().expect("a header").iter().position(|found| found == title).expect(title);
+        epochs.records().map(|row| row.expect("a row")[at].parse().expect("a value")).collect()
+    }
+}
+
+/// Changes a JSON file.
+pub fn edit(file: &Path, change: impl FnOnce(&mut Value)) {
+    let mut json = serde_json::from_slice(&std::fs::read(file).expect("it exists")).expect("it is JSON");
+    change(&mut json);
+    std::fs::write(file, json.to_string()).expect("it can be written");
 }
 
 /// Writes log lines to where the thread's output goes.
@@ -188,19 +300,27 @@ pub fn must_fail(job: impl Borrow<Job>) -> Output {
     output
 }
 
+/// Runs a job that has to succeed; returns all that it printed.
+pub fn printed(job: impl Borrow<Job>) -> String {
+    let output = run(job);
+    assert!(output.status.success(), "{}", text(&output));
+    text(&output)
+}
+
+/// Runs a job that has to fail with this exit code and one line, which contains all `words`; returns the line.
+pub fn refused(job: impl Borrow<Job>, code: i32, words: &[&str]) -> String {
+    let output = must_fail(job);
+    let errors = errors(&output);
+    assert_eq!((errors.len(), output.status.code()), (1, Some(code)), "{words:?}: {}", text(&output));
+    assert!(words.iter().all(|word| errors[0].contains(word)), "{words:?}: {}", errors[0]);
+    errors[0].clone()
+}
+
 /// Runs a job that has to succeed; returns what it printed on stdout.
 pub fn succeeds(job: impl Borrow<Job>) -> String {
     let output = run(job);
     assert!(output.status.success(), "{}", text(&output));
     String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-/// Runs a job that has to end with `code` and one line that contains all `words`.
-pub fn refused(job: impl Borrow<Job>, code: i32, words: &[&str]) {
-    let output = must_fail(job);
-    let errors = errors(&output);
-    assert_eq!((output.status.code(), errors.len()), (Some(code), 1), "{}", text(&output));
-    words.iter().for_each(|word| assert!(errors[0].contains(word), "{} lacks {word}", errors[0]));
 }
 
 /// A file of JSON.

@@ -8,7 +8,11 @@ mod harness;
 mod int8;
 #[path = "../common/lab.rs"]
 mod lab;
+mod networks;
+mod precision;
 mod profile;
+mod quantized;
+mod recipes;
 mod report;
 mod report_inputs;
 mod report_profiles;

@@ -1,9 +1,7 @@
 //! Quantization-aware training.
 
 use std::collections::HashMap;
-use std::process::{Command, Stdio};
-
-use serde_json::Value;
+use std::process::Command;
 
 use crate::harness::*;
 
@@ -11,38 +9,31 @@ use crate::harness::*;
 const UNEVEN: [&str; 5] =
     ["--quantize", "qat", "--train-samples=1025", "--epochs=2", "--train-batch-size=16"];
 
-/// The ranges in the run's last checkpoint.
-fn ranges(lab: &Lab, name: &str) -> Value {
-    let last = lab.checkpoints(name).pop().expect("a checkpoint");
-    let state: Value = serde_json::from_slice(&std::fs::read(last.join("state.json")).unwrap()).unwrap();
-    let ranges = state["position"]["ranges"].clone();
+/// Asserts that the run's last checkpoint has all ranges.
+fn has_ranges(lab: &Lab, name: &str) {
+    let ranges = lab.position(name)["ranges"].take();
     let groups = ranges["groups"].as_array().expect("ranges of groups");
     assert!(groups.iter().all(|group| !group["output"].is_null() && !group["weights"].is_null()), "{ranges}");
     assert!(!ranges["input"].is_null(), "{ranges}");
-    ranges
 }
 
 /// A training compares the ranges of all ranks at the end of each epoch.
 #[test]
-fn ranks_have_the_same_scales_whatever_carries_them() {
+fn ranks_have_the_same_scales_whenever_buckets_travel() {
     let lab = Lab::new();
     for ranks in [1, 2, 3] {
-        let mpi = format!("mpi{ranks}");
-        let run = lab.train(ranks, &mpi, &[&UNEVEN[..], &["--reduce", "ordered"]].concat());
+        let name = format!("run{ranks}");
+        let options = [&UNEVEN[..], &["--reduce", "ordered"]].concat();
+        let run = lab.train(ranks, &name, &options);
         assert_eq!(run["config"]["quantize"], "qat");
         assert!(run["int8_test_accuracy"].as_f64().is_some_and(|accuracy| accuracy > 10.0), "{run}");
-        let expected = ranges(&lab, &mpi);
-        for more in [&["--backend", "gloo"][..], &["--overlap", "off"]] {
-            let options = [&UNEVEN[..], &["--reduce", "ordered", "--overwrite"], more].concat();
-            let other = lab.train(ranks, "other", &options);
-            assert_eq!(other["weights_sha256"], run["weights_sha256"], "{ranks} ranks, {more:?}");
-            assert_eq!(other["int8_test_accuracy"], run["int8_test_accuracy"]);
-            assert_eq!(ranges(&lab, "other"), expected, "{ranks} ranks, {more:?}");
-        }
+        has_ranges(&lab, &name);
+        let keys = ["weights_sha256", "int8_test_accuracy", "ranges"];
+        lab.trains_the_same(ranks, &name, &options, &keys);
     }
     // Without fake quantization the weights are others.
     let plain = lab.train(1, "plain", &UNEVEN[2..]);
-    assert_ne!(plain["weights_sha256"], lab.run_json("mpi1")["weights_sha256"]);
+    assert_ne!(plain["weights_sha256"], lab.run_json("run1")["weights_sha256"]);
     assert!(plain["int8_test_accuracy"].is_null());
 }
 
@@ -58,17 +49,12 @@ fn narrow_gradients_accumulation_and_other_networks_are_trained_too() {
     ] {
         let run = lab.train(ranks, "run", &[&short[..], more].concat());
         assert!(run["int8_test_accuracy"].as_f64().is_some(), "{more:?}");
-        ranges(&lab, "run");
+        has_ranges(&lab, "run");
     }
-    let dataset = lab.path("features");
-    let made = Command::new(binary())
-        .args(["-q", "data", "features", "--train", "6400", "--test", "1000", "--out"])
-        .arg(&dataset)
-        .status();
-    assert!(made.unwrap().success());
-    let data = ["--model", "mlp", "--data-root", dataset.to_str().unwrap(), "--lr", "1e-3"];
-    let run =
-        lab.train(2, "mlp", &[&data[..], &["--quantized", "--fold-after", "2", "--epochs", "4"]].concat());
+    let data = lab.data("features", 6400, 1000);
+    let options =
+        ["--model=mlp", "--data-root", &data, "--lr=1e-3", "--quantized", "--fold-after=2", "--epochs=4"];
+    let run = lab.train(2, "mlp", &options);
     let accuracy = |key: &str| run[key].as_f64().unwrap();
     let apart = (accuracy("int8_test_accuracy") - accuracy("test_accuracy")).abs();
     assert!(accuracy("test_accuracy") > 50.0 && apart <= 1.0, "{run}");
@@ -78,19 +64,13 @@ fn narrow_gradients_accumulation_and_other_networks_are_trained_too() {
 fn integers_are_as_accurate_as_floats_after_every_epoch() {
     let lab = Lab::new();
     for ranks in [1, 2] {
-        let name = format!("r{ranks}");
-        let more = ["--train-batch-size", "16", "--lr", "2e-3"];
-        lab.train(ranks, &name, &[&["--quantized", "--epochs", "3"], &more[..]].concat());
-        let mut epochs = csv::Reader::from_path(lab.path(&name).join("epochs.csv")).unwrap();
-        let header = epochs.headers().unwrap().clone();
-        let column = |name: &str| header.iter().position(|title| title == name).unwrap();
-        let (float, int8) = (column("test_accuracy"), column("int8_test_accuracy"));
-        assert_eq!(int8, header.len() - 1, "the last column");
-        for row in epochs.records() {
-            let row = row.unwrap();
-            let [float, int8] = [float, int8].map(|at| row[at].parse::<f64>().unwrap());
+        let options = ["--quantized", "--epochs=3", "--train-batch-size=16", "--lr=2e-3", "--overwrite"];
+        lab.train(ranks, "run", &options);
+        let columns = ["test_accuracy", "int8_test_accuracy"].map(|title| lab.column::<f64>("run", title));
+        assert_eq!(columns.each_ref().map(Vec::len), [3, 3]);
+        for (float, int8) in columns[0].iter().zip(&columns[1]) {
             // Four of the 500 images.
-            assert!((float - int8).abs() <= 0.81 && float > 80.0, "{ranks} ranks: {float}, int8 {int8}");
+            assert!((float - int8).abs() <= 0.81 && *float > 80.0, "{ranks} ranks: {float}, int8 {int8}");
         }
     }
 }
@@ -98,44 +78,25 @@ fn integers_are_as_accurate_as_floats_after_every_epoch() {
 #[test]
 fn an_interrupted_run_goes_on_to_the_same_bits() {
     let lab = Lab::new();
-    let options = ["--quantized", "--epochs=12", "--shuffle", "--train-batch-size=16"];
-    let expected = lab.train(2, "whole", &options);
-    let mut command = lab.command(2, "cut", &[&options[..], &["--checkpoint-every=7"]].concat());
-    let mut job = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let epochs = lab.path("cut").join("epochs.csv");
-    wait_until(&mut job, "the first epoch", || {
-        std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 1)
-    });
-    kill_all(job);
-    assert_eq!(lab.run_json("cut")["status"], "running");
-    let output = run(on_ranks(2, binary()).args(["train", "--resume"]).arg(lab.path("cut")));
-    assert!(output.status.success(), "{}", text(&output));
-    let resumed = lab.run_json("cut");
-    for key in ["weights_sha256", "int8_test_accuracy", "test_accuracy"] {
-        assert_eq!(resumed[key], expected[key], "{key}");
-    }
-    assert_eq!(ranges(&lab, "cut"), ranges(&lab, "whole"));
-}
-
-/// `epochs.csv` as rows of cells by column.
-fn epochs(lab: &Lab, name: &str) -> Vec<HashMap<String, String>> {
-    let file = csv::Reader::from_path(lab.path(name).join("epochs.csv"));
-    file.unwrap().deserialize().map(|row| row.expect("a row")).collect()
+    let options = ["--quantized", "--epochs=3", "--train-samples=1600", "--shuffle", "--train-batch-size=16"];
+    lab.train(2, "whole", &options);
+    lab.train(2, "cut", &[&options[..], &["--checkpoint-every=7"]].concat());
+    lab.cut("cut");
+    let printed = lab.resume(2, "cut");
+    assert!(printed.contains("in epoch 3"), "{printed}");
+    has_ranges(&lab, "cut");
+    let keys = ["weights_sha256", "int8_test_accuracy", "test_accuracy", "ranges"];
+    assert_eq!(lab.values("cut", &keys), lab.values("whole", &keys));
 }
 
 /// The int8 file of the last checkpoint, and the test accuracy that `quantize` prints for the one it
 /// makes on one rank. The two files are equal.
 fn quantized_again(lab: &Lab, name: &str, options: &[&str]) -> (Vec<u8>, String) {
-    let file = || {
-        let last = lab.checkpoints(name).pop().expect("a checkpoint");
-        std::fs::read(last.join("int8.safetensors")).expect("an int8 model")
-    };
+    let file = || std::fs::read(lab.newest(name).join("int8.safetensors")).expect("an int8 model");
     let before = file();
-    let output = run(Command::new(binary()).arg("quantize").arg(lab.path(name)).args(options));
-    assert!(output.status.success(), "{}", text(&output));
+    let printed = printed(job(1).arg("quantize").arg(lab.path(name)).args(options));
     assert!(file() == before, "{name}: training and quantize make the same model");
-    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
-    let accuracy = lines.lines().nth(1).and_then(|line| line.split("test accuracy ").nth(1));
+    let accuracy = printed.lines().nth(1).and_then(|line| line.split("test accuracy ").nth(1));
     (before, accuracy.and_then(|line| line.split('%').next()).expect("an accuracy").to_owned())
 }
 
@@ -151,12 +112,8 @@ fn float_trainings_have_an_int8_model_after_every_epoch() {
             let run = lab.train(ranks, &name, &[&base[..], &["--quantize", kind], options].concat());
             assert_eq!(run["weights_sha256"], plain["weights_sha256"], "{name}: trained in floats");
             let accuracy = run["int8_test_accuracy"].as_f64().expect("an accuracy");
-            let rows = epochs(&lab, &name);
-            assert!(
-                rows.len() == 2 && rows.iter().all(|row| !row["int8_test_accuracy"].is_empty()),
-                "{rows:?}"
-            );
-            assert_eq!(rows[1]["int8_test_accuracy"].parse(), Ok(accuracy));
+            let epochs: Vec<f64> = lab.column(&name, "int8_test_accuracy");
+            assert!(epochs.len() == 2 && epochs[1] == accuracy, "{accuracy}, by epoch: {epochs:?}");
             let (_, again) = quantized_again(&lab, &name, &[&["--kind", kind], options].concat());
             // The scales of dynamic models are those of a batch, which is one share here.
             if ranks == 1 || kind == "ptq" {
@@ -167,14 +124,9 @@ fn float_trainings_have_an_int8_model_after_every_epoch() {
     // The last epoch is trained again, to the same model.
     let (whole, _) = quantized_again(&lab, "ptq3", &["--calibration", "200"]);
     let before = lab.run_json("ptq3");
-    std::fs::remove_dir_all(lab.checkpoints("ptq3").pop().unwrap()).unwrap();
-    let output = run(on_ranks(3, binary()).args(["train", "--resume"]).arg(lab.path("ptq3")));
-    assert!(output.status.success(), "{}", text(&output));
-    assert!(
-        text(&output).contains("epoch 2") && text(&output).contains("int8 test accuracy"),
-        "{}",
-        text(&output)
-    );
+    lab.cut("ptq3");
+    let printed = lab.resume(3, "ptq3");
+    assert!(printed.contains("epoch 2") && printed.contains("int8 test accuracy"), "{printed}");
     assert_eq!(lab.run_json("ptq3")["int8_test_accuracy"], before["int8_test_accuracy"]);
     assert!(quantized_again(&lab, "ptq3", &["--calibration", "200"]).0 == whole);
 }
@@ -185,12 +137,7 @@ fn infinite_weights_are_reported_as_such() {
     let lab = Lab::new();
     for kind in ["qat", "ptq"] {
         let options = ["--quantize", kind, "--train-samples", "64", "--optimizer", "sgd", "--lr", "1e30"];
-        let output = must_fail(lab.command(2, kind, &options));
-        let errors = errors(&output);
-        assert!(
-            errors.len() == 1 && errors[0].contains("test loss is not finite after epoch 1"),
-            "{errors:?}"
-        );
+        refused(lab.command(2, kind, &options), 1, &["test loss is not finite after epoch 1"]);
     }
 }
 
@@ -198,19 +145,17 @@ fn infinite_weights_are_reported_as_such() {
 #[test]
 fn an_epoch_without_an_int8_model_is_trained_and_kept() {
     let lab = Lab::new();
-    let options = ["--quantize", "ptq", "--optimizer", "sgd", "--lr", "30", "--train-samples", "640"];
-    let mut command = lab.command(2, "run", &options);
-    let output = run(command.args(["--epochs", "2"]));
-    assert!(output.status.success(), "{}", text(&output));
-    let printed = text(&output);
+    let options = ["--quantize=ptq", "--optimizer=sgd", "--lr=30", "--train-samples=640", "--epochs=2"];
+    let printed = printed(lab.command(2, "run", &options));
     for epoch in [1, 2] {
         let warning = format!("no int8 model of epoch {epoch}: conv2: the scale overflows");
         assert_eq!(printed.matches(&warning).count(), 1, "{printed}");
     }
     let rows = std::fs::read_to_string(lab.path("run").join("epochs.csv")).unwrap();
+    assert!(rows.lines().next().is_some_and(|titles| titles.ends_with(",int8_test_accuracy")), "{rows}");
     assert!(rows.lines().skip(1).all(|row| row.ends_with(',')), "no int8 accuracy: {rows}");
     assert!(lab.run_json("run")["int8_test_accuracy"].is_null());
-    let checkpoint = lab.checkpoints("run").pop().expect("a checkpoint");
+    let checkpoint = lab.newest("run");
     assert!(checkpoint.join("model.safetensors").exists() && !checkpoint.join("int8.safetensors").exists());
 }
 
@@ -226,15 +171,12 @@ fn published_figures_are_beside_runs_of_the_same_kind() {
     let figures = "model,topology,backend,quantized,published_epochs,train_seconds,test_accuracy,hardware\n\
                    convnet,1x1,mpi,no,3,186,97.77,a cluster\nconvnet,1x1,,qat,3,135,93.59,a cluster\n";
     std::fs::write(lab.path("results/reference/figures.csv"), figures).unwrap();
-    let report = run(Command::new(binary()).current_dir(lab.path("")).args([
-        "report",
-        "--reference",
-        "figures",
-        "--format",
-        "markdown",
-        "--out",
-        "tables",
-    ]));
+    // In a process, whose folder is its own.
+    let report = Command::new(binary())
+        .current_dir(lab.path(""))
+        .args(["report", "--reference", "figures", "--format", "markdown", "--out", "tables"])
+        .output()
+        .unwrap();
     assert!(report.status.success(), "{}", text(&report));
     let table = std::fs::read_to_string(lab.path("tables/runs-published.csv")).unwrap();
     let rows: Vec<HashMap<String, String>> =
@@ -244,20 +186,13 @@ fn published_figures_are_beside_runs_of_the_same_kind() {
     assert_eq!(rows.len(), expected.len(), "{table}");
     for (row, (name, accuracy)) in expected.into_iter().enumerate() {
         let run = lab.run_json(&format!("results/{name}"));
-        assert!(
-            (number(row, "test_accuracy_ours") - run[accuracy].as_f64().unwrap()).abs() < 1e-3,
-            "{table}"
-        );
-        assert!(
-            (number(row, "train_seconds_ours") / run["train_seconds"].as_f64().unwrap() - 1.0).abs() < 1e-4
-        );
+        let [accuracy, seconds] = [accuracy, "train_seconds"].map(|key| run[key].as_f64().unwrap());
+        assert!((number(row, "test_accuracy_ours") - accuracy).abs() < 1e-3, "{table}");
+        assert!((number(row, "train_seconds_ours") / seconds - 1.0).abs() < 1e-4, "{table}");
     }
     let picture = std::fs::read_to_string(lab.path("tables/runs-accuracy.svg")).unwrap();
-    assert_eq!(
-        picture.matches(", int8<").count() + picture.matches(", int8\n").count(),
-        2,
-        "two dashed curves"
-    );
+    let dashed = picture.matches(", int8<").count() + picture.matches(", int8\n").count();
+    assert_eq!(dashed, 2, "two dashed curves");
 }
 
 #[test]
@@ -278,9 +213,6 @@ fn what_cannot_be_quantized_is_rejected_with_exit_code_2() {
         ),
         (&["--weight-scheme", "tensor"], "--weight-scheme tensor: requires --quantize"),
     ] {
-        let output = must_fail(lab.command(2, "out", options));
-        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-        let errors = errors(&output);
-        assert!(errors.len() == 1 && errors[0].contains(expected), "{expected}: {}", text(&output));
+        refused(lab.command(2, "out", options), 2, &[expected]);
     }
 }
