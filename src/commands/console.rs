@@ -42,7 +42,7 @@ pub fn captured<T>(body: impl FnOnce() -> T) -> (T, [String; 2]) {
 fn is_captured(stream: usize, text: &str) -> bool {
     CAPTURED.with_borrow_mut(|captured| match captured {
         Some(texts) => {
-            texts[stream].push_str(&without_controls(text));
+            texts[stream].push_str(text);
             true
         }
         None => false,
@@ -73,10 +73,11 @@ pub fn without_controls(text: &str) -> Cow<'_, str> {
 /// Writes to stdout.
 pub fn out(text: Arguments<'_>) {
     let text = text.to_string();
+    let text = without_controls(&text);
     if is_captured(0, &text) {
         return;
     }
-    if let Some(error) = failure(io::stdout().lock().write_all(without_controls(&text).as_bytes())) {
+    if let Some(error) = failure(io::stdout().lock().write_all(text.as_bytes())) {
         // Reported once: a full disk stays full.
         if !LOST.swap(true, Ordering::Relaxed) {
             err(format_args!("mpiburn: cannot write to stdout: {error}\n"));
@@ -87,8 +88,9 @@ pub fn out(text: Arguments<'_>) {
 /// Writes to stderr; a failure cannot be reported.
 pub fn err(text: Arguments<'_>) {
     let text = text.to_string();
+    let text = without_controls(&text);
     if !is_captured(1, &text) {
-        let _ = io::stderr().lock().write_all(without_controls(&text).as_bytes());
+        let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 }
 
