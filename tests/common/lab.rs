@@ -84,15 +84,28 @@ impl Lab {
         text.lines().map(pair).collect()
     }
 
+    /// Checks that two runs have the same bits: weights, results, and the curves of all ranks.
+    pub fn assert_same(&self, a: &str, b: &str) {
+        let (one, other) = (self.completed(a), self.completed(b));
+        for name in ["weights_sha256", "steps", "test_loss", "test_accuracy", "train_loss", "train_accuracy"]
+        {
+            assert_eq!(one[name], other[name], "{name} of {a} and {b}");
+        }
+        for rank in 0..one["world_size"].as_u64().expect("a number") as usize {
+            for curve in ["train.loss", "train.acc", "test.loss", "test.acc"] {
+                let [one, other] = [a, b].map(|name| self.curve(name, rank, curve));
+                assert_eq!(one, other, "{curve} of rank {rank} of {a} and {b}");
+            }
+        }
+    }
+
     /// Makes all checkpoints those of a version without manifests.
     pub fn remove_manifests(&self, name: &str) {
         for checkpoint in self.checkpoints(name) {
             std::fs::remove_file(checkpoint.join("manifest.json")).expect("a manifest");
-            let file = checkpoint.join("state.json");
-            let text = std::fs::read(&file).expect("state.json exists");
-            let mut state: Value = serde_json::from_slice(&text).expect("state.json is JSON");
-            state.as_object_mut().expect("an object").remove("manifest");
-            std::fs::write(file, state.to_string()).expect("state.json can be written");
+            edit(&checkpoint.join("state.json"), |state| {
+                state.as_object_mut().expect("an object").remove("manifest");
+            });
         }
     }
 
@@ -105,6 +118,13 @@ impl Lab {
 /// Output of a command, for messages of assertions.
 pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Changes a file of JSON.
+pub fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
+    let mut json = serde_json::from_slice(&std::fs::read(path).expect("the file exists")).expect("JSON");
+    change(&mut json);
+    std::fs::write(path, serde_json::to_vec_pretty(&json).expect("JSON")).expect("it can be written");
 }
 
 /// `mpiburn report` in the lab's folder, which reads its `results/`.

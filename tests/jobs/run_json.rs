@@ -1,4 +1,4 @@
-//! `run.json`: what a run records about itself, and run directories of earlier versions.
+//! `run.json`: what a run records about itself.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -10,48 +10,6 @@ use crate::harness::*;
 
 fn seconds(run: &Value, name: &str) -> f64 {
     run[name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {run}"))
-}
-
-/// Seconds of start-up, training, tests and checkpoints. Each has taken some time, and they do not
-/// overlap: their sum is at most the total.
-fn parts(run: &Value) -> [f64; 4] {
-    let parts = ["start_up_seconds", "train_seconds", "test_seconds", "checkpoint_seconds"];
-    let parts = parts.map(|name| seconds(run, name));
-    let (sum, total) = (parts.iter().sum::<f64>(), seconds(run, "total_seconds"));
-    assert!(parts.iter().all(|&part| part > 0.0), "{parts:?}");
-    assert!(sum <= total * (1.0 + 1e-9), "{parts:?} are {sum} of {total} s");
-    parts
-}
-
-#[test]
-fn the_total_is_start_up_training_tests_and_checkpoints() {
-    let lab = Lab::new();
-    // The total of a resumed run is that of all its processes.
-    let mut job = lab.command(2, "stopped", &["--epochs", "30000"]);
-    let mut job =
-        job.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
-    let epochs = lab.path("stopped/epochs.csv");
-    wait_until(&mut job, "ten epochs", || {
-        std::fs::read_to_string(&epochs).is_ok_and(|text| text.lines().count() > 10)
-    });
-    signal(job.id(), "-USR1");
-    job.wait().unwrap();
-    let stopped = lab.run_json("stopped");
-    assert_eq!(stopped["status"], "stopped");
-    assert!(stopped["ended_at"].as_str().unwrap() >= stopped["started_at"].as_str().unwrap());
-    let done = std::fs::read_to_string(&epochs).unwrap().lines().count() - 1;
-    let checkpoint = lab.checkpoints("stopped").pop().unwrap().join("state.json");
-    let state: Value = serde_json::from_slice(&std::fs::read(checkpoint).unwrap()).unwrap();
-    let before = ["start_up_seconds", "train_seconds", "test_seconds", "checkpoint_seconds"]
-        .map(|name| seconds(&state["position"], name));
-    let mut command = on_ranks(2, binary());
-    command.args(["train", "--resume"]).arg(lab.path("stopped")).arg(format!("--set=epochs={}", done + 20));
-    let output = run(command);
-    assert!(output.status.success(), "{}", text(&output));
-    let run = lab.run_json("stopped");
-    let after = parts(&run);
-    assert!(before.iter().zip(&after).all(|(before, after)| before < after), "{before:?}, then {after:?}");
-    assert_eq!(run["epochs_run"], done + 20);
 }
 
 #[test]
@@ -142,73 +100,4 @@ fn the_documentation_lists_every_field_and_no_other() {
         missing.is_empty() && surplus.is_empty(),
         "not documented: {missing:#?}; never written: {surplus:#?}"
     );
-}
-
-/// `run.json` as versions before these fields wrote it.
-fn as_before(lab: &Lab, name: &str) {
-    let mut run = lab.run_json(name);
-    let object = run.as_object_mut().unwrap();
-    for field in [
-        "command_line",
-        "machines",
-        "simd_level",
-        "connection",
-        "data",
-        "ended_at",
-        "git_dirty",
-        "epochs_run",
-        "start_up_seconds",
-        "checkpoint_seconds",
-        "others_cpu_percent",
-        "others_cpu_percent_by_host",
-        "history",
-    ] {
-        object.remove(field);
-    }
-    object["config"].as_object_mut().unwrap().remove("keep");
-    object.insert("started_at".into(), 1_769_903_999.into());
-    for field in ["model", "backend", "device", "train_batch_size", "epochs"] {
-        let value = object["config"][field].clone();
-        object.insert(field.into(), value);
-    }
-    std::fs::write(lab.path(name).join("run.json"), run.to_string()).unwrap();
-    lab.remove_manifests(name);
-    for checkpoint in lab.checkpoints(name) {
-        let file = checkpoint.join("state.json");
-        let mut state: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-        for field in ["start_up_seconds", "checkpoint_seconds", "most_accurate_step"] {
-            remove_everywhere(&mut state, field);
-        }
-        std::fs::write(file, state.to_string()).unwrap();
-    }
-}
-
-fn remove_everywhere(value: &mut Value, field: &str) {
-    if let Value::Object(object) = value {
-        object.remove(field);
-        object.values_mut().for_each(|value| remove_everywhere(value, field));
-    }
-}
-
-#[test]
-fn run_directories_of_earlier_versions_are_read() {
-    let lab = Lab::new();
-    let run = lab.train(1, "old", &["--epochs", "2", "--train-samples", "640"]);
-    as_before(&lab, "old");
-    let old = lab.path("old");
-    let ok = |command: &mut Command| {
-        let output = crate::harness::run(command);
-        assert!(output.status.success(), "{}", text(&output));
-        text(&output)
-    };
-    let accuracy = format!("{:.2}", run["test_accuracy"].as_f64().unwrap());
-    let shown = ok(on_ranks(1, binary()).args(["eval", "--checkpoint"]).arg(&old));
-    assert!(shown.contains(&accuracy), "{shown}");
-    ok(on_ranks(1, binary()).arg("export").arg(&old).arg("--out").arg(lab.path("old.onnx")));
-    let shown = ok(Command::new(binary()).arg("report").arg(&old));
-    assert!(shown.contains(&accuracy), "{shown}");
-
-    ok(on_ranks(1, binary()).args(["train", "--set=epochs=3", "--resume"]).arg(&old));
-    let resumed = lab.run_json("old");
-    assert_eq!((&resumed["status"], &resumed["epochs_run"]), (&"completed".into(), &3.into()));
 }

@@ -34,14 +34,3 @@ fn a_rank_that_is_waited_for_is_named_once_and_the_run_goes_on() {
         assert_eq!(lab.run_json("run")["weights_sha256"], expected["weights_sha256"]);
     }
 }
-
-#[test]
-fn a_stall_warning_that_is_no_time_is_refused() {
-    let lab = Lab::new();
-    for value in ["0", "-1", "nan", "1e308"] {
-        let output = must_fail(lab.command(1, "run", &["--stall-warning", value]));
-        assert_eq!((errors(&output).len(), output.status.code()), (1, Some(2)), "{}", text(&output));
-        assert!(errors(&output)[0].starts_with("mpiburn: --stall-warning "), "{}", text(&output));
-        assert!(errors(&output)[0].len() < 120, "{}", text(&output));
-    }
-}

@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once};
 
 use burn_mpi::threads::{self, Options};
@@ -19,7 +20,7 @@ use serde_json::Value;
 pub use crate::lab::*;
 
 /// A command on several ranks.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Job {
     /// The words of each rank's command line.
     words: Vec<Vec<OsString>>,
@@ -27,6 +28,8 @@ pub struct Job {
     pub options: Options,
     /// What each rank is asked to stop with.
     pub stops: Vec<StopRequest>,
+    /// Without a rank's number, the folder that each rank works in.
+    pub folder: Option<PathBuf>,
 }
 
 /// Ranks that take turns as the seed in RANKS_SEED draws them, 0 by default.
@@ -41,6 +44,7 @@ pub fn job(ranks: usize) -> Job {
         words: vec![vec!["mpiburn".into()]; ranks],
         options: options(),
         stops: (0..ranks).map(|_| StopRequest::default()).collect(),
+        folder: None,
     }
 }
 
@@ -48,8 +52,8 @@ pub fn job(ranks: usize) -> Job {
 pub fn side_by_side(jobs: &[&Job]) -> Job {
     Job {
         words: jobs.iter().flat_map(|job| job.words.clone()).collect(),
-        options: options(),
         stops: jobs.iter().flat_map(|job| job.stops.clone()).collect(),
+        ..job(0)
     }
 }
 
@@ -82,10 +86,40 @@ impl Lab {
     }
 
     /// Resumes a run to its end; returns what it prints.
-    pub fn resume(&self, ranks: usize, name: &str) -> String {
+    pub fn resumed(&self, ranks: usize, name: &str) -> String {
         let lines = printed(job(ranks).args(["train", "--resume"]).arg(self.path(name)));
         self.completed(name);
         lines
+    }
+
+    /// A command whose last word is the folder `name`.
+    pub fn on(&self, ranks: usize, words: &[&str], name: &str) -> Job {
+        let mut job = job(ranks);
+        job.args(words).arg(self.path(name));
+        job
+    }
+
+    /// The training in `name`, resumed.
+    pub fn resume(&self, ranks: usize, name: &str, options: &[&str]) -> Job {
+        let mut job = self.on(ranks, &["train", "--resume"], name);
+        job.args(options);
+        job
+    }
+
+    /// Runs a training into `name`, all ranks of which are asked to stop when it has done `steps`.
+    pub fn stopped_after(&self, steps: usize, name: &str, mut job: Job) -> Output {
+        job.arg("--note-steps");
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let ready = || self.step(name) >= steps || ended.load(Ordering::Relaxed);
+                wait_for("a step", ready);
+                job.stops.iter().for_each(|stop| stop.request(libc::SIGUSR1));
+            });
+            let output = run(&job);
+            ended.store(true, Ordering::Relaxed);
+            output
+        })
     }
 
     /// A data set that the program generates.
@@ -185,13 +219,6 @@ impl Lab {
     }
 }
 
-/// Changes a JSON file.
-pub fn edit(file: &Path, change: impl FnOnce(&mut Value)) {
-    let mut json = serde_json::from_slice(&std::fs::read(file).expect("it exists")).expect("it is JSON");
-    change(&mut json);
-    std::fs::write(file, json.to_string()).expect("it can be written");
-}
-
 /// Writes log lines to where the thread's output goes.
 struct Log;
 
@@ -232,7 +259,7 @@ struct Ended {
 /// Runs a job to its end; its output is that of all ranks, in rank order, and its exit code that of the
 /// first rank that failed.
 pub fn run(job: impl Borrow<Job>) -> Output {
-    let Job { words, options, stops } = job.borrow();
+    let Job { words, options, stops, folder } = job.borrow();
     set_up();
     let read: Result<Vec<Cli>, _> = words.iter().cloned().map(Cli::read).collect();
     let commands = match read {
@@ -240,7 +267,12 @@ pub fn run(job: impl Borrow<Job>) -> Output {
         // On all ranks: what differs between them needs processes.
         Err(error) => return output(error.exit_code() as u8, String::new(), error.to_string()),
     };
-    if let [Cli { command: Command::Data(_) | Command::Report(_), .. }] = &commands[..] {
+    if let [
+        Cli {
+            command: Command::Data(_) | Command::Report(_) | Command::Launch(_) | Command::Sweep(_), ..
+        },
+    ] = &commands[..]
+    {
         let command = commands.into_iter().next().expect("one command").command;
         let (code, [out, err]) = console::captured(|| {
             commands::run(command).unwrap_or_else(|failure| {
@@ -253,6 +285,11 @@ pub fn run(job: impl Borrow<Job>) -> Output {
     let ends: Mutex<Vec<Ended>> = Mutex::new(vec![Ended::default(); words.len()]);
     let body = |world: &World| {
         let rank = world.rank();
+        if let Some(folder) = folder {
+            // SAFETY: From here on, this thread has a working directory of its own; no memory is changed.
+            assert_eq!(unsafe { libc::unshare(libc::CLONE_FS) }, 0, "{}", std::io::Error::last_os_error());
+            std::env::set_current_dir(format!("{}{rank}", folder.display())).expect("the rank's folder");
+        }
         let (code, printed) = console::captured(|| {
             let Err(failure) = commands::run_as_rank(world, &commands[rank].command, None, &stops[rank])
             else {
@@ -326,4 +363,13 @@ pub fn succeeds(job: impl Borrow<Job>) -> String {
 /// A file of JSON.
 pub fn read_json(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).expect("the file exists")).expect("it is JSON")
+}
+
+/// Runs a job that has to fail with one line, which contains all `words`.
+pub fn fails_with(job: impl Borrow<Job>, words: &[&str]) -> Output {
+    let output = must_fail(job);
+    let errors = errors(&output);
+    assert_eq!(errors.len(), 1, "one line was expected: {}", text(&output));
+    words.iter().for_each(|word| assert!(errors[0].contains(word), "{} lacks {word}", errors[0]));
+    output
 }

@@ -1,8 +1,11 @@
 //! Commands of the program on ranks that are threads of the test: what ranks do with each other, without
 //! mpirun.
 
+mod bad_files;
+mod bad_input;
 mod bench;
 mod collectives;
+mod disk;
 mod gradients;
 mod harness;
 mod int8;
@@ -16,6 +19,11 @@ mod recipes;
 mod report;
 mod report_inputs;
 mod report_profiles;
+mod resume;
+mod run_json;
+mod state;
+mod trace;
+mod trace_rejected;
 mod training;
 
 use burn_fused::memory::counting_allocator::CountingAllocator;

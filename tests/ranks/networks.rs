@@ -27,7 +27,7 @@ fn a_resumed_run_with_dropout_and_batch_norm_has_the_same_bits() {
 
         // Without the final checkpoint, the last one is in the middle of the second epoch.
         lab.cut("run");
-        let printed = lab.resume(ranks, "run");
+        let printed = lab.resumed(ranks, "run");
         assert!(printed.contains("in epoch 2"), "{printed}");
         assert_eq!(lab.run_json("run")["weights_sha256"], expected, "{ranks} ranks");
     }

@@ -76,7 +76,7 @@ fn an_interrupted_run_goes_on_with_its_loss_scale_to_the_same_bits() {
     lab.train(2, "cut", &[&options[..], &["--checkpoint-every=800"]].concat());
     lab.cut("cut");
     assert!(lab.position("cut")["loss_scale"]["good_steps"].as_u64() > Some(0));
-    let printed = lab.resume(2, "cut");
+    let printed = lab.resumed(2, "cut");
     assert!(printed.contains("in epoch 4"), "{printed}");
     let keys = ["weights_sha256", "test_accuracy", "skipped_steps", "loss_scale"];
     assert_eq!(lab.values("cut", &keys), lab.values("whole", &keys));

@@ -82,7 +82,7 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
     lab.train(2, "whole", &options);
     lab.train(2, "cut", &[&options[..], &["--checkpoint-every=7"]].concat());
     lab.cut("cut");
-    let printed = lab.resume(2, "cut");
+    let printed = lab.resumed(2, "cut");
     assert!(printed.contains("in epoch 3"), "{printed}");
     has_ranges(&lab, "cut");
     let keys = ["weights_sha256", "int8_test_accuracy", "test_accuracy", "ranges"];
@@ -125,7 +125,7 @@ fn float_trainings_have_an_int8_model_after_every_epoch() {
     let (whole, _) = quantized_again(&lab, "ptq3", &["--calibration", "200"]);
     let before = lab.run_json("ptq3");
     lab.cut("ptq3");
-    let printed = lab.resume(3, "ptq3");
+    let printed = lab.resumed(3, "ptq3");
     assert!(printed.contains("epoch 2") && printed.contains("int8 test accuracy"), "{printed}");
     assert_eq!(lab.run_json("ptq3")["int8_test_accuracy"], before["int8_test_accuracy"]);
     assert!(quantized_again(&lab, "ptq3", &["--calibration", "200"]).0 == whole);

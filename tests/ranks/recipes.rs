@@ -46,7 +46,7 @@ fn every_recipe_resumes_inside_an_epoch_to_the_same_bits() {
         let expected = lab.train(2, "run", &options);
         assert!(lab.newest("run").ends_with("step-00000020"), "{}", lab.newest("run").display());
         lab.cut("run");
-        lab.resume(2, "run");
+        lab.resumed(2, "run");
         for key in ["weights_sha256", "test_loss"] {
             assert_eq!(lab.run_json("run")[key], expected[key], "{recipe}");
         }
@@ -77,7 +77,7 @@ fn a_run_without_a_recipe_resumes_with_adam() {
             assert!(fields.len() < before, "{}", file.display());
         });
     }
-    lab.resume(1, "run");
+    lab.resumed(1, "run");
     assert_eq!(lab.run_json("run")["weights_sha256"], expected["weights_sha256"]);
 }
 
@@ -125,7 +125,7 @@ fn early_stopping_ends_all_ranks_at_the_same_epoch_and_keeps_the_best() {
 
     // Resumed without its last epoch, the run continues its count of epochs.
     lab.cut("run");
-    lab.resume(3, "run");
+    lab.resumed(3, "run");
     for name in ["weights_sha256", "best_epoch", "stopped_early_after"] {
         assert_eq!(lab.run_json("run")[name], run[name]);
     }

@@ -1,0 +1,151 @@
+//! Invalid input: one line that says what, where and what to do; no rank is left
+//! waiting, and nothing is lost.
+
+use std::fs;
+use std::path::Path;
+
+use crate::harness::*;
+
+/// One step on two ranks.
+const SHORT: [&str; 2] = ["--epochs=1", "--train-samples=64"];
+
+/// A folder with the digits, of which some are changed.
+fn changed_data(lab: &Lab, name: &str, change: impl Fn(&Path)) {
+    let data = lab.path(name);
+    let _ = fs::remove_dir_all(&data);
+    fs::create_dir(&data).unwrap();
+    for entry in fs::read_dir(digits()).unwrap().map(Result::unwrap) {
+        fs::copy(entry.path(), data.join(entry.file_name())).unwrap();
+    }
+    change(&data);
+}
+
+fn edit(path: &Path, change: impl Fn(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn invalid_data_files_are_named_with_the_reason() {
+    let lab = Lab::new();
+    let (images, labels) = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte");
+    let cases: [(&dyn Fn(&Path), [&str; 2]); 7] = [
+        (&|data| fs::remove_file(data.join(images)).unwrap(), [images, "mpiburn data digits"]),
+        (&|data| edit(&data.join(images), |b| b.truncate(b.len() - 1)), [images, "truncated"]),
+        (
+            &|data| edit(&data.join("t10k-labels-idx1-ubyte"), |b| b.push(0)),
+            ["t10k-labels-idx1-ubyte", "too long"],
+        ),
+        (&|data| edit(&data.join(labels), |b| b[3] = 9), [labels, "magic number"]),
+        (&|data| _ = fs::copy(data.join(labels), data.join(images)).unwrap(), [images, "a file of labels"]),
+        (
+            &|data| {
+                edit(&data.join(labels), |b| {
+                    b.pop();
+                    let count = (b.len() - 8) as u32;
+                    b[4..8].copy_from_slice(&count.to_be_bytes());
+                });
+            },
+            ["6400 images", "6399 labels"],
+        ),
+        (&|data| edit(&data.join(labels), |b| b[8 + 11] = 10), [labels, "label 10 of sample 11"]),
+    ];
+    for (change, words) in cases {
+        changed_data(&lab, "data", change);
+        fails_with(lab.command(2, "out", &["--data-root", lab.path("data").to_str().unwrap()]), &words);
+    }
+    assert!(!lab.path("out").join("epochs.csv").exists());
+}
+
+/// A test set of its own on rank 1, and other samples beyond those in use.
+#[test]
+fn another_data_set_on_one_rank_is_refused() {
+    let lab = Lab::new();
+    // The same relative path on all ranks, in folders of their own.
+    std::os::unix::fs::symlink(digits(), lab.path("data0")).unwrap();
+    for (file, what) in [
+        ("t10k-labels-idx1-ubyte", "the test set's digest"),
+        ("train-images-idx3-ubyte", "the digest of the whole train split"),
+    ] {
+        changed_data(&lab, "data1", |data| edit(&data.join(file), |b| *b.last_mut().unwrap() ^= 1));
+        let mut job =
+            lab.command(2, "run", &["--epochs=1", "--train-samples=640", "--data-root=.", "--overwrite"]);
+        job.folder = Some(lab.path("data"));
+        fails_with(job, &["rank 1 on ", what]);
+    }
+}
+
+#[test]
+fn invalid_options_are_rejected_before_any_work() {
+    let lab = Lab::new();
+    let cases: [(&[&str], &[&str]); 9] = [
+        (&["--train-batch-size", "0"], &["--train-batch-size 0"]),
+        (&["--lr", "nan"], &["--lr NaN"]),
+        (&["--device", "tpu"], &["unknown device tpu"]),
+        (&["--device", "ndarray"], &["make build DEVICES=ndarray"]),
+        (&["--model", "resnet"], &["unknown model resnet"]),
+        (&["--quantize", "int4"], &["--quantize int4", "qat, ptq or dynamic"]),
+        (&["--world-size", "3"], &["--world-size 3", "started 2 ranks"]),
+        (&["--num-classes", "12"], &["--num-classes 12", "10 classes"]),
+        (&["--train-samples", "1"], &["1 training samples for 2 ranks"]),
+    ];
+    for (options, words) in cases {
+        fails_with(lab.command(2, "out", options), words);
+    }
+    for value in ["0", "-1", "nan", "1e308"] {
+        let output = fails_with(lab.command(1, "out", &["--stall-warning", value]), &[]);
+        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+        let line = &errors(&output)[0];
+        assert!(line.starts_with("mpiburn: --stall-warning ") && line.len() < 120, "{line}");
+    }
+    assert!(!lab.path("out").exists(), "nothing was created");
+}
+
+#[test]
+fn a_run_directory_is_not_overwritten_without_the_option() {
+    let lab = Lab::new();
+    let first = lab.train(2, "run", &SHORT);
+    fails_with(lab.command(2, "run", &SHORT), &["exists already", "--overwrite"]);
+    assert_eq!(lab.run_json("run"), first, "untouched");
+    lab.train(2, "run", &[&SHORT[..], &["--overwrite"]].concat());
+    fails_with(lab.command(2, "/proc/mpiburn", &[]), &["cannot write /proc/mpiburn", "--out"]);
+}
+
+#[test]
+fn other_files_and_damaged_checkpoints_are_rejected() {
+    let lab = Lab::new();
+    lab.train(2, "run", &SHORT);
+    let weights = lab.checkpoints("run").pop().unwrap().join("model.safetensors");
+    edit(&weights, |b| b.truncate(b.len() / 2));
+    let init = |file: &str, words: &[&str]| fails_with(lab.command(2, "out", &["--init", file]), words);
+    init(weights.to_str().unwrap(), &["model.safetensors", "not a whole safetensors file"]);
+    init("/nowhere.safetensors", &["/nowhere.safetensors"]);
+    fails_with(lab.resume(2, "nothing", &[]), &["not a run directory"]);
+    fails_with(lab.resume(2, "run", &[]), &["cut short"]);
+}
+
+#[test]
+fn a_non_finite_loss_stops_all_ranks_at_the_same_step() {
+    let lab = Lab::new();
+    let command = lab.command(2, "run", &["--lr", "1e30", "--checkpoint-every", "1"]);
+    fails_with(command, &["loss is", "at epoch", "rank", "--lr"]);
+    let run = lab.run_json("run");
+    assert_eq!(run["status"], "failed");
+    assert!(run["error"].as_str().unwrap().contains("at epoch 1, step "));
+    assert!(!lab.checkpoints("run").is_empty(), "checkpoints are kept");
+}
+
+#[test]
+fn a_non_finite_test_loss_stops_all_ranks_after_the_epoch() {
+    let lab = Lab::new();
+    for ranks in [1, 2, 3] {
+        // One step, whose own loss is that of the first weights.
+        let samples = (32 * ranks).to_string();
+        let options = ["--epochs", "1", "--train-samples", &samples, "--optimizer", "sgd", "--lr", "1e30"];
+        let run = &format!("run{ranks}");
+        let named = ["test loss is not finite after epoch 1", "rank", "--lr"];
+        fails_with(lab.command(ranks, run, &options), &named);
+        assert_eq!(lab.run_json(run)["status"], "failed");
+    }
+}

@@ -1,0 +1,83 @@
+//! `run.json`: times of a run, and run directories of earlier versions.
+
+use serde_json::Value;
+
+use crate::harness::*;
+
+/// Seconds of start-up, training, tests and checkpoints.
+const PARTS: [&str; 4] = ["start_up_seconds", "train_seconds", "test_seconds", "checkpoint_seconds"];
+
+fn seconds(run: &Value, name: &str) -> f64 {
+    run[name].as_f64().unwrap_or_else(|| panic!("{name} is missing in {run}"))
+}
+
+/// Each part has taken some time, and they do not overlap: their sum is at most the total.
+#[test]
+fn the_total_is_start_up_training_tests_and_checkpoints() {
+    let lab = Lab::new();
+    // The total of a resumed run is that of all its processes.
+    let job = lab.command(2, "stopped", &["--epochs", "30000", "--train-samples", "640"]);
+    let output = lab.stopped_after(105, "stopped", job);
+    assert_eq!(output.status.code(), Some(75), "{}", text(&output));
+    let stopped = lab.run_json("stopped");
+    assert_eq!(stopped["status"], "stopped");
+    assert!(stopped["ended_at"].as_str().unwrap() >= stopped["started_at"].as_str().unwrap());
+    let done = std::fs::read_to_string(lab.path("stopped/epochs.csv")).unwrap().lines().count() - 1;
+    assert!(done >= 10, "{done}");
+    let state = std::fs::read(lab.checkpoints("stopped").pop().unwrap().join("state.json")).unwrap();
+    let state: Value = serde_json::from_slice(&state).unwrap();
+    let before = PARTS.map(|name| seconds(&state["position"], name));
+    printed(lab.resume(2, "stopped", &[&format!("--set=epochs={}", done + 20)]));
+    let run = lab.run_json("stopped");
+    let after = PARTS.map(|name| seconds(&run, name));
+    let (sum, total) = (after.iter().sum::<f64>(), seconds(&run, "total_seconds"));
+    assert!(after.iter().all(|&part| part > 0.0), "{after:?}");
+    assert!(sum <= total * (1.0 + 1e-9), "{after:?} are {sum} of {total} s");
+    assert!(before.iter().zip(&after).all(|(before, after)| before < after), "{before:?}, then {after:?}");
+    assert_eq!(run["epochs_run"], done + 20);
+}
+
+/// `run.json` as versions before these fields wrote it.
+fn as_before(lab: &Lab, name: &str) {
+    edit(&lab.path(name).join("run.json"), |run| {
+        let added = "command_line machines simd_level connection data ended_at git_dirty epochs_run \
+             start_up_seconds checkpoint_seconds others_cpu_percent others_cpu_percent_by_host history";
+        added.split_whitespace().for_each(|field| _ = run.as_object_mut().unwrap().remove(field));
+        run["config"].as_object_mut().unwrap().remove("keep");
+        run["started_at"] = 1_769_903_999.into();
+        for field in ["model", "backend", "device", "train_batch_size", "epochs"] {
+            run[field] = run["config"][field].clone();
+        }
+    });
+    lab.remove_manifests(name);
+    for checkpoint in lab.checkpoints(name) {
+        edit(&checkpoint.join("state.json"), |state| {
+            for field in ["start_up_seconds", "checkpoint_seconds", "most_accurate_step"] {
+                remove_everywhere(state, field);
+            }
+        });
+    }
+}
+
+fn remove_everywhere(value: &mut Value, field: &str) {
+    if let Value::Object(object) = value {
+        object.remove(field);
+        object.values_mut().for_each(|value| remove_everywhere(value, field));
+    }
+}
+
+#[test]
+fn run_directories_of_earlier_versions_are_read() {
+    let lab = Lab::new();
+    let run = lab.train(1, "old", &["--epochs", "2", "--train-samples", "640"]);
+    as_before(&lab, "old");
+    let accuracy = format!("{:.2}", run["test_accuracy"].as_f64().unwrap());
+    for words in [&["eval", "--checkpoint"][..], &["report"]] {
+        let shown = printed(lab.on(1, words, "old"));
+        assert!(shown.contains(&accuracy), "{shown}");
+    }
+    printed(lab.on(1, &["export"], "old").arg("--out").arg(lab.path("old.onnx")));
+    printed(lab.resume(1, "old", &["--set=epochs=3"]));
+    let resumed = lab.run_json("old");
+    assert_eq!((&resumed["status"], &resumed["epochs_run"]), (&"completed".into(), &3.into()));
+}

@@ -1,0 +1,196 @@
+//! Changed and damaged run directories: a resumed run notices each of them.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::harness::*;
+
+const FEW: [&str; 5] =
+    ["--train-samples=200", "--test-samples=20", "--epochs=2", "--log-every=1", "--shuffle"];
+
+#[test]
+fn an_edited_configuration_is_named_by_its_field() {
+    let lab = Lab::new();
+    for ranks in [2, 3] {
+        let name = &format!("run{ranks}");
+        lab.train(ranks, name, &FEW);
+        let file = lab.path(name).join("run.json");
+        let whole = fs::read(&file).unwrap();
+        let set = |field: &str, value: &Value| {
+            fs::write(&file, &whole).unwrap();
+            edit(&file, |run| *run.pointer_mut(field).expect(field) = value.clone());
+        };
+        for (field, value, remedy) in [
+            ("lr", json!(0.25), "--set lr=0.25"),
+            ("seed", json!(124), "it cannot change"),
+            ("dropout", json!(0.5), "--set dropout=0.5"),
+            ("train_batch_size", json!(16), "it cannot change"),
+            ("accumulate", json!(2), "it cannot change"),
+            ("train_samples", json!(null), "it cannot change"),
+            ("quantize", json!("qat"), "it cannot change"),
+            ("clip_norm", json!(1.0), "--set clip-norm=1.0"),
+            ("epochs", json!(3), "--set epochs=3"),
+            ("model", json!("mlp"), "it cannot change"),
+        ] {
+            set(&format!("/config/{field}"), &value);
+            let edited = fs::read(&file).unwrap();
+            let named = ["run.json: `config.", field, remedy, "put that back"];
+            fails_with(lab.resume(ranks, name, &[]), &named);
+            assert_eq!(fs::read(&file).unwrap(), edited, "nothing is written");
+        }
+        set("/config/lr", &json!(0.25));
+        let onnx = lab.path("x.onnx");
+        let export = ["export", "--out", onnx.to_str().unwrap()];
+        for command in [&["eval", "--checkpoint"][..], &["quantize"], &["profile", "--checkpoint"], &export] {
+            fails_with(lab.on(ranks, command, name), &["run.json: `config.lr` is 0.25, and was 0.0005"]);
+        }
+        fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+        fails_with(lab.resume(ranks, name, &[]), &["run.json: ", "manifest.json"]);
+        set("/history", &json!([]));
+        fails_with(lab.resume(ranks, name, &[]), &["run.json: `history` has 0 entries"]);
+    }
+}
+
+#[test]
+fn a_damaged_newest_checkpoint_is_set_aside_for_the_one_before_it() {
+    let lab = Lab::new();
+    for ranks in [2, 3] {
+        let name = &format!("run{ranks}");
+        let expected = lab.train(ranks, name, &FEW);
+        let damages = [
+            ("state.json", "/position/step_in_epoch", json!(1)),
+            ("state.json", "/position/epoch", json!(1)),
+            ("state.json", "/updates", json!(7)),
+            ("state.json", "/position/arrival/order/0", json!(99)),
+            ("state.json", "/position/history/0/test_accuracy", json!(99.5)),
+            ("state.json", "/position/test_tallies/0/correct", json!(1.0)),
+            ("manifest.json", "/config/lr", json!(0.25)),
+            ("manifest.json", "/attempt", json!(1)),
+        ];
+        for (file, field, value) in &damages {
+            let last = lab.checkpoints(name).pop().unwrap();
+            edit(&last.join(file), |json| *json.pointer_mut(field).expect(field) = value.clone());
+            let lines = printed(lab.resume(ranks, name, &[]));
+            let lines: Vec<_> = printed.lines().filter(|line| line.contains("set aside as")).collect();
+            assert!(lines.len() == 1 && lines[0].contains(file), "{field}: {printed}");
+            for result in ["weights_sha256", "test_accuracy"] {
+                assert_eq!(lab.run_json(name)[result], expected[result], "{field}");
+            }
+        }
+        let names = fs::read_dir(lab.path(name).join("checkpoints")).unwrap().flatten();
+        let damaged = names.filter(|entry| entry.file_name().to_string_lossy().contains(".damaged"));
+        assert_eq!(damaged.count(), damages.len());
+        assert_eq!(lab.run_json(name)["history"].as_array().unwrap().len(), damages.len() + 1);
+
+        // A missing manifest is damage, and with no intact checkpoint there is nothing to take.
+        for checkpoint in lab.checkpoints(name) {
+            fs::remove_file(checkpoint.join("manifest.json")).unwrap();
+        }
+        fails_with(lab.resume(ranks, name, &[]), &["manifest.json", "cannot read"]);
+        assert_eq!(lab.checkpoints(name).len(), 2, "left as they are");
+    }
+}
+
+#[test]
+fn values_out_of_range_in_a_checkpoint_without_manifest_are_refused() {
+    let lab = Lab::new();
+    lab.train(2, "old", &FEW);
+    lab.remove_manifests("old");
+    let last = lab.checkpoints("old").pop().unwrap().join("state.json");
+    let whole = fs::read(&last).unwrap();
+    for (field, value, named) in [
+        ("/position/arrival/order/0", json!(99), "order of arrival"),
+        ("/position/arrival/uses/0", json!(0), "order of arrival"),
+        ("/position/step_in_epoch", json!(3), "`step_in_epoch` 3"),
+        ("/position/epoch", json!(1), "after 1 epochs"),
+        ("/updates", json!(u64::MAX), "`updates`"),
+        ("/position/history/0/epoch", json!(7), "`history`"),
+        ("/position/epoch_tallies", json!([]), "`epoch_tallies` has 0 ranks"),
+        ("/position/train_seconds", json!(-1.0), "a time is negative"),
+    ] {
+        edit(&last, |state| *state.pointer_mut(field).expect(field) = value);
+        let output = fails_with(lab.resume(2, "old", &[]), &["state.json", named]);
+        assert!(!text(&output).contains("panicked"), "{field}: {}", text(&output));
+        fs::write(&last, &whole).unwrap();
+    }
+    let lines = printed(lab.resume(2, "old", &[]));
+    assert!(printed.contains("has no manifest.json: nothing covers the configuration"), "{printed}");
+}
+
+#[test]
+fn changed_curves_are_refused_and_removed_ones_begin_again() {
+    let lab = Lab::new();
+    for ranks in [2, 3] {
+        let name = &format!("run{ranks}");
+        lab.train(ranks, name, &FEW);
+        let file = lab.path(name).join("rank1/train.loss");
+        let whole = fs::read(&file).unwrap();
+        let mut changed = whole.clone();
+        let at = whole.len() - 2;
+        changed[at] ^= 1;
+        for content in [&changed[..], &whole[..at], b""] {
+            fs::write(&file, content).unwrap();
+            let named = ["rank1/train.loss: cut short or changed", "remove it"];
+            fails_with(lab.resume(ranks, name, &[]), &named);
+            assert_eq!(fs::read(&file).unwrap(), content);
+        }
+        fs::remove_file(&file).unwrap();
+        let lines = printed(lab.resume(ranks, name, &["--set", "epochs=3"]));
+        assert!(lines.contains("rank1/train.loss is missing"), "{lines}");
+        assert!(!fs::read(&file).unwrap().is_empty(), "the third epoch's points");
+
+        let epochs = lab.path(name).join("epochs.csv");
+        let text = fs::read_to_string(&epochs).unwrap();
+        fs::write(&epochs, text.replace("\n2,", "\n2,9")).unwrap();
+        let lines = printed(lab.resume(ranks, name, &[]));
+        assert!(lines.contains("epochs.csv: line 3 is not what the checkpoint says"), "{lines}");
+        assert_eq!(fs::read_to_string(&epochs).unwrap(), text);
+    }
+}
+
+#[test]
+fn options_change_by_set_alone_and_the_history_says_so() {
+    let lab = Lab::new();
+    lab.train(2, "run", &FEW);
+    for (set, named) in [
+        ("lr=-1", "--set lr=-1: --lr -1: must be a finite number"),
+        ("seed=7", "--seed cannot change in a resumed run"),
+        ("learning-rate=1", "there is no option --learning-rate"),
+        ("epochs=1", "--set epochs=1: 2 epochs are done"),
+    ] {
+        let output = fails_with(lab.resume(2, "run", &["--set", set]), &[named]);
+        assert_eq!(output.status.code(), Some(2), "{set}");
+        assert_eq!(lab.run_json("run")["status"], "completed", "{set}");
+    }
+    printed(lab.resume(2, "run", &["--set", "epochs=3", "--set", "lr=0.25"]));
+    let run = lab.run_json("run");
+    assert_eq!((&run["config"]["lr"], &run["epochs_run"]), (&json!(0.25), &json!(3)));
+    let history = run["history"].as_array().unwrap();
+    assert_eq!((history.len(), &history[1]["step"]), (2, &json!(8)));
+    let expected = json!([
+        {"field": "epochs", "from": 2, "to": 3}, {"field": "lr", "from": 0.0005, "to": 0.25}
+    ]);
+    assert_eq!(history[1]["changed"], expected);
+    // The checkpoints before the change are covered too: the history has it.
+    fs::remove_dir_all(lab.checkpoints("run").pop().unwrap()).unwrap();
+    printed(lab.resume(2, "run", &[]));
+    assert_eq!(lab.run_json("run")["weights_sha256"], run["weights_sha256"]);
+    // Only rank 0 reads the run directory, but each rank has its options.
+    let [with, without] = [&["--set", "lr=1"][..], &[]].map(|more| lab.resume(1, "run", more));
+    fails_with(side_by_side(&[&with, &without]), &["--set differs between ranks"]);
+}
+
+/// Renamed, an old checkpoint would be the newest for good.
+#[test]
+fn a_renamed_checkpoint_is_not_taken_for_another_step() {
+    let lab = Lab::new();
+    let options = ["--epochs", "2", "--train-samples", "640", "--checkpoint-every", "4"];
+    let expected = lab.train(2, "run", &options);
+    let newest = lab.checkpoints("run").pop().unwrap();
+    fs::rename(&newest, newest.with_file_name("step-00009999")).unwrap();
+    let lines = printed(lab.resume(2, "run", &[]));
+    assert!(printed.contains("it holds the checkpoint step-"), "{printed}");
+    assert_eq!(lab.run_json("run")["weights_sha256"], expected["weights_sha256"]);
+    assert_eq!(lab.checkpoints("run").last(), Some(&newest));
+}
