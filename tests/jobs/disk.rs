@@ -6,9 +6,6 @@ use std::process::Command;
 
 use crate::harness::*;
 
-/// With two ranks, four steps of an epoch.
-const FEW: [&str; 4] = ["--train-samples=200", "--test-samples=20", "--log-every=1", "--train-batch-size=25"];
-
 /// `command` in a mount namespace of its own, in which `disk` is a disk of `kilobytes`; what is on it at
 /// the end is copied to `copy`.
 fn on_disk(disk: &Path, kilobytes: usize, copy: &Path, command: &Command) -> Command {
