@@ -51,35 +51,13 @@ fn a_last_step_without_samples_on_one_rank_completes() {
     }
 }
 
-/// Gradients of earlier micro-batches, parameters that are used more often than before
-/// on one rank only, and batch norm's statistics.
+/// What tests of burn-mpi check on threads.
 #[test]
-fn custom_modules_may_differ_between_steps_and_ranks() {
-    for ranks in [1, 2, 3] {
-        let output = run(mpirun(ranks, &example("check_own_module")));
-        assert!(output.status.success(), "{}", text(&output));
-        assert_eq!(text(&output).matches("gradients are right").count(), 2 * ranks, "{}", text(&output));
-        assert_eq!(text(&output).matches("two at once are right").count(), ranks, "{}", text(&output));
-        assert_eq!(text(&output).matches("buffers are averaged").count(), ranks, "{}", text(&output));
-    }
-}
-
-/// Integers, booleans and floats of every type, each different on each rank before.
-#[test]
-fn tensors_of_every_type_are_broadcast_and_compared() {
-    for ranks in [1, 2, 3] {
-        let output = run(mpirun(ranks, &example("check_types")));
-        assert!(output.status.success(), "{}", text(&output));
-        assert_eq!(text(&output).matches("all types are right").count(), ranks, "{}", text(&output));
-    }
-}
-
-/// Neither a stale value nor a zero stands for a gradient that there is not.
-#[test]
-fn a_missing_gradient_is_an_error_that_names_the_parameter() {
-    for ranks in [1, 2, 3] {
-        let output = run(mpirun(ranks, &example("check_missing")));
-        assert!(output.status.success(), "{}", text(&output));
-        assert_eq!(text(&output).matches("missing gradients are named").count(), ranks, "{}", text(&output));
+fn modules_of_a_users_own_are_right_over_both_transports() {
+    let output = run(mpirun(3, &example("check_modules")));
+    assert!(output.status.success(), "{}", text(&output));
+    for backend in ["mpi", "gloo"] {
+        let line = format!("modules are right over {backend}");
+        assert_eq!(text(&output).matches(&line).count(), 3, "{}", text(&output));
     }
 }

@@ -82,14 +82,14 @@ fn a_report_does_not_wait_for_pipes() {
 fn a_path_that_is_not_utf_8_is_used_or_refused_by_its_option() {
     let lab = Lab::new();
     let path = lab.path("").join(OsStr::from_bytes(b"run\xff"));
-    printed(lab.command(2, "", &SHORT).arg("--out").arg(&path));
+    output_of(lab.command(2, "", &SHORT).arg("--out").arg(&path));
     for (command, ranks) in [
         (&["train", "--resume"][..], 2),
         (&["eval", "--checkpoint"], 2),
         (&["quantize"], 1),
         (&["profile", "--checkpoint"], 2),
     ] {
-        printed(job(ranks).args(command).arg(&path));
+        output_of(job(ranks).args(command).arg(&path));
     }
     let output = fails_with(job(2).args(["train", "--data-root"]).arg(&path), &["is not UTF-8"]);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));

@@ -27,7 +27,7 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_run_going_unless_it_is_the_las
         let steps = run["steps"].as_u64().unwrap() as usize / 2;
         let resume = |epochs: usize| lab.resume(ranks, name, &[&format!("--set=epochs={epochs}")]);
         let outside = in_the_way(&lab, name, 3 * steps);
-        let printed = printed(resume(4));
+        let printed = output_of(resume(4));
         let warning = format!("NO CHECKPOINT of step {}", 3 * steps);
         assert_eq!(printed.matches(&warning).count(), 1, "{printed}");
         let failed = &lab.run_json(name)["failed_checkpoints"];
@@ -83,7 +83,7 @@ fn nothing_is_written_through_a_link_in_a_run_directory() {
     }
     // The run directory itself may be a link.
     symlink(lab.path("run"), lab.path("link")).unwrap();
-    printed(lab.resume(2, "link", more));
+    output_of(lab.resume(2, "link", more));
     // quantize writes beside the weights.
     fs::rename(lab.path("run/checkpoints"), &outside).unwrap();
     symlink(&outside, lab.path("run/checkpoints")).unwrap();
@@ -104,7 +104,7 @@ fn files_of_a_profile_are_whole_and_no_link_is_followed() {
 
     // A name that is not UTF-8 is a name; a time line of one batch has one inference.
     let trace = lab.path("").join(std::ffi::OsStr::from_bytes(b"steps-\xff.json"));
-    let printed = printed(job(1).args(profile).arg("--trace").arg(&trace));
+    let printed = output_of(job(1).args(profile).arg("--trace").arg(&trace));
     assert!(printed.contains("1 inference of convnet"), "{printed}");
     assert!(printed.contains(" ms in 1 batch, "), "{printed}");
     assert!(fs::read(&trace).unwrap().starts_with(b"{\"displayTimeUnit\""));

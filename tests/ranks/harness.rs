@@ -81,13 +81,13 @@ impl Lab {
 
     /// Runs that training to its end and returns its `run.json`.
     pub fn train(&self, ranks: usize, name: &str, options: &[&str]) -> Value {
-        printed(self.command(ranks, name, options));
+        output_of(self.command(ranks, name, options));
         self.completed(name)
     }
 
     /// Resumes a run to its end; returns what it prints.
     pub fn resumed(&self, ranks: usize, name: &str) -> String {
-        let lines = printed(job(ranks).args(["train", "--resume"]).arg(self.path(name)));
+        let lines = output_of(job(ranks).args(["train", "--resume"]).arg(self.path(name)));
         self.completed(name);
         lines
     }
@@ -338,7 +338,7 @@ pub fn must_fail(job: impl Borrow<Job>) -> Output {
 }
 
 /// Runs a job that has to succeed; returns all that it printed.
-pub fn printed(job: impl Borrow<Job>) -> String {
+pub fn output_of(job: impl Borrow<Job>) -> String {
     let output = run(job);
     assert!(output.status.success(), "{}", text(&output));
     text(&output)

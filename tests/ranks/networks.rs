@@ -37,7 +37,7 @@ fn a_resumed_run_with_dropout_and_batch_norm_has_the_same_bits() {
 fn eval_rebuilds_the_network_of_the_run() {
     let lab = Lab::new();
     let record = lab.train(1, "run", &BOTH);
-    let printed = printed(job(1).args(["eval", "--checkpoint"]).arg(lab.path("run")));
+    let printed = output_of(job(1).args(["eval", "--checkpoint"]).arg(lab.path("run")));
     let accuracy = format!("test accuracy {:.2}%", record["test_accuracy"].as_f64().unwrap());
     assert!(printed.contains(&accuracy), "{accuracy}, and eval: {printed}");
     let config = &record["config"];

@@ -101,7 +101,7 @@ fn an_overflow_on_one_rank_skips_the_step_on_all() {
         assert!(values.iter().enumerate().all(|(at, &x)| x == initial(&name, at)), "{name}: {values:?}");
     }
     // Half of the scale fits.
-    let printed = printed(lab.command(3, "twice", &[&options[..], &["--epochs=2"]].concat()));
+    let printed = output_of(lab.command(3, "twice", &[&options[..], &["--epochs=2"]].concat()));
     assert!(printed.contains("1 of 2 steps skipped after an overflow"), "{printed}");
     let run = lab.run_json("twice");
     assert_eq!((&run["skipped_steps"], &run["loss_scale"]), (&1.into(), &32768.0.into()));

@@ -94,7 +94,7 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
 fn quantized_again(lab: &Lab, name: &str, options: &[&str]) -> (Vec<u8>, String) {
     let file = || std::fs::read(lab.newest(name).join("int8.safetensors")).expect("an int8 model");
     let before = file();
-    let printed = printed(job(1).arg("quantize").arg(lab.path(name)).args(options));
+    let printed = output_of(job(1).arg("quantize").arg(lab.path(name)).args(options));
     assert!(file() == before, "{name}: training and quantize make the same model");
     let accuracy = printed.lines().nth(1).and_then(|line| line.split("test accuracy ").nth(1));
     (before, accuracy.and_then(|line| line.split('%').next()).expect("an accuracy").to_owned())
@@ -146,7 +146,7 @@ fn infinite_weights_are_reported_as_such() {
 fn an_epoch_without_an_int8_model_is_trained_and_kept() {
     let lab = Lab::new();
     let options = ["--quantize=ptq", "--optimizer=sgd", "--lr=30", "--train-samples=640", "--epochs=2"];
-    let printed = printed(lab.command(2, "run", &options));
+    let printed = output_of(lab.command(2, "run", &options));
     for epoch in [1, 2] {
         let warning = format!("no int8 model of epoch {epoch}: conv2: the scale overflows");
         assert_eq!(printed.matches(&warning).count(), 1, "{printed}");

@@ -112,7 +112,7 @@ fn early_stopping_ends_all_ranks_at_the_same_epoch_and_keeps_the_best() {
 
     // Printed with six digits, and summed over another number of ranks.
     let eval = |path: &Path, expected: f64| {
-        let printed = printed(job(2).args(["eval", "--checkpoint"]).arg(path));
+        let printed = output_of(job(2).args(["eval", "--checkpoint"]).arg(path));
         let loss = printed.split("test loss ").nth(1).and_then(|rest| rest.split_whitespace().next());
         let loss: f64 = loss.expect("a loss").parse().expect("a number");
         assert!((loss - expected).abs() < 2e-6, "{printed} {losses:?}");

@@ -44,7 +44,7 @@ fn a_run_that_is_stopped_after_every_step_has_the_bits_of_an_uninterrupted_one()
             let rest = &name(&format!("rest{step}-"));
             let copied = Command::new("cp").arg("-a").args([lab.path(cut), lab.path(rest)]).status();
             assert!(copied.expect("cp starts").success());
-            printed(lab.resume(ranks, rest, &[]));
+            output_of(lab.resume(ranks, rest, &[]));
             lab.assert_same(rest, whole);
         }
         lab.assert_same(cut, whole);
@@ -76,7 +76,7 @@ fn checkpoints_inside_an_epoch_change_nothing_with_batch_norm() {
 
             // From the middle of the last epoch again: the checkpoint of its end is removed.
             std::fs::remove_dir_all(lab.checkpoints("often").pop().expect("checkpoints")).unwrap();
-            let printed = printed(lab.resume(ranks, "often", &[]));
+            let printed = output_of(lab.resume(ranks, "often", &[]));
             assert!(printed.contains(", in epoch 2"), "{printed}");
             let resumed = lab.run_json("often");
             for result in ["weights_sha256", "test_loss"] {

@@ -71,7 +71,7 @@ fn a_damaged_newest_checkpoint_is_set_aside_for_the_one_before_it() {
         for (file, field, value) in &damages {
             let last = lab.checkpoints(name).pop().unwrap();
             edit(&last.join(file), |json| *json.pointer_mut(field).expect(field) = value.clone());
-            let lines = printed(lab.resume(ranks, name, &[]));
+            let printed = output_of(lab.resume(ranks, name, &[]));
             let lines: Vec<_> = printed.lines().filter(|line| line.contains("set aside as")).collect();
             assert!(lines.len() == 1 && lines[0].contains(file), "{field}: {printed}");
             for result in ["weights_sha256", "test_accuracy"] {
@@ -114,7 +114,7 @@ fn values_out_of_range_in_a_checkpoint_without_manifest_are_refused() {
         assert!(!text(&output).contains("panicked"), "{field}: {}", text(&output));
         fs::write(&last, &whole).unwrap();
     }
-    let lines = printed(lab.resume(2, "old", &[]));
+    let printed = output_of(lab.resume(2, "old", &[]));
     assert!(printed.contains("has no manifest.json: nothing covers the configuration"), "{printed}");
 }
 
@@ -136,15 +136,15 @@ fn changed_curves_are_refused_and_removed_ones_begin_again() {
             assert_eq!(fs::read(&file).unwrap(), content);
         }
         fs::remove_file(&file).unwrap();
-        let lines = printed(lab.resume(ranks, name, &["--set", "epochs=3"]));
-        assert!(lines.contains("rank1/train.loss is missing"), "{lines}");
+        let printed = output_of(lab.resume(ranks, name, &["--set", "epochs=3"]));
+        assert!(printed.contains("rank1/train.loss is missing"), "{printed}");
         assert!(!fs::read(&file).unwrap().is_empty(), "the third epoch's points");
 
         let epochs = lab.path(name).join("epochs.csv");
         let text = fs::read_to_string(&epochs).unwrap();
         fs::write(&epochs, text.replace("\n2,", "\n2,9")).unwrap();
-        let lines = printed(lab.resume(ranks, name, &[]));
-        assert!(lines.contains("epochs.csv: line 3 is not what the checkpoint says"), "{lines}");
+        let printed = output_of(lab.resume(ranks, name, &[]));
+        assert!(printed.contains("epochs.csv: line 3 is not what the checkpoint says"), "{printed}");
         assert_eq!(fs::read_to_string(&epochs).unwrap(), text);
     }
 }
@@ -163,7 +163,7 @@ fn options_change_by_set_alone_and_the_history_says_so() {
         assert_eq!(output.status.code(), Some(2), "{set}");
         assert_eq!(lab.run_json("run")["status"], "completed", "{set}");
     }
-    printed(lab.resume(2, "run", &["--set", "epochs=3", "--set", "lr=0.25"]));
+    output_of(lab.resume(2, "run", &["--set", "epochs=3", "--set", "lr=0.25"]));
     let run = lab.run_json("run");
     assert_eq!((&run["config"]["lr"], &run["epochs_run"]), (&json!(0.25), &json!(3)));
     let history = run["history"].as_array().unwrap();
@@ -174,7 +174,7 @@ fn options_change_by_set_alone_and_the_history_says_so() {
     assert_eq!(history[1]["changed"], expected);
     // The checkpoints before the change are covered too: the history has it.
     fs::remove_dir_all(lab.checkpoints("run").pop().unwrap()).unwrap();
-    printed(lab.resume(2, "run", &[]));
+    output_of(lab.resume(2, "run", &[]));
     assert_eq!(lab.run_json("run")["weights_sha256"], run["weights_sha256"]);
     // Only rank 0 reads the run directory, but each rank has its options.
     let [with, without] = [&["--set", "lr=1"][..], &[]].map(|more| lab.resume(1, "run", more));
@@ -189,7 +189,7 @@ fn a_renamed_checkpoint_is_not_taken_for_another_step() {
     let expected = lab.train(2, "run", &options);
     let newest = lab.checkpoints("run").pop().unwrap();
     fs::rename(&newest, newest.with_file_name("step-00009999")).unwrap();
-    let lines = printed(lab.resume(2, "run", &[]));
+    let printed = output_of(lab.resume(2, "run", &[]));
     assert!(printed.contains("it holds the checkpoint step-"), "{printed}");
     assert_eq!(lab.run_json("run")["weights_sha256"], expected["weights_sha256"]);
     assert_eq!(lab.checkpoints("run").last(), Some(&newest));

@@ -128,7 +128,7 @@ fn a_name_in_gz_is_compressed_and_a_file_is_replaced() {
     let file = lab.path("run/steps.json.gz");
     let options = [&OPTIONS[..], &["--overwrite", "--trace", file.to_str().unwrap()]].concat();
     for _ in 0..2 {
-        let printed = printed(lab.command(2, "run", &options));
+        let printed = output_of(lab.command(2, "run", &options));
         assert!(printed.contains("time line of steps 1 to 10 in "), "{printed}");
         assert!(printed.contains(" waited "), "{printed}");
         assert_eq!(steps(&read(&file), 1), (1..=10).collect::<Vec<u64>>());
@@ -147,7 +147,7 @@ fn profiles_have_time_lines() {
         (2, &["--batches", "3", "--int8"], vec!["input quantize", "linear int8 linear"]),
         (3, &["--batches", "5", "--train"], vec!["linear backward", "optimizer"]),
     ] {
-        printed(job(ranks).arg("profile").args(options).arg("--trace").arg(&file));
+        output_of(job(ranks).arg("profile").args(options).arg("--trace").arg(&file));
         let trace = read(&file);
         let batches: u64 = options[1].parse().unwrap();
         for rank in 0..ranks {
@@ -171,7 +171,7 @@ fn a_resumed_run_has_a_time_line_of_its_own_steps() {
         lab.resume(2, "run", more)
     };
     let file = lab.path("resumed.json");
-    let printed = printed(resume(&["--trace", file.to_str().unwrap()]));
+    let printed = output_of(resume(&["--trace", file.to_str().unwrap()]));
     assert!(!printed.contains("without effect"), "{printed}");
     assert_eq!(steps(&read(&file), 1), [9, 10]);
     assert_eq!(lab.run_json("run")["weights_sha256"], expected["weights_sha256"]);

@@ -69,7 +69,7 @@ fn a_rejected_resume_leaves_the_run_as_it_was() {
         let output = fails_with(lab.resume(2, "run", options), &[]);
         assert!(record() == before, "{options:?}: {}", text(&output));
     }
-    let printed = printed(lab.resume(2, "run", &[]));
+    let printed = output_of(lab.resume(2, "run", &[]));
     assert!(printed.contains("the run is complete after"), "{printed}");
     assert!(record() == before, "a complete run has nothing to be measured again");
 }
@@ -93,6 +93,6 @@ fn a_time_line_does_not_replace_another_file() {
     assert_eq!(std::fs::read(&other).unwrap(), b"{\"mine\": 1}");
     for _ in 0..2 {
         // An own time line is replaced.
-        printed(traced(1, "mine", "mine.json").arg("--overwrite"));
+        output_of(traced(1, "mine", "mine.json").arg("--overwrite"));
     }
 }

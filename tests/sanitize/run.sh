@@ -144,7 +144,7 @@ memcheck() {
   [ $failed -eq 0 ] || return
   check "memcheck: unit tests of burn-fused" memcheck_tests burn-fused "${few[@]}"
   check "memcheck: unit tests of burn-mpi" memcheck_tests burn-mpi
-  check "memcheck: two ranks broadcast and compare modules of every type" memcheck_job check_types
+  check "memcheck: two ranks synchronise modules of every type" memcheck_job check_modules mpi
 }
 
 # ---- ThreadSanitizer
@@ -158,7 +158,7 @@ tsan_build() {
     return 1
   fi
   local what
-  for what in "test --lib --no-run --features gloo" "build --example own_model --example check_types --features gloo" \
+  for what in "test --lib --no-run --features gloo" "build --example own_model --example check_modules --features gloo" \
     "test --test threads --no-run --no-default-features"; do
     # shellcheck disable=SC2086 # words
     RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=target-tsan \
@@ -197,7 +197,7 @@ tsan() {
   check "ThreadSanitizer: unit tests of burn-mpi" built_tests burn-mpi
   # Without MPI nothing is linked that is not instrumented, but libc.
   TURNS=off check "ThreadSanitizer: ranks that are threads and run at the same time" built_tests threads
-  check "ThreadSanitizer: two ranks broadcast and compare modules of every type" tsan_job check_types
+  check "ThreadSanitizer: two ranks synchronise modules of every type" tsan_job check_modules mpi
   for backend in mpi gloo; do
     check "ThreadSanitizer: two ranks train over $backend" tsan_job own_model $backend
   done

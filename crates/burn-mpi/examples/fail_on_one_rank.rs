@@ -6,13 +6,13 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use burn::module::{Module, ModuleMapper, Param};
+use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{DType, Device, FloatDType, Tensor};
-use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, broadcast_module, connect, run};
+use burn::tensor::{Device, Tensor};
+use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, connect, run};
 
 /// Kinds of failure; with the prefix `run-` they happen inside [`run`].
-const WAYS: [&str; 15] = [
+const WAYS: [&str; 11] = [
     "error",
     "panic",
     "exit",
@@ -21,12 +21,8 @@ const WAYS: [&str; 15] = [
     "sleep",
     "barrier",
     "sum",
-    "samples",
     "thread",
     "thread-main",
-    "frozen",
-    "double",
-    "double-broadcast",
     "stop-at-exit",
 ];
 const STEPS: usize = 6;
@@ -36,19 +32,6 @@ const WRONG: usize = 3;
 struct Net {
     hidden: Linear,
     out: Linear,
-}
-
-/// The same parameters in f64.
-struct Double;
-
-impl ModuleMapper for Double {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        param.map(|tensor| {
-            let device = tensor.device();
-            Tensor::from_data(tensor.into_data().convert_dtype(DType::F64), (&device, DType::F64))
-                .require_grad()
-        })
-    }
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -79,21 +62,9 @@ fn train(world: &World, how: &str, backend: Backend, deadline: Duration) -> Resu
     device.seed(1);
     let net =
         Net { hidden: LinearConfig::new(4, 64).init(&device), out: LinearConfig::new(64, 1).init(&device) };
-    let mut net = net;
-    let mut x = Tensor::<2>::ones([8, 4], &device);
-    if world.rank() == 1 {
-        match how {
-            "return-early" => return Ok(()),
-            "frozen" => net.out = net.out.no_grad(),
-            "double" | "double-broadcast" => {
-                x = x.cast(FloatDType::F64);
-                net = net.map(&mut Double);
-            }
-            _ => {}
-        }
-    }
-    if how.ends_with("-broadcast") {
-        net = broadcast_module(world, net)?;
+    let x = Tensor::<2>::ones([8, 4], &device);
+    if how == "return-early" && world.rank() == 1 {
+        return Ok(());
     }
     let transport = Transport { timeout: deadline, ..Transport::default() };
     // Several buckets.
@@ -117,9 +88,7 @@ fn train(world: &World, how: &str, backend: Backend, deadline: Duration) -> Resu
             }
         }
         let loss = net.out.forward(net.hidden.forward(x.clone())).mean();
-        // More samples than the step has, on one rank.
-        let own = if how == "samples" && world.rank() == 1 && step == WRONG { 800 } else { 8 };
-        sync.average(&loss, &net, own, 8 * world.size())?;
+        sync.average(&loss, &net, 8, 8 * world.size())?;
     }
     println!("rank {} is done", world.rank());
     if how == "stop-at-exit" && world.rank() == 1 {

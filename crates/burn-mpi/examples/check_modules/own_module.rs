@@ -1,9 +1,8 @@
-//! Checks averaged gradients of a user-defined module whose steps differ between
-//! ranks, on every rank of `mpirun -n N
-//! target/release/examples/check_own_module`.
+//! Averaged gradients of a user-defined module whose steps differ between ranks: gradients of earlier
+//! micro-batches, parameters that are used more often than before on one rank only, and batch norm's
+//! statistics.
 
 use std::error::Error;
-use std::process::ExitCode;
 
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
@@ -11,7 +10,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn_mpi::{
     Backend, GradientSync, MicroBatch, NoOverlap, Overlap, SyncOptions, Transport, World, broadcast_module,
-    check_equal_weights, connect, run,
+    check_equal_weights, connect,
 };
 
 const WIDTH: usize = 16;
@@ -53,85 +52,65 @@ fn samples(rank: usize, micro: usize, device: &Device) -> Tensor<2> {
     Tensor::from_data(TensorData::new(values, [BATCH, WIDTH]), device)
 }
 
-/// The transports in this build.
-fn backends() -> impl Iterator<Item = Backend> {
-    [Backend::Mpi, Backend::Gloo].into_iter().filter(|backend| backend.check_built().is_ok())
-}
-
-fn main() -> ExitCode {
-    run(check)
-}
-
-fn check(world: &World) -> Result<(), Box<dyn Error>> {
+pub fn check(world: &World, backend: Backend) -> Result<(), Box<dyn Error>> {
     let device = Device::flex().autodiff();
     device.seed(1);
     let net = broadcast_module(world, Net::new(&device))?;
-    for backend in backends() {
-        // Buckets of one or two parameters.
-        let options = SyncOptions { bucket_bytes: 1024, first_bucket_bytes: 256, ..SyncOptions::default() };
-        let mut sync =
-            GradientSync::of_module(world, connect(world, backend, &Transport::default())?, &net, options);
-        // One step of every kind, twice: the first step determines the bucket
-        // order.
-        for round in 0..2 {
-            for (uses, branches) in
-                [(1, [true, true]), (1, [true, false]), (3, [false, true]), (2, [true; 2])]
-            {
-                step(world, &net, &mut sync, uses, branches, &device).map_err(|error| {
-                    format!("{backend}, round {round}, {uses} uses, {branches:?}: {error}")
-                })?;
-            }
+    // Buckets of one or two parameters.
+    let options = SyncOptions { bucket_bytes: 1024, first_bucket_bytes: 256, ..SyncOptions::default() };
+    let mut sync =
+        GradientSync::of_module(world, connect(world, backend, &Transport::default())?, &net, options);
+    // One step of every kind, twice: the first step determines the bucket
+    // order.
+    for round in 0..2 {
+        for (uses, branches) in [(1, [true, true]), (1, [true, false]), (3, [false, true]), (2, [true; 2])] {
+            step(world, &net, &mut sync, uses, branches, &device)
+                .map_err(|error| format!("round {round}, {uses} uses, {branches:?}: {error}"))?;
         }
-        let report = sync.report();
-        let expected =
-            if world.size() == 1 { Overlap::Inactive(NoOverlap::OneRank) } else { Overlap::Active };
-        assert!(report.overlap == expected && report.buckets.len() > 2 && report.steps == 8, "{report}");
-        println!("rank {}: gradients are right over {backend}: {report}", world.rank());
     }
-    two_at_once(world, &net, &device)?;
+    let report = sync.report();
+    let expected = if world.size() == 1 { Overlap::Inactive(NoOverlap::OneRank) } else { Overlap::Active };
+    assert!(report.overlap == expected && report.buckets.len() > 2 && report.steps == 8, "{report}");
+    two_at_once(world, backend, &net, &device)?;
     tied(world, &device)?;
-    buffers(world, net, &device)
+    buffers(world, backend, net, &device)
 }
 
 /// Alternates between two modules: the last rank has no samples for the first
 /// one, and an exchange happens in the middle of each step. Ends with a step
 /// without samples.
-fn two_at_once(world: &World, net: &Net, device: &Device) -> Result<(), Box<dyn Error>> {
+fn two_at_once(world: &World, backend: Backend, net: &Net, device: &Device) -> Result<(), Box<dyn Error>> {
     let options = SyncOptions { bucket_bytes: 1024, first_bucket_bytes: 256, ..SyncOptions::default() };
-    for backend in backends() {
-        let connect = || connect(world, backend, &Transport::default());
-        let mut first = GradientSync::of_module(world, connect()?, net, options);
-        let mut second = GradientSync::of_module(world, connect()?, net, options);
-        let has_samples = |rank: usize| rank == 0 || rank + 1 < world.size();
-        let ranks: Vec<usize> = (0..world.size()).filter(|&rank| has_samples(rank)).collect();
-        for step in 0..3 {
-            let total = BATCH * ranks.len();
-            let loss = |rank: usize| net.loss(samples(rank, step, device), 1, true);
-            // The loss of zero samples may be any value.
-            let own = if has_samples(world.rank()) { BATCH } else { 0 };
-            first.backward(&loss(world.rank()), net, own, total, MicroBatch::Last)?;
-            second.backward(&loss(world.rank()), net, BATCH, BATCH * world.size(), MicroBatch::Last)?;
-            world.sum_f64(&mut [1.0])?;
-            let (first, second) = (first.finish(net)?, second.finish(net)?);
-            let all: Vec<usize> = (0..world.size()).collect();
-            for (found, ranks) in [(first, &ranks), (second, &all)] {
-                let sum = ranks.iter().map(|&rank| loss(rank)).reduce(|a, b| a + b).ok_or("no rank")?;
-                let expected =
-                    GradientsParams::from_grads(sum.div_scalar(ranks.len() as f64).backward(), net);
-                let value = |gradients: &GradientsParams| -> Result<f32, Box<dyn Error>> {
-                    let gradient = gradients.get::<2>(net.out.weight.id).ok_or("no gradient")?;
-                    Ok(gradient.powi_scalar(2).sum().into_scalar::<f32>())
-                };
-                let (found, expected) = (value(&found)?, value(&expected)?);
-                if (found - expected).abs() > 1e-4 * expected {
-                    return Err(format!("{backend}, step {step}: {found} and not {expected}").into());
-                }
+    let connect = || connect(world, backend, &Transport::default());
+    let mut first = GradientSync::of_module(world, connect()?, net, options);
+    let mut second = GradientSync::of_module(world, connect()?, net, options);
+    let has_samples = |rank: usize| rank == 0 || rank + 1 < world.size();
+    let ranks: Vec<usize> = (0..world.size()).filter(|&rank| has_samples(rank)).collect();
+    for step in 0..3 {
+        let total = BATCH * ranks.len();
+        let loss = |rank: usize| net.loss(samples(rank, step, device), 1, true);
+        // The loss of zero samples may be any value.
+        let own = if has_samples(world.rank()) { BATCH } else { 0 };
+        first.backward(&loss(world.rank()), net, own, total, MicroBatch::Last)?;
+        second.backward(&loss(world.rank()), net, BATCH, BATCH * world.size(), MicroBatch::Last)?;
+        world.sum_f64(&mut [1.0])?;
+        let (first, second) = (first.finish(net)?, second.finish(net)?);
+        let all: Vec<usize> = (0..world.size()).collect();
+        for (found, ranks) in [(first, &ranks), (second, &all)] {
+            let sum = ranks.iter().map(|&rank| loss(rank)).reduce(|a, b| a + b).ok_or("no rank")?;
+            let expected = GradientsParams::from_grads(sum.div_scalar(ranks.len() as f64).backward(), net);
+            let value = |gradients: &GradientsParams| -> Result<f32, Box<dyn Error>> {
+                let gradient = gradients.get::<2>(net.out.weight.id).ok_or("no gradient")?;
+                Ok(gradient.powi_scalar(2).sum().into_scalar::<f32>())
+            };
+            let (found, expected) = (value(&found)?, value(&expected)?);
+            if (found - expected).abs() > 1e-4 * expected {
+                return Err(format!("step {step}: {found} and not {expected}").into());
             }
         }
-        let nothing = first.finish(net)?;
-        assert!(nothing.get::<2>(net.out.weight.id).is_none(), "no rank had samples");
     }
-    println!("rank {}: two at once are right", world.rank());
+    let nothing = first.finish(net)?;
+    assert!(nothing.get::<2>(net.out.weight.id).is_none(), "no rank had samples");
     Ok(())
 }
 
@@ -191,10 +170,10 @@ fn step(
 }
 
 /// Each rank's batch norm sees different samples.
-fn buffers(world: &World, net: Net, device: &Device) -> Result<(), Box<dyn Error>> {
+fn buffers(world: &World, backend: Backend, net: Net, device: &Device) -> Result<(), Box<dyn Error>> {
     let sync = GradientSync::of_module(
         world,
-        connect(world, Backend::Mpi, &Transport::default())?,
+        connect(world, backend, &Transport::default())?,
         &net,
         SyncOptions::default(),
     );
@@ -209,6 +188,5 @@ fn buffers(world: &World, net: Net, device: &Device) -> Result<(), Box<dyn Error
     }
     let net = sync.average_buffers(net)?;
     check_equal_weights(world, &net)?;
-    println!("rank {}: buffers are averaged", world.rank());
     Ok(())
 }
