@@ -133,11 +133,8 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
         contact_sheet::draw(file, source.as_ref()).with_context(|| format!("--sheet {}", file.display()))?;
         writeln!(text, "{}: training samples, one row per class in the order of the table", file.display())?;
     }
-    // A reader may close the pipe after the beginning (`| head`).
-    match io::Write::write_all(&mut io::stdout(), text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    print!("{text}");
+    Ok(())
 }
 
 fn normalisation(description: &data::Description) -> String {
