@@ -109,6 +109,18 @@ impl Lab {
         }
     }
 
+    /// A sweep of two repeats of short trainings, with `body` as the rest of its file.
+    pub fn sweep_file(&self, body: &str) -> PathBuf {
+        let base = "epochs = 1\ntrain-samples = 320\n";
+        let text = format!(
+            "title = \"a small sweep\"\nrepeats = 2\n[base]\ndata-root = {:?}\n{base}{body}",
+            digits()
+        );
+        let path = self.path("small.toml");
+        std::fs::write(&path, text).expect("the file can be written");
+        path
+    }
+
     /// Complete checkpoints, oldest first.
     pub fn checkpoints(&self, name: &str) -> Vec<PathBuf> {
         mpiburn::record::checkpoint::list(&self.path(name).join("checkpoints"))

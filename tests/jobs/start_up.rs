@@ -40,69 +40,38 @@ fn words(words: &[&str]) -> Vec<OsString> {
 #[test]
 fn a_rank_with_an_unknown_option_prints_it_and_ends_the_job() {
     let lab = Lab::new();
-    for backend in ["mpi", "gloo"] {
-        let train = training(&lab, &["--backend", backend]);
-        let output = fails(&train, binary().as_ref(), &training(&lab, &["--nonsense"]));
-        let errors = errors(&output);
-        assert_eq!(output.status.code(), Some(2), "{}", text(&output));
-        assert_eq!(errors.len(), 1, "{}", text(&output));
-        let error = &errors[0];
-        assert!(error.starts_with("mpiburn: rank 1 on ") && error.contains("'--nonsense'"), "{error}");
-    }
-    // A value that is refused, on one rank alone.
-    for bad in ["--lr=-1", "--comm-timeout=-1", "--model=none"] {
-        let output = fails(&training(&lab, &[]), binary().as_ref(), &training(&lab, &[bad]));
+    let allreduce = words(&["bench", "allreduce"]);
+    // A value that is refused on one rank alone, and words that differ.
+    for (bad, named) in [
+        ("--nonsense", "'--nonsense'"),
+        ("--comm-timeout=-1", "--comm-timeout"),
+        ("--model=none", "--model"),
+        ("--sizes=0", "mpiburn bench allreduce --sizes=0: all ranks"),
+    ] {
+        let output = match bad {
+            "--sizes=0" => fails(&allreduce, binary().as_ref(), &[&allreduce[..], &words(&[bad])].concat()),
+            _ => fails(&training(&lab, &[]), binary().as_ref(), &training(&lab, &[bad])),
+        };
         let errors = errors(&output);
         assert_eq!((errors.len(), output.status.code()), (1, Some(2)), "{bad}: {}", text(&output));
-        let named = bad.split('=').next().unwrap();
-        assert!(errors[0].starts_with("mpiburn: rank 1 on ") && errors[0].contains(named), "{}", errors[0]);
+        assert!(errors[0].contains("rank 1 on ") && errors[0].contains(named), "{}", errors[0]);
+        assert!(bad == "--sizes=0" || errors[0].starts_with("mpiburn: rank 1 on "), "{}", errors[0]);
     }
-    let output = fails(&training(&lab, &["--world-size", "3"]), binary().as_ref(), &training(&lab, &[]));
-    let line = "--world-size differs between ranks: rank 1 on ";
-    assert!(errors(&output)[0].contains(line), "{}", text(&output));
-    let allreduce = words(&["bench", "allreduce"]);
-    let output = fails(&allreduce, binary().as_ref(), &words(&["bench", "allreduce", "--sizes", "0"]));
-    let line = "rank 1 on ";
-    assert!(errors(&output)[0].contains(line), "{}", text(&output));
-    assert!(errors(&output)[0].contains("mpiburn bench allreduce --sizes 0: all ranks"), "{}", text(&output));
     // The same on all ranks is told once.
-    let mut command = on_ranks(3, binary());
-    command.args(["train", "--nonsense"]);
-    let output = must_fail(command);
-    assert_eq!((errors(&output).len(), output.status.code()), (1, Some(2)), "{}", text(&output));
-}
-
-#[test]
-fn ranks_with_different_subcommands_are_refused() {
-    let lab = Lab::new();
-    let train = training(&lab, &[]);
-    let mut resumes = words(&["train", "--resume"]);
-    resumes.push(lab.path("none").into());
-    for (second, name) in [
-        (words(&["bench", "step"]), "bench step"),
-        (words(&["report", "results"]), "report"),
-        (resumes, "train --resume"),
+    for (command, line) in [
+        ("train --nonsense", "error: unexpected argument '--nonsense' found"),
+        ("report results", "mpiburn: mpiburn report runs in one process: start it without mpirun or srun"),
     ] {
-        let output = fails(&train, binary().as_ref(), &second);
-        let errors = errors(&output);
-        assert_eq!((errors.len(), output.status.code()), (1, Some(2)), "{name}: {}", text(&output));
-        let (first, other) = ("rank 0 on ", format!("mpiburn {name}: all ranks of a job run the same"));
-        assert!(errors[0].contains(first) && errors[0].ends_with(&other), "{}", errors[0]);
+        let mut job = on_ranks(3, binary());
+        job.args(command.split(' '));
+        let output = must_fail(job);
+        assert_eq!(
+            (errors(&output), output.status.code()),
+            (vec![line.into()], Some(2)),
+            "{}",
+            text(&output)
+        );
     }
-    assert!(!lab.path("run").exists(), "nothing is written before ranks agree");
-}
-
-#[test]
-fn a_command_without_ranks_is_refused_on_several() {
-    let mut command = on_ranks(2, binary());
-    command.args(["report", "results"]);
-    let output = must_fail(command);
-    assert_eq!(
-        errors(&output),
-        ["mpiburn: mpiburn report runs in one process: start it without mpirun or srun"],
-        "{}",
-        text(&output)
-    );
 }
 
 /// One byte more than the other's.

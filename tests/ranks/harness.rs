@@ -267,12 +267,8 @@ pub fn run(job: impl Borrow<Job>) -> Output {
         // On all ranks: what differs between them needs processes.
         Err(error) => return output(error.exit_code() as u8, String::new(), error.to_string()),
     };
-    if let [
-        Cli {
-            command: Command::Data(_) | Command::Report(_) | Command::Launch(_) | Command::Sweep(_), ..
-        },
-    ] = &commands[..]
-    {
+    use Command::{Data, Launch, Report, Sweep};
+    if let [Cli { command: Data(_) | Launch(_) | Report(_) | Sweep(_), .. }] = &commands[..] {
         let command = commands.into_iter().next().expect("one command").command;
         let (code, [out, err]) = console::captured(|| {
             commands::run(command).unwrap_or_else(|failure| {

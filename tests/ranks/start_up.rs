@@ -1,0 +1,39 @@
+//! Jobs whose ranks differ before the first collective: they end at once, with the cause.
+
+use crate::harness::*;
+
+/// Rank 0 trains, and rank 1 does what `other` says; returns the one line of both.
+fn refused(lab: &Lab, other: &Job, code: i32) -> String {
+    let output = must_fail(side_by_side(&[&training(lab, &[]), other]));
+    let errors = errors(&output);
+    assert_eq!((errors.len(), output.status.code()), (1, Some(code)), "{}", text(&output));
+    assert!(!lab.path("run").exists(), "nothing is written before ranks agree");
+    errors[0].clone()
+}
+
+fn training(lab: &Lab, more: &[&str]) -> Job {
+    lab.command(1, "run", &[&["--epochs", "1", "--train-samples", "640"], more].concat())
+}
+
+#[test]
+fn ranks_with_different_subcommands_are_refused() {
+    let lab = Lab::new();
+    for (words, name) in [
+        (&["bench", "step"][..], "bench step"),
+        (&["report", "results"], "report"),
+        (&["train", "--resume", "none"], "train --resume"),
+    ] {
+        let line = refused(&lab, job(1).args(words), 2);
+        let other = format!("mpiburn {name}: all ranks of a job run the same");
+        assert!(line.contains("rank 0 on ") && line.ends_with(&other), "{line}");
+    }
+}
+
+#[test]
+fn a_value_that_one_rank_alone_has_is_named_with_the_rank() {
+    let lab = Lab::new();
+    let line = refused(&lab, &training(&lab, &["--lr=-1"]), 2);
+    assert!(line.starts_with("mpiburn: rank 1 on ") && line.contains("--lr"), "{line}");
+    let line = refused(&lab, &training(&lab, &["--world-size", "3"]), 1);
+    assert!(line.contains("--world-size differs between ranks: rank 1 on "), "{line}");
+}

@@ -1,0 +1,132 @@
+//! What sweeps and launches refuse before anything starts, and what commands may not do with files of a run.
+
+use std::path::Path;
+
+use crate::harness::*;
+
+/// A command that has to end with one line, which is returned.
+fn refused(job: &Job, code: i32) -> String {
+    let output = must_fail(job);
+    let errors = errors(&output);
+    assert_eq!((output.status.code(), errors.len()), (Some(code), 1), "{}", text(&output));
+    errors[0].clone()
+}
+
+fn sweep(lab: &Lab, file: &Path, more: &[&str]) -> Job {
+    job(1).arg("sweep").arg(file).arg("--out").arg(lab.path("runs")).args(more).clone()
+}
+
+#[test]
+fn invalid_sweep_files_are_rejected_with_the_key() {
+    let lab = Lab::new();
+    for (body, words) in [
+        ("[vary]\nbakend = [\"mpi\"]\n", "unknown key bakend in [vary]; did you mean backend?"),
+        ("[vary]\nbackend = [\"smoke\"]\n", "run smoke-1: --backend smoke: "),
+        ("[vary]\nepochs = [\"many\"]\n", "run epochs-many-1: invalid value 'many'"),
+        ("[vary]\nlr = [\"a\\nb\"]\n", "invalid value 'a b' for '--lr <X>'"),
+        ("[vary\n", "line 7: "),
+    ] {
+        let line = refused(&sweep(&lab, &lab.sweep_file(body), &[]), 1);
+        assert!(line.contains(words) && line.contains("small.toml"), "{line}");
+    }
+    let file = lab.path("small.toml");
+    std::fs::write(&file, "title = \"T\"\nrepeats = -1\n").unwrap();
+    let line = refused(&sweep(&lab, &file, &[]), 1);
+    assert!(line.contains("line 2: ") && line.contains(", in repeats = -1"), "{line}");
+    assert!(!lab.path("runs").exists(), "nothing was created");
+}
+
+#[test]
+fn options_of_one_run_and_varied_ones_are_refused_after_the_dashes() {
+    let lab = Lab::new();
+    let file = lab.sweep_file("[vary]\nbackend = [\"mpi\", \"gloo\"]\n");
+    for (options, words) in [
+        (&["--", "--resume", "x"][..], "--resume after `--`: it is an option of a single run"),
+        (&["--", "--out=x"], "--out after `--`: it is an option of a single run"),
+        (&["--", "--set", "lr=1"], "--set after `--`"),
+        (&["--", "--backend", "gloo"], "--backend after `--`: "),
+        (&["--", "--help"], "after `--`: unexpected argument '--help' found"),
+        (&["--", "--lr"], "after `--`: a value is required for '--lr <X>'"),
+        (&["--only", "nope"], "--only nope: no run has this in its name; runs are"),
+    ] {
+        let line = refused(&sweep(&lab, &file, options), 1);
+        assert!(line.contains(words), "{words}: {line}");
+    }
+    let listed = run(sweep(&lab, &file, &["--dry-run", "--", "--lr", "1e-3"]));
+    assert!(listed.status.success() && text(&listed).contains("--lr 1e-3"), "{}", text(&listed));
+    assert!(!lab.path("runs").exists(), "nothing was created");
+}
+
+#[test]
+fn unsuitable_hosts_are_named_before_the_start() {
+    let lab = Lab::new();
+    let hosts = lab.path("hosts");
+    for (content, topology, words) in [
+        ("localhost slots=1\nno-such-host.invalid slots=1\n", "2x1", "no-such-host.invalid of "),
+        ("localhost slots=1\n", "1x2", "localhost has 1 of 2 slots"),
+        ("localhost slots=2\n", "2x1", "lists 1 of 2 machines"),
+        ("localhost many\n", "1x1", "line 1: localhost many"),
+        ("-x slots=2\n", "1x1", "line 1: -x slots=2: expected a host name"),
+        // An address that is reserved for documentation (RFC 5737).
+        ("localhost slots=1\n192.0.2.1 slots=1\n", "2x1", "cannot ssh to 192.0.2.1"),
+    ] {
+        std::fs::write(&hosts, content).unwrap();
+        let mut launch = job(1);
+        launch.args(["launch", topology, "--hostfile"]).arg(&hosts).args(["--", "train"]);
+        let line = refused(&launch, 1);
+        assert!(line.contains(words), "{line} lacks {words}");
+    }
+    // One that this project has no host file of.
+    let line = refused(job(1).args(["launch", "3x2", "--", "train"]), 1);
+    assert!(line.contains("make hosts HOSTS="), "{line}");
+}
+
+#[test]
+fn a_limit_above_the_data_set_is_told_and_is_no_other_configuration() {
+    let lab = Lab::new();
+    let limits = ["--epochs", "1", "--train-samples", "999999", "--test-samples", "99999"];
+    let output = run(lab.command(1, "beyond", &limits));
+    let printed = text(&output);
+    assert!(output.status.success(), "{printed}");
+    let all = lab.train(1, "all", &["--epochs", "1"]);
+    for (option, typed) in [("train", "999999"), ("test", "99999")] {
+        let available = &all["data"][format!("{option}_available")];
+        let line = format!("--{option}-samples {typed}: the data set has {available}; all are used");
+        assert!(printed.contains(&line), "{printed}");
+    }
+    let report =
+        run(job(1).args(["report", "--format", "csv"]).args(["beyond", "all"].map(|run| lab.path(run))));
+    let csv = String::from_utf8_lossy(&report.stdout).into_owned();
+    let mut rows = csv::Reader::from_reader(csv.as_bytes());
+    let at = rows.headers().unwrap().iter().position(|name| name == "runs").expect("the column exists");
+    let runs: Vec<String> = rows.records().map(|row| row.unwrap()[at].to_owned()).collect();
+    assert_eq!(runs, ["2"], "{}", text(&report));
+    assert!(!csv.contains("999999"), "{csv}");
+}
+
+#[test]
+fn no_output_replaces_a_file_of_a_run() {
+    let lab = Lab::new();
+    lab.train(1, "run", &["--epochs", "1", "--train-samples", "64"]);
+    let run = lab.path("run");
+    let state = lab.checkpoints("run").pop().unwrap().join("state.json");
+    let kept = [run.join("run.json"), run.join("epochs.csv"), state];
+    let before = kept.clone().map(|file| std::fs::read(file).unwrap());
+    let profile = |option: &str| {
+        job(1).args(["profile", "--batches", "2", "--checkpoint"]).arg(&run).arg(option).clone()
+    };
+    let mut allreduce = job(1);
+    allreduce.args(["bench", "allreduce", "--sizes", "4", "--iterations", "5", "--csv"]);
+    let mut fused = job(1);
+    fused.args(["bench", "fused", "--train-samples", "64", "--csv"]);
+    let jobs = [profile("--json"), profile("--csv"), allreduce, fused];
+    for (mut job, file) in jobs.into_iter().zip(kept.iter().cycle()) {
+        let line = refused(job.arg(file), 1);
+        let words = "it is a file of a run or a sweep, which is not replaced; choose another name";
+        assert!(line.contains(words), "{line}");
+    }
+    assert_eq!(kept.map(|file| std::fs::read(file).unwrap()), before);
+    // Beside them, it may be.
+    let beside = crate::harness::run(profile("--json").arg(run.join("profile.json")));
+    assert!(beside.status.success() && run.join("profile.json").exists(), "{}", text(&beside));
+}
