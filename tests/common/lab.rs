@@ -99,16 +99,6 @@ impl Lab {
         }
     }
 
-    /// Makes all checkpoints those of a version without manifests.
-    pub fn remove_manifests(&self, name: &str) {
-        for checkpoint in self.checkpoints(name) {
-            std::fs::remove_file(checkpoint.join("manifest.json")).expect("a manifest");
-            edit(&checkpoint.join("state.json"), |state| {
-                state.as_object_mut().expect("an object").remove("manifest");
-            });
-        }
-    }
-
     /// A sweep of two repeats of short trainings, with `body` as the rest of its file.
     pub fn sweep_file(&self, body: &str) -> PathBuf {
         let base = "epochs = 1\ntrain-samples = 320\n";
@@ -132,13 +122,6 @@ pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Changes a file of JSON.
-pub fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
-    let mut json = serde_json::from_slice(&std::fs::read(path).expect("the file exists")).expect("JSON");
-    change(&mut json);
-    std::fs::write(path, serde_json::to_vec_pretty(&json).expect("JSON")).expect("it can be written");
-}
-
 /// `mpiburn report` in the lab's folder, which reads its `results/`.
 pub fn report(lab: &Lab, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
@@ -151,13 +134,6 @@ pub fn shown(lab: &Lab, arguments: &[&str]) -> String {
     let output = report(lab, arguments);
     assert!(output.status.success(), "{}", text(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// A cell of a table, whose row 0 is the header.
-pub fn column<'t>(csv: &'t str, row: usize, name: &str) -> &'t str {
-    let at = csv.lines().next().and_then(|header| header.split(',').position(|n| n == name));
-    let line = csv.lines().nth(row).expect("the row exists");
-    line.split(',').nth(at.expect("the column exists")).expect("the cell exists")
 }
 
 /// Error lines of the program, without mpirun's.

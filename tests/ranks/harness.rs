@@ -211,12 +211,36 @@ impl Lab {
         differences.into_iter().fold(0.0, f32::max)
     }
 
+    /// Makes all checkpoints those of a version without manifests.
+    pub fn remove_manifests(&self, name: &str) {
+        for checkpoint in self.checkpoints(name) {
+            std::fs::remove_file(checkpoint.join("manifest.json")).expect("a manifest");
+            edit(&checkpoint.join("state.json"), |state| {
+                state.as_object_mut().expect("an object").remove("manifest");
+            });
+        }
+    }
+
     /// A column of a run's `epochs.csv`.
     pub fn column<T: FromStr<Err: Debug>>(&self, name: &str, title: &str) -> Vec<T> {
         let mut epochs = csv::Reader::from_path(self.path(name).join("epochs.csv")).expect("epochs.csv");
         let at = epochs.headers().expect("a header").iter().position(|found| found == title).expect(title);
         epochs.records().map(|row| row.expect("a row")[at].parse().expect("a value")).collect()
     }
+}
+
+/// Changes a file of JSON.
+pub fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
+    let mut json = serde_json::from_slice(&std::fs::read(path).expect("the file exists")).expect("JSON");
+    change(&mut json);
+    std::fs::write(path, serde_json::to_vec_pretty(&json).expect("JSON")).expect("it can be written");
+}
+
+/// A cell of a table, whose row 0 is the header.
+pub fn column<'t>(csv: &'t str, row: usize, name: &str) -> &'t str {
+    let at = csv.lines().next().and_then(|header| header.split(',').position(|n| n == name));
+    let line = csv.lines().nth(row).expect("the row exists");
+    line.split(',').nth(at.expect("the column exists")).expect("the cell exists")
 }
 
 /// Writes log lines to where the thread's output goes.
