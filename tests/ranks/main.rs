@@ -7,7 +7,6 @@ mod bench;
 mod collectives;
 mod data;
 mod disk;
-mod gradients;
 mod harness;
 mod int8;
 #[path = "../common/lab.rs"]

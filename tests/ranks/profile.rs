@@ -26,9 +26,8 @@ fn number(row: &Value, field: &str) -> f64 {
 }
 
 fn sums_to_the_wall_time(figures: &Value) {
-    let rows = operators(figures);
-    let (sum, wall) =
-        (rows.iter().map(|row| number(row, "self_cpu_ms")).sum::<f64>(), number(figures, "wall_ms"));
+    let (rows, wall) = (operators(figures), number(figures, "wall_ms"));
+    let sum: f64 = rows.iter().map(|row| number(row, "self_cpu_ms")).sum();
     assert!(wall > 0.0 && (sum - wall).abs() <= 1e-6 * wall, "{sum} of {wall}");
     for row in rows {
         assert!(number(row, "calls") >= 1.0, "{row}");
@@ -68,17 +67,9 @@ fn inference_is_profiled_by_the_layers_names() {
     assert_eq!(file.records().count(), operators(&fused).len());
 
     let (plain, _) = figures(&lab, 1, &["--batches", "2", "--fused", "off"]);
-    let expected = [
-        "activation1 relu",
-        "activation2 relu",
-        "conv1 conv",
-        "conv2 conv",
-        "flatten",
-        "linear",
-        "pool1 max pool",
-        "pool2 max pool",
-    ];
-    assert_eq!(names(&plain, "forward"), expected);
+    let expected = "activation1 relu, activation2 relu, conv1 conv, conv2 conv, flatten, linear, pool1 max pool, \
+                    pool2 max pool";
+    assert_eq!(names(&plain, "forward").join(", "), expected);
 
     let (mlp, _) = figures(&lab, 1, &["--batches", "2", "--model", "mlp", "--activation", "gelu"]);
     let expected = ["activation gelu", "bn1 batch norm", "flatten", "layer1 linear", "layer2 linear"];
@@ -127,14 +118,9 @@ fn collectives_of_two_ranks_are_operators() {
 fn integer_models_are_profiled_by_layer() {
     let lab = Lab::new();
     let (convnet, _) = figures(&lab, 1, &["--int8", "--batches", "3"]);
-    let expected = [
-        "conv1 int8 conv+relu+max pool",
-        "conv2 int8 conv+relu+max pool",
-        "input quantize",
-        "linear int8 linear",
-        "scores dequantize",
-    ];
-    assert_eq!(names(&convnet, "forward"), expected);
+    let expected = "conv1 int8 conv+relu+max pool, conv2 int8 conv+relu+max pool, input quantize, \
+                    linear int8 linear, scores dequantize";
+    assert_eq!(names(&convnet, "forward").join(", "), expected);
     let inner = operators(&convnet).iter().filter(|row| row["phase"] == "forward");
     let nothing = |row: &Value| row["peak_memory_bytes"] == 0 && row["allocated_bytes"] == 0;
     assert!(inner.into_iter().all(nothing), "it allocates nothing: {convnet}");
@@ -151,14 +137,12 @@ fn integer_models_are_profiled_by_layer() {
 fn a_checkpoint_is_profiled_with_its_network() {
     let lab = Lab::new();
     lab.train(2, "run", &["--epochs", "1", "--train-samples", "128", "--batch-norm"]);
-    let run = lab.path("run");
-    let run = run.to_str().unwrap();
+    let run = &lab.path("run").display().to_string();
     for (ranks, more) in [(1, &[][..]), (1, &["--train"]), (2, &[]), (2, &["--train"])] {
         let options = [&["--checkpoint", run, "--batches", "2"], more].concat();
         let (found, _) = figures(&lab, ranks, &options);
         assert_eq!(found["model"], "convnet");
-        let forward = names(&found, "forward");
-        assert!(forward.contains(&"bn1 batch norm+relu+max pool".to_owned()), "{forward:?}");
+        assert!(names(&found, "forward").contains(&"bn1 batch norm+relu+max pool".to_owned()), "{found}");
     }
     for (options, code, expected) in [
         (&["--model", "vgg"][..], 2, "--model vgg: the checkpoint is of a convnet"),
@@ -176,8 +160,7 @@ fn a_profile_of_a_run_takes_its_options_where_none_are_typed() {
     let trained = ["--epochs", "1", "--train-samples", "128", "--batch", "16", "--activation", "gelu"];
     let recipe = ["--optimizer", "sgd", "--momentum", "0.5", "--lr", "0.01", "--precision", "bf16"];
     lab.train(1, "run", &[&trained[..], &recipe].concat());
-    let run = lab.path("run");
-    let run = run.to_str().unwrap();
+    let run = &lab.path("run").display().to_string();
     let of = |ranks, options: &[&str]| {
         figures(&lab, ranks, &[&["--checkpoint", run, "--batches", "2"], options].concat()).0
     };
