@@ -101,13 +101,18 @@ fn what_is_in_run_json_does_not_command_the_terminal() {
     let lab = Lab::new();
     lab.train(1, "run", &SHORT);
     let file = lab.path("run/run.json");
-    let json = fs::read_to_string(&file).unwrap();
-    assert!(json.contains("\"convnet\""));
-    fs::write(&file, json.replace("\"convnet\"", "\"\\u001b]0;owned\\u0007<b>convnet|\"")).unwrap();
-    for format in ["terminal", "markdown", "html", "csv"] {
-        let output = run(lab.on(1, &["report", "--format", format], "run"));
-        assert_ne!(output.status.code(), Some(2), "{format} is known: {}", text(&output));
-        assert!(!text(&output).contains(['\u{1b}', '\u{7}']), "{}", text(&output));
+    let whole = fs::read(&file).unwrap();
+    // One is refused on stderr, and the other is shown on stdout.
+    for field in ["/config/model", "/launcher"] {
+        fs::write(&file, &whole).unwrap();
+        edit(&file, |run| *run.pointer_mut(field).expect(field) = "\u{1b}]0;owned\u{7}<b>x|".into());
+        for format in ["terminal", "markdown", "html", "csv"] {
+            let report = ["report", "--format", format, "--out"];
+            let output = run(lab.on(1, &report, "report").arg(lab.path("run")));
+            assert_ne!(output.status.code(), Some(2), "{format} is known: {}", text(&output));
+            assert!(format == "html" || text(&output).contains("owned"), "{}", text(&output));
+            assert!(!text(&output).contains(['\u{1b}', '\u{7}']), "{}", text(&output));
+        }
     }
 }
 

@@ -48,9 +48,10 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_run_going_unless_it_is_the_las
 #[test]
 fn keep_retains_the_newest_and_the_most_accurate() {
     let lab = Lab::new();
-    for keep in [1, 2] {
-        let name = &format!("run{keep}");
-        let options = ["--epochs=6", "--lr=0.03", "--train-samples=400", &format!("--keep={keep}")];
+    // With a rate of 0 all epochs are alike, and the first one counts as the most accurate.
+    for (keep, lr) in [(1, "--lr=0.03"), (2, "--lr=0.03"), (1, "--lr=0"), (2, "--lr=0")] {
+        let name = &format!("run{keep}{lr}");
+        let options = ["--epochs=6", lr, "--train-samples=400", &format!("--keep={keep}")];
         let steps = lab.train(2, name, &options)["steps"].as_u64().unwrap() as usize / 6;
         let epochs = csv::Reader::from_path(lab.path(name).join("epochs.csv")).unwrap().into_records();
         let accuracies: Vec<f64> = epochs.map(|row| row.unwrap()[4].parse().unwrap()).collect();
