@@ -178,16 +178,6 @@ pub enum CommError {
     /// A data set that cannot be divided into batches of all ranks.
     #[error("the data set cannot be sharded: {0}")]
     Sharding(String),
-    /// A record that cannot be written, read or applied.
-    #[error("rank {rank} on {host}: {reason}")]
-    Record {
-        /// The lowest rank that failed.
-        rank: usize,
-        /// Its host.
-        host: String,
-        /// The file, and its error.
-        reason: String,
-    },
     /// An order of arrival that is not this module's.
     #[error("the order of arrival does not fit this module: {0}")]
     Arrival(String),
@@ -273,7 +263,6 @@ impl CommError {
                 | Self::Shares { .. }
                 | Self::FewSamples { .. }
                 | Self::Sharding(_)
-                | Self::Record { .. }
         )
     }
 }

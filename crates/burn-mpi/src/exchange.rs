@@ -28,7 +28,7 @@ impl World {
             all.chunks_exact(16).map(|rank| (number(&rank[..8]) as usize, number(&rank[8..]))).unzip();
         let Some(rank) = tags.iter().position(|tag| *tag != tags[0]) else { return Ok(lengths) };
         let [calls, others] = Exchange::differing(&self.all_gather(&exchange.padded())?, rank);
-        Err(CommError::OutOfStep { rank, host: self.places()[rank].host.clone(), calls, others })
+        Err(CommError::OutOfStep { rank, host: self.host_of(rank), calls, others })
     }
 
     /// Broadcasts rank 0's bytes into every rank's `buffer`, of equal length on
@@ -152,9 +152,7 @@ impl World {
         let first = all.into_iter().enumerate().find_map(|(r, e)| Some((r, e?)));
         match (first, mine) {
             (None, Ok(value)) => Ok(value),
-            (Some((rank, reason)), _) => {
-                Err(CommError::Elsewhere { rank, host: self.places()[rank].host.clone(), reason })
-            }
+            (Some((rank, reason)), _) => Err(CommError::Elsewhere { rank, host: self.host_of(rank), reason }),
             (None, Err(error)) => Err(CommError::Start(error.to_string())),
         }
     }
@@ -168,14 +166,25 @@ impl World {
         let all: Vec<String> = self.gather(&mine.to_owned())?;
         match all.iter().position(|text| *text != all[0]) {
             None => Ok(()),
-            Some(rank) => Err(CommError::Diverged {
-                what: what.to_owned(),
-                rank,
-                host: self.places()[rank].host.clone(),
-                found: all[rank].clone(),
-                expected: all[0].clone(),
-            }),
+            Some(rank) => Err(self.diverged(what, rank, &all[rank], &all[0])),
         }
+    }
+
+    /// The error of a rank that differs from rank 0.
+    pub(crate) fn diverged(
+        &self,
+        what: impl Into<String>,
+        rank: usize,
+        found: impl ToString,
+        expected: impl ToString,
+    ) -> CommError {
+        let (host, found, expected) = (self.host_of(rank), found.to_string(), expected.to_string());
+        CommError::Diverged { what: what.into(), rank, host, found, expected }
+    }
+
+    /// The host of a rank.
+    pub(crate) fn host_of(&self, rank: usize) -> String {
+        self.places()[rank].host.clone()
     }
 
     /// Checks that each rank has at least one of a data set's `samples`, equal on all ranks.
@@ -184,7 +193,7 @@ impl World {
         match samples < self.size() {
             true => Err(CommError::FewSamples {
                 rank: samples,
-                host: self.places()[samples].host.clone(),
+                host: self.host_of(samples),
                 samples,
                 ranks: self.size(),
             }),

@@ -75,8 +75,7 @@ pub fn average_metrics(world: &World, metrics: &[(&str, Mean)]) -> Result<Vec<f6
             names if names.is_empty() => "none".to_owned(),
             names => names.join(", "),
         });
-        let host = world.places()[rank].host.clone();
-        return Err(CommError::Diverged { what: "the list of metrics".into(), rank, host, found, expected });
+        return Err(world.diverged("the list of metrics", rank, found, expected));
     }
     Ok((0..metrics.len()).map(|metric| mean(ranks.iter().map(|rank| &rank[metric]))).collect())
 }

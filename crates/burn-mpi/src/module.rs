@@ -67,7 +67,7 @@ fn compare(world: &World, mine: Vec<String>) -> Result<(), CommError> {
         if let Some(param) = (0..params).find(|&param| theirs.get(param) != ranks[0].get(param)) {
             let [found, expected] = [theirs, &ranks[0]]
                 .map(|ranks| ranks.get(param).map_or_else(|| "none".to_owned(), Clone::clone));
-            return Err(diverged(world, format!("parameter {param} of the module"), rank, found, expected));
+            return Err(world.diverged(format!("parameter {param} of the module"), rank, found, expected));
         }
     }
     Ok(())
@@ -130,7 +130,7 @@ fn check_equal<M: Module>(world: &World, module: &M, with_buffers: bool) -> Resu
     for param in parameters.into_iter().chain(buffers.into_iter().filter(|_| with_buffers)) {
         if let Some(rank) = differs(&param) {
             let [found, expected] = [rank, 0].map(|rank| format!("digest {}", ranks[rank][param]));
-            return Err(diverged(world, name_of(&tensors[param].0), rank, found, expected));
+            return Err(world.diverged(name_of(&tensors[param].0), rank, found, expected));
         }
     }
     Ok(())
@@ -156,8 +156,4 @@ fn name_of(spec: &TensorSpec) -> String {
         Kind::Int => format!("the integer parameter {name}"),
         Kind::Bool => format!("the boolean parameter {name}"),
     }
-}
-
-fn diverged(world: &World, what: String, rank: usize, found: String, expected: String) -> CommError {
-    CommError::Diverged { what, rank, host: world.places()[rank].host.clone(), found, expected }
 }

@@ -81,21 +81,21 @@ records!(ModuleRecord = Module, OptimizerRecord = Optimizer, LrSchedulerRecord =
 /// ```
 ///
 /// # Errors
-/// On all ranks, [`CommError::Record`] if rank 0 cannot write it. Otherwise if the transport fails.
+/// On all ranks, [`CommError::Elsewhere`] if rank 0 cannot write it. Otherwise if the transport fails.
 pub fn save_record<R: Record>(world: &World, path: impl AsRef<Path>, record: R) -> Result<(), CommError> {
     let (path, _calling) = (&file_of(path.as_ref()), calling("save_record"));
     let saved = match world.is_root() {
         true => save(record, path).map_err(|error| described(path, error)),
         false => Ok(()),
     };
-    agree(world, saved)
+    world.agree(saved)
 }
 
 /// The record of a file that rank 0 reads, on every rank. All ranks must call it; the other ranks'
 /// `path` is not used.
 ///
 /// # Errors
-/// On all ranks, [`CommError::Record`] if rank 0 cannot read the file, or it is not a record.
+/// On all ranks, [`CommError::Elsewhere`] if rank 0 cannot read the file, or it is not a record.
 /// Otherwise if the transport fails.
 pub fn load_record<R: Record>(world: &World, path: impl AsRef<Path>) -> Result<R, CommError> {
     let (path, _calling) = (&file_of(path.as_ref()), calling("load_record"));
@@ -103,9 +103,9 @@ pub fn load_record<R: Record>(world: &World, path: impl AsRef<Path>) -> Result<R
         true => read::<R>(path).map_err(|error| described(path, error)),
         false => Ok(Vec::new()),
     };
-    let bytes = world.broadcast_bytes(agree(world, bytes)?)?;
+    let bytes = world.broadcast_bytes(world.agree(bytes)?)?;
     let record = R::from_bytes(Bytes::from_bytes_vec(bytes));
-    agree(world, record.map_err(|error| described(path, error)))
+    world.agree(record.map_err(|error| described(path, error)))
 }
 
 /// `module` with the parameters and buffers of a file that rank 0 reads, on every rank. All ranks
@@ -117,7 +117,7 @@ pub fn load_module<M: Module>(world: &World, path: impl AsRef<Path>, module: M) 
     let (path, _calling) = (&file_of(path.as_ref()), calling("load_module"));
     let record = load_record::<ModuleRecord>(world, path)?;
     let loaded = module.try_load_record(record);
-    agree(world, loaded.map_err(|error| described(path, format!("it has another model: {error}"))))
+    world.agree(loaded.map_err(|error| described(path, format!("it has another model: {error}"))))
 }
 
 /// Burn's name of the file.
@@ -147,19 +147,4 @@ fn read<R: Record>(path: &Path) -> Result<Vec<u8>, RecordError> {
 
 fn described(path: &Path, error: impl Display) -> String {
     format!("{}: {error}", path.display())
-}
-
-/// One rank's failure on every rank, as [`World::agree`].
-fn agree<T>(world: &World, mine: Result<T, String>) -> Result<T, CommError> {
-    let reasons: Vec<Option<String>> = world.gather(&mine.as_ref().err().cloned())?;
-    let first = reasons.into_iter().enumerate().find_map(|(rank, reason)| Some((rank, reason?)));
-    match (first, mine) {
-        (None, Ok(value)) => Ok(value),
-        (Some((rank, reason)), _) => Err(failure(world, rank, reason)),
-        (None, Err(reason)) => Err(failure(world, world.rank(), reason)),
-    }
-}
-
-fn failure(world: &World, rank: usize, reason: String) -> CommError {
-    CommError::Record { rank, host: world.places()[rank].host.clone(), reason }
 }

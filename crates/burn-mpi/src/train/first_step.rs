@@ -22,13 +22,7 @@ pub(super) fn check_batches(world: &World, own: usize, items: usize) -> Result<(
         Some(rank) => {
             // The error compares with rank 0.
             let rank = if rank == 0 { first } else { rank };
-            Err(CommError::Diverged {
-                what: "the number of samples in the first batch".into(),
-                rank,
-                host: world.places()[rank].host.clone(),
-                found: ranks[rank].0.to_string(),
-                expected: ranks[0].0.to_string(),
-            })
+            Err(world.diverged("the number of samples in the first batch", rank, ranks[rank].0, ranks[0].0))
         }
     }
 }

@@ -56,7 +56,7 @@ pub(super) fn choose(world: &World, wanted: Option<usize>) -> Result<Chosen, Com
     let (number, (cuda, nccl, _)) = match (number, mine) {
         (Ok(number), Ok(mine)) => (number, mine),
         (Err((rank, reason)), _) => {
-            return Err(CommError::NoNccl { rank, host: world.places()[rank].host.clone(), reason });
+            return Err(CommError::NoNccl { rank, host: world.host_of(rank), reason });
         }
         (Ok(_), Err(reason)) => unreachable!("a rank without a GPU was given one: {reason}"),
     };

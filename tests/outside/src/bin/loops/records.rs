@@ -121,6 +121,6 @@ fn failed<T>(
 }
 
 fn of_record(error: &CommError, rank: usize, path: &Path) -> bool {
-    matches!(error, CommError::Record { rank: found, reason, .. }
+    matches!(error, CommError::Elsewhere { rank: found, reason, .. }
         if *found == rank && reason.starts_with(&path.display().to_string()))
 }
