@@ -56,6 +56,7 @@
 mod hub;
 mod result;
 pub(crate) mod seat;
+mod state;
 
 use std::any::Any;
 use std::fmt;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::Primitives;
 use crate::activity::Waiting;
 #[cfg(feature = "mpi")]
-use crate::collective::mpi::{Mpi, library, request::Communicator};
+use crate::collective::mpi::{Communicator, Mpi, library};
 #[cfg(feature = "mpi")]
 use crate::guard::{self, finalize, start_up};
 use crate::host::Place;

@@ -19,8 +19,7 @@ use std::time::{Duration, Instant};
 
 use mpi::ffi;
 
-use crate::collective::mpi::request::Communicator;
-use crate::collective::mpi::{Mpi, library};
+use crate::collective::mpi::{Communicator, Mpi, library};
 use crate::guard::exit_together;
 use crate::guard::process_manager::ProcessManager;
 use crate::member::Member;

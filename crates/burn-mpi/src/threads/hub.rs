@@ -6,7 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Options;
-use super::result::{needs, result};
+use super::result::result;
+use super::state::{Brought, Draw, Phase, Rank, Rendezvous, State, Ticket, Wanted};
 use crate::activity::{Activity, Departure};
 use crate::cause::Wait;
 use crate::clock::Clock;
@@ -27,75 +28,6 @@ pub(crate) struct Hub {
     long_turn: Duration,
     /// One for each rank.
     changed: Vec<Condvar>,
-}
-
-struct State {
-    draw: Draw,
-    ranks: Vec<Rank>,
-    /// The rank that runs, if they take turns.
-    turn: usize,
-    /// Turns so far.
-    turns: u64,
-    /// A rank that runs only while no other can; their number if none is held back.
-    held: usize,
-    calls: BTreeMap<Ticket, Rendezvous>,
-    /// Messages on the way, from and to.
-    messages: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
-    /// Graph nodes of parameters, and the rank that has them.
-    nodes: BTreeMap<u64, usize>,
-    /// Looks at calls since something last happened.
-    idle: u32,
-    /// The error with which every wait ends from now on.
-    ended: Option<CommError>,
-    /// The first rank that left with an error.
-    cause: Option<(usize, String)>,
-    lines: Vec<String>,
-}
-
-/// A call of all ranks: its channel, and its number on it.
-pub(crate) type Ticket = (u64, u64);
-
-/// What ranks have brought to a call.
-struct Rendezvous {
-    brought: Vec<Option<Brought>>,
-    taken: usize,
-}
-
-struct Brought {
-    call: Call,
-    element: Element,
-    /// Bytes of each rank's part.
-    part: usize,
-    bytes: Vec<u8>,
-}
-
-struct Rank {
-    phase: Phase,
-    /// Calls of each channel so far.
-    posted: BTreeMap<u64, u64>,
-    /// Calls that were posted and not taken.
-    open: Vec<Ticket>,
-}
-
-enum Phase {
-    /// Before its first turn.
-    Absent,
-    /// It runs, or may.
-    Ready,
-    Waiting(Wanted),
-    Sleeping(Duration),
-    Left(Departure),
-}
-
-/// What a rank waits for.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Wanted {
-    Call(Ticket),
-    /// Any of its open calls.
-    Any,
-    Message {
-        from: usize,
-    },
 }
 
 /// Looks at calls without any effect after which time passes, so that a rank that only looks cannot keep
@@ -355,7 +287,7 @@ impl Hub {
         (state.cause.clone(), state.lines.clone())
     }
 
-    /// Another rank that has one of these nodes. All of them belong to `rank` from now on.
+    /// Another rank that has one of these nodes. Those that nobody has are this rank's from now on.
     pub fn other_owner(&self, rank: usize, nodes: impl Iterator<Item = u64>) -> Option<usize> {
         let mut state = self.state();
         let mut owner = None;
@@ -503,79 +435,6 @@ impl Hub {
             // Once a collective, on the rank that sees it first.
             self.members.iter().for_each(|member| member.activity.leave_stall(seen.entered));
         }
-    }
-}
-
-impl State {
-    fn departed(&self) -> impl Iterator<Item = &Departure> {
-        self.ranks.iter().filter_map(|rank| match &rank.phase {
-            Phase::Left(departure) => Some(departure),
-            _ => None,
-        })
-    }
-
-    /// Whether a rank may run at this time.
-    fn is_able(&self, rank: usize, now: Duration) -> bool {
-        match self.ranks[rank].phase {
-            Phase::Ready => true,
-            Phase::Sleeping(until) => until <= now,
-            Phase::Waiting(wanted) => self.has(rank, wanted) || self.lost(rank, wanted).is_some(),
-            Phase::Absent | Phase::Left(_) => false,
-        }
-    }
-
-    /// Ranks that have not brought what `rank` needs for a call.
-    fn missing(&self, rank: usize, ticket: Ticket) -> impl Iterator<Item = usize> {
-        let rendezvous = self.calls.get(&ticket);
-        let call = rendezvous.and_then(|rendezvous| Some(rendezvous.brought[rank].as_ref()?.call));
-        let is_missing = move |other: &usize| match (rendezvous, call) {
-            (Some(rendezvous), Some(call)) => {
-                needs(call, rank, *other) && rendezvous.brought[*other].is_none()
-            }
-            _ => false,
-        };
-        (0..self.ranks.len()).filter(is_missing)
-    }
-
-    /// Whether `rank` has what it wants.
-    fn has(&self, rank: usize, wanted: Wanted) -> bool {
-        let arrived = |ticket: Ticket| self.missing(rank, ticket).next().is_none();
-        match wanted {
-            Wanted::Call(ticket) => arrived(ticket),
-            Wanted::Any => self.ranks[rank].open.iter().any(|&ticket| arrived(ticket)),
-            Wanted::Message { from } => {
-                self.messages.get(&(from, rank)).is_some_and(|messages| !messages.is_empty())
-            }
-        }
-    }
-
-    /// The error of a wait for what will never come.
-    fn lost(&self, rank: usize, wanted: Wanted) -> Option<CommError> {
-        if let Some(error) = &self.ended {
-            return Some(error.clone());
-        }
-        let is_needed = |other: usize| match wanted {
-            Wanted::Call(ticket) => self.missing(rank, ticket).any(|missing| missing == other),
-            Wanted::Any => {
-                self.ranks[rank].open.iter().all(|&ticket| self.missing(rank, ticket).any(|r| r == other))
-            }
-            Wanted::Message { from } => from == other,
-        };
-        self.departed().find(|departure| is_needed(departure.rank)).map(Departure::error)
-    }
-}
-
-/// Numbers drawn from a seed: SplitMix64 (Steele et al., 2014).
-struct Draw(u64);
-
-impl Draw {
-    /// A number below `limit`.
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
     }
 }
 

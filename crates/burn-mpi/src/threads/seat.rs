@@ -5,7 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hub::{Hub, Ticket, Wanted};
+use super::hub::Hub;
+use super::state::{Ticket, Wanted};
 use crate::collective::pending::PendingOps;
 use crate::collective::staged::{Requests, Staged};
 use crate::collective::wire::Element;

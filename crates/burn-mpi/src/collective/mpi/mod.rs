@@ -24,6 +24,18 @@ use crate::member::Member;
 /// The transport's name.
 pub(crate) const NAME: &str = "mpi";
 
+/// A communicator: its operations are matched only with each other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Communicator(pub(crate) ffi::MPI_Comm);
+
+impl Communicator {
+    /// `MPI_COMM_WORLD`.
+    pub fn world() -> Self {
+        // SAFETY: a constant that MPI's library defines.
+        Self(unsafe { ffi::RSMPI_COMM_WORLD })
+    }
+}
+
 /// This process as a rank of an MPI job.
 ///
 /// MPI runs from before the first of these is created until the process exits

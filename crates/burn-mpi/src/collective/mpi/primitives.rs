@@ -4,9 +4,8 @@ use std::ffi::{c_int, c_void};
 
 use mpi::ffi;
 
-use super::request::Communicator;
 use super::sum::{datatype, sum_of};
-use super::{Mpi, NAME};
+use super::{Communicator, Mpi, NAME};
 use crate::collective::wire::Element;
 use crate::{Call, CommError, Primitives, World};
 

@@ -7,7 +7,7 @@ use mpi::ffi;
 
 use super::primitives::MpiPrimitives;
 use super::sum::{datatype, sum_of};
-use super::{Mpi, NAME};
+use super::{Communicator, Mpi, NAME};
 use crate::collective::staged::Requests;
 use crate::member::Member;
 use crate::{Call, CommError, Primitives, Wire};
@@ -22,18 +22,6 @@ unsafe extern "C" {
         comm: ffi::MPI_Comm,
         request: *mut ffi::MPI_Request,
     ) -> c_int;
-}
-
-/// A communicator: its operations are matched only with each other.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Communicator(pub(crate) ffi::MPI_Comm);
-
-impl Communicator {
-    /// `MPI_COMM_WORLD`.
-    pub fn world() -> Self {
-        // SAFETY: a constant that MPI's library defines.
-        Self(unsafe { ffi::RSMPI_COMM_WORLD })
-    }
 }
 
 /// A non-blocking operation in flight, with the buffers that MPI reads and writes until it is complete.

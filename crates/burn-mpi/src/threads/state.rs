@@ -1,0 +1,152 @@
+//! What ranks that are threads have brought, and what each of them waits for.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::result::needs;
+use crate::activity::Departure;
+use crate::collective::wire::Element;
+use crate::{Call, CommError};
+
+/// What the meeting place knows.
+pub(super) struct State {
+    pub draw: Draw,
+    pub ranks: Vec<Rank>,
+    /// The rank that runs, if they take turns.
+    pub turn: usize,
+    /// Turns so far.
+    pub turns: u64,
+    /// A rank that runs only while no other can; their number if none is held back.
+    pub held: usize,
+    pub calls: BTreeMap<Ticket, Rendezvous>,
+    /// Messages on the way, from and to.
+    pub messages: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
+    /// Graph nodes of parameters, and the rank that has them.
+    pub nodes: BTreeMap<u64, usize>,
+    /// Looks at calls since something last happened.
+    pub idle: u32,
+    /// The error with which every wait ends from now on.
+    pub ended: Option<CommError>,
+    /// The first rank that left with an error.
+    pub cause: Option<(usize, String)>,
+    pub lines: Vec<String>,
+}
+
+/// A call of all ranks: its channel, and its number on it.
+pub(crate) type Ticket = (u64, u64);
+
+/// What ranks have brought to a call.
+pub(super) struct Rendezvous {
+    pub brought: Vec<Option<Brought>>,
+    pub taken: usize,
+}
+
+pub(super) struct Brought {
+    pub call: Call,
+    pub element: Element,
+    /// Bytes of each rank's part.
+    pub part: usize,
+    pub bytes: Vec<u8>,
+}
+
+pub(super) struct Rank {
+    pub phase: Phase,
+    /// Calls of each channel so far.
+    pub posted: BTreeMap<u64, u64>,
+    /// Calls that were posted and not taken.
+    pub open: Vec<Ticket>,
+}
+
+pub(super) enum Phase {
+    /// Before its first turn.
+    Absent,
+    /// It runs, or may.
+    Ready,
+    Waiting(Wanted),
+    Sleeping(Duration),
+    Left(Departure),
+}
+
+/// What a rank waits for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wanted {
+    Call(Ticket),
+    /// Any of its open calls.
+    Any,
+    Message {
+        from: usize,
+    },
+}
+
+impl State {
+    pub fn departed(&self) -> impl Iterator<Item = &Departure> {
+        self.ranks.iter().filter_map(|rank| match &rank.phase {
+            Phase::Left(departure) => Some(departure),
+            _ => None,
+        })
+    }
+
+    /// Whether a rank may run at this time.
+    pub fn is_able(&self, rank: usize, now: Duration) -> bool {
+        match self.ranks[rank].phase {
+            Phase::Ready => true,
+            Phase::Sleeping(until) => until <= now,
+            Phase::Waiting(wanted) => self.has(rank, wanted) || self.lost(rank, wanted).is_some(),
+            Phase::Absent | Phase::Left(_) => false,
+        }
+    }
+
+    /// Ranks that have not brought what `rank` needs for a call.
+    pub fn missing(&self, rank: usize, ticket: Ticket) -> impl Iterator<Item = usize> {
+        let rendezvous = self.calls.get(&ticket);
+        let call = rendezvous.and_then(|rendezvous| Some(rendezvous.brought[rank].as_ref()?.call));
+        let is_missing = move |other: &usize| match (rendezvous, call) {
+            (Some(rendezvous), Some(call)) => {
+                needs(call, rank, *other) && rendezvous.brought[*other].is_none()
+            }
+            _ => false,
+        };
+        (0..self.ranks.len()).filter(is_missing)
+    }
+
+    /// Whether `rank` has what it wants.
+    pub fn has(&self, rank: usize, wanted: Wanted) -> bool {
+        let arrived = |ticket: Ticket| self.missing(rank, ticket).next().is_none();
+        match wanted {
+            Wanted::Call(ticket) => arrived(ticket),
+            Wanted::Any => self.ranks[rank].open.iter().any(|&ticket| arrived(ticket)),
+            Wanted::Message { from } => {
+                self.messages.get(&(from, rank)).is_some_and(|messages| !messages.is_empty())
+            }
+        }
+    }
+
+    /// The error of a wait for what will never come.
+    pub fn lost(&self, rank: usize, wanted: Wanted) -> Option<CommError> {
+        if let Some(error) = &self.ended {
+            return Some(error.clone());
+        }
+        let is_needed = |other: usize| match wanted {
+            Wanted::Call(ticket) => self.missing(rank, ticket).any(|missing| missing == other),
+            Wanted::Any => {
+                self.ranks[rank].open.iter().all(|&ticket| self.missing(rank, ticket).any(|r| r == other))
+            }
+            Wanted::Message { from } => from == other,
+        };
+        self.departed().find(|departure| is_needed(departure.rank)).map(Departure::error)
+    }
+}
+
+/// Numbers drawn from a seed: SplitMix64 (Steele et al., 2014).
+pub(super) struct Draw(pub u64);
+
+impl Draw {
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+    }
+}
