@@ -113,8 +113,8 @@ impl Activity {
             entered: AtomicU64::new(0),
             since: AtomicU64::new(0),
             what: AtomicU64::new(0),
-            deadline_ms: AtomicU64::new(milliseconds(deadline)),
-            stall_ms: AtomicU64::new(milliseconds(stall_warning)),
+            deadline_ms: AtomicU64::new(milliseconds(deadline.min(LONGEST))),
+            stall_ms: AtomicU64::new(milliseconds(stall_warning.min(LONGEST))),
             told: AtomicU64::new(0),
             told_below: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
@@ -156,7 +156,7 @@ impl Activity {
 
     /// Sets the deadline of an operation.
     pub fn set_deadline(&self, deadline: Duration) {
-        self.deadline_ms.store(milliseconds(deadline), Ordering::Relaxed);
+        self.deadline_ms.store(milliseconds(deadline.min(LONGEST)), Ordering::Relaxed);
     }
 
     /// Time after which a wait is told of.
@@ -166,7 +166,7 @@ impl Activity {
 
     /// Sets the time after which a wait is told of.
     pub fn set_stall_warning(&self, after: Duration) {
-        self.stall_ms.store(milliseconds(after), Ordering::Relaxed);
+        self.stall_ms.store(milliseconds(after.min(LONGEST)), Ordering::Relaxed);
     }
 
     /// Records that some rank has told of a wait in the collective number `entered`; returns whether
@@ -239,6 +239,9 @@ impl Activity {
         }
     }
 }
+
+/// The longest time that clocks count: longer ones overflow their types.
+pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
 fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)

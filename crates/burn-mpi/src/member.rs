@@ -31,7 +31,7 @@ impl Member {
     /// Enters `call` on `bytes` bytes of `element`s, until the result is dropped.
     ///
     /// # Errors
-    /// If these have no sum, and it is one.
+    /// If these have no sum, and it is one; or if it names a rank that there is not.
     pub fn begin(
         &self,
         transport: &str,
@@ -39,10 +39,14 @@ impl Member {
         element: Element,
         bytes: usize,
     ) -> Result<Waiting, CommError> {
-        match call.sums() && element == Element::Byte {
-            true => Err(self.error(transport, call.name(), bytes, self.now(), "bytes have no sum".into())),
-            false => Ok(self.enter(transport, call.name(), None)),
-        }
+        let reason = match call.peer() {
+            _ if call.sums() && element == Element::Byte => "bytes have no sum".to_owned(),
+            Some(peer) if peer >= self.size => {
+                format!("there is no rank {peer}, only 0 to {}", self.size - 1)
+            }
+            _ => return Ok(self.enter(transport, call.name(), None)),
+        };
+        Err(self.error(transport, call.name(), bytes, self.now(), reason))
     }
 
     /// The time of this rank's clock.

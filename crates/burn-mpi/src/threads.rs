@@ -1,7 +1,7 @@
 //! Ranks that are threads of this process, for tests: `cargo test` runs a data-parallel loop on several
 //! ranks, without `mpirun` and without MPI, in milliseconds.
 //!
-//! [`run`] calls a function as every rank. What it does with its [`World`](crate::World) is what it does
+//! [`run`] calls a function as every rank. What it does with its [`World`] is what it does
 //! over MPI: exchanges, [`connect`](crate::connect), gradients, errors. Messages go through memory,
 //! whatever the backend that `connect` is asked for.
 //!
@@ -40,18 +40,23 @@
 //! ```
 //!
 //! # What differs from processes
-//! - Statics are shared. Burn's random generator is one for the process: with turns its numbers depend on
-//!   the seed alone, and ranks that seed it draw from one sequence. Seed it right before drawing, without an
-//!   exchange in between.
+//! - Statics are shared, by ranks and by tests of the same process. Burn's random generator is one for the
+//!   process: seed it right before drawing, without an exchange in between (Burn draws a parameter when it
+//!   is first used, not in `init`), and run tests that draw from it one at a time (`--test-threads=1`, or
+//!   cargo-nextest, which has a process for each). Otherwise a seed does not repeat what it draws.
 //! - Burn's autodiff is one for the process, too: build each rank's module inside the function. A module
 //!   that is built outside and cloned shares its graph, which the first backward consumes;
 //!   [`GradientSync`](crate::GradientSync) refuses it with a line.
 //! - A lock that a rank holds while it communicates, and that another one takes, stops the job for ever; a
-//!   line says so after a minute.
+//!   line says so after a minute. In an argument, as in `broadcast_module(world, shared.lock()?.clone())`, it
+//!   is held until the call returns.
 //! - Native sums are in an order of their own, as those of MPI and gloo are; sums in rank order have the
 //!   same bits everywhere.
+//! - What MPI leaves to chance goes well here: a blocking all-reduce matches one that was started, messages
+//!   that nobody receives are dropped, and settings of a transport are not looked at.
 //! - A rank that panics or returns an error ends the others at their next exchange with
 //!   [`CommError::Left`](crate::CommError::Left); nothing ends a rank that computes for ever.
+//!   `std::process::exit` ends all tests of the process, with its exit code.
 
 mod hub;
 mod result;
@@ -115,19 +120,20 @@ impl Default for Options {
 /// Why a job of threads failed: the first rank that left with an error or a panic.
 #[derive(Clone)]
 pub struct Failure {
-    /// The rank.
+    /// The rank, which may have left without an error while another one needed it.
     pub rank: usize,
     /// Its error or its panic.
     pub error: String,
-    /// The seed that repeats it.
-    pub seed: u64,
+    /// The seed that repeats it; without turns nothing does.
+    pub seed: Option<u64>,
     /// What ranks have printed: warnings of stalls.
     pub lines: Vec<String>,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (seed {})", self.error, self.seed)
+        f.write_str(&self.error)?;
+        self.seed.map_or(Ok(()), |seed| write!(f, " (seed {seed})"))
     }
 }
 
@@ -143,10 +149,11 @@ impl std::error::Error for Failure {}
 /// Runs `body` as every rank of a job of `ranks` threads; returns their results in rank order.
 ///
 /// # Errors
-/// [`Failure`] if a rank returns an error, panics, or returns while another one needs it.
+/// [`Failure`] if a rank returns an error, panics, or returns while another one needs it, or if the system
+/// gives no thread for one.
 ///
 /// # Panics
-/// If `ranks` or [`Options::hosts`] is 0, or the system gives no threads.
+/// If `ranks` or [`Options::hosts`] is 0.
 pub fn run<T: Send, E: fmt::Display>(
     ranks: usize,
     options: &Options,
@@ -170,44 +177,35 @@ pub fn run_with_lines<T: Send, E: fmt::Display>(
     assert!(ranks > 0 && options.hosts > 0, "a job has a rank and a host");
     let hub = Arc::new(Hub::new(ranks, options));
     let as_rank = |rank: usize| {
-        (options.on_thread)(rank);
-        let seat = Seat::take(Arc::clone(&hub), rank);
         let result = catch_unwind(AssertUnwindSafe(|| {
-            let world = World::of_seat(seat.clone(), hub.places());
+            (options.on_thread)(rank);
+            let world = World::of_seat(Seat::take(Arc::clone(&hub), rank), hub.places());
             body(&world).map_err(|error| error.to_string())
         }));
-        match result {
-            Ok(Ok(value)) => {
-                hub.leave(rank, 0, String::new());
-                Some(value)
-            }
-            Ok(Err(error)) => {
-                hub.leave(rank, 1, error);
-                None
-            }
-            Err(panic) => {
-                hub.leave(rank, PANICKED, format!("panicked: {}", message(panic.as_ref())));
-                None
-            }
-        }
+        let (status, reason, value) = match result {
+            Ok(Ok(value)) => (0, String::new(), Some(value)),
+            Ok(Err(error)) => (1, error, None),
+            Err(panic) => (PANICKED, format!("panicked: {}", message(panic.as_ref())), None),
+        };
+        hub.leave(rank, status, reason);
+        value
     };
     let results: Vec<Option<T>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..ranks)
-            .map(|rank| {
-                let thread = std::thread::Builder::new().name(format!("rank {rank}"));
-                let spawned =
-                    thread.stack_size(options.stack_bytes).spawn_scoped(scope, move || as_rank(rank));
-                spawned.expect("a thread for each rank")
-            })
-            .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+        let spawn = |rank: usize| {
+            let thread = std::thread::Builder::new().name(format!("rank {rank}"));
+            let spawned = thread.stack_size(options.stack_bytes).spawn_scoped(scope, move || as_rank(rank));
+            // The others wait for it, or for its leaving.
+            spawned.map_err(|error| hub.leave(rank, 1, format!("the system gives no thread: {error}"))).ok()
+        };
+        let threads: Vec<_> = (0..ranks).map(spawn).collect();
+        threads.into_iter().map(|thread| thread?.join().unwrap_or_default()).collect()
     });
     let (cause, lines) = hub.outcome();
     match (cause, results.into_iter().collect::<Option<Vec<T>>>()) {
         (None, Some(results)) => Ok((results, lines)),
         (cause, _) => {
             let (rank, error) = cause.unwrap_or((0, "a rank's thread ended".into()));
-            Err(Failure { rank, error, seed: options.seed, lines })
+            Err(Failure { rank, error, seed: options.turns.then_some(options.seed), lines })
         }
     }
 }

@@ -18,7 +18,10 @@ mod types;
 
 const SEEDS: u64 = 20;
 
-fn passes(check: fn(&World, Backend) -> Result<(), Box<dyn Error>>) {
+/// A check of each rank.
+type Check = fn(&World, Backend) -> Result<(), Box<dyn Error>>;
+
+fn passes(check: Check) {
     for (ranks, seed) in (1..=4).flat_map(|ranks| (0..SEEDS).map(move |seed| (ranks, seed))) {
         let options = Options { seed, ..Options::default() };
         run(ranks, &options, |world| check(world, Backend::Mpi)).unwrap();

@@ -192,7 +192,7 @@ fn a_late_rank_is_told_of_once_and_one_that_never_comes_ends_the_job() {
             "{failure}"
         );
         assert!(failure.error.contains("on rank 1 (node0)"), "the lowest that waits: {failure}");
-        assert_eq!((failure.lines.len(), failure.seed), (1, seed));
+        assert_eq!((failure.lines.len(), failure.seed), (1, Some(seed)));
     }
     assert!(began.elapsed() < Duration::from_secs(60), "time is virtual");
 }
@@ -218,10 +218,11 @@ fn ranks_that_leave_end_the_others_with_their_name_and_reason() {
         }
         failure.to_string()
     };
-    assert_eq!(leaves(|| Err("no data".into())), "rank 1 on node0: no data (seed 5)");
+    assert_eq!(leaves(|| Err("no data of a rank 0".into())), "rank 1 on node0: no data of a rank 0 (seed 5)");
     assert_eq!(leaves(|| panic!("a bug")), "rank 1 on node0 panicked: a bug (seed 5)");
     let early = leaves(|| Ok(()));
-    assert!(early.contains("rank 1 on node0") && early.contains("before the others"), "{early}");
+    assert!(early.starts_with("rank 1 on node0 has left the job (exit code 0) before the others"), "{early}");
+    assert!(early.contains(" waits for it in memory barrier"), "{early}");
 }
 
 #[test]
@@ -251,7 +252,17 @@ fn different_calls_are_an_error_that_names_them() {
             primitives(world)?.all_reduce(&mut Wire::F32(vec![0.0; 3 + world.rank()]))
         });
         let text = failure.unwrap_err().to_string();
-        assert!(text.contains("12 bytes") && text.contains("16"), "{text}");
+        assert!(text.contains("AllReduce of 3 values of F32") && text.contains("of 4 values"), "{text}");
+        // Padded to chunks of the same length.
+        for how in [Operation::AllReduce(Reduction::Ordered), Operation::ReduceScatter(Reduction::Native)] {
+            let failure = run(2, &simulated(seed), |world| {
+                let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
+                collective.start(0, how, Wire::F32(vec![1.0; 5 + world.rank()]))?;
+                collective.wait(0).map(drop)
+            });
+            let text = failure.unwrap_err().to_string();
+            assert!(text.contains("of 5 values") && text.contains("of 6 values"), "{text}");
+        }
         let failure = run(2, &simulated(seed), |world| match world.rank() {
             0 => world.gather(&1).map(drop),
             _ => world.check_equal("a", "b"),
@@ -259,6 +270,97 @@ fn different_calls_are_an_error_that_names_them() {
         let text = failure.unwrap_err().to_string();
         assert!(text.contains("is in check_equal of a, and rank 0 in gather"), "{text}");
     }
+}
+
+#[test]
+fn what_never_comes_ends_by_the_deadline_whatever_else_is_in_flight() {
+    let ends = |body: &(dyn Fn(&World) -> Result<(), CommError> + Sync)| {
+        for seed in 0..10 {
+            let failure = run(2, &simulated(seed), body).unwrap_err().to_string();
+            assert!(failure.contains("exceeded the deadline of 120 s"), "seed {seed}: {failure}");
+        }
+    };
+    let all_reduce = Operation::AllReduce(Reduction::Ordered);
+    let value = || Wire::F32(vec![1.0]);
+    let two = |world: &World| -> Result<_, CommError> {
+        let [mut one, mut other] = [
+            connect(world, Backend::Mpi, &Transport::default())?,
+            connect(world, Backend::Mpi, &Transport::default())?,
+        ];
+        one.start(0, all_reduce, value())?;
+        other.start(0, all_reduce, value())?;
+        Ok((one, other))
+    };
+    // A rank polls for what the other one does not start.
+    ends(&|world| {
+        let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
+        if world.rank() == 0 {
+            return world.barrier();
+        }
+        collective.start(0, all_reduce, value())?;
+        while !collective.is_done(0) {
+            collective.poll()?;
+        }
+        Ok(())
+    });
+    // Each waits in another collective for the second part of a sum.
+    ends(&|world| {
+        let (mut one, mut other) = two(world)?;
+        if world.rank() == 0 { one.wait(0) } else { other.wait(0) }.map(drop)
+    });
+    // An operation has arrived and is never waited for.
+    ends(&|world| {
+        let (_unused, mut other) = two(world)?;
+        other.wait(0)?;
+        if world.rank() == 1 {
+            sleep(world, Duration::MAX);
+        }
+        other.start(0, all_reduce, value())?;
+        other.wait(0).map(drop)
+    });
+    // Each sends a long message before it receives the other's.
+    ends(&|world| {
+        let (mut on, peer) = (primitives(world)?, 1 - world.rank());
+        on.send(&[0; 5000], peer)?;
+        on.receive(&mut [0; 5000], peer)
+    });
+}
+
+#[test]
+fn a_rank_that_there_is_not_is_named() {
+    for call in [
+        (|on, _| on.send(&[0], 9)) as fn(&mut dyn Primitives, usize) -> Result<(), CommError>,
+        |on, _| on.receive(&mut [0], 9),
+        |on, _| on.broadcast(&mut [0], 9),
+        |on, _| on.reduce(&Wire::F32(vec![0.0]), &mut Wire::F32(vec![0.0]), 9),
+    ] {
+        let failure = run(2, &simulated(0), |world| call(primitives(world)?.as_mut(), world.rank()));
+        let text = failure.unwrap_err().to_string();
+        assert!(text.contains("there is no rank 9, only 0 to 1"), "{text}");
+    }
+}
+
+#[test]
+fn a_rank_that_cannot_begin_ends_the_others() {
+    for turns in [true, false] {
+        let on_thread = |rank: usize| assert!(rank != 1, "no pool");
+        let options = Options { on_thread, turns, ..Options::default() };
+        let failure = run(3, &options, World::barrier).unwrap_err();
+        assert_eq!((failure.rank, failure.error.as_str()), (1, "rank 1 on node0 panicked: no pool"));
+    }
+    // More memory than there is.
+    let options = Options { stack_bytes: 1 << 46, ..Options::default() };
+    let failure = run(2, &options, World::barrier).unwrap_err().to_string();
+    assert!(failure.contains("the system gives no thread"), "{failure}");
+}
+
+#[test]
+fn a_deadline_of_any_length_is_one() {
+    let options = Options { deadline: Duration::MAX, stall_warning: Duration::MAX, ..simulated(0) };
+    let (_, lines) = run_with_lines(2, &options, World::barrier).unwrap();
+    assert_eq!(lines, Vec::<String>::new());
+    let failure = barrier_after(2, &options, 0, Duration::MAX);
+    assert!(failure.is_ok_and(|lines| lines.is_empty()), "both times end at once");
 }
 
 #[test]

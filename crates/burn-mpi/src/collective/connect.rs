@@ -4,6 +4,7 @@ use std::time::Duration;
 
 #[cfg(feature = "mpi")]
 use crate::MpiCollective;
+use crate::activity::LONGEST;
 use crate::{Backend, Collective, CommError, Primitives, World};
 #[cfg(feature = "gloo")]
 use crate::{GlooAlgorithm, GlooCollective};
@@ -58,8 +59,7 @@ pub fn connect(
     backend: Backend,
     transport: &Transport,
 ) -> Result<Box<dyn Collective>, CommError> {
-    // Longer waits overflow the clock types.
-    let timeout = transport.timeout.min(Duration::from_secs(366 * 24 * 3600));
+    let timeout = transport.timeout.min(LONGEST);
     world.set_deadline(timeout);
     world.check_equal("the transport", &format!("{backend} by {}", transport.gloo_algorithm))?;
     if let Some(seat) = world.seat() {

@@ -82,8 +82,13 @@ impl Operation {
 /// All ranks start the same operations in the same order, on buffers of the same type and length,
 /// and either all start an operation or all call [`all_reduce`](Self::all_reduce): MPI does not
 /// match a blocking collective with a non-blocking one. Ranks may poll and wait at any time and in
-/// any order. If lengths or types differ between ranks, the transport returns an error on some of
-/// them, or the deadline of the [`World`](crate::World) aborts the job.
+/// any order, with one exception: a sum in rank order has a second part, which a rank begins in a poll or a
+/// wait of the same collective. One that waits elsewhere keeps others waiting for it.
+///
+/// If lengths or types differ between ranks, the transport returns an error on some of
+/// them, or the deadline of the [`World`](crate::World) aborts the job. But buffers are padded to chunks of
+/// equal length where an operation needs them, and lengths with the same chunks are not told apart over MPI and
+/// gloo; [`threads`](crate::threads) do.
 ///
 /// A bucket is the number that identifies an operation in flight; the caller chooses it.
 ///

@@ -139,6 +139,7 @@ impl<E: Engine> Collective for PendingOps<E> {
             return result;
         }
         let _waiting = self.engine.member().enter(E::NAME, "all-reduce", None);
+        Operation::AllReduce(how).check(E::NAME, buffer, self.engine.member())?;
         let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
         self.start(BLOCKING, Operation::AllReduce(how), taken)?;
         *buffer = self.complete(BLOCKING)?;

@@ -51,6 +51,19 @@ impl Call {
         }
     }
 
+    /// The rank that it names.
+    pub(crate) fn peer(self) -> Option<usize> {
+        match self {
+            Self::Send { to: peer }
+            | Self::Receive { from: peer }
+            | Self::Broadcast { root: peer }
+            | Self::Reduce { root: peer }
+            | Self::Gather { root: peer }
+            | Self::Scatter { root: peer } => Some(peer),
+            _ => None,
+        }
+    }
+
     /// Whether it adds values of the ranks.
     pub(crate) fn sums(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce { .. } | Self::ReduceScatter)

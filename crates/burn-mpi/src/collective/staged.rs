@@ -22,9 +22,15 @@ pub trait Requests {
     fn member(&self) -> &Member;
 
     /// Starts an all-reduce (in place, in `to`), a reduce-scatter, an all-to-all or an all-gather on
-    /// channel 0 or 1.
-    fn start(&mut self, channel: usize, call: Call, from: Wire, to: Wire)
-    -> Result<Self::Request, CommError>;
+    /// channel 0 or 1, of an operation on `whole` elements before they are padded to equal parts.
+    fn start(
+        &mut self,
+        channel: usize,
+        call: Call,
+        whole: usize,
+        from: Wire,
+        to: Wire,
+    ) -> Result<Self::Request, CommError>;
 
     /// Both buffers, once the call is complete.
     fn test(&mut self, request: &mut Self::Request) -> Result<Option<(Wire, Wire)>, CommError>;
@@ -95,7 +101,7 @@ impl<R: Requests> Engine for Staged<R> {
         let stage = match operation {
             _ if whole == 0 => Stage::Done(Some(buffer)),
             Operation::AllReduce(how) if how == Reduction::Native && !self.halves => {
-                Stage::Whole(self.requests.start(0, Call::AllReduce, buffer.zeros_like(0), buffer)?)
+                Stage::Whole(self.requests.start(0, Call::AllReduce, whole, buffer.zeros_like(0), buffer)?)
             }
             // Of two ranks, with the same bits.
             Operation::AllReduce(_) | Operation::ReduceScatter(Reduction::Ordered) => {
@@ -105,7 +111,7 @@ impl<R: Requests> Engine for Staged<R> {
                 let gather = gathers.then_some(self.sums);
                 self.sums += u64::from(gathers);
                 Stage::Exchange {
-                    request: self.requests.start(0, Call::AllToAll, buffer, chunks)?,
+                    request: self.requests.start(0, Call::AllToAll, whole, buffer, chunks)?,
                     sum,
                     gather,
                 }
@@ -113,12 +119,12 @@ impl<R: Requests> Engine for Staged<R> {
             Operation::ReduceScatter(Reduction::Native) => {
                 buffer.resize(chunk * size);
                 let part = buffer.zeros_like(chunk);
-                Stage::Whole(self.requests.start(0, Call::ReduceScatter, buffer, part)?)
+                Stage::Whole(self.requests.start(0, Call::ReduceScatter, whole, buffer, part)?)
             }
             Operation::AllGather { .. } => {
                 buffer.resize(chunk);
                 let all = buffer.zeros_like(chunk * size);
-                Stage::Whole(self.requests.start(0, Call::AllGather, buffer, all)?)
+                Stage::Whole(self.requests.start(0, Call::AllGather, whole, buffer, all)?)
             }
         };
         Ok(Stages { stage, length })
@@ -153,7 +159,7 @@ impl<R: Requests> Engine for Staged<R> {
         {
             let [sum, all] = [sum, all].map(|buffer| std::mem::replace(buffer, Wire::Bytes(Vec::new())));
             self.gathers += 1;
-            op.stage = Stage::Whole(self.requests.start(1, Call::AllGather, sum, all)?);
+            op.stage = Stage::Whole(self.requests.start(1, Call::AllGather, op.length, sum, all)?);
         }
         Ok(None)
     }

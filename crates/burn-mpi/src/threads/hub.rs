@@ -8,14 +8,14 @@ use std::time::Duration;
 use super::Options;
 use super::result::result;
 use super::state::{Brought, Draw, Phase, Rank, Rendezvous, State, Ticket, Wanted};
-use crate::activity::{Activity, Departure};
+use crate::activity::{Activity, Departure, LONGEST};
 use crate::cause::Wait;
 use crate::clock::Clock;
 use crate::collective::wire::Element;
 use crate::host::Place;
 use crate::member::Member;
 use crate::process::say;
-use crate::{Call, CommError};
+use crate::{Call, CommError, operation};
 
 /// All ranks of one job.
 pub(crate) struct Hub {
@@ -33,6 +33,9 @@ pub(crate) struct Hub {
 /// Looks at calls without any effect after which time passes, so that a rank that only looks cannot keep
 /// it from passing.
 const IDLE: u32 = 100;
+
+/// Bytes of a message that is sent without waiting for its receiver, as over MPI.
+const EAGER: usize = 4096;
 
 /// How long a turn may take without a line that says so.
 const LONG_TURN: Duration = Duration::from_secs(60);
@@ -56,6 +59,7 @@ impl Hub {
             held: ranks,
             calls: BTreeMap::new(),
             messages: BTreeMap::new(),
+            sent: BTreeMap::new(),
             nodes: BTreeMap::new(),
             idle: 0,
             ended: None,
@@ -92,9 +96,7 @@ impl Hub {
         if self.time.is_none() {
             return;
         }
-        if state.ranks.iter().all(|rank| matches!(rank.phase, Phase::Ready)) {
-            self.hand_over(&mut state);
-        }
+        self.hand_over(&mut state);
         drop(self.await_turn(state, rank));
     }
 
@@ -107,7 +109,7 @@ impl Hub {
         rank: usize,
         channel: u64,
         call: Call,
-        element: Element,
+        (element, whole): (Element, usize),
         from: &[u8],
         to: &[u8],
     ) -> Result<Ticket, CommError> {
@@ -124,16 +126,14 @@ impl Hub {
             .entry(ticket)
             .or_insert_with(|| Rendezvous { brought: (0..size).map(|_| None).collect(), taken: 0 });
         let bytes = if matches!(call, Call::AllReduce | Call::Broadcast { .. }) { to } else { from };
-        let part = call.part(from.len(), to.len(), size);
         let differs = |(other, brought): (usize, &Option<Brought>)| {
-            let Brought { call: theirs, element: like, part: length, .. } = brought.as_ref()?;
-            let is_same = *theirs == call && *like == element && *length == part;
+            let theirs = brought.as_ref()?;
+            let is_same = theirs.call == call && theirs.element == element && theirs.whole == whole;
             (!is_same).then(|| {
                 format!(
-                    "rank {other} on {} calls {} with {length} bytes of each rank, and this one with {part}: ranks \
-                     call different operations, or the same ones on different sizes",
-                    self.hosts[other],
-                    theirs.name()
+                    "this rank calls {call:?} of {whole} values of {element:?}, and rank {other} on {} {:?} of {} values \
+                     of {:?}: ranks call different operations, or the same ones on different sizes",
+                    self.hosts[other], theirs.call, theirs.whole, theirs.element
                 )
             })
         };
@@ -141,10 +141,10 @@ impl Hub {
             let member = &self.members[rank];
             return Err(member.error("memory", call.name(), bytes.len(), member.now(), reason));
         }
-        rendezvous.brought[rank] = Some(Brought { call, element, part, bytes: bytes.to_vec() });
+        rendezvous.brought[rank] = Some(Brought { call, element, whole, bytes: bytes.to_vec() });
         state.ranks[rank].open.push(ticket);
         state.idle = 0;
-        self.wake(&state);
+        self.wake();
         Ok(ticket)
     }
 
@@ -155,14 +155,12 @@ impl Hub {
     pub fn test(&self, rank: usize, ticket: Ticket) -> Result<bool, CommError> {
         let mut state = self.state();
         if !state.has(rank, Wanted::Call(ticket)) {
-            if let Some(error) = state.lost(rank, Wanted::Call(ticket)) {
-                return Err(state.ended.get_or_insert(error).clone());
-            }
+            self.check_lost(&mut state, rank, Wanted::Call(ticket))?;
             state.idle += 1;
-            if let Some(time) = self.time.as_ref().filter(|_| state.idle > IDLE) {
-                time.fetch_add(1_000_000, Ordering::Relaxed);
+            if state.idle > IDLE {
+                state.ranks[rank].phase = Phase::Looking;
             }
-            drop(self.at_exchange(state, rank));
+            self.at_exchange(state, rank).ranks[rank].phase = Phase::Ready;
             return Ok(false);
         }
         Ok(self.time.is_none() || state.draw.below(2) == 0)
@@ -189,7 +187,8 @@ impl Hub {
         }
     }
 
-    /// Sends a message, which arrives after those before it.
+    /// Sends a message, which arrives after those before it. A long one waits until it is received, as MPI's
+    /// and gloo's do.
     ///
     /// # Errors
     /// If the job has ended.
@@ -199,8 +198,16 @@ impl Hub {
             return Err(error.clone());
         }
         state.messages.entry((rank, to)).or_default().push_back(bytes.to_vec());
-        self.wake(&state);
-        Ok(())
+        let [sent, _] = state.sent.entry((rank, to)).or_default();
+        *sent += 1;
+        let number = *sent;
+        state.idle = 0;
+        self.wake();
+        drop(state);
+        match bytes.len() > EAGER {
+            true => self.wait(rank, Wanted::Received { to, number }),
+            false => Ok(()),
+        }
     }
 
     /// Waits for the next message of rank `from`.
@@ -209,8 +216,13 @@ impl Hub {
     /// If it has another length, or never comes.
     pub fn receive(&self, rank: usize, from: usize, into: &mut [u8]) -> Result<(), CommError> {
         self.wait(rank, Wanted::Message { from })?;
-        let message = self.state().messages.get_mut(&(from, rank)).and_then(VecDeque::pop_front);
+        let mut state = self.state();
+        let message = state.messages.get_mut(&(from, rank)).and_then(VecDeque::pop_front);
         let message = message.unwrap_or_default();
+        let [_, received] = state.sent.entry((from, rank)).or_default();
+        *received += 1;
+        self.wake();
+        drop(state);
         if message.len() != into.len() {
             let reason = format!("the message has {} bytes", message.len());
             let member = &self.members[rank];
@@ -230,9 +242,7 @@ impl Hub {
             if state.has(rank, wanted) {
                 return Ok(());
             }
-            if let Some(error) = state.lost(rank, wanted) {
-                return Err(state.ended.get_or_insert(error).clone());
-            }
+            self.check_lost(&mut state, rank, wanted)?;
             state.ranks[rank].phase = Phase::Waiting(wanted);
             state = match self.time {
                 Some(_) => {
@@ -251,7 +261,7 @@ impl Hub {
             return std::thread::sleep(time);
         }
         let mut state = self.state();
-        state.ranks[rank].phase = Phase::Sleeping(self.members[rank].now().saturating_add(time));
+        state.ranks[rank].phase = Phase::Sleeping(self.members[rank].now() + time.min(LONGEST));
         self.hand_over(&mut state);
         self.await_turn(state, rank).ranks[rank].phase = Phase::Ready;
     }
@@ -266,19 +276,21 @@ impl Hub {
         if status != 0 && state.cause.is_none() {
             let whose = format!("rank {rank} on {}", self.hosts[rank]);
             // Errors between ranks already name their rank.
+            let names = |(rank, host): (usize, &String)| {
+                reason.contains(&format!("rank {rank} on {host}"))
+                    || reason.contains(&format!("rank {rank} ({host})"))
+            };
             let named = match reason.starts_with("panicked") {
                 true => format!("{whose} {reason}"),
-                false if reason.contains("rank ") => reason,
+                false if self.hosts.iter().enumerate().any(names) => reason,
                 false => format!("{whose}: {reason}"),
             };
             state.cause = Some((rank, named));
             state.ended.get_or_insert(departure.error());
         }
         state.ranks[rank].phase = Phase::Left(departure);
-        self.wake(&state);
-        if self.time.is_some() {
-            self.hand_over(&mut state);
-        }
+        self.wake();
+        self.hand_over(&mut state);
     }
 
     /// The first rank that left with an error, and what was printed.
@@ -298,6 +310,17 @@ impl Hub {
         owner
     }
 
+    /// The error of a wait for what will never come. A rank that has left without an error is then the cause.
+    fn check_lost(&self, state: &mut State, rank: usize, wanted: Wanted) -> Result<(), CommError> {
+        let Some(error) = state.lost(rank, wanted) else { return Ok(()) };
+        if let (None, Some(left)) = (&state.ended, state.leaver(rank, wanted).map(|left| left.rank)) {
+            let what = operation::describe(self.members[rank].activity.now().what);
+            let line = format!("{error}; rank {rank} on {} waits for it in {what}", self.hosts[rank]);
+            state.cause.get_or_insert((left, line));
+        }
+        Err(state.ended.get_or_insert(error).clone())
+    }
+
     /// The beginning of an exchange: another rank may run first.
     fn at_exchange<'a>(&'a self, mut state: MutexGuard<'a, State>, rank: usize) -> MutexGuard<'a, State> {
         if self.time.is_some() {
@@ -307,26 +330,32 @@ impl Hub {
         state
     }
 
-    /// Draws the rank that runs next, after time has passed if none can.
+    /// Draws the rank that runs next, after time has passed if none can. Without turns there is nothing to do.
     fn hand_over(&self, state: &mut State) {
+        if self.time.is_none() || !state.has_begun() {
+            return;
+        }
         let size = self.members.len();
         loop {
             let now = self.members[0].now();
-            let able: Vec<usize> = (0..size).filter(|&rank| state.is_able(rank, now)).collect();
-            if !able.is_empty() {
-                if state.draw.below(16) == 0 {
-                    state.held = state.draw.below(size + 1);
+            let mut able: Vec<usize> = (0..size).filter(|&rank| state.is_able(rank, now)).collect();
+            if able.is_empty() {
+                if self.pass_time(state, now) {
+                    continue;
                 }
-                let others: Vec<usize> = able.iter().copied().filter(|&rank| rank != state.held).collect();
-                let from = if others.is_empty() { &able } else { &others };
-                state.turn = from[state.draw.below(from.len())];
-                state.turns += 1;
-                self.changed[state.turn].notify_one();
+                able.extend((0..size).filter(|&rank| matches!(state.ranks[rank].phase, Phase::Looking)));
+            }
+            if able.is_empty() {
                 return;
             }
-            if !self.pass_time(state, now) {
-                return;
+            if state.draw.below(16) == 0 {
+                state.held = state.draw.below(size + 1);
             }
+            let others: Vec<usize> = able.iter().copied().filter(|&rank| rank != state.held).collect();
+            let from = if others.is_empty() { &able } else { &others };
+            state.turn = from[state.draw.below(from.len())];
+            state.turns += 1;
+            return self.changed[state.turn].notify_one();
         }
     }
 
@@ -356,7 +385,7 @@ impl Hub {
     }
 
     /// Wakes ranks that wait without turns.
-    fn wake(&self, _: &State) {
+    fn wake(&self) {
         if self.time.is_none() {
             self.changed.iter().for_each(Condvar::notify_all);
         }
@@ -371,7 +400,7 @@ impl Hub {
             self.changed[rank].wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
             self.happen(&mut state, rank);
-            self.wake(&state);
+            self.wake();
         }
         state
     }
@@ -381,7 +410,7 @@ impl Hub {
         let moment = |rank| Some((self.next_moment(state, rank, now)?, rank));
         let Some((moment, rank)) = (0..self.members.len()).filter_map(moment).min() else { return false };
         if let Some(time) = &self.time {
-            time.store(u64::try_from(moment.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+            time.store(u64::try_from(moment.max(now).as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
         self.happen(state, rank);
         true

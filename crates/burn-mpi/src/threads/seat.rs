@@ -31,7 +31,7 @@ impl Seat {
     pub fn take(hub: Arc<Hub>, rank: usize) -> Self {
         hub.begin(rank);
         identify(&hub.members[rank], true);
-        Self { hub, rank, channels: Rc::new(Cell::new(1)) }
+        Self { hub, rank, channels: Rc::new(Cell::new(2)) }
     }
 
     pub fn member(&self) -> &Member {
@@ -100,7 +100,14 @@ impl Primitives for MemoryPrimitives {
             Call::Send { to } => hub.send(*rank, to, from),
             Call::Receive { from } => hub.receive(*rank, from, to),
             _ => {
-                let ticket = hub.post(*rank, self.channel, call, element, from, to)?;
+                let whole = from.len().max(to.len()) / element.width();
+                // Only the root's buffer of a gather or a scatter has all parts.
+                let whole = match call {
+                    Call::Gather { .. } => from.len(),
+                    Call::Scatter { .. } => to.len(),
+                    _ => whole,
+                };
+                let ticket = hub.post(*rank, self.channel, call, (element, whole), from, to)?;
                 hub.wait(*rank, Wanted::Call(ticket))?;
                 hub.take(*rank, ticket, to);
                 Ok(())
@@ -131,10 +138,17 @@ impl Requests for MemoryRequests {
         self.seat.member()
     }
 
-    fn start(&mut self, channel: usize, call: Call, from: Wire, to: Wire) -> Result<Request, CommError> {
+    fn start(
+        &mut self,
+        channel: usize,
+        call: Call,
+        whole: usize,
+        from: Wire,
+        to: Wire,
+    ) -> Result<Request, CommError> {
         let Seat { hub, rank, .. } = &self.seat;
         let (channel, element) = (self.first + channel as u64, to.element());
-        let ticket = hub.post(*rank, channel, call, element, from.bytes(), to.bytes())?;
+        let ticket = hub.post(*rank, channel, call, (element, whole), from.bytes(), to.bytes())?;
         Ok(Request { ticket, buffers: (from, to) })
     }
 
@@ -149,7 +163,7 @@ impl Requests for MemoryRequests {
     }
 
     fn pause(&mut self) -> Result<(), CommError> {
-        self.seat.hub.wait(self.seat.rank, Wanted::Any)
+        self.seat.hub.wait(self.seat.rank, Wanted::Any(self.first))
     }
 
     fn blocking(&mut self) -> &mut dyn Primitives {

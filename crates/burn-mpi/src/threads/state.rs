@@ -21,6 +21,8 @@ pub(super) struct State {
     pub calls: BTreeMap<Ticket, Rendezvous>,
     /// Messages on the way, from and to.
     pub messages: BTreeMap<(usize, usize), VecDeque<Vec<u8>>>,
+    /// Messages that were sent and received so far, from and to.
+    pub sent: BTreeMap<(usize, usize), [u64; 2]>,
     /// Graph nodes of parameters, and the rank that has them.
     pub nodes: BTreeMap<u64, usize>,
     /// Looks at calls since something last happened.
@@ -44,8 +46,8 @@ pub(super) struct Rendezvous {
 pub(super) struct Brought {
     pub call: Call,
     pub element: Element,
-    /// Bytes of each rank's part.
-    pub part: usize,
+    /// Elements of the whole operation, before they are padded to equal parts.
+    pub whole: usize,
     pub bytes: Vec<u8>,
 }
 
@@ -62,6 +64,8 @@ pub(super) enum Phase {
     Absent,
     /// It runs, or may.
     Ready,
+    /// It has looked many times for what has not come, and runs if no other can and no time can pass.
+    Looking,
     Waiting(Wanted),
     Sleeping(Duration),
     Left(Departure),
@@ -71,10 +75,15 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted {
     Call(Ticket),
-    /// Any of its open calls.
-    Any,
+    /// Any of its open calls on this channel or the next.
+    Any(u64),
     Message {
         from: usize,
+    },
+    /// That its message of this number, from 1, was received.
+    Received {
+        to: usize,
+        number: u64,
     },
 }
 
@@ -92,8 +101,13 @@ impl State {
             Phase::Ready => true,
             Phase::Sleeping(until) => until <= now,
             Phase::Waiting(wanted) => self.has(rank, wanted) || self.lost(rank, wanted).is_some(),
-            Phase::Absent | Phase::Left(_) => false,
+            Phase::Absent | Phase::Looking | Phase::Left(_) => false,
         }
+    }
+
+    /// Whether all ranks have had their first turn, or never will.
+    pub fn has_begun(&self) -> bool {
+        !self.ranks.iter().any(|rank| matches!(rank.phase, Phase::Absent))
     }
 
     /// Ranks that have not brought what `rank` needs for a call.
@@ -114,26 +128,36 @@ impl State {
         let arrived = |ticket: Ticket| self.missing(rank, ticket).next().is_none();
         match wanted {
             Wanted::Call(ticket) => arrived(ticket),
-            Wanted::Any => self.ranks[rank].open.iter().any(|&ticket| arrived(ticket)),
+            Wanted::Any(first) => self.open(rank, first).any(arrived),
+            Wanted::Received { to, number } => {
+                self.sent.get(&(rank, to)).is_some_and(|[_, received]| *received >= number)
+            }
             Wanted::Message { from } => {
                 self.messages.get(&(from, rank)).is_some_and(|messages| !messages.is_empty())
             }
         }
     }
 
+    /// The open calls of a rank on a channel and the next.
+    fn open(&self, rank: usize, first: u64) -> impl Iterator<Item = Ticket> {
+        self.ranks[rank].open.iter().copied().filter(move |(channel, _)| channel / 2 == first / 2)
+    }
+
     /// The error of a wait for what will never come.
     pub fn lost(&self, rank: usize, wanted: Wanted) -> Option<CommError> {
-        if let Some(error) = &self.ended {
-            return Some(error.clone());
-        }
+        self.ended.clone().or_else(|| self.leaver(rank, wanted).map(Departure::error))
+    }
+
+    /// The rank that has left without what `rank` waits for.
+    pub fn leaver(&self, rank: usize, wanted: Wanted) -> Option<&Departure> {
+        let needs = |ticket: Ticket, other: usize| self.missing(rank, ticket).any(|missing| missing == other);
         let is_needed = |other: usize| match wanted {
-            Wanted::Call(ticket) => self.missing(rank, ticket).any(|missing| missing == other),
-            Wanted::Any => {
-                self.ranks[rank].open.iter().all(|&ticket| self.missing(rank, ticket).any(|r| r == other))
-            }
+            Wanted::Call(ticket) => needs(ticket, other),
+            Wanted::Any(first) => self.open(rank, first).all(|ticket| needs(ticket, other)),
             Wanted::Message { from } => from == other,
+            Wanted::Received { to, .. } => to == other,
         };
-        self.departed().find(|departure| is_needed(departure.rank)).map(Departure::error)
+        self.departed().find(|departure| is_needed(departure.rank))
     }
 }
 

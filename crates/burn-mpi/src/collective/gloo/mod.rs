@@ -159,6 +159,10 @@ impl Context {
             }
         };
         let (started, bytes) = (self.member.now(), from.len().max(to.len()));
+        if matches!(call, Call::Send { .. } | Call::Receive { .. }) && root == self.member.rank {
+            let reason = "gloo has no messages of a rank to itself".into();
+            return Err(self.member.error(NAME, call.name(), bytes, started, reason));
+        }
         if let Some(reason) = &self.broken {
             if let Some(departure) = self.member.activity.departed_peer(Duration::ZERO) {
                 return Err(departure.error());

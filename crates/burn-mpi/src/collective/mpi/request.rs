@@ -70,7 +70,14 @@ impl Requests for MpiRequests {
         &self.mpi
     }
 
-    fn start(&mut self, channel: usize, call: Call, from: Wire, to: Wire) -> Result<Request, CommError> {
+    fn start(
+        &mut self,
+        channel: usize,
+        call: Call,
+        _: usize,
+        from: Wire,
+        to: Wire,
+    ) -> Result<Request, CommError> {
         let (operation, element) = (call.name(), to.element());
         let (bytes, size) = (from.bytes().len().max(to.bytes().len()), self.mpi.size);
         let started = self.mpi.now();
