@@ -30,7 +30,8 @@ fn edit(path: &Path, change: impl Fn(&mut Vec<u8>)) {
 fn invalid_data_files_are_named_with_the_reason() {
     let lab = Lab::new();
     let (images, labels) = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte");
-    let cases: [(&dyn Fn(&Path), [&str; 2]); 7] = [
+    type Case<'a> = (&'a dyn Fn(&Path), [&'a str; 2]);
+    let cases: [Case; 7] = [
         (&|data| fs::remove_file(data.join(images)).unwrap(), [images, "mpiburn data digits"]),
         (&|data| edit(&data.join(images), |b| b.truncate(b.len() - 1)), [images, "truncated"]),
         (

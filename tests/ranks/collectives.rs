@@ -118,7 +118,8 @@ fn ranks_with_different_options_or_data_are_rejected_by_field_and_rank() {
         let collective = connect(world)?;
         let setup =
             Setup { source, network, quantizer: None, collective, stop: Default::default(), trace: Untraced };
-        anyhow::Ok(drop(Trainer::new(world, &config.train_options(), setup)?))
+        Trainer::new(world, &config.train_options(), setup)?;
+        anyhow::Ok(())
     });
     let error = failure.unwrap_err().error;
     assert!(error.contains("training set's digest differs") && error.contains("rank 1"), "{error}");

@@ -73,7 +73,8 @@ fn dropout_masks_do_not_depend_on_the_number_of_ranks() {
 fn initial_weights_that_cannot_be_are_refused_by_name() {
     let lab = Lab::new();
     lab.train(1, "run", &["--batch-norm", "--train-samples=64", "--test-samples=32", "--epochs=1"]);
-    let cases: [(&str, fn(f32) -> f32, &str); 3] = [
+    type Case = (&'static str, fn(f32) -> f32, &'static str);
+    let cases: [Case; 3] = [
         ("conv1.weight", |_| f32::NAN, "conv1.weight has a NaN or an infinity"),
         ("bn2.running_mean", |_| f32::INFINITY, "bn2.running_mean has a NaN or an infinity"),
         ("bn1.running_var", |x| -x, "bn1.running_var, a variance, is negative"),
