@@ -4,8 +4,8 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Tensor};
 use burn_fused::loss::cross_entropy;
 use burn_mpi::{
-    Backend, Collective, GradientSync, MicroBatch, ParamLayout, Reduction, Signals, SyncOptions, WireType,
-    World, threads,
+    Backend, Collective, CommError, GradientSync, MicroBatch, Operation, ParamLayout, Reduction, Signals,
+    SyncOptions, Wire, WireType, World, threads,
 };
 use clap::Parser;
 use mpiburn::cli::{Cli, Command};
@@ -13,7 +13,10 @@ use mpiburn::config::RunConfig;
 use mpiburn::data::generate::Synthetic;
 use mpiburn::data::{self, Normalizer, SampleSource, Split};
 use mpiburn::model::{Model, ModelKind, Network};
-use mpiburn::train::{CrossEntropy, LabelledBytes, Learner, Setup, Trainer, Untraced};
+use mpiburn::record::{Origin, Recorder, Start};
+use mpiburn::train::{
+    CrossEntropy, EpochRow, LabelledBytes, Learner, Position, Setup, Tally, Trainer, Untraced, Watch,
+};
 
 use crate::harness::*;
 
@@ -96,6 +99,85 @@ fn averages_statistics(world: &World) -> anyhow::Result<()> {
     learner.step(&samples, BATCH * world.size(), false)?;
     assert_ne!(all(&layout.read(&learner.network.valid())), after);
     Ok(())
+}
+
+/// Without a progress bar.
+struct Unwatched;
+
+impl Watch for Unwatched {
+    fn step(&mut self, _: &Position, _: &Tally) {}
+    fn line(&mut self, _: &Position, _: &Tally) {}
+    fn epoch(&mut self, _: &EpochRow) {}
+}
+
+/// A transport that adds 1 to the first value of each sum, if it `spoils` them.
+struct Spoilt {
+    inner: Box<dyn Collective>,
+    spoils: bool,
+}
+
+impl Spoilt {
+    fn spoilt(&self, mut sum: Wire) -> Wire {
+        if let (true, Wire::F32(values)) = (self.spoils, &mut sum) {
+            values[0] += 1.0;
+        }
+        sum
+    }
+}
+
+impl Collective for Spoilt {
+    fn transport(&self) -> &str {
+        "spoilt"
+    }
+
+    fn world_size(&self) -> usize {
+        self.inner.world_size()
+    }
+
+    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError> {
+        self.inner.start(bucket, operation, buffer)
+    }
+
+    fn poll(&mut self) -> Result<usize, CommError> {
+        self.inner.poll()
+    }
+
+    fn is_done(&self, bucket: usize) -> bool {
+        self.inner.is_done(bucket)
+    }
+
+    fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
+        let sum = self.inner.wait(bucket)?;
+        Ok(self.spoilt(sum))
+    }
+
+    fn broadcast(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
+        self.inner.broadcast(buffer, root)
+    }
+
+    fn barrier(&mut self) -> Result<(), CommError> {
+        self.inner.barrier()
+    }
+}
+
+#[test]
+fn weights_that_differ_between_ranks_end_the_training() {
+    let failure = threads::run(3, &options(), |world| {
+        let words = ["mpiburn", "train", "--epochs=1", "--train-samples=64", "--test-samples=20"];
+        let Command::Train(args) = Cli::parse_from(words).command else { unreachable!("it is train") };
+        let (config, source) = (RunConfig::try_from(args.as_ref())?, data::open(digits())?);
+        let network = Network::init(config.model, 10, 1, &Device::flex().autodiff());
+        let collective = Box::new(Spoilt { inner: connect(world)?, spoils: world.rank() == 1 });
+        let setup =
+            Setup { source, network, quantizer: None, collective, stop: Default::default(), trace: Untraced };
+        let start: Start<EpochRow> =
+            Start { step: 0, history: &[], curves: None, origin: Origin::default(), keep: None };
+        let mut recorder = Recorder::open(world, None, start)?;
+        Trainer::new(world, &config.train_options(), setup)?.run(&mut recorder, &mut Unwatched)?;
+        anyhow::Ok(())
+    });
+    let error = failure.unwrap_err().error;
+    assert!(error.contains("the weights' digest differs between ranks: rank 1"), "{error}");
 }
 
 #[test]
