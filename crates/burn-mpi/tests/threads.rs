@@ -291,18 +291,6 @@ fn what_never_comes_ends_by_the_deadline_whatever_else_is_in_flight() {
         other.start(0, all_reduce, value())?;
         Ok((one, other))
     };
-    // A rank polls for what the other one does not start.
-    ends(&|world| {
-        let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
-        if world.rank() == 0 {
-            return world.barrier();
-        }
-        collective.start(0, all_reduce, value())?;
-        while !collective.is_done(0) {
-            collective.poll()?;
-        }
-        Ok(())
-    });
     // Each waits in another collective for the second part of a sum.
     ends(&|world| {
         let (mut one, mut other) = two(world)?;
@@ -324,6 +312,40 @@ fn what_never_comes_ends_by_the_deadline_whatever_else_is_in_flight() {
         on.send(&[0; 5000], peer)?;
         on.receive(&mut [0; 5000], peer)
     });
+}
+
+#[test]
+fn a_rank_that_polls_keeps_no_deadline_from_passing() {
+    let failure = run(2, &simulated(0), |world| {
+        let timeout = Duration::from_secs(5);
+        let mut collective = connect(world, Backend::Mpi, &Transport { timeout, ..Transport::default() })?;
+        if world.rank() == 0 {
+            return world.barrier();
+        }
+        collective.start(0, Operation::AllReduce(Reduction::Native), Wire::F32(vec![1.0]))?;
+        while !collective.is_done(0) {
+            collective.poll()?;
+        }
+        Ok(())
+    });
+    let text = failure.unwrap_err().to_string();
+    assert!(text.contains("memory barrier exceeded the deadline of 5 s"), "{text}");
+    // One that computes between its polls is late, and no more.
+    let late = run_with_lines(2, &simulated(0), |world| {
+        let mut collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let operation = Operation::AllReduce(Reduction::Native);
+        for bucket in 0..=world.rank() {
+            collective.start(bucket, operation, Wire::F32(vec![1.0]))?;
+        }
+        for _ in 0..10_000 * world.rank() {
+            collective.poll()?;
+        }
+        if world.rank() == 0 {
+            collective.start(1, operation, Wire::F32(vec![1.0]))?;
+        }
+        collective.wait(0).and(collective.wait(1)).map(drop)
+    });
+    assert_eq!(late.unwrap().1, Vec::<String>::new());
 }
 
 #[test]

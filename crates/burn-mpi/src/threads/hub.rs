@@ -30,9 +30,9 @@ pub(crate) struct Hub {
     changed: Vec<Condvar>,
 }
 
-/// Looks at calls without any effect after which time passes, so that a rank that only looks cannot keep
-/// it from passing.
-const IDLE: u32 = 100;
+/// Time that passes in a look at a call that has not arrived, as much as operators compute between two: a
+/// rank that only looks cannot keep time from passing, and one that computes does not let others wait for long.
+const LOOK: Duration = Duration::from_micros(50);
 
 /// Bytes of a message that is sent without waiting for its receiver, as over MPI.
 const EAGER: usize = 4096;
@@ -61,7 +61,6 @@ impl Hub {
             messages: BTreeMap::new(),
             sent: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            idle: 0,
             ended: None,
             cause: None,
             lines: Vec::new(),
@@ -143,7 +142,6 @@ impl Hub {
         }
         rendezvous.brought[rank] = Some(Brought { call, element, whole, bytes: bytes.to_vec() });
         state.ranks[rank].open.push(ticket);
-        state.idle = 0;
         self.wake();
         Ok(ticket)
     }
@@ -156,11 +154,16 @@ impl Hub {
         let mut state = self.state();
         if !state.has(rank, Wanted::Call(ticket)) {
             self.check_lost(&mut state, rank, Wanted::Call(ticket))?;
-            state.idle += 1;
-            if state.idle > IDLE {
-                state.ranks[rank].phase = Phase::Looking;
+            if let Some(time) = &self.time {
+                time.fetch_add(LOOK.as_nanos() as u64, Ordering::Relaxed);
+                let now = self.members[rank].now();
+                for other in 0..self.members.len() {
+                    if self.next_moment(&state, other, now).is_some_and(|moment| moment <= now) {
+                        self.happen(&mut state, other);
+                    }
+                }
             }
-            self.at_exchange(state, rank).ranks[rank].phase = Phase::Ready;
+            drop(self.at_exchange(state, rank));
             return Ok(false);
         }
         Ok(self.time.is_none() || state.draw.below(2) == 0)
@@ -169,7 +172,6 @@ impl Hub {
     /// Writes the result of a call that has arrived.
     pub fn take(&self, rank: usize, ticket: Ticket, to: &mut [u8]) {
         let mut state = self.state();
-        state.idle = 0;
         state.ranks[rank].open.retain(|open| *open != ticket);
         let size = self.members.len();
         let Some(rendezvous) = state.calls.get_mut(&ticket) else { return };
@@ -201,7 +203,6 @@ impl Hub {
         let [sent, _] = state.sent.entry((rank, to)).or_default();
         *sent += 1;
         let number = *sent;
-        state.idle = 0;
         self.wake();
         drop(state);
         match bytes.len() > EAGER {
@@ -338,15 +339,12 @@ impl Hub {
         let size = self.members.len();
         loop {
             let now = self.members[0].now();
-            let mut able: Vec<usize> = (0..size).filter(|&rank| state.is_able(rank, now)).collect();
+            let able: Vec<usize> = (0..size).filter(|&rank| state.is_able(rank, now)).collect();
             if able.is_empty() {
-                if self.pass_time(state, now) {
-                    continue;
+                match self.pass_time(state, now) {
+                    true => continue,
+                    false => return,
                 }
-                able.extend((0..size).filter(|&rank| matches!(state.ranks[rank].phase, Phase::Looking)));
-            }
-            if able.is_empty() {
-                return;
             }
             if state.draw.below(16) == 0 {
                 state.held = state.draw.below(size + 1);

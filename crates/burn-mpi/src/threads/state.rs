@@ -25,8 +25,6 @@ pub(super) struct State {
     pub sent: BTreeMap<(usize, usize), [u64; 2]>,
     /// Graph nodes of parameters, and the rank that has them.
     pub nodes: BTreeMap<u64, usize>,
-    /// Looks at calls since something last happened.
-    pub idle: u32,
     /// The error with which every wait ends from now on.
     pub ended: Option<CommError>,
     /// The first rank that left with an error.
@@ -64,8 +62,6 @@ pub(super) enum Phase {
     Absent,
     /// It runs, or may.
     Ready,
-    /// It has looked many times for what has not come, and runs if no other can and no time can pass.
-    Looking,
     Waiting(Wanted),
     Sleeping(Duration),
     Left(Departure),
@@ -101,7 +97,7 @@ impl State {
             Phase::Ready => true,
             Phase::Sleeping(until) => until <= now,
             Phase::Waiting(wanted) => self.has(rank, wanted) || self.lost(rank, wanted).is_some(),
-            Phase::Absent | Phase::Looking | Phase::Left(_) => false,
+            Phase::Absent | Phase::Left(_) => false,
         }
     }
 
