@@ -28,24 +28,32 @@ impl Member {
         Activity::enter(&self.activity, transport, operation, bucket)
     }
 
-    /// Enters `call` on `bytes` bytes of `element`s, until the result is dropped.
+    /// Enters `call` on these buffers of `element`s, until the result is dropped.
     ///
     /// # Errors
     /// If these have no sum, and it is one; or if it names a rank that there is not.
+    ///
+    /// # Panics
+    /// If the buffers are not those of this call, as [`Call::check`] says.
     pub fn begin(
         &self,
         transport: &str,
         call: Call,
         element: Element,
-        bytes: usize,
+        from: &[u8],
+        to: &[u8],
     ) -> Result<Waiting, CommError> {
         let reason = match call.peer() {
             _ if call.sums() && element == Element::Byte => "bytes have no sum".to_owned(),
             Some(peer) if peer >= self.size => {
                 format!("there is no rank {peer}, only 0 to {}", self.size - 1)
             }
-            _ => return Ok(self.enter(transport, call.name(), None)),
+            _ => {
+                call.check(element, from, to, (self.rank, self.size));
+                return Ok(self.enter(transport, call.name(), None));
+            }
         };
+        let bytes = from.len().max(to.len());
         Err(self.error(transport, call.name(), bytes, self.now(), reason))
     }
 

@@ -77,9 +77,10 @@ impl Hub {
 
     /// Where each rank pretends to run.
     pub fn places(&self) -> Vec<Place> {
+        let here = Place::of_this_process(0);
         let place = |(rank, host): (usize, &String)| {
-            let here = Place::of_this_process(rank);
-            Place { host: host.clone(), boot_id: format!("{} {host}", here.boot_id), ..here }
+            let boot_id = format!("{} {host}", here.boot_id);
+            Place { rank, host: host.clone(), boot_id, ..here.clone() }
         };
         self.hosts.iter().enumerate().map(place).collect()
     }

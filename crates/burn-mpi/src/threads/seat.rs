@@ -95,7 +95,7 @@ impl Primitives for MemoryPrimitives {
 
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         let Seat { hub, rank, .. } = &self.seat;
-        let _waiting = self.seat.member().begin(NAME, call, element, from.len().max(to.len()))?;
+        let _waiting = self.seat.member().begin(NAME, call, element, from, to)?;
         match call {
             Call::Send { to } => hub.send(*rank, to, from),
             Call::Receive { from } => hub.receive(*rank, from, to),

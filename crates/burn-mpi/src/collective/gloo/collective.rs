@@ -239,8 +239,8 @@ impl Engine for GlooThread {
     }
 
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Option<Result<(), CommError>> {
-        let (algorithm, bytes) = (self.algorithm, buffer.bytes().len());
-        let waiting = self.member.begin(NAME, Call::AllReduce, buffer.element(), bytes);
+        let algorithm = self.algorithm;
+        let waiting = self.member.begin(NAME, Call::AllReduce, buffer.element(), &[], buffer.bytes());
         let reduced = waiting.and_then(|_waiting| {
             let mut context = self.settled()?;
             match how {
@@ -267,7 +267,7 @@ impl Primitives for GlooThread {
     }
 
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let _waiting = self.member.begin(NAME, call, element, from.len().max(to.len()))?;
+        let _waiting = self.member.begin(NAME, call, element, from, to)?;
         let algorithm = self.algorithm;
         self.settled()?.run(call, element, from, to, algorithm)
     }

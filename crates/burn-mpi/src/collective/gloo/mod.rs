@@ -123,7 +123,7 @@ impl Context {
         }
     }
 
-    /// Runs a call, whose lengths [`Primitives`](crate::Primitives) have checked.
+    /// Runs a call, whose buffers [`Call::check`] has checked, or this crate has made so.
     fn run(
         &mut self,
         call: Call,
@@ -185,8 +185,8 @@ impl Context {
             to_bytes: to.len(),
             add: adder_of(element),
         };
-        // SAFETY: both buffers are borrowed until the call returns; the contract of `Primitives::call` has
-        // the parts of ranks, and on other ranks than a root gloo does not access the buffer that is empty.
+        // SAFETY: both buffers are borrowed until the call returns; they have the parts
+        // of ranks (`Call::check`), and on other ranks than a root gloo does not access the one that is empty.
         unsafe { self.mesh.call(&run) }.map_err(|reason| {
             self.broken = Some(reason.clone());
             // A connection breaks when its peer exits: then the peer's reason is the one to

@@ -47,7 +47,7 @@ impl Primitives for GlooPrimitives {
     }
 
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let _waiting = self.member.begin(NAME, call, element, from.len().max(to.len()))?;
+        let _waiting = self.member.begin(NAME, call, element, from, to)?;
         self.context.run(call, element, from, to, GlooAlgorithm::Ring)
     }
 }

@@ -73,17 +73,16 @@ impl Primitives for MpiPrimitives {
             return to.chunks_mut(PIECE).try_for_each(|piece| self.call(call, element, &[], piece));
         }
         let bytes = from.len().max(to.len());
-        let _waiting = self.mpi.begin(NAME, call, element, bytes)?;
+        let _waiting = self.mpi.begin(NAME, call, element, from, to)?;
         let started = self.mpi.now();
         let part = call.part(from.len(), to.len(), self.mpi.size);
         let count = self.mpi.count(part / element.width(), call.name())?;
         let (kind, comm) = (datatype(element), self.communicator.0);
         let op = sum_of(element);
         let (from, to) = (from.as_ptr().cast::<c_void>(), to.as_mut_ptr().cast::<c_void>());
-        // SAFETY: both buffers are borrowed until the call returns. By the contract of `Primitives::call`,
-        // whose default methods have checked the lengths, each has `count` values of `kind`, or as many
-        // times the ranks where MPI reads or writes a part for each rank; where it has neither, as `from` of
-        // a receive or `to` of a gather on other ranks than the root, MPI does not access it.
+        // SAFETY: both buffers are borrowed until the call returns. `begin` has checked that they have the
+        // values that MPI reads and writes: `count` of `kind`, or as many for each rank. One that is empty, as
+        // `to` of a gather on other ranks than the root, it does not access.
         let code = unsafe {
             match call {
                 Call::Send { to } => ffi::MPI_Send(from, count, kind, to as c_int, TAG, comm),

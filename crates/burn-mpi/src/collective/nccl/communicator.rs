@@ -163,11 +163,11 @@ impl Communicator {
         Ok(())
     }
 
-    /// Runs `call`, whose lengths [`Primitives`](crate::Primitives) have checked, to its end.
+    /// Runs `call` to its end.
     pub fn run(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         let bytes = from.len().max(to.len());
         let member = Rc::clone(&self.member);
-        let _waiting = member.begin(NAME, call, element, bytes)?;
+        let _waiting = member.begin(NAME, call, element, from, to)?;
         let (started, (rank, size)) = (member.now(), (member.rank, member.size));
         let part = if call == Call::Barrier { 1 } else { call.part(from.len(), to.len(), size) };
         let count = part / element.width();
