@@ -1,12 +1,12 @@
 //! Broadcast and comparison of whole modules between ranks.
 
 use burn::module::Module;
-use burn::tensor::TensorData;
+use burn::tensor::{Bytes, TensorData};
 use sha2::{Digest, Sha256};
 
 use crate::calling::calling;
-use crate::tensors::{self, Kind, TensorSpec};
-use crate::{CommError, ParamLayout, World};
+use crate::tensors::{self, is_float};
+use crate::{CommError, ParamLayout, ParamSpec, World};
 
 /// `module` with rank 0's parameters and buffers: floats, integers and booleans, of any
 /// type, bit by bit. All ranks must call it.
@@ -32,14 +32,18 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
     settle_buffers(&module);
     let tensors = tensors::read(&module);
     compare(world, tensors.iter().map(|(spec, _)| spec.describe()).collect())?;
-    let layout = ParamLayout::of(&module);
-    agree_on_module(world, layout.tied())?;
+    agree_on_module(world, ParamLayout::of(&module).tied)?;
     let mut bytes = Vec::new();
     if world.is_root() {
         tensors.iter().for_each(|(_, data)| bytes.extend_from_slice(data.as_bytes()));
     }
     let bytes = world.broadcast_bytes(bytes)?;
-    Ok(tensors::write(module, &bytes, |_| true))
+    let mut rest = &bytes[..];
+    Ok(tensors::write(module, &mut |dtype, shape, _| {
+        let (own, after) = rest.split_at(shape.iter().product::<usize>() * dtype.size());
+        rest = after;
+        Some(TensorData::from_bytes(Bytes::from_bytes_vec(own.to_vec()), shape.to_vec(), dtype))
+    }))
 }
 
 /// Checks that all ranks have a module of this layout, and that it can be trained
@@ -79,26 +83,25 @@ fn compare(world: &World, mine: Vec<String>) -> Result<(), CommError> {
 /// # Errors
 /// If the transport fails.
 pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, CommError> {
-    let is_mean = |spec: &TensorSpec| spec.kind == Kind::Float && !spec.trainable;
     settle_buffers(&module);
-    let mut buffers = tensors::read(&module);
-    buffers.retain(|(spec, _)| is_mean(spec));
     let mut sums: Vec<f64> = Vec::new();
-    for (_, data) in &buffers {
-        sums.extend(data.iter::<f64>());
-    }
+    tensors::visit(&module, &mut |_, spec, data| {
+        if is_float(spec.dtype) && !spec.trainable {
+            sums.extend(data().iter::<f64>());
+        }
+    });
     if sums.is_empty() {
         return Ok(module);
     }
     world.sum_f64(&mut sums)?;
     let mut means = sums.into_iter().map(|sum| sum / world.size() as f64);
-    let mut bytes = Vec::new();
-    for (spec, data) in &buffers {
-        let values: Vec<f64> = means.by_ref().take(data.num_elements()).collect();
-        let values = TensorData::new(values, spec.shape.clone()).convert_dtype(spec.dtype);
-        bytes.extend_from_slice(values.as_bytes());
-    }
-    Ok(tensors::write(module, &bytes, is_mean))
+    Ok(tensors::write(module, &mut |dtype, shape, trainable| {
+        let mut mean = || {
+            let values: Vec<f64> = means.by_ref().take(shape.iter().product()).collect();
+            TensorData::new(values, shape.to_vec()).convert_dtype(dtype)
+        };
+        (is_float(dtype) && !trainable).then(&mut mean)
+    }))
 }
 
 /// Checks that `module` has the same bits on every rank: floats, integers and booleans.
@@ -148,12 +151,12 @@ fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn name_of(spec: &TensorSpec) -> String {
-    let TensorSpec { name, kind, .. } = spec;
-    match kind {
-        Kind::Float if spec.trainable => format!("the parameter {name}"),
-        Kind::Float => format!("the buffer {name} (GradientSync::average_buffers makes buffers equal)"),
-        Kind::Int => format!("the integer parameter {name}"),
-        Kind::Bool => format!("the boolean parameter {name}"),
+fn name_of(spec: &ParamSpec) -> String {
+    let ParamSpec { name, dtype, trainable, .. } = spec;
+    match is_float(*dtype) {
+        true if *trainable => format!("the parameter {name}"),
+        true => format!("the buffer {name} (GradientSync::average_buffers makes buffers equal)"),
+        false if dtype.is_bool() => format!("the boolean parameter {name}"),
+        false => format!("the integer parameter {name}"),
     }
 }

@@ -9,11 +9,11 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{DType, Shape, Tensor, TensorCreationOptions, TensorData};
+use burn::module::Module;
+use burn::tensor::{DType, TensorData};
 use sha2::{Digest, Sha256};
 
-use crate::names::ModulePath;
+use crate::tensors;
 
 /// One float parameter (or buffer) of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,8 @@ pub struct ParamSpec {
 impl ParamSpec {
     /// One line to compare across ranks, such as `out.weight [64, 1] F32`.
     pub(crate) fn describe(&self) -> String {
-        let gradient = if self.trainable { "" } else { " without gradient" };
+        let is_buffer = tensors::is_float(self.dtype) && !self.trainable;
+        let gradient = if is_buffer { " without gradient" } else { "" };
         format!("{} {:?} {:?}{gradient}", self.name, self.shape, self.dtype)
     }
 
@@ -90,23 +91,30 @@ impl ParamSpec {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamLayout {
-    specs: Vec<ParamSpec>,
-    /// Descriptions of parameters that are tied to each other.
-    tied: Option<String>,
+    pub(crate) specs: Vec<ParamSpec>,
+    /// A description of the first two tied parameters.
+    pub(crate) tied: Option<String>,
 }
 
 impl ParamLayout {
     /// The layout of `module`. Initialises parameters that have not been used yet.
     pub fn of<M: Module>(module: &M) -> Self {
-        let mut visitor = LayoutVisitor::default();
-        module.visit(&mut visitor);
-        Self { specs: visitor.specs, tied: visitor.tied }
-    }
-
-    /// A layout of these parameters.
-    #[cfg(test)]
-    pub(crate) fn from_specs(specs: Vec<ParamSpec>) -> Self {
-        Self { specs, tied: None }
+        let (mut specs, mut tied) = (Vec::<ParamSpec>::new(), None);
+        let mut seen = HashMap::new();
+        tensors::visit(module, &mut |id, spec, _| {
+            if tensors::is_float(spec.dtype) {
+                if let Some(first) = seen.insert(id, specs.len()) {
+                    tied.get_or_insert_with(|| {
+                        format!(
+                            "{} is tied to {}, and Burn's optimizers update one of the two alone; use one layer twice",
+                            spec.name, specs[first].name
+                        )
+                    });
+                }
+                specs.push(spec);
+            }
+        });
+        Self { specs, tied }
     }
 
     /// Why a module of this layout cannot be trained data-parallel: parameters
@@ -115,11 +123,6 @@ impl ParamLayout {
         let other = self.specs.iter().find(|spec| spec.trainable && spec.dtype != DType::F32);
         let other = other.map(|spec| format!("{} is {:?}, and not F32", spec.name, spec.dtype));
         other.or_else(|| self.tied.clone())
-    }
-
-    /// A description of the first two tied parameters.
-    pub(crate) fn tied(&self) -> Option<String> {
-        self.tied.clone()
     }
 
     /// The parameters, in visit order.
@@ -145,26 +148,40 @@ impl ParamLayout {
 
     /// Values of all parameters of `module`.
     pub fn read<M: Module>(&self, module: &M) -> Vec<f32> {
-        let mut visitor = ReadVisitor(Vec::with_capacity(self.len()));
-        module.visit(&mut visitor);
-        visitor.0
+        let mut flat = Vec::with_capacity(self.len());
+        tensors::visit(module, &mut |_, spec, data| {
+            if tensors::is_float(spec.dtype) {
+                match data().convert_dtype(DType::F32).as_slice::<f32>() {
+                    Ok(values) => flat.extend_from_slice(values),
+                    Err(error) => panic!("a parameter that is not f32: {error:?}"),
+                }
+            }
+        });
+        flat
     }
 
     /// The module with the values of `flat`; ids and gradient settings are
     /// unchanged.
     pub fn write<M: Module>(&self, module: M, flat: &[f32]) -> M {
-        module.map(&mut WriteMapper { layout: self, flat, next: 0, trainable: true, buffers: true })
+        self.write_if(module, flat, |_| true)
     }
 
     /// The module with the trainable values of `flat`; batch norm's running
     /// statistics, which the module updates itself, are unchanged.
     pub fn write_trainable<M: Module>(&self, module: M, flat: &[f32]) -> M {
-        module.map(&mut WriteMapper { layout: self, flat, next: 0, trainable: true, buffers: false })
+        self.write_if(module, flat, |spec| spec.trainable)
     }
 
-    /// The module with the values of `flat` that get no gradients.
-    pub fn write_buffers<M: Module>(&self, module: M, flat: &[f32]) -> M {
-        module.map(&mut WriteMapper { layout: self, flat, next: 0, trainable: false, buffers: true })
+    fn write_if<M: Module>(&self, module: M, flat: &[f32], wanted: fn(&ParamSpec) -> bool) -> M {
+        let mut specs = self.specs.iter();
+        tensors::write(module, &mut |dtype, _, _| {
+            if !tensors::is_float(dtype) {
+                return None;
+            }
+            let spec = specs.next().expect("a module of this layout");
+            let values = || TensorData::new(flat[spec.range.clone()].to_vec(), spec.shape.clone());
+            wanted(spec).then(values)
+        })
     }
 
     /// Whether there are values that get no gradients.
@@ -187,86 +204,6 @@ pub fn sha256(values: &[f32]) -> String {
         hasher.update(&bytes);
     }
     hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[derive(Default)]
-struct LayoutVisitor {
-    specs: Vec<ParamSpec>,
-    path: ModulePath,
-    /// Parameters so far, with their index.
-    seen: HashMap<ParamId, usize>,
-    tied: Option<String>,
-}
-
-impl ModuleVisitor for LayoutVisitor {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _name: &str, container: &str) {
-        self.path.exit(container);
-    }
-
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let tensor = param.val();
-        let shape = tensor.dims().to_vec();
-        let name = self.path.name();
-        if let Some(first) = self.seen.insert(param.id, self.specs.len()) {
-            self.tied.get_or_insert(format!(
-                "{name} is tied to {}, and Burn's optimizers update one of the two alone; use one layer twice",
-                self.specs[first].name
-            ));
-        }
-        let start = self.specs.last().map_or(0, |spec| spec.range.end);
-        self.specs.push(ParamSpec {
-            name,
-            range: start..start + shape.iter().product::<usize>(),
-            dtype: tensor.dtype(),
-            transposed: D == 2 && self.path.is_linear_weight(),
-            trainable: param.is_require_grad(),
-            shape,
-        });
-    }
-}
-
-struct ReadVisitor(Vec<f32>);
-
-impl ModuleVisitor for ReadVisitor {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let data = param.val().detach().into_data().convert_dtype(DType::F32);
-        match data.as_slice::<f32>() {
-            Ok(values) => self.0.extend_from_slice(values),
-            Err(error) => panic!("a parameter that is not f32: {error:?}"),
-        }
-    }
-}
-
-struct WriteMapper<'a> {
-    layout: &'a ParamLayout,
-    flat: &'a [f32],
-    next: usize,
-    trainable: bool,
-    buffers: bool,
-}
-
-impl ModuleMapper for WriteMapper<'_> {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let spec = &self.layout.specs[self.next];
-        self.next += 1;
-        let wanted = if spec.trainable { self.trainable } else { self.buffers };
-        if !wanted {
-            return param;
-        }
-        let values = self.flat[spec.range.clone()].to_vec();
-        let (id, old, mapper) = param.consume();
-        let data = TensorData::new(values, Shape::from(spec.shape.iter().copied()));
-        let options = TensorCreationOptions::new(old.device()).with_dtype(old.dtype());
-        let mut tensor = Tensor::from_data(data, options);
-        if old.is_require_grad() {
-            tensor = tensor.require_grad();
-        }
-        Param::from_mapped_value(id, tensor, mapper)
-    }
 }
 
 fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {

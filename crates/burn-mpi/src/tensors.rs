@@ -1,76 +1,77 @@
 //! All tensors of a module, of any type: floats, integers and booleans.
 //!
-//! Gradients and checkpoints need only a module's f32 parameters
+//! Gradients and checkpoints need only a module's float parameters
 //! ([`ParamLayout`](crate::ParamLayout)). Broadcasts and comparisons between ranks
 //! include every tensor, byte by byte.
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Bool, Bytes, DType, Int, Tensor, TensorData};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
+use crate::ParamSpec;
 use crate::names::ModulePath;
 
-/// One tensor of a module.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct TensorSpec {
-    pub name: String,
-    pub shape: Vec<usize>,
-    pub dtype: DType,
-    pub kind: Kind,
-    /// Whether it gets gradients.
-    pub trainable: bool,
+/// Whether a tensor of this type is a float: neither an integer nor a boolean.
+pub(crate) fn is_float(dtype: DType) -> bool {
+    !(dtype.is_bool() || dtype.is_int() || dtype.is_uint())
 }
 
-/// Kind of a tensor in Burn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Float,
-    Int,
-    Bool,
+/// Receives a tensor: its id, what it is, and how to read it. Of tensors that are not floats, the range in
+/// the flat buffer is empty.
+type Visit<'a> = dyn FnMut(ParamId, ParamSpec, &dyn Fn() -> TensorData) + 'a;
+
+/// Passes the tensors of `module` to `visit`, in visit order. Initialises parameters that have not been used
+/// yet.
+pub(crate) fn visit<M: Module>(module: &M, visit: &mut Visit<'_>) {
+    module.visit(&mut Visitor { path: ModulePath::default(), floats: 0, visit });
 }
 
-impl TensorSpec {
-    /// One line to compare across ranks, such as `out.weight [64, 1] F32`.
-    pub fn describe(&self) -> String {
-        let Self { name, shape, dtype, kind, trainable } = self;
-        let gradient = if *kind == Kind::Float && !trainable { " without gradient" } else { "" };
-        format!("{name} {shape:?} {dtype:?}{gradient}")
-    }
+/// The tensors of `module` in visit order, each with its values.
+pub(crate) fn read<M: Module>(module: &M) -> Vec<(ParamSpec, TensorData)> {
+    let mut tensors = Vec::new();
+    visit(module, &mut |_, spec, data| tensors.push((spec, data())));
+    tensors
 }
 
-/// The tensors of `module` in visit order, each with its values. Initialises
-/// parameters that have not been used yet.
-pub(crate) fn read<M: Module>(module: &M) -> Vec<(TensorSpec, TensorData)> {
-    let mut reader = Reader::default();
-    module.visit(&mut reader);
-    reader.tensors
+/// New values of a tensor of this type and shape, which may get gradients, or `None` to keep its values.
+type Values<'a> = dyn FnMut(DType, &[usize], bool) -> Option<TensorData> + 'a;
+
+/// `module` with the `values` of each tensor, in visit order; types, ids and gradient settings are unchanged.
+pub(crate) fn write<M: Module>(module: M, values: &mut Values<'_>) -> M {
+    module.map(&mut Writer { values })
 }
 
-/// `module` with these bytes in the tensors that `wanted` selects, concatenated in
-/// visit order; types, ids and gradient settings are unchanged.
-pub(crate) fn write<M: Module>(module: M, bytes: &[u8], wanted: fn(&TensorSpec) -> bool) -> M {
-    module.map(&mut Writer { path: ModulePath::default(), rest: bytes, wanted })
-}
-
-#[derive(Default)]
-struct Reader {
+struct Visitor<'a, 'b> {
     path: ModulePath,
-    tensors: Vec<(TensorSpec, TensorData)>,
+    /// Values of the float tensors so far.
+    floats: usize,
+    visit: &'a mut Visit<'b>,
 }
 
-impl Reader {
-    fn add(&mut self, kind: Kind, trainable: bool, data: TensorData) {
-        let spec = TensorSpec {
+impl Visitor<'_, '_> {
+    fn pass(
+        &mut self,
+        id: ParamId,
+        (shape, dtype): (&[usize], DType),
+        trainable: bool,
+        data: &dyn Fn() -> TensorData,
+    ) {
+        let start = self.floats;
+        if is_float(dtype) {
+            self.floats += shape.iter().product::<usize>();
+        }
+        let spec = ParamSpec {
             name: self.path.name(),
-            shape: data.shape().to_vec(),
-            dtype: data.dtype(),
-            kind,
+            shape: shape.to_vec(),
+            range: start..self.floats,
+            dtype,
+            transposed: shape.len() == 2 && self.path.is_linear_weight(),
             trainable,
         };
-        self.tensors.push((spec, data));
+        (self.visit)(id, spec, data);
     }
 }
 
-impl ModuleVisitor for Reader {
+impl ModuleVisitor for Visitor<'_, '_> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.path.enter(name, container);
     }
@@ -80,57 +81,30 @@ impl ModuleVisitor for Reader {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        self.add(Kind::Float, param.is_require_grad(), param.val().detach().into_data());
+        let tensor = param.val().detach();
+        let data = || tensor.clone().into_data();
+        self.pass(param.id, (&tensor.dims(), tensor.dtype()), param.is_require_grad(), &data);
     }
 
     fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
-        self.add(Kind::Int, false, param.val().into_data());
+        let tensor = param.val();
+        self.pass(param.id, (&tensor.dims(), tensor.dtype()), false, &|| tensor.clone().into_data());
     }
 
     fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
-        self.add(Kind::Bool, false, param.val().into_data());
+        let tensor = param.val();
+        self.pass(param.id, (&tensor.dims(), tensor.dtype()), false, &|| tensor.clone().into_data());
     }
 }
 
-struct Writer<'a> {
-    path: ModulePath,
-    rest: &'a [u8],
-    wanted: fn(&TensorSpec) -> bool,
+struct Writer<'a, 'b> {
+    values: &'a mut Values<'b>,
 }
 
-impl Writer<'_> {
-    /// New values for a tensor, or `None` to keep its values.
-    fn take<const D: usize>(
-        &mut self,
-        kind: Kind,
-        dtype: DType,
-        shape: [usize; D],
-        trainable: bool,
-    ) -> Option<TensorData> {
-        let spec = TensorSpec { name: self.path.name(), shape: shape.to_vec(), dtype, kind, trainable };
-        if !(self.wanted)(&spec) {
-            return None;
-        }
-        let (own, rest) = self.rest.split_at(spec.shape.iter().product::<usize>() * dtype.size());
-        self.rest = rest;
-        Some(TensorData::from_bytes(Bytes::from_bytes_vec(own.to_vec()), spec.shape, dtype))
-    }
-}
-
-impl ModuleMapper for Writer<'_> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.path.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _name: &str, container: &str) {
-        self.path.exit(container);
-    }
-
+impl ModuleMapper for Writer<'_, '_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (shape, dtype) = (param.val().dims(), param.val().dtype());
-        let Some(data) = self.take(Kind::Float, dtype, shape, param.is_require_grad()) else {
-            return param;
-        };
+        let (dims, dtype) = (param.val().dims(), param.val().dtype());
+        let Some(data) = (self.values)(dtype, &dims, param.is_require_grad()) else { return param };
         let (id, old, mapper) = param.consume();
         let mut tensor = Tensor::from_data(data, (&old.device(), dtype));
         if old.is_require_grad() {
@@ -140,15 +114,15 @@ impl ModuleMapper for Writer<'_> {
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        let (shape, dtype) = (param.val().dims(), param.val().dtype());
-        let Some(data) = self.take(Kind::Int, dtype, shape, false) else { return param };
+        let (dims, dtype) = (param.val().dims(), param.val().dtype());
+        let Some(data) = (self.values)(dtype, &dims, false) else { return param };
         let (id, old, mapper) = param.consume();
         Param::from_mapped_value(id, Tensor::from_data(data, (&old.device(), dtype)), mapper)
     }
 
     fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-        let (shape, dtype) = (param.val().dims(), param.val().dtype());
-        let Some(data) = self.take(Kind::Bool, dtype, shape, false) else { return param };
+        let (dims, dtype) = (param.val().dims(), param.val().dtype());
+        let Some(data) = (self.values)(dtype, &dims, false) else { return param };
         let (id, old, mapper) = param.consume();
         Param::from_mapped_value(id, Tensor::from_data(data, (&old.device(), dtype)), mapper)
     }
@@ -195,8 +169,8 @@ mod tests {
         assert_eq!(described[0], "double [2] F64");
         assert_eq!(described[3..5], ["count [1, 2] I64", "byte [1] I8"]);
         assert_ne!(source, read(&to));
-        let bytes: Vec<u8> = source.iter().flat_map(|(_, data)| data.as_bytes().to_vec()).collect();
-        let written = write(to, &bytes, |_| true);
+        let mut values = source.clone().into_iter().map(|(_, data)| data);
+        let written = write(to, &mut |_, _, _| values.next());
         assert_eq!(read(&written), source);
         assert!(written.double.is_require_grad());
         assert_eq!(written.mask.val().into_data(), TensorData::from([true, true]));

@@ -118,7 +118,7 @@ mod tests {
             transposed: false,
             trainable: param != 2,
         };
-        ParamLayout::from_specs((0..5).map(spec).collect())
+        ParamLayout { specs: (0..5).map(spec).collect(), tied: None }
     }
 
     #[test]

@@ -8,17 +8,17 @@
 mod buffers;
 mod reduce;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use self::buffers::Buffers;
 use super::hook::GradientSink;
-use super::irregular::LateGradients;
+use super::options::SyncOptions;
 use super::plan::BucketPlan;
 use super::report::CommTimes;
-use super::watch::{SyncEvent, SyncWatch};
-use super::wire_type::WireType;
+use super::watch::SyncWatch;
 use crate::clock::Clock;
-use crate::{Collective, CommError, Reduction};
+use crate::{Collective, CommError};
 
 /// Sums over ranks that are sent with the gradients of a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -32,8 +32,7 @@ pub struct Signals {
 /// All buckets of one rank.
 pub(crate) struct Buckets {
     pub collective: Box<dyn Collective>,
-    pub reduction: Reduction,
-    pub wire: WireType,
+    pub options: SyncOptions,
     pub plan: BucketPlan,
     pub times: CommTimes,
     /// Receives events; none outside a profile.
@@ -43,8 +42,6 @@ pub(crate) struct Buckets {
     pub uses: Vec<usize>,
     /// Parameters without a gradient on any rank in the last step.
     pub absent: Vec<bool>,
-    /// Whether buckets start during backward, rather than all in `finish`.
-    overlap: bool,
     buffers: Buffers,
     /// Number of parameters that each bucket still waits for.
     missing: Vec<usize>,
@@ -59,7 +56,8 @@ pub(crate) struct Buckets {
     weight: f32,
     /// The sum of the weights of this rank's backward calls in this step.
     share: f32,
-    late: LateGradients,
+    /// This rank's gradients that came after their bucket had started, scaled by its share of the samples.
+    late: BTreeMap<usize, Vec<f32>>,
     /// Since when some bucket has been in flight during backward.
     in_flight_since: Option<Duration>,
     clock: Clock,
@@ -71,25 +69,20 @@ pub(crate) struct Buckets {
 impl Buckets {
     pub fn new(
         collective: Box<dyn Collective>,
-        reduction: Reduction,
-        wire: WireType,
-        overlap: bool,
+        options: SyncOptions,
         plan: BucketPlan,
-        lengths: Vec<usize>,
+        params: usize,
         clock: Clock,
     ) -> Self {
-        let params = lengths.len();
         Self {
             collective,
-            reduction,
-            wire,
-            buffers: Buffers::new(&plan, wire),
+            buffers: Buffers::new(&plan, options.wire),
+            options,
             plan,
             times: CommTimes::default(),
             watch: None,
             uses: vec![1; params],
             absent: vec![false; params],
-            overlap,
             missing: Vec::new(),
             started: 0,
             written: vec![false; params],
@@ -97,7 +90,7 @@ impl Buckets {
             backwards: 0,
             weight: 1.0,
             share: 0.0,
-            late: LateGradients::new(lengths),
+            late: BTreeMap::new(),
             in_flight_since: None,
             clock,
             failure: None,
@@ -107,19 +100,14 @@ impl Buckets {
 
     /// Repacks the gradients. Between steps only.
     pub fn set_plan(&mut self, plan: BucketPlan) {
-        self.buffers = Buffers::new(&plan, self.wire);
+        self.buffers = Buffers::new(&plan, self.options.wire);
         self.plan = plan;
-    }
-
-    /// Sets whether buckets start during backward. Between steps, on all ranks.
-    pub fn set_overlap(&mut self, overlap: bool) {
-        self.overlap = overlap;
     }
 
     /// Whether a bucket can start before the end of a backward: the last one cannot,
     /// since it carries the signals.
     pub fn can_overlap(&self) -> bool {
-        self.overlap && self.collective.world_size() > 1 && self.plan.buckets().len() > 1
+        self.options.overlap && self.collective.world_size() > 1 && self.plan.buckets().len() > 1
     }
 
     /// Begins a step.
@@ -144,31 +132,32 @@ impl Buckets {
     /// Adds to the gradient of `param`. A gradient that comes after its bucket has
     /// started is kept aside, and reduced at the end of the step.
     pub fn add(&mut self, param: usize, gradient: &[f32]) {
-        let began = self.clock.now();
         let (bucket, range) = self.plan.place(param);
         let weight = self.weight;
         if range.len() != gradient.len() {
             self.unexpected.get_or_insert(param);
             return;
         }
-        self.tell(SyncEvent::CopyBegin);
-        let first = !std::mem::replace(&mut self.written[param], true);
-        match self.buffers.slots(bucket, range) {
-            // One rank's share is all of a step's samples.
-            Some(slots) if bucket >= self.started && first && weight == 1.0 => {
-                slots.copy_from_slice(gradient);
-            }
-            Some(slots) if bucket >= self.started => {
-                let slots = slots.iter_mut().zip(gradient);
-                match first {
-                    true => slots.for_each(|(slot, value)| *slot = value * weight),
-                    false => slots.for_each(|(slot, value)| *slot += value * weight),
+        self.copying(|this| {
+            let first = !std::mem::replace(&mut this.written[param], true);
+            match this.buffers.slots(bucket, range) {
+                // One rank's share is all of a step's samples.
+                Some(slots) if bucket >= this.started && first && weight == 1.0 => {
+                    slots.copy_from_slice(gradient);
+                }
+                Some(slots) if bucket >= this.started => {
+                    let slots = slots.iter_mut().zip(gradient);
+                    match first {
+                        true => slots.for_each(|(slot, value)| *slot = value * weight),
+                        false => slots.for_each(|(slot, value)| *slot += value * weight),
+                    }
+                }
+                _ => {
+                    let sum = this.late.entry(param).or_insert_with(|| vec![0.0; gradient.len()]);
+                    sum.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value * weight);
                 }
             }
-            _ => self.late.add(param, gradient, weight),
-        }
-        self.tell(SyncEvent::CopyEnd);
-        self.times.copy += self.clock.now() - began;
+        });
     }
 
     /// Marks `param` as final in this step. Without a gradient so far, it counts as

@@ -1,34 +1,28 @@
 //! Gradients taken from Burn after backward, and returned to it.
 
-use std::collections::HashSet;
-
 use burn::backend::Flex;
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Gradients, Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use super::hook::Taken;
 use crate::CommError;
 
-/// Passes on each parameter's gradient after backward: all of it if nothing was
-/// `taken` during backward, the difference if it has changed since, and nothing
-/// if it has not.
+/// Passes on each parameter's gradient: all of it if nothing was `taken` during backward, the difference if
+/// it has changed since, and nothing if it has not.
 pub(crate) fn collect<M: Module>(
-    gradients: &mut Gradients,
+    gradients: GradientsParams,
     module: &M,
     taken: &[Option<Taken>],
     add: &mut dyn FnMut(usize, &[f32]),
 ) {
-    module.visit(&mut Collector { gradients, taken, add, seen: HashSet::new(), next: 0 });
+    module.visit(&mut Collector { gradients, taken, add, next: 0 });
 }
 
 struct Collector<'a> {
-    gradients: &'a mut Gradients,
+    gradients: GradientsParams,
     taken: &'a [Option<Taken>],
     add: &'a mut dyn FnMut(usize, &[f32]),
-    /// Tied parameters are visited several times; the first index owns the
-    /// gradient.
-    seen: HashSet<ParamId>,
     next: usize,
 }
 
@@ -36,19 +30,15 @@ impl ModuleVisitor for Collector<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let index = self.next;
         self.next += 1;
-        if !param.is_require_grad() {
-            return;
+        let Some(gradient) = self.gradients.remove::<D>(param.id) else { return };
+        match self.taken.get(index).and_then(Option::as_ref) {
+            None => read(gradient, &mut |values| (self.add)(index, values)),
+            Some(taken) if taken.outgrown => read(gradient, &mut |values| {
+                let grown = values.iter().zip(taken.values()).map(|(all, taken)| all - taken);
+                (self.add)(index, &grown.collect::<Vec<f32>>());
+            }),
+            Some(_) => {}
         }
-        // With nothing taken, the first of tied parameters removes the gradient of all.
-        if !self.taken.is_empty() && !self.seen.insert(param.id) {
-            return;
-        }
-        let taken = self.taken.get(index).and_then(Option::as_ref);
-        if taken.is_some_and(|taken| !taken.outgrown) {
-            return;
-        }
-        let Some(gradient) = param.grad_remove(self.gradients) else { return };
-        read(gradient, &mut |values| self.hand_over(index, values, taken));
     }
 }
 
@@ -64,44 +54,6 @@ fn read<const D: usize>(gradient: Tensor<D>, values: &mut dyn FnMut(&[f32])) {
     }
 }
 
-/// Passes on the gradients of `module`'s parameters that a program has computed itself.
-pub(crate) fn collect_params<M: Module>(
-    gradients: GradientsParams,
-    module: &M,
-    add: &mut dyn FnMut(usize, &[f32]),
-) {
-    module.visit(&mut ParamsCollector { gradients, add, next: 0 });
-}
-
-struct ParamsCollector<'a> {
-    gradients: GradientsParams,
-    add: &'a mut dyn FnMut(usize, &[f32]),
-    next: usize,
-}
-
-impl ModuleVisitor for ParamsCollector<'_> {
-    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let index = self.next;
-        self.next += 1;
-        // The first of tied parameters removes the gradient of all.
-        if let Some(gradient) = self.gradients.remove::<D>(param.id) {
-            read(gradient, &mut |values| (self.add)(index, values));
-        }
-    }
-}
-
-impl Collector<'_> {
-    fn hand_over(&mut self, index: usize, values: &[f32], taken: Option<&Taken>) {
-        match taken {
-            None => (self.add)(index, values),
-            Some(taken) => {
-                let grown = values.iter().zip(taken.values()).map(|(all, taken)| all - taken);
-                (self.add)(index, &grown.collect::<Vec<f32>>());
-            }
-        }
-    }
-}
-
 /// The gradients of `module`'s parameters as Burn's optimizers take them;
 /// `gradient` returns each by index in visit order, or `None`.
 ///
@@ -111,8 +63,7 @@ pub(crate) fn register<'a, M: Module>(
     module: &M,
     gradient: impl Fn(usize) -> Result<Option<&'a [f32]>, CommError>,
 ) -> Result<GradientsParams, CommError> {
-    let seen = HashSet::new();
-    let mut register = Register { gradient, gradients: GradientsParams::new(), seen, next: 0, failure: None };
+    let mut register = Register { gradient, gradients: GradientsParams::new(), next: 0, failure: None };
     module.visit(&mut register);
     register.failure.map_or(Ok(register.gradients), Err)
 }
@@ -120,7 +71,6 @@ pub(crate) fn register<'a, M: Module>(
 struct Register<G> {
     gradient: G,
     gradients: GradientsParams,
-    seen: HashSet<ParamId>,
     next: usize,
     failure: Option<CommError>,
 }
@@ -129,7 +79,7 @@ impl<'a, G: Fn(usize) -> Result<Option<&'a [f32]>, CommError>> ModuleVisitor for
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let index = self.next;
         self.next += 1;
-        if !param.is_require_grad() || !self.seen.insert(param.id) {
+        if !param.is_require_grad() {
             return;
         }
         match (self.gradient)(index) {

@@ -88,8 +88,7 @@ impl GradientSync {
         options: SyncOptions,
     ) -> Self {
         let plan = plan_of(layout, &arrival::unknown(layout), &options, world.size());
-        let SyncOptions { reduction, wire, overlap, .. } = options;
-        let lengths = layout.specs().iter().map(|spec| spec.range.len()).collect();
+        let params = layout.specs().len();
         let clock = world.member().activity.clock.clone();
         Self {
             world: world.clone(),
@@ -106,7 +105,7 @@ impl GradientSync {
             late_steps: 0,
             incomplete_steps: 0,
             options,
-            buckets: Some(Buckets::new(collective, reduction, wire, overlap, plan, lengths, clock)),
+            buckets: Some(Buckets::new(collective, options, plan, params, clock)),
         }
     }
 
@@ -176,9 +175,7 @@ impl GradientSync {
             seat.check_nodes(hook::nodes(module))?;
         }
         let probing = self.arrival.is_none();
-        let Some(mut buckets) = self.buckets.take() else {
-            return Err(CommError::Interrupted("an earlier backward of this GradientSync panicked"));
-        };
+        let mut buckets = self.buckets.take().ok_or(PANICKED)?;
         buckets.begin_backward(own as f32 / total as f32);
         if probing {
             // Until the uses are known, no gradient can be treated as final.
@@ -189,30 +186,36 @@ impl GradientSync {
             true => hook::backward(loss, module, buckets),
             false => Err(buckets),
         };
-        let (buckets, rest) = match hooked {
-            Ok(Hooked { mut gradients, mut sink, registered, taken }) => {
+        let (mut buckets, mut gradients, taken) = match hooked {
+            Ok(Hooked { gradients, sink, registered, taken }) => {
                 self.probe = Probe::new(registered, self.layout.specs().len());
-                sink.tell(SyncEvent::BackwardEnd);
-                collect(&mut gradients, module, &taken, &mut |param, values| sink.add(param, values));
-                (sink, gradients)
+                (sink, gradients, taken)
             }
-            Err(mut buckets) => {
+            Err(buckets) => {
                 self.hooked_device &= !(probing || travels);
-                let mut gradients = loss.backward();
-                buckets.tell(SyncEvent::BackwardEnd);
-                collect(&mut gradients, module, &[], &mut |param, values| buckets.add(param, values));
-                (buckets, gradients)
+                (buckets, loss.backward(), Vec::new())
             }
         };
-        let buckets = self.buckets.insert(buckets);
+        buckets.tell(SyncEvent::BackwardEnd);
+        let of_module = GradientsParams::from_module(&mut gradients, module);
+        collect(of_module, module, &taken, &mut |param, values| buckets.add(param, values));
         buckets.tell(SyncEvent::CollectEnd);
+        self.buckets = Some(buckets);
+        self.end_backward(which)?;
+        Ok(Some(gradients))
+    }
+
+    /// After all gradients of a backward are in buckets.
+    fn end_backward(&mut self, which: MicroBatch) -> Result<(), CommError> {
+        let probing = self.arrival.is_none();
+        let buckets = self.buckets()?;
         if let Some(param) = buckets.unexpected.take() {
             return Err(self.other_module(param));
         }
         if which == MicroBatch::Last && !probing {
             buckets.seal_all();
         }
-        Ok(Some(rest))
+        Ok(())
     }
 
     /// Ends the step on every rank and returns the averaged gradients for Burn's
@@ -288,10 +291,12 @@ impl GradientSync {
     }
 
     pub(super) fn buckets(&mut self) -> Result<&mut Buckets, CommError> {
-        let interrupted = CommError::Interrupted("an earlier backward of this GradientSync panicked");
-        self.buckets.as_mut().ok_or(interrupted)
+        self.buckets.as_mut().ok_or(PANICKED)
     }
 }
+
+/// The error after the buckets were lost in a backward.
+const PANICKED: CommError = CommError::Interrupted("an earlier backward of this GradientSync panicked");
 
 /// Checks that all ranks average the same module in the same way.
 fn compare(world: &World, layout: &ParamLayout, options: &SyncOptions) -> Result<(), CommError> {

@@ -15,6 +15,7 @@
 
 mod backends;
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -30,7 +31,7 @@ use self::backends::{Kept, Readable, hooked, nodes_of};
 
 /// Receives gradients during backward. It is moved into thread-local storage for the hook and
 /// back, so it holds no borrow.
-pub trait GradientSink: 'static {
+pub trait GradientSink: Any {
     /// Whether the gradient of parameter `param` (its index in visit order) is final once it was
     /// accumulated for the `n`-th time in this backward, from 1.
     fn is_final(&self, param: usize, n: usize) -> bool;
@@ -81,18 +82,15 @@ pub fn backward<M: Module, S: GradientSink>(loss: &Tensor<1>, module: &M, sink: 
     let hooked = hooked(loss.clone());
     let taken = (0..count).map(|_| None).collect();
     let registered = Vec::with_capacity(count);
-    let watch =
-        Watch { params, times: vec![0; count], registered, taken, sink: Box::new(Holder(Some(sink))) };
-    WATCH.set(Some(watch));
+    WATCH.set(Some(Watch { params, times: vec![0; count], registered, taken, sink: Box::new(sink) }));
     let gradients = hooked.backward();
-    let left = WATCH.take().and_then(|Watch { mut sink, registered, taken, .. }| {
-        let holder: &mut dyn std::any::Any = sink.as_any();
-        let sink = holder.downcast_mut::<Holder<S>>().and_then(|holder| holder.0.take())?;
-        Some((sink, registered, taken))
-    });
-    match left {
-        Some((sink, registered, taken)) => Ok(Hooked { gradients, sink, registered, taken }),
-        None => unreachable!("only this function removes the sink, and backward runs on this thread"),
+    let Some(Watch { sink, registered, taken, .. }) = WATCH.take() else {
+        unreachable!("only this function removes it, and backward runs on this thread")
+    };
+    let sink: Box<dyn Any> = sink;
+    match sink.downcast::<S>() {
+        Ok(sink) => Ok(Hooked { gradients, sink: *sink, registered, taken }),
+        Err(_) => unreachable!("it was made of this type"),
     }
 }
 
@@ -105,8 +103,8 @@ pub(crate) fn nodes<M: Module>(module: &M) -> impl Iterator<Item = u64> {
 /// of a [`GradientSync`](crate::GradientSync) on this thread.
 pub fn poll() {
     WATCH.with_borrow_mut(|watch| {
-        if let Some(sink) = watch.as_mut().and_then(|watch| watch.sink.sink()) {
-            sink.between();
+        if let Some(watch) = watch {
+            watch.sink.between();
         }
     });
 }
@@ -125,25 +123,7 @@ struct Watch {
     times: Vec<usize>,
     registered: Vec<usize>,
     taken: Vec<Option<Taken>>,
-    sink: Box<dyn AnySink>,
-}
-
-/// A sink that can be downcast to its type.
-trait AnySink {
-    fn sink(&mut self) -> Option<&mut dyn GradientSink>;
-    fn as_any(&mut self) -> &mut dyn std::any::Any;
-}
-
-struct Holder<S>(Option<S>);
-
-impl<S: GradientSink> AnySink for Holder<S> {
-    fn sink(&mut self) -> Option<&mut dyn GradientSink> {
-        self.0.as_mut().map(|sink| sink as &mut dyn GradientSink)
-    }
-
-    fn as_any(&mut self) -> &mut dyn std::any::Any {
-        self
-    }
+    sink: Box<dyn GradientSink>,
 }
 
 /// The hook itself, for gradients of backend `B`.
@@ -159,7 +139,6 @@ impl<B: Readable> DistributedRegistration for Registration<B> {
     fn on_register(&mut self, id: &NodeId, container: &mut TensorContainer<u64>) {
         WATCH.with_borrow_mut(|watch| {
             let Some(Watch { params, times, registered, taken, sink }) = watch else { return };
-            let Some(sink) = sink.sink() else { return };
             let Some(&param) = params.get(&id.value) else {
                 return sink.between();
             };

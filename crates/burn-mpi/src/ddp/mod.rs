@@ -5,7 +5,6 @@ pub mod buckets;
 mod collector;
 pub mod gradient_sync;
 pub mod hook;
-mod irregular;
 pub mod options;
 pub mod plan;
 pub mod report;

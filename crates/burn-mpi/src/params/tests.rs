@@ -1,6 +1,8 @@
 use super::*;
+use burn::module::Param;
 use burn::nn::{Linear, LinearConfig, LinearLayout};
 use burn::tensor::Device;
+use burn::tensor::Tensor;
 
 /// A user-defined layer that stores `[outputs, inputs]`, as PyTorch does.
 #[derive(Module, Debug)]

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use super::{Buckets, Signals};
-use crate::ddp::irregular::{Irregular, all_reduce};
 use crate::ddp::plan::CONTROL;
 use crate::ddp::watch::SyncEvent;
 use crate::{CommError, Operation, Wire};
@@ -11,6 +10,20 @@ use crate::{CommError, Operation, Wire};
 /// How far the sum of all ranks' shares of a step may be from 1: it is summed in the type of the
 /// gradients, of which bf16 has 8 bits.
 const SHARE_TOLERANCE: f32 = 0.05;
+
+/// What does not fit the bucket plan in a step, the same on every rank.
+///
+/// A bucket starts when each of its parameters has been registered as often as
+/// the plan expects. A network may use a parameter more often than that, on one
+/// rank only, or run another backward after the last one. The difference is then
+/// kept aside and reduced at the end of the step, on all ranks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Irregular {
+    /// Parameters with a late gradient on some rank.
+    pub late: Vec<usize>,
+    /// Parameters without a gradient on any rank.
+    pub absent: Vec<usize>,
+}
 
 impl Buckets {
     /// Ends the step: missing gradients count as zero, `mine` is sent along, and
@@ -22,7 +35,7 @@ impl Buckets {
         }
         self.note_landed();
         let incomplete = self.clear_unwritten();
-        let irregular = self.late.any() || (self.backwards > 0 && incomplete);
+        let irregular = !self.late.is_empty() || (self.backwards > 0 && incomplete);
         let last = self.plan.buckets().len() - 1;
         let control = self.plan.buckets()[last].len;
         let flag = |set: bool| if set { 1.0 } else { 0.0 };
@@ -78,7 +91,7 @@ impl Buckets {
             Some(sums) if exact => sums,
             _ => {
                 let own = if self.backwards > 0 { averaged.to_vec() } else { vec![0.0; averaged.len()] };
-                &all_reduce(self.collective.as_mut(), self.reduction, own)?
+                &self.sum(own)?
             }
         };
         averaged.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = sum / ranks);
@@ -104,7 +117,7 @@ impl Buckets {
         self.started += 1;
         if let Some(wire) = self.pack(bucket) {
             self.tell(SyncEvent::BucketBegin(bucket));
-            self.collective.start(bucket, Operation::AllReduce(self.reduction), wire)?;
+            self.collective.start(bucket, Operation::AllReduce(self.options.reduction), wire)?;
             self.tell(SyncEvent::BucketEnd(bucket));
         }
         Ok(())
@@ -133,7 +146,7 @@ impl Buckets {
     fn reduce(&mut self, last: usize) -> Result<(), CommError> {
         let began = self.clock.now();
         let copied = self.times.copy;
-        while self.overlap && self.started < last {
+        while self.options.overlap && self.started < last {
             self.start_next()?;
         }
         let in_flight = self.started;
@@ -142,7 +155,7 @@ impl Buckets {
             self.started += 1;
             if let Some(mut wire) = self.pack(bucket) {
                 self.tell(SyncEvent::BucketBegin(bucket));
-                self.collective.all_reduce(&mut wire, self.reduction)?;
+                self.collective.all_reduce(&mut wire, self.options.reduction)?;
                 self.tell(SyncEvent::BucketEnd(bucket));
                 self.unpack(bucket, wire);
             }
@@ -162,13 +175,47 @@ impl Buckets {
     /// the same signals.
     fn settle(&mut self) -> Result<Irregular, CommError> {
         let began = self.clock.now();
-        let irregular = self.late.exchange(self.collective.as_mut(), self.reduction, &self.written)?;
-        for (param, sum) in self.late.sums(self.collective.as_mut(), self.reduction, &irregular)? {
-            let slots = self.gradient_mut(param).unwrap_or_default();
-            slots.iter_mut().zip(sum).for_each(|(slot, value)| *slot += value);
+        let params = self.written.len();
+        let late = (0..params).map(|param| self.late.contains_key(&param));
+        let flags = late.chain(self.written.iter().copied()).map(|flag| f32::from(u8::from(flag)));
+        let ranks = self.sum(flags.collect())?;
+        let irregular = Irregular {
+            late: (0..params).filter(|&param| ranks[param] > 0.0).collect(),
+            absent: (0..params).filter(|&param| ranks[params + param] == 0.0).collect(),
+        };
+        let mut own = Vec::new();
+        for param in &irregular.late {
+            match self.late.get(param) {
+                Some(values) => own.extend_from_slice(values),
+                None => own.resize(own.len() + self.plan.place(*param).1.len(), 0.0),
+            }
+        }
+        if !own.is_empty() {
+            let sums = self.sum(own)?;
+            let mut rest = &sums[..];
+            for &param in &irregular.late {
+                let slots = self.gradient_mut(param).unwrap_or_default();
+                let (sum, after) = rest.split_at(slots.len());
+                rest = after;
+                slots.iter_mut().zip(sum).for_each(|(slot, value)| *slot += value);
+            }
         }
         self.times.exposed += self.clock.now() - began;
         Ok(irregular)
+    }
+
+    /// Sums `values` over ranks. Always sent as f32, whatever the gradients' type: such
+    /// steps are rare.
+    fn sum(&mut self, values: Vec<f32>) -> Result<Vec<f32>, CommError> {
+        if self.collective.world_size() == 1 {
+            return Ok(values);
+        }
+        let mut wire = Wire::F32(values);
+        self.collective.all_reduce(&mut wire, self.options.reduction)?;
+        match wire {
+            Wire::F32(values) => Ok(values),
+            _ => unreachable!("a buffer comes back as it left"),
+        }
     }
 
     /// Writes zeros for gradients that this rank lacks, because it has no samples
@@ -190,19 +237,20 @@ impl Buckets {
 
     /// The bucket as sent.
     fn pack(&mut self, bucket: usize) -> Option<Wire> {
-        let began = self.clock.now();
-        self.tell(SyncEvent::CopyBegin);
-        let wire = self.buffers.pack(bucket);
-        self.tell(SyncEvent::CopyEnd);
-        self.times.copy += self.clock.now() - began;
-        wire
+        self.copying(|this| this.buffers.pack(bucket))
     }
 
     fn unpack(&mut self, bucket: usize, wire: Wire) {
+        self.copying(|this| this.buffers.unpack(bucket, wire));
+    }
+
+    /// Runs `body`, which copies gradients, and adds its time.
+    pub(super) fn copying<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         let began = self.clock.now();
         self.tell(SyncEvent::CopyBegin);
-        self.buffers.unpack(bucket, wire);
+        let result = body(self);
         self.tell(SyncEvent::CopyEnd);
         self.times.copy += self.clock.now() - began;
+        result
     }
 }

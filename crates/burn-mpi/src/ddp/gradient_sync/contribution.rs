@@ -3,10 +3,10 @@
 use burn::module::Module;
 use burn::optim::GradientsParams;
 
-use super::GradientSync;
+use super::{GradientSync, MicroBatch};
 use crate::CommError;
 use crate::ddp::arrival::{self, Probe};
-use crate::ddp::collector::collect_params;
+use crate::ddp::collector::collect;
 
 impl GradientSync {
     /// Adds gradients of the mean loss over `own` of the `total` samples of a step, which Burn's
@@ -47,14 +47,8 @@ impl GradientSync {
         if probing {
             buckets.uses.fill(usize::MAX);
         }
-        collect_params(gradients, module, &mut |param, values| buckets.add(param, values));
-        if let Some(param) = buckets.unexpected.take() {
-            return Err(self.other_module(param));
-        }
-        if !probing {
-            self.buckets()?.seal_all();
-        }
-        Ok(())
+        collect(gradients, module, &[], &mut |param, values| buckets.add(param, values));
+        self.end_backward(MicroBatch::Last)
     }
 
     /// Begins a step, unless one is in progress, for `own` of its `total` samples.

@@ -54,7 +54,7 @@ impl GradientSync {
     /// [`CommError::Interrupted`] after a backward that panicked.
     pub fn set_overlap(&mut self, overlap: bool) -> Result<(), CommError> {
         self.options.overlap = overlap;
-        self.buckets()?.set_overlap(overlap);
+        self.buckets()?.options.overlap = overlap;
         Ok(())
     }
 }
