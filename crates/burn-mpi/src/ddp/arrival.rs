@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CommError, ParamLayout, World};
+use crate::{CommError, ParamLayout};
 
 /// The order in which a network's gradients become final.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,21 +75,12 @@ pub(crate) fn unknown(layout: &ParamLayout) -> Vec<usize> {
     (0..layout.specs().len()).rev().filter(trainable).collect()
 }
 
-/// Combines all ranks' probes into one order. All ranks must call it. Returns
-/// `None` if no rank has run a backward yet.
-///
-/// # Errors
-/// If the transport fails.
-pub(crate) fn learn(
-    world: &World,
+/// Combines all ranks' probes into one order; `None` if no rank has run a backward yet.
+pub(crate) fn merge(
     layout: &ParamLayout,
-    mine: Probe,
+    probes: &[Probe],
     known: Option<&ArrivalOrder>,
-) -> Result<Option<ArrivalOrder>, CommError> {
-    Ok(merge(layout, &world.gather(&mine)?, known))
-}
-
-fn merge(layout: &ParamLayout, probes: &[Probe], known: Option<&ArrivalOrder>) -> Option<ArrivalOrder> {
+) -> Option<ArrivalOrder> {
     let first = probes.iter().find(|probe| !probe.uses.is_empty())?;
     let mut order = first.order.clone();
     // Parameters that the probe did not register come last, in reverse visit

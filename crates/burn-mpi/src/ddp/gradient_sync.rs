@@ -264,8 +264,8 @@ impl GradientSync {
         self.late_steps += usize::from(!irregular.late.is_empty());
         self.incomplete_steps += usize::from(irregular != Default::default() && irregular.late.is_empty());
         if self.arrival.is_none() || !irregular.late.is_empty() {
-            let probe = std::mem::take(&mut self.probe);
-            let learned = arrival::learn(&self.world, &self.layout, probe, self.arrival.as_ref())?;
+            let probes = self.world.gather(&std::mem::take(&mut self.probe))?;
+            let learned = arrival::merge(&self.layout, &probes, self.arrival.as_ref());
             self.adopt_next = learned.is_some() && learned != self.arrival;
             self.arrival = learned.or(self.arrival.take());
         }

@@ -55,15 +55,8 @@ impl Hub {
             draw: Draw(options.seed),
             ranks: (0..ranks).map(|_| rank()).collect(),
             turn: ranks,
-            turns: 0,
             held: ranks,
-            calls: BTreeMap::new(),
-            messages: BTreeMap::new(),
-            sent: BTreeMap::new(),
-            nodes: BTreeMap::new(),
-            ended: None,
-            cause: None,
-            lines: Vec::new(),
+            ..State::default()
         };
         Self {
             members: hosts.iter().enumerate().map(member).collect(),

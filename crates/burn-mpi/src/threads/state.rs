@@ -9,6 +9,7 @@ use crate::collective::wire::Element;
 use crate::{Call, CommError};
 
 /// What the meeting place knows.
+#[derive(Default)]
 pub(super) struct State {
     pub draw: Draw,
     pub ranks: Vec<Rank>,
@@ -158,6 +159,7 @@ impl State {
 }
 
 /// Numbers drawn from a seed: SplitMix64 (Steele et al., 2014).
+#[derive(Default)]
 pub(super) struct Draw(pub u64);
 
 impl Draw {

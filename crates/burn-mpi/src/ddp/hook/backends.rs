@@ -78,13 +78,6 @@ macro_rules! copied {
 
         #[cfg(feature = $feature)]
         impl HookedLoss for $backend {}
-
-        #[cfg(feature = $feature)]
-        impl<C: CheckpointStrategy> HookedLoss for Autodiff<$backend, C> {
-            fn hook(loss: FloatTensor<Self>) -> FloatTensor<Self> {
-                install::<$backend, C>(loss)
-            }
-        }
     )+};
 }
 
@@ -106,25 +99,19 @@ trait HookedLoss: Backend {
 
 impl HookedLoss for Flex {}
 
-impl<C: CheckpointStrategy> HookedLoss for Autodiff<Flex, C> {
+impl<B: Readable, C: CheckpointStrategy> HookedLoss for Autodiff<B, C> {
     fn hook(loss: FloatTensor<Self>) -> FloatTensor<Self> {
-        install::<Flex, C>(loss)
+        let (loss, node) = loss.into_parts();
+        match Backward::<B, 1>::prepare::<C>(InstallHook, [node]).compute_bound().stateful() {
+            OpsKind::Tracked(prepared) => prepared.finish((), loss),
+            OpsKind::UnTracked(prepared) => prepared.finish(loss),
+        }
     }
 }
 
 /// `loss`, whose backward installs the hook.
 pub(super) fn hooked(loss: Tensor<1>) -> Tensor<1> {
     Tensor::from_dispatch(<Dispatch as HookedLoss>::hook(loss.into_dispatch()))
-}
-
-fn install<B: Readable, C: CheckpointStrategy>(
-    loss: FloatTensor<Autodiff<B, C>>,
-) -> FloatTensor<Autodiff<B, C>> {
-    let (loss, node) = loss.into_parts();
-    match Backward::<B, 1>::prepare::<C>(InstallHook, [node]).compute_bound().stateful() {
-        OpsKind::Tracked(prepared) => prepared.finish((), loss),
-        OpsKind::UnTracked(prepared) => prepared.finish(loss),
-    }
 }
 
 /// The identity, whose backward installs the hook.
