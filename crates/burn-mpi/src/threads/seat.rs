@@ -45,16 +45,15 @@ impl Seat {
 
     /// Blocking calls of all ranks on a channel that they share from the start.
     pub fn primitives(&self) -> Box<dyn Primitives> {
-        Box::new(MemoryPrimitives { seat: self.clone(), channel: 0 })
+        Box::new(Memory { seat: self.clone(), channel: 0 })
     }
 
     /// A collective over all ranks. All ranks must call it.
     pub fn collective(&self, world: &World) -> Box<dyn Collective> {
         let first = self.channels.get();
         self.channels.set(first + 2);
-        let blocking = MemoryPrimitives { seat: self.clone(), channel: first };
-        let requests = MemoryRequests { seat: self.clone(), first, blocking };
-        Box::new(PendingOps::over(Staged::new(world, requests)))
+        let memory = Memory { seat: self.clone(), channel: first };
+        Box::new(PendingOps::over(Staged::new(world, memory)))
     }
 
     /// Checks that no other rank has a parameter with one of these graph nodes.
@@ -74,13 +73,14 @@ impl Seat {
     }
 }
 
-/// Blocking calls through memory.
-struct MemoryPrimitives {
+/// Calls through memory.
+struct Memory {
     seat: Seat,
+    /// Of blocking calls; non-blocking ones are on this and the next.
     channel: u64,
 }
 
-impl Primitives for MemoryPrimitives {
+impl Primitives for Memory {
     fn transport(&self) -> &str {
         NAME
     }
@@ -100,14 +100,14 @@ impl Primitives for MemoryPrimitives {
             Call::Send { to } => hub.send(*rank, to, from),
             Call::Receive { from } => hub.receive(*rank, from, to),
             _ => {
-                let whole = from.len().max(to.len()) / element.width();
                 // Only the root's buffer of a gather or a scatter has all parts.
-                let whole = match call {
+                let bytes = match call {
                     Call::Gather { .. } => from.len(),
                     Call::Scatter { .. } => to.len(),
-                    _ => whole,
+                    _ => from.len().max(to.len()),
                 };
-                let ticket = hub.post(*rank, self.channel, call, (element, whole), from, to)?;
+                let ticket =
+                    hub.post(*rank, self.channel, call, (element, bytes / element.width()), from, to)?;
                 hub.wait(*rank, Wanted::Call(ticket))?;
                 hub.take(*rank, ticket, to);
                 Ok(())
@@ -116,20 +116,13 @@ impl Primitives for MemoryPrimitives {
     }
 }
 
-/// Non-blocking calls through memory.
-struct MemoryRequests {
-    seat: Seat,
-    first: u64,
-    blocking: MemoryPrimitives,
-}
-
 /// A call in flight.
 struct Request {
     ticket: Ticket,
     buffers: (Wire, Wire),
 }
 
-impl Requests for MemoryRequests {
+impl Requests for Memory {
     type Request = Request;
 
     const NAME: &'static str = NAME;
@@ -147,7 +140,7 @@ impl Requests for MemoryRequests {
         to: Wire,
     ) -> Result<Request, CommError> {
         let Seat { hub, rank, .. } = &self.seat;
-        let (channel, element) = (self.first + channel as u64, to.element());
+        let (channel, element) = (self.channel + channel as u64, to.element());
         let ticket = hub.post(*rank, channel, call, (element, whole), from.bytes(), to.bytes())?;
         Ok(Request { ticket, buffers: (from, to) })
     }
@@ -163,10 +156,10 @@ impl Requests for MemoryRequests {
     }
 
     fn pause(&mut self) -> Result<(), CommError> {
-        self.seat.hub.wait(self.seat.rank, Wanted::Any(self.first))
+        self.seat.hub.wait(self.seat.rank, Wanted::Any(self.channel))
     }
 
     fn blocking(&mut self) -> &mut dyn Primitives {
-        &mut self.blocking
+        self
     }
 }
