@@ -8,9 +8,9 @@ use super::network::Network;
 use super::reference::Expected;
 use burn_mpi::{ParamLayout, ParamSpec, WireType, World, check_equal_weights, sha256};
 
-/// Tolerance relative to the step's largest gradient, for the order of f32 sums: the largest of 68,000 cases
-/// was 4.3e-5.
-const TOLERANCE: f64 = 5e-5;
+/// Tolerance relative to the step's largest gradient, for the order of f32 sums: the largest of 130,000 cases
+/// was 8.4e-5, of a bias before batch norm whose parts cancel.
+const TOLERANCE: f64 = 1e-4;
 
 /// Absolute tolerance for rounding: values inside the modules are of order 1 to 30, and
 /// where gradients cancel (a bias before batch norm, batch norm of one sample), a unit
@@ -47,7 +47,7 @@ pub struct Limits {
     pub world_size: usize,
     /// Whether gradients arrived after their bucket had started. Then a part of a gradient
     /// was rounded before the rest was added, and may be larger than the sum: its magnitude
-    /// is assumed to be that of the step's largest.
+    /// is assumed to be at most twice the step's largest.
     pub late: bool,
 }
 
@@ -63,7 +63,7 @@ pub fn gradients(
         expected.iter().flatten().flat_map(|param| &param.sum).fold(0.0, |max: f64, x| max.max(x.abs()));
     let (relative, mut absolute) = rounding(limits.wire, limits.world_size);
     if limits.late {
-        absolute += relative * largest;
+        absolute += 2.0 * relative * largest;
     }
     let mut found = Found { gradients: found, all: Vec::new() };
     module.visit(&mut found);
