@@ -100,7 +100,9 @@ pub use collective::backend::{Backend, Reduction};
 pub use collective::connect::{Transport, connect, connect_primitives};
 #[cfg(feature = "gloo")]
 pub use collective::gloo::{
-    algorithm::GlooAlgorithm, collective::GlooCollective, primitives::GlooPrimitives, version::gloo_version,
+    algorithm::GlooAlgorithm,
+    collective::{GlooCollective, GlooPrimitives},
+    version::gloo_version,
 };
 #[cfg(feature = "mpi")]
 pub use collective::mpi::{collective::MpiCollective, primitives::MpiPrimitives};

@@ -16,7 +16,6 @@ pub(crate) mod ordered;
 pub(crate) mod pending;
 pub(crate) mod primitives;
 pub(crate) mod refusal;
-pub(crate) mod staged;
 mod sum;
 pub(crate) mod wire;
 

@@ -1,15 +1,38 @@
-//! Operations in flight, whatever performs them: which there are, their progress, and the waits for them.
+//! Operations in flight, over each transport's non-blocking calls: which there are, their progress, and the
+//! waits for them.
+//!
+//! Where a transport has no sums in rank order, one takes two calls ([`ordered`](super::ordered)): chunks are
+//! exchanged, and their sums gathered. Calls of one channel are matched by the order in which ranks start
+//! them, so the two stages use separate channels, and second stages start in the order of the first ones:
+//! whichever first stage completes first on a rank, the order is the same on all.
 
+use super::ordered::chunk_range;
 use crate::member::Member;
-use crate::{Collective, CommError, Operation, Primitives, Reduction, Wire};
+use crate::{Call, Collective, CommError, Operation, Primitives, Reduction, Wire, World};
 
-/// How one transport performs operations.
-pub trait Engine {
-    /// An operation in flight, with its buffers.
-    type Op;
+/// A call that is to be started, and the operation that it is part of.
+#[derive(Clone, Copy)]
+pub struct Step {
+    pub bucket: usize,
+    pub operation: Operation,
+    /// Elements of the operation, before they are padded to equal parts.
+    pub whole: usize,
+    /// An all-reduce (in place, in the second buffer), a reduce-scatter, an all-to-all or an all-gather.
+    pub call: Call,
+    /// 0 or 1.
+    pub channel: usize,
+}
+
+/// Non-blocking calls of all ranks.
+pub trait Requests {
+    /// A call in flight, with its buffers.
+    type Request;
 
     /// The transport's name.
     const NAME: &'static str;
+
+    /// Whether an all-reduce and a reduce-scatter are in rank order if their operation is.
+    const SUMS_IN_ORDER: bool = false;
 
     /// The rank.
     fn member(&self) -> &Member;
@@ -19,57 +42,107 @@ pub trait Engine {
         None
     }
 
-    /// Starts an operation on a buffer that has been checked.
-    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<Self::Op, CommError>;
+    /// Starts a call that reads `from` and writes `to`.
+    fn start(&mut self, step: Step, from: Wire, to: Wire) -> Result<Self::Request, CommError>;
 
-    /// Moves an operation on, without waiting; its result once it is complete. All operations in flight
-    /// are moved on in the order of their start.
-    fn advance(&mut self, op: &mut Self::Op) -> Result<Option<Wire>, CommError>;
+    /// Both buffers, once the call is complete. All calls in flight are tested in the order of their start.
+    fn test(&mut self, request: &mut Self::Request) -> Result<Option<(Wire, Wire)>, CommError>;
 
-    /// Between two looks of a rank that has nothing else to do.
+    /// Between two tests of a rank that waits.
     fn pause(&mut self) -> Result<(), CommError>;
 
-    /// Blocking operations, which may follow operations in flight.
-    fn blocking(&mut self) -> Result<&mut dyn Primitives, CommError>;
-
-    /// Sums `buffer` on the thread of the caller; `None` if the operation is to be started and waited for.
-    fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Option<Result<(), CommError>> {
-        match how {
-            Reduction::Native => Some(self.blocking().and_then(|blocking| blocking.all_reduce(buffer))),
-            Reduction::Ordered => None,
-        }
-    }
+    /// Blocking calls on channel 0, which may follow calls in flight.
+    fn blocking(&mut self) -> &mut dyn Primitives;
 }
 
-/// A [`Collective`] whose operations an engine performs.
-pub struct PendingOps<E: Engine> {
-    // Dropped first: the engine knows then which are complete.
-    ops: Vec<PendingOp<E::Op>>,
-    engine: E,
+/// A [`Collective`] of a transport's non-blocking calls.
+pub struct PendingOps<R: Requests> {
+    // Dropped first: the transport knows then which are complete.
+    ops: Vec<PendingOp<R::Request>>,
+    requests: R,
+    /// Whether two ranks on two machines exchange and sum halves. Open MPI's own non-blocking all-reduce
+    /// (coll/libnbc, in place) sends all to one rank and back, so a link is idle in one direction.
+    halves: bool,
+    /// All-reduces in two stages so far, and those of them whose second stage has started.
+    sums: u64,
+    gathers: u64,
 }
 
-struct PendingOp<O> {
-    bucket: usize,
-    operation: Operation,
-    state: State<O>,
+struct PendingOp<Q> {
+    step: Step,
+    /// Elements of the result.
+    length: usize,
+    stage: Stage<Q>,
 }
 
-enum State<O> {
-    InFlight(O),
+enum Stage<Q> {
+    /// One call is the whole operation, or the last one of it, and has its result in the second buffer.
+    Whole(Q),
+    /// The all-to-all of chunks is in flight; the sums of `gather`, its number, are gathered afterwards.
+    Exchange { request: Q, gather: Option<u64> },
+    /// Exchanged and summed; waits for an earlier operation to start its all-gather.
+    Exchanged { sum: Wire, all: Wire, number: u64 },
+    /// The result.
     Done(Wire),
 }
 
 /// The bucket number of blocking calls; no caller uses it.
 pub(super) const BLOCKING: usize = usize::MAX;
 
-impl<E: Engine> PendingOps<E> {
-    pub(crate) fn over(engine: E) -> Self {
-        Self { ops: Vec::new(), engine }
+impl<Q> PendingOp<Q> {
+    fn is_done(&self) -> bool {
+        matches!(self.stage, Stage::Done(_))
+    }
+
+    fn finish(&mut self, mut result: Wire) {
+        result.resize(self.length);
+        self.stage = Stage::Done(result);
+    }
+
+    /// Moves the operation on, without waiting.
+    fn advance<R: Requests<Request = Q>>(
+        &mut self,
+        requests: &mut R,
+        gathers: &mut u64,
+    ) -> Result<(), CommError> {
+        match &mut self.stage {
+            Stage::Whole(request) => {
+                if let Some((_, result)) = requests.test(request)? {
+                    self.finish(result);
+                }
+            }
+            Stage::Exchange { request, gather } => {
+                let Some((all, chunks)) = requests.test(request)? else { return Ok(()) };
+                let mut sum = chunks.zeros_like(chunks.len() / requests.member().size);
+                sum.sum_of_chunks(&chunks);
+                match *gather {
+                    Some(number) => self.stage = Stage::Exchanged { sum, all, number },
+                    None => self.finish(sum),
+                }
+            }
+            Stage::Exchanged { .. } | Stage::Done(_) => {}
+        }
+        if let Stage::Exchanged { sum, all, number } = &mut self.stage
+            && *number == *gathers
+        {
+            let [sum, all] = [sum, all].map(|buffer| std::mem::replace(buffer, Wire::Bytes(Vec::new())));
+            *gathers += 1;
+            let step = Step { call: Call::AllGather, channel: 1, ..self.step };
+            self.stage = Stage::Whole(requests.start(step, sum, all)?);
+        }
+        Ok(())
+    }
+}
+
+impl<R: Requests> PendingOps<R> {
+    pub(crate) fn over(world: &World, requests: R) -> Self {
+        let halves = matches!(world.places(), [one, other] if one.host != other.host);
+        Self { ops: Vec::new(), requests, halves, sums: 0, gathers: 0 }
     }
 
     /// The operation of a bucket that was started and not returned to the caller.
     fn operation_of(&self, bucket: usize) -> Option<Operation> {
-        self.ops.iter().find(|op| op.bucket == bucket).map(|op| op.operation)
+        self.ops.iter().find(|op| op.step.bucket == bucket).map(|op| op.step.operation)
     }
 
     /// Waits for the operation of `bucket` and makes progress on all others: another rank may wait
@@ -77,80 +150,114 @@ impl<E: Engine> PendingOps<E> {
     fn complete(&mut self, bucket: usize) -> Result<Wire, CommError> {
         loop {
             self.poll()?;
-            let done = |op: &PendingOp<E::Op>| op.bucket == bucket && matches!(op.state, State::Done(_));
+            let done = |op: &PendingOp<R::Request>| op.step.bucket == bucket && op.is_done();
             if let Some(at) = self.ops.iter().position(done)
-                && let State::Done(result) = self.ops.remove(at).state
+                && let Stage::Done(result) = self.ops.remove(at).stage
             {
                 return Ok(result);
             }
-            self.engine.pause()?;
+            self.requests.pause()?;
         }
     }
 }
 
-impl<E: Engine> Collective for PendingOps<E> {
+impl<R: Requests> Collective for PendingOps<R> {
     fn transport(&self) -> &str {
-        E::NAME
+        R::NAME
     }
 
     fn connection(&self) -> Option<String> {
-        self.engine.connection()
+        self.requests.connection()
     }
 
     fn world_size(&self) -> usize {
-        self.engine.member().size
+        self.requests.member().size
     }
 
-    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<(), CommError> {
+    fn start(&mut self, bucket: usize, operation: Operation, mut buffer: Wire) -> Result<(), CommError> {
         assert!(self.operation_of(bucket).is_none(), "bucket {bucket} is in flight");
-        operation.check(E::NAME, &buffer, self.engine.member())?;
-        let state = State::InFlight(self.engine.start(bucket, operation, buffer)?);
-        self.ops.push(PendingOp { bucket, operation, state });
+        operation.check(R::NAME, &buffer, self.requests.member())?;
+        let Member { rank, size, .. } = *self.requests.member();
+        let whole = match operation {
+            Operation::AllGather { length } => length,
+            _ => buffer.len(),
+        };
+        let length = match operation {
+            Operation::ReduceScatter(_) => chunk_range(whole, size, rank).len(),
+            _ => whole,
+        };
+        let call = match operation {
+            Operation::AllReduce(Reduction::Native) if !self.halves => Call::AllReduce,
+            Operation::ReduceScatter(Reduction::Native) => Call::ReduceScatter,
+            Operation::AllReduce(_) if R::SUMS_IN_ORDER => Call::AllReduce,
+            Operation::ReduceScatter(_) if R::SUMS_IN_ORDER => Call::ReduceScatter,
+            // A native all-reduce of two ranks has the same bits.
+            Operation::AllReduce(_) | Operation::ReduceScatter(_) => Call::AllToAll,
+            Operation::AllGather { .. } => Call::AllGather,
+        };
+        let chunk = whole.div_ceil(size);
+        let (from, to) = match call {
+            Call::AllReduce => (buffer.zeros_like(0), buffer),
+            _ => {
+                buffer.resize(if call == Call::AllGather { chunk } else { chunk * size });
+                let to = buffer.zeros_like(if call == Call::ReduceScatter { chunk } else { chunk * size });
+                (buffer, to)
+            }
+        };
+        let step = Step { bucket, operation, whole, call, channel: 0 };
+        let stage = match call {
+            _ if whole == 0 => Stage::Done(to),
+            Call::AllToAll => {
+                let gathers = matches!(operation, Operation::AllReduce(_));
+                let gather = gathers.then_some(self.sums);
+                self.sums += u64::from(gathers);
+                Stage::Exchange { request: self.requests.start(step, from, to)?, gather }
+            }
+            _ => Stage::Whole(self.requests.start(step, from, to)?),
+        };
+        self.ops.push(PendingOp { step, length, stage });
         Ok(())
     }
 
     fn poll(&mut self) -> Result<usize, CommError> {
-        let mut in_flight = 0;
         for op in &mut self.ops {
-            if let State::InFlight(state) = &mut op.state {
-                match self.engine.advance(state)? {
-                    Some(result) => op.state = State::Done(result),
-                    None => in_flight += 1,
-                }
-            }
+            op.advance(&mut self.requests, &mut self.gathers)?;
         }
-        Ok(in_flight)
+        Ok(self.ops.iter().filter(|op| !op.is_done()).count())
     }
 
     fn is_done(&self, bucket: usize) -> bool {
-        self.ops.iter().any(|op| op.bucket == bucket && matches!(op.state, State::Done(_)))
+        self.ops.iter().any(|op| op.step.bucket == bucket && op.is_done())
     }
 
     fn wait(&mut self, bucket: usize) -> Result<Wire, CommError> {
         let Some(operation) = self.operation_of(bucket) else {
             panic!("bucket {bucket} is waited for without having been started")
         };
-        let _waiting = self.engine.member().enter(E::NAME, operation.name(), Some(bucket));
+        let _waiting = self.requests.member().enter(R::NAME, operation.name(), Some(bucket));
         self.complete(bucket)
     }
 
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
-        if let Some(result) = self.engine.all_reduce(buffer, how) {
-            return result;
+        if how == Reduction::Native {
+            return self.requests.blocking().all_reduce(buffer);
         }
-        let _waiting = self.engine.member().enter(E::NAME, "all-reduce", None);
-        Operation::AllReduce(how).check(E::NAME, buffer, self.engine.member())?;
+        let _waiting = self.requests.member().enter(R::NAME, "all-reduce", None);
+        Operation::AllReduce(how).check(R::NAME, buffer, self.requests.member())?;
         let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
         self.start(BLOCKING, Operation::AllReduce(how), taken)?;
-        *buffer = self.complete(BLOCKING)?;
+        let reduced = self.complete(BLOCKING);
+        // One that has failed is not waited for again.
+        self.ops.retain(|op| op.step.bucket != BLOCKING);
+        *buffer = reduced?;
         Ok(())
     }
 
     fn broadcast(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
-        self.engine.blocking()?.broadcast(buffer.bytes_mut(), root)
+        self.requests.blocking().broadcast(buffer.bytes_mut(), root)
     }
 
     fn barrier(&mut self) -> Result<(), CommError> {
-        self.engine.blocking()?.barrier()
+        self.requests.blocking().barrier()
     }
 }

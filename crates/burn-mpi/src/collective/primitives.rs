@@ -127,9 +127,6 @@ pub trait Primitives {
     /// This rank.
     fn rank(&self) -> usize;
 
-    /// Number of ranks.
-    fn size(&self) -> usize;
-
     /// Runs `call` on values of type `element`, whose bytes it reads in `from` and writes in `to`: what
     /// the method of this name passes, with lengths that are not 0. A broadcast and an
     /// all-reduce are in place, in `to`; a rank that has nothing to read or to write passes nothing.

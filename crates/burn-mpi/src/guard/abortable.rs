@@ -33,8 +33,8 @@ impl Abortable {
 
     /// Tells the guard that the operations are aborted, and waits for the end of the process: an
     /// error of this rank would be a second line for one cause.
-    pub fn aborted(&self) -> ! {
-        self.0.abortable.store(ABORTED, Ordering::Release);
+    pub fn aborted(activity: &Activity) -> ! {
+        activity.abortable.store(ABORTED, Ordering::Release);
         loop {
             std::thread::park();
         }

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use super::hub::Hub;
 use super::state::{Ticket, Wanted};
-use crate::collective::pending::PendingOps;
-use crate::collective::staged::{Requests, Staged};
+use crate::collective::pending::{PendingOps, Requests, Step};
 use crate::collective::wire::Element;
 use crate::member::Member;
 use crate::process::identify;
@@ -53,7 +52,7 @@ impl Seat {
         let first = self.channels.get();
         self.channels.set(first + 2);
         let memory = Memory { seat: self.clone(), channel: first };
-        Box::new(PendingOps::over(Staged::new(world, memory)))
+        Box::new(PendingOps::over(world, memory))
     }
 
     /// Checks that no other rank has a parameter with one of these graph nodes.
@@ -87,10 +86,6 @@ impl Primitives for Memory {
 
     fn rank(&self) -> usize {
         self.seat.rank
-    }
-
-    fn size(&self) -> usize {
-        self.seat.hub.members.len()
     }
 
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
@@ -131,16 +126,10 @@ impl Requests for Memory {
         self.seat.member()
     }
 
-    fn start(
-        &mut self,
-        channel: usize,
-        call: Call,
-        whole: usize,
-        from: Wire,
-        to: Wire,
-    ) -> Result<Request, CommError> {
+    fn start(&mut self, step: Step, from: Wire, to: Wire) -> Result<Request, CommError> {
         let Seat { hub, rank, .. } = &self.seat;
-        let (channel, element) = (self.channel + channel as u64, to.element());
+        let Step { call, whole, .. } = step;
+        let (channel, element) = (self.channel + step.channel as u64, to.element());
         let ticket = hub.post(*rank, channel, call, (element, whole), from.bytes(), to.bytes())?;
         Ok(Request { ticket, buffers: (from, to) })
     }

@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use super::algorithm::GlooAlgorithm;
 use super::{Context, NAME};
-use crate::collective::ordered::chunk_range;
-use crate::collective::pending::{BLOCKING, Engine, PendingOps};
+use crate::collective::pending::{BLOCKING, PendingOps, Requests, Step};
 use crate::collective::wire::Element;
 use crate::member::Member;
-use crate::{Call, CommError, Operation, Primitives, Reduction, Wire, World};
+use crate::{Call, CommError, Primitives, Wire, World};
 
 /// [`Collective`](crate::Collective) over gloo's TCP connections.
 ///
@@ -49,41 +48,24 @@ impl GlooCollective {
         algorithm: GlooAlgorithm,
         timeout: Duration,
     ) -> Result<Self, CommError> {
-        let context = Arc::new(Mutex::new(Context::connect(world, interface, timeout)?));
-        let (jobs, orders) = channel::<Job>();
-        let (reports, results) = channel();
-        let shared = Arc::clone(&context);
-        let serve = move || {
-            for job in orders {
-                let number = job.number;
-                if reports.send((number, job.run(&mut lock(&shared), algorithm))).is_err() {
-                    break;
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("gloo".into()).spawn(serve);
-        let thread = world.agree(thread.map_err(|error| format!("gloo's thread did not start: {error}")))?;
-        Ok(Self::over(GlooThread {
-            member: Rc::clone(world.member()),
-            context,
-            algorithm,
-            jobs: Some(jobs),
-            results,
-            thread: Some(thread),
-            queued: 0,
-            in_flight: 0,
-            finished: Vec::new(),
-        }))
+        Ok(Self::over(world, GlooThread::connect_with(world, interface, algorithm, timeout)?))
     }
 }
 
-/// The thread that runs operations.
+/// [`Primitives`] over gloo's TCP connections: all native except reduce-scatter. It is `!Send` and `!Sync`:
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<burn_mpi::GlooPrimitives>();
+/// ```
+pub type GlooPrimitives = GlooThread;
+
+/// Connections, and a thread that runs operations on them.
 pub struct GlooThread {
     member: Rc<Member>,
     context: Arc<Mutex<Context>>,
-    algorithm: GlooAlgorithm,
-    /// Ends the thread when dropped.
-    jobs: Option<Sender<Job>>,
+    /// The thread ends when this is dropped.
+    jobs: Sender<Job>,
     results: Receiver<Finished>,
     thread: Option<JoinHandle<()>>,
     /// Operations queued so far, and those that the thread has not returned.
@@ -92,57 +74,26 @@ pub struct GlooThread {
     finished: Vec<Finished>,
 }
 
-/// The result of an operation, by its number.
-type Finished = (u64, Result<Wire, CommError>);
+/// The buffers of an operation that has run, by its number.
+type Finished = (u64, Result<(Wire, Wire), CommError>);
 
 /// An operation queued to the thread.
 struct Job {
     number: u64,
-    bucket: usize,
-    operation: Operation,
-    buffer: Wire,
+    step: Step,
+    from: Wire,
+    to: Wire,
     started: Duration,
 }
 
 impl Job {
     /// Runs the operation, which every rank runs at this point, and names the bucket in its error.
-    fn run(self, context: &mut Context, algorithm: GlooAlgorithm) -> Result<Wire, CommError> {
-        let Self { bucket, operation, buffer, started, .. } = self;
+    fn run(self, context: &mut Context) -> Finished {
+        let Self { number, step, from, mut to, started } = self;
         let elapsed = context.member.now().saturating_sub(started);
-        run(context, operation, buffer, algorithm).map_err(|error| of_bucket(error, bucket, elapsed))
+        let result = context.run_step(step, &from, &mut to);
+        (number, result.map(|()| (from, to)).map_err(|error| of_bucket(error, step.bucket, elapsed)))
     }
-}
-
-fn run(
-    context: &mut Context,
-    operation: Operation,
-    mut buffer: Wire,
-    algorithm: GlooAlgorithm,
-) -> Result<Wire, CommError> {
-    let (rank, size) = (context.member.rank, context.member.size);
-    let (mut result, length) = match operation {
-        Operation::AllReduce(how) => {
-            let length = buffer.len();
-            match how {
-                Reduction::Native => context.all_reduce(&mut buffer, algorithm)?,
-                Reduction::Ordered => context.all_reduce_ordered(&mut buffer)?,
-            }
-            (buffer, length)
-        }
-        Operation::ReduceScatter(_) => {
-            let length = chunk_range(buffer.len(), size, rank).len();
-            (context.sum_chunk(&mut buffer)?, length)
-        }
-        Operation::AllGather { length } => {
-            let chunk = length.div_ceil(size);
-            buffer.resize(chunk);
-            let mut all = buffer.zeros_like(chunk * size);
-            context.all_gather(&buffer, &mut all)?;
-            (all, length)
-        }
-    };
-    result.resize(length);
-    Ok(result)
 }
 
 /// Adds the bucket to an error, and the time since it was started.
@@ -157,6 +108,47 @@ fn of_bucket(error: CommError, bucket: usize, since: Duration) -> CommError {
 }
 
 impl GlooThread {
+    /// Connects all ranks of `world` over the named network interface, or over one
+    /// that reaches all ranks. No operation waits longer than `timeout` for another
+    /// rank. All ranks must call it, and all return an error if one fails.
+    ///
+    /// # Errors
+    /// If there is no such interface, or a rank is not reached in time.
+    pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
+        Self::connect_with(world, interface, GlooAlgorithm::Ring, timeout)
+    }
+
+    fn connect_with(
+        world: &World,
+        interface: Option<&str>,
+        algorithm: GlooAlgorithm,
+        timeout: Duration,
+    ) -> Result<Self, CommError> {
+        let context = Arc::new(Mutex::new(Context::connect(world, interface, algorithm, timeout)?));
+        let (jobs, orders) = channel::<Job>();
+        let (reports, results) = channel();
+        let shared = Arc::clone(&context);
+        let serve = move || {
+            for job in orders {
+                if reports.send(job.run(&mut lock(&shared))).is_err() {
+                    break;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("gloo".into()).spawn(serve);
+        let thread = world.agree(thread.map_err(|error| format!("gloo's thread did not start: {error}")))?;
+        Ok(Self {
+            member: Rc::clone(world.member()),
+            context,
+            jobs,
+            results,
+            thread: Some(thread),
+            queued: 0,
+            in_flight: 0,
+            finished: Vec::new(),
+        })
+    }
+
     /// Takes what the thread has returned; waits for one operation if `waits`.
     fn receive(&mut self, mut waits: bool) -> Result<(), CommError> {
         loop {
@@ -196,11 +188,13 @@ fn lock(context: &Mutex<Context>) -> MutexGuard<'_, Context> {
     context.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Engine for GlooThread {
-    /// Its number.
-    type Op = u64;
+/// A request is the number of its operation, which the thread runs to its end by itself.
+impl Requests for GlooThread {
+    type Request = u64;
 
     const NAME: &'static str = NAME;
+
+    const SUMS_IN_ORDER: bool = true;
 
     fn member(&self) -> &Member {
         &self.member
@@ -210,21 +204,22 @@ impl Engine for GlooThread {
         Some(lock(&self.context).connection())
     }
 
-    fn start(&mut self, bucket: usize, operation: Operation, buffer: Wire) -> Result<u64, CommError> {
-        let (number, started) = (self.queued, self.member.now());
-        let job = Job { number, bucket, operation, buffer, started };
-        match self.jobs.as_ref().map(|jobs| jobs.send(job)) {
-            Some(Ok(())) => {
-                self.queued += 1;
-                self.in_flight += 1;
-                Ok(number)
-            }
-            _ => Err(self.thread_is_gone()),
+    fn start(&mut self, step: Step, from: Wire, to: Wire) -> Result<u64, CommError> {
+        let number = self.queued;
+        self.queued += 1;
+        let job = Job { number, step, from, to, started: self.member.now() };
+        if step.bucket == BLOCKING {
+            // Its caller waits for it: the handover to the thread is saved.
+            let finished = job.run(&mut *self.settled()?);
+            self.finished.push(finished);
+        } else {
+            self.jobs.send(job).map_err(|_| self.thread_is_gone())?;
+            self.in_flight += 1;
         }
+        Ok(number)
     }
 
-    /// The thread makes progress by itself.
-    fn advance(&mut self, number: &mut u64) -> Result<Option<Wire>, CommError> {
+    fn test(&mut self, number: &mut u64) -> Result<Option<(Wire, Wire)>, CommError> {
         self.receive(false)?;
         let at = self.finished.iter().position(|(finished, _)| finished == number);
         at.map(|at| self.finished.swap_remove(at).1).transpose()
@@ -234,21 +229,8 @@ impl Engine for GlooThread {
         self.receive(self.in_flight > 0)
     }
 
-    fn blocking(&mut self) -> Result<&mut dyn Primitives, CommError> {
-        Ok(self)
-    }
-
-    fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Option<Result<(), CommError>> {
-        let algorithm = self.algorithm;
-        let waiting = self.member.begin(NAME, Call::AllReduce, buffer.element(), &[], buffer.bytes());
-        let reduced = waiting.and_then(|_waiting| {
-            let mut context = self.settled()?;
-            match how {
-                Reduction::Native => context.all_reduce(buffer, algorithm),
-                Reduction::Ordered => context.all_reduce_ordered(buffer),
-            }
-        });
-        Some(reduced)
+    fn blocking(&mut self) -> &mut dyn Primitives {
+        self
     }
 }
 
@@ -262,14 +244,9 @@ impl Primitives for GlooThread {
         self.member.rank
     }
 
-    fn size(&self) -> usize {
-        self.member.size
-    }
-
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         let _waiting = self.member.begin(NAME, call, element, from, to)?;
-        let algorithm = self.algorithm;
-        self.settled()?.run(call, element, from, to, algorithm)
+        self.settled()?.run(call, element, from, to)
     }
 }
 
@@ -277,7 +254,7 @@ impl Drop for GlooThread {
     /// If operations are still in flight, as after an error, the thread is left to its
     /// timeout; it owns all its memory.
     fn drop(&mut self) {
-        self.jobs = None;
+        self.jobs = channel().0;
         if self.in_flight == 0
             && let Some(thread) = self.thread.take()
         {

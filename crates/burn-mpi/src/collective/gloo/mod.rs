@@ -7,7 +7,6 @@ mod add;
 pub mod algorithm;
 pub mod collective;
 mod interface;
-pub mod primitives;
 mod sys;
 pub mod version;
 
@@ -17,9 +16,10 @@ use std::time::{Duration, Instant};
 use self::add::adder_of;
 use self::algorithm::GlooAlgorithm;
 use self::sys::{Mesh, Run};
+use crate::collective::pending::Step;
 use crate::collective::wire::Element;
 use crate::member::Member;
-use crate::{Call, CommError, Wire, World};
+use crate::{Call, CommError, Operation, Reduction, Wire, World};
 
 /// The transport's name.
 const NAME: &str = "gloo";
@@ -37,6 +37,7 @@ struct Context {
     member: Member,
     /// Interface and address that this rank listens on.
     address: interface::Address,
+    algorithm: GlooAlgorithm,
     /// Tag of the next operation: messages of two operations are never mixed.
     tag: u32,
     /// The error that broke the connections, if any.
@@ -47,7 +48,12 @@ impl Context {
     /// Connects all ranks of `world` over the named network interface, or over one that reaches
     /// all ranks. No operation waits longer than `timeout` for another rank. All ranks must
     /// call it, and all return an error if one fails.
-    pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
+    pub fn connect(
+        world: &World,
+        interface: Option<&str>,
+        algorithm: GlooAlgorithm,
+        timeout: Duration,
+    ) -> Result<Self, CommError> {
         let address = interface::choose(world, interface)?;
         let (rank, size) = (world.rank(), world.size());
         let mesh = world.agree(Mesh::listen(&address.ip.to_string(), rank, size, timeout))?;
@@ -67,7 +73,8 @@ impl Context {
             format!("gloo did not connect all ranks over {address} within {elapsed:.1} s: {reason}")
         }))?;
         log::debug!("gloo: rank {rank} on {address}");
-        Ok(Self { mesh, member: Member::clone(world.member()), address, tag: 0, broken: None })
+        let member = Member::clone(world.member());
+        Ok(Self { mesh, member, address, algorithm, tag: 0, broken: None })
     }
 
     /// gloo's transport, with the interface and the address of this rank.
@@ -75,63 +82,22 @@ impl Context {
         format!("tcp over {}", self.address)
     }
 
-    /// Sums `buffer` over all ranks, in place; 16-bit types are rounded after
-    /// each addition.
-    pub fn all_reduce(&mut self, buffer: &mut Wire, algorithm: GlooAlgorithm) -> Result<(), CommError> {
-        match buffer.len() {
-            0 => Ok(()),
-            _ => {
-                let element = buffer.element();
-                self.run(Call::AllReduce, element, &[], buffer.bytes_mut(), algorithm)
-            }
+    /// Runs the call of a step. An all-reduce in rank order has two parts: each rank sums its chunk of the
+    /// buffer, which is padded to equal chunks, and the sums are gathered.
+    pub fn run_step(&mut self, step: Step, from: &Wire, to: &mut Wire) -> Result<(), CommError> {
+        let element = to.element();
+        if step.operation != Operation::AllReduce(Reduction::Ordered) {
+            return self.run(step.call, element, from.bytes(), to.bytes_mut());
         }
-    }
-
-    /// Sums `buffer`, of any length, over all ranks in rank order, in place.
-    pub fn all_reduce_ordered(&mut self, buffer: &mut Wire) -> Result<(), CommError> {
-        let length = buffer.len();
-        let sum = self.sum_chunk(buffer)?;
-        self.all_gather(&sum, buffer)?;
-        buffer.resize(length);
-        Ok(())
-    }
-
-    /// The sum over all ranks, in rank order, of this rank's chunk of `buffer`, which is padded
-    /// to equal chunks. gloo has no reduce-scatter; this one sends each rank only what it sums,
-    /// as a ring would.
-    pub fn sum_chunk(&mut self, buffer: &mut Wire) -> Result<Wire, CommError> {
-        let chunk = buffer.len().div_ceil(self.member.size);
-        buffer.resize(chunk * self.member.size);
-        let mut chunks = buffer.zeros_like(buffer.len());
-        let mut sum = buffer.zeros_like(chunk);
-        if chunk > 0 {
-            let algorithm = GlooAlgorithm::Ring;
-            self.run(Call::AllToAll, buffer.element(), buffer.bytes(), chunks.bytes_mut(), algorithm)?;
-        }
-        sum.sum_of_chunks(&chunks);
-        Ok(sum)
-    }
-
-    /// Gathers every rank's `mine` into `all`, in rank order.
-    pub fn all_gather(&mut self, mine: &Wire, all: &mut Wire) -> Result<(), CommError> {
-        match mine.len() {
-            0 => Ok(()),
-            _ => {
-                let (element, algorithm) = (mine.element(), GlooAlgorithm::Ring);
-                self.run(Call::AllGather, element, mine.bytes(), all.bytes_mut(), algorithm)
-            }
-        }
+        let chunk = to.len().div_ceil(self.member.size);
+        to.resize(chunk * self.member.size);
+        let mut sum = to.zeros_like(chunk);
+        self.run(Call::ReduceScatter, element, to.bytes(), sum.bytes_mut())?;
+        self.run(Call::AllGather, element, sum.bytes(), to.bytes_mut())
     }
 
     /// Runs a call, whose buffers [`Call::check`] has checked, or this crate has made so.
-    fn run(
-        &mut self,
-        call: Call,
-        element: Element,
-        from: &[u8],
-        to: &mut [u8],
-        algorithm: GlooAlgorithm,
-    ) -> Result<(), CommError> {
+    fn run(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         if let Call::Reduce { .. } = call {
             // In place; on other ranks than the root its content is undefined afterwards.
             to.copy_from_slice(from);
@@ -148,10 +114,11 @@ impl Context {
             Call::Barrier => (7, 0),
             Call::Send { to } => (8, to),
             Call::Receive { from } => (9, from),
-            // All of gloo's but this one: the sum of this rank's part.
+            // All of gloo's but this one, whose sum is in rank order. Each rank is sent only what it sums,
+            // as in a ring.
             Call::ReduceScatter => {
                 let mut chunks = Wire::of(element, from.len() / element.width());
-                self.run(Call::AllToAll, element, from, chunks.bytes_mut(), algorithm)?;
+                self.run(Call::AllToAll, element, from, chunks.bytes_mut())?;
                 let mut sum = Wire::of(element, to.len() / element.width());
                 sum.sum_of_chunks(&chunks);
                 to.copy_from_slice(sum.bytes());
@@ -176,7 +143,7 @@ impl Context {
         let run = Run {
             call: number,
             root: root as c_int,
-            algorithm: algorithm as c_int,
+            algorithm: self.algorithm as c_int,
             tag: if is_message { MESSAGE } else { self.tag },
             width: element.width(),
             from: from.as_ptr(),

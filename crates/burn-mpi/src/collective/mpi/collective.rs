@@ -2,7 +2,6 @@
 
 use super::request::MpiRequests;
 use crate::collective::pending::PendingOps;
-use crate::collective::staged::Staged;
 use crate::{CommError, World};
 
 /// [`Collective`](crate::Collective) over all ranks of the job.
@@ -21,7 +20,7 @@ use crate::{CommError, World};
 /// fn is_used_by_several_threads<T: Sync>() {}
 /// is_used_by_several_threads::<burn_mpi::MpiCollective>();
 /// ```
-pub type MpiCollective = PendingOps<Staged<MpiRequests>>;
+pub type MpiCollective = PendingOps<MpiRequests>;
 
 impl MpiCollective {
     /// The collective of `world`. All ranks must call it.
@@ -29,6 +28,6 @@ impl MpiCollective {
     /// # Errors
     /// When MPI fails; [`CommError::Transport`] if the ranks of `world` are threads.
     pub fn new(world: &World) -> Result<Self, CommError> {
-        Ok(Self::over(Staged::new(world, MpiRequests::new(world.mpi()?.clone())?)))
+        Ok(Self::over(world, MpiRequests::new(world.mpi()?.clone())?))
     }
 }

@@ -62,10 +62,6 @@ impl Primitives for MpiPrimitives {
         self.mpi.rank
     }
 
-    fn size(&self) -> usize {
-        self.mpi.size
-    }
-
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         if let Call::Broadcast { .. } = call
             && to.len() > PIECE

@@ -8,7 +8,7 @@ use mpi::ffi;
 use super::primitives::MpiPrimitives;
 use super::sum::{datatype, sum_of};
 use super::{Communicator, Mpi, NAME};
-use crate::collective::staged::Requests;
+use crate::collective::pending::{Requests, Step};
 use crate::member::Member;
 use crate::{Call, CommError, Primitives, Wire};
 
@@ -70,16 +70,12 @@ impl Requests for MpiRequests {
         &self.mpi
     }
 
-    fn start(
-        &mut self,
-        channel: usize,
-        call: Call,
-        _: usize,
-        from: Wire,
-        to: Wire,
-    ) -> Result<Request, CommError> {
+    fn start(&mut self, step: Step, from: Wire, to: Wire) -> Result<Request, CommError> {
+        let Step { call, channel, .. } = step;
         let (operation, element) = (call.name(), to.element());
         let (bytes, size) = (from.bytes().len().max(to.bytes().len()), self.mpi.size);
+        assert!(from.is_like(&to), "buffers of one type");
+        call.check(element, from.bytes(), to.bytes(), (self.mpi.rank, size));
         let started = self.mpi.now();
         let part = call.part(from.bytes().len(), to.bytes().len(), size);
         let count = self.mpi.count(part / element.width(), operation)?;
@@ -88,19 +84,10 @@ impl Requests for MpiRequests {
         let handle = unsafe { ffi::RSMPI_REQUEST_NULL };
         let mut request = Request { handle, operation, bytes, started, buffers: Some((from, to)) };
         let Some((from, to)) = &mut request.buffers else { unreachable!("it was just made") };
-        assert!(call == Call::AllReduce || from.is_like(to), "buffers of one type");
-        let lengths = match call {
-            Call::AllReduce => (0, count as usize),
-            Call::ReduceScatter => (count as usize * size, count as usize),
-            Call::AllToAll => (count as usize * size, count as usize * size),
-            Call::AllGather => (count as usize, count as usize * size),
-            other => unreachable!("{} is not started", other.name()),
-        };
-        assert_eq!((from.len(), to.len()), lengths, "one part for each rank");
         let (from, to) = (from.bytes().as_ptr().cast(), to.bytes_mut().as_mut_ptr().cast());
         let request_handle = &mut request.handle;
-        // SAFETY: the lengths of both buffers were checked above against what MPI reads and writes. The
-        // request owns them, nobody accesses them before it is complete, and it leaks them if it is
+        // SAFETY: the lengths of both buffers were checked above against what MPI reads and writes: `count` of
+        // `kind`, or as many for each rank. The request owns them, nobody accesses them before it is complete, and it leaks them if it is
         // dropped before that.
         let code = unsafe {
             match call {
@@ -111,7 +98,10 @@ impl Requests for MpiRequests {
                 Call::AllToAll => {
                     ffi::MPI_Ialltoall(from, count, kind, to, count, kind, comm, request_handle)
                 }
-                _ => ffi::MPI_Iallgather(from, count, kind, to, count, kind, comm, request_handle),
+                Call::AllGather => {
+                    ffi::MPI_Iallgather(from, count, kind, to, count, kind, comm, request_handle)
+                }
+                other => unreachable!("{} is not started", other.name()),
             }
         };
         self.mpi.check(code, operation, bytes, started)?;

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::communicator::Communicator;
 use super::cuda::DevicePointer;
-use super::library::{Datatype, Nccl, SUM};
-use crate::Call;
+use super::library::{Nccl, SUM, datatype};
+use crate::{Call, Element};
 
 /// The layout of a block, in elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,13 +53,13 @@ impl Communicator {
     pub(super) unsafe fn enqueue(
         &self,
         call: Call,
-        datatype: Datatype,
+        element: Element,
         count: usize,
         base: DevicePointer,
     ) -> Result<(), String> {
-        let (nccl, comm, stream, kind) = (self.nccl, self.comm(), self.stream(), datatype.code);
-        let (rank, size) = (self.rank(), self.size());
-        let at = |part: usize| (base as usize + part * count * datatype.width) as *mut c_void;
+        let (nccl, comm, stream, kind) = (self.nccl, self.comm(), self.stream, datatype(element));
+        let (rank, size) = (self.member.rank, self.member.size);
+        let at = |part: usize| (base as usize + part * count * element.width()) as *mut c_void;
         let one = |code: c_int, name: &str| nccl.check(code, name);
         // SAFETY: all addresses are inside the block, with room for `count` elements after each
         // (times `size` where NCCL reads or writes those of all ranks), as `Layout::of` has them;

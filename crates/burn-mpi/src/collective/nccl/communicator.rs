@@ -1,14 +1,15 @@
 //! One communicator of NCCL with its stream and memory, and the operations in flight on it.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use super::NAME;
 use super::call::Layout;
-use super::cuda::{Cuda, Handle};
-use super::gpu::{Chosen, Gpu, choose};
-use super::library::{Comm, Datatype, Nccl};
+use super::cuda::Handle;
+use super::gpu::{Gpu, choose};
+use super::library::{Comm, Nccl};
 use super::memory::Block;
 use crate::collective::wire::Element;
 use crate::guard::abortable::Abortable;
@@ -21,42 +22,56 @@ const PEERS_WORD: Duration = Duration::from_secs(3);
 const END: Duration = Duration::from_secs(5);
 
 /// A communicator of all ranks. They call its operations in the same order.
-pub(super) struct Communicator {
-    member: Rc<Member>,
-    cuda: &'static Cuda,
+pub struct Communicator {
+    pub(super) member: Rc<Member>,
     pub(super) nccl: &'static Nccl,
     gpu: Gpu,
     /// `None` once ended.
     comm: Option<Comm>,
-    stream: Handle,
+    pub(super) stream: Handle,
     /// Blocks that no operation uses.
     free: Vec<Block>,
     /// Operations that were started and not collected.
     in_flight: usize,
+    /// While this rank waits for an operation.
+    waiting: Option<Abortable>,
     /// The error that ended the communicator, if any.
     broken: Option<String>,
 }
 
 /// An operation in flight.
-pub(super) struct Pending {
+pub struct Pending {
     block: Block,
-    /// First byte of the result.
-    result: usize,
+    /// The bytes of the result.
+    result: Range<usize>,
 }
 
 impl Communicator {
-    /// Connects all ranks. All must call it; if one lacks a library or a GPU, all return the same
-    /// error before any of them waits for NCCL.
+    /// Connects all ranks of `world`, each with the GPU of number `gpu` or, if it is `None`, with
+    /// the first one that no lower rank of its machine uses. All ranks must call it.
+    ///
+    /// # Errors
+    /// [`CommError::NoNccl`] if a rank lacks the driver, NCCL or a GPU of its own; all ranks then
+    /// return the same error, before any of them waits for NCCL. [`CommError::Operation`] if NCCL fails.
     pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
-        let Chosen { cuda, nccl, gpu } = choose(world, gpu)?;
-        let stream = world.agree(gpu.enter().and_then(|_current| cuda.stream()))?;
+        let (nccl, gpu) = choose(world, gpu)?;
+        let stream = world.agree(gpu.enter().and_then(|_current| gpu.cuda.stream()))?;
         let id = if world.is_root() { nccl.unique_id() } else { Ok(Vec::new()) };
         let id = world.broadcast_bytes(world.agree(id)?)?;
         let member = Rc::clone(world.member());
         let started = member.now();
-        let (free, in_flight, broken) = (Vec::new(), 0, None);
-        let mut this = Self { member, cuda, nccl, gpu, comm: None, stream, free, in_flight, broken };
-        let _waiting = Rc::clone(&this.member).enter(NAME, "communicator start", None);
+        let mut this = Self {
+            member,
+            nccl,
+            gpu,
+            comm: None,
+            stream,
+            free: Vec::new(),
+            in_flight: 0,
+            waiting: None,
+            broken: None,
+        };
+        let _waiting = this.member.enter(NAME, "communicator start", None);
         let connected = this.gpu.enter().and_then(|_current| {
             // SAFETY: the context is current.
             unsafe { nccl.connect(this.member.size, &id, this.member.rank) }
@@ -72,24 +87,8 @@ impl Communicator {
     }
 
     /// GPU and version.
-    pub fn describe(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         format!("{}, NCCL {}", self.gpu.name, self.nccl.version())
-    }
-
-    pub fn member(&self) -> &Rc<Member> {
-        &self.member
-    }
-
-    pub fn rank(&self) -> usize {
-        self.member.rank
-    }
-
-    pub fn size(&self) -> usize {
-        self.member.size
-    }
-
-    pub(super) fn stream(&self) -> Handle {
-        self.stream
     }
 
     /// The communicator, or null after its end.
@@ -97,22 +96,23 @@ impl Communicator {
         self.comm.unwrap_or(std::ptr::null_mut())
     }
 
-    /// Starts `call` on `count` elements of each rank, of which `mine` are this rank's; a part that
-    /// is missing at the end counts as zeros.
-    pub fn start(
+    /// Starts `call` on `count` elements of each rank, of which `mine` are this rank's, if it brings any; a
+    /// part that is missing at the end counts as zeros.
+    pub(super) fn start_call(
         &mut self,
         call: Call,
-        datatype: Datatype,
+        element: Element,
         count: usize,
         mine: &[u8],
     ) -> Result<Pending, String> {
         if let Some(reason) = &self.broken {
             return Err(format!("the communicator broke earlier: {reason}"));
         }
-        let layout = Layout::of(call, count, self.rank(), self.size());
-        let bytes = |elements: usize| elements * datatype.width;
-        let range = |part: &std::ops::Range<usize>| bytes(part.start)..bytes(part.end);
+        let layout = Layout::of(call, count, self.member.rank, self.member.size);
+        let bytes = |elements: usize| elements * element.width();
+        let range = |part: &Range<usize>| bytes(part.start)..bytes(part.end);
         let (brings, returns) = (range(&layout.brings), range(&layout.returns));
+        let mine = if brings.is_empty() { &[] } else { mine };
         let _current = self.gpu.enter()?;
         // SAFETY: the context is current.
         let mut block = unsafe { self.block(bytes(layout.length)) }?;
@@ -122,14 +122,14 @@ impl Communicator {
         let enqueued = unsafe {
             block.write(brings.clone(), mine);
             block
-                .bring(self.cuda, &brings, self.stream)
-                .and_then(|()| self.enqueue(call, datatype, count, block.device))
-                .and_then(|()| block.fetch(self.cuda, &returns, self.stream))
+                .bring(self.gpu.cuda, &brings, self.stream)
+                .and_then(|()| self.enqueue(call, element, count, block.device))
+                .and_then(|()| block.fetch(self.gpu.cuda, &returns, self.stream))
         };
         match enqueued {
             Ok(()) => {
                 self.in_flight += 1;
-                Ok(Pending { block, result: returns.start })
+                Ok(Pending { block, result: returns })
             }
             // The block may be in use: it is leaked.
             Err(reason) => Err(self.fail(reason)),
@@ -137,14 +137,14 @@ impl Communicator {
     }
 
     /// Whether an operation is complete.
-    pub fn is_complete(&mut self, pending: &Pending) -> Result<bool, String> {
+    pub(super) fn is_complete(&mut self, pending: &Pending) -> Result<bool, String> {
         let Some(comm) = self.comm else {
             return Err(self.broken.clone().unwrap_or_else(|| "the communicator has ended".into()));
         };
         let _current = self.gpu.enter()?;
         // SAFETY: the event is that of a block that is not freed, and the communicator is not ended.
         let state = unsafe {
-            match self.cuda.is_complete(pending.block.event) {
+            match self.gpu.cuda.is_complete(pending.block.event) {
                 // Without this an operation whose peer is gone would never be complete.
                 Ok(false) => self.nccl.check_progress(comm).map(|()| false),
                 state => state,
@@ -153,55 +153,27 @@ impl Communicator {
         state.map_err(|reason| self.fail(reason))
     }
 
-    /// Waits until an operation is complete. The guard has the communicator aborted if the wait
-    /// exceeds the deadline.
-    pub fn wait(&mut self, pending: &Pending) -> Result<(), String> {
-        let abortable = Abortable::enter(&self.member.activity);
-        while !self.is_complete(pending)? {
-            self.pause(&abortable);
-        }
-        Ok(())
-    }
-
-    /// Runs `call` to its end.
-    pub fn run(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let bytes = from.len().max(to.len());
-        let member = Rc::clone(&self.member);
-        let _waiting = member.begin(NAME, call, element, from, to)?;
-        let (started, (rank, size)) = (member.now(), (member.rank, member.size));
-        let part = if call == Call::Barrier { 1 } else { call.part(from.len(), to.len(), size) };
-        let count = part / element.width();
-        let Layout { brings, returns, .. } = Layout::of(call, count, rank, size);
-        let result = match brings.is_empty() {
-            true => self.start(call, Datatype::of(element), count, &[]),
-            // In place.
-            false if from.is_empty() => self.start(call, Datatype::of(element), count, to),
-            false => self.start(call, Datatype::of(element), count, from),
-        };
-        let result = result.and_then(|pending| {
-            self.wait(&pending)?;
-            self.collect(pending, if returns.is_empty() { &mut [] } else { to });
-            Ok(())
-        });
-        result.map_err(|reason| self.error(call.name(), bytes, started, reason))
-    }
-
-    /// Between two looks of a rank that waits.
-    pub fn pause(&mut self, abortable: &Abortable) {
-        if abortable.is_requested() {
+    /// Between two looks of a rank that waits. The guard has the communicator aborted if the wait exceeds the
+    /// deadline.
+    pub(super) fn pause(&mut self) {
+        let waiting = self.waiting.get_or_insert_with(|| Abortable::enter(&self.member.activity));
+        if waiting.is_requested() {
             self.abort();
-            abortable.aborted();
+            Abortable::aborted(&self.member.activity);
         }
         self.member.pause();
     }
 
-    /// Takes the result of an operation that is complete: its first bytes into `into`.
-    pub fn collect(&mut self, pending: Pending, into: &mut [u8]) {
+    /// Takes the result of an operation that is complete, if it has one: its first bytes into `into`.
+    pub(super) fn collect(&mut self, pending: Pending, into: &mut [u8]) {
         let Pending { block, result } = pending;
-        // SAFETY: the operation is complete, so nothing else uses the block; its result was copied
-        // there by the stream, or it has none and `into` is empty.
-        unsafe { block.read(result, into) };
+        if !result.is_empty() {
+            // SAFETY: the operation is complete, so nothing else uses the block, and the stream has copied the
+            // result there.
+            unsafe { block.read(result.start, into) };
+        }
         self.in_flight -= 1;
+        self.waiting = None;
         self.free.push(block);
     }
 
@@ -219,16 +191,22 @@ impl Communicator {
         if self.in_flight == 0 {
             for block in self.free.drain(..) {
                 // SAFETY: the context is current, and no operation uses a free block.
-                unsafe { block.free(self.cuda) };
+                unsafe { block.free(self.gpu.cuda) };
             }
         }
         // SAFETY: the context is current.
-        unsafe { Block::allocate(self.cuda, bytes) }
+        unsafe { Block::allocate(self.gpu.cuda, bytes) }
     }
 
     /// The error of an operation that failed, or was never started, for `reason`. A peer that has
     /// left tells its own reason, which is the one to report.
-    pub fn error(&self, operation: &str, bytes: usize, started: Duration, reason: String) -> CommError {
+    pub(super) fn error(
+        &self,
+        operation: &str,
+        bytes: usize,
+        started: Duration,
+        reason: String,
+    ) -> CommError {
         match self.member.activity.departed_peer(PEERS_WORD) {
             Some(departure) => departure.error(),
             None => self.member.error(NAME, operation, bytes, started, reason),
@@ -237,6 +215,7 @@ impl Communicator {
 
     /// Ends the communicator after an error, which every later operation then returns.
     fn fail(&mut self, reason: String) -> String {
+        self.waiting = None;
         self.abort();
         self.broken.get_or_insert(reason).clone()
     }
@@ -281,10 +260,10 @@ impl Drop for Communicator {
         {
             for block in self.free.drain(..) {
                 // SAFETY: the context is current, and no operation uses a free block.
-                unsafe { block.free(self.cuda) };
+                unsafe { block.free(self.gpu.cuda) };
             }
             // SAFETY: the stream is this communicator's, and nothing is in flight on it.
-            unsafe { (self.cuda.stream_destroy)(self.stream) };
+            unsafe { (self.gpu.cuda.stream_destroy)(self.stream) };
         }
     }
 }

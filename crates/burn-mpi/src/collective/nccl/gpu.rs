@@ -25,16 +25,9 @@ struct Offer {
     wanted: Option<usize>,
 }
 
-/// Libraries and GPU of this rank.
-pub(super) struct Chosen {
-    pub cuda: &'static Cuda,
-    pub nccl: &'static Nccl,
-    pub gpu: Gpu,
-}
-
 /// The GPU of this rank, and its context, which all libraries of the process share.
 pub(super) struct Gpu {
-    cuda: &'static Cuda,
+    pub cuda: &'static Cuda,
     context: Handle,
     /// Name and number, such as `NVIDIA H200 (GPU 0)`.
     pub name: String,
@@ -45,7 +38,7 @@ pub(super) struct Gpu {
 ///
 /// Every rank chooses for all, from what all of them see. Containers may see different GPUs of
 /// one machine under the same number.
-pub(super) fn choose(world: &World, wanted: Option<usize>) -> Result<Chosen, CommError> {
+pub(super) fn choose(world: &World, wanted: Option<usize>) -> Result<(&'static Nccl, Gpu), CommError> {
     let mine = Cuda::get().and_then(|cuda| {
         let seen = seen(cuda).map_err(|reason| NoNccl::Driver { reason })?;
         Ok((cuda, Nccl::get()?, seen))
@@ -62,8 +55,7 @@ pub(super) fn choose(world: &World, wanted: Option<usize>) -> Result<Chosen, Com
     };
     // NCCL's own check comes after ranks have begun to wait for each other.
     world.check_equal("NCCL's version", &nccl.version())?;
-    let gpu = world.agree(Gpu::open(cuda, number))?;
-    Ok(Chosen { cuda, nccl, gpu })
+    Ok((nccl, world.agree(Gpu::open(cuda, number))?))
 }
 
 /// The number of each rank's GPU, or the lowest rank that gets none.

@@ -128,25 +128,14 @@ fn named(number: c_int) -> String {
     format!("{}.{}.{}", number / major, number % major / 100, number % 100)
 }
 
-/// The type of a buffer's elements, `ncclDataType_t`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Datatype {
-    pub code: c_int,
-    /// Bytes of an element.
-    pub width: usize,
-}
-
-impl Datatype {
-    /// The type of values.
-    pub fn of(element: Element) -> Self {
-        let code = match element {
-            Element::Byte => 1,
-            Element::F16 => 6,
-            Element::F32 => 7,
-            Element::F64 => 8,
-            Element::Bf16 => 9,
-        };
-        Self { code, width: element.width() }
+/// The `ncclDataType_t` of values.
+pub(super) fn datatype(element: Element) -> c_int {
+    match element {
+        Element::Byte => 1,
+        Element::F16 => 6,
+        Element::F32 => 7,
+        Element::F64 => 8,
+        Element::Bf16 => 9,
     }
 }
 
