@@ -6,8 +6,6 @@
 
 use std::ops::Range;
 
-use half::{bf16, f16};
-
 use super::Wire;
 use super::sum::Sum;
 
@@ -40,38 +38,25 @@ impl Wire {
             return;
         }
         match (self, chunks) {
-            (Self::F32(sum), Self::F32(all)) => add_chunks(sum, all),
-            (Self::F64(sum), Self::F64(all)) => add_chunks(sum, all),
-            (Self::Bf16(sum), Self::Bf16(all)) => {
-                sum_chunks(sum, all, bf16::to_f32, bf16::from_f32);
-            }
-            (Self::F16(sum), Self::F16(all)) => sum_chunks(sum, all, f16::to_f32, f16::from_f32),
+            (Self::F32(sum), Self::F32(all)) => sum_of(sum, all),
+            (Self::F64(sum), Self::F64(all)) => sum_of(sum, all),
+            (Self::Bf16(sum), Self::Bf16(all)) => sum_of(sum, all),
+            (Self::F16(sum), Self::F16(all)) => sum_of(sum, all),
             _ => panic!("a sum and its terms have one type, and bytes have no sum"),
         }
     }
 }
 
-fn add_chunks<T: Sum>(sum: &mut [T], all: &[T]) {
+fn sum_of<T: Sum>(sum: &mut [T], all: &[T]) {
     let (first, rest) = all.split_at(sum.len());
     sum.copy_from_slice(first);
-    rest.chunks_exact(sum.len()).for_each(|chunk| T::add_to(sum, chunk));
-}
-
-fn sum_chunks<T: Copy>(sum: &mut [T], all: &[T], widen: fn(T) -> f32, round: fn(f32) -> T) {
-    let length = sum.len();
-    for (i, sum) in sum.iter_mut().enumerate() {
-        let mut total = widen(all[i]);
-        let mut at = i + length;
-        while at < all.len() {
-            total += widen(all[at]);
-            at += length;
-        }
-        *sum = round(total);
-    }
+    T::add_to(sum, rest);
 }
 
 #[cfg(test)]
 mod tests {
+    use half::bf16;
+
     use super::*;
 
     #[test]

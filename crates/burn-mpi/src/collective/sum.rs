@@ -1,5 +1,7 @@
 //! Sums of values in the types in which they are sent.
 
+use std::ops::AddAssign;
+
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -8,21 +10,21 @@ use crate::Wire;
 /// 16-bit elements widened at once: two blocks of f32 fit in the L1 cache.
 const BLOCK: usize = 512;
 
-/// A type's addition of one buffer into another, of the same length. 16-bit types are added in f32 and
-/// rounded.
+/// A type's addition of buffers into another, which follow each other and have its length. 16-bit types are
+/// added in f32 and rounded once.
 pub(super) trait Sum: Copy {
     fn add_to(sum: &mut [Self], terms: &[Self]);
 }
 
 impl Sum for f32 {
     fn add_to(sum: &mut [Self], terms: &[Self]) {
-        sum.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
+        add(sum, terms);
     }
 }
 
 impl Sum for f64 {
     fn add_to(sum: &mut [Self], terms: &[Self]) {
-        sum.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
+        add(sum, terms);
     }
 }
 
@@ -38,17 +40,26 @@ impl Sum for f16 {
     }
 }
 
+fn add<T: AddAssign + Copy>(sum: &mut [T], terms: &[T]) {
+    for terms in terms.chunks_exact(sum.len().max(1)) {
+        sum.iter_mut().zip(terms).for_each(|(sum, term)| *sum += *term);
+    }
+}
+
 /// Whole blocks at a time: conversions of a slice are vectorised, those of one value are not.
 fn add_wide<T>(sum: &mut [T], terms: &[T])
 where
     [T]: HalfFloatSliceExt,
 {
     let (mut left, mut right) = ([0f32; BLOCK], [0f32; BLOCK]);
-    for (sum, terms) in sum.chunks_mut(BLOCK).zip(terms.chunks(BLOCK)) {
+    let length = sum.len().max(1);
+    for (block, sum) in sum.chunks_mut(BLOCK).enumerate() {
         let (left, right) = (&mut left[..sum.len()], &mut right[..sum.len()]);
         sum.convert_to_f32_slice(left);
-        terms.convert_to_f32_slice(right);
-        f32::add_to(left, right);
+        for terms in terms.chunks_exact(length) {
+            terms[block * BLOCK..][..sum.len()].convert_to_f32_slice(right);
+            add(left, right);
+        }
         sum.convert_from_f32_slice(left);
     }
 }
