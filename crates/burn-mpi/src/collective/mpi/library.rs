@@ -61,7 +61,6 @@ pub(crate) fn library_version() -> String {
         .split(", package")
         .next()
         .unwrap_or_default()
-        .trim()
         .replace("MPICH Version:", "MPICH")
         .split_whitespace()
         .collect::<Vec<_>>()

@@ -18,8 +18,9 @@ use std::time::Duration;
 use mpi::ffi;
 
 use self::library::describe;
-use crate::CommError;
+use crate::collective::wire::Element;
 use crate::member::Member;
+use crate::{Call, CommError};
 
 /// The transport's name.
 pub(crate) const NAME: &str = "mpi";
@@ -86,10 +87,11 @@ impl Mpi {
         Rc::clone(&self.0)
     }
 
-    /// A number of elements, or of bytes, as an MPI count.
-    fn count(&self, elements: usize, operation: &str) -> Result<c_int, CommError> {
+    /// The elements of each rank's part in `call`, on buffers of so many bytes, as an MPI count.
+    fn count(&self, call: Call, element: Element, from: usize, to: usize) -> Result<c_int, CommError> {
+        let elements = call.part(from, to, self.size) / element.width();
         let reason = || "more elements than MPI counts in one call; use smaller buckets".into();
-        c_int::try_from(elements).map_err(|_| self.error(NAME, operation, elements, self.now(), reason()))
+        c_int::try_from(elements).map_err(|_| self.error(NAME, call.name(), elements, self.now(), reason()))
     }
 
     /// The error of MPI's `code`, if that is one, of a call that began at `started`.

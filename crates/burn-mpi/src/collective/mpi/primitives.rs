@@ -71,8 +71,7 @@ impl Primitives for MpiPrimitives {
         let bytes = from.len().max(to.len());
         let _waiting = self.mpi.begin(NAME, call, element, from, to)?;
         let started = self.mpi.now();
-        let part = call.part(from.len(), to.len(), self.mpi.size);
-        let count = self.mpi.count(part / element.width(), call.name())?;
+        let count = self.mpi.count(call, element, from.len(), to.len())?;
         let (kind, comm) = (datatype(element), self.communicator.0);
         let op = sum_of(element);
         let (from, to) = (from.as_ptr().cast::<c_void>(), to.as_mut_ptr().cast::<c_void>());

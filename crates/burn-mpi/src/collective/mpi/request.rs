@@ -70,40 +70,37 @@ impl Requests for MpiRequests {
         &self.mpi
     }
 
-    fn start(&mut self, step: Step, from: Wire, to: Wire) -> Result<Request, CommError> {
+    fn start(&mut self, step: Step, from: Wire, mut to: Wire) -> Result<Request, CommError> {
         let Step { call, channel, .. } = step;
         let (operation, element) = (call.name(), to.element());
-        let (bytes, size) = (from.bytes().len().max(to.bytes().len()), self.mpi.size);
-        assert!(from.is_like(&to), "buffers of one type");
-        call.check(element, from.bytes(), to.bytes(), (self.mpi.rank, size));
+        let bytes = from.bytes().len().max(to.bytes().len());
+        assert_eq!(from.element(), element, "buffers of one type");
+        call.check(element, from.bytes(), to.bytes(), (self.mpi.rank, self.mpi.size));
         let started = self.mpi.now();
-        let part = call.part(from.bytes().len(), to.bytes().len(), size);
-        let count = self.mpi.count(part / element.width(), operation)?;
+        let count = self.mpi.count(call, element, from.bytes().len(), to.bytes().len())?;
         let (kind, op, comm) = (datatype(element), sum_of(element), self.channels[channel].0);
         // SAFETY: a constant that MPI's library defines.
-        let handle = unsafe { ffi::RSMPI_REQUEST_NULL };
-        let mut request = Request { handle, operation, bytes, started, buffers: Some((from, to)) };
-        let Some((from, to)) = &mut request.buffers else { unreachable!("it was just made") };
-        let (from, to) = (from.bytes().as_ptr().cast(), to.bytes_mut().as_mut_ptr().cast());
-        let request_handle = &mut request.handle;
+        let mut handle = unsafe { ffi::RSMPI_REQUEST_NULL };
+        let (read, written) = (from.bytes().as_ptr().cast(), to.bytes_mut().as_mut_ptr().cast());
         // SAFETY: the lengths of both buffers were checked above against what MPI reads and writes: `count` of
-        // `kind`, or as many for each rank. The request owns them, nobody accesses them before it is complete, and it leaks them if it is
-        // dropped before that.
+        // `kind`, or as many for each rank. The request below owns them, nobody accesses them before it is
+        // complete, and it leaks them if it is dropped before that.
         let code = unsafe {
             match call {
-                Call::AllReduce => burn_mpi_iallreduce(to, count, kind, op, comm, request_handle),
+                Call::AllReduce => burn_mpi_iallreduce(written, count, kind, op, comm, &mut handle),
                 Call::ReduceScatter => {
-                    ffi::MPI_Ireduce_scatter_block(from, to, count, kind, op, comm, request_handle)
+                    ffi::MPI_Ireduce_scatter_block(read, written, count, kind, op, comm, &mut handle)
                 }
                 Call::AllToAll => {
-                    ffi::MPI_Ialltoall(from, count, kind, to, count, kind, comm, request_handle)
+                    ffi::MPI_Ialltoall(read, count, kind, written, count, kind, comm, &mut handle)
                 }
                 Call::AllGather => {
-                    ffi::MPI_Iallgather(from, count, kind, to, count, kind, comm, request_handle)
+                    ffi::MPI_Iallgather(read, count, kind, written, count, kind, comm, &mut handle)
                 }
                 other => unreachable!("{} is not started", other.name()),
             }
         };
+        let request = Request { handle, operation, bytes, started, buffers: Some((from, to)) };
         self.mpi.check(code, operation, bytes, started)?;
         self.in_flight += 1;
         Ok(request)

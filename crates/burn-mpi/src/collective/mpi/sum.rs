@@ -2,7 +2,6 @@
 //! which MPI does not support.
 
 use std::ffi::{c_int, c_void};
-use std::sync::OnceLock;
 
 use half::{bf16, f16};
 use mpi::ffi;
@@ -26,36 +25,29 @@ pub(super) fn datatype(element: Element) -> ffi::MPI_Datatype {
 /// The operation that sums values; bytes have none, and get one that their callers never use.
 pub(super) fn sum_of(element: Element) -> ffi::MPI_Op {
     match element {
-        Element::Bf16 => sum_op(&BF16_SUM, add::<bf16>),
-        Element::F16 => sum_op(&F16_SUM, add::<f16>),
+        Element::Bf16 => BF16_SUM.with(|op| *op),
+        Element::F16 => F16_SUM.with(|op| *op),
         // SAFETY: a constant that MPI's library defines.
         _ => unsafe { ffi::RSMPI_SUM },
     }
 }
 
-/// An operation handle, created on first use and kept until the process exits.
-/// MPI's handles are pointers in one implementation and ints in the other.
-struct OpCell(OnceLock<ffi::MPI_Op>);
-
-// SAFETY: a handle refers to an object inside MPI, and the standard lets any
-// thread use it; this program uses it from one thread at a time.
-unsafe impl Sync for OpCell {}
-
-static BF16_SUM: OpCell = OpCell(OnceLock::new());
-static F16_SUM: OpCell = OpCell(OnceLock::new());
+thread_local! {
+    // Operations are created on first use and kept until the process exits. One thread calls MPI.
+    static BF16_SUM: ffi::MPI_Op = sum_op(add::<bf16>);
+    static F16_SUM: ffi::MPI_Op = sum_op(add::<f16>);
+}
 
 type UserFunction = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut ffi::MPI_Datatype);
 
-fn sum_op(cell: &'static OpCell, function: UserFunction) -> ffi::MPI_Op {
-    *cell.0.get_or_init(|| {
-        // SAFETY: `function` has the signature that MPI requires and adds
-        // 16-bit elements; 1 marks the operation as commutative.
-        unsafe {
-            let mut op = ffi::RSMPI_SUM;
-            ffi::MPI_Op_create(Some(function), 1, &mut op);
-            op
-        }
-    })
+fn sum_op(function: UserFunction) -> ffi::MPI_Op {
+    // SAFETY: `function` has the signature that MPI requires and adds 16-bit elements; 1 marks the operation
+    // as commutative.
+    unsafe {
+        let mut op = ffi::RSMPI_SUM;
+        ffi::MPI_Op_create(Some(function), 1, &mut op);
+        op
+    }
 }
 
 /// Adds MPI's `input` to `sum`, two buffers of 16-bit floats.
