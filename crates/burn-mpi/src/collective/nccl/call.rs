@@ -61,6 +61,10 @@ impl Communicator {
         let (rank, size) = (self.member.rank, self.member.size);
         let at = |part: usize| (base as usize + part * count * element.width()) as *mut c_void;
         let one = |code: c_int, name: &str| nccl.check(code, name);
+        // SAFETY: as the caller promises; a part of the block is the whole block of a message.
+        let message =
+            |call, part| unsafe { self.enqueue(call, element, count, at(part).addr() as DevicePointer) };
+        let parts = |root| if rank == root { 0..size } else { 0..0 };
         // SAFETY: all addresses are inside the block, with room for `count` elements after each
         // (times `size` where NCCL reads or writes those of all ranks), as `Layout::of` has them;
         // stream and communicator are this one's.
@@ -90,47 +94,31 @@ impl Communicator {
                 Call::Receive { from } => {
                     one((nccl.receive)(at(0), count, kind, from as c_int, comm, stream), "ncclRecv")
                 }
-                // A group runs its messages at once; one after the other, ranks would wait for
-                // each other.
-                Call::AllToAll => grouped(
-                    nccl,
-                    (0..size).flat_map(|peer| {
-                        let (from, to, peer) = (at(peer), at(size + peer), peer as c_int);
-                        [
-                            (nccl.send)(from, count, kind, peer, comm, stream),
-                            (nccl.receive)(to, count, kind, peer, comm, stream),
-                        ]
-                    }),
-                ),
-                Call::Gather { root } => {
-                    let mine = std::iter::once_with(|| {
-                        (nccl.send)(at(size), count, kind, root as c_int, comm, stream)
-                    });
-                    let senders = if rank == root { 0..size } else { 0..0 };
-                    let receive = |peer| (nccl.receive)(at(peer), count, kind, peer as c_int, comm, stream);
-                    grouped(nccl, mine.chain(senders.map(receive)))
-                }
-                Call::Scatter { root } => {
-                    let mine = std::iter::once_with(|| {
-                        (nccl.receive)(at(size), count, kind, root as c_int, comm, stream)
-                    });
-                    let receivers = if rank == root { 0..size } else { 0..0 };
-                    let send = |peer| (nccl.send)(at(peer), count, kind, peer as c_int, comm, stream);
-                    grouped(nccl, mine.chain(receivers.map(send)))
-                }
+                Call::AllToAll => grouped(nccl, || {
+                    (0..size).try_for_each(|peer| {
+                        message(Call::Send { to: peer }, peer)?;
+                        message(Call::Receive { from: peer }, size + peer)
+                    })
+                }),
+                Call::Gather { root } => grouped(nccl, || {
+                    message(Call::Send { to: root }, size)?;
+                    parts(root).try_for_each(|from| message(Call::Receive { from }, from))
+                }),
+                Call::Scatter { root } => grouped(nccl, || {
+                    message(Call::Receive { from: root }, size)?;
+                    parts(root).try_for_each(|to| message(Call::Send { to }, to))
+                }),
             }
         }
     }
 }
 
-/// Makes calls in one group, which is ended even if one fails.
-///
-/// # Safety
-/// As for the calls themselves, which the iterator makes.
-unsafe fn grouped(nccl: &Nccl, calls: impl Iterator<Item = c_int>) -> Result<(), String> {
+/// Makes calls in one group, which is ended even if one fails. A group runs its messages at once; one after
+/// the other, ranks would wait for each other.
+fn grouped(nccl: &Nccl, calls: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     // SAFETY: groups may be begun at any time, and are ended below.
     nccl.check(unsafe { (nccl.group_start)() }, "ncclGroupStart")?;
-    let made = calls.map(|code| nccl.check(code, "ncclSend or ncclRecv")).collect::<Result<Vec<()>, _>>();
+    let made = calls();
     // SAFETY: the group was begun above.
     let ended = nccl.check(unsafe { (nccl.group_end)() }, "ncclGroupEnd");
     made.and(ended)

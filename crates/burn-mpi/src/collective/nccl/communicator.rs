@@ -78,10 +78,8 @@ impl Communicator {
         });
         // Not agreed on: after an error here, other ranks may wait inside NCCL. They learn it from
         // this rank's exit.
-        match connected {
-            Ok(comm) => this.comm = Some(comm),
-            Err(reason) => return Err(this.error("communicator start", 0, started, reason)),
-        }
+        let failed = |reason| this.error("communicator start", 0, started, reason);
+        this.comm = Some(connected.map_err(failed)?);
         log::debug!("nccl: rank {} on {}", this.member.rank, this.describe());
         Ok(this)
     }

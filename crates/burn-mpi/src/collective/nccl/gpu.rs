@@ -1,5 +1,6 @@
 //! The GPU of each rank.
 
+use std::collections::HashSet;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
@@ -84,10 +85,8 @@ fn assign(offers: &[Result<Offer, NoNccl>], places: &[Place]) -> Result<Vec<usiz
             let gpu = &seen[first];
             let other = user_of(gpu).unwrap_or_default();
             let ranks = (0..places.len()).filter(|&other| same_machine(other));
-            let mut ids: Vec<&str> =
+            let ids: HashSet<&str> =
                 ranks.clone().flat_map(|other| &offers[other].seen).map(|gpu| gpu.id.as_str()).collect();
-            ids.sort_unstable();
-            ids.dedup();
             let reason = NoNccl::SharedGpu {
                 gpu: format!("{}, {}", gpu.name, gpu.id),
                 other,

@@ -20,7 +20,9 @@ impl Library {
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
         match NonNull::new(handle) {
             Some(handle) => Ok(Self { handle, name }),
-            None => Err(last_error().unwrap_or_else(|| format!("{} cannot be loaded", text(name)))),
+            None => {
+                Err(last_error().unwrap_or_else(|| format!("{} cannot be loaded", name.to_string_lossy())))
+            }
         }
     }
 
@@ -32,12 +34,9 @@ impl Library {
         // SAFETY: the handle is that of a library that is never closed, and the name ends with a
         // zero byte.
         let address = unsafe { libc::dlsym(self.handle.as_ptr(), name.as_ptr()) };
-        NonNull::new(address).ok_or_else(|| format!("{} has no {}", text(self.name), text(name)))
+        let missing = || format!("{} has no {}", self.name.to_string_lossy(), name.to_string_lossy());
+        NonNull::new(address).ok_or_else(missing)
     }
-}
-
-fn text(name: &'static CStr) -> &'static str {
-    name.to_str().unwrap_or("a library")
 }
 
 /// The loader's message about the last failure on this thread.
