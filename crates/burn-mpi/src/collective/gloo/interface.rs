@@ -7,7 +7,6 @@
 use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 
-use if_addrs::Interface;
 use serde::{Deserialize, Serialize};
 
 use crate::{CommError, World};
@@ -52,7 +51,7 @@ pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommE
     };
     let all = world.gather(&network)?;
     let Some(elsewhere) = all.iter().find(|other| other.namespace != all[0].namespace) else {
-        return world.agree(loopback(&mine));
+        return Ok(loopback(&mine).clone());
     };
     let first = world.agree(if world.is_root() {
         towards(&mine, &targets(elsewhere, &mine), &elsewhere.host)
@@ -63,12 +62,13 @@ pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommE
     world.agree(towards(&mine, &[first.ip], &all[0].host))
 }
 
-/// All addresses of this host that a socket can bind to without a scope.
+/// All addresses of this host that a socket can bind to without a scope; at least one.
 fn addresses() -> Result<Vec<Address>, String> {
     let found = if_addrs::get_if_addrs().map_err(|error| format!("no network interfaces: {error}"))?;
     let mut all: Vec<Address> = found
         .into_iter()
-        .filter(|interface| interface.ip().is_ipv4() || !is_link_local(interface))
+        // Link-local IPv6 addresses require an interface number.
+        .filter(|interface| interface.ip().is_ipv4() || !interface.is_link_local())
         .map(|interface| Address { ip: interface.ip(), interface: interface.name })
         .collect();
     if all.is_empty() {
@@ -78,11 +78,6 @@ fn addresses() -> Result<Vec<Address>, String> {
     Ok(all)
 }
 
-/// Link-local IPv6 addresses require an interface number.
-fn is_link_local(interface: &Interface) -> bool {
-    matches!(interface.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
-}
-
 fn named(mine: &[Address], name: &str) -> Result<Address, String> {
     mine.iter().find(|address| address.interface == name).cloned().ok_or_else(|| {
         let there: Vec<String> = mine.iter().map(ToString::to_string).collect();
@@ -90,12 +85,9 @@ fn named(mine: &[Address], name: &str) -> Result<Address, String> {
     })
 }
 
-fn loopback(mine: &[Address]) -> Result<Address, String> {
-    mine.iter()
-        .find(|address| address.ip.is_loopback())
-        .or(mine.first())
-        .cloned()
-        .ok_or_else(|| "no network interface of this host has an address".into())
+/// The loopback's address, or the first one of a host without.
+fn loopback(mine: &[Address]) -> &Address {
+    mine.iter().find(|address| address.ip.is_loopback()).unwrap_or(&mine[0])
 }
 
 /// Addresses by which `other` may be reached: first those that its name
@@ -149,7 +141,7 @@ mod tests {
     #[test]
     fn the_loopback_reaches_this_host_but_is_no_way_to_others() {
         let mine = addresses().expect("an interface");
-        assert!(loopback(&mine).unwrap().ip.is_loopback());
+        assert!(loopback(&mine).ip.is_loopback());
         assert!(towards(&mine, &["127.0.0.1".parse().unwrap()], "here").unwrap_err().contains("here"));
     }
 
