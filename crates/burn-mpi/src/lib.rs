@@ -102,7 +102,7 @@ pub use collective::connect::{Transport, connect, connect_primitives};
 pub use collective::gloo::{
     algorithm::GlooAlgorithm,
     collective::{GlooCollective, GlooPrimitives},
-    version::gloo_version,
+    sys::gloo_version,
 };
 #[cfg(feature = "mpi")]
 pub use collective::mpi::{collective::MpiCollective, primitives::MpiPrimitives};

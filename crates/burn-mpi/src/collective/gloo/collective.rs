@@ -48,7 +48,9 @@ impl GlooCollective {
         algorithm: GlooAlgorithm,
         timeout: Duration,
     ) -> Result<Self, CommError> {
-        Ok(Self::over(world, GlooThread::connect_with(world, interface, algorithm, timeout)?))
+        let thread = GlooThread::connect(world, interface, timeout)?;
+        lock(&thread.context).algorithm = algorithm;
+        Ok(Self::over(world, thread))
     }
 }
 
@@ -115,16 +117,7 @@ impl GlooThread {
     /// # Errors
     /// If there is no such interface, or a rank is not reached in time.
     pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
-        Self::connect_with(world, interface, GlooAlgorithm::Ring, timeout)
-    }
-
-    fn connect_with(
-        world: &World,
-        interface: Option<&str>,
-        algorithm: GlooAlgorithm,
-        timeout: Duration,
-    ) -> Result<Self, CommError> {
-        let context = Arc::new(Mutex::new(Context::connect(world, interface, algorithm, timeout)?));
+        let context = Arc::new(Mutex::new(Context::connect(world, interface, timeout)?));
         let (jobs, orders) = channel::<Job>();
         let (reports, results) = channel();
         let shared = Arc::clone(&context);

@@ -7,8 +7,7 @@ mod add;
 pub mod algorithm;
 pub mod collective;
 mod interface;
-mod sys;
-pub mod version;
+pub mod sys;
 
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
@@ -48,12 +47,7 @@ impl Context {
     /// Connects all ranks of `world` over the named network interface, or over one that reaches
     /// all ranks. No operation waits longer than `timeout` for another rank. All ranks must
     /// call it, and all return an error if one fails.
-    pub fn connect(
-        world: &World,
-        interface: Option<&str>,
-        algorithm: GlooAlgorithm,
-        timeout: Duration,
-    ) -> Result<Self, CommError> {
+    pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
         let address = interface::choose(world, interface)?;
         let (rank, size) = (world.rank(), world.size());
         let mesh = world.agree(Mesh::listen(&address.ip.to_string(), rank, size, timeout))?;
@@ -73,7 +67,7 @@ impl Context {
             format!("gloo did not connect all ranks over {address} within {elapsed:.1} s: {reason}")
         }))?;
         log::debug!("gloo: rank {rank} on {address}");
-        let member = Member::clone(world.member());
+        let (member, algorithm) = (Member::clone(world.member()), GlooAlgorithm::Ring);
         Ok(Self { mesh, member, address, algorithm, tag: 0, broken: None })
     }
 
@@ -126,7 +120,8 @@ impl Context {
             }
         };
         let (started, bytes) = (self.member.now(), from.len().max(to.len()));
-        if matches!(call, Call::Send { .. } | Call::Receive { .. }) && root == self.member.rank {
+        let is_message = matches!(call, Call::Send { .. } | Call::Receive { .. });
+        if is_message && root == self.member.rank {
             let reason = "gloo has no messages of a rank to itself".into();
             return Err(self.member.error(NAME, call.name(), bytes, started, reason));
         }
@@ -138,7 +133,6 @@ impl Context {
             return Err(self.member.error(NAME, call.name(), bytes, started, reason));
         }
         // Messages of two ranks have a tag of their own; other calls count theirs, which all ranks make.
-        let is_message = matches!(call, Call::Send { .. } | Call::Receive { .. });
         self.tag = self.tag.wrapping_add(u32::from(!is_message));
         let run = Run {
             call: number,

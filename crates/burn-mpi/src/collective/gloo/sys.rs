@@ -33,6 +33,7 @@ unsafe extern "C" {
         room: usize,
     ) -> c_int;
     fn burn_mpi_gloo_free(mesh: *mut c_void);
+    fn burn_mpi_gloo_version() -> c_int;
     fn burn_mpi_gloo_call(mesh: *mut c_void, run: *const Run, error: *mut c_char, room: usize) -> c_int;
 }
 
@@ -120,6 +121,19 @@ impl Mesh {
             unsafe { burn_mpi_gloo_connect(self.0.as_ptr(), peers.as_ptr(), peers.len() / size, error, room) }
         })
     }
+}
+
+/// The version of gloo that this program was compiled with, such as `0.5.0`. Distributions name
+/// their packages by the date of a commit: gloo's own number rarely changes.
+///
+/// ```
+/// assert_eq!(burn_mpi::gloo_version().split('.').count(), 3);
+/// ```
+pub fn gloo_version() -> String {
+    // SAFETY: returns a constant and has no preconditions.
+    let number = unsafe { burn_mpi_gloo_version() };
+    // As in gloo/config.h: two decimal digits for each part after the first.
+    format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100)
 }
 
 /// Calls the shim, and converts its code and text into a result.
