@@ -26,18 +26,18 @@ impl Backend {
     /// # Errors
     /// Names the missing package and the feature.
     pub fn check_built(self) -> Result<(), String> {
-        match self {
-            Self::Mpi if !cfg!(feature = "mpi") => {
-                Err("this build lacks mpi, and has ranks as threads alone; build with the feature mpi".into())
+        let (is_built, lacking) = match self {
+            Self::Mpi => {
+                (cfg!(feature = "mpi"), "mpi, and has ranks as threads alone; build with the feature mpi")
             }
-            Self::Gloo if !cfg!(feature = "gloo") => {
-                Err("this build lacks gloo; choose mpi, or build with the feature gloo (libgloo-dev)".into())
+            Self::Gloo => {
+                (cfg!(feature = "gloo"), "gloo; choose mpi, or build with the feature gloo (libgloo-dev)")
             }
-            Self::Nccl if !cfg!(feature = "nccl") => {
-                Err("this build lacks nccl; choose mpi or gloo, or build with the feature nccl".into())
+            Self::Nccl => {
+                (cfg!(feature = "nccl"), "nccl; choose mpi or gloo, or build with the feature nccl")
             }
-            _ => Ok(()),
-        }
+        };
+        is_built.then_some(()).ok_or_else(|| format!("this build lacks {lacking}"))
     }
 }
 

@@ -93,8 +93,11 @@ pub fn connect_primitives(
     transport: &Transport,
 ) -> Result<Box<dyn Primitives>, CommError> {
     let _ = transport;
+    if backend == Backend::Mpi || world.seat().is_some() {
+        return Ok(world.messages());
+    }
+    world.agree(backend.check_built())?;
     match backend {
-        _ if world.seat().is_some() => Ok(world.messages()),
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
             let (interface, timeout) = (transport.interface.as_deref(), transport.timeout + crate::MARGIN);
@@ -102,11 +105,6 @@ pub fn connect_primitives(
         }
         #[cfg(feature = "nccl")]
         Backend::Nccl => Ok(Box::new(crate::NcclPrimitives::connect(world, transport.gpu)?)),
-        Backend::Mpi => Ok(world.messages()),
-        #[cfg(not(all(feature = "gloo", feature = "nccl")))]
-        _ => {
-            world.agree(backend.check_built())?;
-            unreachable!("a build without {backend} refuses it")
-        }
+        _ => unreachable!("a build without {backend} refuses it"),
     }
 }

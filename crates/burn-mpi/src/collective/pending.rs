@@ -178,13 +178,10 @@ impl<R: Requests> Collective for PendingOps<R> {
         assert!(self.operation_of(bucket).is_none(), "bucket {bucket} is in flight");
         operation.check(R::NAME, &buffer, self.requests.member())?;
         let Member { rank, size, .. } = *self.requests.member();
-        let whole = match operation {
-            Operation::AllGather { length } => length,
-            _ => buffer.len(),
-        };
-        let length = match operation {
-            Operation::ReduceScatter(_) => chunk_range(whole, size, rank).len(),
-            _ => whole,
+        let (whole, length) = match operation {
+            Operation::AllReduce(_) => (buffer.len(), buffer.len()),
+            Operation::ReduceScatter(_) => (buffer.len(), chunk_range(buffer.len(), size, rank).len()),
+            Operation::AllGather { length } => (length, length),
         };
         let call = match operation {
             Operation::AllReduce(Reduction::Native) if !self.halves => Call::AllReduce,

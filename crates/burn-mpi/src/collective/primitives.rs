@@ -155,7 +155,7 @@ pub trait Primitives {
     /// Sums `mine` over all ranks into rank `root`'s `sum`, of the same type and
     /// length. On other ranks `sum` is undefined afterwards.
     fn reduce(&mut self, mine: &Wire, sum: &mut Wire, root: usize) -> Result<(), CommError> {
-        assert!(mine.is_like(sum), "a sum like its terms");
+        assert_eq!(mine.element(), sum.element(), "a sum like its terms");
         unless_empty(self, Call::Reduce { root }, mine.element(), mine.bytes(), sum.bytes_mut())
     }
 
@@ -181,7 +181,7 @@ pub trait Primitives {
     /// Reduce-scatter: sums `mine` over all ranks and returns the sum in equal parts,
     /// one in each rank's `part`, of the same type.
     fn reduce_scatter(&mut self, mine: &Wire, part: &mut Wire) -> Result<(), CommError> {
-        assert!(mine.is_like(part), "a sum like its terms");
+        assert_eq!(mine.element(), part.element(), "a sum like its terms");
         unless_empty(self, Call::ReduceScatter, mine.element(), mine.bytes(), part.bytes_mut())
     }
 

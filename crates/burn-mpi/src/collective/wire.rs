@@ -105,9 +105,4 @@ impl Wire {
     pub(crate) fn resize(&mut self, length: usize) {
         each!(self, v => v.resize(length, Default::default()));
     }
-
-    /// Whether both have the same type.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
-        self.element() == other.element()
-    }
 }
