@@ -2,14 +2,17 @@
 //! process, or the meeting place of ranks that are threads.
 
 use std::cell::Cell;
+use std::fmt::Write;
 #[cfg(feature = "nccl")]
 use std::sync::atomic::AtomicU8;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use crate::CommError;
 use crate::clock::Clock;
-use crate::{CommError, operation};
+use crate::collective::pending::BLOCKING;
 
 /// Default deadline of a collective.
 pub(crate) const DEFAULT_DEADLINE: Duration = Duration::from_secs(120);
@@ -20,33 +23,38 @@ pub(crate) const DEFAULT_STALL: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Activity {
     pub clock: Clock,
-    /// Collectives entered so far.
-    entered: AtomicU64,
-    /// Start of the current operation, in ms of the clock and at least 1; 0 if there is none.
-    since: AtomicU64,
-    /// The current operation, see [`operation::encode`].
-    what: AtomicU64,
-    deadline_ms: AtomicU64,
-    /// After what time a wait is told of, before the deadline.
-    stall_ms: AtomicU64,
-    /// The last collective, counted from 1, whose wait another rank has told of.
-    told: AtomicU64,
-    /// The same, of ranks below this one.
-    told_below: AtomicU64,
-    leaving: AtomicBool,
-    /// The lowest other rank whose guard ends the job; [`NONE`] if none does.
-    ended_by: AtomicUsize,
-    status: AtomicI32,
-    /// Why this rank leaves, if known.
-    reason: Mutex<String>,
-    /// Ranks that have announced that they leave.
-    departed: Mutex<Vec<Departure>>,
+    state: Mutex<State>,
     /// For a transport whose operations the guard can have aborted.
     #[cfg(feature = "nccl")]
     pub abortable: AtomicU8,
 }
 
-const NONE: usize = usize::MAX;
+/// What the rank does, and what it knows of the others.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    /// Collectives entered so far.
+    pub entered: u64,
+    /// The current or last operation, such as `mpi all-reduce of bucket 2`.
+    what: String,
+    /// Start of the current operation, on the rank's clock; `None` if there is none.
+    since: Option<Duration>,
+    /// The deadline of an operation.
+    pub deadline: Duration,
+    /// After what time a wait is told of, before the deadline.
+    pub stall_warning: Duration,
+    /// The last collective, counted from 1, whose wait some rank has told of.
+    pub told: u64,
+    /// The same, of ranks below this one.
+    pub told_below: u64,
+    /// The lowest other rank whose guard is about to print why the job ends.
+    pub ended_by: Option<usize>,
+    /// The exit code of this rank, once it leaves and enters no further operation.
+    pub leaving: Option<i32>,
+    /// Why this rank leaves; empty if unknown.
+    pub reason: String,
+    /// Ranks that have announced that they leave.
+    pub departed: Vec<Departure>,
+}
 
 /// A rank that exits while others may still wait for it.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,7 +84,7 @@ pub struct Waiting(Arc<Activity>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        self.0.since.store(0, Ordering::Release);
+        self.0.with(|state| state.since = None);
     }
 }
 
@@ -95,12 +103,12 @@ pub(crate) fn named<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
 }
 
 /// A look at a rank.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Seen {
     /// Collectives entered so far.
     pub entered: u64,
     /// The current or last operation of the rank.
-    pub what: u64,
+    pub what: String,
     /// Time since it entered the operation; `None` if it is in none.
     pub waited: Option<Duration>,
 }
@@ -108,121 +116,59 @@ pub(crate) struct Seen {
 impl Activity {
     /// Of a rank that has entered nothing.
     pub fn new(clock: Clock, deadline: Duration, stall_warning: Duration) -> Self {
+        let deadline = deadline.min(LONGEST);
+        let stall_warning = stall_warning.min(LONGEST);
         Self {
             clock,
-            entered: AtomicU64::new(0),
-            since: AtomicU64::new(0),
-            what: AtomicU64::new(0),
-            deadline_ms: AtomicU64::new(milliseconds(deadline.min(LONGEST))),
-            stall_ms: AtomicU64::new(milliseconds(stall_warning.min(LONGEST))),
-            told: AtomicU64::new(0),
-            told_below: AtomicU64::new(0),
-            leaving: AtomicBool::new(false),
-            ended_by: AtomicUsize::new(NONE),
-            status: AtomicI32::new(0),
-            reason: Mutex::new(String::new()),
-            departed: Mutex::new(Vec::new()),
+            state: Mutex::new(State { deadline, stall_warning, ..State::default() }),
             #[cfg(feature = "nccl")]
             abortable: AtomicU8::new(0),
         }
     }
 
-    /// Enters an operation of `transport`, on `bucket` if it has one.
+    /// Reads or changes the state. `look` may not call this again, and can keep no reference, so no
+    /// lock is held longer than it takes.
+    pub fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+        look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Enters an operation of `transport`, on `bucket` if it has one. Those that are point-to-point, or
+    /// the launch of a collective that is waited for later, are not counted: ranks in the same
+    /// collective have the same count.
     pub fn enter(this: &Arc<Self>, transport: &str, operation: &str, bucket: Option<usize>) -> Waiting {
-        let operation = operation::number_of(NAME.get().unwrap_or(operation));
-        this.what.store(operation::encode(transport, operation, bucket), Ordering::Relaxed);
-        if operation::is_collective(operation) {
-            this.entered.fetch_add(1, Ordering::Relaxed);
-        }
-        this.since.store(milliseconds(this.clock.now()) + 1, Ordering::Release);
+        let operation = NAME.get().unwrap_or(operation);
+        let now = this.clock.now();
+        this.with(|state| {
+            state.what.clear();
+            // A String takes everything.
+            let _ = write!(state.what, "{transport} {operation}");
+            if let Some(bucket) = bucket.filter(|&bucket| bucket != BLOCKING) {
+                let _ = write!(state.what, " of bucket {bucket}");
+            }
+            state.entered += u64::from(!matches!(operation, "send" | "receive" | "launch"));
+            state.since = Some(now);
+        });
         Waiting(Arc::clone(this))
     }
 
     /// What the rank is doing now.
     pub fn now(&self) -> Seen {
-        let since = self.since.load(Ordering::Acquire);
-        let elapsed = || self.clock.now().saturating_sub(Duration::from_millis(since - 1));
-        Seen {
-            entered: self.entered.load(Ordering::Relaxed),
-            what: self.what.load(Ordering::Relaxed),
-            waited: (since > 0).then(elapsed),
-        }
-    }
-
-    /// The deadline of an operation.
-    pub fn deadline(&self) -> Duration {
-        Duration::from_millis(self.deadline_ms.load(Ordering::Relaxed))
+        let now = self.clock.now();
+        self.with(|state| Seen {
+            entered: state.entered,
+            what: state.what.clone(),
+            waited: state.since.map(|since| now.saturating_sub(since)),
+        })
     }
 
     /// Sets the deadline of an operation.
     pub fn set_deadline(&self, deadline: Duration) {
-        self.deadline_ms.store(milliseconds(deadline.min(LONGEST)), Ordering::Relaxed);
-    }
-
-    /// Time after which a wait is told of.
-    pub fn stall_warning(&self) -> Duration {
-        Duration::from_millis(self.stall_ms.load(Ordering::Relaxed))
-    }
-
-    /// Sets the time after which a wait is told of.
-    pub fn set_stall_warning(&self, after: Duration) {
-        self.stall_ms.store(milliseconds(after.min(LONGEST)), Ordering::Relaxed);
-    }
-
-    /// Records that some rank has told of a wait in the collective number `entered`; returns whether
-    /// it is news.
-    pub fn note_stall(&self, entered: u64) -> bool {
-        self.told.fetch_max(entered, Ordering::Relaxed) < entered
-    }
-
-    /// Records that a rank below this one tells of that wait.
-    pub fn leave_stall(&self, entered: u64) {
-        self.told_below.fetch_max(entered, Ordering::Relaxed);
-    }
-
-    /// Whether a rank below this one tells of the wait in the collective number `entered`.
-    pub fn is_told_below(&self, entered: u64) -> bool {
-        self.told_below.load(Ordering::Relaxed) >= entered
-    }
-
-    /// Records why this rank is about to leave.
-    pub fn set_reason(&self, reason: &str) {
-        reason.clone_into(&mut lock(&self.reason));
-    }
-
-    /// Records that this rank exits with `status` and enters no further operation.
-    pub fn leave(&self, status: i32) {
-        self.status.store(status, Ordering::Relaxed);
-        self.leaving.store(true, Ordering::Release);
-    }
-
-    /// Records that the guard of rank `rank`, another one, is about to print why the job ends.
-    pub fn note_end(&self, rank: usize) {
-        self.ended_by.fetch_min(rank, Ordering::Relaxed);
-    }
-
-    /// The lowest other rank whose guard is about to print why the job ends.
-    pub fn ended_by(&self) -> Option<usize> {
-        Some(self.ended_by.load(Ordering::Relaxed)).filter(|&rank| rank != NONE)
-    }
-
-    /// Exit code and reason of this rank, once it leaves.
-    pub fn leaving(&self) -> Option<(i32, String)> {
-        let left = || (self.status.load(Ordering::Relaxed), lock(&self.reason).clone());
-        self.leaving.load(Ordering::Acquire).then(left)
-    }
-
-    /// Records that another rank leaves.
-    pub fn note_departure(&self, departure: Departure) {
-        let mut departed = lock(&self.departed);
-        if departed.iter().all(|known| known.rank != departure.rank) {
-            departed.push(departure);
-        }
+        self.with(|state| state.deadline = deadline.min(LONGEST));
     }
 
     /// Ranks that have announced that they leave.
     pub fn departed(&self) -> Vec<Departure> {
-        lock(&self.departed).clone()
+        self.with(|state| state.departed.clone())
     }
 
     /// A rank that has left, if one announces it within `patience`; one with an error is
@@ -243,10 +189,25 @@ impl Activity {
 /// The longest time that clocks count: longer ones overflow their types.
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-fn milliseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    #[test]
+    fn operations_are_described_with_their_transport_and_bucket_and_collectives_are_counted() {
+        let activity = Arc::new(Activity::new(Clock::system(), DEFAULT_DEADLINE, DEFAULT_STALL));
+        for (transport, operation, bucket, what, entered) in [
+            ("mpi", "all-reduce", Some(2), "mpi all-reduce of bucket 2", 1),
+            ("gloo", "barrier", None, "gloo barrier", 2),
+            ("mpi", "send", None, "mpi send", 2),
+            ("nccl", "launch", Some(BLOCKING), "nccl launch", 2),
+            ("rccl", "all-to-some", None, "rccl all-to-some", 3),
+        ] {
+            let waiting = Activity::enter(&activity, transport, operation, bucket);
+            let seen = activity.now();
+            assert_eq!((seen.what.as_str(), seen.entered, seen.waited.is_some()), (what, entered, true));
+            drop(waiting);
+            assert!(activity.now().waited.is_none());
+        }
+    }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::activity::{Departure, Seen};
 use crate::member::Member;
-use crate::{CommError, operation, process};
+use crate::{CommError, process};
 
 /// A rank that waits, and what is known of the others.
 pub(crate) struct Wait<'a> {
     pub member: &'a Member,
     /// Of all ranks.
     pub hosts: &'a [String],
-    pub seen: Seen,
+    pub seen: &'a Seen,
     /// What other ranks are doing; `None` for those that do not answer, for this long.
     pub answers: &'a [Option<Seen>],
     pub silent: Duration,
@@ -25,8 +25,8 @@ impl Wait<'_> {
         CommError::Deadline {
             rank: self.member.rank,
             host: self.member.host.clone(),
-            operation: operation::describe(self.seen.what),
-            deadline: self.member.activity.deadline(),
+            operation: self.seen.what.clone(),
+            deadline: self.member.activity.with(|state| state.deadline),
             elapsed: waited,
             cause: self.cause(),
         }
@@ -36,12 +36,12 @@ impl Wait<'_> {
     pub fn stall(&self, waited: Duration) -> String {
         format!(
             "{} has waited for {:.0} s on rank {} ({}); {}; the job ends after its deadline of {} s ({})",
-            operation::describe(self.seen.what),
+            self.seen.what,
             waited.as_secs_f64(),
             self.member.rank,
             self.member.host,
             self.cause(),
-            self.member.activity.deadline().as_secs_f64(),
+            self.member.activity.with(|state| state.deadline).as_secs_f64(),
             process::deadline_setting()
         )
     }
@@ -67,14 +67,14 @@ impl Wait<'_> {
                 self.silent.as_secs()
             );
         }
-        let behind = |rank: &usize| answers[*rank].is_some_and(|answer| !is_here(&answer));
-        let is_busy = |rank: &usize| answers[*rank].is_some_and(|answer| answer.waited.is_none());
+        let behind = |rank: &usize| answers[*rank].as_ref().is_some_and(|answer| !is_here(answer));
+        let is_busy = |rank: &usize| answers[*rank].as_ref().is_some_and(|answer| answer.waited.is_none());
         let busy: Vec<usize> = others().filter(behind).filter(is_busy).collect();
         if !busy.is_empty() {
             return format!("missing: {} (alive, and has not called it)", list(busy));
         }
-        let elsewhere =
-            others().find_map(|rank| Some(format!("{} {}", name(rank), where_else(seen, answers[rank]?)?)));
+        let elsewhere = others()
+            .find_map(|rank| Some(format!("{} {}", name(rank), where_else(seen, answers[rank].as_ref()?)?)));
         elsewhere.unwrap_or_else(|| "all ranks are in it, so the network between them is to blame".to_owned())
     }
 }
@@ -83,9 +83,9 @@ impl Wait<'_> {
 ///
 /// A rank can complete an operation that another one is still in, as the root of a broadcast does. So where the two
 /// are at different operations, these may be the same for both, with a message on the way that does not arrive.
-fn where_else(seen: Seen, answer: Seen) -> Option<String> {
+fn where_else(seen: &Seen, answer: &Seen) -> Option<String> {
     const LOST: &str = "a message between them is lost or late, or ranks do not call the same operations";
-    let in_what = format!("in {}", operation::describe(answer.what));
+    let in_what = format!("in {}", answer.what);
     match answer.entered.cmp(&seen.entered) {
         Ordering::Equal if answer.what == seen.what => None,
         Ordering::Equal => Some(format!("is {in_what}: ranks do not call the same operations")),
@@ -98,15 +98,14 @@ fn where_else(seen: Seen, answer: Seen) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation;
 
     #[test]
     fn the_same_operation_earlier_or_later_is_no_other_operation() {
-        let what = |name| operation::encode("mpi", operation::number_of(name), None);
+        let what = |name| format!("mpi {name}");
         let seen = Seen { entered: 7, what: what("all-gather"), waited: None };
         let answer = |entered, waits: u8, name| {
             let waited = (waits == 1).then_some(Duration::ZERO);
-            where_else(seen, Seen { entered, what: what(name), waited })
+            where_else(&seen, &Seen { entered, what: what(name), waited })
         };
         assert_eq!(answer(7, 1, "all-gather"), None);
         let other = answer(7, 1, "barrier").expect("another operation");

@@ -75,7 +75,6 @@ mod metrics;
 mod module;
 mod named;
 mod names;
-mod operation;
 #[cfg(feature = "mpi")]
 mod output;
 mod params;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
-use crate::activity::{Activity, DEFAULT_DEADLINE, DEFAULT_STALL};
+use crate::activity::{Activity, DEFAULT_DEADLINE, DEFAULT_STALL, LONGEST};
 use crate::clock::Clock;
 use crate::member::Member;
 
@@ -67,7 +67,7 @@ pub fn set_deadline(deadline: Duration) {
 /// burn_mpi::set_stall_warning(std::time::Duration::from_secs(10));
 /// ```
 pub fn set_stall_warning(after: Duration) {
-    activity().set_stall_warning(after);
+    activity().with(|state| state.stall_warning = after.min(LONGEST));
 }
 
 /// The setting of the deadline.

@@ -48,6 +48,6 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
         Some(own) => say(&own.to_string()),
         None => say(&format!("rank {} on {}: {error}", world.rank(), world.host())),
     }
-    world.member().activity.set_reason(&error.to_string());
+    world.member().activity.with(|state| state.reason = error.to_string());
     ExitCode::FAILURE
 }

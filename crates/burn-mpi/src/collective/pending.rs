@@ -87,7 +87,7 @@ enum Stage<Q> {
 }
 
 /// The bucket number of blocking calls; no caller uses it.
-pub(super) const BLOCKING: usize = usize::MAX;
+pub(crate) const BLOCKING: usize = usize::MAX;
 
 impl<Q> PendingOp<Q> {
     fn is_done(&self) -> bool {

@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Guard;
-use super::messages::{ALL_ENDED, CONFIRMED, ENDED, KNOWS};
+use super::messages::News;
 
 /// How often a message is sent again that has had no answer.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -65,14 +65,14 @@ impl ExitBarrier {
     }
 
     /// Records a message of another rank.
-    pub(super) fn note(&self, kind: u64, rank: usize) {
+    pub(super) fn note(&self, rank: usize, news: &News) {
         let mut state = self.state();
         state.heard.insert(rank, Instant::now());
-        match kind {
-            ENDED => drop(state.ended.insert(rank)),
-            KNOWS => drop(state.knowing.insert(rank)),
-            ALL_ENDED => state.all = true,
-            CONFIRMED => state.confirmed = true,
+        match news {
+            News::Ended => drop(state.ended.insert(rank)),
+            News::Knows => drop(state.knowing.insert(rank)),
+            News::AllEnded => state.all = true,
+            News::Confirmed => state.confirmed = true,
             _ => return,
         }
         self.changed.notify_all();
@@ -125,22 +125,22 @@ impl Guard {
 
     fn first_exits(&self) {
         self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.ended), || ());
-        let tell = || self.announce(ALL_ENDED, 0, "");
+        let tell = || self.announce(&News::AllEnded);
         // Once at least: some may hear this rank without being heard.
         tell();
         self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.knowing), tell);
     }
 
     fn other_exits(&self) {
-        let tell = |kind| self.send(kind, 0, "", &self.peers[0]);
+        let tell = |news| self.send(&news, &self.peers[0]);
         let heard = self.exits.state().heard.contains_key(&0);
         let limit = if heard { Duration::MAX } else { self.exits.linger };
-        self.exits.wait_until(limit, |state| state.all, || tell(ENDED));
+        self.exits.wait_until(limit, |state| state.all, || tell(News::Ended));
         if !heard {
             // The others need not wait for an answer of this rank any more.
-            self.announce(KNOWS, 0, "");
+            self.announce(&News::Knows);
         }
-        self.exits.wait_until(self.exits.linger, |state| state.confirmed, || tell(KNOWS));
+        self.exits.wait_until(self.exits.linger, |state| state.confirmed, || tell(News::Knows));
     }
 }
 
@@ -154,7 +154,6 @@ mod tests {
     use super::*;
     use crate::activity::{Activity, DEFAULT_DEADLINE, DEFAULT_STALL};
     use crate::clock::Clock;
-    use crate::guard::messages::ANSWER;
     use crate::member::Member;
 
     /// As long as a test may take: a message that is lost is seen in the state after it.
@@ -190,7 +189,7 @@ mod tests {
 
     fn introduce(guards: &[(Arc<Guard>, Arc<AtomicBool>)]) {
         for (guard, _) in guards {
-            guard.announce(ANSWER, 0, "");
+            guard.announce(&News::Answer);
         }
         let everyone = |(guard, _): &(Arc<Guard>, _)| guard.exits.state().heard.len() == guards.len() - 1;
         while !guards.iter().all(everyone) {
@@ -238,7 +237,7 @@ mod tests {
         introduce(&guards);
         // Rank 1 has said that MPI has ended, and then neither hears nor answers.
         guards[1].1.store(true, Ordering::Relaxed);
-        guards[1].0.send(ENDED, 0, "", &guards[1].0.peers[0]);
+        guards[1].0.send(&News::Ended, &guards[1].0.peers[0]);
         await_ends(&guards[0].0, &[1]);
         let [first, other] = [0, 2].map(|rank| exit_on_a_thread(&guards[rank].0));
         other.join().expect("no panic");
@@ -249,7 +248,7 @@ mod tests {
         }
         assert!(!first.is_finished(), "rank 0 does not wait for rank 1");
         assert_eq!(guards[0].0.exits.silent(Duration::ZERO), [1]);
-        guards[0].0.exits.note(KNOWS, 1);
+        guards[0].0.exits.note(1, &News::Knows);
         first.join().expect("no panic");
     }
 

@@ -106,7 +106,7 @@ fn finalize(status: i32) {
         wait_until_read();
         return;
     }
-    mpi.activity.leave(status);
+    mpi.activity.with(|state| state.leaving = Some(status));
     if mpi.size > 1 && !everyone_leaves(&mpi, communicator, status) {
         crate::process::say(&format!(
             "rank {} on {} ends with exit code {status} while others go on: ending the job",

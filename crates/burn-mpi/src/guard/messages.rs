@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::{Guard, TICK};
 use crate::activity::{Departure, Seen};
 
@@ -17,99 +19,101 @@ const MOST_ROUNDS: u32 = 20;
 /// How long a rank has not answered that answers in none of them.
 pub(super) const SILENT: Duration = Duration::from_millis(ROUND.as_millis() as u64 * MOST_ROUNDS as u64);
 /// Maximum bytes of a reason in a message.
-const REASON: usize = 600;
+pub(super) const REASON: usize = 600;
+/// Bytes of the longest UDP datagram, rounded up.
+const DATAGRAM: usize = 1 << 16;
 
-pub(super) const QUESTION: u64 = 0;
-pub(super) const ANSWER: u64 = 1;
-pub(super) const LEAVING: u64 = 2;
-/// A guard has printed why the job ends.
-pub(super) const ENDING: u64 = 3;
-/// A guard is about to print who is waited for.
-pub(super) const STALLED: u64 = 4;
+/// What a guard tells another one.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum News {
+    /// What is the receiver doing?
+    Question,
+    Answer,
+    /// The sender exits with this code, for a reason that is empty if unknown.
+    Leaving {
+        status: i32,
+        reason: String,
+    },
+    /// The sender is about to print why the job ends.
+    Ending,
+    /// The sender is about to print who is waited for.
+    Stalled,
+    /// MPI has ended in the sender.
+    Ended,
+    /// MPI has ended in all ranks.
+    AllEnded,
+    /// The sender knows that, and exits soon.
+    Knows,
+    /// The sender has heard that.
+    Confirmed,
+}
 
-/// MPI has ended in the sender.
-pub(super) const ENDED: u64 = 5;
-/// MPI has ended in all ranks.
-pub(super) const ALL_ENDED: u64 = 6;
-/// The sender knows that, and exits soon.
-pub(super) const KNOWS: u64 = 7;
-/// The sender has had the message before.
-pub(super) const CONFIRMED: u64 = 8;
-
-/// Fixed part of a message, before a reason's text: this job's number, the
-/// sender's rank, the collectives it has entered, whether it is in an operation,
-/// the operation, the kind of message, and the exit code of a rank that leaves.
-pub(super) type Header = [u64; 7];
-const HEADER: usize = size_of::<Header>();
+/// The job's number, the sender's rank, what that one is doing, and what it tells.
+type Message = (u64, usize, Seen, News);
 
 impl Guard {
-    /// Waits one tick for a message; answers a question, returns an answer.
-    pub(super) fn hear(&self) -> Option<Header> {
-        let mut bytes = [0u8; HEADER + REASON];
-        match self.socket.recv_from(&mut bytes) {
-            Ok((length, from)) if length >= HEADER => {
-                let header: Header = bytemuck::pod_read_unaligned(&bytes[..HEADER]);
-                let rank = header[1] as usize;
-                if header[0] != self.job || rank >= self.hosts.len() {
-                    return None;
+    /// Waits one tick for a message; answers a question, returns an answer and its rank.
+    pub(super) fn hear(&self) -> Option<(usize, Seen)> {
+        let mut bytes = [0; DATAGRAM];
+        let (length, from) = match self.socket.recv_from(&mut bytes) {
+            Ok(received) => received,
+            Err(error) => {
+                // A process that was stopped and goes on is interrupted.
+                use ErrorKind::{Interrupted, TimedOut, WouldBlock};
+                if !matches!(error.kind(), WouldBlock | TimedOut | Interrupted) {
+                    std::thread::sleep(TICK);
                 }
-                if header[5] == KNOWS {
-                    // Before it is noted: this process may exit then.
-                    self.send(CONFIRMED, 0, "", &[from]);
-                }
-                if rank != self.member.rank {
-                    self.exits.note(header[5], rank);
-                }
-                match header[5] {
-                    ANSWER => return Some(header),
-                    QUESTION => self.send(ANSWER, 0, "", &[from]),
-                    ENDING => self.member.activity.note_end(rank),
-                    STALLED => {
-                        self.member.activity.note_stall(header[2]);
-                        if rank < self.member.rank {
-                            self.member.activity.leave_stall(header[2]);
-                        }
-                    }
-                    ENDED | ALL_ENDED | KNOWS | CONFIRMED => {}
-                    _ => self.member.activity.note_departure(Departure {
-                        rank,
-                        host: self.hosts[rank].clone(),
-                        status: header[6] as i32,
-                        entered: header[2],
-                        reason: String::from_utf8_lossy(&bytes[HEADER..length]).into_owned(),
-                        since: self.member.now(),
-                    }),
-                }
-                None
+                return None;
             }
-            // A process that was stopped and goes on is interrupted.
-            Err(error)
-                if !matches!(
-                    error.kind(),
-                    ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
-                ) =>
-            {
-                std::thread::sleep(TICK);
-                None
-            }
-            _ => None,
+        };
+        let (job, rank, seen, news): Message = serde_json::from_slice(&bytes[..length]).ok()?;
+        if job != self.job || rank >= self.hosts.len() || rank == self.member.rank {
+            return None;
         }
+        if matches!(news, News::Knows) {
+            // Before it is noted: this process may exit then.
+            self.send(&News::Confirmed, &[from]);
+        }
+        self.exits.note(rank, &news);
+        let activity = &self.member.activity;
+        match news {
+            News::Answer => return Some((rank, seen)),
+            News::Question => self.send(&News::Answer, &[from]),
+            News::Ending => activity.with(|state| {
+                state.ended_by = Some(state.ended_by.map_or(rank, |other| other.min(rank)));
+            }),
+            News::Stalled => activity.with(|state| {
+                state.told = state.told.max(seen.entered);
+                if rank < self.member.rank {
+                    state.told_below = state.told_below.max(seen.entered);
+                }
+            }),
+            News::Leaving { status, reason } => {
+                let (host, since) = (self.hosts[rank].clone(), self.member.now());
+                let departure = Departure { rank, host, status, entered: seen.entered, reason, since };
+                activity.with(|state| {
+                    if state.departed.iter().all(|known| known.rank != rank) {
+                        state.departed.push(departure);
+                    }
+                });
+            }
+            News::Ended | News::AllEnded | News::Knows | News::Confirmed => {}
+        }
+        None
     }
 
-    pub(super) fn announce(&self, kind: u64, status: i32, reason: &str) {
+    /// Tells all other guards.
+    pub(super) fn announce(&self, news: &News) {
         let others = self.peers.iter().enumerate().filter(|(rank, _)| *rank != self.member.rank);
-        others.for_each(|(_, addresses)| self.send(kind, status, reason, addresses));
+        others.for_each(|(_, addresses)| self.send(news, addresses));
     }
 
-    pub(super) fn send(&self, kind: u64, status: i32, reason: &str, to: &[SocketAddr]) {
-        let Seen { entered, what, waited } = self.member.activity.now();
-        let waiting = u64::from(waited.is_some());
-        let header: Header = [self.job, self.member.rank as u64, entered, waiting, what, kind, status as u64];
-        let mut message = bytemuck::bytes_of(&header).to_vec();
-        message.extend(&reason.as_bytes()[..reason.floor_char_boundary(REASON)]);
+    pub(super) fn send(&self, news: &News, to: &[SocketAddr]) {
+        let message = (self.job, self.member.rank, self.member.activity.now(), news);
+        let bytes = serde_json::to_vec(&message).expect("plain values have a JSON");
         for address in to {
             // A peer that cannot be reached counts as one that does not answer.
-            let _ = self.socket.send_to(&message, address);
+            let _ = self.socket.send_to(&bytes, address);
         }
     }
 
@@ -121,14 +125,14 @@ impl Guard {
         }
     }
 
-    /// Asks all ranks for their current operation; returns the last answer of
+    /// Asks all other ranks for their current operation; returns the last answer of
     /// each. Ends early if this rank's own operation does, or the job.
-    pub(super) fn query_all(&self, seen: Seen) -> Vec<Option<Seen>> {
+    pub(super) fn query_all(&self, seen: &Seen) -> Vec<Option<Seen>> {
         let (activity, mut answers) = (&self.member.activity, vec![None; self.peers.len()]);
         let is_needed = || {
             let now = activity.now();
             let waits = seen.waited.is_none() || now.waited.is_some();
-            waits && now.entered == seen.entered && activity.ended_by().is_none()
+            waits && now.entered == seen.entered && activity.with(|state| state.ended_by.is_none())
         };
         let is_complete = |answers: &[Option<Seen>]| {
             let departed = activity.departed();
@@ -141,12 +145,10 @@ impl Guard {
                 break;
             }
             let asked = Instant::now();
-            self.peers.iter().for_each(|addresses| self.send(QUESTION, 0, "", addresses));
+            self.announce(&News::Question);
             while asked.elapsed() < ROUND && is_needed() {
-                if let Some(answer) = self.hear() {
-                    let [_, rank, entered, waits, what, ..] = answer;
-                    let waited = (waits == 1).then_some(Duration::ZERO);
-                    answers[rank as usize] = Some(Seen { entered, what, waited });
+                if let Some((rank, answer)) = self.hear() {
+                    answers[rank] = Some(answer);
                 }
             }
         }

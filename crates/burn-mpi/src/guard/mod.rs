@@ -26,14 +26,14 @@ use std::time::{Duration, Instant};
 
 use self::exit_barrier::ExitBarrier;
 pub(crate) use self::hydra::end_mpirun;
-use self::messages::{ANSWER, ENDING, LEAVING, QUESTION, SILENT, STALLED, own_addresses};
+use self::messages::{News, REASON, SILENT, own_addresses};
 use self::reach::Reach;
-use crate::activity::Seen;
+use crate::activity::{Seen, State};
 use crate::cause::Wait;
 use crate::member::Member;
 use crate::output::{self, wait_until_read};
 use crate::process::say;
-use crate::{CommError, World, operation};
+use crate::{CommError, World};
 
 /// Exit code of a job that a guard aborted.
 const TIMED_OUT: i32 = 3;
@@ -126,30 +126,33 @@ impl Guard {
             return;
         }
         let mut announced: Option<Instant> = None;
-        self.peers.iter().for_each(|addresses| self.send(ANSWER, 0, "", addresses));
+        self.announce(&News::Answer);
         let (began, mut reach) = (Instant::now(), Reach::new(self.member.rank, self.hosts.len()));
         loop {
-            if let Some(answer) = self.hear() {
-                reach.note(answer[1] as usize);
+            if let Some((rank, _)) = self.hear() {
+                reach.note(rank);
             }
             self.check_reach(&mut reach, began.elapsed());
-            if let Some((status, reason)) = self.member.activity.leaving() {
+            if let Some(status) = self.member.activity.with(|state| state.leaving) {
                 if announced.is_none() {
                     self.exits.begin_to_listen();
                 }
                 if announced.is_none_or(|at| at.elapsed() > ANNOUNCE) {
                     announced = Some(Instant::now());
-                    self.announce(LEAVING, status, &reason);
-                    self.peers.iter().for_each(|addresses| self.send(QUESTION, 0, "", addresses));
+                    let reason = self
+                        .member
+                        .activity
+                        .with(|state| state.reason[..state.reason.floor_char_boundary(REASON)].to_owned());
+                    self.announce(&News::Leaving { status, reason });
+                    self.announce(&News::Question);
                 }
                 self.check_silence();
                 continue;
             }
             let seen = self.member.activity.now();
             let Some(waited) = seen.waited else { continue };
-            self.check_departures(seen, waited);
-            self.check_deadline(seen, waited);
-            self.check_stall(seen, waited);
+            self.check_departures(&seen, waited);
+            self.check_wait(&seen, waited);
         }
     }
 
@@ -159,7 +162,7 @@ impl Guard {
 
     /// Aborts the job if a rank has left without entering the collective that
     /// this rank waits in: it never will.
-    fn check_departures(&self, seen: Seen, waited: Duration) {
+    fn check_departures(&self, seen: &Seen, waited: Duration) {
         let activity = &self.member.activity;
         for departure in activity.departed() {
             let limit = if departure.status == 0 { LEFT } else { FAILED };
@@ -173,7 +176,7 @@ impl Guard {
                     departure.error(),
                     self.member.rank,
                     self.hosts[self.member.rank],
-                    operation::describe(seen.what)
+                    seen.what
                 ));
             }
         }
@@ -185,12 +188,13 @@ impl Guard {
     /// it knows that the others need it no more.
     fn check_silence(&self) {
         // A guard whose core is busy may be silent for seconds.
-        let limit = self.member.activity.deadline().max(SILENCE).saturating_add(self.patience());
+        let limit =
+            self.member.activity.with(|state| state.deadline).max(SILENCE).saturating_add(self.patience());
         if self.exits.silent(limit).is_empty() {
             return;
         }
         // Perhaps this rank was stopped itself, and has not read what the others have sent.
-        self.query_all(self.member.activity.now());
+        self.query_all(&self.member.activity.now());
         if let Some(&rank) = self.exits.silent(limit).first() {
             self.end_the_job(&format!(
                 "rank {rank} on {} has not answered for {} s, and rank {} on {} waits for it to end",
@@ -202,51 +206,36 @@ impl Guard {
         }
     }
 
-    fn check_deadline(&self, seen: Seen, waited: Duration) {
+    /// Aborts the job if a collective exceeds the deadline. Before that, tells once of one that takes
+    /// long: a job in which nothing moves must not be silent.
+    fn check_wait(&self, seen: &Seen, waited: Duration) {
         let activity = &self.member.activity;
-        let deadline = activity.deadline();
-        if waited <= deadline.saturating_add(self.patience()) {
-            return;
+        let (deadline, stall, told) =
+            activity.with(|state| (state.deadline, state.stall_warning, state.told));
+        let limit = stall.saturating_add(self.patience());
+        let is_over = waited > deadline.saturating_add(self.patience());
+        if !is_over {
+            // Once a collective, and on the rank that sees it first.
+            if stall >= deadline || waited <= limit || told >= seen.entered {
+                return;
+            }
+            activity.with(|state| state.told = seen.entered);
+            self.announce(&News::Stalled);
         }
         let answers = self.query_all(seen);
         // The operation may have completed while the others were asked, and another begun.
         let after = activity.now();
-        let is_same = |waited: &Duration| after.entered == seen.entered && *waited > deadline;
-        let Some(waited) = after.waited.filter(is_same) else { return };
-        self.end_the_job(&self.told(seen, &answers, |wait| wait.deadline(waited).to_string()))
-    }
-
-    /// Tells once of a collective that takes long, before its deadline: a job in which nothing moves
-    /// must not be silent.
-    fn check_stall(&self, seen: Seen, waited: Duration) {
-        let activity = &self.member.activity;
-        let limit = activity.stall_warning().saturating_add(self.patience());
-        if waited <= limit || activity.stall_warning() >= activity.deadline() {
-            return;
-        }
-        // Once a collective, and on the rank that sees it first.
-        if !activity.note_stall(seen.entered) {
-            return;
-        }
-        self.announce(STALLED, 0, "");
-        let answers = self.query_all(seen);
-        let after = activity.now();
-        // From its deadline on, the end is told of instead.
-        let is_it = |waited: &Duration| {
-            after.entered == seen.entered && (limit..activity.deadline()).contains(waited)
-        };
-        let Some(waited) = after.waited.filter(is_it) else { return };
-        if activity.is_told_below(seen.entered) || activity.ended_by().is_some() {
-            return;
-        }
-        say(&self.told(seen, &answers, |wait| wait.stall(waited)));
-    }
-
-    /// What is to be told of this rank's wait, with these answers of the others.
-    fn told(&self, seen: Seen, answers: &[Option<Seen>], tell: impl FnOnce(&Wait) -> String) -> String {
-        let departed = self.member.activity.departed();
+        let Some(waited) = after.waited.filter(|_| after.entered == seen.entered) else { return };
+        let departed = activity.departed();
         let (member, hosts) = (&self.member, &self.hosts);
-        tell(&Wait { member, hosts, seen, answers, silent: SILENT, departed: &departed })
+        let wait = Wait { member, hosts, seen, answers: &answers, silent: SILENT, departed: &departed };
+        let is_told = |state: &mut State| state.told_below >= seen.entered || state.ended_by.is_some();
+        if is_over && waited > deadline {
+            self.end_the_job(&wait.deadline(waited).to_string());
+        } else if !is_over && (limit..deadline).contains(&waited) && !activity.with(is_told) {
+            // From its deadline on, the end is told of instead.
+            say(&wait.stall(waited));
+        }
     }
 
     /// Whether this rank prints why the job ends: one line is enough, and the lowest rank of those that
@@ -254,14 +243,14 @@ impl Guard {
     fn prints_the_end(&self) -> bool {
         // What they have sent meanwhile.
         self.hear_for(TICK);
-        if self.member.activity.ended_by().is_some() {
+        if self.member.activity.with(|state| state.ended_by).is_some() {
             return false;
         }
-        self.announce(ENDING, TIMED_OUT, "");
+        self.announce(&News::Ending);
         if self.member.rank > 0 {
             self.hear_for(CLAIM);
         }
-        self.member.activity.ended_by().is_none_or(|other| other > self.member.rank)
+        self.member.activity.with(|state| state.ended_by).is_none_or(|other| other > self.member.rank)
     }
 
     /// Ends this process, and with it the job.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Guard;
-use super::messages::QUESTION;
+use super::messages::News;
 
 /// Times after the guard's start at which rank 0 asks those that have not answered yet.
 const ASK: [Duration; 3] = [Duration::from_secs(10), Duration::from_secs(20), Duration::from_secs(30)];
@@ -49,7 +49,7 @@ impl Reach {
 impl Guard {
     /// Warns of ranks whose guards do not answer this one's.
     pub(super) fn check_reach(&self, reach: &mut Reach, elapsed: Duration) {
-        let ask = |rank: usize| self.send(QUESTION, 0, "", &self.peers[rank]);
+        let ask = |rank: usize| self.send(&News::Question, &self.peers[rank]);
         for rank in reach.check(elapsed, ask).unwrap_or_default() {
             log::warn!(
                 "rank {rank} on {} does not answer over UDP: it was stopped or is very slow, or a firewall drops the \

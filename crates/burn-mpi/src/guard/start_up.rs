@@ -32,7 +32,7 @@ pub(crate) fn watch(launcher: Option<&Launcher>) -> StartUp {
     let wait = move || {
         let (mut waited, mut last) = (Duration::ZERO, Instant::now());
         while !done.load(Ordering::Relaxed) {
-            if waited > process::activity().deadline().saturating_add(patience) {
+            if waited > process::activity().with(|state| state.deadline).saturating_add(patience) {
                 end_the_job(&launcher, waited);
             }
             std::thread::sleep(TICK);
@@ -66,7 +66,7 @@ fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
     say(&format!(
         "the start of MPI exceeded the deadline of {} s ({}) after {:.1} s on rank {rank} ({host}), one of {size} \
          ranks of {name}; {others}",
-        process::activity().deadline().as_secs_f64(),
+        process::activity().with(|state| state.deadline).as_secs_f64(),
         process::deadline_setting(),
         waited.as_secs_f64(),
     ));

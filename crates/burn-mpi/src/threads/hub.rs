@@ -15,7 +15,7 @@ use crate::collective::wire::Element;
 use crate::host::Place;
 use crate::member::Member;
 use crate::process::say;
-use crate::{Call, CommError, operation};
+use crate::{Call, CommError};
 
 /// All ranks of one job.
 pub(crate) struct Hub {
@@ -309,7 +309,7 @@ impl Hub {
     fn check_lost(&self, state: &mut State, rank: usize, wanted: Wanted) -> Result<(), CommError> {
         let Some(error) = state.lost(rank, wanted) else { return Ok(()) };
         if let (None, Some(left)) = (&state.ended, state.leaver(rank, wanted).map(|left| left.rank)) {
-            let what = operation::describe(self.members[rank].activity.now().what);
+            let what = self.members[rank].activity.now().what;
             let line = format!("{error}; rank {rank} on {} waits for it in {what}", self.hosts[rank]);
             state.cause.get_or_insert((left, line));
         }
@@ -415,8 +415,8 @@ impl Hub {
             Phase::Waiting(_) => {
                 let activity = &self.members[rank].activity;
                 let since = now.saturating_sub(activity.now().waited.unwrap_or_default());
-                let (stall, deadline) = (activity.stall_warning(), activity.deadline());
-                let is_told = activity.is_told_below(activity.now().entered) || stall >= deadline;
+                let (stall, deadline) = activity.with(|state| (state.stall_warning, state.deadline));
+                let is_told = activity.with(|state| state.told_below >= state.entered) || stall >= deadline;
                 Some(since.saturating_add(if is_told { deadline } else { stall }))
             }
             _ => None,
@@ -441,12 +441,12 @@ impl Hub {
         let wait = Wait {
             member,
             hosts: &self.hosts,
-            seen,
+            seen: &seen,
             answers: &answers,
             silent: Duration::ZERO,
             departed: &departed,
         };
-        let (stall, deadline) = (member.activity.stall_warning(), member.activity.deadline());
+        let (stall, deadline) = member.activity.with(|state| (state.stall_warning, state.deadline));
         if waited >= deadline {
             state.ended = Some(wait.deadline(waited));
         } else if waited >= stall {
@@ -454,7 +454,9 @@ impl Hub {
             say(&line);
             state.lines.push(line);
             // Once a collective, on the rank that sees it first.
-            self.members.iter().for_each(|member| member.activity.leave_stall(seen.entered));
+            for member in &self.members {
+                member.activity.with(|state| state.told_below = state.told_below.max(seen.entered));
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ pub(super) fn or_end<T>(world: &World, result: Result<T, CommError>) -> T {
     if !error.is_shared() || world.is_root() {
         crate::process::say(&error.to_string());
     }
-    world.member().activity.set_reason(&error.to_string());
+    world.member().activity.with(|state| state.reason = error.to_string());
     if world.seat().is_some() {
         panic!("{error}");
     }
