@@ -78,6 +78,11 @@ impl ExitBarrier {
         self.changed.notify_all();
     }
 
+    /// Whether a message of this rank has arrived since then.
+    pub(super) fn has_heard(&self, rank: usize, since: Instant) -> bool {
+        self.state().heard.get(&rank).is_some_and(|&at| at >= since)
+    }
+
     /// Counts silence from now on: questions that a rank must answer begin.
     pub(super) fn begin_to_listen(&self) {
         self.state().heard.values_mut().for_each(|at| *at = Instant::now());
@@ -258,5 +263,24 @@ mod tests {
             stopped.store(true, Ordering::Relaxed);
             guard.exit_together();
         }
+    }
+
+    #[test]
+    fn a_rank_that_answers_no_question_is_told_once_and_by_rank_0() {
+        let guards = guards(3, limit());
+        introduce(&guards);
+        guards[2].1.store(true, Ordering::Relaxed);
+        // Until its thread has ended.
+        while Arc::strong_count(&guards[2].0) > 1 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mut asked = vec![Instant::now()];
+        let mut ask = |rank: usize| guards[rank].0.unreached(&mut asked, Duration::ZERO);
+        assert!([ask(1), ask(0), ask(0), ask(0)].concat().is_empty());
+        while !guards[0].0.exits.has_heard(1, asked[1]) {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let mut ask = || guards[0].0.unreached(&mut asked, Duration::ZERO);
+        assert_eq!([ask(), ask()], [vec![2], Vec::new()]);
     }
 }

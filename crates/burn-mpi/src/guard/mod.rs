@@ -16,7 +16,6 @@ pub(crate) mod finalize;
 mod hydra;
 mod messages;
 mod process_manager;
-mod reach;
 pub(crate) mod start_up;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -27,7 +26,6 @@ use std::time::{Duration, Instant};
 use self::exit_barrier::ExitBarrier;
 pub(crate) use self::hydra::end_mpirun;
 use self::messages::{News, REASON, SILENT, own_addresses};
-use self::reach::Reach;
 use crate::activity::{Seen, State};
 use crate::cause::Wait;
 use crate::member::Member;
@@ -55,6 +53,8 @@ const CLAIM: Duration = Duration::from_secs(1);
 const PRINTED: Duration = Duration::from_secs(20);
 /// How often a rank that leaves announces it.
 const ANNOUNCE: Duration = Duration::from_millis(200);
+/// How long after its start, and after each question, rank 0 asks the others whether they answer at all.
+const REACH: Duration = Duration::from_secs(10);
 /// How long the guard waits for a transport to abort its operations.
 #[cfg(feature = "nccl")]
 const ABORT: Duration = Duration::from_secs(1);
@@ -127,12 +127,16 @@ impl Guard {
         }
         let mut announced: Option<Instant> = None;
         self.announce(&News::Answer);
-        let (began, mut reach) = (Instant::now(), Reach::new(self.member.rank, self.hosts.len()));
+        let mut asked = vec![Instant::now()];
         loop {
-            if let Some((rank, _)) = self.hear() {
-                reach.note(rank);
+            self.hear();
+            for rank in self.unreached(&mut asked, REACH) {
+                log::warn!(
+                    "rank {rank} on {} does not answer over UDP: it was stopped or is very slow, or a firewall drops the \
+                     messages, and then a job in which it hangs may not end",
+                    self.hosts[rank]
+                );
             }
-            self.check_reach(&mut reach, began.elapsed());
             if let Some(status) = self.member.activity.with(|state| state.leaving) {
                 if announced.is_none() {
                     self.exits.begin_to_listen();
@@ -154,6 +158,24 @@ impl Guard {
             self.check_departures(&seen, waited);
             self.check_wait(&seen, waited);
         }
+    }
+
+    /// Has rank 0 ask the others three times, each `interval` after the last of `asked`, which begins
+    /// with the guard's start; then returns, once, those that have answered none of it. A firewall may
+    /// let MPI's connections through and drop the guards' messages: a rank that hangs is then not
+    /// named, and one that is stopped on its way out not noticed.
+    fn unreached(&self, asked: &mut Vec<Instant>, interval: Duration) -> Vec<usize> {
+        const QUESTIONS: usize = 3;
+        if self.member.rank > 0 || asked.len() > QUESTIONS + 1 || asked[asked.len() - 1].elapsed() < interval
+        {
+            return Vec::new();
+        }
+        asked.push(Instant::now());
+        if asked.len() <= QUESTIONS + 1 {
+            self.announce(&News::Question);
+            return Vec::new();
+        }
+        (1..self.hosts.len()).filter(|&rank| !self.exits.has_heard(rank, asked[1])).collect()
     }
 
     fn patience(&self) -> Duration {
