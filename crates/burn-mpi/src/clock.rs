@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CommError, Primitives, World};
+use crate::{CommError, World};
 
 /// The time of a rank: the system's, or in a simulation what its scheduler has set.
 #[derive(Debug, Clone)]
@@ -75,9 +75,18 @@ impl World {
     pub fn clock_offsets(&self, now: impl Fn() -> Duration) -> Result<Vec<ClockOffset>, CommError> {
         let mut messages = self.messages();
         let mut own = vec![ClockOffset { at_ns: nanoseconds(now()), ..ClockOffset::default() }];
+        let mut round_trip = |rank| {
+            let mut reply = [0; 8];
+            let asked = now();
+            messages.send(&[0], rank)?;
+            messages.receive(&mut reply, rank)?;
+            Ok(ClockOffset::of_round_trip(asked, i64::from_le_bytes(reply), now()))
+        };
         if self.is_root() {
             for rank in 1..self.size() {
-                own.push(ask(messages.as_mut(), rank, &now)?);
+                let trips: Vec<_> =
+                    (0..ROUND_TRIPS).map(|_| round_trip(rank)).collect::<Result<_, CommError>>()?;
+                own.extend(trips.into_iter().min_by_key(|offset| offset.error_ns));
             }
         } else {
             for _ in 0..ROUND_TRIPS {
@@ -89,50 +98,21 @@ impl World {
     }
 }
 
-/// Compares the clock of `rank` with this rank's.
-fn ask(
-    messages: &mut dyn Primitives,
-    rank: usize,
-    now: &dyn Fn() -> Duration,
-) -> Result<ClockOffset, CommError> {
-    let mut trips = Vec::with_capacity(ROUND_TRIPS);
-    for _ in 0..ROUND_TRIPS {
-        let mut reply = [0; 8];
-        let asked = now();
-        messages.send(&[0], rank)?;
-        messages.receive(&mut reply, rank)?;
-        trips.push(RoundTrip {
-            asked: nanoseconds(asked),
-            replied: i64::from_le_bytes(reply),
-            answered: nanoseconds(now()),
-        });
+impl ClockOffset {
+    /// By a round trip: `asked` and `answered` on rank 0's clock, `replied` on the other rank's.
+    fn of_round_trip(asked: Duration, replied: i64, answered: Duration) -> Self {
+        let (asked, answered) = (nanoseconds(asked), nanoseconds(answered));
+        Self {
+            at_ns: replied,
+            offset_ns: replied - (asked + answered) / 2,
+            // Rounded up, with the halving of the middle.
+            error_ns: (answered - asked).unsigned_abs().div_ceil(2) + 1,
+        }
     }
-    Ok(RoundTrip::best(&trips))
 }
 
 fn nanoseconds(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// A round trip: `asked` and `answered` on rank 0's clock, `replied` on the other rank's.
-#[derive(Debug, Clone, Copy)]
-struct RoundTrip {
-    asked: i64,
-    replied: i64,
-    answered: i64,
-}
-
-impl RoundTrip {
-    /// The offset by the shortest of `trips`.
-    fn best(trips: &[Self]) -> ClockOffset {
-        let shortest = trips.iter().min_by_key(|trip| trip.answered - trip.asked);
-        shortest.map_or_else(ClockOffset::default, |trip| ClockOffset {
-            at_ns: trip.replied,
-            offset_ns: trip.replied - (trip.asked + trip.answered) / 2,
-            // Rounded up, with the halving of the middle.
-            error_ns: (trip.answered - trip.asked).unsigned_abs().div_ceil(2) + 1,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -142,16 +122,15 @@ mod tests {
     #[test]
     fn the_shortest_round_trip_gives_offset_and_error() {
         // The other clock is 1000 ns ahead; requests take 10 to 90 ns, replies 30 to 500.
-        let trip = |asked: i64, there: i64, back: i64| RoundTrip {
-            asked,
-            replied: asked + there + 1000,
-            answered: asked + there + back,
+        let trip = |asked: i64, there: i64, back: i64| {
+            let nanoseconds = |time: i64| Duration::from_nanos(time as u64);
+            let answered = nanoseconds(asked + there + back);
+            ClockOffset::of_round_trip(nanoseconds(asked), asked + there + 1000, answered)
         };
         let trips = [trip(0, 90, 500), trip(2000, 10, 30), trip(4000, 40, 60)];
-        let found = RoundTrip::best(&trips);
-        assert_eq!(found, ClockOffset { at_ns: 3010, offset_ns: 990, error_ns: 21 });
-        for trips in [&trips[..1], &trips[1..2], &trips[2..]] {
-            let found = RoundTrip::best(trips);
+        let best = trips.into_iter().min_by_key(|offset| offset.error_ns);
+        assert_eq!(best, Some(ClockOffset { at_ns: 3010, offset_ns: 990, error_ns: 21 }));
+        for found in trips {
             assert!(found.offset_ns.abs_diff(1000) <= found.error_ns, "{found:?}");
         }
     }
