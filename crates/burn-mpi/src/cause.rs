@@ -50,9 +50,6 @@ impl Wait<'_> {
     /// in no operation. A rank that waits in an earlier operation waits for them as well.
     fn cause(&self) -> String {
         let Self { seen, answers, .. } = *self;
-        let is_here = |answer: &Seen| {
-            answer.entered > seen.entered || (answer.entered == seen.entered && answer.waited.is_some())
-        };
         let others = || (0..answers.len()).filter(|&rank| rank != self.member.rank);
         let name = |rank: usize| format!("rank {rank} on {}", self.hosts[rank]);
         let list = |ranks: Vec<usize>| ranks.into_iter().map(name).collect::<Vec<_>>().join(", ");
@@ -67,9 +64,8 @@ impl Wait<'_> {
                 self.silent.as_secs()
             );
         }
-        let behind = |rank: &usize| answers[*rank].as_ref().is_some_and(|answer| !is_here(answer));
-        let is_busy = |rank: &usize| answers[*rank].as_ref().is_some_and(|answer| answer.waited.is_none());
-        let busy: Vec<usize> = others().filter(behind).filter(is_busy).collect();
+        let is_busy = |answer: &Seen| answer.waited.is_none() && answer.entered <= seen.entered;
+        let busy: Vec<usize> = others().filter(|&rank| answers[rank].as_ref().is_some_and(is_busy)).collect();
         if !busy.is_empty() {
             return format!("missing: {} (alive, and has not called it)", list(busy));
         }

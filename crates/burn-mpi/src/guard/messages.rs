@@ -1,7 +1,7 @@
 //! Messages between guards, over UDP.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -134,14 +134,12 @@ impl Guard {
             let waits = seen.waited.is_none() || now.waited.is_some();
             waits && now.entered == seen.entered && activity.with(|state| state.ended_by.is_none())
         };
-        let is_complete = |answers: &[Option<Seen>]| {
-            let departed = activity.departed();
-            let is_known =
-                |rank| rank == self.member.rank || departed.iter().any(|departure| departure.rank == rank);
-            (0..answers.len()).all(|rank| answers[rank].is_some() || is_known(rank))
+        let is_known = |(rank, answer): (usize, &Option<Seen>)| {
+            let has_left = || activity.with(|state| state.departed.iter().any(|left| left.rank == rank));
+            answer.is_some() || rank == self.member.rank || has_left()
         };
         for round in 0..MOST_ROUNDS {
-            if !is_needed() || (round >= ROUNDS && is_complete(&answers)) {
+            if !is_needed() || (round >= ROUNDS && answers.iter().enumerate().all(is_known)) {
                 break;
             }
             let asked = Instant::now();
@@ -158,11 +156,8 @@ impl Guard {
 
 /// Every address under which other hosts may reach this one, and the loopback.
 pub(super) fn own_addresses(port: u16) -> Vec<SocketAddr> {
-    let mut addresses: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into()];
-    for interface in if_addrs::get_if_addrs().unwrap_or_default() {
-        if interface.ip().is_ipv4() && !interface.is_loopback() {
-            addresses.push(interface.ip());
-        }
-    }
-    addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+    let interfaces = if_addrs::get_if_addrs().unwrap_or_default().into_iter();
+    let others = interfaces.map(|interface| interface.ip()).filter(|ip| ip.is_ipv4() && !ip.is_loopback());
+    let all = std::iter::once(Ipv4Addr::LOCALHOST.into()).chain(others);
+    all.map(|ip| SocketAddr::new(ip, port)).collect()
 }
