@@ -113,12 +113,22 @@ pub fn peak_rss_mb() -> f64 {
 
 /// Page faults of this process: minor (first touch) and major (read from disk).
 pub fn page_faults() -> u64 {
-    // Fields 10 and 12 of /proc/self/stat; counted from field 3 on, because the
-    // second is the program's name, which may contain spaces.
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let field = |number: usize| fields.split_whitespace().nth(number - 3)?.parse::<u64>().ok();
+    let (_, fields) = stat("self").unwrap_or_default();
+    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
     field(10).unwrap_or(0) + field(12).unwrap_or(0)
+}
+
+/// The name of a process's program (15 bytes of it), and the fields of `/proc/PID/stat` from the third
+/// on: the state, the parent, ….
+pub(crate) fn stat(process: &str) -> Option<(String, Vec<String>)> {
+    parse_stat(&read_line(&format!("/proc/{process}/stat"))?)
+}
+
+/// Parses `PID (NAME) STATE PARENT …`, where the name may contain any character.
+fn parse_stat(stat: &str) -> Option<(String, Vec<String>)> {
+    let (head, tail) = stat.rsplit_once(") ")?;
+    let (_, name) = head.split_once(" (")?;
+    Some((name.to_owned(), tail.split(' ').map(str::to_owned).collect()))
 }
 
 #[cfg(test)]
@@ -167,6 +177,13 @@ mod tests {
         let here = Place::of_this_process(0);
         assert!(!here.host.is_empty() && here.cores > 0 && here.binding != "unknown");
         assert!(peak_rss_mb() > 1.0);
+    }
+
+    #[test]
+    fn names_with_brackets_and_blanks_are_read_to_their_end() {
+        let fields = ["S", "7", "12", "0"].map(str::to_owned).to_vec();
+        assert_eq!(parse_stat("12 (a) (b c) S 7 12 0"), Some(("a) (b c".to_owned(), fields)));
+        assert_eq!(parse_stat("12"), None);
     }
 
     #[test]

@@ -17,19 +17,13 @@ use super::messages::News;
 /// How often a message is sent again that has had no answer.
 const AGAIN: Duration = Duration::from_millis(20);
 /// How long one is sent to a rank that may have exited, with its answer lost, or that does not hear it.
-const LINGER: Duration = Duration::from_secs(1);
+pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// What a rank knows of the others.
 pub(super) struct ExitBarrier {
     state: Mutex<State>,
     changed: Condvar,
     linger: Duration,
-}
-
-impl Default for ExitBarrier {
-    fn default() -> Self {
-        Self::new(LINGER)
-    }
 }
 
 #[derive(Default)]
@@ -56,7 +50,7 @@ impl State {
 }
 
 impl ExitBarrier {
-    fn new(linger: Duration) -> Self {
+    pub(super) fn new(linger: Duration) -> Self {
         Self { state: Mutex::default(), changed: Condvar::new(), linger }
     }
 

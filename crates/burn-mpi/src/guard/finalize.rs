@@ -13,8 +13,8 @@
 
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mpi::ffi;
@@ -24,6 +24,7 @@ use crate::guard::exit_together;
 use crate::guard::process_manager::ProcessManager;
 use crate::member::Member;
 use crate::output::wait_until_read;
+use crate::process::say;
 
 // A program may train on a spawned thread and join it; the handler then runs on
 // another thread, when the one that used MPI is in no operation. MPI does not
@@ -97,22 +98,18 @@ fn finalize(status: i32) {
     let Some(Arranged { member, communicator }) = arranged else { return };
     // SAFETY: MPI runs until this function ends it, and no other thread is inside it where this one calls it.
     let mpi = unsafe { Mpi::new(Rc::new(member)) };
+    let tell = |how: &str| {
+        let (rank, host) = (mpi.rank, &mpi.host);
+        say(&format!("rank {rank} on {host} ends with exit code {status} {how}: ending the job"));
+        wait_until_read();
+    };
     if !library::is_mpi_thread() && (status != 0 || mpi.activity.now().waited.is_some()) {
         // The process exits without MPI_Finalize, and its launcher aborts the job.
-        crate::process::say(&format!(
-            "rank {} on {} ends with exit code {status} on a thread other than MPI's: ending the job",
-            mpi.rank, mpi.host
-        ));
-        wait_until_read();
-        return;
+        return tell("on a thread other than MPI's");
     }
     mpi.activity.with(|state| state.leaving = Some(status));
     if mpi.size > 1 && !everyone_leaves(&mpi, communicator, status) {
-        crate::process::say(&format!(
-            "rank {} on {} ends with exit code {status} while others go on: ending the job",
-            mpi.rank, mpi.host
-        ));
-        wait_until_read();
+        tell("while others go on");
         // SAFETY: MPI runs, and no other thread is inside it. MPI_Abort may return or
         // call `exit`, which would run this handler again: `_exit` does not.
         unsafe {
@@ -124,19 +121,17 @@ fn finalize(status: i32) {
     // uses the socket on its own.
     if let Some(mut manager) = unsafe { ProcessManager::instead_of_finalize(&library::library_text()) } {
         if let Err(error) = manager.finalize(|| mpi.progress(communicator)) {
-            crate::process::say(&format!("the process manager does not end this rank: {error}"));
+            say(&format!("the process manager does not end this rank: {error}"));
         }
         exit_together();
         return;
     }
-    let ended = Arc::new(AtomicBool::new(false));
-    let finalized = Arc::clone(&ended);
+    let (finalizing, finalized) = mpsc::channel::<()>();
     let _ = std::thread::Builder::new().name("leave".into()).spawn(move || {
-        std::thread::sleep(FINALIZE);
-        if finalized.load(Ordering::Acquire) {
+        if finalized.recv_timeout(FINALIZE) != Err(RecvTimeoutError::Timeout) {
             return;
         }
-        crate::process::say(&format!("MPI does not end; leaving it after {} s", FINALIZE.as_secs()));
+        say(&format!("MPI does not end; leaving it after {} s", FINALIZE.as_secs()));
         exit_together();
         wait_until_read();
         // SAFETY: exits this process at once; exit handlers would wait for MPI.
@@ -145,13 +140,8 @@ fn finalize(status: i32) {
     // SAFETY: MPI runs, no other thread is inside it, and nothing of this process
     // uses it after exit handlers.
     unsafe { ffi::MPI_Finalize() };
-    ended.store(true, Ordering::Release);
+    drop(finalizing);
     exit_together();
-}
-
-/// Whether all other ranks have announced that they leave, and so are on their way, however slow.
-fn all_have_left(mpi: &Mpi) -> bool {
-    mpi.activity.departed().len() + 1 == mpi.size
 }
 
 /// Waits until every rank leaves; gives up after a timeout if this one leaves with an
@@ -159,10 +149,12 @@ fn all_have_left(mpi: &Mpi) -> bool {
 fn everyone_leaves(mpi: &Mpi, communicator: Communicator, status: i32) -> bool {
     let began = Instant::now();
     let Ok(mut request) = mpi.start_barrier(communicator) else { return false };
+    // Then they are on their way, however slow.
+    let all_have_left = || mpi.activity.departed().len() + 1 == mpi.size;
     loop {
         match mpi.test(&mut request, "barrier", 0, mpi.now()) {
             Ok(true) => return true,
-            Ok(false) if status == 0 || began.elapsed() < GRACE || all_have_left(mpi) => {}
+            Ok(false) if status == 0 || began.elapsed() < GRACE || all_have_left() => {}
             _ => return false,
         }
         match began.elapsed() < Duration::from_millis(20) {

@@ -8,6 +8,8 @@
 use std::os::unix::process::{CommandExt, parent_id};
 use std::process::{Command, Stdio};
 
+use crate::host::stat;
+
 /// Ends process `$0` after 3 seconds, in which Hydra ends the job by itself if
 /// it can. It may forward a first signal and wait again.
 const END: &str = r#"
@@ -47,28 +49,15 @@ fn mpirun() -> Option<u32> {
     None
 }
 
-/// A process's program name (15 bytes of it) and parent, from the system.
+/// A process's program name and parent.
 fn name_and_parent(pid: u32) -> Option<(String, u32)> {
-    parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// Parses `PID (NAME) STATE PARENT …`, where the name may contain any
-/// character.
-fn parse(stat: &str) -> Option<(String, u32)> {
-    let (head, tail) = stat.rsplit_once(") ")?;
-    let (_, name) = head.split_once(" (")?;
-    Some((name.to_owned(), tail.split(' ').nth(1)?.parse().ok()?))
+    let (name, fields) = stat(&pid.to_string())?;
+    Some((name, fields.get(1)?.parse().ok()?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_with_brackets_and_blanks_are_read_to_their_end() {
-        assert_eq!(parse("12 (a) (b c) S 7 12 0"), Some(("a) (b c".to_owned(), 7)));
-        assert_eq!(parse("12"), None);
-    }
 
     #[test]
     fn this_process_has_a_parent_that_is_no_mpirun() {

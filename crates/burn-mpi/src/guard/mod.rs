@@ -23,7 +23,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use self::exit_barrier::ExitBarrier;
+use self::exit_barrier::{ExitBarrier, LINGER};
 pub(crate) use self::hydra::end_mpirun;
 use self::messages::{News, REASON, SILENT, own_addresses};
 use crate::activity::{Seen, State};
@@ -112,12 +112,27 @@ pub(crate) fn start(world: &World) -> Result<(), CommError> {
         })
         .collect();
     let member = Member::clone(world.member());
-    let guard = Guard { member, job, hosts, peers, socket, exits: ExitBarrier::default() };
+    let guard = Guard { member, job, hosts, peers, socket, exits: ExitBarrier::new(LINGER) };
     let guard = GUARD.get_or_init(|| guard);
     if std::thread::Builder::new().name("guard".into()).spawn(|| guard.watch()).is_err() {
         log::warn!("no thread for the guard: a collective that hangs will not be ended");
     }
     Ok(())
+}
+
+/// How much longer than the ranks below a rank waits before it reports.
+fn patience(rank: usize) -> Duration {
+    PATIENCE * rank.min(8) as u32
+}
+
+/// Ends this process after its last line, and with it the job.
+fn end_process() -> ! {
+    wait_until_read();
+    end_mpirun();
+    // SAFETY: exits this process at once, which ends the job. This thread
+    // must not call MPI_Abort while the other one is inside MPI, and exit
+    // handlers could wait for that one.
+    unsafe { libc::_exit(TIMED_OUT) }
 }
 
 impl Guard {
@@ -178,10 +193,6 @@ impl Guard {
         (1..self.hosts.len()).filter(|&rank| !self.exits.has_heard(rank, asked[1])).collect()
     }
 
-    fn patience(&self) -> Duration {
-        PATIENCE * self.member.rank.min(8) as u32
-    }
-
     /// Aborts the job if a rank has left without entering the collective that
     /// this rank waits in: it never will.
     fn check_departures(&self, seen: &Seen, waited: Duration) {
@@ -190,14 +201,14 @@ impl Guard {
             let limit = if departure.status == 0 { LEFT } else { FAILED };
             let since = self.member.now().saturating_sub(departure.since);
             if departure.entered < seen.entered
-                && waited.min(since) > limit + self.patience()
+                && waited.min(since) > limit + patience(self.member.rank)
                 && activity.now().entered == seen.entered
             {
                 self.end_the_job(&format!(
                     "{}; rank {} on {} waits for it in {}",
                     departure.error(),
                     self.member.rank,
-                    self.hosts[self.member.rank],
+                    self.member.host,
                     seen.what
                 ));
             }
@@ -210,8 +221,12 @@ impl Guard {
     /// it knows that the others need it no more.
     fn check_silence(&self) {
         // A guard whose core is busy may be silent for seconds.
-        let limit =
-            self.member.activity.with(|state| state.deadline).max(SILENCE).saturating_add(self.patience());
+        let limit = self
+            .member
+            .activity
+            .with(|state| state.deadline)
+            .max(SILENCE)
+            .saturating_add(patience(self.member.rank));
         if self.exits.silent(limit).is_empty() {
             return;
         }
@@ -223,7 +238,7 @@ impl Guard {
                 self.hosts[rank],
                 limit.as_secs_f64(),
                 self.member.rank,
-                self.hosts[self.member.rank]
+                self.member.host
             ));
         }
     }
@@ -234,8 +249,8 @@ impl Guard {
         let activity = &self.member.activity;
         let (deadline, stall, told) =
             activity.with(|state| (state.deadline, state.stall_warning, state.told));
-        let limit = stall.saturating_add(self.patience());
-        let is_over = waited > deadline.saturating_add(self.patience());
+        let limit = stall.saturating_add(patience(self.member.rank));
+        let is_over = waited > deadline.saturating_add(patience(self.member.rank));
         if !is_over {
             // Once a collective, and on the rank that sees it first.
             if stall >= deadline || waited <= limit || told >= seen.entered {
@@ -284,11 +299,6 @@ impl Guard {
         say(line);
         #[cfg(feature = "nccl")]
         abortable::request(&self.member.activity, ABORT);
-        wait_until_read();
-        end_mpirun();
-        // SAFETY: exits this process at once, which ends the job. This thread
-        // must not call MPI_Abort while the other one is inside MPI, and exit
-        // handlers could wait for that one.
-        unsafe { libc::_exit(TIMED_OUT) }
+        end_process()
     }
 }
