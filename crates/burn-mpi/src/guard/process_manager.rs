@@ -11,18 +11,21 @@
 //! `cmd=NAME`, over the socket of which `PMI_FD` is the descriptor (mpiexec.hydra and Slurm's
 //! `srun --mpi=pmi2` speak it).
 
-use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{FromRawFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// How long the process manager may take for an answer, from this rank's question on.
 const ANSWER: Duration = Duration::from_secs(30);
 
+/// How long a look for an answer waits for one.
+const LOOK: Duration = Duration::from_millis(1);
+
 /// The process manager's socket, which belongs to the MPI library.
 pub(super) struct ProcessManager {
-    socket: ManuallyDrop<File>,
+    socket: ManuallyDrop<UnixStream>,
 }
 
 impl ProcessManager {
@@ -41,12 +44,13 @@ impl ProcessManager {
             return None;
         }
         // SAFETY: open, and used by nobody else, as the caller states; ManuallyDrop leaves it open.
-        let socket = ManuallyDrop::new(unsafe { File::from_raw_fd(descriptor) });
+        let socket = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(descriptor) });
         Some(Self { socket })
     }
 
     /// Meets all ranks, and calls `progress` while some are missing; then reports the end.
     pub(super) fn finalize(&mut self, mut progress: impl FnMut()) -> std::io::Result<()> {
+        self.socket.set_read_timeout(Some(LOOK))?;
         self.ask("barrier_in", "barrier_out", &mut progress)?;
         self.ask("finalize", "finalize_ack", &mut || ())
     }
@@ -57,33 +61,21 @@ impl ProcessManager {
         let mut line = Vec::new();
         while line.last() != Some(&b'\n') {
             progress();
-            if !self.readable()? {
-                if began.elapsed() > ANSWER {
-                    return Err(std::io::ErrorKind::TimedOut.into());
-                }
-                continue;
-            }
             let mut byte = [0];
-            self.socket.read_exact(&mut byte)?;
-            line.push(byte[0]);
+            match self.socket.read(&mut byte) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => line.push(byte[0]),
+                Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+                    return Err(error);
+                }
+                Err(_) if began.elapsed() > ANSWER => return Err(ErrorKind::TimedOut.into()),
+                Err(_) => {}
+            }
         }
         let line = String::from_utf8_lossy(&line);
         match line.split_whitespace().any(|word| word.strip_prefix("cmd=") == Some(answer)) {
             true => Ok(()),
             false => Err(std::io::Error::other(format!("it answers '{}'", line.trim()))),
-        }
-    }
-
-    /// Whether a byte has arrived; waits for up to a millisecond.
-    fn readable(&self) -> std::io::Result<bool> {
-        let mut poll = libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor, in memory of this function.
-        match unsafe { libc::poll(&mut poll, 1, 1) } {
-            -1 => match std::io::Error::last_os_error() {
-                error if error.kind() == std::io::ErrorKind::Interrupted => Ok(false),
-                error => Err(error),
-            },
-            ready => Ok(ready > 0),
         }
     }
 }
@@ -100,8 +92,6 @@ fn may_never_finalize(library: &str) -> bool {
 mod tests {
     use super::*;
     use std::io::{BufRead, BufReader};
-    use std::os::fd::IntoRawFd;
-    use std::os::unix::net::UnixStream;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
@@ -119,9 +109,7 @@ mod tests {
 
     fn manager_and_socket() -> (ProcessManager, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("a socket");
-        // SAFETY: the descriptor was just given up by its owner.
-        let socket = unsafe { File::from_raw_fd(ours.into_raw_fd()) };
-        (ProcessManager { socket: ManuallyDrop::new(socket) }, theirs)
+        (ProcessManager { socket: ManuallyDrop::new(ours) }, theirs)
     }
 
     #[test]
