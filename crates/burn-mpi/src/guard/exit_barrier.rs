@@ -34,12 +34,10 @@ struct State {
     ended: BTreeSet<usize>,
     /// Ranks that know that it has ended in all, and may have exited.
     knowing: BTreeSet<usize>,
-    /// Whether it has ended in all.
+    /// Whether it has ended in all, or this rank exits without waiting for that.
     all: bool,
     /// Whether rank 0 knows that this rank knows.
     confirmed: bool,
-    /// Whether this rank exits without waiting for others.
-    over: bool,
 }
 
 impl State {
@@ -86,26 +84,20 @@ impl ExitBarrier {
     pub(super) fn silent(&self, limit: Duration) -> Vec<usize> {
         let state = self.state();
         // Those that have ended all exit, and this one soon.
-        let is_over = state.over || state.all;
-        let silent = state.heard.iter().filter(|(_, at)| !is_over && at.elapsed() > limit);
+        let silent = state.heard.iter().filter(|(_, at)| !state.all && at.elapsed() > limit);
         silent.map(|(&rank, _)| rank).filter(|rank| !state.knowing.contains(rank)).collect()
     }
 
     /// Calls `send` at once and then again and again, until the state is `reached` or the time is over.
     fn wait_until(&self, limit: Duration, reached: impl Fn(&State) -> bool, send: impl Fn()) {
         let began = Instant::now();
-        let mut sent: Option<Instant> = None;
         let mut state = self.state();
         while !reached(&state) && began.elapsed() < limit {
-            if sent.is_none_or(|at| at.elapsed() >= AGAIN) {
-                sent = Some(Instant::now());
-                // The guard's thread may take it meanwhile.
-                drop(state);
-                send();
-                state = self.state();
-                continue;
-            }
-            (state, _) = self.changed.wait_timeout(state, AGAIN).unwrap_or_else(PoisonError::into_inner);
+            // The guard's thread may take it meanwhile.
+            drop(state);
+            send();
+            let wait = self.changed.wait_timeout_while(self.state(), AGAIN, |state| !reached(state));
+            (state, _) = wait.unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -119,7 +111,7 @@ impl Guard {
         } else {
             self.other_exits()
         }
-        self.exits.state().over = true;
+        self.exits.state().all = true;
     }
 
     fn first_exits(&self) {

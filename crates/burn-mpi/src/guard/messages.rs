@@ -1,7 +1,7 @@
 //! Messages between guards, over UDP.
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -70,15 +70,10 @@ impl Guard {
         if job != self.job || rank >= self.hosts.len() || rank == self.member.rank {
             return None;
         }
-        if matches!(news, News::Knows) {
-            // Before it is noted: this process may exit then.
-            self.send(&News::Confirmed, &[from]);
-        }
-        self.exits.note(rank, &news);
         let activity = &self.member.activity;
-        match news {
-            News::Answer => return Some((rank, seen)),
+        match &news {
             News::Question => self.send(&News::Answer, &[from]),
+            News::Knows => self.send(&News::Confirmed, &[from]),
             News::Ending => activity.with(|state| {
                 state.ended_by = Some(state.ended_by.map_or(rank, |other| other.min(rank)));
             }),
@@ -89,17 +84,20 @@ impl Guard {
                 }
             }),
             News::Leaving { status, reason } => {
-                let (host, since) = (self.hosts[rank].clone(), self.member.now());
-                let departure = Departure { rank, host, status, entered: seen.entered, reason, since };
+                let (host, status, reason) = (self.hosts[rank].clone(), *status, reason.clone());
+                let (entered, since) = (seen.entered, self.member.now());
+                let departure = Departure { rank, host, status, entered, reason, since };
                 activity.with(|state| {
                     if state.departed.iter().all(|known| known.rank != rank) {
                         state.departed.push(departure);
                     }
                 });
             }
-            News::Ended | News::AllEnded | News::Knows | News::Confirmed => {}
+            News::Answer | News::Ended | News::AllEnded | News::Confirmed => {}
         }
-        None
+        // After what is sent: this process may exit then.
+        self.exits.note(rank, &news);
+        matches!(news, News::Answer).then_some((rank, seen))
     }
 
     /// Tells all other guards.
@@ -155,7 +153,8 @@ impl Guard {
 }
 
 /// Every address under which other hosts may reach this one, and the loopback.
-pub(super) fn own_addresses(port: u16) -> Vec<SocketAddr> {
+pub(super) fn own_addresses(socket: &UdpSocket) -> Vec<SocketAddr> {
+    let port = socket.local_addr().map_or(0, |address| address.port());
     let interfaces = if_addrs::get_if_addrs().unwrap_or_default().into_iter();
     let others = interfaces.map(|interface| interface.ip()).filter(|ip| ip.is_ipv4() && !ip.is_loopback());
     let all = std::iter::once(Ipv4Addr::LOCALHOST.into()).chain(others);

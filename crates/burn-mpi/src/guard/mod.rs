@@ -90,11 +90,8 @@ pub(crate) fn start(world: &World) -> Result<(), CommError> {
         return Ok(());
     }
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0));
-    let addresses: Vec<SocketAddr> = match &socket {
-        Ok(socket) => own_addresses(socket.local_addr().map_or(0, |address| address.port())),
-        Err(_) => Vec::new(),
-    };
-    let peers: Vec<Vec<SocketAddr>> = world.gather(&addresses)?;
+    let addresses = socket.as_ref().map(own_addresses).unwrap_or_default();
+    let mut peers: Vec<Vec<SocketAddr>> = world.gather(&addresses)?;
     // Not to be guessed: messages without it are ignored.
     let job = world.broadcast(&RandomState::new().build_hasher().finish())?;
     let hosts: Vec<String> = world.places().iter().map(|place| place.host.clone()).collect();
@@ -102,15 +99,9 @@ pub(crate) fn start(world: &World) -> Result<(), CommError> {
         log::warn!("no UDP socket for the guard: a collective that hangs will not be ended");
         return Ok(());
     };
-    let same_host = |peer: usize| hosts[peer] == hosts[world.rank()];
-    let peers = peers
-        .into_iter()
-        .enumerate()
-        .map(|(peer, mut addresses)| {
-            addresses.retain(|address| same_host(peer) || !address.ip().is_loopback());
-            addresses
-        })
-        .collect();
+    for (host, addresses) in hosts.iter().zip(&mut peers) {
+        addresses.retain(|address| host == world.host() || !address.ip().is_loopback());
+    }
     let member = Member::clone(world.member());
     let guard = Guard { member, job, hosts, peers, socket, exits: ExitBarrier::new(LINGER) };
     let guard = GUARD.get_or_init(|| guard);
@@ -137,6 +128,7 @@ fn end_process() -> ! {
 
 impl Guard {
     fn watch(&self) {
+        let activity = &self.member.activity;
         if self.socket.set_read_timeout(Some(TICK)).is_err() {
             return;
         }
@@ -152,23 +144,21 @@ impl Guard {
                     self.hosts[rank]
                 );
             }
-            if let Some(status) = self.member.activity.with(|state| state.leaving) {
+            if let Some(status) = activity.with(|state| state.leaving) {
                 if announced.is_none() {
                     self.exits.begin_to_listen();
                 }
                 if announced.is_none_or(|at| at.elapsed() > ANNOUNCE) {
                     announced = Some(Instant::now());
-                    let reason = self
-                        .member
-                        .activity
-                        .with(|state| state.reason[..state.reason.floor_char_boundary(REASON)].to_owned());
+                    let mut reason = activity.with(|state| state.reason.clone());
+                    reason.truncate(reason.floor_char_boundary(REASON));
                     self.announce(&News::Leaving { status, reason });
                     self.announce(&News::Question);
                 }
                 self.check_silence();
                 continue;
             }
-            let seen = self.member.activity.now();
+            let seen = activity.now();
             let Some(waited) = seen.waited else { continue };
             self.check_departures(&seen, waited);
             self.check_wait(&seen, waited);
@@ -204,13 +194,9 @@ impl Guard {
                 && waited.min(since) > limit + patience(self.member.rank)
                 && activity.now().entered == seen.entered
             {
-                self.end_the_job(&format!(
-                    "{}; rank {} on {} waits for it in {}",
-                    departure.error(),
-                    self.member.rank,
-                    self.member.host,
-                    seen.what
-                ));
+                let Member { rank, host, .. } = &self.member;
+                let error = departure.error();
+                self.end_the_job(&format!("{error}; rank {rank} on {host} waits for it in {}", seen.what));
             }
         }
     }
@@ -221,12 +207,8 @@ impl Guard {
     /// it knows that the others need it no more.
     fn check_silence(&self) {
         // A guard whose core is busy may be silent for seconds.
-        let limit = self
-            .member
-            .activity
-            .with(|state| state.deadline)
-            .max(SILENCE)
-            .saturating_add(patience(self.member.rank));
+        let deadline = self.member.activity.with(|state| state.deadline);
+        let limit = deadline.max(SILENCE).saturating_add(patience(self.member.rank));
         if self.exits.silent(limit).is_empty() {
             return;
         }
@@ -247,13 +229,13 @@ impl Guard {
     /// long: a job in which nothing moves must not be silent.
     fn check_wait(&self, seen: &Seen, waited: Duration) {
         let activity = &self.member.activity;
-        let (deadline, stall, told) =
-            activity.with(|state| (state.deadline, state.stall_warning, state.told));
+        let (deadline, stall) = activity.with(|state| (state.deadline, state.stall_warning));
         let limit = stall.saturating_add(patience(self.member.rank));
         let is_over = waited > deadline.saturating_add(patience(self.member.rank));
         if !is_over {
             // Once a collective, and on the rank that sees it first.
-            if stall >= deadline || waited <= limit || told >= seen.entered {
+            let is_told = activity.with(|state| state.told >= seen.entered);
+            if stall >= deadline || waited <= limit || is_told {
                 return;
             }
             activity.with(|state| state.told = seen.entered);

@@ -45,10 +45,7 @@ fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
     let others = match stopped_siblings().as_slice() {
         [] => "other ranks may have been stopped, have ended, or be cut off from this host".to_owned(),
         [one] => format!("stopped: rank {one} on {host}"),
-        some => {
-            let ranks: Vec<String> = some.iter().map(ToString::to_string).collect();
-            format!("stopped: ranks {} on {host}", ranks.join(", "))
-        }
+        some => format!("stopped: ranks {} on {host}", some.join(", ")),
     };
     say(&format!(
         "the start of MPI exceeded the deadline of {} s ({}) after {:.1} s on rank {rank} ({host}), one of {size} \
@@ -62,7 +59,7 @@ fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
 
 /// Numbers of the other ranks on this host that a signal has stopped, in order: processes with the same
 /// parent.
-fn stopped_siblings() -> Vec<usize> {
+fn stopped_siblings() -> Vec<String> {
     let own = parent_id().to_string();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let rank = |process: fs::DirEntry| {
@@ -74,7 +71,7 @@ fn stopped_siblings() -> Vec<usize> {
     };
     let mut ranks: Vec<usize> = processes.filter_map(rank).collect();
     ranks.sort_unstable();
-    ranks
+    ranks.iter().map(ToString::to_string).collect()
 }
 
 /// The rank that a launcher has set in a process's environment.
