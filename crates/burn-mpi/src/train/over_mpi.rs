@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use burn::train::logger::InMemoryMetricLogger;
 use burn::train::{InferenceStep, LearnerModel, SupervisedTraining, TrainStep, TrainingStrategy};
 
 use super::outputs::RankOutput;
+use super::silent::NoDisplay;
+use super::state;
 use super::strategy::MpiStrategy;
-use super::{silent, state};
 use crate::{Backend, SyncOptions, Transport, World};
 
 /// Options of a training over all ranks. They must be equal on all ranks, `transport` aside.
@@ -90,11 +92,10 @@ where
         if world.is_root() {
             return training;
         }
-        training
+        state::without_files(training)
             .with_application_logger(None)
-            .with_metric_logger(silent::NoLogs)
-            .with_progress_logger(silent::NoDisplay)
-            .renderer(Box::new(silent::NoDisplay))
-            .with_custom_checkpointers(state::Unread, state::Unread, state::Unread)
+            .with_metric_logger(InMemoryMetricLogger::new())
+            .with_progress_logger(NoDisplay)
+            .renderer(Box::new(NoDisplay))
     }
 }

@@ -1,9 +1,8 @@
-//! The display and logs of ranks other than 0: none.
+//! The display of ranks other than 0: none.
 
 use burn::train::LearnerSummary;
-use burn::train::logger::{EvaluationProgressLogger, MetricLogger, TrainingProgressLogger};
-use burn::train::metric::store::{EpochSummary, MetricsUpdate, Split};
-use burn::train::metric::{MetricDefinition, NumericEntry};
+use burn::train::logger::{EvaluationProgressLogger, TrainingProgressLogger};
+use burn::train::metric::MetricDefinition;
 use burn::train::renderer::{
     EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining,
 };
@@ -63,24 +62,4 @@ impl MetricsRenderer for NoDisplay {
     fn manual_close(&mut self) {}
 
     fn register_metric(&mut self, _definition: MetricDefinition) {}
-}
-
-/// Writes no metrics.
-pub(super) struct NoLogs;
-
-impl MetricLogger for NoLogs {
-    fn log(&mut self, _update: MetricsUpdate, _epoch: usize, _split: &Split) {}
-
-    fn read_numeric(
-        &mut self,
-        _name: &str,
-        _epoch: usize,
-        _split: &Split,
-    ) -> Result<Vec<NumericEntry>, String> {
-        Ok(Vec::new())
-    }
-
-    fn log_metric_definition(&mut self, _definition: MetricDefinition) {}
-
-    fn log_epoch_summary(&mut self, _summary: EpochSummary) {}
 }

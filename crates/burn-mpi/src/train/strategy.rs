@@ -47,9 +47,9 @@ impl MpiStrategy {
         if world.size() > 1 {
             let model = broadcast_module(world, learner.model())?;
             learner.load_model(model.into_record());
-        }
-        if world.size() > 1 && components.checkpoint.is_some() {
-            *learner = state::broadcast(world, learner.clone(), &components.event_store)?;
+            if components.checkpoint.is_some() {
+                state::broadcast(world, learner, &components.event_store)?;
+            }
         }
         seed_apart(world, &device);
         let collective = connect(world, self.options.backend, &self.options.transport)?;
