@@ -12,7 +12,6 @@ use burn::optim::OptimizerRecord;
 use burn::store::{ModuleRecord, RecordError};
 use burn::tensor::Bytes;
 
-use self::digest::Kind;
 use crate::calling::calling;
 use crate::{CommError, World};
 
@@ -23,24 +22,19 @@ mod sealed {
     use super::*;
 
     pub trait Recorded: Sized {
-        const KIND: Kind;
-        fn into_bytes(self) -> Result<Bytes, RecordError>;
+        /// What it is a record of, as its digest's file says.
+        const KIND: &'static str;
         fn from_bytes(bytes: Bytes) -> Result<Self, RecordError>;
         fn save(self, path: &Path) -> Result<(), RecordError>;
-        fn load(path: &Path) -> Result<Self, RecordError>;
     }
 }
 
 macro_rules! records {
-    ($($record:ty = $kind:ident),*) => {$(
+    ($($record:ty = $kind:literal),*) => {$(
         impl Record for $record {}
 
         impl sealed::Recorded for $record {
-            const KIND: Kind = Kind::$kind;
-
-            fn into_bytes(self) -> Result<Bytes, RecordError> {
-                <$record>::into_bytes(self)
-            }
+            const KIND: &'static str = $kind;
 
             fn from_bytes(bytes: Bytes) -> Result<Self, RecordError> {
                 <$record>::from_bytes(bytes)
@@ -49,15 +43,15 @@ macro_rules! records {
             fn save(self, path: &Path) -> Result<(), RecordError> {
                 <$record>::save(self, path)
             }
-
-            fn load(path: &Path) -> Result<Self, RecordError> {
-                <$record>::load(path)
-            }
         }
     )*};
 }
 
-records!(ModuleRecord = Module, OptimizerRecord = Optimizer, LrSchedulerRecord = Scheduler);
+records!(
+    ModuleRecord = "a module's record",
+    OptimizerRecord = "an optimizer's record",
+    LrSchedulerRecord = "a learning-rate scheduler's record"
+);
 
 /// Writes rank 0's `record` into a file; the other ranks' is not read. Returns when it is complete.
 /// All ranks must call it.
@@ -141,8 +135,9 @@ fn read<R: Record>(path: &Path) -> Result<Vec<u8>, RecordError> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
         return Err(RecordError::Io("it is not a regular file".into()));
     }
-    digest::check(path, R::KIND)?;
-    Ok(R::load(path)?.into_bytes()?.to_vec())
+    let bytes = digest::read(path)?;
+    digest::check(path, &bytes, R::KIND)?;
+    Ok(bytes)
 }
 
 fn described(path: &Path, error: impl Display) -> String {

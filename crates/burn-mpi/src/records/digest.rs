@@ -1,31 +1,12 @@
 //! The file beside a record that says what it is a record of, and its digest.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use burn::store::RecordError;
 use sha2::{Digest, Sha256};
-
-/// What a record is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Module,
-    Optimizer,
-    Scheduler,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Module => "a module's record",
-            Self::Optimizer => "an optimizer's record",
-            Self::Scheduler => "a learning-rate scheduler's record",
-        })
-    }
-}
 
 /// `NAME.sha256` beside the record `NAME`.
 fn beside(record: &Path, suffix: &str) -> PathBuf {
@@ -38,15 +19,13 @@ fn failed(path: &Path, error: &io::Error) -> RecordError {
     RecordError::Io(format!("{}: {error}", path.display()))
 }
 
-fn sha256(record: &Path) -> io::Result<String> {
-    let (mut file, mut hasher, mut buffer) = (File::open(record)?, Sha256::new(), vec![0; 1 << 16]);
-    loop {
-        match file.read(&mut buffer)? {
-            0 => break,
-            bytes => hasher.update(&buffer[..bytes]),
-        }
-    }
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+/// The bytes of a record's file.
+pub fn read(record: &Path) -> Result<Vec<u8>, RecordError> {
+    fs::read(record).map_err(|error| failed(record, &error))
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Removes the digest of a record that is about to be replaced.
@@ -59,10 +38,10 @@ pub fn remove(record: &Path) -> Result<(), RecordError> {
 }
 
 /// Writes the digest of a complete record, in the format of `sha256sum`, whose comments begin with `#`.
-pub fn write(record: &Path, kind: Kind) -> Result<(), RecordError> {
+pub fn write(record: &Path, kind: &str) -> Result<(), RecordError> {
     let (file, new) = (beside(record, ".sha256"), beside(record, ".sha256.part"));
     let name = record.file_name().unwrap_or_default().to_string_lossy();
-    let text = format!("# {kind}\n{}  {name}\n", sha256(record).map_err(|error| failed(record, &error))?);
+    let text = format!("# {kind}\n{}  {name}\n", sha256(&read(record)?));
     let written = File::create(&new).and_then(|mut file| {
         file.write_all(text.as_bytes())?;
         file.sync_all()
@@ -74,8 +53,8 @@ pub fn write(record: &Path, kind: Kind) -> Result<(), RecordError> {
     })
 }
 
-/// Checks a record against its digest; one that Burn itself has written has none.
-pub fn check(record: &Path, kind: Kind) -> Result<(), RecordError> {
+/// Checks the `bytes` of a record against its digest; one that Burn itself has written has none.
+pub fn check(record: &Path, bytes: &[u8], kind: &str) -> Result<(), RecordError> {
     let file = beside(record, ".sha256");
     let text = match fs::metadata(&file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -87,20 +66,20 @@ pub fn check(record: &Path, kind: Kind) -> Result<(), RecordError> {
     let mut lines = text.lines();
     let found = lines.next().and_then(|line| line.strip_prefix("# ")).unwrap_or_default();
     let expected = lines.next().and_then(|line| line.split_whitespace().next()).unwrap_or_default();
-    if found != kind.to_string() {
+    if found != kind {
         return Err(RecordError::Io(match found {
             "" => format!("{} is damaged: save the record again, or remove that file", file.display()),
             found => format!("it is {found}, and {kind} is expected"),
         }));
     }
-    match sha256(record).map_err(|error| failed(record, &error))? {
-        digest if digest == expected => Ok(()),
-        _ => Err(RecordError::Io(format!(
-            "it is damaged: {} has another digest; use another copy, or remove that file if the record was replaced \
-             on purpose",
-            file.display()
-        ))),
+    if sha256(bytes) == expected {
+        return Ok(());
     }
+    Err(RecordError::Io(format!(
+        "it is damaged: {} has another digest; use another copy, or remove that file if the record was replaced on \
+         purpose",
+        file.display()
+    )))
 }
 
 #[cfg(test)]
@@ -113,18 +92,20 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let record = folder.join("o.bpk");
         fs::write(&record, b"moments").unwrap();
-        check(&record, Kind::Optimizer).expect("Burn's own files have no digest");
-        write(&record, Kind::Optimizer).unwrap();
-        check(&record, Kind::Optimizer).unwrap();
-        let of = |kind| check(&record, kind).unwrap_err().to_string();
-        assert!(of(Kind::Module).contains("an optimizer's record, and a module's record is expected"));
+        let (optimizer, module) = ("an optimizer's record", "a module's record");
+        let check = |kind| check(&record, &read(&record).unwrap(), kind);
+        check(optimizer).expect("Burn's own files have no digest");
+        write(&record, optimizer).unwrap();
+        check(optimizer).unwrap();
+        let of = |kind| check(kind).unwrap_err().to_string();
+        assert!(of(module).contains("an optimizer's record, and a module's record is expected"));
         fs::write(&record, b"muments").unwrap();
-        assert!(of(Kind::Optimizer).contains("damaged: ") && of(Kind::Optimizer).contains("o.bpk.sha256"));
+        assert!(of(optimizer).contains("damaged: ") && of(optimizer).contains("o.bpk.sha256"));
         fs::write(beside(&record, ".sha256"), "x").unwrap();
-        assert!(of(Kind::Optimizer).contains("o.bpk.sha256 is damaged"));
+        assert!(of(optimizer).contains("o.bpk.sha256 is damaged"));
         remove(&record).unwrap();
         remove(&record).unwrap();
-        check(&record, Kind::Module).unwrap();
+        check(module).unwrap();
         fs::remove_dir_all(&folder).unwrap();
     }
 }
