@@ -15,7 +15,6 @@ mod over_mpi;
 mod silent;
 mod state;
 mod strategy;
-mod turn;
 
 pub use backward::backward;
 pub use outputs::RankOutput;

@@ -1,24 +1,19 @@
 //! Backward inside a `TrainStep`, whose gradients travel meanwhile.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use burn::module::Module;
 use burn::tensor::{Gradients, Tensor};
+use burn::train::TrainOutput;
 
 use crate::{CommError, GradientSync, MicroBatch};
 
-type Backward = Box<dyn FnMut(&Tensor<1>) -> Result<Option<Gradients>, CommError>>;
-
-/// What `backward` does inside the current step of a training over MPI.
-struct Current {
-    run: Backward,
-    called: bool,
-    failure: Option<CommError>,
-}
+type Backward = Box<dyn FnOnce(&Tensor<1>) -> Option<Gradients>>;
 
 thread_local! {
-    static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
+    /// What the first `backward` does inside the current step of a training over MPI.
+    static CURRENT: Cell<Option<Backward>> = const { Cell::new(None) };
 }
 
 /// `loss.backward()` for a `TrainStep`: in a training over MPI, gradients are averaged while
@@ -34,51 +29,37 @@ thread_local! {
 /// # }
 /// ```
 pub fn backward(loss: &Tensor<1>) -> Gradients {
-    // Taken out while it runs: a module may call backward of its own inside.
-    let Some(mut current) = CURRENT.take() else { return loss.backward() };
-    let gradients = match current.called {
-        // A second loss in one step: its gradients are added as the output's are.
-        true => None,
-        false => match (current.run)(loss) {
-            Ok(gradients) => {
-                current.called = true;
-                gradients
-            }
-            Err(error) => {
-                current.failure = Some(error);
-                None
-            }
-        },
-    };
-    CURRENT.set(Some(current));
+    // Taken out: a module may call backward of its own inside, and a step may have a second loss, whose
+    // gradients are Burn's.
+    let gradients = CURRENT.take().and_then(|run| run(loss));
     gradients.unwrap_or_else(|| loss.backward())
 }
 
-/// What a step did with its gradients.
-pub(super) enum Gave {
-    /// They are in the buckets.
-    Buckets,
-    /// They are in its output.
-    Output,
-}
-
-/// Runs a step of `model`, in which [`backward`] averages gradients of `own` of `total` samples.
-pub(super) fn with<M: Module + 'static, T>(
+/// Runs a step of `model`, in which the first [`backward`] averages gradients of `own` of `total` samples;
+/// without one, its output's are averaged. Returns the output's item.
+pub(super) fn with<M: Module + 'static, O>(
     sync: &Rc<RefCell<GradientSync>>,
-    model: M,
+    model: &M,
     own: usize,
     total: usize,
-    step: impl FnOnce() -> T,
-) -> Result<(T, Gave), CommError> {
-    let sync = Rc::clone(sync);
-    let run: Backward = Box::new(move |loss| {
-        sync.borrow_mut().backward_with_rest(loss, &model, own, total, MicroBatch::Last)
-    });
-    CURRENT.set(Some(Current { run, called: false, failure: None }));
+    step: impl FnOnce() -> TrainOutput<O>,
+) -> Result<O, CommError> {
+    let result = Rc::new(Cell::new(None));
+    let (inside, found, module) = (Rc::clone(sync), Rc::clone(&result), model.clone());
+    CURRENT.set(Some(Box::new(move |loss| {
+        let averaged = inside.borrow_mut().backward_with_rest(loss, &module, own, total, MicroBatch::Last);
+        let (rest, outcome) = match averaged {
+            Ok(rest) => (rest, Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        found.set(Some(outcome));
+        rest
+    })));
     let output = step();
-    match CURRENT.take() {
-        Some(Current { failure: Some(error), .. }) => Err(error),
-        Some(Current { called: true, .. }) => Ok((output, Gave::Buckets)),
-        _ => Ok((output, Gave::Output)),
+    CURRENT.take();
+    match result.take() {
+        Some(averaged) => averaged?,
+        None => sync.borrow_mut().contribute(output.grads, model, own, total)?,
     }
+    Ok(output.item)
 }

@@ -12,15 +12,30 @@ use burn::train::{
     SupervisedTrainingEventProcessor, TrainStep, TrainingItem,
 };
 
-use super::backward::{self, Gave};
+use super::backward;
 use super::first_step;
 use super::outputs::{self, RankOutput};
-use super::turn::Turn;
+use super::strategy::shard_range;
 use crate::{CommError, GradientSync, World};
 
-/// A loader's items of this rank, with their samples.
+/// One step of all ranks.
+struct Turn<O> {
+    /// This rank's item; none if its shard is exhausted.
+    item: Option<O>,
+    /// Samples of this rank.
+    own: usize,
+    /// Samples of all ranks; none after the last step.
+    total: usize,
+    /// Whether no rank has samples after this step.
+    last: bool,
+    /// Whether rank 0 has been asked to stop.
+    stop: bool,
+}
+
+/// A loader's items of this rank.
 struct Shard<'a, O> {
     iterator: Option<Box<dyn DataLoaderIterator<O> + 'a>>,
+    /// Samples of the items so far.
     processed: usize,
 }
 
@@ -29,35 +44,33 @@ impl<'a, O> Shard<'a, O> {
         Self { iterator: loader.map(|loader| loader.iter()), processed: 0 }
     }
 
-    /// The next item, its samples, and whether it is the last; or why there is none.
-    fn next(&mut self) -> Result<Option<(O, usize, bool)>, String> {
-        let Some(iterator) = &mut self.iterator else { return Ok(None) };
-        let item = match iterator.next() {
-            Some(item) => item.map_err(|error| format!("the data loader fails: {error}"))?,
-            None => return Ok(None),
-        };
-        let progress = iterator.progress();
-        // A loader that does not count its items has equal batches.
-        let samples = progress.items_processed.saturating_sub(self.processed).max(1);
-        self.processed = progress.items_processed;
-        Ok(Some((item, samples, progress.is_completed())))
-    }
-
-    /// This rank's item in the next step of all ranks, and the step.
-    fn take_turn(
-        &mut self,
-        world: &World,
-        interrupter: &Interrupter,
-    ) -> Result<(Option<O>, Turn), CommError> {
-        let error = interrupter.error().map(|error| error.to_string());
-        let (item, failure) = match (error, self.next()) {
-            (None, Ok(item)) => (item, None),
-            (Some(error), _) | (None, Err(error)) => (None, Some(error)),
-        };
-        let own = item.as_ref().map_or(0, |(_, samples, _)| *samples);
-        let last = item.as_ref().is_none_or(|(_, _, last)| *last);
-        let turn = Turn::take(world, own, last, interrupter.should_stop(), failure)?;
-        Ok((item.map(|(item, ..)| item), turn))
+    /// The next step: ranks exchange their samples, whether their shards end with them, and rank 0's stop.
+    ///
+    /// # Errors
+    /// On all ranks, that of the first whose loader or display has failed.
+    fn take_turn(&mut self, world: &World, interrupter: &Interrupter) -> Result<Turn<O>, CommError> {
+        let next = self.iterator.as_mut().and_then(|iterator| iterator.next()).transpose();
+        let failure = interrupter.error().map(|error| error.to_string());
+        let failure = failure.or(next.as_ref().err().map(|error| format!("the data loader fails: {error}")));
+        let item = next.ok().flatten();
+        let (mut own, mut ends) = (0, true);
+        if let (Some(iterator), Some(_)) = (&self.iterator, &item) {
+            let progress = iterator.progress();
+            // A loader that does not count its items has equal batches.
+            own = progress.items_processed.saturating_sub(self.processed).max(1);
+            self.processed = progress.items_processed;
+            ends = progress.is_completed();
+        }
+        let stop = interrupter.should_stop() && world.is_root();
+        let flag = |flag: bool| f64::from(u8::from(flag));
+        let mut sums = [own as f64, flag(ends), flag(stop), flag(failure.is_some())];
+        world.sum_f64(&mut sums)?;
+        let [total, ended, stops, failures] = sums;
+        if failures > 0.0 {
+            world.agree(failure.map_or(Ok(()), Err))?;
+        }
+        let last = ended as usize == world.size();
+        Ok(Turn { item, own, total: total as usize, last, stop: stops > 0.0 })
     }
 }
 
@@ -70,9 +83,8 @@ pub(super) struct Epochs<M: LearnerModel> {
     /// Samples of all ranks.
     pub train_items: usize,
     pub valid_items: usize,
-    /// Samples of this rank's shard of the training set.
-    pub own_items: usize,
-    pub accumulation: Option<usize>,
+    /// Steps whose gradients are summed before the optimizer's.
+    pub accumulation: usize,
     /// Whether training metrics are those of all ranks.
     pub all_metrics: bool,
     /// Where rank 0 computes metrics.
@@ -84,51 +96,44 @@ where
     <M as TrainStep>::Output: RankOutput,
     <M as InferenceStep>::Output: RankOutput,
 {
-    /// Trains on every rank's shard; returns whether rank 0 was asked to stop. In the first epoch,
-    /// batches are compared before the first step, and weights after it.
+    /// Trains on every rank's shard, until rank 0 is asked to stop. In the first epoch, batches are
+    /// compared before the first step, and weights after it.
     pub fn train(
         &self,
         learner: &mut Learner<M>,
         processor: &mut SupervisedTrainingEventProcessor<M>,
         interrupter: &Interrupter,
         is_first: bool,
-    ) -> Result<bool, CommError> {
+    ) -> Result<(), CommError> {
         let mut shard = Shard::of(self.train.as_deref());
         let mut accumulator = GradientsAccumulator::new();
         let mut unchecked = is_first && self.world.size() > 1;
         let (mut accumulated, mut processed, mut iteration) = (0, 0, 0);
         loop {
-            let (item, turn) = shard.take_turn(&self.world, interrupter)?;
-            if turn.total == 0 || turn.stop {
-                return Ok(turn.stop);
+            let Turn { item, own, total, last, stop } = shard.take_turn(&self.world, interrupter)?;
+            if total == 0 || stop {
+                return Ok(());
             }
             if unchecked && iteration == 0 {
-                first_step::check_batches(&self.world, turn.own, self.own_items)?;
+                let shard = shard_range(&self.world, self.train_items);
+                first_step::check_batches(&self.world, own, shard.len())?;
             }
-            let (output, gradients) = self.step(learner, item, turn)?;
-            match self.accumulation {
-                Some(steps) => {
-                    accumulator.accumulate(&learner.model(), gradients);
-                    accumulated += 1;
-                    if steps <= accumulated || turn.last {
-                        learner.lr_step();
-                        learner.optimizer_step(accumulator.grads());
-                        accumulated = 0;
-                    }
-                }
-                None => {
-                    learner.lr_step();
-                    learner.optimizer_step(gradients);
-                }
+            let (output, gradients) = self.step(learner, item, own, total)?;
+            accumulator.accumulate(&learner.model(), gradients);
+            accumulated += 1;
+            if self.accumulation <= accumulated || last {
+                learner.lr_step();
+                learner.optimizer_step(accumulator.grads());
+                accumulated = 0;
             }
             if unchecked && accumulated == 0 {
                 unchecked = false;
                 first_step::check_weights(&self.world, &learner.model())?;
             }
             iteration += 1;
-            processed += turn.total;
+            processed += total;
             let progress = Progress::new(processed, self.train_items, None);
-            for output in self.shown(output, turn.own)? {
+            for output in self.shown(output, own, self.all_metrics)? {
                 let lr = Some(learner.lr_current());
                 let item = TrainingItem::new(output, progress.clone(), Some(iteration), lr);
                 interrupter.fail_on_error(processor.process_train(LearnerEvent::ProcessedItem(item)));
@@ -142,7 +147,8 @@ where
         &self,
         learner: &Learner<M>,
         item: Option<<M as TrainStep>::Input>,
-        turn: Turn,
+        own: usize,
+        total: usize,
     ) -> Result<(Option<<M as TrainStep>::Output>, GradientsParams), CommError> {
         if self.world.size() == 1 {
             let output = item.map(|item| learner.train_step(item));
@@ -150,55 +156,48 @@ where
             return Ok((output, gradients.unwrap_or_default()));
         }
         let model = learner.model();
-        let mut shown = None;
-        if let Some(item) = item {
+        let averaging = |item| {
             let step = || learner.train_step(item);
-            let (output, gave) = backward::with(&self.sync, model.clone(), turn.own, turn.total, step)?;
-            if let Gave::Output = gave {
-                self.sync.borrow_mut().contribute(output.grads, &model, turn.own, turn.total)?;
-            }
-            shown = Some(output.item);
-        }
+            backward::with(&self.sync, &model, own, total, step)
+        };
+        let shown = item.map(averaging).transpose()?;
         let gradients = self.sync.borrow_mut().finish(&model)?;
         Ok((shown, gradients))
     }
 
-    /// The outputs of a training step that rank 0's metrics take.
-    fn shown(
+    /// The outputs of a step that rank 0's metrics take: of all ranks, or its own.
+    fn shown<O: RankOutput>(
         &self,
-        output: Option<<M as TrainStep>::Output>,
+        output: Option<O>,
         samples: usize,
-    ) -> Result<Vec<<M as TrainStep>::Output>, CommError> {
-        match self.world.size() > 1 && self.all_metrics {
+        of_all: bool,
+    ) -> Result<Vec<O>, CommError> {
+        match self.world.size() > 1 && of_all {
             true => outputs::on_root(&self.world, output, samples, &self.device),
             false => Ok(output.filter(|_| self.world.is_root()).into_iter().collect()),
         }
     }
 
-    /// Validates on every rank's shard; rank 0 has the metrics of all.
+    /// Validates on every rank's shard, until rank 0 is asked to stop; rank 0 has the metrics of all.
     pub fn valid(
         &self,
         learner: &Learner<M>,
         processor: &mut SupervisedTrainingEventProcessor<M>,
         interrupter: &Interrupter,
-    ) -> Result<bool, CommError> {
+    ) -> Result<(), CommError> {
         let model = learner.model().valid();
         let mut shard = Shard::of(self.valid.as_deref());
         let (mut processed, mut iteration) = (0, 0);
         loop {
-            let (item, turn) = shard.take_turn(&self.world, interrupter)?;
-            if turn.total == 0 || turn.stop {
-                return Ok(turn.stop);
+            let Turn { item, own, total, stop, .. } = shard.take_turn(&self.world, interrupter)?;
+            if total == 0 || stop {
+                return Ok(());
             }
             iteration += 1;
-            processed += turn.total;
+            processed += total;
             let progress = Progress::new(processed, self.valid_items, None);
             let output = item.map(|item| InferenceStep::step(&model, item));
-            let outputs = match self.world.size() > 1 {
-                true => outputs::on_root(&self.world, output, turn.own, &self.device)?,
-                false => output.into_iter().collect(),
-            };
-            for output in outputs {
+            for output in self.shown(output, own, true)? {
                 let item = TrainingItem::new(output, progress.clone(), Some(iteration), None);
                 interrupter.fail_on_error(processor.process_valid(LearnerEvent::ProcessedItem(item)));
             }

@@ -87,7 +87,7 @@ where
     fn over_mpi(self, world: &World, options: LearnerOptions) -> Self {
         // A world cannot change threads; burn-train calls the strategy on this one.
         #[allow(clippy::arc_with_non_send_sync)]
-        let strategy = Arc::new(MpiStrategy::new(world, options));
+        let strategy = Arc::new(MpiStrategy { world: world.clone(), options });
         let training = self.with_training_strategy(TrainingStrategy::Custom(strategy));
         if world.is_root() {
             return training;

@@ -22,16 +22,15 @@ use crate::{CommError, GradientSync, World, broadcast_module, check_equal_weight
 
 /// Trains on a shard of each rank, with averaged gradients.
 pub(super) struct MpiStrategy {
-    world: World,
-    options: LearnerOptions,
+    pub world: World,
+    pub options: LearnerOptions,
 }
 
 impl MpiStrategy {
-    pub fn new(world: &World, options: LearnerOptions) -> Self {
-        Self { world: world.clone(), options }
-    }
-
     /// What all epochs need: rank 0's state in `learner`, the shards, and the transport.
+    ///
+    /// # Errors
+    /// On all ranks, if they do not have the same training, or one has no sample.
     fn prepare<M: LearnerModel>(
         &self,
         components: &TrainingComponents<M>,
@@ -40,14 +39,21 @@ impl MpiStrategy {
         valid: ValidLoader<M>,
     ) -> Result<Epochs<M>, CommError> {
         let world = &self.world;
+        let TrainingComponents { num_epochs, checkpoint, grad_accumulation, .. } = components;
         let (train_items, valid_items) = (train.num_items(), valid.num_items());
-        self.check(components, train_items, valid_items)?;
+        world.check_equal(
+            "the training (epochs, checkpoint, accumulation, training samples, validation samples)",
+            &format!("{num_epochs}, {checkpoint:?}, {grad_accumulation:?}, {train_items}, {valid_items}"),
+        )?;
+        let all_metrics = self.options.metrics_of_all_ranks;
+        world.check_equal("LearnerOptions::metrics_of_all_ranks", &all_metrics.to_string())?;
+        world.check_samples(train_items)?;
         let device = training_device(&learner.model());
         learner.fork(&device);
         if world.size() > 1 {
             let model = broadcast_module(world, learner.model())?;
             learner.load_model(model.into_record());
-            if components.checkpoint.is_some() {
+            if checkpoint.is_some() {
                 state::broadcast(world, learner, &components.event_store)?;
             }
         }
@@ -61,31 +67,10 @@ impl MpiStrategy {
             valid: shard(world, valid, &device.clone().inner()),
             train_items,
             valid_items,
-            own_items: shard_range(world, train_items).len(),
-            accumulation: components.grad_accumulation,
-            all_metrics: self.options.metrics_of_all_ranks,
+            accumulation: grad_accumulation.unwrap_or(1),
+            all_metrics,
             device: device.inner(),
         })
-    }
-
-    /// Checks what has to be equal on all ranks, and that each has a sample.
-    fn check<M: LearnerModel>(
-        &self,
-        components: &TrainingComponents<M>,
-        train_items: usize,
-        valid_items: usize,
-    ) -> Result<(), CommError> {
-        let world = &self.world;
-        let TrainingComponents { num_epochs, checkpoint, grad_accumulation, .. } = components;
-        world.check_equal(
-            "the training (epochs, checkpoint, accumulation, training samples, validation samples)",
-            &format!("{num_epochs}, {checkpoint:?}, {grad_accumulation:?}, {train_items}, {valid_items}"),
-        )?;
-        world.check_equal(
-            "LearnerOptions::metrics_of_all_ranks",
-            &self.options.metrics_of_all_ranks.to_string(),
-        )?;
-        world.check_samples(train_items)
     }
 }
 
@@ -125,7 +110,7 @@ fn shard<O>(
 }
 
 /// This rank's part of `items`.
-fn shard_range(world: &World, items: usize) -> Range<usize> {
+pub(super) fn shard_range(world: &World, items: usize) -> Range<usize> {
     let (rank, size) = (world.rank(), world.size());
     items * rank / size..items * (rank + 1) / size
 }
@@ -157,12 +142,10 @@ where
         for epoch in starting_epoch..=num_epochs {
             let begin = LearnerEvent::StartSplit { epoch_number: epoch, total_items: epochs.train_items };
             interrupter.fail_on_error(processor.process_train(begin));
-            let stopped = or_end(
-                world,
-                epochs.train(&mut learner, &mut processor, &interrupter, epoch == starting_epoch),
-            );
+            let is_first = epoch == starting_epoch;
+            or_end(world, epochs.train(&mut learner, &mut processor, &interrupter, is_first));
             interrupter.fail_on_error(processor.process_train(LearnerEvent::EndSplit(epoch)));
-            if stopped || or_end(world, world.broadcast(&interrupter.should_stop())) {
+            if or_end(world, world.broadcast(&interrupter.should_stop())) {
                 break;
             }
             if world.size() > 1 {
@@ -171,13 +154,13 @@ where
             }
             let begin = LearnerEvent::StartSplit { epoch_number: epoch, total_items: epochs.valid_items };
             interrupter.fail_on_error(processor.process_valid(begin));
-            let stopped = or_end(world, epochs.valid(&learner, &mut processor, &interrupter));
+            or_end(world, epochs.valid(&learner, &mut processor, &interrupter));
             interrupter.fail_on_error(processor.process_valid(LearnerEvent::EndSplit(epoch)));
             interrupter.fail_on_error(processor.process_train(LearnerEvent::EndEpoch(epoch)));
             if checkpointer.is_some() || early_stopping.is_some() {
                 interrupter.fail_on_error(processor.flush());
             }
-            if stopped || or_end(world, world.broadcast(&interrupter.should_stop())) {
+            if or_end(world, world.broadcast(&interrupter.should_stop())) {
                 break;
             }
             if let Some(checkpointer) = &mut checkpointer {
