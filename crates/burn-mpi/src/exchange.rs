@@ -21,20 +21,31 @@ impl World {
     /// On all ranks, [`CommError::OutOfStep`] if they are in different exchanges.
     fn lengths(&self, mine: usize, name: &str) -> Result<Vec<usize>, CommError> {
         let exchange = Exchange::of(name);
-        let header = [(mine as u64).to_le_bytes(), exchange.tag().to_le_bytes()].concat();
-        let all = self.all_gather(&header)?;
-        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-        let (lengths, tags): (Vec<usize>, Vec<u64>) =
-            all.chunks_exact(16).map(|rank| (number(&rank[..8]) as usize, number(&rank[8..]))).unzip();
-        let Some(rank) = tags.iter().position(|tag| *tag != tags[0]) else { return Ok(lengths) };
+        let mut all = vec![[0u64; 2]; self.size()];
+        self.control().borrow_mut().all_gather(
+            bytemuck::bytes_of(&[mine as u64, exchange.tag()]),
+            bytemuck::cast_slice_mut(&mut all),
+        )?;
+        let Some(rank) = all.iter().position(|[_, tag]| *tag != all[0][1]) else {
+            return Ok(all.iter().map(|[length, _]| *length as usize).collect());
+        };
         let [calls, others] = Exchange::differing(&self.all_gather(&exchange.padded())?, rank);
         Err(CommError::OutOfStep { rank, host: self.host_of(rank), calls, others })
     }
 
-    /// Broadcasts rank 0's bytes into every rank's `buffer`, of equal length on
-    /// all.
-    fn broadcast_into(&self, buffer: &mut [u8]) -> Result<(), CommError> {
-        self.control().borrow_mut().broadcast(buffer, 0)
+    /// Every rank's bytes in rank order, where `send` returns those of all ranks one after the other.
+    fn gathered(
+        &self,
+        mut mine: Vec<u8>,
+        name: &str,
+        send: impl FnOnce(&[u8]) -> Result<Vec<u8>, CommError>,
+    ) -> Result<Vec<Vec<u8>>, CommError> {
+        let lengths = self.lengths(mine.len(), name)?;
+        // Padded to the longest: all send the same number of bytes, not 0, and one call is enough.
+        let longest = lengths.iter().copied().fold(1, usize::max);
+        mine.resize(longest, 0);
+        let all = send(&mine)?;
+        Ok(all.chunks(longest).zip(lengths).map(|(rank, length)| rank[..length].to_vec()).collect())
     }
 
     /// Gathers every rank's value, in rank order, on every rank.
@@ -43,18 +54,8 @@ impl World {
     /// If the transport fails, or this rank's value cannot be written as JSON; on all ranks,
     /// [`CommError::OutOfStep`] if one is in another call of this crate.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
-        let mine = to_json(mine)?;
-        let lengths = self.lengths(mine.len(), "gather")?;
-        // Padded to the longest: the exchange is small, and one call is enough.
-        let longest = lengths.iter().copied().max().unwrap_or(0);
-        let mut padded = mine;
-        padded.resize(longest, 0);
-        let all = self.all_gather(&padded)?;
-        lengths
-            .iter()
-            .enumerate()
-            .map(|(rank, &length)| self.decode(&all[rank * longest..rank * longest + length]))
-            .collect()
+        let ranks = self.gathered(to_json(mine)?, "gather", |padded| self.all_gather(padded))?;
+        ranks.iter().map(|bytes| self.decode(bytes)).collect()
     }
 
     /// Broadcasts rank 0's value; the other ranks' `value` is not read.
@@ -72,22 +73,16 @@ impl World {
     /// If the transport fails.
     pub fn broadcast_bytes(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, CommError> {
         let exchange = Exchange::of("broadcast");
-        let mut header = [(bytes.len() as u64).to_le_bytes(), exchange.tag().to_le_bytes()].concat();
-        self.broadcast_into(&mut header)?;
-        let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap_or_default());
-        if number(&header[8..]) != exchange.tag() {
+        let mut header = [bytes.len() as u64, exchange.tag()];
+        self.control().borrow_mut().broadcast(bytemuck::bytes_of_mut(&mut header), 0)?;
+        let [length, tag] = header;
+        if tag != exchange.tag() {
             // The others go on; they learn it from this rank's exit.
-            return Err(CommError::Unreadable {
-                rank: self.rank(),
-                host: self.host().to_owned(),
-                reason: format!(
-                    "rank 0 is in another call, and this rank in {}",
-                    Exchange::name(&exchange.padded())
-                ),
-            });
+            let name = Exchange::name(&exchange.padded());
+            return Err(self.unreadable(format!("rank 0 is in another call, and this rank in {name}")));
         }
-        bytes.resize(number(&header[..8]) as usize, 0);
-        self.broadcast_into(&mut bytes)?;
+        bytes.resize(length as usize, 0);
+        self.control().borrow_mut().broadcast(&mut bytes, 0)?;
         Ok(bytes)
     }
 
@@ -95,18 +90,12 @@ impl World {
     ///
     /// # Errors
     /// If the transport fails.
-    pub fn gather_bytes(&self, mut mine: Vec<u8>) -> Result<Vec<Vec<u8>>, CommError> {
-        let lengths = self.lengths(mine.len(), "gather_bytes")?;
-        // Padded to the longest, since all send the same number of bytes.
-        let longest = lengths.iter().copied().max().unwrap_or(0);
-        mine.resize(longest, 0);
-        let mut all = vec![0; if self.is_root() { longest * self.size() } else { 0 }];
-        self.control().borrow_mut().gather(&mine, &mut all, 0)?;
-        if !self.is_root() {
-            return Ok(Vec::new());
-        }
-        let part = |(rank, &length): (usize, &usize)| all[rank * longest..rank * longest + length].to_vec();
-        Ok(lengths.iter().enumerate().map(part).collect())
+    pub fn gather_bytes(&self, mine: Vec<u8>) -> Result<Vec<Vec<u8>>, CommError> {
+        self.gathered(mine, "gather_bytes", |padded| {
+            let mut all = vec![0; if self.is_root() { padded.len() * self.size() } else { 0 }];
+            self.control().borrow_mut().gather(padded, &mut all, 0)?;
+            Ok(all)
+        })
     }
 
     /// Overwrites `values` on every rank with rank 0's.
@@ -114,7 +103,7 @@ impl World {
     /// # Errors
     /// If the transport fails.
     pub fn broadcast_f32(&self, values: &mut [f32]) -> Result<(), CommError> {
-        self.broadcast_into(bytemuck::cast_slice_mut(values))
+        self.control().borrow_mut().broadcast(bytemuck::cast_slice_mut(values), 0)
     }
 
     /// Sums `values` over all ranks, in place.
@@ -149,11 +138,9 @@ impl World {
         let _calling = calling("agree");
         let reason = mine.as_ref().err().map(|error| format!("{error:#}"));
         let all: Vec<Option<String>> = self.gather(&reason)?;
-        let first = all.into_iter().enumerate().find_map(|(r, e)| Some((r, e?)));
-        match (first, mine) {
-            (None, Ok(value)) => Ok(value),
-            (Some((rank, reason)), _) => Err(CommError::Elsewhere { rank, host: self.host_of(rank), reason }),
-            (None, Err(error)) => Err(CommError::Start(error.to_string())),
+        match all.into_iter().enumerate().find_map(|(rank, reason)| Some((rank, reason?))) {
+            Some((rank, reason)) => Err(CommError::Elsewhere { rank, host: self.host_of(rank), reason }),
+            None => mine.map_err(|error| CommError::Start(error.to_string())),
         }
     }
 
@@ -202,11 +189,11 @@ impl World {
     }
 
     fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, CommError> {
-        serde_json::from_slice(bytes).map_err(|error| CommError::Unreadable {
-            rank: self.rank(),
-            host: self.host().to_owned(),
-            reason: error.to_string(),
-        })
+        serde_json::from_slice(bytes).map_err(|error| self.unreadable(error.to_string()))
+    }
+
+    fn unreadable(&self, reason: String) -> CommError {
+        CommError::Unreadable { rank: self.rank(), host: self.host().to_owned(), reason }
     }
 }
 
