@@ -1,10 +1,10 @@
 //! Outputs of steps, sent to rank 0 for its metrics.
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData};
+use burn::tensor::kind::Basic;
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn::train::{
     ClassificationOutput, ItemLazy, MultiLabelClassificationOutput, RegressionOutput, SequenceOutput,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::{CommError, World};
 
@@ -34,7 +34,7 @@ impl RankOutput for ClassificationOutput {
 
     fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
         let [loss, output, targets] = parts.try_into().ok()?;
-        Some(Self::new(float(loss, device), float(output, device), int(targets, device)))
+        Some(Self::new(tensor(loss, device), tensor(output, device), tensor(targets, device)))
     }
 }
 
@@ -46,7 +46,7 @@ impl RankOutput for MultiLabelClassificationOutput {
 
     fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
         let [loss, output, targets] = parts.try_into().ok()?;
-        Some(Self::new(float(loss, device), float(output, device), int(targets, device)))
+        Some(Self::new(tensor(loss, device), tensor(output, device), tensor(targets, device)))
     }
 }
 
@@ -58,7 +58,7 @@ impl RankOutput for RegressionOutput {
 
     fn from_parts(parts: Vec<TensorData>, device: &Device) -> Option<Self> {
         let [loss, output, targets] = parts.try_into().ok()?;
-        Some(Self::new(float(loss, device), float(output, device), float(targets, device)))
+        Some(Self::new(tensor(loss, device), tensor(output, device), tensor(targets, device)))
     }
 }
 
@@ -73,16 +73,12 @@ impl RankOutput for SequenceOutput {
     fn from_parts(mut parts: Vec<TensorData>, device: &Device) -> Option<Self> {
         let predictions = (parts.len() == 4).then(|| parts.pop()).flatten();
         let [loss, logits, targets] = parts.try_into().ok()?;
-        let predictions = predictions.map(|data| int(data, device));
-        Some(Self::new(float(loss, device), float(logits, device), predictions, int(targets, device)))
+        let predictions = predictions.map(|data| tensor(data, device));
+        Some(Self::new(tensor(loss, device), tensor(logits, device), predictions, tensor(targets, device)))
     }
 }
 
-fn float<const D: usize>(data: TensorData, device: &Device) -> Tensor<D> {
-    Tensor::from_data(data, device)
-}
-
-fn int<const D: usize>(data: TensorData, device: &Device) -> Tensor<D, Int> {
+fn tensor<const D: usize, K: Basic>(data: TensorData, device: &Device) -> Tensor<D, K> {
     Tensor::from_data(data, device)
 }
 
@@ -94,38 +90,25 @@ pub(super) fn on_root<O: RankOutput>(
     samples: usize,
     device: &Device,
 ) -> Result<Vec<O>, CommError> {
-    let mine = output.map(|output| pack(output.into_parts(samples))).unwrap_or_default();
-    let ranks = world.gather_bytes(mine)?;
-    let ranks: Vec<Vec<TensorData>> = ranks
-        .iter()
-        .filter(|bytes| !bytes.is_empty())
-        .map(|bytes| unpack(bytes))
-        .collect::<Result<_, _>>()?;
+    let mine = output.map(|output| pack(&output.into_parts(samples))).unwrap_or_default();
+    let mut ranks = world.gather_bytes(mine)?;
+    ranks.retain(|bytes| !bytes.is_empty());
+    let ranks: Vec<_> = ranks.iter().map(|bytes| unpack(bytes)).collect::<Result<_, _>>()?;
     let outputs = match joined(&ranks) {
         Some(whole) => vec![whole],
         None => ranks,
     };
-    let restored = outputs.into_iter().map(|parts| O::from_parts(parts, device).ok_or_else(unreadable));
-    restored.collect()
+    outputs.into_iter().map(|parts| O::from_parts(parts, device).ok_or_else(unreadable)).collect()
 }
 
-#[derive(Serialize, Deserialize)]
-struct Part {
-    shape: Vec<usize>,
-    dtype: DType,
-    bytes: usize,
-}
+/// Shape, type and number of bytes of a tensor.
+type Part = (Vec<usize>, DType, usize);
 
-/// A length, the parts' descriptions as JSON, and their bytes.
-fn pack(parts: Vec<TensorData>) -> Vec<u8> {
-    let describe = |part: &TensorData| Part {
-        shape: part.shape().to_vec(),
-        dtype: part.dtype(),
-        bytes: part.as_bytes().len(),
-    };
-    let header = serde_json::to_vec(&parts.iter().map(describe).collect::<Vec<Part>>()).unwrap_or_default();
-    let mut packed = (header.len() as u64).to_le_bytes().to_vec();
-    packed.extend(header);
+/// The parts' descriptions as JSON, and their bytes.
+fn pack(parts: &[TensorData]) -> Vec<u8> {
+    let describe = |part: &TensorData| (part.shape().to_vec(), part.dtype(), part.as_bytes().len());
+    let header: Vec<Part> = parts.iter().map(describe).collect();
+    let mut packed = serde_json::to_vec(&header).unwrap_or_default();
     for part in parts {
         packed.extend_from_slice(part.as_bytes());
     }
@@ -133,17 +116,15 @@ fn pack(parts: Vec<TensorData>) -> Vec<u8> {
 }
 
 fn unpack(packed: &[u8]) -> Result<Vec<TensorData>, CommError> {
-    let (length, rest) = packed.split_first_chunk::<8>().ok_or_else(unreadable)?;
-    let (header, mut rest) =
-        rest.split_at_checked(u64::from_le_bytes(*length) as usize).ok_or_else(unreadable)?;
-    let header: Vec<Part> = serde_json::from_slice(header).map_err(|_| unreadable())?;
-    let mut parts = Vec::with_capacity(header.len());
-    for Part { shape, dtype, bytes } in header {
+    let mut json = serde_json::Deserializer::from_slice(packed).into_iter::<Vec<Part>>();
+    let header = json.next().and_then(Result::ok).ok_or_else(unreadable)?;
+    let mut rest = &packed[json.byte_offset()..];
+    let part = |(shape, dtype, bytes)| {
         let (part, others) = rest.split_at_checked(bytes).ok_or_else(unreadable)?;
         rest = others;
-        parts.push(TensorData::from_bytes_vec(part.to_vec(), shape, dtype));
-    }
-    Ok(parts)
+        Ok(TensorData::from_bytes_vec(part.to_vec(), shape, dtype))
+    };
+    header.into_iter().map(part).collect()
 }
 
 fn unreadable() -> CommError {
@@ -181,8 +162,8 @@ mod tests {
     #[test]
     fn parts_are_the_same_after_the_journey() {
         let sent = parts(3, 2, 1.5);
-        assert_eq!(unpack(&pack(sent.clone())).expect("parts"), sent);
-        let mut cut = pack(sent);
+        assert_eq!(unpack(&pack(&sent)).expect("parts"), sent);
+        let mut cut = pack(&sent);
         cut.pop();
         assert!(unpack(&cut).is_err());
         assert!(unpack(&[1, 2]).is_err());
