@@ -1,5 +1,7 @@
 //! Small exchanges between ranks: job setup, and agreement on errors.
 
+use std::fmt::Display;
+
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -134,7 +136,7 @@ impl World {
     ///
     /// # Errors
     /// The first failing rank's error, or the transport's.
-    pub fn agree<T, E: std::fmt::Display>(&self, mine: Result<T, E>) -> Result<T, CommError> {
+    pub fn agree<T, E: Display>(&self, mine: Result<T, E>) -> Result<T, CommError> {
         let _calling = calling("agree");
         let reason = mine.as_ref().err().map(|error| format!("{error:#}"));
         let all: Vec<Option<String>> = self.gather(&reason)?;
@@ -142,6 +144,31 @@ impl World {
             Some((rank, reason)) => Err(CommError::Elsewhere { rank, host: self.host_of(rank), reason }),
             None => mine.map_err(|error| CommError::Start(error.to_string())),
         }
+    }
+
+    /// Rank 0's value of `body`, which only it calls, and the default elsewhere.
+    ///
+    /// # Errors
+    /// On every rank, rank 0's failure, or the transport's.
+    pub(crate) fn on_root<T: Default, E: Display>(
+        &self,
+        body: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, CommError> {
+        self.agree(if self.is_root() { body() } else { Ok(T::default()) })
+    }
+
+    /// Prints the error with which this rank leaves, and records it for the other ranks.
+    #[cfg(any(feature = "mpi", feature = "train"))]
+    pub(crate) fn report(&self, error: &(dyn std::error::Error + 'static)) {
+        let text = error.to_string();
+        match error.downcast_ref::<CommError>() {
+            // All ranks have a shared error, and the first prints it.
+            Some(shared) if shared.is_shared() && !self.is_root() => {}
+            // Errors between ranks already name their rank.
+            Some(_) => crate::process::say(&text),
+            None => crate::process::say(&format!("rank {} on {}: {text}", self.rank(), self.host())),
+        }
+        self.member().activity.with(|state| state.reason = text);
     }
 
     /// Checks that `mine` is the same text on every rank.

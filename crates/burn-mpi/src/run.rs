@@ -4,7 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use crate::process::say;
-use crate::{CommError, Launcher, World, end_the_job_on_panic};
+use crate::{Launcher, World, end_the_job_on_panic};
 
 /// Runs `body` as one rank of the job. An error or a panic on any rank prints
 /// one line that names the rank and the reason, and aborts all ranks. A panic
@@ -38,16 +38,6 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
         }
     };
     let Err(error) = body(&world) else { return ExitCode::SUCCESS };
-    // Errors between ranks already name their rank.
-    match error.downcast_ref::<CommError>() {
-        Some(shared) if shared.is_shared() => {
-            if world.is_root() {
-                say(&shared.to_string());
-            }
-        }
-        Some(own) => say(&own.to_string()),
-        None => say(&format!("rank {} on {}: {error}", world.rank(), world.host())),
-    }
-    world.member().activity.with(|state| state.reason = error.to_string());
+    world.report(error.as_ref());
     ExitCode::FAILURE
 }

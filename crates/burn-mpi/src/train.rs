@@ -8,7 +8,6 @@
 
 mod backward;
 mod epoch;
-mod failure;
 mod first_step;
 mod outputs;
 mod over_mpi;

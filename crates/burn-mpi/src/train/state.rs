@@ -23,11 +23,7 @@ pub(super) fn broadcast<M: LearnerModel>(
     learner: &mut Learner<M>,
     store: &EventStoreClient,
 ) -> Result<(), CommError> {
-    let mine = match world.is_root() {
-        true => bytes_of(learner, store),
-        false => Ok(Default::default()),
-    };
-    let [model, optimizer, scheduler] = world.agree(mine)?;
+    let [model, optimizer, scheduler] = world.on_root(|| bytes_of(learner, store))?;
     // The module too: the optimizer's record refers to its ids.
     learner.load_model(record(world, model)?);
     learner.load_optim(record(world, optimizer)?);
