@@ -3,7 +3,6 @@
 mod digest;
 
 use std::fmt::Display;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use burn::lr_scheduler::LrSchedulerRecord;
@@ -78,11 +77,7 @@ records!(
 /// On all ranks, [`CommError::Elsewhere`] if rank 0 cannot write it. Otherwise if the transport fails.
 pub fn save_record<R: Record>(world: &World, path: impl AsRef<Path>, record: R) -> Result<(), CommError> {
     let (path, _calling) = (&file_of(path.as_ref()), calling("save_record"));
-    let saved = match world.is_root() {
-        true => save(record, path).map_err(|error| described(path, error)),
-        false => Ok(()),
-    };
-    world.agree(saved)
+    world.on_root(|| save(record, path).map_err(|error| described(path, error)))
 }
 
 /// The record of a file that rank 0 reads, on every rank. All ranks must call it; the other ranks'
@@ -93,11 +88,8 @@ pub fn save_record<R: Record>(world: &World, path: impl AsRef<Path>, record: R) 
 /// Otherwise if the transport fails.
 pub fn load_record<R: Record>(world: &World, path: impl AsRef<Path>) -> Result<R, CommError> {
     let (path, _calling) = (&file_of(path.as_ref()), calling("load_record"));
-    let bytes = match world.is_root() {
-        true => read::<R>(path).map_err(|error| described(path, error)),
-        false => Ok(Vec::new()),
-    };
-    let bytes = world.broadcast_bytes(world.agree(bytes)?)?;
+    let bytes = world.on_root(|| read::<R>(path).map_err(|error| described(path, error)))?;
+    let bytes = world.broadcast_bytes(bytes)?;
     let record = R::from_bytes(Bytes::from_bytes_vec(bytes));
     world.agree(record.map_err(|error| described(path, error)))
 }
@@ -131,10 +123,6 @@ fn save<R: Record>(record: R, path: &Path) -> Result<(), RecordError> {
 
 /// The bytes of a record in a file.
 fn read<R: Record>(path: &Path) -> Result<Vec<u8>, RecordError> {
-    // Opening a pipe would wait for a writer.
-    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
-        return Err(RecordError::Io("it is not a regular file".into()));
-    }
     let bytes = digest::read(path)?;
     digest::check(path, &bytes, R::KIND)?;
     Ok(bytes)
