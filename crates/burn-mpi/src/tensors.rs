@@ -76,8 +76,8 @@ impl ModuleVisitor for Visitor<'_, '_> {
         self.path.enter(name, container);
     }
 
-    fn exit_module(&mut self, _name: &str, container: &str) {
-        self.path.exit(container);
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.exit();
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
