@@ -221,32 +221,23 @@ pub enum CommError {
 }
 
 /// Why a parameter has no averaged gradient.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MissingGradient {
     /// No step has ended, or the next one has begun.
+    #[error("call reduce or finish first, and read it before the next step begins")]
     NoStep,
     /// No rank's loss depends on it in this step.
+    #[error("no rank's loss depends on it in this step")]
     Unused,
     /// It was frozen when the `GradientSync` was made, or is a buffer.
+    #[error("it got no gradients when this GradientSync was made; make another one after unfreezing")]
     Frozen,
     /// It had another shape when the `GradientSync` was made.
+    #[error("it had another shape when this GradientSync was made")]
     OtherShape,
     /// The module has fewer parameters.
+    #[error("the module has fewer parameters")]
     NoParameter,
-}
-
-impl fmt::Display for MissingGradient {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoStep => "call reduce or finish first, and read it before the next step begins",
-            Self::Unused => "no rank's loss depends on it in this step",
-            Self::Frozen => {
-                "it got no gradients when this GradientSync was made; make another one after unfreezing"
-            }
-            Self::OtherShape => "it had another shape when this GradientSync was made",
-            Self::NoParameter => "the module has fewer parameters",
-        })
-    }
 }
 
 impl CommError {
