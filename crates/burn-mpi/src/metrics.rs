@@ -64,30 +64,22 @@ impl Mean {
 /// [`CommError::Diverged`] names a rank with other names or another number of metrics. Otherwise if
 /// the transport fails.
 pub fn average_metrics(world: &World, metrics: &[(&str, Mean)]) -> Result<Vec<f64>, CommError> {
-    // Bits, since JSON has no NaN.
-    let mine: Vec<(String, u64, u64)> =
-        metrics.iter().map(|(name, mean)| ((*name).to_owned(), mean.sum.to_bits(), mean.samples)).collect();
     let _calling = calling("average_metrics");
-    let ranks = world.gather(&mine)?;
-    let names = |rank: usize| ranks[rank].iter().map(|(name, ..)| format!("{name:?}")).collect::<Vec<_>>();
-    if let Some(rank) = (0..ranks.len()).find(|&rank| names(rank) != names(0)) {
-        let [found, expected] = [rank, 0].map(|rank| match names(rank) {
-            names if names.is_empty() => "none".to_owned(),
-            names => names.join(", "),
-        });
-        return Err(world.diverged("the list of metrics", rank, found, expected));
-    }
-    Ok((0..metrics.len()).map(|metric| mean(ranks.iter().map(|rank| &rank[metric]))).collect())
-}
-
-/// The mean over the ranks' sums and samples.
-fn mean<'a>(ranks: impl Iterator<Item = &'a (String, u64, u64)>) -> f64 {
-    let mut all = Mean::default();
-    for &(_, sum, samples) in ranks {
-        all.sum += f64::from_bits(sum);
-        all.samples += samples;
-    }
-    all.get()
+    let names: Vec<String> = metrics.iter().map(|(name, _)| format!("{name:?}")).collect();
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    world.check_equal("the list of metrics", &names)?;
+    // Bits, since JSON has no NaN.
+    let mine = metrics.iter().map(|(_, mean)| (mean.sum.to_bits(), mean.samples)).collect();
+    let ranks: Vec<Vec<(u64, u64)>> = world.gather(&mine)?;
+    let mean = |metric: usize| {
+        let mut all = Mean::default();
+        for (sum, samples) in ranks.iter().map(|rank| rank[metric]) {
+            all.sum += f64::from_bits(sum);
+            all.samples += samples;
+        }
+        all.get()
+    };
+    Ok((0..metrics.len()).map(mean).collect())
 }
 
 #[cfg(test)]
