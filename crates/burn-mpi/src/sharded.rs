@@ -96,8 +96,17 @@ impl<D> ShardedDataset<D> {
         D: Dataset<I, E>,
         E: Error + Send + Sync + 'static,
     {
-        let plan = ShardPlan { samples: dataset.len(), world_size: world.size(), batch_size };
-        check(world, &plan)?;
+        let samples = dataset.len();
+        world.check_equal("the data set (samples, batch size)", &format!("{samples}, {batch_size}"))?;
+        if batch_size == 0 {
+            return Err(CommError::Sharding("a batch has 0 samples".into()));
+        }
+        if u32::try_from(samples).is_err() {
+            let most = u32::MAX;
+            return Err(CommError::Sharding(format!("{samples} samples, and at most {most} are supported")));
+        }
+        world.check_samples(samples)?;
+        let plan = ShardPlan { samples, world_size: world.size(), batch_size };
         let numbers = plan.shard(world.rank(), SampleOrder::Sequential);
         Ok(Self { dataset, plan, rank: world.rank(), numbers })
     }
@@ -134,20 +143,18 @@ impl<D> ShardedDataset<D> {
         D: Dataset<I, E>,
         E: Error + Send + Sync + 'static,
     {
-        (0..self.steps()).map(|step| self.batch(step))
-    }
-
-    fn batch<I, E>(&self, step: usize) -> Result<RankBatch<I>, BatchError<E>>
-    where
-        D: Dataset<I, E>,
-        E: Error + Send + Sync + 'static,
-    {
-        let own = self.plan.batch_len(self.rank, step);
-        let first = step * self.plan.batch_size;
-        let numbers: Vec<usize> = (first..first + own).map(|at| self.numbers[at] as usize).collect();
-        let items = self.dataset.get_many(numbers).map_err(|source| BatchError { step, source })?;
-        assert_eq!(items.len(), own, "samples that Dataset::get_many returned, and those it was asked for");
-        Ok(RankBatch { items, total: self.plan.global_batch_len(step), step })
+        (0..self.steps()).map(|step| {
+            let own = self.plan.batch_len(self.rank, step);
+            let first = step * self.plan.batch_size;
+            let items = self.get_many((first..first + own).collect());
+            let items = items.map_err(|source| BatchError { step, source })?;
+            assert_eq!(
+                items.len(),
+                own,
+                "samples that Dataset::get_many returned, and those it was asked for"
+            );
+            Ok(RankBatch { items, total: self.plan.global_batch_len(step), step })
+        })
     }
 }
 
@@ -167,20 +174,4 @@ where
     fn len(&self) -> usize {
         self.numbers.len()
     }
-}
-
-/// Checks that all ranks have this plan, and that each has a sample.
-fn check(world: &World, plan: &ShardPlan) -> Result<(), CommError> {
-    let ShardPlan { samples, batch_size, .. } = *plan;
-    world.check_equal("the data set (samples, batch size)", &format!("{samples}, {batch_size}"))?;
-    if batch_size == 0 {
-        return Err(CommError::Sharding("a batch has 0 samples".into()));
-    }
-    if u32::try_from(samples).is_err() {
-        return Err(CommError::Sharding(format!(
-            "{samples} samples, and at most {} are supported",
-            u32::MAX
-        )));
-    }
-    world.check_samples(samples)
 }
