@@ -1,6 +1,6 @@
 //! Rank information: host, process id and cores of each rank.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -27,17 +27,15 @@ impl Place {
     pub fn of_this_process(rank: usize) -> Self {
         Self {
             rank,
-            host: host_name(),
+            host: read_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "localhost".into()),
             pid: std::process::id(),
             binding: status_field("Cpus_allowed_list:").unwrap_or_else(|| "unknown".into()),
             cores: online_cores(),
             boot_id: read_line("/proc/sys/kernel/random/boot_id").unwrap_or_default(),
         }
     }
-}
 
-impl Place {
-    /// The cores of `binding`, as numbers; `None` if it is unknown.
+    /// The cores of `binding`, as numbers; none if it is unknown.
     fn bound_cores(&self) -> BTreeSet<usize> {
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -68,15 +66,12 @@ pub fn shared_machine(places: &[Place]) -> bool {
 /// A topology as printed by this project: machines x processes on each (`2x2`),
 /// or `4 on 3` if hosts have different numbers of ranks.
 pub fn topology(places: &[Place]) -> String {
-    let mut hosts: Vec<(&str, usize)> = Vec::new();
+    let mut hosts: BTreeMap<&str, usize> = BTreeMap::new();
     for place in places {
-        match hosts.iter_mut().find(|(host, _)| *host == place.host) {
-            Some((_, count)) => *count += 1,
-            None => hosts.push((&place.host, 1)),
-        }
+        *hosts.entry(&place.host).or_default() += 1;
     }
-    let per_host = hosts.first().map_or(0, |(_, count)| *count);
-    if hosts.iter().all(|(_, count)| *count == per_host) {
+    let per_host = hosts.values().next().copied().unwrap_or(0);
+    if hosts.values().all(|count| *count == per_host) {
         format!("{}x{per_host}", hosts.len())
     } else {
         format!("{}on{}", places.len(), hosts.len())
@@ -88,10 +83,6 @@ pub(crate) fn online_cores() -> usize {
     // SAFETY: sysconf reads a number and has no preconditions.
     let cores = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     usize::try_from(cores).unwrap_or(1).max(1)
-}
-
-fn host_name() -> String {
-    read_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "localhost".into())
 }
 
 fn read_line(path: &str) -> Option<String> {
