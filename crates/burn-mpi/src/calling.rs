@@ -37,10 +37,8 @@ pub(crate) struct Exchange(String);
 impl Exchange {
     /// The exchange `inner` of the current call.
     pub fn of(inner: &str) -> Self {
-        Self(CALLS.with_borrow(|calls| match calls.is_empty() {
-            true => inner.to_owned(),
-            false => format!("{}{WITHIN}{inner}", calls.join(WITHIN)),
-        }))
+        let calls = CALLS.with_borrow(|calls| [&calls[..], &[inner.to_owned()]].concat());
+        Self(calls.join(WITHIN))
     }
 
     /// Equal on ranks in the same exchange.

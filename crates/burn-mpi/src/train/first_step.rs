@@ -32,14 +32,11 @@ pub(super) fn check_batches(world: &World, own: usize, items: usize) -> Result<(
 /// # Errors
 /// On all ranks, the first parameter that differs.
 pub(super) fn check_weights<M: Module>(world: &World, model: &M) -> Result<(), CommError> {
-    check_equal_parameters(world, model).map_err(|error| match error {
-        CommError::Diverged { what, rank, host, found, expected } => CommError::Diverged {
-            what: format!("after the first step (ranks need the same optimizer, rate and clipping), {what}"),
-            rank,
-            host,
-            found,
-            expected,
-        },
-        other => other,
+    check_equal_parameters(world, model).map_err(|mut error| {
+        if let CommError::Diverged { what, .. } = &mut error {
+            *what =
+                format!("after the first step (ranks need the same optimizer, rate and clipping), {what}");
+        }
+        error
     })
 }

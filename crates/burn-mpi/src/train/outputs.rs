@@ -93,12 +93,8 @@ pub(super) fn on_root<O: RankOutput>(
     let mine = output.map(|output| pack(&output.into_parts(samples))).unwrap_or_default();
     let mut ranks = world.gather_bytes(mine)?;
     ranks.retain(|bytes| !bytes.is_empty());
-    let ranks: Vec<_> = ranks.iter().map(|bytes| unpack(bytes)).collect::<Result<_, _>>()?;
-    let outputs = match joined(&ranks) {
-        Some(whole) => vec![whole],
-        None => ranks,
-    };
-    outputs.into_iter().map(|parts| O::from_parts(parts, device).ok_or_else(unreadable)).collect()
+    let ranks = ranks.iter().map(|bytes| unpack(bytes)).collect::<Result<_, _>>()?;
+    joined(ranks).into_iter().map(|parts| O::from_parts(parts, device).ok_or_else(unreadable)).collect()
 }
 
 /// Shape, type and number of bytes of a tensor.
@@ -131,15 +127,15 @@ fn unreadable() -> CommError {
     CommError::Start("the output of a step has other tensors than RankOutput::from_parts takes".into())
 }
 
-/// The ranks' parts one after the other along the first dimension, if all else agrees.
-fn joined(ranks: &[Vec<TensorData>]) -> Option<Vec<TensorData>> {
-    let (first, others) = ranks.split_first()?;
+/// The ranks' parts one after the other along the first dimension as one output, if all else agrees.
+fn joined(ranks: Vec<Vec<TensorData>>) -> Vec<Vec<TensorData>> {
+    let Some((first, others)) = ranks.split_first() else { return ranks };
     let same = |(a, b): (&TensorData, &TensorData)| {
         a.dtype() == b.dtype() && a.shape().len() == b.shape().len() && a.shape()[1..] == b.shape()[1..]
     };
     let agree = |other: &Vec<TensorData>| other.len() == first.len() && first.iter().zip(other).all(same);
     if !others.iter().all(agree) || first.iter().any(|part| part.shape().is_empty()) {
-        return None;
+        return ranks;
     }
     let join = |part: usize| {
         let mut shape = first[part].shape().to_vec();
@@ -147,7 +143,7 @@ fn joined(ranks: &[Vec<TensorData>]) -> Option<Vec<TensorData>> {
         let bytes: Vec<u8> = ranks.iter().flat_map(|parts| parts[part].as_bytes()).copied().collect();
         TensorData::from_bytes_vec(bytes, shape, first[part].dtype())
     };
-    Some((0..first.len()).map(join).collect())
+    vec![(0..first.len()).map(join).collect()]
 }
 
 #[cfg(test)]
@@ -171,10 +167,12 @@ mod tests {
 
     #[test]
     fn outputs_of_equal_shapes_become_one() {
-        let whole = joined(&[parts(2, 2, 0.0), parts(1, 2, 10.0)]).expect("equal shapes");
-        assert_eq!(whole[0], TensorData::new(vec![0.0f32, 0.0, 10.0], [3]));
-        assert_eq!(whole[1], TensorData::new(vec![0.0f32, 1.0, 2.0, 3.0, 10.0, 11.0], [3, 2]));
-        assert_eq!(joined(&[parts(2, 2, 0.0), parts(2, 3, 0.0)]), None, "sequences of other lengths");
-        assert_eq!(joined(&[]), None);
+        let whole = joined(vec![parts(2, 2, 0.0), parts(1, 2, 10.0)]);
+        let [loss, output] = &whole[0][..] else { panic!("{whole:?}") };
+        assert_eq!((whole.len(), loss), (1, &TensorData::new(vec![0.0f32, 0.0, 10.0], [3])));
+        assert_eq!(output, &TensorData::new(vec![0.0f32, 1.0, 2.0, 3.0, 10.0, 11.0], [3, 2]));
+        let lengths = vec![parts(2, 2, 0.0), parts(2, 3, 0.0)];
+        assert_eq!(joined(lengths.clone()), lengths, "sequences of other lengths");
+        assert!(joined(Vec::new()).is_empty());
     }
 }
