@@ -1,19 +1,11 @@
-//! The file beside a record that says what it is a record of, and its digest.
+//! `NAME.sha256` beside the record `NAME`: what it is a record of, and its digest.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use burn::store::RecordError;
 use sha2::{Digest, Sha256};
-
-/// `NAME.sha256` beside the record `NAME`.
-fn beside(record: &Path, suffix: &str) -> PathBuf {
-    let mut name: OsString = record.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
-}
 
 fn failed(path: &Path, error: &io::Error) -> RecordError {
     RecordError::Io(format!("{}: {error}", path.display()))
@@ -35,7 +27,7 @@ fn sha256(bytes: &[u8]) -> String {
 
 /// Removes the digest of a record that is about to be replaced.
 pub fn remove(record: &Path) -> Result<(), RecordError> {
-    let file = beside(record, ".sha256");
+    let file = record.with_added_extension("sha256");
     match fs::remove_file(&file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&file, &error)),
         _ => Ok(()),
@@ -44,7 +36,7 @@ pub fn remove(record: &Path) -> Result<(), RecordError> {
 
 /// Writes the digest of a complete record, in the format of `sha256sum`, whose comments begin with `#`.
 pub fn write(record: &Path, kind: &str) -> Result<(), RecordError> {
-    let (file, new) = (beside(record, ".sha256"), beside(record, ".sha256.part"));
+    let [file, new] = ["sha256", "sha256.part"].map(|suffix| record.with_added_extension(suffix));
     let name = record.file_name().unwrap_or_default().to_string_lossy();
     let text = format!("# {kind}\n{}  {name}\n", sha256(&read(record)?));
     let written = File::create(&new).and_then(|mut file| {
@@ -60,7 +52,7 @@ pub fn write(record: &Path, kind: &str) -> Result<(), RecordError> {
 
 /// Checks the `bytes` of a record against its digest; one that Burn itself has written has none.
 pub fn check(record: &Path, bytes: &[u8], kind: &str) -> Result<(), RecordError> {
-    let file = beside(record, ".sha256");
+    let file = record.with_added_extension("sha256");
     if let Ok(false) = file.try_exists() {
         return Ok(());
     }
@@ -104,7 +96,7 @@ mod tests {
         assert!(of(module).contains("an optimizer's record, and a module's record is expected"));
         fs::write(&record, b"muments").unwrap();
         assert!(of(optimizer).contains("damaged: ") && of(optimizer).contains("o.bpk.sha256"));
-        fs::write(beside(&record, ".sha256"), "x").unwrap();
+        fs::write(record.with_added_extension("sha256"), "x").unwrap();
         assert!(of(optimizer).contains("o.bpk.sha256 is damaged"));
         remove(&record).unwrap();
         remove(&record).unwrap();
