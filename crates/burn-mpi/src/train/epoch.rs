@@ -62,8 +62,7 @@ impl<'a, O> Shard<'a, O> {
             ends = progress.is_completed();
         }
         let stop = interrupter.should_stop() && world.is_root();
-        let flag = |flag: bool| f64::from(u8::from(flag));
-        let mut sums = [own as f64, flag(ends), flag(stop), flag(failure.is_some())];
+        let mut sums = [own as f64, ends.into(), stop.into(), failure.is_some().into()];
         world.sum_f64(&mut sums)?;
         let [total, ended, stops, failures] = sums;
         if failures > 0.0 {

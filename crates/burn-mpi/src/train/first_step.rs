@@ -17,14 +17,10 @@ pub(super) fn check_batches(world: &World, own: usize, items: usize) -> Result<(
     let Some(first) = ranks.iter().position(is_whole) else { return Ok(()) };
     let batch = ranks[first].0;
     let other = |rank: &(usize, usize)| rank.0 > batch || (is_whole(rank) && rank.0 != batch);
-    match ranks.iter().position(other) {
-        None => Ok(()),
-        Some(rank) => {
-            // The error compares with rank 0.
-            let rank = if rank == 0 { first } else { rank };
-            Err(world.diverged("the number of samples in the first batch", rank, ranks[rank].0, ranks[0].0))
-        }
-    }
+    let Some(rank) = ranks.iter().position(other) else { return Ok(()) };
+    // The error compares with rank 0.
+    let rank = if rank == 0 { first } else { rank };
+    Err(world.diverged("the number of samples in the first batch", rank, ranks[rank].0, ranks[0].0))
 }
 
 /// Checks that the first step has left the same weights everywhere.

@@ -75,16 +75,14 @@ impl MpiStrategy {
 
 /// The value, or the end of the job with one line: burn-train's strategies return no errors.
 fn or_end<T>(world: &World, result: Result<T, CommError>) -> T {
-    let error = match result {
-        Ok(value) => return value,
-        Err(error) => error,
-    };
-    world.report(&error);
-    if world.seat().is_some() {
-        panic!("{error}");
-    }
-    // The exit handler meets the other ranks, or ends them.
-    std::process::exit(1)
+    result.unwrap_or_else(|error| {
+        world.report(&error);
+        if world.seat().is_some() {
+            panic!("{error}");
+        }
+        // The exit handler meets the other ranks, or ends them.
+        std::process::exit(1)
+    })
 }
 
 /// Gives ranks above 0 random numbers of their own: programs seed all ranks alike, and dropout would
