@@ -110,7 +110,7 @@ impl World {
     ///
     /// This crate starts threads that do not call MPI: one for the deadline of the start, the guard,
     /// which checks deadlines and exchanges UDP messages with the other ranks' guards, and one for
-    /// each gloo collective. An
+    /// each gloo connection. An
     /// exit handler of the process finalizes MPI, on the thread that exits.
     ///
     /// Call it once per process: MPI cannot start twice.
