@@ -8,14 +8,14 @@ use super::network::Network;
 use super::reference::Expected;
 use burn_mpi::{ParamLayout, ParamSpec, WireType, World, check_equal_weights, sha256};
 
-/// Tolerance relative to the step's largest gradient, for the order of f32 sums: the largest of 130,000 cases
-/// was 8.4e-5, of a bias before batch norm whose parts cancel.
-const TOLERANCE: f64 = 1e-4;
+/// Tolerance relative to the step's largest gradient, for the order of f32 sums: the largest of 68,000 cases
+/// was 4.3e-5.
+const TOLERANCE: f64 = 5e-5;
 
-/// Absolute tolerance for rounding: values inside the modules are of order 1 to 30, and
-/// where gradients cancel (a bias before batch norm, batch norm of one sample), a unit
-/// in the last place of those remains.
-const CANCELLED: f64 = 2.4e-6;
+/// Absolute tolerance for rounding: values inside the modules are of order 1 to 30, and where gradients cancel
+/// (a bias before batch norm, batch norm of one sample), units in the last place of those remain. The largest
+/// of 130,000 cases was 9.5e-6, of a sum over 24 samples.
+const CANCELLED: f64 = 1.2e-5;
 
 /// Description of a difference.
 pub type Outcome = Result<(), String>;
