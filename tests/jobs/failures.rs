@@ -112,7 +112,7 @@ fn a_rank_that_is_stopped_on_its_way_out_is_named() {
     command.args(["stop-at-exit", "gloo", DEADLINE]);
     let output = must_fail(command);
     assert_eq!(text(&output).matches("is done").count(), 3, "{}", text(&output));
-    assert!(lines(&output, &["rank 1 on ", "has not answered for 6"]) >= 1, "{}", text(&output));
+    assert!(lines(&output, &["rank 1 on ", "has not answered for "]) >= 1, "{}", text(&output));
 }
 
 /// The same inside MPI_Finalize, where Open MPI's ranks no longer wait for each other. Ranks train on another
@@ -137,7 +137,7 @@ fn a_rank_that_is_stopped_while_mpi_ends_is_named() {
         all_are_done(&output);
         if !output.status.success() {
             assert!(stopped, "{}", text(&output));
-            assert!(lines(&output, &["rank ", "has not answered for 6"]) >= 1, "{}", text(&output));
+            assert!(lines(&output, &["rank ", "has not answered for "]) >= 1, "{}", text(&output));
             return;
         }
     }
