@@ -71,8 +71,8 @@ fn a_rank_that_leaves_ends_the_job() {
         assert_eq!(output.status.code(), Some(7), "{}", text(&output));
         assert!(lines(&output, &["rank 1 on ", "exit code 7"]) >= 1, "{}", text(&output));
 
-        // Also before it connects.
-        for how in ["return", "return-early"] {
+        // Also before it connects, and without a message that another waits for.
+        for how in ["return", "return-early", "message"] {
             let output = fail(how, backend);
             let named = lines(&output, &["rank 1 on ", "has left the job"]);
             assert!(named >= 1, "{how}, {backend}: {}", text(&output));

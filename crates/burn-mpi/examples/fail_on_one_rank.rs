@@ -9,15 +9,16 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
-use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, connect, run};
+use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, connect, connect_primitives, run};
 
 /// Kinds of failure; with the prefix `run-` they happen inside [`run`].
-const WAYS: [&str; 11] = [
+const WAYS: [&str; 12] = [
     "error",
     "panic",
     "exit",
     "return",
     "return-early",
+    "message",
     "sleep",
     "barrier",
     "sum",
@@ -67,6 +68,13 @@ fn train(world: &World, how: &str, backend: Backend, deadline: Duration) -> Resu
         return Ok(());
     }
     let transport = Transport { timeout: deadline, ..Transport::default() };
+    if how == "message" {
+        // It never comes.
+        let mut primitives = connect_primitives(world, backend, &transport)?;
+        return Ok(if world.is_root() {
+            primitives.receive(&mut [0; 8], 1)?
+        });
+    }
     // Several buckets.
     let options = SyncOptions { bucket_bytes: 256, first_bucket_bytes: 256, ..SyncOptions::default() };
     let mut sync = GradientSync::of_module(world, connect(world, backend, &transport)?, &net, options);

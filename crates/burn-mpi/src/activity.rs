@@ -38,6 +38,8 @@ pub(crate) struct State {
     what: String,
     /// Start of the current operation, on the rank's clock; `None` if there is none.
     since: Option<Duration>,
+    /// The other rank of the message that it is about, if it is.
+    pub peer: Option<usize>,
     /// The deadline of an operation.
     pub deadline: Duration,
     /// After what time a wait is told of, before the deadline.
@@ -111,6 +113,8 @@ pub(crate) struct Seen {
     pub what: String,
     /// Time since it entered the operation; `None` if it is in none.
     pub waited: Option<Duration>,
+    /// The other rank of a message.
+    pub peer: Option<usize>,
 }
 
 impl Activity {
@@ -146,7 +150,7 @@ impl Activity {
                 let _ = write!(state.what, " of bucket {bucket}");
             }
             state.entered += u64::from(!matches!(operation, "send" | "receive" | "launch"));
-            state.since = Some(now);
+            (state.since, state.peer) = (Some(now), None);
         });
         Waiting(Arc::clone(this))
     }
@@ -158,6 +162,7 @@ impl Activity {
             entered: state.entered,
             what: state.what.clone(),
             waited: state.since.map(|since| now.saturating_sub(since)),
+            peer: state.peer,
         })
     }
 

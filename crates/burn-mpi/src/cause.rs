@@ -71,7 +71,11 @@ impl Wait<'_> {
         }
         let elsewhere = others()
             .find_map(|rank| Some(format!("{} {}", name(rank), where_else(seen, answers[rank].as_ref()?)?)));
-        elsewhere.unwrap_or_else(|| "all ranks are in it, so the network between them is to blame".to_owned())
+        elsewhere.unwrap_or_else(|| {
+            "all ranks are in it: the network between them loses messages, or they call it on different sizes, buckets \
+             or reductions"
+                .to_owned()
+        })
     }
 }
 
@@ -98,10 +102,10 @@ mod tests {
     #[test]
     fn the_same_operation_earlier_or_later_is_no_other_operation() {
         let what = |name| format!("mpi {name}");
-        let seen = Seen { entered: 7, what: what("all-gather"), waited: None };
+        let seen = Seen { entered: 7, what: what("all-gather"), waited: None, peer: None };
         let answer = |entered, waits: u8, name| {
             let waited = (waits == 1).then_some(Duration::ZERO);
-            where_else(&seen, &Seen { entered, what: what(name), waited })
+            where_else(&seen, &Seen { entered, what: what(name), waited, peer: None })
         };
         assert_eq!(answer(7, 1, "all-gather"), None);
         let other = answer(7, 1, "barrier").expect("another operation");

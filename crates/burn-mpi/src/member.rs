@@ -50,7 +50,11 @@ impl Member {
             }
             _ => {
                 call.check(element, from, to, (self.rank, self.size));
-                return Ok(self.enter(transport, call.name(), None));
+                let waiting = self.enter(transport, call.name(), None);
+                if let Call::Send { to: peer } | Call::Receive { from: peer } = call {
+                    self.activity.with(|state| state.peer = Some(peer));
+                }
+                return Ok(waiting);
             }
         };
         let bytes = from.len().max(to.len());

@@ -103,7 +103,7 @@ struct Writer<'a, 'b> {
 
 impl ModuleMapper for Writer<'_, '_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let (dims, dtype) = (param.val().dims(), param.val().dtype());
+        let (dims, dtype) = (param.dims(), param.dtype());
         let Some(data) = (self.values)(dtype, &dims, param.is_require_grad()) else { return param };
         let (id, old, mapper) = param.consume();
         let mut tensor = Tensor::from_data(data, (&old.device(), dtype));
@@ -114,14 +114,14 @@ impl ModuleMapper for Writer<'_, '_> {
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        let (dims, dtype) = (param.val().dims(), param.val().dtype());
+        let (dims, dtype) = (param.dims(), param.dtype());
         let Some(data) = (self.values)(dtype, &dims, false) else { return param };
         let (id, old, mapper) = param.consume();
         Param::from_mapped_value(id, Tensor::from_data(data, (&old.device(), dtype)), mapper)
     }
 
     fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-        let (dims, dtype) = (param.val().dims(), param.val().dtype());
+        let (dims, dtype) = (param.dims(), param.dtype());
         let Some(data) = (self.values)(dtype, &dims, false) else { return param };
         let (id, old, mapper) = param.consume();
         Param::from_mapped_value(id, Tensor::from_data(data, (&old.device(), dtype)), mapper)

@@ -518,3 +518,26 @@ fn a_module_that_ranks_share_is_refused() {
     let text = failure.unwrap_err().to_string();
     assert!(text.contains("build the module inside the function that runs as every rank"), "{text}");
 }
+
+#[test]
+fn a_total_that_is_not_that_of_the_step_is_an_error_of_all_ranks_and_the_next_step_is_right() {
+    let steps = run(3, &with_seed(0), |world| {
+        let module = linear(0.5);
+        let collective = connect(world, Backend::Mpi, &Transport::default())?;
+        let mut sync = GradientSync::of_module(world, collective, &module, SyncOptions::default());
+        let mut step = |total: usize| {
+            let input = Tensor::<2>::ones([2, 1], &Device::flex().autodiff());
+            sync.average(&module.forward(input).mean(), &module, 2, total).map(drop)
+        };
+        // The last rank is off by less than 5% of the step's samples, then by much.
+        let errors = [7, 60].map(|total| step(if world.rank() == 2 { total } else { 6 }).unwrap_err());
+        step(6)?;
+        let gradient = sync.gradient(0)?.to_vec();
+        Ok::<_, CommError>((errors.map(|error| error.to_string()), gradient))
+    });
+    for ([close, far], gradient) in steps.unwrap() {
+        assert!(close.contains("are 0.952 times its total"), "{close}");
+        assert!(far.contains("are 0.700 times its total"), "{far}");
+        assert!((gradient[0] - 1.0).abs() < 1e-6, "{gradient:?}");
+    }
+}

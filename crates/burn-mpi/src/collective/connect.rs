@@ -100,7 +100,8 @@ pub fn connect_primitives(
     match backend {
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
-            let (interface, timeout) = (transport.interface.as_deref(), transport.timeout + crate::MARGIN);
+            let (interface, timeout) =
+                (transport.interface.as_deref(), transport.timeout.min(LONGEST) + crate::MARGIN);
             Ok(Box::new(crate::GlooPrimitives::connect(world, interface, timeout)?))
         }
         #[cfg(feature = "nccl")]

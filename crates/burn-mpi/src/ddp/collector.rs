@@ -3,24 +3,32 @@
 use burn::backend::Flex;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{DType, Gradients, Tensor, TensorData};
 
 use super::hook::Taken;
 use crate::CommError;
 
+/// Where gradients are.
+pub(crate) enum Source<'a> {
+    /// As a backward has left them.
+    Backward(&'a mut Gradients),
+    /// As a program has computed them.
+    Program(GradientsParams),
+}
+
 /// Passes on each parameter's gradient: all of it if nothing was `taken` during backward, the difference if
 /// it has changed since, and nothing if it has not.
 pub(crate) fn collect<M: Module>(
-    gradients: GradientsParams,
+    source: Source<'_>,
     module: &M,
     taken: &[Option<Taken>],
     add: &mut dyn FnMut(usize, &[f32]),
 ) {
-    module.visit(&mut Collector { gradients, taken, add, next: 0 });
+    module.visit(&mut Collector { source, taken, add, next: 0 });
 }
 
 struct Collector<'a> {
-    gradients: GradientsParams,
+    source: Source<'a>,
     taken: &'a [Option<Taken>],
     add: &'a mut dyn FnMut(usize, &[f32]),
     next: usize,
@@ -30,15 +38,21 @@ impl ModuleVisitor for Collector<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let index = self.next;
         self.next += 1;
-        let Some(gradient) = self.gradients.remove::<D>(param.id) else { return };
-        match self.taken.get(index).and_then(Option::as_ref) {
-            None => read(gradient, &mut |values| (self.add)(index, values)),
-            Some(taken) if taken.outgrown => read(gradient, &mut |values| {
+        let taken = self.taken.get(index).and_then(Option::as_ref);
+        let gradient = match &mut self.source {
+            _ if taken.is_some_and(|taken| !taken.outgrown) => None,
+            Source::Backward(gradients) if param.is_require_grad() => param.grad_remove(gradients),
+            Source::Backward(_) => None,
+            Source::Program(gradients) => gradients.remove::<D>(param.id),
+        };
+        let Some(gradient) = gradient else { return };
+        read(gradient, &mut |values| match taken {
+            None => (self.add)(index, values),
+            Some(taken) => {
                 let grown = values.iter().zip(taken.values()).map(|(all, taken)| all - taken);
                 (self.add)(index, &grown.collect::<Vec<f32>>());
-            }),
-            Some(_) => {}
-        }
+            }
+        });
     }
 }
 

@@ -19,7 +19,7 @@ use burn::tensor::{Gradients, Tensor};
 
 use super::arrival::{self, Probe};
 use super::buckets::{Buckets, Signals};
-use super::collector::{collect, register};
+use super::collector::{Source, collect, register};
 use super::hook::{self, Hooked};
 use super::options::{SyncOptions, plan_of};
 use super::watch::SyncEvent;
@@ -61,8 +61,8 @@ pub struct GradientSync {
     adopt_next: bool,
     /// Registrations of this rank's last hooked backward in the step.
     probe: Probe,
-    /// Why averaging is impossible: ranks have different modules or options.
-    mismatch: Option<CommError>,
+    /// Why averaging is impossible: ranks have different modules or options, or a step has failed.
+    broken: Option<CommError>,
     /// Whether a step is in progress.
     in_step: bool,
     /// Whether the buckets hold the averages of a step.
@@ -96,7 +96,7 @@ impl GradientSync {
             arrival: None,
             adopt_next: false,
             probe: Probe::default(),
-            mismatch: compare(world, layout, &options).err(),
+            broken: compare(world, layout, &options).err(),
             in_step: false,
             averaged: false,
             carried: 0,
@@ -197,8 +197,8 @@ impl GradientSync {
             }
         };
         buckets.tell(SyncEvent::BackwardEnd);
-        let of_module = GradientsParams::from_module(&mut gradients, module);
-        collect(of_module, module, &taken, &mut |param, values| buckets.add(param, values));
+        let source = Source::Backward(&mut gradients);
+        collect(source, module, &taken, &mut |param, values| buckets.add(param, values));
         buckets.tell(SyncEvent::CollectEnd);
         self.buckets = Some(buckets);
         self.end_backward(which)?;
@@ -257,8 +257,14 @@ impl GradientSync {
     pub fn reduce_with(&mut self, mine: Signals, averaged: &mut [f32]) -> Result<Signals, CommError> {
         assert!(averaged.len() <= self.carried, "{} values in room for {}", averaged.len(), self.carried);
         self.begin()?;
-        let (signals, irregular) = self.buckets()?.finish(mine, averaged)?;
+        let result = self.buckets()?.finish(mine, averaged);
         self.in_step = false;
+        let (signals, irregular) = result.inspect_err(|error| {
+            // After another error than that of a step's totals, the transport may still have its buckets.
+            if !matches!(error, CommError::Shares { .. }) {
+                self.broken = Some(error.clone());
+            }
+        })?;
         self.averaged = true;
         self.steps += 1;
         self.late_steps += usize::from(!irregular.late.is_empty());
@@ -274,8 +280,8 @@ impl GradientSync {
 
     /// Begins a step, unless one is in progress.
     fn begin(&mut self) -> Result<(), CommError> {
-        if let Some(mismatch) = &self.mismatch {
-            return Err(mismatch.clone());
+        if let Some(error) = &self.broken {
+            return Err(error.clone());
         }
         if std::mem::replace(&mut self.in_step, true) {
             return Ok(());

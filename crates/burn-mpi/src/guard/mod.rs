@@ -184,15 +184,16 @@ impl Guard {
     }
 
     /// Aborts the job if a rank has left without entering the collective that
-    /// this rank waits in: it never will.
+    /// this rank waits in, or its message: it never will.
     fn check_departures(&self, seen: &Seen, waited: Duration) {
         let activity = &self.member.activity;
         for departure in activity.departed() {
             let limit = if departure.status == 0 { LEFT } else { FAILED };
             let since = self.member.now().saturating_sub(departure.since);
-            if departure.entered < seen.entered
+            if (departure.entered < seen.entered || seen.peer == Some(departure.rank))
                 && waited.min(since) > limit + patience(self.member.rank)
                 && activity.now().entered == seen.entered
+                && activity.now().waited >= Some(waited)
             {
                 let Member { rank, host, .. } = &self.member;
                 let error = departure.error();
@@ -231,8 +232,8 @@ impl Guard {
         let activity = &self.member.activity;
         let (deadline, stall) = activity.with(|state| (state.deadline, state.stall_warning));
         let limit = stall.saturating_add(patience(self.member.rank));
-        let is_over = waited > deadline.saturating_add(patience(self.member.rank));
-        if !is_over {
+        let end = deadline.saturating_add(patience(self.member.rank));
+        if waited <= end {
             // Once a collective, and on the rank that sees it first.
             let is_told = activity.with(|state| state.told >= seen.entered);
             if stall >= deadline || waited <= limit || is_told {
@@ -249,10 +250,10 @@ impl Guard {
         let (member, hosts) = (&self.member, &self.hosts);
         let wait = Wait { member, hosts, seen, answers: &answers, silent: SILENT, departed: &departed };
         let is_told = |state: &mut State| state.told_below >= seen.entered || state.ended_by.is_some();
-        if is_over && waited > deadline {
+        // The end may come while others are asked for a warning; from the deadline on there is none.
+        if waited > end {
             self.end_the_job(&wait.deadline(waited).to_string());
-        } else if !is_over && (limit..deadline).contains(&waited) && !activity.with(is_told) {
-            // From its deadline on, the end is told of instead.
+        } else if (limit..deadline).contains(&waited) && !activity.with(is_told) {
             say(&wait.stall(waited));
         }
     }

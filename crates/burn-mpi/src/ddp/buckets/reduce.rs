@@ -5,11 +5,17 @@ use std::ops::Range;
 use super::{Buckets, Signals};
 use crate::ddp::plan::CONTROL;
 use crate::ddp::watch::SyncEvent;
+use crate::ddp::wire_type::WireType;
 use crate::{CommError, Operation, Wire};
 
-/// How far the sum of all ranks' shares of a step may be from 1: it is summed in the type of the
-/// gradients, of which bf16 has 8 bits.
-const SHARE_TOLERANCE: f32 = 0.05;
+/// How far the sum of all ranks' shares of a step may be from 1: it is summed in the type of the gradients.
+fn share_tolerance(wire: WireType) -> f32 {
+    match wire {
+        WireType::F32 => 1e-4,
+        WireType::F16 => 1e-2,
+        WireType::Bf16 => 5e-2,
+    }
+}
 
 /// What does not fit the bucket plan in a step, the same on every rank.
 ///
@@ -57,7 +63,7 @@ impl Buckets {
         let sums = self.buffers.values(last, controls).unwrap_or(&signals);
         let signals = Signals { not_finite: sums[0], stop: sums[1] };
         let (irregular, with_backward, share) = (sums[2] > 0.0, sums[3], sums[4]);
-        if with_backward > 0.0 && (share - 1.0).abs() > SHARE_TOLERANCE {
+        if with_backward > 0.0 && (share - 1.0).abs() > share_tolerance(self.options.wire) {
             return Err(CommError::Shares { share });
         }
         self.average(averaged, with_backward)?;

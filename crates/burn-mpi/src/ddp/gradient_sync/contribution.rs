@@ -6,7 +6,7 @@ use burn::optim::GradientsParams;
 use super::{GradientSync, MicroBatch};
 use crate::CommError;
 use crate::ddp::arrival::{self, Probe};
-use crate::ddp::collector::collect;
+use crate::ddp::collector::{Source, collect};
 
 impl GradientSync {
     /// Adds gradients of the mean loss over `own` of the `total` samples of a step, which Burn's
@@ -47,7 +47,7 @@ impl GradientSync {
         if probing {
             buckets.uses.fill(usize::MAX);
         }
-        collect(gradients, module, &[], &mut |param, values| buckets.add(param, values));
+        collect(Source::Program(gradients), module, &[], &mut |param, values| buckets.add(param, values));
         self.end_backward(MicroBatch::Last)
     }
 
