@@ -84,10 +84,11 @@ impl Operation {
 /// any order, with one exception: a sum in rank order has a second part, which a rank begins in a poll or a
 /// wait of the same collective. One that waits elsewhere keeps others waiting for it.
 ///
-/// If lengths or types differ between ranks, the transport returns an error on some of
-/// them, or the deadline of the [`World`](crate::World) aborts the job. But buffers are padded to chunks of
-/// equal length where an operation needs them, and lengths with the same chunks are not told apart over MPI and
-/// gloo; [`threads`](crate::threads) do.
+/// No transport between processes compares lengths and types before it sends: where they differ between ranks,
+/// MPI returns an error on some, waits until the deadline of the [`World`](crate::World), sums what was not meant,
+/// or, as Open MPI does with a longer message, writes past the end of a buffer; gloo ends the process or sums.
+/// Buffers are also padded to chunks of equal length where an operation needs them. [`threads`](crate::threads)
+/// compare both, and name the ranks that differ: test a loop of your own there.
 ///
 /// A bucket is the number that identifies an operation in flight; the caller chooses it.
 ///
