@@ -42,6 +42,8 @@ check() { # check NAME COMMAND...; the command may describe its failures in $fai
   known=$(wc -c <"$failures")
   # In a group of processes of its own, and into a file: what it leaves behind holds nobody up. Its parts
   # have limits of their own; half an hour, or $patience times as long, is for those without.
+  # The file is there before anything reads it.
+  : >"$work/log"
   set -m
   "$@" >"$work/log" 2>&1 </dev/null &
   job=$!
