@@ -54,7 +54,6 @@
 //! `mpicc`.
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
-#![cfg_attr(not(feature = "mpi"), allow(dead_code, reason = "some of it serves processes alone"))]
 
 #[cfg(feature = "mpi")]
 mod abort;

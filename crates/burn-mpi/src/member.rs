@@ -14,6 +14,7 @@ pub struct Member {
     pub size: usize,
     pub host: String,
     /// Whether to yield the core while waiting, because another rank needs it.
+    #[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "ranks that are threads wait for a turn"))]
     pub yields: bool,
     pub(crate) activity: Arc<Activity>,
 }
@@ -67,6 +68,7 @@ impl Member {
     }
 
     /// Yields the core to another rank if ranks share cores.
+    #[cfg(feature = "mpi")]
     pub fn pause(&self) {
         match self.yields {
             true => std::thread::yield_now(),

@@ -96,11 +96,11 @@ pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, 
     world.sum_f64(&mut sums)?;
     let mut means = sums.into_iter().map(|sum| sum / world.size() as f64);
     Ok(tensors::write(module, &mut |dtype, shape, trainable| {
-        let mut mean = || {
-            let values: Vec<f64> = means.by_ref().take(shape.iter().product()).collect();
-            TensorData::new(values, shape.to_vec()).convert_dtype(dtype)
-        };
-        (is_float(dtype) && !trainable).then(&mut mean)
+        if trainable || !is_float(dtype) {
+            return None;
+        }
+        let values: Vec<f64> = means.by_ref().take(shape.iter().product()).collect();
+        Some(TensorData::new(values, shape.to_vec()).convert_dtype(dtype))
     }))
 }
 

@@ -39,8 +39,8 @@ impl Default for Transport {
     }
 }
 
-/// Connects all ranks over `backend`, or through memory if they are [threads](crate::threads), and sets the deadline of their collectives
-/// ([`World::set_deadline`]). All ranks must call it.
+/// Connects all ranks over `backend`, or through memory if they are [threads](crate::threads), and sets the
+/// deadline of their collectives ([`World::set_deadline`]). All ranks must call it.
 ///
 /// ```no_run
 /// # use burn_mpi::{Backend, CommError, Transport, World, connect};

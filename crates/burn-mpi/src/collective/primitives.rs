@@ -42,6 +42,7 @@ impl Call {
     }
 
     /// Bytes of each rank's part, of buffers of so many bytes on `size` ranks.
+    #[cfg(feature = "mpi")]
     pub(crate) fn part(self, from: usize, to: usize, size: usize) -> usize {
         match self {
             Self::Gather { .. } => from,

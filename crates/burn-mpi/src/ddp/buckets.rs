@@ -54,8 +54,9 @@ pub(crate) struct Buckets {
     /// This rank's backward calls in this step.
     backwards: usize,
     weight: f32,
-    /// The sum of the weights of this rank's backward calls in this step.
-    share: f32,
+    /// The sum of the weights of this rank's backward calls in this step; in f64, since a step may have
+    /// thousands, whose sum in f32 drifts from 1.
+    share: f64,
     /// This rank's gradients that came after their bucket had started, scaled by its share of the samples.
     late: BTreeMap<usize, Vec<f32>>,
     /// Since when some bucket has been in flight during backward.
@@ -125,7 +126,7 @@ impl Buckets {
     /// Begins a backward whose gradients are scaled by `weight`.
     pub fn begin_backward(&mut self, weight: f32) {
         self.weight = weight;
-        self.share += weight;
+        self.share += f64::from(weight);
         self.backwards += 1;
     }
 

@@ -223,8 +223,8 @@ impl GradientSync {
     /// Burn's `backward`.
     ///
     /// # Errors
-    /// If the transport fails, or ranks average different modules; [`CommError::Shares`] on all ranks
-    /// if the samples of their backward calls do not add up to the step's;
+    /// If the transport fails, or ranks average different modules, which every later step returns too;
+    /// [`CommError::Shares`] on all ranks if the samples of their backward calls do not add up to this step's;
     /// [`CommError::NoGradient`] names a parameter of `module` that was frozen when
     /// this `GradientSync` was made and is no longer.
     pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {

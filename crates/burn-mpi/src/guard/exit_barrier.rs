@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Guard;
-use super::messages::News;
+use super::messages::Message;
 
 /// How often a message is sent again that has had no answer.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -57,14 +57,14 @@ impl ExitBarrier {
     }
 
     /// Records a message of another rank.
-    pub(super) fn note(&self, rank: usize, news: &News) {
+    pub(super) fn note(&self, rank: usize, message: &Message) {
         let mut state = self.state();
         state.heard.insert(rank, Instant::now());
-        match news {
-            News::Ended => drop(state.ended.insert(rank)),
-            News::Knows => drop(state.knowing.insert(rank)),
-            News::AllEnded => state.all = true,
-            News::Confirmed => state.confirmed = true,
+        match message {
+            Message::Ended => drop(state.ended.insert(rank)),
+            Message::Knows => drop(state.knowing.insert(rank)),
+            Message::AllEnded => state.all = true,
+            Message::Confirmed => state.confirmed = true,
             _ => return,
         }
         self.changed.notify_all();
@@ -116,22 +116,22 @@ impl Guard {
 
     fn first_exits(&self) {
         self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.ended), || ());
-        let tell = || self.announce(&News::AllEnded);
+        let tell = || self.announce(&Message::AllEnded);
         // Once at least: some may hear this rank without being heard.
         tell();
         self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.knowing), tell);
     }
 
     fn other_exits(&self) {
-        let tell = |news| self.send(&news, &self.peers[0]);
+        let tell = |message| self.send(&message, &self.peers[0]);
         let heard = self.exits.state().heard.contains_key(&0);
         let limit = if heard { Duration::MAX } else { self.exits.linger };
-        self.exits.wait_until(limit, |state| state.all, || tell(News::Ended));
+        self.exits.wait_until(limit, |state| state.all, || tell(Message::Ended));
         if !heard {
             // The others need not wait for an answer of this rank any more.
-            self.announce(&News::Knows);
+            self.announce(&Message::Knows);
         }
-        self.exits.wait_until(self.exits.linger, |state| state.confirmed, || tell(News::Knows));
+        self.exits.wait_until(self.exits.linger, |state| state.confirmed, || tell(Message::Knows));
     }
 }
 
@@ -180,7 +180,7 @@ mod tests {
 
     fn introduce(guards: &[(Arc<Guard>, Arc<AtomicBool>)]) {
         for (guard, _) in guards {
-            guard.announce(&News::Answer);
+            guard.announce(&Message::Answer);
         }
         let everyone = |(guard, _): &(Arc<Guard>, _)| guard.exits.state().heard.len() == guards.len() - 1;
         while !guards.iter().all(everyone) {
@@ -228,7 +228,7 @@ mod tests {
         introduce(&guards);
         // Rank 1 has said that MPI has ended, and then neither hears nor answers.
         guards[1].1.store(true, Ordering::Relaxed);
-        guards[1].0.send(&News::Ended, &guards[1].0.peers[0]);
+        guards[1].0.send(&Message::Ended, &guards[1].0.peers[0]);
         await_ends(&guards[0].0, &[1]);
         let [first, other] = [0, 2].map(|rank| exit_on_a_thread(&guards[rank].0));
         other.join().expect("no panic");
@@ -239,7 +239,7 @@ mod tests {
         }
         assert!(!first.is_finished(), "rank 0 does not wait for rank 1");
         assert_eq!(guards[0].0.exits.silent(Duration::ZERO), [1]);
-        guards[0].0.exits.note(1, &News::Knows);
+        guards[0].0.exits.note(1, &Message::Knows);
         first.join().expect("no panic");
     }
 

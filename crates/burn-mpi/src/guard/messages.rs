@@ -25,7 +25,7 @@ const DATAGRAM: usize = 1 << 16;
 
 /// What a guard tells another one.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum News {
+pub(super) enum Message {
     /// What is the receiver doing?
     Question,
     Answer,
@@ -49,7 +49,7 @@ pub(super) enum News {
 }
 
 /// The job's number, the sender's rank, what that one is doing, and what it tells.
-type Message = (u64, usize, Seen, News);
+type Datagram = (u64, usize, Seen, Message);
 
 impl Guard {
     /// Waits one tick for a message; answers a question, returns an answer and its rank.
@@ -66,24 +66,24 @@ impl Guard {
                 return None;
             }
         };
-        let (job, rank, seen, news): Message = serde_json::from_slice(&bytes[..length]).ok()?;
+        let (job, rank, seen, message): Datagram = serde_json::from_slice(&bytes[..length]).ok()?;
         if job != self.job || rank >= self.hosts.len() || rank == self.member.rank {
             return None;
         }
         let activity = &self.member.activity;
-        match &news {
-            News::Question => self.send(&News::Answer, &[from]),
-            News::Knows => self.send(&News::Confirmed, &[from]),
-            News::Ending => activity.with(|state| {
+        match &message {
+            Message::Question => self.send(&Message::Answer, &[from]),
+            Message::Knows => self.send(&Message::Confirmed, &[from]),
+            Message::Ending => activity.with(|state| {
                 state.ended_by = Some(state.ended_by.map_or(rank, |other| other.min(rank)));
             }),
-            News::Stalled => activity.with(|state| {
+            Message::Stalled => activity.with(|state| {
                 state.told = state.told.max(seen.entered);
                 if rank < self.member.rank {
                     state.told_below = state.told_below.max(seen.entered);
                 }
             }),
-            News::Leaving { status, reason } => {
+            Message::Leaving { status, reason } => {
                 let (host, status, reason) = (self.hosts[rank].clone(), *status, reason.clone());
                 let (entered, since) = (seen.entered, self.member.now());
                 let departure = Departure { rank, host, status, entered, reason, since };
@@ -93,22 +93,22 @@ impl Guard {
                     }
                 });
             }
-            News::Answer | News::Ended | News::AllEnded | News::Confirmed => {}
+            Message::Answer | Message::Ended | Message::AllEnded | Message::Confirmed => {}
         }
         // After what is sent: this process may exit then.
-        self.exits.note(rank, &news);
-        matches!(news, News::Answer).then_some((rank, seen))
+        self.exits.note(rank, &message);
+        matches!(message, Message::Answer).then_some((rank, seen))
     }
 
     /// Tells all other guards.
-    pub(super) fn announce(&self, news: &News) {
+    pub(super) fn announce(&self, message: &Message) {
         let others = self.peers.iter().enumerate().filter(|(rank, _)| *rank != self.member.rank);
-        others.for_each(|(_, addresses)| self.send(news, addresses));
+        others.for_each(|(_, addresses)| self.send(message, addresses));
     }
 
-    pub(super) fn send(&self, news: &News, to: &[SocketAddr]) {
-        let message = (self.job, self.member.rank, self.member.activity.now(), news);
-        let bytes = serde_json::to_vec(&message).expect("plain values have a JSON");
+    pub(super) fn send(&self, message: &Message, to: &[SocketAddr]) {
+        let datagram = (self.job, self.member.rank, self.member.activity.now(), message);
+        let bytes = serde_json::to_vec(&datagram).expect("plain values have a JSON");
         for address in to {
             // A peer that cannot be reached counts as one that does not answer.
             let _ = self.socket.send_to(&bytes, address);
@@ -141,7 +141,7 @@ impl Guard {
                 break;
             }
             let asked = Instant::now();
-            self.announce(&News::Question);
+            self.announce(&Message::Question);
             while asked.elapsed() < ROUND && is_needed() {
                 if let Some((rank, answer)) = self.hear() {
                     answers[rank] = Some(answer);

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use self::exit_barrier::{ExitBarrier, LINGER};
 pub(crate) use self::hydra::end_mpirun;
-use self::messages::{News, REASON, SILENT, own_addresses};
+use self::messages::{Message, REASON, SILENT, own_addresses};
 use crate::activity::{Seen, State};
 use crate::cause::Wait;
 use crate::member::Member;
@@ -133,7 +133,7 @@ impl Guard {
             return;
         }
         let mut announced: Option<Instant> = None;
-        self.announce(&News::Answer);
+        self.announce(&Message::Answer);
         let mut asked = vec![Instant::now()];
         loop {
             self.hear();
@@ -152,8 +152,8 @@ impl Guard {
                     announced = Some(Instant::now());
                     let mut reason = activity.with(|state| state.reason.clone());
                     reason.truncate(reason.floor_char_boundary(REASON));
-                    self.announce(&News::Leaving { status, reason });
-                    self.announce(&News::Question);
+                    self.announce(&Message::Leaving { status, reason });
+                    self.announce(&Message::Question);
                 }
                 self.check_silence();
                 continue;
@@ -177,7 +177,7 @@ impl Guard {
         }
         asked.push(Instant::now());
         if asked.len() <= QUESTIONS + 1 {
-            self.announce(&News::Question);
+            self.announce(&Message::Question);
             return Vec::new();
         }
         (1..self.hosts.len()).filter(|&rank| !self.exits.has_heard(rank, asked[1])).collect()
@@ -186,14 +186,15 @@ impl Guard {
     /// Aborts the job if a rank has left without entering the collective that
     /// this rank waits in, or its message: it never will.
     fn check_departures(&self, seen: &Seen, waited: Duration) {
-        let activity = &self.member.activity;
-        for departure in activity.departed() {
+        let now = self.member.activity.now();
+        if now.entered != seen.entered || now.waited < Some(waited) {
+            return;
+        }
+        for departure in self.member.activity.departed() {
             let limit = if departure.status == 0 { LEFT } else { FAILED };
             let since = self.member.now().saturating_sub(departure.since);
             if (departure.entered < seen.entered || seen.peer == Some(departure.rank))
                 && waited.min(since) > limit + patience(self.member.rank)
-                && activity.now().entered == seen.entered
-                && activity.now().waited >= Some(waited)
             {
                 let Member { rank, host, .. } = &self.member;
                 let error = departure.error();
@@ -240,7 +241,7 @@ impl Guard {
                 return;
             }
             activity.with(|state| state.told = seen.entered);
-            self.announce(&News::Stalled);
+            self.announce(&Message::Stalled);
         }
         let answers = self.query_all(seen);
         // The operation may have completed while the others were asked, and another begun.
@@ -266,7 +267,7 @@ impl Guard {
         if self.member.activity.with(|state| state.ended_by).is_some() {
             return false;
         }
-        self.announce(&News::Ending);
+        self.announce(&Message::Ending);
         if self.member.rank > 0 {
             self.hear_for(CLAIM);
         }
