@@ -29,6 +29,9 @@ pub struct Signals {
     pub stop: f32,
 }
 
+/// Visits all of a rank's gradients but those to skip, as [`each`](super::collector::each) does.
+type OwnGradients = Box<dyn Fn(&dyn Fn(usize) -> bool, &mut dyn FnMut(usize, Option<&[f32]>))>;
+
 /// All buckets of one rank.
 pub(crate) struct Buckets {
     pub collective: Box<dyn Collective>,
@@ -59,6 +62,10 @@ pub(crate) struct Buckets {
     share: f64,
     /// This rank's gradients that came after their bucket had started, scaled by its share of the samples.
     late: BTreeMap<usize, Vec<f32>>,
+    /// Whether a parameter's gradient is another one than its bucket was started with.
+    replaced: Vec<bool>,
+    /// All of this rank's gradients in this step, not scaled, for those that a rank has replaced.
+    pub own: Option<OwnGradients>,
     /// Since when some bucket has been in flight during backward.
     in_flight_since: Option<Duration>,
     clock: Clock,
@@ -92,6 +99,8 @@ impl Buckets {
             weight: 1.0,
             share: 0.0,
             late: BTreeMap::new(),
+            replaced: vec![false; params],
+            own: None,
             in_flight_since: None,
             clock,
             failure: None,
@@ -119,6 +128,8 @@ impl Buckets {
         self.written.fill(false);
         self.sealed.fill(false);
         self.late.clear();
+        self.replaced.fill(false);
+        self.own = None;
         self.missing.clear();
         self.missing.extend(self.plan.buckets().iter().map(|bucket| bucket.params.len()));
     }
@@ -159,6 +170,24 @@ impl Buckets {
                 }
             }
         });
+    }
+
+    /// Puts `gradient`, if any, in the place of what was added for `param` in this step. If its bucket has
+    /// started, all ranks reduce theirs again at the end of the step.
+    pub fn replace(&mut self, param: usize, gradient: Option<&[f32]>) {
+        let (bucket, range) = self.plan.place(param);
+        match self.buffers.slots(bucket, range.clone()) {
+            Some(slots) if bucket >= self.started => slots.fill(0.0),
+            _ => self.replaced[param] = true,
+        }
+        self.written[param] = false;
+        match gradient {
+            Some(gradient) if self.replaced[param] && gradient.len() == range.len() => {
+                self.written[param] = true
+            }
+            Some(gradient) => self.add(param, gradient),
+            None => {}
+        }
     }
 
     /// Marks `param` as final in this step. Without a gradient so far, it counts as

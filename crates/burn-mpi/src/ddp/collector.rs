@@ -13,24 +13,44 @@ pub(crate) enum Source<'a> {
     /// As a backward has left them.
     Backward(&'a mut Gradients),
     /// As a program has computed them.
-    Program(GradientsParams),
+    Program(&'a GradientsParams),
 }
 
 /// Passes on each parameter's gradient: all of it if nothing was `taken` during backward, the difference if
-/// it has changed since, and nothing if it has not.
+/// it was accumulated further, and nothing if it was not.
 pub(crate) fn collect<M: Module>(
-    source: Source<'_>,
+    gradients: &mut Gradients,
     module: &M,
     taken: &[Option<Taken>],
     add: &mut dyn FnMut(usize, &[f32]),
 ) {
-    module.visit(&mut Collector { source, taken, add, next: 0 });
+    let taken = |param: usize| taken.get(param).and_then(Option::as_ref);
+    let skip = |param: usize| taken(param).is_some_and(|taken| !taken.outgrown);
+    each(Source::Backward(gradients), module, &skip, &mut |param, values| match (values, taken(param)) {
+        (Some(values), None) => add(param, values),
+        (Some(values), Some(taken)) => {
+            let grown = values.iter().zip(taken.values()).map(|(all, taken)| all - taken);
+            add(param, &grown.collect::<Vec<f32>>());
+        }
+        (None, _) => {}
+    });
+}
+
+/// Passes on the gradients of `module`'s parameters, by their index in visit order; `None` for one that has
+/// no gradient. Those to `skip` are not read.
+pub(crate) fn each<M: Module>(
+    source: Source<'_>,
+    module: &M,
+    skip: &dyn Fn(usize) -> bool,
+    take: &mut dyn FnMut(usize, Option<&[f32]>),
+) {
+    module.visit(&mut Collector { source, skip, take, next: 0 });
 }
 
 struct Collector<'a> {
     source: Source<'a>,
-    taken: &'a [Option<Taken>],
-    add: &'a mut dyn FnMut(usize, &[f32]),
+    skip: &'a dyn Fn(usize) -> bool,
+    take: &'a mut dyn FnMut(usize, Option<&[f32]>),
     next: usize,
 }
 
@@ -38,34 +58,30 @@ impl ModuleVisitor for Collector<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let index = self.next;
         self.next += 1;
-        let taken = self.taken.get(index).and_then(Option::as_ref);
+        if (self.skip)(index) {
+            return;
+        }
         let gradient = match &mut self.source {
-            _ if taken.is_some_and(|taken| !taken.outgrown) => None,
             Source::Backward(gradients) if param.is_require_grad() => param.grad_remove(gradients),
             Source::Backward(_) => None,
-            Source::Program(gradients) => gradients.remove::<D>(param.id),
+            Source::Program(gradients) => gradients.get::<D>(param.id),
         };
-        let Some(gradient) = gradient else { return };
-        read(gradient, &mut |values| match taken {
-            None => (self.add)(index, values),
-            Some(taken) => {
-                let grown = values.iter().zip(taken.values()).map(|(all, taken)| all - taken);
-                (self.add)(index, &grown.collect::<Vec<f32>>());
-            }
-        });
+        match gradient {
+            Some(gradient) => read(gradient, &mut |values| (self.take)(index, Some(values))),
+            None => (self.take)(index, None),
+        }
     }
 }
 
 /// Passes on the values of a gradient; flex's memory is read in place.
 fn read<const D: usize>(gradient: Tensor<D>, values: &mut dyn FnMut(&[f32])) {
-    let Ok(primitive) = gradient.clone().try_into_primitive::<Flex>() else {
-        let data = gradient.into_data().convert_dtype(DType::F32);
-        return values(data.as_slice::<f32>().unwrap_or_default());
-    };
-    match primitive.as_slice::<f32>() {
-        Some(slice) => values(slice),
-        None => values(primitive.to_contiguous().as_slice::<f32>().unwrap_or_default()),
+    if let Ok(primitive) = gradient.clone().try_into_primitive::<Flex>()
+        && let Some(slice) = primitive.as_slice::<f32>()
+    {
+        return values(slice);
     }
+    let data = gradient.into_data().convert_dtype(DType::F32);
+    values(data.as_slice::<f32>().unwrap_or_default());
 }
 
 /// The gradients of `module`'s parameters as Burn's optimizers take them;

@@ -19,8 +19,8 @@ use burn::tensor::{Gradients, Tensor};
 
 use super::arrival::{self, Probe};
 use super::buckets::{Buckets, Signals};
-use super::collector::{Source, collect, register};
-use super::hook::{self, Hooked};
+use super::collector::{collect, register};
+use super::hook::{self, Hooked, Taken};
 use super::options::{SyncOptions, plan_of};
 use super::watch::SyncEvent;
 use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, World, module};
@@ -154,23 +154,27 @@ impl GradientSync {
         total: usize,
         which: MicroBatch,
     ) -> Result<(), CommError> {
-        self.backward_with_rest(loss, module, own, total, which).map(|_| ())
+        self.begin_share(own, total)?;
+        if own == 0 {
+            return Ok(());
+        }
+        let (mut gradients, taken) = self.hooked_backward(loss, module, own, total, which)?;
+        let buckets = self.buckets()?;
+        collect(&mut gradients, module, &taken, &mut |param, values| buckets.add(param, values));
+        buckets.tell(SyncEvent::CollectEnd);
+        self.end_backward(which)
     }
 
-    /// As [`backward`](Self::backward); returns what it leaves of the gradients, for callers that
-    /// have to return some.
-    pub(crate) fn backward_with_rest<M: Module>(
+    /// Runs backward within a step that has begun, in which final gradients may travel; returns all of them,
+    /// and which were taken.
+    pub(crate) fn hooked_backward<M: Module>(
         &mut self,
         loss: &Tensor<1>,
         module: &M,
         own: usize,
         total: usize,
         which: MicroBatch,
-    ) -> Result<Option<Gradients>, CommError> {
-        self.begin_share(own, total)?;
-        if own == 0 {
-            return Ok(None);
-        }
+    ) -> Result<(Gradients, Vec<Option<Taken>>), CommError> {
         if let (0, Some(seat)) = (self.steps, self.world.seat()) {
             seat.check_nodes(hook::nodes(module))?;
         }
@@ -186,7 +190,7 @@ impl GradientSync {
             true => hook::backward(loss, module, buckets),
             false => Err(buckets),
         };
-        let (mut buckets, mut gradients, taken) = match hooked {
+        let (buckets, gradients, taken) = match hooked {
             Ok(Hooked { gradients, sink, registered, taken }) => {
                 self.probe = Probe::new(registered, self.layout.specs().len());
                 (sink, gradients, taken)
@@ -197,12 +201,8 @@ impl GradientSync {
             }
         };
         buckets.tell(SyncEvent::BackwardEnd);
-        let source = Source::Backward(&mut gradients);
-        collect(source, module, &taken, &mut |param, values| buckets.add(param, values));
-        buckets.tell(SyncEvent::CollectEnd);
         self.buckets = Some(buckets);
-        self.end_backward(which)?;
-        Ok(Some(gradients))
+        Ok((gradients, taken))
     }
 
     /// After all gradients of a backward are in buckets.
@@ -267,9 +267,10 @@ impl GradientSync {
         })?;
         self.averaged = true;
         self.steps += 1;
-        self.late_steps += usize::from(!irregular.late.is_empty());
-        self.incomplete_steps += usize::from(irregular != Default::default() && irregular.late.is_empty());
-        if self.arrival.is_none() || !irregular.late.is_empty() {
+        let late = !irregular.late.is_empty() || irregular.replaced;
+        self.late_steps += usize::from(late);
+        self.incomplete_steps += usize::from(irregular != Default::default() && !late);
+        if self.arrival.is_none() || late {
             let probes = self.world.gather(&std::mem::take(&mut self.probe))?;
             let learned = arrival::merge(&self.layout, &probes, self.arrival.as_ref());
             self.adopt_next = learned.is_some() && learned != self.arrival;

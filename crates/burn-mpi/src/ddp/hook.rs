@@ -66,7 +66,16 @@ pub struct Taken {
 impl Taken {
     /// The values, in the layout of the parameter.
     pub fn values(&self) -> Vec<f32> {
-        self.kept.values()
+        self.kept.values().into_owned()
+    }
+
+    /// Whether `gradient` has the same bits.
+    pub(crate) fn is(&self, gradient: &[f32]) -> bool {
+        let values = self.kept.values();
+        let same_bits = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+        // The same memory has not changed: that of a tensor that is shared is not written to.
+        std::ptr::eq(&*values, gradient)
+            || (values.len() == gradient.len() && values.iter().zip(gradient).all(same_bits))
     }
 }
 

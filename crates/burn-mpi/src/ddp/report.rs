@@ -88,7 +88,7 @@ pub struct SyncReport {
     pub overlap: Overlap,
     /// Times, summed over steps.
     pub times: CommTimes,
-    /// Steps with gradients that came after their bucket had started, on any rank;
+    /// Steps with gradients that came, or were changed, after their bucket had started, on any rank;
     /// such a step needs a second all-reduce.
     pub late_steps: usize,
     /// Steps with a parameter that some rank with samples did not use; such a step

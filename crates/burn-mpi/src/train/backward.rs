@@ -16,8 +16,8 @@ thread_local! {
     static CURRENT: Cell<Option<Backward>> = const { Cell::new(None) };
 }
 
-/// `loss.backward()` for a `TrainStep`: in a training over MPI, gradients are averaged while
-/// backward still runs. Elsewhere, and with one rank, it is Burn's.
+/// `loss.backward()` for a `TrainStep`: in a training over MPI, gradients travel to the other ranks while
+/// backward still runs. The gradients that it returns are this rank's, as Burn's, with any number of ranks.
 ///
 /// ```no_run
 /// # use burn::module::Module;
@@ -28,15 +28,24 @@ thread_local! {
 /// TrainOutput::new(model, burn_mpi::backward(&loss), loss)
 /// # }
 /// ```
+///
+/// What the `TrainOutput` of a step holds at its end is what is averaged, whatever has travelled. A gradient
+/// that the step has changed after it had travelled (scaled, clipped, added to another loss's, left out) is
+/// sent again, by all ranks. So a step chooses by its calls:
+///
+/// - several losses: `burn_mpi::backward(&(first + second))` travels. Of several calls in a step the first one
+///   does; the others are Burn's.
+/// - gradients that are changed in every step: `loss.backward()`, which waits for the end of the step and
+///   sends each gradient once.
+/// - gradients that are rarely changed, as by clipping: `burn_mpi::backward`.
 pub fn backward(loss: &Tensor<1>) -> Gradients {
-    // Taken out: a module may call backward of its own inside, and a step may have a second loss, whose
-    // gradients are Burn's.
+    // Taken out: a module may call backward of its own inside, and a step may have a second loss.
     let gradients = CURRENT.take().and_then(|run| run(loss));
     gradients.unwrap_or_else(|| loss.backward())
 }
 
-/// Runs a step of `model`, in which the first [`backward`] averages gradients of `own` of `total` samples;
-/// without one, its output's are averaged. Returns the output's item.
+/// Runs a step of `model` with `own` of `total` samples, in which the gradients of the first [`backward`]
+/// travel; those of its output are averaged. Returns the output's item.
 pub(super) fn with<M: Module + 'static, O>(
     sync: &Rc<RefCell<GradientSync>>,
     model: &M,
@@ -47,19 +56,20 @@ pub(super) fn with<M: Module + 'static, O>(
     let result = Rc::new(Cell::new(None));
     let (inside, found, module) = (Rc::clone(sync), Rc::clone(&result), model.clone());
     CURRENT.set(Some(Box::new(move |loss| {
-        let averaged = inside.borrow_mut().backward_with_rest(loss, &module, own, total, MicroBatch::Last);
-        let (rest, outcome) = match averaged {
-            Ok(rest) => (rest, Ok(())),
-            Err(error) => (None, Err(error)),
-        };
-        found.set(Some(outcome));
-        rest
+        let mut sync = inside.borrow_mut();
+        let begun = sync.begin_share(own, total);
+        let hooked = begun.and_then(|()| sync.hooked_backward(loss, &module, own, total, MicroBatch::Last));
+        let (gradients, taken) =
+            hooked.map_or_else(|error| (None, Err(error)), |(all, taken)| (Some(all), Ok(taken)));
+        found.set(Some(taken));
+        gradients
     })));
     let output = step();
     CURRENT.take();
-    match result.take() {
-        Some(averaged) => averaged?,
-        None => sync.borrow_mut().contribute(output.grads, model, own, total)?,
-    }
+    let taken = result.take().transpose()?;
+    sync.borrow_mut().contribute_all(output.grads, model, own, total, taken)?;
     Ok(output.item)
 }
+
+#[cfg(test)]
+mod tests;

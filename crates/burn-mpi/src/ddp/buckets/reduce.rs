@@ -1,5 +1,6 @@
 //! Reduction of full buckets: which start when, and the final wait.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::{Buckets, Signals};
@@ -19,11 +20,14 @@ fn share_tolerance(wire: WireType) -> f32 {
 /// A bucket starts when each of its parameters has been registered as often as
 /// the plan expects. A network may use a parameter more often than that, on one
 /// rank only, or run another backward after the last one. The difference is then
-/// kept aside and reduced at the end of the step, on all ranks.
+/// kept aside and reduced at the end of the step, on all ranks. A program may change a gradient after its
+/// bucket has started, on one rank only: it is then reduced again as a whole.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Irregular {
     /// Parameters with a late gradient on some rank.
     pub late: Vec<usize>,
+    /// Whether a gradient was replaced on some rank after its bucket had started.
+    pub replaced: bool,
     /// Parameters without a gradient on any rank.
     pub absent: Vec<usize>,
 }
@@ -38,7 +42,8 @@ impl Buckets {
         }
         self.note_landed();
         let incomplete = self.clear_unwritten();
-        let irregular = !self.late.is_empty() || (self.backwards > 0 && incomplete);
+        let moved = !self.late.is_empty() || self.replaced.contains(&true);
+        let irregular = moved || (self.backwards > 0 && incomplete);
         let last = self.plan.buckets().len() - 1;
         let control = self.plan.buckets()[last].len;
         let flag = |set: bool| if set { 1.0 } else { 0.0 };
@@ -70,6 +75,8 @@ impl Buckets {
             true => self.settle()?,
             false => Irregular::default(),
         };
+        // Not before: another rank may have replaced a gradient.
+        self.own = None;
         self.absent.fill(false);
         irregular.absent.iter().for_each(|&param| self.absent[param] = true);
         Ok((signals, irregular))
@@ -174,38 +181,66 @@ impl Buckets {
         Ok(())
     }
 
-    /// Reduces late gradients of any rank, and determines which parameters have no
+    /// Reduces late and replaced gradients of any rank, and determines which parameters have no
     /// gradient on any rank. Every rank runs it in the same step, because all have
     /// the same signals.
     fn settle(&mut self) -> Result<Irregular, CommError> {
         let began = self.clock.now();
         let params = self.written.len();
         let late = (0..params).map(|param| self.late.contains_key(&param));
-        let flags = late.chain(self.written.iter().copied()).map(|flag| f32::from(u8::from(flag)));
-        let ranks = self.sum(flags.collect())?;
-        let irregular = Irregular {
-            late: (0..params).filter(|&param| ranks[param] > 0.0).collect(),
-            absent: (0..params).filter(|&param| ranks[params + param] == 0.0).collect(),
-        };
+        let flags = late.chain(self.written.iter().copied()).chain(self.replaced.iter().copied());
+        let ranks = self.sum(flags.map(|flag| f32::from(u8::from(flag))).collect())?;
+        let [late, written, replaced] = [0, 1, 2].map(|kind| &ranks[kind * params..][..params]);
+        let chosen = |flags: &[f32]| (0..params).filter(|&param| flags[param] > 0.0).collect::<Vec<_>>();
+        let (late, replaced) = (chosen(late), chosen(replaced));
+        let sums = std::mem::take(&mut self.late);
+        self.reduce_again(&late, sums, |slot, sum| *slot += sum)?;
+        let own = self.own_gradients(&replaced);
+        self.reduce_again(&replaced, own, |slot, sum| *slot = sum)?;
+        self.times.exposed += self.clock.now() - began;
+        let absent = (0..params).filter(|&param| written[param] == 0.0).collect();
+        Ok(Irregular { late, replaced: !replaced.is_empty(), absent })
+    }
+
+    /// This rank's gradients of `params`, scaled by its share of the samples.
+    fn own_gradients(&mut self, params: &[usize]) -> BTreeMap<usize, Vec<f32>> {
+        let mut gradients = BTreeMap::new();
+        if let (false, Some(each)) = (params.is_empty(), self.own.take()) {
+            each(&|param| params.binary_search(&param).is_err(), &mut |param, values| {
+                let scaled = values.map(|values| values.iter().map(|value| value * self.weight).collect());
+                gradients.extend(scaled.map(|scaled| (param, scaled)));
+            });
+        }
+        gradients
+    }
+
+    /// Sums this rank's `gradients` of `params` over ranks, zeros where it has none, and puts them into their
+    /// buckets.
+    fn reduce_again(
+        &mut self,
+        params: &[usize],
+        gradients: BTreeMap<usize, Vec<f32>>,
+        put: impl Fn(&mut f32, f32),
+    ) -> Result<(), CommError> {
         let mut own = Vec::new();
-        for param in &irregular.late {
-            match self.late.get(param) {
+        for param in params {
+            match gradients.get(param) {
                 Some(values) => own.extend_from_slice(values),
                 None => own.resize(own.len() + self.plan.place(*param).1.len(), 0.0),
             }
         }
-        if !own.is_empty() {
-            let sums = self.sum(own)?;
-            let mut rest = &sums[..];
-            for &param in &irregular.late {
-                let slots = self.gradient_mut(param).unwrap_or_default();
-                let (sum, after) = rest.split_at(slots.len());
-                rest = after;
-                slots.iter_mut().zip(sum).for_each(|(slot, value)| *slot += value);
-            }
+        if own.is_empty() {
+            return Ok(());
         }
-        self.times.exposed += self.clock.now() - began;
-        Ok(irregular)
+        let sums = self.sum(own)?;
+        let mut rest = &sums[..];
+        for &param in params {
+            let slots = self.gradient_mut(param).unwrap_or_default();
+            let (sums, after) = rest.split_at(slots.len());
+            rest = after;
+            slots.iter_mut().zip(sums).for_each(|(slot, sum)| put(slot, *sum));
+        }
+        Ok(())
     }
 
     /// Sums `values` over ranks. Always sent as f32, whatever the gradients' type: such

@@ -6,7 +6,8 @@ use burn::optim::GradientsParams;
 use super::{GradientSync, MicroBatch};
 use crate::CommError;
 use crate::ddp::arrival::{self, Probe};
-use crate::ddp::collector::{Source, collect};
+use crate::ddp::collector::{Source, each};
+use crate::ddp::hook::Taken;
 
 impl GradientSync {
     /// Adds gradients of the mean loss over `own` of the `total` samples of a step, which Burn's
@@ -33,9 +34,39 @@ impl GradientSync {
         own: usize,
         total: usize,
     ) -> Result<(), CommError> {
+        if !self.begin_contribution(own, total)? {
+            return Ok(());
+        }
+        self.add_rest(&gradients, module, &[])
+    }
+
+    /// As [`contribute`](Self::contribute), and the only gradients of this rank in the step: `taken` are
+    /// those that a hooked backward has let travel, and where `gradients` has others by now, these are
+    /// averaged in their place.
+    pub(crate) fn contribute_all<M: Module + 'static>(
+        &mut self,
+        gradients: GradientsParams,
+        module: &M,
+        own: usize,
+        total: usize,
+        taken: Option<Vec<Option<Taken>>>,
+    ) -> Result<(), CommError> {
+        if taken.is_none() && !self.begin_contribution(own, total)? {
+            return Ok(());
+        }
+        self.add_rest(&gradients, module, &taken.unwrap_or_default())?;
+        let module = module.clone();
+        self.buckets()?.own = Some(Box::new(move |skip, take| {
+            each(Source::Program(&gradients), &module, skip, take);
+        }));
+        Ok(())
+    }
+
+    /// Begins a backward that the program has run by itself; `false` without samples.
+    fn begin_contribution(&mut self, own: usize, total: usize) -> Result<bool, CommError> {
         self.begin_share(own, total)?;
         if own == 0 {
-            return Ok(());
+            return Ok(false);
         }
         let probing = self.arrival.is_none();
         if probing {
@@ -47,12 +78,31 @@ impl GradientSync {
         if probing {
             buckets.uses.fill(usize::MAX);
         }
-        collect(Source::Program(gradients), module, &[], &mut |param, values| buckets.add(param, values));
+        Ok(true)
+    }
+
+    /// Adds the gradients that were not `taken`, and replaces those that are not what was taken.
+    fn add_rest<M: Module>(
+        &mut self,
+        gradients: &GradientsParams,
+        module: &M,
+        taken: &[Option<Taken>],
+    ) -> Result<(), CommError> {
+        let buckets = self.buckets()?;
+        each(Source::Program(gradients), module, &|_| false, &mut |param, values| match (
+            taken.get(param).and_then(Option::as_ref),
+            values,
+        ) {
+            (Some(taken), Some(values)) if taken.is(values) => {}
+            (Some(_), values) => buckets.replace(param, values),
+            (None, Some(values)) => buckets.add(param, values),
+            (None, None) => {}
+        });
         self.end_backward(MicroBatch::Last)
     }
 
     /// Begins a step, unless one is in progress, for `own` of its `total` samples.
-    pub(super) fn begin_share(&mut self, own: usize, total: usize) -> Result<(), CommError> {
+    pub(crate) fn begin_share(&mut self, own: usize, total: usize) -> Result<(), CommError> {
         self.begin()?;
         let (rank, host) = (self.world.rank(), self.world.host());
         match own > total {

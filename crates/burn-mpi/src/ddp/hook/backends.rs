@@ -1,5 +1,6 @@
 //! Burn's backends whose gradients are reported during backward, and how their values are read.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 #[cfg(feature = "cuda")]
@@ -35,10 +36,13 @@ pub(super) enum Kept {
 
 impl Kept {
     /// The values, in the layout of the parameter.
-    pub(super) fn values(&self) -> Vec<f32> {
+    pub(super) fn values(&self) -> Cow<'_, [f32]> {
         match self {
-            Self::Shared(tensor) => tensor.to_contiguous().as_slice::<f32>().unwrap_or_default().to_vec(),
-            Self::Copied(values) => values.clone(),
+            Self::Shared(tensor) => match tensor.as_slice::<f32>() {
+                Some(values) => Cow::Borrowed(values),
+                None => tensor.to_contiguous().as_slice::<f32>().unwrap_or_default().to_vec().into(),
+            },
+            Self::Copied(values) => Cow::Borrowed(values),
         }
     }
 }

@@ -1,0 +1,226 @@
+//! Steps of every kind: what is averaged are the gradients of each rank's output.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::nn::{Linear, LinearConfig};
+use burn::optim::{GradientsAccumulator, GradientsParams};
+use burn::tensor::{Device, Tensor, TensorData};
+use burn::train::TrainOutput;
+
+use super::{backward, with};
+use crate::threads::{Options, run};
+use crate::{Backend, CommError, GradientSync, SyncOptions, Transport, WireType, World, connect};
+
+#[derive(Module, Debug)]
+struct Net {
+    trunk: [Linear; 2],
+    heads: [Linear; 2],
+}
+
+impl Net {
+    /// The same on every rank, whatever the random numbers.
+    fn new() -> Self {
+        let device = Device::default().autodiff();
+        let layer = |inputs: usize, outputs: usize| {
+            let values =
+                (0..inputs * outputs).map(|at| (at * 7 % 11) as f32 / 11.0 - 0.4).collect::<Vec<_>>();
+            let weight = Tensor::from_data(TensorData::new(values, [inputs, outputs]), &device);
+            Linear { weight: Param::from_tensor(weight), ..LinearConfig::new(inputs, outputs).init(&device) }
+        };
+        Self { trunk: [layer(3, 8), layer(8, 8)], heads: [layer(8, 2), layer(8, 2)] }.no_bias()
+    }
+
+    /// Biases are random.
+    fn no_bias(mut self) -> Self {
+        self.trunk.iter_mut().chain(&mut self.heads).for_each(|layer| layer.bias = None);
+        self
+    }
+
+    fn loss(&self, head: usize, x: Tensor<2>) -> Tensor<1> {
+        let hidden = self.trunk.iter().fold(x, |x, layer| layer.forward(x).tanh());
+        self.heads[head].forward(hidden).powi_scalar(2).mean()
+    }
+}
+
+/// What a step does with its gradients.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Kind {
+    /// Burn's backward.
+    Plain,
+    /// One loss that travels.
+    One,
+    /// Two losses in two calls, whose gradients an accumulator adds.
+    Two,
+    /// The same, the first by Burn's backward.
+    PlainThenOne,
+    /// Two losses of which the output has the second alone.
+    SecondOnly,
+    /// All gradients by a factor.
+    Scaled,
+    /// Gradients of one layer by a factor.
+    ClippedTrunk,
+    /// Without the gradient of one layer.
+    Frozen,
+    /// No gradients at all.
+    Nothing,
+    /// Gradients that the program made.
+    Own,
+}
+
+const KINDS: [Kind; 10] = [
+    Kind::Plain,
+    Kind::One,
+    Kind::Two,
+    Kind::PlainThenOne,
+    Kind::SecondOnly,
+    Kind::Scaled,
+    Kind::ClippedTrunk,
+    Kind::Frozen,
+    Kind::Nothing,
+    Kind::Own,
+];
+
+/// The step of a program, as it is written for one process.
+fn step(net: &Net, kind: Kind, x: Tensor<2>) -> TrainOutput<()> {
+    let loss = |head| net.loss(head, x.clone());
+    let of = |gradients| GradientsParams::from_grads(gradients, net);
+    let both = |first, second| {
+        let mut accumulator = GradientsAccumulator::new();
+        accumulator.accumulate(net, of(first));
+        accumulator.accumulate(net, of(second));
+        accumulator.grads()
+    };
+    let scaled = |mut gradients: GradientsParams, layer: &Linear, factor: f32| {
+        if let Some(gradient) = gradients.remove::<2>(layer.weight.id) {
+            gradients.register(layer.weight.id, gradient * factor);
+        }
+        gradients
+    };
+    let grads = match kind {
+        Kind::Plain => of(loss(0).backward()),
+        Kind::One => of(backward(&loss(0))),
+        Kind::Two => both(backward(&loss(0)), backward(&loss(1))),
+        Kind::PlainThenOne => both(loss(0).backward(), backward(&loss(1))),
+        Kind::SecondOnly => {
+            backward(&loss(0));
+            of(backward(&loss(1)))
+        }
+        Kind::Scaled => {
+            let layers = net.trunk.iter().chain(&net.heads);
+            layers.fold(of(backward(&(loss(0) + loss(1)))), |all, layer| scaled(all, layer, 0.25))
+        }
+        Kind::ClippedTrunk => scaled(of(backward(&loss(1))), &net.trunk[1], 1e-3),
+        Kind::Frozen => {
+            let mut gradients = of(backward(&loss(0)));
+            gradients.remove::<2>(net.trunk[0].weight.id);
+            gradients
+        }
+        Kind::Nothing => {
+            backward(&loss(0));
+            GradientsParams::new()
+        }
+        Kind::Own => {
+            let mut gradients = GradientsParams::new();
+            let ones = Tensor::<2>::ones(net.heads[1].weight.dims(), &Device::default());
+            gradients.register(net.heads[1].weight.id, ones);
+            gradients
+        }
+    };
+    TrainOutput { grads, item: () }
+}
+
+/// Gradients by the parameter's index.
+type Values = BTreeMap<usize, Vec<f32>>;
+
+fn values(net: &Net, gradients: &GradientsParams) -> Values {
+    struct Read<'a>(&'a GradientsParams, usize, Values);
+    impl ModuleVisitor for Read<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.0.get::<D>(param.id) {
+                self.2.insert(self.1, gradient.into_data().iter::<f32>().collect());
+            }
+            self.1 += 1;
+        }
+    }
+    let mut read = Read(gradients, 0, Values::new());
+    net.visit(&mut read);
+    read.2
+}
+
+/// The kind, the samples and their values of a rank in a step: drawn from all three.
+fn drawn(seed: u64, turn: usize, rank: usize) -> (Kind, usize) {
+    let mix = (seed + 1) * 7919 + turn as u64 * 104_729 + rank as u64 * 1_299_709;
+    let hash = mix.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
+    (KINDS[hash as usize % KINDS.len()], (hash / 64 % 4) as usize)
+}
+
+fn samples(turn: usize, rank: usize, own: usize) -> Tensor<2> {
+    let values = (0..own * 3).map(|at| ((turn * 5 + rank * 3 + at * 7) % 13) as f32 / 6.0 - 1.0).collect();
+    Tensor::from_data(TensorData::new::<f32, _>(values, [own, 3]), &Device::default().autodiff())
+}
+
+/// What a step of all ranks must have: the outputs' gradients by share, as each has them alone.
+fn expected(net: &Net, steps: &[(Kind, usize)], turn: usize) -> Values {
+    let total: usize = steps.iter().map(|(_, own)| own).sum();
+    let mut sums = Values::new();
+    for (rank, &(kind, own)) in steps.iter().enumerate().filter(|(_, step)| step.1 > 0) {
+        let weight = own as f32 / total as f32;
+        for (param, gradient) in values(net, &step(net, kind, samples(turn, rank, own)).grads) {
+            let sum = sums.entry(param).or_insert_with(|| vec![0.0; gradient.len()]);
+            sum.iter_mut().zip(gradient).for_each(|(sum, value)| *sum += value * weight);
+        }
+    }
+    sums
+}
+
+fn steps_are_averaged(world: &World, options: SyncOptions, seed: u64, turns: usize) -> Result<(), CommError> {
+    let net = Net::new();
+    let collective = connect(world, Backend::Mpi, &Transport::default())?;
+    let sync = Rc::new(RefCell::new(GradientSync::of_module(world, collective, &net, options)));
+    for turn in 0..turns {
+        let mut steps: Vec<_> = (0..world.size()).map(|rank| drawn(seed, turn, rank)).collect();
+        if seed % 3 == 0 {
+            // All ranks do the same, as most programs do.
+            let kind = steps[0].0;
+            steps.iter_mut().for_each(|step| *step = (kind, step.1.max(1)));
+        }
+        let total: usize = steps.iter().map(|(_, own)| own).sum();
+        let (kind, own) = steps[world.rank()];
+        if own > 0 {
+            with(&sync, &net, own, total, || step(&net, kind, samples(turn, world.rank(), own)))?;
+        }
+        let averaged = values(&net, &sync.borrow_mut().finish(&net)?);
+        let expected = expected(&net, &steps, turn);
+        let case = format!("seed {seed}, step {turn} of {steps:?}");
+        assert_eq!(averaged.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{case}");
+        let tolerance = if options.wire == WireType::F32 { 1e-6 } else { 2e-2 };
+        for (param, gradient) in &averaged {
+            for (value, wanted) in gradient.iter().zip(&expected[param]) {
+                assert!(
+                    (value - wanted).abs() <= tolerance * wanted.abs().max(0.1),
+                    "{case}: {param}: {value}, not {wanted}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_the_output_of_a_step_holds_is_averaged() {
+    for (ranks, seed) in (1..=4).flat_map(|ranks| (0..60).map(move |seed| (ranks, seed))) {
+        // Buckets of a layer each, or one, and with 16 bits.
+        let options = SyncOptions {
+            bucket_bytes: if seed % 4 == 3 { 1 << 20 } else { 64 },
+            first_bucket_bytes: 64,
+            overlap: seed % 5 != 4,
+            wire: if seed % 7 == 6 { WireType::Bf16 } else { WireType::F32 },
+            ..SyncOptions::default()
+        };
+        let simulated = Options { seed, ..Options::default() };
+        run(ranks, &simulated, |world| steps_are_averaged(world, options, seed, 8)).unwrap();
+    }
+}
