@@ -26,7 +26,7 @@ impl Drop for Calling {
 }
 
 /// Bytes of a name that is sent.
-const ROOM: usize = 96;
+pub(crate) const ROOM: usize = 128;
 
 /// Between a call and the one inside it.
 const WITHIN: &str = " > ";
@@ -50,6 +50,8 @@ impl Exchange {
     /// The name, padded with zeros.
     pub fn padded(&self) -> Vec<u8> {
         let mut bytes = self.0.clone().into_bytes();
+        // The innermost call says most.
+        bytes.drain(..bytes.len().saturating_sub(ROOM));
         bytes.resize(ROOM, 0);
         bytes
     }

@@ -32,10 +32,10 @@ impl Member {
     /// Enters `call` on these buffers of `element`s, until the result is dropped.
     ///
     /// # Errors
-    /// If these have no sum, and it is one; or if it names a rank that there is not.
+    /// As [`check`](Self::check).
     ///
     /// # Panics
-    /// If the buffers are not those of this call, as [`Call::check`] says.
+    /// As [`check`](Self::check).
     pub fn begin(
         &self,
         transport: &str,
@@ -44,6 +44,29 @@ impl Member {
         from: &[u8],
         to: &[u8],
     ) -> Result<Waiting, CommError> {
+        self.check(transport, call, element, from, to)?;
+        let waiting = self.enter(transport, call.name(), None);
+        if let Call::Send { to: peer } | Call::Receive { from: peer } = call {
+            self.activity.with(|state| state.peer = Some(peer));
+        }
+        Ok(waiting)
+    }
+
+    /// Checks `call` on these buffers.
+    ///
+    /// # Errors
+    /// If these have no sum, and it is one; or if it names a rank that there is not.
+    ///
+    /// # Panics
+    /// If the buffers are not those of this call, as [`Call::check`] says.
+    pub fn check(
+        &self,
+        transport: &str,
+        call: Call,
+        element: Element,
+        from: &[u8],
+        to: &[u8],
+    ) -> Result<(), CommError> {
         let reason = match call.peer() {
             _ if call.sums() && element == Element::Byte => "bytes have no sum".to_owned(),
             Some(peer) if peer >= self.size => {
@@ -51,11 +74,7 @@ impl Member {
             }
             _ => {
                 call.check(element, from, to, (self.rank, self.size));
-                let waiting = self.enter(transport, call.name(), None);
-                if let Call::Send { to: peer } | Call::Receive { from: peer } = call {
-                    self.activity.with(|state| state.peer = Some(peer));
-                }
-                return Ok(waiting);
+                return Ok(());
             }
         };
         let bytes = from.len().max(to.len());

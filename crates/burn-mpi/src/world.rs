@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::Primitives;
 use crate::activity::Waiting;
 #[cfg(feature = "mpi")]
-use crate::collective::mpi::{Communicator, Mpi, library};
+use crate::collective::mpi::{Mpi, library};
 #[cfg(feature = "mpi")]
 use crate::guard::{self, finalize, start_up};
 use crate::host::Place;
@@ -90,7 +90,7 @@ struct Job {
 enum Home {
     /// Processes of an MPI job.
     #[cfg(feature = "mpi")]
-    Mpi(Mpi),
+    Mpi(Mpi, MpiPrimitives),
     /// Threads of this process.
     Threads(Seat),
 }
@@ -151,19 +151,21 @@ impl World {
         // Its drop would finalize MPI; the exit handler does that.
         std::mem::forget(universe);
         process::identify(&member, false);
-        let places = Self::over_mpi(mpi(&member), Vec::new(), String::new()).gather(&here)?;
+        let operations = MpiPrimitives::of_job(&mpi(&member))?;
+        let places =
+            Self::over_mpi(mpi(&member), operations.clone(), Vec::new(), String::new()).gather(&here)?;
         member.yields = oversubscribed(&places, 1);
-        let world = Self::over_mpi(mpi(&member), places, library);
+        let world = Self::over_mpi(mpi(&member), operations, places, library);
         guard::start(&world)?;
         log::debug!("rank {rank}: the guard has started");
         Ok(world)
     }
 
     #[cfg(feature = "mpi")]
-    fn over_mpi(mpi: Mpi, places: Vec<Place>, library: String) -> Self {
-        let control = Box::new(MpiPrimitives::over(mpi.clone(), Communicator::world()));
+    fn over_mpi(mpi: Mpi, operations: MpiPrimitives, places: Vec<Place>, library: String) -> Self {
+        let control = RefCell::new(Box::new(operations.clone()) as _);
         let member = mpi.member();
-        Self(Rc::new(Job { member, places, library, home: Home::Mpi(mpi), control: RefCell::new(control) }))
+        Self(Rc::new(Job { member, places, library, home: Home::Mpi(mpi, operations), control }))
     }
 
     /// The world of a rank that is a thread.
@@ -238,11 +240,11 @@ impl World {
         &self.0.member
     }
 
-    /// MPI, if ranks are its processes.
+    /// MPI and its blocking operations, if ranks are its processes.
     #[cfg(feature = "mpi")]
-    pub(crate) fn mpi(&self) -> Result<&Mpi, CommError> {
+    pub(crate) fn mpi(&self) -> Result<(&Mpi, &MpiPrimitives), CommError> {
         match &self.0.home {
-            Home::Mpi(mpi) => Ok(mpi),
+            Home::Mpi(mpi, operations) => Ok((mpi, operations)),
             Home::Threads(_) => {
                 Err(CommError::Transport("ranks that are threads have no MPI; use connect".into()))
             }
@@ -253,7 +255,7 @@ impl World {
     pub(crate) fn seat(&self) -> Option<&Seat> {
         match &self.0.home {
             #[cfg(feature = "mpi")]
-            Home::Mpi(_) => None,
+            Home::Mpi(..) => None,
             Home::Threads(seat) => Some(seat),
         }
     }
@@ -262,7 +264,7 @@ impl World {
     pub(crate) fn messages(&self) -> Box<dyn Primitives> {
         match &self.0.home {
             #[cfg(feature = "mpi")]
-            Home::Mpi(mpi) => Box::new(MpiPrimitives::over(mpi.clone(), Communicator::world())),
+            Home::Mpi(_, operations) => Box::new(operations.clone()),
             Home::Threads(seat) => seat.primitives(),
         }
     }

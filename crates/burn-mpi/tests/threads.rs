@@ -260,7 +260,8 @@ fn different_calls_are_an_error_that_names_them() {
                 collective.wait(0).map(drop)
             });
             let text = failure.unwrap_err().to_string();
-            assert!(text.contains("of 5 values") && text.contains("of 6 values"), "{text}");
+            let [five, six] = ["of 5 f32, call 1", "of 6 f32, call 1"];
+            assert!(text.contains(how.name()) && text.contains(five) && text.contains(six), "{text}");
         }
         let failure = run(2, &simulated(seed), |world| match world.rank() {
             0 => world.gather(&1).map(drop),

@@ -4,7 +4,10 @@
 //! [`Collective::wait`] gives it back. No other code can touch or free memory that the
 //! transport still reads or writes.
 
+pub(crate) mod announced;
 pub(crate) mod backend;
+#[cfg(feature = "mpi")]
+pub(crate) mod compared;
 pub(crate) mod connect;
 #[cfg(feature = "gloo")]
 pub(crate) mod gloo;
@@ -81,14 +84,14 @@ impl Operation {
 /// All ranks start the same operations in the same order, on buffers of the same type and length,
 /// and either all start an operation or all call [`all_reduce`](Self::all_reduce): MPI does not
 /// match a blocking collective with a non-blocking one. Ranks may poll and wait at any time and in
-/// any order, with one exception: a sum in rank order has a second part, which a rank begins in a poll or a
-/// wait of the same collective. One that waits elsewhere keeps others waiting for it.
+/// any order, with one exception: a sum in rank order has a second part, and a buffer of another type or length
+/// than expected is sent only after ranks have compared both. A rank goes on with these in a poll or a wait of
+/// the same collective; one that waits elsewhere keeps others waiting for it.
 ///
-/// No transport between processes compares lengths and types before it sends: where they differ between ranks,
-/// MPI returns an error on some, waits until the deadline of the [`World`](crate::World), sums what was not meant,
-/// or, as Open MPI does with a longer message, writes past the end of a buffer; gloo ends the process or sums.
-/// Buffers are also padded to chunks of equal length where an operation needs them. [`threads`](crate::threads)
-/// compare both, and name the ranks that differ: test a loop of your own there.
+/// MPI and gloo would write past the end of a buffer, end the process or sum what was not meant where types or
+/// lengths differ between ranks. So ranks compare them first, and all return [`CommError::OutOfStep`] if they
+/// differ. Operations that repeat the order of earlier ones, as those of training steps do, are expected: they are
+/// not compared, and cost nothing. Over NCCL nothing is compared.
 ///
 /// A bucket is the number that identifies an operation in flight; the caller chooses it.
 ///

@@ -6,7 +6,9 @@
 //! them, so the two stages use separate channels, and second stages start in the order of the first ones:
 //! whichever first stage completes first on a rank, the order is the same on all.
 
+use super::announced::{Announcement, Calls, Signature};
 use super::ordered::chunk_range;
+use super::wire::Element;
 use crate::member::Member;
 use crate::{Call, Collective, CommError, Operation, Primitives, Reduction, Wire, World};
 
@@ -19,9 +21,15 @@ pub struct Step {
     pub whole: usize,
     /// An all-reduce (in place, in the second buffer), a reduce-scatter, an all-to-all or an all-gather.
     pub call: Call,
-    /// 0 or 1.
+    /// Below [`CHANNELS`].
     pub channel: usize,
 }
+
+/// Channels of a collective: of first stages, of second ones, and of announcements.
+pub const CHANNELS: usize = 3;
+
+/// The channel of announcements.
+pub const ANNOUNCEMENTS: usize = 2;
 
 /// Non-blocking calls of all ranks.
 pub trait Requests {
@@ -33,6 +41,9 @@ pub trait Requests {
 
     /// Whether an all-reduce and a reduce-scatter are in rank order if their operation is.
     const SUMS_IN_ORDER: bool = false;
+
+    /// Whether ranks compare calls before they make them, in an all-gather on the last channel.
+    const COMPARES: bool = true;
 
     /// The rank.
     fn member(&self) -> &Member;
@@ -66,6 +77,9 @@ pub struct PendingOps<R: Requests> {
     /// All-reduces in two stages so far, and those of them whose second stage has started.
     sums: u64,
     gathers: u64,
+    calls: Calls,
+    /// Why no operation can be started any more: this rank's were not those of the others.
+    failed: Option<CommError>,
 }
 
 struct PendingOp<Q> {
@@ -76,6 +90,8 @@ struct PendingOp<Q> {
 }
 
 enum Stage<Q> {
+    /// Not started: ranks compare it, or one before it.
+    Announced { announcement: Option<Q>, from: Wire, to: Wire },
     /// One call is the whole operation, or the last one of it, and has its result in the second buffer.
     Whole(Q),
     /// The all-to-all of chunks is in flight; the sums of `gather`, its number, are gathered afterwards.
@@ -92,6 +108,10 @@ pub(crate) const BLOCKING: usize = usize::MAX;
 impl<Q> PendingOp<Q> {
     fn is_done(&self) -> bool {
         matches!(self.stage, Stage::Done(_))
+    }
+
+    fn is_announced(&self) -> bool {
+        matches!(self.stage, Stage::Announced { .. })
     }
 
     fn finish(&mut self, mut result: Wire) {
@@ -120,7 +140,7 @@ impl<Q> PendingOp<Q> {
                     None => self.finish(sum),
                 }
             }
-            Stage::Exchanged { .. } | Stage::Done(_) => {}
+            Stage::Announced { .. } | Stage::Exchanged { .. } | Stage::Done(_) => {}
         }
         if let Stage::Exchanged { sum, all, number } = &mut self.stage
             && *number == *gathers
@@ -137,12 +157,93 @@ impl<Q> PendingOp<Q> {
 impl<R: Requests> PendingOps<R> {
     pub(crate) fn over(world: &World, requests: R) -> Self {
         let halves = matches!(world.places(), [one, other] if one.host != other.host);
-        Self { ops: Vec::new(), requests, halves, sums: 0, gathers: 0 }
+        Self { ops: Vec::new(), requests, halves, sums: 0, gathers: 0, calls: Calls::default(), failed: None }
     }
 
     /// The operation of a bucket that was started and not returned to the caller.
     fn operation_of(&self, bucket: usize) -> Option<Operation> {
         self.ops.iter().find(|op| op.step.bucket == bucket).map(|op| op.step.operation)
+    }
+
+    /// Notes the next call, and starts its comparison unless it is expected.
+    fn announce(&mut self, signature: Signature, bucket: usize) -> Result<Option<R::Request>, CommError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let member = self.requests.member();
+        if member.size == 1 || !R::COMPARES {
+            return Ok(None);
+        }
+        let Some(announcement) = self.calls.note(signature, &member.host) else { return Ok(None) };
+        let all = Wire::of(Element::Byte, Announcement::BYTES * member.size);
+        let operation = Operation::AllGather { length: all.len() };
+        let whole = Announcement::BYTES;
+        let step = Step { bucket, operation, whole, call: Call::AllGather, channel: ANNOUNCEMENTS };
+        self.requests.start(step, Wire::Bytes(announcement.into_bytes()), all).map(Some)
+    }
+
+    /// Whether an announcement is compared, without waiting.
+    fn is_compared(&mut self, announcement: &mut R::Request) -> Result<bool, CommError> {
+        let Some((_, all)) = self.requests.test(announcement)? else { return Ok(false) };
+        Announcement::compare(all.bytes()).inspect_err(|error| self.failed = Some(error.clone()))?;
+        Ok(true)
+    }
+
+    /// Starts the operations that are compared, in the order in which all ranks start them.
+    fn start_announced(&mut self) -> Result<(), CommError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        while let Some(at) = self.ops.iter().position(PendingOp::is_announced) {
+            let step = self.ops[at].step;
+            let stage = std::mem::replace(&mut self.ops[at].stage, Stage::Done(Wire::Bytes(Vec::new())));
+            let Stage::Announced { mut announcement, from, to } = stage else { unreachable!("found above") };
+            if let Some(request) = &mut announcement
+                && !self.is_compared(request)?
+            {
+                self.ops[at].stage = Stage::Announced { announcement, from, to };
+                return Ok(());
+            }
+            self.ops[at].stage = self.begin(step, from, to)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the first stage of an operation.
+    fn begin(&mut self, step: Step, from: Wire, to: Wire) -> Result<Stage<R::Request>, CommError> {
+        Ok(match step.call {
+            _ if step.whole == 0 => Stage::Done(to),
+            Call::AllToAll => {
+                let gathers = matches!(step.operation, Operation::AllReduce(_));
+                let gather = gathers.then_some(self.sums);
+                self.sums += u64::from(gathers);
+                Stage::Exchange { request: self.requests.start(step, from, to)?, gather }
+            }
+            _ => Stage::Whole(self.requests.start(step, from, to)?),
+        })
+    }
+
+    /// Compares a blocking call, and starts the operations before it, unless all is expected.
+    fn compare(&mut self, call: Call, buffer: &Wire) -> Result<(), CommError> {
+        let signature = Signature { call, started: None, element: buffer.element(), length: buffer.len() };
+        // All ranks enter it, whether they have to wait or not: they count what they enter.
+        let _waiting = self.requests.member().enter(R::NAME, call.name(), None);
+        let mut announcement = self.announce(signature, BLOCKING)?;
+        let waits = |ops: &[PendingOp<_>], announcement: &Option<_>| {
+            announcement.is_some() || ops.iter().any(PendingOp::is_announced)
+        };
+        while waits(&self.ops, &announcement) {
+            self.poll()?;
+            if let Some(request) = &mut announcement
+                && self.is_compared(request)?
+            {
+                announcement = None;
+            }
+            if waits(&self.ops, &announcement) {
+                self.requests.pause()?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits for the operation of `bucket` and makes progress on all others: another rank may wait
@@ -202,21 +303,19 @@ impl<R: Requests> Collective for PendingOps<R> {
             }
         };
         let step = Step { bucket, operation, whole, call, channel: 0 };
-        let stage = match call {
-            _ if whole == 0 => Stage::Done(to),
-            Call::AllToAll => {
-                let gathers = matches!(operation, Operation::AllReduce(_));
-                let gather = gathers.then_some(self.sums);
-                self.sums += u64::from(gathers);
-                Stage::Exchange { request: self.requests.start(step, from, to)?, gather }
-            }
-            _ => Stage::Whole(self.requests.start(step, from, to)?),
+        let signature = Signature { call, started: Some(operation), element: to.element(), length: whole };
+        let announcement = self.announce(signature, bucket)?;
+        let waits = announcement.is_some() || self.ops.iter().any(PendingOp::is_announced);
+        let stage = match waits {
+            true => Stage::Announced { announcement, from, to },
+            false => self.begin(step, from, to)?,
         };
         self.ops.push(PendingOp { step, length, stage });
         Ok(())
     }
 
     fn poll(&mut self) -> Result<usize, CommError> {
+        self.start_announced()?;
         for op in &mut self.ops {
             op.advance(&mut self.requests, &mut self.gathers)?;
         }
@@ -237,6 +336,7 @@ impl<R: Requests> Collective for PendingOps<R> {
 
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
         if how == Reduction::Native {
+            self.compare(Call::AllReduce, buffer)?;
             return self.requests.blocking().all_reduce(buffer);
         }
         let _waiting = self.requests.member().enter(R::NAME, "all-reduce", None);
@@ -251,10 +351,12 @@ impl<R: Requests> Collective for PendingOps<R> {
     }
 
     fn broadcast(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
+        self.compare(Call::Broadcast { root }, buffer)?;
         self.requests.blocking().broadcast(buffer.bytes_mut(), root)
     }
 
     fn barrier(&mut self) -> Result<(), CommError> {
+        self.compare(Call::Barrier, &Wire::Bytes(Vec::new()))?;
         self.requests.blocking().barrier()
     }
 }

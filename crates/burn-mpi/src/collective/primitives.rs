@@ -6,7 +6,7 @@ use super::wire::Element;
 use crate::{CommError, Wire};
 
 /// An operation of [`Primitives`], on buffers in which each rank's part has the same length.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the methods of Primitives with these names say it")]
 pub enum Call {
@@ -92,6 +92,12 @@ impl Call {
         assert!(is_whole(from) && is_whole(to), "{}: whole values, aligned", self.name());
     }
 
+    /// Whether it is a call of all ranks, which has nothing to do where their parts are empty.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn has_parts(self) -> bool {
+        !matches!(self, Self::Send { .. } | Self::Receive { .. } | Self::Barrier)
+    }
+
     /// Whether it adds values of the ranks.
     pub(crate) fn sums(self) -> bool {
         matches!(self, Self::AllReduce | Self::Reduce { .. } | Self::ReduceScatter)
@@ -129,7 +135,7 @@ pub trait Primitives {
     fn rank(&self) -> usize;
 
     /// Runs `call` on values of type `element`, whose bytes it reads in `from` and writes in `to`: what
-    /// the method of this name passes, with lengths that are not 0. A broadcast and an
+    /// the method of this name passes, which may be nothing. A broadcast and an
     /// all-reduce are in place, in `to`; a rank that has nothing to read or to write passes nothing.
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError>;
 
@@ -145,69 +151,55 @@ pub trait Primitives {
 
     /// Overwrites `buffer` on all ranks with rank `root`'s.
     fn broadcast(&mut self, buffer: &mut [u8], root: usize) -> Result<(), CommError> {
-        unless_empty(self, Call::Broadcast { root }, Element::Byte, &[], buffer)
+        self.call(Call::Broadcast { root }, Element::Byte, &[], buffer)
     }
 
     /// Sums `buffer` over all ranks, in place.
     fn all_reduce(&mut self, buffer: &mut Wire) -> Result<(), CommError> {
-        unless_empty(self, Call::AllReduce, buffer.element(), &[], buffer.bytes_mut())
+        self.call(Call::AllReduce, buffer.element(), &[], buffer.bytes_mut())
     }
 
     /// Sums `mine` over all ranks into rank `root`'s `sum`, of the same type and
     /// length. On other ranks `sum` is undefined afterwards.
     fn reduce(&mut self, mine: &Wire, sum: &mut Wire, root: usize) -> Result<(), CommError> {
         assert_eq!(mine.element(), sum.element(), "a sum like its terms");
-        unless_empty(self, Call::Reduce { root }, mine.element(), mine.bytes(), sum.bytes_mut())
+        self.call(Call::Reduce { root }, mine.element(), mine.bytes(), sum.bytes_mut())
     }
 
     /// Gathers every rank's `mine` into `all`, in rank order.
     fn all_gather(&mut self, mine: &[u8], all: &mut [u8]) -> Result<(), CommError> {
-        unless_empty(self, Call::AllGather, Element::Byte, mine, all)
+        self.call(Call::AllGather, Element::Byte, mine, all)
     }
 
     /// Gathers every rank's `mine` into rank `root`'s `all`, in rank order. On other
     /// ranks `all` may be empty.
     fn gather(&mut self, mine: &[u8], all: &mut [u8], root: usize) -> Result<(), CommError> {
         let all = if self.rank() == root { all } else { &mut [] };
-        unless_empty(self, Call::Gather { root }, Element::Byte, mine, all)
+        self.call(Call::Gather { root }, Element::Byte, mine, all)
     }
 
     /// Scatters rank `root`'s `all` in equal parts, one to each rank's `mine`. On other
     /// ranks `all` may be empty.
     fn scatter(&mut self, all: &[u8], mine: &mut [u8], root: usize) -> Result<(), CommError> {
         let all = if self.rank() == root { all } else { &[] };
-        unless_empty(self, Call::Scatter { root }, Element::Byte, all, mine)
+        self.call(Call::Scatter { root }, Element::Byte, all, mine)
     }
 
     /// Reduce-scatter: sums `mine` over all ranks and returns the sum in equal parts,
     /// one in each rank's `part`, of the same type.
     fn reduce_scatter(&mut self, mine: &Wire, part: &mut Wire) -> Result<(), CommError> {
         assert_eq!(mine.element(), part.element(), "a sum like its terms");
-        unless_empty(self, Call::ReduceScatter, mine.element(), mine.bytes(), part.bytes_mut())
+        self.call(Call::ReduceScatter, mine.element(), mine.bytes(), part.bytes_mut())
     }
 
     /// All-to-all: sends each rank its part of `from`, and receives this rank's part of
     /// every rank's `from` into `to`, of the same length.
     fn all_to_all(&mut self, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        unless_empty(self, Call::AllToAll, Element::Byte, from, to)
+        self.call(Call::AllToAll, Element::Byte, from, to)
     }
 
     /// Barrier: returns once every rank has called it.
     fn barrier(&mut self) -> Result<(), CommError> {
         self.call(Call::Barrier, Element::Byte, &[], &mut [])
-    }
-}
-
-/// Without elements nothing is called: Open MPI treats two empty buffers as aliased, which is an error.
-fn unless_empty<P: Primitives + ?Sized>(
-    on: &mut P,
-    call: Call,
-    element: Element,
-    from: &[u8],
-    to: &mut [u8],
-) -> Result<(), CommError> {
-    match from.is_empty() && to.is_empty() {
-        true => Ok(()),
-        false => on.call(call, element, from, to),
     }
 }

@@ -1,5 +1,7 @@
 //! Typed message buffers.
 
+use std::fmt;
+
 use half::{bf16, f16};
 
 /// A buffer of a collective, in the type in which it is sent.
@@ -26,6 +28,18 @@ pub enum Element {
     Bf16,
     F16,
     Byte,
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+            Self::Byte => "bytes",
+        })
+    }
 }
 
 impl Element {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::hub::Hub;
 use super::state::{Ticket, Wanted};
-use crate::collective::pending::{PendingOps, Requests, Step};
+use crate::collective::pending::{CHANNELS, PendingOps, Requests, Step};
 use crate::collective::wire::Element;
 use crate::member::Member;
 use crate::process::identify;
@@ -30,7 +30,7 @@ impl Seat {
     pub fn take(hub: Arc<Hub>, rank: usize) -> Self {
         hub.begin(rank);
         identify(&hub.members[rank], true);
-        Self { hub, rank, channels: Rc::new(Cell::new(2)) }
+        Self { hub, rank, channels: Rc::new(Cell::new(CHANNELS as u64)) }
     }
 
     pub fn member(&self) -> &Member {
@@ -50,7 +50,7 @@ impl Seat {
     /// A collective over all ranks. All ranks must call it.
     pub fn collective(&self, world: &World) -> Box<dyn Collective> {
         let first = self.channels.get();
-        self.channels.set(first + 2);
+        self.channels.set(first + CHANNELS as u64);
         let memory = Memory { seat: self.clone(), channel: first };
         Box::new(PendingOps::over(world, memory))
     }
@@ -75,7 +75,7 @@ impl Seat {
 /// Calls through memory.
 struct Memory {
     seat: Seat,
-    /// Of blocking calls; non-blocking ones are on this and the next.
+    /// Of blocking calls; non-blocking ones are on this and those after it.
     channel: u64,
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::result::needs;
 use crate::activity::Departure;
+use crate::collective::pending::CHANNELS;
 use crate::collective::wire::Element;
 use crate::{Call, CommError};
 
@@ -72,7 +73,7 @@ pub(super) enum Phase {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wanted {
     Call(Ticket),
-    /// Any of its open calls on this channel or the next.
+    /// Any of its open calls of the collective with this channel.
     Any(u64),
     Message {
         from: usize,
@@ -135,9 +136,13 @@ impl State {
         }
     }
 
-    /// The open calls of a rank on a channel and the next.
+    /// The open calls of a rank of the collective with this channel.
     fn open(&self, rank: usize, first: u64) -> impl Iterator<Item = Ticket> {
-        self.ranks[rank].open.iter().copied().filter(move |(channel, _)| channel / 2 == first / 2)
+        self.ranks[rank]
+            .open
+            .iter()
+            .copied()
+            .filter(move |(channel, _)| channel / CHANNELS as u64 == first / CHANNELS as u64)
     }
 
     /// The error of a wait for what will never come.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::algorithm::GlooAlgorithm;
 use super::{Context, NAME};
+use crate::collective::compared::{Compared, Trusting};
 use crate::collective::pending::{BLOCKING, PendingOps, Requests, Step};
 use crate::collective::wire::Element;
 use crate::member::Member;
@@ -60,7 +61,19 @@ impl GlooCollective {
 /// fn moves_to_another_thread<T: Send>() {}
 /// moves_to_another_thread::<burn_mpi::GlooPrimitives>();
 /// ```
-pub type GlooPrimitives = GlooThread;
+pub type GlooPrimitives = Compared<GlooThread>;
+
+impl GlooPrimitives {
+    /// Connects all ranks of `world` over the named network interface, or over one
+    /// that reaches all ranks. No operation waits longer than `timeout` for another
+    /// rank. All ranks must call it, and all return an error if one fails.
+    ///
+    /// # Errors
+    /// If there is no such interface, or a rank is not reached in time.
+    pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
+        GlooThread::connect(world, interface, timeout).map(Self::over)
+    }
+}
 
 /// Connections, and a thread that runs operations on them.
 pub struct GlooThread {
@@ -110,13 +123,7 @@ fn of_bucket(error: CommError, bucket: usize, since: Duration) -> CommError {
 }
 
 impl GlooThread {
-    /// Connects all ranks of `world` over the named network interface, or over one
-    /// that reaches all ranks. No operation waits longer than `timeout` for another
-    /// rank. All ranks must call it, and all return an error if one fails.
-    ///
-    /// # Errors
-    /// If there is no such interface, or a rank is not reached in time.
-    pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
+    fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
         let context = Arc::new(Mutex::new(Context::connect(world, interface, timeout)?));
         let (jobs, orders) = channel::<Job>();
         let (reports, results) = channel();
@@ -239,7 +246,17 @@ impl Primitives for GlooThread {
 
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         let _waiting = self.member.begin(NAME, call, element, from, to)?;
-        self.settled()?.run(call, element, from, to)
+        self.settled()?.run(call, element, from, to, false)
+    }
+}
+
+impl Trusting for GlooThread {
+    fn member(&self) -> &Member {
+        &self.member
+    }
+
+    fn announce(&mut self, call: Call, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        self.settled()?.run(call, Element::Byte, from, to, true)
     }
 }
 

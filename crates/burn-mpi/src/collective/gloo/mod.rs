@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use self::add::adder_of;
 use self::algorithm::GlooAlgorithm;
 use self::sys::{Mesh, Run};
-use crate::collective::pending::Step;
+use crate::collective::pending::{ANNOUNCEMENTS, Step};
 use crate::collective::wire::Element;
 use crate::member::Member;
 use crate::{Call, CommError, Operation, Reduction, Wire, World};
@@ -25,6 +25,9 @@ const NAME: &str = "gloo";
 
 /// Tag of point-to-point messages; there is one at a time.
 const MESSAGE: u32 = 0;
+
+/// Set in the tags of announcements, so that they do not meet what they announce.
+const ANNOUNCED: u32 = 1 << 31;
 
 /// How long a rank whose connection broke waits for its peer to send the reason.
 const PEERS_WORD: Duration = Duration::from_secs(3);
@@ -37,8 +40,8 @@ struct Context {
     /// Interface and address that this rank listens on.
     address: interface::Address,
     algorithm: GlooAlgorithm,
-    /// Tag of the next operation: messages of two operations are never mixed.
-    tag: u32,
+    /// Operations and announcements so far, of which each has a tag of its own: messages of two are never mixed.
+    tags: [u32; 2],
     /// The error that broke the connections, if any.
     broken: Option<String>,
 }
@@ -68,7 +71,7 @@ impl Context {
         }))?;
         log::debug!("gloo: rank {rank} on {address}");
         let (member, algorithm) = (Member::clone(world.member()), GlooAlgorithm::Ring);
-        Ok(Self { mesh, member, address, algorithm, tag: 0, broken: None })
+        Ok(Self { mesh, member, address, algorithm, tags: [0; 2], broken: None })
     }
 
     /// gloo's transport, with the interface and the address of this rank.
@@ -80,18 +83,31 @@ impl Context {
     /// buffer, which is padded to equal chunks, and the sums are gathered.
     pub fn run_step(&mut self, step: Step, from: &Wire, to: &mut Wire) -> Result<(), CommError> {
         let element = to.element();
+        if step.channel == ANNOUNCEMENTS {
+            return self.run(step.call, Element::Byte, from.bytes(), to.bytes_mut(), true);
+        }
         if step.operation != Operation::AllReduce(Reduction::Ordered) {
-            return self.run(step.call, element, from.bytes(), to.bytes_mut());
+            return self.run(step.call, element, from.bytes(), to.bytes_mut(), false);
         }
         let chunk = to.len().div_ceil(self.member.size);
         to.resize(chunk * self.member.size);
         let mut sum = to.zeros_like(chunk);
-        self.run(Call::ReduceScatter, element, to.bytes(), sum.bytes_mut())?;
-        self.run(Call::AllGather, element, sum.bytes(), to.bytes_mut())
+        self.run(Call::ReduceScatter, element, to.bytes(), sum.bytes_mut(), false)?;
+        self.run(Call::AllGather, element, sum.bytes(), to.bytes_mut(), false)
     }
 
-    /// Runs a call, whose buffers [`Call::check`] has checked, or this crate has made so.
-    fn run(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+    /// Runs a call, whose buffers [`Call::check`] has checked, or this crate has made so; or announces one.
+    fn run(
+        &mut self,
+        call: Call,
+        element: Element,
+        from: &[u8],
+        to: &mut [u8],
+        announces: bool,
+    ) -> Result<(), CommError> {
+        if from.is_empty() && to.is_empty() && call.has_parts() {
+            return Ok(());
+        }
         if let Call::Reduce { .. } = call {
             // In place; on other ranks than the root its content is undefined afterwards.
             to.copy_from_slice(from);
@@ -112,7 +128,7 @@ impl Context {
             // as in a ring.
             Call::ReduceScatter => {
                 let mut chunks = Wire::of(element, from.len() / element.width());
-                self.run(Call::AllToAll, element, from, chunks.bytes_mut())?;
+                self.run(Call::AllToAll, element, from, chunks.bytes_mut(), announces)?;
                 let mut sum = Wire::of(element, to.len() / element.width());
                 sum.sum_of_chunks(&chunks);
                 to.copy_from_slice(sum.bytes());
@@ -133,12 +149,14 @@ impl Context {
             return Err(self.member.error(NAME, call.name(), bytes, started, reason));
         }
         // Messages of two ranks have a tag of their own; other calls count theirs, which all ranks make.
-        self.tag = self.tag.wrapping_add(u32::from(!is_message));
+        let tag = &mut self.tags[usize::from(announces)];
+        *tag = (*tag + u32::from(!is_message)) % ANNOUNCED;
+        let tag = if is_message { MESSAGE } else { *tag } | if announces { ANNOUNCED } else { 0 };
         let run = Run {
             call: number,
             root: root as c_int,
             algorithm: self.algorithm as c_int,
-            tag: if is_message { MESSAGE } else { self.tag },
+            tag,
             width: element.width(),
             from: from.as_ptr(),
             from_bytes: from.len(),

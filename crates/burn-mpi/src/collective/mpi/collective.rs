@@ -28,6 +28,6 @@ impl MpiCollective {
     /// # Errors
     /// When MPI fails; [`CommError::Transport`] if the ranks of `world` are threads.
     pub fn new(world: &World) -> Result<Self, CommError> {
-        Ok(Self::over(world, MpiRequests::new(world.mpi()?.clone())?))
+        Ok(Self::over(world, MpiRequests::new(world.mpi()?.0.clone())?))
     }
 }

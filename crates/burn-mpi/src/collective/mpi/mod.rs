@@ -6,7 +6,7 @@
 
 pub mod collective;
 pub(crate) mod library;
-pub mod primitives;
+pub(crate) mod primitives;
 pub(crate) mod request;
 mod sum;
 

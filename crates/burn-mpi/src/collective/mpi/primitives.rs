@@ -1,12 +1,16 @@
 //! MPI's blocking operations, one call each.
 
+use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
+use std::rc::Rc;
 
 use mpi::ffi;
 
 use super::sum::{datatype, sum_of};
 use super::{Communicator, Mpi, NAME};
+use crate::collective::compared::{Compared, Trusting};
 use crate::collective::wire::Element;
+use crate::member::Member;
 use crate::{Call, CommError, Primitives, World};
 
 // A function of shim.c.
@@ -26,30 +30,26 @@ unsafe extern "C" {
 /// fn moves_to_another_thread<T: Send>() {}
 /// moves_to_another_thread::<burn_mpi::MpiPrimitives>();
 /// ```
-pub struct MpiPrimitives {
-    mpi: Mpi,
-    communicator: Communicator,
-}
-
-/// Tag of every message: MPI delivers messages between two ranks in the order sent.
-const TAG: c_int = 0;
-
-/// Maximum bytes of one broadcast: MPI counts are C ints, so larger buffers are sent in
-/// pieces.
-const PIECE: usize = 1 << 30;
+#[derive(Clone)]
+pub struct MpiPrimitives(Rc<RefCell<Compared<MpiCalls>>>);
 
 impl MpiPrimitives {
-    /// The operations of `world`.
+    /// The operations of `world`, which its exchanges use too.
     ///
     /// # Errors
     /// [`CommError::Transport`] if its ranks are threads.
     pub fn new(world: &World) -> Result<Self, CommError> {
-        Ok(Self::over(world.mpi()?.clone(), Communicator::world()))
+        world.mpi().map(|(_, operations)| operations.clone())
     }
 
-    /// The operations of one communicator.
-    pub(crate) fn over(mpi: Mpi, communicator: Communicator) -> Self {
-        Self { mpi, communicator }
+    /// The operations of the job. All ranks must call it, once.
+    pub(crate) fn of_job(mpi: &Mpi) -> Result<Self, CommError> {
+        let raw = MpiCalls {
+            communicator: Communicator::world(),
+            announcements: mpi.duplicate()?,
+            mpi: mpi.clone(),
+        };
+        Ok(Self(Rc::new(RefCell::new(Compared::over(raw)))))
     }
 }
 
@@ -59,20 +59,62 @@ impl Primitives for MpiPrimitives {
     }
 
     fn rank(&self) -> usize {
-        self.mpi.rank
+        self.0.borrow().rank()
     }
 
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        self.0.borrow_mut().call(call, element, from, to)
+    }
+}
+
+/// Tag of every message: MPI delivers messages between two ranks in the order sent.
+const TAG: c_int = 0;
+
+/// Maximum bytes of one broadcast: MPI counts are C ints, so larger buffers are sent in
+/// pieces.
+const PIECE: usize = 1 << 30;
+
+/// MPI's calls on one communicator, and announcements of them on another.
+pub(crate) struct MpiCalls {
+    pub mpi: Mpi,
+    pub communicator: Communicator,
+    pub announcements: Communicator,
+}
+
+impl Trusting for MpiCalls {
+    fn member(&self) -> &Member {
+        &self.mpi
+    }
+
+    fn announce(&mut self, call: Call, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        self.call_on(self.announcements, call, Element::Byte, from, to)
+    }
+}
+
+impl MpiCalls {
+    fn call_on(
+        &mut self,
+        Communicator(comm): Communicator,
+        call: Call,
+        element: Element,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<(), CommError> {
         if let Call::Broadcast { .. } = call
             && to.len() > PIECE
         {
-            return to.chunks_mut(PIECE).try_for_each(|piece| self.call(call, element, &[], piece));
+            let comm = Communicator(comm);
+            return to.chunks_mut(PIECE).try_for_each(|piece| self.call_on(comm, call, element, &[], piece));
         }
         let bytes = from.len().max(to.len());
         let _waiting = self.mpi.begin(NAME, call, element, from, to)?;
+        if bytes == 0 && call.has_parts() {
+            // Open MPI treats two empty buffers as aliased, which is an error.
+            return Ok(());
+        }
         let started = self.mpi.now();
         let count = self.mpi.count(call, element, from.len(), to.len())?;
-        let (kind, comm) = (datatype(element), self.communicator.0);
+        let kind = datatype(element);
         let op = sum_of(element);
         let (from, to) = (from.as_ptr().cast::<c_void>(), to.as_mut_ptr().cast::<c_void>());
         // SAFETY: both buffers are borrowed until the call returns. `begin` has checked that they have the
@@ -102,5 +144,19 @@ impl Primitives for MpiPrimitives {
             }
         };
         self.mpi.check(code, call.name(), bytes, started)
+    }
+}
+
+impl Primitives for MpiCalls {
+    fn transport(&self) -> &str {
+        NAME
+    }
+
+    fn rank(&self) -> usize {
+        self.mpi.rank
+    }
+
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        self.call_on(self.communicator, call, element, from, to)
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use mpi::ffi;
 
-use super::primitives::MpiPrimitives;
+use super::primitives::MpiCalls;
 use super::sum::{datatype, sum_of};
 use super::{Communicator, Mpi, NAME};
-use crate::collective::pending::{Requests, Step};
+use crate::collective::pending::{CHANNELS, Requests, Step};
 use crate::member::Member;
 use crate::{Call, CommError, Primitives, Wire};
 
@@ -47,16 +47,17 @@ impl Drop for Request {
 /// world, ranks may interleave calls in a different order.
 pub struct MpiRequests {
     mpi: Mpi,
-    channels: [Communicator; 2],
-    blocking: MpiPrimitives,
+    channels: [Communicator; CHANNELS],
+    blocking: MpiCalls,
     in_flight: usize,
 }
 
 impl MpiRequests {
     /// All ranks must call it.
     pub(super) fn new(mpi: Mpi) -> Result<Self, CommError> {
-        let channels = [mpi.duplicate()?, mpi.duplicate()?];
-        let blocking = MpiPrimitives::over(mpi.clone(), channels[0]);
+        let channels = [mpi.duplicate()?, mpi.duplicate()?, mpi.duplicate()?];
+        let [communicator, .., announcements] = channels;
+        let blocking = MpiCalls { mpi: mpi.clone(), communicator, announcements };
         Ok(Self { mpi, channels, blocking, in_flight: 0 })
     }
 }
@@ -72,7 +73,7 @@ impl Requests for MpiRequests {
 
     fn start(&mut self, step: Step, from: Wire, mut to: Wire) -> Result<Request, CommError> {
         let Step { call, channel, .. } = step;
-        let (operation, element) = (call.name(), to.element());
+        let (operation, element) = (step.operation.name(), to.element());
         let bytes = from.bytes().len().max(to.bytes().len());
         assert_eq!(from.element(), element, "buffers of one type");
         call.check(element, from.bytes(), to.bytes(), (self.mpi.rank, self.mpi.size));
@@ -128,7 +129,7 @@ impl Requests for MpiRequests {
 impl Drop for MpiRequests {
     fn drop(&mut self) {
         if self.in_flight == 0 && !std::thread::panicking() {
-            // SAFETY: both are duplicates with no operation in flight, and are not used again. After an
+            // SAFETY: all are duplicates with no operation in flight, and are not used again. After an
             // error there is only one communicator less for later use.
             self.channels.iter_mut().for_each(|channel| unsafe {
                 ffi::MPI_Comm_free(&mut channel.0);

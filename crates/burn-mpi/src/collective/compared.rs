@@ -1,0 +1,108 @@
+//! Blocking operations whose calls are compared ([`announced`](super::announced)) before they are made.
+
+use std::collections::HashMap;
+
+use super::announced::{Announcement, Calls, Signature};
+use super::wire::Element;
+use crate::member::Member;
+use crate::{Call, CommError, Primitives};
+
+/// Messages from or to each rank so far, and their last length.
+#[derive(Default)]
+pub(crate) struct Messages(HashMap<Call, (u64, usize)>);
+
+impl Messages {
+    /// Notes the next message of `length` bytes. Unless the one before had the same, returns what both ranks have
+    /// to compare first.
+    fn note(&mut self, call: Call, length: usize, host: &str) -> Option<Announcement> {
+        let (number, last) = self.0.entry(call).or_insert((0, usize::MAX));
+        *number += 1;
+        let is_expected = std::mem::replace(last, length) == length;
+        (!is_expected).then(|| Announcement::of(&format!("message {number} of {length} bytes"), host))
+    }
+}
+
+/// Blocking operations of a transport that trusts its callers, with a second channel of them.
+pub trait Trusting: Primitives {
+    fn member(&self) -> &Member;
+
+    /// An all-gather of bytes, a send or a receive, of which no other call reads the messages.
+    fn announce(&mut self, call: Call, from: &[u8], to: &mut [u8]) -> Result<(), CommError>;
+}
+
+/// Blocking operations that are compared before they are made.
+pub struct Compared<P> {
+    raw: P,
+    calls: Calls,
+    messages: Messages,
+    /// Why no call can be made any more: this rank's were not those of the others.
+    failed: Option<CommError>,
+}
+
+impl<P: Trusting> Compared<P> {
+    pub(crate) fn over(raw: P) -> Self {
+        Self { raw, calls: Calls::default(), messages: Messages::default(), failed: None }
+    }
+
+    fn compare(&mut self, call: Call, announcement: Announcement) -> Result<(), CommError> {
+        let member = self.raw.member();
+        let (rank, size) = (member.rank, member.size);
+        let _waiting = member.enter(self.raw.transport(), call.name(), None);
+        let mine = announcement.into_bytes();
+        match call {
+            Call::Send { .. } => self.raw.announce(call, &mine, &mut []),
+            Call::Receive { from } => {
+                let mut theirs = vec![0; mine.len()];
+                self.raw.announce(call, &[], &mut theirs)?;
+                // As if the sender were rank 0, which others are compared with.
+                Announcement::compare(&[theirs, mine].concat()).map_err(|error| match error {
+                    CommError::OutOfStep { calls, others, .. } => {
+                        let reason = format!("rank {from} sends {others}, and this rank receives {calls}");
+                        let member = self.raw.member();
+                        member.error(self.raw.transport(), call.name(), 0, member.now(), reason)
+                    }
+                    other => other,
+                })
+            }
+            _ => {
+                let mut all = vec![0; mine.len() * size];
+                self.raw.announce(Call::AllGather, &mine, &mut all)?;
+                Announcement::compare(&all)
+            }
+        }
+        .inspect_err(|_| log::debug!("rank {rank}: {} is not the others' call", call.name()))
+    }
+}
+
+impl<P: Trusting> Primitives for Compared<P> {
+    fn transport(&self) -> &str {
+        self.raw.transport()
+    }
+
+    fn rank(&self) -> usize {
+        self.raw.rank()
+    }
+
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let member = self.raw.member();
+        member.check(self.raw.transport(), call, element, from, to)?;
+        let announcement = match call {
+            _ if member.size == 1 => None,
+            Call::Send { .. } | Call::Receive { .. } => {
+                self.messages.note(call, from.len().max(to.len()), &member.host)
+            }
+            _ => {
+                let length = call.part(from.len(), to.len(), member.size) / element.width();
+                self.calls.note(Signature { call, started: None, element, length }, &member.host)
+            }
+        };
+        if let Some(announcement) = announcement {
+            let compared = self.compare(call, announcement);
+            compared.inspect_err(|error| self.failed = Some(error.clone()))?;
+        }
+        self.raw.call(call, element, from, to)
+    }
+}
