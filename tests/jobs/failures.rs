@@ -168,3 +168,49 @@ fn stop_in_finalize(job: &mut Child) -> bool {
     }
     false
 }
+
+/// Buffers of other lengths or types on one rank, and other calls: all ranks return the same error before anything
+/// is sent, and none is ended by MPI or gloo.
+#[test]
+fn calls_that_differ_between_ranks_are_an_error_of_all() {
+    let cases = [
+        ("sum", "all-reduce of 50000 f64, call", "all-reduce of 5 f64, call"),
+        ("broadcast", "broadcast of 28 bytes from rank 0", "broadcast of 400000 bytes from rank 0"),
+        ("started", "all-reduce (native) of 15000 f32, call 1", "all-reduce (native) of 30000 f32, call 1"),
+        ("whole-broadcast", "broadcast of 3 f64 from rank 0", "broadcast of 3000 f64 from rank 0"),
+        ("order", "non-blocking all-reduce (ordered) of 1000 f32", "all-reduce of 1000 f32"),
+        ("type", "all-reduce of 8 bf16", "all-reduce of 8 f16"),
+        ("root", "broadcast of 8 bytes from rank 1", "broadcast of 8 bytes from rank 0"),
+        ("nothing", "all-gather of 0 bytes", "all-gather of 8 bytes"),
+    ];
+    for backend in ["mpi", "gloo"] {
+        for (what, theirs, others) in cases {
+            let output = must_fail({
+                let mut command = on_ranks(3, &example("differing_calls"));
+                command.args([what, backend]);
+                command
+            });
+            assert_eq!(output.status.code(), Some(1), "{what}: {}", text(&output));
+            let line = [theirs, ", and rank 0 in ", others, "ranks do not call the same operations"];
+            assert_eq!(
+                lines(&output, &[&["rank 1 on "][..], &line].concat()),
+                1,
+                "{what}: {}",
+                text(&output)
+            );
+            let told = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(told.matches(theirs).count(), 3, "{what}, {backend}: {}", text(&output));
+        }
+        // The others expect what they repeat, and wait in it.
+        let mut command = on_ranks(3, &example("differing_calls"));
+        command.args(["later", backend]);
+        let output = must_fail(command);
+        let told = "comparison of all-reduce of 40000 f32, call 51";
+        assert!(lines(&output, &["all-reduce exceeded the deadline of 3 s", told]) >= 1, "{}", text(&output));
+        let mut command = on_ranks(3, &example("differing_calls"));
+        command.args(["message", backend]);
+        let output = must_fail(command);
+        let told = "rank 1 sends message 1 of 400 bytes, and this rank receives message 1 of 8 bytes";
+        assert!(lines(&output, &["rank 0 on ", told]) >= 1, "{backend}: {}", text(&output));
+    }
+}

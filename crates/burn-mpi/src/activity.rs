@@ -157,6 +157,11 @@ impl Activity {
         Waiting(Arc::clone(this))
     }
 
+    /// Says more of the current operation.
+    pub fn specify(&self, what: String) {
+        self.with(|state| state.what = what);
+    }
+
     /// What the rank is doing now.
     pub fn now(&self) -> Seen {
         let now = self.clock.now();

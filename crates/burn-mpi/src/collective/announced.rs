@@ -101,6 +101,11 @@ impl Announcement {
         Self(bytes)
     }
 
+    /// What a rank that waits in the comparison is in.
+    pub fn wait_of(&self, transport: &str) -> String {
+        format!("{transport} comparison of {}", Exchange::name(&self.0[Self::BYTES - ROOM..]))
+    }
+
     /// The bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0

@@ -48,6 +48,7 @@ impl<P: Trusting> Compared<P> {
         let member = self.raw.member();
         let (rank, size) = (member.rank, member.size);
         let _waiting = member.enter(self.raw.transport(), call.name(), None);
+        member.activity.specify(announcement.wait_of(self.raw.transport()));
         let mine = announcement.into_bytes();
         match call {
             Call::Send { .. } => self.raw.announce(call, &mine, &mut []),

@@ -91,7 +91,8 @@ impl Operation {
 /// MPI and gloo would write past the end of a buffer, end the process or sum what was not meant where types or
 /// lengths differ between ranks. So ranks compare them first, and all return [`CommError::OutOfStep`] if they
 /// differ. Operations that repeat the order of earlier ones, as those of training steps do, are expected: they are
-/// not compared, and cost nothing. Over NCCL nothing is compared.
+/// not compared, and cost nothing; a rank that calls something else then keeps the others waiting until their
+/// deadline, which names what it calls. Over NCCL nothing is compared.
 ///
 /// A bucket is the number that identifies an operation in flight; the caller chooses it.
 ///

@@ -177,6 +177,10 @@ impl<R: Requests> PendingOps<R> {
         let Some(announcement) = self.calls.note(signature, &member.host) else { return Ok(None) };
         let all = Wire::of(Element::Byte, Announcement::BYTES * member.size);
         let operation = Operation::AllGather { length: all.len() };
+        if bucket == BLOCKING {
+            // Of a call that its caller has entered.
+            member.activity.specify(announcement.wait_of(R::NAME));
+        }
         let whole = Announcement::BYTES;
         let step = Step { bucket, operation, whole, call: Call::AllGather, channel: ANNOUNCEMENTS };
         self.requests.start(step, Wire::Bytes(announcement.into_bytes()), all).map(Some)
