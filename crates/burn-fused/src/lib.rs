@@ -20,7 +20,8 @@
 //! | [`int8::fake_quantize`], [`int8::Model`] | quantization of slices; inference on 8-bit integers |
 //!
 //! If an operator does not support a shape, a type or a backend, it is composed of
-//! Burn's operators: results differ by rounding only.
+//! Burn's operators: results differ by rounding only. Operands that do not fit each other are a panic
+//! in the words of Burn's checks, on every backend, before anything is computed.
 //!
 //! ```
 //! use burn::nn::PaddingConfig2d;
@@ -108,6 +109,7 @@ pub mod memory;
 pub mod norm;
 mod poll;
 pub mod precision;
+mod shapes;
 pub mod simd;
 mod stamp;
 

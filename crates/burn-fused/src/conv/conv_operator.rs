@@ -28,11 +28,17 @@ use crate::extension::operator;
 use crate::flex_tensor::{tensor, values};
 use crate::poll;
 use crate::precision::{Half, cast, supported};
+use crate::shapes;
 use crate::simd::Level;
 
 /// `conv` of `images` with `epilogue` in one operator, or none unless `conv` is a 3x3
 /// convolution with padding 1, biases, stride 1, dilation 1 and one group.
+///
+/// # Panics
+/// As [`shapes::of_conv`].
+#[track_caller]
 pub(super) fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Option<Tensor<4>> {
+    shapes::of_conv(images.dims(), conv);
     let (weights, bias) = parameters(conv)?;
     let output = <Dispatch as ConvEpilogue>::conv_epilogue(
         images.into_dispatch(),

@@ -25,6 +25,7 @@ use crate::fake_quantize::{FakeQuantize, Steps, fake_quantize, range};
 use crate::flex_tensor::{tensor, values};
 use crate::int8::{Int8Error, QParams, Scheme, min_max};
 use crate::poll;
+use crate::shapes;
 
 /// [`conv_relu_pool`] by `first` and then by `second`:
 /// `[batch, channels, height, width]` to `[batch, outputs, height / 4, width / 4]`.
@@ -53,7 +54,8 @@ use crate::poll;
 /// ```
 ///
 /// # Panics
-/// If the channels of `images`, `first` and `second` do not match.
+/// If the channels of `images`, `first` and `second` do not match, and as [`conv_relu_pool`] for each.
+#[track_caller]
 pub fn conv_relu_pool_twice(images: Tensor<4>, first: &Conv2d, second: &Conv2d) -> Tensor<4> {
     pair(images, first, second, None)
 }
@@ -90,7 +92,8 @@ pub fn conv_relu_pool_twice(images: Tensor<4>, first: &Conv2d, second: &Conv2d) 
 /// ```
 ///
 /// # Panics
-/// If the channels of `images`, `first` and `second` do not match, or parameters are invalid.
+/// As [`conv_relu_pool_twice`], or if parameters are invalid.
+#[track_caller]
 pub fn conv_relu_pool_twice_quantized(
     images: Tensor<4>,
     first: &Conv2d,
@@ -100,12 +103,15 @@ pub fn conv_relu_pool_twice_quantized(
     pair(images, first, second, Some(quantize))
 }
 
+#[track_caller]
 fn pair(
     images: Tensor<4>,
     first: &Conv2d,
     second: &Conv2d,
     quantize: Option<&mut Parameters<'_>>,
 ) -> Tensor<4> {
+    let [batch, channels, height, width] = shapes::of_conv(images.dims(), first);
+    shapes::of_conv([batch, channels, height / 2, width / 2], second);
     let (Some((weights1, bias1)), Some((weights2, bias2))) = (parameters(first), parameters(second)) else {
         let middle = conv_relu_pool(images, first);
         let found = quantize.and_then(|quantize| quantize(range(&middle)));

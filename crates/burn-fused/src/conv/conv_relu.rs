@@ -28,7 +28,9 @@ use crate::precision::in_f32;
 /// ```
 ///
 /// # Panics
-/// If the channels of `images` and `conv` do not match.
+/// If the channels of `images`, of the weights and of the bias do not match, the kernel is larger than the
+/// padded images, or stride, dilation, groups or kernel size are 0.
+#[track_caller]
 pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
     apply(images.clone(), conv, Epilogue::Identity).unwrap_or_else(|| in_f32(images, |x| conv.forward(x)))
 }
@@ -51,7 +53,8 @@ pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
 /// ```
 ///
 /// # Panics
-/// If the channels of `images` and `conv` do not match.
+/// As [`conv`].
+#[track_caller]
 pub fn conv_relu(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
     apply(images.clone(), conv, Epilogue::Relu).unwrap_or_else(|| in_f32(images, |x| relu(conv.forward(x))))
 }

@@ -29,7 +29,8 @@ use crate::precision::in_f32;
 /// ```
 ///
 /// # Panics
-/// If the channels of `images` and `conv` do not match.
+/// As [`conv`](super::conv()).
+#[track_caller]
 pub fn conv_relu_pool(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
     apply(images.clone(), conv, Epilogue::ReluPool)
         .unwrap_or_else(|| in_f32(images, |x| max_pool2d(relu(conv.forward(x)), MaxPoolOptions::new([2, 2]))))

@@ -40,7 +40,7 @@ impl Steps {
     /// The shape of constants of `dimensions` dimensions, for broadcasting.
     pub fn broadcast(&self, dimensions: usize) -> Vec<usize> {
         let mut shape = vec![1; dimensions];
-        if self.steps.len() > 1 {
+        if self.steps.len() != 1 {
             shape[self.axis] = self.steps.len();
         }
         shape
@@ -66,8 +66,11 @@ impl Steps {
 pub(super) fn forward(level: Level, values: &[f32], steps: &Steps) -> (Vec<f32>, Vec<u32>) {
     let mut output = Uninit::new(values.len());
     let mut clipped = Vec::new();
-    level.run(Forward { values, steps, output: output.values(), clipped: &mut clipped });
-    // SAFETY: the kernel has written each value.
+    // Without values, there may be no steps, and no length of a part.
+    if !values.is_empty() {
+        level.run(Forward { values, steps, output: output.values(), clipped: &mut clipped });
+    }
+    // SAFETY: the kernel has written each value, if there is one.
     (unsafe { output.assume_init() }, clipped)
 }
 

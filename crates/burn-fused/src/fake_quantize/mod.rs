@@ -26,6 +26,7 @@ pub(crate) use self::step::Step;
 use crate::extension::operator;
 use crate::flex_tensor::values;
 use crate::int8::{QParams, Scheme};
+use crate::precision::{Half, cast};
 use crate::simd::Level;
 
 pub use ranges::{channel_ranges, range};
@@ -33,7 +34,8 @@ pub use ranges::{channel_ranges, range};
 /// Fake quantization of `x`, of any shape: each value is quantized and dequantized,
 /// (clamp(round(x · (1 / scale)) + zero point) - zero point) · scale, half to even.
 /// There is one pair of `parameters` for all values, or one for each index of the
-/// dimension `axis`. NaN stays NaN.
+/// dimension `axis`. NaN stays NaN. The output has the type of `x`; 16-bit values are
+/// quantized in f32.
 ///
 /// # Panics
 /// If the number of parameters is different, or one is invalid.
@@ -70,13 +72,16 @@ operator! {
 }
 
 /// The same, composed of Burn's operators: the gradient passes through clamping, and
-/// rounding is detached.
+/// rounding is detached. 16-bit values are quantized in f32.
 fn composed<B: Backend>(x: FloatTensor<B>, steps: &Steps) -> FloatTensor<B> {
-    let device = x.device();
+    let (device, dtype) = (x.device(), x.dtype());
+    let wide = if Half::of(dtype).is_some() { DType::F32 } else { dtype };
     let shape = steps.broadcast(x.shape().num_dims());
-    let constant =
-        |values: &[f32]| B::float_from_data(TensorData::new(values.to_vec(), shape.clone()), &device);
-    let x = B::float_mul(x, constant(&steps.inverses()));
+    let constant = |values: &[f32]| {
+        let data = TensorData::new(values.to_vec(), shape.clone());
+        cast::<B>(B::float_from_data(data, &device), wide)
+    };
+    let x = B::float_mul(cast::<B>(x, wide), constant(&steps.inverses()));
     let [low, high] = steps.bounds().map(|bounds| constant(&bounds));
     let half = |bound: &FloatTensor<B>, margin: f32| B::float_add_scalar(bound.clone(), margin.into());
     let clamp = |x: FloatTensor<B>, low: FloatTensor<B>, high: FloatTensor<B>| {
@@ -87,7 +92,8 @@ fn composed<B: Backend>(x: FloatTensor<B>, steps: &Steps) -> FloatTensor<B> {
     let clipped = clamp(x.clone(), half(&low, -0.5), half(&high, 0.5));
     let rounded = clamp(B::float_round(x), low, high);
     let change = B::float_detach(B::float_sub(rounded, clipped.clone()));
-    B::float_mul(B::float_add(clipped, change), constant(&steps.scales()))
+    let quantized = B::float_mul(B::float_add(clipped, change), constant(&steps.scales()));
+    cast::<B>(quantized, dtype)
 }
 
 impl FakeQuantize for Flex {

@@ -5,6 +5,7 @@ use burn::backend::flex::FlexTensor;
 use burn::tensor::{DType, Tensor};
 
 use crate::int8::{self, Int8Error};
+use crate::shapes::refuse;
 use crate::simd::{Kernel, Lanes, Level};
 
 /// Minimum and maximum of `x`.
@@ -22,8 +23,13 @@ pub fn range<const D: usize>(x: &Tensor<D>) -> Result<[f32; 2], Int8Error> {
 ///
 /// # Panics
 /// If `x` has no such dimension.
+#[track_caller]
 pub fn channel_ranges<const D: usize>(x: &Tensor<D>, axis: usize) -> Result<Vec<[f32; 2]>, Int8Error> {
     let dims = x.dims();
+    if axis >= D {
+        let rule = "The dimension must be one of the tensor's.";
+        refuse("channel_ranges", rule, format_args!("got: {axis}, dimensions: {D}"));
+    }
     let (channels, inner) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
     with_values(x, |values| match (values.is_empty(), inner) {
         (true, _) => Err(Int8Error::NoValues),

@@ -21,6 +21,7 @@ use self::kernels::Sizes;
 use crate::extension::operator;
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::precision::{Half, cast, in_f32, supported};
+use crate::shapes::expect;
 use crate::simd::Level;
 
 /// Maximum number of outputs of the operator for f32: two of the widest vectors.
@@ -46,10 +47,18 @@ const FEW: usize = 32;
 /// ```
 ///
 /// # Panics
-/// If `x` does not have the layer's number of inputs.
+/// If `x` does not have the layer's number of inputs, or a bias not one value for each output.
+#[track_caller]
 pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
     let weights = layer.weight.val();
-    let own = weights.dims()[1] <= FEW || Half::of(x.dtype()).is_some();
+    let [inputs, outputs] = weights.dims();
+    let rule = "Number of columns of input tensor and inputs of the layer must be equal.";
+    expect("linear", rule, x.dims()[1], inputs);
+    if let Some(bias) = &layer.bias {
+        let rule = "Number of values of the bias and outputs of the layer must be equal.";
+        expect("linear", rule, bias.dims(), [outputs]);
+    }
+    let own = outputs <= FEW || Half::of(x.dtype()).is_some();
     let Some(bias) = layer.bias.as_ref().filter(|_| own) else {
         return in_f32(x, |x| layer.forward(x));
     };

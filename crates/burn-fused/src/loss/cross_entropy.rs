@@ -14,6 +14,7 @@ use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::exp::Exp;
 use crate::flex_tensor::tensor;
+use crate::shapes::{expect, refuse};
 use crate::simd::Level;
 
 /// Loss and accuracy of class scores.
@@ -29,7 +30,7 @@ pub struct Score {
 }
 
 /// Mean cross entropy of `scores` (logits) `[batch, classes]` against the classes of
-/// the samples.
+/// the samples: NaN if there are none, as in Burn and PyTorch.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -46,6 +47,7 @@ pub struct Score {
 /// # Panics
 /// If a label is not below `classes`, the numbers of labels and rows differ, or the
 /// scores cannot be read as f32.
+#[track_caller]
 pub fn cross_entropy(scores: Tensor<2>, labels: &[u8]) -> Score {
     smoothed_cross_entropy(scores, labels, 0.0)
 }
@@ -66,12 +68,21 @@ pub fn cross_entropy(scores: Tensor<2>, labels: &[u8]) -> Score {
 /// ```
 ///
 /// # Panics
-/// As [`cross_entropy`].
+/// As [`cross_entropy`], and if `smoothing` is not from 0 to 1.
+#[track_caller]
 pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> Score {
     let [batch, classes] = scores.dims();
-    assert_eq!(batch, labels.len(), "expected one label for each row of scores");
-    let label = labels.iter().find(|&&label| usize::from(label) >= classes);
-    assert!(label.is_none(), "label {label:?} is out of range for {classes} classes");
+    let rule = "Number of labels and rows of scores must be equal.";
+    expect("cross_entropy", rule, labels.len(), batch);
+    if let Some(row) = labels.iter().position(|&label| usize::from(label) >= classes) {
+        let rule = "Labels must be less than the number of classes.";
+        let details = format_args!("got: {} in row {row}, classes: {classes}", labels[row]);
+        refuse("cross_entropy", rule, details);
+    }
+    if !(0.0..=1.0).contains(&smoothing) {
+        let rule = "Alpha of Cross-entropy loss with smoothed labels should be in interval [0, 1].";
+        refuse("cross_entropy", rule, format_args!("got: {smoothing}"));
+    }
     if let Ok(primitive) = scores.clone().try_into_primitive::<Autodiff<Flex>>()
         && let Some(read) = Read::of(primitive.primitive(), labels, smoothing)
     {
@@ -115,7 +126,9 @@ fn composed(scores: Tensor<2>, labels: &[u8], smoothing: f64) -> Score {
 /// Number of rows of `scores` (`[batch, classes]`, flat) whose argmax is their
 /// label.
 fn count_correct(scores: &[f32], labels: &[u8]) -> usize {
-    let rows = scores.chunks_exact(scores.len() / labels.len().max(1)).zip(labels);
+    // An empty batch has no row.
+    let classes = (scores.len() / labels.len().max(1)).max(1);
+    let rows = scores.chunks_exact(classes).zip(labels);
     rows.filter(|(row, label)| argmax(row) == usize::from(**label)).count()
 }
 

@@ -8,6 +8,7 @@ use burn::tensor::{DType, Tensor};
 
 use crate::extension::operator;
 use crate::flex_tensor::{tensor, values};
+use crate::shapes::expect;
 
 /// `running · (1 - momentum) + batch · factor · momentum`, both `[channels]`: a running
 /// statistic after one more batch. The result has no gradient.
@@ -27,8 +28,10 @@ use crate::flex_tensor::{tensor, values};
 ///
 /// # Panics
 /// If the shapes differ.
+#[track_caller]
 pub fn moving_average(running: Tensor<1>, batch: Tensor<1>, factor: f64, momentum: f64) -> Tensor<1> {
-    assert_eq!(running.dims(), batch.dims(), "expected statistics of the same channels");
+    let rule = "Both statistics must have the same channels.";
+    expect("moving_average", rule, batch.dims(), running.dims());
     let [running, batch] = [running, batch].map(Tensor::into_dispatch);
     let moved = <Dispatch as MovingAverage>::moving_average(running, batch, factor, momentum);
     Tensor::from_dispatch(moved).detach()

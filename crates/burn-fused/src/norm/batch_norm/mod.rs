@@ -15,6 +15,7 @@ use burn::backend::Dispatch;
 use burn::tensor::Tensor;
 
 use crate::epilogue::Epilogue;
+use crate::shapes::{expect, refuse};
 use crate::simd::Level;
 
 /// A normalised batch, and its statistics.
@@ -54,8 +55,9 @@ pub struct Normalised<const D: usize> {
 ///
 /// # Panics
 /// If `x` has fewer than two dimensions, or other than four with
-/// [`Epilogue::ReluPool`]; if `scale` or `shift` does not have one value for each
+/// [`Epilogue::ReluPool`], or no channels; if `scale` or `shift` does not have one value for each
 /// channel.
+#[track_caller]
 pub fn batch_norm<const D: usize>(
     x: Tensor<D>,
     scale: Tensor<1>,
@@ -68,11 +70,11 @@ pub fn batch_norm<const D: usize>(
         "{epilogue:?} does not support {D} dimensions"
     );
     let channels = x.dims()[1];
-    assert_eq!(
-        [scale.dims(), shift.dims()],
-        [[channels]; 2],
-        "expected scale and shift of {channels} channels"
-    );
+    if channels == 0 {
+        refuse("batch_norm", "The input must have channels.", format_args!("got: {:?}", x.dims()));
+    }
+    let rule = "Scale and shift must have one value for each channel of the input tensor.";
+    expect("batch_norm", rule, [scale.dims(), shift.dims()], [[channels]; 2]);
     let [x, scale, shift] = [x.into_dispatch(), scale.into_dispatch(), shift.into_dispatch()];
     let (output, mean, variance) =
         <Dispatch as operator::NormEpilogue>::norm_epilogue(x, scale, shift, epsilon, epilogue);
