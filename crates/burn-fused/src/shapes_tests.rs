@@ -14,7 +14,7 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 use crate::Epilogue;
 use crate::conv::*;
 use crate::fake_quantize::{channel_ranges, fake_quantize};
-use crate::int8::{QParams, Scheme};
+use crate::int8::{Layer, Model, QParams, Scheme, Weights};
 use crate::linear::linear;
 use crate::loss::smoothed_cross_entropy;
 use crate::norm::{batch_norm, moving_average};
@@ -479,5 +479,39 @@ fn fake_quantization_of_any_operands_is_the_formula() {
             "ranges of a fourth dimension",
             &outcome(|| vec![(vec![], channel_ranges(&x, 3).unwrap().concat())]),
         );
+    }
+}
+
+#[test]
+fn quantization_of_any_lengths_says_what_does_not_fit() {
+    let parameters = QParams { scale: 0.1, zero_point: 0 };
+    let bad = QParams { scale: 0.1, zero_point: i32::MIN };
+    let weights = Weights::quantize(&[0.1; 48], &[0.1; 3], &[0.01], parameters, parameters).unwrap();
+    let layer = crate::int8::Linear { inputs: 16, outputs: 3, weights, relu: false, output: parameters };
+    let model = Model::new([1, 4, 4], parameters, vec![Layer::Linear(layer)]).unwrap();
+    let infer = |images: usize, scores: usize| {
+        model.infer(&mut model.workspace(), &vec![0.5; images], &mut vec![0.0; scores]);
+        model.infer_bytes(&mut model.workspace(), &vec![0.5; images], &mut vec![0; scores]);
+    };
+    infer(0, 0);
+    infer(16 * 40, 3 * 40);
+    let cases: [(&str, &dyn Fn()); 10] = [
+        ("scores of 0 images", &|| infer(0, 3)),
+        ("scores of 1 images", &|| infer(16, 2)),
+        ("scores of 1 images", &|| infer(16, 4)),
+        ("scores of 40 images", &|| infer(16 * 40, 3 * 40 - 1)),
+        ("17 values are no images", &|| infer(17, 3)),
+        ("0 weights, 0 scales", &|| _ = crate::int8::quantize_weights(&[], &[])),
+        ("3 weights, 2 scales", &|| _ = crate::int8::quantize_weights(&[0.0; 3], &[1.0; 2])),
+        ("0 values, 0 parameters", &|| crate::int8::fake_quantize(&mut [], Scheme::Affine, &[], &mut [])),
+        ("0 values in 0 channels", &|| _ = crate::int8::min_max_by_channel(&[], 0)),
+        ("zero point -2147483648 is invalid", &|| crate::int8::dequantize(&[1], bad, &mut [0.0])),
+    ];
+    for (expected, case) in cases {
+        let found = outcome(|| {
+            case();
+            vec![]
+        });
+        assert!(found.as_ref().is_err_and(|message| message.contains(expected)), "{expected}: {found:?}");
     }
 }

@@ -235,13 +235,12 @@ impl Model {
     /// As [`infer`](Self::infer).
     pub fn infer_bytes(&self, workspace: &mut Workspace, images: &[f32], scores: &mut [u8]) {
         let mut rest = scores;
-        let unwatched = |_: Stage| ();
-        self.for_each_block(workspace, images, unwatched, |outputs| {
+        let (len, unwatched) = (rest.len(), |_: Stage| ());
+        self.for_each_block(workspace, images, len, unwatched, |outputs| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(outputs.len());
             now.copy_from_slice(outputs);
             rest = later;
         });
-        assert!(rest.is_empty(), "length of scores");
     }
 
     /// First layer of each step of the executor.
@@ -252,10 +251,12 @@ impl Model {
         }
     }
 
+    /// Calls `done` with the output of each block of `images`, for `scores` values in all.
     pub(super) fn for_each_block(
         &self,
         workspace: &mut Workspace,
         images: &[f32],
+        scores: usize,
         mut watch: impl FnMut(Stage),
         mut done: impl FnMut(&[u8]),
     ) {
@@ -267,6 +268,8 @@ impl Model {
             images.len(),
             self.shape
         );
+        let count = images.len() / size;
+        assert_eq!(scores, count * self.outputs, "scores of {count} images with {} outputs", self.outputs);
         let instructions = Instructions::of(Level::current());
         for images in images.chunks(self.images() * size) {
             let count = images.len() / size;

@@ -29,7 +29,8 @@ pub fn min_max(values: &[f32]) -> Result<[f32; 2], Int8Error> {
 /// # Panics
 /// If `channels` is 0 or does not divide the number of values.
 pub fn min_max_by_channel(values: &[f32], channels: usize) -> Result<Vec<[f32; 2]>, Int8Error> {
-    assert!(values.len().is_multiple_of(channels), "{} values in {channels} channels", values.len());
+    let divides = channels > 0 && values.len().is_multiple_of(channels);
+    assert!(divides, "{} values in {channels} channels", values.len());
     if values.is_empty() {
         return Err(Int8Error::NoValues);
     }

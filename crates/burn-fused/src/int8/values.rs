@@ -22,9 +22,10 @@ pub fn quantize(values: &[f32], parameters: QParams, quantized: &mut [u8]) {
 /// `weights`.
 ///
 /// # Panics
-/// If the scales do not divide the weights, or one is not positive and finite.
+/// If there are no scales, they do not divide the weights, or one is not positive and finite.
 pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
-    assert!(weights.len().is_multiple_of(scales.len()), "{} weights, {} scales", weights.len(), scales.len());
+    let divide = !scales.is_empty() && weights.len().is_multiple_of(scales.len());
+    assert!(divide, "{} weights, {} scales", weights.len(), scales.len());
     let mut quantized = vec![0i8; weights.len()];
     let len = (weights.len() / scales.len()).max(1);
     for ((values, part), &scale) in weights.chunks(len).zip(quantized.chunks_mut(len)).zip(scales) {
@@ -37,10 +38,10 @@ pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
 /// Dequantizes values: (q - zero point) · scale.
 ///
 /// # Panics
-/// If lengths differ.
+/// As [`quantize`].
 pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
     assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
-    let QParams { scale, zero_point } = parameters;
+    let Step { scale, zero_point, .. } = Step::new(Scheme::Affine, parameters);
     for (value, &q) in values.iter_mut().zip(quantized) {
         *value = (i32::from(q) - zero_point) as f32 * scale;
     }
@@ -52,7 +53,7 @@ pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
 /// qmax. NaN becomes the smallest, and its gradient does not pass.
 ///
 /// # Panics
-/// If lengths differ, parameters do not divide the values, or are invalid.
+/// If lengths differ, there are no parameters, they do not divide the values, or are invalid.
 ///
 /// ```
 /// use burn_fused::int8::{QParams, Scheme, fake_quantize, mask_gradient};
@@ -70,7 +71,8 @@ pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
 pub fn fake_quantize(values: &mut [f32], scheme: Scheme, parameters: &[QParams], mask: &mut [bool]) {
     assert_eq!(values.len(), mask.len(), "lengths of values and mask");
     let parts = parameters.len();
-    assert!(values.len().is_multiple_of(parts), "{} values, {parts} parameters", values.len());
+    let divide = parts > 0 && values.len().is_multiple_of(parts);
+    assert!(divide, "{} values, {parts} parameters", values.len());
     let len = (values.len() / parts).max(1);
     for ((values, mask), &parameters) in values.chunks_mut(len).zip(mask.chunks_mut(len)).zip(parameters) {
         Level::current().run(Fake { values, step: Step::new(scheme, parameters), mask });
