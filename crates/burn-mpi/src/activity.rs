@@ -40,6 +40,8 @@ pub(crate) struct State {
     what: String,
     /// Start of the current operation, on the rank's clock; `None` if there is none.
     since: Option<Duration>,
+    /// Collectives that the rank has connected.
+    pub collectives: usize,
     /// The other rank of the message that it is about, if it is.
     pub peer: Option<usize>,
     /// The deadline of an operation.
@@ -145,11 +147,14 @@ impl Activity {
         let operation = NAME.get().unwrap_or(operation);
         let now = this.clock.now();
         this.with(|state| {
-            state.what.clear();
-            // A String takes everything.
-            let _ = write!(state.what, "{transport} {operation}");
-            if let Some(bucket) = bucket {
-                let _ = write!(state.what, " of bucket {bucket}");
+            // What is inside another operation is told by that one's name.
+            if state.since.is_none() {
+                state.what.clear();
+                // A String takes everything.
+                let _ = write!(state.what, "{transport} {operation}");
+                if let Some(bucket) = bucket {
+                    let _ = write!(state.what, " of bucket {bucket}");
+                }
             }
             state.entered += u64::from(!matches!(operation, "send" | "receive" | "launch"));
             (state.since, state.peer) = (Some(now), None);

@@ -156,12 +156,16 @@ pub enum CommError {
     },
     /// Samples of the ranks that do not add up to the step's.
     #[error(
-        "the samples that the ranks have passed to backward in this step are {share:.3} times its total: pass each rank's \
-         own samples, and as total those of all ranks together, in every step"
+        "the samples that the ranks have passed to backward in this step are {share:.3} times its total: {}; pass each \
+         rank's own samples, and as total those of all ranks in all backward calls of the step, the last of which on \
+         each rank is MicroBatch::Last",
+        of_ranks(samples)
     )]
     Shares {
         /// The sum of all ranks' own samples over the total that they named.
         share: f32,
+        /// The samples of each rank's backward calls in the step, and the total that the last of them named.
+        samples: Vec<(usize, usize)>,
     },
     /// A data set with fewer samples than ranks.
     #[error("rank {rank} on {host} gets no sample: the data set has {samples}, and there are {ranks} ranks")]
@@ -256,6 +260,15 @@ impl CommError {
                 | Self::Sharding(_)
         )
     }
+}
+
+/// Ranks whose samples do not add up, the first of many.
+fn of_ranks(samples: &[(usize, usize)]) -> String {
+    const SHOWN: usize = 8;
+    let rank = |(rank, (own, total)): (usize, &(usize, usize))| format!("rank {rank} {own} of {total}");
+    let shown: Vec<String> = samples.iter().enumerate().take(SHOWN).map(rank).collect();
+    let more = if samples.len() > SHOWN { ", …" } else { "" };
+    format!("{}{more}", shown.join(", "))
 }
 
 /// The error's text, which Rust prints when `main` returns the error.

@@ -71,6 +71,8 @@ pub struct PendingOps<R: Requests> {
     // Dropped first: the transport knows then which are complete.
     ops: Vec<PendingOp<R::Request>>,
     requests: R,
+    /// The transport, and which of the rank's collectives this is unless it is the first.
+    label: String,
     /// Whether two ranks on two machines exchange and sum halves. Open MPI's own non-blocking all-reduce
     /// (coll/libnbc, in place) sends all to one rank and back, so a link is idle in one direction.
     halves: bool,
@@ -157,7 +159,22 @@ impl<Q> PendingOp<Q> {
 impl<R: Requests> PendingOps<R> {
     pub(crate) fn over(world: &World, requests: R) -> Self {
         let halves = matches!(world.places(), [one, other] if one.host != other.host);
-        Self { ops: Vec::new(), requests, halves, sums: 0, gathers: 0, calls: Calls::default(), failed: None }
+        let number = world.member().activity.with(|state| {
+            state.collectives += 1;
+            state.collectives
+        });
+        let label =
+            if number == 1 { R::NAME.to_owned() } else { format!("{} (collective {number})", R::NAME) };
+        Self {
+            ops: Vec::new(),
+            requests,
+            label,
+            halves,
+            sums: 0,
+            gathers: 0,
+            calls: Calls::default(),
+            failed: None,
+        }
     }
 
     /// The operation of a bucket that was started and not returned to the caller.
@@ -179,7 +196,7 @@ impl<R: Requests> PendingOps<R> {
         let operation = Operation::AllGather { length: all.len() };
         if bucket == BLOCKING {
             // Of a call that its caller has entered.
-            member.activity.specify(announcement.wait_of(R::NAME));
+            member.activity.specify(announcement.wait_of(&self.label));
         }
         let whole = Announcement::BYTES;
         let step = Step { bucket, operation, whole, call: Call::AllGather, channel: ANNOUNCEMENTS };
@@ -231,7 +248,7 @@ impl<R: Requests> PendingOps<R> {
     fn compare(&mut self, call: Call, buffer: &Wire) -> Result<(), CommError> {
         let signature = Signature { call, started: None, element: buffer.element(), length: buffer.len() };
         // All ranks enter it, whether they have to wait or not: they count what they enter.
-        let _waiting = self.requests.member().enter(R::NAME, call.name(), None);
+        let _waiting = self.requests.member().enter(&self.label, call.name(), None);
         let mut announcement = self.announce(signature, BLOCKING)?;
         let waits = |ops: &[PendingOp<_>], announcement: &Option<_>| {
             announcement.is_some() || ops.iter().any(PendingOp::is_announced)
@@ -334,7 +351,7 @@ impl<R: Requests> Collective for PendingOps<R> {
         let Some(operation) = self.operation_of(bucket) else {
             panic!("bucket {bucket} is waited for without having been started")
         };
-        let _waiting = self.requests.member().enter(R::NAME, operation.name(), Some(bucket));
+        let _waiting = self.requests.member().enter(&self.label, operation.name(), Some(bucket));
         self.complete(bucket)
     }
 
@@ -343,7 +360,7 @@ impl<R: Requests> Collective for PendingOps<R> {
             self.compare(Call::AllReduce, buffer)?;
             return self.requests.blocking().all_reduce(buffer);
         }
-        let _waiting = self.requests.member().enter(R::NAME, "all-reduce", None);
+        let _waiting = self.requests.member().enter(&self.label, "all-reduce", None);
         Operation::AllReduce(how).check(R::NAME, buffer, self.requests.member())?;
         let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
         self.start(BLOCKING, Operation::AllReduce(how), taken)?;

@@ -65,6 +65,8 @@ pub struct GradientSync {
     broken: Option<CommError>,
     /// Whether a step is in progress.
     in_step: bool,
+    /// Samples of this rank's backward calls in the step, and the step's, as the last one named it.
+    samples: (usize, usize),
     /// Whether the buckets hold the averages of a step.
     averaged: bool,
     /// Values that are averaged with the signals.
@@ -98,6 +100,7 @@ impl GradientSync {
             probe: Probe::default(),
             broken: compare(world, layout, &options).err(),
             in_step: false,
+            samples: (0, 0),
             averaged: false,
             carried: 0,
             hooked_device: true,
@@ -259,12 +262,11 @@ impl GradientSync {
         self.begin()?;
         let result = self.buckets()?.finish(mine, averaged);
         self.in_step = false;
-        let (signals, irregular) = result.inspect_err(|error| {
-            // After another error than that of a step's totals, the transport may still have its buckets.
-            if !matches!(error, CommError::Shares { .. }) {
-                self.broken = Some(error.clone());
-            }
-        })?;
+        if let Err(CommError::Shares { share, .. }) = result {
+            return Err(CommError::Shares { share, samples: self.world.gather(&self.samples)? });
+        }
+        // After another error the transport may still have the buckets.
+        let (signals, irregular) = result.inspect_err(|error| self.broken = Some(error.clone()))?;
         self.averaged = true;
         self.steps += 1;
         let late = !irregular.late.is_empty() || irregular.replaced;
@@ -288,6 +290,7 @@ impl GradientSync {
             return Ok(());
         }
         self.averaged = false;
+        self.samples = (0, 0);
         if std::mem::take(&mut self.adopt_next)
             && let Some(arrival) = self.arrival.clone()
         {

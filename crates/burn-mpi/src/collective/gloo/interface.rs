@@ -39,6 +39,8 @@ struct Network {
 /// so that hosts with several networks use the same one. All ranks must call
 /// it, and all return an error if one fails.
 pub(crate) fn choose(world: &World, name: Option<&str>) -> Result<Address, CommError> {
+    let kind = if name.is_some() { "the name of one" } else { "none" };
+    world.check_equal("Transport::interface", kind)?;
     let mine = world.agree(addresses())?;
     if let Some(name) = name {
         return world.agree(named(&mine, name));

@@ -67,7 +67,8 @@ impl Buckets {
         let signals = Signals { not_finite: sums[0], stop: sums[1] };
         let (irregular, with_backward, share) = (sums[2] > 0.0, sums[3], sums[4]);
         if with_backward > 0.0 && (share - 1.0).abs() > share_tolerance(self.options.wire) {
-            return Err(CommError::Shares { share });
+            // The samples are added where they are known.
+            return Err(CommError::Shares { share, samples: Vec::new() });
         }
         self.average(averaged, with_backward)?;
         // Without a backward on any rank, no parameter has a gradient.

@@ -106,6 +106,7 @@ impl GradientSync {
     pub(crate) fn begin_share(&mut self, own: usize, total: usize) -> Result<(), CommError> {
         self.begin()?;
         let (rank, host) = (self.world.rank(), self.world.host());
+        self.samples = (self.samples.0.saturating_add(own), total);
         match own > total {
             true => Err(CommError::Samples { rank, host: host.to_owned(), own, total }),
             false => Ok(()),
