@@ -30,6 +30,12 @@ tests_its_loop() {
     --manifest-path tests/outside/Cargo.toml --test own_loop
 }
 
+# The workspace's programs do without burn-train.
+unit_tests_with_burn_train() {
+  scripts/cargo.sh test --locked --manifest-path tests/outside/Cargo.toml --package burn-mpi --lib train:: 2>&1 |
+    tee "$work/unit" && note=$(grep -E '[1-9][0-9]* passed' "$work/unit")
+}
+
 trains() { # trains RANKS
   ranks "$1" outside
   local status=$?
@@ -176,12 +182,13 @@ packages() {
 check "burn-mpi depends on nothing for terminals, tables or pictures" depends_on_little
 check "a program outside the workspace builds" builds
 check "its loop is tested by cargo test, without MPI" tests_its_loop
+check "unit tests of burn-mpi with burn-train" unit_tests_with_burn_train
 for ranks in 1 2 3; do
   check "its gradients at $ranks ranks are those of one process, $mpi_name" trains $ranks
 done
 check "burn-train over one rank is burn-train's own, bit by bit" learns 1 alone
 for ranks in 1 2 3; do
-  for what in one-step uneven resume early; do
+  for what in one-step uneven workers resume early; do
     check "burn-train over $ranks ranks: $what" learns $ranks $what
   done
 done
@@ -191,7 +198,8 @@ for ranks in 2 3; do
   check "a panic, $ranks ranks" refuses $ranks "rank $last on [^ ]* panicked" learner panic "$work/learner"
   check "fewer samples than ranks, $ranks ranks" refuses $ranks "rank $last on [^ ]* gets no sample: the data set has $last" learner few "$work/learner"
   check "another model on a rank, $ranks ranks" refuses $ranks "parameter 0 of the module differs between ranks: rank 1" learner other "$work/learner"
-  check "another batch size on a rank, $ranks ranks" refuses $ranks "the number of samples in the first batch differs between ranks: rank $last on [^ ]* has 2" learner batch "$work/learner"
+  check "another batch size on a rank, $ranks ranks" refuses $ranks "the batch size of the training loader differs between ranks: rank $last on [^ ]* has 2, rank 0 has 4" learner batch "$work/learner"
+  check "a loader whose progress is ahead of its batches, $ranks ranks" refuses $ranks "rank [0-9] on [^ ]*: the data loader's progress stays at [0-9]* samples with another batch" learner ahead "$work/learner"
   check "another optimizer on a rank, $ranks ranks" refuses $ranks "after the first step \\(ranks need the same optimizer, rate and clipping\\), .* differs between ranks: rank $last" learner optimizer "$work/learner"
 done
 for ranks in 1 2 3; do

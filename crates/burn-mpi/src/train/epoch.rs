@@ -51,13 +51,25 @@ impl<'a, O> Shard<'a, O> {
     fn take_turn(&mut self, world: &World, interrupter: &Interrupter) -> Result<Turn<O>, CommError> {
         let next = self.iterator.as_mut().and_then(|iterator| iterator.next()).transpose();
         let failure = interrupter.error().map(|error| error.to_string());
-        let failure = failure.or(next.as_ref().err().map(|error| format!("the data loader fails: {error}")));
+        let mut failure =
+            failure.or(next.as_ref().err().map(|error| format!("the data loader fails: {error}")));
         let item = next.ok().flatten();
         let (mut own, mut ends) = (0, true);
         if let (Some(iterator), Some(_)) = (&self.iterator, &item) {
             let progress = iterator.progress();
-            // A loader that does not count its items has equal batches.
-            own = progress.items_processed.saturating_sub(self.processed).max(1);
+            own = match progress.items_processed {
+                // A loader that does not count its items has equal batches.
+                0 => 1,
+                // Also with workers: each batch brings the progress of the worker that made it.
+                counted => counted.saturating_sub(self.processed),
+            };
+            if own == 0 {
+                failure = failure.or(Some(format!(
+                    "the data loader's progress stays at {} samples with another batch; it has to count those of \
+                     the batches returned so far, by which gradients are weighted",
+                    self.processed
+                )));
+            }
             self.processed = progress.items_processed;
             ends = progress.is_completed();
         }
@@ -95,8 +107,8 @@ where
     <M as TrainStep>::Output: RankOutput,
     <M as InferenceStep>::Output: RankOutput,
 {
-    /// Trains on every rank's shard, until rank 0 is asked to stop. In the first epoch, batches are
-    /// compared before the first step, and weights after it.
+    /// Trains on every rank's shard, until rank 0 is asked to stop. In the first epoch, batch sizes are
+    /// compared once two batches are known, and weights after the first step.
     pub fn train(
         &self,
         learner: &mut Learner<M>,
@@ -106,16 +118,20 @@ where
     ) -> Result<(), CommError> {
         let mut shard = Shard::of(self.train.as_deref());
         let mut accumulator = GradientsAccumulator::new();
-        let mut unchecked = is_first && self.world.size() > 1;
+        let checked = is_first && self.world.size() > 1;
+        let (mut unchecked, mut first_batch) = (checked, 0);
         let (mut accumulated, mut processed, mut iteration) = (0, 0, 0);
         loop {
             let Turn { item, own, total, last, stop } = shard.take_turn(&self.world, interrupter)?;
+            if checked && !stop && iteration == 1 {
+                let items = shard_range(&self.world, self.train_items).len();
+                first_step::check_batches(&self.world, [first_batch, own], items)?;
+            }
             if total == 0 || stop {
                 return Ok(());
             }
-            if unchecked && iteration == 0 {
-                let shard = shard_range(&self.world, self.train_items);
-                first_step::check_batches(&self.world, own, shard.len())?;
+            if iteration == 0 {
+                first_batch = own;
             }
             let (output, gradients) = self.step(learner, item, own, total)?;
             accumulator.accumulate(&learner.model(), gradients);

@@ -1,14 +1,20 @@
 //! The call that makes a training data-parallel, and its options.
 
+#[cfg(feature = "mpi")]
+use std::io::IsTerminal;
 use std::sync::Arc;
 
 use burn::train::logger::InMemoryMetricLogger;
+#[cfg(feature = "mpi")]
+use burn::train::renderer::CliMetricsRenderer;
 use burn::train::{InferenceStep, LearnerModel, SupervisedTraining, TrainStep, TrainingStrategy};
 
 use super::outputs::RankOutput;
 use super::silent::NoDisplay;
 use super::state;
 use super::strategy::MpiStrategy;
+#[cfg(feature = "mpi")]
+use crate::Launcher;
 use crate::{Backend, SyncOptions, Transport, World};
 
 /// Options of a training over all ranks. They must be equal on all ranks, `transport` aside.
@@ -52,12 +58,19 @@ pub trait OverMpi {
     ///   scheduler; only rank 0 reads the files.
     /// - Each rank trains on its shard of the training loader: nothing is padded or dropped, and
     ///   shards differ by at most one sample. A step takes one batch of every rank, so the batch of a
-    ///   step is the loader's times the number of ranks; gradients are weighted by samples. A rank
-    ///   whose shard is exhausted takes part with no samples.
+    ///   step is the loader's times the number of ranks. A rank whose shard is exhausted takes part
+    ///   with no samples.
+    /// - Gradients are weighted by samples, which the loader's progress counts: those of Burn's
+    ///   loaders do for a fixed batch size, with any number of workers. A loader or a `BatchStrategy`
+    ///   of the program's own has to count the samples of the batches returned so far, no more.
     /// - The validation loader is divided in the same way, and its metrics are computed on rank 0
     ///   over all samples.
     /// - Rank 0 alone shows progress, writes logs and checkpoints, and decides about early stopping
-    ///   and interrupts.
+    ///   and interrupts. Under a launcher its display is burn-train's plain one: Open MPI gives ranks
+    ///   a terminal without a keyboard, on which burn-train's terminal UI fails. This replaces a
+    ///   renderer that was set before, which burn-train does not show; set another one after this
+    ///   call, on rank 0. An evaluator of the program's needs a renderer too:
+    ///   `.renderer(Box::new(CliMetricsRenderer::new()))`.
     /// - Buffers without gradients (running statistics of batch norm) become their mean over ranks
     ///   after each epoch.
     ///
@@ -90,6 +103,11 @@ where
         let strategy = Arc::new(MpiStrategy { world: world.clone(), options });
         let training = self.with_training_strategy(TrainingStrategy::Custom(strategy));
         if world.is_root() {
+            // burn-train would choose its terminal UI.
+            #[cfg(feature = "mpi")]
+            if std::io::stdout().is_terminal() && Launcher::detect().is_some() {
+                return training.renderer(Box::new(CliMetricsRenderer::new()));
+            }
             return training;
         }
         state::without_files(training)

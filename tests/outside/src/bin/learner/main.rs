@@ -1,5 +1,5 @@
 //! Trains with burn-train over MPI, and compares with burn-train alone:
-//! `mpirun -n N learner [one-step|uneven|resume|early|alone|fail|panic|few|other] FOLDER`.
+//! `mpirun -n N learner [one-step|uneven|workers|resume|early|alone|fail|panic|few|other|batch|ahead|optimizer] FOLDER`.
 
 mod task;
 
@@ -10,14 +10,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use burn::lr_scheduler::linear::LinearLrSchedulerConfig;
+use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamConfig, GradientsParams, SgdConfig};
 use burn::tensor::{Device, Tensor};
 use burn::train::metric::LossMetric;
 use burn::train::metric::store::{Aggregate, EventStoreClient, Split};
+use burn::train::renderer::CliMetricsRenderer;
 use burn::train::{EarlyStoppingStrategy, Learner, SupervisedTraining};
 use burn_mpi::{LearnerOptions, OverMpi, World, run};
-use task::{Net, Numbers, OVERLAP, Samples, loader};
+use task::{Batch, Net, Numbers, OVERLAP, STEPS, Samples, loader, loader_ahead};
 
 use burn::data::dataloader::batcher::Batcher;
 
@@ -38,6 +40,7 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
     match what.as_str() {
         "one-step" => one_step(world, &folder)?,
         "uneven" => uneven(world, &folder)?,
+        "workers" => workers(world, &folder)?,
         "resume" => resume(world, &folder)?,
         "early" => early(world, &folder)?,
         "alone" => alone(world, &folder)?,
@@ -61,6 +64,9 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
             let batch = if faulty { 2 } else { 4 };
             Training { batch, ..Training::new(&folder) }.run(Some(world), 8);
         }
+        "ahead" => {
+            Training { ahead: true, ..Training::new(&folder) }.run(Some(world), 8);
+        }
         "optimizer" => {
             Training { adam: faulty, ..Training::new(&folder) }.run(Some(world), 8);
         }
@@ -83,6 +89,8 @@ struct Training {
     adam: bool,
     norm: bool,
     shuffle: bool,
+    workers: usize,
+    ahead: bool,
     broken: Option<usize>,
     /// Whether training metrics are those of all ranks.
     all_metrics: bool,
@@ -103,6 +111,8 @@ impl Training {
             adam: false,
             norm: false,
             shuffle: false,
+            workers: 0,
+            ahead: false,
             broken: None,
             all_metrics: true,
             watch: Watch::default(),
@@ -116,8 +126,11 @@ impl Training {
         device.seed(3 + world.map_or(0, World::rank) as u64);
         let net = Net::new(width, self.norm, &device);
         let numbers = Numbers { first: 0, count: self.samples, broken: self.broken };
-        let train = loader(numbers, self.batch, self.shuffle);
-        let valid = loader(Numbers { first: 900, count: VALID, broken: None }, 3, false);
+        let train = match self.ahead {
+            true => loader_ahead(numbers),
+            false => loader(numbers, self.batch, self.shuffle, self.workers),
+        };
+        let valid = loader(Numbers { first: 900, count: VALID, broken: None }, 3, false, self.workers);
         let mut training = SupervisedTraining::<Net>::new(&self.folder, train, valid)
             .metrics((LossMetric::new(),))
             .num_epochs(self.epochs)
@@ -131,18 +144,25 @@ impl Training {
         if let Some(epoch) = self.checkpoint {
             training = training.checkpoint(epoch);
         }
-        if let Some(world) = world {
-            let metrics_of_all_ranks = self.all_metrics;
-            training =
-                training.over_mpi(world, LearnerOptions { metrics_of_all_ranks, ..Default::default() });
-        }
-        let scheduler = LinearLrSchedulerConfig::new(0.2, 0.01, 60).init().expect("a scheduler");
+        let metrics_of_all_ranks = self.all_metrics;
+        training = match world {
+            Some(world) => {
+                training.over_mpi(world, LearnerOptions { metrics_of_all_ranks, ..Default::default() })
+            }
+            // Open MPI's terminal is not one for burn-train's terminal UI.
+            None => training.renderer(Box::new(CliMetricsRenderer::new())),
+        };
+        let scheduler = rates();
         let learner = match self.adam {
             true => Learner::new(net, AdamConfig::new().init().into(), scheduler),
             false => Learner::new(net, SgdConfig::new().init().into(), scheduler),
         };
         training.launch(learner).model
     }
+}
+
+fn rates() -> ModuleLrScheduler {
+    LinearLrSchedulerConfig::new(0.2, 0.01, 60).init().expect("a scheduler")
 }
 
 /// Remembers the validation loss of each epoch, and stops after `last`.
@@ -168,21 +188,69 @@ fn one_step(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
         let training = Training { samples, batch: samples, epochs: 1, ..Training::new(folder) };
         let found = training.run(Some(world), 16);
         let device = Device::flex().autodiff();
-        device.seed(3);
-        let net = Net::new(16, false, &device);
-        let loss = net.output(Samples.batch((0..samples).collect(), &device)).loss;
-        let gradients = GradientsParams::from_grads(loss.backward(), &net);
-        let rate = LinearLrSchedulerConfig::new(0.2, 0.01, 60).init().expect("a scheduler").step();
-        let expected = SgdConfig::new().init().step(rate, net.clone(), gradients);
-        let (before, found, expected) = (weights(&net), weights(&found), weights(&expected));
-        let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
-        let difference = norm(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
-        let step = norm(&mut before.iter().zip(&expected).map(|(a, b)| a - b));
-        if !(difference <= 1e-5 * step) {
-            return Err(format!("overlap {overlap}: {difference:e} of a step of {step:e}").into());
-        }
+        let steps = vec![Samples.batch((0..samples).collect(), &device)];
+        near_plain_burn(&found, steps).map_err(|reason| format!("overlap {overlap}: {reason}"))?;
     }
     Ok(())
+}
+
+/// Loaders with workers, whose batches come in any order, the short last one first as well: the weights are
+/// plain Burn's on the samples of all ranks, step by step, each sample with the same weight.
+fn workers(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
+    let shard = TRAIN / world.size();
+    let batches = [4, 2 * shard / 3];
+    for (workers, batch, run) in [0, 2, 4].into_iter().flat_map(|workers| {
+        batches.into_iter().flat_map(move |batch| (0..5).map(move |run| (workers, batch, run)))
+    }) {
+        STEPS.lock().expect("steps").clear();
+        let training = Training { workers, batch, epochs: 2, shuffle: run % 2 == 0, ..Training::new(folder) };
+        let found = training.run(Some(world), 16);
+        let mine = STEPS.lock().expect("steps").clone();
+        let ranks: Vec<Vec<(Vec<f32>, Vec<f32>)>> = world.gather(&mine)?;
+        let device = Device::flex().autodiff();
+        let (mut steps, mut samples) = (Vec::new(), 0);
+        for epoch in 0..2 {
+            let ranks: Vec<_> = ranks.iter().map(|rank| rank.chunks(rank.len() / 2).nth(epoch)).collect();
+            let longest = ranks.iter().flatten().map(|rank| rank.len()).max().unwrap_or(0);
+            for step in 0..longest {
+                let (mut x, mut y) = (Vec::new(), Vec::new());
+                for (own_x, own_y) in ranks.iter().flatten().filter_map(|rank| rank.get(step)) {
+                    x.extend_from_slice(own_x);
+                    y.extend_from_slice(own_y);
+                }
+                samples += y.len();
+                steps.push(Batch::of(x, y, &device));
+            }
+        }
+        if samples != 2 * TRAIN {
+            return Err(
+                format!("{workers} workers, batches of {batch}: {samples} samples were trained").into()
+            );
+        }
+        near_plain_burn(&found, steps)
+            .map_err(|reason| format!("{workers} workers, batches of {batch}: {reason}"))?;
+    }
+    Ok(())
+}
+
+/// Whether `found` has the weights of one process that takes these steps from rank 0's weights.
+fn near_plain_burn(found: &Net, steps: Vec<Batch>) -> Result<(), String> {
+    let device = Device::flex().autodiff();
+    device.seed(3);
+    let net = Net::new(16, false, &device);
+    let (mut rates, mut optimizer, mut expected) = (rates(), SgdConfig::new().init(), net.clone());
+    for batch in steps {
+        let gradients = GradientsParams::from_grads(expected.output(batch).loss.backward(), &expected);
+        expected = optimizer.step(rates.step(), expected, gradients);
+    }
+    let (before, found, expected) = (weights(&net), weights(found), weights(&expected));
+    let norm = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
+    let difference = norm(&mut found.iter().zip(&expected).map(|(a, b)| a - b));
+    let step = norm(&mut before.iter().zip(&expected).map(|(a, b)| a - b));
+    match difference <= 1e-5 * step {
+        true => Ok(()),
+        false => Err(format!("{difference:e} of steps of {step:e}")),
+    }
 }
 
 /// Sizes that do not divide, accumulation, batch norm, overlap: it learns, and the validation loss is

@@ -1,10 +1,10 @@
 //! A small regression with a validation set, as a Burn program has it for burn-train.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use burn::data::dataloader::batcher::Batcher;
-use burn::data::dataloader::{DataLoader, DataLoaderBuilder};
+use burn::data::dataloader::{BatchDataLoader, BatchStrategy, DataLoader, DataLoaderBuilder};
 use burn::data::dataset::{Dataset, DatasetError};
 use burn::module::Module;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
@@ -13,6 +13,9 @@ use burn::train::{InferenceStep, RegressionOutput, TrainOutput, TrainStep};
 
 /// Whether steps average gradients during backward.
 pub static OVERLAP: AtomicBool = AtomicBool::new(false);
+
+/// Inputs and targets of this rank's steps so far.
+pub static STEPS: Mutex<Vec<(Vec<f32>, Vec<f32>)>> = Mutex::new(Vec::new());
 
 #[derive(Module, Debug)]
 pub struct Net {
@@ -48,6 +51,8 @@ impl TrainStep for Net {
     type Output = RegressionOutput;
 
     fn step(&self, batch: Batch) -> TrainOutput<RegressionOutput> {
+        let [x, y] = [&batch.x, &batch.y].map(|values| values.to_data().iter().collect());
+        STEPS.lock().expect("steps").push((x, y));
         let item = self.output(batch);
         let gradients = match OVERLAP.load(Ordering::Relaxed) {
             true => burn_mpi::backward(&item.loss),
@@ -72,6 +77,16 @@ pub struct Batch {
     pub y: Tensor<2>,
 }
 
+impl Batch {
+    pub fn of(x: Vec<f32>, y: Vec<f32>, device: &Device) -> Self {
+        let samples = y.len();
+        Self {
+            x: Tensor::from_data(TensorData::new(x, [samples, 2]), device),
+            y: Tensor::from_data(TensorData::new(y, [samples, 1]), device),
+        }
+    }
+}
+
 /// Makes batches of sample numbers: `y = x1 * x2`.
 #[derive(Clone)]
 pub struct Samples;
@@ -84,10 +99,7 @@ impl Batcher<usize, Batch> for Samples {
             x.extend([value(sample, 0), value(sample, 1)]);
             y.push(value(sample, 0) * value(sample, 1));
         }
-        Batch {
-            x: Tensor::from_data(TensorData::new(x, [samples.len(), 2]), device),
-            y: Tensor::from_data(TensorData::new(y, [samples.len(), 1]), device),
-        }
+        Batch::of(x, y, device)
     }
 }
 
@@ -111,11 +123,39 @@ impl Dataset<usize> for Numbers {
     }
 }
 
-/// A loader of `count` samples from number `first`.
-pub fn loader(numbers: Numbers, batch: usize, shuffle: bool) -> Arc<dyn DataLoader<Batch>> {
-    let builder = DataLoaderBuilder::new(Samples).batch_size(batch);
+/// A loader of `numbers`, made by this many threads of its own.
+pub fn loader(numbers: Numbers, batch: usize, shuffle: bool, workers: usize) -> Arc<dyn DataLoader<Batch>> {
+    let builder = DataLoaderBuilder::new(Samples).batch_size(batch).num_workers(workers);
     match shuffle {
         true => builder.shuffle(7).build(numbers),
         false => builder.build(numbers),
     }
+}
+
+/// Batches of two of samples that are read three at a time: the loader's progress is ahead of its batches.
+struct Ahead(Vec<usize>);
+
+impl BatchStrategy<usize> for Ahead {
+    fn add(&mut self, sample: usize) {
+        self.0.push(sample);
+    }
+
+    fn batch(&mut self, force: bool) -> Option<Vec<usize>> {
+        let length = self.0.len().min(2);
+        (length == 2 || force && length > 0).then(|| self.0.drain(..length).collect())
+    }
+
+    fn clone_dyn(&self) -> Box<dyn BatchStrategy<usize>> {
+        Box::new(Self(Vec::new()))
+    }
+
+    fn batch_size(&self) -> Option<usize> {
+        Some(3)
+    }
+}
+
+/// A loader whose progress does not count the samples of its batches.
+pub fn loader_ahead(numbers: Numbers) -> Arc<dyn DataLoader<Batch>> {
+    let strategy = Box::new(Ahead(Vec::new()));
+    Arc::new(BatchDataLoader::new(strategy, Arc::new(numbers), Arc::new(Samples), Device::flex(), None))
 }
