@@ -34,7 +34,9 @@ impl fmt::Display for Signature {
             }
             Some(operation) => write!(f, "non-blocking {}", operation.name())?,
         }
-        write!(f, " of {length} {element}")?;
+        if *call != Call::Barrier {
+            write!(f, " of {length} {element}")?;
+        }
         match call {
             Call::Broadcast { root: peer } | Call::Scatter { root: peer } => write!(f, " from rank {peer}"),
             Call::Reduce { root: peer } | Call::Gather { root: peer } => write!(f, " to rank {peer}"),
