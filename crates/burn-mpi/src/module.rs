@@ -1,15 +1,19 @@
 //! Broadcast and comparison of whole modules between ranks.
 
 use burn::module::Module;
-use burn::tensor::{Bytes, TensorData};
+use burn::tensor::{Bytes, DType, TensorData};
 use sha2::{Digest, Sha256};
 
 use crate::calling::calling;
-use crate::tensors::{self, is_float};
-use crate::{CommError, ParamLayout, ParamSpec, World};
+use crate::{CommError, ParamLayout, ParamSpec, World, tensors};
 
-/// `module` with rank 0's parameters and buffers: floats, integers and booleans, of any
-/// type, bit by bit. All ranks must call it.
+/// Bytes of a message of [`broadcast_module`].
+const PIECE: usize = 1 << 24;
+
+/// `module` with rank 0's parameters and buffers: floats, integers, booleans and quantized
+/// tensors, of any type, bit by bit. All ranks must call it.
+///
+/// Beside the module it needs twice the memory of its largest tensor, and a message of 16 MiB.
 ///
 /// ```no_run
 /// # use burn::nn::LinearConfig;
@@ -25,25 +29,87 @@ use crate::{CommError, ParamLayout, ParamSpec, World};
 ///
 /// # Errors
 /// On all ranks: [`CommError::Diverged`] names the first parameter whose name, shape,
-/// type or `require_grad` differs; [`CommError::Elsewhere`] names parameters that are
+/// type or `require_grad` differs, or else the first field, such as another variant of an enum; [`CommError::Elsewhere`] names parameters that are
 /// tied to each other. Otherwise if the transport fails.
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     let _calling = calling("broadcast_module");
     settle_buffers(&module);
-    let tensors = tensors::read(&module);
-    compare(world, tensors.iter().map(|(spec, _)| spec.describe()).collect())?;
-    agree_on_module(world, ParamLayout::of(&module).tied)?;
-    let mut bytes = Vec::new();
+    let (mut described, mut lengths) = (Vec::new(), Vec::new());
+    tensors::visit(&module, &mut |_, spec, data| {
+        described.push(spec.describe());
+        lengths.push(match spec.dtype {
+            // Packed, with scales.
+            DType::QFloat(_) => data().as_bytes().len(),
+            dtype => spec.shape.iter().product::<usize>() * dtype.size(),
+        });
+    });
+    let layout = ParamLayout::of(&module);
+    compare(world, described, layout.fields)?;
+    agree_on_module(world, layout.tied)?;
+    let mut pieces = Pieces { world, left: lengths.iter().sum(), piece: Vec::new(), at: 0, result: Ok(()) };
     if world.is_root() {
-        tensors.iter().for_each(|(_, data)| bytes.extend_from_slice(data.as_bytes()));
+        tensors::visit(&module, &mut |_, _, data| pieces.send(data().as_bytes()));
+        return pieces.result.map(|()| module);
     }
-    let bytes = world.broadcast_bytes(bytes)?;
-    let mut rest = &bytes[..];
-    Ok(tensors::write(module, &mut |dtype, shape, _| {
-        let (own, after) = rest.split_at(shape.iter().product::<usize>() * dtype.size());
-        rest = after;
-        Some(TensorData::from_bytes(Bytes::from_bytes_vec(own.to_vec()), shape.to_vec(), dtype))
-    }))
+    let mut lengths = lengths.into_iter();
+    let module = tensors::write(module, &mut |dtype, shape, _| {
+        let bytes = Bytes::from_bytes_vec(pieces.receive(lengths.next()?)?);
+        Some(TensorData::from_bytes(bytes, shape.to_vec(), dtype))
+    });
+    pieces.result.map(|()| module)
+}
+
+/// Bytes that rank 0 sends to all, as one stream in messages of [`PIECE`]: many small tensors share one,
+/// and a large one needs several.
+struct Pieces<'a> {
+    world: &'a World,
+    /// Bytes that no message has had.
+    left: usize,
+    /// The next message of rank 0, or the last of another rank, ...
+    piece: Vec<u8>,
+    /// ... of which this many bytes are read.
+    at: usize,
+    /// The transport's first error, after which there are no messages.
+    result: Result<(), CommError>,
+}
+
+impl Pieces<'_> {
+    /// On rank 0, `bytes` are next.
+    fn send(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (now, later) = bytes.split_at(bytes.len().min(PIECE - self.piece.len()));
+            self.piece.extend_from_slice(now);
+            self.left -= now.len();
+            bytes = later;
+            if self.piece.len() == PIECE || self.left == 0 {
+                self.broadcast();
+                self.piece.clear();
+            }
+        }
+    }
+
+    /// On other ranks, the next `length` bytes; none after an error.
+    fn receive(&mut self, length: usize) -> Option<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(length);
+        while bytes.len() < length {
+            if self.at == self.piece.len() {
+                self.piece.resize(PIECE.min(self.left), 0);
+                self.left -= self.piece.len();
+                self.at = 0;
+                self.broadcast();
+            }
+            let end = self.piece.len().min(self.at + length - bytes.len());
+            bytes.extend_from_slice(&self.piece[self.at..end]);
+            self.at = end;
+        }
+        self.result.is_ok().then_some(bytes)
+    }
+
+    fn broadcast(&mut self) {
+        if self.result.is_ok() {
+            self.result = self.world.control().borrow_mut().broadcast(&mut self.piece, 0);
+        }
+    }
 }
 
 /// Checks that all ranks have a module of this layout, and that it can be trained
@@ -54,7 +120,7 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
 /// [`CommError::Elsewhere`] names one that is not f32 or tied to another, and its rank.
 pub(crate) fn check_trainable(world: &World, layout: &ParamLayout) -> Result<(), CommError> {
     let _calling = calling("the start of gradient averaging");
-    compare(world, layout.specs().iter().map(|spec| spec.describe()).collect())?;
+    compare(world, layout.specs().iter().map(|spec| spec.describe()).collect(), layout.fields.clone())?;
     agree_on_module(world, layout.unsupported())
 }
 
@@ -63,15 +129,18 @@ fn agree_on_module(world: &World, unsupported: Option<String>) -> Result<(), Com
     world.agree(unsupported.map_or(Ok(()), |reason| Err(CommError::Module(reason))))
 }
 
-/// Checks that all ranks have the same tensors, one description each.
-fn compare(world: &World, mine: Vec<String>) -> Result<(), CommError> {
-    let ranks: Vec<Vec<String>> = world.gather(&mine)?;
-    for (rank, theirs) in ranks.iter().enumerate() {
-        let params = theirs.len().max(ranks[0].len());
-        if let Some(param) = (0..params).find(|&param| theirs.get(param) != ranks[0].get(param)) {
-            let [found, expected] = [theirs, &ranks[0]]
-                .map(|ranks| ranks.get(param).map_or_else(|| "none".to_owned(), Clone::clone));
-            return Err(world.diverged(format!("parameter {param} of the module"), rank, found, expected));
+/// Checks that all ranks have the same tensors, one description each, and the same fields.
+fn compare(world: &World, tensors: Vec<String>, fields: Vec<String>) -> Result<(), CommError> {
+    let ranks: Vec<[Vec<String>; 2]> = world.gather(&[tensors, fields])?;
+    for (at, what) in ["parameter", "field"].into_iter().enumerate() {
+        let expected = &ranks[0][at];
+        for (rank, found) in ranks.iter().map(|rank| &rank[at]).enumerate() {
+            let parts = found.len().max(expected.len());
+            if let Some(part) = (0..parts).find(|&part| found.get(part) != expected.get(part)) {
+                let [found, expected] =
+                    [found, expected].map(|parts| parts.get(part).map_or("none", String::as_str));
+                return Err(world.diverged(format!("{what} {part} of the module"), rank, found, expected));
+            }
         }
     }
     Ok(())
@@ -86,7 +155,7 @@ pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, 
     settle_buffers(&module);
     let mut sums: Vec<f64> = Vec::new();
     tensors::visit(&module, &mut |_, spec, data| {
-        if is_float(spec.dtype) && !spec.trainable {
+        if spec.dtype.is_float() && !spec.trainable {
             sums.extend(data().iter::<f64>());
         }
     });
@@ -96,7 +165,7 @@ pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, 
     world.sum_f64(&mut sums)?;
     let mut means = sums.into_iter().map(|sum| sum / world.size() as f64);
     Ok(tensors::write(module, &mut |dtype, shape, trainable| {
-        if trainable || !is_float(dtype) {
+        if trainable || !dtype.is_float() {
             return None;
         }
         let values: Vec<f64> = means.by_ref().take(shape.iter().product()).collect();
@@ -104,7 +173,8 @@ pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, 
     }))
 }
 
-/// Checks that `module` has the same bits on every rank: floats, integers and booleans.
+/// Checks that `module` has the same bits on every rank: floats, integers, booleans and quantized
+/// tensors.
 /// All ranks must call it.
 ///
 /// # Errors
@@ -123,17 +193,20 @@ pub(crate) fn check_equal_parameters<M: Module>(world: &World, module: &M) -> Re
 fn check_equal<M: Module>(world: &World, module: &M, with_buffers: bool) -> Result<(), CommError> {
     let _calling = calling("check_equal_weights");
     settle_buffers(module);
-    let tensors = tensors::read(module);
-    compare(world, tensors.iter().map(|(spec, _)| spec.describe()).collect())?;
-    let digests: Vec<String> = tensors.iter().map(|(_, data)| digest(data.as_bytes())).collect();
+    let (mut specs, mut digests) = (Vec::new(), Vec::new());
+    tensors::visit(module, &mut |_, spec, data| {
+        specs.push(spec);
+        digests.push(digest(data().as_bytes()));
+    });
+    compare(world, specs.iter().map(ParamSpec::describe).collect(), tensors::fields(module))?;
     let ranks: Vec<Vec<String>> = world.gather(&digests)?;
     let differs = |param: &usize| ranks.iter().position(|digests| digests[*param] != ranks[0][*param]);
     let (parameters, buffers): (Vec<usize>, Vec<usize>) =
-        (0..tensors.len()).partition(|&param| tensors[param].0.trainable);
+        (0..specs.len()).partition(|&param| specs[param].trainable);
     for param in parameters.into_iter().chain(buffers.into_iter().filter(|_| with_buffers)) {
         if let Some(rank) = differs(&param) {
             let [found, expected] = [rank, 0].map(|rank| format!("digest {}", ranks[rank][param]));
-            return Err(world.diverged(name_of(&tensors[param].0), rank, found, expected));
+            return Err(world.diverged(name_of(&specs[param]), rank, found, expected));
         }
     }
     Ok(())
@@ -153,10 +226,11 @@ fn digest(bytes: &[u8]) -> String {
 
 fn name_of(spec: &ParamSpec) -> String {
     let ParamSpec { name, dtype, trainable, .. } = spec;
-    match is_float(*dtype) {
-        true if *trainable => format!("the parameter {name}"),
-        true => format!("the buffer {name} (GradientSync::average_buffers makes buffers equal)"),
-        false if dtype.is_bool() => format!("the boolean parameter {name}"),
-        false => format!("the integer parameter {name}"),
+    match dtype {
+        DType::QFloat(_) => format!("the quantized parameter {name}"),
+        dtype if dtype.is_bool() => format!("the boolean parameter {name}"),
+        dtype if !dtype.is_float() => format!("the integer parameter {name}"),
+        _ if *trainable => format!("the parameter {name}"),
+        _ => format!("the buffer {name} (GradientSync::average_buffers makes buffers equal)"),
     }
 }

@@ -37,7 +37,7 @@ pub struct ParamSpec {
 impl ParamSpec {
     /// One line to compare across ranks, such as `out.weight [64, 1] F32`.
     pub(crate) fn describe(&self) -> String {
-        let is_buffer = tensors::is_float(self.dtype) && !self.trainable;
+        let is_buffer = self.dtype.is_float() && !self.trainable;
         let gradient = if is_buffer { " without gradient" } else { "" };
         format!("{} {:?} {:?}{gradient}", self.name, self.shape, self.dtype)
     }
@@ -68,8 +68,8 @@ impl ParamSpec {
     }
 }
 
-/// The float parameters of a module in visit order. Integers and booleans, which
-/// get no gradients, are not included.
+/// The float parameters of a module in visit order. Integers, booleans and quantized
+/// tensors, which get no gradients, are not included.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -94,6 +94,8 @@ pub struct ParamLayout {
     pub(crate) specs: Vec<ParamSpec>,
     /// A description of the first two tied parameters.
     pub(crate) tied: Option<String>,
+    /// The fields that are modules, to compare across ranks.
+    pub(crate) fields: Vec<String>,
 }
 
 impl ParamLayout {
@@ -102,7 +104,7 @@ impl ParamLayout {
         let (mut specs, mut tied) = (Vec::<ParamSpec>::new(), None);
         let mut seen = HashMap::new();
         tensors::visit(module, &mut |id, spec, _| {
-            if tensors::is_float(spec.dtype) {
+            if spec.dtype.is_float() {
                 if let Some(first) = seen.insert(id, specs.len()) {
                     tied.get_or_insert_with(|| {
                         format!(
@@ -114,7 +116,7 @@ impl ParamLayout {
                 specs.push(spec);
             }
         });
-        Self { specs, tied }
+        Self { specs, tied, fields: tensors::fields(module) }
     }
 
     /// Why a module of this layout cannot be trained data-parallel: parameters
@@ -150,7 +152,7 @@ impl ParamLayout {
     pub fn read<M: Module>(&self, module: &M) -> Vec<f32> {
         let mut flat = Vec::with_capacity(self.len());
         tensors::visit(module, &mut |_, spec, data| {
-            if tensors::is_float(spec.dtype) {
+            if spec.dtype.is_float() {
                 match data().convert_dtype(DType::F32).as_slice::<f32>() {
                     Ok(values) => flat.extend_from_slice(values),
                     Err(error) => panic!("a parameter that is not f32: {error:?}"),
@@ -175,7 +177,7 @@ impl ParamLayout {
     fn write_if<M: Module>(&self, module: M, flat: &[f32], wanted: fn(&ParamSpec) -> bool) -> M {
         let mut specs = self.specs.iter();
         tensors::write(module, &mut |dtype, _, _| {
-            if !tensors::is_float(dtype) {
+            if !dtype.is_float() {
                 return None;
             }
             let spec = specs.next().expect("a module of this layout");

@@ -1,4 +1,4 @@
-//! All tensors of a module, of any type: floats, integers and booleans.
+//! All tensors of a module, of any type: floats, integers, booleans and quantized ones.
 //!
 //! Gradients and checkpoints need only a module's float parameters
 //! ([`ParamLayout`](crate::ParamLayout)). Broadcasts and comparisons between ranks
@@ -10,12 +10,7 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 use crate::ParamSpec;
 use crate::names::ModulePath;
 
-/// Whether a tensor of this type is a float: neither an integer nor a boolean.
-pub(crate) fn is_float(dtype: DType) -> bool {
-    !(dtype.is_bool() || dtype.is_int() || dtype.is_uint())
-}
-
-/// Receives a tensor: its id, what it is, and how to read it. Of tensors that are not floats, the range in
+/// Receives a tensor: its id, what it is, and how to copy its values. Of tensors that are not floats, the range in
 /// the flat buffer is empty.
 type Visit<'a> = dyn FnMut(ParamId, ParamSpec, &dyn Fn() -> TensorData) + 'a;
 
@@ -25,11 +20,28 @@ pub(crate) fn visit<M: Module>(module: &M, visit: &mut Visit<'_>) {
     module.visit(&mut Visitor { path: ModulePath::default(), floats: 0, visit });
 }
 
-/// The tensors of `module` in visit order, each with its values.
-pub(crate) fn read<M: Module>(module: &M) -> Vec<(ParamSpec, TensorData)> {
-    let mut tensors = Vec::new();
-    visit(module, &mut |_, spec, data| tensors.push((spec, data())));
-    tensors
+/// The fields of `module` that are modules, each with the type that has it, such as
+/// `act.Relu of Enum:Activation`: tensors alone do not show a layer without any.
+pub(crate) fn fields<M: Module>(module: &M) -> Vec<String> {
+    let mut visitor = Fields { path: Vec::new(), fields: Vec::new() };
+    module.visit(&mut visitor);
+    visitor.fields
+}
+
+struct Fields {
+    path: Vec<String>,
+    fields: Vec<String>,
+}
+
+impl ModuleVisitor for Fields {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.path.push(name.to_owned());
+        self.fields.push(format!("{} of {container}", self.path.join(".")));
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
 }
 
 /// New values of a tensor of this type and shape, which may get gradients, or `None` to keep its values.
@@ -56,7 +68,7 @@ impl Visitor<'_, '_> {
         data: &dyn Fn() -> TensorData,
     ) {
         let start = self.floats;
-        if is_float(dtype) {
+        if dtype.is_float() {
             self.floats += shape.iter().product::<usize>();
         }
         let spec = ParamSpec {
@@ -81,7 +93,11 @@ impl ModuleVisitor for Visitor<'_, '_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let tensor = param.val().detach();
+        let tensor = match param.val() {
+            // To detach would be to dequantize.
+            quantized if matches!(quantized.dtype(), DType::QFloat(_)) => quantized,
+            float => float.detach(),
+        };
         let data = || tensor.clone().into_data();
         self.pass(param.id, (&tensor.dims(), tensor.dtype()), param.is_require_grad(), &data);
     }
@@ -106,11 +122,11 @@ impl ModuleMapper for Writer<'_, '_> {
         let (dims, dtype) = (param.dims(), param.dtype());
         let Some(data) = (self.values)(dtype, &dims, param.is_require_grad()) else { return param };
         let (id, old, mapper) = param.consume();
-        let mut tensor = Tensor::from_data(data, (&old.device(), dtype));
-        if old.is_require_grad() {
-            tensor = tensor.require_grad();
-        }
-        Param::from_mapped_value(id, tensor, mapper)
+        let (device, trainable) = (old.device(), old.is_require_grad());
+        // Both at once would be twice the memory of a large tensor.
+        drop(old);
+        let tensor = Tensor::from_data(data, (&device, dtype));
+        Param::from_mapped_value(id, if trainable { tensor.require_grad() } else { tensor }, mapper)
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
@@ -132,6 +148,13 @@ impl ModuleMapper for Writer<'_, '_> {
 mod tests {
     use super::*;
     use burn::tensor::Device;
+
+    /// The tensors of `module` in visit order, each with its values.
+    fn read<M: Module>(module: &M) -> Vec<(ParamSpec, TensorData)> {
+        let mut tensors = Vec::new();
+        visit(module, &mut |_, spec, data| tensors.push((spec, data())));
+        tensors
+    }
 
     #[derive(Module, Debug)]
     struct Types {

@@ -3,11 +3,15 @@
 
 use std::error::Error;
 
-use burn::module::{Module, ModuleMapper, Param};
-use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::module::{Module, ModuleMapper, Param, ParamId, Quantizer};
+use burn::nn::{Gelu, Initializer, Linear, LinearConfig, Relu};
+use burn::tensor::quantization::{Calibration, QuantScheme, QuantValue};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
 use burn_mpi::threads::{Failure, Options, run};
-use burn_mpi::{Backend, CommError, GradientSync, SyncOptions, Transport, World, broadcast_module, connect};
+use burn_mpi::{
+    Backend, CommError, GradientSync, SyncOptions, Transport, World, broadcast_module, check_equal_weights,
+    connect,
+};
 
 #[path = "../examples/check_modules/missing.rs"]
 mod missing;
@@ -120,5 +124,100 @@ fn a_parameter_of_another_type_on_one_rank_is_named() {
 fn an_error_inside_a_step_on_one_rank_ends_the_job() {
     for failure in failures("samples", false) {
         assert_eq!(failure.error, "rank 1 on node0 has 800 samples of a step of 24 samples on all ranks");
+    }
+}
+
+/// Messages have 16 MiB: several tensors share one, two are in it by a part, one is longer.
+#[test]
+fn tensors_of_any_size_are_broadcast() {
+    let sizes = [0, 1, 3, 4_100_000, 7, 9_000_001, 0, 5, 100];
+    let value = |rank: usize, tensor: usize, at: usize| ((rank + 1) * (at % 1009) + tensor) as f32;
+    let check = |world: &World| -> Result<(), CommError> {
+        let tensors = |rank: usize| -> Vec<Param<Tensor<1>>> {
+            let values = |(tensor, &size): (usize, &usize)| {
+                TensorData::new((0..size).map(|at| value(rank, tensor, at)).collect::<Vec<_>>(), [size])
+            };
+            let tensor = |data| Param::initialized(ParamId::new(), Tensor::from_data(data, &Device::flex()));
+            sizes.iter().enumerate().map(values).map(tensor).collect()
+        };
+        let found = broadcast_module(world, tensors(world.rank()))?;
+        for (found, expected) in found.iter().zip(tensors(0)) {
+            assert!(found.val().into_data() == expected.val().into_data());
+        }
+        Ok(())
+    };
+    for ranks in 1..4 {
+        run(ranks, &Options::default(), check).unwrap();
+    }
+}
+
+#[test]
+fn a_quantized_module_is_broadcast_and_compared() {
+    let check = |world: &World| -> Result<(), CommError> {
+        let device = Device::flex();
+        let linear = |value: f64| {
+            let config = LinearConfig::new(32, 8).with_initializer(Initializer::Constant { value });
+            let scheme = QuantScheme::default().with_value(QuantValue::Q8S);
+            config.init(&device).quantize_weights(&mut Quantizer::new(Calibration::MinMax, scheme))
+        };
+        let mine = linear(1.0 + world.rank() as f64);
+        assert!(matches!(mine.weight.val().dtype(), DType::QFloat(_)));
+        let compared = check_equal_weights(world, &mine);
+        if world.size() > 1 {
+            let line = compared.unwrap_err().to_string();
+            assert!(
+                line.starts_with("the quantized parameter weight differs between ranks: rank 1 on "),
+                "{line}"
+            );
+        }
+        let module = broadcast_module(world, mine)?;
+        check_equal_weights(world, &module)?;
+        let [found, expected] =
+            [module, linear(1.0)].map(|module| module.weight.val().dequantize().into_data());
+        assert_eq!(found, expected);
+        Ok(())
+    };
+    for ranks in 1..4 {
+        run(ranks, &Options::default(), check).unwrap();
+    }
+}
+
+#[derive(Module, Debug)]
+enum Activation {
+    Relu(Relu),
+    Gelu(Gelu),
+}
+
+#[derive(Module, Debug)]
+struct Activated {
+    linear: Linear,
+    activation: Activation,
+}
+
+/// Which tensors do not show.
+#[test]
+fn another_variant_of_an_enum_on_one_rank_is_named() {
+    let activated = |world: &World| Activated {
+        linear: LinearConfig::new(4, 4).with_initializer(Initializer::Ones).init(&Device::flex().autodiff()),
+        activation: match world.rank() {
+            1 => Activation::Gelu(Gelu::new()),
+            _ => Activation::Relu(Relu::new()),
+        },
+    };
+    let calls: [fn(&World, Activated) -> Result<(), CommError>; 3] = [
+        |world, module| broadcast_module(world, module).map(drop),
+        |world, module| check_equal_weights(world, &module),
+        |world, module| {
+            let collective = connect(world, Backend::Mpi, &Transport::default())?;
+            let mut sync = GradientSync::of_module(world, collective, &module, SyncOptions::default());
+            let loss = module.linear.forward(Tensor::<2>::ones([1, 4], &Device::flex().autodiff())).mean();
+            sync.average(&loss, &module, 1, world.size()).map(drop)
+        },
+    ];
+    for call in calls {
+        let failure = run(3, &Options::default(), |world| call(world, activated(world))).unwrap_err();
+        let named = "rank 1 on node0 has activation.Gelu of Enum:Activation, rank 0 has activation.Relu of \
+                     Enum:Activation";
+        assert!(failure.error.contains(named), "{failure}");
     }
 }

@@ -109,7 +109,7 @@ mod tests {
             transposed: false,
             trainable: param != 2,
         };
-        ParamLayout { specs: (0..5).map(spec).collect(), tied: None }
+        ParamLayout { specs: (0..5).map(spec).collect(), tied: None, fields: Vec::new() }
     }
 
     #[test]
