@@ -22,15 +22,13 @@ pub fn check(world: &World, file: Option<&Path>) -> anyhow::Result<()> {
 /// Writes the scores of all ranks' shares in the order of the test set: rank r has
 /// samples r, r + ranks, ….
 pub fn write(world: &World, file: &Path, mine: &[f32], classes: usize) -> anyhow::Result<()> {
-    // As bits, which JSON keeps whatever they mean.
-    let bits: Vec<u32> = mine.iter().map(|score| score.to_bits()).collect();
-    let shares = world.gather(&bits)?;
+    let shares = world.gather(&mine.to_vec())?;
     let write = || -> anyhow::Result<()> {
-        let shares: Vec<Vec<&[u32]>> =
+        let shares: Vec<Vec<&[f32]>> =
             shares.iter().map(|share| share.chunks_exact(classes).collect()).collect();
         let most = shares.iter().map(Vec::len).max().unwrap_or(0);
         let rows = (0..most).flat_map(|i| shares.iter().filter_map(move |share| share.get(i)));
-        let values: Vec<f32> = rows.flat_map(|row| row.iter().map(|&bits| f32::from_bits(bits))).collect();
+        let values: Vec<f32> = rows.flat_map(|row| row.iter().copied()).collect();
         write_npy(file, classes, &values).with_context(|| format!("cannot write {}", file.display()))
     };
     world.agree(if world.is_root() { write() } else { Ok(()) }.map_err(|error| format!("{error:#}")))?;

@@ -90,6 +90,7 @@
 //! `mimalloc` adds [settings](memory) of that allocator.
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 #![cfg_attr(
     any(feature = "ndarray", feature = "tch"),
     allow(deprecated, reason = "deprecated upstream, and still supported here")

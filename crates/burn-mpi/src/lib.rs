@@ -54,6 +54,7 @@
 //! `mpicc`.
 
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
+#![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
 #[cfg(feature = "mpi")]
 mod abort;

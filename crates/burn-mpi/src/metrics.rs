@@ -68,13 +68,12 @@ pub fn average_metrics(world: &World, metrics: &[(&str, Mean)]) -> Result<Vec<f6
     let names: Vec<String> = metrics.iter().map(|(name, _)| format!("{name:?}")).collect();
     let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     world.check_equal("the list of metrics", &names)?;
-    // Bits, since JSON has no NaN.
-    let mine = metrics.iter().map(|(_, mean)| (mean.sum.to_bits(), mean.samples)).collect();
-    let ranks: Vec<Vec<(u64, u64)>> = world.gather(&mine)?;
+    let mine = metrics.iter().map(|(_, mean)| (mean.sum, mean.samples)).collect();
+    let ranks: Vec<Vec<(f64, u64)>> = world.gather(&mine)?;
     let mean = |metric: usize| {
         let mut all = Mean::default();
         for (sum, samples) in ranks.iter().map(|rank| rank[metric]) {
-            all.sum += f64::from_bits(sum);
+            all.sum += sum;
             all.samples += samples;
         }
         all.get()

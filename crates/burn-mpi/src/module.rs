@@ -190,6 +190,23 @@ pub(crate) fn check_equal_parameters<M: Module>(world: &World, module: &M) -> Re
     check_equal(world, module, false)
 }
 
+/// Checks, before the first step, that ranks begin with the same parameters: without a
+/// [`broadcast_module`] they would train copies of their own with averaged gradients. All ranks must
+/// call it, once: it reads each parameter, and sends 16 bytes of it.
+///
+/// # Errors
+/// [`CommError::Diverged`] names the first parameter that differs.
+#[cfg_attr(not(test), expect(dead_code, reason = "GradientSync calls it before its first exchange"))]
+pub(crate) fn check_equal_start<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
+    check_equal(world, module, false).map_err(|mut error| {
+        if let CommError::Diverged { what, .. } = &mut error {
+            *what =
+                format!("before the first step (broadcast_module gives all ranks the same weights), {what}");
+        }
+        error
+    })
+}
+
 fn check_equal<M: Module>(world: &World, module: &M, with_buffers: bool) -> Result<(), CommError> {
     let _calling = calling("check_equal_weights");
     settle_buffers(module);
@@ -232,5 +249,37 @@ fn name_of(spec: &ParamSpec) -> String {
         dtype if !dtype.is_float() => format!("the integer parameter {name}"),
         _ if *trainable => format!("the parameter {name}"),
         _ => format!("the buffer {name} (GradientSync::average_buffers makes buffers equal)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::{Initializer, LinearConfig};
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::threads::{Options, run};
+
+    #[test]
+    fn ranks_that_begin_with_other_weights_are_told_of_the_broadcast() {
+        for broadcasts in [false, true] {
+            let check = |world: &World| -> Result<(), CommError> {
+                let value = if world.rank() == 1 { 2.0 } else { 1.0 };
+                let config = LinearConfig::new(3, 2).with_initializer(Initializer::Constant { value });
+                let mut module = config.init(&Device::flex().autodiff());
+                if broadcasts {
+                    module = broadcast_module(world, module)?;
+                }
+                check_equal_start(world, &module)
+            };
+            match run(3, &Options::default(), check) {
+                Ok(_) => assert!(broadcasts),
+                Err(failure) => {
+                    let expected = "before the first step (broadcast_module gives all ranks the same weights), \
+                                    the parameter weight differs between ranks: rank 1 on node0 has digest";
+                    assert!(!broadcasts && failure.error.starts_with(expected), "{failure}");
+                }
+            }
+        }
     }
 }

@@ -148,14 +148,14 @@ impl ParamLayout {
         trainable.map(|spec| spec.range.len()).sum()
     }
 
-    /// Values of all parameters of `module`.
+    /// Values of all parameters of `module`, as f32.
     pub fn read<M: Module>(&self, module: &M) -> Vec<f32> {
         let mut flat = Vec::with_capacity(self.len());
         tensors::visit(module, &mut |_, spec, data| {
             if spec.dtype.is_float() {
                 match data().convert_dtype(DType::F32).as_slice::<f32>() {
                     Ok(values) => flat.extend_from_slice(values),
-                    Err(error) => panic!("a parameter that is not f32: {error:?}"),
+                    Err(error) => unreachable!("converted to f32: {error:?}"),
                 }
             }
         });
@@ -164,12 +164,18 @@ impl ParamLayout {
 
     /// The module with the values of `flat`; ids and gradient settings are
     /// unchanged.
+    ///
+    /// # Panics
+    /// If `flat` is shorter than [`len`](Self::len), or `module` has more parameters.
     pub fn write<M: Module>(&self, module: M, flat: &[f32]) -> M {
         self.write_if(module, flat, |_| true)
     }
 
     /// The module with the trainable values of `flat`; batch norm's running
     /// statistics, which the module updates itself, are unchanged.
+    ///
+    /// # Panics
+    /// As [`write`](Self::write).
     pub fn write_trainable<M: Module>(&self, module: M, flat: &[f32]) -> M {
         self.write_if(module, flat, |spec| spec.trainable)
     }

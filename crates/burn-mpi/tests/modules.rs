@@ -194,6 +194,9 @@ struct Activated {
     activation: Activation,
 }
 
+/// A call of each rank with its module.
+type Call = fn(&World, Activated) -> Result<(), CommError>;
+
 /// Which tensors do not show.
 #[test]
 fn another_variant_of_an_enum_on_one_rank_is_named() {
@@ -204,7 +207,7 @@ fn another_variant_of_an_enum_on_one_rank_is_named() {
             _ => Activation::Relu(Relu::new()),
         },
     };
-    let calls: [fn(&World, Activated) -> Result<(), CommError>; 3] = [
+    let calls: [Call; 3] = [
         |world, module| broadcast_module(world, module).map(drop),
         |world, module| check_equal_weights(world, &module),
         |world, module| {

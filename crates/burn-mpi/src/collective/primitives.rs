@@ -127,6 +127,7 @@ impl Call {
 ///
 /// # Panics
 /// Each method: if a buffer does not have the required length.
+#[expect(clippy::missing_errors_doc, reason = "above, for all methods")]
 pub trait Primitives {
     /// The transport's name in errors and tables, such as `mpi`.
     fn transport(&self) -> &str;
