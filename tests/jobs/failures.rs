@@ -94,8 +94,7 @@ fn a_missing_rank_is_named_after_the_deadline() {
         assert!(named >= 1, "{}", text(&output));
 
         let output = fail_within(DEADLINE, "barrier", backend);
-        let named =
-            lines(&output, &["rank 1 on ", "is in mpi comparison of barrier, call "]);
+        let named = lines(&output, &["rank 1 on ", "is in mpi comparison of barrier, call "]);
         assert!(named >= 1, "{}", text(&output));
 
         let output = fail_within(DEADLINE, "sum", backend);

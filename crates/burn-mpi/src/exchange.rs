@@ -50,23 +50,26 @@ impl World {
         Ok(all.chunks(longest).zip(lengths).map(|(rank, length)| rank[..length].to_vec()).collect())
     }
 
-    /// Gathers every rank's value, in rank order, on every rank.
+    /// Gathers every rank's value, in rank order, on every rank. They travel as CBOR, which has NaN,
+    /// integers of 128 bits, bytes and maps with any keys; but `Some(())` and `Some(None)` arrive as `None`.
     ///
     /// # Errors
-    /// If the transport fails, or this rank's value cannot be written as JSON; on all ranks,
-    /// [`CommError::OutOfStep`] if one is in another call of this crate.
+    /// If the transport fails. On all ranks: [`CommError::Elsewhere`] names the first whose value its
+    /// `Serialize` refuses, such as a path that is not UTF-8; [`CommError::OutOfStep`] one that is in
+    /// another call of this crate. [`CommError::Unreadable`] if `T` does not read what it has written.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
-        let ranks = self.gathered(to_json(mine)?, "gather", |padded| self.all_gather(padded))?;
-        ranks.iter().map(|bytes| self.decode(bytes)).collect()
+        let ranks = self.gathered(written(mine), "gather", |padded| self.all_gather(padded))?;
+        ranks.iter().enumerate().map(|(rank, bytes)| self.read(rank, bytes)).collect()
     }
 
-    /// Broadcasts rank 0's value; the other ranks' `value` is not read.
+    /// Broadcasts rank 0's value; the other ranks' `value` is not read. It arrives as with
+    /// [`gather`](Self::gather).
     ///
     /// # Errors
-    /// If the transport fails.
+    /// If the transport fails, or those of [`gather`](Self::gather) about rank 0's value.
     pub fn broadcast<T: Serialize + DeserializeOwned>(&self, value: &T) -> Result<T, CommError> {
-        let bytes = self.broadcast_bytes(if self.is_root() { to_json(value)? } else { Vec::new() })?;
-        self.decode(&bytes)
+        let bytes = self.broadcast_bytes(if self.is_root() { written(value) } else { Vec::new() })?;
+        self.read(0, &bytes)
     }
 
     /// Broadcasts rank 0's bytes.
@@ -215,8 +218,11 @@ impl World {
         }
     }
 
-    fn decode<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, CommError> {
-        serde_json::from_slice(bytes).map_err(|error| self.unreadable(error.to_string()))
+    /// The value of `rank`, of what it has [`written`].
+    fn read<T: DeserializeOwned>(&self, rank: usize, bytes: &[u8]) -> Result<T, CommError> {
+        let sent = ciborium::from_reader::<Result<T, String>, _>(bytes);
+        let sent = sent.map_err(|error| self.unreadable(format!("from rank {rank}: {error}")))?;
+        sent.map_err(|reason| CommError::Elsewhere { rank, host: self.host_of(rank), reason })
     }
 
     fn unreadable(&self, reason: String) -> CommError {
@@ -224,8 +230,17 @@ impl World {
     }
 }
 
-fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>, CommError> {
-    // Such as a path that is not UTF-8. The other ranks learn that this one has left.
-    serde_json::to_vec(value)
-        .map_err(|error| CommError::Start(format!("a value cannot be sent to the other ranks: {error}")))
+/// The bytes of `value`, or of the reason why it has none: no rank waits for one that has left.
+fn written<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Err(error) = ciborium::into_writer(&Ok::<_, String>(value), &mut bytes) {
+        let reason = match error {
+            ciborium::ser::Error::Value(reason) => reason,
+            ciborium::ser::Error::Io(error) => error.to_string(),
+        };
+        bytes.clear();
+        let refused = Err::<(), _>(format!("a value cannot be sent to the other ranks: {reason}"));
+        ciborium::into_writer(&refused, &mut bytes).expect("a string has bytes, and a vector takes them");
+    }
+    bytes
 }

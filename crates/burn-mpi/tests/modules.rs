@@ -122,7 +122,7 @@ fn a_parameter_of_another_type_on_one_rank_is_named() {
 /// An error that one rank alone gets from its `GradientSync`, inside a step.
 #[test]
 fn an_error_inside_a_step_on_one_rank_ends_the_job() {
-    for failure in failures("samples", false) {
+    for failure in failures("samples", true) {
         assert_eq!(failure.error, "rank 1 on node0 has 800 samples of a step of 24 samples on all ranks");
     }
 }

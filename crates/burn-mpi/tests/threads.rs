@@ -571,7 +571,7 @@ fn steps_in_another_order_are_an_error_that_names_the_collective() {
                     sync.average(&module.forward(input).mean(), &module, 2, 4)?;
                 }
             }
-            Ok(())
+            Ok::<_, CommError>(())
         });
         let text = failure.unwrap_err().to_string();
         let [first, second] = ["in memory all-reduce: ", "in memory (collective 2) all-reduce: "];

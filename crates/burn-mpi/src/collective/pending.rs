@@ -9,6 +9,7 @@
 use super::announced::{Announcement, Calls, Signature};
 use super::ordered::chunk_range;
 use super::wire::Element;
+use crate::activity::Waiting;
 use crate::member::Member;
 use crate::{Call, Collective, CommError, Operation, Primitives, Reduction, Wire, World};
 
@@ -244,11 +245,10 @@ impl<R: Requests> PendingOps<R> {
         })
     }
 
-    /// Compares a blocking call, and starts the operations before it, unless all is expected.
-    fn compare(&mut self, call: Call, buffer: &Wire) -> Result<(), CommError> {
+    /// Enters a blocking call; compares it, and starts the operations before it, unless all is expected.
+    fn enter(&mut self, call: Call, buffer: &Wire) -> Result<Waiting, CommError> {
         let signature = Signature { call, started: None, element: buffer.element(), length: buffer.len() };
-        // All ranks enter it, whether they have to wait or not: they count what they enter.
-        let _waiting = self.requests.member().enter(&self.label, call.name(), None);
+        let waiting = self.requests.member().enter(&self.label, call.name(), None);
         let mut announcement = self.announce(signature, BLOCKING)?;
         let waits = |ops: &[PendingOp<_>], announcement: &Option<_>| {
             announcement.is_some() || ops.iter().any(PendingOp::is_announced)
@@ -264,7 +264,7 @@ impl<R: Requests> PendingOps<R> {
                 self.requests.pause()?;
             }
         }
-        Ok(())
+        Ok(waiting)
     }
 
     /// Waits for the operation of `bucket` and makes progress on all others: another rank may wait
@@ -357,7 +357,7 @@ impl<R: Requests> Collective for PendingOps<R> {
 
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
         if how == Reduction::Native {
-            self.compare(Call::AllReduce, buffer)?;
+            let _waiting = self.enter(Call::AllReduce, buffer)?;
             return self.requests.blocking().all_reduce(buffer);
         }
         let _waiting = self.requests.member().enter(&self.label, "all-reduce", None);
@@ -372,12 +372,12 @@ impl<R: Requests> Collective for PendingOps<R> {
     }
 
     fn broadcast(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
-        self.compare(Call::Broadcast { root }, buffer)?;
+        let _waiting = self.enter(Call::Broadcast { root }, buffer)?;
         self.requests.blocking().broadcast(buffer.bytes_mut(), root)
     }
 
     fn barrier(&mut self) -> Result<(), CommError> {
-        self.compare(Call::Barrier, &Wire::Bytes(Vec::new()))?;
+        let _waiting = self.enter(Call::Barrier, &Wire::Bytes(Vec::new()))?;
         self.requests.blocking().barrier()
     }
 }

@@ -226,11 +226,15 @@ impl GradientSync {
     /// Burn's `backward`.
     ///
     /// # Errors
-    /// If the transport fails, or ranks average different modules, which every later step returns too;
+    /// If the transport fails, or ranks average different modules, which every later step returns too; so is
+    /// [`CommError::Diverged`] in the first step, if ranks begin with other weights;
     /// [`CommError::Shares`] on all ranks if the samples of their backward calls do not add up to this step's;
     /// [`CommError::NoGradient`] names a parameter of `module` that was frozen when
     /// this `GradientSync` was made and is no longer.
     pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
+        if self.steps == 0 && self.broken.is_none() {
+            self.broken = module::check_equal_start(&self.world, module).err();
+        }
         self.reduce(Signals::default())?;
         register(module, |param| match self.gradient(param) {
             Err(CommError::NoGradient { reason: MissingGradient::Unused, .. }) => Ok(None),
