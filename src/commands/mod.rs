@@ -43,7 +43,7 @@ use crate::device::DeviceKind;
 use crate::stop::StopRequest;
 use crate::train::Precision;
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
-use burn_mpi::{Launcher, World};
+use burn_mpi::World;
 pub use failure::{Failure, Refused};
 use failure::{OPTIONS, is_shared};
 use start::{Fingerprint, Usage, Verdict};
@@ -76,20 +76,26 @@ pub fn set_deadline(command: &Command) {
 /// The error of the subcommand.
 pub fn run(command: Command) -> Result<u8, Failure> {
     let code_of = |code: i32| u8::try_from(code).unwrap_or(1);
+    let program = Fingerprint::begin();
+    // These have no ranks. Several are told so; what the shell has inherited from another job does not matter.
+    if matches!(command, Command::Data(_) | Command::Launch(_) | Command::Sweep(_) | Command::Report(_))
+        && start::has_peers()
+        && let Ok(world) = World::init()
+    {
+        return run_as_rank(&world, &command, program, &StopRequest::default()).map(|()| 0);
+    }
     match command {
         // From here on: a signal while MPI starts requests a checkpoint as well.
         Command::Train(_) => {
             let stop =
                 StopRequest::listen().context("cannot listen to signals").map_err(Failure::before_mpi)?;
-            in_mpi(&command, &stop)
+            in_mpi(&command, program, &stop)
         }
         Command::Eval(_)
         | Command::Export(_)
         | Command::Quantize(_)
         | Command::Bench(_)
-        | Command::Profile(_) => in_mpi(&command, &StopRequest::default()),
-        // The others have no ranks.
-        _ if start::has_peers() => in_mpi(&command, &StopRequest::default()),
+        | Command::Profile(_) => in_mpi(&command, program, &StopRequest::default()),
         Command::Data(args) => data::run(args).map(|()| 0).map_err(Failure::before_mpi),
         Command::Launch(args) => launch::run(&args).map(code_of).map_err(Failure::before_mpi),
         Command::Sweep(args) => sweep::run(&args).map(code_of).map_err(Failure::before_mpi),
@@ -98,12 +104,9 @@ pub fn run(command: Command) -> Result<u8, Failure> {
 }
 
 /// Runs a subcommand as one rank of an MPI job.
-fn in_mpi(command: &Command, stop: &StopRequest) -> Result<u8, Failure> {
-    let program = Fingerprint::begin();
+fn in_mpi(command: &Command, program: Option<Fingerprint>, stop: &StopRequest) -> Result<u8, Failure> {
     let world = World::init().map_err(|error| Failure {
-        // Every process that another MPI's launcher started reaches this code as a world
-        // of one; the launcher's variables tell which one is the first.
-        printed: Launcher::detect().is_some_and(|launcher| launcher.rank > 0),
+        printed: error.is_rank_0s(),
         alone: false,
         error: error.into(),
     })?;

@@ -61,7 +61,7 @@ pub fn words_of(command: &Command) -> String {
 
 /// Whether this process is one of several.
 pub fn has_peers() -> bool {
-    Launcher::detect().is_some_and(|launcher| launcher.size > 1)
+    Launcher::detect().is_some_and(|launcher| launcher.has_peers())
 }
 
 /// Compares `does` with the other ranks', and sets the widest SIMD level that all processors have:

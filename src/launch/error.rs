@@ -68,6 +68,15 @@ pub enum LaunchError {
         /// The binary.
         path: PathBuf,
     },
+    /// A shell inside a job.
+    #[error(
+        "{variable} is set: this shell is part of a job, and mpirun does not start another one inside; use a new \
+         shell, or in bash: unset ${{!OMPI_@}} ${{!PMIX_@}}"
+    )]
+    Recursive {
+        /// The variable.
+        variable: &'static str,
+    },
     /// The launcher is not installed on this machine.
     #[error("{command} not found: {hint}")]
     NoLauncher {

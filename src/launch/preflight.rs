@@ -8,8 +8,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::command::{find, is_executable};
-use super::{Hosts, Launch, LaunchError, LauncherKind};
+use super::{Hosts, Launch, LaunchError, LauncherKind, MpiFlavour};
 use crate::files;
+
+/// Variables in a rank's environment with which Open MPI's mpirun does not start (4.1.4; each alone).
+const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
 
 /// Checks what `launch` needs, and sets `overload` if a machine has fewer cores than
 /// ranks.
@@ -36,6 +39,11 @@ pub fn check(launch: &mut Launch) -> Result<(), LaunchError> {
     // Slurm.
     if launch.by.is_some() || launch.launcher != LauncherKind::Mpirun {
         return Ok(());
+    }
+    if launch.mpi == MpiFlavour::OpenMpi
+        && let Some(variable) = OF_A_JOB.into_iter().find(|name| std::env::var_os(name).is_some())
+    {
+        return Err(LaunchError::Recursive { variable });
     }
     let here = std::thread::available_parallelism().map_or(1, |n| n.get());
     let ranks = launch.topology.ranks_per_node;
@@ -107,8 +115,6 @@ fn digest(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::MpiFlavour;
-
     fn launch(host: &str) -> Launch {
         Launch {
             topology: "1x2".parse().unwrap(),

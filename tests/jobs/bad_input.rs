@@ -1,8 +1,135 @@
 //! Processes that form no job: one line that says why and what to do.
 
-use std::process::Command;
+use std::borrow::BorrowMut;
+use std::process::{Command, Output};
 
 use crate::harness::*;
+
+type Variables = Vec<(String, String)>;
+
+fn variables(text: &str) -> Variables {
+    let pair = |word: &str| word.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    text.split_whitespace().filter_map(pair).collect()
+}
+
+/// A short training of one process, started without mpirun and with these variables.
+fn train(lab: &Lab, variables: &Variables) -> Command {
+    let mut command = Command::new(binary());
+    command.args(["train", "--epochs", "1", "--train-samples", "64", "--data-root"]).arg(digits());
+    command.arg("--out").arg(lab.path("out")).envs(variables.iter().cloned());
+    command.env_remove("RUST_LOG");
+    command
+}
+
+/// The only line that the command prints, which fails before it has created anything.
+fn only_line(lab: &Lab, command: Command) -> String {
+    let output = must_fail(command);
+    let lines = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(lines.lines().count(), 1, "one line was expected: {}", text(&output));
+    assert!(!lab.path("out").exists(), "nothing was created");
+    lines
+}
+
+fn succeeds(mut command: impl BorrowMut<Command>) -> Output {
+    // A setting of the tests' own environment must not hide that this process needs it.
+    let output = run(command.borrow_mut().env_remove("OMPI_MCA_ess_singleton_isolated"));
+    assert!(output.status.success(), "{}", text(&output));
+    output
+}
+
+/// Each would train alone. The variables are those of the launchers' ranks; MPI is a world of one.
+#[test]
+fn a_launcher_that_mpi_does_not_follow_is_named_with_its_variable() {
+    let lab = Lab::new();
+    for (set, launcher) in [
+        ("PMI_RANK=0 PMI_SIZE=2 MPI_LOCALNRANKS=2", "MPICH's mpirun"),
+        ("PMI_RANK=1 PMI_SIZE=2 PMI_FD=987", "MPICH's mpirun"),
+        ("OMPI_COMM_WORLD_RANK=1", "Open MPI's mpirun"),
+        ("MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=2", "MVAPICH2's mpirun_rsh"),
+        ("FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2 PMI_RANK=1 PMI_SIZE=2", "Flux"),
+        ("FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2 FLUX_JOB_ID=7", "Flux"),
+        ("PALS_RANKID=1 PMI_RANK=1 PMI_SIZE=2", "PALS's mpiexec"),
+        ("JSM_NAMESPACE_RANK=0 JSM_NAMESPACE_SIZE=2", "jsrun"),
+        ("JSM_NAMESPACE_RANK=0 JSM_NAMESPACE_SIZE=2 JSM_JSRUN_PORT=7", "jsrun"),
+        ("SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2", "Slurm's srun"),
+        (
+            "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_ID=0 SLURM_NODELIST=a SLURM_JOBID=1",
+            "Slurm's srun",
+        ),
+        ("PMIX_RANK=0 PMIX_NAMESPACE=a", "a launcher with PMIx"),
+    ] {
+        let line = only_line(&lab, train(&lab, &variables(set)));
+        assert!(line.starts_with(&format!("mpiburn: {launcher}")), "{set}: {line}");
+        let first = set.split(' ').next().unwrap();
+        assert!(line.contains(first) && line.contains("unset"), "{set}: {line}");
+    }
+}
+
+#[test]
+fn a_shell_in_an_allocation_or_in_a_job_of_one_process_trains() {
+    for set in [
+        "SLURM_JOBID=1 SLURM_NODELIST=a SLURM_PROCID=0 SLURM_NTASKS=2",
+        "SLURM_JOBID=1 SLURM_NODELIST=a SLURM_PROCID=0 SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=1",
+        "FLUX_JOB_ID=7 FLUX_TASK_RANK=0 FLUX_JOB_SIZE=1",
+        "JSM_JSRUN_PORT=7 JSM_NAMESPACE_RANK=0 JSM_NAMESPACE_SIZE=1",
+        "PMI_FD=987 PMI_RANK=0 PMI_SIZE=1",
+    ] {
+        let lab = Lab::new();
+        succeeds(train(&lab, &variables(set)));
+        lab.completed("out");
+    }
+}
+
+/// What a rank of a job of `ranks` has in its environment, after that job has ended.
+fn inherited(lab: &Lab, ranks: usize) -> Variables {
+    let mut job = mpirun(ranks, "sh");
+    job.args(["-c", "env -0 >\"$0.$OMPI_COMM_WORLD_RANK\""]).arg(lab.path("environment"));
+    let output = run(job);
+    assert!(output.status.success(), "{}", text(&output));
+    let bytes = std::fs::read(lab.path(&format!("environment.{}", ranks - 1))).expect("the rank's variables");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let pair = |variable: &[u8]| {
+        let at = variable.iter().position(|&byte| byte == b'=')?;
+        Some((text(&variable[..at]), text(&variable[at + 1..])))
+    };
+    bytes.split(|&byte| byte == 0).filter_map(pair).collect()
+}
+
+/// MPI_Init would end such a process with twenty lines of its own.
+#[test]
+fn variables_of_a_job_that_has_ended_are_named_and_do_not_matter_without_mpi() {
+    let lab = Lab::new();
+    let (of_two, of_one) = (inherited(&lab, 2), inherited(&lab, 1));
+    let line = only_line(&lab, train(&lab, &of_two));
+    for word in ["OMPI_COMM_WORLD_RANK=1", "OMPI_MCA_orte_local_daemon_uri", "unset ${!OMPI_@} ${!PMIX_@}"] {
+        assert!(line.contains(word), "{line} lacks {word}");
+    }
+    for set in [&of_one, &of_two] {
+        let mut launch = Command::new(binary());
+        launch.envs(set.iter().cloned()).args(["launch", "1x2", "--", "train"]);
+        let line = only_line(&lab, launch);
+        assert!(line.contains("OMPI_UNIVERSE_SIZE is set") && line.contains("unset ${!OMPI_@}"), "{line}");
+        for words in [&["--help"][..], &["train", "--help"], &["data", "info", digits().to_str().unwrap()]] {
+            let mut command = Command::new(binary());
+            command.envs(set.iter().cloned()).args(words);
+            assert!(!succeeds(command).stdout.is_empty());
+        }
+    }
+    succeeds(train(&lab, &of_one));
+    lab.completed("out");
+}
+
+/// Open MPI starts a daemon for a process without a launcher, for which it looks for ssh.
+#[test]
+fn a_process_alone_needs_no_ssh() {
+    let lab = Lab::new();
+    let path = variables("PATH=/nowhere");
+    succeeds(train(&lab, &path));
+    lab.completed("out");
+    let mut library = Command::new(example("own_model"));
+    library.envs(path);
+    succeeds(library);
+}
 
 #[test]
 fn ranks_that_form_no_job_are_rejected_with_the_mpirun_command() {
@@ -12,8 +139,6 @@ fn ranks_that_form_no_job_are_rejected_with_the_mpirun_command() {
         (&[][..], &["--world-size", "2"][..], ["--world-size 2", by_hand[0], by_hand[1]]),
         (&[("RANK", "0"), ("WORLD_SIZE", "2")], &[], ["RANK=0", by_hand[0], by_hand[1]]),
         (&[("RANK", "1"), ("WORLD_SIZE", "2")], &[], ["RANK=1", by_hand[0], by_hand[1]]),
-        // MPICH's mpirun sets these variables; this build's MPI is then a world of one.
-        (&[("PMI_RANK", "0"), ("PMI_SIZE", "2")], &[], ["MPICH's mpirun", "Open MPI", "2 processes"]),
     ] {
         let mut command = Command::new(binary());
         command.arg("train").arg("--data-root").arg(digits()).arg("--out").arg(lab.path("out"));

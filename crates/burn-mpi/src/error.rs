@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(feature = "mpi")]
+use crate::Launcher;
 use crate::{NoNccl, process};
 
 /// An error of the world or of a collective. Its text is one line: what happened,
@@ -101,19 +103,33 @@ pub enum CommError {
         /// Why, and what to do.
         reason: NoNccl,
     },
-    /// The launcher belongs to a different MPI than this build.
+    /// A launcher that MPI does not follow: another MPI's, or one whose variables are inherited.
+    #[cfg(feature = "mpi")]
     #[error(
-        "{launcher} started {started} processes, but this build uses {mpi}, which does not know that launcher: \
-         every process would train alone. Start it with the mpirun of {mpi}, or build it for the other MPI (MPICC names its \
-         compiler wrapper)"
+        "{} started this process as one of several ({}), but this build uses {mpi}, which started as a world of one: \
+         every process would train alone. Start it with the mpirun of {mpi} or srun --mpi=pmix (MPICH: pmi2), or build it for the \
+         launcher's MPI (MPICC names its compiler wrapper); if a shell inside another job started it, unset {}",
+        launcher.name, launcher.variables, launcher.rank_variable()
     )]
     ForeignLauncher {
-        /// The launcher's name.
-        launcher: &'static str,
-        /// Number of processes it started.
-        started: usize,
+        /// The launcher.
+        launcher: Launcher,
         /// The MPI library of this build.
         mpi: String,
+    },
+    /// Variables of a launcher with which MPI would end this process: its process manager is not there.
+    #[cfg(feature = "mpi")]
+    #[error(
+        "{} started this process as one of several ({}), but no process manager answers, and {variable} makes MPI ask \
+         one: start it with mpirun, or with srun --mpi=pmix (MPICH: pmi2); if a shell inside another job started it, use a \
+         new one, or in bash: unset ${{!{}@}} ${{!PMIX_@}}",
+        launcher.name, launcher.variables, prefix(launcher.rank_variable())
+    )]
+    Inherited {
+        /// The launcher.
+        launcher: Launcher,
+        /// A variable that only ranks of a running job should have.
+        variable: &'static str,
     },
     /// Ranks that were started by hand.
     #[error(
@@ -245,6 +261,17 @@ pub enum MissingGradient {
 }
 
 impl CommError {
+    /// Whether rank 0 prints this error of [`World::init`](crate::World::init) for this rank.
+    #[cfg(feature = "mpi")]
+    pub fn is_rank_0s(&self) -> bool {
+        match self {
+            Self::ForeignLauncher { launcher, .. } | Self::Inherited { launcher, .. } => {
+                launcher.leaves_printing_to_rank_0()
+            }
+            _ => false,
+        }
+    }
+
     /// Whether every rank returns this same error at the same point, so that one
     /// line is enough for all and no rank waits for another.
     pub fn is_shared(&self) -> bool {
@@ -277,6 +304,12 @@ impl fmt::Debug for CommError {
         // One write: lines of several ranks would interleave.
         f.write_str(&self.to_string())
     }
+}
+
+/// `OMPI_` of `OMPI_COMM_WORLD_RANK`.
+#[cfg(feature = "mpi")]
+fn prefix(variable: &str) -> &str {
+    variable.find('_').map_or(variable, |end| &variable[..=end])
 }
 
 fn reason_of(status: i32, reason: &str) -> String {

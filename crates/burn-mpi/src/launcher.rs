@@ -5,29 +5,80 @@
 //! a world of one, on every rank: each process would silently train a separate
 //! copy. The launchers' variables reveal that.
 
+use std::os::unix::process::parent_id;
+
 use crate::CommError;
+use crate::host::stat;
 
 /// A launcher, and the rank and size that it assigned to this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launcher {
     /// The launcher's name, such as `Open MPI's mpirun`.
     pub name: &'static str,
-    /// The command that starts it: `mpirun` or `srun`.
+    /// The command that starts it, such as `mpirun` or `srun`.
     pub command: &'static str,
     /// Rank of this process in the job that the launcher started.
     pub rank: usize,
-    /// Number of processes in that job.
-    pub size: usize,
+    /// Number of processes in that job, if the launcher sets it.
+    pub size: Option<usize>,
     /// Number of the job's processes on this host, if the launcher sets it.
     pub local_size: Option<usize>,
+    /// The variables that say so, such as `PMI_RANK=1, PMI_SIZE=2`.
+    pub variables: String,
 }
 
-/// Name, rank, size and local size variables of each launcher.
-const LAUNCHERS: [(&str, &str, &str, &str); 3] = [
-    ("Open MPI's mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MPICH's mpirun (Hydra)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
-    ("Slurm's srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"),
+/// A launcher's variables.
+struct Kind {
+    name: &'static str,
+    command: &'static str,
+    rank: &'static str,
+    size: &'static str,
+    local_size: &'static str,
+    /// A variable without which the rank is another launcher's, or no rank of MPI.
+    needs: &'static str,
+}
+
+impl Kind {
+    const fn new(name: &'static str, command: &'static str, variables: [&'static str; 3]) -> Self {
+        let [rank, size, local_size] = variables;
+        Self { name, command, rank, size, local_size, needs: rank }
+    }
+
+    const fn needing(self, needs: &'static str) -> Self {
+        Self { needs, ..self }
+    }
+}
+
+/// The first one whose variables are set is this process's. Flux, PALS and srun set those of PMI or PMIx
+/// too, and Hydra and Open MPI start their daemons with srun, whose variables ranks inherit. A shell in an
+/// allocation of Slurm has a task number, and only a step has tasks.
+const LAUNCHERS: [Kind; 9] = [
+    Kind::new(
+        "Open MPI's mpirun",
+        "mpirun",
+        ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"],
+    ),
+    Kind::new(
+        "MVAPICH2's mpirun_rsh",
+        "mpirun_rsh",
+        ["MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"],
+    ),
+    Kind::new("Flux", "flux", ["FLUX_TASK_RANK", "FLUX_JOB_SIZE", ""]),
+    Kind::new("PALS's mpiexec", "mpiexec", ["PALS_RANKID", "PMI_SIZE", "PMI_LOCAL_SIZE"]),
+    Kind::new("jsrun", "jsrun", ["JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE"]),
+    HYDRA.needing("MPI_LOCALNRANKS"),
+    Kind::new("Slurm's srun", "srun", ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"])
+        .needing("SLURM_STEP_NUM_TASKS"),
+    HYDRA,
+    Kind::new("a launcher with PMIx", "mpirun", ["PMIX_RANK", "", ""]),
 ];
+
+const HYDRA: Kind =
+    Kind::new("MPICH's mpirun (Hydra)", "mpirun", ["PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"]);
+
+/// What the names of processes begin with whose children are ranks.
+const DAEMONS: [&str; 8] =
+    ["mpirun", "mpiexec", "orterun", "orted", "hydra_pmi_proxy", "slurmstepd", "mpispawn", "flux-shell"];
 
 impl Launcher {
     /// The launcher whose variables this process inherited, if any.
@@ -50,28 +101,41 @@ impl Launcher {
 
     pub(crate) fn from_variables(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name: &str| get(name)?.trim().parse::<usize>().ok();
-        LAUNCHERS.iter().find_map(|&(name, rank, size, local)| {
-            // srun --mpi=pmi2 and Hydra use the same protocol; only srun's
-            // processes have a task number too.
-            let by_srun =
-                name.contains("srun") || (name.contains("Hydra") && get("SLURM_STEP_NUM_TASKS").is_some());
-            let command = if by_srun { "srun" } else { "mpirun" };
-            Some(Self { name, command, rank: number(rank)?, size: number(size)?, local_size: number(local) })
+        LAUNCHERS.iter().filter(|kind| get(kind.needs).is_some()).find_map(|kind| {
+            let Kind { name, command, .. } = *kind;
+            let (rank, size) = (number(kind.rank)?, number(kind.size));
+            let size_variable = size.map(|size| format!(", {}={size}", kind.size));
+            let variables = format!("{}={rank}{}", kind.rank, size_variable.unwrap_or_default());
+            Some(Self { name, command, rank, size, local_size: number(kind.local_size), variables })
         })
+    }
+
+    /// The variable of the rank.
+    pub(crate) fn rank_variable(&self) -> &str {
+        self.variables.split('=').next().unwrap_or_default()
+    }
+
+    /// Whether this process may be one of several.
+    pub fn has_peers(&self) -> bool {
+        self.size != Some(1)
+    }
+
+    /// Whether rank 0 prints an error that all processes have: this is another rank, and the launcher
+    /// has started it. A process that has inherited the variables from a shell has no rank 0.
+    pub fn leaves_printing_to_rank_0(&self) -> bool {
+        self.rank > 0
+            && stat(&parent_id().to_string())
+                .is_some_and(|(name, _)| DAEMONS.iter().any(|daemon| name.starts_with(daemon)))
     }
 
     /// Rejects a world that differs from the launcher's.
     ///
     /// # Errors
-    /// [`CommError::ForeignLauncher`] if the launcher started more processes than
-    /// MPI reports.
+    /// [`CommError::ForeignLauncher`] if the launcher may have started several processes, and MPI
+    /// reports one.
     pub fn check(&self, world_size: usize, mpi_library: &str) -> Result<(), CommError> {
-        if self.size > 1 && world_size == 1 {
-            return Err(CommError::ForeignLauncher {
-                launcher: self.name,
-                started: self.size,
-                mpi: mpi_library.to_owned(),
-            });
+        if self.has_peers() && world_size == 1 {
+            return Err(CommError::ForeignLauncher { launcher: self.clone(), mpi: mpi_library.to_owned() });
         }
         Ok(())
     }
@@ -113,15 +177,52 @@ mod tests {
     #[test]
     fn hydra_under_an_open_mpi_build_is_refused_and_both_are_named() {
         let launcher = detect(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]).expect("Hydra's variables");
-        assert_eq!((launcher.rank, launcher.size), (1, 2));
+        assert_eq!((launcher.rank, launcher.size), (1, Some(2)));
         let message = launcher.check(1, "Open MPI v4.1.4").unwrap_err().to_string();
         assert!(message.contains("Hydra") && message.contains("Open MPI v4.1.4"), "{message}");
         assert!(launcher.check(2, "MPICH 4").is_ok());
     }
 
+    /// As the launchers set them, those of inner protocols and of outer launchers included.
     #[test]
-    fn one_process_under_any_launcher_is_a_world_of_one() {
-        let launcher = detect(&[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")]).unwrap();
-        assert!(launcher.check(1, "Open MPI").is_ok());
+    fn each_launcher_is_named_by_its_own_variables() {
+        let pmi = [("PMI_RANK", "1"), ("PMI_SIZE", "2")];
+        let step = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_STEP_TASKS_PER_NODE", "2")];
+        let pmix = [("PMIX_RANK", "1")];
+        for (name, command, variables) in [
+            ("Open MPI's mpirun", "mpirun", &[&[("OMPI_COMM_WORLD_RANK", "1")], &pmix[..], &step].concat()),
+            ("MVAPICH2's mpirun_rsh", "mpirun_rsh", &vec![("MV2_COMM_WORLD_RANK", "1")]),
+            ("Flux", "flux", &[&[("FLUX_TASK_RANK", "1"), ("FLUX_JOB_SIZE", "2")], &pmi[..]].concat()),
+            ("PALS's mpiexec", "mpiexec", &[&[("PALS_RANKID", "1")], &pmi[..]].concat()),
+            ("jsrun", "jsrun", &[&[("JSM_NAMESPACE_RANK", "1")], &pmix[..]].concat()),
+            ("MPICH's mpirun (Hydra)", "mpirun", &[&pmi[..], &[("MPI_LOCALNRANKS", "2")], &step].concat()),
+            ("MPICH's mpirun (Hydra)", "mpirun", &pmi.to_vec()),
+            ("Slurm's srun", "srun", &[&pmi[..], &step].concat()),
+            ("Slurm's srun", "srun", &[&pmix[..], &step].concat()),
+            ("a launcher with PMIx", "mpirun", &pmix.to_vec()),
+        ] {
+            let launcher = detect(variables).unwrap_or_else(|| panic!("{variables:?}"));
+            assert_eq!((launcher.name, launcher.command, launcher.rank), (name, command, 1));
+            let line = launcher.check(1, "Open MPI v4.1.4").unwrap_err().to_string();
+            let rank = launcher.rank_variable();
+            assert!(line.starts_with(name) && line.contains(&format!("{rank}=1")), "{line}");
+            assert!(line.ends_with(&format!("unset {rank}")), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_shell_in_an_allocation_and_one_process_of_any_launcher_are_a_world_of_one() {
+        assert_eq!(detect(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "7")]), None);
+        let step = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+        for variables in [&step[..], &[&step[..], &[("PMIX_RANK", "0")]].concat()] {
+            assert!(detect(variables).unwrap().check(1, "Open MPI").is_ok());
+        }
+    }
+
+    /// Nobody else would print it.
+    #[test]
+    fn a_process_that_no_launcher_has_started_prints_its_errors() {
+        let launcher = detect(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]).unwrap();
+        assert!(!launcher.leaves_printing_to_rank_0());
     }
 }

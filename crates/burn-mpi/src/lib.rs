@@ -64,6 +64,8 @@ mod cause;
 mod clock;
 mod collective;
 mod ddp;
+#[cfg(feature = "mpi")]
+mod environment;
 mod error;
 mod exchange;
 #[cfg(feature = "mpi")]

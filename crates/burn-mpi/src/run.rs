@@ -4,7 +4,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use crate::process::say;
-use crate::{Launcher, World, end_the_job_on_panic};
+use crate::{World, end_the_job_on_panic};
 
 /// Runs `body` as one rank of the job. An error or a panic on any rank prints
 /// one line that names the rank and the reason, and aborts all ranks. A panic
@@ -29,9 +29,7 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
     let world = match World::init() {
         Ok(world) => world,
         Err(error) => {
-            // Each process that another MPI's launcher started is a world of
-            // one; the launcher's variables identify the first.
-            if Launcher::detect().is_none_or(|launcher| launcher.rank == 0) {
+            if !error.is_rank_0s() {
                 say(&error.to_string());
             }
             return ExitCode::FAILURE;

@@ -15,11 +15,11 @@ use crate::collective::mpi::{Mpi, library};
 use crate::guard::{self, finalize, start_up};
 use crate::host::Place;
 #[cfg(feature = "mpi")]
-use crate::host::{online_cores, oversubscribed};
+use crate::host::oversubscribed;
 use crate::member::Member;
 use crate::threads::seat::Seat;
 #[cfg(feature = "mpi")]
-use crate::{CommError, Launcher, MpiPrimitives, process};
+use crate::{CommError, Launcher, MpiPrimitives, environment, process};
 
 /// All ranks of the job, from the perspective of one of them.
 ///
@@ -106,7 +106,10 @@ impl World {
     /// MPI starts at the level `MPI_THREAD_FUNNELED`: the calling thread, which need not be
     /// `main`'s, is the only one that calls MPI from here on. A process may have any number of
     /// other threads. None of them should read the environment (`getenv`) during this call, which
-    /// sets a variable for Open MPI if there are more ranks than cores.
+    /// sets variables for Open MPI: `OMPI_MCA_ess_singleton_isolated=1`, with which a process without
+    /// a launcher needs no daemon and no ssh, and cannot spawn others (unless it is set to 0), and
+    /// `OMPI_MCA_mpi_yield_when_idle=1` if there are more ranks than cores. A process that is alone in
+    /// a shell inside another job removes the job's variables with which Open MPI and MPICH would end it.
     ///
     /// This crate starts threads that do not call MPI: one for the deadline of the start, the guard,
     /// which checks deadlines and exchanges UDP messages with the other ranks' guards, and one for
@@ -117,12 +120,15 @@ impl World {
     ///
     /// # Errors
     /// [`CommError::Start`] if MPI does not start, or was started in this process before.
-    /// [`CommError::ForeignLauncher`] if another MPI's launcher started this process, and
-    /// [`CommError::ByHand`] if none did.
+    /// [`CommError::ForeignLauncher`] if another MPI's launcher started this process,
+    /// [`CommError::Inherited`] if its launcher's process manager is not there, and
+    /// [`CommError::ByHand`] if torchrun's variables alone number it.
     #[cfg(feature = "mpi")]
     pub fn init() -> Result<Self, CommError> {
         let launcher = Launcher::detect_or_refuse()?;
-        yield_where_cores_lack(launcher.as_ref());
+        let library = library::library_version();
+        // SAFETY: MPI has not started, and no thread of this crate or of the caller reads the environment.
+        unsafe { environment::prepare(launcher.as_ref(), &library)? };
         let _start_up = start_up::watch(launcher.as_ref());
         let rank = launcher.as_ref().map_or(0, |launcher| launcher.rank);
         log::debug!("rank {rank}: MPI is about to start");
@@ -136,7 +142,6 @@ impl World {
         }
         log::debug!("rank {rank}: MPI has started");
         library::note_thread();
-        let library = library::library_version();
         // SAFETY: this thread has started MPI.
         let (rank, size) = unsafe { Mpi::rank_and_size()? };
         if let Some(launcher) = launcher {
@@ -271,18 +276,5 @@ impl World {
 
     pub(crate) fn control(&self) -> &RefCell<Box<dyn Primitives>> {
         &self.0.control
-    }
-}
-
-/// Makes Open MPI yield the core while a rank waits, if the launcher started more ranks than this
-/// host has cores: spinning there costs whole time slices (a 4-byte all-reduce takes milliseconds
-/// instead of microseconds). It must be set before MPI starts.
-#[cfg(feature = "mpi")]
-fn yield_where_cores_lack(launcher: Option<&Launcher>) {
-    let local = launcher.and_then(|l| l.local_size).unwrap_or(1);
-    if local > online_cores() && std::env::var_os("OMPI_MCA_mpi_yield_when_idle").is_none() {
-        // SAFETY: called before MPI starts and before this process has a second thread that could
-        // read the environment at the same time.
-        unsafe { std::env::set_var("OMPI_MCA_mpi_yield_when_idle", "1") };
     }
 }

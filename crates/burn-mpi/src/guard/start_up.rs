@@ -18,7 +18,7 @@ use crate::process::{self, say};
 #[must_use = "the start ends when this is dropped"]
 pub(crate) fn watch(launcher: Option<&Launcher>) -> Sender<()> {
     let (starting, started) = mpsc::channel();
-    let Some(launcher) = launcher.filter(|launcher| launcher.size > 1).cloned() else { return starting };
+    let Some(launcher) = launcher.filter(|launcher| launcher.has_peers()).cloned() else { return starting };
     // Without messages, time alone keeps a second rank from printing the line.
     let patience = 3 * patience(launcher.rank);
     let wait = move || {
@@ -41,6 +41,7 @@ pub(crate) fn watch(launcher: Option<&Launcher>) -> Sender<()> {
 
 fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
     let Launcher { name, rank, size, .. } = launcher;
+    let size = size.map_or_else(|| "several".to_owned(), |size| size.to_string());
     let host = Place::of_this_process(*rank).host;
     let others = match stopped_siblings().as_slice() {
         [] => "other ranks may have been stopped, have ended, or be cut off from this host".to_owned(),

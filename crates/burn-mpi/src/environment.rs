@@ -1,0 +1,149 @@
+//! The environment that `MPI_Init` reads: settings for Open MPI, and what a launcher has left there.
+//!
+//! A shell inside a job, and what is started from it, inherits the variables by which the job's launcher
+//! tells a rank where its process manager is. Where nobody answers any more, `MPI_Init` does not return an
+//! error: it prints twenty lines of its own and ends the process.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::RawFd;
+
+use crate::host::online_cores;
+use crate::{CommError, Launcher};
+
+/// Variables with which `MPI_Init` of Open MPI 4 ends the process if no process manager answers. Tried with
+/// 4.1.4, each alone and all together: without them it ignores the other variables that mpirun, srun, Flux,
+/// jsrun and Hydra set, and starts as a world of one.
+const OF_OPEN_MPI: [&str; 4] =
+    ["OMPI_MCA_orte_local_daemon_uri", "SLURM_STEP_ID", "FLUX_JOB_ID", "JSM_JSRUN_PORT"];
+
+/// The same for MPICH (tried with 4.0.2): the descriptor of the process manager's socket.
+const OF_MPICH: [&str; 1] = [MANAGER];
+
+const MANAGER: &str = "PMI_FD";
+
+/// Prepares the environment for the start of `library` as a rank of `launcher`.
+///
+/// # Errors
+/// [`CommError::Inherited`] if MPI would end this process.
+///
+/// # Safety
+/// MPI has not started, and no other thread reads the environment.
+pub(crate) unsafe fn prepare(launcher: Option<&Launcher>, library: &str) -> Result<(), CommError> {
+    let get = |name: &str| std::env::var(name).ok();
+    let left = match manager_answers() {
+        true => Vec::new(),
+        false => left_behind(launcher, library, get)?,
+    };
+    // Settings that a user has made stay.
+    let settings = settings(launcher).into_iter().filter(|(name, _)| std::env::var_os(name).is_none());
+    // SAFETY: the caller states that nobody reads the environment at the same time.
+    unsafe {
+        left.into_iter().for_each(|name| std::env::remove_var(name));
+        settings.for_each(|(name, value)| std::env::set_var(name, value));
+    }
+    Ok(())
+}
+
+/// Settings of Open MPI, which others ignore.
+fn settings(launcher: Option<&Launcher>) -> Vec<(&'static str, &'static str)> {
+    // A process alone needs no daemon, which Open MPI does not start where there is no ssh.
+    let mut settings = vec![("OMPI_MCA_ess_singleton_isolated", "1")];
+    // With more ranks on this host than cores, spinning costs whole time slices (a 4-byte all-reduce takes
+    // milliseconds instead of microseconds).
+    if launcher.and_then(|launcher| launcher.local_size).unwrap_or(1) > online_cores() {
+        settings.push(("OMPI_MCA_mpi_yield_when_idle", "1"));
+    }
+    settings
+}
+
+/// The variables that a process which is alone has to remove, where no process manager answers. One of
+/// several cannot start.
+fn left_behind(
+    launcher: Option<&Launcher>,
+    library: &str,
+    get: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<&'static str>, CommError> {
+    let names: &[&str] = match library {
+        _ if library.starts_with("Open MPI v4") => &OF_OPEN_MPI,
+        _ if library.starts_with("MPICH") => &OF_MPICH,
+        _ => &[],
+    };
+    let set: Vec<&str> = names.iter().copied().filter(|name| get(name).is_some()).collect();
+    match (launcher, set.first()) {
+        (Some(launcher), Some(variable)) if launcher.has_peers() => {
+            Err(CommError::Inherited { launcher: launcher.clone(), variable })
+        }
+        _ => Ok(set),
+    }
+}
+
+/// Whether the process manager is there of which the environment tells: a socket of PMI, or a server of
+/// PMIx on this host.
+fn manager_answers() -> bool {
+    let socket = std::env::var(MANAGER).ok().and_then(|text| text.parse::<RawFd>().ok());
+    // SAFETY: fcntl takes any number; it fails if that is no open descriptor.
+    let is_open = socket.is_some_and(|socket| unsafe { libc::fcntl(socket, libc::F_GETFD) } != -1);
+    is_open
+        || std::env::vars_os().any(|(name, value)| {
+            name.to_string_lossy().starts_with("PMIX_SERVER_URI") && listens(&value.to_string_lossy())
+        })
+}
+
+/// Whether a process of this host listens at the address of a PMIx server, such as
+/// `814940160.0;tcp4://127.0.0.1:42213`; true if that cannot be known.
+fn listens(uri: &str) -> bool {
+    let address = uri.split_once("://").and_then(|(_, address)| address.parse::<SocketAddr>().ok());
+    // Nobody else does if this process can. A connection would disturb the server.
+    address.is_none_or(|address| TcpListener::bind(address).is_err())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPEN_MPI: &str = "Open MPI v4.1.4";
+
+    /// What remains of a launcher's variables.
+    fn left(variables: &[(&str, &str)], library: &str) -> Result<Vec<&'static str>, String> {
+        let get = |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).into());
+        left_behind(Launcher::from_variables(get).as_ref(), library, get).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_process_alone_drops_what_would_end_it_and_one_of_several_is_refused() {
+        let step = |tasks| [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", tasks), ("SLURM_STEP_ID", "3")];
+        assert_eq!(left(&step("1"), OPEN_MPI), Ok(vec!["SLURM_STEP_ID"]));
+        assert_eq!(left(&step("2"), "Open MPI v5.0.3"), Ok(vec![]), "a world of one, which is refused later");
+        let line = left(&step("2"), OPEN_MPI).unwrap_err();
+        for word in ["Slurm's srun", "SLURM_PROCID=0, SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_ID", "--mpi=pmix"]
+        {
+            assert!(line.contains(word), "{line} lacks {word}");
+        }
+        let hydra = |size| [("PMI_RANK", "0"), ("PMI_SIZE", size), ("PMI_FD", "99")];
+        assert_eq!(left(&hydra("1"), "MPICH 4.0.2"), Ok(vec!["PMI_FD"]));
+        assert!(left(&hydra("2"), "MPICH 4.0.2").unwrap_err().contains("unset ${!PMI_@}"));
+        assert_eq!(left(&hydra("2"), OPEN_MPI), Ok(vec![]), "a world of one, which is refused later");
+        assert_eq!(left(&[("FLUX_JOB_ID", "1"), ("JSM_JSRUN_PORT", "1")], OPEN_MPI).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_server_is_there_while_it_listens() {
+        let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let uri = format!("814940160.0;tcp4://{}", server.local_addr().expect("its address"));
+        assert!(listens(&uri) && listens("pmix-server:12:/tmp/socket"));
+        drop(server);
+        assert!(!listens(&uri));
+    }
+
+    #[test]
+    fn ranks_yield_where_cores_lack() {
+        let of = |ranks: usize| {
+            let get = |name: &str| match name {
+                "MPI_LOCALNRANKS" => Some(ranks.to_string()),
+                _ => Some("0".to_owned()).filter(|_| name == "PMI_RANK"),
+            };
+            settings(Launcher::from_variables(get).as_ref()).len()
+        };
+        assert_eq!((of(1), of(online_cores()), of(online_cores() + 1)), (1, 1, 2));
+    }
+}
