@@ -1,12 +1,13 @@
 //! Entry point: parses options, starts the logger, runs the command. A failure
 //! prints one line and aborts the whole job.
 
-use std::process::ExitCode;
+use std::process::{ExitCode, exit};
 
 use burn_fused::memory::allocator;
 use burn_fused::memory::counting_allocator::CountingAllocator;
 use mpiburn::cli::Cli;
 use mpiburn::commands;
+use rustix::process::{Resource, getrlimit};
 
 /// Keeps freed pages: a training step allocates what the step before freed. It
 /// counts allocations for `bench step`.
@@ -20,7 +21,22 @@ static ALLOCATOR: CountingAllocator<mimalloc::MiMalloc> = CountingAllocator(mima
 #[global_allocator]
 static ALLOCATOR: CountingAllocator<std::alloc::System> = CountingAllocator(std::alloc::System);
 
+/// What systems give `main` by default, in bytes.
+const STACK: usize = 8 << 20;
+
 fn main() -> ExitCode {
+    // Options are read on 200 kB of stack, and `ulimit -s` may leave less to the main thread.
+    let small = getrlimit(Resource::Stack).current.is_some_and(|bytes| bytes < STACK as u64 / 4);
+    // Exit handlers run on the thread that has started MPI.
+    let start =
+        || std::thread::Builder::new().name("main".into()).stack_size(STACK).spawn(|| exit(work().into()));
+    match small.then(start) {
+        Some(Ok(thread)) => thread.join().unwrap_or(ExitCode::FAILURE),
+        _ => work().into(),
+    }
+}
+
+fn work() -> u8 {
     ask_for_reports_of_panics();
     burn_mpi::name_program("mpiburn");
     burn_mpi::end_the_job_on_panic();
@@ -30,18 +46,18 @@ fn main() -> ExitCode {
     burn_fused::set_poll(burn_mpi::poll);
     let cli = match Cli::read(std::env::args_os()) {
         Ok(cli) => cli,
-        Err(error) => return ExitCode::from(commands::usage(&error)),
+        Err(error) => return commands::usage(&error),
     };
     commands::set_deadline(&cli.command);
     commands::logging::start(cli.verbose, cli.quiet);
     match commands::run(cli.command) {
-        Ok(0) if commands::console::lost() => ExitCode::FAILURE,
-        Ok(code) => ExitCode::from(code),
+        Ok(0) if commands::console::lost() => 1,
+        Ok(code) => code,
         Err(failure) => {
             failure.print();
             match failure.alone {
                 true => burn_mpi::abort(i32::from(failure.exit_code())),
-                false => ExitCode::from(failure.exit_code()),
+                false => failure.exit_code(),
             }
         }
     }
