@@ -29,7 +29,7 @@ const REDRAW: Duration = Duration::from_millis(100);
 impl Progress {
     /// Progress of a training that starts at `first_step`.
     pub fn new(shown: bool, plan: &ShardPlan, epochs: usize, first_step: usize) -> Self {
-        let total = plan.steps() * epochs;
+        let total = plan.steps().saturating_mul(epochs);
         let bar = (shown && console_is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{bar:12} {pos}/{len}  {msg}  {eta} left");
             if !io::stderr().is_terminal() {
@@ -58,7 +58,7 @@ impl Progress {
 
     fn left(&self, step: usize) -> Duration {
         let done = (step - self.first_step).max(1) as f64;
-        let left = (self.plan.steps() * self.epochs - step) as f64;
+        let left = self.plan.steps() as f64 * self.epochs as f64 - step as f64;
         Duration::from_secs_f64(self.started.elapsed().as_secs_f64() / done * left)
     }
 }

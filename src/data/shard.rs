@@ -133,7 +133,7 @@ impl Shard {
     /// Bytes and labels of the samples `from..from + count` that exist.
     pub fn samples(&self, from: usize, count: usize) -> (&[u8], &[u8]) {
         let from = from.min(self.len());
-        let to = (from + count).min(self.len());
+        let to = from.saturating_add(count).min(self.len());
         (&self.images[from * self.item..to * self.item], &self.labels[from..to])
     }
 
@@ -141,7 +141,7 @@ impl Shard {
     /// order.
     pub fn numbers(&self, from: usize, count: usize) -> &[u32] {
         let from = from.min(self.len());
-        &self.numbers[from..(from + count).min(self.len())]
+        &self.numbers[from..from.saturating_add(count).min(self.len())]
     }
 }
 

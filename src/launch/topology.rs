@@ -26,8 +26,15 @@ impl FromStr for Topology {
         let parsed = text.split_once('x').and_then(|(nodes, ranks)| {
             Some(Self { nodes: nodes.parse().ok()?, ranks_per_node: ranks.parse().ok()? })
         });
-        parsed.filter(|topology| topology.ranks() > 0).ok_or_else(|| {
-            format!("{text} is not a topology: expected machines x processes per machine, such as 1x2 or 2x2")
+        // MPI counts ranks in a C int.
+        let most = i32::MAX as usize;
+        let is_possible =
+            |topology: &Self| (1..=most).contains(&topology.nodes.saturating_mul(topology.ranks_per_node));
+        parsed.filter(is_possible).ok_or_else(|| {
+            format!(
+                "{text} is not a topology: expected machines x processes per machine, such as 1x2 or 2x2, and at \
+                 most {most} ranks"
+            )
         })
     }
 }
@@ -47,7 +54,17 @@ mod tests {
         let topology: Topology = "2x4".parse().unwrap();
         assert_eq!((topology.nodes, topology.ranks_per_node, topology.ranks()), (2, 4, 8));
         assert_eq!(topology.to_string(), "2x4");
-        for wrong in ["2", "0x2", "x", "2x", "ax2", "2x-1"] {
+        for wrong in [
+            "2",
+            "0x2",
+            "x",
+            "2x",
+            "ax2",
+            "2x-1",
+            "1x2147483648",
+            "4294967296x4294967296",
+            "4294967296x4294967297",
+        ] {
             assert!(wrong.parse::<Topology>().is_err(), "{wrong}");
         }
     }

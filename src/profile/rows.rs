@@ -107,7 +107,7 @@ impl Profile {
             // Starting and waiting are calls of the same all-reduce.
             let mut row = row(&Sums { calls: steps, ..sums.clone() }, wall_ms);
             let (hidden, exposed) = (ms(hidden), row.self_cpu_ms);
-            let sent = 2.0 * (ranks - 1) as f64 / ranks as f64 * (bucket.bytes * steps) as f64;
+            let sent = 2.0 * (ranks - 1) as f64 / ranks as f64 * bucket.bytes as f64 * steps as f64;
             row.name = format!("{} ({})", row.name, parameters(&bucket.parameters));
             row.bytes = Some(bucket.bytes);
             row.hidden_ms = Some(hidden);

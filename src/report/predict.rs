@@ -97,7 +97,7 @@ impl Work {
                 .collect(),
             overlap: options.overlap,
             samples: results.per_rank.iter().map(|rank| rank.train_samples).sum(),
-            batch: config.train_batch_size * config.accumulate,
+            batch: config.train_batch_size.saturating_mul(config.accumulate),
         }
     }
 

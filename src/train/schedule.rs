@@ -85,17 +85,17 @@ impl Schedule {
                 Rate { lr: lr * (1.0 + (PI * done).cos()) / 2.0, momentum }
             }
             Curve::OneCycle { max_lr } => {
-                one_cycle(max_lr, epoch * self.steps + step, self.epochs * self.steps)
+                let steps = self.steps as f64;
+                one_cycle(max_lr, epoch as f64 * steps + step as f64, self.epochs as f64 * steps)
             }
         }
     }
 }
 
-fn one_cycle(max_lr: f64, step: usize, total: usize) -> Rate {
+fn one_cycle(max_lr: f64, step: f64, total: f64) -> Rate {
     const RISE: f64 = 0.3;
     let (start, end) = (max_lr / 25.0, max_lr / 25.0 / 1e4);
     let (low, high) = (0.85, 0.95);
-    let (step, total) = (step as f64, total as f64);
     // Positions on the curve are counted from 0, including the last step's; the
     // maximum may be between two steps, and before the first in very short
     // trainings.
@@ -165,7 +165,7 @@ mod tests {
     fn one_cycle_of_a_few_steps_has_rates_between_its_ends() {
         for total in 1..6 {
             for step in 0..total {
-                let Rate { lr, momentum } = one_cycle(1.0, step, total);
+                let Rate { lr, momentum } = one_cycle(1.0, step as f64, total as f64);
                 assert!((4e-6..=1.0).contains(&lr) && (0.85..=0.95).contains(&momentum), "{step} of {total}");
             }
         }

@@ -23,9 +23,9 @@ use chacha20::rand_core::{Rng, SeedableRng};
 pub struct ShardPlan {
     /// Number of samples in use, over all ranks; at most `u32::MAX`.
     pub samples: usize,
-    /// Number of ranks.
+    /// Number of ranks, at least 1.
     pub world_size: usize,
-    /// Batch size per rank.
+    /// Batch size per rank, at least 1.
     pub batch_size: usize,
 }
 
@@ -36,6 +36,9 @@ impl ShardPlan {
     }
 
     /// The indices of `rank`'s samples in the data set, as it uses them.
+    ///
+    /// # Panics
+    /// If there are more than `u32::MAX` samples.
     pub fn shard(&self, rank: usize, order: SampleOrder) -> Vec<u32> {
         order.samples(self.samples).into_iter().skip(rank).step_by(self.world_size).collect()
     }
@@ -48,7 +51,7 @@ impl ShardPlan {
 
     /// Samples in `rank`'s batch of `step`; 0 if its shard is exhausted.
     pub fn batch_len(&self, rank: usize, step: usize) -> usize {
-        let left = self.shard_len(rank).saturating_sub(step * self.batch_size);
+        let left = self.shard_len(rank).saturating_sub(step.saturating_mul(self.batch_size));
         left.min(self.batch_size)
     }
 
@@ -74,8 +77,12 @@ pub enum SampleOrder {
 
 impl SampleOrder {
     /// The sample index at each position of the order.
+    ///
+    /// # Panics
+    /// If there are more than `u32::MAX` samples.
     pub fn samples(self, count: usize) -> Vec<u32> {
-        let mut order: Vec<u32> = (0..count as u32).collect();
+        let end = u32::try_from(count).expect("at most u32::MAX samples");
+        let mut order: Vec<u32> = (0..end).collect();
         if let Self::Shuffled { seed, epoch } = self {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             rng.set_stream(epoch + 1);
@@ -131,6 +138,18 @@ mod tests {
         assert_eq!(plan.steps(), 2);
         assert_eq!([0, 1, 2, 3].map(|rank| plan.batch_len(rank, 1)), [1, 0, 0, 0]);
         assert_eq!(plan.global_batch_len(1), 1);
+    }
+
+    #[test]
+    fn the_largest_batch_is_one_step_of_all_samples() {
+        let plan = plan(10, 3, usize::MAX);
+        assert_eq!((plan.steps(), plan.global_batch_len(0), plan.global_batch_len(2)), (1, 10, 0));
+    }
+
+    #[test]
+    #[should_panic = "at most u32::MAX samples"]
+    fn more_samples_than_a_number_has_bits_are_no_empty_order() {
+        SampleOrder::Sequential.samples(1 << 32);
     }
 
     #[test]

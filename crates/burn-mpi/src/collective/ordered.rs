@@ -24,7 +24,8 @@ use super::sum::Sum;
 /// If `ranks` is 0.
 pub fn chunk_range(length: usize, ranks: usize, rank: usize) -> Range<usize> {
     let chunk = length.div_ceil(ranks);
-    (rank * chunk).min(length)..((rank + 1) * chunk).min(length)
+    let before = |rank: usize| rank.saturating_mul(chunk).min(length);
+    before(rank)..before(rank + 1)
 }
 
 impl Wire {
@@ -75,6 +76,11 @@ mod tests {
         let mut none = Wire::F64(Vec::new());
         none.sum_of_chunks(&Wire::F64(Vec::new()));
         assert!(none.is_empty());
+    }
+
+    #[test]
+    fn chunks_of_the_largest_length_do_not_wrap() {
+        assert_eq!(chunk_range(usize::MAX, 2, 1), usize::MAX.div_ceil(2)..usize::MAX);
     }
 
     #[test]

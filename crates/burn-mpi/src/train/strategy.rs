@@ -122,8 +122,13 @@ fn shard<O>(
 
 /// This rank's part of `items`.
 pub(super) fn shard_range(world: &World, items: usize) -> Range<usize> {
-    let (rank, size) = (world.rank(), world.size());
-    items * rank / size..items * (rank + 1) / size
+    range_of(items, world.size(), world.rank())
+}
+
+/// Any number of items: a data set that computes them may have more than memory.
+fn range_of(items: usize, size: usize, rank: usize) -> Range<usize> {
+    let before = |rank: usize| (items as u128 * rank as u128 / size as u128) as usize;
+    before(rank)..before(rank + 1)
 }
 
 impl<M: LearnerModel> SupervisedLearningStrategy<M> for MpiStrategy
@@ -187,5 +192,20 @@ where
             or_end(world, check_equal_weights(world, &model));
         }
         (model, processor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_any_number_of_items_once() {
+        for items in [0, 1, 7, 1 << 32, usize::MAX] {
+            let parts: Vec<_> = (0..3).map(|rank| range_of(items, 3, rank)).collect();
+            assert_eq!((parts[0].start, parts[2].end), (0, items));
+            assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{parts:?}");
+            assert!(parts.iter().all(|part| part.len().abs_diff(items / 3) <= 1), "{parts:?}");
+        }
     }
 }
