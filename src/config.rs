@@ -183,10 +183,30 @@ impl RunConfig {
             checkpoint_every: args.checkpoint_every.map(|n| positive("checkpoint-every", n)).transpose()?,
             keep: args.keep.map(|n| positive("keep", n)).transpose()?,
         };
+        config.check_samples_of_a_step()?;
         precision::check(&config)?;
         config.check_backend()?;
         quantization::check(&config)?;
         Ok(config)
+    }
+
+    /// Lowers `train_samples` and `test_samples` to what the data set has of each.
+    pub fn clip_limits(&mut self, [train, test]: [usize; 2]) {
+        self.train_samples = self.train_samples.map(|limit| limit.min(train));
+        self.test_samples = self.test_samples.map(|limit| limit.min(test));
+    }
+
+    /// Checks that the samples of a rank's step can be counted.
+    fn check_samples_of_a_step(&self) -> Result<(), ConfigError> {
+        let (batch, batches) = (self.train_batch_size, self.accumulate);
+        match batch.checked_mul(batches) {
+            Some(_) => Ok(()),
+            None => {
+                let problem =
+                    format!("times --train-batch-size {batch} is more than {}; lower one", usize::MAX);
+                Err(ConfigError::new("accumulate", batches, problem))
+            }
+        }
     }
 
     /// Checks that the backend moves the memory of the device.

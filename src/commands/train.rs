@@ -27,7 +27,7 @@ use crate::stop::StopRequest;
 use crate::train::{CrossEntropy, Position, Setup, Trace, TrainError, TrainOptions, Trainer, Untraced};
 use burn_mpi::{Backend, ParamLayout, World, connect};
 pub(super) use checks::check_shape;
-use checks::{check_data, check_world_size, warn_of_ignored_options, warn_of_unreached_limits};
+use checks::{check_data, check_world_size, clip_limits, warn_of_ignored_options};
 use noted::Noted;
 use prepare::Begin;
 use resume::Resumed;
@@ -63,7 +63,7 @@ fn start(
     let (config, resumed) = checkpoint::agree_or_refuse(world, configure(args, typed, world))?;
     check_same_program(&config, args.resume.is_some(), world)?;
     trace::check_same(world, &args.trace)?;
-    let config = world.broadcast(&config)?;
+    let mut config = world.broadcast(&config)?;
     config.check_built()?;
     world.check_equal("--out", &path_text(args.out.as_deref()))?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
@@ -73,10 +73,11 @@ fn start(
     super::agree_on_products(world, &config)?;
 
     let source = world.agree(data::open(&config.data_root))?;
+    clip_limits(world, &mut config, source.as_ref(), args.resume.is_none());
     let options = config.train_options();
     let plan = options.plan(source.as_ref(), Split::Train, world.size());
     check_data(&config, &plan, source.as_ref())?;
-    let total = plan.steps() * config.epochs;
+    let total = checks::steps(&config, &plan)?;
     trace::steps(&args.trace, 0, total)?;
     let in_run =
         args.out.as_ref().zip(args.trace.trace.as_ref()).is_some_and(|(out, file)| file.starts_with(out));
@@ -116,9 +117,6 @@ fn start(
         test_samples: options.plan(source.as_ref(), Split::Test, world.size()).samples,
         test_available: source.len(Split::Test),
     };
-    if world.is_root() {
-        warn_of_unreached_limits(&config, &data);
-    }
     let checkpoint = prepare::share(world, saved)?;
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
     let traced = trace::steps(&args.trace, done, total)?;

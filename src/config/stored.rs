@@ -24,6 +24,7 @@ impl RunConfig {
         ] {
             value.map(|value| positive(option, value)).transpose()?;
         }
+        self.check_samples_of_a_step()?;
         not_negative("lr", self.lr)?;
         not_negative("weight-decay", self.weight_decay)?;
         more_than_0("bucket-mb", self.bucket_mb)?;
@@ -62,6 +63,12 @@ mod tests {
         let qat = "--quantize qat --epochs 4";
         for (options, field, value, expected) in [
             ("", "train_batch_size", "0", "--train-batch-size 0: must be at least 1"),
+            (
+                "",
+                "accumulate",
+                "18446744073709551615",
+                "--accumulate 18446744073709551615: times --train-batch",
+            ),
             ("", "checkpoint_every", "0", "--checkpoint-every 0: must be at least 1"),
             ("", "lr", "-0.1", "--lr -0.1: must be a finite number, 0 or more"),
             ("", "comm_timeout", "0", "--comm-timeout 0: must be a finite number above 0"),

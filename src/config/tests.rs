@@ -39,6 +39,10 @@ fn the_last_of_repeated_options_wins() {
 fn senseless_values_are_refused_by_option_and_value() {
     for (options, expected) in [
         ("--train-batch-size 0", "--train-batch-size 0: must be at least 1"),
+        (
+            "--train-batch-size 9223372036854775808 --accumulate 2",
+            "--accumulate 2: times --train-batch-size 9223372036854775808 is more than 18446744073709551615",
+        ),
         ("--lr NaN", "--lr NaN: must be a finite number, 0 or more"),
         ("--lr -1", "--lr -1: must be a finite number, 0 or more"),
         ("--model resnet", "--model resnet: unknown model resnet"),

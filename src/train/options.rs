@@ -101,7 +101,7 @@ impl TrainOptions {
     /// Sharding of the first samples of a split, and the batch size.
     pub fn plan(&self, source: &dyn SampleSource, split: Split, world_size: usize) -> ShardPlan {
         let (limit, batch_size) = match split {
-            Split::Train => (self.train_samples, self.train_batch_size * self.accumulate),
+            Split::Train => (self.train_samples, self.train_batch_size.saturating_mul(self.accumulate)),
             Split::Test => (self.test_samples, self.test_batch_size),
         };
         let all = source.len(split);

@@ -150,3 +150,13 @@ fn a_non_finite_test_loss_stops_all_ranks_after_the_epoch() {
         assert_eq!(lab.run_json(run)["status"], "failed");
     }
 }
+
+#[test]
+fn more_steps_than_can_be_counted_are_refused_and_the_largest_batch_is_one_step() {
+    let lab = Lab::new();
+    let most = usize::MAX.to_string();
+    let line = refused(lab.command(2, "out", &["--epochs", &most]), 2, &["--epochs", &most, "lower it"]);
+    assert!(line.contains("of 100 steps"), "{line}");
+    let options = ["--epochs=1", "--train-batch-size", &most, "--test-batch-size", &most];
+    assert_eq!(lab.train(2, "out", &options)["steps"], 1);
+}

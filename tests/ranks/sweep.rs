@@ -91,9 +91,12 @@ fn a_limit_above_the_data_set_is_told_and_is_no_other_configuration() {
     let all = lab.train(1, "all", &["--epochs", "1"]);
     for (option, typed) in [("train", "999999"), ("test", "99999")] {
         let available = &all["data"][format!("{option}_available")];
-        let line = format!("--{option}-samples {typed}: the data set has {available}; all are used");
+        let line = format!("--{option}-samples {typed}: the data set has {available}; all are used, which");
         assert!(printed.contains(&line), "{printed}");
     }
+    let config = &lab.run_json("beyond")["config"];
+    assert_eq!(config["train_samples"], all["data"]["train_available"]);
+    assert_eq!(config["test_samples"], all["data"]["test_available"]);
     let report =
         run(job(1).args(["report", "--format", "csv"]).args(["beyond", "all"].map(|run| lab.path(run))));
     let csv = String::from_utf8_lossy(&report.stdout).into_owned();

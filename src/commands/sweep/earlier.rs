@@ -53,7 +53,13 @@ pub fn done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result
     if record.status != Status::Completed {
         return Ok(None);
     }
-    let mut other = differences(&record.config, config)?;
+    let (mut old, mut new) = (record.config.clone(), config.clone());
+    if let Some(data) = &record.data {
+        for config in [&mut old, &mut new] {
+            config.clip_limits([data.train_available, data.test_available]);
+        }
+    }
+    let mut other = differences(&old, &new)?;
     if record.topology != run.topology.to_string() {
         other.push(format!("topology {}, now {}", record.topology, run.topology));
     }

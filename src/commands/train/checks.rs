@@ -2,8 +2,7 @@
 
 use crate::cli::TrainArgs;
 use crate::config::{self, ConfigError, RunConfig};
-use crate::data::{self, ShardPlan};
-use crate::record::DataRecord;
+use crate::data::{SampleSource, ShardPlan, Split};
 use burn_mpi::{Launcher, World};
 
 /// Options beside `--resume` have no effect, which a warning says.
@@ -25,16 +24,29 @@ pub(super) fn warn_of_ignored_options(args: &TrainArgs, world: &World) {
     }
 }
 
-/// More samples than there are: whoever repeats the run on a larger data set gets other figures.
-pub(super) fn warn_of_unreached_limits(config: &RunConfig, data: &DataRecord) {
-    for (option, typed, available) in [
-        ("train-samples", config.train_samples, data.train_available),
-        ("test-samples", config.test_samples, data.test_available),
-    ] {
-        if let Some(typed) = typed.filter(|&typed| typed > available) {
-            log::warn!("--{option} {typed}: the data set has {available}; all are used");
+/// Limits above the samples that there are become those in a new run: whoever repeats it on a larger data set
+/// would get other figures. Those of a resumed run are covered by its checkpoints.
+pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &dyn SampleSource, is_new: bool) {
+    let typed = [("train-samples", config.train_samples), ("test-samples", config.test_samples)];
+    let available = [Split::Train, Split::Test].map(|split| source.len(split));
+    for ((option, typed), available) in typed.into_iter().zip(available) {
+        if let Some(typed) = typed.filter(|&typed| typed > available && world.is_root()) {
+            let noted = if is_new { ", which run.json notes" } else { "" };
+            log::warn!("--{option} {typed}: the data set has {available}; all are used{noted}");
         }
     }
+    if is_new {
+        config.clip_limits(available);
+    }
+}
+
+/// Steps of the whole run.
+pub(super) fn steps(config: &RunConfig, plan: &ShardPlan) -> Result<usize, ConfigError> {
+    let (steps, epochs) = (plan.steps(), config.epochs);
+    steps.checked_mul(epochs).ok_or_else(|| {
+        let problem = format!("of {steps} steps are more than {} steps; lower it", usize::MAX);
+        ConfigError::new("epochs", epochs, problem)
+    })
 }
 
 /// Checks the number of ranks that the options expect.
@@ -65,7 +77,7 @@ pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> anyhow::Resul
 /// The network takes samples of one shape.
 pub(in crate::commands) fn check_shape(
     config: &RunConfig,
-    source: &dyn data::SampleSource,
+    source: &dyn SampleSource,
 ) -> Result<(), ConfigError> {
     let (shape, expected) = (source.description().shape, config.model.input_shape());
     if shape != expected {
@@ -82,7 +94,7 @@ pub(in crate::commands) fn check_shape(
 pub(super) fn check_data(
     config: &RunConfig,
     plan: &ShardPlan,
-    source: &dyn data::SampleSource,
+    source: &dyn SampleSource,
 ) -> anyhow::Result<()> {
     check_shape(config, source)?;
     config::check_data(&config.recipe, &config.data_root, source.description())?;
@@ -92,22 +104,25 @@ pub(super) fn check_data(
     {
         return Err(ConfigError::new("num-classes", n, format!("the data set has {classes} classes")).into());
     }
-    let known = config.train_samples.unwrap_or(usize::MAX).min(source.len(data::Split::Train));
+    let known = config.train_samples.unwrap_or(usize::MAX).min(source.len(Split::Train));
     if let Some(n) = config.quantization.calibration.filter(|&n| n > known) {
         let problem = format!("the run trains on {known} samples; name at most as many");
         return Err(ConfigError::new("calibration", n, problem).into());
     }
-    for (split, option) in
-        [(data::Split::Train, config.train_samples), (data::Split::Test, config.test_samples)]
-    {
+    for (split, option) in [(Split::Train, config.train_samples), (Split::Test, config.test_samples)] {
         let samples = option.map_or(usize::MAX, |n| n).min(source.len(split));
+        if u32::try_from(samples).is_err() {
+            let problem = format!("{samples} samples in use, and at most {} are supported", u32::MAX);
+            let option = if split == Split::Train { "train-samples" } else { "test-samples" };
+            return Err(ConfigError::new(option, "", problem).into());
+        }
         if samples < plan.world_size {
             return Err(ConfigError::new(
                 "data-root",
                 config.data_root.display(),
                 format!(
                     "{samples} {} samples for {} ranks; use fewer ranks or more samples",
-                    if split == data::Split::Train { "training" } else { "test" },
+                    if split == Split::Train { "training" } else { "test" },
                     plan.world_size
                 ),
             )
