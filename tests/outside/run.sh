@@ -188,7 +188,7 @@ for ranks in 1 2 3; do
 done
 check "burn-train over one rank is burn-train's own, bit by bit" learns 1 alone
 for ranks in 1 2 3; do
-  for what in one-step uneven workers resume early; do
+  for what in one-step uneven workers resume early interrupted; do
     check "burn-train over $ranks ranks: $what" learns $ranks $what
   done
 done

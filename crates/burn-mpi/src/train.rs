@@ -13,6 +13,7 @@ mod outputs;
 mod over_mpi;
 mod silent;
 mod state;
+mod stop;
 mod strategy;
 
 pub use backward::backward;

@@ -15,6 +15,7 @@ use burn::train::{
 use super::backward;
 use super::first_step;
 use super::outputs::{self, RankOutput};
+use super::stop;
 use super::strategy::shard_range;
 use crate::{CommError, GradientSync, World};
 
@@ -28,7 +29,7 @@ struct Turn<O> {
     total: usize,
     /// Whether no rank has samples after this step.
     last: bool,
-    /// Whether rank 0 has been asked to stop.
+    /// Whether a rank has been asked to stop.
     stop: bool,
 }
 
@@ -44,7 +45,8 @@ impl<'a, O> Shard<'a, O> {
         Self { iterator: loader.map(|loader| loader.iter()), processed: 0 }
     }
 
-    /// The next step: ranks exchange their samples, whether their shards end with them, and rank 0's stop.
+    /// The next step: ranks exchange their samples, whether their shards end with them, and whether one is
+    /// asked to stop.
     ///
     /// # Errors
     /// On all ranks, that of the first whose loader or display has failed.
@@ -73,7 +75,7 @@ impl<'a, O> Shard<'a, O> {
             self.processed = progress.items_processed;
             ends = progress.is_completed();
         }
-        let stop = interrupter.should_stop() && world.is_root();
+        let stop = interrupter.should_stop();
         let mut sums = [own as f64, ends.into(), stop.into(), failure.is_some().into()];
         world.sum_f64(&mut sums)?;
         let [total, ended, stops, failures] = sums;
@@ -81,7 +83,8 @@ impl<'a, O> Shard<'a, O> {
             world.agree(failure.map_or(Ok(()), Err))?;
         }
         let last = ended as usize == world.size();
-        Ok(Turn { item, own, total: total as usize, last, stop: stops > 0.0 })
+        let stop = stops > 0.0 && stop::is_asked(world, interrupter)?;
+        Ok(Turn { item, own, total: total as usize, last, stop })
     }
 }
 
@@ -107,7 +110,7 @@ where
     <M as TrainStep>::Output: RankOutput,
     <M as InferenceStep>::Output: RankOutput,
 {
-    /// Trains on every rank's shard, until rank 0 is asked to stop. In the first epoch, batch sizes are
+    /// Trains on every rank's shard, until a rank is asked to stop. In the first epoch, batch sizes are
     /// compared once two batches are known, and weights after the first step.
     pub fn train(
         &self,
@@ -193,7 +196,7 @@ where
         }
     }
 
-    /// Validates on every rank's shard, until rank 0 is asked to stop; rank 0 has the metrics of all.
+    /// Validates on every rank's shard, until a rank is asked to stop; rank 0 has the metrics of all.
     pub fn valid(
         &self,
         learner: &Learner<M>,

@@ -65,8 +65,8 @@ pub trait OverMpi {
     ///   of the program's own has to count the samples of the batches returned so far, no more.
     /// - The validation loader is divided in the same way, and its metrics are computed on rank 0
     ///   over all samples.
-    /// - Rank 0 alone shows progress, writes logs and checkpoints, and decides about early stopping
-    ///   and interrupts. Under a launcher its display is burn-train's plain one: Open MPI gives ranks
+    /// - Rank 0 alone shows progress, writes logs and checkpoints, and decides about early stopping. Any
+    ///   rank's interrupter stops all: each one's has the reason afterwards. Under a launcher its display is burn-train's plain one: Open MPI gives ranks
     ///   a terminal without a keyboard, on which burn-train's terminal UI fails. This replaces a
     ///   renderer that was set before, which burn-train does not show; set another one after this
     ///   call, on rank 0. An evaluator of the program's needs a renderer too:

@@ -16,7 +16,7 @@ use burn::train::{
 use super::epoch::Epochs;
 use super::outputs::RankOutput;
 use super::over_mpi::LearnerOptions;
-use super::state;
+use super::{state, stop};
 use crate::{CommError, GradientSync, World, broadcast_module, check_equal_weights, connect};
 
 /// Trains on a shard of each rank, with averaged gradients.
@@ -161,7 +161,7 @@ where
             let is_first = epoch == starting_epoch;
             or_end(world, epochs.train(&mut learner, &mut processor, &interrupter, is_first));
             interrupter.fail_on_error(processor.process_train(LearnerEvent::EndSplit(epoch)));
-            if or_end(world, world.broadcast(&interrupter.should_stop())) {
+            if or_end(world, stop::is_asked(world, &interrupter)) {
                 break;
             }
             if world.size() > 1 {
@@ -176,7 +176,7 @@ where
             if checkpointer.is_some() || early_stopping.is_some() {
                 interrupter.fail_on_error(processor.flush());
             }
-            if or_end(world, world.broadcast(&interrupter.should_stop())) {
+            if or_end(world, stop::is_asked(world, &interrupter)) {
                 break;
             }
             if let Some(checkpointer) = &mut checkpointer {

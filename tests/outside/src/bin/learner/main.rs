@@ -43,6 +43,7 @@ fn check(world: &World) -> Result<(), Box<dyn Error>> {
         "workers" => workers(world, &folder)?,
         "resume" => resume(world, &folder)?,
         "early" => early(world, &folder)?,
+        "interrupted" => interrupted(world, &folder)?,
         "alone" => alone(world, &folder)?,
         "fail" => {
             let broken = faulty.then_some(TRAIN - 1);
@@ -92,6 +93,9 @@ struct Training {
     workers: usize,
     ahead: bool,
     broken: Option<usize>,
+    /// The rank whose interrupter is asked to stop, and the reason that this rank's has afterwards.
+    stopped_by: Option<usize>,
+    reason: Arc<Mutex<Option<String>>>,
     /// Whether training metrics are those of all ranks.
     all_metrics: bool,
     /// Stops after this epoch; remembers the validation losses.
@@ -114,6 +118,8 @@ impl Training {
             workers: 0,
             ahead: false,
             broken: None,
+            stopped_by: None,
+            reason: Arc::default(),
             all_metrics: true,
             watch: Watch::default(),
         }
@@ -157,7 +163,13 @@ impl Training {
             true => Learner::new(net, AdamConfig::new().init().into(), scheduler),
             false => Learner::new(net, SgdConfig::new().init().into(), scheduler),
         };
-        training.launch(learner).model
+        let interrupter = training.interrupter();
+        if self.stopped_by.is_some_and(|rank| world.is_some_and(|world| world.rank() == rank)) {
+            interrupter.stop(Some("enough"));
+        }
+        let model = training.launch(learner).model;
+        *self.reason.lock().expect("a reason") = interrupter.interruption().and_then(|stop| stop.reason);
+        model
     }
 }
 
@@ -299,6 +311,20 @@ fn early(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
         true => Ok(()),
         false => Err("a training stopped after two epochs has other weights than one of two".into()),
     }
+}
+
+/// Any rank's interruption ends all, and each knows its reason.
+fn interrupted(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
+    for rank in 0..world.size() {
+        let training = Training { stopped_by: Some(rank), ..Training::new(folder) };
+        training.run(Some(world), 16);
+        let reason = training.reason.lock().expect("a reason").clone().unwrap_or_default();
+        let named = format!("rank {rank} on {}: enough", world.places()[rank].host);
+        if reason != if rank == world.rank() { "enough" } else { &named } {
+            return Err(format!("rank {rank} was asked to stop, and the reason here is '{reason}'").into());
+        }
+    }
+    Ok(())
 }
 
 /// With one rank, burn-train's own strategy, bit by bit, shuffled as well.
