@@ -8,12 +8,12 @@ use crate::calling::calling;
 use crate::{CommError, ParamLayout, ParamSpec, World, tensors};
 
 /// Bytes of a message of [`broadcast_module`].
-const PIECE: usize = 1 << 24;
+const PIECE: usize = 1 << 22;
 
 /// `module` with rank 0's parameters and buffers: floats, integers, booleans and quantized
 /// tensors, of any type, bit by bit. All ranks must call it.
 ///
-/// Beside the module it needs twice the memory of its largest tensor, and a message of 16 MiB.
+/// Beside the module it needs twice the memory of its largest tensor, and a message of 4 MiB.
 ///
 /// ```no_run
 /// # use burn::nn::LinearConfig;
@@ -29,8 +29,8 @@ const PIECE: usize = 1 << 24;
 ///
 /// # Errors
 /// On all ranks: [`CommError::Diverged`] names the first parameter whose name, shape,
-/// type or `require_grad` differs, or else the first field, such as another variant of an enum; [`CommError::Elsewhere`] names parameters that are
-/// tied to each other. Otherwise if the transport fails.
+/// type or `require_grad` differs, or else the first field, such as another variant of an enum;
+/// [`CommError::Elsewhere`] names parameters that are tied to each other. Otherwise if the transport fails.
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     let _calling = calling("broadcast_module");
     settle_buffers(&module);
