@@ -141,7 +141,8 @@ impl World {
     /// The first failing rank's error, or the transport's.
     pub fn agree<T, E: Display>(&self, mine: Result<T, E>) -> Result<T, CommError> {
         let _calling = calling("agree");
-        let reason = mine.as_ref().err().map(|error| format!("{error:#}"));
+        // On one line: it is part of one.
+        let reason = mine.as_ref().err().map(|error| format!("{error:#}").replace('\n', " "));
         let all: Vec<Option<String>> = self.gather(&reason)?;
         match all.into_iter().enumerate().find_map(|(rank, reason)| Some((rank, reason?))) {
             Some((rank, reason)) => Err(CommError::Elsewhere { rank, host: self.host_of(rank), reason }),

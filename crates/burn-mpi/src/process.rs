@@ -75,6 +75,12 @@ pub(crate) fn deadline_setting() -> &'static str {
     DEADLINE.get_or_init(|| "Transport::timeout".to_owned())
 }
 
+/// The setting of the deadline of MPI's start, which comes before any transport.
+#[cfg(feature = "mpi")]
+pub(crate) fn start_setting() -> &'static str {
+    DEADLINE.get().map_or("burn_mpi::set_deadline", String::as_str)
+}
+
 /// A rank, the world size, and the rank's host.
 type Identity = (usize, usize, String);
 

@@ -228,7 +228,7 @@ fn ranks_that_leave_end_the_others_with_their_name_and_reason() {
 fn an_error_of_one_rank_is_that_of_all() {
     for seed in 0..20 {
         let errors = run(3, &with_seed(seed), |world| {
-            let mine = if world.rank() == 2 { Err("disk full") } else { Ok(()) };
+            let mine = if world.rank() == 2 { Err("disk\nfull") } else { Ok(()) };
             Ok::<_, CommError>(world.agree(mine).unwrap_err().to_string())
         });
         assert_eq!(errors.unwrap(), vec!["rank 2 on node0: disk full"; 3]);

@@ -52,7 +52,7 @@ fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
         "the start of MPI exceeded the deadline of {} s ({}) after {:.1} s on rank {rank} ({host}), one of {size} \
          ranks of {name}; {others}",
         process::activity().with(|state| state.deadline).as_secs_f64(),
-        process::deadline_setting(),
+        process::start_setting(),
         waited.as_secs_f64(),
     ));
     end_process()
