@@ -86,7 +86,7 @@ impl Calls {
 }
 
 /// What a rank tells the others of its call.
-pub(crate) struct Announcement(Vec<u8>);
+pub struct Announcement(Vec<u8>);
 
 impl Announcement {
     /// Bytes of a host's name.

@@ -8,7 +8,6 @@
 
 use super::announced::{Announcement, Calls, Signature};
 use super::ordered::chunk_range;
-use super::wire::Element;
 use crate::activity::Waiting;
 use crate::member::Member;
 use crate::{Call, Collective, CommError, Operation, Primitives, Reduction, Wire, World};
@@ -32,6 +31,18 @@ pub const CHANNELS: usize = 3;
 /// The channel of announcements.
 pub const ANNOUNCEMENTS: usize = 2;
 
+/// How a transport compares calls that are not expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    /// By an all-gather on the last channel; then they are started.
+    Before,
+    /// As part of each call: a transport that runs one call after the other cannot go on with a second one
+    /// on some ranks while others wait for the first.
+    Within,
+    /// Not at all.
+    Never,
+}
+
 /// Non-blocking calls of all ranks.
 pub trait Requests {
     /// A call in flight, with its buffers.
@@ -43,8 +54,8 @@ pub trait Requests {
     /// Whether an all-reduce and a reduce-scatter are in rank order if their operation is.
     const SUMS_IN_ORDER: bool = false;
 
-    /// Whether ranks compare calls before they make them, in an all-gather on the last channel.
-    const COMPARES: bool = true;
+    /// How ranks compare calls before they make them.
+    const COMPARISON: Comparison = Comparison::Before;
 
     /// The rank.
     fn member(&self) -> &Member;
@@ -54,8 +65,15 @@ pub trait Requests {
         None
     }
 
-    /// Starts a call that reads `from` and writes `to`.
-    fn start(&mut self, step: Step, from: Wire, to: Wire) -> Result<Self::Request, CommError>;
+    /// Starts a call that reads `from` and writes `to`; with an announcement to compare first if that is
+    /// [within](Comparison::Within) the call.
+    fn start(
+        &mut self,
+        step: Step,
+        announcement: Option<Announcement>,
+        from: Wire,
+        to: Wire,
+    ) -> Result<Self::Request, CommError>;
 
     /// Both buffers, once the call is complete. All calls in flight are tested in the order of their start.
     fn test(&mut self, request: &mut Self::Request) -> Result<Option<(Wire, Wire)>, CommError>;
@@ -151,7 +169,7 @@ impl<Q> PendingOp<Q> {
             let [sum, all] = [sum, all].map(|buffer| std::mem::replace(buffer, Wire::Bytes(Vec::new())));
             *gathers += 1;
             let step = Step { call: Call::AllGather, channel: 1, ..self.step };
-            self.stage = Stage::Whole(requests.start(step, sum, all)?);
+            self.stage = Stage::Whole(requests.start(step, None, sum, all)?);
         }
         Ok(())
     }
@@ -183,25 +201,25 @@ impl<R: Requests> PendingOps<R> {
         self.ops.iter().find(|op| op.step.bucket == bucket).map(|op| op.step.operation)
     }
 
-    /// Notes the next call, and starts its comparison unless it is expected.
-    fn announce(&mut self, signature: Signature, bucket: usize) -> Result<Option<R::Request>, CommError> {
+    /// Notes the next call; returns what has to be compared unless it is expected.
+    fn note(&mut self, signature: Signature) -> Result<Option<Announcement>, CommError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let member = self.requests.member();
-        if member.size == 1 || !R::COMPARES {
-            return Ok(None);
+        let Member { size, host, .. } = self.requests.member();
+        match *size == 1 || R::COMPARISON == Comparison::Never {
+            true => Ok(None),
+            false => Ok(self.calls.note(signature, host)),
         }
-        let Some(announcement) = self.calls.note(signature, &member.host) else { return Ok(None) };
-        let all = Wire::of(Element::Byte, Announcement::BYTES * member.size);
+    }
+
+    /// Starts a comparison.
+    fn announce(&mut self, announcement: Announcement, bucket: usize) -> Result<R::Request, CommError> {
+        let (mine, whole) = (Wire::Bytes(announcement.into_bytes()), Announcement::BYTES);
+        let all = mine.zeros_like(whole * self.requests.member().size);
         let operation = Operation::AllGather { length: all.len() };
-        if bucket == BLOCKING {
-            // Of a call that its caller has entered.
-            member.activity.specify(announcement.wait_of(&self.label));
-        }
-        let whole = Announcement::BYTES;
         let step = Step { bucket, operation, whole, call: Call::AllGather, channel: ANNOUNCEMENTS };
-        self.requests.start(step, Wire::Bytes(announcement.into_bytes()), all).map(Some)
+        self.requests.start(step, None, mine, all)
     }
 
     /// Whether an announcement is compared, without waiting.
@@ -226,22 +244,28 @@ impl<R: Requests> PendingOps<R> {
                 self.ops[at].stage = Stage::Announced { announcement, from, to };
                 return Ok(());
             }
-            self.ops[at].stage = self.begin(step, from, to)?;
+            self.ops[at].stage = self.begin(step, None, from, to)?;
         }
         Ok(())
     }
 
     /// Starts the first stage of an operation.
-    fn begin(&mut self, step: Step, from: Wire, to: Wire) -> Result<Stage<R::Request>, CommError> {
+    fn begin(
+        &mut self,
+        step: Step,
+        within: Option<Announcement>,
+        from: Wire,
+        to: Wire,
+    ) -> Result<Stage<R::Request>, CommError> {
         Ok(match step.call {
-            _ if step.whole == 0 => Stage::Done(to),
+            _ if step.whole == 0 && within.is_none() => Stage::Done(to),
             Call::AllToAll => {
                 let gathers = matches!(step.operation, Operation::AllReduce(_));
                 let gather = gathers.then_some(self.sums);
                 self.sums += u64::from(gathers);
-                Stage::Exchange { request: self.requests.start(step, from, to)?, gather }
+                Stage::Exchange { request: self.requests.start(step, within, from, to)?, gather }
             }
-            _ => Stage::Whole(self.requests.start(step, from, to)?),
+            _ => Stage::Whole(self.requests.start(step, within, from, to)?),
         })
     }
 
@@ -249,7 +273,11 @@ impl<R: Requests> PendingOps<R> {
     fn enter(&mut self, call: Call, buffer: &Wire) -> Result<Waiting, CommError> {
         let signature = Signature { call, started: None, element: buffer.element(), length: buffer.len() };
         let waiting = self.requests.member().enter(&self.label, call.name(), None);
-        let mut announcement = self.announce(signature, BLOCKING)?;
+        let mut announcement = None;
+        if let Some(mine) = self.note(signature)? {
+            self.requests.member().activity.specify(mine.wait_of(&self.label));
+            announcement = Some(self.announce(mine, BLOCKING)?);
+        }
         let waits = |ops: &[PendingOp<_>], announcement: &Option<_>| {
             announcement.is_some() || ops.iter().any(PendingOp::is_announced)
         };
@@ -325,11 +353,15 @@ impl<R: Requests> Collective for PendingOps<R> {
         };
         let step = Step { bucket, operation, whole, call, channel: 0 };
         let signature = Signature { call, started: Some(operation), element: to.element(), length: whole };
-        let announcement = self.announce(signature, bucket)?;
-        let waits = announcement.is_some() || self.ops.iter().any(PendingOp::is_announced);
-        let stage = match waits {
-            true => Stage::Announced { announcement, from, to },
-            false => self.begin(step, from, to)?,
+        let stage = match self.note(signature)? {
+            Some(announcement) if R::COMPARISON == Comparison::Before => {
+                let announcement = Some(self.announce(announcement, bucket)?);
+                Stage::Announced { announcement, from, to }
+            }
+            None if self.ops.iter().any(PendingOp::is_announced) => {
+                Stage::Announced { announcement: None, from, to }
+            }
+            within => self.begin(step, within, from, to)?,
         };
         self.ops.push(PendingOp { step, length, stage });
         Ok(())
@@ -338,7 +370,12 @@ impl<R: Requests> Collective for PendingOps<R> {
     fn poll(&mut self) -> Result<usize, CommError> {
         self.start_announced()?;
         for op in &mut self.ops {
-            op.advance(&mut self.requests, &mut self.gathers)?;
+            let advanced = op.advance(&mut self.requests, &mut self.gathers);
+            advanced.inspect_err(|error| {
+                if matches!(error, CommError::OutOfStep { .. }) {
+                    self.failed = Some(error.clone());
+                }
+            })?;
         }
         Ok(self.ops.iter().filter(|op| !op.is_done()).count())
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::hub::Hub;
 use super::state::{Ticket, Wanted};
+use crate::collective::announced::Announcement;
 use crate::collective::pending::{CHANNELS, PendingOps, Requests, Step};
 use crate::collective::wire::Element;
 use crate::member::Member;
@@ -126,7 +127,13 @@ impl Requests for Memory {
         self.seat.member()
     }
 
-    fn start(&mut self, step: Step, from: Wire, to: Wire) -> Result<Request, CommError> {
+    fn start(
+        &mut self,
+        step: Step,
+        _: Option<Announcement>,
+        from: Wire,
+        to: Wire,
+    ) -> Result<Request, CommError> {
         let Seat { hub, rank, .. } = &self.seat;
         let Step { call, whole, .. } = step;
         let (channel, element) = (self.channel + step.channel as u64, to.element());

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use super::algorithm::GlooAlgorithm;
 use super::{Context, NAME};
+use crate::collective::announced::Announcement;
 use crate::collective::compared::{Compared, Trusting};
-use crate::collective::pending::{BLOCKING, PendingOps, Requests, Step};
+use crate::collective::pending::{BLOCKING, Comparison, PendingOps, Requests, Step};
 use crate::collective::wire::Element;
 use crate::member::Member;
 use crate::{Call, CommError, Primitives, Wire, World};
@@ -96,6 +97,8 @@ type Finished = (u64, Result<(Wire, Wire), CommError>);
 struct Job {
     number: u64,
     step: Step,
+    /// To compare first.
+    announcement: Option<Announcement>,
     from: Wire,
     to: Wire,
     started: Duration,
@@ -104,9 +107,10 @@ struct Job {
 impl Job {
     /// Runs the operation, which every rank runs at this point, and names the bucket in its error.
     fn run(self, context: &mut Context) -> Finished {
-        let Self { number, step, from, mut to, started } = self;
+        let Self { number, step, announcement, from, mut to, started } = self;
         let elapsed = context.member.now().saturating_sub(started);
-        let result = context.run_step(step, &from, &mut to);
+        let compared = announcement.map_or(Ok(()), |announcement| context.compare(announcement));
+        let result = compared.and_then(|()| context.run_step(step, &from, &mut to));
         (number, result.map(|()| (from, to)).map_err(|error| of_bucket(error, step.bucket, elapsed)))
     }
 }
@@ -196,6 +200,8 @@ impl Requests for GlooThread {
 
     const SUMS_IN_ORDER: bool = true;
 
+    const COMPARISON: Comparison = Comparison::Within;
+
     fn member(&self) -> &Member {
         &self.member
     }
@@ -204,10 +210,16 @@ impl Requests for GlooThread {
         Some(lock(&self.context).connection())
     }
 
-    fn start(&mut self, step: Step, from: Wire, to: Wire) -> Result<u64, CommError> {
+    fn start(
+        &mut self,
+        step: Step,
+        announcement: Option<Announcement>,
+        from: Wire,
+        to: Wire,
+    ) -> Result<u64, CommError> {
         let number = self.queued;
         self.queued += 1;
-        let job = Job { number, step, from, to, started: self.member.now() };
+        let job = Job { number, step, announcement, from, to, started: self.member.now() };
         if step.bucket == BLOCKING {
             // Its caller waits for it: the handover to the thread is saved.
             let finished = job.run(&mut *self.settled()?);

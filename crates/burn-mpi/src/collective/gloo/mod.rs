@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use self::add::adder_of;
 use self::algorithm::GlooAlgorithm;
 use self::sys::{Mesh, Run};
+use crate::collective::announced::Announcement;
 use crate::collective::pending::{ANNOUNCEMENTS, Step};
 use crate::collective::wire::Element;
 use crate::member::Member;
@@ -77,6 +78,14 @@ impl Context {
     /// gloo's transport, with the interface and the address of this rank.
     pub fn connection(&self) -> String {
         format!("tcp over {}", self.address)
+    }
+
+    /// Compares a call with those of the other ranks.
+    pub fn compare(&mut self, announcement: Announcement) -> Result<(), CommError> {
+        let mine = announcement.into_bytes();
+        let mut all = vec![0; mine.len() * self.member.size];
+        self.run(Call::AllGather, Element::Byte, &mine, &mut all, true)?;
+        Announcement::compare(&all)
     }
 
     /// Runs the call of a step. An all-reduce in rank order has two parts: each rank sums its chunk of the

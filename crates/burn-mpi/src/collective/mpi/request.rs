@@ -8,6 +8,7 @@ use mpi::ffi;
 use super::primitives::MpiCalls;
 use super::sum::{datatype, sum_of};
 use super::{Communicator, Mpi, NAME};
+use crate::collective::announced::Announcement;
 use crate::collective::pending::{CHANNELS, Requests, Step};
 use crate::member::Member;
 use crate::{Call, CommError, Primitives, Wire};
@@ -71,7 +72,13 @@ impl Requests for MpiRequests {
         &self.mpi
     }
 
-    fn start(&mut self, step: Step, from: Wire, mut to: Wire) -> Result<Request, CommError> {
+    fn start(
+        &mut self,
+        step: Step,
+        _: Option<Announcement>,
+        from: Wire,
+        mut to: Wire,
+    ) -> Result<Request, CommError> {
         let Step { call, channel, .. } = step;
         let (operation, element) = (step.operation.name(), to.element());
         let bytes = from.bytes().len().max(to.bytes().len());

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::NAME;
 use super::communicator::{Communicator, Pending};
-use crate::collective::pending::{BLOCKING, PendingOps, Requests, Step};
+use crate::collective::announced::Announcement;
+use crate::collective::pending::{BLOCKING, Comparison, PendingOps, Requests, Step};
 use crate::collective::wire::Element;
 use crate::member::Member;
 use crate::{Call, CommError, Operation, Primitives, Reduction, Wire, World};
@@ -67,7 +68,7 @@ impl Requests for Communicator {
 
     const SUMS_IN_ORDER: bool = true;
 
-    const COMPARES: bool = false;
+    const COMPARISON: Comparison = Comparison::Never;
 
     fn member(&self) -> &Member {
         &self.member
@@ -77,7 +78,13 @@ impl Requests for Communicator {
         Some(self.describe())
     }
 
-    fn start(&mut self, step: Step, from: Wire, to: Wire) -> Result<NcclRequest, CommError> {
+    fn start(
+        &mut self,
+        step: Step,
+        _: Option<Announcement>,
+        from: Wire,
+        to: Wire,
+    ) -> Result<NcclRequest, CommError> {
         let Step { bucket, operation, .. } = step;
         let call = match operation {
             // All terms come to the rank that sums them.
