@@ -123,7 +123,8 @@ impl Call {
 ///
 /// # Errors
 /// Each method: if the transport fails, and [`CommError::Unsupported`] if the transport
-/// has no such operation.
+/// has no such operation. On all ranks, [`CommError::OutOfStep`] if calls, types or lengths differ between them
+/// (over MPI and gloo; see [`Collective`](crate::Collective)).
 ///
 /// # Panics
 /// Each method: if a buffer does not have the required length.
