@@ -13,7 +13,7 @@ use crate::collective::compared::{Compared, Trusting};
 use crate::collective::pending::{BLOCKING, Comparison, PendingOps, Requests, Step};
 use crate::collective::wire::Element;
 use crate::member::Member;
-use crate::{Call, CommError, Primitives, Wire, World};
+use crate::{Call, CommError, Operation, Primitives, Wire, World};
 
 /// [`Collective`](crate::Collective) over gloo's TCP connections.
 ///
@@ -110,8 +110,21 @@ impl Job {
         let Self { number, step, announcement, from, mut to, started } = self;
         let elapsed = context.member.now().saturating_sub(started);
         let compared = announcement.map_or(Ok(()), |announcement| context.compare(announcement));
+        let bytes = from.bytes().len().max(to.bytes().len());
+        let compared = compared.map_err(|error| of_operation(error, step.operation, bytes));
         let result = compared.and_then(|()| context.run_step(step, &from, &mut to));
         (number, result.map(|()| (from, to)).map_err(|error| of_bucket(error, step.bucket, elapsed)))
+    }
+}
+
+/// The error of a comparison as that of the operation that it is for.
+fn of_operation(error: CommError, of: Operation, bytes: usize) -> CommError {
+    match error {
+        CommError::Operation { rank, host, elapsed, reason, .. } => {
+            let operation = format!("{NAME} {}", of.name());
+            CommError::Operation { rank, host, operation, bytes, elapsed, reason }
+        }
+        other => other,
     }
 }
 

@@ -145,17 +145,18 @@ impl Context {
             }
         };
         let (started, bytes) = (self.member.now(), from.len().max(to.len()));
+        let name = if announces { "comparison of calls" } else { call.name() };
         let is_message = matches!(call, Call::Send { .. } | Call::Receive { .. });
         if is_message && root == self.member.rank {
             let reason = "gloo has no messages of a rank to itself".into();
-            return Err(self.member.error(NAME, call.name(), bytes, started, reason));
+            return Err(self.member.error(NAME, name, bytes, started, reason));
         }
         if let Some(reason) = &self.broken {
             if let Some(departure) = self.member.activity.departed_peer(Duration::ZERO) {
                 return Err(departure.error());
             }
             let reason = format!("the connections broke earlier: {reason}");
-            return Err(self.member.error(NAME, call.name(), bytes, started, reason));
+            return Err(self.member.error(NAME, name, bytes, started, reason));
         }
         // Messages of two ranks have a tag of their own; other calls count theirs, which all ranks make.
         let tag = &mut self.tags[usize::from(announces)];
@@ -181,7 +182,7 @@ impl Context {
             // report.
             match self.member.activity.departed_peer(PEERS_WORD) {
                 Some(departure) => departure.error(),
-                None => self.member.error(NAME, call.name(), bytes, started, reason),
+                None => self.member.error(NAME, name, bytes, started, reason),
             }
         })
     }
