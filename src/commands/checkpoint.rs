@@ -1,5 +1,6 @@
 //! Trained networks in run directories, for the commands that read one.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -49,25 +50,36 @@ pub fn initial_network(config: &RunConfig, classes: usize) -> Network {
     Network::with_options(config.model, &config.network, classes, config.seed, &device).fused(config.fused)
 }
 
+/// Whether `path` is a checkpoint's folder, rather than a run directory.
+fn is_checkpoint(path: &Path) -> anyhow::Result<bool> {
+    let state = path.join("state.json");
+    match state.try_exists() {
+        // A file: whoever reads the run directory says so.
+        Err(error) if error.kind() == ErrorKind::NotADirectory => Ok(false),
+        found => found.with_context(|| format!("cannot read {}", state.display())),
+    }
+}
+
 /// The configuration of the run that `path` is, or that it is a checkpoint of.
 pub fn config_of(path: &Path) -> anyhow::Result<RunConfig> {
-    let run = match path.join("state.json").exists() {
+    let run = match is_checkpoint(path)? {
         true => path.join("../.."),
         false => path.to_owned(),
     };
-    let opened = RunDir::open::<RunConfig>(&run);
-    let (_, record) = match run.join("run.json").exists() {
-        true => opened?,
-        false => opened.with_context(|| {
+    let (_, record) = match RunDir::open::<RunConfig>(&run) {
+        Err(error) if error.is_missing() => Err(error).with_context(|| {
             format!("{} is neither a run directory nor a checkpoint in one", path.display())
         })?,
+        opened => opened?,
     };
     record.config.check_stored().with_context(|| run.join("run.json").display().to_string())?;
     let (folder, manifest) = match manifest_of(path) {
         Ok(found) => found,
         // The command says so when it reads the weights.
-        Err(RecordError::NoCheckpoint(_)) => return Ok(record.config),
-        Err(error) => return Err(error.into()),
+        Err(error) if matches!(error.downcast_ref(), Some(RecordError::NoCheckpoint(_))) => {
+            return Ok(record.config);
+        }
+        Err(error) => return Err(error),
     };
     if !covered::check(&run, &record, &folder, manifest.as_ref())? {
         log::info!("{}: of an earlier version; nothing covers its configuration", folder.display());
@@ -76,8 +88,8 @@ pub fn config_of(path: &Path) -> anyhow::Result<RunConfig> {
 }
 
 /// The manifest of the checkpoint `path`, or of a run's newest, and its folder.
-fn manifest_of(path: &Path) -> Result<(PathBuf, Option<Manifest>), RecordError> {
-    if path.join("state.json").exists() {
+fn manifest_of(path: &Path) -> anyhow::Result<(PathBuf, Option<Manifest>)> {
+    if is_checkpoint(path)? {
         return Ok((path.to_owned(), verify_float(path)?));
     }
     let Intact { path, manifest, .. } = Intact::newest(&path.join("checkpoints"), verify_float)?;
@@ -87,7 +99,7 @@ fn manifest_of(path: &Path) -> Result<(PathBuf, Option<Manifest>), RecordError> 
 /// The weights of the checkpoint `path`, or of a run's last one: with early stopping
 /// the one with the lowest test loss.
 pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
-    if path.join("state.json").exists() {
+    if is_checkpoint(path)? {
         let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(path, layout)?;
         return Ok(Weights { values: params, folder: path.to_owned(), ranges: position.ranges });
     }
@@ -101,7 +113,7 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
     }
     let step = checkpoint.position.step;
     let is_its = |path: &PathBuf| path.ends_with(crate::record::checkpoint::folder_name(step));
-    let folder = list(&folder).into_iter().find(is_its).unwrap_or(folder);
+    let folder = list(&folder)?.into_iter().find(is_its).unwrap_or(folder);
     Ok(Weights { values: checkpoint.params, folder, ranges: checkpoint.position.ranges })
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,7 @@ use super::logging::bars;
 use crate::cli::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use crate::data::generate::{digits, features, objects};
 use crate::data::{self, DataError, Kind, SampleSource, Split, shard};
+use crate::files;
 use crate::report::contact_sheet;
 use crate::stop::StopRequest;
 
@@ -26,14 +28,16 @@ pub fn run(args: DataArgs) -> anyhow::Result<()> {
 }
 
 /// Files of a data set's folder, and of those in it, under the temporary names of this program.
-fn unfinished(folder: &Path) -> BTreeSet<PathBuf> {
-    let entries =
-        |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let files = entries(folder).flat_map(|path| match path.is_dir() {
-        true => entries(&path).collect(),
-        false => vec![path],
-    });
-    files.filter(|path| path.extension().is_some_and(|end| end == "part")).collect()
+fn unfinished(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
+    let mut files = BTreeSet::new();
+    for entry in files::entries(folder)? {
+        match entry.file_type()?.is_dir() {
+            true => files.extend(files::entries(&entry.path())?.iter().map(DirEntry::path)),
+            false => _ = files.insert(entry.path()),
+        }
+    }
+    files.retain(|path| path.extension().is_some_and(|end| end == "part"));
+    Ok(files)
 }
 
 type Generator = fn(&Path, usize, usize, u64, &dyn Fn(usize)) -> io::Result<()>;
@@ -57,13 +61,14 @@ fn make(args: &MakeArgs, kind: Kind, write: Generator) -> anyhow::Result<()> {
     std::fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let bar = bars().add(ProgressBar::new((train + test) as u64));
     bar.set_style(ProgressStyle::with_template("{bar:24} {pos}/{len} samples  {eta} left")?);
-    let before = unfinished(out);
+    let before = unfinished(out).with_context(|| format!("cannot read {}", out.display()))?;
     let stop = StopRequest::listen().context("cannot listen to signals")?;
     let progress = |done| {
         bar.set_position(done as u64);
         if let Some(signal) = stop.number() {
             // Ends the process, as the signal does without a handler.
-            unfinished(out).difference(&before).for_each(|file| drop(std::fs::remove_file(file)));
+            let now = unfinished(out).unwrap_or_default();
+            now.difference(&before).for_each(|file| drop(std::fs::remove_file(file)));
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
     };

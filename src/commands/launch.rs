@@ -12,6 +12,11 @@ use crate::launch::{self, Hosts, Launch, LaunchError, LauncherKind, MpiFlavour, 
 use crate::stop::StopRequest;
 use training::Training;
 
+/// Whether there is a file, or something that cannot be looked at, which reading it names.
+pub(super) fn may_be_there(path: &Path) -> bool {
+    path.try_exists().unwrap_or(true)
+}
+
 /// Starts the job; returns its exit code.
 ///
 /// # Errors
@@ -20,7 +25,9 @@ pub fn run(args: &LaunchArgs) -> anyhow::Result<i32> {
     let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
     let file = match &args.hostfile {
         Some(file) => Some(file.clone()),
-        None => Some(Path::new("hostfiles").join(args.topology.to_string())).filter(|file| file.exists()),
+        None => {
+            Some(Path::new("hostfiles").join(args.topology.to_string())).filter(|file| may_be_there(file))
+        }
     };
     let mut launch = prepare(args.topology, args.launcher, &args.how, file, args.program.clone())?;
     let training = match args.restart {

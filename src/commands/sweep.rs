@@ -13,7 +13,7 @@ use self::earlier::{check_folder, done, warn_of_other_builds};
 use self::options::{check_typed, words};
 pub(super) use self::options::{configuration, option_names};
 use self::possible::{Possible, hostfile};
-use super::launch::{line, prepare, variables};
+use super::launch::{line, may_be_there, prepare, variables};
 use crate::cli::SweepArgs;
 use crate::config::RunConfig;
 use crate::launch;
@@ -103,7 +103,7 @@ fn command(run: &PlannedRun, args: &SweepArgs, folder: &Path) -> anyhow::Result<
     ]);
     let hostfile = hostfile(run, args);
     // A single machine needs no host file.
-    let hostfile = (run.topology.nodes > 1 || hostfile.exists()).then_some(hostfile);
+    let hostfile = (run.topology.nodes > 1 || may_be_there(&hostfile)).then_some(hostfile);
     prepare(run.topology, run.launcher, &args.how, hostfile, program)
 }
 

@@ -96,12 +96,12 @@ fn start(
     let mut record = describe(&config, &layout, world)?;
     let begin = prepare::prepare(args, world, &layout, network, resumed, &mut record, plan.steps());
     let begin = checkpoint::agree_or_refuse(world, begin)?;
-    let Begin { dir, network, checkpoint: saved, curves, complete } = begin;
+    let Begin { dir, network, checkpoint: saved, curves, complete, replaces } = begin;
     if in_run {
         trace::check_writable(world, &args.trace)?;
     }
     print_header(world, &record, &plan);
-    *begun = dir.clone().filter(|_| args.resume.is_none());
+    *begun = dir.clone().filter(|_| args.resume.is_none() && !replaces);
 
     let collective = connect(world, config.backend, &config.transport())?;
     // Small exchanges stay on MPI where gradients are on NCCL: a second communicator would compete with
@@ -131,10 +131,12 @@ fn start(
             let loss = CrossEntropy { smoothing: run.options.recipe.label_smoothing };
             let line = TimeLine::start(tracing.since(), tracing.steps(), loss);
             let trainer = Trainer::new(world, &run.options, setup.traced(line))?;
+            run.replace(world, replaces, begun)?;
             run.train(world, trainer, Some(tracing))
         }
         None => {
             let trainer = Trainer::new(world, &run.options, setup)?;
+            run.replace(world, replaces, begun)?;
             run.train(world, trainer, None)
         }
     }
@@ -160,6 +162,15 @@ struct Run {
 }
 
 impl Run {
+    /// Removes the old run that `replaces` says is in the directory, with what can fail at the start behind it.
+    fn replace(&self, world: &World, replaces: bool, begun: &mut Option<RunDir>) -> anyhow::Result<()> {
+        let emptied = match &self.dir {
+            Some(dir) if replaces => dir.begin(&self.record).map(|()| *begun = Some(dir.clone())),
+            _ => Ok(()),
+        };
+        Ok(world.agree(emptied)?)
+    }
+
     /// Trains, and writes down what came of it.
     fn train<T: Trace>(
         self,

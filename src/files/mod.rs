@@ -1,6 +1,7 @@
 //! Files: atomic replacement, locks, digests, links, PNG.
 
 mod digest;
+mod folder;
 mod folder_lock;
 mod links;
 mod png;
@@ -10,6 +11,7 @@ mod whole_file;
 
 pub use self::png::write_png;
 pub use digest::{hex, sha256};
+pub use folder::entries;
 pub use folder_lock::{FolderLock, LOCK, LockError};
 pub use links::{append_here, refuse_link, write_here, write_json_synced, write_synced};
 pub use regular::{open_regular, read_regular, read_text};

@@ -54,9 +54,10 @@ impl WholeFile {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
         let name = path.file_name().ok_or_else(|| invalid("it names no file".into()))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        match folder.is_dir() {
-            true => Self::create(folder, name),
-            false => Err(invalid(format!("there is no folder {}", folder.display()))),
+        match fs::metadata(folder) {
+            Ok(found) if found.is_dir() => Self::create(folder, name),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Err(invalid(format!("there is no folder {}", folder.display()))),
         }
     }
 

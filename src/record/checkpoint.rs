@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -220,7 +219,7 @@ impl<P: Resumable> Checkpoint<P> {
 /// # Errors
 /// If the file cannot be read, its names or shapes are not the layout's, or a value cannot be one.
 pub fn load_weights(file: &Path, layout: &ParamLayout) -> Result<Vec<f32>, RecordError> {
-    let bytes = fs::read(file).map_err(|e| RecordError::read(file, e))?;
+    let bytes = files::read_regular(file).map_err(|e| RecordError::read(file, e))?;
     let weights = decode(file, &bytes, layout, "")?;
     check_values(layout, &weights).map(|()| weights).map_err(|what| RecordError::damaged(file, what))
 }
@@ -249,21 +248,20 @@ fn read_verified(path: &Path) -> Result<Verified, RecordError> {
         files::read_regular(&file).map_err(|e| RecordError::read(&file, e))
     };
     let state = read(STATE)?;
-    let (manifest, digests, source) = match path.join(MANIFEST).exists() {
-        true => {
-            let manifest = Manifest::read(&path.join(MANIFEST))?;
+    let (manifest, digests, source) = match Manifest::read(&path.join(MANIFEST)) {
+        Ok(manifest) => {
             let digests = manifest.files.clone();
             (Some(manifest), digests, MANIFEST)
         }
-        false => {
+        Err(missing) if missing.is_missing() => {
             let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), e.to_string());
             let state: State<Value> = serde_json::from_slice(&state).map_err(damaged)?;
             if state.manifest {
-                let missing = io::Error::from(io::ErrorKind::NotFound);
-                return Err(RecordError::read(&path.join(MANIFEST), missing));
+                return Err(missing);
             }
             (None, state.sha256, STATE)
         }
+        Err(error) => return Err(error),
     };
     let check = |name: &str, bytes: Vec<u8>| match digests.get(name) {
         Some(expected) if *expected == files::sha256(&bytes) => Ok(bytes),
@@ -293,8 +291,8 @@ pub fn verify_float(path: &Path) -> Result<Option<Manifest>, RecordError> {
 /// If a file is missing or damaged.
 pub fn verify(path: &Path) -> Result<Option<Manifest>, RecordError> {
     let manifest = verify_float(path)?;
-    if path.join(INT8_FILE).exists() {
-        Int8File::read(&path.join(INT8_FILE))?;
+    match Int8File::read(&path.join(INT8_FILE)) {
+        Ok(_) | Err(RecordError::NoInt8(_)) => Ok(manifest),
+        Err(error) => Err(error),
     }
-    Ok(manifest)
 }

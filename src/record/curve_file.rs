@@ -1,6 +1,6 @@
 //! A curve of one rank: lines of step and value, with the digest that checkpoints store.
 
-use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
@@ -20,9 +20,9 @@ impl CurveFile {
     /// Opens the curve for a run that continues after `step`, and cuts what the run writes again: by
     /// the length in the checkpoint's digest, or without one by steps. Creates a missing file.
     pub fn open(path: PathBuf, step: usize, known: Option<&CurveDigest>) -> Result<Self, RecordError> {
-        let text = match fs::symlink_metadata(&path) {
-            Ok(_) => files::read_regular(&path).map_err(|e| RecordError::read(&path, e))?,
-            Err(_) => Vec::new(),
+        let text = match files::read_regular(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            text => text.map_err(|e| RecordError::read(&path, e))?,
         };
         let kept = match known {
             Some(known) => text[..text.len().min(known.bytes as usize)].to_vec(),
@@ -65,11 +65,13 @@ fn up_to(text: &str, step: usize) -> String {
 pub fn check_curves(run: &Path, curves: &Curves, of: &Path) -> Result<(), RecordError> {
     for (name, CurveDigest { bytes, sha256 }) in curves {
         let path = run.join(name);
-        if fs::symlink_metadata(&path).is_err() {
-            log::warn!("{} is missing: the curve goes on without its earlier points", path.display());
-            continue;
-        }
-        let found = files::read_regular(&path).map_err(|e| RecordError::read(&path, e))?;
+        let found = match files::read_regular(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                log::warn!("{} is missing: the curve goes on without its earlier points", path.display());
+                continue;
+            }
+            found => found.map_err(|e| RecordError::read(&path, e))?,
+        };
         let begin = usize::try_from(*bytes).ok().and_then(|bytes| found.get(..bytes));
         if begin.is_none_or(|begin| files::sha256(begin) != *sha256) {
             let what = format!(
@@ -85,6 +87,8 @@ pub fn check_curves(run: &Path, curves: &Curves, of: &Path) -> Result<(), Record
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn curve(text: &str, step: usize, known: Option<&CurveDigest>) -> (String, CurveDigest) {

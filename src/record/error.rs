@@ -18,7 +18,7 @@ pub enum RecordError {
         reason: io::Error,
     },
     /// A file cannot be read.
-    #[error("cannot read {path}: {reason}")]
+    #[error("cannot read {path}: {reason}{}", advice(reason))]
     Read {
         /// The file or folder.
         path: PathBuf,
@@ -97,19 +97,36 @@ fn remedy(reason: &io::Error) -> &'static str {
     }
 }
 
+/// What to do about a file that is there and cannot be read: what is in it is not lost.
+fn advice(reason: &io::Error) -> &'static str {
+    match reason.kind() {
+        kind if is_damage(kind) => "",
+        ErrorKind::PermissionDenied => {
+            "; nothing was changed: give this user the permission, and start again"
+        }
+        _ => "; nothing was changed: start again when the disk can be read",
+    }
+}
+
+/// Whether a file that cannot be read for this reason is missing or was replaced by something else.
+fn is_damage(reason: ErrorKind) -> bool {
+    matches!(reason, ErrorKind::NotFound | ErrorKind::InvalidInput | ErrorKind::NotADirectory)
+}
+
 impl RecordError {
     /// Whether a file that was written before is missing, cut short or changed.
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Damaged { .. } | Self::FloatWeights(_) => true,
-            Self::Read { reason, .. } => {
-                matches!(
-                    reason.kind(),
-                    ErrorKind::NotFound | ErrorKind::InvalidInput | ErrorKind::NotADirectory
-                )
-            }
+            Self::Read { reason, .. } => is_damage(reason.kind()),
             _ => false,
         }
+    }
+
+    /// Whether there is no such file: whatever else keeps one from being read says nothing of that.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Read { reason, .. }
+            if matches!(reason.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
     }
 
     /// Whether a command was given a file of the wrong kind, or one that was never

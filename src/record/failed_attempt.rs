@@ -1,12 +1,14 @@
 //! Attempts of a run that failed, and the run directory as the process that starts it again sees it.
 
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::run_dir::entries;
+use super::run_dir::content;
 use super::step_file::STEP;
-use super::{RunDir, Status, StepFile, checkpoint};
+use super::{RecordError, RunDir, Status, StepFile, checkpoint};
 use crate::files::read_regular;
 
 /// An attempt of a run that failed under `mpiburn launch --restart`.
@@ -46,25 +48,35 @@ pub struct Seen {
 
 impl Seen {
     /// The run directory `path`, which may not exist.
-    pub fn of(path: &Path) -> Self {
-        let run_json = read_regular(&path.join("run.json")).ok();
+    ///
+    /// # Errors
+    /// If something in it cannot be read: what it has is not known then.
+    pub fn of(path: &Path) -> Result<Self, RecordError> {
+        let file = path.join("run.json");
+        let run_json = match read_regular(&file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            text => Some(text.map_err(|e| RecordError::read(&file, e))?),
+        };
         let record: serde_json::Value =
             run_json.as_deref().and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default();
         let step = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok();
-        Self {
-            occupied: entries(path).next().is_some(),
+        Ok(Self {
+            occupied: !content(path).map_err(|e| RecordError::read(path, e))?.is_empty(),
             status: serde_json::from_value(record["status"].clone()).ok(),
             failed: serde_json::from_value(record["failed_attempts"].clone()).unwrap_or_default(),
             run_json,
-            checkpoint: checkpoint::list(&path.join("checkpoints")).last().and_then(step),
-            noted: StepFile::read(path),
-        }
+            checkpoint: checkpoint::list(&path.join("checkpoints"))?.last().and_then(step),
+            noted: StepFile::read(path)?,
+        })
     }
 }
 
 /// The first thing in the run directory `path` that no run without a checkpoint writes, which
 /// replacing the directory would delete. `written` are more of the run's files.
-pub fn foreign(path: &Path, written: &[&Path]) -> Option<PathBuf> {
+///
+/// # Errors
+/// If the directory, or its folder of checkpoints, cannot be read.
+pub fn foreign(path: &Path, written: &[&Path]) -> Result<Option<PathBuf>, RecordError> {
     let of_rank = |name: &str| {
         name.strip_prefix("rank").is_some_and(|rank| rank.bytes().all(|byte| byte.is_ascii_digit()))
     };
@@ -76,13 +88,17 @@ pub fn foreign(path: &Path, written: &[&Path]) -> Option<PathBuf> {
     };
     let unfinished = |name: &str| name.starts_with(".step-");
     let first = |folder: &Path, known: &dyn Fn(&str) -> bool| {
-        let mut paths = entries(folder).map(|entry| entry.path());
-        paths.find(|path| {
+        let found = content(folder).map_err(|e| RecordError::read(folder, e))?;
+        let mut paths = found.iter().map(fs::DirEntry::path);
+        Ok(paths.find(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             !known(&name) && !written.contains(&path.as_path())
-        })
+        }))
     };
-    first(path, &of_run).or_else(|| first(&path.join("checkpoints"), &unfinished))
+    match first(path, &of_run)? {
+        None => first(&path.join("checkpoints"), &unfinished),
+        found => Ok(found),
+    }
 }
 
 impl RunDir {
@@ -90,8 +106,8 @@ impl RunDir {
     ///
     /// # Errors
     /// If the file cannot be read or written.
-    pub fn note_failed(path: &Path, failed: &[FailedAttempt]) -> Result<(), super::RecordError> {
-        if Seen::of(path).failed == failed {
+    pub fn note_failed(path: &Path, failed: &[FailedAttempt]) -> Result<(), RecordError> {
+        if Seen::of(path)?.failed == failed {
             return Ok(());
         }
         let (dir, _) = Self::open::<serde_json::Value>(path)?;
@@ -101,8 +117,6 @@ impl RunDir {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -116,25 +130,38 @@ mod tests {
             fs::write(path.join(file), "").unwrap();
         }
         let trace = path.join("trace.json");
-        assert_eq!(foreign(path, &[&trace]), None);
-        assert_eq!(foreign(path, &[]), Some(trace.clone()));
+        assert_eq!(foreign(path, &[&trace]).unwrap(), None);
+        assert_eq!(foreign(path, &[]).unwrap(), Some(trace.clone()));
         let aside = path.join("checkpoints/step-00000004.damaged");
         fs::create_dir(&aside).unwrap();
-        assert_eq!(foreign(path, &[&trace]), Some(aside));
+        assert_eq!(foreign(path, &[&trace]).unwrap(), Some(aside));
     }
 
     #[test]
     fn a_folder_is_seen_as_it_is() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path();
-        let nothing = Seen::of(&path.join("none"));
+        let nothing = Seen::of(&path.join("none")).unwrap();
         assert!(!nothing.occupied && nothing.run_json.is_none() && nothing.checkpoint.is_none());
         for step in [3, 120] {
             fs::create_dir_all(path.join("checkpoints").join(checkpoint::folder_name(step))).unwrap();
         }
         fs::write(path.join("run.json"), r#"{"status": "stopped"}"#).unwrap();
         fs::write(path.join(".step"), "00121\n").unwrap();
-        let seen = Seen::of(path);
+        let seen = Seen::of(path).unwrap();
         assert_eq!((seen.checkpoint, seen.noted, seen.status), (Some(120), Some(121), Some(Status::Stopped)));
+    }
+
+    #[test]
+    fn a_part_that_cannot_be_read_is_an_error_and_no_empty_folder() {
+        let root = tempfile::tempdir().unwrap();
+        for name in ["checkpoints", "run.json", ".step"] {
+            let path = root.path().join(name);
+            std::os::unix::fs::symlink(name, &path).unwrap();
+            let error = Seen::of(root.path()).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("cannot read {}", path.display())), "{error}");
+            assert_eq!(foreign(root.path(), &[]).is_err(), name == "checkpoints");
+            fs::remove_file(&path).unwrap();
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Folders of checkpoints: their names, which are intact, and which are kept.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::{Manifest, RecordError};
@@ -30,10 +31,14 @@ pub(super) fn check_name(path: &Path, state: &[u8]) -> Result<(), RecordError> {
     }
 }
 
-/// Folders of complete checkpoints in the order of their steps.
-pub fn list(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+/// Folders of complete checkpoints in the order of their steps; none in a `folder` that does not exist.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn list(folder: &Path) -> Result<Vec<PathBuf>, RecordError> {
+    let entries = files::entries(folder).map_err(|e| RecordError::read(folder, e))?;
     let mut steps: Vec<(usize, PathBuf)> = entries
+        .into_iter()
         .filter_map(|entry| {
             let digits = entry.file_name().to_str()?.strip_prefix("step-")?.to_owned();
             let step = digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())??;
@@ -41,7 +46,7 @@ pub fn list(folder: &Path) -> Vec<PathBuf> {
         })
         .collect();
     steps.sort();
-    steps.into_iter().map(|(_, path)| path).collect()
+    Ok(steps.into_iter().map(|(_, path)| path).collect())
 }
 
 /// Checks a checkpoint; returns its manifest.
@@ -65,7 +70,7 @@ impl Intact {
     /// If there is none, or the newest cannot be read for a reason other than damage.
     pub fn newest(folder: &Path, verify: Verify) -> Result<Self, RecordError> {
         let mut damaged = Vec::new();
-        for path in list(folder).into_iter().rev() {
+        for path in list(folder)?.into_iter().rev() {
             match verify(&path) {
                 Ok(manifest) => return Ok(Self { path, manifest, damaged }),
                 Err(error) if error.is_damage() => damaged.push((path, error)),
@@ -90,13 +95,7 @@ impl Intact {
     /// If one cannot be renamed.
     pub fn set_aside(&self) -> Result<(), RecordError> {
         for (path, error) in &self.damaged {
-            let aside = (1..)
-                .map(|n| match n {
-                    1 => path.with_extension(DAMAGED),
-                    _ => path.with_extension(format!("{DAMAGED}-{n}")),
-                })
-                .find(|aside| fs::symlink_metadata(aside).is_err())
-                .unwrap_or_else(|| path.with_extension(DAMAGED));
+            let aside = unused(path)?;
             fs::rename(path, &aside).map_err(|e| RecordError::write(path, e))?;
             log::warn!(
                 "{error}; set aside as {}, and going on from the checkpoint before it, {}",
@@ -106,6 +105,19 @@ impl Intact {
         }
         Ok(())
     }
+}
+
+/// A name beside a damaged checkpoint that nothing has yet.
+fn unused(path: &Path) -> Result<PathBuf, RecordError> {
+    let mut aside = path.with_extension(DAMAGED);
+    for number in 2.. {
+        match fs::symlink_metadata(&aside) {
+            Ok(_) => aside = path.with_extension(format!("{DAMAGED}-{number}")),
+            Err(error) if error.kind() == ErrorKind::NotFound => break,
+            Err(error) => return Err(RecordError::read(&aside, error)),
+        }
+    }
+    Ok(aside)
 }
 
 /// Makes the complete checkpoint `written` the one at `path`, in place of one of the same step.
@@ -137,7 +149,7 @@ pub(super) fn prune(
     steps: &[usize],
 ) -> Result<(), RecordError> {
     let kept: Vec<PathBuf> = steps.iter().map(|&step| folder.join(folder_name(step))).collect();
-    for path in list(folder).into_iter().rev().skip(keep.unwrap_or(KEEP)) {
+    for path in list(folder)?.into_iter().rev().skip(keep.unwrap_or(KEEP)) {
         if path == written || kept.contains(&path) {
             continue;
         }
@@ -152,9 +164,9 @@ pub(super) fn prune(
     Ok(())
 }
 
-/// Removes what a killed writer has left.
+/// Removes what a killed writer has left, where it can be: nothing needs it gone.
 pub(super) fn remove_leftovers(folder: &Path) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+    for entry in files::entries(folder).unwrap_or_default() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let ours = name.starts_with(".step-") && (name.ends_with(".tmp") || name.ends_with(".old"));
         if ours && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -169,7 +181,7 @@ mod tests {
 
     fn names(folder: &Path) -> Vec<String> {
         let name = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
-        list(folder).into_iter().map(name).collect()
+        list(folder).unwrap().into_iter().map(name).collect()
     }
 
     #[test]

@@ -19,8 +19,10 @@ pub fn is_own_file(path: &Path) -> bool {
         inside.and_then(|name| name.to_str()).is_some_and(is_of_run)
     };
     // RUN/checkpoints/step-00000001/state.json is the deepest.
-    (name == "sweep.json" && path.exists())
-        || parent.ancestors().take(3).any(|folder| folder.join("run.json").exists() && is_part(folder))
+    // What cannot be looked at may be one.
+    let is_there = |path: &Path| path.try_exists().unwrap_or(true);
+    (name == "sweep.json" && is_there(&path))
+        || parent.ancestors().take(3).any(|folder| is_part(folder) && is_there(&folder.join("run.json")))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `Recorder`: curves, epochs and checkpoints of a run, written by rank 0.
 
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use serde::Serialize;
@@ -238,15 +238,18 @@ fn write_epochs<R: Serialize + Default>(path: &Path, rows: &[R]) -> Result<(), R
     for row in rows {
         text += &csv_text(false, row).map_err(failed)?;
     }
-    warn_of_other_epochs(path, &text);
+    let found = match files::read_regular(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        found => found.map_err(|e| RecordError::read(path, e))?,
+    };
+    warn_of_other_epochs(path, &found, &text);
     files::write_here(path, text.as_bytes()).map_err(failed)
 }
 
 /// Warns if the finished lines of `epochs.csv` and those of the checkpoint, which replace them,
 /// differ where both have one.
-fn warn_of_other_epochs(path: &Path, expected: &str) {
-    let found = fs::read(path).unwrap_or_default();
-    let found = String::from_utf8_lossy(&found);
+fn warn_of_other_epochs(path: &Path, found: &[u8], expected: &str) {
+    let found = String::from_utf8_lossy(found);
     let finished = found.rfind('\n').map_or("", |end| &found[..end]);
     // Versions before a column have another header.
     let same_columns = finished.lines().next() == expected.lines().next();

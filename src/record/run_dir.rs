@@ -10,7 +10,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::{RecordError, RunRecord};
-use crate::files::{FolderLock, LOCK, LockError, read_regular, refuse_link, replace_json};
+use crate::files::{self, FolderLock, LOCK, LockError, read_regular, refuse_link, replace_json};
+
+const RUN_JSON: &str = "run.json";
 
 /// A run's directory on rank 0's host.
 #[derive(Debug, Clone)]
@@ -31,32 +33,31 @@ pub fn lock(folder: &Path) -> Result<FolderLock, RecordError> {
     })
 }
 
-/// Entries of a folder besides its lock; none of one that cannot be read.
-pub(super) fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
-    let is_lock = |entry: &fs::DirEntry| entry.file_name() == OsStr::new(LOCK);
-    fs::read_dir(folder).into_iter().flatten().flatten().filter(move |entry| !is_lock(entry))
-}
-
-/// Removes what is in a folder, besides its lock.
-fn clear(folder: &Path) -> io::Result<()> {
-    entries(folder).try_for_each(|entry| match entry.file_type()?.is_dir() {
-        true => fs::remove_dir_all(entry.path()),
-        false => fs::remove_file(entry.path()),
-    })
+/// Entries of a folder besides its lock; none of one that does not exist.
+pub(super) fn content(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
+    let mut entries = files::entries(folder)?;
+    entries.retain(|entry| entry.file_name() != OsStr::new(LOCK));
+    Ok(entries)
 }
 
 impl RunDir {
-    /// Creates the directory, with its folders for checkpoints and ranks, and locks it.
+    /// Creates the directory of a new run and locks it. An old run in it, if `overwrite` is given, stays
+    /// until [`begin`](Self::begin).
     ///
     /// # Errors
-    /// If it cannot be written, is locked by another process, or exists and `overwrite` is not
+    /// If it cannot be read or written, is locked by another process, or exists and `overwrite` is not
     /// given.
     pub fn create(path: &Path, overwrite: bool) -> Result<Self, RecordError> {
-        let is_run = path.join("run.json").exists();
-        let is_empty = path.is_dir() && entries(path).next().is_none();
-        if path.exists() && !is_empty {
+        let found = match content(path) {
+            Err(error) if error.kind() == ErrorKind::NotADirectory && path.exists() => {
+                return Err(RecordError::NoRun(path.to_owned()));
+            }
+            found => found.map_err(|e| RecordError::write(path, e))?,
+        };
+        if !found.is_empty() {
             // Only a run directory is ever removed, so that a mistyped path
             // cannot delete a home directory.
+            let is_run = found.iter().any(|entry| entry.file_name() == OsStr::new(RUN_JSON));
             match (is_run, overwrite) {
                 (false, _) => return Err(RecordError::NoRun(path.to_owned())),
                 (true, false) => return Err(RecordError::Exists(path.to_owned())),
@@ -64,10 +65,37 @@ impl RunDir {
             }
         }
         fs::create_dir_all(path).map_err(|e| RecordError::write(path, e))?;
-        let dir = Self { path: path.to_owned(), _lock: Some(Arc::new(lock(path)?)) };
-        clear(path).map_err(|e| RecordError::write(path, e))?;
-        fs::create_dir_all(dir.checkpoints()).map_err(|e| RecordError::write(path, e))?;
-        Ok(dir)
+        Ok(Self { path: path.to_owned(), _lock: Some(Arc::new(lock(path)?)) })
+    }
+
+    /// Whether an old run is still in it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn is_occupied(&self) -> Result<bool, RecordError> {
+        let found = content(&self.path).map_err(|e| RecordError::read(&self.path, e))?;
+        Ok(!found.is_empty())
+    }
+
+    /// Removes what is in the directory, and begins the run of `record` in it.
+    ///
+    /// # Errors
+    /// If something cannot be removed or written.
+    pub fn begin<C: Serialize>(&self, record: &RunRecord<C>) -> Result<(), RecordError> {
+        self.clear().map_err(|e| RecordError::write(&self.path, e))?;
+        let checkpoints = self.checkpoints();
+        fs::create_dir(&checkpoints).map_err(|e| RecordError::write(&checkpoints, e))?;
+        self.write_record(record)
+    }
+
+    /// Removes what is in the directory besides its lock; run.json last, which says that it is a run's.
+    fn clear(&self) -> io::Result<()> {
+        let mut found = content(&self.path)?;
+        found.sort_by_key(|entry| entry.file_name() == OsStr::new(RUN_JSON));
+        found.into_iter().try_for_each(|entry| match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path()),
+            false => fs::remove_file(entry.path()),
+        })
     }
 
     /// Creates the directory, or one with the suffix -2, -3, … if it exists:
@@ -101,7 +129,7 @@ impl RunDir {
     /// # Errors
     /// If it contains no readable `run.json`.
     pub fn open<C: DeserializeOwned>(path: &Path) -> Result<(Self, RunRecord<C>), RecordError> {
-        let file = path.join("run.json");
+        let file = path.join(RUN_JSON);
         let text = read_regular(&file).map_err(|e| RecordError::read(&file, e))?;
         let record = serde_json::from_slice(&text).map_err(|e| RecordError::damaged(&file, e.to_string()))?;
         Ok((Self { path: path.to_owned(), _lock: None }, record))
@@ -147,13 +175,13 @@ impl RunDir {
     /// # Errors
     /// If the file cannot be read or written.
     pub fn note(&self, name: &str, value: &impl Serialize) -> Result<(), RecordError> {
-        let file = self.path.join("run.json");
+        let file = self.path.join(RUN_JSON);
         let damaged = |e: serde_json::Error| RecordError::damaged(&file, e.to_string());
         let text = read_regular(&file).map_err(|e| RecordError::read(&file, e))?;
         let mut record: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(&text).map_err(damaged)?;
         record.insert(name.to_owned(), serde_json::to_value(value).map_err(damaged)?);
-        replace_json(&self.path, "run.json", &record).map_err(|e| RecordError::write(&file, e))
+        replace_json(&self.path, RUN_JSON, &record).map_err(|e| RecordError::write(&file, e))
     }
 
     /// Replaces `run.json` atomically.
@@ -161,8 +189,8 @@ impl RunDir {
     /// # Errors
     /// If it cannot be written.
     pub fn write_record<C: Serialize>(&self, record: &RunRecord<C>) -> Result<(), RecordError> {
-        let name = "run.json";
-        replace_json(&self.path, name, record).map_err(|e| RecordError::write(&self.path.join(name), e))
+        replace_json(&self.path, RUN_JSON, record)
+            .map_err(|e| RecordError::write(&self.path.join(RUN_JSON), e))
     }
 }
 
@@ -175,14 +203,17 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("run");
         RunDir::create(&path, false).unwrap();
+        fs::write(path.join("notes.txt"), "mine").unwrap();
         let error = RunDir::create(&path, true).unwrap_err().to_string();
         assert!(error.contains("is no run directory"), "{error}");
         fs::write(path.join("run.json"), "{}").unwrap();
         let error = RunDir::create(&path, false).unwrap_err().to_string();
         assert!(error.contains("--resume") && error.contains("--overwrite"), "{error}");
         fs::write(path.join("epochs.csv"), "old").unwrap();
-        RunDir::create(&path, true).unwrap();
-        assert!(!path.join("epochs.csv").exists());
+        let dir = RunDir::create(&path, true).unwrap();
+        assert!(dir.is_occupied().unwrap() && path.join("epochs.csv").exists(), "until the new run begins");
+        dir.clear().unwrap();
+        assert!(!dir.is_occupied().unwrap() && !path.join("epochs.csv").exists());
     }
 
     #[test]
@@ -199,7 +230,7 @@ mod tests {
         made.sort();
         let name = |name: &str| root.path().join("results").join(name);
         assert_eq!(made, [name("run"), name("run-2"), name("run-3"), name("run-4")]);
-        assert!(made.iter().all(|path| path.join("checkpoints").is_dir()));
+        assert!(made.iter().all(|path| path.is_dir()));
     }
 
     #[test]
@@ -209,5 +240,11 @@ mod tests {
         fs::write(&file, "").unwrap();
         let error = RunDir::create(&file.join("run"), false).unwrap_err().to_string();
         assert!(error.contains("cannot write") && error.contains("file/run"), "{error}");
+        let error = RunDir::create(&file, true).unwrap_err().to_string();
+        assert!(error.contains("is no run directory"), "{error}");
+        let looped = root.path().join("loop");
+        std::os::unix::fs::symlink("loop", &looped).unwrap();
+        let error = RunDir::create(&looped, true).unwrap_err().to_string();
+        assert!(error.contains("cannot write") && error.contains("symbolic link"), "{error}");
     }
 }

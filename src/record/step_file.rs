@@ -2,6 +2,7 @@
 //! of the steps after its last checkpoint.
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -45,9 +46,16 @@ impl StepFile {
     }
 
     /// The last step that was noted in the run directory `dir`.
-    pub fn read(dir: &Path) -> Option<usize> {
-        let bytes = read_regular(&dir.join(STEP)).ok()?;
-        std::str::from_utf8(&bytes).ok()?.trim().parse().ok()
+    ///
+    /// # Errors
+    /// If the file is there and cannot be read.
+    pub fn read(dir: &Path) -> Result<Option<usize>, RecordError> {
+        let path = dir.join(STEP);
+        match read_regular(&path) {
+            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).trim().parse().ok()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(RecordError::read(&path, error)),
+        }
     }
 }
 
@@ -59,15 +67,15 @@ mod tests {
     fn the_last_step_is_read_until_the_file_is_removed() {
         let root = tempfile::tempdir().unwrap();
         let dir = RunDir::create(&root.path().join("run"), false).unwrap();
-        assert_eq!(StepFile::read(dir.path()), None);
+        assert_eq!(StepFile::read(dir.path()).unwrap(), None);
         let file = StepFile::create(&dir, 10_000).unwrap();
-        assert_eq!(StepFile::read(dir.path()), Some(10_000));
+        assert_eq!(StepFile::read(dir.path()).unwrap(), Some(10_000));
         for step in [10_001, 7] {
             file.note(step);
-            assert_eq!(StepFile::read(dir.path()), Some(step));
+            assert_eq!(StepFile::read(dir.path()).unwrap(), Some(step));
         }
         file.remove();
-        assert_eq!(StepFile::read(dir.path()), None);
+        assert_eq!(StepFile::read(dir.path()).unwrap(), None);
         std::os::unix::fs::symlink("elsewhere", dir.path().join(STEP)).unwrap();
         assert!(StepFile::create(&dir, 0).unwrap_err().to_string().contains("symbolic link"));
     }

@@ -152,7 +152,7 @@ pub const OTHERS: [Measure; 13] = [
 /// Sizes of the float weights and of the integer model in a run's last checkpoint, in KB of 1024
 /// bytes; `None` unless it has both.
 pub fn stored_kb(run: &Run) -> Option<[f64; 2]> {
-    let last = list(&run.path.join("checkpoints")).pop()?;
+    let last = list(&run.path.join("checkpoints")).ok()?.pop()?;
     let kb = |name: &str| Some(last.join(name).metadata().ok()?.len() as f64 / 1024.0);
     Some([kb(MODEL)?, kb(INT8_FILE)?]).filter(|[_, int8]| *int8 > 0.0)
 }

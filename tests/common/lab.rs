@@ -113,7 +113,7 @@ impl Lab {
 
     /// Complete checkpoints, oldest first.
     pub fn checkpoints(&self, name: &str) -> Vec<PathBuf> {
-        mpiburn::record::checkpoint::list(&self.path(name).join("checkpoints"))
+        mpiburn::record::checkpoint::list(&self.path(name).join("checkpoints")).expect("it can be read")
     }
 }
 

@@ -244,6 +244,33 @@ fn a_run_without_checkpoint_begins_again_and_nothing_else_is_deleted() {
     assert_eq!(std::fs::read_to_string(lab.path("notes/mine.txt")).unwrap(), "kept");
 }
 
+/// For a moment, as a mount that fails: starting anew would replace the run.
+#[test]
+fn a_run_whose_checkpoints_cannot_be_listed_is_not_begun_again() {
+    let lab = Lab::new();
+    let expected = lab.train(2, "whole", &WHOLE);
+    let mut job = launch(&lab, "1x2", 3, "cut", &LONG).spawn().unwrap();
+    wait_until(&mut job, "a checkpoint", || newest(&lab, "cut") > 20);
+    let (folder, aside) = (lab.path("cut/checkpoints"), lab.path("cut/aside"));
+    let pid = lab.run_json("cut")["places"][0]["pid"].as_u64().unwrap();
+    // So that it writes none in between.
+    signal(pid, "-STOP");
+    std::fs::rename(&folder, &aside).unwrap();
+    std::fs::write(&folder, "").unwrap();
+    signal(pid, "-KILL");
+    let output = ended(job);
+    assert_eq!(output.status.code(), Some(137), "{}", text(&output));
+    let [line] = &attempts(&output)[..] else { panic!("{}", text(&output)) };
+    assert!(line.contains("; not started again: cannot read ") && line.contains("cut/checkpoints"), "{line}");
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::rename(&aside, &folder).unwrap();
+    let mut command = Command::new(binary());
+    command.args(["launch", "1x2", "--", "train", "--resume"]).arg(lab.path("cut"));
+    let output = crate::harness::run(command);
+    assert!(output.status.success() && text(&output).contains("going on after step"), "{}", text(&output));
+    assert_eq!(lab.run_json("cut")["weights_sha256"], expected["weights_sha256"]);
+}
+
 #[test]
 fn what_would_repeat_is_not_started_again() {
     let lab = Lab::new();

@@ -207,6 +207,13 @@ fn a_new_run_that_cannot_connect_has_failed_and_is_tried_three_times() {
     assert!(attempts[2].ends_with("3 attempts in a row have not reached their first step"), "{attempts:?}");
     let run = lab.run_json("run");
     assert!(run["status"] == "failed" && run["error"].as_str().unwrap().contains("nowhere"), "{run}");
+
+    // A complete run is not lost to one that cannot connect.
+    let old = lab.train(2, "run", &["--overwrite", "--epochs", "1", "--train-samples", "64"]);
+    let options = ["--overwrite", "--backend", "gloo", "--interface", "nowhere"];
+    let output = must_fail(lab.command(2, "run", &options));
+    assert!(errors(&output)[0].contains("nowhere"), "{}", text(&output));
+    assert_eq!((lab.run_json("run"), lab.checkpoints("run").len()), (old, 1));
 }
 
 /// mpirun drops a SIGUSR1 that comes before its ranks are there.

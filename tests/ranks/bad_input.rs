@@ -59,6 +59,36 @@ fn invalid_data_files_are_named_with_the_reason() {
     assert!(!lab.path("out").join("epochs.csv").exists());
 }
 
+/// What can fail at the start fails first.
+#[test]
+fn an_old_run_stays_until_the_new_one_begins() {
+    let lab = Lab::new();
+    for ranks in [1, 2, 3] {
+        let old = lab.train(ranks, "run", &[&SHORT[..], &["--overwrite"]].concat());
+        let checkpoints = lab.checkpoints("run");
+        // Of a label that is read with the samples.
+        changed_data(&lab, "data", |data| edit(&data.join("train-labels-idx1-ubyte"), |b| b[8 + 11] = 10));
+        let data = ["--overwrite", "--data-root", lab.path("data").to_str().unwrap()].map(str::to_owned);
+        let data = data.each_ref().map(String::as_str);
+        let trace = ["--overwrite", "--trace", lab.path("none/t.json").to_str().unwrap()].map(str::to_owned);
+        let trace = trace.each_ref().map(String::as_str);
+        for (options, named) in [
+            (&data[..], "label 10 of sample 11"),
+            (&trace, "--trace"),
+            (&["--overwrite", "--calibration", "99999", "--quantize", "ptq"], "--calibration"),
+        ] {
+            fails_with(lab.command(ranks, "run", options), &[named]);
+            assert_eq!(lab.run_json("run"), old, "{options:?}");
+            assert_eq!(lab.checkpoints("run"), checkpoints, "{options:?}");
+        }
+        let new = lab.train(ranks, "run", &[&SHORT[..], &["--overwrite", "--lr=0.5"]].concat());
+        assert_ne!(
+            (&new["started_at"], &new["weights_sha256"]),
+            (&old["started_at"], &old["weights_sha256"])
+        );
+    }
+}
+
 /// A test set of its own on rank 1, and other samples beyond those in use.
 #[test]
 fn another_data_set_on_one_rank_is_refused() {

@@ -181,6 +181,34 @@ fn options_change_by_set_alone_and_the_history_says_so() {
     fails_with(side_by_side(&[&with, &without]), &["--set differs between ranks"]);
 }
 
+/// A file in the folder's place cannot be listed: that is not "no checkpoint".
+#[test]
+fn checkpoints_that_cannot_be_listed_are_not_taken_for_none() {
+    let lab = Lab::new();
+    lab.train(2, "run", &FEW);
+    let (folder, aside) = (lab.path("run/checkpoints"), lab.path("aside"));
+    fs::rename(&folder, &aside).unwrap();
+    fs::write(&folder, "").unwrap();
+    let onnx = lab.path("x.onnx");
+    let export = ["export", "--out", onnx.to_str().unwrap()];
+    let commands = [
+        &["train", "--resume"][..],
+        &["eval", "--checkpoint"],
+        &["quantize"],
+        &["profile", "--checkpoint"],
+        &export,
+    ];
+    for command in commands {
+        let output =
+            fails_with(lab.on(2, command, "run"), &["cannot read ", "run/checkpoints: Not a directory"]);
+        assert!(!text(&output).contains("--overwrite"), "{}", text(&output));
+    }
+    fs::remove_file(&folder).unwrap();
+    fails_with(lab.resume(2, "run", &[]), &["no checkpoint in ", "--overwrite"]);
+    fs::rename(&aside, &folder).unwrap();
+    output_of(lab.resume(2, "run", &[]));
+}
+
 /// Renamed, an old checkpoint would be the newest for good.
 #[test]
 fn a_renamed_checkpoint_is_not_taken_for_another_step() {

@@ -37,7 +37,7 @@ pub fn run(
     stop: &StopRequest,
 ) -> anyhow::Result<i32> {
     let dir = training.dir.as_path();
-    let start = Seen::of(dir);
+    let start = Seen::of(dir)?;
     let mut run = Attempts { training, start: start.clone(), began: false, failed: Vec::new() };
     if training.resumes() {
         run.failed = start.failed.clone();
@@ -59,9 +59,8 @@ pub fn run(
             eprintln!("mpiburn: not started again: another process uses {}", dir.display());
             return Ok(outcome.code);
         }
-        run.began |= Seen::of(dir).run_json != before.run_json;
-        let _lock = match run.lock(stop) {
-            Ok(lock) => lock,
+        let (_lock, after) = match run.look(&before, stop) {
+            Ok(seen) => seen,
             Err(error) if outcome.code == 0 => {
                 if !run.failed.is_empty() {
                     log::warn!("failed attempts are not in run.json: {error}");
@@ -71,9 +70,11 @@ pub fn run(
             Err(error) => {
                 let (code, cause) =
                     (outcome.code, cause.unwrap_or_else(|| no_cause(outcome.code, launch.mpi)));
-                let why = match stop.signal() {
-                    Some(signal) => format!("{signal} ended the wait for who still uses {}", dir.display()),
-                    None => error.to_string(),
+                let why = match (stop.signal(), &error) {
+                    (Some(signal), RecordError::InUse { .. }) => {
+                        format!("{signal} ended the wait for who still uses {}", dir.display())
+                    }
+                    _ => error.to_string(),
                 };
                 eprintln!(
                     "mpiburn: launch: attempt {attempt} ended with exit code {code}: {cause}; not started again: {why}"
@@ -81,7 +82,6 @@ pub fn run(
                 return Ok(code);
             }
         };
-        let after = Seen::of(dir);
         if let Some(reason) = run.is_over(outcome, &before, &after) {
             run.note();
             match outcome.code {
@@ -139,7 +139,7 @@ pub fn run(
             }
         }
         // With the attempts noted, which is no sign of the next one.
-        before = Seen::of(dir);
+        before = Seen::of(dir)?;
     }
     unreachable!("restarts are bounded")
 }
@@ -181,6 +181,15 @@ impl Attempts<'_> {
     /// Whether the run directory is that of these attempts, rather than one that was there before.
     fn owns(&self) -> bool {
         self.began || (self.training.resumes() && self.start.run_json.is_some())
+    }
+
+    /// What the run directory is after an attempt that found it as it was `before`, locked if it is that of
+    /// these attempts.
+    fn look(&mut self, before: &Seen, stop: &StopRequest) -> Result<(Option<FolderLock>, Seen), RecordError> {
+        let dir = &self.training.dir;
+        self.began |= Seen::of(dir)?.run_json != before.run_json;
+        let lock = self.lock(stop)?;
+        Ok((lock, Seen::of(dir)?))
     }
 
     /// Waits until no rank writes to the run directory, and keeps others from doing so.
@@ -260,13 +269,15 @@ impl Attempts<'_> {
                 }
                 Ok((self.training.as_typed(), beginning()))
             }
-            None => match foreign(dir, self.training.trace().as_slice()) {
-                Some(path) => Err(format!(
-                    "there is no checkpoint, and {} would be lost with the run: move it away",
-                    path.display()
-                )),
-                None => Ok((self.training.begin_again(), beginning())),
-            },
+            None => {
+                match foreign(dir, self.training.trace().as_slice()).map_err(|error| error.to_string())? {
+                    Some(path) => Err(format!(
+                        "there is no checkpoint, and {} would be lost with the run: move it away",
+                        path.display()
+                    )),
+                    None => Ok((self.training.begin_again(), beginning())),
+                }
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 use crate::config::RunConfig;
 use crate::names::count;
@@ -16,11 +16,16 @@ use crate::sweep::PlannedRun;
 /// If it is a run directory, or has runs of another sweep alone.
 pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
     let shown = folder.display();
-    if folder.join("run.json").exists() {
+    let file = folder.join("run.json");
+    if file.try_exists().with_context(|| format!("cannot read {}", file.display()))? {
         bail!("{shown} is the directory of a run: choose another folder with --out");
     }
-    // A damaged record is written anew.
-    let Ok(before) = SweepRecord::read(folder) else { return Ok(()) };
+    let before = match SweepRecord::read(folder) {
+        Ok(before) => before,
+        // A damaged record is written anew.
+        Err(error) if error.is_damage() => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
     let planned = |name: &str| now.runs.iter().any(|run| run.name == name);
     let finished: Vec<&str> = before
         .runs
@@ -49,7 +54,12 @@ pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
 
 /// The build of the run if it exists, is complete and has these options.
 pub fn done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Option<String>> {
-    let Ok((_, record)) = RunDir::open::<RunConfig>(path) else { return Ok(None) };
+    let record = match RunDir::open::<RunConfig>(path) {
+        Ok((_, record)) => record,
+        Err(error) if error.is_damage() => return Ok(None),
+        // A finished run that cannot be read for a moment would be replaced.
+        Err(error) => return Err(error.into()),
+    };
     if record.status != Status::Completed {
         return Ok(None);
     }

@@ -22,6 +22,14 @@ pub struct Begin {
     pub curves: Option<Curves>,
     /// Whether a resumed run has nothing to do.
     pub complete: bool,
+    /// Whether an old run is in the directory, which goes when nothing can fail any more.
+    pub replaces: bool,
+}
+
+impl Begin {
+    fn with(network: Network) -> Self {
+        Self { dir: None, network, checkpoint: None, curves: None, complete: false, replaces: false }
+    }
 }
 
 /// Makes or opens the run directory and reads what the run starts from: rank
@@ -36,11 +44,12 @@ pub fn prepare(
     steps: usize,
 ) -> anyhow::Result<Begin> {
     if !world.is_root() {
-        return Ok(Begin { dir: None, network, checkpoint: None, curves: None, complete: false });
+        return Ok(Begin::with(network));
     }
     if let Some(resumed) = resumed {
         let Restart { dir, checkpoint, curves, complete } = resumed.restart(record, layout, steps)?;
-        return Ok(Begin { dir: Some(dir), network, checkpoint: Some(checkpoint), curves, complete });
+        let checkpoint = Some(checkpoint);
+        return Ok(Begin { dir: Some(dir), checkpoint, curves, complete, ..Begin::with(network) });
     }
     let network = match &record.config.init {
         Some(file) => layout.write(network, &load_weights(file, layout).context("--init")?),
@@ -51,14 +60,17 @@ pub fn prepare(
         None => RunDir::create_unique(&default_name(record))?,
     };
     record.history.push(Attempt { started_at: record.started_at.clone(), step: 0, changed: Vec::new() });
-    dir.write_record(record)?;
-    Ok(Begin { dir: Some(dir), network, checkpoint: None, curves: None, complete: false })
+    let replaces = dir.is_occupied()?;
+    if !replaces {
+        dir.begin(record)?;
+    }
+    Ok(Begin { dir: Some(dir), replaces, ..Begin::with(network) })
 }
 
 /// Notes in the `run.json` of a new run that it ended before its first step; what a training has noted of
 /// its own end stays.
 pub fn note_failure(dir: &RunDir, error: &anyhow::Error) {
-    if Seen::of(dir.path()).status != Some(Status::Running) {
+    if !Seen::of(dir.path()).is_ok_and(|seen| seen.status == Some(Status::Running)) {
         return;
     }
     let noted = dir.note("status", &Status::Failed).and_then(|()| dir.note("error", &format!("{error:#}")));

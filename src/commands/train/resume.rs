@@ -50,9 +50,11 @@ impl Resumed {
             },
             other => other,
         });
-        let (dir, record) = match path.join("run.json").exists() {
-            true => opened?,
-            false => opened.with_context(|| format!("--resume {}: not a run directory", path.display()))?,
+        let (dir, record) = match opened {
+            Err(error) if error.is_missing() => {
+                Err(error).with_context(|| format!("--resume {}: not a run directory", path.display()))?
+            }
+            opened => opened?,
         };
         // A run that still goes on would look like a damaged one.
         let dir = dir.locked()?;
