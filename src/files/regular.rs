@@ -14,7 +14,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     let kind = fs::metadata(path)?.file_type();
     match kind.is_file() || kind.is_dir() {
         true => File::open(path),
-        false => Err(io::Error::other("not a regular file")),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use burn_mpi::CommError;
+use rustix::io::Errno;
 
 /// An error of a run directory, with the file and a remedy.
 #[derive(Debug, thiserror::Error)]
@@ -100,7 +101,7 @@ fn remedy(reason: &io::Error) -> &'static str {
 /// What to do about a file that is there and cannot be read: what is in it is not lost.
 fn advice(reason: &io::Error) -> &'static str {
     match reason.kind() {
-        kind if is_damage(kind) => "",
+        _ if is_damage(reason) => "",
         ErrorKind::PermissionDenied => {
             "; nothing was changed: give this user the permission, and start again"
         }
@@ -108,9 +109,12 @@ fn advice(reason: &io::Error) -> &'static str {
     }
 }
 
-/// Whether a file that cannot be read for this reason is missing or was replaced by something else.
-fn is_damage(reason: ErrorKind) -> bool {
-    matches!(reason, ErrorKind::NotFound | ErrorKind::InvalidInput | ErrorKind::NotADirectory)
+/// Whether a file that cannot be read for this reason is missing, or something else is in its place: a
+/// folder, a pipe, links in a circle.
+fn is_damage(reason: &io::Error) -> bool {
+    let kinds =
+        [ErrorKind::NotFound, ErrorKind::InvalidInput, ErrorKind::NotADirectory, ErrorKind::IsADirectory];
+    kinds.contains(&reason.kind()) || Errno::from_io_error(reason) == Some(Errno::LOOP)
 }
 
 impl RecordError {
@@ -118,7 +122,7 @@ impl RecordError {
     pub fn is_damage(&self) -> bool {
         match self {
             Self::Damaged { .. } | Self::FloatWeights(_) => true,
-            Self::Read { reason, .. } => is_damage(reason.kind()),
+            Self::Read { reason, .. } => is_damage(reason),
             _ => false,
         }
     }

@@ -49,9 +49,6 @@ pub fn list(folder: &Path) -> Result<Vec<PathBuf>, RecordError> {
     Ok(steps.into_iter().map(|(_, path)| path).collect())
 }
 
-/// Checks a checkpoint; returns its manifest.
-type Verify = fn(&Path) -> Result<Option<Manifest>, RecordError>;
-
 /// A checkpoint whose files are as they were written.
 #[derive(Debug)]
 pub struct Intact {
@@ -64,11 +61,14 @@ pub struct Intact {
 }
 
 impl Intact {
-    /// The newest checkpoint of `folder` that `verify` finds intact.
+    /// The newest checkpoint of `folder` that `verify`, which returns its manifest, finds intact.
     ///
     /// # Errors
     /// If there is none, or the newest cannot be read for a reason other than damage.
-    pub fn newest(folder: &Path, verify: Verify) -> Result<Self, RecordError> {
+    pub fn newest(
+        folder: &Path,
+        verify: impl Fn(&Path) -> Result<Option<Manifest>, RecordError>,
+    ) -> Result<Self, RecordError> {
         let mut damaged = Vec::new();
         for path in list(folder)?.into_iter().rev() {
             match verify(&path) {
@@ -157,7 +157,11 @@ pub(super) fn prune(
         let old = hidden(&path, "old");
         let remove = || {
             fs::rename(&path, &old)?;
-            fs::remove_dir_all(&old)
+            // Of its name, but perhaps no folder.
+            match old.symlink_metadata()?.is_dir() {
+                true => fs::remove_dir_all(&old),
+                false => fs::remove_file(&old),
+            }
         };
         remove().map_err(|e| RecordError::write(&path, e))?;
     }
@@ -177,6 +181,10 @@ pub(super) fn remove_leftovers(folder: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use rustix::io::Errno;
+
     use super::*;
 
     fn names(folder: &Path) -> Vec<String> {
@@ -197,6 +205,29 @@ mod tests {
         remove_leftovers(root.path());
         assert!(!root.path().join(".step-00000002.tmp").exists());
         assert!(root.path().join(".step-00000003.tmp").exists());
+    }
+
+    #[test]
+    fn a_checkpoint_that_cannot_be_read_is_no_damaged_one() {
+        let root = tempfile::tempdir().unwrap();
+        for step in [1, 2] {
+            fs::create_dir(root.path().join(folder_name(step))).unwrap();
+        }
+        fn newest(root: &Path, of_second: io::Error) -> Result<PathBuf, String> {
+            let reasons = std::cell::RefCell::new(Some(of_second));
+            let verify = |path: &Path| match reasons.take() {
+                Some(reason) => Err(RecordError::read(path, reason)),
+                None => Ok(None),
+            };
+            Intact::newest(root, verify).map(|intact| intact.path).map_err(|error| error.to_string())
+        }
+        for damage in [Errno::NOENT, Errno::NOTDIR, Errno::ISDIR, Errno::LOOP] {
+            assert_eq!(newest(root.path(), damage.into()), Ok(root.path().join(folder_name(1))));
+        }
+        for reason in [Errno::ACCESS, Errno::IO, Errno::STALE, Errno::MFILE] {
+            let error = newest(root.path(), reason.into()).unwrap_err();
+            assert!(error.contains("step-00000002") && error.contains("nothing was changed"), "{error}");
+        }
     }
 
     #[test]

@@ -1,9 +1,72 @@
 //! What a generator of data sets leaves behind when it is stopped.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::harness::*;
+
+/// `command` without root's right to read all files.
+fn as_anybody(command: &Command) -> Command {
+    let rights = "-dac_override,-dac_read_search";
+    let mut outer = Command::new("setpriv");
+    outer.arg(format!("--bounding-set={rights}")).arg(format!("--inh-caps={rights}"));
+    outer.arg(command.get_program()).args(command.get_args());
+    outer.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?)))).env_remove("RUST_LOG");
+    outer
+}
+
+/// Neither damaged nor missing: nothing is set aside, begun again or replaced.
+#[test]
+fn files_without_permission_end_with_the_reason_and_change_nothing() {
+    let lab = Lab::new();
+    let options = ["--epochs=2", "--train-samples=200", "--test-samples=20"];
+    let expected = lab.train(1, "run", &options);
+    let allow = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    let secret = lab.path("secret");
+    fs::write(&secret, "").unwrap();
+    allow(&secret, 0);
+    // Others than root need no help, and root in a container may not have the right to give up rights.
+    let can_read = |command: &Command| run(as_anybody(command)).status.success();
+    if !can_read(&Command::new("true")) || can_read(Command::new("cat").arg(&secret)) {
+        eprintln!("not checked: root cannot give up its rights here (setpriv --bounding-set)");
+        return;
+    }
+    let words = |words: &[&str]| {
+        let mut command = on_ranks(1, binary());
+        command.args(words).arg(lab.path("run"));
+        command
+    };
+    let newest = lab.checkpoints("run").pop().unwrap();
+    let newest = newest.strip_prefix(lab.path("run")).unwrap().to_str().unwrap();
+    let model = format!("{newest}/model.safetensors");
+    let again = lab.command(1, "run", &["--overwrite"]);
+    let launch = ["launch", "1x1", "--restart", "1", "--", "train", "--resume"];
+    for (file, mode, commands) in [
+        ("run.json", 0o644, &[&["train", "--resume"][..], &["eval", "--checkpoint"], &launch][..]),
+        (&model, 0o644, &[&["train", "--resume"], &["eval", "--checkpoint"]]),
+        (newest, 0o755, &[&["train", "--resume"], &["eval", "--checkpoint"]]),
+        ("checkpoints", 0o755, &[&["train", "--resume"], &["eval", "--checkpoint"], &launch]),
+        ("rank0/train.loss", 0o644, &[&["train", "--resume"]]),
+        (".", 0o755, &[&["train", "--resume"], &["eval", "--checkpoint"], &launch]),
+    ] {
+        let place = lab.path("run").join(file);
+        allow(&place, 0);
+        let overwrite = (file == ".").then(|| as_anybody(&again));
+        for command in commands.iter().map(|options| as_anybody(&words(options))).chain(overwrite) {
+            let output = must_fail(command);
+            let errors = errors(&output);
+            assert_eq!(errors.len(), 1, "{file}: {}", text(&output));
+            assert!(errors[0].contains("Permission denied"), "{file}: {}", errors[0]);
+            assert!(!["set aside", "--overwrite", "remove"].iter().any(|word| text(&output).contains(word)));
+        }
+        allow(&place, mode);
+        assert_eq!((lab.run_json("run"), lab.checkpoints("run").len()), (expected.clone(), 2), "{file}");
+    }
+    let output = run(as_anybody(&words(&["train", "--resume"])));
+    assert!(output.status.success() && !text(&output).contains("set aside"), "{}", text(&output));
+}
 
 /// A signal while a data set is written leaves nothing under a temporary name.
 #[test]

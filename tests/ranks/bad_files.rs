@@ -4,16 +4,11 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use crate::harness::*;
 
 /// One step.
 const SHORT: [&str; 2] = ["--epochs=1", "--train-samples=64"];
-
-fn make_fifo(path: &Path) {
-    assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
-}
 
 #[test]
 fn a_pipe_in_the_place_of_a_file_is_named() {
@@ -28,6 +23,10 @@ fn a_pipe_in_the_place_of_a_file_is_named() {
     }
     let train = lab.command(2, "run", &["--data-root", data.to_str().unwrap()]);
     fails_with(train, &["t10k-labels", "not a regular file"]);
+    let init = lab.path("init.safetensors");
+    make_fifo(&init);
+    let train = lab.command(2, "run", &["--init", init.to_str().unwrap()]);
+    fails_with(train, &["--init", "init.safetensors: not a regular file"]);
 
     lab.train(1, "trained", &SHORT);
     fs::rename(lab.path("trained/epochs.csv"), lab.path("epochs.csv")).unwrap();

@@ -380,6 +380,11 @@ pub fn succeeds(job: impl Borrow<Job>) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// A named pipe, which nobody writes to.
+pub fn make_fifo(path: &Path) {
+    assert!(std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo starts").success());
+}
+
 /// A file of JSON.
 pub fn read_json(path: &Path) -> Value {
     serde_json::from_slice(&std::fs::read(path).expect("the file exists")).expect("it is JSON")

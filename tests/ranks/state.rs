@@ -1,6 +1,7 @@
 //! Changed and damaged run directories: a resumed run notices each of them.
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -179,6 +180,44 @@ fn options_change_by_set_alone_and_the_history_says_so() {
     // Only rank 0 reads the run directory, but each rank has its options.
     let [with, without] = [&["--set", "lr=1"][..], &[]].map(|more| lab.resume(1, "run", more));
     fails_with(side_by_side(&[&with, &without]), &["--set differs between ranks"]);
+}
+
+/// Whatever is in the place of one of its files or of itself.
+#[test]
+fn a_newest_checkpoint_of_something_else_is_set_aside_for_the_one_before_it() {
+    let lab = Lab::new();
+    for ranks in [1, 2] {
+        let (whole, name) = (&format!("whole{ranks}"), &format!("run{ranks}"));
+        let expected = lab.train(ranks, whole, &FEW);
+        for file in ["state.json", "manifest.json", "model.safetensors", "optimizer.safetensors", ""] {
+            for kind in ["folder", "pipe", "loop"] {
+                let copied = Command::new("cp").arg("-a").args([lab.path(whole), lab.path(name)]).status();
+                assert!(copied.unwrap().success());
+                let newest = lab.newest(name);
+                // Without a slash at the end, which would follow a link.
+                let place = if file.is_empty() { newest.clone() } else { newest.join(file) };
+                fs::rename(&place, lab.path("aside")).unwrap();
+                match kind {
+                    "folder" => fs::create_dir(&place).unwrap(),
+                    "pipe" => make_fifo(&place),
+                    _ => std::os::unix::fs::symlink(&place, &place).unwrap(),
+                }
+                let before = "taking the checkpoint before it";
+                let tested = output_of(lab.on(ranks, &["eval", "--checkpoint"], name));
+                assert!(
+                    tested.contains(newest.to_str().unwrap()) && tested.contains(before),
+                    "{kind} {tested}"
+                );
+                let printed = output_of(lab.resume(ranks, name, &[]));
+                let aside = newest.with_extension("damaged");
+                let named = [&place, &aside].map(|path| path.to_str().unwrap());
+                assert!(named.iter().all(|path| printed.contains(path)), "{file} {kind}: {printed}");
+                assert_eq!(lab.run_json(name)["weights_sha256"], expected["weights_sha256"]);
+                fs::remove_dir_all(lab.path(name)).unwrap();
+                drop((fs::remove_file(lab.path("aside")), fs::remove_dir_all(lab.path("aside"))));
+            }
+        }
+    }
 }
 
 /// A file in the folder's place cannot be listed: that is not "no checkpoint".
