@@ -4,7 +4,6 @@ mod earlier;
 mod options;
 mod possible;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -16,6 +15,7 @@ use self::possible::{Possible, hostfile};
 use super::launch::{line, may_be_there, prepare, variables};
 use crate::cli::SweepArgs;
 use crate::config::RunConfig;
+use crate::files;
 use crate::launch;
 use crate::record::{RunDir, RunState, SweepRecord, SweepRun, lock};
 use crate::stop::StopRequest;
@@ -142,7 +142,7 @@ fn make_one(run: &PlannedRun, args: &SweepArgs, folder: &Path, stop: &StopReques
         let mut launch = command(run, args, folder)?;
         launch::check(&mut launch)?;
         let path = folder.join(format!("{}.log", run.name));
-        let log = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let log = files::create_here(&path).with_context(|| format!("cannot write {}", path.display()))?;
         let streams = launch::Streams::Log(log);
         let (command, by) = (launch.command()?, launch.launcher);
         Ok((launch::run(&command, &variables(&launch), by, streams, stop)?.0, path))

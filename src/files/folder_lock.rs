@@ -2,10 +2,9 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::refuse_link;
+use super::open_here;
 
 /// Name of the file in the folder that is locked. It stays: removing it, a process could lock one
 /// that another has just opened.
@@ -31,7 +30,9 @@ impl FolderLock {
     /// Locks `folder`, which exists. On a file system without locks this succeeds with a warning.
     pub fn take(folder: &Path) -> Result<Self, LockError> {
         let path = folder.join(LOCK);
-        let mut file = open(&path).map_err(LockError::File)?;
+        let options = &mut File::options();
+        let opened = open_here(&path, options.read(true).write(true).create(true).truncate(false));
+        let mut file = opened.map_err(LockError::File)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -53,19 +54,6 @@ impl FolderLock {
         let _ = writeln!(file, "process {} on {}", std::process::id(), host.trim());
         Ok(Self { _file: Some(file) })
     }
-}
-
-/// The lock's file, which is no link, pipe or device, and no second name of another file: it is written to.
-fn open(path: &Path) -> io::Result<File> {
-    refuse_link(path)?;
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
-    if file.metadata()?.nlink() > 1 {
-        return Err(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            "it is a hard link, and nothing is written through one: remove the link",
-        ));
-    }
-    Ok(file)
 }
 
 #[cfg(test)]

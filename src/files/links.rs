@@ -2,12 +2,23 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use super::hex;
+
+const SYMBOLIC: &str = "it is a symbolic link, and nothing is written through one: remove the link";
+const HARD: &str = "it is a hard link, and nothing is written through one: remove the link";
+const IRREGULAR: &str = "it is not a regular file: remove it";
+
+fn in_the_way(what: &str) -> io::Error {
+    io::Error::new(ErrorKind::AlreadyExists, what)
+}
 
 /// Checks that `path` is no symbolic link, where what is written changes a file elsewhere, and no pipe
 /// or device.
@@ -16,15 +27,44 @@ use super::hex;
 /// If it is one.
 pub fn refuse_link(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
-        Ok(found) if found.is_symlink() => Err(io::Error::new(
-            ErrorKind::AlreadyExists,
-            "it is a symbolic link, and nothing is written through one: remove the link",
-        )),
-        Ok(found) if !found.is_file() && !found.is_dir() => {
-            Err(io::Error::new(ErrorKind::AlreadyExists, "it is not a regular file: remove it"))
-        }
+        Ok(found) if found.is_symlink() => Err(in_the_way(SYMBOLIC)),
+        Ok(found) if !found.is_file() && !found.is_dir() => Err(in_the_way(IRREGULAR)),
         _ => Ok(()),
     }
+}
+
+/// Opens a file for writing where it is: the opening itself fails at a symbolic link, so that nobody can put
+/// one there after a look at the path, and it does not wait for the reader of a pipe.
+///
+/// # Errors
+/// If it cannot be opened, or is a link of either kind, a pipe or a device.
+pub fn open_here(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
+    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::LOOP) => in_the_way(SYMBOLIC),
+        Some(Errno::NXIO) => in_the_way(IRREGULAR),
+        _ => error,
+    })?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        return Err(in_the_way(IRREGULAR));
+    }
+    match found.nlink() > 1 {
+        true => Err(in_the_way(HARD)),
+        false => Ok(file),
+    }
+}
+
+/// Creates the file `path`, or empties it, as [`open_here`] opens it.
+///
+/// # Errors
+/// As there.
+pub fn create_here(path: &Path) -> io::Result<File> {
+    // Emptied by hand: opening a hard link would do it before it is known to be one.
+    let file = open_here(path, File::options().write(true).create(true).truncate(false))?;
+    file.set_len(0)?;
+    Ok(file)
 }
 
 /// Replaces the content of `path`, which is no link.
@@ -32,8 +72,7 @@ pub fn refuse_link(path: &Path) -> io::Result<()> {
 /// # Errors
 /// If it cannot be written.
 pub fn write_here(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    refuse_link(path)?;
-    fs::write(path, bytes)
+    create_here(path)?.write_all(bytes)
 }
 
 /// Appends to `path`, which is no link; creates it if it is missing.
@@ -41,8 +80,7 @@ pub fn write_here(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// If it cannot be written.
 pub fn append_here(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    refuse_link(path)?;
-    OpenOptions::new().create(true).append(true).open(path)?.write_all(bytes)
+    open_here(path, File::options().create(true).append(true))?.write_all(bytes)
 }
 
 /// Writes a new file and syncs it to disk.
@@ -50,8 +88,7 @@ pub fn append_here(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// If it cannot be written.
 pub fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    refuse_link(path)?;
-    let mut file = File::create(path)?;
+    let mut file = create_here(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }
@@ -62,8 +99,7 @@ pub fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// If it cannot be written.
 pub fn write_json_synced(path: &Path, value: &impl Serialize) -> io::Result<String> {
-    refuse_link(path)?;
-    let file = Hashed { file: File::create(path)?, sha256: Sha256::new() };
+    let file = Hashed { file: create_here(path)?, sha256: Sha256::new() };
     let mut file = BufWriter::with_capacity(1 << 16, file);
     serde_json::to_writer_pretty(&mut file, value)?;
     let Hashed { file, sha256 } = file.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -91,6 +127,8 @@ impl Write for Hashed {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
@@ -104,17 +142,32 @@ mod tests {
         assert_eq!(serde_json::from_slice::<Vec<f64>>(&written).unwrap(), values);
     }
 
+    type Write = fn(&Path, &[u8]) -> io::Result<()>;
+    const WRITES: [Write; 4] =
+        [write_here, append_here, write_synced, |path, text| write_json_synced(path, &text).map(drop)];
+
     #[test]
-    fn nothing_is_written_through_a_link() {
+    fn nothing_is_written_through_a_link_or_into_a_pipe() {
         let root = tempfile::tempdir().unwrap();
-        let (target, link) = (root.path().join("target"), root.path().join("link"));
-        fs::write(&target, "kept").unwrap();
-        std::os::unix::fs::symlink(&target, &link).unwrap();
-        for write in [write_here, append_here, write_synced] {
-            let error = write(&link, b"lost").unwrap_err().to_string();
-            assert!(error.contains("symbolic link"), "{error}");
-            write(&root.path().join("new"), b"x").unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::write(path("target"), "kept").unwrap();
+        symlink(path("target"), path("link")).unwrap();
+        symlink(path("none"), path("dangling")).unwrap();
+        fs::hard_link(path("target"), path("hard")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
+        for write in WRITES {
+            for (name, reason) in [
+                ("link", "symbolic link"),
+                ("dangling", "symbolic link"),
+                ("hard", "hard link"),
+                ("pipe", "not a regular file"),
+            ] {
+                let error = write(&path(name), b"lost").unwrap_err().to_string();
+                assert!(error.contains(reason), "{name}: {error}");
+            }
+            write(&path("new"), b"x").unwrap();
         }
-        assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
+        assert_eq!(fs::read_to_string(path("target")).unwrap(), "kept");
+        assert!(!path("none").exists());
     }
 }

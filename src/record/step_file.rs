@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::{RecordError, RunDir};
-use crate::files::{read_regular, refuse_link};
+use crate::files::{create_here, read_regular};
 
 /// Its name in the run directory.
 pub(super) const STEP: &str = ".step";
@@ -27,9 +27,7 @@ impl StepFile {
     /// If it cannot be written.
     pub fn create(dir: &RunDir, step: usize) -> Result<Self, RecordError> {
         let path = dir.path().join(STEP);
-        let file = refuse_link(&path)
-            .and_then(|()| File::create(&path))
-            .map_err(|error| RecordError::write(&path, error))?;
+        let file = create_here(&path).map_err(|error| RecordError::write(&path, error))?;
         let file = Self { path, file };
         file.note(step);
         Ok(file)

@@ -37,7 +37,7 @@ impl TensorBoard {
             // TensorBoard reads only files with `tfevents` in their names.
             let path = folder.join(format!("events.out.tfevents.{seconds}.{}", std::process::id()));
             let start = || {
-                let mut file = BufWriter::new(File::create(&path)?);
+                let mut file = BufWriter::new(files::create_here(&path)?);
                 file.write_all(&record(&version(now().as_secs_f64())))?;
                 io::Result::Ok(file)
             };

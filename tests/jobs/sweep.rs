@@ -93,6 +93,21 @@ fn a_sweep_starts_each_run_once_and_interleaves_repeats() {
     assert!(report(&lab).contains(note), "{}", report(&lab));
 }
 
+/// The log is the one file of a run that the launcher writes.
+#[test]
+fn a_log_is_not_written_through_a_link() {
+    let lab = Lab::new();
+    let file = lab.sweep_file("[vary]\ntopology = [\"1x1\"]\n");
+    std::fs::create_dir(lab.path("runs")).unwrap();
+    std::fs::write(lab.path("target"), "kept").unwrap();
+    std::os::unix::fs::symlink(lab.path("target"), lab.path("runs/1x1-1.log")).unwrap();
+    let ended = run(sweep(&lab, &file, &[]));
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended));
+    assert!(errors(&ended)[0].contains("1x1-1.log: it is a symbolic link"), "{}", text(&ended));
+    assert_eq!(states(&lab).1, ["failed", "completed"]);
+    assert_eq!(std::fs::read_to_string(lab.path("target")).unwrap(), "kept");
+}
+
 #[test]
 fn a_sweep_continues_after_failed_runs_and_reports_them_at_the_end() {
     let lab = Lab::new();
