@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use burn::module::Module;
 
+use super::Refused;
+use super::covered::{self, Samples};
 use super::train::check_shape;
-use super::{Refused, covered};
 use crate::config::RunConfig;
-use crate::data::{self, SampleSource};
+use crate::data::{self, SampleSource, Split, shard};
 use crate::model::Network;
 use crate::quant::{Quantized, Ranges};
 use crate::record::checkpoint::{list, verify_float};
@@ -50,6 +51,9 @@ pub fn initial_network(config: &RunConfig, classes: usize) -> Network {
     Network::with_options(config.model, &config.network, classes, config.seed, &device).fused(config.fused)
 }
 
+/// How a command that only reads a run takes other samples than the run's.
+pub const NAME_IT: &str = "name the other one with --data-root";
+
 /// Whether `path` is a checkpoint's folder, rather than a run directory.
 fn is_checkpoint(path: &Path) -> anyhow::Result<bool> {
     let state = path.join("state.json");
@@ -62,6 +66,11 @@ fn is_checkpoint(path: &Path) -> anyhow::Result<bool> {
 
 /// The configuration of the run that `path` is, or that it is a checkpoint of.
 pub fn config_of(path: &Path) -> anyhow::Result<RunConfig> {
+    Ok(stored(path)?.0)
+}
+
+/// The same, with the samples that the checkpoint is of.
+pub fn stored(path: &Path) -> anyhow::Result<(RunConfig, Samples)> {
     let run = match is_checkpoint(path)? {
         true => path.join("../.."),
         false => path.to_owned(),
@@ -77,14 +86,32 @@ pub fn config_of(path: &Path) -> anyhow::Result<RunConfig> {
         Ok(found) => found,
         // The command says so when it reads the weights.
         Err(error) if matches!(error.downcast_ref(), Some(RecordError::NoCheckpoint(_))) => {
-            return Ok(record.config);
+            return Ok((record.config, Samples::default()));
         }
         Err(error) => return Err(error),
     };
     if !covered::check(&run, &record, &folder, manifest.as_ref())? {
         log::info!("{}: of an earlier version; nothing covers its configuration", folder.display());
     }
-    Ok(record.config)
+    let samples = Samples::of(manifest.as_ref(), &record.history, &[]);
+    Ok((record.config, samples))
+}
+
+/// Checks that the samples of `split` that the run of `config` used are still those of its checkpoint.
+///
+/// # Errors
+/// If they are not, or cannot be read on some rank.
+pub fn check_samples(
+    world: &World,
+    config: &RunConfig,
+    source: &dyn SampleSource,
+    split: Split,
+    samples: &Samples,
+) -> anyhow::Result<()> {
+    let used = config.train_options().plan(source, split, world.size()).samples;
+    let digest = world.agree(shard::digest(source, split, used))?;
+    samples.check(split, &source.description().digest(&digest), &config.data_root, NAME_IT)?;
+    Ok(())
 }
 
 /// The manifest of the checkpoint `path`, or of a run's newest, and its folder.

@@ -3,10 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::config::{RunConfig, RunRecord, change_of};
-use crate::record::{Change, Manifest};
+use crate::config::{ConfigError, RunConfig, RunRecord, change_of};
+use crate::data::Split;
+use crate::record::{Attempt, Change, Manifest};
 
 /// Checks that the configuration in `record`, of the run directory `run`, is the one with which the
 /// checkpoint `folder` was written, with the changes that its history has noted since then. Returns
@@ -56,6 +58,48 @@ pub fn check(
         shown(&first.from),
         folder.display()
     );
+}
+
+/// Digests of the samples that a run has to go on with; `None` of those that nothing covers.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Samples {
+    train: Option<String>,
+    test: Option<String>,
+}
+
+impl Samples {
+    /// Those of the checkpoint with this `manifest`, but of what was changed since then: by earlier attempts in
+    /// `history`, and by this one's `changed`.
+    pub fn of(manifest: Option<&Manifest>, history: &[Attempt], changed: &[Change]) -> Self {
+        let Some((data, since)) = manifest.and_then(|m| Some((m.data.clone()?, m.attempt + 1))) else {
+            return Self::default();
+        };
+        let later = history.iter().skip(since).flat_map(|attempt| &attempt.changed);
+        let fields: Vec<&str> = later.chain(changed).map(|change| change.field.as_str()).collect();
+        let kept = |digest: String, by: &str| {
+            Some(digest).filter(|_| !fields.iter().any(|field| ["data_root", by].contains(field)))
+        };
+        Self { train: kept(data.train, "train_samples"), test: kept(data.test, "test_samples") }
+    }
+
+    /// Checks the digest of what was read of `split` in the data set `root`; `remedy` says how to go on with
+    /// other samples.
+    ///
+    /// # Errors
+    /// If the checkpoint is of other samples.
+    pub fn check(&self, split: Split, found: &str, root: &Path, remedy: &str) -> Result<(), ConfigError> {
+        let (expected, what) = match split {
+            Split::Train => (&self.train, "training"),
+            Split::Test => (&self.test, "test"),
+        };
+        let Some(expected) = expected.as_deref().filter(|expected| *expected != found) else { return Ok(()) };
+        let [found, expected] = [found, expected].map(|digest| digest.get(..12).unwrap_or(digest));
+        let problem = format!(
+            "its {what} samples have the digest {found}…, and the checkpoint was written with {expected}…: put \
+             the data set back, or {remedy}"
+        );
+        Err(ConfigError::new("data-root", root.display(), problem))
+    }
 }
 
 /// The fields of `to` that have another value in `from`.

@@ -5,25 +5,31 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 
 use super::checkpoint::{self, Initial};
+use super::covered::Samples;
 use super::{logits, path_text};
 use crate::cli::EvalArgs;
 use crate::config::{ConfigError, RunConfig};
+use crate::data::Split;
 use crate::device::DeviceKind;
 use crate::model::Model;
-use crate::train::{Evaluation, Samples, Tally};
+use crate::train::{Evaluation, Samples as _, Tally};
 use burn_mpi::World;
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let device = check(args)?;
     check_same_options(world, args)?;
     logits::check(world, args.logits.as_deref())?;
-    let config = world.agree(configure(world, args, device))?;
-    let config = world.broadcast(&config)?.context("rank 0 sent no configuration")?;
+    let stored = world.agree(configure(world, args, device))?;
+    let (config, samples) = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
     super::gpu::choose(world, config.device)?;
     super::use_threads(config.threads)?;
     config.conv.use_algorithm();
     let Initial { source, network, layout, classes } = Initial::open(world, &config)?;
     let evaluation = Evaluation::load(world, source.as_ref(), &config.train_options())?;
+    if args.data_root.is_none() && args.test_samples.is_none() {
+        let digest = source.description().digest(evaluation.data_sha256());
+        samples.check(Split::Test, &digest, &config.data_root, checkpoint::NAME_IT)?;
+    }
     let mut logits = Vec::new();
     let mut keep = |scores: &Tensor<2>| {
         if args.logits.is_some() {
@@ -101,16 +107,21 @@ fn check_same_options(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
 
 /// The run's own configuration, with what was typed instead. Read by rank 0,
 /// whose disk the run directory is on; nothing on the others.
-fn configure(world: &World, args: &EvalArgs, device: DeviceKind) -> anyhow::Result<Option<RunConfig>> {
+fn configure(
+    world: &World,
+    args: &EvalArgs,
+    device: DeviceKind,
+) -> anyhow::Result<Option<(RunConfig, Samples)>> {
     if !world.is_root() {
         return Ok(None);
     }
-    let config = checkpoint::config_of(&args.checkpoint)?;
-    Ok(Some(RunConfig {
+    let (config, samples) = checkpoint::stored(&args.checkpoint)?;
+    let config = RunConfig {
         data_root: args.data_root.clone().unwrap_or(config.data_root),
         test_batch_size: args.test_batch_size,
         test_samples: args.test_samples.or(config.test_samples),
         device,
         ..config
-    }))
+    };
+    Ok(Some((config, samples)))
 }

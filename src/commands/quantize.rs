@@ -11,7 +11,7 @@ use super::checkpoint::{self, Initial};
 use super::path_text;
 use crate::cli::{QuantKind, QuantizeArgs};
 use crate::config::{ConfigError, RunConfig};
-use crate::data::SampleSource;
+use crate::data::{SampleSource, Split};
 use crate::device::DeviceKind;
 use crate::files::{self, WholeFile};
 use crate::model::Network;
@@ -41,17 +41,23 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     ] {
         world.check_equal(option, &value)?;
     }
-    let config = match world.is_root() {
-        true => checkpoint::config_of(&args.run).map(Some),
+    let stored = match world.is_root() {
+        true => checkpoint::stored(&args.run).map(Some),
         false => Ok(None),
     };
-    let config = checkpoint::agree_or_refuse(world, config)?;
-    let config = world.broadcast(&config)?.context("rank 0 sent no configuration")?;
+    let stored = checkpoint::agree_or_refuse(world, stored)?;
+    let (config, samples) = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
     let data_root = args.data_root.clone().unwrap_or(config.data_root);
     let config = RunConfig { data_root, device: DeviceKind::Flex, ..config };
     super::use_threads(config.threads)?;
     config.conv.use_algorithm();
     let Initial { source, network, layout, .. } = Initial::open(world, &config)?;
+    if args.data_root.is_none() {
+        let calibrates = matches!(plan, Plan::Post(PostTraining::Static { .. }));
+        for split in Split::ALL.into_iter().filter(|split| calibrates || *split == Split::Test) {
+            checkpoint::check_samples(world, &config, source.as_ref(), split, &samples)?;
+        }
+    }
     let weights = checkpoint::share(world, &args.run, &layout)?;
     let network = layout.write(network, &weights.values).valid();
     let mut quantized = checkpoint::share_int8(world, || {

@@ -11,6 +11,7 @@ use anyhow::Context;
 
 use super::checkpoint;
 use super::collective::primitives;
+use super::covered::Samples;
 use super::memory;
 use super::outcome::{Ended, describe, print_header, print_results, summarize};
 use super::path_text;
@@ -96,7 +97,7 @@ fn start(
     let mut record = describe(&config, &layout, world)?;
     let begin = prepare::prepare(args, world, &layout, network, resumed, &mut record, plan.steps());
     let begin = checkpoint::agree_or_refuse(world, begin)?;
-    let Begin { dir, network, checkpoint: saved, curves, complete, replaces } = begin;
+    let Begin { dir, network, checkpoint: saved, curves, samples, complete, replaces } = begin;
     if in_run {
         trace::check_writable(world, &args.trace)?;
     }
@@ -121,9 +122,22 @@ fn start(
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
     let traced = trace::steps(&args.trace, done, total)?;
     let complete = world.broadcast(&complete)?;
+    let samples = world.broadcast(&samples)?;
     let note_steps = args.note_steps;
-    let run =
-        Run { started, note_steps, config, options, plan, record, data, dir, checkpoint, curves, complete };
+    let run = Run {
+        started,
+        note_steps,
+        config,
+        options,
+        plan,
+        record,
+        data,
+        dir,
+        checkpoint,
+        curves,
+        samples,
+        complete,
+    };
     let setup = Setup { source, network, quantizer, collective, stop, trace: Untraced };
     match traced {
         Some(steps) => {
@@ -157,6 +171,8 @@ struct Run {
     checkpoint: Option<Checkpoint<Position>>,
     /// Of the checkpoint, on rank 0.
     curves: Option<Curves>,
+    /// What a resumed run has to go on with.
+    samples: Samples,
     /// Whether there is nothing to do.
     complete: bool,
 }
@@ -178,8 +194,14 @@ impl Run {
         mut trainer: Trainer<'_, T>,
         tracing: Option<Tracing>,
     ) -> anyhow::Result<()> {
-        let Self { started, note_steps, config, plan, mut record, mut data, dir, checkpoint, curves, .. } =
-            self;
+        let Self { started, note_steps, config, plan, mut record, mut data, dir, .. } = self;
+        let (checkpoint, curves) = (self.checkpoint, self.curves);
+        let digests = trainer.data_digests();
+        for (split, digest) in [(Split::Train, &digests.train), (Split::Test, &digests.test)] {
+            let root = config.data_root.as_path();
+            let remedy = format!("go on with this one by --set data-root={}", root.display());
+            self.samples.check(split, digest, root, &remedy)?;
+        }
         if let Some(checkpoint) = checkpoint {
             trainer.restore(checkpoint)?;
         }
@@ -191,7 +213,7 @@ impl Run {
             log::info!("going on after step {}, in epoch {}", position.step, position.epoch + 1);
         }
         let attempt = record.history.len().saturating_sub(1);
-        let origin = Origin { config: serde_json::to_value(&config)?, attempt };
+        let origin = Origin { config: serde_json::to_value(&config)?, data: digests, attempt };
         let (step, history) = (position.step, &position.history);
         let start = Start { step, history, curves, origin, keep: config.keep };
         let mut recorder = world.agree(Recorder::open(world, dir.clone(), start))?;

@@ -17,6 +17,7 @@ pub mod shard;
 
 use std::path::Path;
 
+use crate::files;
 pub use batch::Normalizer;
 pub use cifar10::Cifar10;
 pub use element::Element;
@@ -73,6 +74,14 @@ impl Description {
     pub fn sample_bytes(&self) -> usize {
         self.shape.iter().product::<usize>() * self.element.bytes()
     }
+
+    /// The digest of samples whose bytes and labels have the digest `samples`, with what makes inputs and
+    /// targets of them: shape, element type, normalisation and names of the classes.
+    pub fn digest(&self, samples: &str) -> String {
+        let Self { kind: _, shape, element, classes, class_names, mean, std } = self;
+        let text = format!("{samples} {shape:?} {element:?} {classes} {class_names:?} {mean:?} {std:?}");
+        files::sha256(text.as_bytes())
+    }
 }
 
 /// A data set on disk, read on request in file order.
@@ -114,4 +123,40 @@ pub fn open(root: &Path) -> Result<Box<dyn SampleSource>, DataError> {
         Kind::Npy => Box::new(NpyPairs::open(root)?),
         Kind::Noise => return Err(DataError::NoneHere { root: root.to_owned() }),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_covers_whatever_changes_inputs_or_targets() {
+        let known = Description {
+            kind: Kind::Idx,
+            shape: [1, 2, 3],
+            element: Element::U8,
+            classes: 2,
+            class_names: vec!["a".into(), "b, c".into()],
+            mean: vec![0.5],
+            std: vec![0.25],
+        };
+        let digest = known.digest("d");
+        let with = |change: &dyn Fn(&mut Description)| {
+            let mut other = known.clone();
+            change(&mut other);
+            other.digest("d")
+        };
+        let others = [
+            known.digest("e"),
+            with(&|d| d.shape = [1, 3, 2]),
+            with(&|d| d.element = Element::F32),
+            with(&|d| d.classes = 3),
+            with(&|d| d.class_names[0] = "x".into()),
+            with(&|d| d.class_names = vec!["a, b".into(), "c".into()]),
+            with(&|d| d.mean[0] = 0.25),
+            with(&|d| d.std[0] = 0.5),
+        ];
+        assert!(others.iter().all(|other| *other != digest));
+        assert_eq!(with(&|d| d.kind = Kind::Npy), digest, "the same samples in other files");
+    }
 }

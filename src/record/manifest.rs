@@ -30,11 +30,22 @@ pub struct CurveDigest {
     pub sha256: String,
 }
 
+/// Digests of the samples that a run uses, each with what makes them inputs and targets.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataDigests {
+    /// Of the training samples.
+    pub train: String,
+    /// Of the test samples.
+    pub test: String,
+}
+
 /// What a run is when it writes a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Origin {
     /// `config` of `run.json`.
     pub config: Value,
+    /// Its samples.
+    pub data: DataDigests,
     /// Index of the attempt in `history` of `run.json`.
     pub attempt: usize,
 }
@@ -52,6 +63,9 @@ pub struct Manifest {
     pub files: BTreeMap<String, String>,
     /// The curves up to the checkpoint's step.
     pub curves: Curves,
+    /// The run's samples; earlier versions did not write them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub data: Option<DataDigests>,
     /// `config` of `run.json` when the checkpoint was written.
     pub config: Value,
 }
@@ -59,8 +73,9 @@ pub struct Manifest {
 impl Manifest {
     /// The manifest of these files and curves.
     pub fn new(files: BTreeMap<String, String>, curves: Curves, origin: &Origin) -> Self {
-        let Origin { config, attempt } = origin.clone();
-        Self { sha256: NO_DIGEST.into(), version: VERSION, attempt, files, curves, config }
+        let Origin { config, data, attempt } = origin.clone();
+        let data = Some(data);
+        Self { sha256: NO_DIGEST.into(), version: VERSION, attempt, files, curves, data, config }
     }
 
     /// The bytes of `manifest.json`.
@@ -100,7 +115,8 @@ mod tests {
     fn every_changed_byte_is_found() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join(MANIFEST);
-        let origin = Origin { config: serde_json::json!({"lr": 0.1, "name": "a"}), attempt: 3 };
+        let data = DataDigests { train: files::sha256(b"a"), test: files::sha256(b"b") };
+        let origin = Origin { config: serde_json::json!({"lr": 0.1, "name": "a"}), data, attempt: 3 };
         let curve = CurveDigest { bytes: 7, sha256: files::sha256(b"1 0.5\n2") };
         let curves = BTreeMap::from([("rank0/train.loss".to_owned(), curve)]);
         let digests = BTreeMap::from([("state.json".to_owned(), files::sha256(b"x"))]);

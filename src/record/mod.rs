@@ -29,7 +29,7 @@ pub use error::RecordError;
 pub use failed_attempt::{FailedAttempt, Seen, foreign};
 pub use folders::Intact;
 pub use int8_file::{INT8_FILE, Int8File, Method};
-pub use manifest::{CurveDigest, Curves, Manifest, Origin};
+pub use manifest::{CurveDigest, Curves, DataDigests, Manifest, Origin};
 pub use own_file::{is_of_run, is_own_file};
 pub use phases::{Phases, StepMs};
 pub use recorder::{Curve, CurvePoint, Metrics, Recorder, Start};

@@ -40,6 +40,11 @@ impl Evaluation {
         })
     }
 
+    /// The digest of all test samples in use, which is the same on all ranks.
+    pub fn data_sha256(&self) -> &str {
+        self.shard.digest()
+    }
+
     /// Evaluates `network` on every sample of the test set once; returns each
     /// rank's tally, on every rank.
     ///

@@ -248,6 +248,85 @@ fn checkpoints_that_cannot_be_listed_are_not_taken_for_none() {
     output_of(lab.resume(2, "run", &[]));
 }
 
+/// A pixel, a label or a name of a class.
+#[test]
+fn other_samples_are_noticed_and_taken_only_when_asked_for() {
+    let lab = Lab::new();
+    let data = lab.path("data");
+    let copy = || {
+        let _ = fs::remove_dir_all(&data);
+        let copied = Command::new("cp").arg("-a").args([digits(), data.as_path()]).status();
+        assert!(copied.unwrap().success());
+    };
+    let flip = |name: &str, at: usize| {
+        let mut bytes = fs::read(data.join(name)).unwrap();
+        bytes[at] ^= 1;
+        fs::write(data.join(name), bytes).unwrap();
+    };
+    copy();
+    let root = data.to_str().unwrap();
+    for ranks in [1, 2, 3] {
+        let name = &format!("run{ranks}");
+        lab.train(ranks, name, &[&FEW[..], &["--data-root", root]].concat());
+        let before = fs::read(lab.path(name).join("run.json")).unwrap();
+        let (resume, eval, quantize) = (
+            lab.resume(ranks, name, &[]),
+            lab.on(ranks, &["eval", "--checkpoint"], name),
+            lab.on(ranks, &["quantize"], name),
+        );
+        for (file, at, split) in [
+            ("train-images-idx3-ubyte", 16 + 400, "training"),
+            ("train-labels-idx1-ubyte", 8 + 3, "training"),
+            ("t10k-images-idx3-ubyte", 16 + 400, "test"),
+            ("t10k-labels-idx1-ubyte", 8 + 3, "test"),
+        ] {
+            flip(file, at);
+            let named =
+                ["--data-root ", root, &format!("its {split} samples have the digest "), "was written with"];
+            refused(&resume, 2, &[&named[..], &["--set data-root="]].concat());
+            refused(&quantize, 2, &named);
+            let profile = ["profile", "--batches=1"];
+            let train = if split == "training" { &["--train"][..] } else { &[] };
+            let words = [&profile, train, &["--checkpoint"]].concat();
+            refused(lab.on(ranks, &words, name), 2, &named);
+            match split {
+                "test" => _ = refused(&eval, 2, &named),
+                _ => _ = output_of(&eval),
+            }
+            assert_eq!(fs::read(lab.path(name).join("run.json")).unwrap(), before, "{file}");
+            // Samples of the folder that is named.
+            output_of(lab.on(ranks, &["eval", "--data-root", root, "--checkpoint"], name));
+            flip(file, at);
+        }
+        // Samples that the run does not use are no matter.
+        flip("train-images-idx3-ubyte", 16 + 784 * 6000);
+        for job in [&resume, &eval, &quantize] {
+            output_of(job);
+        }
+        flip("train-images-idx3-ubyte", 16 + 400);
+        output_of(lab.resume(ranks, name, &["--set", &format!("data-root={root}"), "--set", "epochs=3"]));
+        let run = lab.run_json(name);
+        let last = run["history"].as_array().unwrap().last().unwrap();
+        assert!(
+            last["changed"].as_array().unwrap().iter().any(|change| change["field"] == "data_root"),
+            "{last}"
+        );
+        // From here on, the checkpoints are of these samples.
+        output_of(&resume);
+        fs::remove_dir_all(lab.newest(name)).unwrap();
+        output_of(&resume);
+        copy();
+        refused(&resume, 2, &["its training samples have the digest "]);
+        for checkpoint in lab.checkpoints(name) {
+            edit(&checkpoint.join("state.json"), |state| {
+                drop(state.as_object_mut().unwrap().remove("manifest"))
+            });
+            fs::remove_file(checkpoint.join("manifest.json")).unwrap();
+        }
+        assert!(output_of(&resume).contains("no digests of the samples: nothing covers the data set"));
+    }
+}
+
 /// Renamed, an old checkpoint would be the newest for good.
 #[test]
 fn a_renamed_checkpoint_is_not_taken_for_another_step() {

@@ -83,14 +83,17 @@ impl Subject {
         };
         // The run directory is on rank 0's disk.
         let stored = match world.is_root() {
-            true => checkpoint::config_of(run).map(Some),
+            true => checkpoint::stored(run).map(Some),
             false => Ok(None),
         };
         let stored = checkpoint::agree_or_refuse(world, stored)?;
-        let stored = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
-        let config = of_run(stored, typed, &args.options.typed, args.train)?;
+        let (stored, samples) = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
+        let config = of_run(stored.clone(), typed, &args.options.typed, args.train)?;
         gpu::choose(world, config.device)?;
         let Initial { source, network, layout, classes } = Initial::open(world, &config)?;
+        if !args.options.typed.iter().any(|option| option == "data_root") {
+            checkpoint::check_samples(world, &stored, source.as_ref(), split, &samples)?;
+        }
         let int8 = match args.int8 {
             true => {
                 let made = || {

@@ -5,6 +5,7 @@ use anyhow::Context;
 use super::resume::{Restart, Resumed};
 
 use crate::cli::TrainArgs;
+use crate::commands::covered::Samples;
 use crate::commands::outcome::default_name;
 use crate::config::RunRecord;
 use crate::model::Network;
@@ -20,6 +21,8 @@ pub struct Begin {
     pub checkpoint: Option<Checkpoint<Position>>,
     /// The curves up to the checkpoint.
     pub curves: Option<Curves>,
+    /// What a resumed run has to go on with, on rank 0.
+    pub samples: Samples,
     /// Whether a resumed run has nothing to do.
     pub complete: bool,
     /// Whether an old run is in the directory, which goes when nothing can fail any more.
@@ -28,7 +31,15 @@ pub struct Begin {
 
 impl Begin {
     fn with(network: Network) -> Self {
-        Self { dir: None, network, checkpoint: None, curves: None, complete: false, replaces: false }
+        Self {
+            dir: None,
+            network,
+            checkpoint: None,
+            curves: None,
+            samples: Samples::default(),
+            complete: false,
+            replaces: false,
+        }
     }
 }
 
@@ -47,9 +58,11 @@ pub fn prepare(
         return Ok(Begin::with(network));
     }
     if let Some(resumed) = resumed {
-        let Restart { dir, checkpoint, curves, complete } = resumed.restart(record, layout, steps)?;
+        let Restart { dir, checkpoint, curves, samples, complete } =
+            resumed.restart(record, layout, steps)?;
         let checkpoint = Some(checkpoint);
-        return Ok(Begin { dir: Some(dir), checkpoint, curves, complete, ..Begin::with(network) });
+        let dir = Some(dir);
+        return Ok(Begin { dir, checkpoint, curves, samples, complete, ..Begin::with(network) });
     }
     let network = match &record.config.init {
         Some(file) => layout.write(network, &load_weights(file, layout).context("--init")?),

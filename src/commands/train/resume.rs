@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use crate::commands::covered;
+use crate::commands::covered::{self, Samples};
 use crate::config::{ConfigError, RunConfig, RunRecord};
 use crate::quant::QuantizeKind;
 use crate::record::checkpoint::verify;
@@ -35,6 +35,8 @@ pub struct Restart {
     pub dir: RunDir,
     pub checkpoint: Checkpoint<Position>,
     pub curves: Option<Curves>,
+    /// What the run has to go on with.
+    pub samples: Samples,
     /// Whether there is nothing to do.
     pub complete: bool,
 }
@@ -76,7 +78,12 @@ impl Resumed {
         let RunRecord { config, history, failed_attempts, status, results, .. } = record;
         let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
         let new = config.changed(sets)?;
-        let changed = covered::differences(&serde_json::to_value(&config)?, &serde_json::to_value(&new)?);
+        let mut changed = covered::differences(&serde_json::to_value(&config)?, &serde_json::to_value(&new)?);
+        if sets.iter().any(|set| set.starts_with("data-root=")) && config.data_root == new.data_root {
+            // The same folder with other samples, which the history notes.
+            let root = serde_json::to_value(&new.data_root)?;
+            changed.push(Change { field: "data_root".into(), from: root.clone(), to: root });
+        }
         let set = sets.join(" --set ");
         Ok((new, Self { dir, intact, history, failed_attempts, set, changed, completed }))
     }
@@ -122,7 +129,15 @@ impl Resumed {
         let file = intact.path.join("state.json");
         let fits = checkpoint.position.check(&bounds);
         fits.map_err(|what| anyhow::anyhow!("{} is damaged: {what}", file.display()))?;
-        let curves = intact.manifest.as_ref().map(|manifest| manifest.curves.clone());
+        let manifest = intact.manifest.as_ref();
+        if manifest.is_none_or(|manifest| manifest.data.is_none()) {
+            log::warn!(
+                "{} is of an earlier version and has no digests of the samples: nothing covers the data set",
+                intact.path.display()
+            );
+        }
+        let samples = Samples::of(manifest, &history, &changed);
+        let curves = manifest.map(|manifest| manifest.curves.clone());
         if let Some(curves) = &curves {
             check_curves(path, curves, &intact.path)?;
         }
@@ -137,6 +152,6 @@ impl Resumed {
         record.failed_attempts = failed_attempts;
         let complete = completed == Some(step) && changed.is_empty();
         record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
-        Ok(Restart { dir, checkpoint, curves, complete })
+        Ok(Restart { dir, checkpoint, curves, samples, complete })
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Trainer;
 use crate::quant::Quantizer;
-use crate::record::StepMs;
+use crate::record::{DataDigests, StepMs};
 use crate::train::{Position, Trace};
 use burn_mpi::{ParamLayout, SyncReport, sha256};
 
@@ -33,6 +33,12 @@ impl<T: Trace> Trainer<'_, T> {
     /// The digest of the training samples in use, which is the same on all ranks.
     pub fn data_sha256(&self) -> &str {
         self.shard.digest()
+    }
+
+    /// The digests of all samples in use.
+    pub fn data_digests(&self) -> DataDigests {
+        let of = |samples| self.source.description().digest(samples);
+        DataDigests { train: of(self.shard.digest()), test: of(self.evaluation.data_sha256()) }
     }
 
     /// Adds the time before the first step, for the results.
