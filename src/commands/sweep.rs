@@ -154,10 +154,10 @@ fn make_one(run: &PlannedRun, args: &SweepArgs, folder: &Path, stop: &StopReques
     if outcome.stopped {
         return Ended::Stopped;
     }
-    let results =
-        RunDir::open::<RunConfig>(&folder.join(&run.name)).ok().and_then(|(_, record)| record.results);
-    match (outcome.code, results) {
-        (0, Some(results)) => Ended::Completed(format!(
+    let record = RunDir::open::<RunConfig>(&folder.join(&run.name)).map(|(_, record)| record.results);
+    match (outcome.code, record) {
+        (0, Err(error)) => Ended::Failed(error.to_string()),
+        (0, Ok(Some(results))) => Ended::Completed(format!(
             "{:.2} s of training, {:.3} ms per step, test accuracy {:.2}%",
             results.train_seconds, results.ms_per_step, results.test_accuracy
         )),
