@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::rc::Rc;
 
 use mpi::ffi;
@@ -117,16 +118,20 @@ impl MpiCalls {
         let kind = datatype(element);
         let op = sum_of(element);
         let (from, to) = (from.as_ptr().cast::<c_void>(), to.as_mut_ptr().cast::<c_void>());
+        let (mut status, mut received) = (MaybeUninit::<ffi::MPI_Status>::uninit(), count);
         // SAFETY: both buffers are borrowed until the call returns. `begin` has checked that they have the
         // values that MPI reads and writes: `count` of `kind`, or as many for each rank. One that is empty, as
-        // `to` of a gather on other ranks than the root, it does not access.
+        // `to` of a gather on other ranks than the root, it does not access. A receive
+        // that succeeds has written its status.
         let code = unsafe {
             match call {
                 Call::Send { to } => ffi::MPI_Send(from, count, kind, to as c_int, TAG, comm),
                 Call::Receive { from } => {
                     // MPI rejects a longer message.
-                    let ignore = ffi::RSMPI_STATUS_IGNORE;
-                    ffi::MPI_Recv(to, count, kind, from as c_int, TAG, comm, ignore)
+                    match ffi::MPI_Recv(to, count, kind, from as c_int, TAG, comm, status.as_mut_ptr()) {
+                        0 => ffi::MPI_Get_count(status.as_ptr(), kind, &mut received),
+                        code => code,
+                    }
                 }
                 Call::Broadcast { root } => ffi::MPI_Bcast(to, count, kind, root as c_int, comm),
                 Call::AllReduce => burn_mpi_allreduce(to, count, kind, op, comm),
@@ -143,7 +148,12 @@ impl MpiCalls {
                 Call::Barrier => ffi::MPI_Barrier(comm),
             }
         };
-        self.mpi.check(code, call.name(), bytes, started)
+        self.mpi.check(code, call.name(), bytes, started)?;
+        let reason = || format!("the message has {received} bytes, and this rank receives {count}");
+        match received == count {
+            true => Ok(()),
+            false => Err(self.mpi.error(NAME, call.name(), bytes, started, reason())),
+        }
     }
 }
 
