@@ -211,5 +211,16 @@ fn calls_that_differ_between_ranks_are_an_error_of_all() {
         let output = must_fail(command);
         let told = "rank 1 sends message 1 of 400 bytes, and this rank receives message 1 of 8 bytes";
         assert!(lines(&output, &["rank 0 on ", told]) >= 1, "{backend}: {}", text(&output));
+        // What is received was expected: MPI has the length, and gloo waits.
+        for (what, over_mpi) in [
+            ("later-short-message", "the message has 4 bytes, and this rank receives 8"),
+            ("later-long-message", "the message has 4000000 bytes, and this rank receives 8"),
+        ] {
+            let mut command = on_ranks(3, &example("differing_calls"));
+            command.args([what, backend]);
+            let output = must_fail(command);
+            let told = if backend == "mpi" { over_mpi } else { "exceeded the deadline of 3 s" };
+            assert!(lines(&output, &["rank 0 on ", told]) >= 1, "{what}, {backend}: {}", text(&output));
+        }
     }
 }

@@ -12,7 +12,7 @@ use burn_mpi::{
 type Way = fn(&World, Backend, bool) -> Result<(), CommError>;
 
 /// What differs, by name; the last argument says whether it does on this rank.
-const WAYS: [(&str, Way); 10] = [
+const WAYS: [(&str, Way); 12] = [
     ("sum", |world, _, odd| world.sum_f64(&mut vec![1.0; if odd { 50_000 } else { 5 }])),
     ("broadcast", |world, _, odd| world.broadcast_f32(&mut vec![1.0; if odd { 7 } else { 100_000 }])),
     ("started", |world, backend, odd| {
@@ -58,16 +58,24 @@ const WAYS: [(&str, Way); 10] = [
         connect_primitives(world, backend, &Transport::default())?
             .all_gather(&vec![1; length], &mut vec![0; length * world.size()])
     }),
-    ("message", |world, backend, odd| {
-        let mut on = connect_primitives(world, backend, &Transport::default())?;
+    ("message", |world, backend, odd| messages(world, backend, odd, &[400])),
+    ("later-short-message", |world, backend, odd| messages(world, backend, odd, &[8, 4])),
+    ("later-long-message", |world, backend, odd| messages(world, backend, odd, &[8, 4_000_000])),
+];
+
+/// Rank 1 sends these lengths to rank 0, which receives 8 bytes in each.
+fn messages(world: &World, backend: Backend, odd: bool, lengths: &[usize]) -> Result<(), CommError> {
+    let mut on = connect_primitives(world, backend, &Transport::default())?;
+    world.set_deadline(Duration::from_secs(3));
+    for &length in lengths {
         match (odd, world.rank()) {
-            (true, _) => on.send(&[1; 400], 0)?,
+            (true, _) => on.send(&vec![1; length], 0)?,
             (_, 0) => on.receive(&mut [0; 8], 1)?,
             _ => {}
         }
-        world.barrier()
-    }),
-];
+    }
+    world.barrier()
+}
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
