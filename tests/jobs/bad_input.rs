@@ -44,6 +44,7 @@ fn a_launcher_that_mpi_does_not_follow_is_named_with_its_variable() {
     for (set, launcher) in [
         ("PMI_RANK=0 PMI_SIZE=2 MPI_LOCALNRANKS=2", "MPICH's mpirun"),
         ("PMI_RANK=1 PMI_SIZE=2 PMI_FD=987", "MPICH's mpirun"),
+        ("PMI_ID=0 PMI_PORT=a:7 MPI_LOCALNRANKS=2", "MPICH's mpirun"),
         ("OMPI_COMM_WORLD_RANK=1", "Open MPI's mpirun"),
         ("MV2_COMM_WORLD_RANK=0 MV2_COMM_WORLD_SIZE=2", "MVAPICH2's mpirun_rsh"),
         ("FLUX_TASK_RANK=1 FLUX_JOB_SIZE=2 PMI_RANK=1 PMI_SIZE=2", "Flux"),

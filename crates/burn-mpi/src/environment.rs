@@ -16,10 +16,11 @@ use crate::{CommError, Launcher};
 const OF_OPEN_MPI: [&str; 4] =
     ["OMPI_MCA_orte_local_daemon_uri", "SLURM_STEP_ID", "FLUX_JOB_ID", "JSM_JSRUN_PORT"];
 
-/// The same for MPICH (tried with 4.0.2): the descriptor of the process manager's socket.
-const OF_MPICH: [&str; 1] = [MANAGER];
+/// The same for MPICH (tried with 4.0.2): the descriptor of the process manager's socket, or where it listens.
+const OF_MPICH: [&str; 2] = [MANAGER, PORT];
 
 const MANAGER: &str = "PMI_FD";
+const PORT: &str = "PMI_PORT";
 
 /// Prepares the environment for the start of `library` as a rank of `launcher`.
 ///
@@ -78,12 +79,13 @@ fn left_behind(
 }
 
 /// Whether the process manager is there of which the environment tells: a socket of PMI, or a server of
-/// PMIx on this host.
+/// PMI or PMIx.
 fn manager_answers() -> bool {
     let socket = std::env::var(MANAGER).ok().and_then(|text| text.parse::<RawFd>().ok());
     // SAFETY: fcntl takes any number; it fails if that is no open descriptor.
     let is_open = socket.is_some_and(|socket| unsafe { libc::fcntl(socket, libc::F_GETFD) } != -1);
     is_open
+        || std::env::var(PORT).is_ok_and(|address| TcpListener::bind(address).is_err())
         || std::env::vars_os().any(|(name, value)| {
             name.to_string_lossy().starts_with("PMIX_SERVER_URI") && listens(&value.to_string_lossy())
         })
@@ -122,6 +124,8 @@ mod tests {
         let hydra = |size| [("PMI_RANK", "0"), ("PMI_SIZE", size), ("PMI_FD", "99")];
         assert_eq!(left(&hydra("1"), "MPICH 4.0.2"), Ok(vec!["PMI_FD"]));
         assert!(left(&hydra("2"), "MPICH 4.0.2").unwrap_err().contains("unset ${!PMI_@}"));
+        let port = [("PMI_ID", "0"), ("PMI_PORT", "a:7")];
+        assert!(left(&port, "MPICH 4.0.2").unwrap_err().contains("PMI_PORT makes MPI ask"));
         assert_eq!(left(&hydra("2"), OPEN_MPI), Ok(vec![]), "a world of one, which is refused later");
         assert_eq!(left(&[("FLUX_JOB_ID", "1"), ("JSM_JSRUN_PORT", "1")], OPEN_MPI).unwrap().len(), 2);
     }

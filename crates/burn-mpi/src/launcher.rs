@@ -52,7 +52,7 @@ impl Kind {
 /// The first one whose variables are set is this process's. Flux, PALS and srun set those of PMI or PMIx
 /// too, and Hydra and Open MPI start their daemons with srun, whose variables ranks inherit. A shell in an
 /// allocation of Slurm has a task number, and only a step has tasks.
-const LAUNCHERS: [Kind; 9] = [
+const LAUNCHERS: [Kind; 11] = [
     Kind::new(
         "Open MPI's mpirun",
         "mpirun",
@@ -70,6 +70,9 @@ const LAUNCHERS: [Kind; 9] = [
     Kind::new("Slurm's srun", "srun", ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"])
         .needing("SLURM_STEP_NUM_TASKS"),
     HYDRA,
+    // As mpiexec -pmi-port starts it.
+    Kind { rank: "PMI_ID", size: "", ..HYDRA }.needing("PMI_PORT"),
+    Kind::new("ALPS's aprun", "aprun", ["ALPS_APP_PE", "", ""]),
     Kind::new("a launcher with PMIx", "mpirun", ["PMIX_RANK", "", ""]),
 ];
 
@@ -115,6 +118,13 @@ impl Launcher {
         self.variables.split('=').next().unwrap_or_default()
     }
 
+    /// Whether the launcher is one of `mpi_library`.
+    pub fn is_of(&self, mpi_library: &str) -> bool {
+        [("Open MPI's", "Open MPI"), ("MPICH's", "MPICH"), ("MVAPICH2's", "MVAPICH")]
+            .iter()
+            .any(|(name, library)| self.name.starts_with(name) && mpi_library.starts_with(library))
+    }
+
     /// Whether this process may be one of several.
     pub fn has_peers(&self) -> bool {
         self.size != Some(1)
@@ -134,7 +144,9 @@ impl Launcher {
     /// [`CommError::ForeignLauncher`] if the launcher may have started several processes, and MPI
     /// reports one.
     pub fn check(&self, world_size: usize, mpi_library: &str) -> Result<(), CommError> {
-        if self.has_peers() && world_size == 1 {
+        // MPI, which follows its own launcher, may know of no others where the environment has no number.
+        let is_alone = self.size.is_none() && self.rank == 0 && self.is_of(mpi_library);
+        if self.has_peers() && world_size == 1 && !is_alone {
             return Err(CommError::ForeignLauncher { launcher: self.clone(), mpi: mpi_library.to_owned() });
         }
         Ok(())
@@ -197,6 +209,8 @@ mod tests {
             ("jsrun", "jsrun", &[&[("JSM_NAMESPACE_RANK", "1")], &pmix[..]].concat()),
             ("MPICH's mpirun (Hydra)", "mpirun", &[&pmi[..], &[("MPI_LOCALNRANKS", "2")], &step].concat()),
             ("MPICH's mpirun (Hydra)", "mpirun", &pmi.to_vec()),
+            ("MPICH's mpirun (Hydra)", "mpirun", &vec![("PMI_PORT", "a:7"), ("PMI_ID", "1")]),
+            ("ALPS's aprun", "aprun", &vec![("ALPS_APP_PE", "1")]),
             ("Slurm's srun", "srun", &[&pmi[..], &step].concat()),
             ("Slurm's srun", "srun", &[&pmix[..], &step].concat()),
             ("a launcher with PMIx", "mpirun", &pmix.to_vec()),
@@ -208,6 +222,13 @@ mod tests {
             assert!(line.starts_with(name) && line.contains(&format!("{rank}=1")), "{line}");
             assert!(line.ends_with(&format!("unset {rank}")), "{line}");
         }
+    }
+
+    #[test]
+    fn rank_0_of_a_launcher_that_sets_no_size_is_alone_if_its_own_mpi_says_so() {
+        let of = |rank| detect(&[("PMI_PORT", "a:7"), ("PMI_ID", rank)]).unwrap();
+        assert!(of("0").check(1, "MPICH 4.0.2").is_ok() && of("1").check(1, "MPICH 4.0.2").is_err());
+        assert!(of("0").check(1, "Open MPI v4.1.4").is_err());
     }
 
     #[test]
