@@ -74,7 +74,7 @@ fn start(
     super::agree_on_products(world, &config)?;
 
     let source = world.agree(data::open(&config.data_root))?;
-    clip_limits(world, &mut config, source.as_ref(), args.resume.is_none());
+    clip_limits(world, &mut config, source.as_ref(), args);
     let options = config.train_options();
     let plan = options.plan(source.as_ref(), Split::Train, world.size());
     check_data(&config, &plan, source.as_ref())?;

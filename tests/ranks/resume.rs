@@ -62,6 +62,30 @@ fn another_world_size_is_rejected_with_both_numbers() {
     assert!(text(&output).contains("--set schedule=step: the run is complete after"), "{}", text(&output));
 }
 
+/// As in a new run.
+#[test]
+fn limits_above_the_data_set_become_its_samples_in_a_resumed_run() {
+    let lab = Lab::new();
+    let data = lab.data("digits", 64, 20);
+    lab.train(2, "run", &["--epochs=1", "--data-root", &data, "--test-samples=10"]);
+    let resume = |value: &str, epochs: &str| {
+        let sets =
+            ["--set".to_owned(), format!("test-samples={value}"), "--set".into(), format!("epochs={epochs}")];
+        let printed = output_of(lab.on(2, &["train", "--resume"], "run").args(sets));
+        (printed, lab.completed("run"))
+    };
+    let (printed, run) = resume("1000", "2");
+    assert!(printed.contains("the data set has 20; all are used, which run.json notes"), "{printed}");
+    assert_eq!(run["config"]["test_samples"], 20);
+    let manifest = std::fs::read(lab.newest("run").join("manifest.json")).expect("a manifest");
+    let manifest: serde_json::Value = serde_json::from_slice(&manifest).expect("JSON");
+    assert_eq!(manifest["config"]["test_samples"], 20);
+    let noted = |run: &serde_json::Value, attempt: usize| run["history"][attempt]["changed"].to_string();
+    assert!(noted(&run, 1).contains(r#""field":"test_samples","from":10,"to":20"#), "{}", noted(&run, 1));
+    let (_, run) = resume("2000", "3");
+    assert!(!noted(&run, 2).contains("test_samples"), "it has not changed: {}", noted(&run, 2));
+}
+
 /// Inside an epoch, each rank has running statistics of its own.
 #[test]
 fn checkpoints_inside_an_epoch_change_nothing_with_batch_norm() {

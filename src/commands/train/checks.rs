@@ -25,17 +25,23 @@ pub(super) fn warn_of_ignored_options(args: &TrainArgs, world: &World) {
 }
 
 /// Limits above the samples that there are become those in a new run: whoever repeats it on a larger data set
-/// would get other figures. Those of a resumed run are covered by its checkpoints.
-pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &dyn SampleSource, is_new: bool) {
+/// would get other figures. Those of a resumed run are covered by its checkpoints, unless it notes changes.
+pub(super) fn clip_limits(
+    world: &World,
+    config: &mut RunConfig,
+    source: &dyn SampleSource,
+    args: &TrainArgs,
+) {
+    let is_noted = args.resume.is_none() || !args.set.is_empty();
     let typed = [("train-samples", config.train_samples), ("test-samples", config.test_samples)];
     let available = [Split::Train, Split::Test].map(|split| source.len(split));
     for ((option, typed), available) in typed.into_iter().zip(available) {
         if let Some(typed) = typed.filter(|&typed| typed > available && world.is_root()) {
-            let noted = if is_new { ", which run.json notes" } else { "" };
+            let noted = if is_noted { ", which run.json notes" } else { "" };
             log::warn!("--{option} {typed}: the data set has {available}; all are used{noted}");
         }
     }
-    if is_new {
+    if is_noted {
         config.clip_limits(available);
     }
 }

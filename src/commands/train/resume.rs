@@ -23,9 +23,9 @@ pub struct Resumed {
     history: Vec<Attempt>,
     /// Attempts that failed under a launch with restarts.
     failed_attempts: Vec<FailedAttempt>,
-    /// What `--set` was given, and what it changes.
+    /// What `--set` was given, and the configuration before.
     set: String,
-    changed: Vec<Change>,
+    before: Value,
     /// Steps of a run that was completed.
     completed: Option<usize>,
 }
@@ -78,14 +78,8 @@ impl Resumed {
         let RunRecord { config, history, failed_attempts, status, results, .. } = record;
         let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
         let new = config.changed(sets)?;
-        let mut changed = covered::differences(&serde_json::to_value(&config)?, &serde_json::to_value(&new)?);
-        if sets.iter().any(|set| set.starts_with("data-root=")) && config.data_root == new.data_root {
-            // The same folder with other samples, which the history notes.
-            let root = serde_json::to_value(&new.data_root)?;
-            changed.push(Change { field: "data_root".into(), from: root.clone(), to: root });
-        }
-        let set = sets.join(" --set ");
-        Ok((new, Self { dir, intact, history, failed_attempts, set, changed, completed }))
+        let (set, before) = (sets.join(" --set "), serde_json::to_value(&config)?);
+        Ok((new, Self { dir, intact, history, failed_attempts, set, before, completed }))
     }
 
     /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
@@ -96,9 +90,15 @@ impl Resumed {
         layout: &ParamLayout,
         steps: usize,
     ) -> anyhow::Result<Restart> {
-        let Self { dir, intact, history, failed_attempts, set, changed, completed } = self;
+        let Self { dir, intact, history, failed_attempts, set, before, completed } = self;
         let path = dir.path();
         let config = &record.config;
+        let mut changed = covered::differences(&before, &serde_json::to_value(config)?);
+        let root = &before["data_root"];
+        if set.contains("data-root=") && !changed.iter().any(|change| change.field == "data_root") {
+            // The same folder with other samples, which the history notes.
+            changed.push(Change { field: "data_root".into(), from: root.clone(), to: root.clone() });
+        }
         let checkpoint = Checkpoint::<Position>::load(&intact.path, layout)?;
         ensure!(
             checkpoint.model == config.model.to_string() && checkpoint.world_size == record.world_size,
