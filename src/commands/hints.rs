@@ -14,7 +14,7 @@ pub fn with_hint(error: &anyhow::Error) -> String {
 fn hint(error: &CommError) -> Option<String> {
     match error {
         CommError::ByHand { .. } => Some("mpiburn launch NxC -- … starts a topology".into()),
-        CommError::ForeignLauncher { .. } => {
+        CommError::ForeignLauncher { launcher, mpi } if !launcher.is_of(mpi) => {
             let other = if MPI_FLAVOUR == "openmpi" { "mpich" } else { "openmpi" };
             Some(format!("make build MPI={other} builds for the other"))
         }

@@ -124,6 +124,8 @@ mod tests {
         let hydra = |size| [("PMI_RANK", "0"), ("PMI_SIZE", size), ("PMI_FD", "99")];
         assert_eq!(left(&hydra("1"), "MPICH 4.0.2"), Ok(vec!["PMI_FD"]));
         assert!(left(&hydra("2"), "MPICH 4.0.2").unwrap_err().contains("unset ${!PMI_@}"));
+        let batch = [("PMIX_RANK", "0"), ("SLURM_PROCID", "0"), ("SLURM_STEP_ID", "3")];
+        assert!(left(&batch, OPEN_MPI).unwrap_err().ends_with("unset ${!PMIX_@} ${!SLURM_@}"));
         let port = [("PMI_ID", "0"), ("PMI_PORT", "a:7")];
         assert!(left(&port, "MPICH 4.0.2").unwrap_err().contains("PMI_PORT makes MPI ask"));
         assert_eq!(left(&hydra("2"), OPEN_MPI), Ok(vec![]), "a world of one, which is refused later");

@@ -105,12 +105,7 @@ pub enum CommError {
     },
     /// A launcher that MPI does not follow: another MPI's, or one whose variables are inherited.
     #[cfg(feature = "mpi")]
-    #[error(
-        "{} started this process as one of several ({}), but this build uses {mpi}, which started as a world of one: \
-         every process would train alone. Start it with the mpirun of {mpi} or srun --mpi=pmix (MPICH: pmi2), or build it for the \
-         launcher's MPI (MPICC names its compiler wrapper); if a shell inside another job started it, unset {}",
-        launcher.name, launcher.variables, launcher.rank_variable()
-    )]
+    #[error("{} {}", launcher.name, why_alone(launcher, mpi))]
     ForeignLauncher {
         /// The launcher.
         launcher: Launcher,
@@ -122,8 +117,8 @@ pub enum CommError {
     #[error(
         "{} started this process as one of several ({}), but no process manager answers, and {variable} makes MPI ask \
          one: start it with mpirun, or with srun --mpi=pmix (MPICH: pmi2); if a shell inside another job started it, use a \
-         new one, or in bash: unset ${{!{}@}} ${{!PMIX_@}}",
-        launcher.name, launcher.variables, prefix(launcher.rank_variable())
+         new one, or in bash: {}",
+        launcher.name, launcher.variables, unset([launcher.rank_variable(), PMIX, variable])
     )]
     Inherited {
         /// The launcher.
@@ -306,10 +301,41 @@ impl fmt::Debug for CommError {
     }
 }
 
-/// `OMPI_` of `OMPI_COMM_WORLD_RANK`.
+/// Why MPI is a world of one, and what to do.
 #[cfg(feature = "mpi")]
-fn prefix(variable: &str) -> &str {
-    variable.find('_').map_or(variable, |end| &variable[..=end])
+fn why_alone(launcher: &Launcher, mpi: &str) -> String {
+    let (variables, rank) = (&launcher.variables, launcher.rank_variable());
+    if launcher.is_of(mpi) && !launcher.has_started_this_process() {
+        return format!(
+            "did not start this process ({variables}): {mpi} started as a world of one, so the variables are \
+             inherited from another job; use a new shell, or in bash: {}",
+            unset([rank, PMIX])
+        );
+    }
+    format!(
+        "started this process as one of several ({variables}), but this build uses {mpi}, which started as a world of \
+         one: every process would train alone. Start it with the mpirun of {mpi} or srun --mpi=pmix (MPICH: pmi2), or \
+         build it for the launcher's MPI (MPICC names its compiler wrapper); if a shell inside another job started it, \
+         unset {rank}"
+    )
+}
+
+/// A variable of PMIx, which several launchers set.
+#[cfg(feature = "mpi")]
+const PMIX: &str = "PMIX_RANK";
+
+/// What removes all variables that begin like these, such as `OMPI_` of `OMPI_COMM_WORLD_RANK`.
+#[cfg(feature = "mpi")]
+fn unset<const N: usize>(variables: [&str; N]) -> String {
+    let mut command = "unset".to_owned();
+    for variable in variables {
+        let family = variable.find('_').map_or(variable, |end| &variable[..=end]);
+        let word = format!(" ${{!{family}@}}");
+        if !command.contains(&word) {
+            command += &word;
+        }
+    }
+    command
 }
 
 fn reason_of(status: i32, reason: &str) -> String {

@@ -80,8 +80,17 @@ const HYDRA: Kind =
     Kind::new("MPICH's mpirun (Hydra)", "mpirun", ["PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"]);
 
 /// What the names of processes begin with whose children are ranks.
-const DAEMONS: [&str; 8] =
-    ["mpirun", "mpiexec", "orterun", "orted", "hydra_pmi_proxy", "slurmstepd", "mpispawn", "flux-shell"];
+const DAEMONS: [&str; 9] = [
+    "mpirun",
+    "mpiexec",
+    "orterun",
+    "orted",
+    "prte",
+    "hydra_pmi_proxy",
+    "slurmstepd",
+    "mpispawn",
+    "flux-shell",
+];
 
 impl Launcher {
     /// The launcher whose variables this process inherited, if any.
@@ -130,12 +139,15 @@ impl Launcher {
         self.size != Some(1)
     }
 
+    /// Whether a launcher has started this process, which may have inherited the variables from a shell.
+    pub fn has_started_this_process(&self) -> bool {
+        daemon().is_some()
+    }
+
     /// Whether rank 0 prints an error that all processes have: this is another rank, and the launcher
     /// has started it. A process that has inherited the variables from a shell has no rank 0.
     pub fn leaves_printing_to_rank_0(&self) -> bool {
-        self.rank > 0
-            && stat(&parent_id().to_string())
-                .is_some_and(|(name, _)| DAEMONS.iter().any(|daemon| name.starts_with(daemon)))
+        self.rank > 0 && self.has_started_this_process()
     }
 
     /// Rejects a world that differs from the launcher's.
@@ -151,6 +163,18 @@ impl Launcher {
         }
         Ok(())
     }
+}
+
+/// The program that has started this process, if it is a launcher's.
+fn daemon() -> Option<String> {
+    let parent = parent_id().to_string();
+    // The name of a script is its own, not the shell's. Another user's program, such as slurmstepd, cannot be read.
+    let program = std::fs::read_link(format!("/proc/{parent}/exe")).ok();
+    let name = match program.as_deref().and_then(|path| path.file_name()) {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => stat(&parent)?.0,
+    };
+    DAEMONS.iter().any(|daemon| name.starts_with(daemon)).then_some(name)
 }
 
 /// Rank and number of processes in torchrun's variables, if there are several.
@@ -217,10 +241,29 @@ mod tests {
         ] {
             let launcher = detect(variables).unwrap_or_else(|| panic!("{variables:?}"));
             assert_eq!((launcher.name, launcher.command, launcher.rank), (name, command, 1));
-            let line = launcher.check(1, "Open MPI v4.1.4").unwrap_err().to_string();
+            let line = launcher.check(1, "LAM 7.1").unwrap_err().to_string();
             let rank = launcher.rank_variable();
             assert!(line.starts_with(name) && line.contains(&format!("{rank}=1")), "{line}");
             assert!(line.ends_with(&format!("unset {rank}")), "{line}");
+        }
+    }
+
+    /// Neither another mpirun nor another build would help.
+    #[test]
+    fn the_launcher_of_the_same_mpi_is_told_as_variables_of_another_job() {
+        for (variables, mpi, unset) in [
+            (
+                &["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"],
+                "Open MPI v4.1.4",
+                "unset ${!OMPI_@} ${!PMIX_@}",
+            ),
+            (&["PMI_RANK", "PMI_SIZE"], "MPICH 4.0.2", "unset ${!PMI_@} ${!PMIX_@}"),
+        ] {
+            let launcher = detect(&[(variables[0], "1"), (variables[1], "2")]).unwrap();
+            let line = launcher.check(1, mpi).unwrap_err().to_string();
+            assert!(line.starts_with(&format!("{} did not start", launcher.name)), "{line}");
+            assert!(line.contains("inherited from another job") && line.ends_with(unset), "{line}");
+            assert!(!line.contains("build"), "{line}");
         }
     }
 
