@@ -43,7 +43,7 @@ use crate::device::DeviceKind;
 use crate::stop::StopRequest;
 use crate::train::Precision;
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
-use burn_mpi::World;
+use burn_mpi::{Launcher, World};
 pub use failure::{Failure, Refused};
 use failure::{OPTIONS, is_shared};
 use start::{Fingerprint, Usage, Verdict};
@@ -255,15 +255,20 @@ fn print_own(world: &World, line: Option<&str>) {
 /// Prints an error of the command line, once for all ranks that have it; returns the exit code.
 pub fn usage(error: &clap::Error) -> u8 {
     use clap::error::ErrorKind;
-    let requested = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    let exit_code = if requested { 0 } else { OPTIONS };
+    // MPI starts once: a program that the same rank runs next needs it.
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        if !Launcher::detect().is_some_and(|launcher| launcher.leaves_printing_to_rank_0()) {
+            let _ = error.print();
+        }
+        return 0;
+    }
     let program = Fingerprint::begin();
     let world = start::has_peers().then(World::init).and_then(Result::ok);
     let Some(world) = world else {
         let _ = error.print();
-        return exit_code;
+        return OPTIONS;
     };
-    let usage = Usage { text: error.to_string(), exit_code };
+    let usage = Usage { text: error.to_string(), exit_code: OPTIONS };
     match start::compare(&world, Err(usage), program) {
         Ok(Verdict::Refuse(text, exit_code)) => {
             print_own(&world, text.as_deref());
@@ -274,7 +279,7 @@ pub fn usage(error: &clap::Error) -> u8 {
                 let _ = error.print();
             }
             let _ = world.barrier();
-            exit_code
+            OPTIONS
         }
     }
 }

@@ -169,3 +169,16 @@ fn ranks_that_form_no_job_are_rejected_with_the_mpirun_command() {
     let ended = run(job.env("RANK", "0").env("WORLD_SIZE", "2"));
     assert!(ended.status.success(), "{}", text(&ended));
 }
+
+#[test]
+fn help_and_version_are_printed_once_and_leave_mpi_to_what_the_ranks_run_next() {
+    let lab = Lab::new();
+    let mut version = mpirun(2, binary());
+    let output = succeeds(version.arg("--version"));
+    assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1, "{}", text(&output));
+    let command = train(&lab, &Vec::new());
+    let mut job = mpirun(2, "sh");
+    job.args(["-c", "\"$0\" --version && \"$0\" train --help && \"$0\" \"$@\""]);
+    succeeds(job.arg(command.get_program()).args(command.get_args()));
+    assert_eq!(lab.completed("out")["world_size"], 2);
+}
