@@ -79,10 +79,19 @@ pub fn run(command: Command) -> Result<u8, Failure> {
     let program = Fingerprint::begin();
     // These have no ranks. Several are told so; what the shell has inherited from another job does not matter.
     if matches!(command, Command::Data(_) | Command::Launch(_) | Command::Sweep(_) | Command::Report(_))
-        && start::has_peers()
-        && let Ok(world) = World::init()
+        && let Some(launcher) = Launcher::detect().filter(Launcher::has_peers)
     {
-        return run_as_rank(&world, &command, program, &StopRequest::default()).map(|()| 0);
+        match World::init() {
+            Ok(world) if world.size() > 1 => {
+                return run_as_rank(&world, &command, program, &StopRequest::default()).map(|()| 0);
+            }
+            // Another MPI's ranks do not know each other. One that fails before rank 0 has printed ends the job.
+            Err(_) if launcher.leaves_printing_to_rank_0() => return Ok(0),
+            Err(_) if launcher.has_started_this_process() => {
+                return Err(Failure::before_mpi(start::in_one_process(&command.name()).into()));
+            }
+            _ => {}
+        }
     }
     match command {
         // From here on: a signal while MPI starts requests a checkpoint as well.

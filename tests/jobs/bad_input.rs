@@ -182,3 +182,29 @@ fn help_and_version_are_printed_once_and_leave_mpi_to_what_the_ranks_run_next() 
     succeeds(job.arg(command.get_program()).args(command.get_args()));
     assert_eq!(lab.completed("out")["world_size"], 2);
 }
+
+/// Its ranks are worlds of one: the variables are another launcher's, and their parent is mpirun.
+#[test]
+fn commands_without_ranks_are_refused_once_under_a_launcher_that_mpi_does_not_follow() {
+    let lab = Lab::new();
+    let foreign = "unset ${!OMPI_@} ${!PMIX_@}; PMI_SIZE=2 PMI_RANK=$0 exec \"$@\"";
+    for words in
+        [&["launch", "1x2", "--", "train"][..], &["sweep", "none.toml"], &["data", "digits", "--out"]]
+    {
+        let mut job = mpirun(1, "bash");
+        for rank in ["0", "1"] {
+            if rank == "1" {
+                job.args([":", "-n", "1", "bash"]);
+            }
+            job.args(["-c", foreign, rank, binary()]).args(words);
+            if words[0] == "data" {
+                job.arg(lab.path("data"));
+            }
+        }
+        let output = must_fail(job);
+        let line =
+            format!("mpiburn: mpiburn {} runs in one process: start it without mpirun or srun", words[0]);
+        assert_eq!((errors(&output), output.status.code()), (vec![line], Some(2)), "{}", text(&output));
+    }
+    assert!(!lab.path("data").exists(), "nothing was created");
+}
