@@ -208,3 +208,25 @@ fn commands_without_ranks_are_refused_once_under_a_launcher_that_mpi_does_not_fo
     }
     assert!(!lab.path("data").exists(), "nothing was created");
 }
+
+#[test]
+fn ranks_without_their_launchers_variables_are_refused_and_one_process_trains() {
+    let lab = Lab::new();
+    let command = train(&lab, &Vec::new());
+    let started = |ranks: usize, program: &str, words: &[&str]| {
+        let mut job = mpirun(ranks, program);
+        job.args(words).arg(command.get_program()).args(command.get_args());
+        job
+    };
+    let output = must_fail(started(2, "env", &["-i"]));
+    let lines = errors(&output);
+    let is_told = |line: &String| line.contains("has no variable of a launcher") && line.contains("env -i");
+    assert!((1..=2).contains(&lines.len()) && lines.iter().all(is_told), "{}", text(&output));
+    assert!(!lab.path("out").exists(), "nothing was created");
+    // Its parent is a shell.
+    let shell = ["-c", "env -i \"$0\" \"$@\" --overwrite; exit"];
+    for (program, words) in [("env", &[][..]), ("sh", &shell)] {
+        succeeds(started(1, program, words));
+        assert_eq!(lab.completed("out")["world_size"], 1);
+    }
+}

@@ -126,6 +126,17 @@ pub enum CommError {
         /// A variable that only ranks of a running job should have.
         variable: &'static str,
     },
+    /// A rank without the variables of its launcher.
+    #[cfg(feature = "mpi")]
+    #[error(
+        "{daemon} started this process, whose environment has no variable of a launcher: MPI would start as a world of \
+         one, and each rank would train alone; start it without what clears the environment, such as env -i or sudo, \
+         or pass all variables on"
+    )]
+    Cleared {
+        /// The launcher's program.
+        daemon: String,
+    },
     /// Ranks that were started by hand.
     #[error(
         "the environment says RANK={rank} and WORLD_SIZE={size}, and no launcher started this process: ranks started \

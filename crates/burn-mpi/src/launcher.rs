@@ -102,12 +102,17 @@ impl Launcher {
     ///
     /// # Errors
     /// [`CommError::ByHand`] if there is no launcher, but torchrun's variables for
-    /// numbering processes are set for several.
+    /// numbering processes are set for several; [`CommError::Cleared`] if a launcher has
+    /// started this process, but its variables are missing.
     pub fn detect_or_refuse() -> Result<Option<Self>, CommError> {
+        let get = |name: &str| std::env::var(name).ok();
         let launcher = Self::detect();
-        match by_hand(|name| std::env::var(name).ok()) {
-            Some((rank, size)) if launcher.is_none() => Err(CommError::ByHand { rank, size }),
-            _ => Ok(launcher),
+        match by_hand(get) {
+            _ if launcher.is_some() => Ok(launcher),
+            Some((rank, size)) => Err(CommError::ByHand { rank, size }),
+            None => daemon()
+                .filter(|_| is_cleared(get))
+                .map_or(Ok(None), |daemon| Err(CommError::Cleared { daemon })),
         }
     }
 
@@ -175,6 +180,11 @@ fn daemon() -> Option<String> {
         None => stat(&parent)?.0,
     };
     DAEMONS.iter().any(|daemon| name.starts_with(daemon)).then_some(name)
+}
+
+/// Whether no launcher's rank is set: a batch script, whose parent is one's daemon as well, has a number.
+fn is_cleared(get: impl Fn(&str) -> Option<String>) -> bool {
+    LAUNCHERS.iter().all(|kind| get(kind.rank).is_none())
 }
 
 /// Rank and number of processes in torchrun's variables, if there are several.
@@ -281,6 +291,12 @@ mod tests {
         for variables in [&step[..], &[&step[..], &[("PMIX_RANK", "0")]].concat()] {
             assert!(detect(variables).unwrap().check(1, "Open MPI").is_ok());
         }
+    }
+
+    #[test]
+    fn a_batch_script_is_no_rank_without_its_variables() {
+        let is = |set: &str| is_cleared(|name| (name == set).then(|| "0".to_owned()));
+        assert!(is("HOME") && !is("SLURM_PROCID") && !is("PMIX_RANK"));
     }
 
     /// Nobody else would print it.

@@ -121,7 +121,8 @@ impl World {
     /// # Errors
     /// [`CommError::Start`] if MPI does not start, or was started in this process before.
     /// [`CommError::ForeignLauncher`] if another MPI's launcher started this process,
-    /// [`CommError::Inherited`] if its launcher's process manager is not there, and
+    /// [`CommError::Inherited`] if its launcher's process manager is not there,
+    /// [`CommError::Cleared`] if its launcher's variables are not, and
     /// [`CommError::ByHand`] if torchrun's variables alone number it.
     #[cfg(feature = "mpi")]
     pub fn init() -> Result<Self, CommError> {
