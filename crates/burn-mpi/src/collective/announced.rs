@@ -71,7 +71,7 @@ impl Calls {
         self.latest.push(signature);
         self.made += 1;
         self.expected = if is_expected { self.expected + 1 } else { self.after_the_same() };
-        (!is_expected).then(|| Announcement::of(&format!("{signature}, call {}", self.made), host))
+        (!is_expected).then(|| Announcement::of(&format!("{signature}, call {}", self.made), self.made, host))
     }
 
     /// The position after the latest earlier place where the most calls up to there are those up to now.
@@ -91,14 +91,16 @@ pub struct Announcement(Vec<u8>);
 impl Announcement {
     /// Bytes of a host's name.
     const HOST: usize = 64;
-    /// Its bytes: the digest, the host and the text.
-    pub const BYTES: usize = size_of::<u64>() + Self::HOST + ROOM;
+    /// Bytes of the digest and of the call's number.
+    const HEAD: usize = 2 * size_of::<u64>();
+    /// Its bytes: the digest, the number, the host and the text.
+    pub const BYTES: usize = Self::HEAD + Self::HOST + ROOM;
 
-    pub fn of(text: &str, host: &str) -> Self {
+    pub fn of(text: &str, number: u64, host: &str) -> Self {
         let exchange = Exchange::of(text);
-        let mut bytes = exchange.tag().to_le_bytes().to_vec();
+        let mut bytes = [exchange.tag().to_le_bytes(), number.to_le_bytes()].concat();
         bytes.extend(&host.as_bytes()[..host.len().min(Self::HOST)]);
-        bytes.resize(size_of::<u64>() + Self::HOST, 0);
+        bytes.resize(Self::HEAD + Self::HOST, 0);
         bytes.extend(exchange.padded());
         Self(bytes)
     }
@@ -113,15 +115,21 @@ impl Announcement {
         self.0
     }
 
+    /// Whether all ranks have made as many calls: then none is left that others have not made.
+    pub fn are_of_one_number(all: &[u8]) -> bool {
+        let number = |of: &[u8]| of[size_of::<u64>()..Self::HEAD].to_vec();
+        all.chunks_exact(Self::BYTES).all(|of| number(of) == number(&all[..Self::BYTES]))
+    }
+
     /// Compares those of all ranks.
     ///
     /// # Errors
     /// On all ranks, [`CommError::OutOfStep`] of the first rank whose call is not rank 0's.
     pub fn compare(all: &[u8]) -> Result<(), CommError> {
         let ranks: Vec<&[u8]> = all.chunks_exact(Self::BYTES).collect();
-        let tag = |of: &[u8]| of[..size_of::<u64>()].to_vec();
-        let Some(rank) = ranks.iter().position(|of| tag(of) != tag(ranks[0])) else { return Ok(()) };
-        let (host, _) = ranks[rank][size_of::<u64>()..].split_at(Self::HOST);
+        let head = |of: &[u8]| of[..Self::HEAD].to_vec();
+        let Some(rank) = ranks.iter().position(|of| head(of) != head(ranks[0])) else { return Ok(()) };
+        let (host, _) = ranks[rank][Self::HEAD..].split_at(Self::HOST);
         let names: Vec<u8> = ranks.iter().flat_map(|of| &of[Self::BYTES - ROOM..]).copied().collect();
         let [calls, others] = Exchange::differing(&names, rank);
         Err(CommError::OutOfStep { rank, host: Exchange::name(host), calls, others })
@@ -164,9 +172,15 @@ mod tests {
         let of = |length, host| Calls::default().note(sum(length), host).expect("the first").into_bytes();
         let [five, same, fifty] = [of(5, "node0"), of(5, "node1"), of(50, "node2")];
         assert!(Announcement::compare(&[&five[..], &same].concat()).is_ok());
-        let error = Announcement::compare(&[five, same, fifty].concat()).unwrap_err().to_string();
+        let all = [five.clone(), same, fifty].concat();
+        let error = Announcement::compare(&all).unwrap_err().to_string();
         let line =
             "rank 2 on node2 is in all-reduce of 50 f32, call 1, and rank 0 in all-reduce of 5 f32, call 1:";
         assert!(error.starts_with(line), "{error}");
+        let mut calls = Calls::default();
+        calls.note(sum(1), "node1");
+        let later = calls.note(sum(5), "node1").expect("another").into_bytes();
+        assert!(Announcement::are_of_one_number(&all));
+        assert!(!Announcement::are_of_one_number(&[five, later].concat()));
     }
 }
