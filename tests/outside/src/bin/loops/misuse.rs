@@ -8,7 +8,7 @@ use burn::module::Module;
 use burn::tensor::Device;
 use burn_mpi::{
     Backend, CommError, GradientSync, Mean, MicroBatch, ShardedDataset, SyncOptions, Transport, WireType,
-    World, average_metrics, connect, save_record,
+    World, average_metrics, broadcast_module, connect, save_record,
 };
 
 use crate::examples::own_loop::{Net, points};
@@ -51,7 +51,7 @@ fn different_calls(world: &World, folder: &Path) -> Result<(), Box<dyn Error>> {
 /// error.
 fn wrong_totals(world: &World, wire: WireType) -> Result<(), Box<dyn Error>> {
     let device = Device::flex().autodiff();
-    let net = Net::new(8, &device);
+    let net = broadcast_module(world, Net::new(8, &device))?;
     let (last, own) = (world.rank() == world.size() - 1, 3);
     let right = own * world.size();
     let items = points(own).get_many((0..own).collect())?;
