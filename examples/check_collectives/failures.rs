@@ -41,6 +41,11 @@ pub fn unknown_interface(world: &World) -> Outcome {
     let refused = GlooPrimitives::connect(world, Some("nosuch0"), TIMEOUT);
     let text = refused.err().ok_or("an interface that is not there was taken")?.to_string();
     assert!(text.contains("nosuch0") && text.contains("lo (127.0.0.1)"), "{text}");
+    if world.size() > 1 {
+        let named = GlooPrimitives::connect(world, world.is_root().then_some("lo"), TIMEOUT);
+        let text = named.err().ok_or("an interface of one rank alone was taken")?.to_string();
+        assert!(text.contains("Transport::interface differs between ranks: rank 1 on "), "{text}");
+    }
     report(world, &text)
 }
 

@@ -115,6 +115,7 @@ fn digest(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
     fn launch(host: &str) -> Launch {
         Launch {
             topology: "1x2".parse().unwrap(),

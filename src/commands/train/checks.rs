@@ -118,9 +118,9 @@ pub(super) fn check_data(
     for (split, option) in [(Split::Train, config.train_samples), (Split::Test, config.test_samples)] {
         let samples = option.map_or(usize::MAX, |n| n).min(source.len(split));
         if u32::try_from(samples).is_err() {
-            let problem = format!("{samples} samples in use, and at most {} are supported", u32::MAX);
+            let problem = format!("at most {} samples are supported", u32::MAX);
             let option = if split == Split::Train { "train-samples" } else { "test-samples" };
-            return Err(ConfigError::new(option, "", problem).into());
+            return Err(ConfigError::new(option, samples, problem).into());
         }
         if samples < plan.world_size {
             return Err(ConfigError::new(

@@ -24,7 +24,7 @@ pub struct Resumed {
     /// Attempts that failed under a launch with restarts.
     failed_attempts: Vec<FailedAttempt>,
     /// What `--set` was given, and the configuration before.
-    set: String,
+    set: Vec<String>,
     before: Value,
     /// Steps of a run that was completed.
     completed: Option<usize>,
@@ -78,7 +78,7 @@ impl Resumed {
         let RunRecord { config, history, failed_attempts, status, results, .. } = record;
         let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
         let new = config.changed(sets)?;
-        let (set, before) = (sets.join(" --set "), serde_json::to_value(&config)?);
+        let (set, before) = (sets.to_vec(), serde_json::to_value(&config)?);
         Ok((new, Self { dir, intact, history, failed_attempts, set, before, completed }))
     }
 
@@ -95,7 +95,8 @@ impl Resumed {
         let config = &record.config;
         let mut changed = covered::differences(&before, &serde_json::to_value(config)?);
         let root = &before["data_root"];
-        if set.contains("data-root=") && !changed.iter().any(|change| change.field == "data_root") {
+        let names_data = set.iter().any(|set| set.starts_with("data-root="));
+        if names_data && !changed.iter().any(|change| change.field == "data_root") {
             // The same folder with other samples, which the history notes.
             changed.push(Change { field: "data_root".into(), from: root.clone(), to: root.clone() });
         }
@@ -116,7 +117,7 @@ impl Resumed {
         }
         if !changed.is_empty() && completed == Some(step) && epoch == config.epochs {
             let problem = format!("the run is complete after {step} steps; to go on, add --set epochs=N");
-            return Err(ConfigError::new("set", set, problem).into());
+            return Err(ConfigError::new("set", set.join(" --set "), problem).into());
         }
         let bounds = Bounds {
             ranks: record.world_size,

@@ -25,6 +25,9 @@ impl Messages {
 
 /// Blocking operations of a transport that trusts its callers, with a second channel of them.
 pub trait Trusting: Primitives {
+    /// Whether it looks at the length of a message before it receives it.
+    const LOOKS_AT_MESSAGES: bool = false;
+
     fn member(&self) -> &Member;
 
     /// An all-gather of bytes, a send or a receive, of which no other call reads the messages.
@@ -45,41 +48,43 @@ impl<P: Trusting> Compared<P> {
         Self { raw, calls: Calls::default(), messages: Messages::default(), failed: None }
     }
 
-    fn compare(&mut self, call: Call, announcement: Announcement) -> Result<(), CommError> {
+    /// Compares a call of `bytes` bytes.
+    fn compare(&mut self, call: Call, bytes: usize, announcement: Announcement) -> Result<(), CommError> {
         let member = self.raw.member();
-        let (rank, size) = (member.rank, member.size);
+        let (size, started) = (member.size, member.now());
         let _waiting = member.enter(self.raw.transport(), call.name(), None);
         member.activity.specify(announcement.wait_of(self.raw.transport()));
         let mine = announcement.into_bytes();
-        match call {
+        let compared = match call {
             Call::Send { .. } => self.raw.announce(call, &mine, &mut []),
             Call::Receive { from } => {
                 let mut theirs = vec![0; mine.len()];
-                self.raw.announce(call, &[], &mut theirs)?;
+                let announced = self.raw.announce(call, &[], &mut theirs);
                 // As if the sender were rank 0, which others are compared with.
-                Announcement::compare(&[theirs, mine].concat()).map_err(|error| match error {
+                let compared = announced.and_then(|()| Announcement::compare(&[theirs, mine].concat()));
+                compared.map_err(|error| match error {
                     CommError::OutOfStep { calls, others, .. } => {
                         let reason = format!("rank {from} sends {others}, and this rank receives {calls}");
-                        let member = self.raw.member();
-                        member.error(self.raw.transport(), call.name(), 0, member.now(), reason)
+                        self.raw.member().error(self.raw.transport(), call.name(), bytes, started, reason)
                     }
                     other => other,
                 })
             }
             _ => {
                 let mut all = vec![0; mine.len() * size];
-                self.raw.announce(Call::AllGather, &mine, &mut all)?;
-                let compared = Announcement::compare(&all);
-                if compared.is_err() && Announcement::are_of_one_number(&all) {
+                let announced = self.raw.announce(Call::AllGather, &mine, &mut all);
+                let compared = announced.and_then(|()| Announcement::compare(&all));
+                if let Err(CommError::OutOfStep { .. }) = compared
+                    && Announcement::are_of_one_number(&all)
+                {
                     // Nothing was sent: all ranks begin anew.
                     self.calls = Calls::default();
-                } else {
-                    self.failed = compared.clone().err();
+                    return compared;
                 }
                 compared
             }
-        }
-        .inspect_err(|_| log::debug!("rank {rank}: {} is not the others' call", call.name()))
+        };
+        compared.inspect_err(|error| self.failed = Some(error.clone()))
     }
 }
 
@@ -98,24 +103,18 @@ impl<P: Trusting> Primitives for Compared<P> {
         }
         let member = self.raw.member();
         member.check(self.raw.transport(), call, element, from, to)?;
+        let bytes = from.len().max(to.len());
         let announcement = match call {
             _ if member.size == 1 => None,
-            Call::Send { .. } | Call::Receive { .. } => {
-                self.messages.note(call, from.len().max(to.len()), &member.host)
-            }
+            Call::Send { .. } | Call::Receive { .. } if P::LOOKS_AT_MESSAGES => None,
+            Call::Send { .. } | Call::Receive { .. } => self.messages.note(call, bytes, &member.host),
             _ => {
                 let length = call.part(from.len(), to.len(), member.size) / element.width();
                 self.calls.note(Signature { call, started: None, element, length }, &member.host)
             }
         };
         if let Some(announcement) = announcement {
-            let compared = self.compare(call, announcement);
-            compared.inspect_err(|error| {
-                // The message that the other rank sends is not read.
-                if let Call::Send { .. } | Call::Receive { .. } = call {
-                    self.failed = Some(error.clone());
-                }
-            })?;
+            self.compare(call, bytes, announcement)?;
         }
         self.raw.call(call, element, from, to)
     }

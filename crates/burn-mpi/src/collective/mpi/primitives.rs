@@ -83,6 +83,8 @@ pub(crate) struct MpiCalls {
 }
 
 impl Trusting for MpiCalls {
+    const LOOKS_AT_MESSAGES: bool = true;
+
     fn member(&self) -> &Member {
         &self.mpi
     }
@@ -95,7 +97,7 @@ impl Trusting for MpiCalls {
 impl MpiCalls {
     fn call_on(
         &mut self,
-        Communicator(comm): Communicator,
+        on: Communicator,
         call: Call,
         element: Element,
         from: &[u8],
@@ -104,8 +106,7 @@ impl MpiCalls {
         if let Call::Broadcast { .. } = call
             && to.len() > PIECE
         {
-            let comm = Communicator(comm);
-            return to.chunks_mut(PIECE).try_for_each(|piece| self.call_on(comm, call, element, &[], piece));
+            return to.chunks_mut(PIECE).try_for_each(|piece| self.call_on(on, call, element, &[], piece));
         }
         let bytes = from.len().max(to.len());
         let _waiting = self.mpi.begin(NAME, call, element, from, to)?;
@@ -115,28 +116,21 @@ impl MpiCalls {
         }
         let started = self.mpi.now();
         let count = self.mpi.count(call, element, from.len(), to.len())?;
-        let kind = datatype(element);
+        if let Call::Receive { from } = call {
+            self.await_message(on, from, to.len())?;
+        }
+        let (kind, comm) = (datatype(element), on.0);
         let op = sum_of(element);
         let (from, to) = (from.as_ptr().cast::<c_void>(), to.as_mut_ptr().cast::<c_void>());
-        let (mut status, mut received) = (MaybeUninit::<ffi::MPI_Status>::uninit(), count);
         // SAFETY: both buffers are borrowed until the call returns. `begin` has checked that they have the
         // values that MPI reads and writes: `count` of `kind`, or as many for each rank. One that is empty, as
-        // `to` of a gather on other ranks than the root, it does not access. A probe
-        // that succeeds has written its status.
+        // `to` of a gather on other ranks than the root, it does not access.
         let code = unsafe {
             match call {
                 Call::Send { to } => ffi::MPI_Send(from, count, kind, to as c_int, TAG, comm),
                 Call::Receive { from } => {
-                    // Open MPI writes past the end of a buffer that is shorter than a long message.
-                    let (from, ignore) = (from as c_int, ffi::RSMPI_STATUS_IGNORE);
-                    let mut code = ffi::MPI_Probe(from, TAG, comm, status.as_mut_ptr());
-                    if code == 0 {
-                        code = ffi::MPI_Get_count(status.as_ptr(), kind, &mut received);
-                    }
-                    match code == 0 && received == count {
-                        true => ffi::MPI_Recv(to, count, kind, from, TAG, comm, ignore),
-                        false => code,
-                    }
+                    let ignore = ffi::RSMPI_STATUS_IGNORE;
+                    ffi::MPI_Recv(to, count, kind, from as c_int, TAG, comm, ignore)
                 }
                 Call::Broadcast { root } => ffi::MPI_Bcast(to, count, kind, root as c_int, comm),
                 Call::AllReduce => burn_mpi_allreduce(to, count, kind, op, comm),
@@ -153,11 +147,27 @@ impl MpiCalls {
                 Call::Barrier => ffi::MPI_Barrier(comm),
             }
         };
-        self.mpi.check(code, call.name(), bytes, started)?;
-        let reason = || format!("the message has {received} bytes, and this rank receives {count}");
-        match received == count {
+        self.mpi.check(code, call.name(), bytes, started)
+    }
+
+    /// Waits for the next message of rank `from`.
+    ///
+    /// # Errors
+    /// If it has another length than `bytes`: Open MPI writes past the end of a buffer that is shorter than a
+    /// long message.
+    fn await_message(&self, on: Communicator, from: usize, bytes: usize) -> Result<(), CommError> {
+        let (started, operation) = (self.mpi.now(), Call::Receive { from }.name());
+        let (mut status, mut length) = (MaybeUninit::<ffi::MPI_Status>::uninit(), 0);
+        // SAFETY: the status is valid memory for MPI to write.
+        let code = unsafe { ffi::MPI_Probe(from as c_int, TAG, on.0, status.as_mut_ptr()) };
+        self.mpi.check(code, operation, bytes, started)?;
+        // SAFETY: the probe has succeeded, and has written the status.
+        let code = unsafe { ffi::MPI_Get_count(status.as_ptr(), datatype(Element::Byte), &mut length) };
+        self.mpi.check(code, operation, bytes, started)?;
+        let reason = || format!("the message has {length} bytes, and this rank receives {bytes}");
+        match usize::try_from(length) == Ok(bytes) {
             true => Ok(()),
-            false => Err(self.mpi.error(NAME, call.name(), bytes, started, reason())),
+            false => Err(self.mpi.error(NAME, operation, bytes, started, reason())),
         }
     }
 }
