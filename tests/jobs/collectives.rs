@@ -97,7 +97,7 @@ fn a_custom_module_trains_over_both_transports() {
         let loss: f64 = last.rsplit(' ').next().unwrap().parse().unwrap();
         assert!(loss < 0.01, "{last}");
         // A small network fits into one bucket, and the report says so.
-        assert!(text.contains("1 bucket of 0.4 kB, no overlap: all gradients are in one bucket"), "{text}");
+        assert!(text.contains("1 bucket of 0.4 KB, no overlap: all gradients are in one bucket"), "{text}");
     }
 }
 

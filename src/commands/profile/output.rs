@@ -213,13 +213,13 @@ fn time(ms: f64) -> String {
     }
 }
 
-/// Bytes in units of powers of 1000; freed ones are negative.
+/// Bytes in units of powers of 1024, as PyTorch's profiler prints them; freed ones are negative.
 fn bytes(bytes: i64) -> String {
     let size = bytes.unsigned_abs() as f64;
     let value = bytes as f64;
     match size {
-        size if size >= 1e6 => format!("{:.2} MB", value / 1e6),
-        size if size >= 1e3 => format!("{:.2} kB", value / 1e3),
+        size if size >= 1024.0 * 1024.0 => format!("{:.2} MB", value / (1024.0 * 1024.0)),
+        size if size >= 1024.0 => format!("{:.2} KB", value / 1024.0),
         _ => format!("{bytes} B"),
     }
 }
@@ -231,6 +231,6 @@ mod tests {
     #[test]
     fn times_and_sizes_have_the_unit_that_suits_them() {
         assert_eq!([time(1234.5), time(12.3456), time(0.0123)], ["1.234 s", "12.346 ms", "12.300 µs"]);
-        assert_eq!([bytes(-4_740_000), bytes(4610), bytes(-12)], ["-4.74 MB", "4.61 kB", "-12 B"]);
+        assert_eq!([bytes(-4_970_250), bytes(4721), bytes(-12)], ["-4.74 MB", "4.61 KB", "-12 B"]);
     }
 }

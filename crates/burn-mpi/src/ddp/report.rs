@@ -108,15 +108,15 @@ impl SyncReport {
     }
 }
 
-/// One line, such as `3 buckets of 40.1 kB together, overlap active; per step 0.020 ms
+/// One line, such as `3 buckets of 40.1 KB together, overlap active; per step 0.020 ms
 /// copied, …`.
 impl fmt::Display for SyncReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.buckets.len();
         write!(f, "{count} bucket{} of ", if count == 1 { "" } else { "s" })?;
         match self.bytes() {
-            bytes if bytes < 1_000_000 => write!(f, "{:.1} kB", bytes as f64 / 1e3)?,
-            bytes => write!(f, "{:.1} MB", bytes as f64 / 1e6)?,
+            bytes if bytes < 1 << 20 => write!(f, "{:.1} KB", bytes as f64 / 1024.0)?,
+            bytes => write!(f, "{:.1} MB", bytes as f64 / f64::from(1 << 20))?,
         }
         if count > 1 {
             f.write_str(" together")?;
@@ -168,11 +168,11 @@ mod tests {
     fn a_report_says_whether_overlap_is_active_and_why_not() {
         assert_eq!(
             report(2, Overlap::Active).to_string(),
-            "2 buckets of 16.0 kB together, overlap active; per step 1.000 ms copied, 2.000 ms hidden, 0.500 ms exposed"
+            "2 buckets of 15.6 KB together, overlap active; per step 1.000 ms copied, 2.000 ms hidden, 0.500 ms exposed"
         );
         let text = report(1, Overlap::Inactive(NoOverlap::OneBucket)).to_string();
         assert!(
-            text.starts_with("1 bucket of 8.0 kB, no overlap: all gradients are in one bucket;"),
+            text.starts_with("1 bucket of 7.8 KB, no overlap: all gradients are in one bucket;"),
             "{text}"
         );
     }
