@@ -77,6 +77,17 @@ pub enum LaunchError {
         /// The variable.
         variable: &'static str,
     },
+    /// No space for Open MPI's own files.
+    #[error(
+        "{folder} has {free_mb:.1} MB free, and Open MPI's mpirun hangs where its temporary files, some 10 MB, do \
+         not fit: free space there, or set TMPDIR to another folder"
+    )]
+    NoSpace {
+        /// The folder of temporary files.
+        folder: PathBuf,
+        /// What is free there.
+        free_mb: f64,
+    },
     /// The launcher is not installed on this machine.
     #[error("{command} not found: {hint}")]
     NoLauncher {

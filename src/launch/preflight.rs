@@ -4,7 +4,7 @@
 //! mpirun reports these errors as well, in twenty lines, and some only after minutes.
 
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::command::{find, is_executable};
@@ -45,6 +45,9 @@ pub fn check(launch: &mut Launch) -> Result<(), LaunchError> {
     {
         return Err(LaunchError::Recursive { variable });
     }
+    if launch.mpi == MpiFlavour::OpenMpi {
+        check_space(temporary(), SPACE_MB)?;
+    }
     let here = std::thread::available_parallelism().map_or(1, |n| n.get());
     let ranks = launch.topology.ranks_per_node;
     let Some(hosts) = &launch.hosts else {
@@ -61,6 +64,25 @@ pub fn check(launch: &mut Launch) -> Result<(), LaunchError> {
     }
     launch.overload = overload;
     Ok(())
+}
+
+/// Space for the temporary files of a job of Open MPI 4.1: two ranks need 6 to 10 MB.
+const SPACE_MB: f64 = 16.0;
+
+/// The folder of temporary files, as Open MPI finds it.
+fn temporary() -> PathBuf {
+    let named = ["TMPDIR", "TEMP", "TMP"].into_iter().find_map(std::env::var_os);
+    named.map_or_else(std::env::temp_dir, PathBuf::from)
+}
+
+/// Checks that `folder` has `needed_mb` free: mpirun 4.1 prints lines of PMIx where it is full, and never ends.
+fn check_space(folder: PathBuf, needed_mb: f64) -> Result<(), LaunchError> {
+    let Ok(disk) = rustix::fs::statvfs(&folder) else { return Ok(()) };
+    let free_mb = disk.f_bavail as f64 * disk.f_frsize as f64 / 1e6;
+    match free_mb < needed_mb {
+        true => Err(LaunchError::NoSpace { folder, free_mb }),
+        false => Ok(()),
+    }
 }
 
 /// Whether an address of `host` is one of this machine's.
@@ -150,5 +172,14 @@ mod tests {
         let mut launch = launch("localhost");
         launch.by = Some("/nowhere/lab.sh".into());
         assert_eq!(check(&mut launch).unwrap_err().to_string(), "/nowhere/lab.sh not found: check the path");
+    }
+
+    #[test]
+    fn too_little_space_for_the_launchers_files_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        check_space(folder.path().to_owned(), 0.0).unwrap();
+        let error = check_space(folder.path().to_owned(), f64::INFINITY).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{} has ", folder.path().display())), "{error}");
+        assert!(error.contains("MB free, and Open MPI's mpirun hangs"), "{error}");
     }
 }
