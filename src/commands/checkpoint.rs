@@ -13,7 +13,7 @@ use crate::config::RunConfig;
 use crate::data::{self, SampleSource, Split, shard};
 use crate::model::Network;
 use crate::quant::{Quantized, Ranges};
-use crate::record::checkpoint::{list, verify_float};
+use crate::record::checkpoint::{list, verify};
 use crate::record::{Checkpoint, INT8_FILE, Int8File, Intact, Manifest, RecordError, RunDir};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World, sha256};
@@ -97,29 +97,31 @@ pub fn stored(path: &Path) -> anyhow::Result<(RunConfig, Samples)> {
     Ok((record.config, samples))
 }
 
-/// Checks that the samples of `split` that the run of `config` used are still those of its checkpoint.
+/// Checks that the samples of `split` that the checkpoint was written with are still in the data set.
 ///
 /// # Errors
 /// If they are not, or cannot be read on some rank.
 pub fn check_samples(
     world: &World,
-    config: &RunConfig,
-    source: &dyn SampleSource,
-    split: Split,
     samples: &Samples,
+    split: Split,
+    source: &dyn SampleSource,
+    root: &Path,
+    remedy: &str,
 ) -> anyhow::Result<()> {
-    let used = config.train_options().plan(source, split, world.size()).samples;
-    let digest = world.agree(shard::digest(source, split, used))?;
-    samples.check(split, &source.description().digest(&digest), &config.data_root, NAME_IT)?;
+    if let Some(number) = samples.number(split, source.len(split)) {
+        let digest = world.agree(shard::digest(source, split, number))?;
+        samples.check(split, &source.description().digest(&digest), root, remedy)?;
+    }
     Ok(())
 }
 
 /// The manifest of the checkpoint `path`, or of a run's newest, and its folder.
 fn manifest_of(path: &Path) -> anyhow::Result<(PathBuf, Option<Manifest>)> {
     if is_checkpoint(path)? {
-        return Ok((path.to_owned(), verify_float(path)?));
+        return Ok((path.to_owned(), verify(path)?));
     }
-    let Intact { path, manifest, .. } = Intact::newest(&path.join("checkpoints"), verify_float)?;
+    let Intact { path, manifest, .. } = Intact::newest(&path.join("checkpoints"), verify)?;
     Ok((path, manifest))
 }
 

@@ -77,7 +77,12 @@ pub fn out(text: Arguments<'_>) {
     if is_captured(0, &text) {
         return;
     }
-    if let Some(error) = failure(io::stdout().lock().write_all(text.as_bytes())) {
+    note_lost(io::stdout().lock().write_all(text.as_bytes()));
+}
+
+/// Notes whether what went to stdout is lost.
+pub fn note_lost(written: io::Result<()>) {
+    if let Some(error) = failure(written) {
         // Reported once: a full disk stays full.
         if !LOST.swap(true, Ordering::Relaxed) {
             err(format_args!("mpiburn: cannot write to stdout: {error}\n"));

@@ -60,26 +60,51 @@ pub fn check(
     );
 }
 
-/// Digests of the samples that a run has to go on with; `None` of those that nothing covers.
+/// The samples that a run has to go on with; `None` of those that nothing covers.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Samples {
-    train: Option<String>,
-    test: Option<String>,
+    train: Option<Covered>,
+    test: Option<Covered>,
+}
+
+/// The samples of a split that a checkpoint was written with.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Covered {
+    digest: String,
+    /// Their number; all without one.
+    samples: Option<usize>,
 }
 
 impl Samples {
-    /// Those of the checkpoint with this `manifest`, but of what was changed since then: by earlier attempts in
-    /// `history`, and by this one's `changed`.
+    /// Those of the checkpoint with this `manifest`, if the data set was not changed since then: by earlier
+    /// attempts in `history`, or by this one's `changed`.
     pub fn of(manifest: Option<&Manifest>, history: &[Attempt], changed: &[Change]) -> Self {
         let Some((data, since)) = manifest.and_then(|m| Some((m.data.clone()?, m.attempt + 1))) else {
             return Self::default();
         };
         let later = history.iter().skip(since).flat_map(|attempt| &attempt.changed);
-        let fields: Vec<&str> = later.chain(changed).map(|change| change.field.as_str()).collect();
-        let kept = |digest: String, by: &str| {
-            Some(digest).filter(|_| !fields.iter().any(|field| ["data_root", by].contains(field)))
+        if later.chain(changed).any(|change| change.field == "data_root") {
+            return Self::default();
+        }
+        let covered = |digest: String, limit: &str| {
+            let samples = manifest.and_then(|m| m.config[limit].as_u64()).map(|samples| samples as usize);
+            Some(Covered { digest, samples })
         };
-        Self { train: kept(data.train, "train_samples"), test: kept(data.test, "test_samples") }
+        Self { train: covered(data.train, "train_samples"), test: covered(data.test, "test_samples") }
+    }
+
+    /// The number of samples of `split` that [`check`](Self::check) wants the digest of, of those that are
+    /// `available`; `None` if there is nothing to check.
+    pub fn number(&self, split: Split, available: usize) -> Option<usize> {
+        let covered = self.of_split(split).as_ref()?;
+        Some(covered.samples.unwrap_or(available).min(available))
+    }
+
+    fn of_split(&self, split: Split) -> &Option<Covered> {
+        match split {
+            Split::Train => &self.train,
+            Split::Test => &self.test,
+        }
     }
 
     /// Checks the digest of what was read of `split` in the data set `root`; `remedy` says how to go on with
@@ -88,12 +113,15 @@ impl Samples {
     /// # Errors
     /// If the checkpoint is of other samples.
     pub fn check(&self, split: Split, found: &str, root: &Path, remedy: &str) -> Result<(), ConfigError> {
-        let (expected, what) = match split {
-            Split::Train => (&self.train, "training"),
-            Split::Test => (&self.test, "test"),
+        let Some(Covered { digest, .. }) = self.of_split(split) else { return Ok(()) };
+        if digest == found {
+            return Ok(());
+        }
+        let what = match split {
+            Split::Train => "training",
+            Split::Test => "test",
         };
-        let Some(expected) = expected.as_deref().filter(|expected| *expected != found) else { return Ok(()) };
-        let [found, expected] = [found, expected].map(|digest| digest.get(..12).unwrap_or(digest));
+        let [found, expected] = [found, digest.as_str()].map(|digest| digest.get(..12).unwrap_or(digest));
         let problem = format!(
             "its {what} samples have the digest {found}…, and the checkpoint was written with {expected}…: put \
              the data set back, or {remedy}"

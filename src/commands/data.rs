@@ -11,10 +11,12 @@ use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging::bars;
+use super::outputs;
 use crate::cli::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use crate::data::generate::{digits, features, objects};
 use crate::data::{self, DataError, Kind, SampleSource, Split, shard};
 use crate::files;
+use crate::record::run_around;
 use crate::report::contact_sheet;
 use crate::stop::StopRequest;
 
@@ -47,6 +49,9 @@ fn make(args: &MakeArgs, kind: Kind, write: Generator) -> anyhow::Result<()> {
     ensure!(*train > 0 && *test > 0, "--train {train} --test {test}: both must be at least 1");
     match Kind::of_folder(out) {
         _ if out.exists() && !out.is_dir() => bail!("--out {}: is no folder", out.display()),
+        _ if run_around(out).is_some() => {
+            bail!("--out {}: is in a run directory; choose another folder", out.display())
+        }
         Err(DataError::NoneHere { .. }) => {}
         Ok(found) if found == kind && *overwrite => {}
         Ok(found) if found == kind => {
@@ -93,7 +98,8 @@ fn check_space(out: &Path, kind: Kind, train: usize, test: usize) -> anyhow::Res
     let free = u128::from(disk.f_bavail) * u128::from(disk.f_frsize);
     ensure!(
         bytes < free,
-        "--train {train} --test {test}: {samples} samples take {:.1} GB, and {} has {:.1} GB free",
+        "--train {train} --test {test}: {samples} samples take {:.1} GB, and {} has {:.1} GB free: \
+         choose fewer, or another --out",
         bytes as f64 / 1e9,
         out.display(),
         free as f64 / 1e9
@@ -102,6 +108,7 @@ fn check_space(out: &Path, kind: Kind, train: usize, test: usize) -> anyhow::Res
 }
 
 fn info(args: &InfoArgs) -> anyhow::Result<()> {
+    outputs::check(&[("sheet", args.sheet.as_ref())], &[])?;
     let source = data::open(&args.root)?;
     let description = source.description();
     let mut text = String::new();

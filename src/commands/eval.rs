@@ -18,7 +18,7 @@ use burn_mpi::World;
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     let device = check(args)?;
     check_same_options(world, args)?;
-    logits::check(world, args.logits.as_deref())?;
+    logits::check(world, args.logits.as_ref())?;
     let stored = world.agree(configure(world, args, device))?;
     let (config, samples) = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
     super::gpu::choose(world, config.device)?;
@@ -26,9 +26,9 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     config.conv.use_algorithm();
     let Initial { source, network, layout, classes } = Initial::open(world, &config)?;
     let evaluation = Evaluation::load(world, source.as_ref(), &config.train_options())?;
-    if args.data_root.is_none() && args.test_samples.is_none() {
-        let digest = source.description().digest(evaluation.data_sha256());
-        samples.check(Split::Test, &digest, &config.data_root, checkpoint::NAME_IT)?;
+    if args.data_root.is_none() {
+        let (root, remedy) = (&config.data_root, checkpoint::NAME_IT);
+        checkpoint::check_samples(world, &samples, Split::Test, source.as_ref(), root, remedy)?;
     }
     let mut logits = Vec::new();
     let mut keep = |scores: &Tensor<2>| {

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 
-use super::{Refused, checkpoint, path_text};
+use super::{Refused, checkpoint, outputs, path_text};
 use crate::cli::ExportArgs;
 use crate::config::RunConfig;
 use crate::data;
@@ -37,6 +37,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     if args.out.extension().is_none_or(|extension| extension != "onnx") {
         return Err(Refused(format!("--out {}: must end in .onnx", args.out.display())).into());
     }
+    outputs::check(&[("out", Some(&args.out))], &[])?;
     let config = RunConfig { device: DeviceKind::Flex, ..checkpoint::config_of(&args.run)? };
     // The data set may be gone; the number of classes is in the weights' shapes as well,
     // but a run's own options name it where it is not the network's.

@@ -1,22 +1,21 @@
 //! Class scores of a test set as a `.npy` file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+use super::outputs;
 use crate::config::ConfigError;
 use crate::data::write_npy;
-use crate::report;
 use burn_mpi::World;
 
 /// Checks the file's name, and on rank 0 that it can be written.
-pub fn check(world: &World, file: Option<&Path>) -> anyhow::Result<()> {
+pub fn check(world: &World, file: Option<&PathBuf>) -> anyhow::Result<()> {
     let Some(file) = file else { return Ok(()) };
     if file.extension().is_none_or(|extension| extension != "npy") {
         return Err(ConfigError::new("logits", file.display(), "its name must end in .npy").into());
     }
-    world.agree(if world.is_root() { report::check_writable(file) } else { Ok(()) })?;
-    Ok(())
+    outputs::check_on_root(world, &[("logits", Some(file))], &[])
 }
 
 /// Writes the scores of all ranks' shares in the order of the test set: rank r has

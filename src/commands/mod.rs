@@ -19,6 +19,7 @@ pub mod logging;
 mod logits;
 mod memory;
 mod outcome;
+mod outputs;
 mod predict;
 mod profile;
 mod progress;
@@ -32,6 +33,7 @@ mod sweep_tests;
 mod trace;
 mod train;
 
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -267,9 +269,9 @@ pub fn usage(error: &clap::Error) -> u8 {
     // MPI starts once: a program that the same rank runs next needs it.
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         if !Launcher::detect().is_some_and(|launcher| launcher.leaves_printing_to_rank_0()) {
-            let _ = error.print();
+            console::note_lost(error.print().and_then(|()| std::io::stdout().flush()));
         }
-        return 0;
+        return u8::from(console::lost());
     }
     let program = Fingerprint::begin();
     let world = start::has_peers().then(World::init).and_then(Result::ok);

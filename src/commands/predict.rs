@@ -1,10 +1,10 @@
 //! `mpiburn report --predict`: predictions for 1 to 1024 ranks from one run and a link.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
-use super::publish::{print_sheet, publish_page, write_sheet};
+use super::publish::{print_sheet, publish_page, write_sheets};
 use crate::cli::ReportArgs;
 use crate::config::{ConfigError, at_most, more_than_0, not_negative};
 use crate::report::link::Link;
@@ -45,7 +45,8 @@ pub fn run(args: &ReportArgs, sections: &[Section], out: Option<&Path>) -> anyho
             let picture = PredictPlot { work: &work, link: &link, measured: &points };
             let caption = "Epoch time and efficiency by the ring and recursive-doubling cost models; dots are measured runs.".to_owned();
             let picture = pictures::draw(out, sheet.name.clone(), caption, &picture)?;
-            write_sheet(&sheet, out)?;
+            let read: Vec<PathBuf> = args.link.iter().cloned().collect();
+            write_sheets(&[&sheet], out, &read)?;
             let title = section.title.clone();
             parts.push(Part {
                 title,

@@ -102,8 +102,9 @@ impl Watch for Progress {
         }
         let int8 = row.int8_test_accuracy;
         let int8 = int8.map_or_else(String::new, |accuracy| format!(", int8 test accuracy {accuracy:.2}%"));
+        let lr = row.learning_rate.map_or_else(String::new, |lr| format!(", lr {}", learning_rate(lr)));
         log::info!(
-            "epoch {}: train loss {:.4} accuracy {:.2}%, test loss {:.4} accuracy {:.2}%{int8}, {:.2} s",
+            "epoch {}: train loss {:.4} accuracy {:.2}%, test loss {:.4} accuracy {:.2}%{int8}{lr}, {:.2} s",
             row.epoch,
             row.train_loss,
             row.train_accuracy,
@@ -114,6 +115,16 @@ impl Watch for Progress {
         if row.epoch == self.epochs {
             self.finish();
         }
+    }
+}
+
+/// A learning rate with up to three digits.
+pub fn learning_rate(lr: f64) -> String {
+    let digits = format!("{lr:.2e}");
+    let short = digits.parse().unwrap_or(lr);
+    match (1e-4..1e4).contains(&short) || short == 0.0 {
+        true => short.to_string(),
+        false => format!("{short:e}"),
     }
 }
 

@@ -1,7 +1,9 @@
 //! Prints tables, and writes tables and pages to files.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::console::without_controls;
+use super::outputs;
 use crate::cli::Format;
 use crate::report::page::{self, Part};
 use crate::report::sheet::Sheet;
@@ -26,10 +28,19 @@ fn terminal_width() -> Option<u16> {
     Some(size.ws_col).filter(|&columns| columns > 0)
 }
 
-/// Writes a table into `folder`, as Markdown and CSV.
-pub fn write_sheet(sheet: &Sheet, folder: &Path) -> anyhow::Result<()> {
-    write(&folder.join(format!("{}.md", sheet.name)), &sheet.markdown())?;
-    write(&folder.join(format!("{}.csv", sheet.name)), &sheet.csv()?)
+/// Writes tables into `folder`, each as Markdown and CSV; `read` are the files that they are made of.
+pub fn write_sheets(sheets: &[&Sheet], folder: &Path, read: &[PathBuf]) -> anyhow::Result<()> {
+    let files = |sheet: &Sheet| ["md", "csv"].map(|end| folder.join(format!("{}.{end}", sheet.name)));
+    let read: Vec<_> = read.iter().map(Some).collect();
+    for file in sheets.iter().flat_map(|sheet| files(sheet)) {
+        outputs::check_kept("out", &file, &read)?;
+    }
+    for sheet in sheets {
+        let [markdown, csv] = files(sheet);
+        write(&markdown, &sheet.markdown())?;
+        write(&csv, &sheet.csv()?)?;
+    }
+    Ok(())
 }
 
 /// Writes a page into `folder`, and prints its path.
@@ -45,6 +56,7 @@ pub fn publish_page(parts: &[Part], file: &Path, folder: &Path) -> anyhow::Resul
     Ok(())
 }
 
+/// Writes a text, which names and messages in files of others must not make more than a text.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    Ok(write_file(path, text.as_bytes())?)
+    Ok(write_file(path, without_controls(text).as_bytes())?)
 }

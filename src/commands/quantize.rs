@@ -55,7 +55,8 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     if args.data_root.is_none() {
         let calibrates = matches!(plan, Plan::Post(PostTraining::Static { .. }));
         for split in Split::ALL.into_iter().filter(|split| calibrates || *split == Split::Test) {
-            checkpoint::check_samples(world, &config, source.as_ref(), split, &samples)?;
+            let (root, remedy) = (&config.data_root, checkpoint::NAME_IT);
+            checkpoint::check_samples(world, &samples, split, source.as_ref(), root, remedy)?;
         }
     }
     let weights = checkpoint::share(world, &args.run, &layout)?;

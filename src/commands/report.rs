@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::publish::{print_sheet, publish_page, write_sheet};
+use super::publish::{print_sheet, publish_page, write_sheets};
 use crate::cli::{Format, ReportArgs};
 use crate::config::ConfigError;
 use crate::names::count;
@@ -20,7 +20,7 @@ use crate::report::published::published;
 use crate::report::ratios::ratios;
 use crate::report::rows::{Row, group};
 use crate::report::runs::Section;
-use crate::report::sheet::Sheet;
+use crate::report::sheet::{Sheet, escaped};
 use crate::report::summary::summary;
 
 const ROOT: &str = "results";
@@ -89,7 +89,9 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
         }
     }
     if let Some(out) = &out {
-        publish(parts, &tables_of_benchmarks.files, out)?;
+        let figures = sections.iter().filter_map(|section| reference(args, section));
+        let read: Vec<PathBuf> = figures.chain(tables_of_benchmarks.files.iter().cloned()).collect();
+        publish(parts, &tables_of_benchmarks.files, &read, out)?;
     }
     nothing_rejected(&rejected)
 }
@@ -150,6 +152,12 @@ fn as_one(sections: Vec<Section>) -> Section {
     all
 }
 
+/// The file of published figures for a section: that of `--reference`, or else its sweep's.
+fn reference(args: &ReportArgs, section: &Section) -> Option<PathBuf> {
+    let named = args.reference.as_ref().map(|name| Path::new(ROOT).join(format!("reference/{name}.csv")));
+    named.or_else(|| section.reference.clone())
+}
+
 /// The tables and plots of one section.
 fn part(section: &Section, args: &ReportArgs, baseline: &str, out: Option<&Path>) -> anyhow::Result<Part> {
     let rows: Vec<Row<'_>> = group(&section.runs);
@@ -158,15 +166,12 @@ fn part(section: &Section, args: &ReportArgs, baseline: &str, out: Option<&Path>
     if !rows.is_empty() {
         sheets.push(summary(section, &rows, baseline));
         sheets.extend(ratios(section, &rows));
-        let named = args.reference.as_ref().map(|name| Path::new(ROOT).join(format!("reference/{name}.csv")));
-        match (named, &section.reference) {
+        match reference(args, section).map(|file| published(section, &rows, &file)) {
+            Some(Ok(sheet)) => sheets.push(sheet),
             // A file named by --reference must exist; that of a sweep may be missing.
-            (Some(file), _) => sheets.push(published(section, &rows, &file)?),
-            (None, Some(file)) => match published(section, &rows, file) {
-                Ok(sheet) => sheets.push(sheet),
-                Err(error) => notes.push(format!("{error}; published figures are omitted")),
-            },
-            (None, None) => {}
+            Some(Err(error)) if args.reference.is_some() => return Err(error.into()),
+            Some(Err(error)) => notes.push(format!("{error}; published figures are omitted")),
+            None => {}
         }
         if let Some(out) = out {
             drawn = pictures::of_section(section, &rows, baseline, out)?;
@@ -197,7 +202,7 @@ fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
         for note in &part.notes {
             match format {
                 Format::Terminal => println!("not shown: {note}"),
-                Format::Markdown => println!("- not shown: {note}"),
+                Format::Markdown => println!("- not shown: {}", escaped(note)),
                 Format::Csv | Format::Html => eprintln!("not shown: {note}"),
             }
         }
@@ -206,12 +211,10 @@ fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
 }
 
 /// Writes tables, the plots of the benchmarks in `files`, and the page to `out`; the plots of runs
-/// have been written.
-fn publish(mut parts: Vec<Part>, files: &[PathBuf], out: &Path) -> anyhow::Result<()> {
+/// have been written. `read` are the files that the tables are made of.
+fn publish(mut parts: Vec<Part>, files: &[PathBuf], read: &[PathBuf], out: &Path) -> anyhow::Result<()> {
     let sheets: Vec<&Sheet> = parts.iter().flat_map(|part| &part.sheets).collect();
-    for sheet in sheets {
-        write_sheet(sheet, out)?;
-    }
+    write_sheets(&sheets, out, read)?;
     // In the order of their tables.
     let latencies = pictures::of_latencies(files, out)?;
     let tables = parts.iter_mut().filter(|part| part.name.starts_with(ALLREDUCE));

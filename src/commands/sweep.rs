@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use self::earlier::{check_folder, done, warn_of_other_builds};
+use self::earlier::{Earlier, check_folder, earlier, warn_of_other_builds};
 use self::options::{check_typed, words};
 pub(super) use self::options::{configuration, option_names};
 use self::possible::{Possible, hostfile};
@@ -54,23 +54,28 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         scaled: scaled(&file, &args.scale),
         runs: Vec::new(),
     };
-    let mut builds = Vec::new();
+    let (mut builds, mut interrupted) = (Vec::new(), Vec::new());
     let mut possible = Possible::default();
     for (run, config) in runs.iter().zip(&configs) {
-        let made_by = done(&folder.join(&run.name), run, config)?;
-        let (state, error) = match (&made_by, possible.reason_against(run, config, args)) {
-            (Some(_), _) => (RunState::Completed, None),
-            (None, None) => (RunState::Waiting, None),
-            (None, reason) => (RunState::Skipped, reason),
+        let found = earlier(&folder.join(&run.name), run, config)?;
+        let (state, error) = match (&found, possible.reason_against(run, config, args)) {
+            (Earlier::Completed(_), _) => (RunState::Completed, None),
+            (_, None) => (RunState::Waiting, None),
+            (_, reason) => (RunState::Skipped, reason),
         };
-        builds.extend(made_by);
+        match found {
+            Earlier::Completed(build) => builds.push(build),
+            Earlier::Interrupted => interrupted.push(run.name.clone()),
+            Earlier::Nothing => {}
+        }
         let (name, repeat, varied) = (run.name.clone(), run.repeat, run.varied.clone());
         record.runs.push(SweepRun { name, repeat, varied, state, error });
     }
     if args.dry_run {
         runs.retain(|run| chosen(args, &run.name));
         for run in &runs {
-            println!("{}", line(&command(run, args, &folder)?.command()?));
+            let resumes = interrupted.contains(&run.name);
+            println!("{}", line(&command(run, args, &folder, resumes)?.command()?));
         }
         return Ok(0);
     }
@@ -85,7 +90,7 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
             log::info!("skipped: {} of {} runs ({}): {reason}", names.len(), runs.len(), names.join(", "));
         }
     }
-    let stopped = make(&runs, args, &folder, &mut record)?;
+    let stopped = make(&runs, args, &folder, &interrupted, &mut record)?;
     Ok(closing(&record, &folder, stopped))
 }
 
@@ -93,14 +98,22 @@ fn chosen(args: &SweepArgs, name: &str) -> bool {
     args.only.as_ref().is_none_or(|text| name.contains(text.as_str()))
 }
 
-fn command(run: &PlannedRun, args: &SweepArgs, folder: &Path) -> anyhow::Result<launch::Launch> {
+/// The launch of a run, from the beginning or from its last checkpoint.
+fn command(
+    run: &PlannedRun,
+    args: &SweepArgs,
+    folder: &Path,
+    resumes: bool,
+) -> anyhow::Result<launch::Launch> {
     let mut program = vec!["train".to_owned()];
-    program.extend(words(run, args));
-    program.extend([
-        "--out".to_owned(),
-        folder.join(&run.name).display().to_string(),
-        "--overwrite".to_owned(),
-    ]);
+    let out = folder.join(&run.name).display().to_string();
+    match resumes {
+        true => program.extend(["--resume".to_owned(), out]),
+        false => {
+            program.extend(words(run, args));
+            program.extend(["--out".to_owned(), out, "--overwrite".to_owned()]);
+        }
+    }
     let hostfile = hostfile(run, args);
     // A single machine needs no host file.
     let hostfile = (run.topology.nodes > 1 || may_be_there(&hostfile)).then_some(hostfile);
@@ -112,6 +125,7 @@ fn make(
     runs: &[PlannedRun],
     args: &SweepArgs,
     folder: &Path,
+    interrupted: &[String],
     record: &mut SweepRecord,
 ) -> anyhow::Result<bool> {
     let stop = StopRequest::listen_as_launcher().context("cannot install signal handlers")?;
@@ -122,7 +136,13 @@ fn make(
         }
         let ended = match stop.signal() {
             Some(_) => Ended::Stopped,
-            None => make_one(run, args, folder, &stop),
+            None => {
+                let resumes = interrupted.contains(&run.name);
+                if resumes {
+                    log::info!("[{}/{total}] {}: goes on from its last checkpoint", index + 1, run.name);
+                }
+                make_one(run, args, folder, resumes, &stop)
+            }
         };
         let (state, error, summary) = match ended {
             Ended::Completed(summary) => (RunState::Completed, None, summary),
@@ -137,9 +157,9 @@ fn make(
     Ok(false)
 }
 
-fn make_one(run: &PlannedRun, args: &SweepArgs, folder: &Path, stop: &StopRequest) -> Ended {
+fn make_one(run: &PlannedRun, args: &SweepArgs, folder: &Path, resumes: bool, stop: &StopRequest) -> Ended {
     let started = || -> anyhow::Result<(launch::Outcome, PathBuf)> {
-        let mut launch = command(run, args, folder)?;
+        let mut launch = command(run, args, folder, resumes)?;
         launch::check(&mut launch)?;
         let path = folder.join(format!("{}.log", run.name));
         let log = files::create_here(&path).with_context(|| format!("cannot write {}", path.display()))?;

@@ -11,11 +11,10 @@ use anyhow::Context;
 
 use super::checkpoint;
 use super::collective::primitives;
-use super::covered::Samples;
 use super::memory;
 use super::outcome::{Ended, describe, print_header, print_results, summarize};
 use super::path_text;
-use super::progress::Progress;
+use super::progress::{Progress, learning_rate};
 use super::trace::{self, Tracing};
 use crate::cli::TrainArgs;
 use crate::config::{RunConfig, RunRecord};
@@ -25,7 +24,9 @@ use crate::model::Network;
 use crate::profile::TimeLine;
 use crate::record::{Checkpoint, Curves, DataRecord, Origin, Recorder, RunDir, Start, Status, StepFile, now};
 use crate::stop::StopRequest;
-use crate::train::{CrossEntropy, Position, Setup, Trace, TrainError, TrainOptions, Trainer, Untraced};
+use crate::train::{
+    CrossEntropy, Position, Schedule, Setup, Trace, TrainError, TrainOptions, Trainer, Untraced,
+};
 use burn_mpi::{Backend, ParamLayout, World, connect};
 pub(super) use checks::check_shape;
 use checks::{check_data, check_world_size, clip_limits, warn_of_ignored_options};
@@ -123,21 +124,14 @@ fn start(
     let traced = trace::steps(&args.trace, done, total)?;
     let complete = world.broadcast(&complete)?;
     let samples = world.broadcast(&samples)?;
+    for split in Split::ALL {
+        let root = &config.data_root;
+        let remedy = format!("go on with this one by --set data-root={}", root.display());
+        checkpoint::check_samples(world, &samples, split, source.as_ref(), root, &remedy)?;
+    }
     let note_steps = args.note_steps;
-    let run = Run {
-        started,
-        note_steps,
-        config,
-        options,
-        plan,
-        record,
-        data,
-        dir,
-        checkpoint,
-        curves,
-        samples,
-        complete,
-    };
+    let run =
+        Run { started, note_steps, config, options, plan, record, data, dir, checkpoint, curves, complete };
     let setup = Setup { source, network, quantizer, collective, stop, trace: Untraced };
     match traced {
         Some(steps) => {
@@ -171,8 +165,6 @@ struct Run {
     checkpoint: Option<Checkpoint<Position>>,
     /// Of the checkpoint, on rank 0.
     curves: Option<Curves>,
-    /// What a resumed run has to go on with.
-    samples: Samples,
     /// Whether there is nothing to do.
     complete: bool,
 }
@@ -197,11 +189,6 @@ impl Run {
         let Self { started, note_steps, config, plan, mut record, mut data, dir, .. } = self;
         let (checkpoint, curves) = (self.checkpoint, self.curves);
         let digests = trainer.data_digests();
-        for (split, digest) in [(Split::Train, &digests.train), (Split::Test, &digests.test)] {
-            let root = config.data_root.as_path();
-            let remedy = format!("go on with this one by --set data-root={}", root.display());
-            self.samples.check(split, digest, root, &remedy)?;
-        }
         if let Some(checkpoint) = checkpoint {
             trainer.restore(checkpoint)?;
         }
@@ -211,6 +198,9 @@ impl Run {
         let earlier = position.seconds();
         if world.is_root() && position.step > 0 && !self.complete {
             log::info!("going on after step {}, in epoch {}", position.step, position.epoch + 1);
+        }
+        if world.is_root() && !self.complete {
+            warn_of_negligible_rates(&self.options.rates(plan.steps()), position.epoch);
         }
         let attempt = record.history.len().saturating_sub(1);
         let origin = Origin { config: serde_json::to_value(&config)?, data: digests, attempt };
@@ -278,6 +268,20 @@ impl Run {
         }
         world.barrier()?;
         Ok(())
+    }
+}
+
+/// Warns of epochs from `epoch` on whose learning rate changes nothing any more.
+fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize) {
+    if let Some(from) = schedule.negligible_from(epoch) {
+        log::warn!(
+            "epochs {} to {} change next to nothing: their learning rate is {} and less, below a millionth of the \
+             initial {}; choose a larger step-size or gamma, or fewer epochs",
+            from + 1,
+            schedule.epochs,
+            learning_rate(schedule.rate(from, schedule.steps.saturating_sub(1)).lr),
+            learning_rate(schedule.rate(0, 0).lr)
+        );
     }
 }
 

@@ -3,6 +3,7 @@
 //! <https://www.cs.toronto.edu/~kriz/cifar.html> describes it: records of a
 //! label and the red, the green and the blue plane of a 32x32 image.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use super::data_file::DataFile;
@@ -18,6 +19,8 @@ const CLASSES: usize = 10;
 const MEAN: f32 = 0.5;
 const STD: f32 = 0.5;
 const TEST: &str = "test_batch.bin";
+/// The names of the classes.
+const META: &str = "batches.meta.txt";
 
 /// A folder in CIFAR-10's layout. Images are read on request.
 #[derive(Debug)]
@@ -39,6 +42,18 @@ fn batch(number: u32) -> String {
     format!("data_batch_{number}.bin")
 }
 
+/// The number of the training batch with this file name.
+fn number_of(name: &OsStr) -> Option<u32> {
+    let number = name.to_str()?.strip_prefix("data_batch_")?.strip_suffix(".bin")?.parse().ok()?;
+    // `data_batch_01.bin` is not the file of number 1.
+    (name == OsStr::new(&batch(number))).then_some(number)
+}
+
+/// Whether a file of such a data set has this name.
+pub(super) fn is_file_name(name: &OsStr) -> bool {
+    name == TEST || name == META || number_of(name).is_some()
+}
+
 /// Numbers of the training batches in `root`, sorted.
 fn batches(root: &Path) -> Result<Vec<u32>, DataError> {
     let mut numbers = Vec::new();
@@ -46,11 +61,7 @@ fn batches(root: &Path) -> Result<Vec<u32>, DataError> {
         return Ok(numbers);
     }
     for entry in std::fs::read_dir(root).map_err(DataError::read(root))? {
-        let name = entry.map_err(DataError::read(root))?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("data_batch_")?.strip_suffix(".bin"));
-        let number = number.and_then(|number| number.parse().ok());
-        // `data_batch_01.bin` is not the file of number 1.
-        numbers.extend(number.filter(|&number| name == *batch(number)));
+        numbers.extend(number_of(&entry.map_err(DataError::read(root))?.file_name()));
     }
     numbers.sort_unstable();
     Ok(numbers)
@@ -125,7 +136,7 @@ fn open(path: &Path) -> Result<DataFile, DataError> {
 
 /// The names in `batches.meta.txt` if it exists; numbers otherwise.
 fn class_names(root: &Path) -> Vec<String> {
-    let text = std::fs::read_to_string(root.join("batches.meta.txt")).unwrap_or_default();
+    let text = std::fs::read_to_string(root.join(META)).unwrap_or_default();
     let names: Vec<String> = text.lines().map(str::trim).filter(|n| !n.is_empty()).map(Into::into).collect();
     match names.len() {
         CLASSES => names,

@@ -1,10 +1,12 @@
 //! Kinds of data sets, and their detection by file names.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::path::Path;
 
 use super::generate::{digits, features, objects};
 use super::{DataError, cifar10, mnist, npy_pairs};
+use crate::files::place;
 
 /// The format of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +61,15 @@ impl Kind {
             Self::Npy => features::FEATURES * size_of::<f32>() + size_of::<i64>(),
         }
     }
+}
+
+/// Whether `path` has the name of a file of a data set, in a folder where it would be one.
+pub fn is_data_file(path: &Path) -> bool {
+    let Ok(path) = place(path) else { return false };
+    let Some(name) = path.file_name() else { return false };
+    mnist::file_names().any(|file| name == OsStr::new(&file))
+        || cifar10::is_file_name(name)
+        || npy_pairs::files(Path::new("")).any(|file| path.ends_with(file))
 }
 
 impl fmt::Display for Kind {

@@ -24,11 +24,15 @@ const STD: f32 = 0.3081;
 const CLASSES: usize = 10;
 const SHAPE: [usize; 3] = [1, 28, 28];
 
+/// The names of the files of such a data set.
+pub(super) fn file_names() -> impl Iterator<Item = String> {
+    let names = NAMES.into_iter().flat_map(|(images, labels)| [images, labels]);
+    names.flat_map(|name| [name.to_owned(), format!("{name}.gz")])
+}
+
 /// The name of a file of such a data set in `root`, if there is one.
 pub(super) fn any_file(root: &Path) -> Option<String> {
-    let names = NAMES.into_iter().flat_map(|(images, labels)| [images, labels]);
-    let names = names.flat_map(|name| [name.to_owned(), format!("{name}.gz")]);
-    names.into_iter().find(|name| root.join(name).exists())
+    file_names().find(|name| root.join(name).exists())
 }
 
 impl Mnist {

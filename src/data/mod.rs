@@ -22,7 +22,7 @@ pub use batch::Normalizer;
 pub use cifar10::Cifar10;
 pub use element::Element;
 pub use error::DataError;
-pub use kind::Kind;
+pub use kind::{Kind, is_data_file};
 pub use mnist::Mnist;
 pub use npy::write_npy;
 pub use npy_pairs::NpyPairs;

@@ -28,10 +28,14 @@ fn path(root: &Path, split: Split, letter: char) -> PathBuf {
     root.join(format!("{name}_data")).join(format!("{name}_{letter}.npy"))
 }
 
+/// The paths of the files of such a data set in `root`.
+pub(super) fn files(root: &Path) -> impl Iterator<Item = PathBuf> {
+    Split::ALL.into_iter().flat_map(move |split| ['x', 'y'].map(|letter| path(root, split, letter)))
+}
+
 /// The name of a file of such a data set in `root`, if there is one.
 pub(super) fn any_file(root: &Path) -> Option<String> {
-    let files = Split::ALL.into_iter().flat_map(|split| ['x', 'y'].map(|letter| path(root, split, letter)));
-    let found = files.into_iter().find(|file| file.exists())?;
+    let found = files(root).find(|file| file.exists())?;
     Some(found.strip_prefix(root).unwrap_or(&found).display().to_string())
 }
 

@@ -2,10 +2,11 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -81,6 +82,18 @@ pub fn write_here(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// If it cannot be written.
 pub fn append_here(path: &Path, bytes: &[u8]) -> io::Result<()> {
     open_here(path, File::options().create(true).append(true))?.write_all(bytes)
+}
+
+/// Appends to the file `name` in `folder`, neither of which is a link now.
+///
+/// # Errors
+/// If it cannot be written.
+pub fn append_in(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(folder, flags, Mode::empty()).map_err(io::Error::from);
+    let opened = opened.map_err(|error| if folder.is_symlink() { in_the_way(SYMBOLIC) } else { error })?;
+    // The folder that is open, whatever has its name by now.
+    append_here(&PathBuf::from(format!("/proc/self/fd/{}/{name}", opened.as_raw_fd())), bytes)
 }
 
 /// Writes a new file and syncs it to disk.
@@ -169,5 +182,16 @@ mod tests {
         }
         assert_eq!(fs::read_to_string(path("target")).unwrap(), "kept");
         assert!(!path("none").exists());
+        fs::create_dir(path("folder")).unwrap();
+        symlink(path("folder"), path("other")).unwrap();
+        append_in(&path("folder"), "file", b"x").unwrap();
+        append_in(&path("folder"), "file", b"y").unwrap();
+        for folder in ["other", "dangling"] {
+            let error = append_in(&path(folder), "file", b"z").unwrap_err().to_string();
+            assert!(error.contains("symbolic link"), "{error}");
+        }
+        assert_eq!(fs::read_to_string(path("folder/file")).unwrap(), "xy");
+        symlink(path("target"), path("folder/inner")).unwrap();
+        assert!(append_in(&path("folder"), "inner", b"z").is_err());
     }
 }

@@ -27,7 +27,9 @@ pub use super::folders::{folder_name, list};
 /// File of the float weights in a checkpoint.
 pub const MODEL: &str = "model.safetensors";
 const OPTIMIZER: &str = "optimizer.safetensors";
-const STATE: &str = "state.json";
+pub(super) const STATE: &str = "state.json";
+/// The files of a checkpoint.
+pub(super) const FILES: [&str; 5] = [MODEL, OPTIMIZER, STATE, MANIFEST, INT8_FILE];
 
 /// The position of a run, as needed by the writer of its checkpoints.
 pub trait Resumable: Serialize + DeserializeOwned {
@@ -122,7 +124,10 @@ impl<P: Resumable> Checkpoint<P> {
         let position = &self.position;
         let accurate = beside.keep.and_then(|_| position.most_accurate_step());
         let steps: Vec<usize> = position.best_step().into_iter().chain(accurate).collect();
-        folders::prune(folder, &path, beside.keep, &steps)?;
+        // The new one is there: an old one that stays takes space, and no more.
+        if let Err(error) = folders::prune(folder, &path, beside.keep, &steps) {
+            log::warn!("an older checkpoint stays: {error}");
+        }
         Ok(path)
     }
 
@@ -196,7 +201,7 @@ impl<P: Resumable> Checkpoint<P> {
     /// # Errors
     /// If there is none, or none is intact.
     pub fn load_last(folder: &Path, layout: &ParamLayout) -> Result<Self, RecordError> {
-        let intact = Intact::newest(folder, verify_float)?;
+        let intact = Intact::newest(folder, verify)?;
         intact.warn();
         Self::load(&intact.path, layout)
     }
@@ -276,23 +281,11 @@ fn read_verified(path: &Path) -> Result<Verified, RecordError> {
     Ok(Verified { manifest, state, model, optimizer })
 }
 
-/// Checks the files of the checkpoint `path`, but not its int8 model; returns its manifest, which
-/// earlier versions did not write.
-///
-/// # Errors
-/// If a file is missing or damaged.
-pub fn verify_float(path: &Path) -> Result<Option<Manifest>, RecordError> {
-    Ok(read_verified(path)?.manifest)
-}
-
-/// As [`verify_float`], with the int8 model if there is one.
+/// Checks the files of the checkpoint `path`, but not its int8 model, which is derived from them; returns its
+/// manifest, which earlier versions did not write.
 ///
 /// # Errors
 /// If a file is missing or damaged.
 pub fn verify(path: &Path) -> Result<Option<Manifest>, RecordError> {
-    let manifest = verify_float(path)?;
-    match Int8File::read(&path.join(INT8_FILE)) {
-        Ok(_) | Err(RecordError::NoInt8(_)) => Ok(manifest),
-        Err(error) => Err(error),
-    }
+    Ok(read_verified(path)?.manifest)
 }

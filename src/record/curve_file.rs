@@ -1,5 +1,6 @@
 //! A curve of one rank: lines of step and value, with the digest that checkpoints store.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -34,7 +35,9 @@ impl CurveFile {
 
     /// Adds a line.
     pub fn append(&mut self, line: &str) -> Result<(), RecordError> {
-        let written = files::append_here(&self.path, line.as_bytes());
+        let (folder, name) = (self.path.parent(), self.path.file_name().and_then(OsStr::to_str));
+        let (folder, name) = (folder.unwrap_or(&self.path), name.unwrap_or_default());
+        let written = files::append_in(folder, name, line.as_bytes());
         written.map_err(|e| RecordError::write(&self.path, e))?;
         self.bytes += line.len() as u64;
         self.digest.update(line);

@@ -43,6 +43,12 @@ pub enum RecordError {
     /// The path exists and is not a run directory.
     #[error("{0} exists already and is no run directory, so it is not replaced: choose another --out")]
     NoRun(PathBuf),
+    /// A `run.json` that is not one that this program can read, so that what is beside it may be anybody's.
+    #[error(
+        "{0}: damaged, or another program's, so that nothing is replaced: put a copy of it back, or remove or \
+         rename the folder"
+    )]
+    NotReplaced(PathBuf),
     /// A file is damaged.
     #[error("{path}: {what}")]
     Damaged {
@@ -78,8 +84,8 @@ pub enum RecordError {
     NoInt8(PathBuf),
     /// There is no checkpoint to resume from.
     #[error(
-        "no checkpoint in {0}: the run ended before its first, or they were removed; start it again with \
-         --overwrite"
+        "no checkpoint in {0}: the run ended before its first, or they were removed; put them back, or replace the \
+         run (--overwrite)"
     )]
     NoCheckpoint(PathBuf),
     /// An error between ranks.
@@ -92,6 +98,10 @@ fn remedy(reason: &io::Error) -> &'static str {
     match reason.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "; free space there, or choose another --out",
         ErrorKind::FileTooLarge => "; raise the limit of file sizes (ulimit -f)",
+        ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
+            "; choose another --out; to resume a run, make it writable or copy it (cp -a)"
+        }
+        _ if is_out_of_descriptors(reason) => "; raise the limit of open files (ulimit -n)",
         // Of a link or something else that is in the way, which the reason tells.
         ErrorKind::AlreadyExists => "",
         _ => "; choose another --out",
@@ -102,11 +112,18 @@ fn remedy(reason: &io::Error) -> &'static str {
 fn advice(reason: &io::Error) -> &'static str {
     match reason.kind() {
         _ if is_damage(reason) => "",
+        _ if is_out_of_descriptors(reason) => {
+            "; nothing was changed: raise the limit of open files (ulimit -n)"
+        }
         ErrorKind::PermissionDenied => {
             "; nothing was changed: give this user the permission, and start again"
         }
         _ => "; nothing was changed: start again when the disk can be read",
     }
+}
+
+fn is_out_of_descriptors(reason: &io::Error) -> bool {
+    matches!(Errno::from_io_error(reason), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Whether a file that cannot be read for this reason is missing, or something else is in its place: a
@@ -163,5 +180,23 @@ mod tests {
             let text = format!("{:#}", anyhow::Error::from(error));
             assert_eq!(text.matches(&full().to_string()).count(), 1, "{text}");
         }
+    }
+
+    #[test]
+    fn the_advice_is_for_the_reason() {
+        let of = |errno: Errno| {
+            let error = || io::Error::from(errno);
+            [RecordError::write(Path::new("a"), error()), RecordError::read(Path::new("a"), error())]
+                .map(|error| error.to_string())
+        };
+        let [write, read] = of(Errno::MFILE);
+        assert!(write.ends_with("(ulimit -n)") && read.ends_with("(ulimit -n)"), "{write} {read}");
+        let [write, _] = of(Errno::ROFS);
+        assert!(write.ends_with("to resume a run, make it writable or copy it (cp -a)"), "{write}");
+        let [write, read] = of(Errno::IO);
+        assert!(
+            write.ends_with("choose another --out") && read.ends_with("when the disk can be read"),
+            "{read}"
+        );
     }
 }

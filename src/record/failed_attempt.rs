@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::run_dir::content;
-use super::step_file::STEP;
 use super::{RecordError, RunDir, Status, StepFile, checkpoint};
 use crate::files::read_regular;
 
@@ -71,34 +70,16 @@ impl Seen {
     }
 }
 
-/// The first thing in the run directory `path` that no run without a checkpoint writes, which
-/// replacing the directory would delete. `written` are more of the run's files.
+/// The first thing in the folder of checkpoints of the run directory `path` that no run without a checkpoint
+/// writes, such as a damaged one that was set aside: replacing the run would delete it.
 ///
 /// # Errors
-/// If the directory, or its folder of checkpoints, cannot be read.
-pub fn foreign(path: &Path, written: &[&Path]) -> Result<Option<PathBuf>, RecordError> {
-    let of_rank = |name: &str| {
-        name.strip_prefix("rank").is_some_and(|rank| rank.bytes().all(|byte| byte.is_ascii_digit()))
-    };
-    let of_run = |name: &str| {
-        let unfinished = name.starts_with('.') && name.ends_with(".part");
-        ["run.json", "epochs.csv", "tensorboard", "checkpoints", STEP].contains(&name)
-            || of_rank(name)
-            || unfinished
-    };
-    let unfinished = |name: &str| name.starts_with(".step-");
-    let first = |folder: &Path, known: &dyn Fn(&str) -> bool| {
-        let found = content(folder).map_err(|e| RecordError::read(folder, e))?;
-        let mut paths = found.iter().map(fs::DirEntry::path);
-        Ok(paths.find(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            !known(&name) && !written.contains(&path.as_path())
-        }))
-    };
-    match first(path, &of_run)? {
-        None => first(&path.join("checkpoints"), &unfinished),
-        found => Ok(found),
-    }
+/// If the folder cannot be read.
+pub fn set_aside(path: &Path) -> Result<Option<PathBuf>, RecordError> {
+    let folder = path.join("checkpoints");
+    let found = content(&folder).map_err(|e| RecordError::read(&folder, e))?;
+    let is_unfinished = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(".step-");
+    Ok(found.iter().find(|entry| !is_unfinished(entry)).map(fs::DirEntry::path))
 }
 
 impl RunDir {
@@ -120,21 +101,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_a_run_writes_is_its_own() {
+    fn a_damaged_checkpoint_is_found() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path();
-        for folder in ["checkpoints/.step-00000004.tmp", "rank0", "tensorboard"] {
-            fs::create_dir_all(path.join(folder)).unwrap();
-        }
-        for file in ["run.json", "epochs.csv", ".lock", ".step", ".run.json.x.part", "trace.json"] {
-            fs::write(path.join(file), "").unwrap();
-        }
-        let trace = path.join("trace.json");
-        assert_eq!(foreign(path, &[&trace]).unwrap(), None);
-        assert_eq!(foreign(path, &[]).unwrap(), Some(trace.clone()));
+        fs::create_dir_all(path.join("checkpoints/.step-00000004.tmp")).unwrap();
+        assert_eq!(set_aside(path).unwrap(), None);
         let aside = path.join("checkpoints/step-00000004.damaged");
         fs::create_dir(&aside).unwrap();
-        assert_eq!(foreign(path, &[&trace]).unwrap(), Some(aside));
+        assert_eq!(set_aside(path).unwrap(), Some(aside));
     }
 
     #[test]
@@ -160,7 +134,7 @@ mod tests {
             std::os::unix::fs::symlink(name, &path).unwrap();
             let error = Seen::of(root.path()).unwrap_err().to_string();
             assert!(error.starts_with(&format!("cannot read {}", path.display())), "{error}");
-            assert_eq!(foreign(root.path(), &[]).is_err(), name == "checkpoints");
+            assert_eq!(set_aside(root.path()).is_err(), name == "checkpoints");
             fs::remove_file(&path).unwrap();
         }
     }

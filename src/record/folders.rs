@@ -129,9 +129,8 @@ pub(super) fn publish(written: &Path, path: &Path) -> Result<(), RecordError> {
     }
     fs::rename(written, path).map_err(failed)?;
     files::sync_folder(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
-    if old.exists() {
-        fs::remove_dir_all(&old).map_err(|e| RecordError::write(&old, e))?;
-    }
+    // What stays is removed when the run is resumed.
+    let _ = fs::remove_dir_all(&old);
     Ok(())
 }
 
@@ -148,6 +147,7 @@ pub(super) fn prune(
     keep: Option<usize>,
     steps: &[usize],
 ) -> Result<(), RecordError> {
+    let mut result = Ok(());
     let kept: Vec<PathBuf> = steps.iter().map(|&step| folder.join(folder_name(step))).collect();
     for path in list(folder)?.into_iter().rev().skip(keep.unwrap_or(KEEP)) {
         if path == written || kept.contains(&path) {
@@ -163,9 +163,10 @@ pub(super) fn prune(
                 false => fs::remove_file(&old),
             }
         };
-        remove().map_err(|e| RecordError::write(&path, e))?;
+        // Another one can perhaps be removed.
+        result = result.and(remove().map_err(|e| RecordError::write(&path, e)));
     }
-    Ok(())
+    result
 }
 
 /// Removes what a killed writer has left, where it can be: nothing needs it gone.

@@ -1,28 +1,41 @@
 //! Which files of a folder are those of a run or a sweep.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use super::checkpoint::{FILES, STATE};
+use super::run_dir::RUN_JSON;
+use super::step_file::STEP;
 use crate::files::{LOCK, place};
 
 /// Whether a run writes something of this name in its directory itself.
 pub fn is_of_run(name: &str) -> bool {
-    ["run.json", "epochs.csv", LOCK, "checkpoints", "tensorboard"].contains(&name) || name.starts_with("rank")
+    let rank = name.strip_prefix("rank").is_some_and(|rank| rank.parse::<usize>().is_ok());
+    [RUN_JSON, "epochs.csv", LOCK, STEP, "checkpoints", "tensorboard"].contains(&name) || rank
 }
 
-/// Whether `path` is, or would be, a file that a run in one of the folders above it writes, or the
-/// record of a sweep: other output must not replace it.
+/// Whether `path` is, or would be, something that a run or a sweep writes in its directory, or is a file in a
+/// folder of a run, or of a checkpoint that was copied elsewhere: other output must not replace it.
 pub fn is_own_file(path: &Path) -> bool {
     let Ok(path) = place(path) else { return false };
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return false };
-    let is_part = |of: &Path| {
-        let inside = path.strip_prefix(of).ok().and_then(|inside| inside.iter().next());
-        inside.and_then(|name| name.to_str()).is_some_and(is_of_run)
-    };
-    // RUN/checkpoints/step-00000001/state.json is the deepest.
     // What cannot be looked at may be one.
     let is_there = |path: &Path| path.try_exists().unwrap_or(true);
+    let is_part = |of: &Path| {
+        let mut inside = path.strip_prefix(of).into_iter().flatten();
+        let is_of_run = inside.next().and_then(|name| name.to_str()).is_some_and(is_of_run);
+        is_of_run && (inside.next().is_none() || is_there(&path)) && is_there(&of.join(RUN_JSON))
+    };
+    let is_checkpoints = || FILES.iter().any(|file| name == *file) && is_there(&parent.join(STATE));
     (name == "sweep.json" && is_there(&path))
-        || parent.ancestors().take(3).any(|folder| is_part(folder) && is_there(&folder.join("run.json")))
+        || (is_there(&path) && is_checkpoints())
+        // RUN/checkpoints/step-00000001/state.json is the deepest.
+        || parent.ancestors().take(3).any(is_part)
+}
+
+/// The run directory that `path` is or is in: all that is there goes with the run.
+pub fn run_around(path: &Path) -> Option<PathBuf> {
+    let path = path.canonicalize().or_else(|_| place(path)).ok()?;
+    path.ancestors().find(|folder| folder.join(RUN_JSON).exists()).map(Path::to_owned)
 }
 
 #[cfg(test)]
@@ -38,21 +51,32 @@ mod tests {
         fs::create_dir_all(path("run/checkpoints/step-1")).unwrap();
         fs::create_dir_all(path("other/checkpoints")).unwrap();
         fs::write(path("run/run.json"), "").unwrap();
+        fs::write(path("run/checkpoints/step-1/state.json"), "").unwrap();
         fs::write(path("sweep.json"), "").unwrap();
         for own in [
             "run/run.json",
             "run/./epochs.csv",
             "run/checkpoints/../run.json",
-            "run/checkpoints/x.json",
             "run/checkpoints/step-1/state.json",
             "run/.lock",
             "sweep.json",
         ] {
             assert!(is_own_file(&path(own)), "{own}");
         }
-        for other in
-            ["run/profile.json", "run.json", "other/checkpoints/a.csv", "other/sweep.json", "none/run.json"]
-        {
+        let run = path("run").canonicalize().unwrap();
+        for inside in ["run", "run/data", "run/checkpoints/step-1"] {
+            assert_eq!(run_around(&path(inside)), Some(run.clone()), "{inside}");
+        }
+        assert_eq!(run_around(&path("other")), None);
+        for other in [
+            "run/profile.json",
+            "run/ranking.csv",
+            "run/checkpoints/x.json",
+            "run.json",
+            "other/checkpoints/a.csv",
+            "other/sweep.json",
+            "none/run.json",
+        ] {
             assert!(!is_own_file(&path(other)), "{other}");
         }
     }

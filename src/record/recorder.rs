@@ -108,7 +108,7 @@ impl<'w> Recorder<'w> {
             }
             let mut names: Vec<String> = (0..world.size()).map(|rank| format!("rank{rank}")).collect();
             names.push("mean".into());
-            tensorboard = Some(TensorBoard::create(&dir.path().join("tensorboard"), &names)?);
+            tensorboard = Some(TensorBoard::create(&dir.path().join("tensorboard"), &names, step)?);
             write_epochs(&dir.path().join("epochs.csv"), history)?;
         }
         Ok(Self { world, dir, curves, tensorboard, origin, keep, failed: None })

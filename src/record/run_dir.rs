@@ -1,6 +1,6 @@
 //! Creating a run directory, and the paths inside one.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -8,11 +8,28 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
+use super::own_file::is_of_run;
 use super::{RecordError, RunRecord};
 use crate::files::{self, FolderLock, LOCK, LockError, read_regular, refuse_link, replace_json};
 
-const RUN_JSON: &str = "run.json";
+pub(super) const RUN_JSON: &str = "run.json";
+/// Where an old run is until it is removed.
+const REPLACED: &str = ".replaced";
+
+/// Whether the name is that of a file which a killed process was writing.
+fn is_unfinished(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(".part")
+}
+
+/// Removes a folder with what is in it, if it exists.
+fn remove_all(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
 
 /// A run's directory on rank 0's host.
 #[derive(Debug, Clone)]
@@ -55,13 +72,12 @@ impl RunDir {
             found => found.map_err(|e| RecordError::write(path, e))?,
         };
         if !found.is_empty() {
-            // Only a run directory is ever removed, so that a mistyped path
-            // cannot delete a home directory.
+            // Only a run is ever replaced, and another program's run.json is none.
             let is_run = found.iter().any(|entry| entry.file_name() == OsStr::new(RUN_JSON));
             match (is_run, overwrite) {
                 (false, _) => return Err(RecordError::NoRun(path.to_owned())),
                 (true, false) => return Err(RecordError::Exists(path.to_owned())),
-                (true, true) => {}
+                (true, true) => drop(Self::readable(path)?),
             }
         }
         fs::create_dir_all(path).map_err(|e| RecordError::write(path, e))?;
@@ -77,25 +93,72 @@ impl RunDir {
         Ok(!found.is_empty())
     }
 
-    /// Removes what is in the directory, and begins the run of `record` in it.
+    /// The run in `path`, if it is one of this program that can be read.
     ///
     /// # Errors
-    /// If something cannot be removed or written.
-    pub fn begin<C: Serialize>(&self, record: &RunRecord<C>) -> Result<(), RecordError> {
-        self.clear().map_err(|e| RecordError::write(&self.path, e))?;
-        let checkpoints = self.checkpoints();
-        fs::create_dir(&checkpoints).map_err(|e| RecordError::write(&checkpoints, e))?;
-        self.write_record(record)
+    /// If its `run.json` is another program's, damaged or unreadable: it is not known then what is there.
+    pub fn readable(path: &Path) -> Result<RunRecord<Value>, RecordError> {
+        match Self::open::<Value>(path) {
+            Ok((_, record)) => Ok(record),
+            Err(error) if error.is_damage() => Err(RecordError::NotReplaced(path.join(RUN_JSON))),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Removes what is in the directory besides its lock; run.json last, which says that it is a run's.
-    fn clear(&self) -> io::Result<()> {
-        let mut found = content(&self.path)?;
-        found.sort_by_key(|entry| entry.file_name() == OsStr::new(RUN_JSON));
-        found.into_iter().try_for_each(|entry| match entry.file_type()?.is_dir() {
-            true => fs::remove_dir_all(entry.path()),
-            false => fs::remove_file(entry.path()),
-        })
+    /// Begins the run of `record` in the directory. What an old run has written there is moved aside as a whole
+    /// and then removed; files that no run writes stay.
+    ///
+    /// # Errors
+    /// If something cannot be moved or written; the old run is then as it was.
+    pub fn begin<C: Serialize>(&self, record: &RunRecord<C>) -> Result<(), RecordError> {
+        let (old, moved) = self.set_aside()?;
+        let checkpoints = self.checkpoints();
+        let begun = fs::create_dir(&checkpoints).map_err(|e| RecordError::write(&checkpoints, e));
+        if let Err(error) = begun.and_then(|()| self.write_record(record)) {
+            let _ = fs::remove_dir(&checkpoints);
+            self.put_back(&old, &moved);
+            return Err(error);
+        }
+        if let Err(error) = remove_all(&old) {
+            log::warn!("{}, which holds the run before this one, cannot be removed: {error}", old.display());
+        }
+        Ok(())
+    }
+
+    /// Moves what a run has written in the directory into a folder in it; returns that and what was moved.
+    fn set_aside(&self) -> Result<(PathBuf, Vec<OsString>), RecordError> {
+        let old = self.path.join(REPLACED);
+        remove_all(&old).map_err(|e| RecordError::write(&old, e))?;
+        let found = content(&self.path).map_err(|e| RecordError::read(&self.path, e))?;
+        let names = found.iter().map(fs::DirEntry::file_name);
+        let (own, others): (Vec<OsString>, Vec<OsString>) =
+            names.partition(|name| name.to_str().is_some_and(|name| is_of_run(name) || is_unfinished(name)));
+        if own.is_empty() {
+            return Ok((old, own));
+        }
+        fs::create_dir(&old).map_err(|e| RecordError::write(&old, e))?;
+        for (at, name) in own.iter().enumerate() {
+            let path = self.path.join(name);
+            if let Err(error) = fs::rename(&path, old.join(name)) {
+                self.put_back(&old, &own[..at]);
+                return Err(RecordError::write(&path, error));
+            }
+        }
+        if !others.is_empty() {
+            let names: Vec<_> = others.iter().map(|name| name.to_string_lossy()).collect();
+            log::info!("{}: no run writes {}, which stays", self.path.display(), names.join(", "));
+        }
+        Ok((old, own))
+    }
+
+    /// Undoes [`set_aside`](Self::set_aside).
+    fn put_back(&self, old: &Path, moved: &[OsString]) {
+        for name in moved {
+            if let Err(error) = fs::rename(old.join(name), self.path.join(name)) {
+                log::warn!("{} cannot be moved back: {error}", old.join(name).display());
+            }
+        }
+        let _ = fs::remove_dir(old);
     }
 
     /// Creates the directory, or one with the suffix -2, -3, … if it exists:
@@ -206,14 +269,14 @@ mod tests {
         fs::write(path.join("notes.txt"), "mine").unwrap();
         let error = RunDir::create(&path, true).unwrap_err().to_string();
         assert!(error.contains("is no run directory"), "{error}");
-        fs::write(path.join("run.json"), "{}").unwrap();
-        let error = RunDir::create(&path, false).unwrap_err().to_string();
-        assert!(error.contains("--resume") && error.contains("--overwrite"), "{error}");
-        fs::write(path.join("epochs.csv"), "old").unwrap();
-        let dir = RunDir::create(&path, true).unwrap();
-        assert!(dir.is_occupied().unwrap() && path.join("epochs.csv").exists(), "until the new run begins");
-        dir.clear().unwrap();
-        assert!(!dir.is_occupied().unwrap() && !path.join("epochs.csv").exists());
+        for other in ["", "{}", "[1, 2]", "{\"status\": \"completed\"}"] {
+            fs::write(path.join("run.json"), other).unwrap();
+            let error = RunDir::create(&path, false).unwrap_err().to_string();
+            assert!(error.contains("--resume") && error.contains("--overwrite"), "{error}");
+            let error = RunDir::create(&path, true).unwrap_err().to_string();
+            assert!(error.contains("run.json: damaged, or another program's"), "{error}");
+        }
+        assert_eq!(fs::read_to_string(path.join("notes.txt")).unwrap(), "mine");
     }
 
     #[test]

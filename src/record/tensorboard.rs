@@ -8,12 +8,15 @@
 //! `tensorflow/core/util/event.proto` and `framework/summary.proto` (messages).
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::RecordError;
 use crate::files;
+
+/// How the name of an event file begins. TensorBoard reads only files with `tfevents` in their names.
+const EVENTS: &str = "events.out.tfevents.";
 
 /// Event files in one folder, one for each name.
 pub struct TensorBoard {
@@ -21,11 +24,12 @@ pub struct TensorBoard {
 }
 
 impl TensorBoard {
-    /// Opens a new event file in `folder/<name>` for each name.
+    /// Opens a new event file in `folder/<name>` for each name, of a run that continues after `step`. Files of
+    /// earlier processes lose the points after it, which the run writes again.
     ///
     /// # Errors
-    /// If a file cannot be created.
-    pub fn create(folder: &Path, names: &[String]) -> Result<Self, RecordError> {
+    /// If a file cannot be created, read or cut.
+    pub fn create(folder: &Path, names: &[String], step: usize) -> Result<Self, RecordError> {
         let seconds = now().as_secs();
         let open = |name: &String| {
             let own = folder.join(name);
@@ -34,8 +38,13 @@ impl TensorBoard {
             }
             let folder = own;
             fs::create_dir_all(&folder).map_err(|e| RecordError::write(&folder, e))?;
-            // TensorBoard reads only files with `tfevents` in their names.
-            let path = folder.join(format!("events.out.tfevents.{seconds}.{}", std::process::id()));
+            let mut earlier = files::entries(&folder).map_err(|e| RecordError::read(&folder, e))?;
+            earlier.retain(|file| file.file_name().as_encoded_bytes().starts_with(EVENTS.as_bytes()));
+            for file in &earlier {
+                cut(&file.path(), step).map_err(|e| RecordError::write(&file.path(), e))?;
+            }
+            // Their number keeps names of one second apart.
+            let path = folder.join(format!("{EVENTS}{seconds}.{}.{}", std::process::id(), earlier.len()));
             let start = || {
                 let mut file = BufWriter::new(files::create_here(&path)?);
                 file.write_all(&record(&version(now().as_secs_f64())))?;
@@ -76,6 +85,49 @@ impl TensorBoard {
 
 fn now() -> std::time::Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+/// Cuts an event file before its first point after `step`, and before a record that is incomplete: steps grow
+/// in a file.
+fn cut(path: &Path, step: usize) -> io::Result<()> {
+    let mut file = files::open_here(path, File::options().read(true).write(true))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let mut kept = 0;
+    while let Some((payload, length)) = first_record(&bytes[kept..]) {
+        if step_of(payload) > step as u64 {
+            break;
+        }
+        kept += length;
+    }
+    match kept < bytes.len() {
+        true => file.set_len(kept as u64),
+        false => Ok(()),
+    }
+}
+
+/// The payload of the first record in `bytes`, and the record's length; none if it is incomplete or damaged.
+fn first_record(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let (length, rest) = bytes.split_first_chunk::<8>()?;
+    let (checksum, rest) = rest.split_first_chunk::<4>()?;
+    if *checksum != masked_crc(length) {
+        return None;
+    }
+    let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;
+    let payload = rest.get(..length)?;
+    rest.get(length..length.checked_add(4)?)?;
+    Some((payload, 8 + 4 + length + 4))
+}
+
+/// `Event.step` of an event as it is written here; 0 where there is none.
+fn step_of(event: &[u8]) -> u64 {
+    match event.get(wall_time(0.0).len()..) {
+        Some([first, digits @ ..]) if *first == key(2, VARINT) => {
+            let last = digits.iter().position(|byte| byte & 0x80 == 0).unwrap_or(0);
+            digits[..=last].iter().rev().fold(0, |step, byte| step << 7 | u64::from(byte & 0x7f))
+        }
+        _ => 0,
+    }
 }
 
 /// A TFRecord: length, its checksum, payload, its checksum; little-endian.
@@ -172,7 +224,7 @@ mod tests {
     #[test]
     fn a_file_begins_with_its_version_and_has_finite_points_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let mut board = TensorBoard::create(folder.path(), &["mean".into()]).unwrap();
+        let mut board = TensorBoard::create(folder.path(), &["mean".into()], 0).unwrap();
         board.point(0, "train/loss", 1, f64::NAN).unwrap();
         board.point(0, "train/loss", 2, 0.5).unwrap();
         board.flush().unwrap();
@@ -181,5 +233,44 @@ mod tests {
         let sizes = [version(0.0), scalar(0.0, 2, "train/loss", 0.5)].map(|event| record(&event).len());
         assert_eq!(bytes.len(), sizes[0] + sizes[1]);
         assert_eq!(bytes[12 + 9..][..15], *b"\x1a\x0dbrain.Event:2");
+    }
+
+    #[test]
+    fn a_resumed_run_has_no_step_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let steps = [1, 127, 128, 300, 20_000, 1 << 40];
+        let mut board = TensorBoard::create(folder.path(), &["mean".into()], 0).unwrap();
+        for step in steps {
+            board.point(0, "train/loss", step, 0.5).unwrap();
+            board.point(0, "train/accuracy", step, 50.0).unwrap();
+        }
+        board.flush().unwrap();
+        drop(board);
+        let file = fs::read_dir(folder.path().join("mean")).unwrap().next().unwrap().unwrap().path();
+        let found = || {
+            let (bytes, mut at, mut steps) = (fs::read(&file).unwrap(), 0, Vec::new());
+            while let Some((payload, length)) = first_record(&bytes[at..]) {
+                steps.push(step_of(payload) as usize);
+                at += length;
+            }
+            (steps, bytes.len() - at)
+        };
+        let of =
+            |steps: &[usize]| [0].into_iter().chain(steps.iter().flat_map(|&step| [step, step])).collect();
+        assert_eq!(found(), (of(&steps), 0), "a version, and two curves");
+        // A process that was killed leaves a part of a record.
+        let whole = fs::metadata(&file).unwrap().len();
+        File::options().write(true).open(&file).unwrap().set_len(whole - 1).unwrap();
+        for (step, left) in [(20_000, 5), (20_000, 5), (299, 3), (127, 2), (0, 0)] {
+            cut(&file, step).unwrap();
+            assert_eq!(found(), (of(&steps[..left]), 0), "up to {step}");
+        }
+        fs::write(&file, "no events").unwrap();
+        cut(&file, 5).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"");
+        let link = folder.path().join("mean").join("events.out.tfevents.1.2");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let error = TensorBoard::create(folder.path(), &["mean".into()], 5).err().unwrap().to_string();
+        assert!(error.contains("symbolic link"), "{error}");
     }
 }

@@ -47,7 +47,6 @@ pub use latency::LatencyRow;
 use serde::Serialize;
 
 use crate::files::{WholeFile, refuse_link, replace_file};
-use crate::record::is_own_file;
 
 /// A file that could not be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -109,15 +108,11 @@ pub fn check_regular(path: &Path) -> Result<(), ReportError> {
 /// is kept, and a new file is none until it is complete.
 ///
 /// # Errors
-/// When it cannot be created, is not a regular file, or is one of a run's own.
+/// When it cannot be created, or is not a regular file.
 pub fn check_writable(path: &Path) -> Result<(), ReportError> {
     check_regular(path)?;
     if path.is_dir() {
         return Err(ReportError::new(path, "it is a folder; name a file in it"));
-    }
-    if is_own_file(path) {
-        let problem = "it is a file of a run or a sweep, which is not replaced; choose another name";
-        return Err(ReportError::new(path, problem));
     }
     WholeFile::at(path).map(drop).map_err(|error| ReportError::new(path, error))
 }

@@ -9,7 +9,7 @@ use super::rows::Spread;
 use super::table::table;
 
 /// `text` as it is in Markdown, on one line: names may come from files of others.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

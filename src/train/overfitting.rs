@@ -34,7 +34,7 @@ mod tests {
             test_loss,
             test_accuracy: 50.0,
             seconds: 1.0,
-            int8_test_accuracy: None,
+            ..EpochRow::default()
         };
         overfits_after(&losses.iter().enumerate().map(row).collect::<Vec<_>>())
     }

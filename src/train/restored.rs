@@ -117,7 +117,8 @@ fn is_tally(tally: &Tally) -> bool {
 fn is_row(row: &EpochRow) -> bool {
     let percent = |value: f64| (0.0..=100.0).contains(&value);
     let int8 = row.int8_test_accuracy.is_none_or(percent);
-    percent(row.train_accuracy) && percent(row.test_accuracy) && int8 && row.seconds >= 0.0
+    let rate = row.learning_rate.is_none_or(|lr| lr.is_finite() && lr >= 0.0);
+    percent(row.train_accuracy) && percent(row.test_accuracy) && int8 && rate && row.seconds >= 0.0
 }
 
 #[cfg(test)]

@@ -70,7 +70,19 @@ pub struct Schedule {
     pub steps: usize,
 }
 
+/// Part of the initial learning rate below which an epoch changes next to nothing.
+const NEGLIGIBLE: f64 = 1e-6;
+
 impl Schedule {
+    /// The first epoch from `epoch` on whose learning rate falls below a millionth of the initial one.
+    pub fn negligible_from(&self, epoch: usize) -> Option<usize> {
+        let least = NEGLIGIBLE * self.rate(0, 0).lr;
+        let is_negligible = |epoch: &usize| self.rate(*epoch, self.steps.saturating_sub(1)).lr < least;
+        // Schedules end at their lowest rate: most have no such epoch, and it is not searched for.
+        let last = self.epochs.checked_sub(1).filter(is_negligible)?;
+        (epoch..=last).find(is_negligible)
+    }
+
     /// The rate of step `step` of epoch `epoch`, both from 0.
     pub fn rate(&self, epoch: usize, step: usize) -> Rate {
         let Rate { lr, momentum } = self.base;
@@ -159,6 +171,20 @@ mod tests {
         assert_near(&[last.lr, last.momentum], &[4e-6, 0.95]);
         assert!(rates[..6].is_sorted_by(|a, b| a.lr < b.lr && a.momentum > b.momentum));
         assert!(rates[5..].is_sorted_by(|a, b| a.lr > b.lr && a.momentum < b.momentum));
+    }
+
+    #[test]
+    fn an_epoch_is_negligible_below_a_millionth_of_the_initial_rate() {
+        let falling = schedule(Curve::Step { size: 2, gamma: 0.1 }, 14, 5);
+        assert_eq!(falling.negligible_from(0), None, "exactly a millionth in the last two");
+        let falling = Schedule { epochs: 16, ..falling };
+        assert_eq!(
+            [0, 14, 15, 16].map(|from| falling.negligible_from(from)),
+            [Some(14), Some(14), Some(15), None]
+        );
+        for curve in [Curve::Constant, Curve::Cosine, Curve::OneCycle { max_lr: 1.0 }] {
+            assert_eq!(schedule(curve, 1000, 5).negligible_from(0), None, "{curve:?}");
+        }
     }
 
     #[test]

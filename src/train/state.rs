@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::early_stopping::is_over;
 use super::{LossScale, Tally};
 use crate::quant::Ranges;
 use crate::record::Resumable;
@@ -79,6 +80,11 @@ impl Position {
         history.push(row);
     }
 
+    /// Whether `epochs` epochs are complete, or early stopping with this patience has ended the training.
+    pub fn is_done(&self, epochs: usize, early_stopping: Option<usize>) -> bool {
+        self.epoch >= epochs || is_over(&self.history, early_stopping)
+    }
+
     /// Seconds of everything that is measured so far.
     pub fn seconds(&self) -> f64 {
         self.start_up_seconds
@@ -127,6 +133,9 @@ pub struct EpochRow {
     pub test_accuracy: f64,
     /// Wall time of the epoch's training loop.
     pub seconds: f64,
+    /// Of the epoch's last step; none in the history of an earlier version.
+    #[serde(default)]
+    pub learning_rate: Option<f64>,
     /// Of the integer model over the whole test set, if there is one.
     #[serde(default)]
     pub int8_test_accuracy: Option<f64>,

@@ -10,7 +10,6 @@ use super::update::Updater;
 use super::{Forward, Loss, LossScale, Plain, Samples, Scored, Tally, TrainOptions};
 use crate::model::{BatchPlace, Model};
 use crate::record::Phases;
-use burn_fused::memory::live_bytes;
 use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Signals, World};
 
 /// Times of each phase, summed over steps.
@@ -138,7 +137,6 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
     where
         L: Loss<M::Output, S::Target>,
     {
-        live_bytes::begin_step();
         let mut tally = Tally::default();
         self.forward.begin_step(&self.network);
         let count = samples.count();
@@ -156,7 +154,6 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
             self.forward.end_step();
             self.update()?;
         }
-        live_bytes::end_step();
         Ok((tally, signals))
     }
 

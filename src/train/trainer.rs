@@ -23,6 +23,7 @@ use crate::model::Network;
 use crate::quant::{PostQuantizer, Quantizer};
 use crate::record::{Curve, Recorder};
 use crate::stop::StopRequest;
+use burn_fused::memory::live_bytes;
 use burn_mpi::{Collective, World};
 use int8::TestedInt8;
 
@@ -53,6 +54,10 @@ pub struct Trainer<'w, T: Trace = Untraced> {
     steps_here: usize,
     /// Step of the last checkpoint.
     checkpoint_step: Option<usize>,
+    /// Bytes of live memory at the end of the last epoch's steps.
+    live_after_steps: Option<usize>,
+    /// Bytes that tests and the history of epochs have allocated and kept: no step needs them.
+    kept_between: usize,
 }
 
 /// What a [`Trainer`] is made of, beside options.
@@ -127,6 +132,8 @@ impl<'w, T: Trace> Trainer<'w, T> {
             stopping: false,
             steps_here: 0,
             checkpoint_step: None,
+            live_after_steps: None,
+            kept_between: 0,
             options: options.clone(),
             evaluation,
             world,
@@ -178,11 +185,13 @@ impl<'w, T: Trace> Trainer<'w, T> {
 
     /// Whether all epochs are complete, or early stopping has ended the training.
     fn is_done(&self) -> bool {
-        let Position { epoch, history, .. } = &self.position;
-        *epoch >= self.options.epochs || early_stopping::is_over(history, self.options.recipe.early_stopping)
+        self.position.is_done(self.options.epochs, self.options.recipe.early_stopping)
     }
 
     fn train_epoch(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
+        if let Some(before) = self.live_after_steps {
+            self.kept_between += live_bytes::live().saturating_sub(before);
+        }
         let mut started = Instant::now();
         while self.position.step_in_epoch < self.plan.steps() {
             self.step()?;
@@ -206,6 +215,7 @@ impl<'w, T: Trace> Trainer<'w, T> {
             }
         }
         self.position.epoch_seconds += started.elapsed().as_secs_f64();
+        self.live_after_steps = Some(live_bytes::live());
         Ok(())
     }
 
@@ -220,7 +230,9 @@ impl<'w, T: Trace> Trainer<'w, T> {
         let total = self.plan.global_batch_len(step);
         self.learner.rate = self.schedule.rate(self.position.epoch, step);
         let samples = Observed { inner: samples, trace: &self.trace };
+        live_bytes::begin_step();
         let (tally, signals) = self.learner.step(&samples, total, self.stop.signal().is_some())?;
+        live_bytes::end_step(self.kept_between);
         self.trace.end_step(&self.learner.sync);
         if signals.not_finite > 0.0 {
             return Err(self.not_finite(&tally)?);
@@ -255,9 +267,11 @@ impl<'w, T: Trace> Trainer<'w, T> {
             test_loss: total.mean_loss(),
             test_accuracy: total.accuracy(),
             seconds: self.position.epoch_seconds,
+            learning_rate: Some(self.learner.rate.lr),
             int8_test_accuracy: int8.as_ref().map(|int8| int8.accuracy),
         };
         recorder.points(Curve::Test, &[Tally::curve_point(self.position.step, &test)])?;
+        recorder.mean("train/learning_rate", self.position.step, self.learner.rate.lr)?;
         if let Some(accuracy) = row.int8_test_accuracy {
             recorder.mean("test/int8_accuracy", self.position.step, accuracy)?;
         }

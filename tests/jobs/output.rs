@@ -44,8 +44,15 @@ fn a_closed_pipe_ends_no_command_and_hides_no_failure() {
 
     // Other output that is lost is a failure.
     let full = OpenOptions::new().write(true).open("/dev/full").expect("/dev/full is there");
-    let command = &mut mpiburn(&lab, &["launch", "1x1", "--dry-run", "--", "train"]);
-    let output = command.stdout(full).output().expect("mpiburn starts");
-    assert_eq!((output.status.code(), errors(&output).len()), (Some(1), 1), "{}", text(&output));
-    assert!(errors(&output)[0].contains("cannot write to stdout: No space left"), "{}", text(&output));
+    for words in [
+        &["launch", "1x1", "--dry-run", "--", "train"][..],
+        &["data", "info", data],
+        &["--version"],
+        &["train", "--help"],
+    ] {
+        let full = full.try_clone().expect("a descriptor");
+        let output = mpiburn(&lab, words).stdout(full).output().expect("mpiburn starts");
+        assert_eq!((output.status.code(), errors(&output).len()), (Some(1), 1), "{}", text(&output));
+        assert!(errors(&output)[0].contains("cannot write to stdout: No space left"), "{}", text(&output));
+    }
 }

@@ -101,3 +101,15 @@ fn the_documentation_lists_every_field_and_no_other() {
         "not documented: {missing:#?}; never written: {surplus:#?}"
     );
 }
+
+/// The memory of a training step is that of its tensors, however many epochs were before it.
+#[test]
+fn live_memory_does_not_depend_on_the_number_of_epochs() {
+    let lab = Lab::new();
+    let live = |epochs: &str| {
+        let options = ["--train-samples", "64", "--test-samples", "200", "--epochs", epochs];
+        lab.train(1, epochs, &options)["per_rank"][0]["live_mb"].as_f64().expect("a number")
+    };
+    let [one, three] = [live("1"), live("3")];
+    assert!((three - one).abs() < 0.01 * one, "{one} MB after one epoch, {three} after three");
+}

@@ -203,6 +203,28 @@ fn a_stopped_sweep_keeps_completed_runs_and_continues() {
     assert_eq!(first["status"], "completed");
     assert_eq!(states(&lab).1[1], "waiting");
 
+    // An interrupted run goes on, twice.
+    let long = "runs/epochs-30000-1";
+    let before = lab.run_json(long)["history"].as_array().unwrap().len();
+    let mut job = lab.start(sweep(&lab, &file, &["--only", "epochs-30000-1"]));
+    job.wait_for_line(&["epochs-30000-1: goes on from its last checkpoint"]);
+    wait_until(&mut job.job, "another attempt", || {
+        lab.run_json(long)["history"].as_array().unwrap().len() > before
+    });
+    signal(job.job.id(), "-INT");
+    assert_eq!(job.ended().status.code(), Some(75));
+    let history = lab.run_json(long)["history"].clone();
+    assert!(history[before]["step"].as_u64().unwrap() > 0, "{history}");
+
+    // A run that cannot be told is kept.
+    let json = lab.path("runs/epochs-1-1/run.json");
+    let whole = std::fs::read(&json).unwrap();
+    std::fs::write(&json, &whole[..500]).unwrap();
+    let output = must_fail(sweep(&lab, &file, &[]));
+    assert!(text(&output).contains("run.json: damaged, or another program's"), "{}", text(&output));
+    assert_eq!(std::fs::read(&json).unwrap(), whole[..500]);
+    std::fs::write(&json, &whole).unwrap();
+
     let rest = run(sweep(&lab, &file, &["--only", "epochs-1-"]));
     assert!(rest.status.success(), "{}", text(&rest));
     assert_eq!(lab.run_json("runs/epochs-1-1"), first, "kept");

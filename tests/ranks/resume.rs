@@ -62,6 +62,101 @@ fn another_world_size_is_rejected_with_both_numbers() {
     assert!(text(&output).contains("--set schedule=step: the run is complete after"), "{}", text(&output));
 }
 
+/// Where it would, the accuracy in run.json was that of the weights of an epoch's end, and of other options.
+#[test]
+fn changed_options_never_end_a_run_inside_an_epoch_or_with_results_of_others() {
+    let lab = Lab::new();
+    for ranks in [1, 2, 3] {
+        // Two steps an epoch. With a learning rate of 0 the test loss is the lowest in the first epoch.
+        let samples = format!("--train-samples={}", 2 * 16 * ranks);
+        let options = ["--epochs=4", &samples, "--test-samples=20", "--train-batch-size=16", "--lr=0"];
+        // Runs that are stopped after each of their steps.
+        let stopped = |name: &str, steps: usize| {
+            for step in 1..=steps {
+                let job = match step {
+                    1 => lab.command(ranks, name, &options),
+                    _ => lab.resume(ranks, name, &[]),
+                };
+                job.stops[0].request(libc::SIGUSR1);
+                assert_eq!(must_fail(job).status.code(), Some(75));
+            }
+        };
+        let name = |kind: &str| format!("{kind}{ranks}");
+        let (inside, at_end) = (&name("inside"), &name("end"));
+        stopped(inside, 5);
+        let ended = "the run is in epoch 3, after 1 of its steps, and would end before its test";
+        for set in ["epochs=1", "epochs=2", "early-stopping=1"] {
+            refused(lab.resume(ranks, inside, &["--set", set]), 2, &[&format!("--set {set}: {ended}")]);
+            assert_eq!(lab.run_json(inside)["status"], "stopped");
+        }
+        output_of(lab.resume(ranks, inside, &["--set=epochs=3"]));
+        assert_eq!(lab.completed(inside)["epochs_run"], 3);
+
+        stopped(at_end, 4);
+        let sets = ["--set=epochs=2", "--set=test-samples=5"];
+        let words =
+            "after 2 epochs nothing is left to train with another test-samples; to go on, add --set epochs=N";
+        refused(lab.resume(ranks, at_end, &sets), 2, &[words]);
+        output_of(lab.resume(ranks, at_end, &["--set=epochs=2"]));
+        let run = lab.completed(at_end);
+        assert_eq!((&run["epochs_run"], &run["steps"]), (&2.into(), &4.into()));
+        refused(lab.resume(ranks, at_end, &["--set=early-stopping=1"]), 2, &["the run is complete after"]);
+    }
+}
+
+#[test]
+fn a_resumed_run_says_where_its_learning_rate_goes_and_writes_it_down() {
+    let lab = Lab::new();
+    let options = ["--epochs=2", "--train-samples=64", "--test-samples=20", "--lr=0.5"];
+    let train = |name: &str, schedule: &[&str]| lab.train(2, name, &[&options[..], schedule].concat());
+    train("cosine", &["--schedule=cosine"]);
+    let printed = output_of(lab.resume(2, "cosine", &["--set=epochs=4"]));
+    let words = "learning rate was 0.25, is 0.25 in the next step, and 0.0732 in the last one of epoch 4";
+    assert!(printed.contains(words) && printed.contains(", lr 0.0732,"), "{printed}");
+    assert!(!printed.contains("change next to nothing"), "{printed}");
+    let rates: Vec<f64> = lab.column("cosine", "learning_rate");
+    let expected = [0.5, 0.25, 0.25, 0.25 * (1.0 - 0.5f64.sqrt())];
+    assert!(rates.iter().zip(expected).all(|(rate, right)| (rate - right).abs() < 1e-12), "{rates:?}");
+
+    train("step", &["--schedule=step", "--step-size=1", "--gamma=1e-4"]);
+    let printed = output_of(lab.resume(2, "step", &["--set=epochs=4"]));
+    let words = "epochs 3 to 4 change next to nothing: their learning rate is 5e-9 and less, below a millionth of \
+                 the initial 0.5;";
+    assert!(printed.contains(words), "{printed}");
+    assert_eq!(lab.column::<f64>("step", "learning_rate").len(), 4);
+    let printed = output_of(lab.command(2, "new", &[&options[..], &["--epochs=4"]].concat()));
+    assert!(!printed.contains("change next to nothing") && printed.contains(", lr 0.5,"), "{printed}");
+    // Another number of epochs of a constant rate is no change of it.
+    let printed = output_of(lab.resume(2, "new", &["--set=epochs=5"]));
+    assert!(!printed.contains("the learning rate was"), "{printed}");
+}
+
+/// What a killed run wrote after its checkpoint is written again.
+#[test]
+fn tensorboard_has_each_step_once_after_a_resume_from_an_older_checkpoint() {
+    let lab = Lab::new();
+    let options = ["--epochs=3", "--train-samples=128", "--test-samples=20", "--log-every=1"];
+    lab.train(2, "run", &options);
+    let points = |folder: &str, tag: &str| {
+        let files = std::fs::read_dir(lab.path("run/tensorboard").join(folder)).expect("a folder");
+        let count = |text: &[u8]| text.windows(tag.len()).filter(|found| *found == tag.as_bytes()).count();
+        files.map(|file| count(&std::fs::read(file.unwrap().path()).unwrap())).sum::<usize>()
+    };
+    let all = || {
+        let of = |folder: &str| ["train/loss", "test/accuracy"].map(|tag| points(folder, tag));
+        (["mean", "rank0", "rank1"].map(of), points("mean", "train/learning_rate"))
+    };
+    let expected = ([[6, 3]; 3], 3);
+    assert_eq!(all(), expected);
+    for removed in [1, 2] {
+        for _ in 0..removed {
+            std::fs::remove_dir_all(lab.checkpoints("run").pop().expect("a checkpoint")).unwrap();
+        }
+        output_of(lab.resume(2, "run", &[]));
+        assert_eq!(all(), expected, "{removed} checkpoints again");
+    }
+}
+
 /// As in a new run.
 #[test]
 fn limits_above_the_data_set_become_its_samples_in_a_resumed_run() {

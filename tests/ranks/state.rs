@@ -289,9 +289,15 @@ fn other_samples_are_noticed_and_taken_only_when_asked_for() {
             let train = if split == "training" { &["--train"][..] } else { &[] };
             let words = [&profile, train, &["--checkpoint"]].concat();
             refused(lab.on(ranks, &words, name), 2, &named);
-            match split {
-                "test" => _ = refused(&eval, 2, &named),
-                _ => _ = output_of(&eval),
+            // Whatever number of them is used now.
+            let fewer = lab.on(ranks, &["eval", "--test-samples=7", "--checkpoint"], name);
+            let more = lab.resume(ranks, name, &["--set=test-samples=30", "--set=epochs=9"]);
+            refused(more, 2, &named);
+            for eval in [&eval, &fewer] {
+                match split {
+                    "test" => _ = refused(eval, 2, &named),
+                    _ => _ = output_of(eval),
+                }
             }
             assert_eq!(fs::read(lab.path(name).join("run.json")).unwrap(), before, "{file}");
             // Samples of the folder that is named.
@@ -325,6 +331,33 @@ fn other_samples_are_noticed_and_taken_only_when_asked_for() {
         }
         assert!(output_of(&resume).contains("no digests of the samples: nothing covers the data set"));
     }
+}
+
+#[test]
+fn another_number_of_training_samples_is_named_as_such() {
+    let lab = Lab::new();
+    let data = lab.data("digits", 64, 20);
+    lab.train(2, "run", &["--epochs=2", "--train-batch-size=8", "--data-root", &data]);
+    fs::remove_dir_all(lab.newest("run")).unwrap();
+    fs::rename(&data, lab.path("before")).unwrap();
+    fs::rename(lab.data("digits", 96, 20), &data).unwrap();
+    let set = format!("data-root={data}");
+    let words = ["its training set makes 6 steps an epoch, and the checkpoint is of step 4 in epoch 2"];
+    for options in [&[][..], &["--set", &set]] {
+        refused(lab.resume(2, "run", options), 2, &words);
+    }
+}
+
+/// An int8 model is derived from the weights, and another one may replace it.
+#[test]
+fn a_damaged_int8_model_leaves_its_checkpoint_as_it_is() {
+    let lab = Lab::new();
+    lab.train(2, "run", &FEW);
+    let newest = lab.newest("run");
+    fs::write(newest.join("int8.safetensors"), "").unwrap();
+    let printed = output_of(lab.resume(2, "run", &["--set=epochs=3"]));
+    assert!(printed.contains("going on after step 8"), "{printed}");
+    assert!(newest.exists(), "{printed}");
 }
 
 /// Renamed, an old checkpoint would be the newest for good.

@@ -108,6 +108,57 @@ fn a_limit_above_the_data_set_is_told_and_is_no_other_configuration() {
 }
 
 #[test]
+fn no_output_replaces_a_data_set_or_an_input() {
+    let lab = Lab::new();
+    let data = lab.data("features", 64, 32);
+    lab.train(2, "run", &["--model=mlp", "--epochs=1", "--data-root", &data]);
+    let test = Path::new(&data).join("test_data/test_x.npy");
+    let before = std::fs::read(&test).unwrap();
+    let eval = |ranks: usize, file: &Path| {
+        job(ranks).args(["eval", "--checkpoint"]).arg(lab.path("run")).arg("--logits").arg(file).clone()
+    };
+    for ranks in [1, 2] {
+        let line = refused(&eval(ranks, &test), 2);
+        assert!(line.contains("test_x.npy: it is a file of a data set, which is not replaced"), "{line}");
+        succeeds(eval(ranks, &Path::new(&data).join("scores.npy")));
+    }
+    assert_eq!(std::fs::read(&test).unwrap(), before);
+
+    for inside in ["run", "run/data", "run/checkpoints"] {
+        let line = refused(job(1).args(["data", "digits", "--out"]).arg(lab.path(inside)), 1);
+        assert!(line.contains("is in a run directory; choose another folder"), "{line}");
+    }
+    std::fs::rename(&data, lab.path("run/data")).unwrap();
+    let inside = lab.path("run/data").to_str().unwrap().to_owned();
+    let options = ["--model=mlp", "--epochs=1", "--overwrite", "--data-root", &inside];
+    let weights = lab.newest("run").join("model.safetensors");
+    for ranks in [1, 2] {
+        let line = refused(lab.command(ranks, "run", &options).arg("--init").arg(&weights), 2);
+        assert!(line.contains("--init") && line.contains("which --overwrite removes"), "{line}");
+        assert!(weights.exists());
+    }
+    // What no run writes stays.
+    std::fs::write(lab.path("run/notes.txt"), "mine").unwrap();
+    std::fs::create_dir(lab.path("run/rank7")).unwrap();
+    let printed = output_of(lab.command(1, "run", &options));
+    assert!(printed.contains("run: no run writes") && printed.contains("notes.txt"), "{printed}");
+    assert_eq!(std::fs::read(lab.path("run/data/test_data/test_x.npy")).unwrap(), before);
+    assert!(lab.path("run/notes.txt").exists() && !lab.path("run/rank7").exists());
+    assert!(!lab.path("run/.replaced").exists());
+
+    // The published figures that a report reads have the name of the table that it writes.
+    let reference = lab.path("results/reference");
+    std::fs::create_dir_all(&reference).unwrap();
+    std::fs::rename(lab.path("run"), lab.path("results/run")).unwrap();
+    let figures = "model,topology,test_accuracy,hardware\nmlp,1x1,85,a CPU\n";
+    std::fs::write(reference.join("runs.csv"), figures).unwrap();
+    let output = report(&lab, &["--reference", "runs", "--out", "results/reference"]);
+    let line = &errors(&output)[0];
+    assert!(line.contains("runs.csv: it is a file that this command reads, which is not replaced"), "{line}");
+    assert_eq!(std::fs::read_to_string(reference.join("runs.csv")).unwrap(), figures);
+}
+
+#[test]
 fn no_output_replaces_a_file_of_a_run() {
     let lab = Lab::new();
     lab.train(1, "run", &["--epochs", "1", "--train-samples", "64"]);
@@ -124,8 +175,8 @@ fn no_output_replaces_a_file_of_a_run() {
     fused.args(["bench", "fused", "--train-samples", "64", "--csv"]);
     let jobs = [profile("--json"), profile("--csv"), allreduce, fused];
     for (mut job, file) in jobs.into_iter().zip(kept.iter().cycle()) {
-        let line = refused(job.arg(file), 1);
         let words = "it is a file of a run or a sweep, which is not replaced; choose another name";
+        let line = refused(job.arg(file), 2);
         assert!(line.contains(words), "{line}");
     }
     assert_eq!(kept.map(|file| std::fs::read(file).unwrap()), before);

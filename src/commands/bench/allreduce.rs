@@ -11,12 +11,12 @@ use half::{bf16, f16};
 
 use super::{at_least_one, job, sizes, warn_if_not_representative};
 use crate::cli::AllreduceArgs;
-use crate::commands::collective;
+use crate::commands::{collective, outputs};
 use crate::config::ConfigError;
 use crate::report::canvas::PlotFormat;
 use crate::report::latency::human_size;
 use crate::report::latency_plot;
-use crate::report::{self, LatencyRow, table, write_csv};
+use crate::report::{LatencyRow, table, write_csv};
 use burn_mpi::{Backend, Collective, CommError, Reduction, Transport, Wire, World};
 
 /// Up to this size, calls are short, and many are needed to measure their spread.
@@ -62,8 +62,7 @@ pub fn run(world: &World, args: &AllreduceArgs) -> anyhow::Result<()> {
     if let Some(path) = args.plot.as_ref().filter(|path| PlotFormat::of(path).is_none()) {
         return Err(ConfigError::new("plot", path.display(), "its name must end in .svg or .png").into());
     }
-    let files: Vec<_> = [&args.csv, &args.plot].into_iter().flatten().filter(|_| world.is_root()).collect();
-    world.agree(files.into_iter().try_for_each(|file| report::check_writable(file)))?;
+    outputs::check_on_root(world, &[("csv", args.csv.as_ref()), ("plot", args.plot.as_ref())], &[])?;
     warn_if_not_representative(world);
     let rows = measure(world, plan)?;
     world.agree(if world.is_root() { publish(world, args, &rows) } else { Ok(()) })?;

@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{at_least_one, job, warn_if_not_representative};
 use crate::cli::CollectivesArgs;
-use crate::commands::collective;
+use crate::commands::{collective, outputs};
 use crate::report::collectives::{CORRECT, CollectiveRow, NEEDS_2_RANKS, NOT_BUILT, NOT_SUPPORTED, WRONG};
 use crate::report::latency::median_of;
 use crate::report::table::of_collectives;
-use crate::report::{check_writable, write_csv};
+use crate::report::write_csv;
 use burn_mpi::{Backend, CommError, Primitives, Transport, Wire, World, topology};
 
 /// Bytes that each rank sends to each other rank, or contributes to a sum.
@@ -65,8 +65,7 @@ enum Trial {
 
 pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     let iterations = at_least_one(args.iterations)?;
-    let csv = args.csv.as_ref().filter(|_| world.is_root());
-    world.agree(csv.map_or(Ok(()), |path| check_writable(path)))?;
+    outputs::check_on_root(world, &[("csv", args.csv.as_ref())], &[])?;
     warn_if_not_representative(world);
     let mut rows: Vec<CollectiveRow> = Vec::new();
     let mut wrong = None;
@@ -96,6 +95,7 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
         );
         println!("{}", of_collectives(&rows));
     }
+    let csv = args.csv.as_ref().filter(|_| world.is_root());
     world.agree(csv.map_or(Ok(()), |path| write_csv(path, &rows)))?;
     wrong.map_or(Ok(()), |error| Err(error.into()))
 }

@@ -8,7 +8,7 @@ use crate::data::shard::Order;
 use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::report::fused::FusedRow;
-use crate::report::{self, table, write_csv};
+use crate::report::{table, write_csv};
 use burn_mpi::World;
 
 /// Steps of one row before the next row continues, so that a change in the machine's
@@ -33,9 +33,7 @@ const WAYS: [Way; 4] = [
 /// Trains each network with each implementation of this build, and prints the table.
 pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     check(world, args)?;
-    if let Some(path) = &args.csv {
-        report::check_writable(path)?;
-    }
+    super::super::outputs::check(&[("csv", args.csv.as_ref())], &[])?;
     super::super::use_threads(1)?;
     let source = data::open(&args.data_root)?;
     let load = |split, samples: usize| {

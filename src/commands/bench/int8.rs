@@ -12,12 +12,12 @@ use serde::Serialize;
 use super::{at_least_one, median_ms};
 use crate::cli::Int8Args;
 use crate::commands::checkpoint::{self, Initial};
+use crate::commands::outputs;
 use crate::config::{ConfigError, RunConfig};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
-use crate::files::same_file;
 use crate::model::{Model, ModelKind, Network};
 use crate::quant::{PostTraining, Quantized, WeightScheme};
 use crate::record::Method;
@@ -83,10 +83,8 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
         let why = "inference is measured on one rank; start it without mpirun";
         return Err(ConfigError::new("world-size", world.size(), why).into());
     }
-    check_files(args)?;
-    for path in [&args.csv, &args.json].into_iter().flatten() {
-        report::check_writable(path)?;
-    }
+    let files = [("csv", args.csv.as_ref()), ("json", args.json.as_ref())];
+    outputs::check(&files, &[args.checkpoint.as_ref()])?;
     crate::commands::use_threads(1)?;
     let subject = match &args.checkpoint {
         Some(_) => trained(world, args)?,
@@ -109,16 +107,6 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
             rows: &rows,
         };
         report::write_file(path, &serde_json::to_vec_pretty(&figures)?)?;
-    }
-    Ok(())
-}
-
-/// Checks that the two files are different ones: one would replace the other.
-fn check_files(args: &Int8Args) -> anyhow::Result<()> {
-    let (Some(csv), Some(json)) = (&args.csv, &args.json) else { return Ok(()) };
-    if same_file(csv, json)? {
-        let problem = "is the file of --csv; choose another";
-        return Err(ConfigError::new("json", json.display(), problem).into());
     }
     Ok(())
 }

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use super::{at_least_one, job, sizes, warn_if_not_representative};
 use crate::cli::LinkArgs;
-use crate::commands::collective;
+use crate::commands::{collective, outputs};
 use crate::config::ConfigError;
 use crate::report::latency::human_size;
 use crate::report::link::{Link, LinkRow};
-use crate::report::{check_writable, table, write_csv};
+use crate::report::{table, write_csv};
 use burn_mpi::{Backend, CommError, Primitives, Transport, World};
 
 /// Untimed exchanges at the start: the first opens connections, and TCP's window grows
@@ -42,8 +42,7 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
         );
         return Err(ConfigError::new("backend", backend, problem).into());
     }
-    let csv = args.csv.as_ref().filter(|_| world.is_root());
-    world.agree(csv.map_or(Ok(()), |path| check_writable(path)))?;
+    outputs::check_on_root(world, &[("csv", args.csv.as_ref())], &[])?;
     warn_if_not_representative(world);
     if !(0.0..=LONGEST_PAUSE_US).contains(&args.pause_us) {
         let problem =

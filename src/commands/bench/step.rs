@@ -7,14 +7,13 @@ use super::product::Product;
 use super::step_report::{StepReport, Timing};
 use crate::cli::StepArgs;
 use crate::commands::train::check_same_program;
-use crate::commands::{check_random_batch, memory, path_text};
+use crate::commands::{check_random_batch, memory, outputs, path_text};
 use crate::config::{ConfigError, RunConfig};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::record::StepMs;
-use crate::report;
 use crate::train::{CrossEntropy, Forward, LabelledBytes, Learner, Mixed, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
 use burn_fused::simd::Level;
@@ -60,8 +59,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         &args.train,
         &["data_root", "trace", "trace_steps"],
     );
-    let json = args.json.as_ref().filter(|_| world.is_root());
-    world.agree(json.map_or(Ok(()), |path| report::check_writable(path)))?;
+    outputs::check_on_root(world, &[("json", args.json.as_ref())], &[])?;
     world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
     super::super::gpu::choose(world, config.device)?;
     super::super::use_threads(config.threads)?;
@@ -165,7 +163,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     if world.is_root() {
         report.print();
     }
-    if let Some(path) = json {
+    if let Some(path) = args.json.as_ref().filter(|_| world.is_root()) {
         report.write_json(path)?;
     }
     Ok(())

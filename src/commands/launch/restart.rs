@@ -8,7 +8,7 @@ use super::{explain, line, variables};
 use crate::commands::failure::{OPTIONS, RESUMABLE};
 use crate::files::FolderLock;
 use crate::launch::{self, Launch, MpiFlavour, Outcome, Streams};
-use crate::record::{FailedAttempt, RecordError, RunDir, Seen, Status, foreign, lock, now};
+use crate::record::{FailedAttempt, RecordError, RunDir, Seen, Status, lock, now, set_aside};
 use crate::stop::StopRequest;
 
 /// How long ranks of an ended attempt may write to the run directory. They end when they notice the
@@ -269,15 +269,13 @@ impl Attempts<'_> {
                 }
                 Ok((self.training.as_typed(), beginning()))
             }
-            None => {
-                match foreign(dir, self.training.trace().as_slice()).map_err(|error| error.to_string())? {
-                    Some(path) => Err(format!(
-                        "there is no checkpoint, and {} would be lost with the run: move it away",
-                        path.display()
-                    )),
-                    None => Ok((self.training.begin_again(), beginning())),
-                }
-            }
+            None => match set_aside(dir).map_err(|error| error.to_string())? {
+                Some(path) => Err(format!(
+                    "there is no checkpoint, and {} would be lost with the run: move it away",
+                    path.display()
+                )),
+                None => Ok((self.training.begin_again(), beginning())),
+            },
         }
     }
 }

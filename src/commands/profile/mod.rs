@@ -7,7 +7,6 @@ mod output;
 mod subject;
 mod training;
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use burn_mpi::World;
@@ -17,13 +16,11 @@ use self::subject::Subject;
 use super::checkpoint::agree_or_refuse;
 use super::trace::{self, Tracing};
 use super::train::check_same_program;
-use super::{check_random_batch, path_text};
+use super::{check_random_batch, outputs, path_text};
 use crate::cli::ProfileArgs;
 use crate::config::{ConfigError, RunConfig};
-use crate::files::same_file;
 use crate::machine::Machine;
 use crate::profile::{Log, Profile, Recorder, SortKey, begin_batch, end_batch};
-use crate::report;
 use burn_fused::simd::Level;
 
 /// Batches before the first that is measured. The second step of a training has other
@@ -43,14 +40,14 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
         return Err(ConfigError::new("batches", 0, "must be at least 1").into());
     }
     // Links may differ between hosts; rank 0 writes.
-    agree_or_refuse(world, if world.is_root() { check_files(args) } else { Ok(()) })?;
+    let read = [args.checkpoint.as_ref(), typed.init.as_ref()];
+    let files = [("csv", &args.csv), ("json", &args.json), ("trace", &args.options.trace.trace)];
+    let files @ [csv, json, _] = files.map(|(option, path)| (option, path.as_ref()));
+    let check = || outputs::check_names(&files, &read).and_then(|()| outputs::check(&[csv, json], &read));
+    agree_or_refuse(world, if world.is_root() { check() } else { Ok(()) })?;
     let traced = trace::steps(&args.options.trace, 0, args.batches)?;
     super::use_threads(typed.threads)?;
     let subject = Subject::open(world, args, typed)?;
-    // A run that is not there must not leave an empty file.
-    let files = if world.is_root() { [args.csv.as_deref(), args.json.as_deref()] } else { [None; 2] };
-    let writable = files.into_iter().flatten().try_for_each(report::check_writable);
-    world.agree(writable)?;
     trace::check_writable(world, &args.options.trace)?;
     world.set_deadline(Duration::from_secs_f64(subject.config.comm_timeout));
     let config = subject.config.clone();
@@ -92,7 +89,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
             measured,
         };
         output.print();
-        output.write(files)?;
+        output.write([args.csv.as_deref(), args.json.as_deref()])?;
     }
     Ok(())
 }
@@ -156,24 +153,4 @@ fn alternate<E>(
         }
     }
     Ok(times)
-}
-
-/// Checks that the files are regular ones of different names: one would replace the other.
-fn check_files(args: &ProfileArgs) -> anyhow::Result<()> {
-    let mut named: Vec<(&str, &Path)> = Vec::new();
-    for (option, path) in [("csv", &args.csv), ("json", &args.json), ("trace", &args.options.trace.trace)] {
-        let Some(path) = path else { continue };
-        // A time line may be written to any file.
-        if option != "trace" {
-            report::check_regular(path)?;
-        }
-        for (other, named) in &named {
-            if same_file(named, path)? {
-                let problem = format!("is the file of --{other}; choose another");
-                return Err(ConfigError::new(option, path.display(), problem).into());
-            }
-        }
-        named.push((option, path));
-    }
-    Ok(())
 }

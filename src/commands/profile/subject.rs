@@ -92,7 +92,8 @@ impl Subject {
         gpu::choose(world, config.device)?;
         let Initial { source, network, layout, classes } = Initial::open(world, &config)?;
         if !args.options.typed.iter().any(|option| option == "data_root") {
-            checkpoint::check_samples(world, &stored, source.as_ref(), split, &samples)?;
+            let (root, remedy) = (&stored.data_root, checkpoint::NAME_IT);
+            checkpoint::check_samples(world, &samples, split, source.as_ref(), root, remedy)?;
         }
         let int8 = match args.int8 {
             true => {

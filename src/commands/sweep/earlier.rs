@@ -6,7 +6,8 @@ use anyhow::{Context, bail};
 
 use crate::config::RunConfig;
 use crate::names::count;
-use crate::record::{RunDir, RunState, Status, SweepRecord};
+use crate::record::checkpoint::list;
+use crate::record::{RecordError, RunDir, RunState, Status, SweepRecord};
 use crate::sweep::PlannedRun;
 
 /// Checks that `folder` is no run's, and that no finished run in it is lost for the report, which shows
@@ -52,17 +53,30 @@ pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The build of the run if it exists, is complete and has these options.
-pub fn done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Option<String>> {
+/// What there is of a planned run.
+pub enum Earlier {
+    /// Nothing, or a run of other options or another build, or without a checkpoint: it begins anew.
+    Nothing,
+    /// It is complete. The build.
+    Completed(String),
+    /// It was interrupted after a checkpoint, and goes on.
+    Interrupted,
+}
+
+/// What there is of `run` in the folder `path`.
+///
+/// # Errors
+/// If that cannot be read, or a complete run has other options.
+pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Earlier> {
     let record = match RunDir::open::<RunConfig>(path) {
         Ok((_, record)) => record,
-        Err(error) if error.is_damage() => return Ok(None),
-        // A finished run that cannot be read for a moment would be replaced.
+        Err(error) if error.is_missing() && !path.join("run.json").is_symlink() => {
+            return Ok(Earlier::Nothing);
+        }
+        // A finished run that cannot be read would be replaced.
+        Err(error) if error.is_damage() => return Err(RecordError::NotReplaced(path.join("run.json")).into()),
         Err(error) => return Err(error.into()),
     };
-    if record.status != Status::Completed {
-        return Ok(None);
-    }
     let (mut old, mut new) = (record.config.clone(), config.clone());
     if let Some(data) = &record.data {
         for config in [&mut old, &mut new] {
@@ -73,6 +87,11 @@ pub fn done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result
     if record.topology != run.topology.to_string() {
         other.push(format!("topology {}, now {}", record.topology, run.topology));
     }
+    if record.status != Status::Completed {
+        let goes_on = other.is_empty() && record.git == env!("MPIBURN_GIT");
+        let has_checkpoint = goes_on && !list(&path.join("checkpoints"))?.is_empty();
+        return Ok(if has_checkpoint { Earlier::Interrupted } else { Earlier::Nothing });
+    }
     if !other.is_empty() {
         bail!(
             "{} has other options ({}): remove it, or choose another folder with --out",
@@ -80,7 +99,7 @@ pub fn done(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result
             other.join("; ")
         );
     }
-    Ok(Some(record.git))
+    Ok(Earlier::Completed(record.git))
 }
 
 /// A table with times of two builds compares the builds as well.

@@ -1,5 +1,7 @@
 //! What a training starts from: its run directory, and the weights or the checkpoint in it.
 
+use std::path::Path;
+
 use anyhow::Context;
 
 use super::resume::{Restart, Resumed};
@@ -7,10 +9,10 @@ use super::resume::{Restart, Resumed};
 use crate::cli::TrainArgs;
 use crate::commands::covered::Samples;
 use crate::commands::outcome::default_name;
-use crate::config::RunRecord;
+use crate::config::{ConfigError, RunConfig, RunRecord};
 use crate::model::Network;
 use crate::record::checkpoint::load_weights;
-use crate::record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, now};
+use crate::record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, is_of_run, now};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
 
@@ -64,6 +66,11 @@ pub fn prepare(
         let dir = Some(dir);
         return Ok(Begin { dir, checkpoint, curves, samples, complete, ..Begin::with(network) });
     }
+    if args.overwrite
+        && let Some(out) = &args.out
+    {
+        check_inputs_stay(out, &record.config)?;
+    }
     let network = match &record.config.init {
         Some(file) => layout.write(network, &load_weights(file, layout).context("--init")?),
         None => network,
@@ -78,6 +85,27 @@ pub fn prepare(
         dir.begin(record)?;
     }
     Ok(Begin { dir: Some(dir), replaces, ..Begin::with(network) })
+}
+
+/// Checks that a run which replaces the one in `out` reads nothing that goes with it.
+fn check_inputs_stay(out: &Path, config: &RunConfig) -> Result<(), ConfigError> {
+    let Ok(folder) = out.canonicalize() else { return Ok(()) };
+    let inputs = [("data-root", Some(&config.data_root)), ("init", config.init.as_ref())];
+    for (option, path) in inputs {
+        let Some(path) = path else { continue };
+        let inside = path
+            .canonicalize()
+            .ok()
+            .and_then(|path| path.strip_prefix(&folder).ok()?.to_str()?.split('/').next().map(is_of_run));
+        if inside == Some(true) {
+            let problem = format!(
+                "it is part of the run in {}, which --overwrite removes: choose another --out",
+                out.display()
+            );
+            return Err(ConfigError::new(option, path.display(), problem));
+        }
+    }
+    Ok(())
 }
 
 /// Notes in the `run.json` of a new run that it ended before its first step; what a training has noted of

@@ -6,13 +6,14 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use crate::commands::covered::{self, Samples};
+use crate::commands::progress::learning_rate;
 use crate::config::{ConfigError, RunConfig, RunRecord};
 use crate::quant::QuantizeKind;
 use crate::record::checkpoint::verify;
 use crate::record::{
     Attempt, Change, Checkpoint, Curves, FailedAttempt, Intact, RecordError, RunDir, Status, check_curves,
 };
-use crate::train::{Bounds, Position};
+use crate::train::{Bounds, Curve, Position, Schedule};
 use burn_mpi::{ParamLayout, World};
 
 /// A run that can be resumed.
@@ -25,7 +26,7 @@ pub struct Resumed {
     failed_attempts: Vec<FailedAttempt>,
     /// What `--set` was given, and the configuration before.
     set: Vec<String>,
-    before: Value,
+    before: RunConfig,
     /// Steps of a run that was completed.
     completed: Option<usize>,
 }
@@ -78,8 +79,8 @@ impl Resumed {
         let RunRecord { config, history, failed_attempts, status, results, .. } = record;
         let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
         let new = config.changed(sets)?;
-        let (set, before) = (sets.to_vec(), serde_json::to_value(&config)?);
-        Ok((new, Self { dir, intact, history, failed_attempts, set, before, completed }))
+        let set = sets.to_vec();
+        Ok((new, Self { dir, intact, history, failed_attempts, set, before: config, completed }))
     }
 
     /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
@@ -93,8 +94,9 @@ impl Resumed {
         let Self { dir, intact, history, failed_attempts, set, before, completed } = self;
         let path = dir.path();
         let config = &record.config;
-        let mut changed = covered::differences(&before, &serde_json::to_value(config)?);
-        let root = &before["data_root"];
+        let fields = serde_json::to_value(&before)?;
+        let mut changed = covered::differences(&fields, &serde_json::to_value(config)?);
+        let root = &fields["data_root"];
         let names_data = set.iter().any(|set| set.starts_with("data-root="));
         if names_data && !changed.iter().any(|change| change.field == "data_root") {
             // The same folder with other samples, which the history notes.
@@ -110,14 +112,20 @@ impl Resumed {
             config.model,
             record.world_size
         );
-        let Position { epoch, step, .. } = checkpoint.position;
-        if epoch > config.epochs && changed.iter().any(|change| change.field == "epochs") {
-            let problem = format!("{epoch} epochs are done");
-            return Err(ConfigError::new("set", format!("epochs={}", config.epochs), problem).into());
-        }
-        if !changed.is_empty() && completed == Some(step) && epoch == config.epochs {
-            let problem = format!("the run is complete after {step} steps; to go on, add --set epochs=N");
+        let step = checkpoint.position.step;
+        if let Some(problem) = ends_wrongly(&checkpoint.position, config, completed, &changed) {
             return Err(ConfigError::new("set", set.join(" --set "), problem).into());
+        }
+        let position = &checkpoint.position;
+        let is_of = |steps: usize| position.epoch * steps + position.step_in_epoch == step;
+        // Whose state.json is as it was written.
+        if intact.manifest.is_some() && !is_of(steps) {
+            let problem = format!(
+                "its training set makes {steps} steps an epoch, and the checkpoint is of step {step} in epoch {}: it \
+                 has another number of samples; put the data set back",
+                position.epoch + 1
+            );
+            return Err(ConfigError::new("data-root", config.data_root.display(), problem).into());
         }
         let bounds = Bounds {
             ranks: record.world_size,
@@ -149,10 +157,74 @@ impl Resumed {
             let (from, to) = (shown(from), shown(to));
             log::info!("--set: {} is {to} from here on, and was {from}", field.replace('_', "-"));
         }
+        if let Some(steps) = completed.filter(|&steps| steps > step) {
+            log::warn!(
+                "run.json is of {steps} steps, and {} is the newest checkpoint that is there: the run goes on from it",
+                intact.path.display()
+            );
+        }
+        say_learning_rate(&checkpoint.position, &before, config, steps);
         record.history = history;
         record.failed_attempts = failed_attempts;
         let complete = completed == Some(step) && changed.is_empty();
         record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
         Ok(Restart { dir, checkpoint, curves, samples, complete })
     }
+}
+
+/// Why a run must not end where `changed` ends it: its results would be those of other weights or options
+/// than `run.json` says.
+fn ends_wrongly(
+    position: &Position,
+    config: &RunConfig,
+    completed: Option<usize>,
+    changed: &[Change],
+) -> Option<String> {
+    let Position { epoch, step_in_epoch, step, .. } = *position;
+    let patience = config.recipe.early_stopping;
+    if changed.is_empty() || !position.is_done(config.epochs, patience) {
+        return None;
+    }
+    if step_in_epoch > 0 {
+        return Some(format!(
+            "the run is in epoch {}, after {step_in_epoch} of its steps, and would end before its test",
+            epoch + 1
+        ));
+    }
+    if epoch > config.epochs {
+        return Some(format!("{epoch} epochs are done"));
+    }
+    let more = match epoch >= config.epochs {
+        true => "--set epochs=N",
+        false => "--set early-stopping=none",
+    };
+    if completed == Some(step) {
+        return Some(format!("the run is complete after {step} steps; to go on, add {more}"));
+    }
+    let is_end = |change: &Change| ["epochs", "early_stopping"].contains(&change.field.as_str());
+    let other = changed.iter().find(|change| !is_end(change))?.field.replace('_', "-");
+    Some(format!("after {epoch} epochs nothing is left to train with another {other}; to go on, add {more}"))
+}
+
+/// Says how the learning rate goes on where the options of the schedule change: more epochs alone move it.
+fn say_learning_rate(position: &Position, before: &RunConfig, after: &RunConfig, steps: usize) {
+    let schedule = |config: &RunConfig| config.train_options().rates(steps);
+    let (before, after) = (schedule(before), schedule(after));
+    let is_constant = |schedule: &Schedule| schedule.curve == Curve::Constant;
+    let same = before.base == after.base && is_constant(&before) && is_constant(&after);
+    if same || before == after || position.is_done(after.epochs, None) {
+        return;
+    }
+    let lr = |schedule: &Schedule, epoch, step| learning_rate(schedule.rate(epoch, step).lr);
+    let last = match (position.epoch, position.step_in_epoch) {
+        (0, 0) => lr(&before, 0, 0),
+        (epoch, 0) => lr(&before, epoch - 1, steps.saturating_sub(1)),
+        (epoch, step) => lr(&before, epoch, step - 1),
+    };
+    log::info!(
+        "--set: the learning rate was {last}, is {} in the next step, and {} in the last one of epoch {}",
+        lr(&after, position.epoch, position.step_in_epoch),
+        lr(&after, after.epochs - 1, steps.saturating_sub(1)),
+        after.epochs
+    );
 }

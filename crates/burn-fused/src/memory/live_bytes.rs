@@ -68,9 +68,15 @@ pub fn begin_step() {
     COUNTER.begin();
 }
 
-/// Marks the end of the training step that [`begin_step`] began.
-pub fn end_step() {
-    MOST_OF_STEPS.fetch_max(COUNTER.most.load(Relaxed), Relaxed);
+/// Bytes of live tensors now.
+pub fn live() -> usize {
+    COUNTER.live.load(Relaxed)
+}
+
+/// Marks the end of the training step that [`begin_step`] began. `others` are bytes that were live during it and
+/// are none of its own, such as buffers that a test has kept.
+pub fn end_step(others: usize) {
+    MOST_OF_STEPS.fetch_max(COUNTER.most.load(Relaxed).saturating_sub(others), Relaxed);
 }
 
 /// Peak of the live bytes in any training step of this process: weights, gradients,

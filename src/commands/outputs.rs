@@ -1,0 +1,138 @@
+//! The files that a command is asked to write.
+
+use std::path::{Path, PathBuf};
+
+use super::checkpoint::agree_or_refuse;
+use crate::config::ConfigError;
+use crate::data::is_data_file;
+use crate::files::same_file;
+use crate::record::is_own_file;
+use crate::report::check_writable;
+use burn_mpi::World;
+
+/// The option and the file that it names, if it is given.
+pub type Named<'a> = (&'static str, Option<&'a PathBuf>);
+
+/// Checks the files that options name, before the work that fills them; leaves none. A new name is fine
+/// anywhere, and an earlier output is replaced. What is kept: the files of runs, sweeps, checkpoints and data
+/// sets, those that the command reads, and each other.
+///
+/// # Errors
+/// If one must not be replaced or cannot be written.
+pub fn check(outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
+    check_names(outputs, read)?;
+    Ok(outputs.iter().filter_map(|(_, path)| *path).try_for_each(|path| check_writable(path))?)
+}
+
+/// The same without whether they can be written.
+///
+/// # Errors
+/// If one must not be replaced.
+pub fn check_names(outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
+    let mut named: Vec<(&str, &Path)> = Vec::new();
+    for &(option, path) in outputs {
+        let Some(path) = path else { continue };
+        check_kept(option, path, read)?;
+        for (other, named) in &named {
+            if same_file(named, path)? {
+                let problem = format!("is the file of --{other}; choose another");
+                return Err(ConfigError::new(option, path.display(), problem).into());
+            }
+        }
+        named.push((option, path));
+    }
+    Ok(())
+}
+
+/// Checks that the file that `option` names is none that stays as it is.
+///
+/// # Errors
+/// If it is one, with the reason.
+pub fn check_kept(option: &'static str, path: &Path, read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
+    let what = if is_own_file(path) {
+        "a file of a run or a sweep"
+    } else if is_data_file(path) {
+        "a file of a data set"
+    } else if read.iter().flatten().any(|read| same_file(read, path).unwrap_or(false)) {
+        "a file that this command reads"
+    } else {
+        return Ok(());
+    };
+    let problem = format!("it is {what}, which is not replaced; choose another name");
+    Err(ConfigError::new(option, path.display(), problem).into())
+}
+
+/// The same on rank 0, which writes; another rank's file system may be another.
+///
+/// # Errors
+/// As there, on every rank.
+pub fn check_on_root(world: &World, outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
+    agree_or_refuse(world, if world.is_root() { check(outputs, read) } else { Ok(()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn new_names_and_earlier_outputs_are_written_and_inputs_and_products_are_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        for name in [
+            "run/run.json",
+            "run/checkpoints/step-00000001/state.json",
+            "run/rank0/train.loss",
+            "run/profile.json",
+            "copy/manifest.json",
+            "copy/state.json",
+            "copy/notes.json",
+            "sweep/sweep.json",
+            "data/train-images-idx3-ubyte",
+            "data/data_batch_1.bin",
+            "data/test_data/test_x.npy",
+            "data/scores.npy",
+            "weights.safetensors",
+        ] {
+            fs::create_dir_all(path(name).parent().unwrap()).unwrap();
+            fs::write(path(name), "kept").unwrap();
+        }
+        let found = |name: &str| {
+            let read = path("weights.safetensors");
+            check(&[("csv", Some(&path(name)))], &[Some(&read)]).map_err(|error| error.to_string())
+        };
+        for name in ["run/profile.json", "copy/notes.json", "data/scores.npy"] {
+            assert_eq!(found(name), Ok(()), "an earlier output: {name}");
+        }
+        let new = ["new.csv", "run/ranking.csv", "run/checkpoints/step-00000001/a.csv", "run/rank0/a.csv"];
+        for name in new.into_iter().chain(["data/a.csv", "sweep/a.csv", "data/test_data/a.npy"]) {
+            assert_eq!(found(name), Ok(()), "a new name: {name}");
+            assert!(!path(name).exists(), "{name}");
+        }
+        for (name, reason) in [
+            ("run/run.json", "a file of a run or a sweep"),
+            ("run/epochs.csv", "a file of a run or a sweep"),
+            ("run/rank7", "a file of a run or a sweep"),
+            ("run/checkpoints/step-00000001/state.json", "a file of a run or a sweep"),
+            ("run/checkpoints/../rank0/train.loss", "a file of a run or a sweep"),
+            ("copy/manifest.json", "a file of a run or a sweep"),
+            ("sweep/sweep.json", "a file of a run or a sweep"),
+            ("data/train-images-idx3-ubyte", "a file of a data set"),
+            ("data/data_batch_1.bin", "a file of a data set"),
+            ("data/test_data/test_x.npy", "a file of a data set"),
+            ("data/test_data/../test_data/test_x.npy", "a file of a data set"),
+            ("weights.safetensors", "a file that this command reads"),
+        ] {
+            let expected = format!(": it is {reason}, which is not replaced; choose another name");
+            let error = found(name).unwrap_err();
+            assert!(error.starts_with("--csv ") && error.ends_with(&expected), "{name}: {error}");
+        }
+        let (one, same) = (path("new.csv"), path("run/../new.csv"));
+        let error = check(&[("csv", Some(&one)), ("json", Some(&same))], &[]).unwrap_err().to_string();
+        assert!(
+            error.starts_with("--json ") && error.ends_with("is the file of --csv; choose another"),
+            "{error}"
+        );
+    }
+}
