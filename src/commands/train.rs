@@ -118,6 +118,7 @@ fn start(
         train_available: source.len(Split::Train),
         test_samples: options.plan(source.as_ref(), Split::Test, world.size()).samples,
         test_available: source.len(Split::Test),
+        test_largest_class: None,
     };
     let checkpoint = prepare::share(world, saved)?;
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
@@ -158,7 +159,7 @@ struct Run {
     options: TrainOptions,
     plan: ShardPlan,
     record: RunRecord,
-    /// Without the digest.
+    /// Without the digest and the largest class.
     data: DataRecord,
     /// On rank 0.
     dir: Option<RunDir>,
@@ -193,6 +194,7 @@ impl Run {
             trainer.restore(checkpoint)?;
         }
         data.train_sha256 = trainer.data_sha256().to_owned();
+        data.test_largest_class = Some(trainer.largest_test_class());
         record.data = Some(data);
         let position = trainer.position();
         let earlier = position.seconds();

@@ -42,6 +42,7 @@ pub struct Shard {
     numbers: Vec<u32>,
     item: usize,
     digest: String,
+    largest_class: usize,
 }
 
 impl Shard {
@@ -56,13 +57,17 @@ impl Shard {
         rank: usize,
         order: Order,
     ) -> Result<Self, DataError> {
-        let mut digest = SetDigest::of_labels(&source.labels(split, plan.samples)?);
+        let all_labels = source.labels(split, plan.samples)?;
+        let mut of_class = [0; 1 << u8::BITS];
+        all_labels.iter().for_each(|&label| of_class[usize::from(label)] += 1);
+        let mut digest = SetDigest::of_labels(&all_labels);
         let mut shard = Self {
             images: Vec::new(),
             labels: Vec::new(),
             numbers: Vec::new(),
             item: source.description().sample_bytes(),
             digest: String::new(),
+            largest_class: of_class.into_iter().max().unwrap_or_default(),
         };
         shard.fill(source, split, plan, rank, order, &mut |bytes| digest.add(bytes))?;
         shard.digest = digest.finish();
@@ -118,6 +123,11 @@ impl Shard {
     /// The digest of all samples in use, including those of other ranks.
     pub fn digest(&self) -> &str {
         &self.digest
+    }
+
+    /// Number of samples of the most frequent class among all samples in use, including those of other ranks.
+    pub fn largest_class(&self) -> usize {
+        self.largest_class
     }
 
     /// Number of samples.

@@ -146,6 +146,10 @@ pub struct DataRecord {
     pub test_samples: usize,
     /// Test samples in the data set.
     pub test_available: usize,
+    /// Those of the most frequent class among the test samples that the run used: the share of right answers of
+    /// a model that has learned nothing. Earlier versions did not note it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub test_largest_class: Option<usize>,
 }
 
 /// Results of a run. Accuracies in percent, times in seconds, also those of the processes that

@@ -47,6 +47,14 @@ const SOME: [(&str, Kind); 9] = [
 ];
 /// Fields of `config` that are settings of a table.
 const CONFIG: [&str; 5] = ["epochs", "train_batch_size", "test_batch_size", "accumulate", "threads"];
+/// Fields of `data`.
+const DATA: [(&str, Kind); 5] = [
+    ("train_samples", Kind::Count),
+    ("train_available", Kind::Count),
+    ("test_samples", Kind::Count),
+    ("test_available", Kind::Count),
+    ("test_largest_class", Kind::Count),
+];
 /// Fields of each rank.
 const RANK: [(&str, Kind); 6] = [
     ("train_samples", Kind::UpTo(MOST)),
@@ -67,6 +75,7 @@ pub fn check(run: &Value) -> Result<(), String> {
     each("", run, &RESULTS, is_complete)?;
     each("", run, &SOME, false)?;
     each("config.", &run["config"], &CONFIG.map(|name| (name, Kind::Count)), false)?;
+    each("data.", &run["data"], &DATA, false)?;
     for (phase, ms) in run["step_ms"].as_object().into_iter().flatten() {
         one(&format!("step_ms.{phase}"), ms, Kind::UpTo(MOST_MS))?;
     }
@@ -104,6 +113,18 @@ fn agree(run: &Value) -> Result<(), String> {
         && (ms * steps / 1e3 - training).abs() > 0.02 * training + 0.01
     {
         return Err(format!("ms_per_step: {ms}, and {steps} steps took {training} s"));
+    }
+    let data = |name: &str| run["data"][name].as_u64();
+    for (part, whole) in [
+        ("train_samples", "train_available"),
+        ("test_samples", "test_available"),
+        ("test_largest_class", "test_samples"),
+    ] {
+        if let (Some(few), Some(many)) = (data(part), data(whole))
+            && few > many
+        {
+            return Err(format!("data.{part}: {few}, and {whole} is {many}"));
+        }
     }
     for (at, attempt) in run["history"].as_array().into_iter().flatten().enumerate() {
         if let (Some(step), Some(steps)) = (attempt["step"].as_f64(), of("steps"))
@@ -206,6 +227,13 @@ mod tests {
             ("/test_accuracy", "140", "test_accuracy: 140 is not from 0 to 100"),
             ("/step_ms/forward", "-1", "step_ms.forward: -1 is not from 0"),
             ("/config/epochs", "0", "config.epochs: 0 is not from 1"),
+            ("/data/test_samples", "0", "data.test_samples: 0 is not from 1"),
+            ("/data/test_samples", "10001", "data.test_samples: 10001, and test_available is 10000"),
+            (
+                "/data/test_largest_class",
+                "10001",
+                "data.test_largest_class: 10001, and test_samples is 10000",
+            ),
             ("/per_rank/1/train_samples", "-1", "per_rank[1].train_samples: -1 is not from 0"),
         ] {
             let mut json = json();

@@ -7,7 +7,7 @@ use clap::Parser;
 use super::runs::Run;
 use crate::cli::{Cli, Command};
 use crate::config::{RunConfig, RunRecord};
-use crate::record::{Results, Status, StepMs, versions};
+use crate::record::{DataRecord, Results, Status, StepMs, versions};
 use burn_mpi::Place;
 
 /// A completed run of `train` with `options` on NxC that took `train_seconds`.
@@ -74,7 +74,15 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             simd_level: None,
             bf16_products: None,
             connection: None,
-            data: None,
+            data: Some(DataRecord {
+                train_sha256: String::new(),
+                train_samples: config.train_samples.map_or(60_000, |limit| limit.min(60_000)),
+                train_available: 60_000,
+                test_samples: config.test_samples.map_or(10_000, |limit| limit.min(10_000)),
+                test_available: 10_000,
+                // MNIST's share.
+                test_largest_class: Some(config.test_samples.unwrap_or(10_000).min(10_000) * 1135 / 10_000),
+            }),
             oversubscribed: false,
             shared_machine: false,
             started_at: "2026-01-31T00:00:00Z".into(),

@@ -45,6 +45,11 @@ impl Evaluation {
         self.shard.digest()
     }
 
+    /// Number of test samples in use of the most frequent class among them.
+    pub fn largest_class(&self) -> usize {
+        self.shard.largest_class()
+    }
+
     /// Evaluates `network` on every sample of the test set once; returns each
     /// rank's tally, on every rank.
     ///

@@ -44,6 +44,10 @@ fn a_run_records_its_machine_its_data_and_the_load_of_others() {
     let samples = ["train_samples", "train_available", "test_samples", "test_available"];
     assert_eq!(samples.map(|name| data[name].as_u64().unwrap()), [640, 6400, 300, 500]);
     assert_eq!(data["train_sha256"].as_str().unwrap().len(), 64);
+    let root = run["config"]["data_root"].as_str().unwrap();
+    let labels = std::fs::read(lab.path(root).join("t10k-labels-idx1-ubyte")).unwrap();
+    let of_class = |class| labels[8..][..300].iter().filter(|&&label| label == class).count() as u64;
+    assert_eq!(data["test_largest_class"].as_u64(), (0..10).map(of_class).max(), "of the tested samples");
     let (from, to) = (run["started_at"].as_str().unwrap(), run["ended_at"].as_str().unwrap());
     assert!(from.len() == 20 && from.ends_with('Z') && from.contains('T') && from < to, "{from} to {to}");
     let other = lab.train(1, "other", &["--epochs", "1", "--train-samples", "641"]);

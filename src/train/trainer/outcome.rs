@@ -35,6 +35,11 @@ impl<T: Trace> Trainer<'_, T> {
         self.shard.digest()
     }
 
+    /// Number of test samples in use of the most frequent class among them.
+    pub fn largest_test_class(&self) -> usize {
+        self.evaluation.largest_class()
+    }
+
     /// The digests of all samples in use.
     pub fn data_digests(&self) -> DataDigests {
         let of = |samples| self.source.description().digest(samples);
