@@ -12,6 +12,7 @@ use crate::config::ConfigError;
 use crate::names::count;
 use crate::report::benchmarks::{self, ALLREDUCE, Tables};
 use crate::report::inputs::Inputs;
+use crate::report::noise;
 use crate::report::overview::findings;
 use crate::report::page::Part;
 use crate::report::pictures;
@@ -190,7 +191,7 @@ fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
             println!("{}", part.title);
             part.findings.iter().for_each(|line| println!("  {line}"));
         }
-        println!("");
+        println!("{}\n", noise::rule());
     }
     for part in parts {
         for sheet in &part.sheets {

@@ -15,7 +15,7 @@ use super::{
 /// Features of a sample.
 const FEATURES: usize = 512;
 /// Default width of the hidden layer.
-const HIDDEN: usize = 32;
+pub const HIDDEN: usize = 32;
 
 /// Linear(512→32) · BatchNorm1d(32) · ReLU · Linear(32→classes), for `[batch,
 /// 1, 1, 512]`; 32 may be another width and ReLU another activation. Dropout,

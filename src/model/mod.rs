@@ -30,7 +30,7 @@ pub use batch_norm::{BatchNorm, EPSILON, RunningAffine};
 pub use convnet::ConvNet;
 pub use dropout::{BatchPlace, Dropout};
 pub use layer_list::{Layer, NamedLayer};
-pub use mlp::Mlp;
+pub use mlp::{HIDDEN, Mlp};
 pub use options::{Activation, NetworkOptions};
 pub use vgg::Vgg;
 pub use watch::{LayerWatch, Operator, Unwatched};

@@ -1,10 +1,26 @@
 //! The measurements of the main table: title, digits, definition, and how early a narrow table
 //! leaves them out.
 
+use super::noise::Interval;
+use super::rows::Row;
 use super::runs::Run;
-use super::sheet::Column;
+use super::sheet::{Cell, Column, Value};
+use super::summary::paths;
 use crate::record::INT8_FILE;
 use crate::record::checkpoint::{MODEL, list};
+
+/// What stands beside the median of a measurement.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Beside {
+    /// Nothing.
+    Nothing,
+    /// Minimum and maximum over repeats.
+    Range,
+    /// The sample standard deviation over several seeds; repeats of one seed have one value.
+    Deviation,
+    /// The same, and the binomial interval.
+    Interval,
+}
 
 /// A measurement of a run.
 #[derive(Clone, Copy)]
@@ -19,6 +35,8 @@ pub struct Measure {
     pub rank: u8,
     /// As [`Column::definition`].
     pub definition: &'static str,
+    /// What stands beside its median.
+    pub beside: Beside,
     /// The value of a run; NaN if it was not measured.
     pub read: fn(&Run) -> f64,
 }
@@ -27,6 +45,29 @@ impl Measure {
     /// Its column.
     pub fn column(&self) -> Column {
         Column::spread(self.title, self.key).means(self.definition).ranked(self.rank)
+    }
+
+    /// The cell of a row; nothing if a run did not measure it.
+    pub fn cell(&self, row: &Row<'_>) -> Cell {
+        let (spread, digits) = (row.spread(self.read), self.digits);
+        if !spread.is_known() {
+            return Cell::of(paths(row));
+        }
+        let deviation = match row.seeds().len() {
+            1 => String::new(),
+            _ => format!("±{:.digits$}", deviation(&row.runs, self.read)),
+        };
+        let beside = match self.beside {
+            Beside::Range if spread.count > 1 => format!("({:.digits$}–{:.digits$})", spread.min, spread.max),
+            Beside::Nothing | Beside::Range => String::new(),
+            Beside::Deviation => deviation,
+            Beside::Interval => {
+                let interval = Interval::of(row, self.read)
+                    .map_or_else(String::new, |of| format!("[{:.digits$}–{:.digits$}]", of.low, of.high));
+                [deviation, interval].join(" ").trim().to_owned()
+            }
+        };
+        Cell { value: Value::Number(spread, digits), beside, ..Cell::of(paths(row)) }
     }
 }
 
@@ -37,6 +78,7 @@ pub const TRAIN: Measure = Measure {
     digits: 2,
     rank: 0,
     definition: "Seconds of the training loops, without tests, start-up and checkpoints",
+    beside: Beside::Range,
     read: |run| run.results.train_seconds,
 };
 
@@ -49,6 +91,7 @@ pub const OTHERS: [Measure; 13] = [
         rank: 3,
         definition: "Share of train s in which a rank only waited for gradients, mean over ranks; communication \
                      hidden behind backward is not in it",
+        beside: Beside::Range,
         read: exposed_percent,
     },
     Measure {
@@ -57,6 +100,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 2,
         rank: 0,
         definition: "Accuracy on the tested samples after the last epoch, each sample counted once",
+        beside: Beside::Interval,
         read: |run| run.results.test_accuracy,
     },
     Measure {
@@ -65,6 +109,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 2,
         rank: 1,
         definition: "Test accuracy of the integer model",
+        beside: Beside::Interval,
         read: |run| run.results.int8_test_accuracy.unwrap_or(f64::NAN),
     },
     Measure {
@@ -73,6 +118,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 1,
         rank: 4,
         definition: "File of the float weights in the last checkpoint; 1 KB is 1024 bytes",
+        beside: Beside::Nothing,
         read: |run| stored_kb(run).map_or(f64::NAN, |[float, _]| float),
     },
     Measure {
@@ -81,6 +127,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 1,
         rank: 3,
         definition: "File of the integer model in the last checkpoint; 1 KB is 1024 bytes",
+        beside: Beside::Nothing,
         read: |run| stored_kb(run).map_or(f64::NAN, |[_, int8]| int8),
     },
     Measure {
@@ -89,6 +136,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 2,
         rank: 2,
         definition: "float KB over int8 KB",
+        beside: Beside::Nothing,
         read: times_smaller,
     },
     Measure {
@@ -97,6 +145,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 2,
         rank: 6,
         definition: "Accuracy on the training samples during the last epoch, over all ranks",
+        beside: Beside::Deviation,
         read: |run| run.results.train_accuracy,
     },
     Measure {
@@ -105,6 +154,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 2,
         rank: 5,
         definition: "Peak of live tensors in a training step, in 2^20 bytes, on the rank with the highest value",
+        beside: Beside::Nothing,
         read: |run| run.results.live_mb.unwrap_or(f64::NAN),
     },
     Measure {
@@ -113,6 +163,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 3,
         rank: 7,
         definition: "train s over the optimizer steps, in milliseconds",
+        beside: Beside::Range,
         read: |run| run.results.ms_per_step,
     },
     Measure {
@@ -121,6 +172,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 2,
         rank: 8,
         definition: "Seconds of training and of the tests after each epoch",
+        beside: Beside::Range,
         read: with_tests,
     },
     Measure {
@@ -129,6 +181,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 0,
         rank: 9,
         definition: "Training samples of all ranks over train s",
+        beside: Beside::Range,
         read: |run| run.results.images_per_second,
     },
     Measure {
@@ -137,6 +190,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 0,
         rank: 9,
         definition: "Peak resident memory of the rank with the highest value, in 2^20 bytes",
+        beside: Beside::Nothing,
         read: |run| run.results.peak_rss_mb,
     },
     Measure {
@@ -145,6 +199,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 1,
         rank: 9,
         definition: "Share of the machine's CPU time that other programs used during the run",
+        beside: Beside::Range,
         read: |run| run.results.others_cpu_percent.unwrap_or(f64::NAN),
     },
 ];
@@ -160,6 +215,13 @@ pub fn stored_kb(run: &Run) -> Option<[f64; 2]> {
 /// How much smaller the integer model's file is; NaN without one.
 pub fn times_smaller(run: &Run) -> f64 {
     stored_kb(run).map_or(f64::NAN, |[float, int8]| float / int8)
+}
+
+/// Sample standard deviation over `runs`, at least two.
+fn deviation(runs: &[&Run], read: fn(&Run) -> f64) -> f64 {
+    let count = runs.len() as f64;
+    let mean = runs.iter().map(|run| read(run)).sum::<f64>() / count;
+    (runs.iter().map(|run| (read(run) - mean).powi(2)).sum::<f64>() / (count - 1.0)).sqrt()
 }
 
 /// Seconds of training and tests.

@@ -20,6 +20,7 @@ pub mod latency_plot;
 pub mod link;
 pub mod measures;
 mod narrow;
+pub mod noise;
 pub mod overview;
 pub mod page;
 pub mod pictures;

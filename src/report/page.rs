@@ -6,6 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::align::split;
+use super::noise;
 use super::pictures::Drawn;
 use super::sheet::{Cell, Sheet};
 
@@ -92,6 +93,7 @@ fn overview(parts: &[Part]) -> Markup {
                     }
                 }
             }
+            @if parts.iter().any(|part| !part.findings.is_empty()) { p.soft { (noise::rule()) } }
         }
     }
 }
@@ -256,6 +258,7 @@ mod tests {
             text.contains("a &lt; b") && text.contains("x &amp; y") && text.contains("href=\"../b/\""),
             "{text}"
         );
+        assert_eq!(text.matches(&noise::rule()).count(), 1, "how differences are decided: {text}");
         assert!(text.contains("href=\"#t-part\"") && text.contains("<li>fast</li>"), "{text}");
         assert!(!text.contains("<script") && !text.contains("http"), "{text}");
     }

@@ -1,4 +1,4 @@
-//! Whether a row's times can be compared: long enough, undisturbed, repeated like the others.
+//! Whether a row's times can be compared: long enough, undisturbed, steady, repeated like the others.
 
 use super::rows::Row;
 
@@ -10,6 +10,10 @@ pub const REPEATS: usize = 3;
 /// Percent of a machine's CPU time that other programs may use.
 pub const OTHERS_PERCENT: f64 = 10.0;
 
+/// Range of repeated times, in percent of their median, beyond which no ratio is computed: it would be off by more
+/// than what a second transport or launcher usually costs.
+pub const RANGE_PERCENT: f64 = 25.0;
+
 /// A reason to doubt a row's times. The order is that of their marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Doubt {
@@ -19,11 +23,13 @@ pub enum Doubt {
     Disturbed,
     /// One run, where other rows have repeats.
     Single,
+    /// Times of repeats have a range of more than [`RANGE_PERCENT`].
+    Unsteady,
 }
 
 impl Doubt {
     /// All of them, in the order of their marks.
-    pub const ALL: [Self; 3] = [Self::Short, Self::Disturbed, Self::Single];
+    pub const ALL: [Self; 4] = [Self::Short, Self::Disturbed, Self::Single, Self::Unsteady];
 
     /// Its mark beside a time.
     pub fn mark(self) -> &'static str {
@@ -31,6 +37,7 @@ impl Doubt {
             Self::Short => "ᵃ",
             Self::Disturbed => "ᵇ",
             Self::Single => "ᶜ",
+            Self::Unsteady => "ᶠ",
         }
     }
 
@@ -40,6 +47,7 @@ impl Doubt {
             Self::Short => "short",
             Self::Disturbed => "disturbed",
             Self::Single => "single",
+            Self::Unsteady => "unsteady",
         }
     }
 
@@ -56,6 +64,10 @@ impl Doubt {
                  ratio is computed from such a row."
             ),
             Self::Single => format!("{mark} Not repeated: one run, where other rows have several."),
+            Self::Unsteady => format!(
+                "{mark} Unsteady: times of repeats have a range of more than {RANGE_PERCENT}% of their median. No ratio \
+                 is computed from such a row."
+            ),
         }
     }
 }
@@ -68,11 +80,12 @@ pub fn doubts(row: &Row<'_>, rows: &[Row<'_>]) -> Vec<Doubt> {
         Doubt::Short => row.train_seconds().median < SHORTEST_SECONDS && row.runs.len() < REPEATS,
         Doubt::Disturbed => others > OTHERS_PERCENT,
         Doubt::Single => row.runs.len() == 1 && rows.iter().any(|other| other.runs.len() > 1),
+        Doubt::Unsteady => row.train_seconds().range_percent() > RANGE_PERCENT,
     };
     Doubt::ALL.into_iter().filter(is).collect()
 }
 
-/// Whether ratios of the row's times mean something: it is neither too short nor disturbed.
+/// Whether ratios of the row's times mean something: it is neither too short, nor disturbed, nor unsteady.
 pub fn is_sound(row: &Row<'_>) -> bool {
     doubts(row, &[]).is_empty()
 }
@@ -107,6 +120,16 @@ mod tests {
         let runs = |count| (0..count).map(|_| run((1, 1), &[], 0.3)).collect::<Vec<_>>();
         assert!(!is_sound(&group(&runs(2))[0]));
         assert!(is_sound(&group(&runs(3))[0]));
+    }
+
+    #[test]
+    fn times_of_a_wide_range_are_doubted() {
+        let of = |slowest| [run((1, 1), &[], 4.0), run((1, 1), &[], 4.0), run((1, 1), &[], slowest)];
+        assert!(is_sound(&group(&of(5.0))[0]));
+        let wide = of(6.4);
+        let rows = group(&wide);
+        assert_eq!((doubts(&rows[0], &rows), is_sound(&rows[0])), (vec![Doubt::Unsteady], false));
+        assert!(Doubt::Unsteady.footnote().starts_with("ᶠ Unsteady: "));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The other backends' times relative to mpi's.
 
+use super::measures::TRAIN;
+use super::noise::times_differ;
 use super::quality::is_sound;
 use super::rows::{Row, Spread};
 use super::runs::Section;
-use super::sheet::{Cell, Column, Sheet, Value};
+use super::sheet::{Cell, Column, Sheet};
 use super::summary::{own_columns, paths};
 
 // gloo's options are settings of mpi runs as well, without an effect.
@@ -18,8 +20,8 @@ pub struct Pair<'r, 'a> {
 }
 
 impl Pair<'_, '_> {
-    /// The other's median time over mpi's, with the extremes over repeats; `None` if a row is too
-    /// short or disturbed.
+    /// The other's median time over mpi's, with the extremes over repeats; `None` unless the times
+    /// of both rows can be compared.
     pub fn ratio(&self) -> Option<Spread> {
         let (other, mpi) = (self.other.train_seconds(), self.mpi.train_seconds());
         (is_sound(self.other) && is_sound(self.mpi)).then(|| Spread {
@@ -55,31 +57,33 @@ pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         Column::number("ratio", "ratio").means("The backend's median over mpi's: above 1, mpi is faster"),
         Column::words("from … to", "ratio_range")
             .means("The backend's fastest repeat over mpi's slowest, and the reverse"),
+        Column::words("differ", "differ").means("Whether the times differ by more than noise"),
     ]);
     let line = |pair: &Pair<'_, '_>| {
         let Pair { mpi, other } = pair;
-        let time =
-            |row: &Row<'_>| Cell { value: Value::Number(row.train_seconds(), 2), ..Cell::of(paths(row)) };
         let mut cells = vec![Cell::text(mpi.setting("topology")), Cell::text(mpi.setting("launcher"))];
         cells.extend(varied.iter().map(|name| Cell::text(mpi.setting(name))));
         cells.push(Cell::text(other.setting("backend")));
         cells.push(Cell::text(mpi.setting("oversubscribed")));
-        cells.extend([time(other), time(mpi)]);
+        cells.extend([TRAIN.cell(other), TRAIN.cell(mpi)]);
         match pair.ratio() {
             Some(ratio) => {
                 let range = format!("{:.2} … {:.2}", ratio.min, ratio.max);
                 let runs = paths(other).into_iter().chain(paths(mpi)).collect();
                 cells.push(Cell::number(ratio.median, 2, runs));
                 cells.push(if ratio.count > 1 { Cell::text(range) } else { Cell::nothing() });
+                let differ = times_differ(&other.train_seconds(), &mpi.train_seconds());
+                cells.push(Cell::text(if differ { "yes" } else { "no" }));
             }
-            None => cells.extend([Cell::nothing(), Cell::nothing()]),
+            None => cells.extend([Cell::nothing(), Cell::nothing(), Cell::nothing()]),
         }
         cells
     };
     let lines: Vec<Vec<Cell>> = pairs(rows).iter().map(line).collect();
-    let mut remarks = vec!["A ratio above 1: mpi is faster.".into()];
+    let mut remarks =
+        vec!["A ratio above 1: mpi is faster, where the times differ by more than noise.".into()];
     if pairs(rows).iter().any(|pair| pair.ratio().is_none()) {
-        remarks.push("There is no ratio where a row is too short or disturbed (see above).".into());
+        remarks.push("There is no ratio where a row is too short, disturbed or unsteady (see above).".into());
     }
     (!lines.is_empty()).then(|| Sheet {
         name: format!("{}-ratios", section.name),
@@ -95,6 +99,7 @@ mod tests {
     use super::*;
     use crate::report::rows::group;
     use crate::report::runs::Run;
+    use crate::report::sheet::Value;
     use crate::report::testing::run;
 
     fn sheet(runs: Vec<Run>) -> Option<Sheet> {
@@ -108,7 +113,7 @@ mod tests {
         let runs = vec![run((2, 1), &[], 4.0), run((2, 1), &gloo, 5.0), run((2, 2), &gloo, 5.0)];
         let found = sheet(runs.clone()).unwrap();
         assert_eq!(found.rows.len(), 1);
-        assert_eq!(found.rows[0].iter().rev().nth(1).unwrap().shown(), "1.25");
+        assert_eq!(found.rows[0].iter().rev().nth(2).unwrap().shown(), "1.25");
         assert!(sheet(runs[1..].to_vec()).is_none());
     }
 
@@ -117,8 +122,8 @@ mod tests {
         let gloo = ["--backend", "gloo"];
         assert!(sheet(vec![run((1, 1), &[], 4.0), run((1, 1), &gloo, 5.0)]).is_none());
         let short = sheet(vec![run((1, 2), &[], 1.0), run((1, 2), &gloo, 5.0)]).unwrap();
-        assert_eq!(short.rows[0].iter().rev().nth(1).unwrap().value, Value::Nothing);
-        assert!(short.remarks[1].contains("too short or disturbed"), "{:?}", short.remarks);
+        assert_eq!(short.rows[0].iter().rev().nth(2).unwrap().value, Value::Nothing);
+        assert!(short.remarks[1].contains("too short, disturbed or unsteady"), "{:?}", short.remarks);
     }
 
     #[test]
@@ -126,7 +131,10 @@ mod tests {
         let of = |seconds: f64, gloo: bool| {
             run((1, 2), if gloo { &["--backend", "gloo"][..] } else { &[] }, seconds)
         };
-        let found = sheet(vec![of(4.0, false), of(5.0, false), of(6.0, true), of(8.0, true)]).unwrap();
-        assert_eq!(found.rows[0].last().unwrap().shown(), "1.20 … 2.00");
+        let found = sheet(vec![of(4.0, false), of(5.0, false), of(6.0, true), of(7.0, true)]).unwrap();
+        let shown: Vec<String> = found.rows[0][4..].iter().map(Cell::shown).collect();
+        assert_eq!(shown, ["6.50 (6.00–7.00)", "4.50 (4.00–5.00)", "1.44", "1.20 … 1.75", "yes"]);
+        let close = sheet(vec![of(4.0, false), of(4.1, true)]).unwrap();
+        assert_eq!(close.rows[0].last().unwrap().shown(), "no", "single runs differ by 2.5%");
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::quality::{Doubt, doubts};
 use super::rows::{Row, varied};
+use super::runs::Run;
 use super::summary::speed_up;
 use super::{changed, restarted};
 use crate::names::count;
@@ -33,8 +34,15 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
             100.0 * LEAST_RISE
         ));
     }
+    remarks
+        .push("Test acc %: in square brackets the 95% interval (Wilson) of as many tested samples.".into());
     if rows.iter().any(|row| row.runs.len() > 1) {
-        remarks.push("Repeats: median ± half of the range from minimum to maximum.".into());
+        remarks.push("Repeats: median, and times from minimum to maximum in brackets.".into());
+    }
+    if rows.iter().any(|row| row.seeds().len() > 1) {
+        remarks.push(
+            "Several seeds in a row: ± is the sample standard deviation of an accuracy over them.".into(),
+        );
     }
     if rows.iter().any(|row| row.first().record.oversubscribed) {
         remarks.push(
@@ -42,8 +50,15 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
                 .into(),
         );
     }
-    let runs = rows.iter().flat_map(|row| &row.runs);
-    let builds: BTreeSet<&str> = runs.map(|run| run.record.git.as_str()).collect();
+    let runs = || rows.iter().flat_map(|row| &row.runs);
+    let processors: BTreeSet<String> = runs().map(|run| processors(run)).collect();
+    if processors.len() > 1 {
+        remarks.push(format!(
+            "These runs are from several kinds of machines ({}), whose times do not compare.",
+            processors.into_iter().collect::<Vec<_>>().join("; ")
+        ));
+    }
+    let builds: BTreeSet<&str> = runs().map(|run| run.record.git.as_str()).collect();
     if builds.len() > 1 {
         remarks.push(format!(
             "These runs are from several builds of the program ({}), which may explain differences.",
@@ -54,6 +69,15 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
         remarks.push("Shared: the hosts are one machine under several names.".into());
     }
     remarks
+}
+
+/// The processors of a run's machines.
+fn processors(run: &Run) -> String {
+    let names: BTreeSet<&str> = run.record.machines.iter().map(|machine| machine.cpu.as_str()).collect();
+    match names.is_empty() {
+        true => "unknown".into(),
+        false => names.into_iter().collect::<Vec<_>>().join(" and "),
+    }
 }
 
 /// What times, accuracies and memory are of.
@@ -108,7 +132,9 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
         let same = |row: &&Row<'_>| row.equals_except(few, &except) && row.ranks() > few.ranks();
         let many = rows.iter().rev().find(same)?;
         let steps = |row: &Row<'_>| row.first().results.steps;
-        (steps(many) < steps(few)).then(|| {
+        // Early stopping may have ended one of them before.
+        let in_equal_epochs = many.first().epochs_done() == few.first().epochs_done();
+        (in_equal_epochs && steps(many) < steps(few)).then(|| {
             format!(
                 "The batch is each rank's: {} makes {} where {} makes {}, in equally many epochs.",
                 many.setting("topology"),
@@ -123,9 +149,9 @@ fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Machine;
     use crate::record::DataRecord;
     use crate::report::rows::group;
-    use crate::report::runs::Run;
     use crate::report::testing::run;
 
     fn of(runs: &[Run]) -> String {
@@ -139,6 +165,23 @@ mod tests {
         assert!(!of(&runs).contains("builds"));
         runs[1].record.git = "bbbb".into();
         assert!(of(&runs).contains("(aaaa, bbbb)"), "{}", of(&runs));
+    }
+
+    #[test]
+    fn runs_of_several_processors_are_reported() {
+        let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
+        let machine = |cpu: &str| Machine { cpu: cpu.into(), ..Machine::of_this_process("node0") };
+        runs.iter_mut().for_each(|run| run.record.machines = vec![machine("slow"), machine("slow")]);
+        assert!(!of(&runs).contains("kinds of machines"));
+        runs[1].record.machines = vec![machine("fast"), machine("slow")];
+        assert!(of(&runs).contains("several kinds of machines (fast and slow; slow)"), "{}", of(&runs));
+    }
+
+    #[test]
+    fn early_stopping_does_not_explain_itself_by_the_batch() {
+        let mut runs = [run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
+        runs[1].results.stopped_early_after = Some(2);
+        assert!(!of(&runs).contains("in equally many epochs"), "{}", of(&runs));
     }
 
     #[test]
@@ -176,13 +219,18 @@ mod tests {
             train_available: 6000,
             test_samples: 500,
             test_available: 500,
+            test_largest_class: None,
         };
+        runs[0].record.data = None;
+        assert!(of(&runs).contains("over the whole test set"));
         runs[0].record.data = Some(all.clone());
         assert!(of(&runs).contains("over the whole test set"));
         runs[0].record.data = Some(DataRecord { test_samples: 100, train_samples: 640, ..all });
         let expected =
             "over the first 100 of 500 test samples, after training on the first 640 of 6000 samples";
         assert!(of(&runs).contains(expected), "{}", of(&runs));
-        assert!(of(&[run((1, 1), &["--test-samples", "7"], 8.0)]).contains("over the first 7 test samples"));
+        let mut earlier = [run((1, 1), &["--test-samples", "7"], 8.0)];
+        earlier[0].record.data = None;
+        assert!(of(&earlier).contains("over the first 7 test samples"));
     }
 }

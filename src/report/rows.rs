@@ -33,14 +33,14 @@ impl Spread {
         !(self.min.is_nan() || self.max.is_nan())
     }
 
-    /// Half of the range.
-    pub fn half_range(&self) -> f64 {
-        (self.max - self.min) / 2.0
+    /// Difference of maximum and minimum, in percent of the median.
+    pub fn range_percent(&self) -> f64 {
+        100.0 * (self.max - self.min) / self.median
     }
 }
 
 /// Repeats: runs with equal settings.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Row<'a> {
     /// The runs, at least one.
     pub runs: Vec<&'a Run>,
@@ -82,6 +82,23 @@ impl<'a> Row<'a> {
     /// Seconds of training.
     pub fn train_seconds(&self) -> Spread {
         self.spread(|run| run.results.train_seconds)
+    }
+
+    /// Seeds of the runs, of which only a sweep's rows have several.
+    pub fn seeds(&self) -> BTreeSet<u64> {
+        self.runs.iter().map(|run| run.record.config.seed).collect()
+    }
+
+    /// Whether repeats of one seed ended with the same weights; `None` if no seed has repeats, or earlier versions
+    /// noted no digest.
+    pub fn same_weights(&self) -> Option<bool> {
+        let mut by_seed: BTreeMap<u64, Vec<&str>> = BTreeMap::new();
+        for run in self.runs.iter().filter(|run| !run.results.weights_sha256.is_empty()) {
+            by_seed.entry(run.record.config.seed).or_default().push(&run.results.weights_sha256);
+        }
+        let repeated: Vec<Vec<&str>> = by_seed.into_values().filter(|digests| digests.len() > 1).collect();
+        let same = |digests: &Vec<&str>| digests.iter().all(|digest| *digest == digests[0]);
+        (!repeated.is_empty()).then(|| repeated.iter().all(same))
     }
 
     /// Number of ranks.
@@ -141,15 +158,22 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Rows of `runs`, sorted by ranks, topology and settings.
+/// Rows of `runs`, sorted by ranks, topology and settings. Several seeds of a sweep are one row.
 pub fn group(runs: &[Run]) -> Vec<Row<'_>> {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for run in runs {
-        let settings = run.settings();
+        let mut settings = run.settings();
+        if run.sweep.is_some() {
+            settings.remove("seed");
+        }
         match rows.iter_mut().find(|row| row.settings == settings) {
             Some(row) => row.runs.push(run),
             None => rows.push(Row { runs: vec![run], settings }),
         }
+    }
+    for row in &mut rows {
+        let seeds: Vec<String> = row.seeds().iter().map(u64::to_string).collect();
+        row.settings.insert("seed".into(), seeds.join(", "));
     }
     let names: BTreeSet<String> = rows.iter().flat_map(|row| row.settings.keys().cloned()).collect();
     rows.sort_by(|a, b| {
@@ -192,7 +216,7 @@ mod tests {
         let rows = group(&runs);
         assert_eq!(rows.iter().map(|row| row.runs.len()).collect::<Vec<_>>(), [1, 3]);
         let spread = rows[1].train_seconds();
-        assert_eq!((spread.median, spread.min, spread.max, spread.half_range()), (4.0, 3.0, 5.0, 1.0));
+        assert_eq!((spread.median, spread.min, spread.max, spread.range_percent()), (4.0, 3.0, 5.0, 50.0));
         assert!(varied(&rows).is_empty());
         assert!(spread.is_known() && !Spread::of(vec![1.0, f64::NAN]).is_known());
     }
@@ -215,6 +239,42 @@ mod tests {
         let mut mixed = ["2", "1a", "10", "–"];
         mixed.sort_by(|a, b| compare(a, b));
         assert_eq!(mixed, ["2", "10", "1a", "–"]);
+    }
+
+    #[test]
+    fn an_option_typed_at_its_default_makes_no_other_row() {
+        let qat = ["--quantize", "ptq"];
+        for (plain, typed) in [
+            (&[][..], &["--num-classes", "10"][..]),
+            (&["--optimizer", "sgd"], &["--optimizer", "sgd", "--momentum", "0"]),
+            (&["--model", "mlp"], &["--model", "mlp", "--hidden", "32"]),
+            (&qat, &[&qat[..], &["--calibration", "1024"]].concat()),
+            (&[], &["--gloo-algorithm", "bcube", "--interface", "lo"]),
+            (&[], &["--keep", "5", "--checkpoint-every", "9"]),
+            (&[], &["--test-samples", "10000", "--train-samples", "99999"]),
+            (&["--schedule", "step"], &["--schedule", "step", "--gamma", "0.1", "--step-size", "1"]),
+        ] {
+            let runs = [run((1, 2), plain, 3.0), run((1, 2), typed, 3.0)];
+            assert_eq!(group(&runs).len(), 1, "{typed:?}");
+        }
+        let runs = [run((1, 1), &[], 3.0), run((1, 1), &["--test-samples", "99"], 3.0)];
+        assert_eq!(group(&runs).len(), 2);
+    }
+
+    #[test]
+    fn seeds_of_a_sweep_are_one_row() {
+        let seeded = |seed, sweep: Option<&str>| {
+            let sweep = sweep.map(Into::into);
+            Run { sweep, ..run((1, 1), &["--seed", seed], 3.0) }
+        };
+        let runs = ["3", "1", "2"].map(|seed| seeded(seed, Some("s")));
+        let rows = group(&runs);
+        assert_eq!((rows.len(), rows[0].setting("seed")), (1, "1, 2, 3"));
+        assert_eq!(
+            group(&["3", "1"].map(|seed| seeded(seed, None))).len(),
+            2,
+            "no sweep says that they are one"
+        );
     }
 
     #[test]

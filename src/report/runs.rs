@@ -4,11 +4,16 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::csv_table::damaged;
+use super::rows::compare;
 use super::{changed, history, run_fields};
+use crate::cli::GLOO_ALGORITHMS;
 use crate::config::RunRecord;
 use crate::files::{read_regular, sha256};
+use crate::model::HIDDEN;
+use crate::quant::CALIBRATION;
 use crate::record::{Results, RunDir, Status};
 use crate::train::EpochRow;
+use burn_mpi::Backend;
 
 /// A finished run.
 #[derive(Debug, Clone)]
@@ -50,8 +55,25 @@ impl Run {
                 }
             }
         }
-        // The deadline and the log do not affect the results.
-        settings.remove("comm_timeout");
+        // An option that is typed at its default is as one that is not typed, and the number of classes is checked
+        // only.
+        for (name, default) in [
+            ("calibration", CALIBRATION.to_string()),
+            ("hidden", HIDDEN.to_string()),
+            ("momentum", self.record.config.recipe.optimizer.default_momentum().to_string()),
+        ] {
+            if settings.get(name).is_some_and(|value| compare(value, &default).is_eq()) {
+                settings.remove(name);
+            }
+        }
+        // What does not affect the results.
+        for name in ["checkpoint_every", "comm_timeout", "keep", "num_classes"] {
+            settings.remove(name);
+        }
+        if self.record.config.backend != Backend::Gloo {
+            settings.remove("interface");
+            settings.insert("gloo_algorithm".into(), GLOO_ALGORITHMS[0].into());
+        }
         let quantize = settings.remove("quantize").unwrap_or_else(|| "no".into());
         settings.insert("quantized".into(), quantize);
         // Its values so far were others.

@@ -40,6 +40,8 @@ pub struct Cell {
     pub value: Value,
     /// The run directories.
     pub runs: Vec<PathBuf>,
+    /// What stands beside the number, such as its range.
+    pub beside: String,
     /// Marks of its footnotes.
     pub marks: String,
 }
@@ -62,24 +64,21 @@ impl Cell {
 
     /// A cell of `runs` without a value.
     pub fn of(runs: Vec<PathBuf>) -> Self {
-        Self { value: Value::Nothing, runs, marks: String::new() }
+        Self { value: Value::Nothing, runs, beside: String::new(), marks: String::new() }
     }
 
-    /// Display form: the median, with ± half of the range if there are repeats.
+    /// Display form: the median, what stands beside it, and the marks.
     pub fn shown(&self) -> String {
-        let value = self.shown_value();
-        if self.marks.is_empty() { value } else { format!("{value} {}", self.marks) }
-    }
-
-    fn shown_value(&self) -> String {
-        match &self.value {
+        let value = match &self.value {
             Value::Text(text) => text.clone(),
             Value::Nothing => "–".into(),
-            Value::Number(spread, digits) if spread.count == 1 => format!("{:.*}", digits, spread.median),
-            Value::Number(spread, digits) => {
-                format!("{:.*} ±{:.*}", digits, spread.median, digits, spread.half_range())
-            }
-        }
+            Value::Number(spread, digits) => format!("{:.*}", digits, spread.median),
+        };
+        [value.as_str(), &self.beside, &self.marks]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 

@@ -1,8 +1,9 @@
 use super::*;
 
 fn sheet() -> Sheet {
-    let time = |values: &[f64]| Cell {
+    let time = |values: &[f64], beside: &str| Cell {
         value: Value::Number(Spread::of(values.to_vec()), 2),
+        beside: beside.into(),
         ..Cell::of(vec!["results/a".into()])
     };
     Sheet {
@@ -10,19 +11,19 @@ fn sheet() -> Sheet {
         title: "Times".into(),
         columns: vec![Column::words("topo|logy", "topology"), Column::spread("train s", "train_s")],
         rows: vec![
-            vec![Cell::text("1x1"), time(&[2.0, 1.0, 1.5])],
-            vec![Cell::text("2x1"), time(&[1.0])],
+            vec![Cell::text("1x1"), time(&[2.0, 1.0, 1.5], "(1–2)")],
+            vec![Cell::text("2x1"), time(&[1.0], "")],
             vec![Cell::text("2x2"), Cell::nothing()],
         ],
-        remarks: vec!["Half of the range.".into()],
+        remarks: vec!["A remark.".into()],
     }
 }
 
 #[test]
-fn repeats_are_a_median_and_half_of_their_range() {
+fn a_number_is_its_median_and_what_stands_beside_it() {
     let text = sheet().terminal(None, false);
-    assert!(text.contains(" 1.50 ±0.50 │") && text.contains(" 1.00       │"), "on the decimal point: {text}");
-    assert!(text.ends_with("Half of the range.\n"), "{text}");
+    assert!(text.contains(" 1.50 (1–2) │") && text.contains(" 1.00       │"), "on the decimal point: {text}");
+    assert!(text.ends_with("A remark.\n"), "{text}");
 }
 
 #[test]
@@ -45,7 +46,7 @@ fn a_narrow_terminal_gets_equal_columns_as_one_line_and_the_first_of_the_others(
     let narrow = sheet.terminal(Some(30), false);
     assert!(narrow.contains("More columns with --wide: memory.\n"), "{narrow}");
     let table: Vec<&str> = narrow.lines().filter(|line| line.starts_with('│')).collect();
-    assert!(narrow.contains("1.50 ±0.50") && table.iter().all(|l| l.chars().count() <= 30), "{narrow}");
+    assert!(narrow.contains("1.50 (1–2)") && table.iter().all(|l| l.chars().count() <= 30), "{narrow}");
     sheet.rows.truncate(1);
     assert!(!sheet.terminal(Some(20), false).contains("In all rows"), "a single row has no equal columns");
     assert!(sheet.csv().unwrap().contains("short"));
@@ -53,8 +54,8 @@ fn a_narrow_terminal_gets_equal_columns_as_one_line_and_the_first_of_the_others(
 
 #[test]
 fn markdown_is_a_table_with_right_aligned_numbers() {
-    let expected = "### Times\n\n| topo\\|logy | train s |\n| --- | ---: |\n| 1x1 | 1.50 ±0.50 |\n\
-                    | 2x1 | 1.00 |\n| 2x2 | – |\n\nHalf of the range.\n";
+    let expected = "### Times\n\n| topo\\|logy | train s |\n| --- | ---: |\n| 1x1 | 1.50 (1–2) |\n\
+                    | 2x1 | 1.00 |\n| 2x2 | – |\n\nA remark.\n";
     assert_eq!(sheet().markdown(), expected);
 }
 

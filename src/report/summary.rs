@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::history::overfitting_epochs;
 use super::measures::{Measure, OTHERS, TRAIN};
+use super::noise::Interval;
 use super::quality::{doubts, is_sound, marks};
 use super::remarks::remarks;
 use super::rows::{Row, varied};
@@ -11,8 +12,8 @@ use super::runs::Section;
 use super::sheet::{Cell, Column, Sheet, Value};
 use super::{changed, restarted};
 
-/// Speed-up over `base` and parallel efficiency in percent, from medians; `None` if a row is too
-/// short or disturbed.
+/// Speed-up over `base` and parallel efficiency in percent, from medians; `None` unless the times of both
+/// rows can be compared.
 pub fn speed_up(row: &Row<'_>, base: &Row<'_>) -> Option<(f64, f64)> {
     let faster = base.train_seconds().median / row.train_seconds().median;
     let efficiency = 100.0 * faster * base.ranks() as f64 / row.ranks() as f64;
@@ -28,12 +29,6 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     let lines = rows.iter().zip(&epochs).enumerate().map(|(number, (row, epoch))| {
         let paths = paths(row);
         let doubts = doubts(row, rows);
-        let measured = |measure: &Measure| {
-            let spread = row.spread(measure.read);
-            let value =
-                if spread.is_known() { Value::Number(spread, measure.digits) } else { Value::Nothing };
-            Cell { value, ..Cell::of(paths.clone()) }
-        };
         let mut cells: Vec<Cell> =
             ["topology", "backend", "launcher"].map(|name| Cell::text(row.setting(name))).to_vec();
         cells.extend(varied.iter().map(|name| Cell::text(row.setting(name))));
@@ -42,7 +37,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         let changes = changed::of_row(row);
         let failures = restarted::failures(row);
         let restarted = if failures == 0 { "" } else { restarted::MARK };
-        cells.push(Cell { marks: marks(&doubts) + &notes.marks(number) + restarted, ..measured(&TRAIN) });
+        cells.push(Cell { marks: marks(&doubts) + &notes.marks(number) + restarted, ..TRAIN.cell(row) });
         match row.baseline(rows, baseline).and_then(|base| Some((base, speed_up(row, base)?))) {
             Some((base, (faster, efficiency))) => {
                 let both: Vec<PathBuf> = paths.iter().cloned().chain(self::paths(base)).collect();
@@ -51,12 +46,21 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
             }
             None => cells.extend([Cell::nothing(), Cell::nothing()]),
         }
-        cells.extend(OTHERS.iter().map(measured));
+        cells.extend(OTHERS.iter().map(|measure| measure.cell(row)));
         cells.push(match epoch {
             Some(epoch) if overfits => Cell::text(epoch.clone()),
             _ => Cell::nothing(),
         });
+        cells.push(
+            row.same_weights()
+                .map_or_else(Cell::nothing, |same| Cell::text(if same { "same" } else { "differ" })),
+        );
         cells.push(Cell::number(row.runs.len() as f64, 0, paths));
+        let interval = Interval::of(row, |run| run.results.test_accuracy);
+        cells.extend(
+            [interval.map(|of| of.low), interval.map(|of| of.high)]
+                .map(|bound| bound.map_or_else(Cell::nothing, |bound| Cell::number(bound, 2, Vec::new()))),
+        );
         let names: Vec<&str> = doubts.iter().map(|doubt| doubt.name()).collect();
         cells.push(Cell::text(names.join(" ")));
         cells.push(if changes.is_empty() { Cell::nothing() } else { Cell::text(changes.join(", ")) });
@@ -76,6 +80,7 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         "int8_kb",
         "times_smaller",
         "overfits_after_epoch",
+        "weights",
         "changed",
         "failed_attempts",
     ];
@@ -109,7 +114,12 @@ fn columns(varied: &[String], baseline: &str) -> Vec<Column> {
         Column::words("overfits after epoch", "overfits_after_epoch")
             .means("Epoch with the lowest test loss, after which test loss rises while training loss falls"),
     );
-    columns.push(Column::number("runs", "runs").means("Repeats").ranked(4));
+    columns.push(
+        Column::words("weights", "weights").means("Whether repeats of one seed ended with the same weights"),
+    );
+    columns.push(Column::number("runs", "runs").means("Repeats, of one seed or several").ranked(4));
+    columns.push(Column::number("test acc % low", "test_accuracy_low").for_programs());
+    columns.push(Column::number("test acc % high", "test_accuracy_high").for_programs());
     columns.push(Column::words("doubts", "doubts").for_programs());
     columns.push(Column::words("changed", "changed").for_programs());
     columns.push(Column::words("failed attempts", "failed_attempts").for_programs());

@@ -103,3 +103,60 @@ fn quantized_runs_have_the_sizes_of_both_checkpoints() {
         "{findings}"
     );
 }
+
+#[test]
+fn repeats_of_one_seed_have_one_accuracy_and_say_whether_their_weights_are_the_same() {
+    let repeat = |seconds, digest: &str, options: &[&str]| {
+        let mut run = run((1, 2), options, seconds);
+        run.results.weights_sha256 = digest.into();
+        run
+    };
+    let gloo = ["--backend", "gloo"];
+    let section = section(vec![
+        repeat(4.0, "a", &[]),
+        repeat(4.5, "a", &[]),
+        repeat(4.0, "a", &gloo),
+        repeat(4.25, "b", &gloo),
+        run((2, 2), &[], 3.0),
+    ]);
+    let sheet = summary(&section, &group(&section.runs), "1x1");
+    let text = sheet.markdown();
+    assert!(text.contains("| 4.25 (4.00–4.50) |") && text.contains("| 97.50 \\[97.18–97.79\\] |"), "{text}");
+    assert!(
+        !text.contains('±') && text.contains("Repeats: median, and times from minimum to maximum"),
+        "{text}"
+    );
+    let lines = csv(&section);
+    let weights: Vec<&str> = (1..4).map(|row| value(&lines, row, "weights")).collect();
+    assert_eq!(weights, ["differ", "same", ""], "{lines:?}");
+    assert_eq!(
+        (value(&lines, 1, "test_accuracy_low"), value(&lines, 1, "test_accuracy_high")),
+        ("97.1753", "97.7882")
+    );
+}
+
+#[test]
+fn seeds_of_a_sweep_have_a_deviation_of_accuracy() {
+    let seeded = |seed, accuracy| {
+        let mut run = Run { sweep: Some("s".into()), ..run((1, 1), &["--seed", seed], 4.0) };
+        run.results.test_accuracy = accuracy;
+        run
+    };
+    let section = section(vec![seeded("1", 97.0), seeded("2", 97.5), seeded("3", 98.0)]);
+    let text = summary(&section, &group(&section.runs), "1x1").markdown();
+    assert!(text.contains("| 97.50 ±0.50 \\[96.65–98.26\\] |") && text.contains("| 95.00 ±0.00 |"), "{text}");
+    assert!(text.contains("sample standard deviation") && !text.contains("weights"), "{text}");
+}
+
+#[test]
+fn an_unsteady_baseline_is_marked_and_gives_no_ratio() {
+    let section = section(vec![run((1, 1), &[], 4.0), run((1, 1), &[], 7.0), run((1, 2), &[], 3.0)]);
+    let text = summary(&section, &group(&section.runs), "1x1").markdown();
+    assert!(text.contains("| 5.50 (4.00–7.00) ᶠ | – | – |") && text.contains("| 3.00 ᶜ | – | – |"), "{text}");
+    assert!(text.contains("ᶠ Unsteady: "), "{text}");
+    let findings = crate::report::overview::findings(&group(&section.runs), "1x1").join("; ");
+    assert!(
+        findings.contains("times of 1 of 2 rows are not compared") && !findings.contains("fastest"),
+        "{findings}"
+    );
+}
