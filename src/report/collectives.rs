@@ -135,13 +135,15 @@ pub fn sheet(
         let column = Column::number(&format!("{backend} µs"), &format!("{backend}_us"));
         columns.push(column.means("Median latency; mean over ranks of each call's"));
     }
-    let peers = ["gloo", "mpi", "nccl"];
-    if figures.is_some() {
-        columns.extend(peers.map(|peer| {
-            Column::number(&format!("PyTorch {peer}"), &format!("pytorch_{peer}"))
-                .means("Whether PyTorch supports it with this backend on a CPU, as published")
-        }));
-    }
+    let peers = ["CPU", "GPU"].into_iter().flat_map(|device| {
+        ["gloo", "mpi", "nccl"]
+            .map(|peer| (format!("{peer}_{}", device.to_lowercase()), format!("{peer}, {device}")))
+    });
+    let peers: Vec<(String, String)> = peers.filter(|_| figures.is_some()).collect();
+    columns.extend(peers.iter().map(|(key, title)| {
+        Column::number(&format!("PyTorch {title}"), &format!("pytorch_{key}"))
+            .means("Whether PyTorch supports it with this backend, as published; if built: where MPI was built for GPUs")
+    }));
     let cells = distinct(rows, |row| &row.operation).into_iter().map(|operation| {
         let mut line = vec![Cell::text(operation)];
         for backend in &backends {
@@ -156,7 +158,7 @@ pub fn sheet(
         }
         if let Some(figures) = figures {
             let published = figures.find(&[("operation", operation)]);
-            line.extend(peers.map(|peer| cell(published, peer)));
+            line.extend(peers.iter().map(|(key, _)| cell(published, key)));
         }
         line
     });
@@ -198,18 +200,43 @@ mod tests {
 
     #[test]
     fn operations_are_rows_and_backends_columns() {
-        let figures = Figures::of_text("operation,gloo,mpi,nccl,hardware\nsend,yes,yes,no,a table\n");
+        let figures = Figures::of_text(
+            "operation,gloo_cpu,mpi_cpu,nccl_cpu,gloo_gpu,mpi_gpu,nccl_gpu,hardware\n\
+             send,yes,yes,no,no,if built,yes,a table\n",
+        );
         let found = sheet("c", "P", Path::new("c.csv"), &rows(), Some(&figures));
         let shown: Vec<String> =
             found.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(
             shown,
-            ["send 1.25 not built no GPU yes yes no", "scatter not supported not built no GPU – – –"]
+            [
+                "send 1.25 not built no GPU yes yes no no if built yes",
+                "scatter not supported not built no GPU – – – – – –"
+            ]
         );
         assert_eq!(
             findings(&rows()),
             ["mpi: 1 of 2 operations with the right result; not supported: scatter"]
         );
+    }
+
+    #[test]
+    fn the_published_support_has_both_devices() {
+        let figures = Figures::of_text(include_str!("../../results/reference/collectives.csv"));
+        let with = |column: &str, value: &str| -> Vec<String> {
+            figures.of(&[(column, value)]).map(|line| line["operation"].clone()).collect()
+        };
+        assert_eq!(with("gloo_cpu", "no"), ["reduce-scatter", "all-to-all"]);
+        assert_eq!(
+            (with("mpi_cpu", "no"), with("nccl_cpu", "yes").len()),
+            (vec!["reduce-scatter".to_owned()], 0)
+        );
+        assert_eq!(with("gloo_gpu", "yes"), ["broadcast", "all-reduce"]);
+        assert_eq!(
+            (with("mpi_gpu", "no"), with("mpi_gpu", "if built").len()),
+            (vec!["reduce-scatter".to_owned()], 10)
+        );
+        assert_eq!((with("nccl_gpu", "no"), with("nccl_gpu", "yes").len()), (vec!["scatter".to_owned()], 10));
     }
 
     #[test]

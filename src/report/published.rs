@@ -2,39 +2,53 @@
 //!
 //! `results/reference/NAME.csv` has a line for each experiment. Columns that are named
 //! like settings of a run (`topology`, `backend`, `model` …) select our runs of the
-//! same experiment; an empty cell matches any value, and `–` an option that was not
-//! given. `quantized` is `no`, `qat`, `ptq` or `dynamic`. The measurements are
+//! same experiment; an empty cell matches any value, `not stated` as well, which says that the
+//! report does not tell, and `–` an option that was not given. `quantized` is `no`, `qat`, `ptq` or `dynamic`. The measurements are
 //! `train_seconds`, `train_and_test_seconds` (where the published time includes tests),
 //! `train_accuracy` and `test_accuracy` (the int8 model's, where there is
 //! one), by rank with slashes between, and `memory_mb`; those without a column are not
-//! shown. `hardware` names the hardware; any other column is descriptive.
+//! shown. Memory may be by rank as well. `hardware` names the hardware; any other column is descriptive.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::ReportError;
 use super::figures::text_of;
-use super::measures::with_tests;
+use super::measures::{Beside, Measure, TRAIN, with_tests};
 use super::remarks::tested;
 use super::rows::{Row, compare, varied};
-use super::runs::{Run, Section};
-use super::sheet::{Cell, Column, Sheet, Value};
-use super::summary::paths;
-
-/// A measurement: column, title, digits, and how to read ours.
-type Measure = (&'static str, &'static str, usize, fn(&Run) -> f64);
+use super::runs::Section;
+use super::sheet::{Cell, Column, Sheet};
 
 const MEASURES: [Measure; 5] = [
-    ("train_seconds", "train s", 2, |run| run.results.train_seconds),
-    ("train_and_test_seconds", "train+test s", 2, with_tests),
-    ("train_accuracy", "train acc %", 2, |run| run.results.train_accuracy),
-    ("test_accuracy", "test acc %", 2, |run| {
-        run.results.int8_test_accuracy.unwrap_or(run.results.test_accuracy)
-    }),
-    (MEMORY, "memory MB", 2, |run| run.results.live_mb.unwrap_or(f64::NAN)),
+    TRAIN,
+    Measure { title: "train+test s", key: "train_and_test_seconds", read: with_tests, ..TRAIN },
+    Measure {
+        title: "train acc %",
+        key: "train_accuracy",
+        beside: Beside::Deviation,
+        read: |run| run.results.train_accuracy,
+        ..TRAIN
+    },
+    Measure {
+        title: "test acc %",
+        key: "test_accuracy",
+        beside: Beside::Interval,
+        read: |run| run.results.int8_test_accuracy.unwrap_or(run.results.test_accuracy),
+        ..TRAIN
+    },
+    Measure {
+        title: "memory MB",
+        key: MEMORY,
+        beside: Beside::Nothing,
+        read: |run| run.results.live_mb.unwrap_or(f64::NAN),
+        ..TRAIN
+    },
 ];
 const MEMORY: &str = "memory_mb";
 const HARDWARE: &str = "hardware";
+/// A setting that the report does not tell.
+const NOT_STATED: &str = "not stated";
 
 /// The table of the published figures in `file`, each beside our rows of the
 /// same experiment.
@@ -51,16 +65,16 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
     }
     let lines: Vec<BTreeMap<String, String>> =
         reader.deserialize().collect::<Result<_, _>>().map_err(failed)?;
-    let is_measure = |name: &str| name == HARDWARE || MEASURES.iter().any(|(key, ..)| *key == name);
+    let is_measure = |name: &str| name == HARDWARE || MEASURES.iter().any(|measure| measure.key == name);
     let described: Vec<&String> = header.iter().filter(|name| !is_measure(name)).collect();
     let has = |name: &str| header.iter().any(|h| h == name);
-    let measures: Vec<Measure> = MEASURES.into_iter().filter(|(key, ..)| has(key)).collect();
+    let measures: Vec<Measure> = MEASURES.into_iter().filter(|measure| has(measure.key)).collect();
     let known: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
 
     let mut columns: Vec<Column> =
         described.iter().map(|name| Column::words(&name.replace('_', " "), name)).collect();
     columns.push(Column::words("our run", "ours"));
-    for (key, title, ..) in &measures {
+    for Measure { title, key, .. } in &measures {
         columns.push(Column::number(&format!("{title} published"), &format!("{key}_published")));
         columns.push(Column::spread(&format!("{title} ours"), &format!("{key}_ours")));
     }
@@ -70,7 +84,7 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
         let wanted = |name: &str| line.get(name).map_or("", String::as_str);
         let same = |row: &&Row<'_>| {
             described.iter().all(|name| match (wanted(name), known.contains(name)) {
-                ("", _) => true,
+                ("" | NOT_STATED, _) => true,
                 // A feature that this program does not have is a feature not used.
                 (value, false) => value != "true",
                 (value, true) => compare(row.setting(name), value).is_eq(),
@@ -83,13 +97,9 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
         for row in own {
             let mut line: Vec<Cell> = described.iter().map(|name| word(wanted(name))).collect();
             line.push(row.map_or_else(Cell::nothing, |row| Cell::text(row.label(&varied))));
-            for &(key, _, digits, read) in &measures {
-                line.push(word(wanted(key)));
-                let spread = row.map(|row| (row, row.spread(read))).filter(|(_, spread)| spread.is_known());
-                line.push(spread.map_or_else(Cell::nothing, |(row, spread)| Cell {
-                    value: Value::Number(spread, digits),
-                    ..Cell::of(paths(row))
-                }));
+            for measure in &measures {
+                line.push(word(wanted(measure.key)));
+                line.push(row.map_or_else(Cell::nothing, |row| measure.cell(row)));
             }
             cells.push(line);
         }
@@ -102,16 +112,28 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
          same, so ratios of the two are not meaningful.",
         hosts(rows)
     )];
-    if lines.iter().any(|line| line.get("train_accuracy").is_some_and(|text| text.contains('/'))) {
-        remarks.push(format!(
+    let by_rank = |name: &str| lines.iter().any(|line| line.get(name).is_some_and(|text| text.contains('/')));
+    match ["train_accuracy", "test_accuracy"].map(by_rank) {
+        [true, false] => remarks.push(format!(
             "The published training accuracies of several ranks are by rank. The published test accuracy is the \
              mean over ranks, each measured on its own share of the test set; ours is over {}.",
             tested(rows)
-        ));
+        )),
+        [_, true] => remarks.push(format!(
+            "The published test accuracies of several ranks are by rank; ours is over {}.",
+            tested(rows)
+        )),
+        [false, false] => {}
     }
     if !section.scaled.is_empty() {
-        let change =
-            |(name, (here, full)): (&String, &(String, String))| format!("{name} {here} instead of {full}");
+        let change = |(name, (here, full)): (&String, &(String, String))| match available(rows, name) {
+            Some(samples) => {
+                let clipped = here.parse().map_or(samples, |here: usize| here.min(samples));
+                let full = if full == "–" { "all" } else { full };
+                format!("{name} {clipped} instead of {full}")
+            }
+            None => format!("{name} {here} instead of {full}"),
+        };
         let changes: Vec<String> = section.scaled.iter().map(change).collect();
         remarks.push(format!(
             "Ours is a smaller scale, not the published job: {}. Times and accuracies are not comparable.",
@@ -123,8 +145,8 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
     }
     if has(MEMORY) {
         remarks.push(
-            "The published memory is what the report's framework had in use; ours is that of live tensors in a \
-             training step, on the rank with the highest value."
+            "The published memory is what the report's framework had in use, by rank where there are several numbers; \
+             ours is that of live tensors in a training step, on the rank with the highest value."
                 .into(),
         );
     }
@@ -141,14 +163,28 @@ fn word(text: &str) -> Cell {
     if text.is_empty() { Cell::nothing() } else { Cell::text(text) }
 }
 
-/// The machines of our runs, and the amount of training.
+/// Samples that the data set has of those that this option limits.
+fn available(rows: &[Row<'_>], option: &str) -> Option<usize> {
+    let data = rows.first()?.first().record.data.as_ref()?;
+    match option {
+        "train-samples" => Some(data.train_available),
+        "test-samples" => Some(data.test_available),
+        _ => None,
+    }
+}
+
+/// The machines of our runs, and their set-up.
 fn hosts(rows: &[Row<'_>]) -> String {
     let places = rows.iter().flat_map(|row| &row.runs).flat_map(|run| &run.record.places);
     let hosts: BTreeSet<String> =
         places.map(|place| format!("{} ({} cores)", place.host, place.cores)).collect();
-    let settings =
-        ["data_root", "epochs", "train_samples"].iter().filter(|name| rows[0].settings.contains_key(**name));
-    let settings = settings.map(|name| format!("{} {}", name.replace('_', " "), rows[0].setting(name)));
+    let settings = ["data_root", "device", "epochs", "train_samples", "train_batch_size"].map(|name| {
+        let values: BTreeSet<&str> =
+            rows.iter().filter_map(|row| row.settings.get(name)).map(String::as_str).collect();
+        let values = values.into_iter().collect::<Vec<_>>().join(" or ");
+        if values.is_empty() { values } else { format!("{} {values}", name.replace('_', " ")) }
+    });
+    let settings = settings.into_iter().filter(|words| !words.is_empty());
     hosts.into_iter().chain(settings).collect::<Vec<_>>().join(", ")
 }
 
@@ -156,6 +192,7 @@ fn hosts(rows: &[Row<'_>]) -> String {
 mod tests {
     use super::*;
     use crate::report::rows::group;
+    use crate::report::runs::Run;
     use crate::report::testing::run;
 
     fn beside(text: &str, runs: Vec<Run>) -> Result<Sheet, ReportError> {
@@ -181,6 +218,44 @@ mod tests {
     }
 
     #[test]
+    fn a_row_that_does_not_state_a_setting_says_so() {
+        let text =
+            "topology,backend,train_seconds,hardware\n2x1,not stated,99,a cluster\n2x1,nccl,98,a GPU\n";
+        let sheet = beside(text, vec![run((2, 1), &[], 4.0)]).unwrap();
+        let shown: Vec<String> =
+            sheet.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(shown, ["2x1 not stated mpi 99 4.00", "2x1 nccl – 98 –"]);
+    }
+
+    #[test]
+    fn our_set_up_is_that_of_all_rows_and_counts_are_clipped() {
+        let text = "topology,train_seconds,hardware\n1x1,99,a cluster\n";
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("figures.csv");
+        std::fs::write(&file, text).unwrap();
+        let runs = vec![run((1, 1), &["--epochs", "2"], 4.0), run((1, 1), &["--epochs", "5"], 4.0)];
+        let scaled = [("train-samples".to_owned(), ("99999".to_owned(), "–".to_owned()))].into();
+        let section = Section { runs, scaled, ..Section::default() };
+        let sheet = published(&section, &group(&section.runs), &file).unwrap();
+        assert!(sheet.remarks[0].contains("epochs 2 or 5"), "{:?}", sheet.remarks);
+        assert!(sheet.remarks[1].contains("train-samples 60000 instead of all"), "{:?}", sheet.remarks);
+    }
+
+    #[test]
+    fn accuracies_by_rank_are_explained_where_they_are() {
+        let remarks = |accuracies: &str| {
+            let text = format!("topology,train_accuracy,test_accuracy,hardware\n1x2,{accuracies},a GPU\n");
+            beside(&text, vec![run((1, 2), &[], 4.0)]).unwrap().remarks.join(" ")
+        };
+        assert!(remarks("94.5/95,93.46").contains("The published test accuracy is the mean over ranks"));
+        let both = remarks("94.5/95,93.4/93.5");
+        assert!(
+            both.contains("test accuracies of several ranks are by rank") && !both.contains("mean over"),
+            "{both}"
+        );
+    }
+
+    #[test]
     fn figures_of_quantized_trainings_are_beside_quantization_aware_ones() {
         let text = "topology,quantized,train_seconds,test_accuracy,hardware\n\
                     2x1,no,99,93.49,a cluster\n2x1,qat,135,93.59,a cluster\n";
@@ -190,7 +265,7 @@ mod tests {
         runs[1].results.int8_test_accuracy = Some(97.25);
         let shown = |row: &Vec<Cell>| row[3..].iter().map(Cell::shown).collect::<Vec<_>>().join(" ");
         let rows: Vec<String> = beside(text, runs).unwrap().rows.iter().map(shown).collect();
-        assert_eq!(rows, ["99 4.00 93.49 97.50", "135 5.00 93.59 97.25"]);
+        assert_eq!(rows, ["99 4.00 93.49 97.50 [97.18–97.79]", "135 5.00 93.59 97.25 [96.91–97.55]"]);
     }
 
     #[test]
