@@ -1,6 +1,7 @@
 //! Activation functions of one network beside each other.
 
 use super::super::figures::{Figures, cell};
+use super::super::noise::few_differ;
 use super::super::sheet::{Cell, Column, Sheet};
 use super::file::Profile;
 use super::{Found, groups, kb, left_out, numbered};
@@ -120,8 +121,10 @@ fn sheet(index: usize, found: &[Activation<'_>], figures: Option<&Figures>) -> F
     };
     let slowest = &found[found.len() - 1];
     let ratio = relu.filter(|_| slowest.profile.activation() != "relu");
+    let alone = few_differ(slowest.ms, found[found.len() - 2].ms);
+    let alike = if alone { "" } else { ", with others within noise," };
     let line = format!(
-        "{model}: slowest activation is {} with {:.3} ms in {}{}",
+        "{model}: slowest activation{alike} is {} with {:.3} ms in {}{}",
         slowest.profile.activation(),
         slowest.ms,
         count(slowest.calls as usize, "call"),
@@ -157,6 +160,11 @@ mod tests {
         assert_eq!(rows[1], "gelu 1.000 40.0 4.0 100 0.0900 35.540 26.2 400");
         assert!(line.ends_with("gelu with 1.000 ms in 100 calls, 40.0 times relu's"), "{line}");
         assert!(sheet.remarks[0].contains("reading the clock"), "{:?}", sheet.remarks);
+        let (_, line) = sheets(&[of("gelu", 1.0), of("tanh", 1.02)], None).remove(0);
+        assert!(
+            line.contains("slowest activation, with others within noise, is tanh with 1.020 ms"),
+            "{line}"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Operators of a profile by kind.
 
 use super::super::figures::{Figures, cell};
+use super::super::noise::few_differ;
 use super::super::sheet::{Cell, Column, Sheet};
 use super::file::{Profile, ProfileOperator};
 use super::{Found, groups, kb};
@@ -128,11 +129,13 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
         rows,
         remarks,
     };
-    let slowest = kinds.iter().find(|kind| !matches!(kind.phase.as_str(), "data" | "rest"));
-    let line = slowest.map_or_else(String::new, |kind| {
+    let mut slowest = kinds.iter().filter(|kind| !matches!(kind.phase.as_str(), "data" | "rest"));
+    let line = slowest.next().map_or_else(String::new, |kind| {
         let phase = if profile.train { format!(" ({})", kind.phase) } else { String::new() };
+        let alone = slowest.next().is_none_or(|next| few_differ(kind.ms, next.ms));
+        let takes = if alone { "takes" } else { "takes, with others within noise," };
         format!(
-            "{title}: {}{phase} takes the most time of the network's operators, {:.1}% ({:.3} ms in {})",
+            "{title}: {}{phase} {takes} the most time of the network's operators, {:.1}% ({:.3} ms in {})",
             kind.name,
             100.0 * kind.ms / sum.max(f64::MIN_POSITIVE),
             kind.ms,
@@ -191,6 +194,17 @@ mod tests {
         assert_eq!(
             line,
             "mlp: linear takes the most time of the network's operators, 77.8% (3.500 ms in 100 batches)"
+        );
+    }
+
+    #[test]
+    fn a_kind_that_takes_as_long_as_the_next_one_is_not_alone() {
+        let alike = [operator("linear", 100, 2.0, 0), operator("relu", 100, 1.95, 0)];
+        let found = sheets(&[profile("mlp", "relu", false, &alike)], None);
+        assert!(
+            found[0].1.contains("linear takes, with others within noise, the most time"),
+            "{}",
+            found[0].1
         );
     }
 
