@@ -8,14 +8,15 @@ use super::publish::{print_sheet, publish_page, write_sheets};
 use crate::cli::ReportArgs;
 use crate::config::{ConfigError, at_most, more_than_0, not_negative};
 use crate::report::link::Link;
+use crate::report::measures::STEP;
 use crate::report::page::Part;
 use crate::report::pictures;
 use crate::report::predict::{Algorithm, Work, rank_counts};
 use crate::report::predict_plot::{Measured, PredictPlot};
+use crate::report::quality::is_sound;
 use crate::report::rows::{Row, group};
 use crate::report::runs::{Run, Section};
-use crate::report::sheet::{Cell, Column, Sheet, Value};
-use crate::report::summary::paths;
+use crate::report::sheet::{Cell, Column, Sheet};
 
 /// Prints the prediction of each section, and writes it to `out`.
 ///
@@ -34,7 +35,10 @@ pub fn run(args: &ReportArgs, sections: &[Section], out: Option<&Path>) -> anyho
         let source = repeats[(repeats.len() - 1) / 2];
         let work = Work::of(source);
         let measured = of_same_work(&rows, base);
-        let sheet = table(section, &work, &link, source, &measured);
+        let mut sheet = table(section, &work, &link, source, &measured);
+        if !is_sound(base) {
+            sheet.remarks.push("The times of that run are doubted: too short, disturbed or unsteady.".into());
+        }
         print_sheet(&sheet, args.format, args.wide)?;
         if let Some(out) = out {
             let points: Vec<Measured> = measured
@@ -135,8 +139,7 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         for row in &here {
             let oversubscribed = if row.first().record.oversubscribed { ", oversubscribed" } else { "" };
             let label = format!("{} {}{oversubscribed}", row.setting("topology"), row.setting("backend"));
-            let time = Value::Number(row.spread(|run| run.results.ms_per_step), 3);
-            let own = [Cell::text(label), Cell { value: time, ..Cell::of(paths(row)) }];
+            let own = [Cell::text(label), STEP.cell(row)];
             rows.push(cells.iter().cloned().chain(own).collect());
         }
         if here.is_empty() {

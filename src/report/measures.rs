@@ -1,6 +1,8 @@
 //! The measurements of the main table: title, digits, definition, and how early a narrow table
 //! leaves them out.
 
+use std::collections::BTreeMap;
+
 use super::noise::Interval;
 use super::rows::Row;
 use super::runs::Run;
@@ -55,7 +57,7 @@ impl Measure {
         }
         let deviation = match row.seeds().len() {
             1 => String::new(),
-            _ => format!("±{:.digits$}", deviation(&row.runs, self.read)),
+            _ => format!("±{:.digits$}", deviation(row, self.read)),
         };
         let beside = match self.beside {
             Beside::Range if spread.count > 1 => format!("({:.digits$}–{:.digits$})", spread.min, spread.max),
@@ -82,6 +84,17 @@ pub const TRAIN: Measure = Measure {
     read: |run| run.results.train_seconds,
 };
 
+/// Time of a step.
+pub const STEP: Measure = Measure {
+    title: "ms/step",
+    key: "ms_per_step",
+    digits: 3,
+    rank: 7,
+    definition: "train s over the optimizer steps, in milliseconds",
+    beside: Beside::Range,
+    read: |run| run.results.ms_per_step,
+};
+
 /// Behind the speed-up.
 pub const OTHERS: [Measure; 13] = [
     Measure {
@@ -99,7 +112,8 @@ pub const OTHERS: [Measure; 13] = [
         key: "test_accuracy",
         digits: 2,
         rank: 0,
-        definition: "Accuracy on the tested samples after the last epoch, each sample counted once",
+        definition: "Accuracy on the tested samples after the last epoch, each sample counted once; in square brackets its \
+                     95% interval",
         beside: Beside::Interval,
         read: |run| run.results.test_accuracy,
     },
@@ -157,15 +171,7 @@ pub const OTHERS: [Measure; 13] = [
         beside: Beside::Nothing,
         read: |run| run.results.live_mb.unwrap_or(f64::NAN),
     },
-    Measure {
-        title: "ms/step",
-        key: "ms_per_step",
-        digits: 3,
-        rank: 7,
-        definition: "train s over the optimizer steps, in milliseconds",
-        beside: Beside::Range,
-        read: |run| run.results.ms_per_step,
-    },
+    STEP,
     Measure {
         title: "train+test s",
         key: "train_and_test_seconds",
@@ -217,11 +223,13 @@ pub fn times_smaller(run: &Run) -> f64 {
     stored_kb(run).map_or(f64::NAN, |[float, int8]| float / int8)
 }
 
-/// Sample standard deviation over `runs`, at least two.
-fn deviation(runs: &[&Run], read: fn(&Run) -> f64) -> f64 {
-    let count = runs.len() as f64;
-    let mean = runs.iter().map(|run| read(run)).sum::<f64>() / count;
-    (runs.iter().map(|run| (read(run) - mean).powi(2)).sum::<f64>() / (count - 1.0)).sqrt()
+/// Sample standard deviation over the seeds of a row, at least two; repeats of one seed have one value.
+fn deviation(row: &Row<'_>, read: fn(&Run) -> f64) -> f64 {
+    let by_seed: BTreeMap<u64, f64> =
+        row.runs.iter().map(|run| (run.record.config.seed, read(run))).collect();
+    let count = by_seed.len() as f64;
+    let mean = by_seed.values().sum::<f64>() / count;
+    (by_seed.values().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0)).sqrt()
 }
 
 /// Seconds of training and tests.

@@ -39,10 +39,13 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
     if rows.iter().any(|row| row.runs.len() > 1) {
         remarks.push("Repeats: median, and times from minimum to maximum in brackets.".into());
     }
-    if rows.iter().any(|row| row.seeds().len() > 1) {
-        remarks.push(
-            "Several seeds in a row: ± is the sample standard deviation of an accuracy over them.".into(),
-        );
+    let seeds: BTreeSet<&str> =
+        rows.iter().filter(|row| row.seeds().len() > 1).map(|row| row.setting("seed")).collect();
+    if !seeds.is_empty() {
+        remarks.push(format!(
+            "Several seeds in a row ({}): ± is the sample standard deviation of an accuracy over them.",
+            seeds.into_iter().collect::<Vec<_>>().join(" or ")
+        ));
     }
     if rows.iter().any(|row| row.first().record.oversubscribed) {
         remarks.push(

@@ -223,7 +223,10 @@ fn a_measured_link_and_one_run_give_a_prediction() {
     contains(&page, &["<svg ", "href=\"../results/two/\""]);
 
     let typed = ["--predict", "results/one", "--latency-us", "1000", "--bandwidth-mbit", "1"];
-    contains(&shown(&lab, &typed), &["a link of 1000.0 µs and 1.0 Mbit/s"]);
+    contains(
+        &shown(&lab, &typed),
+        &["a link of 1000.0 µs and 1.0 Mbit/s", "The times of that run are doubted"],
+    );
     for (code, arguments, expected) in [
         (1, &["--predict"][..], "--predict needs the link"),
         (2, &[&typed[..5], &["0"]].concat(), "--bandwidth-mbit 0: must be a finite number above 0"),
