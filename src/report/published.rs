@@ -3,7 +3,8 @@
 //! `results/reference/NAME.csv` has a line for each experiment. Columns that are named
 //! like settings of a run (`topology`, `backend`, `model` …) select our runs of the
 //! same experiment; an empty cell matches any value, `not stated` as well, which says that the
-//! report does not tell, and `–` an option that was not given. `quantized` is `no`, `qat`, `ptq` or `dynamic`. The measurements are
+//! report does not tell, and `–` an option that was not given. Without a column for it, rows with accumulation, mixed
+//! precision or quantization match nothing. `quantized` is `no`, `qat`, `ptq` or `dynamic`. The measurements are
 //! `train_seconds`, `train_and_test_seconds` (where the published time includes tests),
 //! `train_accuracy` and `test_accuracy` (the int8 model's, where there is
 //! one), by rank with slashes between, and `memory_mb`; those without a column are not
@@ -47,6 +48,8 @@ const MEASURES: [Measure; 5] = [
 ];
 const MEMORY: &str = "memory_mb";
 const HARDWARE: &str = "hardware";
+/// Settings of our rows beside a file without such a column: what a report does not mention it did not use.
+const UNUSED: [(&str, &str); 3] = [("accumulate", "1"), ("precision", "no"), ("quantized", "no")];
 /// A setting that the report does not tell.
 const NOT_STATED: &str = "not stated";
 
@@ -69,6 +72,7 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
     let described: Vec<&String> = header.iter().filter(|name| !is_measure(name)).collect();
     let has = |name: &str| header.iter().any(|h| h == name);
     let measures: Vec<Measure> = MEASURES.into_iter().filter(|measure| has(measure.key)).collect();
+    let unused: Vec<(&str, &str)> = UNUSED.into_iter().filter(|(name, _)| !has(name)).collect();
     let known: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
 
     let mut columns: Vec<Column> =
@@ -83,12 +87,13 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
     for line in &lines {
         let wanted = |name: &str| line.get(name).map_or("", String::as_str);
         let same = |row: &&Row<'_>| {
-            described.iter().all(|name| match (wanted(name), known.contains(name)) {
-                ("" | NOT_STATED, _) => true,
-                // A feature that this program does not have is a feature not used.
-                (value, false) => value != "true",
-                (value, true) => compare(row.setting(name), value).is_eq(),
-            })
+            unused.iter().all(|(name, value)| row.setting(name) == *value)
+                && described.iter().all(|name| match (wanted(name), known.contains(name)) {
+                    ("" | NOT_STATED, _) => true,
+                    // A feature that this program does not have is a feature not used.
+                    (value, false) => value != "true",
+                    (value, true) => compare(row.setting(name), value).is_eq(),
+                })
         };
         let own: Vec<Option<&Row<'_>>> = match rows.iter().filter(same).map(Some).collect::<Vec<_>>() {
             none if none.is_empty() => vec![None],
@@ -125,16 +130,8 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
         )),
         [false, false] => {}
     }
-    if !section.scaled.is_empty() {
-        let change = |(name, (here, full)): (&String, &(String, String))| match available(rows, name) {
-            Some(samples) => {
-                let clipped = here.parse().map_or(samples, |here: usize| here.min(samples));
-                let full = if full == "–" { "all" } else { full };
-                format!("{name} {clipped} instead of {full}")
-            }
-            None => format!("{name} {here} instead of {full}"),
-        };
-        let changes: Vec<String> = section.scaled.iter().map(change).collect();
+    let changes: Vec<String> = section.scaled.iter().filter_map(|change| scaled(rows, change)).collect();
+    if !changes.is_empty() {
         remarks.push(format!(
             "Ours is a smaller scale, not the published job: {}. Times and accuracies are not comparable.",
             changes.join(", ")
@@ -163,14 +160,21 @@ fn word(text: &str) -> Cell {
     if text.is_empty() { Cell::nothing() } else { Cell::text(text) }
 }
 
-/// Samples that the data set has of those that this option limits.
-fn available(rows: &[Row<'_>], option: &str) -> Option<usize> {
-    let data = rows.first()?.first().record.data.as_ref()?;
-    match option {
+/// An option that the sweep's scale changes, with its values here and at full scale. Limits of samples are at most what
+/// the data set has; `None` if they are then equal.
+fn scaled(rows: &[Row<'_>], (name, (here, full)): (&String, &(String, String))) -> Option<String> {
+    let data = rows.first().and_then(|row| row.first().record.data.as_ref());
+    let available = data.and_then(|data| match name.as_str() {
         "train-samples" => Some(data.train_available),
         "test-samples" => Some(data.test_available),
         _ => None,
-    }
+    });
+    let clipped = |text: &String| match (available, text.parse::<usize>()) {
+        (Some(available), typed) => typed.map_or(available, |typed| typed.min(available)).to_string(),
+        (None, _) => text.clone(),
+    };
+    let [here, full] = [here, full].map(clipped);
+    (here != full).then(|| format!("{name} {here} instead of {full}"))
 }
 
 /// The machines of our runs, and their set-up.
@@ -225,6 +229,11 @@ mod tests {
         let shown: Vec<String> =
             sheet.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(shown, ["2x1 not stated mpi 99 4.00", "2x1 nccl – 98 –"]);
+        let others = ["--precision=fp16", "--accumulate=2", "--quantize=ptq"];
+        for option in others {
+            let sheet = beside(text, vec![run((2, 1), &[option], 4.0)]).unwrap();
+            assert_eq!(sheet.rows[0].last().unwrap().shown(), "–", "{option} is another set-up");
+        }
     }
 
     #[test]
@@ -234,11 +243,16 @@ mod tests {
         let file = folder.path().join("figures.csv");
         std::fs::write(&file, text).unwrap();
         let runs = vec![run((1, 1), &["--epochs", "2"], 4.0), run((1, 1), &["--epochs", "5"], 4.0)];
-        let scaled = [("train-samples".to_owned(), ("99999".to_owned(), "–".to_owned()))].into();
-        let section = Section { runs, scaled, ..Section::default() };
-        let sheet = published(&section, &group(&section.runs), &file).unwrap();
-        assert!(sheet.remarks[0].contains("epochs 2 or 5"), "{:?}", sheet.remarks);
-        assert!(sheet.remarks[1].contains("train-samples 60000 instead of all"), "{:?}", sheet.remarks);
+        for (typed, expected) in
+            [("99999", None), ("6400", Some("train-samples 6400 instead of 60000. Times"))]
+        {
+            let scaled = [("train-samples".to_owned(), (typed.to_owned(), "–".to_owned()))].into();
+            let section = Section { runs: runs.clone(), scaled, ..Section::default() };
+            let sheet = published(&section, &group(&section.runs), &file).unwrap();
+            assert!(sheet.remarks[0].contains("epochs 2 or 5"), "{:?}", sheet.remarks);
+            assert_eq!(sheet.remarks.get(1).is_some(), expected.is_some(), "{:?}", sheet.remarks);
+            assert!(expected.is_none_or(|words| sheet.remarks[1].contains(words)), "{:?}", sheet.remarks);
+        }
     }
 
     #[test]
