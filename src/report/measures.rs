@@ -187,7 +187,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 0,
         rank: 9,
         definition: "Training samples of all ranks over train s",
-        beside: Beside::Range,
+        beside: Beside::Nothing,
         read: |run| run.results.images_per_second,
     },
     Measure {
@@ -205,7 +205,7 @@ pub const OTHERS: [Measure; 13] = [
         digits: 1,
         rank: 9,
         definition: "Share of the machine's CPU time that other programs used during the run",
-        beside: Beside::Range,
+        beside: Beside::Nothing,
         read: |run| run.results.others_cpu_percent.unwrap_or(f64::NAN),
     },
 ];

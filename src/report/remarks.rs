@@ -37,7 +37,7 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
     remarks
         .push("Test acc %: in square brackets the 95% interval (Wilson) of as many tested samples.".into());
     if rows.iter().any(|row| row.runs.len() > 1) {
-        remarks.push("Repeats: median, and times from minimum to maximum in brackets.".into());
+        remarks.push("Repeats: median, and in brackets the range of times, from minimum to maximum.".into());
     }
     let seeds: BTreeSet<&str> =
         rows.iter().filter(|row| row.seeds().len() > 1).map(|row| row.setting("seed")).collect();

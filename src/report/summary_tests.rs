@@ -123,7 +123,7 @@ fn repeats_of_one_seed_have_one_accuracy_and_say_whether_their_weights_are_the_s
     let text = sheet.markdown();
     assert!(text.contains("| 4.25 (4.00–4.50) |") && text.contains("| 97.50 \\[97.18–97.79\\] |"), "{text}");
     assert!(
-        !text.contains('±') && text.contains("Repeats: median, and times from minimum to maximum"),
+        !text.contains('±') && text.contains("Repeats: median, and in brackets the range of times"),
         "{text}"
     );
     let lines = csv(&section);
