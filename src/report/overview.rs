@@ -62,16 +62,20 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
 /// The findings of the rows of one job.
 fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
     let mut lines = Vec::new();
-    match representative(rows, |rows| topologies(rows, baseline)) {
+    // A row is named among all of the job, of which only some are compared.
+    let on = |row: &Row<'_>| on(row, rows);
+    let name = |row: &Row<'_>| name_of(row, rows);
+    match representative(rows, |rows| topologies(rows, baseline, on)) {
         Some(line) => lines.push(line),
         None => {
-            lines.extend(representative(rows, settings));
-            lines.extend(groups(rows, &RECIPE).iter().filter_map(|(name, rows)| highest(name, rows)));
+            lines.extend(representative(rows, |rows| settings(rows, name)));
+            let of_recipes = groups(rows, &RECIPE);
+            lines.extend(of_recipes.iter().filter_map(|(heading, rows)| highest(heading, rows)));
         }
     }
     lines.extend(transports(rows));
     lines.extend(lost_accuracy(rows, baseline));
-    lines.extend(representative(rows, waiting));
+    lines.extend(representative(rows, |rows| waiting(rows, on)));
     lines.extend(smaller(rows));
     lines
 }
@@ -124,14 +128,13 @@ fn differ(a: &Row<'_>, b: &Row<'_>) -> bool {
 
 /// The fastest row of the other topologies, relative to `baseline`: to the row with the same settings or, if
 /// another is faster, to that one.
-fn topologies(rows: &[Row<'_>], baseline: &str) -> Option<String> {
+fn topologies(rows: &[Row<'_>], baseline: &str, name: impl Fn(&Row<'_>) -> String) -> Option<String> {
     let (on_baseline, others): (Vec<&Row<'_>>, Vec<&Row<'_>>) =
         rows.iter().partition(|row| row.setting("topology") == baseline);
     let row = fastest(others.into_iter())?;
     let first = fastest(on_baseline.into_iter())?;
     let own = row.baseline(rows, baseline).filter(|own| is_sound(own) && !differ(own, first));
     let base = own.unwrap_or(first);
-    let name = |row| on(row, rows);
     let [of_row, of_base] = [row, base].map(|row| row.train_seconds().median);
     if !differ(row, base) {
         return Some(format!(
@@ -164,7 +167,7 @@ fn name_of(row: &Row<'_>, rows: &[Row<'_>]) -> String {
 }
 
 /// The fastest row and the slowest one.
-fn settings(rows: &[Row<'_>]) -> Option<String> {
+fn settings(rows: &[Row<'_>], name: impl Fn(&Row<'_>) -> String) -> Option<String> {
     let seconds = |row: &Row<'_>| row.train_seconds().median;
     let sound: Vec<&Row<'_>> = rows.iter().filter(|row| is_sound(row)).collect();
     let first = fastest(rows.iter())?;
@@ -177,9 +180,9 @@ fn settings(rows: &[Row<'_>]) -> Option<String> {
     let alike = if alike == 0 { String::new() } else { format!(" ({alike} more within noise)") };
     Some(format!(
         "fastest: {} with {:.2} s{alike}; slowest: {} with {:.2} s",
-        name_of(first, rows),
+        name(first),
         seconds(first),
-        name_of(last, rows),
+        name(last),
         seconds(last)
     ))
 }
@@ -227,14 +230,15 @@ fn transports(rows: &[Row<'_>]) -> Vec<String> {
     let mut others: Vec<&str> = pairs(rows).iter().map(|pair| pair.other.setting("backend")).collect();
     others.sort_unstable();
     others.dedup();
-    others.iter().filter_map(|other| representative(rows, |rows| transport(rows, other))).collect()
+    let varied = varied(rows);
+    others.iter().filter_map(|other| representative(rows, |rows| transport(rows, other, &varied))).collect()
 }
 
-fn transport(rows: &[Row<'_>], other: &str) -> Option<String> {
+fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<String> {
     let pairs = pairs(rows).into_iter().filter(|pair| pair.other.setting("backend") == other);
     let found = pairs.filter_map(|pair| Some((pair.ratio()?, pair)));
     let (ratio, pair) = found.max_by_key(|(_, pair)| pair.mpi.ranks())?;
-    let place = [pair.mpi.setting("topology").to_owned()].into_iter().chain(pair.mpi.used(&varied(rows)));
+    let place = [pair.mpi.setting("topology").to_owned()].into_iter().chain(pair.mpi.used(varied));
     let place = place.collect::<Vec<_>>().join(", ");
     if !differ(pair.other, pair.mpi) {
         let [of_other, of_mpi] = [pair.other, pair.mpi].map(|row| row.train_seconds().median);
@@ -275,14 +279,14 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<String> {
     })
 }
 
-fn waiting(rows: &[Row<'_>]) -> Option<String> {
+fn waiting(rows: &[Row<'_>], on: impl Fn(&Row<'_>) -> String) -> Option<String> {
     let share = |row: &Row<'_>| row.spread(exposed_percent).median;
     let shared = rows.iter().filter(|row| row.ranks() > 1);
     let most = shared.max_by(|a, b| share(a).total_cmp(&share(b)))?;
     Some(format!(
         "ranks wait for gradients in up to {:.1}% of the training time on {}",
         share(most),
-        on(most, rows)
+        on(most)
     ))
 }
 
@@ -365,6 +369,16 @@ mod tests {
             text.contains("up to 83.3% of the training time on 2x2 (mpi); oversubscribed or doubted"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_row_is_named_among_those_that_are_not_compared_too() {
+        let fp16 = ["--precision", "fp16"];
+        let mut runs = vec![run((1, 1), &fp16, 8.0), run((1, 2), &fp16, 5.0), run((1, 2), &[], 3.0)];
+        runs[2].results.others_cpu_percent = Some(50.0);
+        let text = of(&runs);
+        assert!(text.contains("fastest: 1x2 (mpi, precision fp16), 1.60 times as fast as 1x1"), "{text}");
+        assert!(text.contains("up to 10.0% of the training time on 1x2 (mpi, precision fp16)"), "{text}");
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
     let epochs: Vec<Option<String>> = rows.iter().map(|row| overfitting_epochs(&row.runs)).collect();
     let overfits = epochs.iter().any(Option::is_some);
     let notes = changed::Notes::of(rows);
+    // One topology alone has no speed-up.
+    let several = rows.iter().any(|row| row.setting("topology") != baseline);
     let lines = rows.iter().zip(&epochs).enumerate().map(|(number, (row, epoch))| {
         let paths = paths(row);
         let doubts = doubts(row, rows);
@@ -38,7 +40,8 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         let failures = restarted::failures(row);
         let restarted = if failures == 0 { "" } else { restarted::MARK };
         cells.push(Cell { marks: marks(&doubts) + &notes.marks(number) + restarted, ..TRAIN.cell(row) });
-        match row.baseline(rows, baseline).and_then(|base| Some((base, speed_up(row, base)?))) {
+        let base = row.baseline(rows, baseline).filter(|_| several);
+        match base.and_then(|base| Some((base, speed_up(row, base)?))) {
             Some((base, (faster, efficiency))) => {
                 let both: Vec<PathBuf> = paths.iter().cloned().chain(self::paths(base)).collect();
                 cells.push(Cell::number(faster, 2, both.clone()));
