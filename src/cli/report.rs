@@ -16,7 +16,7 @@ Examples:
   mpiburn report --predict results/topologies --link results/link.csv
   mpiburn report --predict results/try --latency-us 50 --bandwidth-mbit 1000 --out results/forecast
 
-Repeats are shown as their median ± half of the range from minimum to maximum."
+Repeats are shown as their median, times with their minimum and maximum; several seeds of a sweep as one row."
 )]
 pub struct ReportArgs {
     /// Run directories, sweeps, folders of profiles (`profile --json`), tables of benchmarks

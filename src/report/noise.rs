@@ -5,9 +5,9 @@ use super::quality::REPEATS;
 use super::rows::{Row, Spread};
 use super::runs::Run;
 
-/// Times of fewer than [`REPEATS`] runs that differ by no more, in percent, are equal: repeats of a training
-/// of some seconds on an idle machine differ by as much.
-pub const FEW_PERCENT: f64 = 5.0;
+/// Times of fewer than [`REPEATS`] runs that differ by no more, in percent, are equal: the ranges of three repeats of a
+/// training of one to three seconds, undisturbed on two cores, were up to 7% of their median.
+pub const FEW_PERCENT: f64 = 10.0;
 
 /// The z of a 95% interval.
 const Z: f64 = 1.959_964;
@@ -110,11 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn times_differ_beyond_their_ranges_and_few_of_them_beyond_5_percent() {
+    fn times_differ_beyond_their_ranges_and_few_of_them_beyond_10_percent() {
         let of = |seconds: &[f64]| Spread::of(seconds.to_vec());
         for (a, b, expected) in [
             (&[5.59][..], &[5.66][..], false),
-            (&[5.0], &[5.3], true),
+            (&[5.0], &[5.4], false),
+            (&[5.0], &[5.6], true),
             (&[5.0, 5.1], &[5.2, 5.3], false),
             (&[5.0, 5.01, 5.1], &[5.2, 5.21, 5.3], true),
             (&[5.0, 6.0, 8.0], &[7.0, 9.0, 10.0], false),

@@ -39,7 +39,7 @@ const RECIPE: [&str; 23] = [
 ];
 
 /// One line each: the fastest topology, mpi against the other backends, accuracy and waiting of many ranks. A
-/// table of one topology has its fastest row and its most accurate one. Several jobs have lines for each.
+/// table of one topology has its fastest row and its most accurate one. Of several jobs, those of several rows have lines.
 pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
     let mut lines = Vec::new();
     if rows.is_empty() {
@@ -53,8 +53,10 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
             rows.len()
         ));
     }
-    for (name, job) in groups(rows, &JOB) {
-        lines.extend(of_job(&job, baseline).into_iter().map(|line| format!("{name}{line}")));
+    let jobs = groups(rows, &JOB);
+    let is_compared = |job: &Vec<Row<'_>>| job.len() > 1 || job.len() == rows.len();
+    for (name, job) in jobs.iter().filter(|(_, job)| is_compared(job)) {
+        lines.extend(of_job(job, baseline).into_iter().map(|line| format!("{name}{line}")));
     }
     lines
 }
@@ -435,6 +437,9 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("2.50"), "{text}");
+        let alone = of(&[run((1, 2), &["--epochs", "1"], 2.5), run((1, 2), &["--epochs", "2"], 5.0)]);
+        assert_eq!(alone, "", "nothing is compared");
+        assert!(of(&[run((1, 2), &[], 2.5)]).contains("ranks wait for gradients"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::noise::Interval;
 use super::quality::{Doubt, doubts};
 use super::rows::{Row, varied};
 use super::runs::Run;
@@ -34,8 +35,10 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
             100.0 * LEAST_RISE
         ));
     }
-    remarks
-        .push("Test acc %: in square brackets the 95% interval (Wilson) of as many tested samples.".into());
+    if rows.iter().any(|row| Interval::of(row, |run| run.results.test_accuracy).is_some()) {
+        let remark = "Test acc %: in square brackets the 95% interval (Wilson) of as many tested samples.";
+        remarks.push(remark.into());
+    }
     if rows.iter().any(|row| row.runs.len() > 1) {
         remarks.push("Repeats: median, and in brackets the range of times, from minimum to maximum.".into());
     }
@@ -234,6 +237,7 @@ mod tests {
         assert!(of(&runs).contains(expected), "{}", of(&runs));
         let mut earlier = [run((1, 1), &["--test-samples", "7"], 8.0)];
         earlier[0].record.data = None;
-        assert!(of(&earlier).contains("over the first 7 test samples"));
+        let text = of(&earlier);
+        assert!(text.contains("over the first 7 test samples") && !text.contains("interval"), "{text}");
     }
 }

@@ -149,6 +149,7 @@ impl<'a> Row<'a> {
             let (value, title) = (self.setting(name), name.replace('_', " "));
             match name.as_str() {
                 "launcher" | "mpi" | "model" | "sweep" => Some(value.to_owned()),
+                "seed" => Some(format!("seed {value}")),
                 _ if value == "–" || value == "false" || value == "no" || value.parse() == Ok(0.0) => None,
                 _ if value == "true" => Some(title),
                 _ => Some(format!("{title} {value}")),
@@ -236,6 +237,8 @@ mod tests {
         let rows = group(&on);
         let labels: Vec<String> = rows.iter().map(|row| row.label(&varied(&rows))).collect();
         assert_eq!(labels, ["mpi, weight decay 0.0005", "mpi, shuffle"]);
+        let seeds = ["0", "1"].map(|seed| run((1, 1), &["--seed", seed], 8.0));
+        assert_eq!(group(&seeds)[0].label(&["seed".to_owned()]), "mpi, seed 0", "0 is a seed like others");
         let mut mixed = ["2", "1a", "10", "–"];
         mixed.sort_by(|a, b| compare(a, b));
         assert_eq!(mixed, ["2", "10", "1a", "–"]);
