@@ -128,6 +128,15 @@ fn differ(a: &Row<'_>, b: &Row<'_>) -> bool {
     times_differ(&a.train_seconds(), &b.train_seconds())
 }
 
+/// How many other rows take as long as `row`, if any do.
+fn alike(row: &Row<'_>, rows: &[Row<'_>]) -> String {
+    match rows.iter().filter(|other| is_sound(other) && !differ(row, other)).count() {
+        // The row itself.
+        0 | 1 => String::new(),
+        count => format!(" ({} more within noise)", count - 1),
+    }
+}
+
 /// The fastest row of the other topologies, relative to `baseline`: to the row with the same settings or, if
 /// another is faster, to that one.
 fn topologies(rows: &[Row<'_>], baseline: &str, name: impl Fn(&Row<'_>) -> String) -> Option<String> {
@@ -155,7 +164,8 @@ fn topologies(rows: &[Row<'_>], baseline: &str, name: impl Fn(&Row<'_>) -> Strin
         Some(_) => format!("{baseline} with the same settings, efficiency {efficiency:.0}%"),
         None => name(base),
     };
-    Some(format!("{found}: {}, {faster:.2} times as fast as {relative}", name(row)))
+    let alike = alike(row, rows);
+    Some(format!("{found}: {}, {faster:.2} times as fast as {relative}{alike}", name(row)))
 }
 
 /// The name of a row in a table that compares settings.
@@ -178,14 +188,14 @@ fn settings(rows: &[Row<'_>], name: impl Fn(&Row<'_>) -> String) -> Option<Strin
         let [least, most] = [seconds(first), seconds(last)];
         return Some(format!("times from {least:.2} to {most:.2} s do not differ beyond noise"));
     }
-    let alike = sound.iter().filter(|row| !differ(first, row)).count() - 1;
-    let alike = if alike == 0 { String::new() } else { format!(" ({alike} more within noise)") };
     Some(format!(
-        "fastest: {} with {:.2} s{alike}; slowest: {} with {:.2} s",
+        "fastest: {} with {:.2} s{}; slowest: {} with {:.2} s{}",
         name(first),
         seconds(first),
+        alike(first, rows),
         name(last),
-        seconds(last)
+        seconds(last),
+        alike(last, rows)
     ))
 }
 
@@ -388,6 +398,13 @@ mod tests {
         let batch = |size, seconds| run((1, 1), &["--batch-size", size], seconds);
         let text = of(&[batch("16", 5.66), batch("64", 5.59)]);
         assert!(text.contains("times from 5.59 to 5.66 s do not differ beyond noise"), "{text}");
+        let text = of(&[batch("16", 4.0), batch("32", 7.9), batch("64", 8.0)]);
+        assert!(text.contains("slowest: train batch size 64 with 8.00 s (1 more within noise)"), "{text}");
+        let text = of(&[run((1, 1), &[], 8.0), run((1, 2), &[], 4.1), run((2, 1), &[], 4.0)]);
+        assert!(
+            text.contains("fastest: 2x1 (mpi), 2.00 times as fast") && text.contains("(1 more within noise)"),
+            "{text}"
+        );
         let gloo = ["--backend", "gloo"];
         let text = of(&[run((1, 2), &[], 5.59), run((1, 2), &gloo, 5.66)]);
         assert!(text.contains("gloo and mpi do not differ beyond noise on 1x2 (5.66 and 5.59 s)"), "{text}");
