@@ -36,7 +36,7 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
             logits.extend(scores.to_data().iter::<f32>());
         }
     };
-    let tallies = if args.int8 {
+    let tested = if args.int8 {
         let made = || {
             let weights = checkpoint::load(&args.checkpoint, &layout)?;
             Ok(checkpoint::load_int8(&weights, &config, &network)?)
@@ -58,7 +58,7 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
         logits::write(world, file, &logits, classes)?;
     }
     if world.is_root() {
-        let total = Tally::total(&tallies);
+        let total = Tally::total(&tested.tallies);
         println!(
             "test loss {:.6}  test accuracy {:.2}%  ({} of {} samples)",
             total.mean_loss(),

@@ -159,15 +159,19 @@ pub fn summarize<T: Trace>(
         .map(|rank| {
             let train = position.epoch_tallies.get(rank).copied().unwrap_or_default();
             let test: Tally = test.get(rank).copied().unwrap_or_default();
+            let [of_train, of_test] = [train, test].map(|tally| tally.metrics());
+            let of_int8 = position.int8_tallies.get(rank).and_then(Tally::metrics);
             RankRecord {
                 rank,
                 host: world.places()[rank].host.clone(),
                 train_samples: plan.shard_len(rank),
                 test_samples: test.samples as usize,
-                train_loss: train.mean_loss(),
-                train_accuracy: train.accuracy(),
-                test_loss: test.mean_loss(),
-                test_accuracy: test.accuracy(),
+                train_loss: of_train.map(|metrics| metrics.loss),
+                train_accuracy: of_train.map(|metrics| metrics.accuracy),
+                test_loss: of_test.map(|metrics| metrics.loss),
+                test_accuracy: of_test.map(|metrics| metrics.accuracy),
+                int8_test_loss: of_int8.map(|metrics| metrics.loss),
+                int8_test_accuracy: of_int8.map(|metrics| metrics.accuracy),
                 comm_seconds: position.comm_seconds.get(rank).copied().unwrap_or(0.0),
                 peak_rss_mb: memory[rank],
                 live_mb: live[rank],
@@ -191,6 +195,9 @@ pub fn summarize<T: Trace>(
         step_ms: StepMs::mean(&phases),
         test_accuracy: last.test_accuracy,
         int8_test_accuracy: last.int8_test_accuracy,
+        int8_test_loss: last.int8_test_loss,
+        float_inference_seconds: position.inference_seconds.map(|[float, _]| float),
+        int8_inference_seconds: position.inference_seconds.map(|[_, int8]| int8),
         test_loss: last.test_loss,
         train_accuracy: last.train_accuracy,
         train_loss: last.train_loss,
@@ -212,7 +219,8 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
     let mut table = Table::new();
     let quantized = history.iter().any(|row| row.int8_test_accuracy.is_some());
     let columns = ["epoch", "train loss", "train accuracy", "test loss", "test accuracy", "seconds"];
-    let header = columns.into_iter().chain(quantized.then_some("int8 test accuracy"));
+    let int8_columns = ["int8 test loss", "int8 test accuracy"].into_iter().filter(|_| quantized);
+    let header = columns.into_iter().chain(int8_columns);
     table.load_preset(UTF8_FULL_CONDENSED).set_header(header);
     for row in history {
         let mut cells = vec![
@@ -223,7 +231,11 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
             format!("{:.2}%", row.test_accuracy),
             format!("{:.2}", row.seconds),
         ];
-        cells.extend(row.int8_test_accuracy.map(|accuracy| format!("{accuracy:.2}%")));
+        if quantized {
+            let shown = |value: Option<String>| value.unwrap_or_else(|| "–".into());
+            cells.push(shown(row.int8_test_loss.map(|loss| format!("{loss:.4}"))));
+            cells.push(shown(row.int8_test_accuracy.map(|accuracy| format!("{accuracy:.2}%"))));
+        }
         table.add_row(cells);
     }
     println!("{table}");

@@ -100,8 +100,11 @@ impl Watch for Progress {
         if !self.shown {
             return;
         }
-        let int8 = row.int8_test_accuracy;
-        let int8 = int8.map_or_else(String::new, |accuracy| format!(", int8 test accuracy {accuracy:.2}%"));
+        let int8 = match (row.int8_test_loss, row.int8_test_accuracy) {
+            (Some(loss), Some(accuracy)) => format!(", int8 test loss {loss:.4} accuracy {accuracy:.2}%"),
+            (None, Some(accuracy)) => format!(", int8 test loss not finite, accuracy {accuracy:.2}%"),
+            (_, None) => String::new(),
+        };
         let lr = row.learning_rate.map_or_else(String::new, |lr| format!(", lr {}", learning_rate(lr)));
         log::info!(
             "epoch {}: train loss {:.4} accuracy {:.2}%, test loss {:.4} accuracy {:.2}%{int8}{lr}, {:.2} s",

@@ -73,8 +73,8 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
         write(&file, &weights.folder)
     })?;
     let evaluation = Evaluation::load(world, source.as_ref(), &config.train_options())?;
-    let float = Tally::total(&evaluation.run(world, &network)?);
-    let int8 = Tally::total(&evaluation.run_int8(world, &mut quantized)?);
+    let float = Tally::total(&evaluation.run(world, &network)?.tallies);
+    let int8 = Tally::total(&evaluation.run_int8(world, &mut quantized)?.tallies);
     if world.is_root() {
         print(&weights.folder, &float, &int8)?;
     }

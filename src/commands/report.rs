@@ -11,6 +11,7 @@ use crate::cli::{Format, ReportArgs};
 use crate::config::ConfigError;
 use crate::names::count;
 use crate::report::benchmarks::{self, ALLREDUCE, Tables};
+use crate::report::by_rank::by_rank;
 use crate::report::inputs::Inputs;
 use crate::report::noise;
 use crate::report::overview::findings;
@@ -18,7 +19,9 @@ use crate::report::page::Part;
 use crate::report::pictures;
 use crate::report::profiles::Profiles;
 use crate::report::published::published;
+use crate::report::quantized::{joint, quantized};
 use crate::report::ratios::ratios;
+use crate::report::reference::Reference;
 use crate::report::rows::{Row, group};
 use crate::report::runs::Section;
 use crate::report::sheet::{Sheet, escaped};
@@ -165,15 +168,22 @@ fn part(section: &Section, args: &ReportArgs, baseline: &str, out: Option<&Path>
     let mut notes = [section.skipped.clone(), section.notes.clone()].concat();
     let (mut sheets, mut drawn) = (Vec::new(), Vec::new());
     if !rows.is_empty() {
-        sheets.push(summary(section, &rows, baseline));
-        sheets.extend(ratios(section, &rows));
-        match reference(args, section).map(|file| published(section, &rows, &file)) {
-            Some(Ok(sheet)) => sheets.push(sheet),
+        let reference = match reference(args, section).map(|file| Reference::read(&file)) {
+            Some(Ok(reference)) => Some(reference),
             // A file named by --reference must exist; that of a sweep may be missing.
             Some(Err(error)) if args.reference.is_some() => return Err(error.into()),
-            Some(Err(error)) => notes.push(format!("{error}; published figures are omitted")),
-            None => {}
-        }
+            Some(Err(error)) => {
+                notes.push(format!("{error}; published figures are omitted"));
+                None
+            }
+            None => None,
+        };
+        sheets.push(summary(section, &rows, baseline));
+        sheets.extend(quantized(section, &rows));
+        sheets.extend(joint(section, &rows));
+        sheets.extend(by_rank(section, &rows, reference.as_ref()));
+        sheets.extend(ratios(section, &rows));
+        sheets.extend(reference.map(|reference| published(section, &rows, &reference)));
         if let Some(out) = out {
             drawn = pictures::of_section(section, &rows, baseline, out)?;
         }

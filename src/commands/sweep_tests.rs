@@ -9,6 +9,7 @@ use super::sweep::{configuration, option_names};
 use crate::cli::SweepArgs;
 use crate::launch::LauncherKind;
 use crate::report::published::published;
+use crate::report::reference::Reference;
 use crate::report::rows::group;
 use crate::report::runs::{Run, Section};
 use crate::report::testing;
@@ -98,8 +99,8 @@ fn every_published_table_matches_runs_of_its_sweep() {
             Path::new(env!("CARGO_MANIFEST_DIR")).join("results/reference").join(format!("{name}.csv"));
         referred.insert(figures.clone());
         let section = Section { runs: planned.iter().map(done).collect(), ..Section::default() };
-        let sheet = published(&section, &group(&section.runs), &figures)
-            .expect("the file of published figures is valid");
+        let figures = Reference::read(&figures).expect("the file of published figures is valid");
+        let sheet = published(&section, &group(&section.runs), &figures);
         let ours = sheet.columns.iter().position(|column| column.key == "ours").expect("the column exists");
         let beside = sheet.rows.iter().filter(|row| row[ours].shown() != "–").count();
         if beside == 0 {

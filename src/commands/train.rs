@@ -207,7 +207,8 @@ impl Run {
         let attempt = record.history.len().saturating_sub(1);
         let origin = Origin { config: serde_json::to_value(&config)?, data: digests, attempt };
         let (step, history) = (position.step, &position.history);
-        let start = Start { step, history, curves, origin, keep: config.keep };
+        let has_int8 = config.quantization.quantize.is_some();
+        let start = Start { step, history, curves, origin, keep: config.keep, has_int8 };
         let mut recorder = world.agree(Recorder::open(world, dir.clone(), start))?;
         if self.complete {
             // Its record has what a process that trains nothing cannot measure again.

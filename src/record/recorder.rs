@@ -40,14 +40,29 @@ pub enum Curve {
     Train,
     /// `test.loss` and `test.acc`.
     Test,
+    /// `test.int8.loss` and `test.int8.acc`, of the integer model.
+    Int8,
 }
 
 impl Curve {
-    /// TensorBoard's prefix, and the files of a rank's folder for loss and accuracy.
-    fn names(self) -> (&'static str, [&'static str; 2]) {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Train, Self::Test, Self::Int8];
+
+    /// The files of a rank's folder for loss and accuracy.
+    pub fn files(self) -> [&'static str; 2] {
         match self {
-            Self::Train => ("train", ["train.loss", "train.acc"]),
-            Self::Test => ("test", ["test.loss", "test.acc"]),
+            Self::Train => ["train.loss", "train.acc"],
+            Self::Test => ["test.loss", "test.acc"],
+            Self::Int8 => ["test.int8.loss", "test.int8.acc"],
+        }
+    }
+
+    /// TensorBoard's tags for loss and accuracy.
+    fn tags(self) -> [&'static str; 2] {
+        match self {
+            Self::Train => ["train/loss", "train/accuracy"],
+            Self::Test => ["test/loss", "test/accuracy"],
+            Self::Int8 => ["test/int8_loss", "test/int8_accuracy"],
         }
     }
 }
@@ -78,6 +93,8 @@ pub struct Start<'a, R> {
     pub origin: Origin,
     /// Number of the newest checkpoints to keep, with the most accurate one.
     pub keep: Option<usize>,
+    /// Whether the run has an integer model, and curves of it.
+    pub has_int8: bool,
 }
 
 impl<'w> Recorder<'w> {
@@ -92,7 +109,7 @@ impl<'w> Recorder<'w> {
         dir: Option<RunDir>,
         start: Start<'_, R>,
     ) -> Result<Self, RecordError> {
-        let Start { step, history, curves: known, origin, keep } = start;
+        let Start { step, history, curves: known, origin, keep, has_int8 } = start;
         let (mut curves, mut tensorboard) = (Vec::new(), None);
         if let Some(dir) = &dir {
             folders::remove_leftovers(&dir.checkpoints());
@@ -100,7 +117,8 @@ impl<'w> Recorder<'w> {
                 let folder = dir.path().join(format!("rank{rank}"));
                 let here = files::refuse_link(&folder).and_then(|()| fs::create_dir_all(&folder));
                 here.map_err(|e| RecordError::write(&folder, e))?;
-                for file in [Curve::Train, Curve::Test].into_iter().flat_map(|curve| curve.names().1) {
+                let written = Curve::ALL.into_iter().filter(|curve| has_int8 || *curve != Curve::Int8);
+                for file in written.flat_map(Curve::files) {
                     let name = format!("rank{rank}/{file}");
                     let digest = known.as_ref().and_then(|known| known.get(&name));
                     curves.push((name, CurveFile::open(folder.join(file), step, digest)?));
@@ -214,11 +232,10 @@ impl<'w> Recorder<'w> {
     /// Adds one point to each rank's loss and accuracy curves and to the means.
     fn write_point(&mut self, curve: Curve, point: &CurvePoint) -> Result<(), RecordError> {
         let Some(tensorboard) = &mut self.tensorboard else { return Ok(()) };
-        let (name, files) = curve.names();
         for (rank, metrics) in point.ranks.iter().chain([&point.mean]).enumerate() {
             let Some(Metrics { loss, accuracy }) = *metrics else { continue };
-            for ((file, tag), value) in files.iter().zip(["loss", "accuracy"]).zip([loss, accuracy]) {
-                tensorboard.point(rank, &format!("{name}/{tag}"), point.step, value)?;
+            for ((file, tag), value) in curve.files().iter().zip(curve.tags()).zip([loss, accuracy]) {
+                tensorboard.point(rank, tag, point.step, value)?;
                 let name = format!("rank{rank}/{file}");
                 if let Some((_, curve)) = self.curves.iter_mut().find(|(other, _)| *other == name) {
                     curve.append(&format!("{} {value}\n", point.step))?;

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::own_file::is_of_run;
-use super::{RecordError, RunRecord};
+use super::{Curve, RecordError, RunRecord};
 use crate::files::{self, FolderLock, LOCK, LockError, read_regular, refuse_link, replace_json};
 
 pub(super) const RUN_JSON: &str = "run.json";
@@ -212,8 +212,8 @@ impl RunDir {
     /// The first link.
     pub fn refuse_links(&self, ranks: usize) -> Result<(), RecordError> {
         let of_rank = |rank| {
-            let names = ["", "/train.loss", "/train.acc", "/test.loss", "/test.acc"];
-            names.map(|name| format!("rank{rank}{name}"))
+            let curves = Curve::ALL.into_iter().flat_map(Curve::files);
+            curves.map(move |name| format!("rank{rank}/{name}")).chain([format!("rank{rank}")])
         };
         let files = ["run.json", "epochs.csv", "checkpoints", "tensorboard"].map(String::from);
         for name in files.into_iter().chain((0..ranks).flat_map(of_rank)) {

@@ -187,6 +187,16 @@ pub struct Results {
     /// The integer model's, over all tested samples; only with quantization.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub int8_test_accuracy: Option<f64>,
+    /// Of the integer model, mean over all tested samples.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub int8_test_loss: Option<f64>,
+    /// Wall time of the float network's inference in the tests of all epochs, mean over ranks; only with
+    /// quantization.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub float_inference_seconds: Option<f64>,
+    /// The same of the integer models.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub int8_inference_seconds: Option<f64>,
     /// Mean over all tested samples.
     pub test_loss: f64,
     /// Of the last epoch, over all ranks.
@@ -237,14 +247,20 @@ pub struct RankRecord {
     pub train_samples: usize,
     /// Test samples of its shard.
     pub test_samples: usize,
-    /// Mean of the last epoch.
-    pub train_loss: f64,
+    /// Mean of the last epoch; `None` without training samples.
+    pub train_loss: Option<f64>,
     /// Percent, of the last epoch.
-    pub train_accuracy: f64,
-    /// Mean over its share of the test set.
-    pub test_loss: f64,
+    pub train_accuracy: Option<f64>,
+    /// Mean over its share of the test set; `None` without test samples.
+    pub test_loss: Option<f64>,
     /// Percent, over its share of the test set.
-    pub test_accuracy: f64,
+    pub test_accuracy: Option<f64>,
+    /// The integer model's loss over its share of the test set.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub int8_test_loss: Option<f64>,
+    /// The integer model's accuracy over its share of the test set, in percent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub int8_test_accuracy: Option<f64>,
     /// Seconds in which it only waited for gradients.
     pub comm_seconds: f64,
     /// Peak resident memory, in MB of 2^20 bytes.

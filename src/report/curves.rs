@@ -56,8 +56,7 @@ pub struct Curves {
 
 impl Curves {
     /// Curves of each row's first run from the files `train.ENDING` and
-    /// `test.ENDING` of its ranks; with accuracies (`acc`), also those of its int8 models
-    /// from `epochs.csv`. None if no run has any.
+    /// `test.ENDING` of its ranks, and of its int8 models from `test.int8.ENDING`. None if no run has any.
     pub fn of(quantity: &str, ending: &str, rows: &[Row<'_>], varied: &[String]) -> Option<Self> {
         let mut topologies: Vec<&str> = rows.iter().map(|row| row.setting("topology")).collect();
         topologies.dedup();
@@ -75,7 +74,10 @@ impl Curves {
             let overfits_after = overfitting_epoch(row.first()).filter(|_| ending == "loss");
             let topology = row.setting("topology");
             let topology = topologies.iter().position(|name| *name == topology).unwrap_or_default();
-            let int8 = if ending == "acc" { int8_accuracy(row.first()) } else { Vec::new() };
+            let int8 = match read(row.first(), &format!("test.int8.{ending}")) {
+                none if none.is_empty() && ending == "acc" => int8_accuracy(row.first()),
+                points => points,
+            };
             let name = name(row, rows, varied);
             found.push(Found { row: i, topology, name, label, panels, overfits_after, int8 });
         }
@@ -111,7 +113,8 @@ impl Curves {
     }
 }
 
-/// Test accuracy of a run's int8 model after each epoch.
+/// Test accuracy of a run's int8 model after each epoch, over all ranks: earlier versions did not write
+/// it for each.
 fn int8_accuracy(run: &Run) -> Vec<Point> {
     let point = |row: EpochRow| {
         let accuracy = row.int8_test_accuracy.filter(|accuracy| accuracy.is_finite())?;

@@ -24,7 +24,7 @@ fn drawn(losses: &[f64]) -> [(String, bool); 2] {
 }
 
 #[test]
-fn int8_models_have_a_dashed_curve_in_the_accuracy_plot() {
+fn int8_models_have_dashed_curves() {
     let folder = tempfile::tempdir().unwrap();
     let mut runs =
         [run((1, 1), &["--epochs", "2"], 4.0), run((1, 1), &["--epochs", "2", "--quantized"], 5.0)];
@@ -55,8 +55,16 @@ fn int8_models_have_a_dashed_curve_in_the_accuracy_plot() {
     };
     assert_eq!((dots(false), dots(true)), (4, 2), "{picture}");
     let (picture, has_int8) = drawn(&rows, "loss");
-    assert!(!has_int8 && !picture.contains("int8"), "the loss plot has none");
+    assert!(!has_int8 && !picture.contains("int8"), "earlier versions did not write the loss");
     assert!(!drawn(&rows[..1], "acc").1, "a float run has none");
+    for file in ["test.int8.acc", "test.int8.loss"] {
+        let path = runs[1].path.join("rank0").join(file);
+        std::fs::write(path, format!("{steps} 0.5\n{} 0.25\n", 2 * steps)).unwrap();
+    }
+    for ending in ["acc", "loss"] {
+        let (picture, has_int8) = drawn(&rows, ending);
+        assert!(has_int8 && picture.contains("quantized qat, int8"), "{ending}");
+    }
 }
 
 #[test]

@@ -18,8 +18,11 @@ impl TableRow for EpochRow {
         ("test_accuracy", Kind::UpTo(100.0)),
         ("seconds", Kind::UpTo(MOST_SECONDS)),
     ];
-    const OPTIONAL: &'static [(&'static str, Kind)] =
-        &[("learning_rate", Kind::OptionalUpTo(f64::MAX)), ("int8_test_accuracy", Kind::OptionalUpTo(100.0))];
+    const OPTIONAL: &'static [(&'static str, Kind)] = &[
+        ("learning_rate", Kind::OptionalUpTo(f64::MAX)),
+        ("int8_test_accuracy", Kind::OptionalUpTo(100.0)),
+        ("int8_test_loss", Kind::OptionalUpTo(MOST_LOSS)),
+    ];
     const REPAIR: &'static str = "the run is left out: put the file back, or run it again";
 
     fn problem(&self, before: &[Self]) -> Option<(&'static str, String)> {
@@ -54,11 +57,15 @@ pub fn check(folder: &Path, results: &Results, epochs_done: usize) -> Result<(),
         return Err(wrong(format!("epochs_run is {epochs}, and epochs.csv has {} lines", rows.len())));
     }
     for (name, result, of_epoch) in [
-        ("train_loss", results.train_loss, last.train_loss),
-        ("train_accuracy", results.train_accuracy, last.train_accuracy),
-        ("test_loss", results.test_loss, last.test_loss),
-        ("test_accuracy", results.test_accuracy, last.test_accuracy),
+        ("train_loss", Some(results.train_loss), Some(last.train_loss)),
+        ("train_accuracy", Some(results.train_accuracy), Some(last.train_accuracy)),
+        ("test_loss", Some(results.test_loss), Some(last.test_loss)),
+        ("test_accuracy", Some(results.test_accuracy), Some(last.test_accuracy)),
+        ("int8_test_loss", results.int8_test_loss, last.int8_test_loss),
+        ("int8_test_accuracy", results.int8_test_accuracy, last.int8_test_accuracy),
     ] {
+        // Earlier versions did not write all of them.
+        let (Some(result), Some(of_epoch)) = (result, of_epoch) else { continue };
         if (result - of_epoch).abs() > 1e-6 * of_epoch.abs().max(1.0) {
             return Err(wrong(format!("{name} is {result}, and {of_epoch} in the last line of epochs.csv")));
         }
@@ -118,6 +125,11 @@ mod tests {
         let results = &mut run.results;
         (results.train_loss, results.train_accuracy) = (1.0 / 3.0, 50.0);
         (results.test_loss, results.test_accuracy) = (1.25, 50.0);
+        let file = folder.path().join("epochs.csv");
+        let text = std::fs::read_to_string(&file)
+            .unwrap()
+            .replace("seconds\n", "seconds,int8_test_accuracy,int8_test_loss\n");
+        std::fs::write(&file, text.replace(",1\n", ",1,60,1.5\n")).unwrap();
         let found = |edit: fn(&mut Results), epochs| {
             let mut results = run.results.clone();
             edit(&mut results);
@@ -129,6 +141,8 @@ mod tests {
                 (|r| r.test_accuracy = 99.0) as fn(&mut Results),
                 "run.json: damaged (test_accuracy is 99, and 50 in",
             ),
+            (|r| r.int8_test_accuracy = Some(99.0), "(int8_test_accuracy is 99, and 60 in"),
+            (|r| r.int8_test_loss = Some(9.0), "(int8_test_loss is 9, and 1.5 in"),
             (|r| r.epochs_run = Some(7), "run.json: damaged (epochs_run is 7, and epochs.csv has 3 lines)"),
         ] {
             let line = found(edit, 3);

@@ -8,16 +8,15 @@
 //! `train_seconds`, `train_and_test_seconds` (where the published time includes tests),
 //! `train_accuracy` and `test_accuracy` (the int8 model's, where there is
 //! one), by rank with slashes between, and `memory_mb`; those without a column are not
-//! shown. Memory may be by rank as well. `hardware` names the hardware; any other column is descriptive.
+//! shown. Memory may be by rank as well; `int8_test_accuracy` is the int8 model's by rank, for `by_rank.rs`.
+//! `hardware` names the hardware; any other column is descriptive.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::BTreeSet;
 
-use super::ReportError;
-use super::figures::text_of;
 use super::measures::{Beside, Measure, TRAIN, with_tests};
+use super::reference::{HARDWARE, Reference, word};
 use super::remarks::tested;
-use super::rows::{Row, compare, varied};
+use super::rows::{Row, varied};
 use super::runs::Section;
 use super::sheet::{Cell, Column, Sheet};
 
@@ -47,33 +46,23 @@ const MEASURES: [Measure; 5] = [
     },
 ];
 const MEMORY: &str = "memory_mb";
-const HARDWARE: &str = "hardware";
-/// Settings of our rows beside a file without such a column: what a report does not mention it did not use.
-const UNUSED: [(&str, &str); 3] = [("accumulate", "1"), ("precision", "no"), ("quantized", "no")];
-/// A setting that the report does not tell.
-const NOT_STATED: &str = "not stated";
+/// By rank, in the table of `by_rank.rs`.
+const INT8_BY_RANK: &str = "int8_test_accuracy";
 
-/// The table of the published figures in `file`, each beside our rows of the
-/// same experiment.
-///
-/// # Errors
-/// When the file cannot be read, or has no `topology` or no `hardware`.
-pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<Sheet, ReportError> {
-    let failed = |error: csv::Error| ReportError::read(file, error);
-    let text = text_of(file)?;
-    let mut reader = csv::Reader::from_reader(text.as_slice());
-    let header: Vec<String> = reader.headers().map_err(failed)?.iter().map(Into::into).collect();
-    if let Some(missing) = ["topology", HARDWARE].iter().find(|name| !header.iter().any(|h| h == *name)) {
-        return Err(ReportError::read(file, format!("it has no column {missing}")));
-    }
-    let lines: Vec<BTreeMap<String, String>> =
-        reader.deserialize().collect::<Result<_, _>>().map_err(failed)?;
-    let is_measure = |name: &str| name == HARDWARE || MEASURES.iter().any(|measure| measure.key == name);
-    let described: Vec<&String> = header.iter().filter(|name| !is_measure(name)).collect();
+/// The columns that describe an experiment.
+pub fn described(reference: &Reference) -> Vec<&String> {
+    let is_figure = |name: &str| {
+        [HARDWARE, INT8_BY_RANK].contains(&name) || MEASURES.iter().any(|measure| measure.key == name)
+    };
+    reference.header.iter().filter(|name| !is_figure(name)).collect()
+}
+
+/// The table of the published figures, each beside our rows of the same experiment.
+pub fn published(section: &Section, rows: &[Row<'_>], reference: &Reference) -> Sheet {
+    let Reference { header, lines } = reference;
+    let described = described(reference);
     let has = |name: &str| header.iter().any(|h| h == name);
     let measures: Vec<Measure> = MEASURES.into_iter().filter(|measure| has(measure.key)).collect();
-    let unused: Vec<(&str, &str)> = UNUSED.into_iter().filter(|(name, _)| !has(name)).collect();
-    let known: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
 
     let mut columns: Vec<Column> =
         described.iter().map(|name| Column::words(&name.replace('_', " "), name)).collect();
@@ -84,17 +73,9 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
     }
     let varied = varied(rows);
     let mut cells = Vec::new();
-    for line in &lines {
+    for line in lines {
         let wanted = |name: &str| line.get(name).map_or("", String::as_str);
-        let same = |row: &&Row<'_>| {
-            unused.iter().all(|(name, value)| row.setting(name) == *value)
-                && described.iter().all(|name| match (wanted(name), known.contains(name)) {
-                    ("" | NOT_STATED, _) => true,
-                    // A feature that this program does not have is a feature not used.
-                    (value, false) => value != "true",
-                    (value, true) => compare(row.setting(name), value).is_eq(),
-                })
-        };
+        let same = |row: &&Row<'_>| reference.is_of(line, &described, row, rows);
         let own: Vec<Option<&Row<'_>>> = match rows.iter().filter(same).map(Some).collect::<Vec<_>>() {
             none if none.is_empty() => vec![None],
             some => some,
@@ -109,12 +90,10 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
             cells.push(line);
         }
     }
-    let hardware: BTreeSet<&str> =
-        lines.iter().filter_map(|line| line.get(HARDWARE)).map(String::as_str).collect();
-    let published = hardware.into_iter().collect::<Vec<_>>().join("; ");
     let mut remarks = vec![format!(
-        "Published: {published}. Ours: {}. The hardware differs, and so does the data unless that folder has the \
+        "Published: {}. Ours: {}. The hardware differs, and so does the data unless that folder has the \
          same, so ratios of the two are not meaningful.",
+        reference.hardware(),
         hosts(rows)
     )];
     let by_rank = |name: &str| lines.iter().any(|line| line.get(name).is_some_and(|text| text.contains('/')));
@@ -147,17 +126,13 @@ pub fn published(section: &Section, rows: &[Row<'_>], file: &Path) -> Result<She
                 .into(),
         );
     }
-    Ok(Sheet {
+    Sheet {
         name: format!("{}-published", section.name),
         title: format!("{}: beside published figures", section.title),
         columns,
         rows: cells,
         remarks,
-    })
-}
-
-fn word(text: &str) -> Cell {
-    if text.is_empty() { Cell::nothing() } else { Cell::text(text) }
+    }
 }
 
 /// An option that the sweep's scale changes, with its values here and at full scale. Limits of samples are at most what
@@ -195,6 +170,7 @@ fn hosts(rows: &[Row<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::ReportError;
     use crate::report::rows::group;
     use crate::report::runs::Run;
     use crate::report::testing::run;
@@ -204,7 +180,7 @@ mod tests {
         let file = folder.path().join("figures.csv");
         std::fs::write(&file, text).unwrap();
         let section = Section { name: "t".into(), title: "T".into(), runs, ..Section::default() };
-        published(&section, &group(&section.runs), &file)
+        Ok(published(&section, &group(&section.runs), &Reference::read(&file)?))
     }
 
     #[test]
@@ -248,7 +224,7 @@ mod tests {
         {
             let scaled = [("train-samples".to_owned(), (typed.to_owned(), "–".to_owned()))].into();
             let section = Section { runs: runs.clone(), scaled, ..Section::default() };
-            let sheet = published(&section, &group(&section.runs), &file).unwrap();
+            let sheet = published(&section, &group(&section.runs), &Reference::read(&file).unwrap());
             assert!(sheet.remarks[0].contains("epochs 2 or 5"), "{:?}", sheet.remarks);
             assert_eq!(sheet.remarks.get(1).is_some(), expected.is_some(), "{:?}", sheet.remarks);
             assert!(expected.is_none_or(|words| sheet.remarks[1].contains(words)), "{:?}", sheet.remarks);

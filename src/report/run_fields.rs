@@ -33,11 +33,14 @@ const RESULTS: [(&str, Kind); 13] = [
     ("step_ms", Kind::Words),
 ];
 /// Fields that only some completed runs have.
-const SOME: [(&str, Kind); 9] = [
+const SOME: [(&str, Kind); 12] = [
     ("epochs_run", Kind::Count),
     ("start_up_seconds", SECONDS),
     ("checkpoint_seconds", SECONDS),
     ("int8_test_accuracy", PERCENT),
+    ("int8_test_loss", Kind::UpTo(MOST_LOSS)),
+    ("float_inference_seconds", SECONDS),
+    ("int8_inference_seconds", SECONDS),
     ("live_mb", Kind::UpTo(MOST_MB)),
     ("skipped_steps", Kind::UpTo(MOST)),
     // Of the kernel's counters, whose ticks are coarse.
@@ -56,11 +59,15 @@ const DATA: [(&str, Kind); 5] = [
     ("test_largest_class", Kind::Count),
 ];
 /// Fields of each rank.
-const RANK: [(&str, Kind); 6] = [
+const RANK: [(&str, Kind); 10] = [
     ("train_samples", Kind::UpTo(MOST)),
     ("test_samples", Kind::UpTo(MOST)),
+    ("train_loss", Kind::UpTo(MOST_LOSS)),
     ("train_accuracy", PERCENT),
+    ("test_loss", Kind::UpTo(MOST_LOSS)),
     ("test_accuracy", PERCENT),
+    ("int8_test_loss", Kind::UpTo(MOST_LOSS)),
+    ("int8_test_accuracy", PERCENT),
     ("comm_seconds", SECONDS),
     ("peak_rss_mb", Kind::UpTo(MOST_MB)),
 ];

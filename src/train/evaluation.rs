@@ -1,5 +1,7 @@
 //! Evaluation of a network on the whole test set, each sample once.
 
+use std::time::{Duration, Instant};
+
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -9,6 +11,14 @@ use crate::data::{Normalizer, SampleSource, Shard, Split};
 use crate::model::{Model, Network};
 use crate::quant::{QuantError, Quantized};
 use burn_mpi::World;
+
+/// The result of an evaluation.
+pub struct Tested {
+    /// Each rank's tally.
+    pub tallies: Vec<Tally>,
+    /// Seconds of inference, mean over ranks: without the loss, and without waiting for other ranks.
+    pub seconds: f64,
+}
 
 /// The test set of one rank, and the evaluation of a network on all of it.
 pub struct Evaluation {
@@ -50,12 +60,11 @@ impl Evaluation {
         self.shard.largest_class()
     }
 
-    /// Evaluates `network` on every sample of the test set once; returns each
-    /// rank's tally, on every rank.
+    /// Evaluates `network` on every sample of the test set once; returns the same on every rank.
     ///
     /// # Errors
     /// If the transport fails.
-    pub fn run(&self, world: &World, network: &Network) -> Result<Vec<Tally>, TrainError> {
+    pub fn run(&self, world: &World, network: &Network) -> Result<Tested, TrainError> {
         let network = network.valid();
         self.run_with(world, |samples| {
             let (images, _) = samples.batch(0..samples.count(), &self.device);
@@ -67,7 +76,7 @@ impl Evaluation {
     ///
     /// # Errors
     /// If the transport fails, or samples are NaN or infinite.
-    pub fn run_int8(&self, world: &World, network: &mut Quantized) -> Result<Vec<Tally>, TrainError> {
+    pub fn run_int8(&self, world: &World, network: &mut Quantized) -> Result<Tested, TrainError> {
         self.run_with(world, |samples| self.int8_scores(network, samples))
     }
 
@@ -96,9 +105,18 @@ impl Evaluation {
         &self,
         world: &World,
         mut predict: impl FnMut(&LabelledBytes<'_>) -> Result<Tensor<2>, QuantError>,
-    ) -> Result<Vec<Tally>, TrainError> {
-        let tally = world.agree(self.tally(&mut predict))?;
-        Ok(world.gather(&tally)?)
+    ) -> Result<Tested, TrainError> {
+        let mut time = Duration::ZERO;
+        let mut timed = |samples: &LabelledBytes<'_>| {
+            let started = Instant::now();
+            let scores = predict(samples);
+            time += started.elapsed();
+            scores
+        };
+        let tally = world.agree(self.tally(&mut timed))?;
+        let ranks: Vec<(Tally, f64)> = world.gather(&(tally, time.as_secs_f64()))?;
+        let (tallies, seconds): (Vec<Tally>, Vec<f64>) = ranks.into_iter().unzip();
+        Ok(Tested { tallies, seconds: seconds.iter().sum::<f64>() / world.size() as f64 })
     }
 
     fn tally(

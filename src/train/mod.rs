@@ -27,7 +27,7 @@ mod watch;
 
 pub use early_stopping::best_epoch;
 pub use error::TrainError;
-pub use evaluation::Evaluation;
+pub use evaluation::{Evaluation, Tested};
 pub use forward::{Forward, Plain};
 pub use loss_scale::LossScale;
 pub use optimizer::{Optimizer, Rate, Rule};

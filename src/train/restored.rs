@@ -31,6 +31,7 @@ impl Position {
             ("epoch_tallies", &self.epoch_tallies, false),
             ("window_tallies", &self.window_tallies, false),
             ("test_tallies", &self.test_tallies, self.epoch == 0),
+            ("int8_tallies", &self.int8_tallies, true),
         ] {
             if tallies.len() != ranks && !(may_be_missing && tallies.is_empty()) {
                 return Err(format!("`{name}` has {} ranks, and the run {ranks}", tallies.len()));
@@ -46,7 +47,13 @@ impl Position {
             self.checkpoint_seconds,
             self.start_up_seconds,
         ];
-        if !seconds.iter().chain(&self.comm_seconds).all(|time| time.is_finite() && *time >= 0.0) {
+        let inference = self.inference_seconds.unwrap_or_default();
+        if !seconds
+            .iter()
+            .chain(&inference)
+            .chain(&self.comm_seconds)
+            .all(|time| time.is_finite() && *time >= 0.0)
+        {
             return Err("a time is negative or not finite".into());
         }
         if self.comm_seconds.len() != ranks {
@@ -159,7 +166,7 @@ mod tests {
     #[test]
     fn each_value_out_of_range_is_named() {
         type Edit = fn(&mut Position, &mut Bounds);
-        let edits: [(Edit, &str); 15] = [
+        let edits: [(Edit, &str); 17] = [
             (|p, _| p.epoch = 4, "4 epochs are done, and the run has 3"),
             (|p, _| p.step_in_epoch = 10, "`step_in_epoch` 10 after 1 epochs of 10 steps"),
             (|p, _| p.step = 14, "`step` is 14"),
@@ -171,7 +178,9 @@ mod tests {
             (|p, _| p.best_step = Some(14), "is after step 13"),
             (|p, _| p.epoch_tallies.clear(), "`epoch_tallies` has 0 ranks, and the run 2"),
             (|p, _| p.test_tallies[1].correct = 5.0, "`test_tallies` has counts"),
+            (|p, _| p.int8_tallies = vec![Tally::default()], "`int8_tallies` has 1 ranks, and the run 2"),
             (|p, _| p.train_seconds = -1.0, "a time is negative"),
+            (|p, _| p.inference_seconds = Some([1.0, -1.0]), "a time is negative"),
             (|p, _| p.comm_seconds.truncate(1), "`comm_seconds` has 1 ranks"),
             (|_, b| b.scales_loss = true, "`loss_scale` is None, and the run needs one"),
             (|_, b| b.has_ranges = true, "the run needs them (--quantize qat)"),

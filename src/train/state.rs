@@ -26,6 +26,9 @@ pub struct Position {
     pub epoch_tallies: Vec<Tally>,
     /// Each rank's tally of the last finished test.
     pub test_tallies: Vec<Tally>,
+    /// Each rank's tally of the integer model in that test; empty without one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub int8_tallies: Vec<Tally>,
     /// Each rank's tally since its last logged line.
     pub window_tallies: Vec<Tally>,
     /// Order of the gradients in buckets, once determined.
@@ -56,6 +59,10 @@ pub struct Position {
     pub epoch_seconds: f64,
     /// Seconds of tests so far.
     pub test_seconds: f64,
+    /// With quantization: seconds of inference in the tests so far, of the float network and of the
+    /// integer models.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inference_seconds: Option<[f64; 2]>,
     /// Seconds of checkpoints, curves and comparisons of weights so far.
     #[serde(default)]
     pub checkpoint_seconds: f64,
@@ -139,4 +146,7 @@ pub struct EpochRow {
     /// Of the integer model over the whole test set, if there is one.
     #[serde(default)]
     pub int8_test_accuracy: Option<f64>,
+    /// Of the integer model, mean over the whole test set.
+    #[serde(default)]
+    pub int8_test_loss: Option<f64>,
 }

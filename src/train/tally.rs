@@ -73,6 +73,6 @@ mod tests {
         let mut sum = Tally::of_batch(1.0, 1, 1);
         sum.add(&Tally::of_batch(2.0, 3, 3));
         assert_eq!((sum.mean_loss(), sum.accuracy()), (1.75, 100.0));
-        assert_eq!(Tally::default().accuracy(), 0.0);
+        assert_eq!((Tally::default().accuracy(), Tally::default().metrics()), (0.0, None));
     }
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::batches::{Batches, order_of};
 use super::curves::Unwritten;
-use super::evaluation::Evaluation;
+use super::evaluation::{Evaluation, Tested};
 use super::step::Learner;
 use super::trace::Observed;
 use super::{
@@ -168,9 +168,14 @@ impl<'w, T: Trace> Trainer<'w, T> {
             self.check_statistics()?;
             self.learner.average_buffers()?;
             self.trace.begin(Part::Evaluation);
-            let tallies = evaluation.run(self.world, &self.learner.network)?;
+            let Tested { tallies, seconds } = evaluation.run(self.world, &self.learner.network)?;
             self.check_test(&tallies)?;
             let int8 = self.test_int8(&evaluation)?;
+            if let Some(int8) = &int8 {
+                let [float, integer] = self.position.inference_seconds.get_or_insert_default();
+                *float += seconds;
+                *integer += int8.test.seconds;
+            }
             self.trace.end();
             self.position.test_seconds += started.elapsed().as_secs_f64();
             let started = Instant::now();
@@ -260,6 +265,8 @@ impl<'w, T: Trace> Trainer<'w, T> {
         }
         let train = Tally::total(&self.world.gather(&self.epoch_tally)?);
         let total = Tally::total(&test);
+        let int8_tallies = int8.as_ref().map(|int8| int8.test.tallies.clone()).unwrap_or_default();
+        let int8_total = Tally::total(&int8_tallies).metrics();
         let row = EpochRow {
             epoch: self.position.epoch + 1,
             train_loss: train.mean_loss(),
@@ -268,12 +275,14 @@ impl<'w, T: Trace> Trainer<'w, T> {
             test_accuracy: total.accuracy(),
             seconds: self.position.epoch_seconds,
             learning_rate: Some(self.learner.rate.lr),
-            int8_test_accuracy: int8.as_ref().map(|int8| int8.accuracy),
+            int8_test_accuracy: int8_total.map(|total| total.accuracy),
+            // Scores of a dynamic model may overflow, which the float network's do not.
+            int8_test_loss: int8_total.map(|total| total.loss).filter(|loss| loss.is_finite()),
         };
         recorder.points(Curve::Test, &[Tally::curve_point(self.position.step, &test)])?;
         recorder.mean("train/learning_rate", self.position.step, self.learner.rate.lr)?;
-        if let Some(accuracy) = row.int8_test_accuracy {
-            recorder.mean("test/int8_accuracy", self.position.step, accuracy)?;
+        if int8.is_some() {
+            recorder.points(Curve::Int8, &[Tally::curve_point(self.position.step, &int8_tallies)])?;
         }
         self.position.train_seconds += self.position.epoch_seconds;
         self.position.finish(row.clone());
@@ -287,6 +296,7 @@ impl<'w, T: Trace> Trainer<'w, T> {
             self.position.most_accurate_step = Some(self.position.step);
         }
         self.position.test_tallies = test;
+        self.position.int8_tallies = int8_tallies;
         self.position.epoch += 1;
         self.position.step_in_epoch = 0;
         self.position.epoch_seconds = 0.0;

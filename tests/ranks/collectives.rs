@@ -170,8 +170,14 @@ fn weights_that_differ_between_ranks_end_the_training() {
         let collective = Box::new(Spoilt { inner: connect(world)?, spoils: world.rank() == 1 });
         let setup =
             Setup { source, network, quantizer: None, collective, stop: Default::default(), trace: Untraced };
-        let start: Start<EpochRow> =
-            Start { step: 0, history: &[], curves: None, origin: Origin::default(), keep: None };
+        let start: Start<EpochRow> = Start {
+            step: 0,
+            history: &[],
+            curves: None,
+            origin: Origin::default(),
+            keep: None,
+            has_int8: false,
+        };
         let mut recorder = Recorder::open(world, None, start)?;
         Trainer::new(world, &config.train_options(), setup)?.run(&mut recorder, &mut Unwatched)?;
         anyhow::Ok(())

@@ -3,6 +3,9 @@
 use std::collections::HashMap;
 use std::process::Command;
 
+use mpiburn::record::Curve;
+use serde_json::Value;
+
 use crate::harness::*;
 
 /// Steps in which the last rank has no samples, for 2 and 3 ranks: 1 of 1025 is left.
@@ -87,6 +90,7 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
     has_ranges(&lab, "cut");
     let keys = ["weights_sha256", "int8_test_accuracy", "test_accuracy", "ranges"];
     assert_eq!(lab.values("cut", &keys), lab.values("whole", &keys));
+    lab.assert_same("cut", "whole");
 }
 
 /// The int8 file of the last checkpoint, and the test accuracy that `quantize` prints for the one it
@@ -126,7 +130,7 @@ fn float_trainings_have_an_int8_model_after_every_epoch() {
     let before = lab.run_json("ptq3");
     lab.cut("ptq3");
     let printed = lab.resumed(3, "ptq3");
-    assert!(printed.contains("epoch 2") && printed.contains("int8 test accuracy"), "{printed}");
+    assert!(printed.contains("epoch 2") && printed.contains("int8 test loss"), "{printed}");
     assert_eq!(lab.run_json("ptq3")["int8_test_accuracy"], before["int8_test_accuracy"]);
     assert!(quantized_again(&lab, "ptq3", &["--calibration", "200"]).0 == whole);
 }
@@ -152,11 +156,128 @@ fn an_epoch_without_an_int8_model_is_trained_and_kept() {
         assert_eq!(printed.matches(&warning).count(), 1, "{printed}");
     }
     let rows = std::fs::read_to_string(lab.path("run").join("epochs.csv")).unwrap();
-    assert!(rows.lines().next().is_some_and(|titles| titles.ends_with(",int8_test_accuracy")), "{rows}");
-    assert!(rows.lines().skip(1).all(|row| row.ends_with(',')), "no int8 accuracy: {rows}");
-    assert!(lab.run_json("run")["int8_test_accuracy"].is_null());
+    assert!(rows.lines().next().is_some_and(|titles| titles.ends_with(INT8_COLUMNS)), "{rows}");
+    assert!(rows.lines().skip(1).all(|row| row.ends_with(",,")), "no int8 results: {rows}");
+    let run = lab.run_json("run");
+    assert!(run["int8_test_accuracy"].is_null() && run["int8_test_loss"].is_null(), "{run}");
+    assert!(lab.curve("run", 1, "test.int8.loss").is_empty());
     let checkpoint = lab.newest("run");
     assert!(checkpoint.join("model.safetensors").exists() && !checkpoint.join("int8.safetensors").exists());
+}
+
+/// Columns of `epochs.csv` that a run without quantization leaves empty.
+const INT8_COLUMNS: &str = ",int8_test_accuracy,int8_test_loss";
+
+/// Asserts that a rank's curves of the integer model and its results in `run.json` belong together, and
+/// those of all ranks to the last line of `epochs.csv`.
+fn int8_results_agree(lab: &Lab, name: &str, epochs: usize) {
+    let run = lab.completed(name);
+    let ranks = run["per_rank"].as_array().expect("results by rank");
+    let samples = |rank: &Value| rank["test_samples"].as_f64().expect("a number");
+    for (key, curve) in [("int8_test_loss", "test.int8.loss"), ("int8_test_accuracy", "test.int8.acc")] {
+        let mut sum = 0.0;
+        for (rank, record) in ranks.iter().enumerate() {
+            let points = lab.curve(name, rank, curve);
+            let value = record[key].as_f64().expect("a rank with samples has a value");
+            assert_eq!(points.len(), epochs, "{curve} of rank {rank}");
+            assert_eq!(points[epochs - 1], (run["steps"].as_u64().unwrap() as usize, value), "{curve}");
+            sum += value * samples(record);
+        }
+        let mean = sum / ranks.iter().map(samples).sum::<f64>();
+        let of_epochs: Vec<f64> = lab.column(name, key);
+        assert_eq!(of_epochs.len(), epochs);
+        assert_eq!(run[key].as_f64(), of_epochs.last().copied(), "{key}");
+        assert!((of_epochs[epochs - 1] - mean).abs() < 1e-9 * mean, "{key}: {of_epochs:?}, {mean}");
+    }
+    let seconds = ["float_inference_seconds", "int8_inference_seconds"].map(|key| run[key].as_f64().unwrap());
+    assert!(
+        seconds.iter().all(|s| *s > 0.0) && seconds[0] + seconds[1] <= run["test_seconds"].as_f64().unwrap()
+    );
+}
+
+#[test]
+fn each_rank_has_loss_and_accuracy_of_the_int8_model_after_each_epoch() {
+    let lab = Lab::new();
+    for (ranks, kind) in [(1, "ptq"), (2, "qat"), (3, "dynamic")] {
+        let (name, quantize) = (format!("run{ranks}"), ["--quantize", kind]);
+        // One of the ranks, if there are three, has a test sample less.
+        let options = [&quantize[..], &["--epochs=2", "--train-samples=640", "--test-samples=101"]].concat();
+        lab.train(ranks, &name, &options);
+        int8_results_agree(&lab, &name, 2);
+        assert!(tags(&lab, &name, "mean").contains("test/int8_loss"));
+        for rank in 0..ranks {
+            let tags = tags(&lab, &name, &format!("rank{rank}"));
+            assert!(tags.contains("test/int8_loss") && tags.contains("test/int8_accuracy"), "{kind} {rank}");
+        }
+    }
+    lab.train(2, "float", &["--epochs=1", "--train-samples=640"]);
+    assert!(!lab.path("float/rank0/test.int8.loss").exists());
+}
+
+/// The content of TensorBoard's files of `name`, in which tags are text.
+fn tags(lab: &Lab, run: &str, name: &str) -> String {
+    let files = std::fs::read_dir(lab.path(run).join("tensorboard").join(name)).expect("a folder");
+    let read = |file: std::io::Result<std::fs::DirEntry>| std::fs::read(file.unwrap().path()).unwrap();
+    files.map(read).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
+}
+
+/// Makes a run's directory that of a version without losses, and without results by rank, of its int8 model.
+fn make_older(lab: &Lab, name: &str) {
+    lab.remove_manifests(name);
+    for checkpoint in lab.checkpoints(name) {
+        edit(&checkpoint.join("state.json"), |state| {
+            let position = state["position"].as_object_mut().unwrap();
+            assert!(
+                position.remove("int8_tallies").is_some() && position.remove("inference_seconds").is_some()
+            );
+            for row in position["history"].as_array_mut().unwrap() {
+                assert!(row.as_object_mut().unwrap().remove("int8_test_loss").is_some());
+            }
+        });
+    }
+    let epochs = lab.path(name).join("epochs.csv");
+    let text = std::fs::read_to_string(&epochs).unwrap();
+    let without_last = |line: &str| format!("{}\n", line.rsplit_once(',').unwrap().0);
+    std::fs::write(&epochs, text.lines().map(without_last).collect::<String>()).unwrap();
+    for rank in 0..lab.run_json(name)["world_size"].as_u64().unwrap() {
+        for file in Curve::Int8.files() {
+            std::fs::remove_file(lab.path(name).join(format!("rank{rank}/{file}"))).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_run_of_an_older_version_goes_on_with_the_new_columns_and_curves() {
+    let lab = Lab::new();
+    let options = ["--quantized", "--epochs=3", "--train-samples=640", "--test-samples=100"];
+    lab.train(2, "whole", &options);
+    lab.train(2, "old", &options);
+    // As it was after its second epoch.
+    lab.cut("old");
+    make_older(&lab, "old");
+    let printed = output_of(lab.resume(2, "old", &[]));
+    assert!(
+        !printed.contains("is not what the checkpoint says") && !printed.contains("is missing"),
+        "{printed}"
+    );
+    let rows = |name: &str| std::fs::read_to_string(lab.path(name).join("epochs.csv")).unwrap();
+    let [old, whole] = ["old", "whole"].map(rows);
+    let lines: Vec<&str> = old.lines().collect();
+    assert!(lines.len() == 4 && lines[0] == whole.lines().next().unwrap(), "{old}");
+    assert!(lines[1..3].iter().all(|line| line.ends_with(',')) && !lines[3].ends_with(','), "{old}");
+    let last = |text: &str| text.rsplit(',').next().unwrap().to_owned();
+    assert_eq!(last(&old), last(&whole));
+    for file in Curve::Int8.files() {
+        assert_eq!(lab.curve("old", 1, file), lab.curve("whole", 1, file)[2..], "{file}");
+    }
+    let [old, whole] = ["old", "whole"].map(|name| lab.run_json(name));
+    for key in ["weights_sha256", "int8_test_loss", "int8_test_accuracy"] {
+        assert!(!old[key].is_null() && old[key] == whole[key], "{key}");
+    }
+    // From here on, the checkpoints cover the new curves.
+    lab.cut("old");
+    output_of(lab.resume(2, "old", &[]));
+    assert_eq!(lab.curve("old", 0, "test.int8.loss"), lab.curve("whole", 0, "test.int8.loss")[2..]);
 }
 
 /// Published figures of quantized trainings are beside quantized runs, and others beside others.
@@ -193,6 +314,53 @@ fn published_figures_are_beside_runs_of_the_same_kind() {
     let picture = std::fs::read_to_string(lab.path("tables/runs-accuracy.svg")).unwrap();
     let dashed = picture.matches(", int8<").count() + picture.matches(", int8\n").count();
     assert_eq!(dashed, 2, "two dashed curves");
+}
+
+/// Every figure of the tables is that of the run's files.
+#[test]
+fn accuracies_by_rank_are_beside_published_ones_and_quantized_trainings_beside_others() {
+    let lab = Lab::new();
+    let short = ["--epochs=2", "--train-samples=640", "--test-samples=101"];
+    let float = lab.train(2, "results/float", &short);
+    let qat = lab.train(2, "results/qat", &[&short[..], &["--quantized"]].concat());
+    std::fs::create_dir_all(lab.path("results/reference")).unwrap();
+    let figures = "topology,quantized,train_accuracy,test_accuracy,int8_test_accuracy,hardware\n\
+                   1x2,no,94.5/95,93.46,,a cluster\n1x2,qat,94.62/94.71,93.59,93.65/93.53,a cluster\n";
+    std::fs::write(lab.path("results/reference/figures.csv"), figures).unwrap();
+    shown(&lab, &["--reference", "figures", "--out", "tables"]);
+    let table = |name: &str| std::fs::read_to_string(lab.path("tables").join(name)).expect(name);
+    let same = |table: &str, row: usize, name: &str, value: &Value| {
+        let found: f64 = column(table, row, name).parse().expect(name);
+        let expected = value.as_f64().expect("a number");
+        assert!((found / expected - 1.0).abs() < 1e-4, "{name} in row {row}: {found}, and {expected}");
+    };
+    let [of_float, of_qat] = ["runs-ranks.csv", "runs-quantized-ranks.csv"].map(table);
+    for (row, rank) in [(1, Some(0)), (2, Some(1)), (3, None)] {
+        let of = |run: &Value| rank.map_or_else(|| run.clone(), |rank: usize| run["per_rank"][rank].clone());
+        for name in ["train_accuracy", "test_accuracy"] {
+            same(&of_float, row, name, &of(&float)[name]);
+        }
+        for name in ["train_accuracy", "test_accuracy", "int8_test_accuracy", "int8_test_loss"] {
+            same(&of_qat, row, name, &of(&qat)[name]);
+        }
+    }
+    let published = |table: &str, name: &str| [1, 2, 3].map(|row| column(table, row, name).to_owned());
+    assert_eq!(published(&of_float, "train_accuracy_published"), ["94.5", "95", ""]);
+    assert_eq!(published(&of_float, "test_accuracy_published"), ["", "", "93.46"]);
+    assert_eq!(published(&of_qat, "train_accuracy_published"), ["94.62", "94.71", ""]);
+    assert_eq!(published(&of_qat, "int8_test_accuracy_published"), ["93.65", "93.53", "93.59"]);
+
+    let joint = table("runs-quantization.csv");
+    assert_eq!(joint.lines().count(), 2, "{joint}");
+    for (prefix, run) in [("", &float), ("quantized_", &qat)] {
+        for name in ["train_seconds", "train_accuracy", "test_accuracy"] {
+            same(&joint, 1, &format!("{prefix}{name}"), &run[name]);
+        }
+    }
+    let quantized = table("runs-quantized.csv");
+    for name in ["test_accuracy", "int8_test_accuracy", "test_loss", "int8_test_loss"] {
+        same(&quantized, 1, name, &qat[name]);
+    }
 }
 
 #[test]

@@ -65,7 +65,7 @@ def epochs(folder):
     try:
         with open(folder / "epochs.csv", encoding="utf-8", newline="") as file:
             # The last line may be incomplete.
-            return [float(row["seconds"]) for row in csv.DictReader(file) if row["int8_test_accuracy"] is not None]
+            return [float(row["seconds"]) for row in csv.DictReader(file) if row["int8_test_loss"] is not None]
     except FileNotFoundError:
         return []
 

@@ -5,13 +5,13 @@ use burn::module::Module;
 use super::Trainer;
 use crate::quant::{QuantError, Quantized};
 use crate::record::{Int8File, Method};
-use crate::train::{Evaluation, Tally, Trace, TrainError};
+use crate::train::{Evaluation, Tested, Trace, TrainError};
 use burn_mpi::CommError;
 
-/// An int8 model, the same on every rank, and its result on the whole test set.
+/// An int8 model, the same on every rank, and its test.
 pub(super) struct TestedInt8 {
     pub file: Int8File,
-    pub accuracy: f64,
+    pub test: Tested,
 }
 
 impl<T: Trace> Trainer<'_, T> {
@@ -33,9 +33,9 @@ impl<T: Trace> Trainer<'_, T> {
             Err(error) => return Err(error.into()),
         };
         let Some(mut model) = model else { return Ok(None) };
-        let accuracy = Tally::total(&evaluation.run_int8(self.world, &mut model)?).accuracy();
+        let test = evaluation.run_int8(self.world, &mut model)?;
         let file = model.to_file(&self.options.model, &self.weights_sha256());
-        Ok(Some(TestedInt8 { file, accuracy }))
+        Ok(Some(TestedInt8 { file, test }))
     }
 
     fn int8_model(&self) -> Result<Option<Quantized>, QuantError> {
