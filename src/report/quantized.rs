@@ -98,7 +98,7 @@ fn cell(row: &Row<'_>, read: fn(&Run) -> f64, digits: usize) -> Cell {
 }
 
 /// Percent by which a quantized training is longer than one without, from medians, with the extremes over
-/// repeats; `None` if a row is too short or disturbed.
+/// repeats; `None` if a row is too short, disturbed or unsteady.
 fn percent_longer(quantized: &Row<'_>, float: &Row<'_>) -> Option<Spread> {
     let longer = |quantized: f64, float: f64| 100.0 * (quantized / float - 1.0);
     let [of, than] = [quantized, float].map(|row| row.train_seconds());
@@ -159,7 +159,7 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let mut remarks =
         vec!["Each row compares two trainings that differ in quantization alone, medians of train s.".into()];
     if quantized.iter().zip(&float).any(|(quantized, float)| percent_longer(quantized, float).is_none()) {
-        remarks.push("There is no % where a row is too short or disturbed (see above).".into());
+        remarks.push("There is no % where a row is too short, disturbed or unsteady (see above).".into());
     }
     Some(Sheet {
         name: format!("{}-quantization", section.name),
