@@ -129,7 +129,7 @@ runs_under_srun() {
 
 # Losses and accuracies of each epoch, in all their digits. The last line may be incomplete.
 epochs_of() { # epochs_of JOB
-  sed -n 's/^\([0-9]*,[^,]*,[^,]*,[^,]*,[^,]*\),[^,]*,[^,]*,[^,]*$/\1/p' results/slurm-*-"$1"/epochs.csv 2>/dev/null
+  sed -n 's/^\([0-9]*,[^,]*,[^,]*,[^,]*,[^,]*\)\(,[^,]*\)\{4\}$/\1/p' results/slurm-*-"$1"/epochs.csv 2>/dev/null
 }
 
 has_epochs() { # has_epochs JOB NUMBER
