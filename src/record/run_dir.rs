@@ -65,6 +65,9 @@ impl RunDir {
     /// If it cannot be read or written, is locked by another process, or exists and `overwrite` is not
     /// given.
     pub fn create(path: &Path, overwrite: bool) -> Result<Self, RecordError> {
+        if !path.join(RUN_JSON).exists() && path.join(REPLACED).join(RUN_JSON).exists() {
+            Self { path: path.to_owned(), _lock: Some(Arc::new(lock(path)?)) }.undo_killed_replacement()?;
+        }
         let found = match content(path) {
             Err(error) if error.kind() == ErrorKind::NotADirectory && path.exists() => {
                 return Err(RecordError::NoRun(path.to_owned()));
@@ -131,8 +134,10 @@ impl RunDir {
         remove_all(&old).map_err(|e| RecordError::write(&old, e))?;
         let found = content(&self.path).map_err(|e| RecordError::read(&self.path, e))?;
         let names = found.iter().map(fs::DirEntry::file_name);
-        let (own, others): (Vec<OsString>, Vec<OsString>) =
+        let (mut own, others): (Vec<OsString>, Vec<OsString>) =
             names.partition(|name| name.to_str().is_some_and(|name| is_of_run(name) || is_unfinished(name)));
+        // First, so that without one in the directory this folder has all that is to be put back.
+        own.sort_by_key(|name| name != RUN_JSON);
         if own.is_empty() {
             return Ok((old, own));
         }
@@ -151,9 +156,21 @@ impl RunDir {
         Ok((old, own))
     }
 
-    /// Undoes [`set_aside`](Self::set_aside).
+    /// Puts the old run back that a process had set aside when it was killed, before its own run was there.
+    fn undo_killed_replacement(&self) -> Result<(), RecordError> {
+        let old = self.path.join(REPLACED);
+        let found = files::entries(&old).map_err(|e| RecordError::read(&old, e))?;
+        // Of the new run, and empty.
+        let _ = fs::remove_dir(self.checkpoints());
+        let mut names: Vec<OsString> = found.iter().map(fs::DirEntry::file_name).collect();
+        names.sort_by_key(|name| name != RUN_JSON);
+        self.put_back(&old, &names);
+        Ok(())
+    }
+
+    /// Undoes [`set_aside`](Self::set_aside), with `run.json` at the end.
     fn put_back(&self, old: &Path, moved: &[OsString]) {
-        for name in moved {
+        for name in moved.iter().rev() {
             if let Err(error) = fs::rename(old.join(name), self.path.join(name)) {
                 log::warn!("{} cannot be moved back: {error}", old.join(name).display());
             }
@@ -277,6 +294,14 @@ mod tests {
             assert!(error.contains("run.json: damaged, or another program's"), "{error}");
         }
         assert_eq!(fs::read_to_string(path.join("notes.txt")).unwrap(), "mine");
+        // Killed between moving the old run aside and writing the record of the new one.
+        fs::create_dir_all(path.join(".replaced/checkpoints/step-00000001")).unwrap();
+        fs::create_dir(path.join("checkpoints")).unwrap();
+        fs::rename(path.join("run.json"), path.join(".replaced/run.json")).unwrap();
+        let error = RunDir::create(&path, false).unwrap_err().to_string();
+        assert!(error.contains("exists already: choose another --out, go on with it"), "{error}");
+        assert!(path.join("checkpoints/step-00000001").exists() && path.join("run.json").exists());
+        assert!(!path.join(".replaced").exists());
     }
 
     #[test]
