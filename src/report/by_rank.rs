@@ -128,13 +128,13 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[Measure], reference: 
         })
         .collect();
     let mut remarks = vec![format!(
-        "Accuracies are those of the last epoch, test accuracy over {}; the test set is shared out among the ranks. A \
-         rank without samples has none.",
+        "Accuracies are those of the last epoch, test accuracy over {}; the test set is shared out among the ranks. – \
+         stands for a rank without samples, and for an int8 model that could not be made.",
         tested(rows)
     )];
     if let Some(reference) = reference.filter(|_| shown.iter().any(|row| line_of(row).is_some())) {
         remarks.push(format!(
-            "Published: {}; beside `all` of several ranks it is their mean.",
+            "Published: {}; beside `all` is the figure of the whole job. The hardware and perhaps the data differ.",
             reference.hardware()
         ));
     }

@@ -8,8 +8,9 @@ use super::rows::Row;
 use super::runs::Run;
 use super::sheet::{Cell, Column, Value};
 use super::summary::paths;
-use crate::record::INT8_FILE;
+use crate::quant::QuantizeKind;
 use crate::record::checkpoint::{MODEL, list};
+use crate::record::{INT8_FILE, Int8File, Method};
 
 /// What stands beside the median of a measurement.
 #[derive(Clone, Copy, PartialEq)]
@@ -215,6 +216,16 @@ pub const OTHERS: [Measure; 13] = [
 pub fn stored_kb(run: &Run) -> Option<[f64; 2]> {
     let last = list(&run.path.join("checkpoints")).ok()?.pop()?;
     let kb = |name: &str| Some(last.join(name).metadata().ok()?.len() as f64 / 1024.0);
+    // `mpiburn quantize` may have put another kind of model there since.
+    let is_trained = |stored: Method| match run.record.config.quantization.quantize {
+        Some(QuantizeKind::Qat) => stored == Method::Qat,
+        Some(QuantizeKind::Ptq) => stored == Method::Ptq,
+        Some(QuantizeKind::Dynamic) => stored == Method::Dynamic,
+        None => true,
+    };
+    if Int8File::read(&last.join(INT8_FILE)).is_ok_and(|file| !is_trained(file.method)) {
+        return None;
+    }
     Some([kb(MODEL)?, kb(INT8_FILE)?]).filter(|[_, int8]| *int8 > 0.0)
 }
 

@@ -16,8 +16,9 @@ const Z: f64 = 1.959_964;
 pub fn rule() -> String {
     format!(
         "Times differ if the ranges of their repeats do not overlap and, below {REPEATS} repeats, if they are also \
-         more than {FEW_PERCENT}% apart. Accuracies differ if their 95% intervals (Wilson) do not overlap; accuracy is \
-         at chance level if its interval reaches down to the share of the largest class."
+         more than {FEW_PERCENT}% apart. Accuracies differ if their 95% intervals (Wilson) do not overlap; where they do, \
+         more tested samples may still tell them apart. Accuracy is at chance level if the interval of every run reaches \
+         down to the share of the largest class."
     )
 }
 
@@ -55,15 +56,18 @@ impl Interval {
     /// The interval of the accuracy that `read` takes from each run of `row`: from the lowest bound of a run to the
     /// highest one. `None` if the accuracy or the number of tested samples is unknown.
     pub fn of(row: &Row<'_>, read: impl Fn(&Run) -> f64) -> Option<Self> {
-        let of_run = |run: &&Run| {
-            let percent = Some(read(run)).filter(|percent| !percent.is_nan())?;
-            Some(Self::wilson(percent, tested_samples(run).filter(|&samples| samples > 0)?))
-        };
-        let intervals: Vec<Self> = row.runs.iter().map(of_run).collect::<Option<_>>()?;
+        let intervals: Vec<Self> =
+            row.runs.iter().map(|run| Self::of_run(run, &read)).collect::<Option<_>>()?;
         Some(Self {
             low: intervals.iter().map(|of| of.low).fold(f64::INFINITY, f64::min),
             high: intervals.iter().map(|of| of.high).fold(0.0, f64::max),
         })
+    }
+
+    /// The interval of the accuracy that `read` takes from `run`.
+    pub fn of_run(run: &Run, read: impl Fn(&Run) -> f64) -> Option<Self> {
+        let percent = Some(read(run)).filter(|percent| !percent.is_nan())?;
+        Some(Self::wilson(percent, tested_samples(run).filter(|&samples| samples > 0)?))
     }
 
     /// Whether the intervals have no value in common.

@@ -7,10 +7,22 @@ use super::quality::is_sound;
 use super::ratios::pairs;
 use super::rows::{Row, varied};
 use super::runs::Run;
+use crate::names::count;
 
 /// Settings of the amount of work, and the seed: rows in which they differ are different jobs, whose times say nothing
 /// about each other.
-const JOB: [&str; 6] = ["data_root", "epochs", "model", "seed", "sweep", "train_samples"];
+const JOB: [&str; 10] = [
+    "data",
+    "data_root",
+    "epochs",
+    "epochs_run",
+    "model",
+    "processor",
+    "seed",
+    "simd_level",
+    "sweep",
+    "train_samples",
+];
 /// Settings of the optimization, precision and batch among others, beside which an accuracy is not compared.
 const RECIPE: [&str; 23] = [
     "accumulate",
@@ -95,7 +107,7 @@ fn groups<'a>(rows: &[Row<'a>], names: &[&str]) -> Vec<(String, Vec<Row<'a>>)> {
     }
     let mut varied = varied(rows);
     varied.retain(|name| names.contains(&name.as_str()));
-    let heading = |group: &Vec<Row<'a>>| match group[0].used(&varied) {
+    let heading = |group: &Vec<Row<'a>>| match group[0].words(&varied) {
         words if words.is_empty() => String::new(),
         words => format!("{}: ", words.join(", ")),
     };
@@ -106,11 +118,16 @@ fn groups<'a>(rows: &[Row<'a>], names: &[&str]) -> Vec<(String, Vec<Row<'a>>)> {
 fn representative<'a>(rows: &[Row<'a>], find: impl Fn(&[Row<'a>]) -> Option<String>) -> Option<String> {
     let stands = |row: &&Row<'_>| is_sound(row) && !row.first().record.oversubscribed;
     let standing: Vec<Row<'a>> = rows.iter().filter(stands).cloned().collect();
+    let others = rows.iter().filter(|row| row.first().record.oversubscribed).count();
+    let left_out = |line| match others {
+        0 => line,
+        others => format!("{line}; {} left out", count(others, "oversubscribed row")),
+    };
     let doubted = || {
         find(rows)
             .map(|line| format!("{line}; oversubscribed or doubted rows are among these, for lack of others"))
     };
-    find(&standing).or_else(doubted)
+    find(&standing).map(left_out).or_else(doubted)
 }
 
 /// The row of the shortest time among those that are sound.
@@ -207,10 +224,13 @@ fn interval(row: &Row<'_>) -> Option<Interval> {
     Interval::of(row, |run: &Run| run.results.test_accuracy)
 }
 
-/// The share of the largest class, if the accuracy of `row` cannot be told from it or is below.
+/// The share of the largest class, if the accuracy of no run of `row` can be told from it or is above.
 fn at_chance(row: &Row<'_>) -> Option<f64> {
-    let chance = chance(row.first())?;
-    interval(row).filter(|of| of.low <= chance).map(|_| chance)
+    let is_at = |run: &&Run| {
+        let of = Interval::of_run(run, |run| run.results.test_accuracy)?;
+        Some(of.low <= chance(run)?)
+    };
+    row.runs.iter().all(|run| is_at(run) == Some(true)).then(|| chance(row.first()))?
 }
 
 /// The most accurate of rows with one recipe, if it differs from any of them.
@@ -281,12 +301,14 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<String> {
     let [of_many, of_base] = [many, base].map(accuracy);
     Some(match interval(many)?.is_apart(interval(base)?) {
         true => format!(
-            "test accuracy {of_many:.2}% on {place}, {of_base:.2}% on {baseline}: {:+.2} points",
+            "test accuracy {of_many:.2}% on {place}, {of_base:.2}% on {}: {:+.2} points",
+            on(base, rows),
             of_many - of_base
         ),
         false => format!(
-            "test accuracy does not differ between {place} and {baseline}: {of_many:.2}% and {of_base:.2}%, whose \
-             95% intervals overlap"
+            "test accuracies of {place} and {} cannot be told apart: {of_many:.2}% and {of_base:.2}%, whose 95% \
+             intervals overlap",
+            on(base, rows)
         ),
     })
 }
@@ -319,6 +341,29 @@ mod tests {
     use crate::report::runs::Run;
     use crate::report::testing::run;
 
+    /// One of several seeds that learns nothing does not bring the others down.
+    #[test]
+    fn a_row_is_at_chance_level_if_all_of_its_seeds_are() {
+        let seeds = |accuracies: [f64; 3]| {
+            let of_row = |threads: &'static str, accuracies: [f64; 3]| {
+                accuracies.into_iter().enumerate().map(move |(seed, accuracy)| {
+                    let mut run = run((1, 1), &["--threads", threads, "--seed", &seed.to_string()], 4.0);
+                    run.sweep = Some("s".into());
+                    run.results.test_accuracy = accuracy;
+                    run
+                })
+            };
+            let runs: Vec<Run> = of_row("1", accuracies).chain(of_row("2", [11.0; 3])).collect();
+            of(&runs)
+        };
+        assert!(
+            seeds([11.2, 11.3, 11.1]).contains("no test accuracy is above chance level"),
+            "{}",
+            seeds([11.2; 3])
+        );
+        assert!(!seeds([11.2, 97.0, 97.2]).contains("chance level"), "{}", seeds([11.2, 97.0, 97.2]));
+    }
+
     fn of(runs: &[Run]) -> String {
         findings(&group(runs), "1x1").join("\n")
     }
@@ -335,7 +380,10 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("gloo takes 1.25 times as long as mpi on 2x2"), "{text}");
-        assert!(text.contains("on 1x1: ") && text.contains("wait for gradients in up to 10.0%"), "{text}");
+        assert!(
+            text.contains("on 1x1 (mpi): ") && text.contains("wait for gradients in up to 10.0%"),
+            "{text}"
+        );
         assert!(!text.contains("not compared"), "{text}");
         let text = of(&[run((1, 1), &[], 4.0), run((1, 2), &[], 8.0)]);
         assert!(text.contains("none is as fast as 1x1; next: 1x2 (mpi), 0.50 times as fast"), "{text}");
@@ -418,7 +466,7 @@ mod tests {
             .map(|name| run((1, if name == "1x1" { 1 } else { 2 }), &["--test-samples", "2000"], 4.0));
         runs[1].results.test_accuracy += 0.2;
         let text = of(&runs);
-        assert!(text.contains("test accuracy does not differ between 1x2 (mpi) and 1x1"), "{text}");
+        assert!(text.contains("test accuracies of 1x2 (mpi) and 1x1 (mpi) cannot be told apart"), "{text}");
         assert!(!text.contains("points"), "{text}");
     }
 

@@ -3,7 +3,8 @@
 
 use super::labels::{Labels, is_quantized, titled};
 use super::measures::{Beside, Measure, OTHERS, TRAIN};
-use super::quality::{Doubt, doubts, is_sound};
+use super::noise::times_differ;
+use super::quality::is_sound;
 use super::rows::{Row, Spread};
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Column, Sheet, Value};
@@ -63,8 +64,8 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let mut columns = labels.columns();
     columns.extend(measures.iter().map(Measure::column));
     let line = |row: &&Row<'_>| {
-        let disturbed = doubts(row, &[]).contains(&Doubt::Disturbed);
-        let measured = measures.iter().map(|measure| match measure.key == SPEED && disturbed {
+        let doubted = !is_sound(row) || row.first().record.oversubscribed;
+        let measured = measures.iter().map(|measure| match measure.key == SPEED && doubted {
             true => Cell::nothing(),
             false => measure.cell(row),
         });
@@ -77,7 +78,8 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         rows: quantized.iter().map(line).collect(),
         remarks: vec![
             "Float and int8 are the two networks of one training. Times as fast is of inference on the test set, \
-             with the conversion of samples, where the row is not disturbed; `mpiburn bench int8` measures it alone."
+             with the conversion of samples, where the row is neither doubted (see above) nor oversubscribed; `mpiburn bench \
+             int8` measures it alone."
                 .into(),
         ],
     };
@@ -91,18 +93,12 @@ fn times_as_fast(run: &Run) -> f64 {
     }
 }
 
-fn cell(row: &Row<'_>, read: fn(&Run) -> f64, digits: usize) -> Cell {
-    let spread = row.spread(read);
-    let value = if spread.is_known() { Value::Number(spread, digits) } else { Value::Nothing };
-    Cell { value, ..Cell::of(paths(row)) }
-}
-
 /// Percent by which a quantized training is longer than one without, from medians, with the extremes over
-/// repeats; `None` if a row is too short, disturbed or unsteady.
+/// repeats; `None` if a row is too short, disturbed or unsteady, or the times do not differ.
 fn percent_longer(quantized: &Row<'_>, float: &Row<'_>) -> Option<Spread> {
     let longer = |quantized: f64, float: f64| 100.0 * (quantized / float - 1.0);
     let [of, than] = [quantized, float].map(|row| row.train_seconds());
-    (is_sound(quantized) && is_sound(float)).then(|| Spread {
+    (is_sound(quantized) && is_sound(float) && times_differ(&of, &than)).then(|| Spread {
         median: longer(of.median, than.median),
         min: longer(of.min, than.max),
         max: longer(of.max, than.min),
@@ -151,15 +147,15 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         let range = longer.filter(|percent| percent.count > 1);
         let range = range.map(|percent| Cell::text(format!("{:.1} … {:.1}", percent.min, percent.max)));
         cells.push(range.unwrap_or_else(Cell::nothing));
-        cells.extend([float, quantized].map(|row| cell(row, |run| run.results.train_accuracy, 2)));
-        cells.extend([float, quantized].map(|row| cell(row, |run| run.results.test_accuracy, 2)));
-        cells.push(cell(quantized, int8_accuracy, 2));
+        cells.extend([float, quantized].map(|row| shown("train_accuracy", "", 0).cell(row)));
+        cells.extend([float, quantized].map(|row| shown("test_accuracy", "", 0).cell(row)));
+        cells.push(shown("int8_test_accuracy", "", 0).cell(quantized));
         cells
     };
     let mut remarks =
         vec!["Each row compares two trainings that differ in quantization alone, medians of train s.".into()];
     if quantized.iter().zip(&float).any(|(quantized, float)| percent_longer(quantized, float).is_none()) {
-        remarks.push("There is no % where a row is too short, disturbed or unsteady (see above).".into());
+        remarks.push("There is no % where a row is too short, disturbed or unsteady (see above), or times differ by no more than noise.".into());
     }
     Some(Sheet {
         name: format!("{}-quantization", section.name),
@@ -168,10 +164,6 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         rows: quantized.iter().zip(&float).map(line).collect(),
         remarks,
     })
-}
-
-fn int8_accuracy(run: &Run) -> f64 {
-    run.results.int8_test_accuracy.unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]

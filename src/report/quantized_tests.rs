@@ -79,7 +79,8 @@ fn trainings_that_differ_in_quantization_alone_are_pairs() {
     let found: Vec<_> = (0..sheet.rows.len()).map(|row| of(&sheet, row, keys)).collect();
     assert_eq!(found, [["4.00", "6.00", "50.0", "–"], ["4.00", "5.00", "25.0", "–"]]);
     let accuracies = ["test_accuracy", "quantized_test_accuracy", "int8_test_accuracy", "train_accuracy"];
-    assert_eq!(of(&sheet, 0, accuracies), ["97.50", "97.50", "97.25", "95.00"]);
+    let expected = ["97.50 [97.18–97.79]", "97.50 [97.18–97.79]", "97.25 [96.91–97.55]", "95.00"];
+    assert_eq!(of(&sheet, 0, accuracies), expected);
     assert!(
         joint(&section(), &group(&runs[..3])).is_none() && joint(&section(), &group(&runs[5..])).is_none()
     );

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::noise::Interval;
 use super::quality::{Doubt, doubts};
 use super::rows::{Row, varied};
-use super::runs::Run;
 use super::summary::speed_up;
 use super::{changed, restarted};
 use crate::names::count;
@@ -36,7 +35,8 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
         ));
     }
     if rows.iter().any(|row| Interval::of(row, |run| run.results.test_accuracy).is_some()) {
-        let remark = "Test acc %: in square brackets the 95% interval (Wilson) of as many tested samples.";
+        let remark = "Test acc %: in square brackets the 95% interval (Wilson) of as many tested samples, over several \
+                      runs from the lowest bound to the highest.";
         remarks.push(remark.into());
     }
     if rows.iter().any(|row| row.runs.len() > 1) {
@@ -57,7 +57,7 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
         );
     }
     let runs = || rows.iter().flat_map(|row| &row.runs);
-    let processors: BTreeSet<String> = runs().map(|run| processors(run)).collect();
+    let processors: BTreeSet<String> = runs().map(|run| run.processors()).collect();
     if processors.len() > 1 {
         remarks.push(format!(
             "These runs are from several kinds of machines ({}), whose times do not compare.",
@@ -75,15 +75,6 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
         remarks.push("Shared: the hosts are one machine under several names.".into());
     }
     remarks
-}
-
-/// The processors of a run's machines.
-fn processors(run: &Run) -> String {
-    let names: BTreeSet<&str> = run.record.machines.iter().map(|machine| machine.cpu.as_str()).collect();
-    match names.is_empty() {
-        true => "unknown".into(),
-        false => names.into_iter().collect::<Vec<_>>().join(" and "),
-    }
 }
 
 /// What times, accuracies and memory are of.
@@ -158,6 +149,7 @@ mod tests {
     use crate::machine::Machine;
     use crate::record::DataRecord;
     use crate::report::rows::group;
+    use crate::report::runs::Run;
     use crate::report::testing::run;
 
     fn of(runs: &[Run]) -> String {

@@ -60,6 +60,8 @@ const TRANSPORT: [&str; 9] = [
     "overlap",
     "reduce",
 ];
+/// Options that say which samples are used.
+const SAMPLES: [&str; 3] = ["data_root", "model", "train_samples"];
 /// Settings with a fixed column, or a footnote.
 const PLACED: [&str; 5] = ["backend", "changed", "launcher", "oversubscribed", "topology"];
 
@@ -144,7 +146,8 @@ impl<'a> Row<'a> {
         self.words(varied).into_iter().chain(changed).collect()
     }
 
-    fn words(&self, varied: &[String]) -> Vec<String> {
+    /// The same without whether options were changed.
+    pub fn words(&self, varied: &[String]) -> Vec<String> {
         let word = |name: &String| {
             let (value, title) = (self.setting(name), name.replace('_', " "));
             match name.as_str() {
@@ -202,7 +205,14 @@ pub fn varied(rows: &[Row<'_>]) -> Vec<String> {
     let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
     let differs = |name: &&String| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
     let own_column = |name: &&String| PLACED.contains(&name.as_str()) && name.as_str() != "launcher";
-    names.into_iter().filter(differs).filter(|name| !own_column(name)).cloned().collect()
+    // Other samples have another digest, which says nothing where the options already tell.
+    let is_told = |name: &&String| {
+        let told = |a: &Row<'_>, b: &Row<'_>| SAMPLES.iter().any(|name| a.setting(name) != b.setting(name));
+        let same = |a: &Row<'_>, b: &Row<'_>| a.setting("data") == b.setting("data");
+        name.as_str() == "data" && rows.iter().all(|a| rows.iter().all(|b| same(a, b) || told(a, b)))
+    };
+    let shown = |name: &&String| !own_column(name) && !is_told(name);
+    names.into_iter().filter(differs).filter(shown).cloned().collect()
 }
 
 #[cfg(test)]
@@ -220,6 +230,34 @@ mod tests {
         assert_eq!((spread.median, spread.min, spread.max, spread.range_percent()), (4.0, 3.0, 5.0, 50.0));
         assert!(varied(&rows).is_empty());
         assert!(spread.is_known() && !Spread::of(vec![1.0, f64::NAN]).is_known());
+    }
+
+    #[test]
+    fn runs_on_other_samples_processors_or_of_other_lengths_are_no_repeats() {
+        let other = |edit: fn(&mut Run)| {
+            let options = ["--early-stopping", "1"];
+            let mut runs = [run((1, 1), &options, 8.0), run((1, 1), &options, 8.0)];
+            for run in &mut runs {
+                run.record.data.as_mut().unwrap().train_sha256 = "0123456789abcdef".into();
+            }
+            edit(&mut runs[1]);
+            let rows = group(&runs);
+            (rows.len(), varied(&rows), rows[0].baseline(&rows, "1x1").is_some())
+        };
+        assert_eq!(other(|_| {}), (1, vec![], true));
+        let of = |name: &str| (2, vec![name.to_owned()], true);
+        assert_eq!(
+            other(|run| run.record.data.as_mut().unwrap().train_sha256 = "fedcba98".into()),
+            of("data")
+        );
+        assert_eq!(other(|run| run.record.simd_level = Some("portable".into())), of("simd_level"));
+        assert_eq!(other(|run| run.results.stopped_early_after = Some(2)), of("epochs_run"));
+        let fewer = other(|run| {
+            run.record.data.as_mut().unwrap().train_sha256 = "fedcba98".into();
+            run.record.data.as_mut().unwrap().train_samples = 100;
+            run.record.config.train_samples = Some(100);
+        });
+        assert_eq!(fewer, of("train_samples"), "whose digest is another one, of course");
     }
 
     #[test]

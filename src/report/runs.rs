@@ -1,6 +1,6 @@
 //! Run directories that a report reads; runs that cannot be shown become notes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::csv_table::damaged;
@@ -84,9 +84,27 @@ impl Run {
         if let Some(sweep) = &self.sweep {
             settings.insert("sweep".into(), sweep.clone());
         }
+        // Of another machine times do not compare, of other samples nothing does.
+        settings.insert("processor".into(), self.processors());
+        settings.extend(self.record.simd_level.clone().map(|level| ("simd_level".into(), level)));
+        let data = self.record.data.as_ref().and_then(|data| data.train_sha256.get(..8));
+        settings.extend(data.map(|digest| ("data".into(), digest.into())));
+        // Early stopping makes trainings of different lengths.
+        if self.record.config.recipe.early_stopping.is_some() {
+            settings.insert("epochs_run".into(), self.epochs_done().to_string());
+        }
         let mpi = self.record.versions.get("mpi").cloned().unwrap_or_default();
         settings.insert("mpi".into(), mpi.split(',').next().unwrap_or_default().trim().into());
         settings
+    }
+
+    /// The processors of its machines.
+    pub fn processors(&self) -> String {
+        let names: BTreeSet<&str> = self.record.machines.iter().map(|machine| machine.cpu.as_str()).collect();
+        match names.is_empty() {
+            true => "unknown".into(),
+            false => names.into_iter().collect::<Vec<_>>().join(" and "),
+        }
     }
 
     /// Epochs that were trained, which early stopping may have reduced.
