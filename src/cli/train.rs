@@ -200,7 +200,7 @@ pub struct TrainArgs {
     /// Run directory, on rank 0's host [default: results/MODEL-TOPOLOGY-BACKEND-TIME].
     #[arg(long, visible_alias = "log-path", value_name = "DIR", help_heading = "Results")]
     pub out: Option<PathBuf>,
-    /// Replace the run in the directory, if there is one; files that no run writes stay.
+    /// Replace the run in the directory, if there is one, with all in its folders; other files beside them stay.
     #[arg(long, help_heading = "Results")]
     pub overwrite: bool,
     /// Steps between log lines of training loss and accuracy.

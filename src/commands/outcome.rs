@@ -208,7 +208,7 @@ pub fn summarize<T: Trace>(
         others_cpu_percent: others.values().copied().reduce(f64::max),
         others_cpu_percent_by_host: others,
         weights_sha256: trainer.weights_sha256(),
-        best_epoch: config.recipe.early_stopping.and_then(|_| best_epoch(&position.history)),
+        best_epoch: config.recipe.early_stopping.and_then(|_| best_epoch(position.compared())),
         stopped_early_after: (position.epoch < config.epochs).then_some(position.epoch),
         per_rank,
     })

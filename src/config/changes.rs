@@ -94,7 +94,11 @@ impl RunConfig {
         }
         let mut words = self.words()?;
         let listed = || CHANGEABLE.into_iter().chain(OF_CHECKPOINTS).collect::<Vec<_>>().join(", ");
-        for change in changes {
+        // The options of a schedule are typed before or after it.
+        let of_schedule = |change: &&String| !change.starts_with("schedule=");
+        let mut ordered: Vec<&String> = changes.iter().collect();
+        ordered.sort_by_key(of_schedule);
+        for change in ordered {
             let refuse = |problem: String| Err(ConfigError::new("set", change, problem));
             let Some((name, value)) = change.split_once('=') else {
                 return refuse("must be KEY=VALUE, such as lr=0.001".into());
@@ -105,7 +109,7 @@ impl RunConfig {
             if let Err(reason) = change_of(&option) {
                 return refuse(format!("--{option} cannot change in a resumed run: {reason}"));
             }
-            if option == "schedule" {
+            if option == "schedule" && words.get(&option) != Some(&Some(value.to_owned())) {
                 OF_SCHEDULES.iter().for_each(|of| drop(words.remove(*of)));
             }
             words.remove(&option);

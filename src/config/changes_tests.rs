@@ -35,6 +35,15 @@ fn changes_are_those_of_the_options() {
     assert_eq!(set("", &["optimizer-lr=0.5"]).unwrap().lr, 0.5, "an alias");
     let cosine = set("--schedule step --gamma 0.5", &["schedule=cosine"]).unwrap();
     assert_eq!(cosine, train("--schedule cosine").unwrap());
+    let falling = "--schedule step --gamma 0.5 --step-size 2";
+    assert_eq!(set(falling, &["schedule=step"]).unwrap(), train(falling).unwrap(), "no change");
+    for changes in
+        [["gamma=0.5", "step-size=2", "schedule=step"], ["schedule=step", "step-size=2", "gamma=0.5"]]
+    {
+        assert_eq!(set("", &changes).unwrap(), train(falling).unwrap(), "in any order");
+    }
+    let cycle = train("--schedule onecycle --max-lr 0.01").unwrap();
+    assert_eq!(set("", &["max-lr=0.01", "schedule=onecycle"]).unwrap(), cycle);
     assert_eq!(set("", &["keep=2"]).unwrap().keep, Some(2));
     assert_eq!(set("", &["overlap=off"]).unwrap(), train("--overlap off").unwrap());
 }

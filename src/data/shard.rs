@@ -147,6 +147,11 @@ impl Shard {
         (&self.images[from * self.item..to * self.item], &self.labels[from..to])
     }
 
+    /// Bytes of the indices.
+    pub fn index_bytes(&self) -> usize {
+        size_of_val(&self.numbers[..])
+    }
+
     /// The indices of those samples in the data set, which are independent of rank and
     /// order.
     pub fn numbers(&self, from: usize, count: usize) -> &[u32] {

@@ -52,7 +52,11 @@ impl WholeFile {
     /// As there, and when there is no such folder.
     pub fn at(path: &Path) -> io::Result<Self> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
-        let name = path.file_name().ok_or_else(|| invalid("it names no file".into()))?;
+        // `file/` and `file/.` have a file name, and are looked up as a folder.
+        let text = path.as_os_str().as_encoded_bytes();
+        let is_folder = text.ends_with(b"/") || text.ends_with(b"/.");
+        let name =
+            path.file_name().filter(|_| !is_folder).ok_or_else(|| invalid("it names no file".into()))?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match fs::metadata(folder) {
             Ok(found) if found.is_dir() => Self::create(folder, name),
@@ -125,6 +129,10 @@ mod tests {
         let (target, link) = (folder.path().join("target"), folder.path().join("link"));
         fs::write(&target, "kept").unwrap();
         std::os::unix::fs::symlink(&target, &link).unwrap();
+        for name in ["target/", "target/.", "new/"] {
+            let error = replace_file(&folder.path().join(name), b"lost").unwrap_err().to_string();
+            assert_eq!(error, "it names no file", "{name}");
+        }
         for name in ["link", "folder"] {
             if name == "folder" {
                 fs::create_dir(folder.path().join(name)).unwrap();

@@ -79,14 +79,16 @@ pub enum LaunchError {
     },
     /// No space for Open MPI's own files.
     #[error(
-        "{folder} has {free_mb:.1} MB free, and Open MPI's mpirun hangs where its temporary files, some 10 MB, do \
-         not fit: free space there, or set TMPDIR to another folder"
+        "{folder} has {free_mb:.1} MB free, of {needed_mb} that Open MPI's temporary files may need, and its mpirun \
+         hangs where they do not fit: free space there, or set TMPDIR to another folder"
     )]
     NoSpace {
         /// The folder of temporary files.
         folder: PathBuf,
         /// What is free there.
         free_mb: f64,
+        /// What may be needed.
+        needed_mb: f64,
     },
     /// The launcher is not installed on this machine.
     #[error("{command} not found: {hint}")]

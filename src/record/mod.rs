@@ -16,6 +16,7 @@ mod manifest;
 mod own_file;
 mod phases;
 mod recorder;
+mod replaced;
 mod run_dir;
 mod run_json;
 mod step_file;

@@ -9,7 +9,8 @@ use crate::files::{LOCK, place};
 
 /// Whether a run writes something of this name in its directory itself.
 pub fn is_of_run(name: &str) -> bool {
-    let rank = name.strip_prefix("rank").is_some_and(|rank| rank.parse::<usize>().is_ok());
+    let number = name.strip_prefix("rank").and_then(|rank| rank.parse::<usize>().ok());
+    let rank = number.is_some_and(|number| name == format!("rank{number}"));
     [RUN_JSON, "epochs.csv", LOCK, STEP, "checkpoints", "tensorboard"].contains(&name) || rank
 }
 
@@ -26,8 +27,11 @@ pub fn is_own_file(path: &Path) -> bool {
         is_of_run && (inside.next().is_none() || is_there(&path)) && is_there(&of.join(RUN_JSON))
     };
     let is_checkpoints = || FILES.iter().any(|file| name == *file) && is_there(&parent.join(STATE));
-    (name == "sweep.json" && is_there(&path))
-        || (is_there(&path) && is_checkpoints())
+    let of_sweep = || {
+        let is_log = path.extension().is_some_and(|end| end == "log");
+        name == "sweep.json" || ((name == LOCK || is_log) && is_there(&parent.join("sweep.json")))
+    };
+    (is_there(&path) && (of_sweep() || is_checkpoints()))
         // RUN/checkpoints/step-00000001/state.json is the deepest.
         || parent.ancestors().take(3).any(is_part)
 }
@@ -52,7 +56,9 @@ mod tests {
         fs::create_dir_all(path("other/checkpoints")).unwrap();
         fs::write(path("run/run.json"), "").unwrap();
         fs::write(path("run/checkpoints/step-1/state.json"), "").unwrap();
-        fs::write(path("sweep.json"), "").unwrap();
+        for name in ["sweep.json", ".lock", "lr-1.log"] {
+            fs::write(path(name), "").unwrap();
+        }
         for own in [
             "run/run.json",
             "run/./epochs.csv",
@@ -60,6 +66,8 @@ mod tests {
             "run/checkpoints/step-1/state.json",
             "run/.lock",
             "sweep.json",
+            ".lock",
+            "lr-1.log",
         ] {
             assert!(is_own_file(&path(own)), "{own}");
         }
@@ -71,6 +79,8 @@ mod tests {
         for other in [
             "run/profile.json",
             "run/ranking.csv",
+            "run/rank07",
+            "new.log",
             "run/checkpoints/x.json",
             "run.json",
             "other/checkpoints/a.csv",

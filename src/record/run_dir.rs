@@ -1,6 +1,6 @@
 //! Creating a run directory, and the paths inside one.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -10,26 +10,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::own_file::is_of_run;
-use super::{Curve, RecordError, RunRecord};
+use super::{Curve, RecordError, RunRecord, replaced};
 use crate::files::{self, FolderLock, LOCK, LockError, read_regular, refuse_link, replace_json};
 
 pub(super) const RUN_JSON: &str = "run.json";
-/// Where an old run is until it is removed.
-const REPLACED: &str = ".replaced";
-
-/// Whether the name is that of a file which a killed process was writing.
-fn is_unfinished(name: &str) -> bool {
-    name.starts_with('.') && name.ends_with(".part")
-}
-
-/// Removes a folder with what is in it, if it exists.
-fn remove_all(folder: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        removed => removed,
-    }
-}
 
 /// A run's directory on rank 0's host.
 #[derive(Debug, Clone)]
@@ -65,8 +49,9 @@ impl RunDir {
     /// If it cannot be read or written, is locked by another process, or exists and `overwrite` is not
     /// given.
     pub fn create(path: &Path, overwrite: bool) -> Result<Self, RecordError> {
-        if !path.join(RUN_JSON).exists() && path.join(REPLACED).join(RUN_JSON).exists() {
-            Self { path: path.to_owned(), _lock: Some(Arc::new(lock(path)?)) }.undo_killed_replacement()?;
+        if path.is_dir() && replaced::is_begun(path) {
+            let _lock = lock(path)?;
+            replaced::settle(path)?;
         }
         let found = match content(path) {
             Err(error) if error.kind() == ErrorKind::NotADirectory && path.exists() => {
@@ -114,68 +99,16 @@ impl RunDir {
     /// # Errors
     /// If something cannot be moved or written; the old run is then as it was.
     pub fn begin<C: Serialize>(&self, record: &RunRecord<C>) -> Result<(), RecordError> {
-        let (old, moved) = self.set_aside()?;
+        replaced::set_aside(&self.path)?;
         let checkpoints = self.checkpoints();
         let begun = fs::create_dir(&checkpoints).map_err(|e| RecordError::write(&checkpoints, e));
         if let Err(error) = begun.and_then(|()| self.write_record(record)) {
             let _ = fs::remove_dir(&checkpoints);
-            self.put_back(&old, &moved);
+            replaced::put_back(&self.path)?;
             return Err(error);
         }
-        if let Err(error) = remove_all(&old) {
-            log::warn!("{}, which holds the run before this one, cannot be removed: {error}", old.display());
-        }
+        replaced::remove(&self.path);
         Ok(())
-    }
-
-    /// Moves what a run has written in the directory into a folder in it; returns that and what was moved.
-    fn set_aside(&self) -> Result<(PathBuf, Vec<OsString>), RecordError> {
-        let old = self.path.join(REPLACED);
-        remove_all(&old).map_err(|e| RecordError::write(&old, e))?;
-        let found = content(&self.path).map_err(|e| RecordError::read(&self.path, e))?;
-        let names = found.iter().map(fs::DirEntry::file_name);
-        let (mut own, others): (Vec<OsString>, Vec<OsString>) =
-            names.partition(|name| name.to_str().is_some_and(|name| is_of_run(name) || is_unfinished(name)));
-        // First, so that without one in the directory this folder has all that is to be put back.
-        own.sort_by_key(|name| name != RUN_JSON);
-        if own.is_empty() {
-            return Ok((old, own));
-        }
-        fs::create_dir(&old).map_err(|e| RecordError::write(&old, e))?;
-        for (at, name) in own.iter().enumerate() {
-            let path = self.path.join(name);
-            if let Err(error) = fs::rename(&path, old.join(name)) {
-                self.put_back(&old, &own[..at]);
-                return Err(RecordError::write(&path, error));
-            }
-        }
-        if !others.is_empty() {
-            let names: Vec<_> = others.iter().map(|name| name.to_string_lossy()).collect();
-            log::info!("{}: no run writes {}, which stays", self.path.display(), names.join(", "));
-        }
-        Ok((old, own))
-    }
-
-    /// Puts the old run back that a process had set aside when it was killed, before its own run was there.
-    fn undo_killed_replacement(&self) -> Result<(), RecordError> {
-        let old = self.path.join(REPLACED);
-        let found = files::entries(&old).map_err(|e| RecordError::read(&old, e))?;
-        // Of the new run, and empty.
-        let _ = fs::remove_dir(self.checkpoints());
-        let mut names: Vec<OsString> = found.iter().map(fs::DirEntry::file_name).collect();
-        names.sort_by_key(|name| name != RUN_JSON);
-        self.put_back(&old, &names);
-        Ok(())
-    }
-
-    /// Undoes [`set_aside`](Self::set_aside), with `run.json` at the end.
-    fn put_back(&self, old: &Path, moved: &[OsString]) {
-        for name in moved.iter().rev() {
-            if let Err(error) = fs::rename(old.join(name), self.path.join(name)) {
-                log::warn!("{} cannot be moved back: {error}", old.join(name).display());
-            }
-        }
-        let _ = fs::remove_dir(old);
     }
 
     /// Creates the directory, or one with the suffix -2, -3, … if it exists:
@@ -218,9 +151,11 @@ impl RunDir {
     /// The same, locked, to go on with the run.
     ///
     /// # Errors
-    /// If another process has locked it, or its lock cannot be written.
+    /// If another process has locked it, its lock cannot be written, or what a killed process was replacing cannot
+    /// be put back.
     pub fn locked(self) -> Result<Self, RecordError> {
-        Ok(Self { _lock: Some(Arc::new(lock(&self.path)?)), ..self })
+        let dir = Self { _lock: Some(Arc::new(lock(&self.path)?)), ..self };
+        replaced::settle(&dir.path).map(|()| dir)
     }
 
     /// Checks that nothing that a run of `ranks` ranks writes is a symbolic link.
@@ -294,14 +229,6 @@ mod tests {
             assert!(error.contains("run.json: damaged, or another program's"), "{error}");
         }
         assert_eq!(fs::read_to_string(path.join("notes.txt")).unwrap(), "mine");
-        // Killed between moving the old run aside and writing the record of the new one.
-        fs::create_dir_all(path.join(".replaced/checkpoints/step-00000001")).unwrap();
-        fs::create_dir(path.join("checkpoints")).unwrap();
-        fs::rename(path.join("run.json"), path.join(".replaced/run.json")).unwrap();
-        let error = RunDir::create(&path, false).unwrap_err().to_string();
-        assert!(error.contains("exists already: choose another --out, go on with it"), "{error}");
-        assert!(path.join("checkpoints/step-00000001").exists() && path.join("run.json").exists());
-        assert!(!path.join(".replaced").exists());
     }
 
     #[test]

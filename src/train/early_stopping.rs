@@ -13,7 +13,9 @@ pub fn best_epoch(history: &[EpochRow]) -> Option<usize> {
 
 /// Whether `patience` epochs have passed since the best one.
 pub fn is_over(history: &[EpochRow], patience: Option<usize>) -> bool {
-    let since = history.len() - best_epoch(history).unwrap_or(0);
+    // The history may begin after the first epoch.
+    let before = history.first().map_or(0, |row| row.epoch.saturating_sub(1));
+    let since = before + history.len() - best_epoch(history).unwrap_or(before);
     patience.is_some_and(|patience| since >= patience)
 }
 

@@ -75,7 +75,7 @@ pub enum TrainError {
     /// A checkpoint contains the moments of a different optimizer.
     #[error(
         "the checkpoint's moments are {found}, and those of {rule}, the optimizer in run.json, are \
-         {expected}: put the run's own optimizer back"
+         {expected}: put the run's own optimizer back, or a schedule that moves the momentum as the run's does"
     )]
     OtherOptimizer {
         /// The optimizer.

@@ -107,6 +107,9 @@ impl Position {
         if let Some(row) = self.history.iter().find(|row| !is_row(row)) {
             return Err(format!("`history` has values out of range in epoch {}", row.epoch));
         }
+        if self.compared_from > self.epoch {
+            return Err(format!("`compared_from` is {}, after {} epochs", self.compared_from, self.epoch));
+        }
         let later = |step: Option<usize>| step.is_some_and(|step| step > self.step);
         if later(self.best_step) || later(self.most_accurate_step) {
             return Err(format!("the best epoch's step is after step {}", self.step));
@@ -166,7 +169,8 @@ mod tests {
     #[test]
     fn each_value_out_of_range_is_named() {
         type Edit = fn(&mut Position, &mut Bounds);
-        let edits: [(Edit, &str); 17] = [
+        let edits: [(Edit, &str); 18] = [
+            (|p, _| p.compared_from = 2, "`compared_from` is 2, after 1 epochs"),
             (|p, _| p.epoch = 4, "4 epochs are done, and the run has 3"),
             (|p, _| p.step_in_epoch = 10, "`step_in_epoch` 10 after 1 epochs of 10 steps"),
             (|p, _| p.step = 14, "`step` is 14"),

@@ -39,6 +39,10 @@ pub struct Position {
     /// checkpoint is kept.
     #[serde(default)]
     pub best_step: Option<usize>,
+    /// Finished epochs before the first one that early stopping and `--keep` compare: those before a resumed run
+    /// with another test set, or with early stopping alone, are of other tests or have no checkpoint.
+    #[serde(default)]
+    pub compared_from: usize,
     /// Completed steps at the end of the epoch with the highest test accuracy, whose checkpoint
     /// `--keep` keeps.
     #[serde(default)]
@@ -87,9 +91,20 @@ impl Position {
         history.push(row);
     }
 
+    /// The finished epochs whose tests are compared with each other.
+    pub fn compared(&self) -> &[EpochRow] {
+        self.history.get(self.compared_from..).unwrap_or_default()
+    }
+
+    /// Compares only the epochs from here on.
+    pub fn compare_anew(&mut self) {
+        self.compared_from = self.epoch;
+        (self.best_step, self.most_accurate_step) = (None, None);
+    }
+
     /// Whether `epochs` epochs are complete, or early stopping with this patience has ended the training.
     pub fn is_done(&self, epochs: usize, early_stopping: Option<usize>) -> bool {
-        self.epoch >= epochs || is_over(&self.history, early_stopping)
+        self.epoch >= epochs || is_over(self.compared(), early_stopping)
     }
 
     /// Seconds of everything that is measured so far.

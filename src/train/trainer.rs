@@ -237,7 +237,7 @@ impl<'w, T: Trace> Trainer<'w, T> {
         let samples = Observed { inner: samples, trace: &self.trace };
         live_bytes::begin_step();
         let (tally, signals) = self.learner.step(&samples, total, self.stop.signal().is_some())?;
-        live_bytes::end_step(self.kept_between);
+        live_bytes::end_step(self.kept_between + self.shard.index_bytes());
         self.trace.end_step(&self.learner.sync);
         if signals.not_finite > 0.0 {
             return Err(self.not_finite(&tally)?);
@@ -287,11 +287,11 @@ impl<'w, T: Trace> Trainer<'w, T> {
         self.position.train_seconds += self.position.epoch_seconds;
         self.position.finish(row.clone());
         if self.options.recipe.early_stopping.is_some()
-            && early_stopping::best_epoch(&self.position.history) == Some(row.epoch)
+            && early_stopping::best_epoch(self.position.compared()) == Some(row.epoch)
         {
             self.position.best_step = Some(self.position.step);
         }
-        let accuracies = self.position.history.iter().map(|earlier| earlier.test_accuracy);
+        let accuracies = self.position.compared().iter().map(|earlier| earlier.test_accuracy);
         if accuracies.rev().skip(1).all(|earlier| earlier < row.test_accuracy) {
             self.position.most_accurate_step = Some(self.position.step);
         }

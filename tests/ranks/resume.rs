@@ -67,9 +67,9 @@ fn another_world_size_is_rejected_with_both_numbers() {
 fn changed_options_never_end_a_run_inside_an_epoch_or_with_results_of_others() {
     let lab = Lab::new();
     for ranks in [1, 2, 3] {
-        // Two steps an epoch. With a learning rate of 0 the test loss is the lowest in the first epoch.
+        // Two steps an epoch.
         let samples = format!("--train-samples={}", 2 * 16 * ranks);
-        let options = ["--epochs=4", &samples, "--test-samples=20", "--train-batch-size=16", "--lr=0"];
+        let options = ["--epochs=4", &samples, "--test-samples=20", "--train-batch-size=16"];
         // Runs that are stopped after each of their steps.
         let stopped = |name: &str, steps: usize| {
             for step in 1..=steps {
@@ -85,7 +85,7 @@ fn changed_options_never_end_a_run_inside_an_epoch_or_with_results_of_others() {
         let (inside, at_end) = (&name("inside"), &name("end"));
         stopped(inside, 5);
         let ended = "the run is in epoch 3, after 1 of its steps, and would end before its test";
-        for set in ["epochs=1", "epochs=2", "early-stopping=1"] {
+        for set in ["epochs=1", "epochs=2"] {
             refused(lab.resume(ranks, inside, &["--set", set]), 2, &[&format!("--set {set}: {ended}")]);
             assert_eq!(lab.run_json(inside)["status"], "stopped");
         }
@@ -129,6 +129,42 @@ fn a_resumed_run_says_where_its_learning_rate_goes_and_writes_it_down() {
     // Another number of epochs of a constant rate is no change of it.
     let printed = output_of(lab.resume(2, "new", &["--set=epochs=5"]));
     assert!(!printed.contains("the learning rate was"), "{printed}");
+}
+
+/// The best epoch of other tests is none to go back to, and does not end a run.
+#[test]
+fn early_stopping_begins_anew_where_it_is_set_or_the_test_is_another() {
+    let lab = Lab::new();
+    // With a learning rate of 0 no epoch is better than the first.
+    let options = ["--epochs=3", "--train-samples=64", "--test-samples=20", "--keep=1"];
+    let stopping = [&options[..], &["--early-stopping=5", "--lr=0"]].concat();
+    for ranks in [1, 2] {
+        let (without, other, added) =
+            (&format!("without{ranks}"), &format!("other{ranks}"), &format!("added{ranks}"));
+        lab.train(ranks, without, &stopping);
+        output_of(lab.resume(
+            ranks,
+            without,
+            &["--set=early-stopping=none", "--set=epochs=5", "--set=lr=0.01"],
+        ));
+        let evaluated = output_of(lab.on(ranks, &["eval", "--checkpoint"], without));
+        let loss = lab.completed(without)["test_loss"].as_f64().unwrap();
+        assert!(evaluated.contains(&format!("test loss {loss:.6} ")), "{evaluated}");
+
+        // Of 30 samples, all epochs are equal again.
+        lab.train(ranks, other, &stopping);
+        let sets = ["--set=test-samples=30", "--set=epochs=5", "--set=early-stopping=3"];
+        output_of(lab.resume(ranks, other, &sets));
+        let run = lab.completed(other);
+        assert_eq!((&run["epochs_run"], &run["best_epoch"]), (&5.into(), &4.into()));
+        let evaluated = output_of(lab.on(ranks, &["eval", "--checkpoint"], other));
+        assert!(evaluated.contains("taking epoch 4 of 5"), "{evaluated}");
+
+        lab.train(ranks, added, &[&options[..], &["--lr=0"]].concat());
+        output_of(lab.resume(ranks, added, &["--set=early-stopping=2", "--set=epochs=9"]));
+        let run = lab.completed(added);
+        assert_eq!((&run["epochs_run"], &run["best_epoch"]), (&6.into(), &4.into()));
+    }
 }
 
 /// What a killed run wrote after its checkpoint is written again.

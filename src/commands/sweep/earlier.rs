@@ -55,7 +55,7 @@ pub fn check_folder(folder: &Path, now: &SweepRecord) -> anyhow::Result<()> {
 
 /// What there is of a planned run.
 pub enum Earlier {
-    /// Nothing, or a run of other options or another build, or without a checkpoint: it begins anew.
+    /// Nothing, or a run without a checkpoint: it begins anew.
     Nothing,
     /// It is complete. The build.
     Completed(String),
@@ -66,7 +66,7 @@ pub enum Earlier {
 /// What there is of `run` in the folder `path`.
 ///
 /// # Errors
-/// If that cannot be read, or a complete run has other options.
+/// If that cannot be read, or a run with checkpoints has other options or, if it is not complete, another build.
 pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Result<Earlier> {
     let record = match RunDir::open::<RunConfig>(path) {
         Ok((_, record)) => record,
@@ -88,9 +88,15 @@ pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Res
         other.push(format!("topology {}, now {}", record.topology, run.topology));
     }
     if record.status != Status::Completed {
-        let goes_on = other.is_empty() && record.git == env!("MPIBURN_GIT");
-        let has_checkpoint = goes_on && !list(&path.join("checkpoints"))?.is_empty();
-        return Ok(if has_checkpoint { Earlier::Interrupted } else { Earlier::Nothing });
+        if list(&path.join("checkpoints"))?.is_empty() {
+            return Ok(Earlier::Nothing);
+        }
+        if record.git != env!("MPIBURN_GIT") {
+            other.push(format!("build {}, now {}", record.git, env!("MPIBURN_GIT")));
+        }
+        if other.is_empty() {
+            return Ok(Earlier::Interrupted);
+        }
     }
     if !other.is_empty() {
         bail!(

@@ -102,7 +102,13 @@ impl Resumed {
             // The same folder with other samples, which the history notes.
             changed.push(Change { field: "data_root".into(), from: root.clone(), to: root.clone() });
         }
-        let checkpoint = Checkpoint::<Position>::load(&intact.path, layout)?;
+        let mut checkpoint = Checkpoint::<Position>::load(&intact.path, layout)?;
+        // A test set of its own, or early stopping that was not there: no earlier epoch is one to go back to.
+        let other_test = ["data_root", "test_samples"];
+        let stops_anew = before.recipe.early_stopping.is_some() != config.recipe.early_stopping.is_some();
+        if stops_anew || changed.iter().any(|change| other_test.contains(&change.field.as_str())) {
+            checkpoint.position.compare_anew();
+        }
         ensure!(
             checkpoint.model == config.model.to_string() && checkpoint.world_size == record.world_size,
             "{}: its checkpoint is of {} at {} ranks, its run.json says {} at {}",

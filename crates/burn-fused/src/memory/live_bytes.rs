@@ -74,7 +74,7 @@ pub fn live() -> usize {
 }
 
 /// Marks the end of the training step that [`begin_step`] began. `others` are bytes that were live during it and
-/// are none of its own, such as buffers that a test has kept.
+/// are none of its own, such as buffers that a test has kept and indices of samples.
 pub fn end_step(others: usize) {
     MOST_OF_STEPS.fetch_max(COUNTER.most.load(Relaxed).saturating_sub(others), Relaxed);
 }

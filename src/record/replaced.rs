@@ -1,0 +1,153 @@
+//! The old run of a directory while a new one replaces it: whatever happens, one of them is whole.
+//!
+//! The old run is moved into the folder `.replaced`, `run.json` last. When the new run's `run.json` is there, the folder
+//! gets another name and is removed. So of a process that is killed, the two files tell how far it was.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use super::RecordError;
+use super::own_file::is_of_run;
+use super::run_dir::{RUN_JSON, content};
+use crate::files;
+
+const REPLACED: &str = ".replaced";
+/// What is to be removed; its ending is that of what a killed process leaves.
+const REMOVED: &str = ".replaced.part";
+
+/// Whether the name is that of a file which a killed process was writing.
+fn is_unfinished(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(".part")
+}
+
+/// Moves what a run has written in its directory into the folder. Files that no run writes stay.
+///
+/// # Errors
+/// If something cannot be moved; everything is then where it was.
+pub fn set_aside(run: &Path) -> Result<(), RecordError> {
+    let found = content(run).map_err(|e| RecordError::read(run, e))?;
+    let names = found.iter().map(fs::DirEntry::file_name);
+    let (mut own, others): (Vec<OsString>, Vec<OsString>) =
+        names.partition(|name| name.to_str().is_some_and(|name| is_of_run(name) || is_unfinished(name)));
+    own.sort_by_key(|name| name == RUN_JSON);
+    if own.is_empty() {
+        return Ok(());
+    }
+    let folder = run.join(REPLACED);
+    fs::create_dir(&folder).map_err(|e| RecordError::write(&folder, e))?;
+    for name in &own {
+        if let Err(error) = fs::rename(run.join(name), folder.join(name)) {
+            put_back(run)?;
+            return Err(RecordError::write(&run.join(name), error));
+        }
+    }
+    if !others.is_empty() {
+        let names: Vec<_> = others.iter().map(|name| name.to_string_lossy()).collect();
+        log::info!("{}: no run writes {}, which stays", run.display(), names.join(", "));
+    }
+    Ok(())
+}
+
+/// Moves everything in the folder back.
+///
+/// # Errors
+/// If something cannot be moved.
+pub fn put_back(run: &Path) -> Result<(), RecordError> {
+    let folder = run.join(REPLACED);
+    let found = files::entries(&folder).map_err(|e| RecordError::read(&folder, e))?;
+    let mut names: Vec<OsString> = found.iter().map(fs::DirEntry::file_name).collect();
+    names.sort_by_key(|name| name == RUN_JSON);
+    for name in names {
+        let path = folder.join(&name);
+        fs::rename(&path, run.join(&name)).map_err(|e| RecordError::write(&path, e))?;
+    }
+    let _ = fs::remove_dir(folder);
+    Ok(())
+}
+
+/// Removes the old run, with the new one's `run.json` in the directory. What cannot be removed is a warning.
+pub fn remove(run: &Path) {
+    let (folder, removed) = (run.join(REPLACED), run.join(REMOVED));
+    let gone = match fs::rename(&folder, &removed) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        renamed => renamed.and_then(|()| fs::remove_dir_all(&removed)),
+    };
+    if let Err(error) = gone {
+        log::warn!("the run before this one cannot be removed from {}: {error}", run.display());
+    }
+}
+
+/// Whether a killed process may have left something.
+pub fn is_begun(run: &Path) -> bool {
+    run.join(REPLACED).is_dir()
+}
+
+/// Ends what a killed process has begun; the caller has the directory's lock.
+///
+/// # Errors
+/// If the old run cannot be put back.
+pub fn settle(run: &Path) -> Result<(), RecordError> {
+    let folder = run.join(REPLACED);
+    let found = files::entries(&folder).map_err(|e| RecordError::read(&folder, e))?;
+    let is_own = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(is_of_run);
+    if !found.iter().any(is_own) {
+        return Ok(());
+    }
+    if run.join(RUN_JSON).exists() && folder.join(RUN_JSON).exists() {
+        remove(run);
+        return Ok(());
+    }
+    // Of the new run, and empty.
+    let _ = fs::remove_dir(run.join("checkpoints"));
+    put_back(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process is killed after each of its steps in turn.
+    #[test]
+    fn one_of_the_two_runs_is_whole_after_every_step() {
+        let steps =
+            ["rank0", "epochs.csv", "checkpoints", RUN_JSON, "new checkpoints", "new run.json", "renamed"];
+        for done in 0..=steps.len() {
+            let root = tempfile::tempdir().unwrap();
+            let path = |name: &str| root.path().join(name);
+            fs::create_dir_all(path("checkpoints/step-00000001")).unwrap();
+            fs::create_dir(path("rank0")).unwrap();
+            for name in ["epochs.csv", RUN_JSON, "notes.txt"] {
+                fs::write(path(name), "old").unwrap();
+            }
+            fs::create_dir(path(REPLACED)).unwrap();
+            for step in &steps[..done] {
+                match *step {
+                    "new checkpoints" => fs::create_dir(path("checkpoints")).unwrap(),
+                    "new run.json" => fs::write(path(RUN_JSON), "new").unwrap(),
+                    "renamed" => fs::rename(path(REPLACED), path(REMOVED)).unwrap(),
+                    name => fs::rename(path(name), path(REPLACED).join(name)).unwrap(),
+                }
+            }
+            settle(root.path()).unwrap();
+            let is_old = fs::read_to_string(path(RUN_JSON)).unwrap() == "old";
+            assert_eq!(is_old, done < 6, "after {done} steps");
+            assert_eq!(path("checkpoints/step-00000001").exists(), is_old, "after {done} steps");
+            assert_eq!((path("rank0").exists(), path("epochs.csv").exists()), (is_old, is_old));
+            assert!(path("notes.txt").exists());
+        }
+    }
+
+    #[test]
+    fn a_folder_of_that_name_with_something_else_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join(REPLACED)).unwrap();
+        fs::write(root.path().join(REPLACED).join("mine"), "").unwrap();
+        fs::write(root.path().join(RUN_JSON), "").unwrap();
+        settle(root.path()).unwrap();
+        let error = set_aside(root.path()).unwrap_err().to_string();
+        assert!(error.contains(".replaced: File exists"), "{error}");
+        assert!(root.path().join(RUN_JSON).exists() && root.path().join(REPLACED).join("mine").exists());
+    }
+}
