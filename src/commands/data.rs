@@ -100,9 +100,9 @@ fn check_space(out: &Path, kind: Kind, train: usize, test: usize) -> anyhow::Res
         bytes < free,
         "--train {train} --test {test}: {samples} samples take {:.1} GB, and {} has {:.1} GB free: \
          choose fewer, or another --out",
-        bytes as f64 / 1e9,
+        bytes as f64 / f64::from(1 << 30),
         out.display(),
-        free as f64 / 1e9
+        free as f64 / f64::from(1 << 30)
     );
     Ok(())
 }

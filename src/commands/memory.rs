@@ -20,8 +20,8 @@ pub fn check_step(world: &World, network: &Network, parameters: usize, batch: us
     let problem = (memory > 0 && least.saturating_mul(ranks) > memory).then(|| {
         format!(
             "a step needs at least {:.1} GB on each of {ranks} ranks on {host}, which has {:.1} GB",
-            least as f64 / 1e9,
-            memory as f64 / 1e9
+            least as f64 / f64::from(1 << 30),
+            memory as f64 / f64::from(1 << 30)
         )
     });
     first_of(world, problem)?

@@ -95,7 +95,7 @@ fn what_cannot_be_generated_is_refused_with_the_option() {
     let most = u64::MAX.to_string();
     for (words, at, expected) in [
         (&["digits"][..], &file, "file: is no folder"),
-        (&["digits", "--train", &most], &folder, "samples take 14480694097862.0 GB, and "),
+        (&["digits", "--train", &most], &folder, "samples take 13486197309440.0 GB, and "),
         (&["objects", "--train", "10000000000"], &folder, "--train 10000000000 --test 10000: "),
         (&["features", "--train", "1", "--test", "1"], &folder, "--train 1 --test 1: too few samples: "),
     ] {
