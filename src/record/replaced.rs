@@ -93,6 +93,8 @@ pub fn settle(run: &Path) -> Result<(), RecordError> {
     let found = files::entries(&folder).map_err(|e| RecordError::read(&folder, e))?;
     let is_own = |entry: &fs::DirEntry| entry.file_name().to_str().is_some_and(is_of_run);
     if !found.iter().any(is_own) {
+        // Killed before its first step, unless something else is in it.
+        let _ = fs::remove_dir(&folder);
         return Ok(());
     }
     if run.join(RUN_JSON).exists() && folder.join(RUN_JSON).exists() {
@@ -135,7 +137,7 @@ mod tests {
             assert_eq!(is_old, done < 6, "after {done} steps");
             assert_eq!(path("checkpoints/step-00000001").exists(), is_old, "after {done} steps");
             assert_eq!((path("rank0").exists(), path("epochs.csv").exists()), (is_old, is_old));
-            assert!(path("notes.txt").exists());
+            assert!(path("notes.txt").exists() && !path(REPLACED).exists(), "after {done} steps");
         }
     }
 
