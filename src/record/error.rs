@@ -49,6 +49,12 @@ pub enum RecordError {
          rename the folder"
     )]
     NotReplaced(PathBuf),
+    /// A run that a process was replacing when it was killed.
+    #[error(
+        "{0}/.replaced holds the run that was being replaced when a process was killed: mpiburn train --resume {0} puts \
+         it back"
+    )]
+    Replaced(PathBuf),
     /// A file is damaged.
     #[error("{path}: {what}")]
     Damaged {

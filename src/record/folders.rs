@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::{Manifest, RecordError};
+use super::{Manifest, RecordError, replaced};
 use crate::files;
 
 /// Number of the newest checkpoints that are kept without `--keep`.
@@ -78,7 +78,12 @@ impl Intact {
             }
         }
         let newest = damaged.into_iter().next().map(|(_, error)| error);
-        Err(newest.unwrap_or_else(|| RecordError::NoCheckpoint(folder.to_owned())))
+        let run = folder.parent().filter(|run| replaced::is_begun(run));
+        let none = run.map_or_else(
+            || RecordError::NoCheckpoint(folder.to_owned()),
+            |run| RecordError::Replaced(run.to_owned()),
+        );
+        Err(newest.unwrap_or(none))
     }
 
     /// Warns of the damaged ones.

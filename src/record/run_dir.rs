@@ -49,10 +49,7 @@ impl RunDir {
     /// If it cannot be read or written, is locked by another process, or exists and `overwrite` is not
     /// given.
     pub fn create(path: &Path, overwrite: bool) -> Result<Self, RecordError> {
-        if path.is_dir() && replaced::is_begun(path) {
-            let _lock = lock(path)?;
-            replaced::settle(path)?;
-        }
+        Self::settle(path)?;
         let found = match content(path) {
             Err(error) if error.kind() == ErrorKind::NotADirectory && path.exists() => {
                 return Err(RecordError::NoRun(path.to_owned()));
@@ -70,6 +67,18 @@ impl RunDir {
         }
         fs::create_dir_all(path).map_err(|e| RecordError::write(path, e))?;
         Ok(Self { path: path.to_owned(), _lock: Some(Arc::new(lock(path)?)) })
+    }
+
+    /// Puts the run back that a process was replacing in `path` when it was killed.
+    ///
+    /// # Errors
+    /// If another process has locked the directory, or something cannot be moved.
+    pub fn settle(path: &Path) -> Result<(), RecordError> {
+        if replaced::is_begun(path) {
+            let _lock = lock(path)?;
+            replaced::settle(path)?;
+        }
+        Ok(())
     }
 
     /// Whether an old run is still in it.
@@ -143,7 +152,12 @@ impl RunDir {
     /// If it contains no readable `run.json`.
     pub fn open<C: DeserializeOwned>(path: &Path) -> Result<(Self, RunRecord<C>), RecordError> {
         let file = path.join(RUN_JSON);
-        let text = read_regular(&file).map_err(|e| RecordError::read(&file, e))?;
+        let text = match read_regular(&file) {
+            Err(error) if error.kind() == ErrorKind::NotFound && replaced::is_begun(path) => {
+                return Err(RecordError::Replaced(path.to_owned()));
+            }
+            text => text.map_err(|e| RecordError::read(&file, e))?,
+        };
         let record = serde_json::from_slice(&text).map_err(|e| RecordError::damaged(&file, e.to_string()))?;
         Ok((Self { path: path.to_owned(), _lock: None }, record))
     }
@@ -151,11 +165,9 @@ impl RunDir {
     /// The same, locked, to go on with the run.
     ///
     /// # Errors
-    /// If another process has locked it, its lock cannot be written, or what a killed process was replacing cannot
-    /// be put back.
+    /// If another process has locked it, or its lock cannot be written.
     pub fn locked(self) -> Result<Self, RecordError> {
-        let dir = Self { _lock: Some(Arc::new(lock(&self.path)?)), ..self };
-        replaced::settle(&dir.path).map(|()| dir)
+        Ok(Self { _lock: Some(Arc::new(lock(&self.path)?)), ..self })
     }
 
     /// Checks that nothing that a run of `ranks` ranks writes is a symbolic link.
@@ -261,5 +273,20 @@ mod tests {
         std::os::unix::fs::symlink("loop", &looped).unwrap();
         let error = RunDir::create(&looped, true).unwrap_err().to_string();
         assert!(error.contains("cannot write") && error.contains("symbolic link"), "{error}");
+    }
+
+    #[test]
+    fn a_run_that_was_being_replaced_is_named_until_it_is_put_back() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run");
+        fs::create_dir_all(path.join(".replaced/checkpoints/step-00000001")).unwrap();
+        fs::write(path.join(".replaced/run.json"), "{}").unwrap();
+        let words = format!("mpiburn train --resume {} puts it back", path.display());
+        let error = RunDir::open::<Value>(&path).unwrap_err();
+        assert!(error.to_string().ends_with(&words) && !error.is_missing(), "{error}");
+        let newest = super::super::Intact::newest(&path.join("checkpoints"), |_| Ok(None));
+        assert!(newest.unwrap_err().to_string().ends_with(&words));
+        RunDir::settle(&path).unwrap();
+        assert!(path.join("checkpoints/step-00000001").exists() && path.join("run.json").exists());
     }
 }

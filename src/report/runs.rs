@@ -11,7 +11,7 @@ use crate::config::RunRecord;
 use crate::files::{read_regular, sha256};
 use crate::model::HIDDEN;
 use crate::quant::CALIBRATION;
-use crate::record::{Results, RunDir, Status};
+use crate::record::{RecordError, Results, RunDir, Status};
 use crate::train::EpochRow;
 use burn_mpi::Backend;
 
@@ -166,6 +166,9 @@ pub(super) fn read_run(path: &Path, sweep: Option<&str>, section: &mut Section) 
 fn finished(path: &Path) -> Result<(RunRecord, Results, String), String> {
     let shown = path.display();
     if !path.join("run.json").exists() {
+        if let Err(error @ RecordError::Replaced(_)) = RunDir::open::<serde_json::Value>(path) {
+            return Err(error.to_string());
+        }
         return Err(format!(
             "{shown}: no run.json: the run was killed at its start; remove it or run it again"
         ));

@@ -46,6 +46,7 @@ impl Resumed {
     /// Opens the run `path` and checks its files; returns its configuration with the changes `sets`.
     /// Changes no file.
     pub fn open(path: &Path, sets: &[String], world: &World) -> anyhow::Result<(RunConfig, Self)> {
+        RunDir::settle(path)?;
         let opened = RunDir::open::<RunConfig>(path).map_err(|error| match error {
             RecordError::Damaged { path, what } => RecordError::Damaged {
                 path,
