@@ -33,7 +33,7 @@ pub fn check(
     let stored: RunConfig = serde_json::from_value(manifest.config.clone())
         .with_context(|| format!("{}/manifest.json: `config`", folder.display()))?;
     let mut expected = serde_json::to_value(stored)?;
-    for Change { field, to, .. } in record.history[manifest.attempt + 1..].iter().flat_map(|a| &a.changed) {
+    for Change { field, to, .. } in changes_since(Some(manifest), &record.history, &[]) {
         expected[field.as_str()] = to.clone();
     }
     let differences = differences(&expected, &serde_json::to_value(&record.config)?);
@@ -79,11 +79,8 @@ impl Samples {
     /// Those of the checkpoint with this `manifest`, if the data set was not changed since then: by earlier
     /// attempts in `history`, or by this one's `changed`.
     pub fn of(manifest: Option<&Manifest>, history: &[Attempt], changed: &[Change]) -> Self {
-        let Some((data, since)) = manifest.and_then(|m| Some((m.data.clone()?, m.attempt + 1))) else {
-            return Self::default();
-        };
-        let later = history.iter().skip(since).flat_map(|attempt| &attempt.changed);
-        if later.chain(changed).any(|change| change.field == "data_root") {
+        let Some(data) = manifest.and_then(|manifest| manifest.data.clone()) else { return Self::default() };
+        if changes_since(manifest, history, changed).any(|change| change.field == "data_root") {
             return Self::default();
         }
         let covered = |digest: String, limit: &str| {
@@ -128,6 +125,17 @@ impl Samples {
         );
         Err(ConfigError::new("data-root", root.display(), problem))
     }
+}
+
+/// The changes since the checkpoint with this `manifest`: those that earlier attempts have noted in `history`, and
+/// `changed`, this one's.
+pub fn changes_since<'a>(
+    manifest: Option<&Manifest>,
+    history: &'a [Attempt],
+    changed: &'a [Change],
+) -> impl Iterator<Item = &'a Change> {
+    let known = manifest.map_or(history.len(), |manifest| manifest.attempt + 1);
+    history.iter().skip(known).flat_map(|attempt| &attempt.changed).chain(changed)
 }
 
 /// The fields of `to` that have another value in `from`.

@@ -39,7 +39,7 @@ pub fn set_aside(run: &Path) -> Result<(), RecordError> {
     fs::create_dir(&folder).map_err(|e| RecordError::write(&folder, e))?;
     for name in &own {
         if let Err(error) = fs::rename(run.join(name), folder.join(name)) {
-            put_back(run)?;
+            put_back_or_warn(run);
             return Err(RecordError::write(&run.join(name), error));
         }
     }
@@ -50,11 +50,18 @@ pub fn set_aside(run: &Path) -> Result<(), RecordError> {
     Ok(())
 }
 
+/// As [`put_back`], after an error that says more than one of its own.
+pub fn put_back_or_warn(run: &Path) {
+    if let Err(error) = put_back(run) {
+        log::warn!("{error}: mpiburn train --resume {} puts the rest of the run back", run.display());
+    }
+}
+
 /// Moves everything in the folder back.
 ///
 /// # Errors
 /// If something cannot be moved.
-pub fn put_back(run: &Path) -> Result<(), RecordError> {
+fn put_back(run: &Path) -> Result<(), RecordError> {
     let folder = run.join(REPLACED);
     let found = files::entries(&folder).map_err(|e| RecordError::read(&folder, e))?;
     let mut names: Vec<OsString> = found.iter().map(fs::DirEntry::file_name).collect();

@@ -113,7 +113,7 @@ impl RunDir {
         let begun = fs::create_dir(&checkpoints).map_err(|e| RecordError::write(&checkpoints, e));
         if let Err(error) = begun.and_then(|()| self.write_record(record)) {
             let _ = fs::remove_dir(&checkpoints);
-            replaced::put_back(&self.path)?;
+            replaced::put_back_or_warn(&self.path);
             return Err(error);
         }
         replaced::remove(&self.path);

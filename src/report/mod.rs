@@ -100,7 +100,7 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
 ///
 /// # Errors
 /// When it is something else.
-pub fn check_regular(path: &Path) -> Result<(), ReportError> {
+fn check_regular(path: &Path) -> Result<(), ReportError> {
     match std::fs::metadata(path) {
         Ok(found) if !found.is_file() && !found.is_dir() => {
             Err(ReportError::new(path, "it is a FIFO, a socket or a device; name a regular file"))

@@ -67,7 +67,7 @@ impl Interval {
     /// The interval of the accuracy that `read` takes from `run`.
     pub fn of_run(run: &Run, read: impl Fn(&Run) -> f64) -> Option<Self> {
         let percent = Some(read(run)).filter(|percent| !percent.is_nan())?;
-        Some(Self::wilson(percent, tested_samples(run).filter(|&samples| samples > 0)?))
+        Some(Self::wilson(percent, Some(tested_samples(run)).filter(|&samples| samples > 0)?))
     }
 
     /// Whether the intervals have no value in common.
@@ -77,9 +77,9 @@ impl Interval {
 }
 
 /// Test samples of a run; earlier versions noted those of each rank alone.
-fn tested_samples(run: &Run) -> Option<usize> {
+fn tested_samples(run: &Run) -> usize {
     let of_ranks = || run.results.per_rank.iter().map(|rank| rank.test_samples).sum();
-    run.record.data.as_ref().map(|data| data.test_samples).or_else(|| Some(of_ranks()))
+    run.record.data.as_ref().map_or_else(of_ranks, |data| data.test_samples)
 }
 
 /// The accuracy, in percent, of the answer that is the largest class of the tested samples; of any one of equally

@@ -76,14 +76,17 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         title: format!("{}: {}", section.title, titled("quantized training", &quantized)),
         columns,
         rows: quantized.iter().map(line).collect(),
-        remarks: vec![
-            "Float and int8 are the two networks of one training. Times as fast is of inference on the test set, \
-             with the conversion of samples, where the row is neither doubted (see above) nor oversubscribed; `mpiburn bench \
-             int8` measures it alone."
-                .into(),
-        ],
+        remarks: vec!["Float and int8 are the two networks of one training.".into()],
     };
-    Some(sheet.without(|_, cells| cells.iter().all(|cell| cell.value == Value::Nothing)))
+    let mut sheet = sheet.without(|_, cells| cells.iter().all(|cell| cell.value == Value::Nothing));
+    if sheet.columns.iter().any(|column| column.key == SPEED) {
+        sheet.remarks.push(
+            "Times as fast is of inference on the test set, with the conversion of samples, where the row is neither \
+             doubted (see above) nor oversubscribed; `mpiburn bench int8` measures it alone."
+                .into(),
+        );
+    }
+    Some(sheet)
 }
 
 fn times_as_fast(run: &Run) -> f64 {

@@ -160,6 +160,15 @@ fn early_stopping_begins_anew_where_it_is_set_or_the_test_is_another() {
         let evaluated = output_of(lab.on(ranks, &["eval", "--checkpoint"], other));
         assert!(evaluated.contains("taking epoch 4 of 5"), "{evaluated}");
 
+        // Killed before a checkpoint of its own, it leaves the change in the history alone.
+        let killed = &format!("killed{ranks}");
+        lab.train(ranks, killed, &[&options[..3], &["--early-stopping=5", "--lr=0"]].concat());
+        output_of(lab.resume(ranks, killed, &["--set=test-samples=30", "--set=epochs=4"]));
+        std::fs::remove_dir_all(lab.newest(killed)).unwrap();
+        output_of(lab.resume(ranks, killed, &[]));
+        assert_eq!(lab.position(killed)["compared_from"], 3);
+        assert_eq!(lab.completed(killed)["best_epoch"], 4);
+
         lab.train(ranks, added, &[&options[..], &["--lr=0"]].concat());
         output_of(lab.resume(ranks, added, &["--set=early-stopping=2", "--set=epochs=9"]));
         let run = lab.completed(added);

@@ -1,5 +1,6 @@
 //! What a training starts from: its run directory, and the weights or the checkpoint in it.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use anyhow::Context;
@@ -93,11 +94,9 @@ fn check_inputs_stay(out: &Path, config: &RunConfig) -> Result<(), ConfigError> 
     let inputs = [("data-root", Some(&config.data_root)), ("init", config.init.as_ref())];
     for (option, path) in inputs {
         let Some(path) = path else { continue };
-        let inside = path
-            .canonicalize()
-            .ok()
-            .and_then(|path| path.strip_prefix(&folder).ok()?.to_str()?.split('/').next().map(is_of_run));
-        if inside == Some(true) {
+        let path_there = path.canonicalize().unwrap_or_default();
+        let mut inside = path_there.strip_prefix(&folder).into_iter().flatten();
+        if inside.next().and_then(OsStr::to_str).is_some_and(is_of_run) {
             let problem = format!(
                 "it is part of the run in {}, which --overwrite removes: choose another --out",
                 out.display()

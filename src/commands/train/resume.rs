@@ -44,7 +44,7 @@ pub struct Restart {
 
 impl Resumed {
     /// Opens the run `path` and checks its files; returns its configuration with the changes `sets`.
-    /// Changes no file.
+    /// Changes no file, but puts a run back that a killed process was replacing.
     pub fn open(path: &Path, sets: &[String], world: &World) -> anyhow::Result<(RunConfig, Self)> {
         RunDir::settle(path)?;
         let opened = RunDir::open::<RunConfig>(path).map_err(|error| match error {
@@ -104,10 +104,9 @@ impl Resumed {
             changed.push(Change { field: "data_root".into(), from: root.clone(), to: root.clone() });
         }
         let mut checkpoint = Checkpoint::<Position>::load(&intact.path, layout)?;
-        // A test set of its own, or early stopping that was not there: no earlier epoch is one to go back to.
-        let other_test = ["data_root", "test_samples"];
-        let stops_anew = before.recipe.early_stopping.is_some() != config.recipe.early_stopping.is_some();
-        if stops_anew || changed.iter().any(|change| other_test.contains(&change.field.as_str())) {
+        // Those of attempts that were killed before a checkpoint of their own are in the history alone.
+        let manifest = intact.manifest.as_ref();
+        if covered::changes_since(manifest, &history, &changed).any(makes_another_test) {
             checkpoint.position.compare_anew();
         }
         ensure!(
@@ -126,7 +125,7 @@ impl Resumed {
         let position = &checkpoint.position;
         let is_of = |steps: usize| position.epoch * steps + position.step_in_epoch == step;
         // Whose state.json is as it was written.
-        if intact.manifest.is_some() && !is_of(steps) {
+        if manifest.is_some() && !is_of(steps) {
             let problem = format!(
                 "its training set makes {steps} steps an epoch, and the checkpoint is of step {step} in epoch {}: it \
                  has another number of samples; put the data set back",
@@ -145,7 +144,6 @@ impl Resumed {
         let file = intact.path.join("state.json");
         let fits = checkpoint.position.check(&bounds);
         fits.map_err(|what| anyhow::anyhow!("{} is damaged: {what}", file.display()))?;
-        let manifest = intact.manifest.as_ref();
         if manifest.is_none_or(|manifest| manifest.data.is_none()) {
             log::warn!(
                 "{} is of an earlier version and has no digests of the samples: nothing covers the data set",
@@ -176,6 +174,16 @@ impl Resumed {
         let complete = completed == Some(step) && changed.is_empty();
         record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
         Ok(Restart { dir, checkpoint, curves, samples, complete })
+    }
+}
+
+/// Whether no epoch before the change is one to go back to: its test was another, or its checkpoint was not kept
+/// because there was no early stopping.
+fn makes_another_test(Change { field, from, to }: &Change) -> bool {
+    match field.as_str() {
+        "data_root" | "test_samples" => true,
+        "early_stopping" => from.is_null() != to.is_null(),
+        _ => false,
     }
 }
 
