@@ -36,7 +36,7 @@ pub fn is_own_file(path: &Path) -> bool {
         || parent.ancestors().take(3).any(is_part)
 }
 
-/// The run directory that `path` is or is in: all that is there goes with the run.
+/// The run directory that `path` is or is in.
 pub fn run_around(path: &Path) -> Option<PathBuf> {
     let path = path.canonicalize().or_else(|_| place(path)).ok()?;
     path.ancestors().find(|folder| folder.join(RUN_JSON).exists()).map(Path::to_owned)
