@@ -9,13 +9,11 @@
 
 use anyhow::{Context, bail};
 use burn::tensor::{Device, Tensor, TensorData};
-use clap::Parser;
 use safetensors::SafeTensors;
 
 use burn_fused::loss::smoothed_cross_entropy;
 use burn_mpi::CommError;
-use mpiburn::cli::{Cli, Command};
-use mpiburn::config::RunConfig;
+use mpiburn::options::RunConfig;
 use mpiburn::train::{AveragedGradients, Updater};
 
 struct Given(Vec<Vec<f32>>);
@@ -42,11 +40,8 @@ fn main() -> anyhow::Result<()> {
     let [path, steps, options @ ..] = words.as_slice() else {
         bail!("usage: check_recipes FILE.safetensors STEPS [OPTIONS]");
     };
-    let words = ["mpiburn", "train"].into_iter().chain(options.iter().map(String::as_str));
-    let Command::Train(args) = Cli::try_parse_from(words)?.command else { bail!("no options of train") };
-    let config = RunConfig::try_from(args.as_ref())?;
-    let options = config.train_options();
-    let schedule = options.rates(steps.parse().context("STEPS")?);
+    let config = RunConfig::read(options)?;
+    let schedule = config.rates(steps.parse().context("STEPS")?);
     let rate = |step: usize| schedule.rate(step / schedule.steps, step % schedule.steps);
     let bytes = std::fs::read(path).with_context(|| path.clone())?;
     let file = SafeTensors::deserialize(&bytes)?;
@@ -60,7 +55,7 @@ fn main() -> anyhow::Result<()> {
         at += values.len();
     }
     let apart = |params: &[f32]| places.iter().map(|(_, range)| params[range.clone()].to_vec()).collect();
-    let mut updater = Updater::new(&options, params.len());
+    let mut updater = Updater::new(&config, params.len());
     let mut states: Vec<Vec<Vec<f32>>> = Vec::new();
     for step in 0.. {
         let gradients = tensors(&file, &format!("gradient.{step}"));

@@ -33,9 +33,7 @@
 
 #![forbid(unsafe_code)]
 
-pub mod cli;
 pub mod commands;
-pub mod config;
 pub mod data;
 pub mod device;
 pub mod export;
@@ -44,6 +42,7 @@ pub mod launch;
 pub mod machine;
 pub mod model;
 mod names;
+pub mod options;
 pub mod profile;
 pub mod quant;
 pub mod record;
@@ -51,3 +50,4 @@ pub mod report;
 pub mod stop;
 pub mod sweep;
 pub mod train;
+mod values;

@@ -5,8 +5,8 @@ use std::process::{ExitCode, exit};
 
 use burn_fused::memory::allocator;
 use burn_fused::memory::counting_allocator::CountingAllocator;
-use mpiburn::cli::Cli;
 use mpiburn::commands;
+use mpiburn::options::Cli;
 use rustix::process::{Resource, getrlimit};
 
 /// Keeps freed pages: a training step allocates what the step before freed. It
@@ -50,7 +50,7 @@ fn work() -> u8 {
     };
     commands::set_deadline(&cli.command);
     commands::logging::start(cli.verbose, cli.quiet);
-    match commands::run(cli.command) {
+    match commands::run(cli) {
         Ok(0) if commands::console::lost() => 1,
         Ok(code) => code,
         Err(failure) => {

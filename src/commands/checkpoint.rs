@@ -9,9 +9,10 @@ use burn::module::Module;
 use super::Refused;
 use super::covered::{self, Samples};
 use super::train::check_shape;
-use crate::config::RunConfig;
 use crate::data::{self, SampleSource, Split, shard};
+use crate::device::DeviceKind;
 use crate::model::Network;
+use crate::options::RunConfig;
 use crate::quant::{Quantized, Ranges};
 use crate::record::checkpoint::{list, verify};
 use crate::record::{Checkpoint, INT8_FILE, Int8File, Intact, Manifest, RecordError, RunDir};
@@ -37,18 +38,21 @@ pub struct Initial {
 impl Initial {
     /// Opens the data set in `config` on every rank, and makes a network for it.
     pub fn open(world: &World, config: &RunConfig) -> anyhow::Result<Self> {
-        let source = world.agree(data::open(&config.data_root))?;
+        let source = world.agree(data::open(&config.data.data_root))?;
         check_shape(config, source.as_ref())?;
         let classes = source.description().classes;
-        let network = initial_network(config, classes);
+        let network = config.network(classes, &config.device.device());
         Ok(Self { layout: ParamLayout::of(&network), source, network, classes })
     }
 }
 
-/// A run's network with initial weights.
-pub fn initial_network(config: &RunConfig, classes: usize) -> Network {
-    let device = config.device.device();
-    Network::with_options(config.model, &config.network, classes, config.seed, &device).fused(config.fused)
+/// The configuration of a run for integers, with another data set's folder if there is one.
+pub fn on_flex(mut config: RunConfig, data_root: Option<&PathBuf>) -> RunConfig {
+    config.device = DeviceKind::Flex;
+    if let Some(root) = data_root {
+        config.data.data_root.clone_from(root);
+    }
+    config
 }
 
 /// How a command that only reads a run takes other samples than the run's.

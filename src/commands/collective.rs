@@ -1,6 +1,6 @@
 //! Connects a backend by name, with errors that name the option.
 
-use crate::config::ConfigError;
+use crate::options::ConfigError;
 use burn_mpi::{
     Backend, Collective, Primitives, Transport, World, connect as connect_to, connect_primitives,
 };

@@ -6,8 +6,8 @@ use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::config::{ConfigError, RunConfig, RunRecord, change_of};
 use crate::data::Split;
+use crate::options::{ConfigError, RunConfig, RunRecord, can_change};
 use crate::record::{Attempt, Change, Manifest};
 
 /// Checks that the configuration in `record`, of the run directory `run`, is the one with which the
@@ -43,10 +43,10 @@ pub fn check(
         0 => String::new(),
         more => format!(" ({more} more differ)"),
     };
-    let remedy = match change_of(&option) {
+    let remedy = match can_change(&option) {
         Ok(()) => {
             let value = if first.to.is_null() { "none".into() } else { shown(&first.to) };
-            format!("then change it with train --resume {} --set {option}={value}", run.display())
+            format!("then change it with train --resume {} --{option} {value}", run.display())
         }
         Err(reason) => format!("it cannot change: {reason}"),
     };

@@ -12,20 +12,20 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging::bars;
 use super::outputs;
-use crate::cli::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use crate::data::generate::{digits, features, objects};
 use crate::data::{self, DataError, Kind, SampleSource, Split, shard};
 use crate::files;
+use crate::options::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use crate::record::run_around;
 use crate::report::contact_sheet;
 use crate::stop::StopRequest;
 
-pub fn run(args: DataArgs) -> anyhow::Result<()> {
-    match args.kind {
-        DataKind::Digits(args) => make(&args, Kind::Idx, digits::write),
-        DataKind::Objects(args) => make(&args, Kind::Cifar10, objects::write),
-        DataKind::Features(args) => make(&args, Kind::Npy, features::write),
-        DataKind::Info(args) => info(&args),
+pub fn run(args: &DataArgs) -> anyhow::Result<()> {
+    match &args.kind {
+        DataKind::Digits(args) => make(args, Kind::Idx, digits::write),
+        DataKind::Objects(args) => make(args, Kind::Cifar10, objects::write),
+        DataKind::Features(args) => make(args, Kind::Npy, features::write),
+        DataKind::Info(args) => info(args),
     }
 }
 

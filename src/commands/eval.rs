@@ -6,28 +6,24 @@ use burn::tensor::Tensor;
 
 use super::checkpoint::{self, Initial};
 use super::covered::Samples;
-use super::{logits, path_text};
-use crate::cli::EvalArgs;
-use crate::config::{ConfigError, RunConfig};
+use super::logits;
 use crate::data::Split;
 use crate::device::DeviceKind;
 use crate::model::Model;
-use crate::train::{Evaluation, Samples as _, Tally};
+use crate::options::{ConfigError, EvalArgs, RunConfig};
+use crate::train::{DataOptions, Evaluation, Samples as _, Tally};
 use burn_mpi::World;
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
-    let device = check(args)?;
-    check_same_options(world, args)?;
+    check(args)?;
     logits::check(world, args.logits.as_ref())?;
-    let stored = world.agree(configure(world, args, device))?;
+    let stored = world.agree(configure(world, args))?;
     let (config, samples) = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
-    super::gpu::choose(world, config.device)?;
-    super::use_threads(config.threads)?;
-    config.conv.use_algorithm();
+    super::set_up(world, &config)?;
     let Initial { source, network, layout, classes } = Initial::open(world, &config)?;
-    let evaluation = Evaluation::load(world, source.as_ref(), &config.train_options())?;
+    let evaluation = Evaluation::load(world, source.as_ref(), &config)?;
     if args.data_root.is_none() {
-        let (root, remedy) = (&config.data_root, checkpoint::NAME_IT);
+        let (root, remedy) = (&config.data.data_root, checkpoint::NAME_IT);
         checkpoint::check_samples(world, &samples, Split::Test, source.as_ref(), root, remedy)?;
     }
     let mut logits = Vec::new();
@@ -70,58 +66,28 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The options that need nothing else to be checked; returns the device.
-fn check(args: &EvalArgs) -> Result<DeviceKind, ConfigError> {
-    for (option, value) in
-        [("test-batch-size", Some(args.test_batch_size)), ("test-samples", args.test_samples)]
-    {
-        if value == Some(0) {
-            return Err(ConfigError::new(option, 0, "must be at least 1"));
-        }
-    }
-    let device: DeviceKind =
-        args.device.parse().map_err(|problem: String| ConfigError::new("device", &args.device, problem))?;
+/// The options that need nothing else to be checked.
+fn check(args: &EvalArgs) -> Result<(), ConfigError> {
+    let device = args.device;
     if args.int8 && device != DeviceKind::Flex {
         return Err(ConfigError::new("device", device, "int8 models run on flex alone"));
     }
-    device.check_built().map_err(|problem| ConfigError::new("device", device, problem))?;
-    Ok(device)
-}
-
-/// Rank 0's options are every rank's, so different ones must not go unnoticed.
-fn check_same_options(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
-    let EvalArgs { checkpoint, data_root, test_batch_size, test_samples, device, int8, logits } = args;
-    for (option, value) in [
-        ("--checkpoint", path_text(Some(checkpoint))),
-        ("--data-root", path_text(data_root.as_deref())),
-        ("--test-batch-size", serde_json::to_string(test_batch_size)?),
-        ("--test-samples", serde_json::to_string(test_samples)?),
-        ("--device", serde_json::to_string(device)?),
-        ("--int8", serde_json::to_string(int8)?),
-        ("--logits", path_text(logits.as_deref())),
-    ] {
-        world.check_equal(option, &value)?;
-    }
-    Ok(())
+    device.check_built().map_err(|problem| ConfigError::new("device", device, problem))
 }
 
 /// The run's own configuration, with what was typed instead. Read by rank 0,
 /// whose disk the run directory is on; nothing on the others.
-fn configure(
-    world: &World,
-    args: &EvalArgs,
-    device: DeviceKind,
-) -> anyhow::Result<Option<(RunConfig, Samples)>> {
+fn configure(world: &World, args: &EvalArgs) -> anyhow::Result<Option<(RunConfig, Samples)>> {
     if !world.is_root() {
         return Ok(None);
     }
     let (config, samples) = checkpoint::stored(&args.checkpoint)?;
-    let config = RunConfig {
-        data_root: args.data_root.clone().unwrap_or(config.data_root),
+    let data = DataOptions {
+        data_root: args.data_root.clone().unwrap_or(config.data.data_root),
         test_batch_size: args.test_batch_size,
-        test_samples: args.test_samples.or(config.test_samples),
-        device,
-        ..config
+        test_samples: args.test_samples.or(config.data.test_samples),
+        ..config.data
     };
+    let config = RunConfig { data, device: args.device, ..config };
     Ok(Some((config, samples)))
 }

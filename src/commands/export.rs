@@ -2,25 +2,18 @@
 
 use anyhow::Context;
 
-use super::{Refused, checkpoint, outputs, path_text};
-use crate::cli::ExportArgs;
-use crate::config::RunConfig;
+use super::{Refused, checkpoint, outputs};
 use crate::data;
 use crate::device::DeviceKind;
 use crate::export::{IR_VERSION, OPSET, float_network, int8_network};
 use crate::files::replace_file;
+use crate::options::ExportArgs;
+use crate::options::RunConfig;
 use crate::quant::Quantized;
 use burn_mpi::{ParamLayout, World};
 
 /// Under mpirun, rank 0 alone writes the file and prints its line.
 pub fn run(world: &World, args: &ExportArgs) -> anyhow::Result<()> {
-    for (option, value) in [
-        ("RUN", path_text(Some(&args.run))),
-        ("--out", path_text(Some(&args.out))),
-        ("--int8", args.int8.to_string()),
-    ] {
-        world.check_equal(option, &value)?;
-    }
     let line = match world.is_root() {
         true => export(args).map(Some),
         false => Ok(None),
@@ -41,11 +34,11 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
     let config = RunConfig { device: DeviceKind::Flex, ..checkpoint::config_of(&args.run)? };
     // The data set may be gone; the number of classes is in the weights' shapes as well,
     // but a run's own options name it where it is not the network's.
-    let classes = match data::open(&config.data_root) {
+    let classes = match data::open(&config.data.data_root) {
         Ok(source) => source.description().classes,
         Err(_) => config.model.classes(),
     };
-    let network = checkpoint::initial_network(&config, classes);
+    let network = config.network(classes, &config.device.device());
     let layout = ParamLayout::of(&network);
     let weights = checkpoint::load(&args.run, &layout)?;
     let name = config.model.to_string();

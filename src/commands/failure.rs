@@ -1,6 +1,6 @@
 //! How a command fails: who prints the error, and with which exit code the process ends.
 
-use crate::config::ConfigError;
+use crate::options::ConfigError;
 use crate::quant::QuantError;
 use crate::record::RecordError;
 use crate::train::TrainError;

@@ -5,8 +5,8 @@
 
 use burn_mpi::{Backend, World};
 
-use crate::config::{ConfigError, RunConfig};
 use crate::device::{DeviceKind, use_gpu};
+use crate::options::{ConfigError, RunConfig};
 
 /// Checks that every rank has the GPU of `device`, and chooses it. All ranks call it, before
 /// anything runs on the device.
@@ -30,7 +30,7 @@ pub fn impossible(config: &RunConfig, ranks: Option<usize>) -> Option<String> {
     let gpus = *found.as_ref().unwrap_or(&0);
     match number(config.device, 0, found) {
         Err(reason) => Some(reason),
-        Ok(_) if config.backend == Backend::Nccl && gpus < ranks => Some(format!(
+        Ok(_) if config.communication.backend == Backend::Nccl && gpus < ranks => Some(format!(
             "--backend nccl: NCCL needs a GPU for each rank, and this machine has {gpus} for {ranks} ranks; choose mpi or \
              gloo, or a machine with more GPUs"
         )),

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::cli::{HowArgs, LaunchArgs};
 use crate::launch::{self, Hosts, Launch, LaunchError, LauncherKind, MpiFlavour, Topology};
+use crate::options::{HowArgs, LaunchArgs};
 use crate::stop::StopRequest;
 use training::Training;
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::outputs;
-use crate::config::ConfigError;
 use crate::data::write_npy;
+use crate::options::ConfigError;
 use burn_mpi::World;
 
 /// Checks the file's name, and on rank 0 that it can be written.

@@ -1,9 +1,9 @@
 //! Refuses what does not fit into memory before it is asked for: the kernel would end a rank without
 //! a word.
 
-use crate::config::ConfigError;
 use crate::machine::Machine;
 use crate::model::Network;
+use crate::options::ConfigError;
 use burn_mpi::{CommError, World};
 
 /// Checks that a training step on `batch` samples can fit beside those of the other ranks of each

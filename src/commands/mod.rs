@@ -34,58 +34,52 @@ mod trace;
 mod train;
 
 use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::CommandFactory;
 
-use crate::cli::{BenchArgs, BenchKind, Command, TrainArgs};
-use crate::config::{ConfigError, RunConfig, seconds};
 use crate::device::DeviceKind;
+use crate::options::{BenchArgs, BenchKind, Cli, Command, ConfigError, RunConfig, Words, one_line};
 use crate::stop::StopRequest;
 use crate::train::Precision;
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
 use burn_mpi::{Launcher, World};
 pub use failure::{Failure, Refused};
 use failure::{OPTIONS, is_shared};
-use start::{Fingerprint, Usage, Verdict};
-
-/// A path as ranks compare it and files show it: any bytes, where JSON has UTF-8 alone.
-fn path_text(path: Option<&Path>) -> String {
-    path.map_or("not given".to_owned(), |path| format!("{path:?}"))
-}
+use start::{Does, Fingerprint, Usage, Verdict};
 
 /// Tells the library which option sets the deadline of collectives, and its value, which applies
 /// from MPI's start on; an invalid one is refused later, by all ranks.
 pub fn set_deadline(command: &Command) {
-    let options: &TrainArgs = match command {
-        Command::Train(args) => args,
-        Command::Profile(args) => &args.options,
-        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => &args.train,
+    let (config, stall_warning) = match command {
+        Command::Train(args) => (&args.config, Some(args.stall_warning)),
+        Command::Profile(args) => (&args.config, None),
+        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => (&args.config, None),
         _ => return burn_mpi::name_deadline("fixed"),
     };
     burn_mpi::name_deadline("--comm-timeout");
-    let [deadline, stall] =
-        [("comm-timeout", options.comm_timeout), ("stall-warning", options.stall_warning)]
-            .map(|(option, value)| seconds(option, value).map(Duration::from_secs_f64));
-    deadline.into_iter().for_each(burn_mpi::set_deadline);
-    stall.into_iter().for_each(burn_mpi::set_stall_warning);
+    burn_mpi::set_deadline(config.communication.timeout());
+    if let Some(seconds) = stall_warning {
+        burn_mpi::set_stall_warning(Duration::from_secs_f64(seconds));
+    }
 }
 
 /// Runs a subcommand; returns the exit code of one that started other jobs.
 ///
 /// # Errors
 /// The error of the subcommand.
-pub fn run(command: Command) -> Result<u8, Failure> {
+pub fn run(cli: Cli) -> Result<u8, Failure> {
+    let command = &cli.command;
     let code_of = |code: i32| u8::try_from(code).unwrap_or(1);
     let program = Fingerprint::begin();
-    // These have no ranks. Several are told so; what the shell has inherited from another job does not matter.
-    if matches!(command, Command::Data(_) | Command::Launch(_) | Command::Sweep(_) | Command::Report(_))
-        && let Some(launcher) = Launcher::detect().filter(Launcher::has_peers)
-    {
+    use Command::{Bench, Eval, Export, Profile, Quantize, Train};
+    let has_ranks = matches!(command, Train(_) | Eval(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_));
+    // The others have none. Several are told so; what the shell has inherited from another job does not matter.
+    if !has_ranks && let Some(launcher) = Launcher::detect().filter(Launcher::has_peers) {
         match World::init() {
             Ok(world) if world.size() > 1 => {
-                return run_as_rank(&world, &command, program, &StopRequest::default()).map(|()| 0);
+                return run_as_rank(&world, &cli, program, &StopRequest::default()).map(|()| 0);
             }
             // Another MPI's ranks do not know each other. One that fails before rank 0 has printed ends the job.
             Err(_) if launcher.leaves_printing_to_rank_0() => return Ok(0),
@@ -97,43 +91,52 @@ pub fn run(command: Command) -> Result<u8, Failure> {
     }
     match command {
         // From here on: a signal while MPI starts requests a checkpoint as well.
-        Command::Train(_) => {
+        Train(_) => {
             let stop =
                 StopRequest::listen().context("cannot listen to signals").map_err(Failure::before_mpi)?;
-            in_mpi(&command, program, &stop)
+            in_mpi(&cli, program, &stop)
         }
-        Command::Eval(_)
-        | Command::Export(_)
-        | Command::Quantize(_)
-        | Command::Bench(_)
-        | Command::Profile(_) => in_mpi(&command, program, &StopRequest::default()),
+        Eval(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => {
+            in_mpi(&cli, program, &StopRequest::default())
+        }
         Command::Data(args) => data::run(args).map(|()| 0).map_err(Failure::before_mpi),
-        Command::Launch(args) => launch::run(&args).map(code_of).map_err(Failure::before_mpi),
-        Command::Sweep(args) => sweep::run(&args).map(code_of).map_err(Failure::before_mpi),
-        Command::Report(args) => report::run(&args).map(|()| 0).map_err(Failure::before_mpi),
+        Command::Launch(args) => launch::run(args).map(code_of).map_err(Failure::before_mpi),
+        Command::Sweep(args) => sweep::run(args).map(code_of).map_err(Failure::before_mpi),
+        Command::Report(args) => report::run(args).map(|()| 0).map_err(Failure::before_mpi),
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "mpiburn", &mut text);
+            print!("{}", String::from_utf8_lossy(&text));
+            Ok(0)
+        }
+        Command::Man { folder } => {
+            let written = clap_mangen::generate_to(Cli::command(), folder);
+            let problem = || format!("cannot write manual pages to {}", folder.display());
+            written.map(|()| 0).with_context(problem).map_err(Failure::before_mpi)
+        }
     }
 }
 
 /// Runs a subcommand as one rank of an MPI job.
-fn in_mpi(command: &Command, program: Option<Fingerprint>, stop: &StopRequest) -> Result<u8, Failure> {
+fn in_mpi(cli: &Cli, program: Option<Fingerprint>, stop: &StopRequest) -> Result<u8, Failure> {
     let world = World::init().map_err(|error| Failure {
         printed: error.is_rank_0s(),
         alone: false,
         error: error.into(),
     })?;
-    run_as_rank(&world, command, program, stop).map(|()| 0)
+    run_as_rank(&world, cli, program, stop).map(|()| 0)
 }
 
 /// Checks the options of a training, which one rank alone may have wrong.
 fn check_options(command: &Command) -> Result<(), Usage> {
-    let options: &TrainArgs = match command {
-        Command::Train(args) if args.resume.is_none() => args,
-        Command::Profile(args) if args.checkpoint.is_none() => &args.options,
-        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => &args.train,
+    let config = match command {
+        Command::Train(args) if args.resume.is_none() => &args.config,
+        Command::Profile(args) if args.checkpoint.is_none() => &args.config,
+        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => &args.config,
         _ => return Ok(()),
     };
-    let text = |error: ConfigError| hints::with_hint(&error.into());
-    RunConfig::try_from(options).map(drop).map_err(|error| Usage { text: text(error), exit_code: OPTIONS })
+    let checked = config.clone().completed().and_then(|config| config.check_built());
+    checked.map_err(|error| Usage { text: hints::with_hint(&error.into()), exit_code: OPTIONS })
 }
 
 /// Runs a subcommand as one rank of `world`, if all ranks are to run the same one.
@@ -142,10 +145,11 @@ fn check_options(command: &Command) -> Result<(), Usage> {
 /// The error of the subcommand.
 pub fn run_as_rank(
     world: &World,
-    command: &Command,
+    cli: &Cli,
     program: Option<Fingerprint>,
     stop: &StopRequest,
 ) -> Result<(), Failure> {
+    let command = &cli.command;
     let end = |error: anyhow::Error| {
         let shared = is_shared(&error);
         if shared {
@@ -154,7 +158,8 @@ pub fn run_as_rank(
         // A rank without others has nobody to abort, and MPI_Abort prints a box of lines.
         Failure { printed: shared, alone: !shared && world.size() > 1, error }
     };
-    let does = check_options(command).map(|()| start::words_of(command));
+    let does =
+        check_options(command).map(|()| Does { command: command.name(), options: cli.options.clone() });
     match start::compare(world, does, program).map_err(|error| end(error.into()))? {
         Verdict::Run => {}
         Verdict::Print(Usage { text, .. }) => return Err(end(Refused(text).into())),
@@ -199,6 +204,14 @@ fn agree_on_products(world: &World, config: &RunConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Prepares this rank for work with `config`: deadline, GPU, threads, algorithm of convolutions.
+fn set_up(world: &World, config: &RunConfig) -> anyhow::Result<()> {
+    world.set_deadline(config.communication.timeout());
+    gpu::choose(world, config.device)?;
+    config.conv.use_algorithm();
+    use_threads(config.threads)
+}
+
 /// One thread per rank unless more are requested. The calling thread is the first of
 /// them, so with one thread no work moves to another.
 fn use_threads(threads: usize) -> anyhow::Result<()> {
@@ -211,36 +224,10 @@ fn use_threads(threads: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Options of `mpiburn train` that single steps on random samples do not depend on.
-const OF_RUNS: [&str; 20] = [
-    "init",
-    "epochs",
-    "train_samples",
-    "test_samples",
-    "test_batch_size",
-    "num_classes",
-    "shuffle",
-    "augment",
-    "accumulate",
-    "schedule",
-    "early_stopping",
-    "world_size",
-    "out",
-    "overwrite",
-    "resume",
-    "set",
-    "log_every",
-    "checkpoint_every",
-    "keep",
-    "note_steps",
-];
-
-/// Warns of typed options of training, [`OF_RUNS`] and `more`, that have no effect on what the
-/// command `does`.
-fn warn_of_ignored(world: &World, does: &str, args: &TrainArgs, more: &[&str]) {
-    let ignored = |id: &&String| OF_RUNS.iter().chain(more).any(|option| option == id);
-    let typed = args.typed.iter().filter(ignored);
-    let options: Vec<String> = typed.map(|id| format!("--{}", id.replace('_', "-"))).collect();
+/// Warns of options that were `typed` and have no effect on what the command `does`.
+fn warn_of_ignored(world: &World, does: &str, typed: &Words, is_ignored: impl Fn(&str) -> bool) {
+    let ignored = typed.0.keys().filter(|option| is_ignored(option));
+    let options: Vec<String> = ignored.map(|option| format!("--{option}")).collect();
     if world.is_root() && !options.is_empty() {
         log::warn!("{does}; without effect: {}", options.join(" "));
     }
@@ -276,10 +263,10 @@ pub fn usage(error: &clap::Error) -> u8 {
     let program = Fingerprint::begin();
     let world = start::has_peers().then(World::init).and_then(Result::ok);
     let Some(world) = world else {
-        let _ = error.print();
+        print_usage(error);
         return OPTIONS;
     };
-    let usage = Usage { text: error.to_string(), exit_code: OPTIONS };
+    let usage = Usage { text: usage_text(error), exit_code: OPTIONS };
     match start::compare(&world, Err(usage), program) {
         Ok(Verdict::Refuse(text, exit_code)) => {
             print_own(&world, text.as_deref());
@@ -287,7 +274,7 @@ pub fn usage(error: &clap::Error) -> u8 {
         }
         _ => {
             if world.is_root() {
-                let _ = error.print();
+                print_usage(error);
             }
             let _ = world.barrier();
             OPTIONS
@@ -295,10 +282,26 @@ pub fn usage(error: &clap::Error) -> u8 {
     }
 }
 
+/// A wrong value in one line, as other errors of options; any other error with clap's tips.
+fn usage_text(error: &clap::Error) -> String {
+    use clap::error::ErrorKind::{InvalidValue, ValueValidation};
+    match error.kind() {
+        InvalidValue | ValueValidation => one_line(error),
+        _ => error.to_string(),
+    }
+}
+
+fn print_usage(error: &clap::Error) {
+    match usage_text(error) {
+        line if !line.contains('\n') => eprintln!("mpiburn: {line}"),
+        _ => _ = error.print(),
+    }
+}
+
 /// Checks that several random batches of this size fit into memory.
 fn check_random_batch(config: &RunConfig) -> Result<(), ConfigError> {
     const LARGEST: usize = 65_536;
-    let size = config.train_batch_size;
+    let size = config.data.train_batch_size;
     if size > LARGEST {
         let problem = format!("random batches are kept in memory: at most {LARGEST}");
         return Err(ConfigError::new("train-batch-size", size, problem));

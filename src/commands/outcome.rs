@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 
-use crate::config::{RunConfig, RunRecord};
 use crate::data::ShardPlan;
 use crate::device::DeviceKind;
 use crate::machine::{CpuTime, Machine, others_percent};
+use crate::options::{RunConfig, RunRecord};
 use crate::record::{RankRecord, Results, RunDir, Status, StepMs, now, versions};
 use crate::train::{EpochRow, Precision, Tally, Trace, Trainer, best_epoch, overfits_after};
 use burn_fused::precision::bf16_products;
@@ -62,7 +62,7 @@ pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyh
         ended_at: None,
         git: env!("MPIBURN_GIT").into(),
         git_dirty: env!("MPIBURN_GIT_DIRTY").parse().ok(),
-        versions: versions(world.mpi_library(), gloo_version(config.backend)),
+        versions: versions(world.mpi_library(), gloo_version(config.communication.backend)),
         history: Vec::new(),
         failed_attempts: Vec::new(),
         failed_checkpoints: None,
@@ -94,7 +94,8 @@ fn load_of_others(places: &[Place], times: &[CpuTime]) -> BTreeMap<String, f64> 
 /// `results/convnet-1x2-mpi-20260131-235959`, in UTC.
 pub fn default_name(record: &RunRecord) -> PathBuf {
     let time = record.started_at.replace(['-', ':', 'Z'], "").replace('T', "-");
-    let name = format!("{}-{}-{}-{time}", record.config.model, record.topology, record.config.backend);
+    let name =
+        format!("{}-{}-{}-{time}", record.config.model, record.topology, record.config.communication.backend);
     PathBuf::from("results").join(name)
 }
 
@@ -115,7 +116,7 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
         record.params,
         record.topology,
         hosts.join(", "),
-        record.config.backend,
+        record.config.communication.backend,
         world.mpi_library()
     );
     for place in &record.places {

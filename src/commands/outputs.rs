@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::checkpoint::agree_or_refuse;
-use crate::config::ConfigError;
 use crate::data::is_data_file;
 use crate::files::same_file;
+use crate::options::ConfigError;
 use crate::record::is_own_file;
 use crate::report::check_writable;
 use burn_mpi::World;

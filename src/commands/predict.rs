@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 
 use super::publish::{print_sheet, publish_page, write_sheets};
-use crate::cli::ReportArgs;
-use crate::config::{ConfigError, at_most, more_than_0, not_negative};
+use crate::options::ReportArgs;
 use crate::report::link::Link;
 use crate::report::measures::STEP;
 use crate::report::page::Part;
@@ -79,14 +78,6 @@ fn link(args: &ReportArgs) -> anyhow::Result<Link> {
              `mpirun -n 2 --host alpha,beta mpiburn bench link --csv FILE`"
         );
     };
-    let latency = at_most("latency-us", not_negative("latency-us", latency)?, 1e9, "1000 seconds")?;
-    let bandwidth = more_than_0("bandwidth-mbit", bandwidth)?;
-    let bandwidth = at_most("bandwidth-mbit", bandwidth, 1e9, "a thousand times the fastest networks")?;
-    if bandwidth < 1e-3 {
-        return Err(
-            ConfigError::new("bandwidth-mbit", format!("{bandwidth:e}"), "must be at least 0.001").into()
-        );
-    }
     Ok(Link::new(latency, bandwidth))
 }
 
@@ -162,7 +153,7 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
                  gradients in {} bucket{}{}.",
                 source.path.display(),
                 source.record.topology,
-                source.record.config.backend,
+                source.record.config.communication.backend,
                 work.compute_ms,
                 work.backward_ms,
                 bytes,

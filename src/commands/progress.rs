@@ -8,6 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
 use super::logging::bars;
 use crate::data::ShardPlan;
+use crate::record::StepFile;
 use crate::train::{EpochRow, Position, Tally, Watch};
 use burn_mpi::Launcher;
 
@@ -20,6 +21,8 @@ pub struct Progress {
     started: Instant,
     first_step: usize,
     drawn: Instant,
+    /// The file of the last step, on rank 0 of a training that notes its steps.
+    steps: Option<StepFile>,
 }
 
 /// Interval of the bar's updates: redrawing it for every step of a small network would
@@ -28,7 +31,13 @@ const REDRAW: Duration = Duration::from_millis(100);
 
 impl Progress {
     /// Progress of a training that starts at `first_step`.
-    pub fn new(shown: bool, plan: &ShardPlan, epochs: usize, first_step: usize) -> Self {
+    pub fn new(
+        shown: bool,
+        plan: &ShardPlan,
+        epochs: usize,
+        first_step: usize,
+        steps: Option<StepFile>,
+    ) -> Self {
         let total = plan.steps().saturating_mul(epochs);
         let bar = (shown && console_is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{bar:12} {pos}/{len}  {msg}  {eta} left");
@@ -40,11 +49,19 @@ impl Progress {
             bar.set_position(first_step as u64);
             bar
         });
-        Self { shown, bar, plan: *plan, epochs, started: Instant::now(), first_step, drawn: Instant::now() }
+        let now = Instant::now();
+        Self { shown, bar, plan: *plan, epochs, started: now, first_step, drawn: now, steps }
     }
 
-    /// Removes the bar, for a training that ends before its last epoch.
-    pub fn finish(&self) {
+    /// Removes the bar and the file of a completed training, whose steps are of no more use.
+    pub fn complete(self) {
+        self.remove_bar();
+        if let Some(steps) = self.steps {
+            steps.remove();
+        }
+    }
+
+    fn remove_bar(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
@@ -65,6 +82,9 @@ impl Progress {
 
 impl Watch for Progress {
     fn step(&mut self, position: &Position, epoch: &Tally) {
+        if let Some(steps) = &self.steps {
+            steps.note(position.step);
+        }
         let Some(bar) = &self.bar else { return };
         if self.drawn.elapsed() < REDRAW {
             return;
@@ -116,7 +136,7 @@ impl Watch for Progress {
             row.seconds
         );
         if row.epoch == self.epochs {
-            self.finish();
+            self.remove_bar();
         }
     }
 }

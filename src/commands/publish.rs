@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::console::without_controls;
 use super::outputs;
-use crate::cli::Format;
+use crate::options::Format;
 use crate::report::page::{self, Part};
 use crate::report::sheet::Sheet;
 use crate::report::write_file;

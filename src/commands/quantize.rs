@@ -8,14 +8,11 @@ use anyhow::Context;
 use burn::module::Module;
 
 use super::checkpoint::{self, Initial};
-use super::path_text;
-use crate::cli::{QuantKind, QuantizeArgs};
-use crate::config::{ConfigError, RunConfig};
 use crate::data::{SampleSource, Split};
-use crate::device::DeviceKind;
 use crate::files::{self, WholeFile};
 use crate::model::Network;
-use crate::names;
+use crate::options::{ConfigError, RunConfig};
+use crate::options::{QuantKind, QuantizeArgs};
 use crate::quant::{CALIBRATION, PostTraining, QuantError, Quantized, WeightScheme, integer_model};
 use crate::record::{INT8_FILE, Int8File, Method};
 use crate::train::{Evaluation, Tally};
@@ -32,30 +29,19 @@ enum Plan {
 
 pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let plan = Plan::try_from(args)?;
-    for (option, value) in [
-        ("RUN", path_text(Some(&args.run))),
-        ("--data-root", path_text(args.data_root.as_deref())),
-        ("--kind", names::name(&args.kind)),
-        ("--calibration", serde_json::to_string(&args.calibration)?),
-        ("--weight-scheme", serde_json::to_string(&args.weight_scheme)?),
-    ] {
-        world.check_equal(option, &value)?;
-    }
     let stored = match world.is_root() {
         true => checkpoint::stored(&args.run).map(Some),
         false => Ok(None),
     };
     let stored = checkpoint::agree_or_refuse(world, stored)?;
     let (config, samples) = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
-    let data_root = args.data_root.clone().unwrap_or(config.data_root);
-    let config = RunConfig { data_root, device: DeviceKind::Flex, ..config };
-    super::use_threads(config.threads)?;
-    config.conv.use_algorithm();
+    let config = checkpoint::on_flex(config, args.data_root.as_ref());
+    super::set_up(world, &config)?;
     let Initial { source, network, layout, .. } = Initial::open(world, &config)?;
     if args.data_root.is_none() {
         let calibrates = matches!(plan, Plan::Post(PostTraining::Static { .. }));
         for split in Split::ALL.into_iter().filter(|split| calibrates || *split == Split::Test) {
-            let (root, remedy) = (&config.data_root, checkpoint::NAME_IT);
+            let (root, remedy) = (&config.data.data_root, checkpoint::NAME_IT);
             checkpoint::check_samples(world, &samples, split, source.as_ref(), root, remedy)?;
         }
     }
@@ -72,7 +58,7 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
         }
         write(&file, &weights.folder)
     })?;
-    let evaluation = Evaluation::load(world, source.as_ref(), &config.train_options())?;
+    let evaluation = Evaluation::load(world, source.as_ref(), &config)?;
     let float = Tally::total(&evaluation.run(world, &network)?.tallies);
     let int8 = Tally::total(&evaluation.run_int8(world, &mut quantized)?.tallies);
     if world.is_root() {
@@ -85,14 +71,12 @@ impl TryFrom<&QuantizeArgs> for Plan {
     type Error = ConfigError;
 
     fn try_from(args: &QuantizeArgs) -> Result<Self, ConfigError> {
-        let typed = args.weight_scheme.as_deref().unwrap_or("channel");
-        let scheme =
-            typed.parse().map_err(|problem: String| ConfigError::new("weight-scheme", typed, problem))?;
+        let scheme = args.weight_scheme.unwrap_or_default();
         if args.kind == QuantKind::Qat && args.weight_scheme.is_some() {
-            return Err(ConfigError::new("weight-scheme", typed, "was chosen in the training; leave it out"));
+            let problem = "was chosen in the training; leave it out";
+            return Err(ConfigError::new("weight-scheme", scheme, problem));
         }
         match (args.kind, args.calibration) {
-            (_, Some(0)) => Err(ConfigError::new("calibration", 0, "must be at least 1")),
             (QuantKind::Dynamic | QuantKind::Qat, Some(samples)) => {
                 Err(ConfigError::new("calibration", samples, "requires --kind ptq"))
             }
@@ -125,7 +109,7 @@ fn calibrated(
     config: &RunConfig,
     args: &QuantizeArgs,
 ) -> anyhow::Result<Quantized> {
-    let quantizer = post.load(source, config.train_samples)?;
+    let quantizer = post.load(source, config.data.train_samples)?;
     if let Some(samples) = quantizer.samples() {
         if let Some(typed) = args.calibration.filter(|&typed| samples < typed) {
             log::warn!("--calibration {typed}: the run trained on {samples} samples; all are used");
@@ -181,11 +165,12 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::{Cli, Command};
+    use crate::options::{Cli, Command, one_line};
 
     fn plan(options: &[&str]) -> Result<Plan, ConfigError> {
         let words = ["mpiburn", "quantize", "run"].iter().chain(options);
-        match Cli::try_parse_from(words).expect("options that clap knows").command {
+        let cli = Cli::try_parse_from(words).map_err(|error| ConfigError::Words(one_line(&error)))?;
+        match cli.command {
             Command::Quantize(args) => Plan::try_from(&args),
             _ => unreachable!(),
         }
@@ -201,7 +186,7 @@ mod tests {
             (&["--calibration", "0"][..], "--calibration 0: must be at least 1"),
             (&["--kind", "dynamic", "--calibration", "9"], "--calibration 9: requires --kind ptq"),
             (&["--kind", "qat", "--weight-scheme", "tensor"], "--weight-scheme tensor: was chosen"),
-            (&["--weight-scheme", "row"], "--weight-scheme row: unknown weight scheme row"),
+            (&["--weight-scheme", "row"], "--weight-scheme row: choose channel, tensor"),
         ] {
             let error = plan(options).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");

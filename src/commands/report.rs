@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use super::publish::{print_sheet, publish_page, write_sheets};
-use crate::cli::{Format, ReportArgs};
-use crate::config::ConfigError;
 use crate::names::count;
+use crate::options::ConfigError;
+use crate::options::{Format, ReportArgs};
 use crate::report::benchmarks::{self, ALLREDUCE, Tables};
 use crate::report::by_rank::by_rank;
 use crate::report::inputs::Inputs;

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Refused;
-use crate::cli::{BenchArgs, BenchKind, Command};
 use crate::files::hex;
 
 /// A text that a rank prints instead of running a command.
@@ -24,11 +23,20 @@ pub struct Usage {
     pub exit_code: u8,
 }
 
+/// What a rank is to do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Does {
+    /// The subcommand, such as `bench step`.
+    pub command: String,
+    /// Its options with their values.
+    pub options: Vec<(String, String)>,
+}
+
 /// One rank's part of the comparison.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Start {
-    /// The subcommand, or what is printed in its place.
-    does: Result<String, Usage>,
+    /// What it does, or what is printed in its place.
+    does: Result<Does, Usage>,
     /// SHA-256 of the executable.
     program: String,
     level: Level,
@@ -45,33 +53,19 @@ pub enum Verdict {
     Refuse(Option<String>, u8),
 }
 
-/// What all ranks have to have in common of `command`: its name, and all words of a benchmark, whose
-/// options are not compared later.
-pub fn words_of(command: &Command) -> String {
-    match command {
-        Command::Bench(BenchArgs { kind }) if !matches!(kind, BenchKind::Step(_)) => {
-            let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-            let is_quiet =
-                |word: &String| !matches!(word.as_str(), "-q" | "--quiet" | "-v" | "-vv" | "--verbose");
-            words.filter(is_quiet).collect::<Vec<_>>().join(" ")
-        }
-        _ => command.name(),
-    }
-}
-
 /// Whether this process is one of several.
 pub fn has_peers() -> bool {
     Launcher::detect().is_some_and(|launcher| launcher.has_peers())
 }
 
-/// Compares `does` with the other ranks', and sets the widest SIMD level that all processors have:
+/// Compares `does` with the other ranks', options included, and sets the widest SIMD level that all processors have:
 /// hosts may differ, and a run gives the same bits for any placement of ranks.
 ///
 /// # Errors
 /// If the transport fails.
 pub fn compare(
     world: &World,
-    does: Result<String, Usage>,
+    does: Result<Does, Usage>,
     program: Option<Fingerprint>,
 ) -> Result<Verdict, CommError> {
     let program = program.map(Fingerprint::read).unwrap_or_default();
@@ -80,7 +74,11 @@ pub fn compare(
     level.use_level();
     log::debug!("SIMD level {level}");
     let hosts: Vec<&str> = world.places().iter().map(|place| place.host.as_str()).collect();
-    Ok(verdict(&all, &hosts, world.rank()))
+    let verdict = verdict(&all, &hosts, world.rank());
+    if verdict == Verdict::Run {
+        differing_option(&all, &hosts)?;
+    }
+    Ok(verdict)
 }
 
 fn verdict(all: &[Start], hosts: &[&str], rank: usize) -> Verdict {
@@ -108,18 +106,34 @@ fn verdict(all: &[Start], hosts: &[&str], rank: usize) -> Verdict {
         );
         return Verdict::Refuse((rank == 0).then_some(line), super::failure::OPTIONS);
     }
-    if let Some(other) = differs(&|start| start.does == first.does) {
-        let does = |rank: usize| all[rank].does.as_deref().unwrap_or_default();
+    let does = |rank: usize| all[rank].does.as_ref().ok();
+    let command = |rank: usize| does(rank).map_or("", |does| does.command.as_str());
+    if let Some(other) = (0..all.len()).find(|&rank| command(rank) != command(0)) {
         let line = format!(
             "{} runs mpiburn {}, and {} mpiburn {}: all ranks of a job run the same",
             name(0),
-            does(0),
+            command(0),
             name(other),
-            does(other)
+            command(other)
         );
         return Verdict::Refuse((rank == 0).then_some(line), super::failure::OPTIONS);
     }
     Verdict::Run
+}
+
+/// The first option that another rank than 0 has with another value.
+fn differing_option(all: &[Start], hosts: &[&str]) -> Result<(), CommError> {
+    let options = |rank: usize| all[rank].does.iter().flat_map(|does| &does.options);
+    for rank in 1..all.len() {
+        if let Some(((option, found), (_, expected))) =
+            options(rank).zip(options(0)).find(|(found, expected)| found != expected)
+        {
+            let (what, host) = (option.clone(), hosts[rank].to_owned());
+            let (found, expected) = (found.clone(), expected.clone());
+            return Err(CommError::Diverged { what, rank, host, found, expected });
+        }
+    }
+    Ok(())
 }
 
 /// The digest of this executable, read while MPI starts.
@@ -163,7 +177,9 @@ mod tests {
 
     fn starts(does: [Result<&str, &str>; 3]) -> Vec<Start> {
         let start = |does: Result<&str, &str>| Start {
-            does: does.map(str::to_owned).map_err(|text| Usage { text: text.into(), exit_code: 2 }),
+            does: does
+                .map(|command| Does { command: command.into(), options: Vec::new() })
+                .map_err(|text| Usage { text: text.into(), exit_code: 2 }),
             program: "abc".into(),
             level: Level::Portable,
         };
@@ -204,5 +220,20 @@ mod tests {
             panic!("another binary is refused");
         };
         assert!(line.starts_with("rank 1 on beta runs another binary than rank 0 on alpha"), "{line}");
+    }
+
+    #[test]
+    fn the_first_differing_option_is_named_with_both_values() {
+        let mut starts = starts([Ok("train"); 3]);
+        let hosts = ["alpha", "alpha", "beta"];
+        for (rank, start) in starts.iter_mut().enumerate() {
+            let lr = if rank == 2 { "0.1" } else { "0.5" };
+            let options = [("--epochs", "3"), ("--lr", lr), ("--seed", lr)];
+            let options = options.map(|(option, value)| (option.to_owned(), value.to_owned()));
+            start.does.as_mut().unwrap().options = options.into();
+        }
+        let error = differing_option(&starts, &hosts).unwrap_err().to_string();
+        assert_eq!(error, "--lr differs between ranks: rank 2 on beta has 0.1, rank 0 has 0.5");
+        assert!(differing_option(&starts[..2], &hosts).is_ok());
     }
 }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, FromArgMatches};
 
 use super::sweep::{configuration, option_names};
-use crate::cli::SweepArgs;
 use crate::launch::LauncherKind;
+use crate::options::SweepArgs;
 use crate::report::published::published;
 use crate::report::reference::Reference;
 use crate::report::rows::group;

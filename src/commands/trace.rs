@@ -7,8 +7,8 @@ use std::time::Instant;
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 
-use crate::cli::{StepRange, TraceArgs};
-use crate::config::{ConfigError, RunConfig};
+use crate::options::{ConfigError, RunConfig};
+use crate::options::{StepRange, TraceArgs};
 use crate::profile::{Clock, RankTrace, Recorder, TraceFile, end_batch, longest_wait};
 use crate::record::is_of_run;
 use crate::train::TrainError;
@@ -24,14 +24,6 @@ pub struct Tracing {
     since: Instant,
     start: Vec<ClockOffset>,
     run: Map<String, Value>,
-}
-
-/// Checks that ranks have the same options.
-pub fn check_same(world: &World, args: &TraceArgs) -> Result<(), CommError> {
-    let text = |value: Option<String>| value.unwrap_or_else(|| "none".into());
-    let path = args.trace.as_ref().map(|path| path.display().to_string());
-    world.check_equal("--trace", &text(path))?;
-    world.check_equal("--trace-steps", &text(args.trace_steps.map(|steps| steps.to_string())))
 }
 
 /// Checks on rank 0 that the file can be written.
@@ -106,8 +98,8 @@ impl Tracing {
         let run = [
             ("program", json!(format!("mpiburn {} of {}", env!("CARGO_PKG_VERSION"), env!("MPIBURN_GIT")))),
             ("model", json!(config.model)),
-            ("backend", json!(config.backend.to_string())),
-            ("train_batch_size", json!(config.train_batch_size)),
+            ("backend", json!(config.communication.backend.to_string())),
+            ("train_batch_size", json!(config.data.train_batch_size)),
             ("mpi", json!(world.mpi_library())),
         ];
         Ok(Self {

@@ -1,36 +1,27 @@
 //! `mpiburn train`: puts a training together and writes down what came of it.
 
 mod checks;
-mod noted;
 mod prepare;
 mod resume;
 
-use std::time::{Duration, Instant};
-
-use anyhow::Context;
+use std::time::Instant;
 
 use super::checkpoint;
 use super::collective::primitives;
 use super::memory;
 use super::outcome::{Ended, describe, print_header, print_results, summarize};
-use super::path_text;
 use super::progress::{Progress, learning_rate};
 use super::trace::{self, Tracing};
-use crate::cli::TrainArgs;
-use crate::config::{RunConfig, RunRecord};
 use crate::data::{self, ShardPlan, Split};
 use crate::machine::{self, CpuTime};
-use crate::model::Network;
+use crate::options::{RunConfig, RunRecord, TrainArgs};
 use crate::profile::TimeLine;
 use crate::record::{Checkpoint, Curves, DataRecord, Origin, Recorder, RunDir, Start, Status, StepFile, now};
 use crate::stop::StopRequest;
-use crate::train::{
-    CrossEntropy, Position, Schedule, Setup, Trace, TrainError, TrainOptions, Trainer, Untraced,
-};
+use crate::train::{CrossEntropy, Position, Schedule, Setup, Trace, TrainError, Trainer, Untraced};
 use burn_mpi::{Backend, ParamLayout, World, connect};
 pub(super) use checks::check_shape;
-use checks::{check_data, check_world_size, clip_limits, warn_of_ignored_options};
-use noted::Noted;
+use checks::{check_data, check_world_size, clip_limits};
 use prepare::Begin;
 use resume::Resumed;
 
@@ -53,31 +44,16 @@ fn start(
     // MPI has started before; the run counts from the start of the process.
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
-    let typed = match args.resume {
-        Some(_) => None,
-        None => Some(RunConfig::try_from(args)?),
-    };
-    warn_of_ignored_options(args, world);
-    world.check_equal("--world-size", &args.world_size.map_or_else(|| "none".into(), |n| n.to_string()))?;
     check_world_size(args, world)?;
-    let set = if args.set.is_empty() { "none".into() } else { args.set.join(" ") };
-    world.check_equal("--set", &set)?;
-    let (config, resumed) = checkpoint::agree_or_refuse(world, configure(args, typed, world))?;
-    check_same_program(&config, args.resume.is_some(), world)?;
-    trace::check_same(world, &args.trace)?;
+    let (config, resumed) = checkpoint::agree_or_refuse(world, configure(args, world))?;
     let mut config = world.broadcast(&config)?;
     config.check_built()?;
-    world.check_equal("--out", &path_text(args.out.as_deref()))?;
-    world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
-    super::gpu::choose(world, config.device)?;
-    super::use_threads(config.threads)?;
-    config.conv.use_algorithm();
+    super::set_up(world, &config)?;
     super::agree_on_products(world, &config)?;
 
-    let source = world.agree(data::open(&config.data_root))?;
-    clip_limits(world, &mut config, source.as_ref(), args);
-    let options = config.train_options();
-    let plan = options.plan(source.as_ref(), Split::Train, world.size());
+    let source = world.agree(data::open(&config.data.data_root))?;
+    clip_limits(world, &mut config, source.as_ref(), resumed.as_ref().is_none_or(Resumed::changes));
+    let plan = config.plan(source.as_ref(), Split::Train, world.size());
     check_data(&config, &plan, source.as_ref())?;
     let total = checks::steps(&config, &plan)?;
     trace::steps(&args.trace, 0, total)?;
@@ -88,9 +64,7 @@ fn start(
         _ => trace::check_writable(world, &args.trace)?,
     }
     let classes = source.description().classes;
-    let device = config.device.device().autodiff();
-    let network = Network::with_options(config.model, &config.network, classes, config.seed, &device)
-        .fused(config.fused);
+    let network = config.network(classes, &config.device.device().autodiff());
     let quantizer = config.quantizer(&network)?;
     let layout = ParamLayout::of(&network);
     world.check_equal("the network's parameters", &layout.describe())?;
@@ -105,18 +79,18 @@ fn start(
     print_header(world, &record, &plan);
     *begun = dir.clone().filter(|_| args.resume.is_none() && !replaces);
 
-    let collective = connect(world, config.backend, &config.transport())?;
+    let collective = connect(world, config.communication.backend, &config.transport())?;
     // Small exchanges stay on MPI where gradients are on NCCL: a second communicator would compete with
     // the first one on the GPU.
-    if config.backend == Backend::Gloo {
-        world.exchange_over(primitives(world, config.backend, &config.transport())?);
+    if config.communication.backend == Backend::Gloo {
+        world.exchange_over(primitives(world, config.communication.backend, &config.transport())?);
     }
     record.connection = collective.connection();
     let data = DataRecord {
         train_sha256: String::new(),
         train_samples: plan.samples,
         train_available: source.len(Split::Train),
-        test_samples: options.plan(source.as_ref(), Split::Test, world.size()).samples,
+        test_samples: config.plan(source.as_ref(), Split::Test, world.size()).samples,
         test_available: source.len(Split::Test),
         test_largest_class: None,
     };
@@ -126,25 +100,24 @@ fn start(
     let complete = world.broadcast(&complete)?;
     let samples = world.broadcast(&samples)?;
     for split in Split::ALL {
-        let root = &config.data_root;
-        let remedy = format!("go on with this one by --set data-root={}", root.display());
+        let root = &config.data.data_root;
+        let remedy = format!("go on with this one by --data-root {}", root.display());
         checkpoint::check_samples(world, &samples, split, source.as_ref(), root, &remedy)?;
     }
     let note_steps = args.note_steps;
-    let run =
-        Run { started, note_steps, config, options, plan, record, data, dir, checkpoint, curves, complete };
+    let run = Run { started, note_steps, config, plan, record, data, dir, checkpoint, curves, complete };
     let setup = Setup { source, network, quantizer, collective, stop, trace: Untraced };
     match traced {
         Some(steps) => {
             let tracing = Tracing::start(world, &args.trace, steps, &run.config)?;
-            let loss = CrossEntropy { smoothing: run.options.recipe.label_smoothing };
+            let loss = CrossEntropy { smoothing: run.config.recipe.label_smoothing };
             let line = TimeLine::start(tracing.since(), tracing.steps(), loss);
-            let trainer = Trainer::new(world, &run.options, setup.traced(line))?;
+            let trainer = Trainer::new(world, &run.config, setup.traced(line))?;
             run.replace(world, replaces, begun)?;
             run.train(world, trainer, Some(tracing))
         }
         None => {
-            let trainer = Trainer::new(world, &run.options, setup)?;
+            let trainer = Trainer::new(world, &run.config, setup)?;
             run.replace(world, replaces, begun)?;
             run.train(world, trainer, None)
         }
@@ -156,7 +129,6 @@ struct Run {
     started: Instant,
     note_steps: bool,
     config: RunConfig,
-    options: TrainOptions,
     plan: ShardPlan,
     record: RunRecord,
     /// Without the digest and the largest class.
@@ -202,7 +174,7 @@ impl Run {
             log::info!("going on after step {}, in epoch {}", position.step, position.epoch + 1);
         }
         if world.is_root() && !self.complete {
-            warn_of_negligible_rates(&self.options.rates(plan.steps()), position.epoch);
+            warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch);
         }
         let attempt = record.history.len().saturating_sub(1);
         let origin = Origin { config: serde_json::to_value(&config)?, data: digests, attempt };
@@ -223,8 +195,7 @@ impl Run {
         let steps = world.agree(noted.transpose())?;
         // Not before: a run that is refused stays as it was.
         world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
-        let progress = Progress::new(world.is_root(), &plan, config.epochs, position.step);
-        let mut progress = Noted { progress, steps };
+        let mut progress = Progress::new(world.is_root(), &plan, config.epochs, position.step, steps);
         trainer.count_start_up(started.elapsed());
         let before = CpuTime::now();
         let ended = trainer.run(&mut recorder, &mut progress);
@@ -251,7 +222,7 @@ impl Run {
             return Err(error.into());
         }
 
-        progress.finish();
+        progress.complete();
         let cpu = CpuTime::now().since(before);
         let ended = Ended { cpu, total_seconds: earlier + started.elapsed().as_secs_f64() };
         let results = summarize(world, &trainer, &plan, &config, &ended)?;
@@ -288,35 +259,15 @@ fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize) {
     }
 }
 
-/// All ranks have to run the same program with the same options; where they do
-/// not, the error names rank, host and field.
-pub(super) fn check_same_program(config: &RunConfig, resumed: bool, world: &World) -> anyhow::Result<()> {
-    let version = format!("{} of {}", env!("CARGO_PKG_VERSION"), env!("MPIBURN_GIT"));
-    world.check_equal("the version of mpiburn", &version)?;
-    // On a resumed run, rank 0 alone has read the options.
-    if !resumed {
-        let fields = serde_json::to_value(config)?;
-        for (name, value) in fields.as_object().into_iter().flatten() {
-            world.check_equal(&format!("--{}", name.replace('_', "-")), &value.to_string())?;
-        }
-    }
-    Ok(())
-}
-
 /// The run's configuration and, on rank 0, the run that is resumed.
-fn configure(
-    args: &TrainArgs,
-    typed: Option<RunConfig>,
-    world: &World,
-) -> anyhow::Result<(RunConfig, Option<Resumed>)> {
-    let (None, Some(path)) = (&typed, &args.resume) else {
-        return typed.map(|config| (config, None)).context("no configuration");
-    };
-    if !world.is_root() {
+fn configure(args: &TrainArgs, world: &World) -> anyhow::Result<(RunConfig, Option<Resumed>)> {
+    match &args.resume {
+        None => Ok((args.config.clone().completed()?, None)),
+        Some(path) if world.is_root() => {
+            let (config, resumed) = Resumed::open(path, &args.typed, world)?;
+            Ok((config, Some(resumed)))
+        }
         // Replaced by rank 0's, whose disk the run directory is on.
-        let placeholder = RunConfig::try_from(&TrainArgs { resume: None, ..args.clone() })?;
-        return Ok((placeholder, None));
+        Some(_) => Ok((args.config.clone(), None)),
     }
-    let (config, resumed) = Resumed::open(path, &args.set, world)?;
-    Ok((config, Some(resumed)))
 }

@@ -16,7 +16,6 @@ mod vgg;
 mod watch;
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::Module;
@@ -157,14 +156,6 @@ networks! {
 impl fmt::Display for ModelKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&names::name(self))
-    }
-}
-
-impl FromStr for ModelKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        names::parse("model", text)
     }
 }
 

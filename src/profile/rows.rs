@@ -1,7 +1,6 @@
 //! Tables of a profile: operators, kinds and collectives.
 
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use burn_mpi::BucketReport;
@@ -30,14 +29,6 @@ pub enum SortKey {
 impl fmt::Display for SortKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&names::name(self))
-    }
-}
-
-impl FromStr for SortKey {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        names::parse("column", text)
     }
 }
 
@@ -275,13 +266,5 @@ mod tests {
         assert_eq!((linear.phase, linear.calls, linear.peak_memory_bytes), (Phase::Forward, 4, 30));
         assert!((linear.self_cpu_ms - 50.0).abs() < 1e-9 && (linear.cpu_time_avg_ms - 12.5).abs() < 1e-9);
         assert_eq!((linear.memory_bytes, linear.allocated_bytes), (32, 10));
-    }
-
-    #[test]
-    fn sort_keys_are_parsed_as_displayed() {
-        for key in SortKey::value_variants() {
-            assert_eq!(key.to_string().parse(), Ok(*key));
-        }
-        assert_eq!("self".parse(), Ok(SortKey::Own));
     }
 }

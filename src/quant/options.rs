@@ -1,13 +1,13 @@
 //! Quantization options of a run.
 
 use std::fmt;
-use std::str::FromStr;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::{CALIBRATION, PostTraining, QatOptions, WeightScheme};
 use crate::names;
+use crate::values::{Optional, one_of, optional, positive};
 
 /// Kind of quantization.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -29,28 +29,31 @@ impl fmt::Display for QuantizeKind {
     }
 }
 
-impl FromStr for QuantizeKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        names::parse("quantization", text)
-    }
-}
-
-/// Quantization of a run, as stored in `run.json`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+/// Quantization of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Quantization")]
 pub struct Quantization {
-    /// Kind; `None` for a float run.
+    /// 8-bit integers: qat (trained with fake quantization), ptq (trained in floats; ranges of
+    /// activations from calibration samples) or dynamic (trained in floats; weights alone). At each
+    /// epoch's end the int8 model is tested on the test set.
+    #[arg(long, value_name = "KIND", value_parser = one_of::<QuantizeKind>())]
     pub quantize: Option<QuantizeKind>,
-    /// Scales of weights.
+    /// The same as --quantize qat.
+    #[arg(long)]
+    #[serde(skip)]
+    pub quantized: bool,
+    /// Scales of weights: one for each output channel, or one for a layer's tensor.
+    #[arg(long, value_name = "SCHEME", default_value = "channel", value_parser = one_of::<WeightScheme>())]
     pub weight_scheme: WeightScheme,
-    /// Epochs after which observers are frozen.
-    pub freeze_after: Option<usize>,
-    /// Epochs after which batch norm uses its running statistics.
-    pub fold_after: Option<usize>,
-    /// Calibration samples of static post-training quantization.
-    pub calibration: Option<usize>,
+    /// Keep all ranges as they are after so many epochs of qat.
+    #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = optional(positive))]
+    pub freeze_after: Optional<usize>,
+    /// Have batch norm use its running statistics after so many epochs of qat.
+    #[arg(long, value_name = "EPOCH", default_value = "none", value_parser = optional(positive))]
+    pub fold_after: Optional<usize>,
+    /// Training samples that ptq observes at each epoch's end [default: 1024].
+    #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
+    pub calibration: Optional<usize>,
 }
 
 impl Quantization {

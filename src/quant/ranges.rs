@@ -1,7 +1,6 @@
 //! Ranges of a network's values, which determine scales and zero points.
 
 use std::fmt;
-use std::str::FromStr;
 
 use burn_fused::int8::{Observer, QParams, Scheme};
 use clap::ValueEnum;
@@ -37,14 +36,6 @@ impl WeightScheme {
 impl fmt::Display for WeightScheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&names::name(self))
-    }
-}
-
-impl FromStr for WeightScheme {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        names::parse("weight scheme", text)
     }
 }
 

@@ -88,7 +88,7 @@ pub fn chance(run: &Run) -> Option<f64> {
     let data = run.record.data.as_ref()?;
     match data.test_largest_class {
         Some(largest) => Some(100.0 * largest as f64 / data.test_samples.max(1) as f64),
-        None => run.record.config.num_classes.map(|classes| 100.0 / classes.max(1) as f64),
+        None => run.record.config.data.num_classes.map(|classes| 100.0 / classes.max(1) as f64),
     }
 }
 

@@ -85,8 +85,8 @@ impl Work {
     /// The work that `run` measured.
     pub fn of(run: &Run) -> Self {
         let (config, results) = (&run.record.config, &run.results);
-        let options = config.sync_options();
-        let width = if config.grad_dtype == WireType::F32 { 4 } else { 2 };
+        let options = config.communication.sync_options();
+        let width = if config.communication.grad_dtype == WireType::F32 { 4 } else { 2 };
         let (first, capacity) = bucket_limits(run.record.params, &options);
         Self {
             compute_ms: (results.ms_per_step - results.step_ms.exposed).max(0.0),
@@ -97,7 +97,7 @@ impl Work {
                 .collect(),
             overlap: options.overlap,
             samples: results.per_rank.iter().map(|rank| rank.train_samples).sum(),
-            batch: config.train_batch_size.saturating_mul(config.accumulate),
+            batch: config.data.train_batch_size.saturating_mul(config.accumulate),
         }
     }
 

@@ -113,7 +113,7 @@ pub fn tested(rows: &[Row<'_>]) -> String {
             }
         }
         // Earlier versions did not record how many there are.
-        None => match row.first().record.config.test_samples {
+        None => match row.first().record.config.data.test_samples {
             None => "the whole test set".to_owned(),
             Some(samples) => format!("the first {samples} test samples"),
         },

@@ -255,7 +255,7 @@ mod tests {
         let fewer = other(|run| {
             run.record.data.as_mut().unwrap().train_sha256 = "fedcba98".into();
             run.record.data.as_mut().unwrap().train_samples = 100;
-            run.record.config.train_samples = Some(100);
+            run.record.config.data.train_samples = Some(100);
         });
         assert_eq!(fewer, of("train_samples"), "whose digest is another one, of course");
     }

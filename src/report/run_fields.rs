@@ -182,7 +182,7 @@ mod tests {
 
     fn json() -> Value {
         let run = run((1, 2), &[], 4.0);
-        let record = crate::config::RunRecord { results: Some(run.results), ..run.record };
+        let record = crate::options::RunRecord { results: Some(run.results), ..run.record };
         let mut json = serde_json::to_value(record).expect("a record is JSON");
         json["per_rank"] =
             serde_json::json!([{"rank": 0, "train_samples": 5}, {"rank": 1, "train_samples": 5}]);

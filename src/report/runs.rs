@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use super::csv_table::damaged;
 use super::rows::compare;
 use super::{changed, history, run_fields};
-use crate::cli::GLOO_ALGORITHMS;
-use crate::config::RunRecord;
 use crate::files::{read_regular, sha256};
 use crate::model::HIDDEN;
+use crate::options::RunRecord;
 use crate::quant::CALIBRATION;
 use crate::record::{RecordError, Results, RunDir, Status};
 use crate::train::EpochRow;
+use crate::train::GLOO_ALGORITHMS;
 use burn_mpi::Backend;
 
 /// A finished run.
@@ -70,7 +70,7 @@ impl Run {
         for name in ["checkpoint_every", "comm_timeout", "keep", "num_classes"] {
             settings.remove(name);
         }
-        if self.record.config.backend != Backend::Gloo {
+        if self.record.config.communication.backend != Backend::Gloo {
             settings.remove("interface");
             settings.insert("gloo_algorithm".into(), GLOO_ALGORITHMS[0].into());
         }

@@ -2,21 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Parser;
-
 use super::runs::Run;
-use crate::cli::{Cli, Command};
-use crate::config::{RunConfig, RunRecord};
+use crate::options::{RunConfig, RunRecord};
 use crate::record::{DataRecord, Results, Status, StepMs, versions};
 use burn_mpi::Place;
 
 /// A completed run of `train` with `options` on NxC that took `train_seconds`.
 pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Run {
-    let words = ["mpiburn", "train"].iter().chain(options);
-    let Command::Train(args) = Cli::try_parse_from(words).expect("valid options").command else {
-        unreachable!("the command is train")
-    };
-    let config = RunConfig::of_any_build(&args).expect("a valid configuration");
+    let config = RunConfig::read(options).expect("a valid configuration");
     let (machines, processes) = topology;
     let world_size = machines * processes;
     let host = |rank: usize| format!("node{}", rank / processes);
@@ -25,7 +18,7 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
     let steps = 60_000usize.div_ceil(32 * world_size) * config.epochs;
     let exposed = if world_size > 1 { 0.1 * train_seconds } else { 0.0 };
     Run {
-        path: PathBuf::from(format!("results/{machines}x{processes}-{}", config.backend)),
+        path: PathBuf::from(format!("results/{machines}x{processes}-{}", config.communication.backend)),
         sweep: None,
         digest: String::new(),
         results: Results {
@@ -79,12 +72,14 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
             connection: None,
             data: Some(DataRecord {
                 train_sha256: String::new(),
-                train_samples: config.train_samples.map_or(60_000, |limit| limit.min(60_000)),
+                train_samples: config.data.train_samples.map_or(60_000, |limit| limit.min(60_000)),
                 train_available: 60_000,
-                test_samples: config.test_samples.map_or(10_000, |limit| limit.min(10_000)),
+                test_samples: config.data.test_samples.map_or(10_000, |limit| limit.min(10_000)),
                 test_available: 10_000,
                 // MNIST's share.
-                test_largest_class: Some(config.test_samples.unwrap_or(10_000).min(10_000) * 1135 / 10_000),
+                test_largest_class: Some(
+                    config.data.test_samples.unwrap_or(10_000).min(10_000) * 1135 / 10_000,
+                ),
             }),
             oversubscribed: false,
             shared_machine: false,

@@ -1,6 +1,6 @@
 //! Samples of each step, with optional augmentation.
 
-use super::{LabelledBytes, TrainOptions};
+use super::{LabelledBytes, RunConfig};
 use crate::data::augment::Augmentation;
 use crate::data::shard::Order;
 use crate::data::{Description, Normalizer, Shard};
@@ -18,7 +18,7 @@ pub struct Batches {
 
 impl Batches {
     /// Batches according to `options`.
-    pub fn new(options: &TrainOptions, description: &Description) -> Self {
+    pub fn new(options: &RunConfig, description: &Description) -> Self {
         Self {
             normalizer: Normalizer::new(description),
             augment: options.recipe.augment,
@@ -46,8 +46,8 @@ impl Batches {
 }
 
 /// The order of the samples in `epoch`.
-pub(super) fn order_of(options: &TrainOptions, epoch: u64) -> Order {
-    match options.shuffle {
+pub(super) fn order_of(options: &RunConfig, epoch: u64) -> Order {
+    match options.data.shuffle {
         true => Order::Shuffled { seed: options.seed, epoch },
         false => Order::Sequential,
     }

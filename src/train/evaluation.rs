@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 
-use super::{CrossEntropy, LabelledBytes, Loss, Samples, Tally, TrainError, TrainOptions};
+use super::{CrossEntropy, LabelledBytes, Loss, RunConfig, Samples, Tally, TrainError};
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, Split};
 use crate::model::{Model, Network};
@@ -33,11 +33,7 @@ impl Evaluation {
     ///
     /// # Errors
     /// If it cannot be read on some rank, or ranks have different test sets.
-    pub fn load(
-        world: &World,
-        source: &dyn SampleSource,
-        options: &TrainOptions,
-    ) -> Result<Self, TrainError> {
+    pub fn load(world: &World, source: &dyn SampleSource, options: &RunConfig) -> Result<Self, TrainError> {
         let plan = options.plan(source, Split::Test, world.size());
         let shard = Shard::load(source, Split::Test, &plan, world.rank(), Order::Sequential);
         let shard = world.agree(shard)?;

@@ -1,6 +1,6 @@
 //! Training: the step, the loop around it, options and state.
 //!
-//! Options are plain values, which `config` makes. Checkpoints and curves are
+//! Checkpoints and curves are
 //! passed as values to `record`, which does not depend on the types here.
 
 mod batches;
@@ -31,7 +31,7 @@ pub use evaluation::{Evaluation, Tested};
 pub use forward::{Forward, Plain};
 pub use loss_scale::LossScale;
 pub use optimizer::{Optimizer, Rate, Rule};
-pub use options::{GAMMA, Recipe, TrainOptions};
+pub use options::{Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, RunConfig};
 pub use overfitting::{LEAST_RISE, overfits_after};
 pub use precision::{Mixed, Precision};
 pub use restored::Bounds;

@@ -1,116 +1,318 @@
-//! Options and recipe of a training.
+//! Options of a training, typed once: what clap reads, `run.json` stores, and the training works with.
+//!
+//! A new option is a field with its help here, a line in `options/rules.rs`, and the place that uses it.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
+use burn::tensor::Device;
+use burn_fused::conv::Algorithm;
+use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
+use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::{Curve, Precision, Rate, Rule, Schedule, ScheduleKind};
 use crate::data::augment::Augmentation;
 use crate::data::{SampleSource, ShardPlan, Split};
 use crate::device::DeviceKind;
-use crate::quant::PostTraining;
-use burn_mpi::SyncOptions;
+use crate::model::{ModelKind, Network, NetworkOptions};
+use crate::quant::Quantization;
+use crate::values::{
+    Optional, above_0, below_1, named, not_negative, on_off, one_of, optional, positive, seconds, up_to,
+};
 
-/// Default factor of StepLR: PyTorch's gamma.
-pub const GAMMA: f64 = 0.1;
+/// gloo's all-reduce algorithms, also for builds without gloo.
+pub const GLOO_ALGORITHMS: [&str; 3] = ["ring", "bcube", "halving-doubling"];
 
-/// All options of a [`Trainer`](super::Trainer) and a [`Learner`](super::Learner),
-/// except network, data set and transport.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TrainOptions {
-    /// Name of the network, stored in checkpoints.
-    pub model: String,
-    /// Seed of shuffling, augmentation and dropout.
+/// Maximum number of threads: more than the cores of any machine, and what every system starts.
+const MAX_THREADS: usize = 1024;
+
+/// The complete configuration of a run: `config` in `run.json`, sufficient for `--resume`.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+pub struct RunConfig {
+    /// Network to train: convnet (28x28 grey images), vgg (32x32 colour images) or mlp (512 features).
+    #[arg(long, default_value = "convnet", value_parser = one_of::<ModelKind>(), help_heading = "Model")]
+    pub model: ModelKind,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub network: NetworkOptions,
+    /// Initial weights, with PyTorch's parameter names and layouts.
+    #[arg(long, value_name = "FILE.safetensors", help_heading = "Model")]
+    pub init: Option<PathBuf>,
+    /// Seed of initial weights, shuffling, augmentation and dropout, the same on every rank.
+    #[arg(long, default_value_t = 123, help_heading = "Model")]
     pub seed: u64,
-    /// Samples of one rank's training batch.
-    pub train_batch_size: usize,
-    /// Samples of one rank's test batch.
-    pub test_batch_size: usize,
-    /// Batches of one rank whose gradients make one step.
-    pub accumulate: usize,
-    /// Whether samples are shuffled in each epoch.
-    pub shuffle: bool,
-    /// First training samples to use; all if none.
-    pub train_samples: Option<usize>,
-    /// First test samples to use; all if none.
-    pub test_samples: Option<usize>,
-    /// Passes over the training set.
+    /// Fuse convolution, ReLU and pooling into one operator.
+    #[arg(
+        long,
+        value_name = "on|off",
+        default_value = "on",
+        value_parser = on_off,
+        action = clap::ArgAction::Set,
+        help_heading = "Model"
+    )]
+    pub fused: bool,
+    /// Algorithm of convolutions with many channels on flex, where operators are fused.
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "winograd",
+        value_parser = named::<Algorithm, _>(Algorithm::ALL.map(Algorithm::name)),
+        help_heading = "Model"
+    )]
+    pub conv: Algorithm,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub data: DataOptions,
+    /// Number of epochs.
+    #[arg(long, value_name = "N", default_value = "3", value_parser = positive, help_heading = "Training")]
     pub epochs: usize,
-    /// Learning rate without a schedule.
-    pub lr: f64,
-    /// L2 penalty, or AdamW's decay.
-    pub weight_decay: f64,
-    /// Optimizer, schedule, regularisation and augmentation.
-    pub recipe: Recipe,
-    /// How int8 models of the float weights are made after each epoch, if they are.
-    pub post_training: Option<PostTraining>,
-    /// Type of activations and products.
+    /// Gradient accumulation: batches per rank and step, with one all-reduce.
+    #[arg(long, value_name = "K", default_value = "1", value_parser = positive, help_heading = "Training")]
+    pub accumulate: usize,
+    /// Type of activations and products: f32 (no), bf16, or fp16 with loss scaling. Weights,
+    /// optimizer, loss and batch norm's statistics stay in f32.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "no",
+        value_parser = one_of::<Precision>(),
+        help_heading = "Training"
+    )]
     pub precision: Precision,
-    /// Compute device of the tensors.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub recipe: Recipe,
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub quantization: Quantization,
+    /// Compute device: flex, ndarray, tch, tch-cuda:N, cuda or cuda:N. All but flex need a build of their
+    /// own: make build DEVICES=ndarray,tch, or DEVICES=cuda.
+    #[arg(long, default_value = "flex", help_heading = "Distribution")]
     pub device: DeviceKind,
-    /// How gradients are averaged.
-    pub sync: SyncOptions,
-    /// Steps between two lines of training metrics.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub communication: Communication,
+    /// Number of threads per rank.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        value_parser = up_to(MAX_THREADS, "each takes memory and a core"),
+        help_heading = "Distribution"
+    )]
+    pub threads: usize,
+    /// Steps between log lines of training loss and accuracy.
+    #[arg(long, value_name = "STEPS", default_value = "100", value_parser = positive, help_heading = "Results")]
     pub log_every: usize,
-    /// Steps between two checkpoints inside an epoch.
-    pub checkpoint_every: Option<usize>,
+    /// Steps between checkpoints, in addition to the one after each epoch.
+    #[arg(
+        long,
+        value_name = "STEPS",
+        default_value = "none",
+        value_parser = optional(positive),
+        help_heading = "Results"
+    )]
+    pub checkpoint_every: Optional<usize>,
+    /// Checkpoints to keep: the newest K, and the one with the highest test accuracy [default: the
+    /// newest 3].
+    #[arg(
+        long,
+        value_name = "K",
+        default_value = "none",
+        value_parser = optional(positive),
+        help_heading = "Results"
+    )]
+    pub keep: Optional<usize>,
 }
 
-/// Options of the optimization, except learning rate and weight decay. The
-/// defaults match runs from before these options existed.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+/// The samples of a run.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Data")]
+pub struct DataOptions {
+    /// Folder of the data set, present on every host.
+    #[arg(long, value_name = "DIR", default_value = "data/digits")]
+    pub data_root: PathBuf,
+    /// Training batch size per rank.
+    #[arg(
+        long,
+        visible_aliases = ["batch-size", "batch"],
+        value_name = "N",
+        default_value = "32",
+        value_parser = positive
+    )]
+    pub train_batch_size: usize,
+    /// Test batch size per rank.
+    #[arg(long, value_name = "N", default_value = "128", value_parser = positive)]
+    pub test_batch_size: usize,
+    /// Shuffle the training samples in every epoch.
+    #[arg(long)]
+    pub shuffle: bool,
+    /// Train on the first N samples only.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub train_samples: Option<usize>,
+    /// Test on the first N samples only.
+    #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
+    pub test_samples: Optional<usize>,
+    /// Expected number of classes; an error if the data set has another number.
+    #[arg(long, value_name = "N")]
+    pub num_classes: Option<usize>,
+    /// Number of data loader workers, accepted without effect: samples are in memory.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[serde(skip)]
+    pub num_workers: usize,
+}
+
+/// Optimizer, schedule, regularisation and augmentation.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Recipe")]
 pub struct Recipe {
-    /// Optimizer kind.
+    /// Learning rate; --schedule onecycle uses --max-lr instead.
+    #[arg(
+        long,
+        visible_alias = "optimizer-lr",
+        value_name = "X",
+        default_value = "0.0005",
+        value_parser = not_negative
+    )]
+    pub lr: f64,
+    /// Weight decay: L2 penalty, added to the gradient inside the optimizer; adamw instead
+    /// decays weights by learning rate times X (decoupled).
+    #[arg(
+        long,
+        visible_alias = "optimizer-lr-decay",
+        value_name = "X",
+        default_value = "0.0005",
+        value_parser = not_negative
+    )]
+    pub weight_decay: f64,
+    /// Optimizer, with PyTorch's defaults.
+    #[arg(long, value_name = "NAME", default_value = "adam", value_parser = one_of::<Rule>())]
     pub optimizer: Rule,
-    /// Momentum of SGD and RMSprop; `None` for PyTorch's default.
-    pub momentum: Option<f64>,
-    /// Learning rate schedule.
+    /// Momentum of sgd and rmsprop, from 0 to below 1 [default: 0].
+    #[arg(long, value_name = "X", default_value = "none", value_parser = optional(below_1))]
+    pub momentum: Optional<f64>,
+    /// Learning rate schedule: step and cosine change it by epoch, onecycle by step.
+    #[arg(long, value_name = "NAME", default_value = "constant", value_parser = one_of::<ScheduleKind>())]
     pub schedule: ScheduleKind,
-    /// Highest learning rate of OneCycle.
-    pub max_lr: Option<f64>,
-    /// StepLR: epochs between decays.
-    pub step_size: Option<usize>,
-    /// StepLR: factor of a decay.
-    pub gamma: Option<f64>,
-    /// Maximum norm of all gradients.
-    pub clip_norm: Option<f64>,
-    /// Weight of the sum of |w| in the loss.
+    /// OneCycle: maximum learning rate.
+    #[arg(long, value_name = "X", default_value = "none", value_parser = optional(above_0))]
+    pub max_lr: Optional<f64>,
+    /// StepLR: epochs between decays [default: 30% of the epochs, at least 1].
+    #[arg(long, value_name = "EPOCHS", default_value = "none", value_parser = optional(positive))]
+    pub step_size: Optional<usize>,
+    /// StepLR: factor of each decay [default: 0.1].
+    #[arg(long, value_name = "X", default_value = "none", value_parser = optional(above_0))]
+    pub gamma: Optional<f64>,
+    /// Gradient clipping: maximum norm of the gradients over all parameters.
+    #[arg(long, value_name = "X", default_value = "none", value_parser = optional(above_0))]
+    pub clip_norm: Optional<f64>,
+    /// L1 penalty: add X times the sum of |w| over all parameters to the objective.
+    #[arg(long, value_name = "X", default_value = "0", value_parser = not_negative)]
     pub l1: f64,
-    /// Weight of the sum of w^2 in the loss.
+    /// L2 penalty: add X times the sum of w^2 over all parameters to the objective; displayed
+    /// losses exclude penalties.
+    #[arg(long, value_name = "X", default_value = "0", value_parser = not_negative)]
     pub l2: f64,
-    /// Label smoothing: share of each label that is spread over all classes.
+    /// Label smoothing: share of each training label that is distributed over all classes, from 0
+    /// to below 1; the test loss is without.
+    #[arg(long, value_name = "X", default_value = "0", value_parser = below_1)]
     pub label_smoothing: f64,
-    /// Early stopping: epochs without a lower test loss before the run stops.
-    pub early_stopping: Option<usize>,
-    /// Augmentation of training images.
-    pub augment: Option<Augmentation>,
+    /// Stop after N epochs without a lower test loss, and keep the best epoch's checkpoint.
+    #[arg(long, value_name = "N", default_value = "none", value_parser = optional(positive))]
+    pub early_stopping: Optional<usize>,
+    /// Augment training images, differently in each epoch: crop, flip, rotate or jitter; several as crop,flip.
+    #[arg(
+        long,
+        value_name = "NAMES",
+        default_value = "none",
+        value_parser = optional(str::parse::<Augmentation>)
+    )]
+    pub augment: Optional<Augmentation>,
 }
 
-impl Recipe {
-    /// Learning rate and momentum without a schedule. OneCycle's momentum is never
-    /// 0, with any optimizer.
-    pub fn base_rate(&self, lr: f64) -> Rate {
-        let momentum = match self.schedule {
-            ScheduleKind::OneCycle => 0.95,
-            _ => self.momentum.unwrap_or(self.optimizer.default_momentum()),
-        };
-        Rate { lr, momentum }
-    }
+/// How gradients are averaged over all ranks.
+#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[command(next_help_heading = "Distribution")]
+pub struct Communication {
+    /// Transport of the gradients; nccl between GPUs.
+    #[arg(long, default_value = "mpi", value_parser = named::<Backend, _>(Backend::ALL.map(Backend::name)))]
+    pub backend: Backend,
+    /// Network interface of gloo's connections [default: the one with a route to the other hosts].
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "none",
+        value_parser = optional(|text| Ok(text.to_owned()))
+    )]
+    pub interface: Optional<String>,
+    /// gloo's all-reduce algorithm.
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "ring",
+        value_parser = clap::builder::PossibleValuesParser::new(GLOO_ALGORITHMS)
+    )]
+    pub gloo_algorithm: String,
+    /// Order of summation: native (the backend's) or ordered (by rank, the same bits everywhere).
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "native",
+        value_parser = named::<Reduction, _>(Reduction::ALL.map(Reduction::name))
+    )]
+    pub reduce: Reduction,
+    /// Data type of the gradients' all-reduce.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "f32",
+        value_parser = named::<WireType, _>(WireType::ALL.map(WireType::name))
+    )]
+    pub grad_dtype: WireType,
+    /// Overlap the gradients' all-reduce with backward.
+    #[arg(
+        long,
+        value_name = "on|off",
+        default_value = "on",
+        value_parser = on_off,
+        action = clap::ArgAction::Set
+    )]
+    pub overlap: bool,
+    /// Maximum size of a gradient bucket in MB; the first has at most 1 MB, and a network smaller
+    /// than eight buckets is split into eight of at least 1 MB.
+    #[arg(long, value_name = "MB", default_value = "25", value_parser = above_0)]
+    pub bucket_mb: f64,
+    /// Abort if a collective takes longer than this many seconds; ranks are asked for 6 more who is missing.
+    #[arg(long, value_name = "SECONDS", default_value = "120", value_parser = seconds)]
+    pub comm_timeout: f64,
 }
 
-impl TrainOptions {
+impl RunConfig {
     /// Sharding of the first samples of a split, and the batch size.
     pub fn plan(&self, source: &dyn SampleSource, split: Split, world_size: usize) -> ShardPlan {
+        let data = &self.data;
         let (limit, batch_size) = match split {
-            Split::Train => (self.train_samples, self.train_batch_size.saturating_mul(self.accumulate)),
-            Split::Test => (self.test_samples, self.test_batch_size),
+            Split::Train => (data.train_samples, data.train_batch_size.saturating_mul(self.accumulate)),
+            Split::Test => (data.test_samples, data.test_batch_size),
         };
         let all = source.len(split);
         ShardPlan { samples: limit.map_or(all, |n| n.min(all)), world_size, batch_size }
     }
 
-    /// Learning rate and momentum before the first step.
+    /// The network with initial weights, for `classes` classes.
+    pub fn network(&self, classes: usize, device: &Device) -> Network {
+        Network::with_options(self.model, &self.network, classes, self.seed, device).fused(self.fused)
+    }
+
+    /// Learning rate and momentum without a schedule. OneCycle's momentum is never 0, with any optimizer.
     pub fn base_rate(&self) -> Rate {
-        self.recipe.base_rate(self.lr)
+        let recipe = &self.recipe;
+        let momentum = match recipe.schedule {
+            ScheduleKind::OneCycle => 0.95,
+            _ => recipe.momentum.unwrap_or(recipe.optimizer.default_momentum()),
+        };
+        Rate { lr: recipe.lr, momentum }
     }
 
     /// The schedule's values for each step, with `steps` steps in an epoch.
@@ -122,8 +324,48 @@ impl TrainOptions {
                 Curve::Step { size: recipe.step_size.unwrap_or(1), gamma: recipe.gamma.unwrap_or(GAMMA) }
             }
             ScheduleKind::Cosine => Curve::Cosine,
-            ScheduleKind::OneCycle => Curve::OneCycle { max_lr: recipe.max_lr.unwrap_or(self.lr) },
+            ScheduleKind::OneCycle => Curve::OneCycle { max_lr: recipe.max_lr.unwrap_or(recipe.lr) },
         };
         Schedule { curve, base: self.base_rate(), epochs: self.epochs, steps }
     }
+
+    /// The options of the transport.
+    pub fn transport(&self) -> Transport {
+        Transport {
+            interface: self.communication.interface.clone(),
+            gloo_algorithm: self.communication.gloo_algorithm.clone(),
+            gpu: self.device.gpu(),
+            timeout: self.communication.timeout(),
+        }
+    }
 }
+
+impl DataOptions {
+    /// Lowers the limits to what the data set has of training and test samples.
+    pub fn clip(&mut self, [train, test]: [usize; 2]) {
+        self.train_samples = self.train_samples.map(|limit| limit.min(train));
+        self.test_samples = self.test_samples.map(|limit| limit.min(test));
+    }
+}
+
+impl Communication {
+    /// The longest that a collective may take.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.comm_timeout)
+    }
+
+    /// The options of gradient averaging.
+    pub fn sync_options(&self) -> SyncOptions {
+        let mb = |size: f64| (size * f64::from(1 << 20)) as usize;
+        SyncOptions {
+            reduction: self.reduce,
+            wire: self.grad_dtype,
+            overlap: self.overlap,
+            bucket_bytes: mb(self.bucket_mb),
+            first_bucket_bytes: mb(self.bucket_mb.min(1.0)),
+        }
+    }
+}
+
+/// Default factor of StepLR: PyTorch's gamma.
+pub const GAMMA: f64 = 0.1;

@@ -2,7 +2,6 @@
 //! batch norm statistics in f32.
 
 use std::fmt;
-use std::str::FromStr;
 
 use burn::tensor::{DType, Tensor};
 use clap::ValueEnum;
@@ -46,14 +45,6 @@ impl Precision {
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&names::name(self))
-    }
-}
-
-impl FromStr for Precision {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        names::parse("precision", text)
     }
 }
 
@@ -195,10 +186,7 @@ mod tests {
     #[test]
     fn precisions_are_written_alike_everywhere() {
         for precision in Precision::value_variants() {
-            assert_eq!(precision.to_string().parse(), Ok(*precision));
             assert_eq!(serde_json::to_value(precision).unwrap(), precision.to_string());
         }
-        let message = "half".parse::<Precision>().unwrap_err();
-        assert_eq!(message, "unknown precision half: choose no, bf16, fp16 or fp8");
     }
 }

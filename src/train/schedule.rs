@@ -7,7 +7,6 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::optimizer::Rate;
-use crate::names;
 
 /// Names of the schedules.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
@@ -23,14 +22,6 @@ pub enum ScheduleKind {
     Cosine,
     /// Up and down over all steps (Smith and Topin, 2019): OneCycleLR.
     OneCycle,
-}
-
-impl std::str::FromStr for ScheduleKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        names::parse("schedule", text)
-    }
 }
 
 /// A schedule with its settings.

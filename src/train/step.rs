@@ -7,7 +7,7 @@ use burn::tensor::Device;
 
 use super::optimizer::Rate;
 use super::update::Updater;
-use super::{Forward, Loss, LossScale, Plain, Samples, Scored, Tally, TrainOptions};
+use super::{Forward, Loss, LossScale, Plain, RunConfig, Samples, Scored, Tally};
 use crate::model::{BatchPlace, Model};
 use crate::record::Phases;
 use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Signals, World};
@@ -48,7 +48,7 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
     /// If the transport fails.
     pub fn new(
         world: &'w World,
-        options: &TrainOptions,
+        options: &RunConfig,
         network: M,
         loss: L,
         collective: Box<dyn Collective>,
@@ -62,10 +62,10 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
             rate: options.base_rate(),
             loss_scale: options.precision.scales_loss().then(LossScale::default),
             places: Updater::places(&layout),
-            sync: GradientSync::new(world, collective, &layout, options.sync),
+            sync: GradientSync::new(world, collective, &layout, options.communication.sync_options()),
             device: options.device.device().autodiff(),
             seed: options.seed,
-            micro_batch: options.train_batch_size,
+            micro_batch: options.data.train_batch_size,
             times: StepTimes::default(),
             forward: Plain,
             world,

@@ -3,11 +3,9 @@
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor, TensorData};
-use burn_mpi::{MpiCollective, SyncOptions, World};
+use burn_mpi::{MpiCollective, World};
 
 use super::*;
-use crate::device::DeviceKind;
-use crate::train::{Precision, Recipe};
 
 #[derive(Module, Debug)]
 struct Line {
@@ -56,27 +54,8 @@ impl Loss<Tensor<2>, Vec<f32>> for MeanSquares {
     }
 }
 
-fn options() -> TrainOptions {
-    TrainOptions {
-        precision: Precision::No,
-        model: "line".into(),
-        seed: 1,
-        train_batch_size: 2,
-        test_batch_size: 1,
-        accumulate: 1,
-        shuffle: false,
-        train_samples: None,
-        test_samples: None,
-        epochs: 1,
-        lr: 0.05,
-        weight_decay: 0.0,
-        recipe: Recipe::default(),
-        post_training: None,
-        device: DeviceKind::Flex,
-        sync: SyncOptions::default(),
-        log_every: 1,
-        checkpoint_every: None,
-    }
+fn options() -> RunConfig {
+    RunConfig::read(["--seed=1", "--train-batch-size=2", "--lr=0.05", "--weight-decay=0"]).unwrap()
 }
 
 #[test]

@@ -14,8 +14,8 @@ use super::evaluation::{Evaluation, Tested};
 use super::step::Learner;
 use super::trace::Observed;
 use super::{
-    CrossEntropy, EpochRow, Mixed, Part, Position, Schedule, Tally, Trace, TrainError, TrainOptions,
-    Untraced, Watch, early_stopping,
+    CrossEntropy, EpochRow, Mixed, Part, Position, RunConfig, Schedule, Tally, Trace, TrainError, Untraced,
+    Watch, early_stopping,
 };
 use crate::data::shard::digest;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
@@ -34,7 +34,7 @@ type TracedLearner<'w, T> =
 /// One rank's part of a training: learner, shard and position.
 pub struct Trainer<'w, T: Trace = Untraced> {
     world: &'w World,
-    options: TrainOptions,
+    options: RunConfig,
     source: Box<dyn SampleSource>,
     plan: ShardPlan,
     shard: Shard,
@@ -87,7 +87,7 @@ impl Setup<Untraced> {
 /// Compares the samples that `--train-samples` and `--test-samples` leave out as well: files that
 /// differ there are different files, and the next run may use them. Those that cannot be read are no
 /// matter.
-fn check_unused(world: &World, source: &dyn SampleSource, options: &TrainOptions) -> Result<(), TrainError> {
+fn check_unused(world: &World, source: &dyn SampleSource, options: &RunConfig) -> Result<(), TrainError> {
     for split in Split::ALL {
         let available = source.len(split);
         let digest = match options.plan(source, split, world.size()).samples < available {
@@ -104,7 +104,7 @@ impl<'w, T: Trace> Trainer<'w, T> {
     ///
     /// # Errors
     /// If a shard cannot be read, data sets differ or the transport fails.
-    pub fn new(world: &'w World, options: &TrainOptions, setup: Setup<T>) -> Result<Self, TrainError> {
+    pub fn new(world: &'w World, options: &RunConfig, setup: Setup<T>) -> Result<Self, TrainError> {
         let Setup { source, network, quantizer, collective, stop, trace } = setup;
         let plan = options.plan(source.as_ref(), Split::Train, world.size());
         let order = order_of(options, 0);
@@ -112,7 +112,10 @@ impl<'w, T: Trace> Trainer<'w, T> {
         world.check_equal("the training set's digest", shard.digest())?;
         check_unused(world, source.as_ref(), options)?;
         let evaluation = Rc::new(Evaluation::load(world, source.as_ref(), options)?);
-        let post = options.post_training.map(|post| post.load(source.as_ref(), options.train_samples));
+        let post = options
+            .quantization
+            .post_training()
+            .map(|post| post.load(source.as_ref(), options.data.train_samples));
         let post_quantizer = world.agree(post.transpose())?;
         let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };
         let loss = Observed { inner: loss, trace: trace.clone() };
@@ -152,7 +155,7 @@ impl<'w, T: Trace> Trainer<'w, T> {
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
         let evaluation = Rc::clone(&self.evaluation);
         while !self.is_done() {
-            if self.options.shuffle && self.position.step_in_epoch == 0 && self.position.epoch > 0 {
+            if self.options.data.shuffle && self.position.step_in_epoch == 0 && self.position.epoch > 0 {
                 let started = Instant::now();
                 self.load_shard()?;
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::TrainOptions;
+use super::RunConfig;
 use super::optimizer::{Optimizer, Rate};
 use burn_fused::simd::{Kernel, Lanes, Level};
 use burn_mpi::{CommError, GradientSync, ParamLayout};
@@ -39,11 +39,11 @@ pub struct Updater {
 
 impl Updater {
     /// The updater of a run with `length` parameters, buffers included.
-    pub fn new(options: &TrainOptions, length: usize) -> Self {
+    pub fn new(options: &RunConfig, length: usize) -> Self {
         let recipe = &options.recipe;
         let momentum = options.base_rate().momentum > 0.0;
         Self {
-            optimizer: Optimizer::new(recipe.optimizer, options.weight_decay, momentum, length),
+            optimizer: Optimizer::new(recipe.optimizer, options.recipe.weight_decay, momentum, length),
             l1: recipe.l1 as f32,
             l2: recipe.l2 as f32,
             clip_norm: recipe.clip_norm,

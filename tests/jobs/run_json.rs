@@ -84,7 +84,7 @@ fn the_documentation_lists_every_field_and_no_other() {
     lab.train(1, "resumed", &short);
     std::fs::write(lab.path("resumed/checkpoints/.step-00000004.tmp"), "").unwrap();
     let mut command = on_ranks(1, binary());
-    command.args(["train", "--set=epochs=3", "--resume"]).arg(lab.path("resumed"));
+    command.args(["train", "--epochs=3", "--resume"]).arg(lab.path("resumed"));
     assert!(run(command).status.success());
     let mut command = Command::new(binary());
     command.args(["launch", "1x1", "--restart", "1", "--", "train", "--lr", "1e30", "--data-root"]);

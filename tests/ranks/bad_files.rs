@@ -31,7 +31,7 @@ fn a_pipe_in_the_place_of_a_file_is_named() {
     lab.train(1, "trained", &SHORT);
     fs::rename(lab.path("trained/epochs.csv"), lab.path("epochs.csv")).unwrap();
     make_fifo(&lab.path("trained/epochs.csv"));
-    let resume = lab.resume(1, "trained", &["--set", "epochs=2"]);
+    let resume = lab.resume(1, "trained", &["--epochs=2"]);
     fails_with(resume, &["epochs.csv: it is not a regular file"]);
     assert_eq!(lab.run_json("trained")["status"], "completed", "a refused run stays as it was");
     fs::rename(lab.path("epochs.csv"), lab.path("trained/epochs.csv")).unwrap();

@@ -112,11 +112,11 @@ fn invalid_options_are_rejected_before_any_work() {
     let lab = Lab::new();
     let cases: [(&[&str], &[&str]); 9] = [
         (&["--train-batch-size", "0"], &["--train-batch-size 0"]),
-        (&["--lr", "nan"], &["--lr NaN"]),
+        (&["--lr", "nan"], &["--lr nan: must be a finite number"]),
         (&["--device", "tpu"], &["unknown device tpu"]),
         (&["--device", "ndarray"], &["make build DEVICES=ndarray"]),
-        (&["--model", "resnet"], &["unknown model resnet"]),
-        (&["--quantize", "int4"], &["--quantize int4", "qat, ptq or dynamic"]),
+        (&["--model", "resnet"], &["--model resnet: choose convnet, vgg, mlp"]),
+        (&["--quantize", "int4"], &["--quantize int4: choose qat, ptq, dynamic"]),
         (&["--world-size", "3"], &["--world-size 3", "started 2 ranks"]),
         (&["--num-classes", "12"], &["--num-classes 12", "10 classes"]),
         (&["--train-samples", "1"], &["1 training samples for 2 ranks"]),

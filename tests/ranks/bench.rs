@@ -89,16 +89,16 @@ fn invalid_benchmark_options_are_rejected_with_one_line() {
         (&["allreduce", "--csv", "/nowhere/x.csv"], 1, "cannot write /nowhere/x.csv"),
         (&["collectives", "--iterations", "0"], 2, "--iterations 0: must be at least 1"),
         (&["step", "--steps", "0"], 2, "--steps 0: must be at least 1"),
-        (&["step", "--warm-up", "10000001"], 2, "--warm-up 10000001: each takes its time: at most 10000000"),
-        (&["link", "--pause-us", "1e12"], 2, "--pause-us 1000000000000: must be a number from 0 to 10000000"),
+        (&["step", "--warm-up", "10000001"], 2, "--warm-up 10000001: 10000001 is not in 0..=10000000"),
+        (&["link", "--pause-us", "1e12"], 2, "--pause-us 1e12: must be from 0 to 10000000"),
         (&["step", "--train-batch-size", "18446744073709551615"], 2, "at most 65536"),
         (&["step", "--json", "/nowhere/x.json"], 1, "cannot write /nowhere/x.json"),
-        (&["step", "--simd", "sse9"], 2, "--simd sse9: not a SIMD level that all ranks support: choose "),
+        (&["step", "--simd", "sse9"], 2, "--simd sse9: choose "),
         (&["fused"], 2, "--world-size 2: an operator is measured on one rank"),
         (&["fused", "--layers", "2,0"], 2, "--layers 0: must be at least 1"),
     ];
     let of_one: [(&[&str], i32, &str); 4] = [
-        (&["fused", "--lr", "nan"], 2, "--lr NaN: must be a finite number above 0"),
+        (&["fused", "--lr", "nan"], 2, "--lr nan: must be a finite number above 0"),
         (&["fused", "--lr", "inf"], 2, "--lr inf: must be a finite number above 0"),
         (&["int8", "--checkpoint", "/nonexistent"], 1, "/nonexistent"),
         (&["link"], 2, "measured between 2 ranks"),
@@ -124,9 +124,9 @@ fn ranks_that_measure_different_steps_are_rejected() {
 #[test]
 fn options_without_an_effect_on_a_step_are_named() {
     let mut command = bench(2, &["step", "--model", "mlp", "--steps", "1", "--products", "0"]);
-    let output = run(command.args(["--epochs", "2", "--out", "nowhere"]));
+    let output = run(command.args(["--epochs", "2", "--keep", "3"]));
     assert!(output.status.success(), "{}", text(&output));
     let printed = text(&output);
     let warnings: Vec<&str> = printed.lines().filter(|line| line.contains("without effect")).collect();
-    assert!(warnings.len() == 1 && warnings[0].ends_with("--epochs --out"), "{warnings:?}");
+    assert!(warnings.len() == 1 && warnings[0].ends_with("--epochs --keep"), "{warnings:?}");
 }

@@ -7,12 +7,10 @@ use burn_mpi::{
     Backend, Collective, CommError, GradientSync, MicroBatch, Operation, ParamLayout, Reduction, Signals,
     SyncOptions, Wire, WireType, World, threads,
 };
-use clap::Parser;
-use mpiburn::cli::{Cli, Command};
-use mpiburn::config::RunConfig;
 use mpiburn::data::generate::Synthetic;
 use mpiburn::data::{self, Normalizer, SampleSource, Split};
 use mpiburn::model::{Model, ModelKind, Network};
+use mpiburn::options::RunConfig;
 use mpiburn::record::{Origin, Recorder, Start};
 use mpiburn::train::{
     CrossEntropy, EpochRow, LabelledBytes, Learner, Position, Setup, Tally, Trainer, Untraced, Watch,
@@ -25,10 +23,7 @@ fn connect(world: &World) -> anyhow::Result<Box<dyn Collective>> {
 }
 
 fn config(model: &str) -> RunConfig {
-    let Command::Train(args) = Cli::parse_from(["mpiburn", "train", "--model", model]).command else {
-        unreachable!("the command is train")
-    };
-    RunConfig::try_from(args.as_ref()).expect("a valid configuration")
+    RunConfig::read(["--model", model]).expect("a valid configuration")
 }
 
 #[test]
@@ -58,8 +53,8 @@ fn averages_statistics(world: &World) -> anyhow::Result<()> {
     let config = config("mlp");
     let source = Synthetic::new(ModelKind::Mlp.input_shape(), CLASSES, BATCH * world.size());
     let network = Network::init(config.model, CLASSES, 1, &Device::flex().autodiff());
-    let (options, loss) = (config.train_options(), CrossEntropy::default());
-    let mut learner = Learner::new(world, &options, network, loss, connect(world)?)?;
+    let loss = CrossEntropy::default();
+    let mut learner = Learner::new(world, &config, network, loss, connect(world)?)?;
 
     // Each rank sees other samples, so its statistics are its own.
     let mut bytes = Vec::new();
@@ -163,9 +158,8 @@ impl Collective for Spoilt {
 #[test]
 fn weights_that_differ_between_ranks_end_the_training() {
     let failure = threads::run(3, &options(), |world| {
-        let words = ["mpiburn", "train", "--epochs=1", "--train-samples=64", "--test-samples=20"];
-        let Command::Train(args) = Cli::parse_from(words).command else { unreachable!("it is train") };
-        let (config, source) = (RunConfig::try_from(args.as_ref())?, data::open(digits())?);
+        let config = RunConfig::read(["--epochs=1", "--train-samples=64", "--test-samples=20"])?;
+        let source = data::open(digits())?;
         let network = Network::init(config.model, 10, 1, &Device::flex().autodiff());
         let collective = Box::new(Spoilt { inner: connect(world)?, spoils: world.rank() == 1 });
         let setup =
@@ -179,7 +173,7 @@ fn weights_that_differ_between_ranks_end_the_training() {
             has_int8: false,
         };
         let mut recorder = Recorder::open(world, None, start)?;
-        Trainer::new(world, &config.train_options(), setup)?.run(&mut recorder, &mut Unwatched)?;
+        Trainer::new(world, &config, setup)?.run(&mut recorder, &mut Unwatched)?;
         anyhow::Ok(())
     });
     let error = failure.unwrap_err().error;
@@ -206,7 +200,7 @@ fn ranks_with_different_options_or_data_are_rejected_by_field_and_rank() {
         let collective = connect(world)?;
         let setup =
             Setup { source, network, quantizer: None, collective, stop: Default::default(), trace: Untraced };
-        Trainer::new(world, &config.train_options(), setup)?;
+        Trainer::new(world, &config, setup)?;
         anyhow::Ok(())
     });
     let error = failure.unwrap_err().error;

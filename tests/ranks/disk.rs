@@ -25,7 +25,7 @@ fn a_checkpoint_that_cannot_be_written_leaves_the_run_going_unless_it_is_the_las
         let name = &format!("run{ranks}");
         let run = lab.train(ranks, name, &[&FEW[..], &["--epochs=2"]].concat());
         let steps = run["steps"].as_u64().unwrap() as usize / 2;
-        let resume = |epochs: usize| lab.resume(ranks, name, &[&format!("--set=epochs={epochs}")]);
+        let resume = |epochs: usize| lab.resume(ranks, name, &[&format!("--epochs={epochs}")]);
         let outside = in_the_way(&lab, name, 3 * steps);
         let printed = output_of(resume(4));
         let warning = format!("NO CHECKPOINT of step {}", 3 * steps);
@@ -70,7 +70,7 @@ fn nothing_is_written_through_a_link_in_a_run_directory() {
     let lab = Lab::new();
     lab.train(2, "run", &[&FEW[..], &["--epochs=2"]].concat());
     let outside = lab.path("moved");
-    let more = &["--set=epochs=3"];
+    let more = &["--epochs=3"];
     for name in [".lock", "run.json", "epochs.csv", "rank0", "rank1/train.loss", "tensorboard", "checkpoints"]
     {
         let place = lab.path("run").join(name);

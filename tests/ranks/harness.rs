@@ -12,8 +12,8 @@ use std::sync::{Mutex, Once};
 
 use burn_mpi::threads::{self, Options};
 use burn_mpi::{CommError, World};
-use mpiburn::cli::{Cli, Command};
 use mpiburn::commands::{self, console, logging};
+use mpiburn::options::{Cli, Command};
 use mpiburn::stop::StopRequest;
 use serde_json::Value;
 
@@ -293,7 +293,7 @@ pub fn run(job: impl Borrow<Job>) -> Output {
     };
     use Command::{Data, Launch, Report, Sweep};
     if let [Cli { command: Data(_) | Launch(_) | Report(_) | Sweep(_), .. }] = &commands[..] {
-        let command = commands.into_iter().next().expect("one command").command;
+        let command = commands.into_iter().next().expect("one command");
         let (code, [out, err]) = console::captured(|| {
             commands::run(command).unwrap_or_else(|failure| {
                 failure.print();
@@ -311,8 +311,7 @@ pub fn run(job: impl Borrow<Job>) -> Output {
             std::env::set_current_dir(format!("{}{rank}", folder.display())).expect("the rank's folder");
         }
         let (code, printed) = console::captured(|| {
-            let Err(failure) = commands::run_as_rank(world, &commands[rank].command, None, &stops[rank])
-            else {
+            let Err(failure) = commands::run_as_rank(world, &commands[rank], None, &stops[rank]) else {
                 return 0;
             };
             // A launcher ends the others before they print that a rank has left.

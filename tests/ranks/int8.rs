@@ -215,7 +215,7 @@ fn what_cannot_be_quantized_is_refused() {
             (&[][..], &["layer activation1 cannot be quantized", "tanh"][..]),
             (&["--kind", "dynamic"], &["layer activation1 cannot be quantized"]),
             (&["--calibration", "0"], &["--calibration 0: must be at least 1"]),
-            (&["--weight-scheme", "row"], &["--weight-scheme row"]),
+            (&["--weight-scheme", "row"], &["--weight-scheme row: choose channel, tensor"]),
         ] {
             refused(command(ranks, &["quantize"], &lab.path("run")).args(more), 2, words);
         }

@@ -58,8 +58,8 @@ fn another_world_size_is_rejected_with_both_numbers() {
     let output = fails_with(lab.resume(1, "run", &[]), &["the run has 2 ranks and this job 1"]);
     assert_eq!(output.status.code(), Some(2));
     // What was typed is named, not what it brings with it.
-    let output = must_fail(lab.resume(2, "run", &["--set", "schedule=step"]));
-    assert!(text(&output).contains("--set schedule=step: the run is complete after"), "{}", text(&output));
+    let output = must_fail(lab.resume(2, "run", &["--schedule=step"]));
+    assert!(text(&output).contains("--schedule=step: the run is complete after"), "{}", text(&output));
 }
 
 /// Where it would, the accuracy in run.json was that of the weights of an epoch's end, and of other options.
@@ -85,22 +85,22 @@ fn changed_options_never_end_a_run_inside_an_epoch_or_with_results_of_others() {
         let (inside, at_end) = (&name("inside"), &name("end"));
         stopped(inside, 5);
         let ended = "the run is in epoch 3, after 1 of its steps, and would end before its test";
-        for set in ["epochs=1", "epochs=2"] {
-            refused(lab.resume(ranks, inside, &["--set", set]), 2, &[&format!("--set {set}: {ended}")]);
+        for set in ["--epochs=1", "--epochs=2"] {
+            refused(lab.resume(ranks, inside, &[set]), 2, &[&format!("{set}: {ended}")]);
             assert_eq!(lab.run_json(inside)["status"], "stopped");
         }
-        output_of(lab.resume(ranks, inside, &["--set=epochs=3"]));
+        output_of(lab.resume(ranks, inside, &["--epochs=3"]));
         assert_eq!(lab.completed(inside)["epochs_run"], 3);
 
         stopped(at_end, 4);
-        let sets = ["--set=epochs=2", "--set=test-samples=5"];
+        let sets = ["--epochs=2", "--test-samples=5"];
         let words =
-            "after 2 epochs nothing is left to train with another test-samples; to go on, add --set epochs=N";
+            "after 2 epochs nothing is left to train with another test-samples; to go on, add --epochs N";
         refused(lab.resume(ranks, at_end, &sets), 2, &[words]);
-        output_of(lab.resume(ranks, at_end, &["--set=epochs=2"]));
+        output_of(lab.resume(ranks, at_end, &["--epochs=2"]));
         let run = lab.completed(at_end);
         assert_eq!((&run["epochs_run"], &run["steps"]), (&2.into(), &4.into()));
-        refused(lab.resume(ranks, at_end, &["--set=early-stopping=1"]), 2, &["the run is complete after"]);
+        refused(lab.resume(ranks, at_end, &["--early-stopping=1"]), 2, &["the run is complete after"]);
     }
 }
 
@@ -110,7 +110,7 @@ fn a_resumed_run_says_where_its_learning_rate_goes_and_writes_it_down() {
     let options = ["--epochs=2", "--train-samples=64", "--test-samples=20", "--lr=0.5"];
     let train = |name: &str, schedule: &[&str]| lab.train(2, name, &[&options[..], schedule].concat());
     train("cosine", &["--schedule=cosine"]);
-    let printed = output_of(lab.resume(2, "cosine", &["--set=epochs=4"]));
+    let printed = output_of(lab.resume(2, "cosine", &["--epochs=4"]));
     let words = "learning rate was 0.25, is 0.25 in the next step, and 0.0732 in the last one of epoch 4";
     assert!(printed.contains(words) && printed.contains(", lr 0.0732,"), "{printed}");
     assert!(!printed.contains("change next to nothing"), "{printed}");
@@ -119,7 +119,7 @@ fn a_resumed_run_says_where_its_learning_rate_goes_and_writes_it_down() {
     assert!(rates.iter().zip(expected).all(|(rate, right)| (rate - right).abs() < 1e-12), "{rates:?}");
 
     train("step", &["--schedule=step", "--step-size=1", "--gamma=1e-4"]);
-    let printed = output_of(lab.resume(2, "step", &["--set=epochs=4"]));
+    let printed = output_of(lab.resume(2, "step", &["--epochs=4"]));
     let words = "epochs 3 to 4 change next to nothing: their learning rate is 5e-9 and less, below a millionth of \
                  the initial 0.5;";
     assert!(printed.contains(words), "{printed}");
@@ -127,7 +127,7 @@ fn a_resumed_run_says_where_its_learning_rate_goes_and_writes_it_down() {
     let printed = output_of(lab.command(2, "new", &[&options[..], &["--epochs=4"]].concat()));
     assert!(!printed.contains("change next to nothing") && printed.contains(", lr 0.5,"), "{printed}");
     // Another number of epochs of a constant rate is no change of it.
-    let printed = output_of(lab.resume(2, "new", &["--set=epochs=5"]));
+    let printed = output_of(lab.resume(2, "new", &["--epochs=5"]));
     assert!(!printed.contains("the learning rate was"), "{printed}");
 }
 
@@ -142,18 +142,14 @@ fn early_stopping_begins_anew_where_it_is_set_or_the_test_is_another() {
         let (without, other, added) =
             (&format!("without{ranks}"), &format!("other{ranks}"), &format!("added{ranks}"));
         lab.train(ranks, without, &stopping);
-        output_of(lab.resume(
-            ranks,
-            without,
-            &["--set=early-stopping=none", "--set=epochs=5", "--set=lr=0.01"],
-        ));
+        output_of(lab.resume(ranks, without, &["--early-stopping=none", "--epochs=5", "--lr=0.01"]));
         let evaluated = output_of(lab.on(ranks, &["eval", "--checkpoint"], without));
         let loss = lab.completed(without)["test_loss"].as_f64().unwrap();
         assert!(evaluated.contains(&format!("test loss {loss:.6} ")), "{evaluated}");
 
         // Of 30 samples, all epochs are equal again.
         lab.train(ranks, other, &stopping);
-        let sets = ["--set=test-samples=30", "--set=epochs=5", "--set=early-stopping=3"];
+        let sets = ["--test-samples=30", "--epochs=5", "--early-stopping=3"];
         output_of(lab.resume(ranks, other, &sets));
         let run = lab.completed(other);
         assert_eq!((&run["epochs_run"], &run["best_epoch"]), (&5.into(), &4.into()));
@@ -163,14 +159,14 @@ fn early_stopping_begins_anew_where_it_is_set_or_the_test_is_another() {
         // Killed before a checkpoint of its own, it leaves the change in the history alone.
         let killed = &format!("killed{ranks}");
         lab.train(ranks, killed, &[&options[..3], &["--early-stopping=5", "--lr=0"]].concat());
-        output_of(lab.resume(ranks, killed, &["--set=test-samples=30", "--set=epochs=4"]));
+        output_of(lab.resume(ranks, killed, &["--test-samples=30", "--epochs=4"]));
         std::fs::remove_dir_all(lab.newest(killed)).unwrap();
         output_of(lab.resume(ranks, killed, &[]));
         assert_eq!(lab.position(killed)["compared_from"], 3);
         assert_eq!(lab.completed(killed)["best_epoch"], 4);
 
         lab.train(ranks, added, &[&options[..], &["--lr=0"]].concat());
-        output_of(lab.resume(ranks, added, &["--set=early-stopping=2", "--set=epochs=9"]));
+        output_of(lab.resume(ranks, added, &["--early-stopping=2", "--epochs=9"]));
         let run = lab.completed(added);
         assert_eq!((&run["epochs_run"], &run["best_epoch"]), (&6.into(), &4.into()));
     }
@@ -209,8 +205,7 @@ fn limits_above_the_data_set_become_its_samples_in_a_resumed_run() {
     let data = lab.data("digits", 64, 20);
     lab.train(2, "run", &["--epochs=1", "--data-root", &data, "--test-samples=10"]);
     let resume = |value: &str, epochs: &str| {
-        let sets =
-            ["--set".to_owned(), format!("test-samples={value}"), "--set".into(), format!("epochs={epochs}")];
+        let sets = [format!("--test-samples={value}"), format!("--epochs={epochs}")];
         let printed = output_of(lab.on(2, &["train", "--resume"], "run").args(sets));
         (printed, lab.completed("run"))
     };

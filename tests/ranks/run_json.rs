@@ -27,7 +27,7 @@ fn the_total_is_start_up_training_tests_and_checkpoints() {
     let state = std::fs::read(lab.checkpoints("stopped").pop().unwrap().join("state.json")).unwrap();
     let state: Value = serde_json::from_slice(&state).unwrap();
     let before = PARTS.map(|name| seconds(&state["position"], name));
-    output_of(lab.resume(2, "stopped", &[&format!("--set=epochs={}", done + 20)]));
+    output_of(lab.resume(2, "stopped", &[&format!("--epochs={}", done + 20)]));
     let run = lab.run_json("stopped");
     let after = PARTS.map(|name| seconds(&run, name));
     let (sum, total) = (after.iter().sum::<f64>(), seconds(&run, "total_seconds"));
@@ -77,7 +77,7 @@ fn run_directories_of_earlier_versions_are_read() {
         assert!(shown.contains(&accuracy), "{shown}");
     }
     output_of(lab.on(1, &["export"], "old").arg("--out").arg(lab.path("old.onnx")));
-    output_of(lab.resume(1, "old", &["--set=epochs=3"]));
+    output_of(lab.resume(1, "old", &["--epochs=3"]));
     let resumed = lab.run_json("old");
     assert_eq!((&resumed["status"], &resumed["epochs_run"]), (&"completed".into(), &3.into()));
 }

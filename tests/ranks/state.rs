@@ -23,15 +23,15 @@ fn an_edited_configuration_is_named_by_its_field() {
             edit(&file, |run| *run.pointer_mut(field).expect(field) = value.clone());
         };
         for (field, value, remedy) in [
-            ("lr", json!(0.25), "--set lr=0.25"),
+            ("lr", json!(0.25), "--lr 0.25"),
             ("seed", json!(124), "it cannot change"),
-            ("dropout", json!(0.5), "--set dropout=0.5"),
+            ("dropout", json!(0.5), "--dropout 0.5"),
             ("train_batch_size", json!(16), "it cannot change"),
             ("accumulate", json!(2), "it cannot change"),
             ("train_samples", json!(null), "it cannot change"),
             ("quantize", json!("qat"), "it cannot change"),
-            ("clip_norm", json!(1.0), "--set clip-norm=1.0"),
-            ("epochs", json!(3), "--set epochs=3"),
+            ("clip_norm", json!(1.0), "--clip-norm 1.0"),
+            ("epochs", json!(3), "--epochs 3"),
             ("model", json!("mlp"), "it cannot change"),
         ] {
             set(&format!("/config/{field}"), &value);
@@ -137,7 +137,7 @@ fn changed_curves_are_refused_and_removed_ones_begin_again() {
             assert_eq!(fs::read(&file).unwrap(), content);
         }
         fs::remove_file(&file).unwrap();
-        let printed = output_of(lab.resume(ranks, name, &["--set", "epochs=3"]));
+        let printed = output_of(lab.resume(ranks, name, &["--epochs=3"]));
         assert!(printed.contains("rank1/train.loss is missing"), "{printed}");
         assert!(!fs::read(&file).unwrap().is_empty(), "the third epoch's points");
 
@@ -151,20 +151,21 @@ fn changed_curves_are_refused_and_removed_ones_begin_again() {
 }
 
 #[test]
-fn options_change_by_set_alone_and_the_history_says_so() {
+fn options_beside_resume_change_and_the_history_says_so() {
     let lab = Lab::new();
     lab.train(2, "run", &FEW);
     for (set, named) in [
-        ("lr=-1", "--set lr=-1: --lr -1: must be a finite number"),
-        ("seed=7", "--seed cannot change in a resumed run"),
-        ("learning-rate=1", "there is no option --learning-rate"),
-        ("epochs=1", "--set epochs=1: 2 epochs are done"),
+        ("--lr=-1", "--lr -1: must be a finite number"),
+        ("--seed=7", "--seed 7: cannot change in a resumed run"),
+        ("--learning-rate=1", "unexpected argument '--learning-rate'"),
+        ("--out=elsewhere", "cannot be used with '--resume"),
+        ("--epochs=1", "--epochs=1: 2 epochs are done"),
     ] {
-        let output = fails_with(lab.resume(2, "run", &["--set", set]), &[named]);
+        let output = fails_with(lab.resume(2, "run", &[set]), &[named]);
         assert_eq!(output.status.code(), Some(2), "{set}");
         assert_eq!(lab.run_json("run")["status"], "completed", "{set}");
     }
-    output_of(lab.resume(2, "run", &["--set", "epochs=3", "--set", "lr=0.25"]));
+    output_of(lab.resume(2, "run", &["--epochs=3", "--lr=0.25"]));
     let run = lab.run_json("run");
     assert_eq!((&run["config"]["lr"], &run["epochs_run"]), (&json!(0.25), &json!(3)));
     let history = run["history"].as_array().unwrap();
@@ -178,8 +179,8 @@ fn options_change_by_set_alone_and_the_history_says_so() {
     output_of(lab.resume(2, "run", &[]));
     assert_eq!(lab.run_json("run")["weights_sha256"], run["weights_sha256"]);
     // Only rank 0 reads the run directory, but each rank has its options.
-    let [with, without] = [&["--set", "lr=1"][..], &[]].map(|more| lab.resume(1, "run", more));
-    fails_with(side_by_side(&[&with, &without]), &["--set differs between ranks"]);
+    let [with, without] = [&["--lr=1"][..], &[]].map(|more| lab.resume(1, "run", more));
+    fails_with(side_by_side(&[&with, &without]), &["--lr differs between ranks"]);
 }
 
 /// Whatever is in the place of one of its files or of itself.
@@ -283,7 +284,7 @@ fn other_samples_are_noticed_and_taken_only_when_asked_for() {
             flip(file, at);
             let named =
                 ["--data-root ", root, &format!("its {split} samples have the digest "), "was written with"];
-            refused(&resume, 2, &[&named[..], &["--set data-root="]].concat());
+            refused(&resume, 2, &[&named[..], &["--data-root "]].concat());
             refused(&quantize, 2, &named);
             let profile = ["profile", "--batches=1"];
             let train = if split == "training" { &["--train"][..] } else { &[] };
@@ -291,7 +292,7 @@ fn other_samples_are_noticed_and_taken_only_when_asked_for() {
             refused(lab.on(ranks, &words, name), 2, &named);
             // Whatever number of them is used now.
             let fewer = lab.on(ranks, &["eval", "--test-samples=7", "--checkpoint"], name);
-            let more = lab.resume(ranks, name, &["--set=test-samples=30", "--set=epochs=9"]);
+            let more = lab.resume(ranks, name, &["--test-samples=30", "--epochs=9"]);
             refused(more, 2, &named);
             for eval in [&eval, &fewer] {
                 match split {
@@ -310,7 +311,7 @@ fn other_samples_are_noticed_and_taken_only_when_asked_for() {
             output_of(job);
         }
         flip("train-images-idx3-ubyte", 16 + 400);
-        output_of(lab.resume(ranks, name, &["--set", &format!("data-root={root}"), "--set", "epochs=3"]));
+        output_of(lab.resume(ranks, name, &["--data-root", root, "--epochs=3"]));
         let run = lab.run_json(name);
         let last = run["history"].as_array().unwrap().last().unwrap();
         assert!(
@@ -341,9 +342,8 @@ fn another_number_of_training_samples_is_named_as_such() {
     fs::remove_dir_all(lab.newest("run")).unwrap();
     fs::rename(&data, lab.path("before")).unwrap();
     fs::rename(lab.data("digits", 96, 20), &data).unwrap();
-    let set = format!("data-root={data}");
     let words = ["its training set makes 6 steps an epoch, and the checkpoint is of step 4 in epoch 2"];
-    for options in [&[][..], &["--set", &set]] {
+    for options in [&[][..], &["--data-root", &data]] {
         refused(lab.resume(2, "run", options), 2, &words);
     }
 }
@@ -355,7 +355,7 @@ fn a_damaged_int8_model_leaves_its_checkpoint_as_it_is() {
     lab.train(2, "run", &FEW);
     let newest = lab.newest("run");
     fs::write(newest.join("int8.safetensors"), "").unwrap();
-    let printed = output_of(lab.resume(2, "run", &["--set=epochs=3"]));
+    let printed = output_of(lab.resume(2, "run", &["--epochs=3"]));
     assert!(printed.contains("going on after step 8"), "{printed}");
     assert!(newest.exists(), "{printed}");
 }

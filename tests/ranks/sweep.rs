@@ -43,7 +43,6 @@ fn options_of_one_run_and_varied_ones_are_refused_after_the_dashes() {
     for (options, words) in [
         (&["--", "--resume", "x"][..], "--resume after `--`: it is an option of a single run"),
         (&["--", "--out=x"], "--out after `--`: it is an option of a single run"),
-        (&["--", "--set", "lr=1"], "--set after `--`"),
         (&["--", "--backend", "gloo"], "--backend after `--`: "),
         (&["--", "--help"], "after `--`: unexpected argument '--help' found"),
         (&["--", "--lr"], "after `--`: a value is required for '--lr <X>'"),

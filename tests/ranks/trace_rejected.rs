@@ -61,10 +61,10 @@ fn a_rejected_resume_leaves_the_run_as_it_was() {
     let file = file.to_str().unwrap();
     for options in [
         &["--trace", file][..],
-        &["--trace", file, "--trace-steps", "1..5", "--set", "epochs=2"],
-        &["--set", "epochs=2", "--trace", lab.path("run/run.json").to_str().unwrap()],
-        &["--set", "epochs=2", "--trace", binary()],
-        &["--set", "lr=0.25"],
+        &["--trace", file, "--trace-steps", "1..5", "--epochs=2"],
+        &["--epochs=2", "--trace", lab.path("run/run.json").to_str().unwrap()],
+        &["--epochs=2", "--trace", binary()],
+        &["--lr=0.25"],
     ] {
         let output = fails_with(lab.resume(2, "run", options), &[]);
         assert!(record() == before, "{options:?}: {}", text(&output));

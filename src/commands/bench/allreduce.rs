@@ -9,15 +9,15 @@ use std::time::Instant;
 
 use half::{bf16, f16};
 
-use super::{at_least_one, job, sizes, warn_if_not_representative};
-use crate::cli::AllreduceArgs;
+use super::{job, sizes, warn_if_not_representative};
 use crate::commands::{collective, outputs};
-use crate::config::ConfigError;
+use crate::options::AllreduceArgs;
+use crate::options::ConfigError;
 use crate::report::canvas::PlotFormat;
 use crate::report::latency::human_size;
 use crate::report::latency_plot;
 use crate::report::{LatencyRow, table, write_csv};
-use burn_mpi::{Backend, Collective, CommError, Reduction, Transport, Wire, World};
+use burn_mpi::{Backend, Collective, CommError, Reduction, Transport, Wire, WireType, World};
 
 /// Up to this size, calls are short, and many are needed to measure their spread.
 const SMALL: usize = 64 << 10;
@@ -73,11 +73,10 @@ impl TryFrom<&AllreduceArgs> for Plan {
     type Error = ConfigError;
 
     fn try_from(args: &AllreduceArgs) -> Result<Self, ConfigError> {
-        let dtype = match args.dtype.as_str() {
-            "f32" => Dtype::F32,
-            "bf16" => Dtype::Bf16,
-            "f16" => Dtype::F16,
-            other => return Err(ConfigError::new("dtype", other, "choose f32, bf16 or f16")),
+        let dtype = match args.dtype {
+            WireType::F32 => Dtype::F32,
+            WireType::Bf16 => Dtype::Bf16,
+            WireType::F16 => Dtype::F16,
         };
         let sizes = sizes::parse(&args.sizes, dtype.width())
             .map_err(|problem| ConfigError::new("sizes", &args.sizes, problem))?;
@@ -85,7 +84,7 @@ impl TryFrom<&AllreduceArgs> for Plan {
             ConfigError::new("backends", args.backends.as_deref().unwrap_or(""), problem)
         })?;
         let named = args.backends.is_some();
-        Ok(Self { sizes, methods, named, dtype, iterations: args.iterations.map(at_least_one).transpose()? })
+        Ok(Self { sizes, methods, named, dtype, iterations: args.iterations })
     }
 }
 

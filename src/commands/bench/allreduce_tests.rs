@@ -1,12 +1,13 @@
 //! Tests of the options, and of the detection of a wrong sum.
 
 use super::*;
-use crate::cli::{BenchKind, Cli, Command};
+use crate::options::{BenchKind, Cli, Command, one_line};
 use clap::Parser;
 
 fn plan(options: &[&str]) -> Result<Plan, ConfigError> {
     let words = ["mpiburn", "bench", "allreduce"].iter().chain(options);
-    match Cli::try_parse_from(words).expect("valid options").command {
+    let cli = Cli::try_parse_from(words).map_err(|error| ConfigError::Words(one_line(&error)))?;
+    match cli.command {
         Command::Bench(args) => match args.kind {
             BenchKind::Allreduce(args) => Plan::try_from(&args),
             _ => unreachable!(),
@@ -35,7 +36,7 @@ fn invalid_options_are_rejected_by_option_and_value() {
         (["--backends", ""], "--backends: unknown backend"),
         (["--sizes", "0"], "--sizes 0: must be at least 1 byte"),
         (["--sizes", "6"], "--sizes 6: 6 bytes are not a whole number"),
-        (["--dtype", "f64"], "--dtype f64: choose f32, bf16 or f16"),
+        (["--dtype", "f64"], "--dtype f64: choose f32, bf16, f16"),
         (["--iterations", "0"], "--iterations 0: must be at least 1"),
     ] {
         let message = plan(&options).err().expect("the options are invalid").to_string();

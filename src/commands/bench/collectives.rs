@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{at_least_one, job, warn_if_not_representative};
-use crate::cli::CollectivesArgs;
+use super::{job, warn_if_not_representative};
 use crate::commands::{collective, outputs};
+use crate::options::CollectivesArgs;
 use crate::report::collectives::{CORRECT, CollectiveRow, NEEDS_2_RANKS, NOT_BUILT, NOT_SUPPORTED, WRONG};
 use crate::report::latency::median_of;
 use crate::report::table::of_collectives;
@@ -64,7 +64,7 @@ enum Trial {
 }
 
 pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
-    let iterations = at_least_one(args.iterations)?;
+    let iterations = args.iterations;
     outputs::check_on_root(world, &[("csv", args.csv.as_ref())], &[])?;
     warn_if_not_representative(world);
     let mut rows: Vec<CollectiveRow> = Vec::new();

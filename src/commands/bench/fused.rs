@@ -2,11 +2,10 @@
 //! on each compute backend.
 
 use super::fused_net::{Contestant, Operator, Task};
-use crate::cli::FusedArgs;
-use crate::config::{ConfigError, more_than_0};
 use crate::data::shard::Order;
 use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
+use crate::options::{ConfigError, FusedArgs};
 use crate::report::fused::FusedRow;
 use crate::report::{table, write_csv};
 use burn_mpi::World;
@@ -32,7 +31,7 @@ const WAYS: [Way; 4] = [
 
 /// Trains each network with each implementation of this build, and prints the table.
 pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
-    check(world, args)?;
+    check(world)?;
     super::super::outputs::check(&[("csv", args.csv.as_ref())], &[])?;
     super::super::use_threads(1)?;
     let source = data::open(&args.data_root)?;
@@ -50,28 +49,7 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     }
 }
 
-fn check(world: &World, args: &FusedArgs) -> Result<(), ConfigError> {
-    // A 3x3 convolution of 1024 channels has 9 million weights, and the table trains eight networks.
-    let numbers = [
-        ("channels", args.channels, 1024),
-        ("train-samples", args.train_samples, usize::MAX),
-        ("train-batch-size", args.train_batch_size, 65_536),
-    ];
-    more_than_0("lr", args.lr)?;
-    let layers = args.layers.iter().map(|&layers| ("layers", layers, 1000));
-    for (option, number, most) in numbers.into_iter().chain(layers) {
-        match number {
-            0 => return Err(ConfigError::new(option, 0, "must be at least 1")),
-            n if n > most => {
-                return Err(ConfigError::new(
-                    option,
-                    n,
-                    format!("what it makes is kept in memory: at most {most}"),
-                ));
-            }
-            _ => {}
-        }
-    }
+fn check(world: &World) -> Result<(), ConfigError> {
     match world.size() {
         1 => Ok(()),
         ranks => Err(ConfigError::new(

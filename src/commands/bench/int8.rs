@@ -9,16 +9,16 @@ use burn_fused::memory::counting_allocator::allocated_bytes;
 use burn_fused::simd::Level;
 use serde::Serialize;
 
-use super::{at_least_one, median_ms};
-use crate::cli::Int8Args;
+use super::median_ms;
 use crate::commands::checkpoint::{self, Initial};
 use crate::commands::outputs;
-use crate::config::{ConfigError, RunConfig};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::model::{Model, ModelKind, Network};
+use crate::options::ConfigError;
+use crate::options::Int8Args;
 use crate::quant::{PostTraining, Quantized, WeightScheme};
 use crate::record::Method;
 use crate::record::checkpoint::weights_file;
@@ -78,7 +78,7 @@ enum Contestant {
 }
 
 pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
-    let iterations = at_least_one(args.iterations)?;
+    let iterations = args.iterations;
     if world.size() > 1 {
         let why = "inference is measured on one rank; start it without mpirun";
         return Err(ConfigError::new("world-size", world.size(), why).into());
@@ -115,8 +115,7 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
 fn trained(world: &World, args: &Int8Args) -> anyhow::Result<Subject> {
     let path = args.checkpoint.as_deref().context("a checkpoint")?;
     let config = checkpoint::config_of(path)?;
-    let data_root = args.data_root.clone().unwrap_or(config.data_root);
-    let config = RunConfig { data_root, device: DeviceKind::Flex, ..config };
+    let config = checkpoint::on_flex(config, args.data_root.as_ref());
     let Initial { source, network, layout, .. } = Initial::open(world, &config)?;
     let weights = checkpoint::load(path, &layout)?;
     let (stored, file) = checkpoint::load_int8(&weights, &config, &network)?;
@@ -126,15 +125,14 @@ fn trained(world: &World, args: &Int8Args) -> anyhow::Result<Subject> {
         quantized: Quantized::from_file(&stored, &file)?,
         float_bytes: weights_file(&layout, &weights.values)?.len(),
         int8_bytes: stored.encode(&file)?.len(),
-        test_samples: Some(config.test_samples.unwrap_or(usize::MAX).min(source.len(Split::Test))),
+        test_samples: Some(config.data.test_samples.unwrap_or(usize::MAX).min(source.len(Split::Test))),
         source,
     })
 }
 
 /// A network with initial weights, and noise.
 fn initial(args: &Int8Args) -> anyhow::Result<Subject> {
-    let kind: ModelKind =
-        args.model.parse().map_err(|problem: String| ConfigError::new("model", &args.model, problem))?;
+    let kind = args.model;
     let source = Box::new(Synthetic::new(kind.input_shape(), kind.classes(), NOISE));
     let network = Network::init(kind, kind.classes(), 123, &DeviceKind::Flex.device()).valid();
     let layout = ParamLayout::of(&network);

@@ -6,14 +6,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::{at_least_one, job, sizes, warn_if_not_representative};
-use crate::cli::LinkArgs;
+use super::{job, sizes, warn_if_not_representative};
 use crate::commands::{collective, outputs};
-use crate::config::ConfigError;
+use crate::options::ConfigError;
+use crate::options::LinkArgs;
 use crate::report::latency::human_size;
 use crate::report::link::{Link, LinkRow};
 use crate::report::{table, write_csv};
-use burn_mpi::{Backend, CommError, Primitives, Transport, World};
+use burn_mpi::{CommError, Primitives, Transport, World};
 
 /// Untimed exchanges at the start: the first opens connections, and TCP's window grows
 /// over the next.
@@ -21,19 +21,14 @@ const WARM_UP: usize = 5;
 /// Time limit of the exchanges of one size.
 const BUDGET: Duration = Duration::from_secs(1);
 const SIZES: &str = "4..4MiB";
-/// Ten seconds: no step computes longer without communication.
-const LONGEST_PAUSE_US: f64 = 1e7;
 /// If an exchange takes this long, no larger size is tried, unless --sizes lists it.
 const LONGEST: Duration = Duration::from_millis(100);
 
 pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
-    let backend: Backend = args
-        .backend
-        .parse()
-        .map_err(|problem: String| ConfigError::new("backend", &args.backend, problem))?;
+    let backend = args.backend;
     let text = args.sizes.as_deref().unwrap_or(SIZES);
     let sizes = sizes::parse(text, 1).map_err(|problem| ConfigError::new("sizes", text, problem))?;
-    let iterations = args.iterations.map(at_least_one).transpose()?;
+    let iterations = args.iterations;
     if world.size() != 2 {
         let problem = format!(
             "the link is measured between 2 ranks, and this job has {}: start one on each of two machines \
@@ -44,11 +39,6 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     }
     outputs::check_on_root(world, &[("csv", args.csv.as_ref())], &[])?;
     warn_if_not_representative(world);
-    if !(0.0..=LONGEST_PAUSE_US).contains(&args.pause_us) {
-        let problem =
-            format!("must be a number from 0 to {LONGEST_PAUSE_US}, the microseconds that a step computes");
-        return Err(ConfigError::new("pause-us", args.pause_us, problem).into());
-    }
     let pause = Duration::from_secs_f64(args.pause_us / 1e6);
     let mut primitives = collective::primitives(world, backend, &Transport::default())?;
     let mut rows: Vec<LinkRow> = Vec::new();

@@ -14,8 +14,7 @@ mod wire;
 
 use std::time::Duration;
 
-use crate::cli::{BenchArgs, BenchKind};
-use crate::config::ConfigError;
+use crate::options::{BenchArgs, BenchKind};
 use crate::report::latency::median_of;
 use burn_mpi::{World, oversubscribed, topology};
 
@@ -52,18 +51,4 @@ fn job(world: &World) -> String {
 /// The median of `times` in milliseconds; 0 if there are none.
 fn median_ms(times: &[Duration]) -> f64 {
     median_of(times.iter().map(|time| 1e3 * time.as_secs_f64()).collect()).unwrap_or_default()
-}
-
-/// Most timed calls: of a microsecond each, a minute.
-const ITERATIONS: usize = 10_000_000;
-
-fn at_least_one(iterations: usize) -> Result<usize, ConfigError> {
-    match iterations {
-        0 => Err(ConfigError::new("iterations", 0, "must be at least 1")),
-        n if n > ITERATIONS => {
-            let problem = format!("the time of each is kept in memory: at most {ITERATIONS}");
-            Err(ConfigError::new("iterations", n, problem))
-        }
-        n => Ok(n),
-    }
 }

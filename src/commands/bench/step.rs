@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 use super::median_ms;
 use super::product::Product;
 use super::step_report::{StepReport, Timing};
-use crate::cli::StepArgs;
-use crate::commands::train::check_same_program;
-use crate::commands::{check_random_batch, memory, outputs, path_text};
-use crate::config::{ConfigError, RunConfig};
+use crate::commands::{check_random_batch, memory, outputs};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
+use crate::options::{ConfigError, Part, StepArgs, part};
 use crate::record::StepMs;
 use crate::train::{CrossEntropy, Forward, LabelledBytes, Learner, Mixed, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
@@ -37,62 +35,43 @@ struct Measured {
 
 /// Measures `--steps` steps, and as many without overlap.
 pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
-    let config = RunConfig::try_from(&args.train)?;
-    // First, so that what is refused below is refused on every rank.
-    check_same_options(world, args, &config)?;
+    let config = args.config.clone().completed()?;
+    let config = &config;
     if let Some(name) = &args.simd {
         select_level(name)?;
     }
-    if args.steps == 0 {
-        return Err(ConfigError::new("steps", 0, "must be at least 1").into());
-    }
-    for (option, number) in [("steps", args.steps), ("warm-up", args.warm_up), ("products", args.products)] {
-        if number > super::ITERATIONS {
-            let problem = format!("each takes its time: at most {}", super::ITERATIONS);
-            return Err(ConfigError::new(option, number, problem).into());
-        }
-    }
-    check_random_batch(&config)?;
-    super::super::warn_of_ignored(
-        world,
-        "bench step measures steps on random samples",
-        &args.train,
-        &["data_root", "trace", "trace_steps"],
-    );
+    check_random_batch(config)?;
+    let does = "bench step measures steps on random samples";
+    super::super::warn_of_ignored(world, does, &args.typed, |option| part(option) == Part::Run);
     outputs::check_on_root(world, &[("json", args.json.as_ref())], &[])?;
-    world.set_deadline(Duration::from_secs_f64(config.comm_timeout));
-    super::super::gpu::choose(world, config.device)?;
-    super::super::use_threads(config.threads)?;
-    config.conv.use_algorithm();
-    super::super::agree_on_products(world, &config)?;
+    super::super::set_up(world, config)?;
+    super::super::agree_on_products(world, config)?;
     let device = config.device.device();
     let classes = config.model.classes();
-    let global = config.train_batch_size * world.size();
+    let global = config.data.train_batch_size * world.size();
     let plan = ShardPlan {
         samples: BATCHES * global,
         world_size: world.size(),
-        batch_size: config.train_batch_size,
+        batch_size: config.data.train_batch_size,
     };
-    let training = device.clone().autodiff();
-    let network = Network::with_options(config.model, &config.network, classes, config.seed, &training)
-        .fused(config.fused);
+    let network = config.network(classes, &device.clone().autodiff());
     let parameters = ParamLayout::of(&network).len();
-    memory::check_step(world, &network, parameters, config.train_batch_size)?;
+    memory::check_step(world, &network, parameters, config.data.train_batch_size)?;
     let source = Synthetic::new(config.model.input_shape(), classes, plan.samples);
     let shard = world.agree(Shard::load(&source, Split::Train, &plan, world.rank(), Order::Sequential))?;
-    let collective = connect(world, config.backend, &config.transport())?;
-    let options = config.train_options();
-    let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };
-    let flop_per_step = network.step_flop(config.train_batch_size);
+    let collective = connect(world, config.communication.backend, &config.transport())?;
+    let loss = CrossEntropy { smoothing: config.recipe.label_smoothing };
+    let flop_per_step = network.step_flop(config.data.train_batch_size);
     let quantizer = config.quantizer(&network)?;
-    let learner = Learner::new(world, &options, network, loss, collective)?;
+    let learner = Learner::new(world, config, network, loss, collective)?;
     let mut learner = learner.with_forward(Mixed::new(quantizer, config.precision))?;
 
     let mut product = (args.products > 0).then(|| Product::new(&device));
     let mut multiply = || product.iter_mut().for_each(|product| product.measure(args.products));
     multiply();
-    let mut batches =
-        (0..BATCHES).cycle().map(|i| shard.samples(i * config.train_batch_size, config.train_batch_size));
+    let mut batches = (0..BATCHES)
+        .cycle()
+        .map(|i| shard.samples(i * config.data.train_batch_size, config.data.train_batch_size));
     let normalizer = Normalizer::new(source.description());
     let mut next = || {
         let (bytes, labels) = batches.next().unwrap_or_default();
@@ -137,13 +116,13 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let shared = [with.allocations as f64 / steps, with.page_faults as f64 / steps, speed];
     let [allocations, page_faults, speed] = mean_over_ranks(world, shared)?;
     let sync = learner.sync.report();
-    let gather_ms = super::wire::gather_ms(world, &config, sync.bytes())?;
+    let gather_ms = super::wire::gather_ms(world, config, sync.bytes())?;
     let report = StepReport {
         model: config.model,
-        train_batch_size: config.train_batch_size,
+        train_batch_size: config.data.train_batch_size,
         ranks: world.size(),
         topology: topology(world.places()),
-        backend: config.backend.to_string(),
+        backend: config.communication.backend.to_string(),
         device: config.device,
         precision: config.precision,
         fused: config.fused,
@@ -167,20 +146,6 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         report.write_json(path)?;
     }
     Ok(())
-}
-
-/// All ranks have to measure the same steps.
-fn check_same_options(world: &World, args: &StepArgs, config: &RunConfig) -> anyhow::Result<()> {
-    for (option, value) in [
-        ("--steps", serde_json::to_string(&args.steps)?),
-        ("--warm-up", serde_json::to_string(&args.warm_up)?),
-        ("--products", serde_json::to_string(&args.products)?),
-        ("--simd", serde_json::to_string(&args.simd)?),
-        ("--json", path_text(args.json.as_deref())),
-    ] {
-        world.check_equal(option, &value)?;
-    }
-    check_same_program(config, false, world)
 }
 
 /// One measured step. `make icount` counts the instructions between entry and return of the

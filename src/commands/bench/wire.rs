@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::median_ms;
 use crate::commands::collective;
-use crate::config::RunConfig;
+use crate::options::RunConfig;
 use burn_mpi::World;
 
 /// Untimed exchanges: the first opens connections, and TCP's window grows over the next.
@@ -18,7 +18,7 @@ pub fn gather_ms(world: &World, config: &RunConfig, bytes: usize) -> anyhow::Res
     if world.size() == 1 || bytes == 0 {
         return Ok(None);
     }
-    let mut primitives = collective::primitives(world, config.backend, &config.transport())?;
+    let mut primitives = collective::primitives(world, config.communication.backend, &config.transport())?;
     let mine = vec![world.rank() as u8; (2 * bytes).div_ceil(world.size())];
     let mut all = vec![0; mine.len() * world.size()];
     let mut times: Vec<Duration> = Vec::new();

@@ -1,11 +1,10 @@
 //! The training that a launch starts again, and the command lines of its attempts.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::Parser;
-
-use crate::cli::{Cli, Command, TrainArgs};
 use crate::commands::Refused;
+use crate::options::{Cli, Command, Part, TrainArgs, part};
 
 /// A training whose run directory is known before it starts.
 pub struct Training {
@@ -28,7 +27,7 @@ impl Training {
     /// If it is no training, or one without a run directory.
     pub fn of(program: &[String]) -> Result<Option<Self>, Refused> {
         let words = std::iter::once("mpiburn").chain(program.iter().map(String::as_str));
-        let Ok(cli) = Cli::try_parse_from(words) else { return Ok(None) };
+        let Ok(cli) = Cli::read(words.map(OsString::from)) else { return Ok(None) };
         let name = cli.command.name();
         let Command::Train(args) = cli.command else {
             return Err(Refused(format!(
@@ -73,24 +72,22 @@ impl Training {
         self.as_typed().into_iter().chain(overwrite).collect()
     }
 
-    /// Its arguments to go on from a checkpoint of `step`: with what `--resume` accepts, and without
-    /// a time line whose first step is done.
+    /// Its arguments to go on from a checkpoint of `step`: what a resumed run was given, and no time line whose
+    /// first step is done.
     pub fn resume_after(&self, step: usize) -> Vec<String> {
-        let mut words = vec!["train".to_owned()];
-        words.extend(self.verbosity.iter().cloned());
+        let mut words = self.args.typed.clone();
+        words.0.retain(|option, _| {
+            (self.resumes() && part(option) != Part::Job)
+                || ["stall-warning", "trace", "trace-steps"].contains(&option.as_str())
+        });
+        if self.args.trace.trace_steps.is_none_or(|range| range.first <= step) {
+            words.0.retain(|option, _| !option.starts_with("trace"));
+        }
         // One word each: a name may begin with a dash.
-        words.push(format!("--resume={}", self.dir.display()));
-        words.extend(self.args.set.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
-        if self.words.iter().any(|word| word.starts_with("--stall-warning")) {
-            words.extend(["--stall-warning".to_owned(), self.args.stall_warning.to_string()]);
-        }
-        let range = self.args.trace.trace_steps.filter(|range| range.first > step);
-        if let (Some(file), Some(range)) = (&self.args.trace.trace, range) {
-            let (file, range) = (file.display().to_string(), range.to_string());
-            words.extend([format!("--trace={file}"), "--trace-steps".to_owned(), range]);
-        }
-        words.push(NOTE_STEPS.into());
-        words
+        words.0.insert("resume".into(), Some(self.dir.clone().into()));
+        let typed = words.to_args().map(|word| word.to_string_lossy().into_owned());
+        let begin = std::iter::once("train".to_owned()).chain(self.verbosity.iter().cloned());
+        begin.chain(typed).chain([NOTE_STEPS.into()]).collect()
     }
 }
 
@@ -110,13 +107,13 @@ mod tests {
         assert_eq!(training.begin_again().join(" "), format!("{line} --note-steps --overwrite"));
         assert_eq!(
             training.resume_after(39).join(" "),
-            "train -v -v --resume=runs/a --stall-warning 5 --trace=t.json --trace-steps 40..50 --note-steps"
+            "train -v -v --resume=runs/a --stall-warning=5 --trace=t.json --trace-steps=40..50 --note-steps"
         );
         assert!(!training.resume_after(40).iter().any(|word| word.contains("trace")));
-        let resumed = of("-q train --resume runs/a --set lr=1e-4 --set epochs=9").unwrap().unwrap();
+        let resumed = of("-q train --resume runs/a --lr 1e-4 --epochs 9").unwrap().unwrap();
         assert_eq!(
             resumed.resume_after(0).join(" "),
-            "train -q --resume=runs/a --set lr=1e-4 --set epochs=9 --note-steps"
+            "train -q --epochs=9 --lr=1e-4 --resume=runs/a --note-steps"
         );
         assert!(of("train --out runs/a --overwrite").unwrap().unwrap().overwrites());
     }

@@ -4,8 +4,8 @@ use burn_fused::int8::{Layer, Model, Stage};
 
 use super::subject::Subject;
 use super::{Measured, alternate};
-use crate::config::ConfigError;
 use crate::model::Operator;
+use crate::options::ConfigError;
 use crate::profile::{Phase, Profile, Recorder, WatchedSamples, end_sequence, follow, register, span};
 use crate::quant::{QuantError, Quantized};
 

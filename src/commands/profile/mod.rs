@@ -15,12 +15,10 @@ use self::output::Output;
 use self::subject::Subject;
 use super::checkpoint::agree_or_refuse;
 use super::trace::{self, Tracing};
-use super::train::check_same_program;
-use super::{check_random_batch, outputs, path_text};
-use crate::cli::ProfileArgs;
-use crate::config::{ConfigError, RunConfig};
+use super::{check_random_batch, outputs};
 use crate::machine::Machine;
-use crate::profile::{Log, Profile, Recorder, SortKey, begin_batch, end_batch};
+use crate::options::ProfileArgs;
+use crate::profile::{Log, Profile, Recorder, begin_batch, end_batch};
 use burn_fused::simd::Level;
 
 /// Batches before the first that is measured. The second step of a training has other
@@ -28,33 +26,23 @@ use burn_fused::simd::Level;
 const WARM_UP: usize = 3;
 
 pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
-    let typed = RunConfig::try_from(&args.options)?;
-    // First, so that what is refused below is refused on every rank.
-    check_same_options(world, args, &typed)?;
+    let typed = args.config.clone().completed()?;
     if args.checkpoint.is_none() {
         check_random_batch(&typed)?;
     }
-    let sort: SortKey =
-        args.sort.parse().map_err(|problem: String| ConfigError::new("sort", &args.sort, problem))?;
-    if args.batches == 0 {
-        return Err(ConfigError::new("batches", 0, "must be at least 1").into());
-    }
     // Links may differ between hosts; rank 0 writes.
     let read = [args.checkpoint.as_ref(), typed.init.as_ref()];
-    let files = [("csv", &args.csv), ("json", &args.json), ("trace", &args.options.trace.trace)];
+    let files = [("csv", &args.csv), ("json", &args.json), ("trace", &args.trace.trace)];
     let files @ [csv, json, _] = files.map(|(option, path)| (option, path.as_ref()));
     let check = || outputs::check_names(&files, &read).and_then(|()| outputs::check(&[csv, json], &read));
     agree_or_refuse(world, if world.is_root() { check() } else { Ok(()) })?;
-    let traced = trace::steps(&args.options.trace, 0, args.batches)?;
-    super::use_threads(typed.threads)?;
+    let traced = trace::steps(&args.trace, 0, args.batches)?;
     let subject = Subject::open(world, args, typed)?;
-    trace::check_writable(world, &args.options.trace)?;
-    world.set_deadline(Duration::from_secs_f64(subject.config.comm_timeout));
+    trace::check_writable(world, &args.trace)?;
     let config = subject.config.clone();
     let checkpoint_bytes = subject.stored_bytes()?;
-    config.conv.use_algorithm();
     super::agree_on_products(world, &config)?;
-    let start = |steps| Tracing::start(world, &args.options.trace, steps, &config);
+    let start = |steps| Tracing::start(world, &args.trace, steps, &config);
     let tracing = traced.map(start).transpose()?;
     let log = tracing.as_ref().map(|tracing| Log::new(tracing.since(), tracing.steps()));
     let recorder = log.map_or_else(Recorder::default, |log| Recorder::default().with_log(log));
@@ -74,7 +62,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
             train: args.train,
             int8: args.int8,
             batches: args.batches,
-            batch: config.train_batch_size,
+            batch: config.data.train_batch_size,
             ranks: world.size(),
             device: config.device,
             precision: config.precision,
@@ -85,29 +73,13 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
             checkpoint_bytes,
             cpu: Machine::of_this_process("").cpu,
             config,
-            sort,
+            sort: args.sort,
             measured,
         };
         output.print();
         output.write([args.csv.as_deref(), args.json.as_deref()])?;
     }
     Ok(())
-}
-
-/// All ranks have to profile the same batches.
-fn check_same_options(world: &World, args: &ProfileArgs, typed: &RunConfig) -> anyhow::Result<()> {
-    for (option, value) in [
-        ("--batches", serde_json::to_string(&args.batches)?),
-        ("--train", serde_json::to_string(&args.train)?),
-        ("--int8", serde_json::to_string(&args.int8)?),
-        ("--checkpoint", path_text(args.checkpoint.as_deref())),
-        ("--csv", path_text(args.csv.as_deref())),
-        ("--json", path_text(args.json.as_deref())),
-    ] {
-        world.check_equal(option, &value)?;
-    }
-    trace::check_same(world, &args.options.trace)?;
-    check_same_program(typed, false, world)
 }
 
 /// What was measured on this rank.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::Measured;
-use crate::config::RunConfig;
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
 use crate::names::count;
+use crate::options::RunConfig;
 use crate::profile::{Phase, ProfileRow, SortKey};
 use crate::report::latency::median_of;
 use crate::report::{table, write_csv, write_file};

@@ -7,15 +7,14 @@ use burn::tensor::Device;
 use burn_mpi::{ParamLayout, World, sha256};
 
 use super::of_run::of_run;
-use crate::cli::ProfileArgs;
 use crate::commands::checkpoint::{self, Initial};
-use crate::commands::{gpu, warn_of_ignored};
-use crate::config::{ConfigError, RunConfig};
+use crate::commands::{set_up, warn_of_ignored};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::model::Network;
+use crate::options::{ConfigError, Part, ProfileArgs, RunConfig, part};
 use crate::quant::{PostTraining, Quantized, WeightScheme};
 use crate::record::INT8_FILE;
 use crate::record::checkpoint::weights_file;
@@ -23,13 +22,6 @@ use crate::train::{LabelledBytes, Precision};
 
 /// Number of different batches, used in turn: a single one would be memorised in training.
 const BATCHES: usize = 16;
-
-/// Options of `mpiburn train` that change nothing in inference.
-const OF_TRAINING: [&str; 9] =
-    ["optimizer", "lr", "weight_decay", "momentum", "clip_norm", "l1", "l2", "label_smoothing", "reduce"];
-
-/// Maximum of `--batches`: the times of each are kept.
-const MAX_BATCHES: usize = 1_000_000;
 
 /// What is profiled, on which samples.
 pub struct Subject {
@@ -56,23 +48,24 @@ impl Subject {
     /// those of training.
     pub fn open(world: &World, args: &ProfileArgs, typed: RunConfig) -> anyhow::Result<Self> {
         check(&typed, args)?;
-        let mut ignored = if args.checkpoint.is_some() { Vec::new() } else { vec!["data_root"] };
-        if !args.train {
-            ignored.extend(OF_TRAINING);
-        }
+        let is_ignored = |option: &str| match part(option) {
+            Part::Run => option != "data-root" || args.checkpoint.is_none(),
+            Part::Recipe | Part::Transport => !args.train,
+            _ => false,
+        };
         let does = match (&args.checkpoint, args.train) {
             (None, _) => "profile takes initial weights and random samples",
             (Some(_), false) => "profile takes the run's network and infers",
             (Some(_), true) => "profile takes the run's network, and its options where none are typed",
         };
-        warn_of_ignored(world, does, &args.options, &ignored);
+        warn_of_ignored(world, does, &args.typed, is_ignored);
         let split = if args.train { Split::Train } else { Split::Test };
         let Some(run) = &args.checkpoint else {
             let classes = typed.model.classes();
-            let samples = BATCHES * typed.train_batch_size * world.size();
+            let samples = BATCHES * typed.data.train_batch_size * world.size();
             let source = Synthetic::new(typed.model.input_shape(), classes, samples);
-            gpu::choose(world, typed.device)?;
-            let network = checkpoint::initial_network(&typed, classes);
+            set_up(world, &typed)?;
+            let network = typed.network(classes, &typed.device.device());
             let post = PostTraining::Static { calibration: samples, scheme: WeightScheme::Channel };
             let int8 = match args.int8 {
                 true => Some(world.agree(post.load(&source, None))?.quantize(&network)?),
@@ -88,11 +81,11 @@ impl Subject {
         };
         let stored = checkpoint::agree_or_refuse(world, stored)?;
         let (stored, samples) = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
-        let config = of_run(stored.clone(), typed, &args.options.typed, args.train)?;
-        gpu::choose(world, config.device)?;
+        let config = of_run(&stored, &args.typed, args.train)?;
+        set_up(world, &config)?;
         let Initial { source, network, layout, classes } = Initial::open(world, &config)?;
-        if !args.options.typed.iter().any(|option| option == "data_root") {
-            let (root, remedy) = (&stored.data_root, checkpoint::NAME_IT);
+        if !args.typed.has("data-root") {
+            let (root, remedy) = (&stored.data.data_root, checkpoint::NAME_IT);
             checkpoint::check_samples(world, &samples, split, source.as_ref(), root, remedy)?;
         }
         let int8 = match args.int8 {
@@ -125,8 +118,8 @@ impl Subject {
         let layout = ParamLayout::of(&self.network);
         let values = layout.read(&self.network);
         let Self { config, classes, .. } = self;
-        let fresh = Network::with_options(config.model, &config.network, *classes, config.seed, device);
-        ParamLayout::of(&fresh).write(fresh, &values).fused(config.fused)
+        let fresh = config.network(*classes, device);
+        ParamLayout::of(&fresh).write(fresh, &values)
     }
 }
 
@@ -134,10 +127,6 @@ impl Subject {
 fn check(config: &RunConfig, args: &ProfileArgs) -> Result<(), ConfigError> {
     if let Some(kind) = config.quantization.quantize {
         return Err(ConfigError::new("quantize", kind, "training is profiled in floats; leave it out"));
-    }
-    if args.batches > MAX_BATCHES {
-        let problem = format!("must be at most {MAX_BATCHES}: the times of each are kept");
-        return Err(ConfigError::new("batches", args.batches, problem));
     }
     if config.precision != Precision::No && !args.train {
         return Err(ConfigError::new("precision", config.precision, "requires --train"));
@@ -161,7 +150,7 @@ impl Batches {
         source: &dyn SampleSource,
         split: Split,
     ) -> anyhow::Result<Self> {
-        let size = config.train_batch_size;
+        let size = config.data.train_batch_size;
         let global = size * world.size();
         let count = (source.len(split) / global).min(BATCHES);
         if count == 0 {

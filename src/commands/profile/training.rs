@@ -13,13 +13,12 @@ pub fn profile(world: &World, subject: Subject, batches: usize) -> anyhow::Resul
     let device = subject.config.device.device().autodiff();
     let network = subject.network_on(&device);
     let Subject { config, batches: mut source, .. } = subject;
-    let options = config.train_options();
-    let collective = connect(world, config.backend, &config.transport())?;
+    let collective = connect(world, config.communication.backend, &config.transport())?;
     let row = WatchedSamples::row();
-    let loss = WatchedLoss::new(CrossEntropy { smoothing: options.recipe.label_smoothing });
-    let learner = Learner::new(world, &options, network, loss, collective)?;
+    let loss = WatchedLoss::new(CrossEntropy { smoothing: config.recipe.label_smoothing });
+    let learner = Learner::new(world, &config, network, loss, collective)?;
     let mut learner = learner.with_forward(Mixed::new(WatchedForward::default(), config.precision))?;
-    let total = config.train_batch_size * world.size();
+    let total = config.data.train_batch_size * world.size();
     world.barrier()?;
     let [profiled, plain] = alternate(batches, |on| -> Result<(), CommError> {
         learner.sync.watch(on.then_some(on_sync))?;

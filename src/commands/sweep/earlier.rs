@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::config::RunConfig;
 use crate::names::count;
+use crate::options::RunConfig;
 use crate::record::checkpoint::list;
 use crate::record::{RecordError, RunDir, RunState, Status, SweepRecord};
 use crate::sweep::PlannedRun;
@@ -80,7 +80,7 @@ pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Res
     let (mut old, mut new) = (record.config.clone(), config.clone());
     if let Some(data) = &record.data {
         for config in [&mut old, &mut new] {
-            config.clip_limits([data.train_available, data.test_available]);
+            config.data.clip([data.train_available, data.test_available]);
         }
     }
     let mut other = differences(&old, &new)?;

@@ -4,12 +4,11 @@ use anyhow::{Context, bail};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, FromArgMatches};
 
-use crate::cli::{SweepArgs, TrainArgs};
-use crate::config::RunConfig;
+use crate::options::{RunConfig, SweepArgs, TrainArgs, one_line};
 use crate::sweep::{PlannedRun, SweepFile};
 
 /// Options that the sweep itself sets, or that belong to one run.
-const OWN: [&str; 5] = ["out", "log-path", "resume", "set", "overwrite"];
+const OWN: [&str; 4] = ["out", "log-path", "resume", "overwrite"];
 
 /// Names of all options of `mpiburn train`, aliases included.
 pub fn option_names() -> Vec<String> {
@@ -30,12 +29,7 @@ pub fn words(run: &PlannedRun, args: &SweepArgs) -> Vec<String> {
 /// What `mpiburn train` makes of these words, or its error in one line.
 fn parsed(words: &[String]) -> Result<ArgMatches, String> {
     let command = clap::Command::new("train").no_binary_name(true).disable_help_flag(true);
-    TrainArgs::augment_args(command).try_get_matches_from(words).map_err(|error| {
-        let text = error.to_string();
-        // Usage and tips follow an empty line; a list of what is missing does not.
-        let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-        first.split_whitespace().collect::<Vec<_>>().join(" ")
-    })
+    TrainArgs::augment_args(command).try_get_matches_from(words).map_err(|error| one_line(&error))
 }
 
 /// Checks the options after `--`: none is of one run alone, and none is varied by the file, whose runs
@@ -72,5 +66,5 @@ pub fn configuration(run: &PlannedRun, args: &SweepArgs) -> anyhow::Result<RunCo
     let matches = parsed(&words(run, args))
         .map_err(|problem| anyhow::anyhow!("{}, run {}: {problem}", args.file.display(), run.name))?;
     let typed = TrainArgs::from_arg_matches(&matches)?;
-    RunConfig::of_any_build(&typed).with_context(|| format!("{}, run {}", args.file.display(), run.name))
+    typed.config.completed().with_context(|| format!("{}, run {}", args.file.display(), run.name))
 }

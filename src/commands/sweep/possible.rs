@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::cli::SweepArgs;
 use crate::commands::gpu;
-use crate::config::RunConfig;
 use crate::launch::{self, LauncherKind, Topology};
+use crate::options::RunConfig;
+use crate::options::SweepArgs;
 use crate::sweep::PlannedRun;
 
 /// Where the host file of the run would be.

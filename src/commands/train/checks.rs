@@ -1,39 +1,13 @@
 //! Checks of the options of a training, before any work.
 
-use crate::cli::TrainArgs;
-use crate::config::{self, ConfigError, RunConfig};
-use crate::data::{SampleSource, ShardPlan, Split};
+use crate::data::{Description, Element, SampleSource, ShardPlan, Split};
+use crate::options::{ConfigError, RunConfig, TrainArgs};
 use burn_mpi::{Launcher, World};
-
-/// Options beside `--resume` have no effect, which a warning says.
-pub(super) fn warn_of_ignored_options(args: &TrainArgs, world: &World) {
-    let ignored: Vec<String> = args
-        .typed
-        .iter()
-        .filter(|id| {
-            !["resume", "set", "quiet", "verbose", "trace", "trace_steps", "stall_warning", "note_steps"]
-                .contains(&id.as_str())
-        })
-        .map(|id| format!("--{}", id.replace('_', "-")))
-        .collect();
-    if args.resume.is_some() && world.is_root() && !ignored.is_empty() {
-        log::warn!(
-            "--resume takes everything from the run's own run.json (--set KEY=VALUE changes it); without effect: {}",
-            ignored.join(" ")
-        );
-    }
-}
 
 /// Limits above the samples that there are become those in a new run: whoever repeats it on a larger data set
 /// would get other figures. Those of a resumed run are covered by its checkpoints, unless it notes changes.
-pub(super) fn clip_limits(
-    world: &World,
-    config: &mut RunConfig,
-    source: &dyn SampleSource,
-    args: &TrainArgs,
-) {
-    let is_noted = args.resume.is_none() || !args.set.is_empty();
-    let typed = [("train-samples", config.train_samples), ("test-samples", config.test_samples)];
+pub(super) fn clip_limits(world: &World, config: &mut RunConfig, source: &dyn SampleSource, is_noted: bool) {
+    let typed = [("train-samples", config.data.train_samples), ("test-samples", config.data.test_samples)];
     let available = [Split::Train, Split::Test].map(|split| source.len(split));
     for ((option, typed), available) in typed.into_iter().zip(available) {
         if let Some(typed) = typed.filter(|&typed| typed > available && world.is_root()) {
@@ -42,7 +16,7 @@ pub(super) fn clip_limits(
         }
     }
     if is_noted {
-        config.clip_limits(available);
+        config.data.clip(available);
     }
 }
 
@@ -90,7 +64,7 @@ pub(in crate::commands) fn check_shape(
         return Err(ConfigError::new(
             "model",
             config.model,
-            format!("takes images of {expected:?}, and {} has {shape:?}", config.data_root.display()),
+            format!("takes images of {expected:?}, and {} has {shape:?}", config.data.data_root.display()),
         ));
     }
     Ok(())
@@ -103,19 +77,21 @@ pub(super) fn check_data(
     source: &dyn SampleSource,
 ) -> anyhow::Result<()> {
     check_shape(config, source)?;
-    config::check_data(&config.recipe, &config.data_root, source.description())?;
+    check_augmentation(config, source.description())?;
     let classes = source.description().classes;
-    if let Some(n) = config.num_classes
+    if let Some(n) = config.data.num_classes
         && n != classes
     {
         return Err(ConfigError::new("num-classes", n, format!("the data set has {classes} classes")).into());
     }
-    let known = config.train_samples.unwrap_or(usize::MAX).min(source.len(Split::Train));
+    let known = config.data.train_samples.unwrap_or(usize::MAX).min(source.len(Split::Train));
     if let Some(n) = config.quantization.calibration.filter(|&n| n > known) {
         let problem = format!("the run trains on {known} samples; name at most as many");
         return Err(ConfigError::new("calibration", n, problem).into());
     }
-    for (split, option) in [(Split::Train, config.train_samples), (Split::Test, config.test_samples)] {
+    for (split, option) in
+        [(Split::Train, config.data.train_samples), (Split::Test, config.data.test_samples)]
+    {
         let samples = option.map_or(usize::MAX, |n| n).min(source.len(split));
         if u32::try_from(samples).is_err() {
             let problem = format!("at most {} samples are supported", u32::MAX);
@@ -125,7 +101,7 @@ pub(super) fn check_data(
         if samples < plan.world_size {
             return Err(ConfigError::new(
                 "data-root",
-                config.data_root.display(),
+                config.data.data_root.display(),
                 format!(
                     "{samples} {} samples for {} ranks; use fewer ranks or more samples",
                     if split == Split::Train { "training" } else { "test" },
@@ -136,4 +112,20 @@ pub(super) fn check_data(
         }
     }
     Ok(())
+}
+
+/// Checks that the requested augmentation is possible on the data set.
+fn check_augmentation(config: &RunConfig, data: &Description) -> Result<(), ConfigError> {
+    let images = data.element == Element::U8 && data.shape[1] > 1;
+    match &config.recipe.augment {
+        Some(augment) if !images => {
+            let (root, values) = (config.data.data_root.display(), data.shape.iter().product::<usize>());
+            let problem = format!(
+                "changes images of bytes, and {root} holds {} of {values} values: leave it out",
+                data.kind
+            );
+            Err(ConfigError::new("augment", augment, problem))
+        }
+        _ => Ok(()),
+    }
 }

@@ -7,11 +7,11 @@ use anyhow::Context;
 
 use super::resume::{Restart, Resumed};
 
-use crate::cli::TrainArgs;
 use crate::commands::covered::Samples;
 use crate::commands::outcome::default_name;
-use crate::config::{ConfigError, RunConfig, RunRecord};
 use crate::model::Network;
+use crate::options::TrainArgs;
+use crate::options::{ConfigError, RunConfig, RunRecord};
 use crate::record::checkpoint::load_weights;
 use crate::record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, is_of_run, now};
 use crate::train::Position;
@@ -91,7 +91,7 @@ pub fn prepare(
 /// Checks that a run which replaces the one in `out` reads nothing that goes with it.
 fn check_inputs_stay(out: &Path, config: &RunConfig) -> Result<(), ConfigError> {
     let Ok(folder) = out.canonicalize() else { return Ok(()) };
-    let inputs = [("data-root", Some(&config.data_root)), ("init", config.init.as_ref())];
+    let inputs = [("data-root", Some(&config.data.data_root)), ("init", config.init.as_ref())];
     for (option, path) in inputs {
         let Some(path) = path else { continue };
         let path_there = path.canonicalize().unwrap_or_default();

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::commands::covered::{self, Samples};
 use crate::commands::progress::learning_rate;
-use crate::config::{ConfigError, RunConfig, RunRecord};
+use crate::options::{ConfigError, RunConfig, RunRecord, Words};
 use crate::quant::QuantizeKind;
 use crate::record::checkpoint::verify;
 use crate::record::{
@@ -24,8 +24,8 @@ pub struct Resumed {
     history: Vec<Attempt>,
     /// Attempts that failed under a launch with restarts.
     failed_attempts: Vec<FailedAttempt>,
-    /// What `--set` was given, and the configuration before.
-    set: Vec<String>,
+    /// What was typed beside `--resume`, and the configuration before.
+    typed: Words,
     before: RunConfig,
     /// Steps of a run that was completed.
     completed: Option<usize>,
@@ -43,9 +43,9 @@ pub struct Restart {
 }
 
 impl Resumed {
-    /// Opens the run `path` and checks its files; returns its configuration with the changes `sets`.
+    /// Opens the run `path` and checks its files; returns its configuration with what was `typed`.
     /// Changes no file, but puts a run back that a killed process was replacing.
-    pub fn open(path: &Path, sets: &[String], world: &World) -> anyhow::Result<(RunConfig, Self)> {
+    pub fn open(path: &Path, typed: &Words, world: &World) -> anyhow::Result<(RunConfig, Self)> {
         RunDir::settle(path)?;
         let opened = RunDir::open::<RunConfig>(path).map_err(|error| match error {
             RecordError::Damaged { path, what } => RecordError::Damaged {
@@ -79,9 +79,14 @@ impl Resumed {
         }
         let RunRecord { config, history, failed_attempts, status, results, .. } = record;
         let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
-        let new = config.changed(sets)?;
-        let set = sets.to_vec();
-        Ok((new, Self { dir, intact, history, failed_attempts, set, before: config, completed }))
+        let new = config.changed(typed)?;
+        let typed = typed.clone();
+        Ok((new, Self { dir, intact, history, failed_attempts, typed, before: config, completed }))
+    }
+
+    /// Whether options were typed that a run has.
+    pub fn changes(&self) -> bool {
+        !self.typed.of_runs().0.is_empty()
     }
 
     /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
@@ -92,14 +97,13 @@ impl Resumed {
         layout: &ParamLayout,
         steps: usize,
     ) -> anyhow::Result<Restart> {
-        let Self { dir, intact, history, failed_attempts, set, before, completed } = self;
+        let Self { dir, intact, history, failed_attempts, typed, before, completed } = self;
         let path = dir.path();
         let config = &record.config;
         let fields = serde_json::to_value(&before)?;
         let mut changed = covered::differences(&fields, &serde_json::to_value(config)?);
         let root = &fields["data_root"];
-        let names_data = set.iter().any(|set| set.starts_with("data-root="));
-        if names_data && !changed.iter().any(|change| change.field == "data_root") {
+        if typed.has("data-root") && !changed.iter().any(|change| change.field == "data_root") {
             // The same folder with other samples, which the history notes.
             changed.push(Change { field: "data_root".into(), from: root.clone(), to: root.clone() });
         }
@@ -120,7 +124,7 @@ impl Resumed {
         );
         let step = checkpoint.position.step;
         if let Some(problem) = ends_wrongly(&checkpoint.position, config, completed, &changed) {
-            return Err(ConfigError::new("set", set.join(" --set "), problem).into());
+            return Err(ConfigError::Words(format!("{}: {problem}", typed.of_runs())).into());
         }
         let position = &checkpoint.position;
         let is_of = |steps: usize| position.epoch * steps + position.step_in_epoch == step;
@@ -131,7 +135,7 @@ impl Resumed {
                  has another number of samples; put the data set back",
                 position.epoch + 1
             );
-            return Err(ConfigError::new("data-root", config.data_root.display(), problem).into());
+            return Err(ConfigError::new("data-root", config.data.data_root.display(), problem).into());
         }
         let bounds = Bounds {
             ranks: record.world_size,
@@ -160,7 +164,7 @@ impl Resumed {
         for Change { field, from, to } in &changed {
             let shown = |value: &Value| if value.is_null() { "none".to_owned() } else { value.to_string() };
             let (from, to) = (shown(from), shown(to));
-            log::info!("--set: {} is {to} from here on, and was {from}", field.replace('_', "-"));
+            log::info!("--{}: {to} from here on, and was {from}", field.replace('_', "-"));
         }
         if let Some(steps) = completed.filter(|&steps| steps > step) {
             log::warn!(
@@ -210,8 +214,8 @@ fn ends_wrongly(
         return Some(format!("{epoch} epochs are done"));
     }
     let more = match epoch >= config.epochs {
-        true => "--set epochs=N",
-        false => "--set early-stopping=none",
+        true => "--epochs N",
+        false => "--early-stopping none",
     };
     if completed == Some(step) {
         return Some(format!("the run is complete after {step} steps; to go on, add {more}"));
@@ -223,7 +227,7 @@ fn ends_wrongly(
 
 /// Says how the learning rate goes on where the options of the schedule change: more epochs alone move it.
 fn say_learning_rate(position: &Position, before: &RunConfig, after: &RunConfig, steps: usize) {
-    let schedule = |config: &RunConfig| config.train_options().rates(steps);
+    let schedule = |config: &RunConfig| config.rates(steps);
     let (before, after) = (schedule(before), schedule(after));
     let is_constant = |schedule: &Schedule| schedule.curve == Curve::Constant;
     let same = before.base == after.base && is_constant(&before) && is_constant(&after);
@@ -237,7 +241,7 @@ fn say_learning_rate(position: &Position, before: &RunConfig, after: &RunConfig,
         (epoch, step) => lr(&before, epoch, step - 1),
     };
     log::info!(
-        "--set: the learning rate was {last}, is {} in the next step, and {} in the last one of epoch {}",
+        "the learning rate was {last}, is {} in the next step, and {} in the last one of epoch {}",
         lr(&after, position.epoch, position.step_in_epoch),
         lr(&after, after.epochs - 1, steps.saturating_sub(1)),
         after.epochs

@@ -12,7 +12,6 @@ mod tests;
 use std::fmt;
 use std::ops::Range;
 use std::slice::IterMut;
-use std::str::FromStr;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -110,14 +109,6 @@ optimizers! {
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&names::name(self))
-    }
-}
-
-impl FromStr for Rule {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        names::parse("optimizer", text)
     }
 }
 

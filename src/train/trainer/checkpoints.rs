@@ -85,7 +85,7 @@ impl<T: Trace> Trainer<'_, T> {
         let Learner { params, updater, .. } = &self.learner;
         let last = self.stopping || self.is_done();
         let written = recorder.checkpoint(self.learner.layout(), int8, last, || Checkpoint {
-            model: self.options.model.clone(),
+            model: self.options.model.to_string(),
             world_size: self.world.size(),
             params: params.clone(),
             moments: updater.optimizer.moments().iter().map(|m| (m.name.clone(), m.values.clone())).collect(),

@@ -34,7 +34,7 @@ impl<T: Trace> Trainer<'_, T> {
         };
         let Some(mut model) = model else { return Ok(None) };
         let test = evaluation.run_int8(self.world, &mut model)?;
-        let file = model.to_file(&self.options.model, &self.weights_sha256());
+        let file = model.to_file(&self.options.model.to_string(), &self.weights_sha256());
         Ok(Some(TestedInt8 { file, test }))
     }
 

@@ -4,9 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::TrainArgs;
-use crate::names::OneOf;
+use super::{TraceArgs, Words};
 use crate::profile::SortKey;
+use crate::train::RunConfig;
+use crate::values::{one_of, up_to};
+
+/// Maximum of `--batches`.
+const MAX_BATCHES: usize = 1_000_000;
 
 #[derive(Debug, Args)]
 #[command(
@@ -29,7 +33,12 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "RUN")]
     pub checkpoint: Option<PathBuf>,
     /// Batches to profile.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "100",
+        value_parser = up_to(MAX_BATCHES, "the times of each are kept")
+    )]
     pub batches: usize,
     /// Profile training steps instead of inference.
     #[arg(long)]
@@ -39,15 +48,20 @@ pub struct ProfileArgs {
     #[arg(long)]
     pub int8: bool,
     /// Sort by self CPU time (self), total CPU time (total) or peak memory (memory).
-    #[arg(long, value_name = "COLUMN", default_value = "self", value_parser = OneOf::values::<SortKey>())]
-    pub sort: String,
+    #[arg(long, value_name = "COLUMN", default_value = "self", value_parser = one_of::<SortKey>())]
+    pub sort: SortKey,
     /// Write the operators to FILE, replacing it.
     #[arg(long, value_name = "FILE.csv")]
     pub csv: Option<PathBuf>,
     /// Write the operators and the configuration to FILE, replacing it.
     #[arg(long, value_name = "FILE.json")]
     pub json: Option<PathBuf>,
-    /// Options of `mpiburn train`; those of test, epochs and results but --trace have no effect.
     #[command(flatten)]
-    pub options: TrainArgs,
+    pub trace: TraceArgs,
+    /// Options of `mpiburn train`; those of test, epochs and results have no effect.
+    #[command(flatten)]
+    pub config: RunConfig,
+    /// The options that were given, rather than left at their defaults.
+    #[arg(skip)]
+    pub typed: Words,
 }

@@ -1,39 +1,44 @@
-//! Command line arguments; `config` validates and interprets them.
+//! Command line arguments, the rules of a training's options, and their changes in a resumed run.
 
 mod bench;
+mod changes;
+mod check;
 mod data;
 mod int8;
 mod launch;
 mod link;
-mod network;
 mod profile;
-mod quantization;
-mod recipe;
 mod report;
+mod rules;
 mod trace;
 mod train;
+mod words;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::device::DeviceKind;
-use crate::names::OneOf;
+use crate::values::positive;
 
+pub use crate::train::RunConfig;
 pub use bench::{AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs, Int8Args, StepArgs};
+pub use check::ConfigError;
 pub use data::{DataArgs, DataKind, InfoArgs, MakeArgs};
 pub use int8::{ExportArgs, QuantKind, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use link::LinkArgs;
-pub use network::NetworkArgs;
 pub use profile::ProfileArgs;
-pub use quantization::QuantizationArgs;
-pub use recipe::RecipeArgs;
 pub use report::{Format, ReportArgs};
+pub use rules::{Part, can_change, part};
 pub use trace::{StepRange, TraceArgs};
-pub use train::{GLOO_ALGORITHMS, TrainArgs};
+pub use train::TrainArgs;
+pub use words::{Words, one_line};
+
+/// `run.json`, whose `config` is a [`RunConfig`].
+pub type RunRecord = crate::record::RunRecord<RunConfig>;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,6 +60,9 @@ pub struct Cli {
     pub quiet: bool,
     #[command(subcommand)]
     pub command: Command,
+    /// The subcommand's options with their values, which all ranks of a job have in common.
+    #[arg(skip)]
+    pub options: Vec<(String, String)>,
 }
 
 impl Cli {
@@ -63,36 +71,35 @@ impl Cli {
     /// # Errors
     /// clap's, which include the texts of `--help` and `--version`.
     pub fn read(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let matches = with_negative_numbers(Self::command()).try_get_matches_from(words)?;
+        let mut command = as_shown(Self::command());
+        let matches = command.try_get_matches_from_mut(words)?;
         let mut cli = Self::from_arg_matches(&matches)?;
-        let options = matches.subcommand().map(|(_, options)| options);
+        let (mut command, mut matches) = (&command, &matches);
+        while let Some((name, inner)) = matches.subcommand() {
+            command = command.find_subcommand(name).unwrap_or(command);
+            matches = inner;
+        }
+        cli.options = words::values(command, matches);
+        let typed = Words::typed(command, matches);
         match &mut cli.command {
-            Command::Train(args) => args.typed = options.map(typed).unwrap_or_default(),
-            Command::Profile(args) => args.options.typed = options.map(typed).unwrap_or_default(),
-            Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => {
-                let options = options.and_then(|options| options.subcommand()).map(|(_, options)| options);
-                args.train.typed = options.map(typed).unwrap_or_default();
-            }
+            Command::Train(args) => args.typed = typed,
+            Command::Profile(args) => args.typed = typed,
+            Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => args.typed = typed,
             _ => {}
         }
         Ok(cli)
     }
 }
 
-/// Lets `-1` be an option's value, which is then refused as one; clap would take it for an option and
-/// offer what cannot help.
-fn with_negative_numbers(command: clap::Command) -> clap::Command {
-    let takes = |arg: &clap::Arg| arg.get_action().takes_values() && !arg.is_positional();
-    let command = command.mut_args(|arg| if takes(&arg) { arg.allow_negative_numbers(true) } else { arg });
-    command.mut_subcommands(with_negative_numbers)
-}
-
-/// Names of the options that were typed.
-fn typed(options: &ArgMatches) -> Vec<String> {
-    let is_typed = |id: &&clap::Id| options.value_source(id.as_str()) == Some(ValueSource::CommandLine);
-    let names = options.ids().filter(is_typed).map(ToString::to_string);
-    // Argument groups have ids as well: the names of their structs.
-    names.filter(|id| !id.ends_with("Args")).collect()
+/// The command with what holds for all of its options: `-1` is a value, which is then refused as one (clap would
+/// take it for an option and offer what cannot help), and `none` is no default worth showing.
+fn as_shown(command: clap::Command) -> clap::Command {
+    let shown = |arg: clap::Arg| {
+        let takes_values = arg.get_action().takes_values() && !arg.is_positional();
+        let hides = arg.get_default_values().iter().any(|value| value == "none");
+        arg.allow_negative_numbers(takes_values).hide_default_value(hides)
+    };
+    command.mut_args(shown).mut_subcommands(as_shown)
 }
 
 #[derive(Debug, Subcommand)]
@@ -117,6 +124,16 @@ pub enum Command {
     Sweep(SweepArgs),
     /// Tables, plots and predictions from run directories.
     Report(ReportArgs),
+    /// Print the completions of a shell: mpiburn completions bash > ~/.local/share/bash-completion/completions/mpiburn.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Write manual pages: mpiburn man ~/.local/share/man/man1.
+    Man {
+        /// Their folder.
+        folder: PathBuf,
+    },
 }
 
 impl Command {
@@ -134,6 +151,8 @@ impl Command {
             Self::Launch(_) => "launch",
             Self::Sweep(_) => "sweep",
             Self::Report(_) => "report",
+            Self::Completions { .. } => "completions",
+            Self::Man { .. } => "man",
         };
         name.to_owned()
     }
@@ -149,14 +168,14 @@ pub struct EvalArgs {
     #[arg(long, value_name = "DIR")]
     pub data_root: Option<PathBuf>,
     /// Batch size per rank.
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value = "128", value_parser = positive)]
     pub test_batch_size: usize,
     /// Test on the first N samples only [default: as in the run].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub test_samples: Option<usize>,
-    /// Compute device.
-    #[arg(long, default_value = "flex", value_parser = OneOf::names(DeviceKind::NAMES))]
-    pub device: String,
+    /// Compute device: flex, ndarray, tch, tch-cuda:N, cuda or cuda:N.
+    #[arg(long, default_value = "flex")]
+    pub device: DeviceKind,
     /// Measure the int8 model beside the checkpoint instead.
     #[arg(long)]
     pub int8: bool,
@@ -164,3 +183,6 @@ pub struct EvalArgs {
     #[arg(long, value_name = "FILE.npy")]
     pub logits: Option<PathBuf>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::values::between;
 use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
@@ -54,10 +55,22 @@ pub struct ReportArgs {
     )]
     pub link: Option<PathBuf>,
     /// Latency of the link in µs.
-    #[arg(long, value_name = "µs", requires = "predict", help_heading = "Prediction")]
+    #[arg(
+        long,
+        value_name = "µs",
+        requires = "predict",
+        value_parser = between(0.0, 1e9),
+        help_heading = "Prediction"
+    )]
     pub latency_us: Option<f64>,
     /// Bandwidth of the link in Mbit/s.
-    #[arg(long, value_name = "Mbit/s", requires = "predict", help_heading = "Prediction")]
+    #[arg(
+        long,
+        value_name = "Mbit/s",
+        requires = "predict",
+        value_parser = between(1e-3, 1e9),
+        help_heading = "Prediction"
+    )]
     pub bandwidth_mbit: Option<f64>,
 }
 

@@ -2,13 +2,23 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args, Subcommand};
 
-use super::{LinkArgs, TrainArgs};
+use super::{LinkArgs, Words};
 use crate::model::ModelKind;
-use crate::names::OneOf;
+use crate::train::RunConfig;
+use crate::values::{above_0, named, one_of, positive, up_to};
 use burn_fused::simd::Level;
 use burn_mpi::WireType;
+
+/// Most timed calls: of a microsecond each, ten seconds.
+const MOST: u64 = 10_000_000;
+
+/// A number of timed calls.
+pub(super) fn timed() -> impl Fn(&str) -> Result<usize, String> + Clone {
+    up_to(MOST as usize, "the time of each is kept in memory")
+}
 
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -49,23 +59,26 @@ impl BenchKind {
 #[derive(Debug, Args)]
 pub struct StepArgs {
     /// Steps to measure with overlap, and as many without; one rank has no communication to overlap.
-    #[arg(long, value_name = "N", default_value_t = 30)]
+    #[arg(long, value_name = "N", default_value = "30", value_parser = timed())]
     pub steps: usize,
     /// Steps before the first measured one.
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value = "3", value_parser = RangedU64ValueParser::<usize>::new().range(..=MOST))]
     pub warm_up: usize,
     /// Matrix products to time before the steps, and after them; with 0, the steps are compared with none.
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value = "5", value_parser = RangedU64ValueParser::<usize>::new().range(..=MOST))]
     pub products: usize,
     /// SIMD level of the operators, not of Burn's matrix products [default: the widest that all ranks support].
-    #[arg(long, value_name = "LEVEL", value_parser = OneOf::names(Level::ALL.map(Level::name)))]
+    #[arg(long, value_name = "LEVEL", value_parser = PossibleValuesParser::new(Level::ALL.map(Level::name)))]
     pub simd: Option<String>,
     /// Write the figures to FILE, replacing it.
     #[arg(long, value_name = "FILE.json")]
     pub json: Option<PathBuf>,
     /// Options of `mpiburn train`; those of data and results have no effect.
     #[command(flatten)]
-    pub train: TrainArgs,
+    pub config: RunConfig,
+    /// The options that were given, rather than left at their defaults.
+    #[arg(skip)]
+    pub typed: Words,
 }
 
 #[derive(Debug, Args)]
@@ -92,11 +105,11 @@ pub struct AllreduceArgs {
         long,
         value_name = "TYPE",
         default_value = "f32",
-        value_parser = OneOf::names(WireType::ALL.map(WireType::name))
+        value_parser = named::<WireType, _>(WireType::ALL.map(WireType::name))
     )]
-    pub dtype: String,
+    pub dtype: WireType,
     /// Timed calls of each size [default: 1000 up to 64KiB, 100 above].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = timed())]
     pub iterations: Option<usize>,
     /// Write the table to FILE, replacing it.
     #[arg(long, value_name = "FILE.csv")]
@@ -110,7 +123,7 @@ pub struct AllreduceArgs {
 #[command(args_override_self = true)]
 pub struct CollectivesArgs {
     /// Timed calls of each operation.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = timed())]
     pub iterations: usize,
     /// Write the table to FILE, replacing it.
     #[arg(long, value_name = "FILE.csv")]
@@ -131,22 +144,39 @@ the same initial weights on the same batches."
 )]
 pub struct FusedArgs {
     /// Numbers of times that the convolution is applied; one half of the table each.
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "2,10")]
+    #[arg(
+        long,
+        value_name = "N,N",
+        value_delimiter = ',',
+        default_value = "2,10",
+        value_parser = up_to(1000, "what each makes is kept in memory")
+    )]
     pub layers: Vec<usize>,
     /// Input and output channels of the convolution.
-    #[arg(long, value_name = "C", default_value_t = 1)]
+    #[arg(
+        long,
+        value_name = "C",
+        default_value = "1",
+        value_parser = up_to(1024, "a convolution of these has 9 million weights, and the table trains eight networks")
+    )]
     pub channels: usize,
     /// Folder of the data set.
     #[arg(long, value_name = "DIR", default_value = "data/digits")]
     pub data_root: PathBuf,
     /// Train one epoch on the first N samples.
-    #[arg(long, value_name = "N", default_value_t = 12_800)]
+    #[arg(long, value_name = "N", default_value = "12800", value_parser = positive)]
     pub train_samples: usize,
     /// Batch size.
-    #[arg(long, visible_alias = "batch-size", value_name = "N", default_value_t = 32)]
+    #[arg(
+        long,
+        visible_alias = "batch-size",
+        value_name = "N",
+        default_value = "32",
+        value_parser = up_to(65_536, "a batch is kept in memory")
+    )]
     pub train_batch_size: usize,
     /// Learning rate of Adam.
-    #[arg(long, value_name = "X", default_value_t = 5e-4)]
+    #[arg(long, value_name = "X", default_value = "0.0005", value_parser = above_0)]
     pub lr: f64,
     /// Seed of the initial weights.
     #[arg(long, default_value_t = 123)]
@@ -174,13 +204,13 @@ pub struct Int8Args {
     #[arg(long, value_name = "DIR")]
     pub checkpoint: Option<PathBuf>,
     /// Network to measure without a checkpoint: convnet, vgg or mlp.
-    #[arg(long, default_value = "convnet", value_parser = OneOf::values::<ModelKind>(), conflicts_with = "checkpoint")]
-    pub model: String,
+    #[arg(long, default_value = "convnet", value_parser = one_of::<ModelKind>(), conflicts_with = "checkpoint")]
+    pub model: ModelKind,
     /// Folder of the data set [default: that of the run].
     #[arg(long, value_name = "DIR", requires = "checkpoint")]
     pub data_root: Option<PathBuf>,
     /// Timed inferences of each model and batch size, at least 5 of them or 10 seconds.
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "N", default_value = "200", value_parser = timed())]
     pub iterations: usize,
     /// Write the table to FILE, replacing it.
     #[arg(long, value_name = "FILE.csv")]

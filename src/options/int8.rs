@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::names::OneOf;
 use crate::quant::WeightScheme;
+use crate::values::{one_of, positive};
 
 /// How a trained network is quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -36,12 +36,12 @@ pub struct QuantizeArgs {
     #[arg(long, value_enum, default_value = "ptq")]
     pub kind: QuantKind,
     /// Take the ranges of activations from the first N training samples [default: 1024].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = positive)]
     pub calibration: Option<usize>,
     /// Whether weights have a scale for each output channel, or one for a layer: channel or tensor
     /// [default: channel].
-    #[arg(long, value_name = "SCHEME", value_parser = OneOf::values::<WeightScheme>())]
-    pub weight_scheme: Option<String>,
+    #[arg(long, value_name = "SCHEME", value_parser = one_of::<WeightScheme>())]
+    pub weight_scheme: Option<WeightScheme>,
     /// Folder of the data set [default: that of the run].
     #[arg(long, value_name = "DIR")]
     pub data_root: Option<PathBuf>,

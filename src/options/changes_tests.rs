@@ -1,0 +1,79 @@
+//! Changes of a stored configuration.
+
+use clap::Args;
+
+use super::super::tests::train;
+use super::*;
+use crate::options::one_line;
+
+/// The run of `options`, resumed with others.
+fn resume(options: &str, typed: &str) -> Result<RunConfig, String> {
+    let command = RunConfig::augment_args(clap::Command::new("train").no_binary_name(true));
+    let mut command = command.mut_args(|arg| arg.allow_negative_numbers(true));
+    let matches = command.try_get_matches_from_mut(typed.split_whitespace());
+    let typed = Words::typed(&command, &matches.map_err(|error| one_line(&error))?);
+    train(options).unwrap().changed(&typed).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_configuration_is_made_again_from_its_options() {
+    for options in [
+        "",
+        "--schedule step --epochs 9 --lr 0.1 --optimizer sgd --momentum 0.9 --clip-norm 1e-3",
+        "--schedule onecycle --max-lr 0.3 --optimizer adamw --label-smoothing 0.1 --early-stopping 2",
+        "--model vgg --batch-norm --shuffle --augment crop,flip --overlap off --fused off --device flex",
+        "--model mlp --hidden 8 --activation gelu --precision bf16 --train-samples 100 --interface lo",
+        "--quantize qat --weight-scheme tensor --epochs 4 --freeze-after 2 --keep 2 --checkpoint-every 7",
+        "--quantize ptq --calibration 100 --num-classes 10 --init file.safetensors --data-root a/b=c",
+    ] {
+        let config = train(options).unwrap();
+        assert_eq!(RunConfig::read(config.words().unwrap().to_args()), Ok(config), "{options}");
+    }
+}
+
+#[test]
+fn changes_are_those_of_the_options() {
+    let config = resume("--schedule step --shuffle", "--lr 0.25 --epochs 7 --clip-norm 1").unwrap();
+    let expected = "--schedule step --shuffle --lr 0.25 --epochs 7 --clip-norm 1";
+    // The default of --step-size is from the epochs at the start.
+    let expected = train(&format!("{expected} --step-size 1")).unwrap();
+    assert_eq!(config, expected);
+    assert_eq!(resume("--clip-norm 1", "--clip-norm none").unwrap(), train("").unwrap());
+    assert_eq!(resume("", "--optimizer-lr 0.5").unwrap().recipe.lr, 0.5, "an alias");
+    let cosine = resume("--schedule step --gamma 0.5", "--schedule cosine").unwrap();
+    assert_eq!(cosine, train("--schedule cosine").unwrap());
+    let falling = "--schedule step --gamma 0.5 --step-size 2";
+    assert_eq!(resume(falling, "--schedule step").unwrap(), train(falling).unwrap(), "no change");
+    assert_eq!(resume("", falling).unwrap(), train(falling).unwrap());
+    let cycle = train("--schedule onecycle --max-lr 0.01").unwrap();
+    assert_eq!(resume("", "--max-lr 0.01 --schedule onecycle").unwrap(), cycle);
+    assert_eq!(resume("", "--keep 2").unwrap().keep, Some(2));
+    assert_eq!(resume("", "--overlap off").unwrap(), train("--overlap off").unwrap());
+}
+
+#[test]
+fn options_that_are_the_runs_own_may_be_repeated() {
+    for options in ["--model mlp --hidden 8 --batch-size 64 --seed 3 --lr 0.1", "--quantized --shuffle"] {
+        assert_eq!(resume(options, options).unwrap(), train(options).unwrap());
+    }
+}
+
+#[test]
+fn senseless_changes_are_refused_with_the_reason() {
+    for (change, expected) in [
+        ("--lr -1", "--lr -1: must be a finite number, 0 or more"),
+        ("--momentum 0.5", "--momentum 0.5: is for sgd and rmsprop"),
+        ("--lr 1 --gamma 0.5", "--gamma 0.5: requires --schedule step"),
+        ("--seed 1", "--seed 1: cannot change in a resumed run: the order of the samples"),
+        ("--batch 64", "--train-batch-size 64: cannot change in a resumed run: the checkpoint"),
+        (
+            "--shuffle",
+            "--shuffle: cannot change in a resumed run: the checkpoint counts steps of these samples",
+        ),
+        ("--quantized", "--quantize qat: cannot change in a resumed run: the checkpoint's ranges"),
+        ("--optimizer sgd", "--optimizer sgd: cannot change in a resumed run: the checkpoint has"),
+    ] {
+        let error = resume("", change).unwrap_err();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}

@@ -1,0 +1,239 @@
+//! Options of a training that do not fit each other.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use clap::ValueEnum;
+
+use super::RunConfig;
+use crate::device::DeviceKind;
+use crate::model::{ModelKind, Network};
+use crate::names;
+use crate::quant::{QuantizeKind, Quantizer, groups};
+use crate::train::{GAMMA, Precision, Rule, ScheduleKind};
+use burn_mpi::Backend;
+
+/// An invalid option.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ConfigError {
+    /// One with a value that does not fit; what to do.
+    #[error("--{option}{value}: {problem}")]
+    Option {
+        /// Its long name.
+        option: Cow<'static, str>,
+        /// With a leading space; empty for an option without a value.
+        value: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// One that cannot be read, in clap's words.
+    #[error("{0}")]
+    Words(String),
+}
+
+impl ConfigError {
+    /// An error of `option`.
+    pub fn new(
+        option: impl Into<Cow<'static, str>>,
+        value: impl ToString,
+        problem: impl Into<String>,
+    ) -> Self {
+        let value = value.to_string();
+        let value = if value.is_empty() { value } else { format!(" {value}") };
+        Self::Option { option: option.into(), value, problem: problem.into() }
+    }
+}
+
+impl RunConfig {
+    /// The options with the defaults that depend on others.
+    ///
+    /// # Errors
+    /// The first option that does not fit the others.
+    pub fn completed(mut self) -> Result<Self, ConfigError> {
+        let recipe = &mut self.recipe;
+        if recipe.schedule == ScheduleKind::Step {
+            recipe.step_size.get_or_insert((self.epochs * 3 / 10).max(1));
+            recipe.gamma.get_or_insert(GAMMA);
+        }
+        if std::mem::take(&mut self.quantization.quantized) {
+            match self.quantization.quantize.replace(QuantizeKind::Qat) {
+                None | Some(QuantizeKind::Qat) => {}
+                Some(kind) => {
+                    let problem = format!("is --quantize qat, beside --quantize {kind}");
+                    return Err(ConfigError::new("quantized", "", problem));
+                }
+            }
+        }
+        self.check()?;
+        Ok(self)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        for (option, path) in [("init", self.init.as_ref()), ("data-root", Some(&self.data.data_root))] {
+            path.map_or(Ok(()), |path| check_utf8(option, path))?;
+        }
+        let (batch, batches) = (self.data.train_batch_size, self.accumulate);
+        if batch.checked_mul(batches).is_none() {
+            let problem = format!("times --train-batch-size {batch} is more than {}; lower one", usize::MAX);
+            return Err(ConfigError::new("accumulate", batches, problem));
+        }
+        if let (Some(hidden), true) = (self.network.hidden, self.model != ModelKind::Mlp) {
+            let problem = format!("{} has no hidden layer to set; leave it out, or --model mlp", self.model);
+            return Err(ConfigError::new("hidden", hidden, problem));
+        }
+        self.check_recipe()?;
+        self.check_precision()?;
+        if self.communication.backend == Backend::Nccl && self.device.is_cpu() {
+            let problem = format!(
+                "{} is a CPU device, and NCCL moves GPU memory; choose --backend mpi or gloo, or --device cuda or \
+                 tch-cuda:N",
+                self.device
+            );
+            return Err(ConfigError::new("backend", Backend::Nccl, problem));
+        }
+        self.check_quantization()
+    }
+
+    fn check_recipe(&self) -> Result<(), ConfigError> {
+        let recipe = &self.recipe;
+        let (falls, cycles) =
+            (recipe.schedule == ScheduleKind::Step, recipe.schedule == ScheduleKind::OneCycle);
+        if let Some(momentum) = recipe.momentum {
+            let refuse = |problem| Err(ConfigError::new("momentum", momentum, problem));
+            if !recipe.optimizer.takes_momentum() {
+                let takers = Rule::value_variants().iter().filter(|rule| rule.takes_momentum());
+                let takers: Vec<String> = takers.map(names::name).collect();
+                let (takers, optimizer) = (takers.join(" and "), recipe.optimizer);
+                return refuse(format!("is for {takers}, and the optimizer is {optimizer}: leave it out"));
+            }
+            if cycles {
+                return refuse(
+                    "the schedule onecycle moves it between 0.85 and 0.95: leave it out".to_owned(),
+                );
+            }
+        }
+        for (fits, option, value, schedule) in [
+            (falls, "step-size", recipe.step_size.map(|epochs| epochs as f64), "step"),
+            (falls, "gamma", recipe.gamma, "step"),
+            (cycles, "max-lr", recipe.max_lr, "onecycle"),
+        ] {
+            if let (Some(value), false) = (value, fits) {
+                return Err(ConfigError::new(option, value, format!("requires --schedule {schedule}")));
+            }
+        }
+        if cycles && recipe.max_lr.is_none() {
+            let problem = "needs its highest learning rate: add --max-lr X";
+            return Err(ConfigError::new("schedule", names::name(&recipe.schedule), problem));
+        }
+        Ok(())
+    }
+
+    /// Checks that the device computes in the precision.
+    fn check_precision(&self) -> Result<(), ConfigError> {
+        let (precision, device) = (self.precision, self.device);
+        if precision == Precision::No {
+            return Ok(());
+        }
+        let has_16_bits = !matches!(device, DeviceKind::NdArray | DeviceKind::Cuda(_));
+        let is_libtorch = matches!(device, DeviceKind::Tch | DeviceKind::TchCuda(_));
+        let problem = match self.quantization.quantize {
+            _ if precision == Precision::Fp8 => {
+                "no device of this program computes in 8 bits; choose no, bf16 or fp16".to_owned()
+            }
+            _ if !has_16_bits => {
+                format!("{device} has no 16-bit operators here; choose --device flex or --precision no")
+            }
+            _ if is_libtorch && precision == Precision::Fp16 => {
+                format!("{device} trains in f32 or bf16 here; choose --precision bf16, or --device flex")
+            }
+            Some(kind) => format!("--quantize {kind} trains in f32; leave out one of the two"),
+            None if !self.fused => {
+                "16-bit activations need fused operators; leave out --fused off".to_owned()
+            }
+            None => return Ok(()),
+        };
+        Err(ConfigError::new("precision", precision, problem))
+    }
+
+    /// Checks that a network of this kind can be quantized on this device.
+    fn check_quantization(&self) -> Result<(), ConfigError> {
+        let quantization = &self.quantization;
+        let kind = quantization.quantize;
+        let only = |of: QuantizeKind, option, value: Option<usize>| match value {
+            Some(value) if kind != Some(of) => {
+                Err(ConfigError::new(option, value, format!("requires --quantize {of}")))
+            }
+            Some(epoch) if of == QuantizeKind::Qat && epoch >= self.epochs => {
+                let problem = format!("the run has {} epochs; name one before the last", self.epochs);
+                Err(ConfigError::new(option, epoch, problem))
+            }
+            _ => Ok(()),
+        };
+        only(QuantizeKind::Qat, "freeze-after", quantization.freeze_after)?;
+        only(QuantizeKind::Qat, "fold-after", quantization.fold_after)?;
+        only(QuantizeKind::Ptq, "calibration", quantization.calibration)?;
+        let scheme = quantization.weight_scheme;
+        let Some(kind) = kind else {
+            return match scheme == Default::default() {
+                true => Ok(()),
+                false => Err(ConfigError::new("weight-scheme", scheme, "requires --quantize")),
+            };
+        };
+        let refuse = |problem: String| Err(ConfigError::new("quantize", kind, problem));
+        if self.device != DeviceKind::Flex {
+            return refuse(format!("integers need --device flex, and the device is {}", self.device));
+        }
+        if !self.fused {
+            return refuse("integers need fused operators: leave out --fused off".into());
+        }
+        match quantization.fold_after {
+            Some(epoch) if !self.network.batch_norm && self.model != ModelKind::Mlp => {
+                let problem =
+                    format!("{} has no batch norm to fold; leave it out, or add --batch-norm", self.model);
+                Err(ConfigError::new("fold-after", epoch, problem))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that this build includes the device and the backend.
+    ///
+    /// # Errors
+    /// How to build with the one that is missing.
+    pub fn check_built(&self) -> Result<(), ConfigError> {
+        let refused = |option, value: String| move |problem| ConfigError::new(option, value, problem);
+        self.device.check_built().map_err(refused("device", self.device.to_string()))?;
+        let backend = self.communication.backend;
+        backend.check_built().map_err(refused("backend", backend.to_string()))
+    }
+
+    /// The observers of a quantization-aware training of `network`; `None` for other
+    /// trainings. With any kind of quantization, the network is checked.
+    ///
+    /// # Errors
+    /// If a layer of the network cannot be quantized.
+    pub fn quantizer(&self, network: &Network) -> Result<Option<Quantizer>, ConfigError> {
+        let made = match self.quantization.quantize {
+            Some(QuantizeKind::Qat) => Quantizer::new(network, self.quantization.qat()).map(Some),
+            Some(_) => groups(network).map(|_| None),
+            None => return Ok(None),
+        };
+        made.map_err(|error| {
+            let kind = self.quantization.quantize.map_or_else(String::new, |kind| kind.to_string());
+            ConfigError::new("quantize", kind, error.to_string())
+        })
+    }
+}
+
+/// `run.json` holds the path, and JSON has no other text.
+fn check_utf8(option: &'static str, path: &Path) -> Result<(), ConfigError> {
+    let problem = "is not UTF-8, and results are JSON: choose another name";
+    match path.to_str() {
+        Some(_) => Ok(()),
+        None => Err(ConfigError::new(option, path.display(), problem)),
+    }
+}
+
+#[cfg(test)]
+#[path = "check_tests.rs"]
+mod tests;

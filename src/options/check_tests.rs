@@ -1,0 +1,203 @@
+//! Rejected values, alone and beside others, typed and in an edited `run.json`.
+
+use burn::tensor::Device;
+
+use super::super::tests::train;
+use super::*;
+use crate::quant::{CALIBRATION, PostTraining, Quantization, WeightScheme};
+
+#[test]
+fn senseless_options_are_refused_by_name_and_value() {
+    for (options, expected) in [
+        ("--train-batch-size 0", "--train-batch-size 0: must be at least 1"),
+        ("--epochs 0", "--epochs 0: must be at least 1"),
+        (
+            "--train-batch-size 9223372036854775808 --accumulate 2",
+            "--accumulate 2: times --train-batch-size 9223372036854775808 is more than 18446744073709551615",
+        ),
+        ("--lr NaN", "--lr NaN: must be a finite number, 0 or more"),
+        ("--lr -1", "--lr -1: must be a finite number, 0 or more"),
+        ("--model resnet", "--model resnet: choose convnet, vgg, mlp"),
+        (
+            "--device tpu",
+            "--device tpu: unknown device tpu: choose flex, ndarray, tch, \
+             tch-cuda:N, cuda or cuda:N",
+        ),
+        ("--conv fft", "--conv fft: choose winograd, gemm"),
+        ("--fused yes", "--fused yes: must be on or off"),
+        ("--backend ucc", "--backend ucc: choose mpi, gloo, nccl"),
+        (
+            "--backend nccl",
+            "--backend nccl: flex is a CPU device, and NCCL moves GPU memory; choose --backend mpi",
+        ),
+        ("--comm-timeout 0", "--comm-timeout 0: must be a finite number above 0"),
+        ("--comm-timeout 1e308", "--comm-timeout 1e308: must be at most 31536000: a year"),
+        ("--threads 100000", "--threads 100000: must be at most 1024: each takes memory and a core"),
+        ("--dropout 1", "--dropout 1: must be from 0 to below 1"),
+        (
+            "--model vgg --hidden 64",
+            "--hidden 64: vgg has no hidden layer to set; leave it out, or --model mlp",
+        ),
+        ("--model mlp --hidden 1000000000000", "--hidden 1000000000000: must be at most 1048576: its"),
+        ("--optimizer lion", "--optimizer lion: choose adam, adamw, sgd"),
+        ("--momentum 0.9", "--momentum 0.9: is for sgd and rmsprop, and the optimizer is adam: leave it out"),
+        ("--optimizer sgd --momentum 1", "--momentum 1: must be from 0 to below 1"),
+        (
+            "--optimizer sgd --momentum 0.9 --schedule onecycle --max-lr 1",
+            "--momentum 0.9: the schedule onecycle moves it",
+        ),
+        ("--schedule onecycle", "--schedule onecycle: needs its highest learning rate: add --max-lr X"),
+        ("--max-lr 0.1", "--max-lr 0.1: requires --schedule onecycle"),
+        ("--step-size 2", "--step-size 2: requires --schedule step"),
+        ("--schedule cosine --gamma 0.5", "--gamma 0.5: requires --schedule step"),
+        ("--clip-norm 0", "--clip-norm 0: must be a finite number above 0"),
+        ("--l2 inf", "--l2 inf: must be a finite number, 0 or more"),
+        ("--early-stopping 0", "--early-stopping 0: must be at least 1"),
+        ("--augment crop,blur", "--augment crop,blur: unknown augmentation \"blur\": choose from"),
+        (
+            "--precision fp8",
+            "--precision fp8: no device of this program computes in 8 bits; choose no, bf16 or fp16",
+        ),
+        (
+            "--precision bf16 --device ndarray",
+            "--precision bf16: ndarray has no 16-bit operators here; choose --device flex or --precision no",
+        ),
+        (
+            "--precision fp16 --device tch",
+            "--precision fp16: tch trains in f32 or bf16 here; choose --precision bf16, or --device flex",
+        ),
+        ("--precision fp16 --quantize qat", "--precision fp16: --quantize qat trains in f32; leave out one"),
+        (
+            "--precision bf16 --fused off",
+            "--precision bf16: 16-bit activations need fused operators; leave out --fused off",
+        ),
+        ("--quantize ptq --quantized", "--quantized: is --quantize qat, beside --quantize ptq"),
+        ("--weight-scheme tensor", "--weight-scheme tensor: requires --quantize"),
+        ("--freeze-after 1", "--freeze-after 1: requires --quantize qat"),
+        ("--quantized --fold-after 1", "--fold-after 1: convnet has no batch norm to fold"),
+        ("--quantized --freeze-after 3", "--freeze-after 3: the run has 3 epochs; name one before the last"),
+        ("--model mlp --quantized --fold-after 9", "--fold-after 9: the run has 3 epochs"),
+        ("--quantized --calibration 5", "--calibration 5: requires --quantize ptq"),
+        ("--quantized --fused off", "--quantize qat: integers need fused operators: leave out --fused off"),
+    ] {
+        let message = train(options).unwrap_err().to_string();
+        assert!(message.starts_with(expected), "{options}: {message}");
+        assert!(!message.contains('\n'), "{message}");
+    }
+}
+
+#[test]
+fn a_stepwise_schedule_falls_every_third_of_the_way_unless_told() {
+    for (options, expected) in
+        [("--epochs 10", Some(3)), ("--epochs 2", Some(1)), ("--epochs 10 --step-size 7", Some(7))]
+    {
+        let recipe = train(&format!("--schedule step {options}")).unwrap().recipe;
+        assert_eq!((recipe.step_size, recipe.gamma), (expected, Some(0.1)), "{options}");
+    }
+}
+
+#[test]
+fn momentum_is_pytorchs_default_unless_given_or_cycled() {
+    for (options, expected) in [
+        ("", 0.9),
+        ("--optimizer adamw", 0.9),
+        ("--optimizer sgd", 0.0),
+        ("--optimizer rmsprop --momentum 0.5", 0.5),
+        ("--optimizer sgd --schedule onecycle --max-lr 0.1", 0.95),
+    ] {
+        assert_eq!(train(options).unwrap().rates(10).rate(0, 0).momentum, expected, "{options}");
+    }
+}
+
+#[test]
+fn precisions_are_accepted_where_the_device_computes_in_them() {
+    for (options, expected) in [
+        ("--precision no --fused off --quantized --fused on", Precision::No),
+        ("--precision bf16 --model vgg --batch-norm --dropout 0.5", Precision::Bf16),
+        ("--precision fp16 --model mlp --activation gelu", Precision::Fp16),
+        #[cfg(feature = "tch")]
+        ("--precision bf16 --device tch", Precision::Bf16),
+    ] {
+        assert_eq!(train(options).unwrap().precision, expected, "{options}");
+    }
+}
+
+#[test]
+fn quantized_is_another_name_of_qat() {
+    assert_eq!(train("").unwrap().quantization, Quantization::default());
+    for options in ["--quantized", "--quantize qat", "--quantize qat --quantized"] {
+        let found = train(options).unwrap().quantization;
+        assert_eq!(found, Quantization { quantize: Some(QuantizeKind::Qat), ..Quantization::default() });
+    }
+}
+
+#[test]
+fn a_layer_that_cannot_be_quantized_is_rejected_by_name() {
+    for kind in ["qat", "ptq", "dynamic"] {
+        let config = train(&format!("--quantize {kind} --activation tanh")).unwrap();
+        let network = Network::with_options(config.model, &config.network, 10, 1, &Device::flex());
+        let message = config.quantizer(&network).unwrap_err().to_string();
+        let expected = format!("--quantize {kind}: layer activation1 cannot be quantized: tanh");
+        assert!(message.starts_with(&expected), "{message}");
+    }
+}
+
+#[test]
+fn models_of_float_weights_are_an_option_of_the_training() {
+    let post = |words: &str| train(words).unwrap().quantization.post_training();
+    assert_eq!((post(""), post("--quantized")), (None, None));
+    let scheme = WeightScheme::Channel;
+    let expected = PostTraining::Static { calibration: CALIBRATION, scheme };
+    assert_eq!(post("--quantize ptq"), Some(expected));
+    let (words, scheme) = ("--quantize ptq --calibration 9 --weight-scheme tensor", WeightScheme::Tensor);
+    assert_eq!(post(words), Some(PostTraining::Static { calibration: 9, scheme }));
+    let words = "--quantize dynamic --weight-scheme tensor";
+    assert_eq!(post(words), Some(PostTraining::Dynamic { scheme }));
+}
+
+#[test]
+fn a_path_that_is_no_text_is_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let path = Path::new(std::ffi::OsStr::from_bytes(b"data\xff"));
+    let error = check_utf8("data-root", path).unwrap_err().to_string();
+    assert!(error.starts_with("--data-root data") && error.contains("is not UTF-8"), "{error}");
+}
+
+#[test]
+fn every_accepted_configuration_passes_when_it_is_stored() {
+    for options in [
+        "",
+        "--schedule onecycle --max-lr 0.1 --optimizer adamw --label-smoothing 0.1",
+        "--schedule step --optimizer sgd --momentum 0.9 --clip-norm 1",
+        "--precision fp16 --model mlp --hidden 8 --dropout 0.5",
+        "--quantize qat --epochs 4 --freeze-after 2",
+        "--gloo-algorithm bcube --train-samples 7",
+    ] {
+        assert_eq!(train(options).unwrap().check_stored(), Ok(()), "{options}");
+    }
+}
+
+#[test]
+fn an_edited_value_is_named_with_its_option() {
+    let qat = "--quantize qat --epochs 4";
+    for (options, field, value, expected) in [
+        ("", "train_batch_size", "0", "--train-batch-size 0: must be at least 1"),
+        ("", "accumulate", "18446744073709551615", "--accumulate 18446744073709551615: times --train-batch"),
+        ("", "checkpoint_every", "0", "--checkpoint-every 0: must be at least 1"),
+        ("", "lr", "-0.1", "--lr -0.1: must be a finite number, 0 or more"),
+        ("", "gloo_algorithm", "\"star\"", "--gloo-algorithm star: choose"),
+        ("", "hidden", "4", "--hidden 4: convnet has no hidden layer to set"),
+        ("--optimizer sgd", "momentum", "2", "--momentum 2.0: must be from 0 to"),
+        ("", "schedule", "\"onecycle\"", "--schedule onecycle: needs its highest learning rate"),
+        ("", "precision", "\"fp8\"", "--precision fp8: no device"),
+        (qat, "precision", "\"bf16\"", "--precision bf16: --quantize qat trains in f32"),
+        (qat, "fused", "false", "--quantize qat: integers need fused operators"),
+        (qat, "freeze_after", "9", "--freeze-after 9: the run has 4 epochs"),
+    ] {
+        let mut json = serde_json::to_value(train(options).unwrap()).unwrap();
+        json[field] = serde_json::from_str(value).unwrap();
+        let config: RunConfig = serde_json::from_value(json).unwrap();
+        let found = config.check_stored().unwrap_err().to_string();
+        assert!(found.starts_with(expected), "{field} {value}: {found}");
+    }
+}

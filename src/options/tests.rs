@@ -1,0 +1,79 @@
+//! Defaults, names of options, and what `--help` lists.
+
+use super::*;
+use crate::train::{GLOO_ALGORITHMS, Precision};
+
+/// The configuration of `mpiburn train` with these options.
+pub(super) fn train(options: &str) -> Result<RunConfig, ConfigError> {
+    let words = ["mpiburn", "train"].into_iter().chain(options.split_whitespace());
+    let cli = Cli::read(words.map(OsString::from)).map_err(|error| ConfigError::Words(one_line(&error)))?;
+    match cli.command {
+        Command::Train(args) => {
+            args.config.completed().and_then(|config| config.check_built().map(|()| config))
+        }
+        _ => unreachable!("it is train"),
+    }
+}
+
+#[test]
+fn the_defaults_are_the_reports() {
+    let config = train("").unwrap();
+    let data = &config.data;
+    assert_eq!((config.epochs, data.train_batch_size, data.test_batch_size), (3, 32, 128));
+    assert_eq!((config.recipe.lr, config.recipe.weight_decay, config.seed), (5e-4, 5e-4, 123));
+    assert_eq!((data.shuffle, config.log_every), (false, 100));
+    assert_eq!(config.precision, Precision::No);
+}
+
+#[test]
+fn the_reports_own_option_names_are_known() {
+    let options = "--optimizer-lr 1e-3 --optimizer-lr-decay 0 --log-path x --num-workers 2 --num-classes 10";
+    let config = train(options).unwrap();
+    let recipe = &config.recipe;
+    assert_eq!((recipe.lr, recipe.weight_decay, config.data.num_classes), (1e-3, 0.0, Some(10)));
+}
+
+#[test]
+fn the_last_of_repeated_options_wins() {
+    assert_eq!(train("--lr 1 --epochs 2 --optimizer-lr 2").unwrap().recipe.lr, 2.0);
+}
+
+#[test]
+fn none_is_the_value_of_an_option_that_is_not_given() {
+    let none = "--clip-norm none --augment none --keep none --interface none --early-stopping none";
+    assert_eq!(train(none).unwrap(), train("").unwrap());
+    assert!(train("--lr none").unwrap_err().to_string().contains("invalid float literal"));
+}
+
+/// Every name that `--help` lists is accepted.
+#[test]
+fn help_lists_what_can_be_typed() {
+    let command = RunConfig::augment_args(clap::Command::new("train"));
+    let mut lists = 0;
+    for arg in command.get_arguments().filter(|arg| arg.get_action().takes_values()) {
+        let option = arg.get_long().expect("a long name");
+        for name in arg.get_possible_values() {
+            let name = name.get_name();
+            let others = if name == "onecycle" { "--max-lr 1" } else { "" };
+            let unknown = match train(&format!("--{option} {name} {others}")) {
+                Err(error) => error.to_string().contains(": choose"),
+                Ok(_) => false,
+            };
+            assert!(!unknown, "--{option} {name}");
+            lists += 1;
+        }
+    }
+    assert!(lists > 30, "{lists}");
+    #[cfg(feature = "gloo")]
+    assert_eq!(GLOO_ALGORITHMS, burn_mpi::GlooAlgorithm::ALL.map(burn_mpi::GlooAlgorithm::name));
+}
+
+#[test]
+fn a_configuration_survives_run_json() {
+    for options in ["--lr 0.1 --train-samples 100", "--augment flip,crop --momentum 0.9 --optimizer sgd"] {
+        let config = train(options).unwrap();
+        let json = serde_json::to_value(&config).unwrap();
+        assert!(json.as_object().unwrap().values().all(|value| !value.is_object()), "{json}");
+        assert_eq!(serde_json::from_value::<RunConfig>(json).unwrap(), config);
+    }
+}

@@ -1,0 +1,138 @@
+//! Options as they are typed, and a configuration as the options that make it.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+
+use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use serde_json::Value;
+
+use super::{ConfigError, Part, RunConfig, part};
+
+/// Options by their long names, with their values; `None` for a switch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Words(pub BTreeMap<String, Option<OsString>>);
+
+impl Words {
+    /// Those of `command` that were typed.
+    pub fn typed(command: &Command, matches: &ArgMatches) -> Self {
+        let word = |arg: &Arg| {
+            let id = arg.get_id().as_str();
+            if matches.value_source(id) != Some(ValueSource::CommandLine) {
+                return None;
+            }
+            let value = arg.get_action().takes_values().then(|| raw(matches, id).last().map(OsStr::to_owned));
+            Some((arg.get_long()?.to_owned(), value.flatten()))
+        };
+        Self(command.get_arguments().filter_map(word).collect())
+    }
+
+    /// Whether the option of that name is among them.
+    pub fn has(&self, option: &str) -> bool {
+        self.0.contains_key(option)
+    }
+
+    /// Those that a run has.
+    pub fn of_runs(&self) -> Self {
+        let of_runs = self.0.iter().filter(|(option, _)| part(option) != Part::Job);
+        Self(of_runs.map(|(option, value)| (option.clone(), value.clone())).collect())
+    }
+
+    /// As words of a command line.
+    pub fn to_args(&self) -> impl Iterator<Item = OsString> {
+        self.0.iter().map(|(option, value)| {
+            let mut word = OsString::from(format!("--{option}"));
+            if let Some(value) = value {
+                word.push("=");
+                word.push(value);
+            }
+            word
+        })
+    }
+}
+
+/// All options of `command` with their values, defaults included.
+pub fn values(command: &Command, matches: &ArgMatches) -> Vec<(String, String)> {
+    let text = |value: &OsStr| value.to_str().map_or_else(|| format!("{value:?}"), ToOwned::to_owned);
+    let value = |arg: &Arg| {
+        let id = arg.get_id().as_str();
+        let values: Vec<String> = raw(matches, id).map(text).collect();
+        let name = arg.get_long().map_or_else(|| id.to_owned(), |long| format!("--{long}"));
+        (name, if values.is_empty() { "none".to_owned() } else { values.join(" ") })
+    };
+    let is_compared = |arg: &&Arg| !["verbose", "quiet", "help", "version"].contains(&arg.get_id().as_str());
+    command.get_arguments().filter(is_compared).map(value).collect()
+}
+
+fn raw<'a>(matches: &'a ArgMatches, id: &str) -> impl Iterator<Item = &'a OsStr> {
+    matches.try_get_raw(id).ok().flatten().into_iter().flatten()
+}
+
+impl fmt::Display for Words {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<OsString> = self.to_args().collect();
+        f.write_str(&words.join(OsStr::new(" ")).to_string_lossy())
+    }
+}
+
+impl RunConfig {
+    /// The configuration that these words of a command line make.
+    ///
+    /// # Errors
+    /// The first option that is unknown or invalid, alone or together with others.
+    pub fn read(words: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<Self, ConfigError> {
+        let command = Self::augment_args(Command::new("train").no_binary_name(true).args_override_self(true));
+        let read = command.try_get_matches_from(words).and_then(|found| Self::from_arg_matches(&found));
+        read.map_err(|error| ConfigError::Words(one_line(&error)))?.completed()
+    }
+
+    /// The options that make this configuration.
+    ///
+    /// # Errors
+    /// If it cannot be written as JSON.
+    pub fn words(&self) -> Result<Words, ConfigError> {
+        let fields = serde_json::to_value(self).map_err(|error| ConfigError::Words(error.to_string()))?;
+        let word = |(field, value): (&String, &Value)| {
+            let option = field.replace('_', "-");
+            let value = match value {
+                Value::Null => return None,
+                Value::Bool(on) if ["fused", "overlap"].contains(&option.as_str()) => {
+                    Some(if *on { "on" } else { "off" }.to_owned())
+                }
+                Value::Bool(on) => return on.then_some((option, None)),
+                Value::String(text) => Some(text.clone()),
+                other => Some(other.to_string()),
+            };
+            Some((option, value.map(OsString::from)))
+        };
+        Ok(Words(fields.as_object().into_iter().flatten().filter_map(word).collect()))
+    }
+
+    /// Checks a stored configuration, which somebody may have edited.
+    ///
+    /// # Errors
+    /// The first invalid option.
+    pub fn check_stored(&self) -> Result<(), ConfigError> {
+        Self::read(self.words()?.to_args()).map(drop)
+    }
+}
+
+/// An error of clap in one line, and in the form of other errors of options if it is of a value.
+pub fn one_line(error: &clap::Error) -> String {
+    let context = |kind| error.get(kind).map(ToString::to_string).filter(|text| !text.is_empty());
+    if let (Some(arg), Some(value)) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue)) {
+        let option = arg.split(' ').next().unwrap_or_default();
+        let problem = match (error.get(ContextKind::ValidValue), error.source()) {
+            (Some(ContextValue::Strings(names)), _) => format!("choose {}", names.join(", ")),
+            (_, source) => source.map_or_else(String::new, ToString::to_string),
+        };
+        return format!("{option} {value}: {problem}");
+    }
+    let text = error.to_string();
+    // Usage and tips follow an empty line; a list of what is missing does not.
+    let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+    first.split_whitespace().collect::<Vec<_>>().join(" ")
+}
