@@ -17,12 +17,14 @@ use burn_fused::memory::counting_allocator::{CountingAllocator, live_bytes, peak
 use burn_mpi::ParamLayout;
 use mpiburn::data::{self, Split};
 use mpiburn::launch::{Hosts, Topology};
+use mpiburn::layout::stored;
 use mpiburn::options::RunConfig;
-use mpiburn::record::checkpoint::{MODEL, load_weights};
-use mpiburn::record::{Beside, Checkpoint, Int8File, Manifest, RunDir};
-use mpiburn::report::link::Link;
+use mpiburn::quant::Int8File;
 use mpiburn::sweep::{SweepFile, plan};
 use mpiburn::train::{Bounds, Position};
+use run_record::checkpoint::{MODEL, load_weights};
+use run_record::{Beside, Checkpoint, Layout, Manifest, RunDir};
+use run_report::link::Link;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
@@ -175,13 +177,13 @@ fn npy(features: bool) -> Vec<u8> {
 }
 
 /// The network of weights and checkpoints.
-fn layout() -> ParamLayout {
-    ParamLayout::of(&LinearConfig::new(2, 2).init(&Device::flex()))
+fn layout() -> Layout {
+    stored(&ParamLayout::of(&LinearConfig::new(2, 2).init(&Device::flex())))
 }
 
 /// A checkpoint of an earlier version, which has no manifest: `state.json` has the digests.
 fn checkpoint(folder: &Path) -> PathBuf {
-    let path = folder.join(mpiburn::record::checkpoint::folder_name(STEP));
+    let path = folder.join(run_record::checkpoint::folder_name(STEP));
     if !path.join("model.safetensors").exists() {
         let values = vec![0.5; 6];
         let written = Checkpoint {

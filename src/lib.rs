@@ -15,12 +15,11 @@
 //! | [`quant`] | 8-bit quantization of the networks |
 //! | [`export`] | networks as ONNX files |
 //! | [`data`] | files, shards, batches, and generated data sets |
-//! | [`record`] | the run directory: checkpoints, curves, `run.json` |
-//! | [`report`] | tables, plots and predictions from run directories |
 //! | [`launch`], [`sweep`] | outside MPI: starting jobs, and lists of them |
 //!
 //! ARCHITECTURE.md shows which module may use which. Ranks and collectives are in
-//! [`burn_mpi`], operators in [`burn_fused`].
+//! [`burn_mpi`], operators in [`burn_fused`], the run directory in [`run_record`], tables and plots in
+//! [`run_report`].
 //!
 //! # The path of one training step
 //!
@@ -33,20 +32,21 @@
 
 #![forbid(unsafe_code)]
 
+// Output to a closed pipe is no panic.
+#[macro_use(eprintln, print, println)]
+extern crate run_report;
+
 pub mod commands;
 pub mod data;
 pub mod device;
 pub mod export;
-mod files;
 pub mod launch;
+pub mod layout;
 pub mod machine;
 pub mod model;
-mod names;
 pub mod options;
 pub mod profile;
 pub mod quant;
-pub mod record;
-pub mod report;
 pub mod stop;
 pub mod sweep;
 pub mod train;

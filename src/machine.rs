@@ -6,35 +6,21 @@
 use std::fs;
 use std::time::Duration;
 
+use run_record::Machine;
 use serde::{Deserialize, Serialize};
 
-/// A host, as `machines` of `run.json` describes it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Machine {
-    /// Host name.
-    pub host: String,
-    /// Model of the processor; `unknown` if the kernel does not name it.
-    pub cpu: String,
-    /// Memory in bytes; 0 if unknown.
-    pub memory_bytes: u64,
-    /// Release of the kernel.
-    pub kernel: String,
-}
-
-impl Machine {
-    /// The machine of this process, under its name `host`.
-    pub fn of_this_process(host: &str) -> Self {
-        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let kilobytes: u64 = field(&memory, "MemTotal", ':')
-            .and_then(|text| text.split_whitespace().next()?.parse().ok())
-            .unwrap_or(0);
-        Self {
-            host: host.to_owned(),
-            cpu: cpu_model(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
-            memory_bytes: kilobytes * 1024,
-            kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
-                .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned()),
-        }
+/// The machine of this process, under its name `host`.
+pub fn of_this_process(host: &str) -> Machine {
+    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kilobytes: u64 = field(&memory, "MemTotal", ':')
+        .and_then(|text| text.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0);
+    Machine {
+        host: host.to_owned(),
+        cpu: cpu_model(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+        memory_bytes: kilobytes * 1024,
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
+            .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned()),
     }
 }
 
@@ -128,7 +114,7 @@ mod tests {
         let arm = "CPU implementer\t: 0x41\nCPU part\t: 0xd08\n";
         assert_eq!(cpu_model(arm), "implementer 0x41 part 0xd08");
         assert_eq!(cpu_model("flags: x\n"), "unknown");
-        let here = Machine::of_this_process("alpha");
+        let here = of_this_process("alpha");
         assert!(here.host == "alpha" && here.memory_bytes > 1 << 20 && !here.kernel.is_empty(), "{here:?}");
     }
 

@@ -51,7 +51,7 @@ fn work() -> u8 {
     commands::set_deadline(&cli.command);
     commands::logging::start(cli.verbose, cli.quiet);
     match commands::run(cli) {
-        Ok(0) if commands::console::lost() => 1,
+        Ok(0) if run_report::console::lost() => 1,
         Ok(code) => code,
         Err(failure) => {
             failure.print();

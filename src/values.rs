@@ -11,6 +11,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser, Resettable, TypedValueP
 /// `Option`, it would know no value that takes an earlier one back.
 pub type Optional<T> = Option<T>;
 
+/// The option name of `value`.
+pub fn name<T: ValueEnum>(value: &T) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// The parser of one of `T`'s values. `--help` lists their names: with a description of any, clap would spread
 /// all options over several lines each.
 pub fn one_of<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {

@@ -181,6 +181,16 @@ cuda_compiles() {
   DOCS_RS=1 scripts/cargo.sh check --locked --release --target-dir target-cuda-check --features cuda
 }
 
+# Tables of a cluster's results on a machine without MPI: in a build folder of its own, without mpicc in the path.
+report_without_mpi() {
+  local tools=$work/tools tool
+  mkdir -p "$tools"
+  for tool in cargo rustc cc ld ar; do ln -sf "$(command -v $tool)" "$tools/$tool"; done
+  flex_run || return
+  PATH=$tools CARGO_TARGET_DIR=$work/report-target cargo build --locked --package run-report &&
+    "$work/report-target/debug/run-report" --format csv "$work/flex" | grep -q '^1x2,mpi,'
+}
+
 documentation() {
   RUSTDOCFLAGS="-D warnings" scripts/cargo.sh doc --release --workspace --no-deps
 }
@@ -211,6 +221,7 @@ landing_level() {
   check "two nodes: the weights of a training at 2x2 are those of 1x4" tests/cluster/same_weights.sh mpi
   check "Slurm: a job on two nodes" env ONLY='two idle nodes|2x2 by mpirun' tests/slurm/check.sh
   check "the report in a browser" tests/report/check.sh
+  check "the report without MPI" report_without_mpi
 }
 
 # What needs other builds, or takes long.

@@ -11,13 +11,14 @@ use super::covered::{self, Samples};
 use super::train::check_shape;
 use crate::data::{self, SampleSource, Split, shard};
 use crate::device::DeviceKind;
+use crate::layout::stored as stored_layout;
 use crate::model::Network;
 use crate::options::RunConfig;
-use crate::quant::{Quantized, Ranges};
-use crate::record::checkpoint::{list, verify};
-use crate::record::{Checkpoint, INT8_FILE, Int8File, Intact, Manifest, RecordError, RunDir};
+use crate::quant::{Int8File, Quantized, Ranges};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World, sha256};
+use run_record::checkpoint::{list, verify};
+use run_record::{Checkpoint, INT8_FILE, Intact, Manifest, RecordError, RunDir};
 
 /// A checkpoint's weights, and the folder that it lies in.
 pub struct Weights {
@@ -132,20 +133,21 @@ fn manifest_of(path: &Path) -> anyhow::Result<(PathBuf, Option<Manifest>)> {
 /// The weights of the checkpoint `path`, or of a run's last one: with early stopping
 /// the one with the lowest test loss.
 pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
+    let stored = stored_layout(layout);
     if is_checkpoint(path)? {
-        let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(path, layout)?;
+        let Checkpoint { params, position, .. } = Checkpoint::<Position>::load(path, &stored)?;
         return Ok(Weights { values: params, folder: path.to_owned(), ranges: position.ranges });
     }
     let folder = path.join("checkpoints");
-    let last = Checkpoint::<Position>::load_last(&folder, layout)?;
+    let last = Checkpoint::<Position>::load_last(&folder, &stored)?;
     let (stops_early, epochs) = (last.position.best_step.is_some(), last.position.history.len());
-    let checkpoint = last.load_best(&folder, layout)?;
+    let checkpoint = last.load_best(&folder, &stored)?;
     if stops_early {
         let epoch = checkpoint.position.epoch;
         log::info!("early stopping: taking epoch {epoch} of {epochs}, which had the lowest test loss");
     }
     let step = checkpoint.position.step;
-    let is_its = |path: &PathBuf| path.ends_with(crate::record::checkpoint::folder_name(step));
+    let is_its = |path: &PathBuf| path.ends_with(run_record::checkpoint::folder_name(step));
     let folder = list(&folder)?.into_iter().find(is_its).unwrap_or(folder);
     Ok(Weights { values: checkpoint.params, folder, ranges: checkpoint.position.ranges })
 }

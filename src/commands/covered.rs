@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::data::Split;
 use crate::options::{ConfigError, RunConfig, RunRecord, can_change};
-use crate::record::{Attempt, Change, Manifest};
+use run_record::{Attempt, Change, Manifest};
 
 /// Checks that the configuration in `record`, of the run directory `run`, is the one with which the
 /// checkpoint `folder` was written, with the changes that its history has noted since then. Returns

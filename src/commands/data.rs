@@ -7,18 +7,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::logging::bars;
 use super::outputs;
+use crate::data::contact_sheet;
 use crate::data::generate::{digits, features, objects};
 use crate::data::{self, DataError, Kind, SampleSource, Split, shard};
-use crate::files;
 use crate::options::{DataArgs, DataKind, InfoArgs, MakeArgs};
-use crate::record::run_around;
-use crate::report::contact_sheet;
 use crate::stop::StopRequest;
+use run_record::files;
+use run_record::run_around;
+use run_report::table::{CellAlignment, table};
 
 pub fn run(args: &DataArgs) -> anyhow::Result<()> {
     match &args.kind {
@@ -125,20 +125,13 @@ fn info(args: &InfoArgs) -> anyhow::Result<()> {
         writeln!(text, "{:<5} {samples} samples, SHA-256 {digest}", split.name())?;
         classes.push(count(source.as_ref(), split)?);
     }
-    let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_header(["class", "label", "train", "test"]);
-    for (class, name) in description.class_names.iter().enumerate() {
-        table.add_row([
-            class.to_string(),
-            name.clone(),
-            classes[0][class].to_string(),
-            classes[1][class].to_string(),
-        ]);
-    }
-    for column in [0, 2, 3] {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+    let line = |(class, name): (usize, &String)| {
+        vec![class.to_string(), name.clone(), classes[0][class].to_string(), classes[1][class].to_string()]
+    };
+    let lines = description.class_names.iter().enumerate().map(line);
+    let mut table = table(&["class", "label", "train", "test"], 2, lines);
+    if let Some(column) = table.column_mut(0) {
+        column.set_cell_alignment(CellAlignment::Right);
     }
     writeln!(text, "{table}")?;
     if let Some(file) = &args.sheet {

@@ -6,11 +6,10 @@ use super::{Refused, checkpoint, outputs};
 use crate::data;
 use crate::device::DeviceKind;
 use crate::export::{IR_VERSION, OPSET, float_network, int8_network};
-use crate::files::replace_file;
-use crate::options::ExportArgs;
-use crate::options::RunConfig;
+use crate::options::{ExportArgs, RunConfig};
 use crate::quant::Quantized;
 use burn_mpi::{ParamLayout, World};
+use run_record::files::replace_file;
 
 /// Under mpirun, rank 0 alone writes the file and prints its line.
 pub fn run(world: &World, args: &ExportArgs) -> anyhow::Result<()> {

@@ -2,9 +2,10 @@
 
 use crate::options::ConfigError;
 use crate::quant::QuantError;
-use crate::record::RecordError;
 use crate::train::TrainError;
 use burn_mpi::CommError;
+use run_record::RecordError;
+use run_report::UsageError;
 
 /// Something that was typed or named cannot be done, which every rank knows.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +59,8 @@ impl Failure {
 pub fn is_refusal(error: &anyhow::Error) -> bool {
     // Not where it is the cause of another: a bad line of a sweep's file.
     let first = error.chain().next();
-    let is_option = first.is_some_and(|error| error.is::<ConfigError>() || error.is::<Refused>());
+    let is_option = first
+        .is_some_and(|error| error.is::<ConfigError>() || error.is::<UsageError>() || error.is::<Refused>());
     is_option
         || error.chain().any(|cause| {
             cause.is::<QuantError>()
@@ -70,7 +72,7 @@ pub fn is_refusal(error: &anyhow::Error) -> bool {
 pub fn comm_error(error: &anyhow::Error) -> Option<&CommError> {
     error.chain().find_map(|cause| {
         cause.downcast_ref::<CommError>().or_else(|| match cause.downcast_ref::<TrainError>()? {
-            TrainError::Comm(error) | TrainError::Record(RecordError::Comm(error)) => Some(error),
+            TrainError::Comm(error) => Some(error),
             _ => None,
         })
     })

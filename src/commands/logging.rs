@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use indicatif::MultiProgress;
 use log::Level;
 
-use super::console::without_controls;
+use run_report::console::without_controls;
 
 static BARS: OnceLock<MultiProgress> = OnceLock::new();
 

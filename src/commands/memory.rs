@@ -1,7 +1,7 @@
 //! Refuses what does not fit into memory before it is asked for: the kernel would end a rank without
 //! a word.
 
-use crate::machine::Machine;
+use crate::machine;
 use crate::model::Network;
 use crate::options::ConfigError;
 use burn_mpi::{CommError, World};
@@ -16,7 +16,7 @@ pub fn check_step(world: &World, network: &Network, parameters: usize, batch: us
     let least = least_bytes(network, parameters, batch);
     let host = world.host();
     let ranks = world.places().iter().filter(|place| place.host == host).count() as u64;
-    let memory = Machine::of_this_process(host).memory_bytes;
+    let memory = machine::of_this_process(host).memory_bytes;
     let problem = (memory > 0 && least.saturating_mul(ranks) > memory).then(|| {
         format!(
             "a step needs at least {:.1} GB on each of {ranks} ranks on {host}, which has {:.1} GB",

@@ -1,9 +1,5 @@
 //! The subcommands, one file each. Errors of the libraries get their context here.
 
-// First: its macros replace the standard library's in the modules below.
-#[macro_use]
-pub mod console;
-
 mod bench;
 mod checkpoint;
 pub mod collective;
@@ -20,12 +16,9 @@ mod logits;
 mod memory;
 mod outcome;
 mod outputs;
-mod predict;
 mod profile;
 mod progress;
-mod publish;
 mod quantize;
-mod report;
 pub mod start;
 mod sweep;
 #[cfg(test)]
@@ -102,7 +95,7 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
         Command::Data(args) => data::run(args).map(|()| 0).map_err(Failure::before_mpi),
         Command::Launch(args) => launch::run(args).map(code_of).map_err(Failure::before_mpi),
         Command::Sweep(args) => sweep::run(args).map(code_of).map_err(Failure::before_mpi),
-        Command::Report(args) => report::run(args).map(|()| 0).map_err(Failure::before_mpi),
+        Command::Report(args) => run_report::run(args).map(|()| 0).map_err(Failure::before_mpi),
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "mpiburn", &mut text);
@@ -256,9 +249,9 @@ pub fn usage(error: &clap::Error) -> u8 {
     // MPI starts once: a program that the same rank runs next needs it.
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         if !Launcher::detect().is_some_and(|launcher| launcher.leaves_printing_to_rank_0()) {
-            console::note_lost(error.print().and_then(|()| std::io::stdout().flush()));
+            run_report::console::note_lost(error.print().and_then(|()| std::io::stdout().flush()));
         }
-        return u8::from(console::lost());
+        return u8::from(run_report::console::lost());
     }
     let program = Fingerprint::begin();
     let world = start::has_peers().then(World::init).and_then(Result::ok);

@@ -4,20 +4,22 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 
 use crate::data::ShardPlan;
 use crate::device::DeviceKind;
-use crate::machine::{CpuTime, Machine, others_percent};
+use crate::machine::{self, CpuTime, others_percent};
 use crate::options::{RunConfig, RunRecord};
-use crate::record::{RankRecord, Results, RunDir, Status, StepMs, now, versions};
-use crate::train::{EpochRow, Precision, Tally, Trace, Trainer, best_epoch, overfits_after};
+use crate::train::{Precision, Tally, Trace, Trainer, best_epoch};
 use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
 use burn_mpi::{
     Backend, Launcher, ParamLayout, Place, SyncReport, World, oversubscribed, peak_rss_mb, shared_machine,
     topology,
 };
+use run_record::{
+    EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status, StepMs, now, overfits_after,
+};
+use run_report::table::table;
 
 /// What a finished run measured beside its training.
 pub struct Ended {
@@ -33,7 +35,7 @@ pub struct Ended {
 /// If the transport fails.
 pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyhow::Result<RunRecord> {
     let places: Vec<Place> = world.places().to_vec();
-    let mut machines: Vec<Machine> = world.gather(&Machine::of_this_process(world.host()))?;
+    let mut machines: Vec<Machine> = world.gather(&machine::of_this_process(world.host()))?;
     let mut seen = Vec::new();
     machines.retain(|machine| {
         !seen.contains(&machine.host) && {
@@ -68,8 +70,25 @@ pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyh
         failed_checkpoints: None,
         results: None,
         config: config.clone(),
-        places,
+        places: places.into_iter().map(noted).collect(),
     })
+}
+
+fn noted(Place { rank, host, pid, binding, cores, boot_id }: Place) -> RankPlace {
+    RankPlace { rank, host, pid, binding, cores, boot_id }
+}
+
+/// Versions of this program, of Burn, of the compiler, of the MPI library, and of gloo where it
+/// is the run's backend.
+fn versions(mpi_library: &str, gloo: Option<String>) -> BTreeMap<String, String> {
+    let entries = [
+        ("mpiburn", env!("CARGO_PKG_VERSION")),
+        ("burn", "0.22.1"),
+        ("mpi", mpi_library),
+        ("rustc", env!("MPIBURN_RUSTC")),
+    ];
+    let gloo = gloo.map(|version| ("gloo".to_owned(), version));
+    entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into_iter().chain(gloo).collect()
 }
 
 fn gloo_version(backend: Backend) -> Option<String> {
@@ -217,13 +236,11 @@ pub fn summarize<T: Trace>(
 
 /// Prints the table of epochs, and time and memory of the run.
 pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport, dir: &RunDir) {
-    let mut table = Table::new();
     let quantized = history.iter().any(|row| row.int8_test_accuracy.is_some());
     let columns = ["epoch", "train loss", "train accuracy", "test loss", "test accuracy", "seconds"];
     let int8_columns = ["int8 test loss", "int8 test accuracy"].into_iter().filter(|_| quantized);
-    let header = columns.into_iter().chain(int8_columns);
-    table.load_preset(UTF8_FULL_CONDENSED).set_header(header);
-    for row in history {
+    let header: Vec<&str> = columns.into_iter().chain(int8_columns).collect();
+    let lines = history.iter().map(|row| {
         let mut cells = vec![
             row.epoch.to_string(),
             format!("{:.4}", row.train_loss),
@@ -237,9 +254,9 @@ pub fn print_results(history: &[EpochRow], results: &Results, sync: &SyncReport,
             cells.push(shown(row.int8_test_loss.map(|loss| format!("{loss:.4}"))));
             cells.push(shown(row.int8_test_accuracy.map(|accuracy| format!("{accuracy:.2}%"))));
         }
-        table.add_row(cells);
-    }
-    println!("{table}");
+        cells
+    });
+    println!("{}", table(&header, header.len(), lines));
     if let Some(best) = results.best_epoch {
         match results.stopped_early_after {
             Some(last) => {

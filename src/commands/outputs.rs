@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::checkpoint::agree_or_refuse;
 use crate::data::is_data_file;
-use crate::files::same_file;
 use crate::options::ConfigError;
-use crate::record::is_own_file;
-use crate::report::check_writable;
 use burn_mpi::World;
+use run_record::files::same_file;
+use run_report::check_writable;
 
 /// The option and the file that it names, if it is given.
 pub type Named<'a> = (&'static str, Option<&'a PathBuf>);
@@ -49,17 +48,11 @@ pub fn check_names(outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::
 /// # Errors
 /// If it is one, with the reason.
 pub fn check_kept(option: &'static str, path: &Path, read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
-    let what = if is_own_file(path) {
-        "a file of a run or a sweep"
-    } else if is_data_file(path) {
-        "a file of a data set"
-    } else if read.iter().flatten().any(|read| same_file(read, path).unwrap_or(false)) {
-        "a file that this command reads"
-    } else {
-        return Ok(());
-    };
-    let problem = format!("it is {what}, which is not replaced; choose another name");
-    Err(ConfigError::new(option, path.display(), problem).into())
+    if is_data_file(path) {
+        let problem = "it is a file of a data set, which is not replaced; choose another name";
+        return Err(ConfigError::new(option, path.display(), problem).into());
+    }
+    Ok(run_report::publish::check_kept(option, path, read.iter().flatten().copied())?)
 }
 
 /// The same on rank 0, which writes; another rank's file system may be another.

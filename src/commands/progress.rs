@@ -8,9 +8,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 
 use super::logging::bars;
 use crate::data::ShardPlan;
-use crate::record::StepFile;
-use crate::train::{EpochRow, Position, Tally, Watch};
+use crate::train::{Position, Tally, Watch};
 use burn_mpi::Launcher;
+use run_record::EpochRow;
+use run_record::StepFile;
 
 /// Training observer that shows progress; silent on all ranks but 0.
 pub struct Progress {

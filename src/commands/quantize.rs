@@ -9,14 +9,13 @@ use burn::module::Module;
 
 use super::checkpoint::{self, Initial};
 use crate::data::{SampleSource, Split};
-use crate::files::{self, WholeFile};
 use crate::model::Network;
-use crate::options::{ConfigError, RunConfig};
-use crate::options::{QuantKind, QuantizeArgs};
-use crate::quant::{CALIBRATION, PostTraining, QuantError, Quantized, WeightScheme, integer_model};
-use crate::record::{INT8_FILE, Int8File, Method};
+use crate::options::{ConfigError, QuantKind, QuantizeArgs, RunConfig};
+use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, Quantized, WeightScheme, integer_model};
 use crate::train::{Evaluation, Tally};
 use burn_mpi::{World, sha256};
+use run_record::files::{self, WholeFile};
+use run_record::{INT8_FILE, Method};
 
 /// How to quantize, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

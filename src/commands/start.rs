@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::Refused;
-use crate::files::hex;
+use run_record::files::hex;
 
 /// A text that a rank prints instead of running a command.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

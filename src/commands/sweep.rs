@@ -13,13 +13,12 @@ use self::options::{check_typed, words};
 pub(super) use self::options::{configuration, option_names};
 use self::possible::{Possible, hostfile};
 use super::launch::{line, may_be_there, prepare, variables};
-use crate::files;
 use crate::launch;
-use crate::options::RunConfig;
-use crate::options::SweepArgs;
-use crate::record::{RunDir, RunState, SweepRecord, SweepRun, lock};
+use crate::options::{RunConfig, SweepArgs};
 use crate::stop::StopRequest;
 use crate::sweep::{PlannedRun, SweepFile, plan, scaled};
+use run_record::files;
+use run_record::{RunDir, RunState, SweepRecord, SweepRun, lock};
 
 /// Result of one run.
 enum Ended {

@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, FromArgMatches};
+use serde_json::json;
 
 use super::sweep::{configuration, option_names};
 use crate::launch::LauncherKind;
-use crate::options::SweepArgs;
-use crate::report::published::published;
-use crate::report::reference::Reference;
-use crate::report::rows::group;
-use crate::report::runs::{Run, Section};
-use crate::report::testing;
-use crate::report::{benchmarks, profiles};
+use crate::options::{RunConfig, SweepArgs};
 use crate::sweep::{PlannedRun, SweepFile, plan};
+use run_report::config::{Config, RunRecord};
+use run_report::published::published;
+use run_report::reference::Reference;
+use run_report::rows::group;
+use run_report::runs::{Run, Section};
+use run_report::{benchmarks, profiles};
 
 fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
@@ -70,15 +71,26 @@ fn done(planned: &PlannedRun) -> Run {
         .iter()
         .map(|(name, value)| value.as_ref().map_or(format!("--{name}"), |value| format!("--{name}={value}")))
         .collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let mut run = testing::run((planned.topology.nodes, planned.topology.ranks_per_node), &words, 4.0);
-    run.record.launcher = match planned.launcher {
+    let config = RunConfig::read(words).expect("a valid configuration");
+    let (topology, ranks) = (planned.topology, planned.topology.ranks());
+    let launcher = match planned.launcher {
         LauncherKind::Mpirun => "mpirun",
         LauncherKind::Srun => "srun",
         LauncherKind::Alone => "alone",
-    }
-    .into();
-    run
+    };
+    let json = json!({
+        "status": "completed", "config": config, "params": 4266, "topology": topology.to_string(),
+        "world_size": ranks, "hosts": vec!["a"; ranks], "places": [], "launcher": launcher,
+        "oversubscribed": false, "shared_machine": false, "started_at": "2026-01-31T00:00:00Z", "git": "",
+        "versions": {}, "steps": 100, "train_seconds": 4.0, "test_seconds": 1.0, "total_seconds": 5.0,
+        "ms_per_step": 40.0, "images_per_second": 100.0, "comm_seconds": 0.0, "step_ms": {},
+        "test_accuracy": 97.5, "test_loss": 0.1, "train_accuracy": 95.0, "train_loss": 0.2, "per_rank": [],
+        "peak_rss_mb": 50.0, "weights_sha256": "",
+    });
+    let mut record: RunRecord = serde_json::from_value(json).expect("a record");
+    let config = Config::of(&record.config).expect("options that a report knows");
+    let results = record.results.take().expect("results");
+    Run { path: PathBuf::new(), sweep: None, record, config, results, digest: String::new() }
 }
 
 /// A misspelt column, or a value that no run has, would silently omit our figures.
@@ -112,4 +124,25 @@ fn every_published_table_matches_runs_of_its_sweep() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/reference");
     referred.extend(others.map(|name| folder.join(format!("{name}.csv"))));
     assert_eq!(files("results/reference", "csv").into_iter().collect::<BTreeSet<_>>(), referred);
+}
+
+/// What reports know of the program, and of burn-mpi.
+#[test]
+fn reports_compute_with_the_values_of_the_program() {
+    use run_report::{collectives, config, predict};
+    assert_eq!(config::GLOO_ALGORITHM, crate::train::GLOO_ALGORITHMS[0]);
+    let defaults = [
+        ("calibration", crate::quant::CALIBRATION.to_string()),
+        ("hidden", crate::model::HIDDEN.to_string()),
+        ("momentum", crate::train::Rule::Sgd.default_momentum().to_string()),
+    ];
+    assert_eq!(config::DEFAULTS.map(|(name, value)| (name, value.to_owned())), defaults);
+    assert_eq!(collectives::NO_GPU, burn_mpi::NoNccl::SHORT);
+    assert_eq!(predict::CONTROL, burn_mpi::CONTROL);
+    for (mb, params) in [("0.25", 4266), ("25", 4266), ("25", 20_000_000), ("2", 9_000_000)] {
+        let config = RunConfig::read(["--bucket-mb", mb]).expect("a valid configuration");
+        let options = config.communication.sync_options();
+        let known = predict::bucket_limits(params, mb.parse().expect("a number"));
+        assert_eq!(known, burn_mpi::bucket_limits(params, &options), "{mb} MB, {params} values");
+    }
 }

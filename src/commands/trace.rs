@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use crate::options::{ConfigError, RunConfig};
 use crate::options::{StepRange, TraceArgs};
 use crate::profile::{Clock, RankTrace, Recorder, TraceFile, end_batch, longest_wait};
-use crate::record::is_of_run;
 use crate::train::TrainError;
 use burn_mpi::{ClockOffset, CommError, World};
+use run_record::is_of_run;
 
 /// Steps of a time line unless they are named.
 const DEFAULT: StepRange = StepRange { first: 20, last: 40 };

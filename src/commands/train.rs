@@ -16,14 +16,14 @@ use crate::data::{self, ShardPlan, Split};
 use crate::machine::{self, CpuTime};
 use crate::options::{RunConfig, RunRecord, TrainArgs};
 use crate::profile::TimeLine;
-use crate::record::{Checkpoint, Curves, DataRecord, Origin, Recorder, RunDir, Start, Status, StepFile, now};
 use crate::stop::StopRequest;
-use crate::train::{CrossEntropy, Position, Schedule, Setup, Trace, TrainError, Trainer, Untraced};
+use crate::train::{CrossEntropy, Position, Recorder, Schedule, Setup, Trace, TrainError, Trainer, Untraced};
 use burn_mpi::{Backend, ParamLayout, World, connect};
 pub(super) use checks::check_shape;
 use checks::{check_data, check_world_size, clip_limits};
 use prepare::Begin;
 use resume::Resumed;
+use run_record::{Checkpoint, Curves, DataRecord, Origin, RunDir, Start, Status, StepFile, now};
 
 pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result<()> {
     let mut begun = None;

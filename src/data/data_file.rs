@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::DataError;
-use crate::files::open_regular;
+use run_record::files::open_regular;
 
 /// Approximate bytes of one read: few system calls, and a buffer that fits into the cache.
 const BLOCK: usize = 1 << 18;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use flate2::read::GzDecoder;
 
 use super::{DataError, Kind};
-use crate::files::open_regular;
+use run_record::files::open_regular;
 
 /// Content of an IDX file, by the dimensions in its magic number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::generate::{digits, features, objects};
 use super::{DataError, cifar10, mnist, npy_pairs};
-use crate::files::place;
+use run_record::files::place;
 
 /// The format of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 pub mod augment;
 pub mod batch;
 mod cifar10;
+pub mod contact_sheet;
 mod data_file;
 mod element;
 mod error;
@@ -17,7 +18,6 @@ pub mod shard;
 
 use std::path::Path;
 
-use crate::files;
 pub use batch::Normalizer;
 pub use cifar10::Cifar10;
 pub use element::Element;
@@ -26,6 +26,7 @@ pub use kind::{Kind, is_data_file};
 pub use mnist::Mnist;
 pub use npy::write_npy;
 pub use npy_pairs::NpyPairs;
+use run_record::files;
 pub use shard::{Shard, ShardPlan};
 
 /// A split of a data set.

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::data_file::DataFile;
 use super::npy_header::{Header, HeaderFault};
 use super::{DataError, Kind};
-use crate::files::WholeFile;
+use run_record::files::WholeFile;
 
 /// Writes rows of `columns` floats to a file, in place of what it held.
 ///

@@ -4,7 +4,7 @@ pub use burn_mpi::{SampleOrder as Order, ShardPlan};
 use sha2::{Digest, Sha256};
 
 use super::{DataError, SampleSource, Split};
-use crate::files;
+use run_record::files;
 
 /// SHA-256 over the labels and then the samples of a data set, in file order.
 struct SetDigest(Sha256);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::{LaunchError, Topology};
-use crate::files::read_text;
+use run_record::files::read_text;
 
 /// The machines of a host file, in its order.
 #[derive(Debug, Clone, PartialEq, Eq)]

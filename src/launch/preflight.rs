@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use super::command::{find, is_executable};
 use super::{Hosts, Launch, LaunchError, LauncherKind, MpiFlavour};
-use crate::files;
+use run_record::files;
 
 /// Variables in a rank's environment with which Open MPI's mpirun does not start (4.1.4; each alone).
 const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];

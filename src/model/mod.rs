@@ -34,7 +34,7 @@ pub use options::{Activation, NetworkOptions};
 pub use vgg::Vgg;
 pub use watch::{LayerWatch, Operator, Unwatched};
 
-use crate::names;
+use crate::values;
 use flop::Flop;
 
 /// The networks, one line each.
@@ -155,7 +155,7 @@ networks! {
 
 impl fmt::Display for ModelKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&names::name(self))
+        f.pad(&values::name(self))
     }
 }
 

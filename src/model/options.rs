@@ -7,7 +7,7 @@ use burn::tensor::activation::{gelu, relu, sigmoid, tanh};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use crate::names;
+use crate::values;
 use crate::values::{below_1, one_of, up_to};
 
 /// Maximum width of the mlp's hidden layer: 512 weights of 4 bytes for each unit.
@@ -62,7 +62,7 @@ impl Activation {
 
 impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&names::name(self))
+        f.pad(&values::name(self))
     }
 }
 

@@ -8,9 +8,9 @@ use clap::ValueEnum;
 use super::RunConfig;
 use crate::device::DeviceKind;
 use crate::model::{ModelKind, Network};
-use crate::names;
 use crate::quant::{QuantizeKind, Quantizer, groups};
 use crate::train::{GAMMA, Precision, Rule, ScheduleKind};
+use crate::values;
 use burn_mpi::Backend;
 
 /// An invalid option.
@@ -102,7 +102,7 @@ impl RunConfig {
             let refuse = |problem| Err(ConfigError::new("momentum", momentum, problem));
             if !recipe.optimizer.takes_momentum() {
                 let takers = Rule::value_variants().iter().filter(|rule| rule.takes_momentum());
-                let takers: Vec<String> = takers.map(names::name).collect();
+                let takers: Vec<String> = takers.map(values::name).collect();
                 let (takers, optimizer) = (takers.join(" and "), recipe.optimizer);
                 return refuse(format!("is for {takers}, and the optimizer is {optimizer}: leave it out"));
             }
@@ -123,7 +123,7 @@ impl RunConfig {
         }
         if cycles && recipe.max_lr.is_none() {
             let problem = "needs its highest learning rate: add --max-lr X";
-            return Err(ConfigError::new("schedule", names::name(&recipe.schedule), problem));
+            return Err(ConfigError::new("schedule", values::name(&recipe.schedule), problem));
         }
         Ok(())
     }

@@ -8,7 +8,6 @@ mod int8;
 mod launch;
 mod link;
 mod profile;
-mod report;
 mod rules;
 mod trace;
 mod train;
@@ -31,14 +30,14 @@ pub use int8::{ExportArgs, QuantKind, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
 pub use link::LinkArgs;
 pub use profile::ProfileArgs;
-pub use report::{Format, ReportArgs};
 pub use rules::{Part, can_change, part};
+pub use run_report::{Format, ReportArgs};
 pub use trace::{StepRange, TraceArgs};
 pub use train::TrainArgs;
 pub use words::{Words, one_line};
 
 /// `run.json`, whose `config` is a [`RunConfig`].
-pub type RunRecord = crate::record::RunRecord<RunConfig>;
+pub type RunRecord = run_record::RunRecord<RunConfig>;
 
 const EXAMPLES: &str = "\
 Examples:

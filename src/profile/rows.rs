@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::phase::Phase;
 use super::recorder::{Recorder, Sums};
-use crate::names;
+use crate::values;
 
 /// Column by which tables are sorted, largest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, ValueEnum)]
@@ -28,7 +28,7 @@ pub enum SortKey {
 
 impl fmt::Display for SortKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&names::name(self))
+        f.pad(&values::name(self))
     }
 }
 

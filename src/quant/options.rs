@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
 use super::{CALIBRATION, PostTraining, QatOptions, WeightScheme};
-use crate::names;
+use crate::values;
 use crate::values::{Optional, one_of, optional, positive};
 
 /// Kind of quantization.
@@ -25,7 +25,7 @@ pub enum QuantizeKind {
 
 impl fmt::Display for QuantizeKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&names::name(self))
+        f.pad(&values::name(self))
     }
 }
 

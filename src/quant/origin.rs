@@ -7,7 +7,7 @@
 
 use super::{Group, Product, groups, padding};
 use crate::model::Network;
-use crate::record::int8_file::{Bias, Int8File, LayerValues, Operation, StoredLayer};
+use crate::quant::int8_file::{Bias, Int8File, LayerValues, Operation, StoredLayer};
 
 /// Largest difference of a float bias from the stored one relative to its size, beyond half a step:
 /// of f32 products.

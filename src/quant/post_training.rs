@@ -6,7 +6,7 @@ use crate::data::shard::Order;
 use crate::data::{DataError, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::model::Network;
-use crate::record::Method;
+use run_record::Method;
 
 /// Default number of calibration samples.
 pub const CALIBRATION: usize = 1024;

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::QuantError;
-use crate::names;
+use crate::values;
 
 /// Minimum and maximum.
 pub type Range = [f32; 2];
@@ -35,7 +35,7 @@ impl WeightScheme {
 
 impl fmt::Display for WeightScheme {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&names::name(self))
+        f.pad(&values::name(self))
     }
 }
 

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use burn_fused::int8::{Model, Workspace};
 
+use super::Int8File;
 use super::dynamic::{DynamicLayer, DynamicModel, Windows};
 use super::{QuantError, groups};
 use crate::model::Network;
-use crate::record::int8_file::{Bias, LayerValues, Operation, StoredLayer};
-use crate::record::{Int8File, Method, RecordError};
+use crate::quant::int8_file::{Bias, LayerValues, Operation, StoredLayer};
+use run_record::{Method, RecordError};
 
 /// A quantized network for inference.
 #[derive(Debug)]

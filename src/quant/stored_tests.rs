@@ -7,10 +7,12 @@ use burn::tensor::{Device, Tensor, TensorData};
 use burn_fused::simd::Level;
 use burn_mpi::ParamLayout;
 
+use super::Int8File;
 use super::*;
+use crate::layout::stored as stored_layout;
 use crate::model::{Model, ModelKind, Network, NetworkOptions};
-use crate::record::checkpoint::weights_file;
-use crate::record::{Int8File, Method};
+use run_record::Method;
+use run_record::checkpoint::weights_file;
 
 const KINDS: [ModelKind; 3] = [ModelKind::Convnet, ModelKind::Vgg, ModelKind::Mlp];
 const SCHEMES: [WeightScheme; 2] = [WeightScheme::Channel, WeightScheme::Tensor];
@@ -46,7 +48,7 @@ fn quantized_networks_are_read_back_small_and_close_to_the_float_ones() {
         let float = network.forward(tensor(kind, &values)).into_data().try_into_vec::<f32>().unwrap();
         let width = float.iter().fold(0.0f32, |most, score| most.max(score.abs()));
         let layout = ParamLayout::of(&network);
-        let float_bytes = weights_file(&layout, &layout.read(&network)).unwrap().len();
+        let float_bytes = weights_file(&stored_layout(&layout), &layout.read(&network)).unwrap().len();
         for scheme in SCHEMES {
             let dynamic = Quantized::Dynamic(DynamicModel::of(&network, scheme).unwrap());
             for mut quantized in [calibrated(&network, kind, scheme), dynamic] {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::{Table, Value};
 
-use crate::files::read_text;
+use run_record::files::read_text;
 
 /// A sweep file.
 ///

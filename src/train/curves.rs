@@ -1,8 +1,8 @@
 //! Points of the training curves between two writes.
 
 use super::Tally;
-use crate::record::CurvePoint;
 use burn_mpi::{CommError, World};
+use run_record::CurvePoint;
 
 /// This rank's logged points that are not written yet: steps and tallies.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 //! They are sums over all ranks, the same bits on each, so all ranks decide the
 //! same without communication. A resumed run decides from its history.
 
-use super::EpochRow;
+use run_record::EpochRow;
 
 /// The epoch (from 1) with the lowest test loss, the first if several are equal.
 pub fn best_epoch(history: &[EpochRow]) -> Option<usize> {

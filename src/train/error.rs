@@ -3,8 +3,8 @@
 use super::Rule;
 use crate::data::DataError;
 use crate::quant::QuantError;
-use crate::record::RecordError;
 use burn_mpi::CommError;
+use run_record::RecordError;
 
 /// An error of the training loop.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,6 @@
 //! Training: the step, the loop around it, options and state.
 //!
-//! Checkpoints and curves are
-//! passed as values to `record`, which does not depend on the types here.
+//! Checkpoints and curves are passed as values to `run-record`, which does not depend on the types here.
 
 mod batches;
 mod curves;
@@ -12,8 +11,8 @@ mod forward;
 mod loss_scale;
 mod optimizer;
 mod options;
-mod overfitting;
 mod precision;
+mod recorder;
 mod restored;
 mod schedule;
 mod state;
@@ -32,11 +31,11 @@ pub use forward::{Forward, Plain};
 pub use loss_scale::LossScale;
 pub use optimizer::{Optimizer, Rate, Rule};
 pub use options::{Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, RunConfig};
-pub use overfitting::{LEAST_RISE, overfits_after};
 pub use precision::{Mixed, Precision};
+pub use recorder::Recorder;
 pub use restored::Bounds;
 pub use schedule::{Curve, Schedule, ScheduleKind};
-pub use state::{EpochRow, Moment, Position};
+pub use state::{Moment, Position};
 pub use step::{Learner, StepTimes};
 pub use tally::Tally;
 pub use task::{CrossEntropy, LabelledBytes, Loss, Samples, Scored};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Forward;
 use crate::model::{BatchPlace, Network};
-use crate::names;
+use crate::values;
 
 /// Type of activations, of their gradients and of the factors of products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
@@ -44,7 +44,7 @@ impl Precision {
 
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&names::name(self))
+        f.pad(&values::name(self))
     }
 }
 

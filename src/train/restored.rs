@@ -1,6 +1,7 @@
 //! Checks of a position that was read from a checkpoint.
 
-use super::{EpochRow, Position, Tally};
+use super::{Position, Tally};
+use run_record::EpochRow;
 
 /// What the position of a run has to agree with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::early_stopping::is_over;
 use super::{LossScale, Tally};
 use crate::quant::Ranges;
-use crate::record::Resumable;
 use burn_mpi::ArrivalOrder;
+use run_record::{EpochRow, Resumable};
 
 /// Position of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -138,30 +138,4 @@ pub struct Moment {
     pub name: String,
     /// As long as the parameters, in Burn's layouts.
     pub values: Vec<f32>,
-}
-
-/// A finished epoch, one line of `epochs.csv`. Accuracies in percent.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct EpochRow {
-    /// From 1.
-    pub epoch: usize,
-    /// Mean over all ranks' training samples.
-    pub train_loss: f64,
-    /// Over all ranks' training samples.
-    pub train_accuracy: f64,
-    /// Mean over the whole test set.
-    pub test_loss: f64,
-    /// Over the whole test set.
-    pub test_accuracy: f64,
-    /// Wall time of the epoch's training loop.
-    pub seconds: f64,
-    /// Of the epoch's last step; none in the history of an earlier version.
-    #[serde(default)]
-    pub learning_rate: Option<f64>,
-    /// Of the integer model over the whole test set, if there is one.
-    #[serde(default)]
-    pub int8_test_accuracy: Option<f64>,
-    /// Of the integer model, mean over the whole test set.
-    #[serde(default)]
-    pub int8_test_loss: Option<f64>,
 }

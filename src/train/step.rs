@@ -9,8 +9,8 @@ use super::optimizer::Rate;
 use super::update::Updater;
 use super::{Forward, Loss, LossScale, Plain, RunConfig, Samples, Scored, Tally};
 use crate::model::{BatchPlace, Model};
-use crate::record::Phases;
 use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Signals, World};
+use run_record::Phases;
 
 /// Times of each phase, summed over steps.
 pub type StepTimes = Phases<Duration>;

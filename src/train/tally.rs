@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::record::{CurvePoint, Metrics};
+use run_record::{CurvePoint, Metrics};
 
 /// Sums over samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]

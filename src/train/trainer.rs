@@ -14,18 +14,18 @@ use super::evaluation::{Evaluation, Tested};
 use super::step::Learner;
 use super::trace::Observed;
 use super::{
-    CrossEntropy, EpochRow, Mixed, Part, Position, RunConfig, Schedule, Tally, Trace, TrainError, Untraced,
+    CrossEntropy, Mixed, Part, Position, Recorder, RunConfig, Schedule, Tally, Trace, TrainError, Untraced,
     Watch, early_stopping,
 };
 use crate::data::shard::digest;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::quant::{PostQuantizer, Quantizer};
-use crate::record::{Curve, Recorder};
 use crate::stop::StopRequest;
 use burn_fused::memory::live_bytes;
 use burn_mpi::{Collective, World};
 use int8::TestedInt8;
+use run_record::{Curve, EpochRow};
 
 /// The learner of a [`Trainer`].
 type TracedLearner<'w, T> =

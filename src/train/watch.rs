@@ -1,6 +1,7 @@
 //! Training observers.
 
-use super::{EpochRow, Position, Tally};
+use super::{Position, Tally};
+use run_record::EpochRow;
 
 /// Observer of a training, such as a progress bar or a log.
 pub trait Watch {

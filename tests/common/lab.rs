@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use mpiburn::record::Curve;
+use run_record::Curve;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -116,7 +116,7 @@ impl Lab {
 
     /// Complete checkpoints, oldest first.
     pub fn checkpoints(&self, name: &str) -> Vec<PathBuf> {
-        mpiburn::record::checkpoint::list(&self.path(name).join("checkpoints")).expect("it can be read")
+        run_record::checkpoint::list(&self.path(name).join("checkpoints")).expect("it can be read")
     }
 }
 

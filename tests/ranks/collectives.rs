@@ -11,10 +11,10 @@ use mpiburn::data::generate::Synthetic;
 use mpiburn::data::{self, Normalizer, SampleSource, Split};
 use mpiburn::model::{Model, ModelKind, Network};
 use mpiburn::options::RunConfig;
-use mpiburn::record::{Origin, Recorder, Start};
 use mpiburn::train::{
-    CrossEntropy, EpochRow, LabelledBytes, Learner, Position, Setup, Tally, Trainer, Untraced, Watch,
+    CrossEntropy, LabelledBytes, Learner, Position, Recorder, Setup, Tally, Trainer, Untraced, Watch,
 };
+use run_record::{EpochRow, Start};
 
 use crate::harness::*;
 
@@ -164,15 +164,7 @@ fn weights_that_differ_between_ranks_end_the_training() {
         let collective = Box::new(Spoilt { inner: connect(world)?, spoils: world.rank() == 1 });
         let setup =
             Setup { source, network, quantizer: None, collective, stop: Default::default(), trace: Untraced };
-        let start: Start<EpochRow> = Start {
-            step: 0,
-            history: &[],
-            curves: None,
-            origin: Origin::default(),
-            keep: None,
-            has_int8: false,
-        };
-        let mut recorder = Recorder::open(world, None, start)?;
+        let mut recorder = Recorder::open(world, None, Start::default())?;
         Trainer::new(world, &config, setup)?.run(&mut recorder, &mut Unwatched)?;
         anyhow::Ok(())
     });

@@ -12,9 +12,10 @@ use std::sync::{Mutex, Once};
 
 use burn_mpi::threads::{self, Options};
 use burn_mpi::{CommError, World};
-use mpiburn::commands::{self, console, logging};
+use mpiburn::commands::{self, logging};
 use mpiburn::options::{Cli, Command};
 use mpiburn::stop::StopRequest;
+use run_report::console;
 use serde_json::Value;
 
 pub use crate::lab::*;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mpiburn::record::Int8File;
-use mpiburn::record::int8_file::{LayerValues, Operation};
+use mpiburn::quant::Int8File;
+use mpiburn::quant::int8_file::{LayerValues, Operation};
 
 use crate::harness::*;
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::process::Command;
 
-use mpiburn::record::Curve;
+use run_record::Curve;
 use serde_json::Value;
 
 use crate::harness::*;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use mpiburn::record::{RunState, SweepRecord, SweepRun};
+use run_record::{RunState, SweepRecord, SweepRun};
 
 use crate::harness::*;
 

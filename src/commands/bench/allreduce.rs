@@ -11,13 +11,12 @@ use half::{bf16, f16};
 
 use super::{job, sizes, warn_if_not_representative};
 use crate::commands::{collective, outputs};
-use crate::options::AllreduceArgs;
-use crate::options::ConfigError;
-use crate::report::canvas::PlotFormat;
-use crate::report::latency::human_size;
-use crate::report::latency_plot;
-use crate::report::{LatencyRow, table, write_csv};
+use crate::options::{AllreduceArgs, ConfigError};
 use burn_mpi::{Backend, Collective, CommError, Reduction, Transport, Wire, WireType, World};
+use run_report::canvas::PlotFormat;
+use run_report::latency::human_size;
+use run_report::latency_plot;
+use run_report::{LatencyRow, table, write_csv};
 
 /// Up to this size, calls are short, and many are needed to measure their spread.
 const SMALL: usize = 64 << 10;

@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use super::{job, warn_if_not_representative};
 use crate::commands::{collective, outputs};
 use crate::options::CollectivesArgs;
-use crate::report::collectives::{CORRECT, CollectiveRow, NEEDS_2_RANKS, NOT_BUILT, NOT_SUPPORTED, WRONG};
-use crate::report::latency::median_of;
-use crate::report::table::of_collectives;
-use crate::report::write_csv;
 use burn_mpi::{Backend, CommError, Primitives, Transport, Wire, World, topology};
+use run_report::collectives::{CORRECT, CollectiveRow, NEEDS_2_RANKS, NOT_BUILT, NOT_SUPPORTED, WRONG};
+use run_report::latency::median_of;
+use run_report::table::of_collectives;
+use run_report::write_csv;
 
 /// Bytes that each rank sends to each other rank, or contributes to a sum.
 const BYTES: usize = 1024;

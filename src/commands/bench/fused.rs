@@ -6,9 +6,9 @@ use crate::data::shard::Order;
 use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
 use crate::options::{ConfigError, FusedArgs};
-use crate::report::fused::FusedRow;
-use crate::report::{table, write_csv};
 use burn_mpi::World;
+use run_report::fused::FusedRow;
+use run_report::{table, write_csv};
 
 /// Steps of one row before the next row continues, so that a change in the machine's
 /// speed affects all rows.

@@ -16,15 +16,16 @@ use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
+use crate::layout;
 use crate::model::{Model, ModelKind, Network};
 use crate::options::ConfigError;
 use crate::options::Int8Args;
 use crate::quant::{PostTraining, Quantized, WeightScheme};
-use crate::record::Method;
-use crate::record::checkpoint::weights_file;
-use crate::report::{self, table, write_csv};
 use burn_fused::loss::cross_entropy;
 use burn_mpi::{ParamLayout, World, sha256};
+use run_record::Method;
+use run_record::checkpoint::weights_file;
+use run_report::{table, write_csv};
 
 /// Images of one inference.
 const BATCHES: [usize; 3] = [1, 32, 128];
@@ -106,7 +107,7 @@ pub fn run(world: &World, args: &Int8Args) -> anyhow::Result<()> {
             threads: 1,
             rows: &rows,
         };
-        report::write_file(path, &serde_json::to_vec_pretty(&figures)?)?;
+        run_report::write_file(path, &serde_json::to_vec_pretty(&figures)?)?;
     }
     Ok(())
 }
@@ -123,7 +124,7 @@ fn trained(world: &World, args: &Int8Args) -> anyhow::Result<Subject> {
         kind: config.model,
         network: layout.write(network, &weights.values).valid(),
         quantized: Quantized::from_file(&stored, &file)?,
-        float_bytes: weights_file(&layout, &weights.values)?.len(),
+        float_bytes: weights_file(&layout::stored(&layout), &weights.values)?.len(),
         int8_bytes: stored.encode(&file)?.len(),
         test_samples: Some(config.data.test_samples.unwrap_or(usize::MAX).min(source.len(Split::Test))),
         source,
@@ -141,7 +142,7 @@ fn initial(args: &Int8Args) -> anyhow::Result<Subject> {
     let stored = quantized.to_file(&kind.to_string(), &sha256(&layout.read(&network)));
     Ok(Subject {
         kind,
-        float_bytes: weights_file(&layout, &layout.read(&network))?.len(),
+        float_bytes: weights_file(&layout::stored(&layout), &layout.read(&network))?.len(),
         int8_bytes: stored.encode(std::path::Path::new("int8.safetensors"))?.len(),
         network,
         quantized,

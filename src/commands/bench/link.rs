@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 
 use super::{job, sizes, warn_if_not_representative};
 use crate::commands::{collective, outputs};
-use crate::options::ConfigError;
-use crate::options::LinkArgs;
-use crate::report::latency::human_size;
-use crate::report::link::{Link, LinkRow};
-use crate::report::{table, write_csv};
+use crate::options::{ConfigError, LinkArgs};
 use burn_mpi::{CommError, Primitives, Transport, World};
+use run_report::latency::human_size;
+use run_report::link::{Link, LinkRow};
+use run_report::{table, write_csv};
 
 /// Untimed exchanges at the start: the first opens connections, and TCP's window grows
 /// over the next.

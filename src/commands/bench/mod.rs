@@ -15,8 +15,8 @@ mod wire;
 use std::time::Duration;
 
 use crate::options::{BenchArgs, BenchKind};
-use crate::report::latency::median_of;
 use burn_mpi::{World, oversubscribed, topology};
+use run_report::latency::median_of;
 
 pub fn run(world: &World, args: &BenchArgs) -> anyhow::Result<()> {
     match &args.kind {

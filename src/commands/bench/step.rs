@@ -11,11 +11,11 @@ use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::options::{ConfigError, Part, StepArgs, part};
-use crate::record::StepMs;
 use crate::train::{CrossEntropy, Forward, LabelledBytes, Learner, Mixed, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
 use burn_fused::simd::Level;
 use burn_mpi::{CommError, ParamLayout, World, connect, page_faults, topology};
+use run_record::StepMs;
 
 /// Number of different batches, used in turn: a single one would be memorised, and a
 /// loss of 0 has gradients unlike those of training.

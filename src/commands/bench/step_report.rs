@@ -8,11 +8,11 @@ use serde::Serialize;
 use super::product::SIDE;
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
-use crate::record::StepMs;
-use crate::report::{table, write_file};
 use crate::train::Precision;
 use burn_fused::conv::Algorithm;
 use burn_fused::simd::Level;
+use run_record::StepMs;
+use run_report::{table, write_file};
 
 /// The measurements and their configuration. Times are in milliseconds; times and
 /// counters are means over ranks.
@@ -114,7 +114,7 @@ impl StepReport {
         Ok(write_file(path, (text + "\n").as_bytes())?)
     }
 
-    fn table(&self) -> comfy_table::Table {
+    fn table(&self) -> run_report::table::Table {
         let cells = |timing: &Timing| {
             timing.parts.into_array().into_iter().chain([timing.median]).collect::<Vec<_>>()
         };

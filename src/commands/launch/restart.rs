@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use super::training::Training;
 use super::{explain, line, variables};
 use crate::commands::failure::{OPTIONS, RESUMABLE};
-use crate::files::FolderLock;
 use crate::launch::{self, Launch, MpiFlavour, Outcome, Streams};
-use crate::record::{FailedAttempt, RecordError, RunDir, Seen, Status, lock, now, set_aside};
 use crate::stop::StopRequest;
+use run_record::files::FolderLock;
+use run_record::{FailedAttempt, RecordError, RunDir, Seen, Status, lock, now, set_aside};
 
 /// How long ranks of an ended attempt may write to the run directory. They end when they notice the
 /// loss of the launcher or of another rank.

@@ -16,7 +16,7 @@ use self::subject::Subject;
 use super::checkpoint::agree_or_refuse;
 use super::trace::{self, Tracing};
 use super::{check_random_batch, outputs};
-use crate::machine::Machine;
+use crate::machine;
 use crate::options::ProfileArgs;
 use crate::profile::{Log, Profile, Recorder, begin_batch, end_batch};
 use burn_fused::simd::Level;
@@ -71,7 +71,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
             simd: Level::current(),
             checkpoint: args.checkpoint.clone(),
             checkpoint_bytes,
-            cpu: Machine::of_this_process("").cpu,
+            cpu: machine::of_this_process("").cpu,
             config,
             sort: args.sort,
             measured,

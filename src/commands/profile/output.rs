@@ -7,13 +7,13 @@ use serde::Serialize;
 use super::Measured;
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
-use crate::names::count;
 use crate::options::RunConfig;
 use crate::profile::{Phase, ProfileRow, SortKey};
-use crate::report::latency::median_of;
-use crate::report::{table, write_csv, write_file};
 use crate::train::Precision;
 use burn_fused::simd::Level;
+use run_record::count;
+use run_report::latency::median_of;
+use run_report::{table, write_csv, write_file};
 
 /// The configuration and the measurements.
 pub struct Output {
@@ -157,7 +157,7 @@ impl Output {
 }
 
 /// The table of operators or of kinds; `first` is the title of the first column.
-fn operators(first: &str, rows: &[ProfileRow]) -> comfy_table::Table {
+fn operators(first: &str, rows: &[ProfileRow]) -> run_report::table::Table {
     let header = [
         first,
         "phase",
@@ -189,7 +189,7 @@ fn operators(first: &str, rows: &[ProfileRow]) -> comfy_table::Table {
     table::table(&header, 2, lines)
 }
 
-fn buckets(rows: &[&ProfileRow]) -> comfy_table::Table {
+fn buckets(rows: &[&ProfileRow]) -> run_report::table::Table {
     let header = ["collective", "size", "hidden", "exposed", "busbw MB/s", "calls"];
     let lines = rows.iter().map(|row| {
         vec![

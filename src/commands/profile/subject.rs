@@ -13,12 +13,13 @@ use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
+use crate::layout;
 use crate::model::Network;
 use crate::options::{ConfigError, Part, ProfileArgs, RunConfig, part};
 use crate::quant::{PostTraining, Quantized, WeightScheme};
-use crate::record::INT8_FILE;
-use crate::record::checkpoint::weights_file;
 use crate::train::{LabelledBytes, Precision};
+use run_record::INT8_FILE;
+use run_record::checkpoint::weights_file;
 
 /// Number of different batches, used in turn: a single one would be memorised in training.
 const BATCHES: usize = 16;
@@ -108,7 +109,9 @@ impl Subject {
     pub fn stored_bytes(&self) -> anyhow::Result<usize> {
         let layout = ParamLayout::of(&self.network);
         let values = layout.read(&self.network);
-        let Some(quantized) = &self.int8 else { return Ok(weights_file(&layout, &values)?.len()) };
+        let Some(quantized) = &self.int8 else {
+            return Ok(weights_file(&layout::stored(&layout), &values)?.len());
+        };
         let file = quantized.to_file(&self.config.model.to_string(), &sha256(&values));
         Ok(file.encode(Path::new(INT8_FILE))?.len())
     }

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-use crate::names::count;
 use crate::options::RunConfig;
-use crate::record::checkpoint::list;
-use crate::record::{RecordError, RunDir, RunState, Status, SweepRecord};
 use crate::sweep::PlannedRun;
+use run_record::checkpoint::list;
+use run_record::count;
+use run_record::{RecordError, RunDir, RunState, Status, SweepRecord};
 
 /// Checks that `folder` is no run's, and that no finished run in it is lost for the report, which shows
 /// the runs of one sweep.

@@ -9,13 +9,13 @@ use super::resume::{Restart, Resumed};
 
 use crate::commands::covered::Samples;
 use crate::commands::outcome::default_name;
+use crate::layout::stored;
 use crate::model::Network;
-use crate::options::TrainArgs;
-use crate::options::{ConfigError, RunConfig, RunRecord};
-use crate::record::checkpoint::load_weights;
-use crate::record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, is_of_run, now};
+use crate::options::{ConfigError, RunConfig, RunRecord, TrainArgs};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
+use run_record::checkpoint::load_weights;
+use run_record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, is_of_run, now};
 
 /// What a training starts from. Rank 0 alone has a run directory and a checkpoint.
 pub struct Begin {
@@ -73,7 +73,7 @@ pub fn prepare(
         check_inputs_stay(out, &record.config)?;
     }
     let network = match &record.config.init {
-        Some(file) => layout.write(network, &load_weights(file, layout).context("--init")?),
+        Some(file) => layout.write(network, &load_weights(file, &stored(layout)).context("--init")?),
         None => network,
     };
     let dir = match &args.out {

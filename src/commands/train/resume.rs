@@ -7,14 +7,15 @@ use serde_json::Value;
 
 use crate::commands::covered::{self, Samples};
 use crate::commands::progress::learning_rate;
+use crate::layout::stored;
 use crate::options::{ConfigError, RunConfig, RunRecord, Words};
 use crate::quant::QuantizeKind;
-use crate::record::checkpoint::verify;
-use crate::record::{
-    Attempt, Change, Checkpoint, Curves, FailedAttempt, Intact, RecordError, RunDir, Status, check_curves,
-};
 use crate::train::{Bounds, Curve, Position, Schedule};
 use burn_mpi::{ParamLayout, World};
+use run_record::checkpoint::verify;
+use run_record::{
+    Attempt, Change, Checkpoint, Curves, FailedAttempt, Intact, RecordError, RunDir, Status, check_curves,
+};
 
 /// A run that can be resumed.
 pub struct Resumed {
@@ -107,7 +108,7 @@ impl Resumed {
             // The same folder with other samples, which the history notes.
             changed.push(Change { field: "data_root".into(), from: root.clone(), to: root.clone() });
         }
-        let mut checkpoint = Checkpoint::<Position>::load(&intact.path, layout)?;
+        let mut checkpoint = Checkpoint::<Position>::load(&intact.path, &stored(layout))?;
         // Those of attempts that were killed before a checkpoint of their own are in the history alone.
         let manifest = intact.manifest.as_ref();
         if covered::changes_since(manifest, &history, &changed).any(makes_another_test) {

@@ -12,7 +12,7 @@ use std::path::Path;
 use super::chance::{Chance, Stream};
 use super::strokes::{Point, distance, scale_and_centre, trace, warp};
 use crate::data::Split;
-use crate::files::WholeFile;
+use run_record::files::WholeFile;
 
 /// Height and width of an image in pixels.
 pub const SIDE: usize = 28;

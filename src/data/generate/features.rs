@@ -14,7 +14,7 @@ use std::path::Path;
 use super::chance::{Chance, Stream};
 use crate::data::Split;
 use crate::data::npy_header::Header;
-use crate::files::WholeFile;
+use run_record::files::WholeFile;
 
 /// Features of a sample.
 pub const FEATURES: usize = 512;

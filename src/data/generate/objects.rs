@@ -16,7 +16,7 @@ use std::path::Path;
 use super::chance::{Chance, Stream};
 use super::shapes::{self, Colour, SURFACES, Surface};
 use crate::data::Split;
-use crate::files::WholeFile;
+use run_record::files::WholeFile;
 
 /// Height and width of an image in pixels.
 pub const SIDE: usize = 32;

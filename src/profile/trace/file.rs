@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
 use super::{Clock, Event, Kind, RankTrace};
-use crate::files::{WholeFile, open_regular};
+use run_record::files::{WholeFile, open_regular};
 
 /// Thread of operators; that of buckets follows, and one for each that overlaps others.
 const COMPUTE: usize = 1;

@@ -17,7 +17,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::{Moment, TrainError};
-use crate::names;
+use crate::values;
 
 /// One update of an optimizer: values common to all elements, computed once.
 trait Step {
@@ -108,7 +108,7 @@ optimizers! {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&names::name(self))
+        f.pad(&values::name(self))
     }
 }
 

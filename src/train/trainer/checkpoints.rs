@@ -1,9 +1,10 @@
 //! Checkpoints of a training, and its continuation from one.
 
 use super::Trainer;
-use crate::record::{Checkpoint, Curve, Int8File, Recorder};
+use crate::quant::Int8File;
 use crate::train::step::Learner;
-use crate::train::{Moment, Part, Position, Tally, Trace, TrainError};
+use crate::train::{Moment, Part, Position, Recorder, Tally, Trace, TrainError};
+use run_record::{Checkpoint, Curve};
 
 impl<T: Trace> Trainer<'_, T> {
     /// Restores the position of `checkpoint`.

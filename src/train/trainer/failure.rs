@@ -1,8 +1,7 @@
 //! Errors that end a training on every rank at the same step: signals, NaN and infinite losses.
 
 use super::Trainer;
-use crate::record::Recorder;
-use crate::train::{Precision, Tally, Trace, TrainError};
+use crate::train::{Precision, Recorder, Tally, Trace, TrainError};
 
 impl<T: Trace> Trainer<'_, T> {
     /// The error of a training that a signal stopped after a checkpoint.

@@ -3,10 +3,10 @@
 use burn::module::Module;
 
 use super::Trainer;
-use crate::quant::{QuantError, Quantized};
-use crate::record::{Int8File, Method};
+use crate::quant::{Int8File, QuantError, Quantized};
 use crate::train::{Evaluation, Tested, Trace, TrainError};
 use burn_mpi::CommError;
+use run_record::Method;
 
 /// An int8 model, the same on every rank, and its test.
 pub(super) struct TestedInt8 {

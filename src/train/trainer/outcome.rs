@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::Trainer;
 use crate::quant::Quantizer;
-use crate::record::{DataDigests, StepMs};
 use crate::train::{Position, Trace};
 use burn_mpi::{ParamLayout, SyncReport, sha256};
+use run_record::{DataDigests, StepMs};
 
 impl<T: Trace> Trainer<'_, T> {
     /// The layout of the weights.

@@ -1,0 +1,285 @@
+//! Checkpoints: everything that a run needs to resume bit-identically.
+//!
+//! A checkpoint is a folder `step-000123` with the weights (`model.safetensors`,
+//! in PyTorch's names and layouts), the optimizer's moments
+//! (`optimizer.safetensors`), the position (`state.json`) and digests of all of
+//! them (`manifest.json`). It is written under a temporary name, synced and
+//! renamed: a folder with the final name is complete, unless it was damaged
+//! later, which the digests detect.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::folders::{self, Intact};
+use super::manifest::{Curves, MANIFEST, Manifest, Origin};
+use super::tensor_file::{check_values, decode, encode};
+use super::{INT8_FILE, Layout, RecordError};
+use crate::files;
+
+pub use super::folders::{folder_name, list};
+
+/// File of the float weights in a checkpoint.
+pub const MODEL: &str = "model.safetensors";
+const OPTIMIZER: &str = "optimizer.safetensors";
+pub(super) const STATE: &str = "state.json";
+/// The files of a checkpoint.
+pub(super) const FILES: [&str; 5] = [MODEL, OPTIMIZER, STATE, MANIFEST, INT8_FILE];
+
+/// The position of a run, as needed by the writer of its checkpoints.
+pub trait Resumable: Serialize + DeserializeOwned {
+    /// Steps done of the run; the checkpoint's folder is named after it.
+    fn step(&self) -> usize;
+
+    /// The step of an older checkpoint that is kept independent of its age.
+    fn best_step(&self) -> Option<usize>;
+
+    /// The step of the epoch with the highest test accuracy, kept with `--keep`.
+    fn most_accurate_step(&self) -> Option<usize>;
+}
+
+/// What is written with a checkpoint, and which others are kept.
+#[derive(Debug, Clone, Default)]
+pub struct Beside<'a> {
+    /// The bytes of the int8 model of the weights.
+    pub int8: Option<&'a [u8]>,
+    /// The run.
+    pub origin: Origin,
+    /// The curves up to this step.
+    pub curves: Curves,
+    /// Number of the newest checkpoints to keep, with the most accurate one; otherwise three.
+    pub keep: Option<usize>,
+}
+
+/// `state.json`.
+#[derive(Debug, Serialize, Deserialize)]
+struct State<P> {
+    model: String,
+    world_size: usize,
+    updates: u64,
+    /// Names of the optimizer's moments.
+    #[serde(default = "adams_moments")]
+    moments: Vec<String>,
+    position: P,
+    /// SHA-256 of each of the tensors' files.
+    sha256: BTreeMap<String, String>,
+    /// Whether there is a manifest beside it; earlier versions wrote none.
+    #[serde(default)]
+    manifest: bool,
+}
+
+/// Older checkpoints have no names: the only optimizer was Adam.
+fn adams_moments() -> Vec<String> {
+    vec!["first".into(), "second".into()]
+}
+
+/// A checkpoint in memory; flat buffers in Burn's layouts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint<P> {
+    /// Name of the network.
+    pub model: String,
+    /// Number of ranks that wrote it.
+    pub world_size: usize,
+    /// Weights.
+    pub params: Vec<f32>,
+    /// The optimizer's moments: names, with values as long as the weights.
+    pub moments: Vec<(String, Vec<f32>)>,
+    /// Updates that the optimizer has made.
+    pub updates: u64,
+    /// The position of the run.
+    pub position: P,
+}
+
+impl<P: Resumable> Checkpoint<P> {
+    /// Writes the checkpoint into `folder` (`…/checkpoints`), with what is `beside` it, and removes
+    /// the oldest checkpoints.
+    ///
+    /// # Errors
+    /// If a file cannot be written; older checkpoints are then untouched.
+    pub fn save(&self, folder: &Path, layout: &Layout, beside: &Beside<'_>) -> Result<PathBuf, RecordError> {
+        let path = folder.join(folder_name(self.position.step()));
+        let temporary = folders::hidden(&path, "tmp");
+        for place in [folder, &path, &temporary] {
+            files::refuse_link(place).map_err(|e| RecordError::write(place, e))?;
+        }
+        let _ = fs::remove_dir_all(&temporary);
+        fs::create_dir_all(&temporary).map_err(|e| RecordError::write(&temporary, e))?;
+        let saved =
+            self.write(&temporary, &path, layout, beside).and_then(|()| folders::publish(&temporary, &path));
+        if let Err(error) = saved {
+            // On a full disk, its space is what the next one needs.
+            let _ = fs::remove_dir_all(&temporary);
+            return Err(error);
+        }
+        let position = &self.position;
+        let accurate = beside.keep.and_then(|_| position.most_accurate_step());
+        let steps: Vec<usize> = position.best_step().into_iter().chain(accurate).collect();
+        // The new one is there: an old one that stays takes space, and no more.
+        if let Err(error) = folders::prune(folder, &path, beside.keep, &steps) {
+            log::warn!("an older checkpoint stays: {error}");
+        }
+        Ok(path)
+    }
+
+    /// Writes all files into the folder `temporary`, the manifest last. Errors name the files of
+    /// `path`, which it becomes.
+    fn write(
+        &self,
+        temporary: &Path,
+        path: &Path,
+        layout: &Layout,
+        beside: &Beside<'_>,
+    ) -> Result<(), RecordError> {
+        let write = |name: &str, bytes: &[u8]| {
+            let written = files::write_synced(&temporary.join(name), bytes);
+            written.map_err(|e| RecordError::write(&path.join(name), e))
+        };
+        let moments: Vec<_> = self.moments.iter().map(|(name, values)| (name.as_str(), values)).collect();
+        let mut sha256 = BTreeMap::new();
+        for (file, bytes) in [
+            (MODEL, encode(&path.join(MODEL), layout, &[("", &self.params)], Some(self.updates))?),
+            (OPTIMIZER, encode(&path.join(OPTIMIZER), layout, &moments, None)?),
+        ] {
+            write(file, &bytes)?;
+            sha256.insert(file.to_owned(), files::sha256(&bytes));
+        }
+        if let Some(int8) = beside.int8 {
+            // It has its own digest: another one may replace it later.
+            write(INT8_FILE, int8)?;
+        }
+        let state = State {
+            model: self.model.clone(),
+            world_size: self.world_size,
+            updates: self.updates,
+            moments: self.moments.iter().map(|(name, _)| name.clone()).collect(),
+            position: &self.position,
+            sha256: sha256.clone(),
+            manifest: true,
+        };
+        let digest = files::write_json_synced(&temporary.join(STATE), &state)
+            .map_err(|e| RecordError::write(&path.join(STATE), e))?;
+        sha256.insert(STATE.to_owned(), digest);
+        let manifest = Manifest::new(sha256, beside.curves.clone(), &beside.origin);
+        write(MANIFEST, &manifest.encode(&path.join(MANIFEST))?)
+    }
+
+    /// Reads the checkpoint in the folder `path`.
+    ///
+    /// # Errors
+    /// If a file is missing or damaged, or the weights are those of a different
+    /// network.
+    pub fn load(path: &Path, layout: &Layout) -> Result<Self, RecordError> {
+        let Verified { state, model, optimizer, .. } = read_verified(path)?;
+        let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), e.to_string());
+        let state: State<P> = serde_json::from_slice(&state).map_err(damaged)?;
+        let moment = |name: String| {
+            decode(&path.join(OPTIMIZER), &optimizer, layout, &name).map(|values| (name, values))
+        };
+        Ok(Self {
+            params: decode(&path.join(MODEL), &model, layout, "")?,
+            moments: state.moments.into_iter().map(moment).collect::<Result<_, _>>()?,
+            model: state.model,
+            world_size: state.world_size,
+            updates: state.updates,
+            position: state.position,
+        })
+    }
+
+    /// Reads the newest intact checkpoint of `folder`, and skips damaged ones
+    /// with a warning.
+    ///
+    /// # Errors
+    /// If there is none, or none is intact.
+    pub fn load_last(folder: &Path, layout: &Layout) -> Result<Self, RecordError> {
+        let intact = Intact::newest(folder, verify)?;
+        intact.warn();
+        Self::load(&intact.path, layout)
+    }
+
+    /// The best epoch's checkpoint that was kept when this one, in the same
+    /// `folder`, was written; this one itself without early stopping.
+    ///
+    /// # Errors
+    /// If it is missing or damaged.
+    pub fn load_best(self, folder: &Path, layout: &Layout) -> Result<Self, RecordError> {
+        match self.position.best_step() {
+            Some(step) if step != self.position.step() => Self::load(&folder.join(folder_name(step)), layout),
+            _ => Ok(self),
+        }
+    }
+}
+
+/// Reads weights that PyTorch (or this program) saved.
+///
+/// # Errors
+/// If the file cannot be read, its names or shapes are not the layout's, or a value cannot be one.
+pub fn load_weights(file: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError> {
+    let bytes = files::read_regular(file).map_err(|e| RecordError::read(file, e))?;
+    let weights = decode(file, &bytes, layout, "")?;
+    check_values(layout, &weights).map(|()| weights).map_err(|what| RecordError::damaged(file, what))
+}
+
+/// The bytes of a file of weights, in PyTorch's names and layouts.
+///
+/// # Errors
+/// If two tensors have the same name.
+pub fn weights_file(layout: &Layout, weights: &[f32]) -> Result<Vec<u8>, RecordError> {
+    encode(Path::new(MODEL), layout, &[("", &weights.to_vec())], Some(0))
+}
+
+/// The files of a checkpoint, as they were written.
+struct Verified {
+    manifest: Option<Manifest>,
+    state: Vec<u8>,
+    model: Vec<u8>,
+    optimizer: Vec<u8>,
+}
+
+/// Reads the files of the checkpoint `path` and compares their digests with the manifest's, and
+/// without one with those in `state.json`.
+fn read_verified(path: &Path) -> Result<Verified, RecordError> {
+    let read = |name: &str| {
+        let file = path.join(name);
+        files::read_regular(&file).map_err(|e| RecordError::read(&file, e))
+    };
+    let state = read(STATE)?;
+    let (manifest, digests, source) = match Manifest::read(&path.join(MANIFEST)) {
+        Ok(manifest) => {
+            let digests = manifest.files.clone();
+            (Some(manifest), digests, MANIFEST)
+        }
+        Err(missing) if missing.is_missing() => {
+            let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), e.to_string());
+            let state: State<Value> = serde_json::from_slice(&state).map_err(damaged)?;
+            if state.manifest {
+                return Err(missing);
+            }
+            (None, state.sha256, STATE)
+        }
+        Err(error) => return Err(error),
+    };
+    let check = |name: &str, bytes: Vec<u8>| match digests.get(name) {
+        Some(expected) if *expected == files::sha256(&bytes) => Ok(bytes),
+        _ => Err(RecordError::damaged(
+            &path.join(name),
+            format!("cut short or changed: its digest is not the one in {source}"),
+        )),
+    };
+    let state = if manifest.is_some() { check(STATE, state)? } else { state };
+    folders::check_name(path, &state)?;
+    let (model, optimizer) = (check(MODEL, read(MODEL)?)?, check(OPTIMIZER, read(OPTIMIZER)?)?);
+    Ok(Verified { manifest, state, model, optimizer })
+}
+
+/// Checks the files of the checkpoint `path`, but not its int8 model, which is derived from them; returns its
+/// manifest, which earlier versions did not write.
+///
+/// # Errors
+/// If a file is missing or damaged.
+pub fn verify(path: &Path) -> Result<Option<Manifest>, RecordError> {
+    Ok(read_verified(path)?.manifest)
+}

@@ -1,0 +1,69 @@
+//! The run directory, the only output of a run of mpiburn. Rank 0 writes all of it.
+//!
+//! The crate knows neither Burn nor MPI nor an option of the program: the configuration in
+//! `run.json` and the position in a checkpoint are any serializable types, and a network is the
+//! [`Layout`] of its values. `run-report` reads what is written here. The
+//! program is in the README of the repository.
+
+#![forbid(unsafe_code)]
+
+pub mod checkpoint;
+mod curve_file;
+mod epochs;
+mod error;
+mod failed_attempt;
+pub mod files;
+mod folders;
+mod int8;
+mod manifest;
+mod own_file;
+mod phases;
+mod replaced;
+mod run_dir;
+mod run_json;
+mod step_file;
+mod sweep_json;
+mod tensor_file;
+mod tensorboard;
+mod writer;
+
+pub use checkpoint::{Beside, Checkpoint, Resumable};
+pub use curve_file::check_curves;
+pub use epochs::{EpochRow, LEAST_RISE, overfits_after};
+pub use error::RecordError;
+pub use failed_attempt::{FailedAttempt, Seen, set_aside};
+pub use folders::Intact;
+pub use int8::{INT8_ENTRY, INT8_FILE, Method, int8_entry, method_of};
+pub use manifest::{CurveDigest, Curves, DataDigests, Manifest, Origin};
+pub use own_file::{is_of_run, is_own_file, run_around};
+pub use phases::{Phases, StepMs};
+pub use run_dir::{RunDir, lock};
+pub use run_json::{
+    Attempt, Change, DataRecord, FailedCheckpoint, Machine, RankPlace, RankRecord, Results, RunRecord,
+    Status, now,
+};
+pub use step_file::StepFile;
+pub use sweep_json::{RunState, SweepRecord, SweepRun};
+pub use tensor_file::{Layout, TensorSpec, Values};
+pub use writer::{Curve, CurvePoint, Metrics, RunWriter, Start};
+
+/// A number and its noun, of which a regular plural is made: `1 batch`, `2 batches`.
+pub fn count(number: usize, noun: &str) -> String {
+    let ending = match number {
+        1 => "",
+        _ if noun.ends_with("ch") => "es",
+        _ => "s",
+    };
+    format!("{number} {noun}{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_single_thing_is_no_plural() {
+        let counted = [(1, "batch"), (2, "batch"), (1, "inference"), (0, "run")].map(|(n, of)| count(n, of));
+        assert_eq!(counted, ["1 batch", "2 batches", "1 inference", "0 runs"]);
+    }
+}

@@ -1,0 +1,324 @@
+//! `run.json`: configuration, hosts and results of a run. `docs/run.json.md` describes each
+//! field for readers of the file.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::{FailedAttempt, StepMs};
+
+/// Status of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Running, or killed.
+    Running,
+    /// All epochs are complete.
+    Completed,
+    /// Ended by an error.
+    Failed,
+    /// Ended by a signal, after a checkpoint to resume from.
+    Stopped,
+}
+
+/// `run.json`, with a configuration of type `C`. It is written at the start;
+/// `results` are added at the end. What `config` has is in no other field, and fields that
+/// earlier versions did not write are optional.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RunRecord<C> {
+    /// Status of the run.
+    pub status: Status,
+    /// Reason of a failure or stop.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
+    /// Arguments of rank 0's process.
+    #[serde(default)]
+    pub command_line: Vec<String>,
+    /// Every option.
+    pub config: C,
+    /// Trainable parameters.
+    pub params: usize,
+    /// Machines x processes.
+    pub topology: String,
+    /// Number of ranks.
+    pub world_size: usize,
+    /// One host name per rank.
+    pub hosts: Vec<String>,
+    /// Host, process id and cores of each rank.
+    pub places: Vec<RankPlace>,
+    /// Processor, memory and kernel of each host.
+    #[serde(default)]
+    pub machines: Vec<Machine>,
+    /// SIMD level that all ranks used.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub simd_level: Option<String>,
+    /// How all ranks computed products of bf16 activations: `amx`, `avx512` or `f32`; none without
+    /// them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub bf16_products: Option<String>,
+    /// Launcher: `mpirun`, `srun` or `alone`.
+    pub launcher: String,
+    /// How rank 0 is connected to the others, where the backend knows: gloo's transport,
+    /// interface and address.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub connection: Option<String>,
+    /// Data set.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub data: Option<DataRecord>,
+    /// Whether ranks shared cores.
+    pub oversubscribed: bool,
+    /// Whether several host names were one machine with shared caches and
+    /// memory.
+    pub shared_machine: bool,
+    /// Start of the process, or of the resumed one: ISO 8601 in UTC.
+    #[serde(deserialize_with = "time_of_any_version")]
+    pub started_at: String,
+    /// End: completion, failure or stop.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub ended_at: Option<String>,
+    /// Commit that the binary was built from.
+    pub git: String,
+    /// Whether its sources differed from that commit; unknown for a source archive.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub git_dirty: Option<bool>,
+    /// Versions of this program and its dependencies.
+    pub versions: BTreeMap<String, String>,
+    /// Its processes, the first and each resumed one, in order; earlier versions have none.
+    #[serde(default)]
+    pub history: Vec<Attempt>,
+    /// Its attempts that failed under `mpiburn launch --restart`, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub failed_attempts: Vec<FailedAttempt>,
+    /// Checkpoints that could not be written, while the run went on.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failed_checkpoints: Option<FailedCheckpoint>,
+    /// Results of the run.
+    #[serde(flatten)]
+    pub results: Option<Results>,
+}
+
+/// Where one rank runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankPlace {
+    /// Rank in the world.
+    pub rank: usize,
+    /// Host name.
+    pub host: String,
+    /// Process id.
+    pub pid: u32,
+    /// Cores that its process may run on, such as `0` or `0-3,8`.
+    pub binding: String,
+    /// Online cores of the host.
+    pub cores: usize,
+    /// Identifies the machine if host names do not.
+    pub boot_id: String,
+}
+
+/// A host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Host name.
+    pub host: String,
+    /// Model of the processor; `unknown` if the kernel does not name it.
+    pub cpu: String,
+    /// Memory in bytes; 0 if unknown.
+    pub memory_bytes: u64,
+    /// Release of the kernel.
+    pub kernel: String,
+}
+
+/// One process of a run, which began it or resumed it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Attempt {
+    /// Start of the process: ISO 8601 in UTC.
+    pub started_at: String,
+    /// Steps that were done before.
+    pub step: usize,
+    /// Options that `--set` changed.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub changed: Vec<Change>,
+}
+
+/// An option that was changed when a run was resumed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    /// Its field of `config`.
+    pub field: String,
+    /// Value before.
+    pub from: serde_json::Value,
+    /// Value since then.
+    pub to: serde_json::Value,
+}
+
+/// Checkpoints that could not be written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedCheckpoint {
+    /// Their number, in this process.
+    pub count: usize,
+    /// Step of the last of them.
+    pub step: usize,
+    /// Its file and the reason.
+    pub error: String,
+}
+
+/// Samples of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataRecord {
+    /// SHA-256 over labels and samples of the training set that the run used, in file order.
+    pub train_sha256: String,
+    /// Training samples that the run used, of all ranks.
+    pub train_samples: usize,
+    /// Training samples in the data set.
+    pub train_available: usize,
+    /// Test samples that the run used, of all ranks.
+    pub test_samples: usize,
+    /// Test samples in the data set.
+    pub test_available: usize,
+    /// Those of the most frequent class among the test samples that the run used: the share of right answers of
+    /// a model that has learned nothing. Earlier versions did not note it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub test_largest_class: Option<usize>,
+}
+
+/// Results of a run. Accuracies in percent, times in seconds, also those of the processes that
+/// the run resumed from. `total_seconds` is the sum of start-up, training, tests and checkpoints.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Results {
+    /// Optimizer steps.
+    pub steps: usize,
+    /// Epochs that were trained.
+    #[serde(default)]
+    pub epochs_run: Option<usize>,
+    /// From the start of the process to the first step: MPI, data, network, connections.
+    #[serde(default)]
+    pub start_up_seconds: Option<f64>,
+    /// Wall time of the training loops, with data and metrics, without tests.
+    pub train_seconds: f64,
+    /// Wall time of the tests.
+    pub test_seconds: f64,
+    /// Wall time of checkpoints, curves and comparisons of the ranks' weights.
+    #[serde(default)]
+    pub checkpoint_seconds: Option<f64>,
+    /// From the start of the process to its last line.
+    pub total_seconds: f64,
+    /// `train_seconds` over the steps, in milliseconds.
+    pub ms_per_step: f64,
+    /// Training samples of all ranks over `train_seconds`.
+    pub images_per_second: f64,
+    /// Exposed communication: time in which a rank only waited for gradients, mean over ranks.
+    /// Communication that backward hides is not in it.
+    pub comm_seconds: f64,
+    /// Time of each phase of a step, mean over ranks and steps.
+    pub step_ms: StepMs,
+    /// Over all tested samples.
+    pub test_accuracy: f64,
+    /// The integer model's, over all tested samples; only with quantization.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub int8_test_accuracy: Option<f64>,
+    /// Of the integer model, mean over all tested samples.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub int8_test_loss: Option<f64>,
+    /// Wall time of the float network's inference in the tests of all epochs, mean over ranks; only with
+    /// quantization.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub float_inference_seconds: Option<f64>,
+    /// The same of the integer models.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub int8_inference_seconds: Option<f64>,
+    /// Mean over all tested samples.
+    pub test_loss: f64,
+    /// Of the last epoch, over all ranks.
+    pub train_accuracy: f64,
+    /// Of the last epoch, over all ranks.
+    pub train_loss: f64,
+    /// The same by rank.
+    pub per_rank: Vec<RankRecord>,
+    /// Peak resident memory of a rank, in MB of 2^20 bytes.
+    pub peak_rss_mb: f64,
+    /// Peak bytes of live tensors in a training step of a rank, in MB of 2^20
+    /// bytes; `None` if the compute backend has its own allocator.
+    #[serde(default)]
+    pub live_mb: Option<f64>,
+    /// With loss scaling: steps without an update, because a gradient was NaN or
+    /// infinite.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub skipped_steps: Option<usize>,
+    /// With loss scaling: the scale after the last step.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub loss_scale: Option<f32>,
+    /// Percent of a machine's CPU time that other programs used during training and tests, on the
+    /// machine with most; for a resumed run since the process started.
+    #[serde(default)]
+    pub others_cpu_percent: Option<f64>,
+    /// The same by host.
+    #[serde(default)]
+    pub others_cpu_percent_by_host: BTreeMap<String, f64>,
+    /// SHA-256 over all parameters in visit order, little-endian f32.
+    pub weights_sha256: String,
+    /// With early stopping: the epoch (from 1) of the lowest test loss, whose
+    /// checkpoint is kept.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub best_epoch: Option<usize>,
+    /// Epochs after which early stopping ended the run, if it did.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub stopped_early_after: Option<usize>,
+}
+
+/// One rank's share of the results.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RankRecord {
+    /// Rank.
+    pub rank: usize,
+    /// Host name.
+    pub host: String,
+    /// Training samples of its shard.
+    pub train_samples: usize,
+    /// Test samples of its shard.
+    pub test_samples: usize,
+    /// Mean of the last epoch; `None` without training samples.
+    pub train_loss: Option<f64>,
+    /// Percent, of the last epoch.
+    pub train_accuracy: Option<f64>,
+    /// Mean over its share of the test set; `None` without test samples.
+    pub test_loss: Option<f64>,
+    /// Percent, over its share of the test set.
+    pub test_accuracy: Option<f64>,
+    /// The integer model's loss over its share of the test set.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub int8_test_loss: Option<f64>,
+    /// The integer model's accuracy over its share of the test set, in percent.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub int8_test_accuracy: Option<f64>,
+    /// Seconds in which it only waited for gradients.
+    pub comm_seconds: f64,
+    /// Peak resident memory, in MB of 2^20 bytes.
+    pub peak_rss_mb: f64,
+    /// Peak bytes of live tensors in a training step, in MB of 2^20 bytes;
+    /// `None` if the compute backend has its own allocator.
+    #[serde(default)]
+    pub live_mb: Option<f64>,
+}
+
+/// The present in UTC, as `2026-01-31T23:59:59Z`.
+pub fn now() -> String {
+    let now: chrono::DateTime<chrono::Utc> = std::time::SystemTime::now().into();
+    text_of(now)
+}
+
+fn text_of(time: chrono::DateTime<chrono::Utc>) -> String {
+    time.format("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Earlier versions wrote seconds since 1970.
+fn time_of_any_version<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Time {
+        Seconds(i64),
+        Text(String),
+    }
+    Ok(match Time::deserialize(from)? {
+        Time::Seconds(seconds) => text_of(chrono::DateTime::from_timestamp(seconds, 0).unwrap_or_default()),
+        Time::Text(text) => text,
+    })
+}

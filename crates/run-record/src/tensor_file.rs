@@ -1,0 +1,242 @@
+//! A network's values in safetensors files, in PyTorch's names and layouts.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, SafeTensors, View};
+
+use super::RecordError;
+use super::int8::is_int8;
+
+/// Name suffixes of PyTorch's batch norm tensors.
+const RUNNING_VAR: &str = "running_var";
+const BATCHES: &str = "num_batches_tracked";
+
+/// One tensor of a network: its place in flat buffers, and in files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// PyTorch's name, such as `conv1.weight`.
+    pub name: String,
+    /// Shape in flat buffers.
+    pub shape: Vec<usize>,
+    /// Range of its values in a flat buffer.
+    pub range: Range<usize>,
+    /// Whether files have it transposed: a matrix.
+    pub transposed: bool,
+}
+
+/// The tensors of a network, in the order of flat buffers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout(pub Vec<TensorSpec>);
+
+impl Layout {
+    /// Length of a flat buffer.
+    fn len(&self) -> usize {
+        self.0.last().map_or(0, |spec| spec.range.end)
+    }
+}
+
+impl TensorSpec {
+    /// Shape in files.
+    fn file_shape(&self) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if self.transposed {
+            shape.reverse();
+        }
+        shape
+    }
+
+    /// `values` of the shape `from`, in the other layout.
+    fn convert(&self, values: &[f32], from: &[usize]) -> Vec<f32> {
+        match (self.transposed, from) {
+            (true, &[rows, columns]) => (0..columns)
+                .flat_map(|column| (0..rows).map(move |row| values[row * columns + column]))
+                .collect(),
+            _ => values.to_vec(),
+        }
+    }
+}
+
+/// A tensor to be written to a safetensors file.
+pub struct Values {
+    /// Type of its values.
+    pub dtype: Dtype,
+    /// Shape.
+    pub shape: Vec<usize>,
+    /// The values, little-endian.
+    pub bytes: Vec<u8>,
+}
+
+impl View for Values {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// The buffers as a file, under the layout's names with a prefix. Weights
+/// include the number of batches that batch norms have processed, which PyTorch
+/// requires when it loads them; with a fixed momentum it has no effect.
+pub(super) fn encode(
+    file: &Path,
+    layout: &Layout,
+    buffers: &[(&str, &Vec<f32>)],
+    batches: Option<u64>,
+) -> Result<Vec<u8>, RecordError> {
+    let mut tensors = Vec::new();
+    for (prefix, flat) in buffers {
+        for spec in &layout.0 {
+            let values = spec.convert(&flat[spec.range.clone()], &spec.shape);
+            let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            let values = Values { dtype: Dtype::F32, shape: spec.file_shape(), bytes };
+            tensors.push((tensor_name(prefix, &spec.name), values));
+        }
+    }
+    if let Some(batches) = batches {
+        let count = || Values { dtype: Dtype::I64, shape: Vec::new(), bytes: batches.to_le_bytes().into() };
+        let norms = layout.0.iter().filter_map(|spec| spec.name.strip_suffix(RUNNING_VAR));
+        tensors.extend(norms.map(|norm| (format!("{norm}{BATCHES}"), count())));
+    }
+    safetensors::serialize(tensors, None::<HashMap<String, String>>)
+        .map_err(|e| RecordError::damaged(file, e.to_string()))
+}
+
+/// The buffer from the tensors with the layout's names and a prefix. Additional
+/// tensors are rejected, except the batch counts of PyTorch's batch norms.
+pub(super) fn decode(
+    file: &Path,
+    bytes: &[u8],
+    layout: &Layout,
+    prefix: &str,
+) -> Result<Vec<f32>, RecordError> {
+    let damaged = |what: String| RecordError::damaged(file, what);
+    if is_int8(bytes) {
+        return Err(RecordError::Int8Weights(file.to_owned()));
+    }
+    let tensors = SafeTensors::deserialize(bytes)
+        .map_err(|e| damaged(format!("not a whole safetensors file ({e:?})")))?;
+    let mut flat = vec![0.0; layout.len()];
+    for spec in &layout.0 {
+        let name = tensor_name(prefix, &spec.name);
+        let tensor = tensors
+            .tensor(&name)
+            .map_err(|_| damaged(format!("no tensor {name}: these are another network's weights")))?;
+        if tensor.shape() != spec.file_shape() || tensor.dtype() != Dtype::F32 {
+            return Err(damaged(format!(
+                "{name} is {:?} of {:?}, and this network's is F32 of {:?}",
+                tensor.dtype(),
+                tensor.shape(),
+                spec.file_shape()
+            )));
+        }
+        let values: Vec<f32> =
+            tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        flat[spec.range.clone()].copy_from_slice(&spec.convert(&values, &spec.file_shape()));
+    }
+    let known = |name: &str| name.ends_with(BATCHES) || layout.0.iter().any(|spec| spec.name == name);
+    match tensors.names().into_iter().find(|name| prefix.is_empty() && !known(name)) {
+        Some(name) => Err(damaged(format!("it has a tensor {name}: these are another network's weights"))),
+        None => Ok(flat),
+    }
+}
+
+fn tensor_name(prefix: &str, name: &str) -> String {
+    match prefix {
+        "" => name.to_owned(),
+        _ => format!("{prefix}.{name}"),
+    }
+}
+
+/// Checks that all weights are finite, and that no variance of a batch norm is negative.
+///
+/// # Errors
+/// The first parameter of which that is not so, in words.
+pub(super) fn check_values(layout: &Layout, weights: &[f32]) -> Result<(), String> {
+    for TensorSpec { name, range, .. } in &layout.0 {
+        let values = &weights[range.clone()];
+        if values.iter().any(|value| !value.is_finite()) {
+            return Err(format!("{name} has a NaN or an infinity"));
+        }
+        if name.ends_with("running_var") && values.iter().any(|&value| value < 0.0) {
+            return Err(format!("{name}, a variance, is negative"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(batch_norm: bool) -> Layout {
+        let linear = [("linear.weight", vec![2, 3]), ("linear.bias", vec![3])]
+            .map(|(name, shape)| (name.to_owned(), shape));
+        let norms = ["bn1", "bn2"].into_iter().filter(|_| batch_norm).flat_map(|norm| {
+            ["weight", "bias", "running_mean", "running_var"].map(|name| (format!("{norm}.{name}"), vec![3]))
+        });
+        let mut end = 0;
+        let spec = |(name, shape): (String, Vec<usize>)| {
+            let range = end..end + shape.iter().product::<usize>();
+            end = range.end;
+            TensorSpec { transposed: shape.len() == 2, name, shape, range }
+        };
+        Layout(linear.into_iter().chain(norms).map(spec).collect())
+    }
+
+    fn file(layout: &Layout, batches: Option<u64>) -> Vec<u8> {
+        let values: Vec<f32> = (0..layout.len()).map(|i| i as f32).collect();
+        encode(Path::new("file"), layout, &[("", &values)], batches).expect("a file")
+    }
+
+    #[test]
+    fn batch_norms_come_with_pytorchs_count_and_are_read_with_and_without() {
+        let layout = layout(true);
+        let with = file(&layout, Some(70_000));
+        let tensors = SafeTensors::deserialize(&with).unwrap();
+        for norm in ["bn1", "bn2"] {
+            let count = tensors.tensor(&format!("{norm}.num_batches_tracked")).unwrap();
+            assert_eq!(
+                (count.dtype(), count.shape(), count.data()),
+                (Dtype::I64, &[][..], &70_000u64.to_le_bytes()[..])
+            );
+        }
+        let expected: Vec<f32> = (0..layout.len()).map(|i| i as f32).collect();
+        for bytes in [with, file(&layout, None)] {
+            assert_eq!(decode(Path::new("file"), &bytes, &layout, "").unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn another_networks_weights_are_refused_by_the_tensor_that_does_not_fit() {
+        for (written, read, expected) in [
+            (true, false, "it has a tensor bn"),
+            (false, true, "no tensor bn1.weight: these are another network's weights"),
+        ] {
+            let bytes = file(&layout(written), Some(1));
+            let error = decode(Path::new("file"), &bytes, &layout(read), "").unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+    #[test]
+    fn matrices_are_transposed_in_files() {
+        let layout = layout(false);
+        let bytes = file(&layout, None);
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let weight = tensors.tensor("linear.weight").unwrap();
+        let values: Vec<f32> = weight.data().as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+        assert_eq!((weight.shape(), values), (&[3, 2][..], vec![0.0, 3.0, 1.0, 4.0, 2.0, 5.0]));
+    }
+}

@@ -1,0 +1,270 @@
+//! `RunWriter`: curves, epochs and checkpoints of a run.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use super::curve_file::CurveFile;
+use super::manifest::{Curves, Origin};
+use super::tensorboard::TensorBoard;
+use super::{
+    Beside, Checkpoint, EpochRow, FailedCheckpoint, Layout, RecordError, Resumable, RunDir, files, folders,
+};
+
+/// A point of the loss and accuracy curves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Metrics {
+    /// Mean over samples.
+    pub loss: f64,
+    /// Percent.
+    pub accuracy: f64,
+}
+
+/// One step's point on the curves of all ranks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CurvePoint {
+    /// Steps done of the run.
+    pub step: usize,
+    /// By rank; `None` for a rank without samples.
+    pub ranks: Vec<Option<Metrics>>,
+    /// Mean over the samples of all ranks.
+    pub mean: Option<Metrics>,
+}
+
+/// The pair of curves that a point belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Curve {
+    /// `train.loss` and `train.acc`.
+    Train,
+    /// `test.loss` and `test.acc`.
+    Test,
+    /// `test.int8.loss` and `test.int8.acc`, of the integer model.
+    Int8,
+}
+
+impl Curve {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Train, Self::Test, Self::Int8];
+
+    /// The files of a rank's folder for loss and accuracy.
+    pub fn files(self) -> [&'static str; 2] {
+        match self {
+            Self::Train => ["train.loss", "train.acc"],
+            Self::Test => ["test.loss", "test.acc"],
+            Self::Int8 => ["test.int8.loss", "test.int8.acc"],
+        }
+    }
+
+    /// TensorBoard's tags for loss and accuracy.
+    fn tags(self) -> [&'static str; 2] {
+        match self {
+            Self::Train => ["train/loss", "train/accuracy"],
+            Self::Test => ["test/loss", "test/accuracy"],
+            Self::Int8 => ["test/int8_loss", "test/int8_accuracy"],
+        }
+    }
+}
+
+/// Writes a run's curves, epochs and checkpoints, on rank 0.
+pub struct RunWriter {
+    dir: RunDir,
+    ranks: usize,
+    /// By rank and in the order of their files.
+    curves: Vec<(String, CurveFile)>,
+    tensorboard: TensorBoard,
+    origin: Origin,
+    keep: Option<usize>,
+    failed: Option<FailedCheckpoint>,
+}
+
+/// Where a writer begins.
+#[derive(Debug, Clone, Default)]
+pub struct Start<'a> {
+    /// Steps done of the run.
+    pub step: usize,
+    /// Finished epochs.
+    pub history: &'a [EpochRow],
+    /// The curves up to that step; `None` in a new run, and where the checkpoint has none.
+    pub curves: Option<Curves>,
+    /// What manifests say of the run.
+    pub origin: Origin,
+    /// Number of the newest checkpoints to keep, with the most accurate one.
+    pub keep: Option<usize>,
+    /// Whether the run has an integer model, and curves of it.
+    pub has_int8: bool,
+}
+
+impl RunWriter {
+    /// Opens the curves of `ranks` ranks in `dir`, truncated to the step and to the epochs in the history: the
+    /// run writes again what it wrote after the checkpoint from which it resumes.
+    ///
+    /// # Errors
+    /// If a file cannot be written, or is a symbolic link.
+    pub fn open(dir: RunDir, ranks: usize, start: Start<'_>) -> Result<Self, RecordError> {
+        let Start { step, history, curves: known, origin, keep, has_int8 } = start;
+        let mut curves = Vec::new();
+        folders::remove_leftovers(&dir.checkpoints());
+        for rank in 0..ranks {
+            let folder = dir.path().join(format!("rank{rank}"));
+            let here = files::refuse_link(&folder).and_then(|()| fs::create_dir_all(&folder));
+            here.map_err(|e| RecordError::write(&folder, e))?;
+            let written = Curve::ALL.into_iter().filter(|curve| has_int8 || *curve != Curve::Int8);
+            for file in written.flat_map(Curve::files) {
+                let name = format!("rank{rank}/{file}");
+                let digest = known.as_ref().and_then(|known| known.get(&name));
+                curves.push((name, CurveFile::open(folder.join(file), step, digest)?));
+            }
+        }
+        let mut names: Vec<String> = (0..ranks).map(|rank| format!("rank{rank}")).collect();
+        names.push("mean".into());
+        let tensorboard = TensorBoard::create(&dir.path().join("tensorboard"), &names, step)?;
+        write_epochs(&dir.path().join("epochs.csv"), history)?;
+        Ok(Self { dir, ranks, curves, tensorboard, origin, keep, failed: None })
+    }
+
+    /// The run directory.
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Adds points to the curves.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn points(&mut self, curve: Curve, points: &[CurvePoint]) -> Result<(), RecordError> {
+        points.iter().try_for_each(|point| self.write_point(curve, point))
+    }
+
+    /// Writes a checkpoint, with the bytes of the int8 model of its weights if there is one.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn checkpoint<P: Resumable>(
+        &self,
+        layout: &Layout,
+        int8: Option<&[u8]>,
+        checkpoint: &Checkpoint<P>,
+    ) -> Result<(), RecordError> {
+        let curves = self.curves.iter().map(|(name, curve)| (name.clone(), curve.digest())).collect();
+        let beside = Beside { int8, origin: self.origin.clone(), curves, keep: self.keep };
+        let path = checkpoint.save(&self.dir.checkpoints(), layout, &beside)?;
+        log::debug!("checkpoint {}", path.display());
+        Ok(())
+    }
+
+    /// What became of checkpoints that could not be written.
+    pub fn failed_checkpoint(&self) -> Option<&FailedCheckpoint> {
+        self.failed.as_ref()
+    }
+
+    /// Notes, with a warning and in `run.json`, that the checkpoint of `step` could not be written.
+    pub fn note_failed(&mut self, step: usize, error: String) {
+        log::warn!("NO CHECKPOINT of step {step}: {error}. The run goes on, and older checkpoints are whole");
+        let count = self.failed.as_ref().map_or(0, |failed| failed.count) + 1;
+        let failed = FailedCheckpoint { count, step, error };
+        if let Err(error) = self.dir.note("failed_checkpoints", &failed) {
+            log::debug!("{error}");
+        }
+        self.failed = Some(failed);
+    }
+
+    /// Appends the line of a finished epoch to `epochs.csv`.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn epoch(&self, row: &EpochRow) -> Result<(), RecordError> {
+        append_epoch(&self.path().join("epochs.csv"), row)
+    }
+
+    /// Adds a point to TensorBoard's curve `tag` of the means over ranks.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn mean(&mut self, tag: &str, step: usize, value: f64) -> Result<(), RecordError> {
+        self.tensorboard.point(self.ranks, tag, step, value)?;
+        self.tensorboard.flush()
+    }
+
+    /// Adds one point to each rank's loss and accuracy curves and to the means.
+    fn write_point(&mut self, curve: Curve, point: &CurvePoint) -> Result<(), RecordError> {
+        for (rank, metrics) in point.ranks.iter().chain([&point.mean]).enumerate() {
+            let Some(Metrics { loss, accuracy }) = *metrics else { continue };
+            for ((file, tag), value) in curve.files().iter().zip(curve.tags()).zip([loss, accuracy]) {
+                self.tensorboard.point(rank, tag, point.step, value)?;
+                let name = format!("rank{rank}/{file}");
+                if let Some((_, curve)) = self.curves.iter_mut().find(|(other, _)| *other == name) {
+                    curve.append(&format!("{} {value}\n", point.step))?;
+                }
+            }
+        }
+        self.tensorboard.flush()
+    }
+}
+
+fn write_epochs(path: &Path, rows: &[EpochRow]) -> Result<(), RecordError> {
+    // The csv crate writes a header only with a row; only the header of the default row is kept.
+    let failed = |e| RecordError::write(path, e);
+    let header = csv_text(true, &EpochRow::default()).map_err(failed)?;
+    let header = header.lines().next().unwrap_or_default();
+    let mut text = format!("{header}\n");
+    for row in rows {
+        text += &csv_text(false, row).map_err(failed)?;
+    }
+    let found = match files::read_regular(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+        found => found.map_err(|e| RecordError::read(path, e))?,
+    };
+    warn_of_other_epochs(path, &found, &text);
+    files::write_here(path, text.as_bytes()).map_err(failed)
+}
+
+/// Warns if the finished lines of `epochs.csv` and those of the checkpoint, which replace them,
+/// differ where both have one.
+fn warn_of_other_epochs(path: &Path, found: &[u8], expected: &str) {
+    let found = String::from_utf8_lossy(found);
+    let finished = found.rfind('\n').map_or("", |end| &found[..end]);
+    // Versions before a column have another header.
+    let same_columns = finished.lines().next() == expected.lines().next();
+    let is_damaged = finished.lines().next().is_some_and(|header| !header.starts_with("epoch,"));
+    let other = finished.lines().zip(expected.lines()).position(|(found, expected)| found != expected);
+    if let Some(line) = other.filter(|_| same_columns || is_damaged) {
+        log::warn!(
+            "{}: line {} is not what the checkpoint says: the file is written again from the checkpoint",
+            path.display(),
+            line + 1
+        );
+    }
+}
+
+fn append_epoch(path: &Path, row: &EpochRow) -> Result<(), RecordError> {
+    let failed = |e| RecordError::write(path, e);
+    files::append_here(path, csv_text(false, row).map_err(failed)?.as_bytes()).map_err(failed)
+}
+
+/// One line of CSV, preceded by a header with the field names if requested.
+fn csv_text(header: bool, row: &EpochRow) -> io::Result<String> {
+    let mut writer = csv::WriterBuilder::new().has_headers(header).from_writer(Vec::new());
+    writer.serialize(row).map_err(io::Error::other)?;
+    let bytes = writer.into_inner().map_err(|e| io::Error::other(e.to_string()))?;
+    String::from_utf8(bytes).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_have_a_header_of_field_names_even_before_the_first() {
+        const HEADER: &str = "epoch,train_loss,train_accuracy,test_loss,test_accuracy,seconds,learning_rate,\
+                              int8_test_accuracy,int8_test_loss\n";
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("epochs.csv");
+        write_epochs(&path, &[]).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), HEADER);
+        let row = |epoch, train_loss| EpochRow { epoch, train_loss, ..EpochRow::default() };
+        write_epochs(&path, &[row(1, 0.5)]).unwrap();
+        append_epoch(&path, &row(2, 1.0)).unwrap();
+        let lines = "1,0.5,0.0,0.0,0.0,0.0,,,\n2,1.0,0.0,0.0,0.0,0.0,,,\n";
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{HEADER}{lines}"));
+    }
+}

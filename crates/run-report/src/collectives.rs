@@ -1,0 +1,266 @@
+//! The table of `mpiburn bench collectives`: latency of each operation by backend, and which of
+//! them PyTorch supports.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::csv_table::{Kind, MOST_US, TableRow};
+use super::figures::{Figures, cell};
+use super::run_fields::ranks_of;
+use super::sheet::{Cell, Column, Sheet};
+use run_record::count;
+
+/// One operation on one backend: a row of the CSV file, whose columns are the fields.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CollectiveRow {
+    /// Operation, such as `all-reduce`.
+    pub operation: String,
+    /// Backend, by its option value.
+    pub backend: String,
+    /// Topology of the job.
+    pub topology: String,
+    /// Bytes of each rank.
+    pub bytes: usize,
+    /// Median latency in µs; none if there is no result.
+    pub median_us: Option<f64>,
+    /// [`CORRECT`], or why there is no latency.
+    pub result: String,
+}
+
+impl TableRow for CollectiveRow {
+    const COLUMNS: &'static [(&'static str, Kind)] = &[
+        ("operation", Kind::Words),
+        ("backend", Kind::Words),
+        ("topology", Kind::Words),
+        ("bytes", Kind::Count),
+        ("median_us", Kind::OptionalUpTo(MOST_US)),
+        ("result", Kind::Words),
+    ];
+    const REPAIR: &'static str =
+        "left out: write it again with mpiburn bench collectives --csv FILE, or remove it";
+
+    fn problem(&self, before: &[Self]) -> Option<(&'static str, String)> {
+        let (topology, result) = (&self.topology, &self.result);
+        let is_again = |row: &&Self| (&row.operation, &row.backend) == (&self.operation, &self.backend);
+        match self.median_us {
+            _ if ranks_of(topology).is_none_or(|ranks| ranks == 0) => {
+                Some(("topology", format!("{topology:?} is not machines x processes, such as 2x2")))
+            }
+            _ if before.first().is_some_and(|first| first.topology != *topology) => Some((
+                "topology",
+                format!("{topology}, and {} above: a file is of one job", before[0].topology),
+            )),
+            _ if before.iter().any(|row| is_again(&row)) => {
+                Some(("operation", format!("{} of {} is there twice", self.operation, self.backend)))
+            }
+            _ if result != CORRECT && !WITHOUT_LATENCY.contains(&result.as_str()) && !is_absent(result) => {
+                let known = [WITHOUT_LATENCY, NO_GPU].concat().join(", ");
+                Some(("result", format!("{result:?} is none of {CORRECT}, {known}")))
+            }
+            None if result == CORRECT => Some(("median_us", format!("empty, and the result is {CORRECT}"))),
+            Some(us) if result != CORRECT => Some(("median_us", format!("{us}, and the result is {result}"))),
+            Some(0.0) => Some(("median_us", "0 is not above 0".into())),
+            _ => None,
+        }
+    }
+}
+
+/// The result of an operation with a latency.
+pub const CORRECT: &str = "correct";
+/// The backend is not in this build.
+pub const NOT_BUILT: &str = "not built";
+/// The backend does not have the operation.
+pub const NOT_SUPPORTED: &str = "not supported";
+/// The operation is between two ranks.
+pub const NEEDS_2_RANKS: &str = "needs 2 ranks";
+/// The operation computes something else.
+pub const WRONG: &str = "wrong result";
+/// A rank has no GPU for the backend.
+pub const NO_GPU: [&str; 4] = ["no driver", "no library", "no GPU", "shared GPU"];
+const WITHOUT_LATENCY: [&str; 4] = [NOT_BUILT, NOT_SUPPORTED, NEEDS_2_RANKS, WRONG];
+
+/// Whether the backend was not tried: it is not in this build, or a rank has no GPU for it.
+fn is_absent(result: &str) -> bool {
+    result == NOT_BUILT || NO_GPU.contains(&result)
+}
+
+/// Values of `of` in the order of their first rows.
+pub(crate) fn distinct<'r>(
+    rows: &'r [CollectiveRow],
+    of: impl Fn(&'r CollectiveRow) -> &'r str,
+) -> Vec<&'r str> {
+    let mut names: Vec<&str> = Vec::new();
+    for row in rows {
+        if !names.contains(&of(row)) {
+            names.push(of(row));
+        }
+    }
+    names
+}
+
+/// A line for each backend that was tried: which operations it does not support, or computes wrongly.
+pub fn findings(rows: &[CollectiveRow]) -> Vec<String> {
+    let of_backend = |backend: &str| {
+        let own: Vec<&CollectiveRow> = rows.iter().filter(|row| row.backend == backend).collect();
+        if own.iter().all(|row| is_absent(&row.result)) {
+            return None;
+        }
+        let correct = own.iter().filter(|row| row.result == CORRECT).count();
+        let named = |result: &str| {
+            let names: Vec<&str> =
+                own.iter().filter(|row| row.result == result).map(|row| row.operation.as_str()).collect();
+            if names.is_empty() { String::new() } else { format!("; {result}: {}", names.join(", ")) }
+        };
+        Some(format!(
+            "{backend}: {correct} of {} with the right result{}{}",
+            count(own.len(), "operation"),
+            named(NOT_SUPPORTED),
+            named(WRONG)
+        ))
+    };
+    distinct(rows, |row| &row.backend).into_iter().filter_map(of_backend).collect()
+}
+
+/// The table of the file `path`.
+pub fn sheet(
+    name: &str,
+    part: &str,
+    path: &Path,
+    rows: &[CollectiveRow],
+    figures: Option<&Figures>,
+) -> Sheet {
+    let backends = distinct(rows, |row| &row.backend);
+    let mut columns = vec![Column::words("operation", "operation")];
+    for backend in &backends {
+        let column = Column::number(&format!("{backend} µs"), &format!("{backend}_us"));
+        columns.push(column.means("Median latency; mean over ranks of each call's"));
+    }
+    let peers = ["CPU", "GPU"].into_iter().flat_map(|device| {
+        ["gloo", "mpi", "nccl"]
+            .map(|peer| (format!("{peer}_{}", device.to_lowercase()), format!("{peer}, {device}")))
+    });
+    let peers: Vec<(String, String)> = peers.filter(|_| figures.is_some()).collect();
+    columns.extend(peers.iter().map(|(key, title)| {
+        Column::number(&format!("PyTorch {title}"), &format!("pytorch_{key}"))
+            .means("Whether PyTorch supports it with this backend, as published; if built: where MPI was built for GPUs")
+    }));
+    let cells = distinct(rows, |row| &row.operation).into_iter().map(|operation| {
+        let mut line = vec![Cell::text(operation)];
+        for backend in &backends {
+            let found = rows
+                .iter()
+                .find(|row| (row.operation.as_str(), row.backend.as_str()) == (operation, *backend));
+            line.push(match found.map(|row| (row.median_us, &row.result)) {
+                Some((Some(us), _)) => Cell::number(us, 2, vec![path.to_owned()]),
+                Some((None, result)) => Cell::text(result),
+                None => Cell::nothing(),
+            });
+        }
+        if let Some(figures) = figures {
+            let published = figures.find(&[("operation", operation)]);
+            line.extend(peers.iter().map(|(key, _)| cell(published, key)));
+        }
+        line
+    });
+    let job = rows
+        .first()
+        .map_or_else(String::new, |row| format!("{} bytes per rank, {}", row.bytes, row.topology));
+    let remark =
+        "Each operation is called and its result checked, so a latency means that the backend supports it.";
+    Sheet {
+        name: name.into(),
+        title: format!("{part}: latency by backend, {job}"),
+        columns,
+        rows: cells.collect(),
+        remarks: vec![remark.into()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::csv_table::Table;
+    use crate::write_csv;
+
+    fn row(operation: &str, backend: &str, median_us: Option<f64>, result: &str) -> CollectiveRow {
+        let [operation, backend, topology, result] = [operation, backend, "1x2", result].map(Into::into);
+        CollectiveRow { operation, backend, topology, bytes: 1024, median_us, result }
+    }
+
+    fn rows() -> Vec<CollectiveRow> {
+        vec![
+            row("send", "mpi", Some(1.25), "correct"),
+            row("send", "gloo", None, "not built"),
+            row("scatter", "mpi", None, "not supported"),
+            row("scatter", "gloo", None, "not built"),
+            row("send", "nccl", None, "no GPU"),
+            row("scatter", "nccl", None, "no GPU"),
+        ]
+    }
+
+    #[test]
+    fn operations_are_rows_and_backends_columns() {
+        let figures = Figures::of_text(
+            "operation,gloo_cpu,mpi_cpu,nccl_cpu,gloo_gpu,mpi_gpu,nccl_gpu,hardware\n\
+             send,yes,yes,no,no,if built,yes,a table\n",
+        );
+        let found = sheet("c", "P", Path::new("c.csv"), &rows(), Some(&figures));
+        let shown: Vec<String> =
+            found.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(
+            shown,
+            [
+                "send 1.25 not built no GPU yes yes no no if built yes",
+                "scatter not supported not built no GPU – – – – – –"
+            ]
+        );
+        assert_eq!(
+            findings(&rows()),
+            ["mpi: 1 of 2 operations with the right result; not supported: scatter"]
+        );
+    }
+
+    #[test]
+    fn the_published_support_has_both_devices() {
+        let figures = Figures::of_text(include_str!("../../../results/reference/collectives.csv"));
+        let with = |column: &str, value: &str| -> Vec<String> {
+            figures.of(&[(column, value)]).map(|line| line["operation"].clone()).collect()
+        };
+        assert_eq!(with("gloo_cpu", "no"), ["reduce-scatter", "all-to-all"]);
+        assert_eq!(
+            (with("mpi_cpu", "no"), with("nccl_cpu", "yes").len()),
+            (vec!["reduce-scatter".to_owned()], 0)
+        );
+        assert_eq!(with("gloo_gpu", "yes"), ["broadcast", "all-reduce"]);
+        assert_eq!(
+            (with("mpi_gpu", "no"), with("mpi_gpu", "if built").len()),
+            (vec!["reduce-scatter".to_owned()], 10)
+        );
+        assert_eq!((with("nccl_gpu", "no"), with("nccl_gpu", "yes").len()), (vec!["scatter".to_owned()], 10));
+    }
+
+    #[test]
+    fn a_result_without_its_latency_is_damage() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (median_us, result, expected) in [
+            (Some(1.5), "x", "column result: \"x\" is none of correct, not built, not supported"),
+            (None, "correct", "column median_us: empty, and the result is correct"),
+            (Some(1.5), "not built", "column median_us: 1.5, and the result is not built"),
+            (Some(0.0), "correct", "column median_us: 0 is not above 0"),
+        ] {
+            write_csv(file.path(), &[row("send", "mpi", median_us, result)]).unwrap();
+            let Table::Damaged(line) = Table::<CollectiveRow>::read(file.path()) else { panic!("{result}") };
+            assert!(line.contains(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_written_file_is_read_back_and_another_table_is_none() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        write_csv(file.path(), &rows()).unwrap();
+        assert_eq!(Table::read(file.path()), Table::Rows(rows()));
+        std::fs::write(file.path(), "a,b\n1,2\n").unwrap();
+        assert_eq!(Table::<CollectiveRow>::read(file.path()), Table::Another);
+    }
+}

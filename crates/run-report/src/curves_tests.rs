@@ -1,0 +1,112 @@
+//! Curves of runs as pictures.
+
+use super::*;
+use crate::canvas::svg;
+use crate::rows::group;
+use crate::testing::{run, with_test_losses};
+
+/// The pictures of a run's loss and of its accuracy, and whether each marks
+/// overfitting.
+fn drawn(losses: &[f64]) -> [(String, bool); 2] {
+    let folder = tempfile::tempdir().unwrap();
+    let runs = [with_test_losses(run((1, 1), &["--epochs", "4"], 4.0), folder.path(), losses)];
+    let steps = runs[0].results.steps / losses.len();
+    let line = |(i, loss): (usize, &f64)| format!("{} {loss}\n", (i + 1) * steps);
+    let text: String = losses.iter().enumerate().map(line).collect();
+    std::fs::create_dir(folder.path().join("rank0")).unwrap();
+    for file in ["test.loss", "test.acc"] {
+        std::fs::write(folder.path().join("rank0").join(file), &text).unwrap();
+    }
+    ["loss", "acc"].map(|ending| {
+        let curves = Curves::of(ending, ending, &group(&runs), &[]).expect("there are curves");
+        (svg(&curves).unwrap(), curves.has_overfitting())
+    })
+}
+
+#[test]
+fn int8_models_have_dashed_curves() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut runs =
+        [run((1, 1), &["--epochs", "2"], 4.0), run((1, 1), &["--epochs", "2", "--quantized"], 5.0)];
+    let steps = runs[0].results.steps / 2;
+    let header = "epoch,train_loss,train_accuracy,test_loss,test_accuracy,seconds,int8_test_accuracy\n";
+    for (run, int8) in runs.iter_mut().zip([["", ""], ["90.5", "93.25"]]) {
+        run.path = folder.path().join(int8[0]).join("run");
+        std::fs::create_dir_all(run.path.join("rank0")).unwrap();
+        let line = |epoch: usize| format!("{epoch},1,50,1,9{epoch},1,{}\n", int8[epoch - 1]);
+        std::fs::write(run.path.join("epochs.csv"), format!("{header}{}{}", line(1), line(2))).unwrap();
+        let curve = format!("{steps} 91\n{} 92\n", 2 * steps);
+        for file in ["test.acc", "test.loss"] {
+            std::fs::write(run.path.join("rank0").join(file), &curve).unwrap();
+        }
+    }
+    let rows = group(&runs);
+    let varied = crate::rows::varied(&rows);
+    let drawn = |runs: &[Row<'_>], ending: &str| {
+        let curves = Curves::of(ending, ending, runs, &varied).expect("there are curves");
+        (svg(&curves).unwrap(), curves.has_int8())
+    };
+    let (picture, has_int8) = drawn(&rows, "acc");
+    assert!(has_int8 && picture.contains("quantized qat, int8") && picture.contains("plain"), "{picture}");
+    // Two points of each of three curves; hollow ones of the int8 model.
+    let dots = |hollow: bool| {
+        let lines = picture.split('<').filter(|element| element.starts_with("circle"));
+        lines.filter(|line| line.contains("fill=\"none\"") == hollow).count()
+    };
+    assert_eq!((dots(false), dots(true)), (4, 2), "{picture}");
+    let (picture, has_int8) = drawn(&rows, "loss");
+    assert!(!has_int8 && !picture.contains("int8"), "earlier versions did not write the loss");
+    assert!(!drawn(&rows[..1], "acc").1, "a float run has none");
+    for file in ["test.int8.acc", "test.int8.loss"] {
+        let path = runs[1].path.join("rank0").join(file);
+        std::fs::write(path, format!("{steps} 0.5\n{} 0.25\n", 2 * steps)).unwrap();
+    }
+    for ending in ["acc", "loss"] {
+        let (picture, has_int8) = drawn(&rows, ending);
+        assert!(has_int8 && picture.contains("quantized qat, int8"), "{ending}");
+    }
+}
+
+#[test]
+fn legend_names_are_the_settings_that_differ() {
+    let names = |runs: &[Run]| {
+        let rows = group(runs);
+        let varied = crate::rows::varied(&rows);
+        rows.iter().map(|row| name(row, &rows, &varied)).collect::<Vec<_>>()
+    };
+    let gloo = ["--backend", "gloo"];
+    assert_eq!(names(&[run((1, 1), &[], 4.0), run((1, 2), &[], 4.0)]), ["1x1", "1x2"]);
+    assert_eq!(names(&[run((1, 2), &gloo, 4.0), run((1, 2), &[], 4.0)]), ["gloo", "mpi"]);
+    assert_eq!(names(&[run((1, 2), &[], 4.0), run((1, 2), &["--shuffle"], 4.0)]), ["plain", "shuffle"]);
+    let both = [run((1, 1), &[], 4.0), run((1, 2), &["--shuffle"], 4.0)];
+    assert_eq!(names(&both), ["1x1", "1x2, shuffle"]);
+}
+
+#[test]
+fn a_ring_marks_overfitting_in_the_loss_plot_only() {
+    let rings = |svg: &str| svg.matches("r=\"7\"").count();
+    let [loss, accuracy] = drawn(&[2.0, 1.5, 1.6, 1.7]);
+    assert_eq!((rings(&loss.0), loss.1), (1, true));
+    assert_eq!((rings(&accuracy.0), accuracy.1), (0, false), "accuracy has no mark");
+    assert!(loss.0.contains("1x1 mpi"), "a single run is named by topology and backend");
+    let [loss, _] = drawn(&[2.0, 1.5, 1.4, 1.3]);
+    assert_eq!((rings(&loss.0), loss.1), (0, false));
+}
+
+#[test]
+fn a_plot_without_a_logged_value_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str| {
+        let rank = folder.path().join("rank0");
+        std::fs::create_dir_all(&rank).unwrap();
+        std::fs::write(rank.join(name), "100 0.5\n").unwrap();
+    };
+    let drawn = || {
+        let runs = [Run { path: folder.path().into(), ..run((1, 1), &[], 4.0) }];
+        svg(&Curves::of("loss", "loss", &group(&runs), &[]).unwrap()).unwrap()
+    };
+    write("test.loss");
+    assert!(drawn().contains("training loss: no value logged"), "{}", drawn());
+    write("train.loss");
+    assert!(!drawn().contains("no value logged"), "{}", drawn());
+}

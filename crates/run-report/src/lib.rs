@@ -1,0 +1,183 @@
+//! Reports of mpiburn's run directories and of its benchmarks: tables, CSV files, plots and an HTML page.
+//!
+//! The crate reads what `run-record` writes, and tables of benchmarks; it needs neither Burn nor MPI, so that
+//! results of a cluster can be shown on a laptop: `cargo install --path crates/run-report`. The program is in
+//! the README of the repository.
+
+#![forbid(unsafe_code)]
+
+// First: its macros replace the standard library's in the modules below.
+#[macro_use]
+pub mod console;
+
+mod align;
+pub mod allreduce;
+mod args;
+pub mod bars;
+pub mod benchmarks;
+pub mod by_rank;
+pub mod canvas;
+pub mod changed;
+pub mod collectives;
+mod command;
+pub mod config;
+pub mod csv_table;
+pub mod curves;
+mod figures;
+pub mod finder;
+pub mod fused;
+pub mod history;
+pub mod inputs;
+mod labels;
+pub mod latency;
+pub mod latency_plot;
+pub mod link;
+pub mod measures;
+mod narrow;
+pub mod noise;
+pub mod overview;
+pub mod page;
+pub mod pictures;
+mod png;
+pub mod predict;
+pub mod predict_plot;
+mod prediction;
+pub mod profiles;
+pub mod publish;
+pub mod published;
+pub mod quality;
+pub mod quantized;
+pub mod ratios;
+pub mod reference;
+pub mod remarks;
+mod restarted;
+pub mod rows;
+mod run_fields;
+pub mod runs;
+mod seen;
+pub mod sheet;
+pub mod summary;
+pub mod table;
+#[cfg(test)]
+mod testing;
+
+use std::path::Path;
+
+pub use args::{Format, ReportArgs};
+pub use command::run;
+pub use latency::LatencyRow;
+pub use png::write_png;
+use run_record::files::{WholeFile, refuse_link, replace_file};
+use serde::Serialize;
+
+/// A file that could not be written or read.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ReportError(String);
+
+impl ReportError {
+    fn new(path: &Path, reason: impl std::fmt::Display) -> Self {
+        Self(format!("cannot write {}: {reason}", path.display()))
+    }
+
+    fn read(path: &Path, reason: impl std::fmt::Display) -> Self {
+        Self(format!("cannot read {}: {reason}", path.display()))
+    }
+
+    /// Of a line that names a damaged file.
+    fn damaged(line: String) -> Self {
+        Self(line)
+    }
+}
+
+/// An option that cannot be done, with its value: an error of usage.
+#[derive(Debug, thiserror::Error)]
+#[error("--{option} {value}: {problem}")]
+pub struct UsageError {
+    option: &'static str,
+    value: String,
+    problem: String,
+}
+
+impl UsageError {
+    fn new(option: &'static str, value: impl ToString, problem: impl Into<String>) -> Self {
+        Self { option, value: value.to_string(), problem: problem.into() }
+    }
+}
+
+/// Writes `rows` to a CSV file, replacing it when it is complete: one line per row, with the field
+/// names as header.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_csv<R: Serialize>(path: &Path, rows: &[R]) -> Result<(), ReportError> {
+    let text = || -> Result<Vec<u8>, csv::Error> {
+        let mut file = csv::Writer::from_writer(Vec::new());
+        rows.iter().try_for_each(|row| file.serialize(row))?;
+        file.into_inner().map_err(|error| error.into_error().into())
+    };
+    write_file(path, &text().map_err(|error| ReportError::new(path, error))?)
+}
+
+/// Replaces a file when it is completely written.
+///
+/// # Errors
+/// When it cannot be written, or is a symbolic link.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), ReportError> {
+    replace_file(path, bytes).map_err(|error| ReportError::new(path, error))
+}
+
+/// Checks that `path` is a regular file, a folder, or nothing yet. A FIFO would make its opening wait
+/// for a reader, a device keeps nothing, and what a link leads to is a file of something else.
+///
+/// # Errors
+/// When it is something else.
+fn check_regular(path: &Path) -> Result<(), ReportError> {
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() && !found.is_dir() => {
+            Err(ReportError::new(path, "it is a FIFO, a socket or a device; name a regular file"))
+        }
+        _ => refuse_link(path).map_err(|error| ReportError::new(path, error)),
+    }
+}
+
+/// Checks that a file can be written before the work that fills it. Existing content
+/// is kept, and a new file is none until it is complete.
+///
+/// # Errors
+/// When it cannot be created, or is not a regular file.
+pub fn check_writable(path: &Path) -> Result<(), ReportError> {
+    check_regular(path)?;
+    if path.is_dir() {
+        return Err(ReportError::new(path, "it is a folder; name a file in it"));
+    }
+    WholeFile::at(path).map(drop).map_err(|error| ReportError::new(path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_written_through_a_link_and_nothing_is_left_by_a_check() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("target"), "kept").unwrap();
+        std::os::unix::fs::symlink(path("target"), path("link")).unwrap();
+        for result in [check_writable(&path("link")), write_csv(&path("link"), &[(1, 2)])] {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains("cannot write ") && error.contains("symbolic link"), "{error}");
+        }
+        assert_eq!(fs::read_to_string(path("target")).unwrap(), "kept");
+        check_writable(&path("new")).unwrap();
+        check_writable(&path("target")).unwrap();
+        assert!(!path("new").exists() && fs::read_to_string(path("target")).unwrap() == "kept");
+        let error = check_writable(&path("none/new")).unwrap_err().to_string();
+        assert!(error.contains("none/new: there is no folder ") && error.ends_with("/none"), "{error}");
+        assert!(check_writable(folder.path()).unwrap_err().to_string().contains("it is a folder"));
+        write_file(&path("target"), b"new").unwrap();
+        assert_eq!(fs::read_to_string(path("target")).unwrap(), "new");
+    }
+}

@@ -1,0 +1,183 @@
+//! Point-to-point time of a link by message size, and its fit to latency and
+//! bandwidth.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::ReportError;
+use super::csv_table::{Kind, MOST_US, Table, TableRow};
+use super::latency::{median, percentile};
+use run_record::files::open_regular;
+
+/// The one-way time of one message size: a row of the CSV file, whose columns are the
+/// fields.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LinkRow {
+    /// Transport, by its option value.
+    pub backend: String,
+    /// Size of the message in bytes.
+    pub bytes: usize,
+    /// Shortest time in µs.
+    pub min_us: f64,
+    /// Median time in µs.
+    pub one_way_us: f64,
+    /// 99th percentile of the time in µs.
+    pub p99_us: f64,
+}
+
+impl TableRow for LinkRow {
+    const COLUMNS: &'static [(&'static str, Kind)] = &[
+        ("backend", Kind::Words),
+        ("bytes", Kind::Count),
+        ("min_us", Kind::Above0(MOST_US)),
+        ("one_way_us", Kind::Above0(MOST_US)),
+        ("p99_us", Kind::Above0(MOST_US)),
+    ];
+    const REPAIR: &'static str = "create it with `mpiburn bench link --csv FILE`";
+}
+
+impl LinkRow {
+    /// Statistics of the exchanges' times in µs; `times` is not empty.
+    pub fn of_exchanges(backend: &str, bytes: usize, mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        let rounded = |us: f64| (us * 1e3).round() / 1e3;
+        Self {
+            backend: backend.to_owned(),
+            bytes,
+            min_us: rounded(times[0]),
+            one_way_us: rounded(median(&times)),
+            p99_us: rounded(percentile(&times, 99)),
+        }
+    }
+}
+
+/// Time of a message over a link: Hockney's model (n bytes take α + βn), and the
+/// measured times for the sizes that were measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Link {
+    /// α, in µs.
+    pub latency_us: f64,
+    /// 1/β, in Mbit/s of 10^6 bits.
+    pub bandwidth_mbit: f64,
+    /// Measured times in µs by bytes, both increasing.
+    measured: Vec<(f64, f64)>,
+}
+
+impl Link {
+    /// A link that follows the model.
+    pub fn new(latency_us: f64, bandwidth_mbit: f64) -> Self {
+        Self { latency_us, bandwidth_mbit, measured: Vec::new() }
+    }
+
+    /// Time of a message of `bytes` in µs: interpolated between measured sizes,
+    /// extrapolated by the bandwidth beyond the largest. Switches and traffic shapers
+    /// forward a first burst without delay, which no single line fits.
+    pub fn time_us(&self, bytes: f64) -> f64 {
+        let microseconds = |bytes: f64| 8.0 * bytes / self.bandwidth_mbit;
+        let (Some(&first), Some(&last)) = (self.measured.first(), self.measured.last()) else {
+            return self.latency_us + microseconds(bytes);
+        };
+        if bytes <= first.0 {
+            return first.1;
+        }
+        let pairs = self.measured.windows(2).map(|pair| (pair[0], pair[1]));
+        pairs.into_iter().find(|(_, (to, _))| bytes <= *to).map_or_else(
+            || last.1 + microseconds(bytes - last.0),
+            |((x0, y0), (x1, y1))| y0 + (y1 - y0) * (bytes - x0) / (x1 - x0),
+        )
+    }
+
+    /// Fits a link to `rows`: α is the shortest median; β is the least-squares slope
+    /// from there, weighted by the inverse of the size because a time's variance grows
+    /// with it, which is all time beyond α over all bytes. None if times do not grow
+    /// with the size.
+    pub fn fit(rows: &[LinkRow]) -> Option<Self> {
+        let mut measured: Vec<(f64, f64)> =
+            rows.iter().map(|row| (row.bytes as f64, row.one_way_us)).filter(|(_, us)| *us > 0.0).collect();
+        measured.sort_by(|a, b| a.0.total_cmp(&b.0));
+        measured.dedup_by_key(|(bytes, _)| *bytes);
+        let latency_us = measured.iter().map(|(_, us)| *us).fold(f64::INFINITY, f64::min);
+        let bytes: f64 = measured.iter().map(|(bytes, _)| bytes).sum();
+        let slope = measured.iter().map(|(_, us)| us - latency_us).sum::<f64>() / bytes;
+        // A longer message cannot be faster; a decrease is noise.
+        let mut longest = 0f64;
+        for (_, us) in &mut measured {
+            longest = longest.max(*us);
+            *us = longest;
+        }
+        let is_line = slope.is_finite() && slope > 0.0;
+        is_line.then(|| Self { latency_us, bandwidth_mbit: 8.0 / slope, measured })
+    }
+
+    /// The link that `mpiburn bench link` measured.
+    ///
+    /// # Errors
+    /// When the file is not from `bench link`, or its times do not grow.
+    pub fn read(path: &Path) -> Result<Self, ReportError> {
+        let problem = "times do not grow with the message size; measure again with larger --sizes";
+        Self::fit(&read_csv(path)?).ok_or_else(|| ReportError::read(path, problem))
+    }
+}
+
+/// The rows that [`write_csv`](super::write_csv) wrote.
+///
+/// # Errors
+/// When the file cannot be read or has other columns.
+pub fn read_csv(path: &Path) -> Result<Vec<LinkRow>, ReportError> {
+    open_regular(path).map_err(|error| ReportError::read(path, error))?;
+    match Table::read(path) {
+        Table::Rows(rows) => Ok(rows),
+        Table::Another => Err(ReportError::read(path, format!("it has other columns; {}", LinkRow::REPAIR))),
+        Table::Damaged(line) => Err(ReportError::damaged(line)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::write_csv;
+
+    fn rows(times: &[(usize, f64)]) -> Vec<LinkRow> {
+        times.iter().map(|&(bytes, us)| LinkRow::of_exchanges("mpi", bytes, vec![us])).collect()
+    }
+
+    #[test]
+    fn an_exact_line_is_recovered() {
+        // 50 µs and 100 Mbit/s, so 0.08 µs a byte.
+        let link = Link::fit(&rows(&[(0, 50.0), (1000, 130.0), (100_000, 8050.0)])).unwrap();
+        assert!((link.latency_us - 50.0).abs() < 1e-6, "{link:?}");
+        assert!((link.bandwidth_mbit - 100.0).abs() < 1e-6, "{link:?}");
+        for bytes in [0.0, 500.0, 17_000.0, 1e6] {
+            let predicted = Link::new(50.0, 100.0).time_us(bytes);
+            assert!((link.time_us(bytes) - predicted).abs() < 1e-6 && predicted == 50.0 + 0.08 * bytes);
+        }
+    }
+
+    #[test]
+    fn a_shapers_burst_changes_times_but_not_the_bandwidth() {
+        // 8 Mbit/s, a µs a byte, after the first 4000 bytes.
+        let shaped = |bytes: usize| (bytes, 10.0 + bytes.saturating_sub(4000) as f64);
+        let link = Link::fit(&rows(&[4, 1000, 4000, 16_000, 64_000, 256_000].map(shaped))).unwrap();
+        assert_eq!((link.latency_us, link.time_us(2500.0), link.time_us(10_000.0)), (10.0, 10.0, 6010.0));
+        assert!((7.9..8.6).contains(&link.bandwidth_mbit), "{link:?}");
+    }
+
+    #[test]
+    fn times_that_do_not_grow_are_rejected() {
+        assert_eq!(Link::fit(&rows(&[(4, 50.0)])), None);
+        assert_eq!(Link::fit(&[]), None);
+    }
+
+    #[test]
+    fn a_written_file_is_read_back_and_another_is_rejected_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("link.csv");
+        let written = rows(&[(4, 50.0), (1000, 130.0)]);
+        write_csv(&path, &written).unwrap();
+        assert_eq!(read_csv(&path).unwrap(), written);
+        std::fs::write(&path, "a,b\n1,2\n").unwrap();
+        let error = Link::read(&path).unwrap_err().to_string();
+        assert!(error.contains("link.csv") && error.contains("bench link"), "{error}");
+    }
+}

@@ -1,0 +1,25 @@
+//! `run-report`: `mpiburn report` on a machine without MPI.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use run_report::{ReportArgs, UsageError, console};
+
+/// Tables, plots and predictions from run directories of mpiburn.
+#[derive(Parser)]
+#[command(name = "run-report", version, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    args: ReportArgs,
+}
+
+fn main() -> ExitCode {
+    match run_report::run(&Cli::parse().args) {
+        Ok(()) if console::lost() => ExitCode::FAILURE,
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            run_report::eprintln!("run-report: {error:#}");
+            ExitCode::from(if error.is::<UsageError>() { 2 } else { 1 })
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The report as one HTML page without scripts or external resources.
+
+use std::path::{Path, PathBuf};
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::align::split;
+use super::noise;
+use super::pictures::Drawn;
+use super::sheet::{Cell, Sheet};
+
+/// A section of the page: one set of runs.
+pub struct Part {
+    /// Its heading.
+    pub title: String,
+    /// Anchor of the heading.
+    pub name: String,
+    /// What its table says, in a line each.
+    pub findings: Vec<String>,
+    /// Its tables.
+    pub sheets: Vec<Sheet>,
+    /// Its pictures.
+    pub pictures: Vec<Drawn>,
+    /// Runs and files that are not in a table, one line each.
+    pub notes: Vec<String>,
+}
+
+/// On paper nothing scrolls, so tables are smaller and pages wide. Plots are drawn on white; in dark mode they are inverted with their hues
+/// preserved.
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--paper:#fff;--tint:#f6f8fa;--link:#0860b8}\
+@media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#9ba3ad;--line:#3a4048;--paper:#16191d;--tint:#1f2328;--link:#79b8ff}\
+figure svg{filter:invert(.91) hue-rotate(180deg)}}\
+*{box-sizing:border-box}\
+body{overflow-wrap:break-word;margin:0 auto;padding:1.5rem;max-width:90rem;background:var(--paper);color:var(--ink);\
+font:16px/1.5 system-ui,sans-serif}\
+h1{font-size:1.6rem;margin:0 0 .25rem}h2{font-size:1.3rem;margin:2.5rem 0 .5rem;border-bottom:1px solid var(--line)}\
+h3{font-size:1rem;margin:1.5rem 0 .5rem}\
+p{margin:.4rem 0;max-width:60rem}.soft,figcaption{color:var(--soft);font-size:.875rem}\
+.scroll{overflow-x:auto}\
+table{border-collapse:collapse;font-size:.875rem;font-variant-numeric:tabular-nums}\
+th,td{padding:.3rem .6rem;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}\
+th{background:var(--tint);vertical-align:bottom;white-space:normal}\
+th.n,td.n{text-align:right}th[title]{text-decoration:underline dotted;text-underline-offset:.2em}\
+.d{display:inline-block;text-align:left}\
+.contents>li{margin:.4rem 0}.contents ul{margin:0;padding-left:1.2rem}\
+tbody tr:hover{background:var(--tint)}\
+a{color:var(--link);text-decoration:none}a:hover,a:focus{text-decoration:underline}\
+.pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr));gap:1rem;margin-top:1rem}\
+figure.wide{grid-column:1/-1}figure{margin:0;padding:.5rem;border:1px solid var(--line);border-radius:.4rem}\
+figure svg{display:block;width:100%;max-width:68rem;height:auto;margin:0 auto}\
+li{overflow-wrap:anywhere}details{font-size:.875rem;margin:.4rem 0}\
+@media(max-width:40rem){body{padding:.75rem}}\
+@page{size:A4 landscape;margin:10mm}\
+@media print{body{padding:0;max-width:none}.scroll{overflow:visible}table{font-size:.75rem}th,td{padding:.15rem .4rem}\
+h2,h3{break-after:avoid}tr,figure{break-inside:avoid}}";
+
+/// The page, to be written into `folder`.
+pub fn page(parts: &[Part], folder: &Path, made: &str) -> String {
+    let markup = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width,initial-scale=1";
+                title { "mpiburn report" }
+                // Browsers request an icon from the server if the page has none.
+                link rel="icon" href="data:,";
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                h1 { "mpiburn report" }
+                p.soft { (made) " Every number links to its run directory or file." }
+                (overview(parts))
+                @for part in parts { (section(part, folder)) }
+            }
+        }
+    };
+    markup.into_string()
+}
+
+/// The contents with the findings of each part.
+fn overview(parts: &[Part]) -> Markup {
+    html! {
+        nav aria-label="Overview" {
+            h2 { "Overview" }
+            ol.contents {
+                @for part in parts {
+                    li {
+                        a href=(format!("#{}-part", part.name)) { (part.title) }
+                        ul.soft { @for line in &part.findings { li { (line) } } }
+                    }
+                }
+            }
+            @if parts.iter().any(|part| !part.findings.is_empty()) { p.soft { (noise::rule()) } }
+        }
+    }
+}
+
+fn section(part: &Part, folder: &Path) -> Markup {
+    html! {
+        section id=(format!("{}-part", part.name)) {
+            h2 { (part.title) }
+            @for sheet in &part.sheets { (table(part, sheet, folder)) }
+            @if !part.notes.is_empty() {
+                h3 { "Not in the tables" }
+                ul.notes { @for note in &part.notes { li { (note) } } }
+            }
+            @if !part.pictures.is_empty() {
+                div.pictures {
+                    @for picture in &part.pictures {
+                        figure id=(picture.name) class=[picture.wide.then_some("wide")] {
+                            (PreEscaped(accessible(picture)))
+                            figcaption { (picture.caption) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn table(part: &Part, sheet: &Sheet, folder: &Path) -> Markup {
+    let title = sheet.title.strip_prefix(&format!("{}: ", part.title)).unwrap_or(&sheet.title);
+    let repeated: Vec<&[PathBuf]> = sheet
+        .rows
+        .iter()
+        .filter_map(|row| row.iter().map(|cell| cell.runs.as_slice()).find(|runs| runs.len() > 1))
+        .collect();
+    let (narrow, rest) = sheet.narrow(WIDTH);
+    html! {
+        h3 { (title) }
+        (grid(&narrow, &sheet.name, folder))
+        @if let Some(rest) = &rest {
+            details {
+                summary { "More columns" }
+                (grid(rest, &format!("{}-more", sheet.name), folder))
+            }
+        }
+        @for remark in &narrow.remarks { p.soft { (remark) } }
+        @if !repeated.is_empty() {
+            details {
+                summary { "All runs of the rows with repeats" }
+                ul { @for runs in repeated {
+                    li { @for (i, run) in runs.iter().enumerate() {
+                        @if i > 0 { " · " }
+                        a href=(link(folder, run)) { (run.display()) }
+                    } }
+                } }
+            }
+        }
+    }
+}
+
+/// Characters of a table's line that fit into a window of 1,200 pixels.
+const WIDTH: usize = 120;
+
+fn grid(sheet: &Sheet, name: &str, folder: &Path) -> Markup {
+    // Characters behind the integral part, where a number has decimals, a range or a mark.
+    let behind: Vec<usize> = (0..sheet.columns.len())
+        .map(|n| sheet.rows.iter().map(|row| split(&row[n].shown()).1.chars().count()).max().unwrap_or(0))
+        .collect();
+    html! {
+        div.scroll {
+            table id=(name) {
+                thead {
+                    tr {
+                        @for column in &sheet.columns {
+                            th scope="col" class=[column.numeric.then_some("n")]
+                                title=[Some(&column.definition).filter(|text| !text.is_empty())] { (column.title) }
+                        }
+                    }
+                }
+                tbody {
+                    @for row in &sheet.rows {
+                        tr {
+                            @for ((cell, column), behind) in row.iter().zip(&sheet.columns).zip(&behind) {
+                                @if column.numeric {
+                                    td.n { (content(cell, folder, *behind)) }
+                                } @else {
+                                    td { (content(cell, folder, 0)) }
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A cell's content: a number links to the first of its runs and lists all of them. What follows
+/// its integral part has room for `behind` characters, so that decimal points are aligned.
+fn content(cell: &Cell, folder: &Path, behind: usize) -> Markup {
+    let shown = cell.shown();
+    let text = match (behind, split(&shown)) {
+        (0, _) => html! { (shown) },
+        (_, (integral, rest)) => html! { (integral) span.d style=(format!("width:{behind}ch")) { (rest) } },
+    };
+    let names: Vec<String> = cell.runs.iter().map(|run| run.display().to_string()).collect();
+    html! {
+        @match cell.runs.first() {
+            Some(run) => a href=(link(folder, run)) title=(names.join("\n")) { (text) },
+            None => (text),
+        }
+    }
+}
+
+/// Relative link from the page's folder to a run's, or to a file.
+fn link(folder: &Path, run: &Path) -> String {
+    /// Characters that are reserved in a URL.
+    const KEPT: AsciiSet = NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| absolute(path));
+    let way = pathdiff::diff_paths(real(run), real(folder)).unwrap_or_else(|| real(run));
+    let end = if run.is_file() { "" } else { "/" };
+    format!("{}{end}", utf8_percent_encode(&way.to_string_lossy(), &KEPT))
+}
+
+/// The picture's SVG with a label for screen readers.
+fn accessible(picture: &Drawn) -> String {
+    let label = html! { (picture.caption) }.into_string().replace('"', "&quot;");
+    picture.svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{label}\" "), 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sheet::Column;
+
+    #[test]
+    fn a_number_links_to_its_run_and_lists_repeats() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("report");
+        std::fs::create_dir(&folder).unwrap();
+        let runs: Vec<PathBuf> = ["a run#1", "b"].map(|name| root.path().join(name)).into();
+        runs.iter().for_each(|run| std::fs::create_dir(run).unwrap());
+        let sheet = Sheet {
+            name: "t".into(),
+            title: "a < b".into(),
+            columns: vec![Column::number("n", "n")],
+            rows: vec![vec![Cell::number(1.5, 1, runs.clone())]],
+            remarks: vec![],
+        };
+        let part = Part {
+            title: "T".into(),
+            name: "t".into(),
+            findings: vec!["fast".into()],
+            sheets: vec![sheet],
+            pictures: vec![],
+            notes: vec!["x & y".into()],
+        };
+        let text = page(&[part], &folder, "Today.");
+        assert!(text.contains("href=\"../a%20run%231/\""), "{text}");
+        assert!(text.contains(&format!("title=\"{}\n{}\"", runs[0].display(), runs[1].display())), "{text}");
+        assert!(
+            text.contains("a &lt; b") && text.contains("x &amp; y") && text.contains("href=\"../b/\""),
+            "{text}"
+        );
+        assert_eq!(text.matches(&noise::rule()).count(), 1, "how differences are decided: {text}");
+        assert!(text.contains("href=\"#t-part\"") && text.contains("<li>fast</li>"), "{text}");
+        assert!(!text.contains("<script") && !text.contains("http"), "{text}");
+    }
+}

@@ -1,0 +1,225 @@
+//! Cost model: predicted time of a step and of an epoch, and efficiency on 1 to 1024
+//! ranks, from the computing time of one rank and a link.
+//!
+//! All-reduce of n bytes over p ranks by the cost models of Thakur, Rabenseifner
+//! and Gropp, "Optimization of Collective Communication Operations in MPICH"
+//! (IJHPCA 19(1), 2005), section 4.5:
+//!
+//! - recursive doubling: ⌈log2 p⌉ messages of n bytes, one after the other;
+//! - ring (reduce-scatter, then all-gather): 2(p−1) messages of n/p bytes.
+//!
+//! A message of n bytes takes α + βn. Their γ, the time of the addition, is omitted:
+//! it runs at the speed of memory. Every rank has its own link, and all links work
+//! concurrently; ranks that share a link (several on a machine) are slower.
+//!
+//! Overlap with backward: gradients become ready evenly over backward's time B, are
+//! packed into buckets, and buckets are reduced one after the other. Bucket i of k
+//! starts when it is full and its predecessor is complete; communication after B is
+//! exposed. The last bucket is full only at B, so a network that fits into one bucket
+//! hides nothing.
+//!
+//! Strong scaling at a fixed local batch b: an epoch over s samples has
+//! ⌈s/(bp)⌉ steps.
+
+use super::link::Link;
+use super::runs::Run;
+
+/// An all-reduce algorithm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Algorithm {
+    /// 2(p−1) steps of n/p bytes.
+    Ring,
+    /// log2 p steps of n bytes.
+    RecursiveDoubling,
+}
+
+impl Algorithm {
+    /// All algorithms.
+    pub const ALL: [Self; 2] = [Self::Ring, Self::RecursiveDoubling];
+
+    /// Name for tables and plots.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ring => "ring",
+            Self::RecursiveDoubling => "recursive doubling",
+        }
+    }
+
+    /// Time in µs of an all-reduce of `bytes` over `ranks`.
+    ///
+    /// One message with all the bytes that a link carries, plus α for each further
+    /// step. For a link that follows α + βn this is the model above; for a measured
+    /// one, a burst that is forwarded without delay counts once.
+    pub fn time_us(self, link: &Link, bytes: f64, ranks: usize) -> f64 {
+        if ranks < 2 {
+            return 0.0;
+        }
+        let p = ranks as f64;
+        let (steps, each) = match self {
+            Self::Ring => (2.0 * (p - 1.0), bytes / p),
+            Self::RecursiveDoubling => (p.log2().ceil(), bytes),
+        };
+        link.time_us(steps * each) + (steps - 1.0) * link.latency_us
+    }
+}
+
+/// What one rank computes and sends in a step, with times in milliseconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Work {
+    /// Whole step without waiting for gradients.
+    pub compute_ms: f64,
+    /// Backward, as part of it.
+    pub backward_ms: f64,
+    /// Bytes of each bucket, in order of reduction.
+    pub buckets: Vec<f64>,
+    /// Whether buckets are reduced during backward.
+    pub overlap: bool,
+    /// Number of training samples.
+    pub samples: usize,
+    /// Local batch size.
+    pub batch: usize,
+}
+
+impl Work {
+    /// The work that `run` measured.
+    pub fn of(run: &Run) -> Self {
+        let (config, results) = (&run.config, &run.results);
+        let width = if config.grad_dtype == "f32" { 4 } else { 2 };
+        let (first, capacity) = bucket_limits(run.record.params, config.bucket_mb);
+        Self {
+            compute_ms: (results.ms_per_step - results.step_ms.exposed).max(0.0),
+            backward_ms: results.step_ms.backward,
+            buckets: buckets(run.record.params, first, capacity)
+                .into_iter()
+                .map(|values| (values * width) as f64)
+                .collect(),
+            overlap: config.overlap,
+            samples: results.per_rank.iter().map(|rank| rank.train_samples).sum(),
+            batch: config.train_batch_size.saturating_mul(config.accumulate),
+        }
+    }
+
+    /// Exposed communication of a step on `ranks`, in milliseconds.
+    pub fn exposed_ms(&self, link: &Link, algorithm: Algorithm, ranks: usize) -> f64 {
+        let total: f64 = self.buckets.iter().sum();
+        let (mut filled, mut through) = (0.0, 0.0f64);
+        for &bytes in &self.buckets {
+            filled += bytes;
+            let ready = if self.overlap { self.backward_ms * filled / total } else { self.backward_ms };
+            through = through.max(ready) + algorithm.time_us(link, bytes, ranks) / 1e3;
+        }
+        (through - self.backward_ms).max(0.0)
+    }
+
+    /// Milliseconds of a step on `ranks`.
+    pub fn step_ms(&self, link: &Link, algorithm: Algorithm, ranks: usize) -> f64 {
+        self.compute_ms + self.exposed_ms(link, algorithm, ranks)
+    }
+
+    /// Steps of an epoch on `ranks`.
+    pub fn steps(&self, ranks: usize) -> usize {
+        self.samples.div_ceil(self.batch * ranks)
+    }
+
+    /// Seconds of an epoch on `ranks`.
+    pub fn epoch_s(&self, link: &Link, algorithm: Algorithm, ranks: usize) -> f64 {
+        self.steps(ranks) as f64 * self.step_ms(link, algorithm, ranks) / 1e3
+    }
+
+    /// Percent of `ranks` times the speed of one.
+    pub fn efficiency(&self, link: &Link, algorithm: Algorithm, ranks: usize) -> f64 {
+        let alone = self.steps(1) as f64 * self.compute_ms / 1e3;
+        100.0 * alone / (ranks as f64 * self.epoch_s(link, algorithm, ranks))
+    }
+}
+
+/// Values at the end of the last bucket that all ranks need in a step.
+pub const CONTROL: usize = 5;
+
+/// Maximum values of the first bucket and of the others, for a network of `params` values, as burn-mpi makes
+/// them of `--bucket-mb`.
+pub fn bucket_limits(params: usize, bucket_mb: f64) -> (usize, usize) {
+    const PARTS: usize = 8;
+    const LEAST_BYTES: usize = 1 << 20;
+    let bytes = |mb: f64| (mb * f64::from(1 << 20)) as usize;
+    (bytes(bucket_mb.min(1.0)) / 4, bytes(bucket_mb).min((4 * params / PARTS).max(LEAST_BYTES)) / 4)
+}
+
+/// Values of each bucket, as if parameters could be split anywhere: the first two
+/// contain at most `first`, the others `capacity`.
+fn buckets(params: usize, first: usize, capacity: usize) -> Vec<usize> {
+    let (mut left, mut buckets) = (params.max(1), Vec::new());
+    while left > 0 {
+        let limit = if buckets.len() < 2 { first.min(capacity) } else { capacity };
+        let size = left.min(limit.max(1));
+        buckets.push(size);
+        left -= size;
+    }
+    if let Some(last) = buckets.last_mut() {
+        *last += CONTROL;
+    }
+    buckets
+}
+
+/// 1, 2, 4 … 1024.
+pub fn rank_counts() -> impl Iterator<Item = usize> {
+    (0..=10).map(|power| 1 << power)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(buckets: &[f64], overlap: bool) -> Work {
+        Work {
+            compute_ms: 10.0,
+            backward_ms: 6.0,
+            buckets: buckets.to_vec(),
+            overlap,
+            samples: 60_000,
+            batch: 32,
+        }
+    }
+
+    #[test]
+    fn the_cost_models_are_those_of_the_paper() {
+        let link = Link::new(50.0, 80.0);
+        let beta = 0.1;
+        for p in [2usize, 4, 8, 1024] {
+            let (ranks, n) = (p as f64, 17_000.0);
+            let ring = 2.0 * (ranks - 1.0) * (50.0 + beta * n / ranks);
+            let doubling = ranks.log2() * (50.0 + beta * n);
+            assert!((Algorithm::Ring.time_us(&link, n, p) - ring).abs() < 1e-6);
+            assert!((Algorithm::RecursiveDoubling.time_us(&link, n, p) - doubling).abs() < 1e-6);
+        }
+        assert_eq!(Algorithm::Ring.time_us(&link, 17_000.0, 1), 0.0);
+    }
+
+    #[test]
+    fn one_bucket_hides_nothing_and_several_hide_all_but_the_last() {
+        let link = Link::new(0.0, 8.0);
+        let ring = |work: Work| work.exposed_ms(&link, Algorithm::Ring, 2);
+        // At 8 Mbit/s and two ranks, a byte takes a µs.
+        assert!((ring(work(&[4000.0], true)) - 4.0).abs() < 1e-9);
+        // Ready at 3 and 6 ms, 2 ms each: only the second is exposed.
+        assert!((ring(work(&[2000.0, 2000.0], true)) - 2.0).abs() < 1e-9);
+        assert!((ring(work(&[2000.0, 2000.0], false)) - 4.0).abs() < 1e-9);
+        // The link is the bottleneck: 3 + 5 + 5 − 6.
+        assert!((ring(work(&[5000.0, 5000.0], true)) - 7.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_epoch_has_whole_steps() {
+        let (work, link) = (work(&[1.0], true), Link::new(0.0, 1e12));
+        assert_eq!([1, 2, 1024].map(|ranks| work.steps(ranks)), [1875, 938, 2]);
+        assert!((work.epoch_s(&link, Algorithm::Ring, 2) - 9.38).abs() < 1e-3);
+        assert!((work.efficiency(&link, Algorithm::Ring, 1) - 100.0).abs() < 1e-9);
+        assert!(work.efficiency(&link, Algorithm::Ring, 1024) < 92.0, "2 steps instead of 1.83");
+    }
+
+    #[test]
+    fn buckets_contain_every_value_once() {
+        assert_eq!(buckets(4266, 262_144, 262_144), [4266 + CONTROL]);
+        assert_eq!(buckets(10, 2, 4), [2, 2, 4, 2 + CONTROL]);
+    }
+}

@@ -1,0 +1,190 @@
+//! `mpiburn report --predict`: predictions for 1 to 1024 ranks from one run and a link.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
+use crate::UsageError;
+use crate::args::ReportArgs;
+use crate::link::Link;
+use crate::measures::STEP;
+use crate::page::Part;
+use crate::pictures;
+use crate::predict::{Algorithm, Work, rank_counts};
+use crate::predict_plot::{Measured, PredictPlot};
+use crate::publish::{print_sheet, publish_page, write_sheets};
+use crate::quality::is_sound;
+use crate::rows::{Row, group};
+use crate::runs::{Run, Section};
+use crate::sheet::{Cell, Column, Sheet};
+
+/// Prints the prediction of each section, and writes it to `out`.
+///
+/// # Errors
+/// When the link is not given or a file cannot be written.
+pub fn run(args: &ReportArgs, sections: &[Section], out: Option<&Path>) -> anyhow::Result<()> {
+    let link = link(args)?;
+    let mut parts: Vec<Part> = Vec::new();
+    for section in sections {
+        section.notes.iter().for_each(|note| eprintln!("not shown: {note}"));
+        let rows = group(&section.runs);
+        let Some(base) = base(&rows) else { continue };
+        // One run, whose phases are consistent: the median of the repeats.
+        let mut repeats = base.runs.clone();
+        repeats.sort_by(|a, b| a.results.ms_per_step.total_cmp(&b.results.ms_per_step));
+        let source = repeats[(repeats.len() - 1) / 2];
+        let work = Work::of(source);
+        let measured = of_same_work(&rows, base);
+        let mut sheet = table(section, &work, &link, source, &measured);
+        if !is_sound(base) {
+            sheet.remarks.push("The times of that run are doubted: too short, disturbed or unsteady.".into());
+        }
+        print_sheet(&sheet, args.format, args.wide)?;
+        if let Some(out) = out {
+            let points: Vec<Measured> = measured
+                .iter()
+                .filter(|row| !row.first().record.oversubscribed)
+                .map(|row| point(row, &work))
+                .collect();
+            let picture = PredictPlot { work: &work, link: &link, measured: &points };
+            let caption = "Epoch time and efficiency by the ring and recursive-doubling cost models; dots are measured runs.".to_owned();
+            let picture = pictures::draw(out, sheet.name.clone(), caption, &picture)?;
+            let read: Vec<PathBuf> = args.link.iter().cloned().collect();
+            write_sheets(&[&sheet], out, &read)?;
+            let title = section.title.clone();
+            parts.push(Part {
+                title,
+                name: section.name.clone(),
+                findings: Vec::new(),
+                sheets: vec![sheet],
+                pictures: vec![picture],
+                notes: section.notes.clone(),
+            });
+        }
+    }
+    if let Some(out) = out {
+        publish_page(&parts, &out.join("prediction.html"), out)?;
+    }
+    Ok(())
+}
+
+/// The link from --link or from --latency-us and --bandwidth-mbit.
+fn link(args: &ReportArgs) -> anyhow::Result<Link> {
+    if let Some(file) = &args.link {
+        return Ok(Link::read(file)?);
+    }
+    let (Some(latency), Some(bandwidth)) = (args.latency_us, args.bandwidth_mbit) else {
+        bail!(
+            "--predict needs the link: --latency-us and --bandwidth-mbit, or --link FILE, measured by \
+             `mpirun -n 2 --host alpha,beta mpiburn bench link --csv FILE`"
+        );
+    };
+    let refuse = |option, value: f64, problem: &str| {
+        let text =
+            Some(value.to_string()).filter(|text| text.len() < 24).unwrap_or_else(|| format!("{value:e}"));
+        Err(UsageError::new(option, text, problem).into())
+    };
+    match () {
+        () if !latency.is_finite() || latency < 0.0 => {
+            refuse("latency-us", latency, "must be a finite number, 0 or more")
+        }
+        () if latency > 1e9 => refuse("latency-us", latency, "must be at most 1000000000: 1000 seconds"),
+        () if !bandwidth.is_finite() || bandwidth <= 0.0 => {
+            refuse("bandwidth-mbit", bandwidth, "must be a finite number above 0")
+        }
+        () if bandwidth > 1e9 => refuse(
+            "bandwidth-mbit",
+            bandwidth,
+            "must be at most 1000000000: a thousand times the fastest networks",
+        ),
+        () if bandwidth < 1e-3 => refuse("bandwidth-mbit", bandwidth, "must be at least 0.001"),
+        () => Ok(Link::new(latency, bandwidth)),
+    }
+}
+
+/// The row that the prediction is based on: the one with the fewest ranks, preferably not
+/// oversubscribed.
+fn base<'r, 'a>(rows: &'r [Row<'a>]) -> Option<&'r Row<'a>> {
+    rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()))
+}
+
+/// Rows that do the same computation as `base` on any topology.
+fn of_same_work<'r, 'a>(rows: &'r [Row<'a>], base: &Row<'a>) -> Vec<&'r Row<'a>> {
+    const EXCEPT: [&str; 7] =
+        ["topology", "backend", "oversubscribed", "launcher", "mpi", "gloo_algorithm", "interface"];
+    rows.iter().filter(|row| row.equals_except(base, &EXCEPT)).collect()
+}
+
+fn epoch_s(row: &Row<'_>) -> f64 {
+    row.train_seconds().median / row.first().epochs_done().max(1) as f64
+}
+
+fn point(row: &Row<'_>, work: &Work) -> Measured {
+    let alone = work.steps(1) as f64 * work.compute_ms / 1e3;
+    let (ranks, epoch_s) = (row.ranks(), epoch_s(row));
+    Measured { ranks, epoch_s, efficiency: 100.0 * alone / (ranks as f64 * epoch_s) }
+}
+
+/// The table: a row for each number of ranks, with both models and the measured runs.
+fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[&Row<'_>]) -> Sheet {
+    let mut columns = vec![Column::number("ranks", "ranks"), Column::number("steps", "steps_per_epoch")];
+    for (title, key) in
+        [("ms/step", "ms_per_step"), ("epoch s", "epoch_seconds"), ("effic. %", "efficiency_percent")]
+    {
+        for (name, short) in [("ring", "ring"), ("rec. doubling", "recursive_doubling")] {
+            columns.push(Column::number(&format!("{title} {name}"), &format!("{key}_{short}")));
+        }
+    }
+    columns.push(Column::words("measured on", "measured_on"));
+    columns.push(Column::spread("ms/step measured", "ms_per_step_measured"));
+    let mut rows = Vec::new();
+    for ranks in rank_counts() {
+        let predicted = |digits: usize, value: &dyn Fn(Algorithm) -> f64| {
+            Algorithm::ALL.map(|algorithm| Cell::number(value(algorithm), digits, vec![]))
+        };
+        let mut cells =
+            vec![Cell::number(ranks as f64, 0, vec![]), Cell::number(work.steps(ranks) as f64, 0, vec![])];
+        cells.extend(predicted(3, &|algorithm| work.step_ms(link, algorithm, ranks)));
+        cells.extend(predicted(2, &|algorithm| work.epoch_s(link, algorithm, ranks)));
+        cells.extend(predicted(0, &|algorithm| work.efficiency(link, algorithm, ranks)));
+        let here: Vec<_> = measured.iter().filter(|row| row.ranks() == ranks).collect();
+        for row in &here {
+            let oversubscribed = if row.first().record.oversubscribed { ", oversubscribed" } else { "" };
+            let label = format!("{} {}{oversubscribed}", row.setting("topology"), row.setting("backend"));
+            let own = [Cell::text(label), STEP.cell(row)];
+            rows.push(cells.iter().cloned().chain(own).collect());
+        }
+        if here.is_empty() {
+            cells.extend([Cell::nothing(), Cell::nothing()]);
+            rows.push(cells);
+        }
+    }
+    let bytes: f64 = work.buckets.iter().sum();
+    Sheet {
+        name: format!("{}-prediction", section.name),
+        title: format!(
+            "{}: predicted for a link of {:.1} µs and {:.1} Mbit/s",
+            section.title, link.latency_us, link.bandwidth_mbit
+        ),
+        columns,
+        rows,
+        remarks: vec![
+            format!(
+                "From {} ({}, {}): {:.3} ms of computing per step, of which {:.3} ms are backward; {:.0} bytes of \
+                 gradients in {} bucket{}{}.",
+                source.path.display(),
+                source.record.topology,
+                source.config.backend,
+                work.compute_ms,
+                work.backward_ms,
+                bytes,
+                work.buckets.len(),
+                if work.buckets.len() == 1 { ", which backward cannot hide" } else { "s" },
+                if work.overlap { "" } else { ", without overlap" },
+            ),
+            "One rank on each machine, one link per machine; local batch size as measured; waiting for slower \
+             ranks is not included."
+                .into(),
+        ],
+    }
+}

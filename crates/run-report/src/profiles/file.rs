@@ -1,0 +1,164 @@
+//! One profile: a file of `mpiburn profile --json`.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::csv_table::{MOST_MS, is_in};
+use run_record::count;
+
+/// Larger files are not profiles, which have a few KB.
+const LARGEST: u64 = 16 << 20;
+
+/// A profile of inference or training.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Profile {
+    /// Its file.
+    #[serde(skip)]
+    pub path: PathBuf,
+    /// Network.
+    pub model: String,
+    /// Whether training steps were profiled.
+    pub train: bool,
+    /// Whether the network is an integer model.
+    pub int8: bool,
+    /// Number of batches that the sums of `operators` are of.
+    pub batches: usize,
+    /// Samples of a batch.
+    pub batch: usize,
+    /// Ranks of the job.
+    pub ranks: usize,
+    /// Compute device, by its option value.
+    pub device: String,
+    /// Type of activations, by its option value.
+    pub precision: String,
+    /// Whether operators are fused.
+    pub fused: bool,
+    /// Threads of a rank.
+    pub threads: usize,
+    /// SIMD level.
+    pub simd: String,
+    /// Bytes of a checkpoint's file of the weights; unknown in files of earlier versions.
+    pub checkpoint_bytes: Option<u64>,
+    /// Processor; unknown in files of earlier versions.
+    pub cpu: Option<String>,
+    /// Options, by name.
+    pub config: serde_json::Value,
+    /// Milliseconds of all batches.
+    pub wall_ms: f64,
+    /// Median of a batch without profiling, in milliseconds.
+    pub batch_ms_without_profiling: f64,
+    /// The operators.
+    pub operators: Vec<ProfileOperator>,
+}
+
+/// Sums over the calls of an operator in one phase.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ProfileOperator {
+    /// What it computes.
+    pub kind: String,
+    /// Part of the batch.
+    pub phase: String,
+    /// Number of calls.
+    pub calls: u64,
+    /// Milliseconds without operators inside.
+    pub self_cpu_ms: f64,
+    /// Bytes allocated; unknown in files of earlier versions.
+    pub allocated_bytes: Option<u64>,
+    /// Largest increase of the live bytes during a call.
+    pub peak_memory_bytes: i64,
+}
+
+impl Profile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// One line: the file, what is wrong with it, and what to do.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let shown = path.display();
+        let unreadable = |error: std::io::Error| format!("cannot read {shown}: {error}");
+        let found = std::fs::metadata(path).map_err(unreadable)?;
+        // Reading a FIFO would wait for a writer.
+        if !found.is_file() || found.len() > LARGEST {
+            return Err(format!("{shown}: not a profile, which is a file of a few KB; leave it out"));
+        }
+        let bytes = std::fs::read(path).map_err(unreadable)?;
+        let damaged = |what: &str| {
+            format!(
+                "{shown}: damaged ({what}); write it again with mpiburn profile --json FILE, or leave it out"
+            )
+        };
+        let value: serde_json::Value =
+            serde_json::from_slice(&bytes).map_err(|error| damaged(&error.to_string()))?;
+        if value.get("operators").is_none() || value.get("wall_ms").is_none() {
+            return Err(format!("{shown}: not a profile of mpiburn profile --json; leave it out"));
+        }
+        let profile: Self = serde_json::from_value(value).map_err(|error| damaged(&error.to_string()))?;
+        match profile.problem() {
+            Some(problem) => Err(damaged(problem)),
+            None => Ok(Self { path: path.to_owned(), ..profile }),
+        }
+    }
+
+    fn problem(&self) -> Option<&'static str> {
+        let is_time = |ms: f64| is_in(ms, MOST_MS);
+        match () {
+            () if self.batches == 0 => Some("no batch"),
+            () if !is_time(self.wall_ms) => Some("no time"),
+            // Ratios are of it.
+            () if !is_time(self.batch_ms_without_profiling) || self.batch_ms_without_profiling == 0.0 => {
+                Some("no time of a batch")
+            }
+            () if self.operators.iter().any(|row| row.calls == 0 || !is_time(row.self_cpu_ms)) => {
+                Some("an operator without calls or time")
+            }
+            () if self.computing().next().is_none() => Some("no operator"),
+            () => None,
+        }
+    }
+
+    /// Operators of forward, backward and weight update, without the conversion of samples and the
+    /// time that no operator accounts for.
+    pub fn computing(&self) -> impl Iterator<Item = &ProfileOperator> {
+        self.operators.iter().filter(|row| !matches!(row.phase.as_str(), "data" | "rest"))
+    }
+
+    /// The activation function.
+    pub fn activation(&self) -> &str {
+        self.config.get("activation").and_then(serde_json::Value::as_str).unwrap_or("relu")
+    }
+
+    /// Name of the file, without the extension.
+    pub fn stem(&self) -> String {
+        self.path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    /// What was profiled: `100 inferences at batch 32`.
+    pub fn amount(&self) -> String {
+        let what = if self.train { "training step" } else { "inference" };
+        format!("{} at batch {}", count(self.batches, what), self.batch)
+    }
+
+    /// Processor, instructions and threads.
+    pub fn machine(&self) -> String {
+        let cpu = self.cpu.as_deref().unwrap_or("unknown processor");
+        format!("{cpu}, {} code, {}", self.simd, count(self.threads, "thread"))
+    }
+
+    /// Everything that affects times, as text, but what is named in `except`: `activation`, `fused`
+    /// or `int8`.
+    pub fn settings_except(&self, except: &[&str]) -> String {
+        let option = |name: &str| self.config.get(name).map(ToString::to_string).unwrap_or_default();
+        let mut settings = vec![
+            ("model", self.model.clone()),
+            ("work", format!("{} on {} ranks", self.amount(), self.ranks)),
+            ("device", format!("{}, {}, {}", self.device, self.precision, self.machine())),
+            ("fused", self.fused.to_string()),
+            ("int8", self.int8.to_string()),
+            ("activation", self.activation().to_owned()),
+        ];
+        settings.extend(["batch_norm", "dropout", "hidden", "conv"].map(|name| (name, option(name))));
+        settings.retain(|(name, _)| !except.contains(name));
+        settings.into_iter().map(|(name, value)| format!("{name} {value}; ")).collect()
+    }
+}

@@ -1,0 +1,166 @@
+//! An integer model beside the float network that it is made of.
+
+use super::file::Profile;
+use super::{Found, groups, kb, left_out, numbered};
+use crate::figures::{Figures, cell};
+use crate::sheet::{Cell, Column, Sheet};
+
+/// A table for each float network and its int8 model, which differ in nothing else. Two float
+/// networks may be in it, with fused operators and with separate ones.
+pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
+    let of_inference = profiles.iter().filter(|profile| !profile.train);
+    let groups = groups(of_inference, &["int8", "fused"]).into_iter().filter_map(|group| {
+        let int8 = *group.iter().find(|profile| profile.int8)?;
+        let float =
+            |fused| group.iter().copied().find(move |profile| !profile.int8 && profile.fused == fused);
+        let floats: Vec<&Profile> = [true, false].into_iter().filter_map(float).collect();
+        let shown =
+            |profile: &&Profile| profile.path == int8.path || floats.iter().any(|f| f.path == profile.path);
+        let again: Vec<&Profile> = group.iter().copied().filter(|profile| !shown(profile)).collect();
+        (!floats.is_empty()).then_some((floats, int8, again))
+    });
+    let sheet = |(i, (floats, int8, again)): (usize, (Vec<&Profile>, &Profile, Vec<&Profile>))| {
+        let (mut sheet, line) = sheet(i, &floats, int8, figures);
+        sheet.remarks.extend(left_out(&again));
+        (sheet, line)
+    };
+    groups.enumerate().map(sheet).collect()
+}
+
+/// Time of all batches. Without profiling, because an integer model's operators are so short that
+/// the profiler's part of them is larger than in the float network.
+fn inference_ms(profile: &Profile) -> f64 {
+    profile.batch_ms_without_profiling * profile.batches as f64
+}
+
+fn sheet(index: usize, floats: &[&Profile], int8: &Profile, figures: Option<&Figures>) -> Found {
+    let model = int8.model.as_str();
+    let wanted = [("model", model)];
+    let figures = figures.filter(|figures| figures.find(&wanted).is_some());
+    let ratio = |of: f64, to: f64| (to > 0.0).then_some(of / to);
+    let mut columns = vec![
+        Column::words("network", "network"),
+        Column::number("inference ms", "inference_ms")
+            .means("Median of a batch without profiling, times the batches; with the conversion of samples"),
+        Column::number("times as fast", "times_as_fast")
+            .means("inference ms of the first row over this row's"),
+        Column::number("allocated KB", "allocated_kb")
+            .means("Bytes that operators allocated in all batches, freed or not; 1 KB is 1024 bytes")
+            .ranked(4),
+        Column::number("checkpoint KB", "checkpoint_kb").means("File of the weights; 1 KB is 1024 bytes"),
+        Column::number("times smaller", "times_smaller")
+            .means("checkpoint KB of the first row over this row's")
+            .ranked(3),
+    ];
+    if figures.is_some() {
+        columns.push(Column::number("published ms", "inference_ms_published"));
+        columns.push(
+            Column::number("published alloc.", "allocated_published")
+                .means("Memory that operators allocated")
+                .ranked(2),
+        );
+        columns.push(Column::number("published KB", "checkpoint_kb_published").means("File of the weights"));
+    }
+    let smaller =
+        |profile: &Profile| ratio(floats[0].checkpoint_bytes? as f64, profile.checkpoint_bytes? as f64);
+    let rows = floats.iter().copied().chain([int8]).map(|profile| {
+        let own = |number: f64, digits| Cell::number(number, digits, vec![profile.path.clone()]);
+        let optional = |number: Option<f64>, digits| number.map_or_else(Cell::nothing, |n| own(n, digits));
+        let ms = inference_ms(profile);
+        let allocated: Option<u64> = profile.computing().map(|row| row.allocated_bytes).sum();
+        let name = match (profile.int8, profile.fused) {
+            (true, _) => "int8",
+            (false, true) => "float, fused",
+            (false, false) => "float, separate",
+        };
+        let mut row = vec![
+            Cell::text(name),
+            own(ms, 3),
+            optional(ratio(inference_ms(floats[0]), ms), 2),
+            optional(allocated.map(kb), 1),
+            optional(profile.checkpoint_bytes.map(kb), 1),
+            optional(smaller(profile), 2),
+        ];
+        if let Some(figures) = figures {
+            // One float network was published.
+            let is_first = profile.int8 || profile.path == floats[0].path;
+            let kind = if profile.int8 { "int8" } else { "float" };
+            let line = figures.find(&[wanted[0], ("network", kind)]).filter(|_| is_first);
+            row.extend(["inference_ms", "allocated", "checkpoint_kb"].map(|name| cell(line, name)));
+        }
+        row
+    });
+    let rows = rows.collect();
+    let remark = match figures {
+        Some(figures) => {
+            format!(
+                "{} The published number of samples is not stated; ours are times without profiling.",
+                figures.remark(&wanted, &int8.machine())
+            )
+        }
+        None => format!("{}.", int8.machine()),
+    };
+    let sheet = Sheet {
+        name: numbered("int8", index),
+        title: format!("{model} in float and int8, {}", int8.amount()),
+        columns,
+        rows,
+        remarks: vec![remark],
+    };
+    let faster = floats.iter().filter_map(|float| {
+        let times = ratio(inference_ms(float), inference_ms(int8))?;
+        let operators = if float.fused { "fused" } else { "separate" };
+        Some(format!("{times:.2} times as fast as float with {operators} operators"))
+    });
+    let size = smaller(int8).map(|times| format!("its checkpoint is {times:.2} times smaller"));
+    let words: Vec<String> = faster.chain(size).collect();
+    (sheet, format!("{model}: int8 is {}", words.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profiles::testing::{operator, profile};
+
+    fn convnet(int8: bool, ms: f64) -> Profile {
+        let allocated = if int8 { 0 } else { 10 << 10 };
+        let own = profile("convnet", "relu", int8, &[operator("conv", 100, ms, allocated)]);
+        let checkpoint_bytes = Some(if int8 { 8 << 10 } else { 20 << 10 });
+        Profile { checkpoint_bytes, batch_ms_without_profiling: ms / 100.0, ..own }
+    }
+
+    #[test]
+    fn int8_is_compared_with_float_and_the_published_figures() {
+        let published = Figures::of_text(
+            "model,network,inference_ms,allocated,checkpoint_kb,hardware\n\
+             convnet,float,75,4.74 MB,19,a CPU\nconvnet,int8,20,4.61 KB,8.7,a CPU\n",
+        );
+        let (sheet, line) = sheets(&[convnet(true, 2.0), convnet(false, 8.0)], Some(&published)).remove(0);
+        let rows: Vec<String> =
+            sheet.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(rows[0], "float, fused 8.000 1.00 10.0 20.0 1.00 75 4.74 MB 19");
+        assert_eq!(rows[1], "int8 2.000 4.00 0.0 8.0 2.50 20 4.61 KB 8.7");
+        assert_eq!(
+            line,
+            "convnet: int8 is 4.00 times as fast as float with fused operators, its checkpoint is 2.50 times smaller"
+        );
+    }
+
+    #[test]
+    fn both_float_networks_are_shown_and_a_lone_model_is_not() {
+        assert!(sheets(&[convnet(true, 2.0)], None).is_empty());
+        assert!(sheets(&[convnet(false, 2.0)], None).is_empty());
+        let separate = Profile { fused: false, ..convnet(false, 16.0) };
+        let (sheet, _) = sheets(&[convnet(false, 8.0), separate, convnet(true, 2.0)], None).remove(0);
+        let faster: Vec<String> = sheet.rows.iter().map(|row| row[2].shown()).collect();
+        assert_eq!(faster, ["1.00", "0.50", "4.00"]);
+    }
+
+    #[test]
+    fn files_of_earlier_versions_have_no_sizes() {
+        let older = |int8, ms| Profile { checkpoint_bytes: None, ..convnet(int8, ms) };
+        let (sheet, line) = sheets(&[older(false, 8.0), older(true, 2.0)], None).remove(0);
+        assert!(sheet.rows.iter().all(|row| row[4].shown() == "–"));
+        assert_eq!(line, "convnet: int8 is 4.00 times as fast as float with fused operators");
+    }
+}

@@ -1,0 +1,235 @@
+//! Operators of a profile by kind.
+
+use super::file::{Profile, ProfileOperator};
+use super::{Found, groups, kb};
+use crate::figures::{Figures, cell};
+use crate::noise::few_differ;
+use crate::sheet::{Cell, Column, Sheet};
+use run_record::count;
+
+/// A table for each profile but those that differ from another in the activation alone, which are
+/// in the table of activations.
+pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
+    let alike = groups(profiles.iter(), &["activation"]);
+    let is_variant = |profile: &Profile| {
+        let of_group = alike.iter().find(|group| group.iter().any(|other| other.path == profile.path));
+        let plain = of_group.is_some_and(|group| group.iter().any(|other| other.activation() == "relu"));
+        plain && profile.activation() != "relu"
+    };
+    let shown: Vec<&Profile> = profiles.iter().filter(|profile| !is_variant(profile)).collect();
+    // Those that read alike are told apart by their files.
+    let name = |profile: &Profile| {
+        let alike = shown.iter().filter(|other| name(other) == name(profile)).count() > 1;
+        if alike { format!("{} ({})", name(profile), profile.path.display()) } else { name(profile) }
+    };
+    shown.iter().map(|profile| sheet(profile, &name(profile), figures)).collect()
+}
+
+/// Sums over the operators of one kind and phase.
+struct Kind {
+    name: String,
+    phase: String,
+    calls: u64,
+    ms: f64,
+    allocated: Option<u64>,
+    peak: i64,
+}
+
+impl Kind {
+    fn add(&mut self, row: &ProfileOperator) {
+        self.calls += row.calls;
+        self.ms += row.self_cpu_ms;
+        self.allocated = self.allocated.zip(row.allocated_bytes).map(|(sum, bytes)| sum + bytes);
+        self.peak = self.peak.max(row.peak_memory_bytes);
+    }
+}
+
+/// The kinds, slowest first; what is not an operator last.
+fn kinds(profile: &Profile) -> Vec<Kind> {
+    let mut kinds: Vec<Kind> = Vec::new();
+    for row in &profile.operators {
+        let known = kinds.iter_mut().find(|kind| (&kind.name, &kind.phase) == (&row.kind, &row.phase));
+        if let Some(kind) = known {
+            kind.add(row);
+            continue;
+        }
+        let (name, phase) = (row.kind.clone(), row.phase.clone());
+        let mut kind = Kind { name, phase, calls: 0, ms: 0.0, allocated: Some(0), peak: i64::MIN };
+        kind.add(row);
+        kinds.push(kind);
+    }
+    let is_rest = |kind: &Kind| kind.phase == "rest";
+    kinds.sort_by(|a, b| is_rest(a).cmp(&is_rest(b)).then(b.ms.total_cmp(&a.ms)));
+    kinds
+}
+
+fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
+    let kinds = kinds(profile);
+    let sum: f64 = profile.computing().map(|row| row.self_cpu_ms).sum();
+    // Inference of a float network was published.
+    let wanted = [("model", profile.model.as_str())];
+    let figures = figures.filter(|figures| {
+        !profile.train && !profile.int8 && profile.activation() == "relu" && figures.find(&wanted).is_some()
+    });
+    let mut columns = vec![
+        Column::words("kind", "kind").means("What the operators compute"),
+        Column::words("phase", "phase"),
+        Column::number("self CPU ms", "self_cpu_ms").means("Over all batches, without operators inside"),
+        Column::number("self CPU %", "self_cpu_percent").means("Of the time of all batches").ranked(2),
+        Column::number("calls", "calls").ranked(3),
+        Column::number("allocated KB", "allocated_kb")
+            .means("Bytes allocated in all calls, freed or not; 1 KB is 1024 bytes")
+            .ranked(1),
+        Column::number("peak KB", "peak_kb")
+            .means("Largest increase of the live bytes during a call; 1 KB is 1024 bytes")
+            .ranked(4),
+    ];
+    if figures.is_some() {
+        columns.push(Column::number("ms published", "time_ms_published"));
+        columns.push(Column::number("calls published", "calls_published").ranked(5));
+        columns.push(Column::number("KB published", "memory_kb_published"));
+    }
+    let own = |number: f64, digits| Cell::number(number, digits, vec![profile.path.clone()]);
+    let rows = kinds.iter().map(|kind| {
+        let phase = if kind.phase == "rest" { String::new() } else { kind.phase.clone() };
+        let mut row = vec![
+            Cell::text(&kind.name),
+            Cell::text(phase),
+            own(kind.ms, 3),
+            own(100.0 * kind.ms / profile.wall_ms.max(f64::MIN_POSITIVE), 1),
+            own(kind.calls as f64, 0),
+            kind.allocated.map_or_else(Cell::nothing, |bytes| own(kb(bytes), 1)),
+            own(kind.peak as f64 / 1024.0, 1),
+        ];
+        if let Some(figures) = figures {
+            let line = figures.find(&[wanted[0], ("kind", &kind.name)]);
+            row.extend(["time_ms", "calls", "memory_kb"].map(|name| cell(line, name)));
+        }
+        row
+    });
+    let rows: Vec<Vec<Cell>> = rows.collect();
+    let mut remarks = vec![
+        "An operator that works in place allocates nothing. Rest is what no operator \
+                            accounts for."
+            .to_owned(),
+    ];
+    match figures {
+        Some(figures) => {
+            let published = figures.find(&wanted).and_then(|line| line.get("batches"));
+            let batches =
+                published.map_or(String::new(), |n| format!(" Published are {n} batches of inference."));
+            remarks.push(format!("{}{batches}", figures.remark(&wanted, &profile.machine())));
+        }
+        None => remarks.push(format!("{}.", profile.machine())),
+    }
+    let sheet = Sheet {
+        name: format!("{}-kinds", crate::runs::file_name(&profile.stem())),
+        title: format!("{title} by kind, {}", profile.amount()),
+        columns,
+        rows,
+        remarks,
+    };
+    let mut slowest = kinds.iter().filter(|kind| !matches!(kind.phase.as_str(), "data" | "rest"));
+    let line = slowest.next().map_or_else(String::new, |kind| {
+        let phase = if profile.train { format!(" ({})", kind.phase) } else { String::new() };
+        let alone = slowest.next().is_none_or(|next| few_differ(kind.ms, next.ms));
+        let takes = if alone { "takes" } else { "takes, with others within noise," };
+        format!(
+            "{title}: {}{phase} {takes} the most time of the network's operators, {:.1}% ({:.3} ms in {})",
+            kind.name,
+            100.0 * kind.ms / sum.max(f64::MIN_POSITIVE),
+            kind.ms,
+            count(profile.batches, "batch")
+        )
+    });
+    (sheet, line)
+}
+
+/// The network in words.
+fn name(profile: &Profile) -> String {
+    let mut words = profile.model.clone();
+    if profile.activation() != "relu" {
+        words += &format!(" with {}", profile.activation());
+    }
+    words += match (profile.int8, profile.train) {
+        (true, _) => " in int8",
+        (_, true) if profile.fused => " in training",
+        (_, true) => " in training, with separate operators",
+        _ if !profile.fused => " with separate operators",
+        _ => "",
+    };
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profiles::testing::{operator, profile};
+
+    #[test]
+    fn operators_of_a_kind_are_summed_beside_the_published_ones() {
+        let mlp = profile(
+            "mlp",
+            "relu",
+            false,
+            &[
+                operator("linear", 100, 2.0, 1024),
+                operator("linear", 100, 1.5, 2048),
+                operator("batch norm", 100, 1.0, 0),
+            ],
+        );
+        let published = Figures::of_text(
+            "model,kind,batches,time_ms,calls,memory_kb,hardware\nmlp,linear,100,15.235,200,650,a CPU\n",
+        );
+        let (sheet, line) = sheets(&[mlp], Some(&published)).remove(0);
+        let rows: Vec<String> =
+            sheet.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(rows[0], "linear forward 3.500 35.0 200 3.0 0.0 15.235 200 650");
+        assert_eq!(rows[1], "batch norm forward 1.000 10.0 100 0.0 0.0 – – –");
+        assert_eq!(sheet.rows[0][2].runs.len(), 1, "ours link to the file");
+        assert!(sheet.rows[0][7].runs.is_empty(), "published figures do not");
+        let remark = &sheet.remarks[1];
+        assert!(remark.contains("Published: a CPU. Ours: a processor, avx2 code"), "{remark}");
+        assert!(remark.contains("100 batches of inference"), "{remark}");
+        assert_eq!(
+            line,
+            "mlp: linear takes the most time of the network's operators, 77.8% (3.500 ms in 100 batches)"
+        );
+    }
+
+    #[test]
+    fn a_kind_that_takes_as_long_as_the_next_one_is_not_alone() {
+        let alike = [operator("linear", 100, 2.0, 0), operator("relu", 100, 1.95, 0)];
+        let found = sheets(&[profile("mlp", "relu", false, &alike)], None);
+        assert!(
+            found[0].1.contains("linear takes, with others within noise, the most time"),
+            "{}",
+            found[0].1
+        );
+    }
+
+    #[test]
+    fn profiles_of_equal_settings_are_told_apart_by_their_files() {
+        let named = |name: &str| {
+            let of = profile("mlp", "relu", false, &[operator("linear", 100, 2.0, 0)]);
+            Profile { path: name.into(), ..of }
+        };
+        let vgg = profile("vgg", "relu", false, &[operator("conv", 1, 2.0, 0)]);
+        let found = sheets(&[named("a/p.json"), named("b/p.json"), Profile { batches: 1, ..vgg }], None);
+        let titles: Vec<&str> = found.iter().map(|(sheet, _)| sheet.title.as_str()).collect();
+        let amount = "by kind, 100 inferences at batch 32";
+        assert_eq!(titles[0], format!("mlp (a/p.json) {amount}"));
+        assert_eq!(titles[1], format!("mlp (b/p.json) {amount}"));
+        assert_eq!(titles[2], "vgg by kind, 1 inference at batch 32");
+        assert!(found[1].1.starts_with("mlp (b/p.json): linear takes"), "{}", found[1].1);
+        assert!(found[2].1.ends_with("(2.000 ms in 1 batch)"), "{}", found[2].1);
+    }
+
+    #[test]
+    fn another_network_has_no_published_figures() {
+        let vgg = profile("vgg", "relu", false, &[operator("conv", 100, 2.0, 0)]);
+        let published = Figures::of_text("model,kind,hardware\nmlp,linear,a CPU\n");
+        let (sheet, _) = sheets(&[vgg], Some(&published)).remove(0);
+        assert!(sheet.columns.iter().all(|column| !column.key.ends_with("published")));
+    }
+}

@@ -1,0 +1,239 @@
+//! Tables of operator profiles, the files of `mpiburn profile --json`: operators by kind,
+//! activation functions, and int8 beside float.
+//!
+//! Files are recognised by their content, so that a folder may have any name. Profiles are
+//! compared only where they differ in nothing else.
+
+mod activations;
+mod file;
+mod int8;
+mod kinds;
+#[cfg(test)]
+pub(crate) mod testing;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+pub use file::{Profile, ProfileOperator};
+
+use super::figures::Figures;
+use super::page::Part;
+use super::sheet::Sheet;
+
+/// Files of published figures, below `results/reference/`.
+pub const REFERENCES: [&str; 3] = ["profile-kinds", "mlp-activations", "profile-int8"];
+
+/// Profiles of one folder.
+#[derive(Debug, Default)]
+pub struct Profiles {
+    /// The folder.
+    pub folder: PathBuf,
+    /// In the order of their names.
+    pub profiles: Vec<Profile>,
+    /// Files that are not profiles, one line each.
+    pub notes: Vec<String>,
+}
+
+impl Profiles {
+    /// The profiles among `files`, which are named `*.json`.
+    pub fn of_files(folder: &Path, files: &[PathBuf]) -> Self {
+        let mut found = Self { folder: folder.to_owned(), ..Self::default() };
+        for path in files {
+            match Profile::read(path) {
+                Ok(profile) => found.profiles.push(profile),
+                Err(note) => found.notes.push(note),
+            }
+        }
+        found
+    }
+
+    /// The profiles in `folder`; files of other names are left out.
+    pub fn of_folder(folder: &Path) -> Self {
+        Self::of_files(folder, &json_files(folder))
+    }
+
+    /// Keeps the profiles of which `is_kept` is true.
+    pub fn keep(&mut self, mut is_kept: impl FnMut(&Path) -> bool) {
+        self.profiles.retain(|profile| is_kept(&profile.path));
+    }
+
+    /// The tables as a part of the report, with anchors and files that begin with `name`. `None` if
+    /// there is nothing to show.
+    pub fn part(&self, name: &str) -> Option<Part> {
+        if self.profiles.is_empty() && self.notes.is_empty() {
+            return None;
+        }
+        let folders: BTreeSet<&Path> =
+            self.profiles.iter().filter_map(|profile| profile.path.parent()).collect();
+        let title = match folders.len() {
+            0 | 1 => format!("Operator profiles in {}", self.folder.display()),
+            n => format!("Operator profiles in {n} folders"),
+        };
+        let mut notes = self.notes.clone();
+        let mut figures = |name: &str| {
+            let read = Figures::read(&self.folder, name);
+            read.map_err(|error| notes.push(format!("{error}; published figures are omitted"))).ok().flatten()
+        };
+        let [of_kinds, of_activations, of_int8] = REFERENCES.map(&mut figures);
+        let mut sheets: Vec<Sheet> = Vec::new();
+        let mut findings = Vec::new();
+        for (sheet, line) in kinds::sheets(&self.profiles, of_kinds.as_ref())
+            .into_iter()
+            .chain(activations::sheets(&self.profiles, of_activations.as_ref()))
+            .chain(int8::sheets(&self.profiles, of_int8.as_ref()))
+        {
+            findings.push(line);
+            // Files of two folders may have one name.
+            let own = format!("{name}-{}", sheet.name);
+            let taken = |name: &str| sheets.iter().any(|other| other.name == name);
+            let mut names = (0..).map(|index| numbered(&own, index));
+            sheets.push(Sheet {
+                name: names.find(|name| !taken(name)).unwrap_or(own.clone()),
+                title: format!("{title}: {}", sheet.title),
+                ..sheet
+            });
+        }
+        if sheets.is_empty() {
+            findings.push("no profile".into());
+        }
+        Some(Part { title, name: name.into(), findings, sheets, pictures: Vec::new(), notes })
+    }
+}
+
+/// A table, and what it says in one line.
+type Found = (Sheet, String);
+
+/// Whether `folder` has a profile.
+pub fn has_profiles(folder: &Path) -> bool {
+    json_files(folder).iter().any(|path| Profile::read(path).is_ok())
+}
+
+/// Files of `folder` that are named `*.json`, in the order of their names.
+pub fn json_files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "json") && !path.is_dir());
+    files.sort();
+    files
+}
+
+/// Profiles that are equal but for what `differs` names, in the order of the first of each.
+fn groups<'a>(profiles: impl Iterator<Item = &'a Profile>, except: &[&str]) -> Vec<Vec<&'a Profile>> {
+    let mut groups: Vec<(String, Vec<&Profile>)> = Vec::new();
+    for profile in profiles {
+        let settings = profile.settings_except(except);
+        match groups.iter_mut().find(|(of_group, _)| *of_group == settings) {
+            Some((_, group)) => group.push(profile),
+            None => groups.push((settings, vec![profile])),
+        }
+    }
+    groups.into_iter().map(|(_, group)| group).collect()
+}
+
+/// Bytes in KB of 1024 bytes, as PyTorch's profiler shows them.
+fn kb(bytes: u64) -> f64 {
+    bytes as f64 / 1024.0
+}
+
+/// The remark on profiles that are not in a table, because another file has their settings.
+fn left_out(again: &[&Profile]) -> Option<String> {
+    let files: Vec<String> = again.iter().map(|profile| profile.path.display().to_string()).collect();
+    let remark = || format!("Not in this table, with the settings of a row: {}.", files.join(", "));
+    (!files.is_empty()).then(remark)
+}
+
+/// `name`, with a number behind it if it is not the first one of several.
+fn numbered(name: &str, index: usize) -> String {
+    if index == 0 { name.into() } else { format!("{name}-{}", index + 1) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::testing::{json, operator};
+    use super::*;
+
+    fn folder(files: &[(&str, String)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        folder
+    }
+
+    fn mlp(activation: &str, ms: f64) -> String {
+        let operators = [
+            operator("linear", 200, 3.0, 2048),
+            operator("batch norm", 100, 6.0, 0),
+            operator(activation, 100, ms, 1024),
+        ];
+        json("mlp", activation, false, &operators).to_string()
+    }
+
+    #[test]
+    fn a_folder_of_profiles_has_all_three_tables_and_a_finding_for_each() {
+        let conv = |int8, ms: f64, bytes| {
+            let mut value = json("convnet", "relu", int8, &[operator("conv", 100, ms, bytes)]);
+            value["batch_ms_without_profiling"] = (ms / 100.0).into();
+            value.to_string()
+        };
+        let found = folder(&[
+            ("a-relu.json", mlp("relu", 1.0)),
+            ("b-gelu.json", mlp("gelu", 8.0)),
+            ("conv.json", conv(false, 9.0, 1 << 20)),
+            ("conv-int8.json", conv(true, 3.0, 0)),
+            ("notes.txt", "not read".into()),
+        ]);
+        let part = Profiles::of_folder(found.path()).part("profiles").unwrap();
+        let names: Vec<&str> = part.sheets.iter().map(|sheet| sheet.name.as_str()).collect();
+        assert_eq!(
+            names,
+            [
+                "profiles-a-relu-kinds",
+                "profiles-conv-int8-kinds",
+                "profiles-conv-kinds",
+                "profiles-activations",
+                "profiles-int8"
+            ]
+        );
+        let findings = part.findings.join("\n");
+        for line in [
+            "mlp: batch norm takes the most time of the network's operators, 60.0% (6.000 ms in 100 batches)",
+            "mlp: slowest activation is gelu with 8.000 ms in 100 calls, 8.0 times relu's",
+            "convnet: int8 is 3.00 times as fast as float with fused operators",
+        ] {
+            assert!(findings.contains(line), "{findings}");
+        }
+        assert!(part.notes.is_empty(), "{:?}", part.notes);
+    }
+
+    #[test]
+    fn foreign_and_damaged_files_are_named_and_lose_no_table() {
+        let found = folder(&[
+            ("a.json", mlp("relu", 1.0)),
+            ("cut.json", mlp("gelu", 1.0)[..200].to_owned()),
+            ("other.json", "{\"a\": [1]}".into()),
+            ("list.json", "[]".into()),
+            ("none.json", mlp("tanh", 1.0).replace("\"batches\":100", "\"batches\":0")),
+        ]);
+        let found = Profiles::of_folder(found.path());
+        assert_eq!(found.profiles.len(), 1);
+        for (note, expected) in found.notes.iter().zip([
+            ["cut.json: damaged (", "write it again with mpiburn profile --json"],
+            ["list.json: not a profile", "leave it out"],
+            ["none.json: damaged (no batch)", "write it again"],
+            ["other.json: not a profile", "leave it out"],
+        ]) {
+            assert!(expected.iter().all(|words| note.contains(words)) && !note.contains('\n'), "{note}");
+        }
+        assert_eq!(found.notes.len(), 4);
+        assert_eq!(found.part("p").unwrap().sheets.len(), 1, "no ratio from what was not run");
+    }
+
+    #[test]
+    fn an_empty_folder_has_no_part() {
+        let found = folder(&[("notes.txt", String::new())]);
+        assert!(Profiles::of_folder(found.path()).part("p").is_none() && !has_profiles(found.path()));
+    }
+}

@@ -1,0 +1,287 @@
+//! Published figures beside our measurements; the two are never combined.
+//!
+//! `results/reference/NAME.csv` has a line for each experiment. Columns that are named
+//! like settings of a run (`topology`, `backend`, `model` …) select our runs of the
+//! same experiment; an empty cell matches any value, `not stated` as well, which says that the
+//! report does not tell, and `–` an option that was not given. Without a column for it, rows with accumulation, mixed
+//! precision or quantization match nothing. `quantized` is `no`, `qat`, `ptq` or `dynamic`. The measurements are
+//! `train_seconds`, `train_and_test_seconds` (where the published time includes tests),
+//! `train_accuracy` and `test_accuracy` (the int8 model's, where there is
+//! one), by rank with slashes between, and `memory_mb`; those without a column are not
+//! shown. Memory may be by rank as well; `int8_test_accuracy` is the int8 model's by rank, for `by_rank.rs`.
+//! `hardware` names the hardware; any other column is descriptive.
+
+use std::collections::BTreeSet;
+
+use super::measures::{Beside, Measure, TRAIN, with_tests};
+use super::reference::{HARDWARE, Reference, word};
+use super::remarks::tested;
+use super::rows::{Row, varied};
+use super::runs::Section;
+use super::sheet::{Cell, Column, Sheet};
+
+const MEASURES: [Measure; 5] = [
+    TRAIN,
+    Measure { title: "train+test s", key: "train_and_test_seconds", read: with_tests, ..TRAIN },
+    Measure {
+        title: "train acc %",
+        key: "train_accuracy",
+        beside: Beside::Deviation,
+        read: |run| run.results.train_accuracy,
+        ..TRAIN
+    },
+    Measure {
+        title: "test acc %",
+        key: "test_accuracy",
+        beside: Beside::Interval,
+        read: |run| run.results.int8_test_accuracy.unwrap_or(run.results.test_accuracy),
+        ..TRAIN
+    },
+    Measure {
+        title: "memory MB",
+        key: MEMORY,
+        beside: Beside::Nothing,
+        read: |run| run.results.live_mb.unwrap_or(f64::NAN),
+        ..TRAIN
+    },
+];
+const MEMORY: &str = "memory_mb";
+/// By rank, in the table of `by_rank.rs`.
+const INT8_BY_RANK: &str = "int8_test_accuracy";
+
+/// The columns that describe an experiment.
+pub fn described(reference: &Reference) -> Vec<&String> {
+    let is_figure = |name: &str| {
+        [HARDWARE, INT8_BY_RANK].contains(&name) || MEASURES.iter().any(|measure| measure.key == name)
+    };
+    reference.header.iter().filter(|name| !is_figure(name)).collect()
+}
+
+/// The table of the published figures, each beside our rows of the same experiment.
+pub fn published(section: &Section, rows: &[Row<'_>], reference: &Reference) -> Sheet {
+    let Reference { header, lines } = reference;
+    let described = described(reference);
+    let has = |name: &str| header.iter().any(|h| h == name);
+    let measures: Vec<Measure> = MEASURES.into_iter().filter(|measure| has(measure.key)).collect();
+
+    let mut columns: Vec<Column> =
+        described.iter().map(|name| Column::words(&name.replace('_', " "), name)).collect();
+    columns.push(Column::words("our run", "ours"));
+    for Measure { title, key, .. } in &measures {
+        columns.push(Column::number(&format!("{title} published"), &format!("{key}_published")));
+        columns.push(Column::spread(&format!("{title} ours"), &format!("{key}_ours")));
+    }
+    let varied = varied(rows);
+    let mut cells = Vec::new();
+    for line in lines {
+        let wanted = |name: &str| line.get(name).map_or("", String::as_str);
+        let same = |row: &&Row<'_>| reference.is_of(line, &described, row, rows);
+        let own: Vec<Option<&Row<'_>>> = match rows.iter().filter(same).map(Some).collect::<Vec<_>>() {
+            none if none.is_empty() => vec![None],
+            some => some,
+        };
+        for row in own {
+            let mut line: Vec<Cell> = described.iter().map(|name| word(wanted(name))).collect();
+            line.push(row.map_or_else(Cell::nothing, |row| Cell::text(row.label(&varied))));
+            for measure in &measures {
+                line.push(word(wanted(measure.key)));
+                line.push(row.map_or_else(Cell::nothing, |row| measure.cell(row)));
+            }
+            cells.push(line);
+        }
+    }
+    let mut remarks = vec![format!(
+        "Published: {}. Ours: {}. The hardware differs, and so does the data unless that folder has the \
+         same, so ratios of the two are not meaningful.",
+        reference.hardware(),
+        hosts(rows)
+    )];
+    let by_rank = |name: &str| lines.iter().any(|line| line.get(name).is_some_and(|text| text.contains('/')));
+    match ["train_accuracy", "test_accuracy"].map(by_rank) {
+        [true, false] => remarks.push(format!(
+            "The published training accuracies of several ranks are by rank. The published test accuracy is the \
+             mean over ranks, each measured on its own share of the test set; ours is over {}.",
+            tested(rows)
+        )),
+        [_, true] => remarks.push(format!(
+            "The published test accuracies of several ranks are by rank; ours is over {}.",
+            tested(rows)
+        )),
+        [false, false] => {}
+    }
+    let changes: Vec<String> = section.scaled.iter().filter_map(|change| scaled(rows, change)).collect();
+    if !changes.is_empty() {
+        remarks.push(format!(
+            "Ours is a smaller scale, not the published job: {}. Times and accuracies are not comparable.",
+            changes.join(", ")
+        ));
+    }
+    if has("train_and_test_seconds") {
+        remarks.push("The published times include the tests after each epoch, and so do ours here.".into());
+    }
+    if has(MEMORY) {
+        remarks.push(
+            "The published memory is what the report's framework had in use, by rank where there are several numbers; \
+             ours is that of live tensors in a training step, on the rank with the highest value."
+                .into(),
+        );
+    }
+    Sheet {
+        name: format!("{}-published", section.name),
+        title: format!("{}: beside published figures", section.title),
+        columns,
+        rows: cells,
+        remarks,
+    }
+}
+
+/// An option that the sweep's scale changes, with its values here and at full scale. Limits of samples are at most what
+/// the data set has; `None` if they are then equal.
+fn scaled(rows: &[Row<'_>], (name, (here, full)): (&String, &(String, String))) -> Option<String> {
+    let data = rows.first().and_then(|row| row.first().record.data.as_ref());
+    let available = data.and_then(|data| match name.as_str() {
+        "train-samples" => Some(data.train_available),
+        "test-samples" => Some(data.test_available),
+        _ => None,
+    });
+    let clipped = |text: &String| match (available, text.parse::<usize>()) {
+        (Some(available), typed) => typed.map_or(available, |typed| typed.min(available)).to_string(),
+        (None, _) => text.clone(),
+    };
+    let [here, full] = [here, full].map(clipped);
+    (here != full).then(|| format!("{name} {here} instead of {full}"))
+}
+
+/// The machines of our runs, and their set-up.
+fn hosts(rows: &[Row<'_>]) -> String {
+    let places = rows.iter().flat_map(|row| &row.runs).flat_map(|run| &run.record.places);
+    let hosts: BTreeSet<String> =
+        places.map(|place| format!("{} ({} cores)", place.host, place.cores)).collect();
+    let settings = ["data_root", "device", "epochs", "train_samples", "train_batch_size"].map(|name| {
+        let values: BTreeSet<&str> =
+            rows.iter().filter_map(|row| row.settings.get(name)).map(String::as_str).collect();
+        let values = values.into_iter().collect::<Vec<_>>().join(" or ");
+        if values.is_empty() { values } else { format!("{} {values}", name.replace('_', " ")) }
+    });
+    let settings = settings.into_iter().filter(|words| !words.is_empty());
+    hosts.into_iter().chain(settings).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ReportError;
+    use crate::rows::group;
+    use crate::runs::Run;
+    use crate::testing::run;
+
+    fn beside(text: &str, runs: Vec<Run>) -> Result<Sheet, ReportError> {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("figures.csv");
+        std::fs::write(&file, text).unwrap();
+        let section = Section { name: "t".into(), title: "T".into(), runs, ..Section::default() };
+        Ok(published(&section, &group(&section.runs), &Reference::read(&file)?))
+    }
+
+    #[test]
+    fn our_runs_are_shown_beside_the_same_experiment_only() {
+        let text = "topology,backend,quantized,train_seconds,hardware\n\
+                    2x1,gloo,no,99,a cluster\n2x1,,no,98,a cluster\n2x1,gloo,qat,135,a cluster\n";
+        let runs = vec![run((2, 1), &[], 4.0), run((2, 1), &["--backend", "gloo"], 5.0)];
+        let sheet = beside(text, runs).unwrap();
+        let seconds: Vec<String> =
+            sheet.rows.iter().map(|row| format!("{} {}", row[4].shown(), row[5].shown())).collect();
+        assert_eq!(seconds, ["99 5.00", "98 5.00", "98 4.00", "135 –"]);
+        assert_eq!(sheet.remarks.len(), 1, "there is no accuracy by rank");
+        assert!(sheet.remarks[0].contains("a cluster") && sheet.remarks[0].contains("node0 (4 cores)"));
+        assert!(sheet.rows[0][4].runs.is_empty(), "published numbers have no run");
+    }
+
+    #[test]
+    fn a_row_that_does_not_state_a_setting_says_so() {
+        let text =
+            "topology,backend,train_seconds,hardware\n2x1,not stated,99,a cluster\n2x1,nccl,98,a GPU\n";
+        let sheet = beside(text, vec![run((2, 1), &[], 4.0)]).unwrap();
+        let shown: Vec<String> =
+            sheet.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(shown, ["2x1 not stated mpi 99 4.00", "2x1 nccl – 98 –"]);
+        let others = ["--precision=fp16", "--accumulate=2", "--quantize=ptq"];
+        for option in others {
+            let sheet = beside(text, vec![run((2, 1), &[option], 4.0)]).unwrap();
+            assert_eq!(sheet.rows[0].last().unwrap().shown(), "–", "{option} is another set-up");
+        }
+    }
+
+    #[test]
+    fn our_set_up_is_that_of_all_rows_and_counts_are_clipped() {
+        let text = "topology,train_seconds,hardware\n1x1,99,a cluster\n";
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("figures.csv");
+        std::fs::write(&file, text).unwrap();
+        let runs = vec![run((1, 1), &["--epochs", "2"], 4.0), run((1, 1), &["--epochs", "5"], 4.0)];
+        for (typed, expected) in
+            [("99999", None), ("6400", Some("train-samples 6400 instead of 60000. Times"))]
+        {
+            let scaled = [("train-samples".to_owned(), (typed.to_owned(), "–".to_owned()))].into();
+            let section = Section { runs: runs.clone(), scaled, ..Section::default() };
+            let sheet = published(&section, &group(&section.runs), &Reference::read(&file).unwrap());
+            assert!(sheet.remarks[0].contains("epochs 2 or 5"), "{:?}", sheet.remarks);
+            assert_eq!(sheet.remarks.get(1).is_some(), expected.is_some(), "{:?}", sheet.remarks);
+            assert!(expected.is_none_or(|words| sheet.remarks[1].contains(words)), "{:?}", sheet.remarks);
+        }
+    }
+
+    #[test]
+    fn accuracies_by_rank_are_explained_where_they_are() {
+        let remarks = |accuracies: &str| {
+            let text = format!("topology,train_accuracy,test_accuracy,hardware\n1x2,{accuracies},a GPU\n");
+            beside(&text, vec![run((1, 2), &[], 4.0)]).unwrap().remarks.join(" ")
+        };
+        assert!(remarks("94.5/95,93.46").contains("The published test accuracy is the mean over ranks"));
+        let both = remarks("94.5/95,93.4/93.5");
+        assert!(
+            both.contains("test accuracies of several ranks are by rank") && !both.contains("mean over"),
+            "{both}"
+        );
+    }
+
+    #[test]
+    fn figures_of_quantized_trainings_are_beside_quantization_aware_ones() {
+        let text = "topology,quantized,train_seconds,test_accuracy,hardware\n\
+                    2x1,no,99,93.49,a cluster\n2x1,qat,135,93.59,a cluster\n";
+        let mut runs: Vec<Run> = [(&[][..], 4.0), (&["--quantized"], 5.0), (&["--quantize", "ptq"], 6.0)]
+            .map(|(options, seconds)| run((2, 1), options, seconds))
+            .into();
+        runs[1].results.int8_test_accuracy = Some(97.25);
+        let shown = |row: &Vec<Cell>| row[3..].iter().map(Cell::shown).collect::<Vec<_>>().join(" ");
+        let rows: Vec<String> = beside(text, runs).unwrap().rows.iter().map(shown).collect();
+        assert_eq!(rows, ["99 4.00 93.49 97.50 [97.18–97.79]", "135 5.00 93.59 97.25 [96.91–97.55]"]);
+    }
+
+    #[test]
+    fn a_file_without_hardware_or_with_an_open_quote_is_rejected() {
+        let error = beside("topology,train_seconds\n1x1,9\n", vec![run((1, 1), &[], 4.0)]).unwrap_err();
+        assert!(error.to_string().ends_with("figures.csv: it has no column hardware"), "{error}");
+        let open = "topology,train_seconds,hardware\n1x1,9,\"a GPU\n1x2,5,a GPU\n";
+        let error = beside(open, vec![run((1, 1), &[], 4.0)]).unwrap_err();
+        assert!(error.to_string().ends_with("figures.csv: line 2: a quote is not closed"), "{error}");
+    }
+
+    #[test]
+    fn published_memory_is_shown_and_numbers_match_in_any_notation() {
+        let text = "topology,lr,interface,memory_mb,hardware\n1x1,0.010,–,312,a GPU\n1x1,0.02,,313,a GPU\n";
+        let mut runs = vec![run((1, 1), &["--lr", "1e-2"], 4.0)];
+        let shown = |runs: &[Run]| {
+            let sheet = beside(text, runs.to_vec()).unwrap();
+            assert!(sheet.remarks[1].contains("live tensors"), "{:?}", sheet.remarks);
+            sheet
+                .rows
+                .iter()
+                .map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>()[4..].join(" "))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&runs), ["312 5.00", "313 –"]);
+        runs[0].results.live_mb = None;
+        assert_eq!(shown(&runs), ["312 –", "313 –"], "libtorch's memory is not counted");
+    }
+}

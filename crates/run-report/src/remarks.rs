@@ -1,0 +1,240 @@
+//! Remarks below the main table: what a reader would otherwise take for something else.
+
+use std::collections::BTreeSet;
+
+use super::noise::Interval;
+use super::quality::{Doubt, doubts};
+use super::rows::{Row, varied};
+use super::summary::speed_up;
+use super::{changed, restarted};
+use run_record::LEAST_RISE;
+use run_record::count;
+
+/// The remarks on the table of `rows`.
+pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
+    let mut remarks = vec![basis(rows, baseline)];
+    let found: BTreeSet<Doubt> = rows.iter().flat_map(|row| doubts(row, rows)).collect();
+    remarks.extend(found.into_iter().map(Doubt::footnote));
+    let varied = varied(rows);
+    let names: Vec<String> = rows.iter().map(|row| row.name(&varied)).collect();
+    remarks.extend(changed::Notes::of(rows).footnotes(&names));
+    remarks.extend(restarted::footnote(rows, &names));
+    remarks.extend(fewer_updates(rows));
+    if varied.iter().any(|name| name == "accumulate") {
+        remarks.push(
+            "Accumulation: a step is `accumulate` batches of each rank, so ms/step is not that of one batch, and \
+             there are fewer updates in an epoch."
+                .into(),
+        );
+    }
+    if overfits {
+        remarks.push(format!(
+            "Overfits after the epoch with the lowest test loss, if two or more epochs follow, all with a higher \
+             test loss, the last by {:.0}% or more, while training loss falls.",
+            100.0 * LEAST_RISE
+        ));
+    }
+    if rows.iter().any(|row| Interval::of(row, |run| run.results.test_accuracy).is_some()) {
+        let remark = "Test acc %: in square brackets the 95% interval (Wilson) of as many tested samples, over several \
+                      runs from the lowest bound to the highest.";
+        remarks.push(remark.into());
+    }
+    if rows.iter().any(|row| row.runs.len() > 1) {
+        remarks.push("Repeats: median, and in brackets the range of times, from minimum to maximum.".into());
+    }
+    let seeds: BTreeSet<&str> =
+        rows.iter().filter(|row| row.seeds().len() > 1).map(|row| row.setting("seed")).collect();
+    if !seeds.is_empty() {
+        remarks.push(format!(
+            "Several seeds in a row ({}): ± is the sample standard deviation of an accuracy over them.",
+            seeds.into_iter().collect::<Vec<_>>().join(" or ")
+        ));
+    }
+    if rows.iter().any(|row| row.first().record.oversubscribed) {
+        remarks.push(
+            "Oversubscribed: ranks shared cores and took turns; timings are not representative of the topology."
+                .into(),
+        );
+    }
+    let runs = || rows.iter().flat_map(|row| &row.runs);
+    let processors: BTreeSet<String> = runs().map(|run| run.processors()).collect();
+    if processors.len() > 1 {
+        remarks.push(format!(
+            "These runs are from several kinds of machines ({}), whose times do not compare.",
+            processors.into_iter().collect::<Vec<_>>().join("; ")
+        ));
+    }
+    let builds: BTreeSet<&str> = runs().map(|run| run.record.git.as_str()).collect();
+    if builds.len() > 1 {
+        remarks.push(format!(
+            "These runs are from several builds of the program ({}), which may explain differences.",
+            builds.into_iter().collect::<Vec<_>>().join(", ")
+        ));
+    }
+    if rows.iter().any(|row| row.first().record.shared_machine) {
+        remarks.push("Shared: the hosts are one machine under several names.".into());
+    }
+    remarks
+}
+
+/// What times, accuracies and memory are of.
+fn basis(rows: &[Row<'_>], baseline: &str) -> String {
+    let has_speed_up = |row: &Row<'_>| speed_up(row, row.baseline(rows, baseline)?);
+    let relative = match rows.iter().any(|row| row.setting("topology") == baseline) {
+        true if rows.iter().all(|row| row.setting("topology") == baseline) => String::new(),
+        // The footnotes of doubted rows say why.
+        true if rows.iter().all(|row| has_speed_up(row).is_none()) => String::new(),
+        true => format!("speed-up and efficiency are relative to {baseline} with the same settings; "),
+        false => format!("without a run on {baseline} there is no speed-up; "),
+    };
+    format!(
+        "Train s excludes tests; {relative}accuracies are those of the last epoch, test accuracy over {}. Memory is \
+         that of the rank with the highest value: resident, and live tensors in a training step.",
+        tested(rows)
+    )
+}
+
+/// Which samples were tested, and which were trained on where those are not all.
+pub fn tested(rows: &[Row<'_>]) -> String {
+    let of = |row: &Row<'_>| match &row.first().record.data {
+        Some(data) => {
+            let part = |used: usize, all: usize| {
+                if used < all { format!("the first {used} of {all}") } else { format!("all {all}") }
+            };
+            let whole =
+                data.test_samples == data.test_available && data.train_samples == data.train_available;
+            match whole {
+                true => "the whole test set".to_owned(),
+                false => format!(
+                    "{} test samples, after training on {} samples",
+                    part(data.test_samples, data.test_available),
+                    part(data.train_samples, data.train_available)
+                ),
+            }
+        }
+        // Earlier versions did not record how many there are.
+        None => match row.first().config.test_samples {
+            None => "the whole test set".to_owned(),
+            Some(samples) => format!("the first {samples} test samples"),
+        },
+    };
+    let found: BTreeSet<String> = rows.iter().map(of).collect();
+    found.into_iter().collect::<Vec<_>>().join(", or ")
+}
+
+/// More ranks make fewer updates where the batch is each rank's.
+fn fewer_updates(rows: &[Row<'_>]) -> Option<String> {
+    let except = ["topology", "oversubscribed", "backend", "gloo_algorithm", "interface", "launcher"];
+    rows.iter().find_map(|few| {
+        let same = |row: &&Row<'_>| row.equals_except(few, &except) && row.ranks() > few.ranks();
+        let many = rows.iter().rev().find(same)?;
+        let steps = |row: &Row<'_>| row.first().results.steps;
+        // Early stopping may have ended one of them before.
+        let in_equal_epochs = many.first().epochs_done() == few.first().epochs_done();
+        (in_equal_epochs && steps(many) < steps(few)).then(|| {
+            format!(
+                "The batch is each rank's: {} makes {} where {} makes {}, in equally many epochs.",
+                many.setting("topology"),
+                count(steps(many), "update"),
+                few.setting("topology"),
+                steps(few)
+            )
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::group;
+    use crate::runs::Run;
+    use crate::testing::run;
+    use run_record::DataRecord;
+    use run_record::Machine;
+
+    fn of(runs: &[Run]) -> String {
+        remarks(&group(runs), "1x1", false).join(" ")
+    }
+
+    #[test]
+    fn runs_of_several_builds_are_reported() {
+        let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
+        runs.iter_mut().for_each(|run| run.record.git = "aaaa".into());
+        assert!(!of(&runs).contains("builds"));
+        runs[1].record.git = "bbbb".into();
+        assert!(of(&runs).contains("(aaaa, bbbb)"), "{}", of(&runs));
+    }
+
+    #[test]
+    fn runs_of_several_processors_are_reported() {
+        let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
+        let machine = |cpu: &str| Machine {
+            host: "node0".into(),
+            cpu: cpu.into(),
+            memory_bytes: 0,
+            kernel: "6.1".into(),
+        };
+        runs.iter_mut().for_each(|run| run.record.machines = vec![machine("slow"), machine("slow")]);
+        assert!(!of(&runs).contains("kinds of machines"));
+        runs[1].record.machines = vec![machine("fast"), machine("slow")];
+        assert!(of(&runs).contains("several kinds of machines (fast and slow; slow)"), "{}", of(&runs));
+    }
+
+    #[test]
+    fn early_stopping_does_not_explain_itself_by_the_batch() {
+        let mut runs = [run((1, 1), &[], 8.0), run((1, 2), &[], 4.0)];
+        runs[1].results.stopped_early_after = Some(2);
+        assert!(!of(&runs).contains("in equally many epochs"), "{}", of(&runs));
+    }
+
+    #[test]
+    fn a_speed_up_is_explained_where_there_is_one() {
+        let runs = |seconds| [run((1, 1), &[], seconds), run((1, 2), &[], seconds)];
+        assert!(of(&runs(8.0)).contains("speed-up and efficiency are relative to 1x1"));
+        let short = of(&runs(1.0));
+        assert!(!short.contains("speed-up") && short.contains("Too short"), "{short}");
+    }
+
+    #[test]
+    fn shared_cores_and_machines_are_explained() {
+        let mut runs = vec![run((2, 2), &[], 4.0)];
+        runs[0].record.oversubscribed = true;
+        runs[0].record.shared_machine = true;
+        assert!(of(&runs).contains("not representative") && of(&runs).contains("Shared:"), "{}", of(&runs));
+    }
+
+    #[test]
+    fn updates_and_accumulated_steps_are_explained_where_they_differ() {
+        let runs = [run((1, 1), &[], 8.0), run((1, 2), &["--backend", "gloo"], 4.0)];
+        assert!(of(&runs).contains("1x2 makes 2814 updates where 1x1 makes 5625"), "{}", of(&runs));
+        assert!(!of(&runs[..1]).contains("updates") && !of(&runs).contains("Accumulation"));
+        let accumulated = [run((1, 2), &[], 8.0), run((1, 2), &["--accumulate", "4"], 4.0)];
+        assert!(of(&accumulated).contains("a step is `accumulate` batches"), "{}", of(&accumulated));
+    }
+
+    #[test]
+    fn the_whole_test_set_is_claimed_only_where_all_of_it_was_tested() {
+        let mut runs = vec![run((1, 1), &[], 8.0)];
+        assert!(of(&runs).contains("over the whole test set"));
+        let all = DataRecord {
+            train_sha256: String::new(),
+            train_samples: 6000,
+            train_available: 6000,
+            test_samples: 500,
+            test_available: 500,
+            test_largest_class: None,
+        };
+        runs[0].record.data = None;
+        assert!(of(&runs).contains("over the whole test set"));
+        runs[0].record.data = Some(all.clone());
+        assert!(of(&runs).contains("over the whole test set"));
+        runs[0].record.data = Some(DataRecord { test_samples: 100, train_samples: 640, ..all });
+        let expected =
+            "over the first 100 of 500 test samples, after training on the first 640 of 6000 samples";
+        assert!(of(&runs).contains(expected), "{}", of(&runs));
+        let mut earlier = [run((1, 1), &["--test-samples", "7"], 8.0)];
+        earlier[0].record.data = None;
+        let text = of(&earlier);
+        assert!(text.contains("over the first 7 test samples") && !text.contains("interval"), "{text}");
+    }
+}

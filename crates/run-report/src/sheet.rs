@@ -1,0 +1,264 @@
+//! A table whose numbers refer to their runs, and its text formats: terminal, Markdown,
+//! CSV. HTML is in `page.rs`, the choice of columns in `narrow.rs`.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use super::align::aligned;
+use super::rows::Spread;
+use super::table::table;
+
+/// `text` as it is in Markdown, on one line: names may come from files of others.
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '|' | '`' | '[' | ']' | '\\' => escaped.extend(['\\', character]),
+            '<' => escaped += "&lt;",
+            '\n' | '\r' => escaped.push(' '),
+            _ => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+/// Value of a cell.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Text.
+    Text(String),
+    /// A number and its decimal places.
+    Number(Spread, usize),
+    /// Unknown or not applicable.
+    Nothing,
+}
+
+/// A cell, and the run directories of its value.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    /// Its value.
+    pub value: Value,
+    /// The run directories.
+    pub runs: Vec<PathBuf>,
+    /// What stands beside the number, such as its range.
+    pub beside: String,
+    /// Marks of its footnotes.
+    pub marks: String,
+}
+
+impl Cell {
+    /// Text that no run measured.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { value: Value::Text(text.into()), ..Self::of(Vec::new()) }
+    }
+
+    /// One number.
+    pub fn number(number: f64, digits: usize, runs: Vec<PathBuf>) -> Self {
+        Self { value: Value::Number(Spread::of(vec![number]), digits), ..Self::of(runs) }
+    }
+
+    /// No value.
+    pub fn nothing() -> Self {
+        Self::of(Vec::new())
+    }
+
+    /// A cell of `runs` without a value.
+    pub fn of(runs: Vec<PathBuf>) -> Self {
+        Self { value: Value::Nothing, runs, beside: String::new(), marks: String::new() }
+    }
+
+    /// Display form: the median, what stands beside it, and the marks.
+    pub fn shown(&self) -> String {
+        let value = match &self.value {
+            Value::Text(text) => text.clone(),
+            Value::Nothing => "–".into(),
+            Value::Number(spread, digits) => format!("{:.*}", digits, spread.median),
+        };
+        [value.as_str(), &self.beside, &self.marks]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+}
+
+/// A column.
+#[derive(Debug, Clone)]
+pub struct Column {
+    /// Title for readers.
+    pub title: String,
+    /// Key for programs.
+    pub key: String,
+    /// Whether it is numeric.
+    pub numeric: bool,
+    /// Whether its numbers have a range over repeats.
+    pub spread: bool,
+    /// What it is, for readers who point at the title.
+    pub definition: String,
+    /// A narrow table leaves out columns of a high rank first, and never those of rank 0.
+    pub rank: u8,
+    /// Whether only files for programs have it.
+    pub for_programs: bool,
+}
+
+impl Column {
+    /// A column of text.
+    pub fn words(title: &str, key: &str) -> Self {
+        Self {
+            title: title.into(),
+            key: key.into(),
+            numeric: false,
+            spread: false,
+            definition: String::new(),
+            rank: 0,
+            for_programs: false,
+        }
+    }
+
+    /// A column of single numbers.
+    pub fn number(title: &str, key: &str) -> Self {
+        Self { numeric: true, ..Self::words(title, key) }
+    }
+
+    /// A column of numbers with their range.
+    pub fn spread(title: &str, key: &str) -> Self {
+        Self { spread: true, ..Self::number(title, key) }
+    }
+
+    /// With a definition.
+    pub fn means(self, definition: &str) -> Self {
+        Self { definition: definition.into(), ..self }
+    }
+
+    /// With a rank.
+    pub fn ranked(self, rank: u8) -> Self {
+        Self { rank, ..self }
+    }
+
+    /// In files for programs only.
+    pub fn for_programs(self) -> Self {
+        Self { for_programs: true, ..self }
+    }
+}
+
+/// A table.
+#[derive(Debug, Clone, Default)]
+pub struct Sheet {
+    /// Short name for file names.
+    pub name: String,
+    /// Title.
+    pub title: String,
+    /// Columns; those of text come first.
+    pub columns: Vec<Column>,
+    /// Rows, each as long as `columns`.
+    pub rows: Vec<Vec<Cell>>,
+    /// Notes below the table.
+    pub remarks: Vec<String>,
+}
+
+/// Columns of a terminal whose width is unknown, such as a file.
+const DEFAULT_WIDTH: usize = 100;
+
+impl Sheet {
+    /// For a terminal of `width` columns, 100 if it is unknown. A table that is too wide has
+    /// its columns for readers in a hurry, and names the others; with `wide` it has all.
+    pub fn terminal(&self, width: Option<u16>, wide: bool) -> String {
+        let all = self.for_readers();
+        let limit = width.map_or(DEFAULT_WIDTH, usize::from);
+        if wide {
+            return all.text(None);
+        }
+        let (narrow, rest) = all.narrow(limit);
+        let mut text = narrow.text(width.filter(|_| narrow.width() > limit));
+        if let Some(rest) = rest {
+            let kept: Vec<&str> = narrow.columns.iter().map(|column| column.key.as_str()).collect();
+            let more = rest.columns.iter().filter(|column| !kept.contains(&column.key.as_str()));
+            let titles: Vec<&str> = more.map(|column| column.title.as_str()).collect();
+            text += &format!("More columns with --wide: {}.\n", titles.join(", "));
+        }
+        text
+    }
+
+    /// Columns of the table in a terminal.
+    pub(crate) fn width(&self) -> usize {
+        self.table().lines().map(|line| line.chars().count()).max().unwrap_or(0)
+    }
+
+    fn table(&self) -> comfy_table::Table {
+        let left = self.columns.iter().take_while(|column| !column.numeric).count();
+        let header: Vec<&String> = self.columns.iter().map(|column| &column.title).collect();
+        let columns: Vec<Vec<String>> = (0..self.columns.len())
+            .map(|n| {
+                let texts: Vec<String> = self.rows.iter().map(|row| row[n].shown()).collect();
+                if self.columns[n].numeric { aligned(&texts) } else { texts }
+            })
+            .collect();
+        table(&header, left, (0..self.rows.len()).map(|row| columns.iter().map(|c| c[row].clone()).collect()))
+    }
+
+    fn text(&self, width: Option<u16>) -> String {
+        let mut table = self.table();
+        if let Some(width) = width {
+            table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(width);
+        }
+        let mut text = format!("{}\n{table}\n", self.title);
+        self.remarks.iter().for_each(|remark| text += &format!("{remark}\n"));
+        text
+    }
+
+    /// As a GitHub Markdown table.
+    pub fn markdown(&self) -> String {
+        let line = |cells: Vec<String>| {
+            format!("| {} |\n", cells.iter().map(|cell| escaped(cell)).collect::<Vec<_>>().join(" | "))
+        };
+        let sheet = self.for_readers();
+        let mut text = format!("### {}\n\n", escaped(&self.title));
+        text += &line(sheet.columns.iter().map(|column| column.title.clone()).collect());
+        text += &line(sheet.columns.iter().map(|c| if c.numeric { "---:" } else { "---" }.into()).collect());
+        sheet.rows.iter().for_each(|row| text += &line(row.iter().map(Cell::shown).collect()));
+        for remark in &self.remarks {
+            let _ = write!(text, "\n{}\n", escaped(remark));
+        }
+        text
+    }
+
+    /// As CSV: medians in the column's key, minimum and maximum beside them.
+    ///
+    /// # Errors
+    /// Only if memory runs out.
+    pub fn csv(&self) -> Result<String, csv::Error> {
+        let mut file = csv::Writer::from_writer(Vec::new());
+        let header = self.columns.iter().flat_map(|column| match column.spread {
+            true => ["", "_min", "_max"].map(|part| format!("{}{part}", column.key)).to_vec(),
+            false => vec![column.key.clone()],
+        });
+        file.write_record(header)?;
+        for row in &self.rows {
+            let cells = row.iter().zip(&self.columns).flat_map(|(cell, column)| {
+                let width = if column.spread { 3 } else { 1 };
+                let mut texts = match &cell.value {
+                    Value::Text(text) => vec![text.clone()],
+                    Value::Nothing => vec![String::new()],
+                    Value::Number(spread, _) => {
+                        [spread.median, spread.min, spread.max].map(significant).to_vec()
+                    }
+                };
+                texts.resize(width, String::new());
+                texts
+            });
+            file.write_record(cells)?;
+        }
+        let bytes = file.into_inner().map_err(|error| error.into_error())?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// Six significant digits, more than the clocks have.
+fn significant(number: f64) -> String {
+    let rounded: f64 = format!("{number:.5e}").parse().unwrap_or(number);
+    rounded.to_string()
+}
+
+#[cfg(test)]
+#[path = "sheet_tests.rs"]
+mod tests;

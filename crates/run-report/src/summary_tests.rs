@@ -1,0 +1,161 @@
+use super::*;
+use crate::rows::group;
+use crate::runs::Run;
+use crate::testing::{run, with_test_losses};
+
+fn section(runs: Vec<Run>) -> Section {
+    Section { name: "t".into(), title: "T".into(), runs, ..Section::default() }
+}
+
+fn csv(section: &Section) -> Vec<Vec<String>> {
+    let sheet = summary(section, &group(&section.runs), "1x1");
+    let text = sheet.csv().unwrap();
+    text.lines().map(|line| line.split(',').map(Into::into).collect()).collect()
+}
+
+fn value<'t>(lines: &'t [Vec<String>], row: usize, name: &str) -> &'t str {
+    &lines[row][lines[0].iter().position(|n| *n == name).expect(name)]
+}
+
+#[test]
+fn speed_up_and_efficiency_are_those_of_medians() {
+    let section = section(vec![run((1, 1), &[], 8.0), run((1, 1), &[], 10.0), run((2, 2), &[], 3.0)]);
+    let lines = csv(&section);
+    let of = |row, name| value(&lines, row, name);
+    assert_eq!((of(1, "train_seconds"), of(1, "train_seconds_max"), of(1, "runs")), ("9", "10", "2"));
+    assert_eq!((of(2, "speed_up"), of(2, "efficiency_percent"), of(2, "doubts")), ("3", "75", "single"));
+    assert_eq!((of(2, "exposed_comm_percent"), of(2, "ranks")), ("10", "4"));
+    assert_eq!(of(1, "exposed_comm_percent"), "", "one rank waits for none");
+    let alone = summary(&section, &group(&section.runs)[1..], "1x1");
+    let text = alone.markdown();
+    assert!(text.contains("| – | – |") && text.contains("without a run on 1x1"), "{text}");
+}
+
+#[test]
+fn short_and_disturbed_rows_have_marks_and_no_speed_up() {
+    let mut runs = vec![run((1, 1), &[], 8.0), run((1, 2), &[], 1.5), run((2, 1), &[], 4.0)];
+    runs[2].results.others_cpu_percent = Some(40.0);
+    let section = section(runs);
+    let lines = csv(&section);
+    assert_eq!((value(&lines, 2, "speed_up"), value(&lines, 2, "doubts")), ("", "short"));
+    assert_eq!((value(&lines, 3, "speed_up"), value(&lines, 3, "doubts")), ("", "disturbed"));
+    let text = summary(&section, &group(&section.runs), "1x1").markdown();
+    assert!(text.contains("| 1.50 ᵃ |") && text.contains("| 4.00 ᵇ |"), "{text}");
+    assert!(text.contains("ᵃ Too short: under 2 s") && text.contains("ᵇ Disturbed: ") && !text.contains('ᶜ'));
+    assert!(!text.contains("doubts"), "for programs only: {text}");
+}
+
+#[test]
+fn overfitting_rows_are_marked_and_others_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let up = with_test_losses(run((1, 1), &[], 8.0), &folder.path().join("up"), &[2.0, 1.5, 1.6, 1.7]);
+    let lr = run((1, 1), &["--lr", "1"], 8.0);
+    let mut down = with_test_losses(lr, &folder.path().join("down"), &[2.0, 1.5, 1.4, 1.3]);
+    down.results.live_mb = None;
+    let both = section(vec![up, down]);
+    let text = summary(&both, &group(&both.runs), "1x1").markdown();
+    assert!(text.contains("| overfits after epoch | runs |") && text.contains("Overfits after"), "{text}");
+    assert!(text.contains("| 2 | 1 |") && text.contains("| – | 1 |"), "{text}");
+    let lines = csv(&both);
+    assert_eq!((value(&lines, 1, "live_mb"), value(&lines, 2, "live_mb")), ("5", ""));
+    let better = section(vec![both.runs[1].clone()]);
+    assert!(!summary(&better, &group(&better.runs), "1x1").markdown().contains("verfits"));
+}
+
+#[test]
+fn a_narrow_table_keeps_what_decides() {
+    let gloo = ["--backend", "gloo"];
+    let runs = [((1, 1), 8.0), ((1, 2), 5.0), ((2, 2), 3.0)];
+    let runs = runs.into_iter().flat_map(|(t, s)| [run(t, &[], s), run(t, &gloo, s + 1.0)]);
+    let section = section(runs.collect());
+    let (narrow, rest) = summary(&section, &group(&section.runs), "1x1").narrow(100);
+    let text = narrow.terminal(None, false);
+    assert!(text.lines().filter(|line| line.starts_with('│')).all(|l| l.chars().count() <= 100), "{text}");
+    for word in ["topology", "backend", "train s", "speed-up", "effic. %", "exposed comm %", "test acc %"] {
+        assert!(text.contains(word), "{word} is missing: {text}");
+    }
+    assert!(!narrow.columns.iter().any(|column| column.key == "launcher"), "equal in all rows");
+    let rest = rest.expect("other columns").markdown();
+    assert!(rest.contains("| topology | backend |") && rest.contains("peak RSS MB"), "{rest}");
+}
+
+#[test]
+fn quantized_runs_have_the_sizes_of_both_checkpoints() {
+    let folder = tempfile::tempdir().unwrap();
+    let checkpoint = folder.path().join("checkpoints/step-00000010");
+    std::fs::create_dir_all(&checkpoint).unwrap();
+    std::fs::write(checkpoint.join("model.safetensors"), vec![0; 18 << 10]).unwrap();
+    let quantized = run((1, 1), &["--quantize", "qat"], 8.0);
+    let section =
+        section(vec![run((1, 1), &[], 8.0), crate::runs::Run { path: folder.path().into(), ..quantized }]);
+    let has_size = |section: &Section| csv(section)[0].iter().any(|name| name == "int8_kb");
+    assert!(!has_size(&section), "a float checkpoint alone has no ratio");
+    std::fs::write(checkpoint.join("int8.safetensors"), vec![0; 6 << 10]).unwrap();
+    let lines = csv(&section);
+    let row = (1..3).find(|&row| value(&lines, row, "int8_kb") == "6").expect("the quantized row");
+    assert_eq!((value(&lines, row, "float_kb"), value(&lines, row, "times_smaller")), ("18", "3"));
+    assert_eq!(value(&lines, 3 - row, "float_kb"), "", "the other row has no integer model");
+    let findings = crate::overview::findings(&group(&section.runs), "1x1").join("; ");
+    assert!(
+        findings.contains("an int8 checkpoint has 6.0 KB, 3.00 times smaller than 18.0 KB"),
+        "{findings}"
+    );
+}
+
+#[test]
+fn repeats_of_one_seed_have_one_accuracy_and_say_whether_their_weights_are_the_same() {
+    let repeat = |seconds, digest: &str, options: &[&str]| {
+        let mut run = run((1, 2), options, seconds);
+        run.results.weights_sha256 = digest.into();
+        run
+    };
+    let gloo = ["--backend", "gloo"];
+    let section = section(vec![
+        repeat(4.0, "a", &[]),
+        repeat(4.5, "a", &[]),
+        repeat(4.0, "a", &gloo),
+        repeat(4.25, "b", &gloo),
+        run((2, 2), &[], 3.0),
+    ]);
+    let sheet = summary(&section, &group(&section.runs), "1x1");
+    let text = sheet.markdown();
+    assert!(text.contains("| 4.25 (4.00–4.50) |") && text.contains("| 97.50 \\[97.18–97.79\\] |"), "{text}");
+    assert!(
+        !text.contains('±') && text.contains("Repeats: median, and in brackets the range of times"),
+        "{text}"
+    );
+    let lines = csv(&section);
+    let weights: Vec<&str> = (1..4).map(|row| value(&lines, row, "weights")).collect();
+    assert_eq!(weights, ["differ", "same", ""], "{lines:?}");
+    assert_eq!(
+        (value(&lines, 1, "test_accuracy_low"), value(&lines, 1, "test_accuracy_high")),
+        ("97.1753", "97.7882")
+    );
+}
+
+#[test]
+fn seeds_of_a_sweep_have_a_deviation_of_accuracy() {
+    let seeded = |seed, accuracy| {
+        let mut run = Run { sweep: Some("s".into()), ..run((1, 1), &["--seed", seed], 4.0) };
+        run.results.test_accuracy = accuracy;
+        run
+    };
+    let section = section(vec![seeded("1", 97.0), seeded("2", 97.5), seeded("3", 98.0), seeded("1", 97.0)]);
+    let text = summary(&section, &group(&section.runs), "1x1").markdown();
+    assert!(text.contains("| 97.25 ±0.50 \\[96.65–98.26\\] |") && text.contains("| 95.00 ±0.00 |"), "{text}");
+    assert!(text.contains("| 4.00 (4.00–4.00) | – | – |"), "one topology has no speed-up: {text}");
+    assert!(text.contains("Several seeds in a row (1, 2, 3): ± is the sample"), "{text}");
+}
+
+#[test]
+fn an_unsteady_baseline_is_marked_and_gives_no_ratio() {
+    let section = section(vec![run((1, 1), &[], 4.0), run((1, 1), &[], 7.0), run((1, 2), &[], 3.0)]);
+    let text = summary(&section, &group(&section.runs), "1x1").markdown();
+    assert!(text.contains("| 5.50 (4.00–7.00) ᶠ | – | – |") && text.contains("| 3.00 ᶜ | – | – |"), "{text}");
+    assert!(text.contains("ᶠ Unsteady: "), "{text}");
+    let findings = crate::overview::findings(&group(&section.runs), "1x1").join("; ");
+    assert!(
+        findings.contains("times of 1 of 2 rows are not compared") && !findings.contains("fastest"),
+        "{findings}"
+    );
+}

@@ -1,0 +1,149 @@
+//! Runs for the tests of this module, as `run.json` would describe them.
+
+use std::path::{Path, PathBuf};
+
+use super::runs::Run;
+use crate::config::{Config, RunRecord};
+use run_record::{DataRecord, RankPlace, Results, Status, StepMs};
+use serde_json::{Map, Value};
+
+/// `config` of a run with the default options.
+const DEFAULT: &str = r#"{
+    "model": "convnet", "activation": "relu", "batch_norm": false, "dropout": 0.0, "hidden": null, "init": null,
+    "seed": 123, "data_root": "data/digits", "train_batch_size": 32, "test_batch_size": 128, "shuffle": false,
+    "train_samples": null, "test_samples": null, "num_classes": null, "epochs": 3, "lr": 0.0005,
+    "weight_decay": 0.0005, "optimizer": "adam", "momentum": null, "schedule": "constant", "max_lr": null,
+    "step_size": null, "gamma": null, "clip_norm": null, "l1": 0.0, "l2": 0.0, "label_smoothing": 0.0,
+    "early_stopping": null, "augment": null, "quantize": null, "weight_scheme": "channel", "freeze_after": null,
+    "fold_after": null, "calibration": null, "precision": "no", "device": "flex", "fused": true,
+    "conv": "winograd", "accumulate": 1, "backend": "mpi", "interface": null, "gloo_algorithm": "ring",
+    "reduce": "native", "grad_dtype": "f32", "overlap": true, "bucket_mb": 25.0, "comm_timeout": 120.0,
+    "threads": 1, "log_every": 100, "checkpoint_every": null, "keep": null
+}"#;
+
+/// `config` of a run with these options, `--name value` or `--name`.
+fn config(options: &[&str]) -> Map<String, Value> {
+    let mut config: Map<String, Value> = serde_json::from_str(DEFAULT).expect("valid JSON");
+    let mut words = options.iter().peekable();
+    while let Some(option) = words.next() {
+        let name = match *option {
+            "--batch-size" => "train_batch_size".to_owned(),
+            option => option.trim_start_matches("--").replace('-', "_"),
+        };
+        let text = words.next_if(|word| !word.starts_with("--")).map_or("true", |word| *word);
+        let value = config.get_mut(&name).unwrap_or_else(|| panic!("no option {name}"));
+        *value = match value.is_f64() {
+            true => text.parse::<f64>().expect("a number").into(),
+            false => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
+        };
+    }
+    config
+}
+
+/// A completed run of `train` with `options` on NxC that took `train_seconds`.
+pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Run {
+    let options = config(options);
+    let config = Config::of(&options).expect("valid options");
+    let limit = |name: &str| options[name].as_u64().map_or(60_000, |limit| limit as usize);
+    let (machines, processes) = topology;
+    let world_size = machines * processes;
+    let host = |rank: usize| format!("node{}", rank / processes);
+    let place = |rank| RankPlace {
+        rank,
+        host: host(rank),
+        pid: 1,
+        binding: "0".into(),
+        cores: 4,
+        boot_id: host(rank),
+    };
+    let steps = 60_000usize.div_ceil(32 * world_size) * config.epochs;
+    let exposed = if world_size > 1 { 0.1 * train_seconds } else { 0.0 };
+    Run {
+        path: PathBuf::from(format!("results/{machines}x{processes}-{}", config.backend)),
+        sweep: None,
+        digest: String::new(),
+        results: Results {
+            steps,
+            epochs_run: None,
+            start_up_seconds: None,
+            train_seconds,
+            test_seconds: 1.0,
+            checkpoint_seconds: None,
+            total_seconds: train_seconds + 1.0,
+            ms_per_step: 1e3 * train_seconds / steps as f64,
+            images_per_second: 60_000.0 * config.epochs as f64 / train_seconds,
+            comm_seconds: exposed,
+            step_ms: StepMs {
+                backward: 400.0 * train_seconds / steps as f64,
+                exposed: 1e3 * exposed / steps as f64,
+                ..StepMs::default()
+            },
+            test_accuracy: 97.5,
+            int8_test_accuracy: None,
+            int8_test_loss: None,
+            float_inference_seconds: None,
+            int8_inference_seconds: None,
+            test_loss: 0.1,
+            train_accuracy: 95.0,
+            train_loss: 0.2,
+            per_rank: Vec::new(),
+            peak_rss_mb: 50.0,
+            live_mb: Some(5.0),
+            skipped_steps: None,
+            loss_scale: None,
+            others_cpu_percent: None,
+            others_cpu_percent_by_host: Default::default(),
+            weights_sha256: String::new(),
+            best_epoch: None,
+            stopped_early_after: None,
+        },
+        config: config.clone(),
+        record: RunRecord {
+            status: Status::Completed,
+            error: None,
+            command_line: Vec::new(),
+            params: 4266,
+            topology: format!("{machines}x{processes}"),
+            world_size,
+            hosts: (0..world_size).map(host).collect(),
+            places: (0..world_size).map(place).collect(),
+            launcher: "mpirun".into(),
+            machines: Vec::new(),
+            simd_level: None,
+            bf16_products: None,
+            connection: None,
+            data: Some(DataRecord {
+                train_sha256: String::new(),
+                train_samples: limit("train_samples").min(60_000),
+                train_available: 60_000,
+                test_samples: limit("test_samples").min(10_000),
+                test_available: 10_000,
+                // MNIST's share.
+                test_largest_class: Some(limit("test_samples").min(10_000) * 1135 / 10_000),
+            }),
+            oversubscribed: false,
+            shared_machine: false,
+            started_at: "2026-01-31T00:00:00Z".into(),
+            ended_at: None,
+            git: String::new(),
+            git_dirty: None,
+            history: Vec::new(),
+            failed_attempts: Vec::new(),
+            failed_checkpoints: None,
+            versions: [("mpi".to_owned(), "Open MPI v4.1.4, package: Debian".to_owned())].into(),
+            results: None,
+            config: options,
+        },
+    }
+}
+
+/// `run` in the folder `path`, with an `epochs.csv` of these test losses and a
+/// decreasing training loss.
+pub fn with_test_losses(run: Run, path: &Path, losses: &[f64]) -> Run {
+    let header = "epoch,train_loss,train_accuracy,test_loss,test_accuracy,seconds\n".to_owned();
+    let line = |(i, loss): (usize, &f64)| format!("{},{},50,{loss},50,1\n", i + 1, 1.0 / (i + 1) as f64);
+    let text = header + &losses.iter().enumerate().map(line).collect::<String>();
+    std::fs::create_dir_all(path).expect("the folder can be created");
+    std::fs::write(path.join("epochs.csv"), text).expect("the file can be written");
+    Run { path: path.to_owned(), ..run }
+}

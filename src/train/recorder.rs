@@ -1,0 +1,104 @@
+//! `Recorder`: the run directory as all ranks see it.
+
+use std::path::Path;
+
+use super::{Position, TrainError};
+use crate::layout::stored;
+use crate::quant::Int8File;
+use burn_mpi::{CommError, ParamLayout, World};
+use run_record::{
+    Checkpoint, Curve, CurvePoint, EpochRow, FailedCheckpoint, INT8_FILE, RecordError, RunDir, RunWriter,
+    Start,
+};
+
+/// Writes a run's curves, epochs and checkpoints. Every rank has one and calls the same methods;
+/// only rank 0's accesses files, and its errors are returned on every rank.
+pub struct Recorder<'w> {
+    world: &'w World,
+    writer: Option<RunWriter>,
+}
+
+impl<'w> Recorder<'w> {
+    /// Opens the curves in `dir`, which rank 0 alone has.
+    ///
+    /// # Errors
+    /// As [`RunWriter::open`].
+    pub fn open(world: &'w World, dir: Option<RunDir>, start: Start<'_>) -> Result<Self, RecordError> {
+        Ok(Self { world, writer: dir.map(|dir| RunWriter::open(dir, world.size(), start)).transpose()? })
+    }
+
+    /// The run directory, on rank 0.
+    pub fn path(&self) -> Option<&Path> {
+        self.writer.as_ref().map(RunWriter::path)
+    }
+
+    /// What became of checkpoints that could not be written, on rank 0.
+    pub fn failed_checkpoint(&self) -> Option<&FailedCheckpoint> {
+        self.writer.as_ref().and_then(RunWriter::failed_checkpoint)
+    }
+
+    /// Adds points to the curves, the same on every rank.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn points(&mut self, curve: Curve, points: &[CurvePoint]) -> Result<(), CommError> {
+        self.write(|writer| writer.points(curve, points))
+    }
+
+    /// Appends the line of a finished epoch to `epochs.csv`.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn epoch(&mut self, row: &EpochRow) -> Result<(), CommError> {
+        self.write(|writer| writer.epoch(row))
+    }
+
+    /// Adds a point to TensorBoard's curve `tag` of the means over ranks.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn mean(&mut self, tag: &str, step: usize, value: f64) -> Result<(), CommError> {
+        self.write(|writer| writer.mean(tag, step, value))
+    }
+
+    /// Writes a checkpoint, with the int8 model of its weights if there is one; no rank continues
+    /// before it is complete. `checkpoint` is called on rank 0 alone. Returns whether it is written:
+    /// if it cannot be and is not the `last` of the run, a warning and `run.json` say so.
+    ///
+    /// # Errors
+    /// If the transport fails, or the last checkpoint cannot be written.
+    pub fn checkpoint(
+        &mut self,
+        layout: &ParamLayout,
+        int8: Option<&Int8File>,
+        last: bool,
+        checkpoint: impl FnOnce() -> Checkpoint<Position>,
+    ) -> Result<bool, TrainError> {
+        let mut step = 0;
+        // The agreement is also the barrier: a rank gets its result only after rank 0 has written
+        // and all others have arrived.
+        let saved = self.write(|writer| {
+            let checkpoint = checkpoint();
+            step = checkpoint.position.step;
+            let int8 = int8.map(|int8| int8.encode(Path::new(INT8_FILE))).transpose()?;
+            writer.checkpoint(&stored(layout), int8.as_deref(), &checkpoint)
+        });
+        match saved {
+            Ok(()) => Ok(true),
+            Err(CommError::Elsewhere { reason, .. }) if !last => {
+                self.writer.iter_mut().for_each(|writer| writer.note_failed(step, reason.clone()));
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes on rank 0, and agrees on the result.
+    fn write(
+        &mut self,
+        with: impl FnOnce(&mut RunWriter) -> Result<(), RecordError>,
+    ) -> Result<(), CommError> {
+        let written = self.writer.as_mut().map_or(Ok(()), with);
+        self.world.agree(written)
+    }
+}
