@@ -67,7 +67,7 @@ fn work() -> u8 {
 fn ask_for_reports_of_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        eprintln!("mpiburn: a bug; please report it with what follows");
+        eprintln!("mpiburn: internal error; please report the output below");
         default(panic);
     }));
 }

@@ -13,7 +13,7 @@ pub fn check(world: &World, collective: &mut dyn Collective) -> Outcome {
     for round in 0..20 {
         for bucket in 0..LENGTHS.len() {
             let operation = operation_of(bucket, round);
-            collective.start(bucket, operation, brought(world, bucket, operation))?;
+            collective.start(bucket, operation, input(world, bucket, operation))?;
             // Ranks poll differently.
             if (bucket + round).is_multiple_of(world.rank() + 1) {
                 collective.poll()?;
@@ -48,7 +48,7 @@ fn operation_of(bucket: usize, round: usize) -> Operation {
     }
 }
 
-fn brought(world: &World, bucket: usize, operation: Operation) -> Wire {
+fn input(world: &World, bucket: usize, operation: Operation) -> Wire {
     let length = LENGTHS[bucket];
     let mine = match operation {
         Operation::AllGather { .. } => chunk_range(length, world.size(), world.rank()),

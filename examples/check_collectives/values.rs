@@ -40,8 +40,8 @@ pub fn awkward(rank: usize, index: usize) -> f32 {
 /// The sum of all ranks' [`awkward`] values in rank order: in the type itself, or in f32 and
 /// rounded once where the type is narrower.
 pub fn awkward_sum(kind: usize, length: usize, ranks: usize) -> Wire {
-    let in_order = |index: usize, travelled: fn(f32) -> f32| {
-        (0..ranks).map(|rank| travelled(awkward(rank, index))).reduce(|sum, term| sum + term).unwrap_or(0.0)
+    let in_order = |index: usize, sent: fn(f32) -> f32| {
+        (0..ranks).map(|rank| sent(awkward(rank, index))).reduce(|sum, term| sum + term).unwrap_or(0.0)
     };
     match kind {
         0 => Wire::F32((0..length).map(|i| in_order(i, |x| x)).collect()),

@@ -1,7 +1,7 @@
 //! The GPU of each rank with `--device cuda` and `--device tch-cuda:N`.
 //!
 //! Without a number, ranks of a machine take its GPUs in turn; several may share one, whose
-//! gradients travel through the host's memory.
+//! gradients are sent through the host's memory.
 
 use burn_mpi::{Backend, World};
 

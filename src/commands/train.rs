@@ -171,7 +171,7 @@ impl Run {
         let position = trainer.position();
         let earlier = position.seconds();
         if world.is_root() && position.step > 0 && !self.complete {
-            log::info!("going on after step {}, in epoch {}", position.step, position.epoch + 1);
+            log::info!("resuming after step {}, in epoch {}", position.step, position.epoch + 1);
         }
         if world.is_root() && !self.complete {
             warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch);

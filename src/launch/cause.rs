@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use burn_mpi::messages::{NO_ANSWER, NOT_FINALIZED, STALLED};
 use rustix::io::ioctl_fionbio;
 
 /// Lines at most this far apart are of one fault: its first one is the cause, those after it come
@@ -83,7 +84,7 @@ struct Held {
 
 /// What a line says of the end of a job.
 #[derive(Debug, Clone, Copy)]
-struct Said<'a> {
+struct Classified<'a> {
     /// The cause, if it is this line.
     text: &'a str,
     weight: u8,
@@ -127,32 +128,31 @@ fn ends_task(error: &str) -> bool {
 }
 
 /// What a line that may be the cause says.
-fn judge(line: &str) -> Option<Said<'_>> {
+fn classify(line: &str) -> Option<Classified<'_>> {
     let line = line.trim().trim_end_matches('.');
     if let Some(error) = line.strip_prefix("mpiburn: ").or_else(|| line.strip_prefix("error: ")) {
         let closed = ["Connection closed by peer", "Connection reset by peer", "Broken pipe"];
-        let later = ["MPI does not end; ", " has not answered for "];
+        let later = [NOT_FINALIZED, NO_ANSWER, STALLED];
         let weight = match error {
-            error if error.contains(" has waited for ") => WAIT,
             error if later.iter().any(|later| error.contains(later)) => WAIT,
             error if closed.iter().any(|closed| error.contains(closed)) => NOTICED,
             _ => ERROR,
         };
-        return Some(Said { text: error, weight, ends: false });
+        return Some(Classified { text: error, weight, ends: false });
     }
     if let Some(error) = line.strip_prefix("srun: error: ") {
         let ends = ends_task(error);
-        return Some(Said { text: line, weight: if ends { LAUNCHER } else { NOTICED }, ends });
+        return Some(Classified { text: line, weight: if ends { LAUNCHER } else { NOTICED }, ends });
     }
     if line.starts_with("srun: fatal: ") {
-        return Some(Said { text: line, weight: LAUNCHER, ends: false });
+        return Some(Classified { text: line, weight: LAUNCHER, ends: false });
     }
     // Its name is that of its file, such as mpirun.openmpi.
     let of_launcher = (line.starts_with("mpirun") && line.contains(" noticed that process rank "))
         || line.contains("BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES")
         || LOST_HOST.iter().any(|lost| line.starts_with(lost));
     let text = line.trim_matches(|c: char| c == '=' || c == ' ');
-    of_launcher.then_some(Said { text, weight: LAUNCHER, ends: true })
+    of_launcher.then_some(Classified { text, weight: LAUNCHER, ends: true })
 }
 
 impl Scan {
@@ -173,7 +173,7 @@ impl Scan {
         if aborts(line) {
             self.gone.get_or_insert(now);
         }
-        let Some(Said { text, weight, ends }) = judge(line) else { return };
+        let Some(Classified { text, weight, ends }) = classify(line) else { return };
         if weight == WAIT {
             // No fault yet, or none of its own.
             self.held.get_or_insert_with(|| Held { text: text.to_owned(), weight });
@@ -250,7 +250,7 @@ mod tests {
         let (mut scan, now) = (Scan::default(), Instant::now());
         scan.add(b"mpiburn: loss is NaN\n", now);
         let later = now + Duration::from_secs(20);
-        scan.add(b"mpiburn: MPI does not end; leaving it after 20 s\n", later);
+        scan.add(format!("mpiburn: {NOT_FINALIZED}; exiting after 20 s\n").as_bytes(), later);
         assert_eq!(scan.held.unwrap().text, "loss is NaN");
     }
 

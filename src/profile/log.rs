@@ -18,7 +18,7 @@ pub(super) struct Logged {
 
 /// A bucket that was in flight during backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LoggedFlight {
+pub(super) struct LoggedOp {
     pub bucket: usize,
     pub step: usize,
     pub since_ns: i64,
@@ -41,7 +41,7 @@ pub struct Log {
     steps: RangeInclusive<usize>,
     step: usize,
     pub(super) spans: Vec<Logged>,
-    pub(super) flights: Vec<LoggedFlight>,
+    pub(super) ops: Vec<LoggedOp>,
     /// Buckets, and the first step with them.
     plans: Vec<(usize, Vec<LoggedBucket>)>,
 }
@@ -49,7 +49,7 @@ pub struct Log {
 impl Log {
     /// A log of `steps`, which are counted from 1. Times are those since `since`.
     pub fn new(since: Instant, steps: RangeInclusive<usize>) -> Self {
-        Self { since, steps, step: 0, spans: Vec::new(), flights: Vec::new(), plans: Vec::new() }
+        Self { since, steps, step: 0, spans: Vec::new(), ops: Vec::new(), plans: Vec::new() }
     }
 
     /// Continues after `step`.
@@ -73,10 +73,10 @@ impl Log {
         }
     }
 
-    pub(super) fn flight(&mut self, bucket: usize, since: Instant, until: Instant, complete: bool) {
+    pub(super) fn pending(&mut self, bucket: usize, since: Instant, until: Instant, complete: bool) {
         if self.steps.contains(&self.step) {
             let (since_ns, until_ns) = (self.ns(since), self.ns(until));
-            self.flights.push(LoggedFlight { bucket, step: self.step, since_ns, until_ns, complete });
+            self.ops.push(LoggedOp { bucket, step: self.step, since_ns, until_ns, complete });
         }
     }
 
@@ -118,11 +118,11 @@ mod tests {
         for step in 1..=4u64 {
             log.next_step();
             log.span(7, at(10 * step), at(10 * step + 5));
-            log.flight(0, at(10 * step), at(10 * step + 1), true);
+            log.pending(0, at(10 * step), at(10 * step + 1), true);
         }
         let spans: Vec<[i64; 2]> = log.spans.iter().map(|span| [span.begin_ns, span.end_ns]).collect();
         assert_eq!(spans, [[20, 25], [30, 35]]);
-        assert_eq!(log.flights.iter().map(|flight| flight.step).collect::<Vec<_>>(), [2, 3]);
+        assert_eq!(log.ops.iter().map(|op| op.step).collect::<Vec<_>>(), [2, 3]);
         log.clear();
         log.set_step(2);
         log.span(7, at(1), at(2));

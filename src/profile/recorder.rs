@@ -42,7 +42,7 @@ struct Span {
 
 /// A bucket in flight during backward.
 #[derive(Debug)]
-struct Flight {
+struct PendingOp {
     bucket: usize,
     since: Instant,
 }
@@ -60,7 +60,7 @@ pub struct Recorder {
     /// Rows of buckets, by index.
     buckets: Vec<usize>,
     hidden: Vec<Duration>,
-    flights: VecDeque<Flight>,
+    pending: VecDeque<PendingOp>,
     /// Whether the innermost span is one of a sequence, which ends where the next begins:
     /// the backwards of operators, or the layers of an integer model.
     pub(super) in_sequence: bool,
@@ -76,7 +76,7 @@ impl Default for Recorder {
             open: Vec::with_capacity(8),
             buckets: Vec::new(),
             hidden: Vec::new(),
-            flights: VecDeque::with_capacity(64),
+            pending: VecDeque::with_capacity(64),
             in_sequence: false,
             paused: false,
             log: None,
@@ -190,7 +190,7 @@ impl Recorder {
     /// Ends a batch, and the spans inside it that are open.
     pub(super) fn end_all(&mut self) {
         self.in_sequence = false;
-        self.flights.clear();
+        self.pending.clear();
         while !self.open.is_empty() {
             self.end();
         }
@@ -206,14 +206,14 @@ impl Recorder {
         self.buckets[bucket]
     }
 
-    /// Ends the flights of all but the last `left`: they are `complete`, or no longer hidden.
-    fn land(&mut self, left: usize, complete: bool) {
-        if self.flights.len() > left {
+    /// Ends all pending operations but the last `left`: they are `complete`, or no longer hidden.
+    fn finish_ops(&mut self, left: usize, complete: bool) {
+        if self.pending.len() > left {
             let now = Instant::now();
-            for Flight { bucket, since } in self.flights.drain(..self.flights.len() - left) {
+            for PendingOp { bucket, since } in self.pending.drain(..self.pending.len() - left) {
                 self.hidden[bucket] += now - since;
                 if let Some(log) = &mut self.log {
-                    log.flight(bucket, since, now, complete);
+                    log.pending(bucket, since, now, complete);
                 }
             }
         }
@@ -223,7 +223,7 @@ impl Recorder {
         match event {
             SyncEvent::BackwardEnd => {
                 self.end_sequence();
-                self.land(0, false);
+                self.finish_ops(0, false);
                 self.begin(COLLECT);
             }
             SyncEvent::CollectEnd => self.end(),
@@ -236,10 +236,10 @@ impl Recorder {
             SyncEvent::BucketEnd(bucket) => {
                 self.end();
                 if self.in_sequence {
-                    self.flights.push_back(Flight { bucket, since: Instant::now() });
+                    self.pending.push_back(PendingOp { bucket, since: Instant::now() });
                 }
             }
-            SyncEvent::InFlight(left) => self.land(left, true),
+            SyncEvent::InFlight(left) => self.finish_ops(left, true),
         }
     }
 }

@@ -207,7 +207,7 @@ impl Quantizer {
         }
         let Self { ranges, normed, averaged, .. } = self;
         let (slots, _) = averaged.as_chunks_mut::<2>();
-        let found = Self::travelling(ranges, normed).map(|range| range.copied().unwrap_or_default());
+        let found = Self::averaged_ranges(ranges, normed).map(|range| range.copied().unwrap_or_default());
         slots.iter_mut().zip(found).for_each(|(slot, range)| *slot = range);
         averaged
     }
@@ -230,7 +230,10 @@ impl Quantizer {
     }
 
     /// The averaged ranges, in order; `None` for one that was not observed.
-    fn travelling<'a>(ranges: &'a Ranges, normed: &'a [usize]) -> impl Iterator<Item = Option<&'a Range>> {
+    fn averaged_ranges<'a>(
+        ranges: &'a Ranges,
+        normed: &'a [usize],
+    ) -> impl Iterator<Item = Option<&'a Range>> {
         let outputs = ranges.groups.iter().map(|group| group.output.as_ref());
         let weights = ranges.groups.iter().zip(normed).flat_map(|(group, &scales)| {
             (0..scales).map(|at| group.weights.as_ref().and_then(|weights| weights.get(at)))

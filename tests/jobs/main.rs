@@ -6,6 +6,7 @@ mod bench;
 mod collectives;
 mod disk;
 mod failures;
+mod foreign_traffic;
 mod harness;
 #[path = "../common/lab.rs"]
 mod lab;
@@ -16,7 +17,6 @@ mod resume;
 mod run_json;
 mod stalls;
 mod start_up;
-mod strangers;
 mod sweep;
 mod sync;
 mod trace;

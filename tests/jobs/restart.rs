@@ -267,7 +267,7 @@ fn a_run_whose_checkpoints_cannot_be_listed_is_not_begun_again() {
     let mut command = Command::new(binary());
     command.args(["launch", "1x2", "--", "train", "--resume"]).arg(lab.path("cut"));
     let output = crate::harness::run(command);
-    assert!(output.status.success() && text(&output).contains("going on after step"), "{}", text(&output));
+    assert!(output.status.success() && text(&output).contains("resuming after step"), "{}", text(&output));
     assert_eq!(lab.run_json("cut")["weights_sha256"], expected["weights_sha256"]);
 }
 

@@ -48,7 +48,7 @@ fn a_killed_and_resumed_run_has_the_bits_of_an_uninterrupted_one() {
     let mut command = on_ranks(2, binary());
     let output = run(command.args(["train", "--resume"]).arg(lab.path("cut")));
     assert!(output.status.success(), "{}", text(&output));
-    assert!(text(&output).contains("going on after step"), "{}", text(&output));
+    assert!(text(&output).contains("resuming after step"), "{}", text(&output));
     lab.assert_same("cut", "whole");
 }
 

@@ -201,7 +201,7 @@ fn ranks_with_different_options_or_data_are_rejected_by_field_and_rank() {
 
 const SAMPLES: usize = 24;
 
-/// Gradients against Burn's own. The network is small, the buckets are tiny, so that many of them travel.
+/// Gradients against Burn's own. The network is small, the buckets are tiny, so that many of them are in flight.
 struct Check<'w> {
     world: &'w World,
     device: Device,
@@ -227,7 +227,7 @@ fn are_right(world: &World) -> anyhow::Result<()> {
         let ways = [(true, 1), (false, 1), (true, 3), (false, 2)];
         let averaged = |(overlap, parts)| check.averaged(reduction, overlap, WireType::F32, parts);
         let results = ways.into_iter().map(averaged).collect::<Result<Vec<_>, _>>()?;
-        // Overlap changes when buckets travel, and no bit of them.
+        // Overlap changes when buckets are reduced, and no bit of them.
         if world.size() <= 2 || reduction == Reduction::Ordered {
             assert_eq!(results[0], results[1], "{reduction:?}: overlap on and off");
         }

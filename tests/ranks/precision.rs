@@ -19,9 +19,9 @@ fn fastest_products() -> &'static str {
     }
 }
 
-/// Many channels: convolutions on tiles, where there are some, while buckets travel.
+/// Many channels: convolutions on tiles, where there are some, while buckets are reduced.
 #[test]
-fn the_vgg_has_the_same_weights_whenever_buckets_travel() {
+fn the_vgg_has_the_same_weights_whenever_buckets_are_reduced() {
     let lab = Lab::new();
     let folder = lab.data("objects", 50, 10);
     let options = ["--data-root", &folder, "--model", "vgg", "--epochs", "1", "--precision", "bf16"];
@@ -49,7 +49,7 @@ fn samples_beyond_the_range_of_fp16_are_said_to_be_so() {
 
 /// A training compares the weights of all ranks at the end of each epoch.
 #[test]
-fn ranks_have_the_same_weights_whenever_buckets_travel() {
+fn ranks_have_the_same_weights_whenever_buckets_are_reduced() {
     let lab = Lab::new();
     let plain = lab.train(2, "plain", &[&UNEVEN[..], &["--reduce", "ordered"]].concat());
     assert_eq!(plain["config"]["precision"], "no");

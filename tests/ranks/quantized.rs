@@ -22,7 +22,7 @@ fn has_ranges(lab: &Lab, name: &str) {
 
 /// A training compares the ranges of all ranks at the end of each epoch.
 #[test]
-fn ranks_have_the_same_scales_whenever_buckets_travel() {
+fn ranks_have_the_same_scales_whenever_buckets_are_reduced() {
     let lab = Lab::new();
     for ranks in [1, 2, 3] {
         let name = format!("run{ranks}");

@@ -356,7 +356,7 @@ fn a_damaged_int8_model_leaves_its_checkpoint_as_it_is() {
     let newest = lab.newest("run");
     fs::write(newest.join("int8.safetensors"), "").unwrap();
     let printed = output_of(lab.resume(2, "run", &["--epochs=3"]));
-    assert!(printed.contains("going on after step 8"), "{printed}");
+    assert!(printed.contains("resuming after step 8"), "{printed}");
     assert!(newest.exists(), "{printed}");
 }
 

@@ -149,7 +149,7 @@ goes_on() { # goes_on LAUNCHER SIGNAL [PROGRAM]
   on_node0 scancel --signal="$2" --batch "$job" && ends "$job" COMPLETED || return
   cat "$work/$job.out"
   [ "$(field "$job" Restarts)" = 1 ] && grep 'go on with --resume' "$work/$job.out" &&
-    grep 'going on after step' "$work/$job.out" && same_weights "$job" "${trained[2x2-mpirun]}"
+    grep 'resuming after step' "$work/$job.out" && same_weights "$job" "${trained[2x2-mpirun]}"
 }
 
 has_started_again() { [ "$(field "$1" Restarts)" -ge 1 ]; } # has_started_again JOB
@@ -162,7 +162,7 @@ outlives_its_time() {
   ARGS="--epochs 1000000" submit 1x1 --time=1000 --signal="B:USR1@$((2 * limit))" && first=$job &&
     starts "$first" && on_node0 scontrol update JobId="$first" TimeLimit=$((2 * limit / 60)) &&
     await has_started_again "$first" && on_node0 scontrol update JobId="$first" TimeLimit=1000 &&
-    await grep 'going on after step' "$work/$first.out" || return
+    await grep 'resuming after step' "$work/$first.out" || return
   epochs=$(epochs_of "$first" | wc -l)
   await has_epochs "$first" $((epochs + 2)) && on_node0 scancel "$first" && ends "$first" CANCELLED || return
   cat "$work/$first.out"

@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 as_root=$([ "$(id -u)" -eq 0 ] && echo --allow-run-as-root)
 
 $bin -q data digits --out "$work/digits" --train 1600 --test 100
-# Buckets of one or two parameters each, which travel during backward.
+# Buckets of one or two parameters each, which are reduced during backward.
 train() { # train RANKS FILE OPTIONS...
   local ranks=$1 file=$2
   shift 2

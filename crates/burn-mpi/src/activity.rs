@@ -1,5 +1,5 @@
 //! What a rank is doing, written by the rank and read by whoever watches its deadlines: the guard of its
-//! process, or the meeting place of ranks that are threads.
+//! process, or the hub of ranks that are threads.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -73,7 +73,7 @@ pub(crate) struct Departure {
     pub entered: u64,
     /// Empty if unknown.
     pub reason: String,
-    /// When it announced that, on the clock of who heard it.
+    /// When it announced that, on the clock of who received it.
     pub since: Duration,
 }
 
@@ -108,9 +108,9 @@ pub(crate) fn named<T>(name: &'static str, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// A look at a rank.
+/// What a rank is doing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct Status {
     /// Collectives entered so far.
     pub entered: u64,
     /// The current or last operation of the rank.
@@ -168,9 +168,9 @@ impl Activity {
     }
 
     /// What the rank is doing now.
-    pub fn now(&self) -> Seen {
+    pub fn now(&self) -> Status {
         let now = self.clock.now();
-        self.with(|state| Seen {
+        self.with(|state| Status {
             entered: state.entered,
             what: state.what.clone(),
             waited: state.since.map(|since| now.saturating_sub(since)),

@@ -3,8 +3,9 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use crate::activity::{Departure, Seen};
+use crate::activity::{Departure, Status};
 use crate::member::Member;
+use crate::messages::STALLED;
 use crate::{CommError, process};
 
 /// A rank that waits, and what is known of the others.
@@ -12,9 +13,9 @@ pub(crate) struct Wait<'a> {
     pub member: &'a Member,
     /// Of all ranks.
     pub hosts: &'a [String],
-    pub seen: &'a Seen,
+    pub seen: &'a Status,
     /// What other ranks are doing; `None` for those that do not answer, for this long.
-    pub answers: &'a [Option<Seen>],
+    pub answers: &'a [Option<Status>],
     pub silent: Duration,
     pub departed: &'a [Departure],
 }
@@ -35,7 +36,7 @@ impl Wait<'_> {
     /// The line that tells of a wait of this long before its deadline.
     pub fn stall(&self, waited: Duration) -> String {
         format!(
-            "{} has waited for {:.0} s on rank {} ({}); {}; the job ends after its deadline of {} s ({})",
+            "{} {STALLED} {:.0} s on rank {} ({}); {}; the job ends after its deadline of {} s ({})",
             self.seen.what,
             waited.as_secs_f64(),
             self.member.rank,
@@ -64,7 +65,7 @@ impl Wait<'_> {
                 self.silent.as_secs()
             );
         }
-        let is_busy = |answer: &Seen| answer.waited.is_none() && answer.entered <= seen.entered;
+        let is_busy = |answer: &Status| answer.waited.is_none() && answer.entered <= seen.entered;
         let busy: Vec<usize> = others().filter(|&rank| answers[rank].as_ref().is_some_and(is_busy)).collect();
         if !busy.is_empty() {
             return format!("missing: {} (alive, and has not called it)", list(busy));
@@ -72,8 +73,7 @@ impl Wait<'_> {
         let elsewhere = others()
             .find_map(|rank| Some(format!("{} {}", name(rank), where_else(seen, answers[rank].as_ref()?)?)));
         elsewhere.unwrap_or_else(|| {
-            "all ranks are in it: the network between them loses messages, or they call it on different sizes, buckets \
-             or reductions"
+            "all ranks entered it; check the network, and that they call it on the same sizes, buckets and reductions"
                 .to_owned()
         })
     }
@@ -83,7 +83,7 @@ impl Wait<'_> {
 ///
 /// A rank can complete an operation that another one is still in, as the root of a broadcast does. So where the two
 /// are at different operations, these may be the same for both, with a message on the way that does not arrive.
-fn where_else(seen: &Seen, answer: &Seen) -> Option<String> {
+fn where_else(seen: &Status, answer: &Status) -> Option<String> {
     const LOST: &str = "a message between them is lost or late, or ranks do not call the same operations";
     let in_what = format!("in {}", answer.what);
     match answer.entered.cmp(&seen.entered) {
@@ -102,10 +102,10 @@ mod tests {
     #[test]
     fn the_same_operation_earlier_or_later_is_no_other_operation() {
         let what = |name| format!("mpi {name}");
-        let seen = Seen { entered: 7, what: what("all-gather"), waited: None, peer: None };
+        let seen = Status { entered: 7, what: what("all-gather"), waited: None, peer: None };
         let answer = |entered, waits: u8, name| {
             let waited = (waits == 1).then_some(Duration::ZERO);
-            where_else(&seen, &Seen { entered, what: what(name), waited, peer: None })
+            where_else(&seen, &Status { entered, what: what(name), waited, peer: None })
         };
         assert_eq!(answer(7, 1, "all-gather"), None);
         let other = answer(7, 1, "barrier").expect("another operation");

@@ -50,7 +50,7 @@ impl World {
         Ok(all.chunks(longest).zip(lengths).map(|(rank, length)| rank[..length].to_vec()).collect())
     }
 
-    /// Gathers every rank's value, in rank order, on every rank. They travel as CBOR, which has NaN,
+    /// Gathers every rank's value, in rank order, on every rank. They are sent as CBOR, which has NaN,
     /// integers of 128 bits, bytes and maps with any keys; but `Some(())` and `Some(None)` arrive as `None`.
     ///
     /// # Errors

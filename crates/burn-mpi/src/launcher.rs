@@ -28,7 +28,7 @@ pub struct Launcher {
 }
 
 /// A launcher's variables.
-struct Kind {
+struct Variables {
     name: &'static str,
     command: &'static str,
     rank: &'static str,
@@ -38,7 +38,7 @@ struct Kind {
     needs: &'static str,
 }
 
-impl Kind {
+impl Variables {
     const fn new(name: &'static str, command: &'static str, variables: [&'static str; 3]) -> Self {
         let [rank, size, local_size] = variables;
         Self { name, command, rank, size, local_size, needs: rank }
@@ -52,32 +52,40 @@ impl Kind {
 /// The first one whose variables are set is this process's. Flux, PALS and srun set those of PMI or PMIx
 /// too, and Hydra and Open MPI start their daemons with srun, whose variables ranks inherit. A shell in an
 /// allocation of Slurm has a task number, and only a step has tasks.
-const LAUNCHERS: [Kind; 11] = [
-    Kind::new(
+const LAUNCHERS: [Variables; 11] = [
+    Variables::new(
         "Open MPI's mpirun",
         "mpirun",
         ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"],
     ),
-    Kind::new(
+    Variables::new(
         "MVAPICH2's mpirun_rsh",
         "mpirun_rsh",
         ["MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"],
     ),
-    Kind::new("Flux", "flux", ["FLUX_TASK_RANK", "FLUX_JOB_SIZE", ""]),
-    Kind::new("PALS's mpiexec", "mpiexec", ["PALS_RANKID", "PMI_SIZE", "PMI_LOCAL_SIZE"]),
-    Kind::new("jsrun", "jsrun", ["JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE"]),
+    Variables::new("Flux", "flux", ["FLUX_TASK_RANK", "FLUX_JOB_SIZE", ""]),
+    Variables::new("PALS's mpiexec", "mpiexec", ["PALS_RANKID", "PMI_SIZE", "PMI_LOCAL_SIZE"]),
+    Variables::new(
+        "jsrun",
+        "jsrun",
+        ["JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE"],
+    ),
     HYDRA.needing("MPI_LOCALNRANKS"),
-    Kind::new("Slurm's srun", "srun", ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"])
-        .needing("SLURM_STEP_NUM_TASKS"),
+    Variables::new(
+        "Slurm's srun",
+        "srun",
+        ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"],
+    )
+    .needing("SLURM_STEP_NUM_TASKS"),
     HYDRA,
     // As mpiexec -pmi-port starts it.
-    Kind { rank: "PMI_ID", size: "", ..HYDRA }.needing("PMI_PORT"),
-    Kind::new("ALPS's aprun", "aprun", ["ALPS_APP_PE", "", ""]),
-    Kind::new("a launcher with PMIx", "mpirun", ["PMIX_RANK", "", ""]),
+    Variables { rank: "PMI_ID", size: "", ..HYDRA }.needing("PMI_PORT"),
+    Variables::new("ALPS's aprun", "aprun", ["ALPS_APP_PE", "", ""]),
+    Variables::new("a launcher with PMIx", "mpirun", ["PMIX_RANK", "", ""]),
 ];
 
-const HYDRA: Kind =
-    Kind::new("MPICH's mpirun (Hydra)", "mpirun", ["PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"]);
+const HYDRA: Variables =
+    Variables::new("MPICH's mpirun (Hydra)", "mpirun", ["PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"]);
 
 /// What the names of processes begin with whose children are ranks.
 const DAEMONS: [&str; 9] = [
@@ -119,7 +127,7 @@ impl Launcher {
     pub(crate) fn from_variables(get: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name: &str| get(name)?.trim().parse::<usize>().ok();
         LAUNCHERS.iter().filter(|kind| get(kind.needs).is_some()).find_map(|kind| {
-            let Kind { name, command, .. } = *kind;
+            let Variables { name, command, .. } = *kind;
             let (rank, size) = (number(kind.rank)?, number(kind.size));
             let size_variable = size.map(|size| format!(", {}={size}", kind.size));
             let variables = format!("{}={rank}{}", kind.rank, size_variable.unwrap_or_default());

@@ -74,6 +74,7 @@ mod host;
 #[cfg(feature = "mpi")]
 mod launcher;
 mod member;
+pub mod messages;
 mod metrics;
 mod module;
 mod named;

@@ -33,7 +33,7 @@ const PIECE: usize = 1 << 22;
 /// [`CommError::Elsewhere`] names parameters that are tied to each other. Otherwise if the transport fails.
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     let _calling = calling("broadcast_module");
-    settle_buffers(&module);
+    flush_running_statistics(&module);
     let (mut described, mut lengths) = (Vec::new(), Vec::new());
     tensors::visit(&module, &mut |_, spec, data| {
         described.push(spec.describe());
@@ -152,7 +152,7 @@ fn compare(world: &World, tensors: Vec<String>, fields: Vec<String>) -> Result<(
 /// # Errors
 /// If the transport fails.
 pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, CommError> {
-    settle_buffers(&module);
+    flush_running_statistics(&module);
     let mut sums: Vec<f64> = Vec::new();
     tensors::visit(&module, &mut |_, spec, data| {
         if spec.dtype.is_float() && !spec.trainable {
@@ -211,7 +211,7 @@ fn check_equal<M: Module>(world: &World, module: &M, with_buffers: bool) -> Resu
         return Ok(());
     }
     let _calling = calling("check_equal_weights");
-    settle_buffers(module);
+    flush_running_statistics(module);
     let (mut specs, mut digests) = (Vec::new(), Vec::new());
     tensors::visit(module, &mut |_, spec, data| {
         specs.push(spec);
@@ -234,7 +234,7 @@ fn check_equal<M: Module>(world: &World, module: &M, with_buffers: bool) -> Resu
 /// Applies pending updates of Burn's running statistics to `module`: they defer the
 /// last one, and would overwrite values written to them. Converting a module for
 /// inference applies them.
-fn settle_buffers<M: Module>(module: &M) {
+fn flush_running_statistics<M: Module>(module: &M) {
     let _ = module.valid();
 }
 

@@ -96,10 +96,10 @@ fn operations_in_flight_are_right_in_any_order() {
                 let sums = summed(ranks, length);
                 let mine = chunk_range(length, ranks, rank);
                 for how in Reduction::ALL {
-                    let brought = || Wire::F32(values(rank, length));
-                    collective.start(0, Operation::AllReduce(how), brought())?;
-                    collective.start(1, Operation::ReduceScatter(how), brought())?;
-                    collective.start(2, Operation::AllReduce(Reduction::Ordered), brought())?;
+                    let input = || Wire::F32(values(rank, length));
+                    collective.start(0, Operation::AllReduce(how), input())?;
+                    collective.start(1, Operation::ReduceScatter(how), input())?;
+                    collective.start(2, Operation::AllReduce(Reduction::Ordered), input())?;
                     let part = Wire::F32(sums[mine.clone()].to_vec());
                     collective.start(3, Operation::AllGather { length }, part)?;
                     collective.start(4, Operation::AllReduce(how), Wire::F32(Vec::new()))?;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Value {
     wide: (u128, i128, u64, i64),
-    keys: BTreeMap<(i8, Option<bool>), Kind>,
+    keys: BTreeMap<(i8, Option<bool>), Variant>,
     text: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     skipped: Option<u8>,
@@ -23,7 +23,7 @@ struct Value {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-enum Kind {
+enum Variant {
     Unit,
     Of(f32),
     Named { value: Option<f64> },
@@ -37,7 +37,7 @@ enum Either {
 }
 
 fn value(rank: usize) -> Value {
-    let kinds = [Kind::Unit, Kind::Of(f32::MIN_POSITIVE), Kind::Named { value: Some(f64::MAX) }];
+    let kinds = [Variant::Unit, Variant::Of(f32::MIN_POSITIVE), Variant::Named { value: Some(f64::MAX) }];
     let keys = [(-1, None), (7, Some(true)), (i8::MIN, Some(false))];
     Value {
         wide: (u128::MAX - rank as u128, i128::MIN, u64::MAX, i64::MIN),

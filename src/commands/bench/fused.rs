@@ -1,7 +1,7 @@
 //! `mpiburn bench fused`: fused convolution and ReLU compared with Burn's two operators
 //! on each compute backend.
 
-use super::fused_net::{Contestant, Operator, Task};
+use super::fused_net::{Candidate, Operator, Task};
 use crate::data::shard::Order;
 use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
@@ -64,37 +64,37 @@ fn measure(args: &FusedArgs, source: &dyn SampleSource, train: &Shard, test: &Sh
     let normalizer = Normalizer::new(source.description());
     let task = Task { channels: args.channels, lr: args.lr, seed: args.seed };
     let built = || WAYS.iter().filter(|way| way.device.check_built().is_ok());
-    let mut contestants: Vec<_> = args
+    let mut candidates: Vec<_> = args
         .layers
         .iter()
         .flat_map(|&layers| {
-            built().map(move |way| (way.name, Contestant::new(layers, task, way.device, way.operator)))
+            built().map(move |way| (way.name, Candidate::new(layers, task, way.device, way.operator)))
         })
         .collect();
     let batch = args.train_batch_size;
     let starts: Vec<usize> = (0..train.len()).step_by(batch).collect();
     for turn in starts.chunks(TURN) {
-        for (_, contestant) in &mut contestants {
+        for (_, candidate) in &mut candidates {
             for &from in turn {
                 let (bytes, labels) = train.samples(from, batch);
-                contestant.step(&normalizer, bytes, labels);
+                candidate.step(&normalizer, bytes, labels);
             }
         }
     }
-    let row = |(operator, contestant): &(&'static str, Contestant)| {
-        let (forward_ms, backward_ms) = contestant.median_ms();
+    let row = |(operator, candidate): &(&'static str, Candidate)| {
+        let (forward_ms, backward_ms) = candidate.median_ms();
         FusedRow {
             operator: (*operator).into(),
-            layers: contestant.layers,
+            layers: candidate.layers,
             channels: args.channels,
             batch,
             steps: starts.len(),
             forward_ms,
             backward_ms,
-            test_accuracy: contestant.accuracy(&normalizer, test),
+            test_accuracy: candidate.accuracy(&normalizer, test),
         }
     };
-    contestants.iter().map(row).collect()
+    candidates.iter().map(row).collect()
 }
 
 fn print(args: &FusedArgs, rows: &[FusedRow], samples: usize) {

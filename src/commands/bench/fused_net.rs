@@ -89,7 +89,7 @@ impl Repeated {
 }
 
 /// A network in training, and its times.
-pub struct Contestant {
+pub struct Candidate {
     /// Number of times that the convolution is applied.
     pub layers: usize,
     operator: Operator,
@@ -101,7 +101,7 @@ pub struct Contestant {
     backward: Vec<Duration>,
 }
 
-impl Contestant {
+impl Candidate {
     /// An untrained network. All networks of the same task and layers have the same
     /// initial weights on every device.
     pub fn new(layers: usize, task: Task, device: DeviceKind, operator: Operator) -> Self {
@@ -184,11 +184,11 @@ mod tests {
     fn memorise(operator: Operator) {
         let (normalizer, shard) = noise(8);
         let (bytes, labels) = shard.samples(0, 8);
-        let mut contestant = Contestant::new(2, TASK, DeviceKind::Flex, operator);
-        let losses: Vec<f64> = (0..40).map(|_| contestant.step(&normalizer, bytes, labels)).collect();
+        let mut candidate = Candidate::new(2, TASK, DeviceKind::Flex, operator);
+        let losses: Vec<f64> = (0..40).map(|_| candidate.step(&normalizer, bytes, labels)).collect();
         assert!(losses[39] < 0.1 * losses[0], "{losses:?}");
-        assert_eq!(contestant.accuracy(&normalizer, &shard), 100.0);
-        let (forward, backward) = contestant.median_ms();
+        assert_eq!(candidate.accuracy(&normalizer, &shard), 100.0);
+        let (forward, backward) = candidate.median_ms();
         assert!(forward > 0.0 && backward > 0.0);
     }
 
@@ -197,8 +197,8 @@ mod tests {
         let (normalizer, shard) = noise(8);
         let (bytes, labels) = shard.samples(0, 8);
         let losses = |operator| -> Vec<f64> {
-            let mut contestant = Contestant::new(4, TASK, DeviceKind::Flex, operator);
-            (0..5).map(|_| contestant.step(&normalizer, bytes, labels)).collect()
+            let mut candidate = Candidate::new(4, TASK, DeviceKind::Flex, operator);
+            (0..5).map(|_| candidate.step(&normalizer, bytes, labels)).collect()
         };
         for (fused, separate) in losses(Operator::Fused).into_iter().zip(losses(Operator::Separate)) {
             assert!((fused - separate).abs() < 1e-4 * separate.abs().max(1e-2), "{fused} and {separate}");

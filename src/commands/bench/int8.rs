@@ -73,7 +73,7 @@ struct Subject {
 }
 
 /// A model that takes its turn.
-enum Contestant {
+enum Candidate {
     Float(Box<Network>),
     Int8(Box<Quantized>),
 }
@@ -159,27 +159,27 @@ fn measure(subject: Subject, iterations: usize) -> anyhow::Result<Vec<Row>> {
     let plan = ShardPlan { samples, world_size: 1, batch_size: TEST_BATCH };
     let shard = Shard::load(source.as_ref(), split, &plan, 0, Order::Sequential)?;
     let normalizer = Normalizer::new(source.description());
-    let mut contestants = [
-        ("float-fused", float_bytes, Contestant::Float(Box::new(network.clone().fused(true)))),
-        ("float-burn", float_bytes, Contestant::Float(Box::new(network.fused(false)))),
-        ("int8", int8_bytes, Contestant::Int8(Box::new(quantized))),
+    let mut candidates = [
+        ("float-fused", float_bytes, Candidate::Float(Box::new(network.clone().fused(true)))),
+        ("float-burn", float_bytes, Candidate::Float(Box::new(network.fused(false)))),
+        ("int8", int8_bytes, Candidate::Int8(Box::new(quantized))),
     ];
-    let mut accuracies = vec![None; contestants.len()];
+    let mut accuracies = vec![None; candidates.len()];
     let mut rows = Vec::new();
     for batch in BATCHES {
-        for ((_, _, contestant), known) in contestants.iter_mut().zip(&mut accuracies) {
-            let is_new = known.is_none() || contestant.depends_on_batch();
+        for ((_, _, candidate), known) in candidates.iter_mut().zip(&mut accuracies) {
+            let is_new = known.is_none() || candidate.depends_on_batch();
             if test_samples.is_some() && is_new {
-                *known = Some(accuracy(contestant, &shard, &normalizer, batch)?);
+                *known = Some(accuracy(candidate, &shard, &normalizer, batch)?);
             }
         }
         // Samples again from the first, where a test set is smaller than a batch.
         let whole = normalizer.values(shard.samples(0, batch).0);
         let size: usize = shape.iter().product();
         let values: Vec<f32> = whole.iter().copied().cycle().take(batch * size).collect();
-        let measured = time(&mut contestants, &values, batch, shape, iterations)?;
+        let measured = time(&mut candidates, &values, batch, shape, iterations)?;
         for ((model, checkpoint_bytes, _), ((times, bytes_allocated), &test_accuracy)) in
-            contestants.iter().zip(measured.into_iter().zip(&accuracies))
+            candidates.iter().zip(measured.into_iter().zip(&accuracies))
         {
             let (median_ms, checkpoint_bytes) = (median_ms(&times), *checkpoint_bytes);
             rows.push(Row { model, batch, median_ms, bytes_allocated, checkpoint_bytes, test_accuracy });
@@ -188,10 +188,10 @@ fn measure(subject: Subject, iterations: usize) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Times of each contestant, which take turns, and the bytes that one inference after
+/// Times of each candidate, which take turns, and the bytes that one inference after
 /// the first allocates.
 fn time<N>(
-    contestants: &mut [(N, usize, Contestant)],
+    candidates: &mut [(N, usize, Candidate)],
     values: &[f32],
     batch: usize,
     shape: [usize; 3],
@@ -200,19 +200,19 @@ fn time<N>(
     let [channels, height, width] = shape;
     let data = TensorData::new(values.to_vec(), [batch, channels, height, width]);
     let tensor = Tensor::<4>::from_data(data, &Device::flex());
-    let mut measured = vec![(Vec::with_capacity(iterations), 0); contestants.len()];
+    let mut measured = vec![(Vec::with_capacity(iterations), 0); candidates.len()];
     let mut scores = Vec::new();
-    for (_, _, contestant) in contestants.iter_mut() {
-        contestant.infer(values, &tensor, &mut scores)?;
+    for (_, _, candidate) in candidates.iter_mut() {
+        candidate.infer(values, &tensor, &mut scores)?;
     }
     let started = Instant::now();
     for round in 0..iterations {
         if round >= LEAST && started.elapsed() > MOST {
             break;
         }
-        for ((_, _, contestant), (times, bytes)) in contestants.iter_mut().zip(&mut measured) {
+        for ((_, _, candidate), (times, bytes)) in candidates.iter_mut().zip(&mut measured) {
             let (began, allocated) = (Instant::now(), allocated_bytes());
-            contestant.infer(values, &tensor, &mut scores)?;
+            candidate.infer(values, &tensor, &mut scores)?;
             times.push(began.elapsed());
             *bytes = allocated_bytes() - allocated;
         }
@@ -220,7 +220,7 @@ fn time<N>(
     Ok(measured)
 }
 
-impl Contestant {
+impl Candidate {
     /// Whether a sample's scores depend on the others of its batch.
     fn depends_on_batch(&self) -> bool {
         matches!(self, Self::Int8(quantized) if quantized.method() == Method::Dynamic)
@@ -239,18 +239,18 @@ impl Contestant {
 
 /// Correct samples in percent, in batches of `batch`.
 fn accuracy(
-    contestant: &mut Contestant,
+    candidate: &mut Candidate,
     shard: &Shard,
     normalizer: &Normalizer,
     batch: usize,
 ) -> anyhow::Result<f64> {
-    let batch = if contestant.depends_on_batch() { batch } else { TEST_BATCH };
+    let batch = if candidate.depends_on_batch() { batch } else { TEST_BATCH };
     let (mut correct, device) = (0, Device::flex());
     for from in (0..shard.len()).step_by(batch) {
         let (bytes, labels) = shard.samples(from, batch);
-        let scores = match contestant {
-            Contestant::Float(network) => network.forward(normalizer.images(bytes, &device)),
-            Contestant::Int8(quantized) => {
+        let scores = match candidate {
+            Candidate::Float(network) => network.forward(normalizer.images(bytes, &device)),
+            Candidate::Int8(quantized) => {
                 let mut scores = Vec::new();
                 quantized.infer(&normalizer.values(bytes), &mut scores)?;
                 let shape = [labels.len(), scores.len() / labels.len()];

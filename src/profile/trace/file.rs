@@ -11,7 +11,7 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
-use super::{Clock, Event, Kind, RankTrace};
+use super::{Clock, Event, EventKind, RankTrace};
 use run_record::files::{WholeFile, open_regular};
 
 /// Thread of operators; that of buckets follows, and one for each that overlaps others.
@@ -99,7 +99,7 @@ impl TraceFile<'_> {
             heading("process_sort_index", COMPUTE, json!({"sort_index": rank})),
         ];
         let lanes = self.ranks[rank].events.iter().filter_map(|event| match event.kind {
-            Kind::Bucket { lane, .. } => Some(lane + 1),
+            EventKind::Bucket { lane, .. } => Some(lane + 1),
             _ => None,
         });
         for thread in 0..=lanes.max().unwrap_or(0).max(1) {
@@ -132,7 +132,7 @@ fn chrome(pid: usize, rank: &RankTrace, event: &Event, first: i64) -> Value {
     let (name, category) = &rank.names[event.name];
     let mut args = json!({"step": event.step});
     let tid = match &event.kind {
-        Kind::Bucket { lane, bytes, parameters, hidden, exposed, .. } => {
+        EventKind::Bucket { lane, bytes, parameters, hidden, exposed, .. } => {
             let ms = |ns: i64| 1e-6 * ns as f64;
             args["bytes"] = json!(bytes);
             args["parameters"] = json!(parameters);

@@ -55,12 +55,12 @@ struct Event {
     step: usize,
     begin: i64,
     end: i64,
-    kind: Kind,
+    kind: EventKind,
 }
 
 /// What an event is, and on which thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-enum Kind {
+enum EventKind {
     /// A whole step, on the thread that computes, as the next two.
     Step,
     /// An operator.
@@ -79,7 +79,7 @@ impl RankTrace {
 
     /// The steps.
     fn steps(&self) -> impl Iterator<Item = &Event> {
-        self.events.iter().filter(|event| event.kind == Kind::Step)
+        self.events.iter().filter(|event| event.kind == EventKind::Step)
     }
 }
 

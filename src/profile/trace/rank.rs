@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::{Clock, Event, Kind, RankTrace};
+use super::{Clock, Event, EventKind, RankTrace};
 use crate::model::Operator;
 use crate::profile::Phase;
-use crate::profile::log::{Log, Logged, LoggedFlight};
+use crate::profile::log::{Log, Logged, LoggedOp};
 use crate::profile::recorder::{REST, Recorder};
 use crate::profile::watch::AUTODIFF;
 
@@ -37,16 +37,16 @@ impl RankTrace {
                 Some(bucket) => exposed.entry((span.step, bucket)).or_default().push(*span),
                 None if span.row == REST => {
                     let name = trace.name(format!("step {}", span.step), STEP);
-                    trace.events.push(event(name, Kind::Step));
+                    trace.events.push(event(name, EventKind::Step));
                 }
-                None => trace.events.push(event(span.row, Kind::Operator)),
+                None => trace.events.push(event(span.row, EventKind::Operator)),
             }
         }
         for spans in exposed.values() {
             trace.wait(spans, &buckets);
         }
-        trace.flights(&exposed, log);
-        trace.events.sort_by_key(|event| (event.begin, Reverse(event.end), event.kind != Kind::Step));
+        trace.ops(&exposed, log);
+        trace.events.sort_by_key(|event| (event.begin, Reverse(event.end), event.kind != EventKind::Step));
         for event in &mut trace.events {
             (event.begin, event.end) = (clock.on_root(event.begin), clock.on_root(event.end));
         }
@@ -73,32 +73,38 @@ impl RankTrace {
             };
             let name = self.name(format!("{what} bucket {}", bucket + 1), "communication");
             let (begin, end) = (span.begin_ns, span.end_ns);
-            self.events.push(Event { name, step: span.step, begin, end, kind: Kind::Exposed { bucket } });
+            self.events.push(Event {
+                name,
+                step: span.step,
+                begin,
+                end,
+                kind: EventKind::Exposed { bucket },
+            });
         }
     }
 
     /// Events of buckets from start to end. Those that overlap are in different lanes.
-    fn flights(&mut self, exposed: &BTreeMap<(usize, usize), Vec<Logged>>, log: &Log) {
-        let mut flights: BTreeMap<(usize, usize), LoggedFlight> = BTreeMap::new();
-        for flight in &log.flights {
-            flights.insert((flight.step, flight.bucket), *flight);
+    fn ops(&mut self, exposed: &BTreeMap<(usize, usize), Vec<Logged>>, log: &Log) {
+        let mut ops: BTreeMap<(usize, usize), LoggedOp> = BTreeMap::new();
+        for op in &log.ops {
+            ops.insert((op.step, op.bucket), *op);
         }
         let mut events: Vec<Event> = Vec::new();
         for ((step, bucket), spans) in exposed {
             let (Some(first), Some(last)) = (spans.first(), spans.last()) else { continue };
-            let flight = flights.get(&(*step, *bucket));
-            let complete = flight.filter(|flight| flight.complete);
+            let op = ops.get(&(*step, *bucket));
+            let complete = op.filter(|op| op.complete);
             let logged = log.bucket(*step, *bucket);
-            let kind = Kind::Bucket {
+            let kind = EventKind::Bucket {
                 bucket: *bucket,
                 lane: 0,
                 bytes: logged.map_or(0, |bucket| bucket.bytes),
                 parameters: logged.map_or_else(String::new, |bucket| bucket.parameters.clone()),
-                hidden: flight.map_or(0, |flight| flight.until_ns - flight.since_ns),
+                hidden: op.map_or(0, |op| op.until_ns - op.since_ns),
                 exposed: spans.iter().map(|span| span.end_ns - span.begin_ns).sum(),
             };
             let name = self.name(format!("bucket {} all-reduce", bucket + 1), "communication");
-            let end = complete.map_or(last.end_ns, |flight| flight.until_ns);
+            let end = complete.map_or(last.end_ns, |op| op.until_ns);
             events.push(Event { name, step: *step, begin: first.begin_ns, end, kind });
         }
         events.sort_by_key(|event| (event.begin, event.end));
@@ -109,7 +115,7 @@ impl RankTrace {
                 Some(end) => *end = event.end,
                 None => ends.push(event.end),
             }
-            if let Kind::Bucket { lane, .. } = &mut event.kind {
+            if let EventKind::Bucket { lane, .. } = &mut event.kind {
                 *lane = free;
             }
         }
@@ -174,7 +180,7 @@ mod tests {
         let of_step: Vec<&str> = trace
             .events
             .iter()
-            .filter(|event| event.step == 1 && !matches!(event.kind, Kind::Bucket { .. }))
+            .filter(|event| event.step == 1 && !matches!(event.kind, EventKind::Bucket { .. }))
             .map(|event| trace.names[event.name].0.as_str())
             .collect();
         let expected = [
@@ -199,7 +205,7 @@ mod tests {
         let trace = trace();
         let (mut found, mut ends) = (Vec::new(), Vec::new());
         for event in trace.events.iter().filter(|event| event.step == 2) {
-            if let Kind::Bucket { bucket, lane, bytes, parameters, hidden, exposed } = &event.kind {
+            if let EventKind::Bucket { bucket, lane, bytes, parameters, hidden, exposed } = &event.kind {
                 assert_eq!((*bytes, parameters.as_str()), (12, "a.weight"));
                 found.push((*bucket, *lane, event.end - event.begin, *hidden, *exposed));
                 ends.push(event.end);

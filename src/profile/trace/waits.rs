@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{Event, Kind, RankTrace};
+use super::{Event, EventKind, RankTrace};
 
 /// The time that one rank spent waiting for another.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,7 +30,7 @@ pub fn longest_wait(ranks: &[RankTrace]) -> Option<Wait> {
     let starts: Vec<BTreeMap<(usize, usize), i64>> = ranks.iter().map(starts).collect();
     for (waiter, rank) in ranks.iter().enumerate() {
         for event in &rank.events {
-            let Kind::Exposed { bucket } = event.kind else { continue };
+            let EventKind::Exposed { bucket } = event.kind else { continue };
             let Some((straggler, start)) = last(&starts, (event.step, bucket)) else { continue };
             let wait = event.end.min(start) - event.begin;
             if straggler != waiter && wait > 0 {
@@ -54,7 +54,7 @@ pub fn longest_wait(ranks: &[RankTrace]) -> Option<Wait> {
 /// When a rank started each bucket, by step and bucket.
 fn starts(rank: &RankTrace) -> BTreeMap<(usize, usize), i64> {
     let start = |event: &Event| match event.kind {
-        Kind::Bucket { bucket, .. } => Some(((event.step, bucket), event.begin)),
+        EventKind::Bucket { bucket, .. } => Some(((event.step, bucket), event.begin)),
         _ => None,
     };
     rank.events.iter().filter_map(start).collect()
@@ -68,7 +68,7 @@ fn last(starts: &[BTreeMap<(usize, usize), i64>], bucket: (usize, usize)) -> Opt
 
 fn median_compute_ms(rank: &RankTrace) -> f64 {
     let mut exposed: BTreeMap<usize, i64> = BTreeMap::new();
-    for event in rank.events.iter().filter(|event| matches!(event.kind, Kind::Exposed { .. })) {
+    for event in rank.events.iter().filter(|event| matches!(event.kind, EventKind::Exposed { .. })) {
         *exposed.entry(event.step).or_default() += event.end - event.begin;
     }
     let mut times: Vec<i64> = rank
@@ -116,9 +116,10 @@ mod tests {
                 events.push(Event { name: 0, step: at + 1, begin: ms(begin), end: ms(end), kind })
             };
             let parameters = String::new();
-            let bucket = Kind::Bucket { bucket: 0, lane: 0, bytes: 8, parameters, hidden: 0, exposed: 0 };
-            add(0, 10, Kind::Step);
-            add(start, end, Kind::Exposed { bucket: 0 });
+            let bucket =
+                EventKind::Bucket { bucket: 0, lane: 0, bytes: 8, parameters, hidden: 0, exposed: 0 };
+            add(0, 10, EventKind::Step);
+            add(start, end, EventKind::Exposed { bucket: 0 });
             add(start, end, bucket);
         }
         RankTrace { names: Vec::new(), events }

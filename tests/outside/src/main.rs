@@ -55,7 +55,7 @@ fn train(world: &World) -> Result<(), Box<dyn Error>> {
     let net =
         Net { hidden: LinearConfig::new(2, 24).init(&device), out: LinearConfig::new(24, 1).init(&device) };
     let mut net = broadcast_module(world, net)?;
-    // A bucket for each parameter, so that several travel during backward.
+    // A bucket for each parameter, so that several are reduced during backward.
     let options = SyncOptions { bucket_bytes: 128, first_bucket_bytes: 64, ..SyncOptions::default() };
     let collective = connect(world, Backend::Mpi, &Transport::default())?;
     let mut sync = GradientSync::of_module(world, collective, &net, options);

@@ -25,7 +25,7 @@ pub(crate) fn collect<M: Module>(
     add: &mut dyn FnMut(usize, &[f32]),
 ) {
     let taken = |param: usize| taken.get(param).and_then(Option::as_ref);
-    let skip = |param: usize| taken(param).is_some_and(|taken| !taken.outgrown);
+    let skip = |param: usize| taken(param).is_some_and(|taken| !taken.changed_after_take);
     each(Source::Backward(gradients), module, &skip, &mut |param, values| match (values, taken(param)) {
         (Some(values), None) => add(param, values),
         (Some(values), Some(taken)) => {

@@ -168,7 +168,7 @@ impl GradientSync {
         self.end_backward(which)
     }
 
-    /// Runs backward within a step that has begun, in which final gradients may travel; returns all of them,
+    /// Runs backward within a step that has begun, which may overlap with the reduction of final gradients; returns all of them,
     /// and which were taken.
     pub(crate) fn hooked_backward<M: Module>(
         &mut self,
@@ -188,8 +188,8 @@ impl GradientSync {
             // Until the uses are known, no gradient can be treated as final.
             buckets.uses.fill(usize::MAX);
         }
-        let travels = which == MicroBatch::Last && buckets.can_overlap();
-        let hooked = match probing || travels {
+        let overlaps = which == MicroBatch::Last && buckets.can_overlap();
+        let hooked = match probing || overlaps {
             true => hook::backward(loss, module, buckets),
             false => Err(buckets),
         };
@@ -199,7 +199,7 @@ impl GradientSync {
                 (sink, gradients, taken)
             }
             Err(buckets) => {
-                self.hooked_device &= !(probing || travels);
+                self.hooked_device &= !(probing || overlaps);
                 (buckets, loss.backward(), Vec::new())
             }
         };

@@ -60,7 +60,7 @@ pub struct Hooked<S> {
 pub struct Taken {
     kept: Kept,
     /// Whether the gradient was accumulated further afterwards.
-    pub outgrown: bool,
+    pub changed_after_take: bool,
 }
 
 impl Taken {
@@ -156,12 +156,12 @@ impl<B: Readable> DistributedRegistration for Registration<B> {
             times[param] += 1;
             registered.push(param);
             if let Some(taken) = &mut taken[param] {
-                taken.outgrown = true;
+                taken.changed_after_take = true;
                 return sink.between();
             }
             if sink.is_final(param, times[param]) {
                 let kept = B::read(gradient, &mut |values| sink.take(param, values));
-                taken[param] = kept.map(|kept| Taken { kept, outgrown: false });
+                taken[param] = kept.map(|kept| Taken { kept, changed_after_take: false });
             }
         });
     }

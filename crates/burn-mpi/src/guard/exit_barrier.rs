@@ -1,9 +1,9 @@
-//! The last meeting of all ranks, after MPI has ended and before any of them exits.
+//! Exit barrier of all ranks, after MPI has ended and before any of them exits.
 //!
 //! Ranks leave MPI_Finalize at different times: Open MPI's waits for the others at its beginning, and
 //! then takes some milliseconds. A rank that is stopped there, when the others have exited, would keep
 //! the launcher waiting for ever, and nobody could tell. So each rank tells rank 0 that MPI has ended,
-//! and rank 0 tells all when it has heard of all. Each confirms that, and exits when rank 0 has the
+//! and rank 0 tells all when it has the message of each. Each confirms that, and exits when rank 0 has the
 //! confirmation; rank 0 exits when it has all of them. Guards carry the messages, each of which is
 //! sent again until it is answered, and end the job if a rank falls silent.
 
@@ -16,7 +16,7 @@ use super::messages::Message;
 
 /// How often a message is sent again that has had no answer.
 const AGAIN: Duration = Duration::from_millis(20);
-/// How long one is sent to a rank that may have exited, with its answer lost, or that does not hear it.
+/// How long one is sent to a rank that may have exited, with its answer lost, or that does not receive it.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 /// What a rank knows of the others.
@@ -28,8 +28,8 @@ pub(super) struct ExitBarrier {
 
 #[derive(Default)]
 struct State {
-    /// When the last message of a rank arrived, for those that the network lets through.
-    heard: BTreeMap<usize, Instant>,
+    /// When the last message of a rank arrived, for those that the network lets through
+    received: BTreeMap<usize, Instant>,
     /// Ranks in which MPI has ended.
     ended: BTreeSet<usize>,
     /// Ranks that know that it has ended in all, and may have exited.
@@ -41,9 +41,9 @@ struct State {
 }
 
 impl State {
-    /// Whether `ranks` are all that are heard.
+    /// Whether `ranks` are all from which a message has arrived.
     fn is_everyone(&self, ranks: &BTreeSet<usize>) -> bool {
-        self.heard.keys().all(|rank| ranks.contains(rank))
+        self.received.keys().all(|rank| ranks.contains(rank))
     }
 }
 
@@ -59,7 +59,7 @@ impl ExitBarrier {
     /// Records a message of another rank.
     pub(super) fn note(&self, rank: usize, message: &Message) {
         let mut state = self.state();
-        state.heard.insert(rank, Instant::now());
+        state.received.insert(rank, Instant::now());
         match message {
             Message::Ended => drop(state.ended.insert(rank)),
             Message::Knows => drop(state.knowing.insert(rank)),
@@ -71,20 +71,20 @@ impl ExitBarrier {
     }
 
     /// Whether a message of this rank has arrived since then.
-    pub(super) fn has_heard(&self, rank: usize, since: Instant) -> bool {
-        self.state().heard.get(&rank).is_some_and(|&at| at >= since)
+    pub(super) fn has_received(&self, rank: usize, since: Instant) -> bool {
+        self.state().received.get(&rank).is_some_and(|&at| at >= since)
     }
 
     /// Counts silence from now on: questions that a rank must answer begin.
     pub(super) fn begin_to_listen(&self) {
-        self.state().heard.values_mut().for_each(|at| *at = Instant::now());
+        self.state().received.values_mut().for_each(|at| *at = Instant::now());
     }
 
-    /// Ranks that were heard before, but not for `limit`, and that have not exited as they should.
+    /// Ranks whose messages arrived before, but not for `limit`, and that have not exited as they should.
     pub(super) fn silent(&self, limit: Duration) -> Vec<usize> {
         let state = self.state();
         // Those that have ended all exit, and this one soon.
-        let silent = state.heard.iter().filter(|(_, at)| !state.all && at.elapsed() > limit);
+        let silent = state.received.iter().filter(|(_, at)| !state.all && at.elapsed() > limit);
         silent.map(|(&rank, _)| rank).filter(|rank| !state.knowing.contains(rank)).collect()
     }
 
@@ -117,17 +117,17 @@ impl Guard {
     fn first_exits(&self) {
         self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.ended), || ());
         let tell = || self.announce(&Message::AllEnded);
-        // Once at least: some may hear this rank without being heard.
+        // Once at least: some may receive this rank's messages while theirs do not arrive.
         tell();
         self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.knowing), tell);
     }
 
     fn other_exits(&self) {
         let tell = |message| self.send(&message, &self.peers[0]);
-        let heard = self.exits.state().heard.contains_key(&0);
-        let limit = if heard { Duration::MAX } else { self.exits.linger };
+        let receives = self.exits.state().received.contains_key(&0);
+        let limit = if receives { Duration::MAX } else { self.exits.linger };
         self.exits.wait_until(limit, |state| state.all, || tell(Message::Ended));
-        if !heard {
+        if !receives {
             // The others need not wait for an answer of this rank any more.
             self.announce(&Message::Knows);
         }
@@ -170,7 +170,7 @@ mod tests {
             let (thread, until) = (Arc::clone(&guard), Arc::clone(&stopped));
             thread::spawn(move || {
                 while !until.load(Ordering::Relaxed) {
-                    thread.hear();
+                    thread.recv();
                 }
             });
             (guard, stopped)
@@ -182,7 +182,7 @@ mod tests {
         for (guard, _) in guards {
             guard.announce(&Message::Answer);
         }
-        let everyone = |(guard, _): &(Arc<Guard>, _)| guard.exits.state().heard.len() == guards.len() - 1;
+        let everyone = |(guard, _): &(Arc<Guard>, _)| guard.exits.state().received.len() == guards.len() - 1;
         while !guards.iter().all(everyone) {
             thread::sleep(Duration::from_millis(1));
         }
@@ -263,7 +263,7 @@ mod tests {
         let mut asked = vec![Instant::now()];
         let mut ask = |rank: usize| guards[rank].0.unreached(&mut asked, Duration::ZERO);
         assert!([ask(1), ask(0), ask(0), ask(0)].concat().is_empty());
-        while !guards[0].0.exits.has_heard(1, asked[1]) {
+        while !guards[0].0.exits.has_received(1, asked[1]) {
             thread::sleep(Duration::from_millis(1));
         }
         let mut ask = || guards[0].0.unreached(&mut asked, Duration::ZERO);

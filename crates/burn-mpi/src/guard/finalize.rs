@@ -23,6 +23,7 @@ use crate::collective::mpi::{Communicator, Mpi, library};
 use crate::guard::exit_together;
 use crate::guard::process_manager::ProcessManager;
 use crate::member::Member;
+use crate::messages::NOT_FINALIZED;
 use crate::output::wait_until_read;
 use crate::process::say;
 
@@ -131,7 +132,7 @@ fn finalize(status: i32) {
         if finalized.recv_timeout(FINALIZE) != Err(RecvTimeoutError::Timeout) {
             return;
         }
-        say(&format!("MPI does not end; leaving it after {} s", FINALIZE.as_secs()));
+        say(&format!("{NOT_FINALIZED}; exiting after {} s", FINALIZE.as_secs()));
         exit_together();
         wait_until_read();
         // SAFETY: exits this process at once; exit handlers would wait for MPI.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::{Guard, TICK};
-use crate::activity::{Departure, Seen};
+use crate::activity::{Departure, Status};
 
 /// How long a guard listens after each time that it asks all ranks.
 const ROUND: Duration = Duration::from_millis(300);
@@ -44,16 +44,16 @@ pub(super) enum Message {
     AllEnded,
     /// The sender knows that, and exits soon.
     Knows,
-    /// The sender has heard that.
+    /// The sender has received that.
     Confirmed,
 }
 
 /// The job's number, the sender's rank, what that one is doing, and what it tells.
-type Datagram = (u64, usize, Seen, Message);
+type Datagram = (u64, usize, Status, Message);
 
 impl Guard {
     /// Waits one tick for a message; answers a question, returns an answer and its rank.
-    pub(super) fn hear(&self) -> Option<(usize, Seen)> {
+    pub(super) fn recv(&self) -> Option<(usize, Status)> {
         let mut bytes = [0; DATAGRAM];
         let (length, from) = match self.socket.recv_from(&mut bytes) {
             Ok(received) => received,
@@ -115,24 +115,24 @@ impl Guard {
         }
     }
 
-    /// Hears messages for so long.
-    pub(super) fn hear_for(&self, time: Duration) {
+    /// Receives messages for so long.
+    pub(super) fn recv_for(&self, time: Duration) {
         let began = Instant::now();
         while began.elapsed() < time {
-            self.hear();
+            self.recv();
         }
     }
 
     /// Asks all other ranks for their current operation; returns the last answer of
     /// each. Ends early if this rank's own operation does, or the job.
-    pub(super) fn query_all(&self, seen: &Seen) -> Vec<Option<Seen>> {
+    pub(super) fn query_all(&self, seen: &Status) -> Vec<Option<Status>> {
         let (activity, mut answers) = (&self.member.activity, vec![None; self.peers.len()]);
         let is_needed = || {
             let now = activity.now();
             let waits = seen.waited.is_none() || now.waited.is_some();
             waits && now.entered == seen.entered && activity.with(|state| state.ended_by.is_none())
         };
-        let is_known = |(rank, answer): (usize, &Option<Seen>)| {
+        let is_known = |(rank, answer): (usize, &Option<Status>)| {
             let has_left = || activity.with(|state| state.departed.iter().any(|left| left.rank == rank));
             answer.is_some() || rank == self.member.rank || has_left()
         };
@@ -143,7 +143,7 @@ impl Guard {
             let asked = Instant::now();
             self.announce(&Message::Question);
             while asked.elapsed() < ROUND && is_needed() {
-                if let Some((rank, answer)) = self.hear() {
+                if let Some((rank, answer)) = self.recv() {
                     answers[rank] = Some(answer);
                 }
             }

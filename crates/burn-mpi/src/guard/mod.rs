@@ -26,9 +26,10 @@ use std::time::{Duration, Instant};
 use self::exit_barrier::{ExitBarrier, LINGER};
 pub(crate) use self::hydra::end_mpirun;
 use self::messages::{Message, REASON, SILENT, own_addresses};
-use crate::activity::{Seen, State};
+use crate::activity::{State, Status};
 use crate::cause::Wait;
 use crate::member::Member;
+use crate::messages::NO_ANSWER;
 use crate::output::{self, wait_until_read};
 use crate::process::say;
 use crate::{CommError, World};
@@ -136,7 +137,7 @@ impl Guard {
         self.announce(&Message::Answer);
         let mut asked = vec![Instant::now()];
         loop {
-            self.hear();
+            self.recv();
             for rank in self.unreached(&mut asked, REACH) {
                 log::warn!(
                     "rank {rank} on {} does not answer over UDP: it was stopped or is very slow, or a firewall drops the \
@@ -180,12 +181,12 @@ impl Guard {
             self.announce(&Message::Question);
             return Vec::new();
         }
-        (1..self.hosts.len()).filter(|&rank| !self.exits.has_heard(rank, asked[1])).collect()
+        (1..self.hosts.len()).filter(|&rank| !self.exits.has_received(rank, asked[1])).collect()
     }
 
     /// Aborts the job if a rank has left without entering the collective that
     /// this rank waits in, or its message: it never will.
-    fn check_departures(&self, seen: &Seen, waited: Duration) {
+    fn check_departures(&self, seen: &Status, waited: Duration) {
         let now = self.member.activity.now();
         if now.entered != seen.entered || now.waited < Some(waited) {
             return;
@@ -218,7 +219,7 @@ impl Guard {
         self.query_all(&self.member.activity.now());
         if let Some(&rank) = self.exits.silent(limit).first() {
             self.end_the_job(&format!(
-                "rank {rank} on {} has not answered for {} s, and rank {} on {} waits for it to end",
+                "rank {rank} on {} {NO_ANSWER} {} s, and rank {} on {} waits for it to end",
                 self.hosts[rank],
                 limit.as_secs_f64(),
                 self.member.rank,
@@ -229,7 +230,7 @@ impl Guard {
 
     /// Aborts the job if a collective exceeds the deadline. Before that, tells once of one that takes
     /// long: a job in which nothing moves must not be silent.
-    fn check_wait(&self, seen: &Seen, waited: Duration) {
+    fn check_wait(&self, seen: &Status, waited: Duration) {
         let activity = &self.member.activity;
         let (deadline, stall) = activity.with(|state| (state.deadline, state.stall_warning));
         let limit = stall.saturating_add(patience(self.member.rank));
@@ -263,13 +264,13 @@ impl Guard {
     /// are about to prints it. Tells the other guards, to whom this rank would be missing from here on.
     fn prints_the_end(&self) -> bool {
         // What they have sent meanwhile.
-        self.hear_for(TICK);
+        self.recv_for(TICK);
         if self.member.activity.with(|state| state.ended_by).is_some() {
             return false;
         }
         self.announce(&Message::Ending);
         if self.member.rank > 0 {
-            self.hear_for(CLAIM);
+            self.recv_for(CLAIM);
         }
         self.member.activity.with(|state| state.ended_by).is_none_or(|other| other > self.member.rank)
     }

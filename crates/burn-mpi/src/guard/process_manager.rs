@@ -48,7 +48,7 @@ impl ProcessManager {
         Some(Self { socket })
     }
 
-    /// Meets all ranks, and calls `progress` while some are missing; then reports the end.
+    /// Waits for all ranks, and calls `progress` while some are missing; then reports the end.
     pub(super) fn finalize(&mut self, mut progress: impl FnMut()) -> std::io::Result<()> {
         self.socket.set_read_timeout(Some(LOOK))?;
         self.ask("barrier_in", "barrier_out", &mut progress)?;

@@ -1,4 +1,4 @@
-//! The meeting place of ranks that are threads: their calls, their turns and their time.
+//! The hub of ranks that are threads: their calls, their turns and their time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Options;
 use super::result::result;
-use super::state::{Brought, Draw, Phase, Rank, Rendezvous, State, Ticket, Wanted};
+use super::state::{Draw, Input, Phase, Rank, Rendezvous, State, Ticket, Wanted};
 use crate::activity::{Activity, Departure, LONGEST};
 use crate::cause::Wait;
 use crate::clock::Clock;
@@ -93,10 +93,10 @@ impl Hub {
         drop(self.await_turn(state, rank));
     }
 
-    /// Brings this rank's buffers to the next call of `channel`, in place in `to` if `from` is empty.
+    /// Adds this rank's buffers to the next call of `channel`, in place in `to` if `from` is empty.
     ///
     /// # Errors
-    /// If another rank has brought them to another call; or the job has ended.
+    /// If another rank's are of another call, or the job has ended.
     pub fn post(
         &self,
         rank: usize,
@@ -117,10 +117,10 @@ impl Hub {
         let rendezvous = state
             .calls
             .entry(ticket)
-            .or_insert_with(|| Rendezvous { brought: (0..size).map(|_| None).collect(), taken: 0 });
+            .or_insert_with(|| Rendezvous { inputs: (0..size).map(|_| None).collect(), taken: 0 });
         let bytes = if matches!(call, Call::AllReduce | Call::Broadcast { .. }) { to } else { from };
-        let differs = |(other, brought): (usize, &Option<Brought>)| {
-            let theirs = brought.as_ref()?;
+        let differs = |(other, input): (usize, &Option<Input>)| {
+            let theirs = input.as_ref()?;
             let is_same = theirs.call == call && theirs.element == element && theirs.whole == whole;
             (!is_same).then(|| {
                 format!(
@@ -130,11 +130,11 @@ impl Hub {
                 )
             })
         };
-        if let Some(reason) = rendezvous.brought.iter().enumerate().find_map(differs) {
+        if let Some(reason) = rendezvous.inputs.iter().enumerate().find_map(differs) {
             let member = &self.members[rank];
             return Err(member.error("memory", call.name(), bytes.len(), member.now(), reason));
         }
-        rendezvous.brought[rank] = Some(Brought { call, element, whole, bytes: bytes.to_vec() });
+        rendezvous.inputs[rank] = Some(Input { call, element, whole, bytes: bytes.to_vec() });
         state.ranks[rank].open.push(ticket);
         self.wake();
         Ok(ticket)
@@ -170,11 +170,11 @@ impl Hub {
         let size = self.members.len();
         let Some(rendezvous) = state.calls.get_mut(&ticket) else { return };
         let bytes: Vec<&[u8]> = rendezvous
-            .brought
+            .inputs
             .iter()
-            .map(|brought| brought.as_ref().map_or(&[][..], |brought| &brought.bytes))
+            .map(|input| input.as_ref().map_or(&[][..], |input| &input.bytes))
             .collect();
-        if let Some(Brought { call, element, .. }) = &rendezvous.brought[rank] {
+        if let Some(Input { call, element, .. }) = &rendezvous.inputs[rank] {
             result(*call, *element, rank, &bytes, to);
         }
         rendezvous.taken += 1;

@@ -1,30 +1,30 @@
-//! Results of calls, from what all ranks bring.
+//! Results of calls, from the inputs of all ranks.
 
 use crate::collective::wire::Element;
 use crate::{Call, Wire};
 
-/// Writes the result of `call` on `rank` into `to`, from what each rank has brought.
-pub(super) fn result(call: Call, element: Element, rank: usize, brought: &[&[u8]], to: &mut [u8]) {
-    let part = to.len() / brought.len();
+/// Writes the result of `call` on `rank` into `to`, from the input of each rank.
+pub(super) fn result(call: Call, element: Element, rank: usize, inputs: &[&[u8]], to: &mut [u8]) {
+    let part = to.len() / inputs.len();
     match call {
         Call::Send { .. } | Call::Receive { .. } | Call::Barrier => {}
-        Call::Broadcast { root } => to.copy_from_slice(brought[root]),
-        Call::AllReduce => sum(element, brought.iter().copied(), to),
+        Call::Broadcast { root } => to.copy_from_slice(inputs[root]),
+        Call::AllReduce => sum(element, inputs.iter().copied(), to),
         Call::Reduce { root } if rank != root => {}
-        Call::Reduce { .. } => sum(element, brought.iter().copied(), to),
+        Call::Reduce { .. } => sum(element, inputs.iter().copied(), to),
         Call::ReduceScatter => {
             let mine = rank * to.len()..(rank + 1) * to.len();
-            sum(element, brought.iter().map(|bytes| &bytes[mine.clone()]), to);
+            sum(element, inputs.iter().map(|bytes| &bytes[mine.clone()]), to);
         }
         Call::Gather { root } if rank != root => {}
         Call::AllGather | Call::Gather { .. } => {
-            to.chunks_exact_mut(part).zip(brought).for_each(|(to, from)| to.copy_from_slice(from));
+            to.chunks_exact_mut(part).zip(inputs).for_each(|(to, from)| to.copy_from_slice(from));
         }
-        Call::Scatter { root } => to.copy_from_slice(&brought[root][rank * to.len()..(rank + 1) * to.len()]),
+        Call::Scatter { root } => to.copy_from_slice(&inputs[root][rank * to.len()..(rank + 1) * to.len()]),
         Call::AllToAll => {
             let mine = rank * part..(rank + 1) * part;
             to.chunks_exact_mut(part)
-                .zip(brought)
+                .zip(inputs)
                 .for_each(|(to, from)| to.copy_from_slice(&from[mine.clone()]));
         }
     }

@@ -1,4 +1,4 @@
-//! A rank's place in the meeting of threads, and the transport through memory.
+//! A rank's place among threads, and the transport through memory.
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! What ranks that are threads have brought, and what each of them waits for.
+//! Inputs of ranks that are threads, and what each of them waits for.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::collective::pending::CHANNELS;
 use crate::collective::wire::Element;
 use crate::{Call, CommError};
 
-/// What the meeting place knows.
+/// What the hub knows.
 #[derive(Default)]
 pub(super) struct State {
     pub draw: Draw,
@@ -37,13 +37,13 @@ pub(super) struct State {
 /// A call of all ranks: its channel, and its number on it.
 pub(crate) type Ticket = (u64, u64);
 
-/// What ranks have brought to a call.
+/// The inputs of a call.
 pub(super) struct Rendezvous {
-    pub brought: Vec<Option<Brought>>,
+    pub inputs: Vec<Option<Input>>,
     pub taken: usize,
 }
 
-pub(super) struct Brought {
+pub(super) struct Input {
     pub call: Call,
     pub element: Element,
     /// Elements of the whole operation, before they are padded to equal parts.
@@ -108,13 +108,13 @@ impl State {
         !self.ranks.iter().any(|rank| matches!(rank.phase, Phase::Absent))
     }
 
-    /// Ranks that have not brought what `rank` needs for a call.
+    /// Ranks whose inputs `rank` needs for a call and that are missing.
     pub fn missing(&self, rank: usize, ticket: Ticket) -> impl Iterator<Item = usize> {
         let rendezvous = self.calls.get(&ticket);
-        let call = rendezvous.and_then(|rendezvous| Some(rendezvous.brought[rank].as_ref()?.call));
+        let call = rendezvous.and_then(|rendezvous| Some(rendezvous.inputs[rank].as_ref()?.call));
         let is_missing = move |other: &usize| match (rendezvous, call) {
             (Some(rendezvous), Some(call)) => {
-                needs(call, rank, *other) && rendezvous.brought[*other].is_none()
+                needs(call, rank, *other) && rendezvous.inputs[*other].is_none()
             }
             _ => false,
         };

@@ -1,4 +1,4 @@
-//! Backward inside a `TrainStep`, whose gradients travel meanwhile.
+//! Backward inside a `TrainStep`, whose gradients are reduced meanwhile.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ thread_local! {
     static CURRENT: Cell<Option<Backward>> = const { Cell::new(None) };
 }
 
-/// `loss.backward()` for a `TrainStep`: in a training over MPI, gradients travel to the other ranks while
+/// `loss.backward()` for a `TrainStep`: in a training over MPI, gradients are sent to the other ranks while
 /// backward still runs. The gradients that it returns are this rank's, as Burn's, with any number of ranks.
 ///
 /// ```no_run
@@ -29,11 +29,11 @@ thread_local! {
 /// # }
 /// ```
 ///
-/// What the `TrainOutput` of a step holds at its end is what is averaged, whatever has travelled. A gradient
-/// that the step has changed after it had travelled (scaled, clipped, added to another loss's, left out) is
+/// What the `TrainOutput` of a step holds at its end is what is averaged, whatever was sent. A gradient
+/// that the step has changed after it was sent (scaled, clipped, added to another loss's, left out) is
 /// sent again, by all ranks. So a step chooses by its calls:
 ///
-/// - several losses: `burn_mpi::backward(&(first + second))` travels. Of several calls in a step the first one
+/// - several losses: `burn_mpi::backward(&(first + second))` overlaps. Of several calls in a step the first one
 ///   does; the others are Burn's.
 /// - gradients that are changed in every step: `loss.backward()`, which waits for the end of the step and
 ///   sends each gradient once.
@@ -45,7 +45,7 @@ pub fn backward(loss: &Tensor<1>) -> Gradients {
 }
 
 /// Runs a step of `model` with `own` of `total` samples, in which the gradients of the first [`backward`]
-/// travel; those of its output are averaged. Returns the output's item.
+/// are sent meanwhile; those of its output are averaged. Returns the output's item.
 pub(super) fn with<M: Module + 'static, O>(
     sync: &Rc<RefCell<GradientSync>>,
     model: &M,

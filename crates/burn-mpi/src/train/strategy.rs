@@ -80,7 +80,7 @@ fn or_end<T>(world: &World, result: Result<T, CommError>) -> T {
         if world.seat().is_some() {
             panic!("{error}");
         }
-        // The exit handler meets the other ranks, or ends them.
+        // The exit handler waits for the other ranks, or ends the job.
         std::process::exit(1)
     })
 }

@@ -13,7 +13,7 @@ use crate::{CommError, NoNccl, Place, World};
 
 /// A GPU that a process sees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Seen {
+struct VisibleGpu {
     name: String,
     /// Its UUID, which no other GPU has.
     id: String,
@@ -22,7 +22,7 @@ struct Seen {
 /// What a rank sees, and the number that it is to use.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Offer {
-    seen: Vec<Seen>,
+    seen: Vec<VisibleGpu>,
     wanted: Option<usize>,
 }
 
@@ -77,7 +77,7 @@ fn assign(offers: &[Result<Offer, NoNccl>], places: &[Place]) -> Result<Vec<usiz
             None => 0..seen.len(),
         };
         let same_machine = |other: usize| places[other].boot_id == places[rank].boot_id;
-        let user_of = |gpu: &Seen| {
+        let user_of = |gpu: &VisibleGpu| {
             (0..rank).find(|&other| same_machine(other) && offers[other].seen[numbers[other]].id == gpu.id)
         };
         let first = candidates.clone().next().ok_or((rank, NoNccl::Gpu))?;
@@ -115,7 +115,7 @@ pub fn gpus() -> Result<Vec<String>, String> {
 }
 
 /// The GPUs that this process sees, in their order.
-fn seen(cuda: &Cuda) -> Result<Vec<Seen>, String> {
+fn seen(cuda: &Cuda) -> Result<Vec<VisibleGpu>, String> {
     let mut count = 0;
     // SAFETY: `count` is valid for one int.
     cuda.check(unsafe { (cuda.device_count)(&mut count) }, "cuDeviceGetCount")?;
@@ -131,7 +131,7 @@ fn seen(cuda: &Cuda) -> Result<Vec<Seen>, String> {
                 CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()
             };
             let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-            Ok(Seen { name, id: format!("UUID {id}") })
+            Ok(VisibleGpu { name, id: format!("UUID {id}") })
         })
         .collect()
 }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     fn sees(ids: &[&str], wanted: Option<usize>) -> Result<Offer, NoNccl> {
-        let seen = ids.iter().map(|id| Seen { name: "X".into(), id: (*id).into() }).collect();
+        let seen = ids.iter().map(|id| VisibleGpu { name: "X".into(), id: (*id).into() }).collect();
         Ok(Offer { seen, wanted })
     }
 

@@ -40,7 +40,7 @@ impl Buckets {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        self.note_landed();
+        self.note_finished();
         let incomplete = self.clear_unwritten();
         let moved = !self.late.is_empty() || self.replaced.contains(&true);
         let irregular = moved || (self.backwards > 0 && incomplete);
@@ -73,7 +73,7 @@ impl Buckets {
         self.average(averaged, with_backward)?;
         // Without a backward on any rank, no parameter has a gradient.
         let irregular = match irregular || with_backward == 0.0 {
-            true => self.settle()?,
+            true => self.reduce_late()?,
             false => Irregular::default(),
         };
         // Not before: another rank may have replaced a gradient.
@@ -139,13 +139,13 @@ impl Buckets {
         let in_flight = self.collective.poll()?;
         self.tell(SyncEvent::InFlight(in_flight));
         if in_flight == 0 {
-            self.note_landed();
+            self.note_finished();
         }
         Ok(())
     }
 
     /// No bucket is in flight any longer.
-    fn note_landed(&mut self) {
+    fn note_finished(&mut self) {
         if let Some(since) = self.in_flight_since.take() {
             self.times.hidden += self.clock.now() - since;
         }
@@ -185,7 +185,7 @@ impl Buckets {
     /// Reduces late and replaced gradients of any rank, and determines which parameters have no
     /// gradient on any rank. Every rank runs it in the same step, because all have
     /// the same signals.
-    fn settle(&mut self) -> Result<Irregular, CommError> {
+    fn reduce_late(&mut self) -> Result<Irregular, CommError> {
         let began = self.clock.now();
         let params = self.written.len();
         let late = (0..params).map(|param| self.late.contains_key(&param));

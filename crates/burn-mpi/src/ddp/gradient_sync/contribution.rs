@@ -41,7 +41,7 @@ impl GradientSync {
     }
 
     /// As [`contribute`](Self::contribute), and the only gradients of this rank in the step: `taken` are
-    /// those that a hooked backward has let travel, and where `gradients` has others by now, these are
+    /// those that were reduced during a hooked backward, and where `gradients` has others by now, these are
     /// averaged in their place.
     #[cfg(feature = "train")]
     pub(crate) fn contribute_all<M: Module + 'static>(

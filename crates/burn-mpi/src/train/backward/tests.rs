@@ -47,10 +47,10 @@ impl Net {
 
 /// What a step does with its gradients.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
+enum StepKind {
     /// Burn's backward.
     Plain,
-    /// One loss that travels.
+    /// One loss that overlaps.
     One,
     /// Two losses in two calls, whose gradients an accumulator adds.
     Two,
@@ -70,21 +70,21 @@ enum Kind {
     Own,
 }
 
-const KINDS: [Kind; 10] = [
-    Kind::Plain,
-    Kind::One,
-    Kind::Two,
-    Kind::PlainThenOne,
-    Kind::SecondOnly,
-    Kind::Scaled,
-    Kind::ClippedTrunk,
-    Kind::Frozen,
-    Kind::Nothing,
-    Kind::Own,
+const KINDS: [StepKind; 10] = [
+    StepKind::Plain,
+    StepKind::One,
+    StepKind::Two,
+    StepKind::PlainThenOne,
+    StepKind::SecondOnly,
+    StepKind::Scaled,
+    StepKind::ClippedTrunk,
+    StepKind::Frozen,
+    StepKind::Nothing,
+    StepKind::Own,
 ];
 
 /// The step of a program, as it is written for one process.
-fn step(net: &Net, kind: Kind, x: Tensor<2>) -> TrainOutput<()> {
+fn step(net: &Net, kind: StepKind, x: Tensor<2>) -> TrainOutput<()> {
     let loss = |head| net.loss(head, x.clone());
     let of = |gradients| GradientsParams::from_grads(gradients, net);
     let both = |first, second| {
@@ -100,29 +100,29 @@ fn step(net: &Net, kind: Kind, x: Tensor<2>) -> TrainOutput<()> {
         gradients
     };
     let grads = match kind {
-        Kind::Plain => of(loss(0).backward()),
-        Kind::One => of(backward(&loss(0))),
-        Kind::Two => both(backward(&loss(0)), backward(&loss(1))),
-        Kind::PlainThenOne => both(loss(0).backward(), backward(&loss(1))),
-        Kind::SecondOnly => {
+        StepKind::Plain => of(loss(0).backward()),
+        StepKind::One => of(backward(&loss(0))),
+        StepKind::Two => both(backward(&loss(0)), backward(&loss(1))),
+        StepKind::PlainThenOne => both(loss(0).backward(), backward(&loss(1))),
+        StepKind::SecondOnly => {
             backward(&loss(0));
             of(backward(&loss(1)))
         }
-        Kind::Scaled => {
+        StepKind::Scaled => {
             let layers = net.trunk.iter().chain(&net.heads);
             layers.fold(of(backward(&(loss(0) + loss(1)))), |all, layer| scaled(all, layer, 0.25))
         }
-        Kind::ClippedTrunk => scaled(of(backward(&loss(1))), &net.trunk[1], 1e-3),
-        Kind::Frozen => {
+        StepKind::ClippedTrunk => scaled(of(backward(&loss(1))), &net.trunk[1], 1e-3),
+        StepKind::Frozen => {
             let mut gradients = of(backward(&loss(0)));
             gradients.remove::<2>(net.trunk[0].weight.id);
             gradients
         }
-        Kind::Nothing => {
+        StepKind::Nothing => {
             backward(&loss(0));
             GradientsParams::new()
         }
-        Kind::Own => {
+        StepKind::Own => {
             let mut gradients = GradientsParams::new();
             let ones = Tensor::<2>::ones(net.heads[1].weight.dims(), &Device::default());
             gradients.register(net.heads[1].weight.id, ones);
@@ -151,7 +151,7 @@ fn values(net: &Net, gradients: &GradientsParams) -> Values {
 }
 
 /// The kind, the samples and their values of a rank in a step: drawn from all three.
-fn drawn(seed: u64, turn: usize, rank: usize) -> (Kind, usize) {
+fn drawn(seed: u64, turn: usize, rank: usize) -> (StepKind, usize) {
     let mix = (seed + 1) * 7919 + turn as u64 * 104_729 + rank as u64 * 1_299_709;
     let hash = mix.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
     (KINDS[hash as usize % KINDS.len()], (hash / 64 % 4) as usize)
@@ -163,7 +163,7 @@ fn samples(turn: usize, rank: usize, own: usize) -> Tensor<2> {
 }
 
 /// What a step of all ranks must have: the outputs' gradients by share, as each has them alone.
-fn expected(net: &Net, steps: &[(Kind, usize)], turn: usize) -> Values {
+fn expected(net: &Net, steps: &[(StepKind, usize)], turn: usize) -> Values {
     let total: usize = steps.iter().map(|(_, own)| own).sum();
     let mut sums = Values::new();
     for (rank, &(kind, own)) in steps.iter().enumerate().filter(|(_, step)| step.1 > 0) {

@@ -22,7 +22,7 @@ pub fn check<E: Example>(world: &World) -> Result<(), Box<dyn Error>> {
     // Ranks draw weights of their own.
     device.seed(1 + world.rank() as u64);
     let net = broadcast_module(world, E::net(&device))?;
-    // A bucket for each parameter, so that several travel during backward.
+    // A bucket for each parameter, so that several are reduced during backward.
     let options = SyncOptions { bucket_bytes: 128, first_bucket_bytes: 64, ..SyncOptions::default() };
     let collective = connect(world, Backend::Mpi, &Transport::default())?;
     let mut sync = GradientSync::of_module(world, collective, &net, options);

@@ -1,4 +1,4 @@
-//! Strangers on the network: connections and bytes that no rank has sent change nothing, or end the
+//! Foreign traffic: connections and bytes that no rank has sent change nothing, or end the
 //! job with a line.
 
 use std::collections::BTreeSet;
