@@ -71,31 +71,14 @@ pub fn is_refusal(error: &anyhow::Error) -> bool {
 /// The error between ranks that is the cause of `error`, if one is.
 pub fn comm_error(error: &anyhow::Error) -> Option<&CommError> {
     error.chain().find_map(|cause| {
-        cause.downcast_ref::<CommError>().or_else(|| match cause.downcast_ref::<TrainError>()? {
-            TrainError::Comm(error) => Some(error),
-            _ => None,
-        })
+        cause.downcast_ref().or_else(|| cause.downcast_ref::<TrainError>().and_then(TrainError::comm_error))
     })
 }
 
 /// Whether every rank of the job ends with this same error, so that none waits.
 pub fn is_shared(error: &anyhow::Error) -> bool {
-    let shared_comm = comm_error(error).is_some_and(CommError::is_shared);
-    let at_one_step = matches!(
-        error.downcast_ref(),
-        Some(
-            TrainError::NotFinite { .. }
-                | TrainError::TestNotFinite { .. }
-                | TrainError::StatisticNotFinite { .. }
-                | TrainError::Stopped { .. }
-                | TrainError::OtherOptimizer { .. }
-                | TrainError::OtherBuffers
-                | TrainError::State(_)
-                | TrainError::Quant(_)
-        )
-    );
-    shared_comm
-        || at_one_step
-        || error.downcast_ref::<ConfigError>().is_some()
-        || error.downcast_ref::<Refused>().is_some()
+    comm_error(error).is_some_and(CommError::is_shared)
+        || error.downcast_ref().is_some_and(TrainError::is_shared)
+        || error.is::<ConfigError>()
+        || error.is::<Refused>()
 }

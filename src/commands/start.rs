@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::thread::JoinHandle;
 
 use burn_fused::simd::Level;
-use burn_mpi::{CommError, Launcher, World};
+use burn_mpi::{CommError, Launcher, SharedError, World};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -130,7 +130,7 @@ fn differing_option(all: &[Start], hosts: &[&str]) -> Result<(), CommError> {
         {
             let (what, host) = (option.clone(), hosts[rank].to_owned());
             let (found, expected) = (found.clone(), expected.clone());
-            return Err(CommError::Diverged { what, rank, host, found, expected });
+            return Err(CommError::Shared(SharedError::Diverged { what, rank, host, found, expected }));
         }
     }
     Ok(())

@@ -103,3 +103,22 @@ pub enum TrainError {
         run: String,
     },
 }
+
+impl TrainError {
+    /// The error between ranks that it is, if it is one.
+    pub fn comm_error(&self) -> Option<&CommError> {
+        match self {
+            Self::Comm(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Whether every rank of the job returns it at the same step.
+    pub fn is_shared(&self) -> bool {
+        match self {
+            Self::Comm(_) | Self::Record(_) => self.comm_error().is_some_and(CommError::is_shared),
+            Self::Data(_) => false,
+            _ => true,
+        }
+    }
+}

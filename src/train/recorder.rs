@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Position, TrainError};
 use crate::layout::stored;
 use crate::quant::Int8File;
-use burn_mpi::{CommError, ParamLayout, World};
+use burn_mpi::{CommError, ParamLayout, SharedError, World};
 use run_record::{
     Checkpoint, Curve, CurvePoint, EpochRow, FailedCheckpoint, INT8_FILE, RecordError, RunDir, RunWriter,
     Start,
@@ -85,7 +85,7 @@ impl<'w> Recorder<'w> {
         });
         match saved {
             Ok(()) => Ok(true),
-            Err(CommError::Elsewhere { reason, .. }) if !last => {
+            Err(CommError::Shared(SharedError::Elsewhere { reason, .. })) if !last => {
                 self.writer.iter_mut().for_each(|writer| writer.note_failed(step, reason.clone()));
                 Ok(false)
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::activity::{Departure, Status};
 use crate::member::Member;
 use crate::messages::STALLED;
-use crate::{CommError, process};
+use crate::{CommError, SharedError, process};
 
 /// A rank that waits, and what is known of the others.
 pub(crate) struct Wait<'a> {
@@ -23,14 +23,14 @@ pub(crate) struct Wait<'a> {
 impl Wait<'_> {
     /// The error of a wait of this long, which exceeds the deadline.
     pub fn deadline(&self, waited: Duration) -> CommError {
-        CommError::Deadline {
+        CommError::Shared(SharedError::Deadline {
             rank: self.member.rank,
             host: self.member.host.clone(),
             operation: self.seen.what.clone(),
             deadline: self.member.activity.with(|state| state.deadline),
             elapsed: waited,
             cause: self.cause(),
-        }
+        })
     }
 
     /// The line that tells of a wait of this long before its deadline.

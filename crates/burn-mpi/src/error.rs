@@ -10,7 +10,11 @@ use crate::{NoNccl, process};
 /// An error of the world or of a collective. Its text is one line: what happened,
 /// on which rank and host, and what to do if that is known.
 #[derive(Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum CommError {
+    /// An error that every rank returns at the same point.
+    #[error(transparent)]
+    Shared(SharedError),
     /// A call into the transport returned an error.
     #[error(
         "rank {rank} on {host}: {operation} of {bytes} bytes failed after {:.1} s: {reason}",
@@ -30,27 +34,6 @@ pub enum CommError {
         /// The transport's error message.
         reason: String,
     },
-    /// An operation that exceeded its deadline.
-    #[error(
-        "{operation} exceeded the deadline of {} s ({}) after {:.1} s on rank {rank} ({host}); {cause}",
-        deadline.as_secs_f64(),
-        process::deadline_setting(),
-        elapsed.as_secs_f64()
-    )]
-    Deadline {
-        /// The lowest rank that waits in it.
-        rank: usize,
-        /// Host of that rank.
-        host: String,
-        /// Transport and operation, such as `mpi all-reduce of bucket 2`.
-        operation: String,
-        /// The deadline.
-        deadline: Duration,
-        /// Time since that rank entered it.
-        elapsed: Duration,
-        /// Whom it waits for.
-        cause: String,
-    },
     /// The transport has no such operation.
     #[error("{operation} is not supported by {transport}")]
     Unsupported {
@@ -58,21 +41,6 @@ pub enum CommError {
         operation: &'static str,
         /// The transport's name, such as `mpi`.
         transport: String,
-    },
-    /// Ranks that are in different exchanges.
-    #[error(
-        "rank {rank} on {host} is in {calls}, and rank 0 in {others}: ranks do not call the same operations in the same \
-         order"
-    )]
-    OutOfStep {
-        /// The first rank that is in another exchange than rank 0.
-        rank: usize,
-        /// Its host.
-        host: String,
-        /// What it calls.
-        calls: String,
-        /// What rank 0 calls.
-        others: String,
     },
     /// A message that this rank cannot read.
     #[error(
@@ -93,16 +61,6 @@ pub enum CommError {
     /// A transport that this build lacks, or an invalid setting of one.
     #[error("{0}")]
     Transport(String),
-    /// A rank that cannot use NCCL.
-    #[error("rank {rank} on {host}: {reason}")]
-    NoNccl {
-        /// The lowest rank that cannot.
-        rank: usize,
-        /// Its host.
-        host: String,
-        /// Why, and what to do.
-        reason: NoNccl,
-    },
     /// A launcher that MPI does not follow: another MPI's, or one whose variables are inherited.
     #[cfg(feature = "mpi")]
     #[error("{} {}", launcher.name, why_alone(launcher, mpi))]
@@ -150,17 +108,6 @@ pub enum CommError {
         /// `WORLD_SIZE`, above 1.
         size: usize,
     },
-    /// Another rank failed in a step that all ranks take together; that rank
-    /// reports the reason, so that a job prints one line and not one per rank.
-    #[error("rank {rank} on {host}: {reason}")]
-    Elsewhere {
-        /// The lowest rank that failed.
-        rank: usize,
-        /// Host of that rank.
-        host: String,
-        /// Its error.
-        reason: String,
-    },
     /// A module that cannot be trained data-parallel.
     #[error("this module cannot be trained data-parallel: {0}")]
     Module(String),
@@ -176,34 +123,6 @@ pub enum CommError {
         /// Samples of the step.
         total: usize,
     },
-    /// Samples of the ranks that do not add up to the step's.
-    #[error(
-        "the samples that the ranks have passed to backward in this step are {share:.3} times its total: {}; pass each \
-         rank's own samples, and as total those of all ranks in all backward calls of the step, the last of which on \
-         each rank is MicroBatch::Last",
-        of_ranks(samples)
-    )]
-    Shares {
-        /// The sum of all ranks' own samples over the total that they named.
-        share: f32,
-        /// The samples of each rank's backward calls in the step, and the total that the last of them named.
-        samples: Vec<(usize, usize)>,
-    },
-    /// A data set with fewer samples than ranks.
-    #[error("rank {rank} on {host} gets no sample: the data set has {samples}, and there are {ranks} ranks")]
-    FewSamples {
-        /// The first rank without a sample.
-        rank: usize,
-        /// Its host.
-        host: String,
-        /// Samples of the data set.
-        samples: usize,
-        /// Number of ranks.
-        ranks: usize,
-    },
-    /// A data set that cannot be divided into batches of all ranks.
-    #[error("the data set cannot be sharded: {0}")]
-    Sharding(String),
     /// An order of arrival that is not this module's.
     #[error("the order of arrival does not fit this module: {0}")]
     Arrival(String),
@@ -230,6 +149,24 @@ pub enum CommError {
         /// Its reason; empty if unknown.
         reason: String,
     },
+}
+
+/// An error that every rank returns at the same point, so that one line is enough for all and no rank waits for
+/// another.
+#[derive(Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum SharedError {
+    /// Another rank failed in a step that all ranks take together; that rank
+    /// reports the reason, so that a job prints one line and not one per rank.
+    #[error("rank {rank} on {host}: {reason}")]
+    Elsewhere {
+        /// The lowest rank that failed.
+        rank: usize,
+        /// Host of that rank.
+        host: String,
+        /// Its error.
+        reason: String,
+    },
     /// Ranks that should hold equal bits but do not.
     #[error("{what} differs between ranks: rank {rank} on {host} has {found}, rank 0 has {expected}")]
     Diverged {
@@ -244,6 +181,68 @@ pub enum CommError {
         /// Rank 0's value.
         expected: String,
     },
+    /// Ranks that are in different exchanges.
+    #[error(
+        "rank {rank} on {host} is in {calls}, and rank 0 in {others}: ranks do not call the same operations in the same \
+         order"
+    )]
+    OutOfStep {
+        /// The first rank that is in another exchange than rank 0.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// What it calls.
+        calls: String,
+        /// What rank 0 calls.
+        others: String,
+    },
+    /// An operation that exceeded its deadline.
+    #[error(
+        "{operation} exceeded the deadline of {} s ({}) after {:.1} s on rank {rank} ({host}); {cause}",
+        deadline.as_secs_f64(),
+        process::deadline_setting(),
+        elapsed.as_secs_f64()
+    )]
+    Deadline {
+        /// The lowest rank that waits in it.
+        rank: usize,
+        /// Host of that rank.
+        host: String,
+        /// Transport and operation, such as `mpi all-reduce of bucket 2`.
+        operation: String,
+        /// The deadline.
+        deadline: Duration,
+        /// Time since that rank entered it.
+        elapsed: Duration,
+        /// Whom it waits for.
+        cause: String,
+    },
+    /// A rank that cannot use NCCL.
+    #[error("rank {rank} on {host}: {reason}")]
+    NoNccl {
+        /// The lowest rank that cannot.
+        rank: usize,
+        /// Its host.
+        host: String,
+        /// Why, and what to do.
+        reason: NoNccl,
+    },
+    /// Samples of the ranks that do not add up to the step's.
+    #[error(
+        "the samples that the ranks have passed to backward in this step are {share:.3} times its total: {}; pass each \
+         rank's own samples, and as total those of all ranks in all backward calls of the step, the last of which on \
+         each rank is MicroBatch::Last",
+        of_ranks(samples)
+    )]
+    Shares {
+        /// The sum of all ranks' own samples over the total that they named.
+        share: f32,
+        /// The samples of each rank's backward calls in the step, and the total that the last of them named.
+        samples: Vec<(usize, usize)>,
+    },
+    /// A data set that cannot be divided into batches of all ranks.
+    #[error("the data set cannot be sharded: {0}")]
+    Sharding(String),
 }
 
 /// Why a parameter has no averaged gradient.
@@ -278,20 +277,9 @@ impl CommError {
         }
     }
 
-    /// Whether every rank returns this same error at the same point, so that one
-    /// line is enough for all and no rank waits for another.
+    /// Whether every rank returns this same error at the same point.
     pub fn is_shared(&self) -> bool {
-        matches!(
-            self,
-            Self::Elsewhere { .. }
-                | Self::Deadline { .. }
-                | Self::NoNccl { .. }
-                | Self::Diverged { .. }
-                | Self::OutOfStep { .. }
-                | Self::Shares { .. }
-                | Self::FewSamples { .. }
-                | Self::Sharding(_)
-        )
+        matches!(self, Self::Shared(_))
     }
 }
 
@@ -308,6 +296,12 @@ fn of_ranks(samples: &[(usize, usize)]) -> String {
 impl fmt::Debug for CommError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // One write: lines of several ranks would interleave.
+        f.write_str(&self.to_string())
+    }
+}
+
+impl fmt::Debug for SharedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.to_string())
     }
 }

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use crate::activity;
 use crate::calling::{Exchange, calling};
-use crate::{CommError, Wire, World};
+use crate::{CommError, SharedError, Wire, World};
 
 impl World {
     /// Gathers every rank's `mine`, all of one length, in rank order.
@@ -20,7 +20,7 @@ impl World {
     /// Every rank's length of what it sends next, in the exchange `name` of all ranks.
     ///
     /// # Errors
-    /// On all ranks, [`CommError::OutOfStep`] if they are in different exchanges.
+    /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they are in different exchanges.
     fn lengths(&self, mine: usize, name: &str) -> Result<Vec<usize>, CommError> {
         let exchange = Exchange::of(name);
         let mut all = vec![[0u64; 2]; self.size()];
@@ -32,7 +32,7 @@ impl World {
             return Ok(all.iter().map(|[length, _]| *length as usize).collect());
         };
         let [calls, others] = Exchange::differing(&self.all_gather(&exchange.padded())?, rank);
-        Err(CommError::OutOfStep { rank, host: self.host_of(rank), calls, others })
+        Err(CommError::Shared(SharedError::OutOfStep { rank, host: self.host_of(rank), calls, others }))
     }
 
     /// Every rank's bytes in rank order, where `send` returns those of all ranks one after the other.
@@ -54,8 +54,8 @@ impl World {
     /// integers of 128 bits, bytes and maps with any keys; but `Some(())` and `Some(None)` arrive as `None`.
     ///
     /// # Errors
-    /// If the transport fails. On all ranks: [`CommError::Elsewhere`] names the first whose value its
-    /// `Serialize` refuses, such as a path that is not UTF-8; [`CommError::OutOfStep`] one that is in
+    /// If the transport fails. On all ranks: [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names the first whose value its
+    /// `Serialize` refuses, such as a path that is not UTF-8; [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) one that is in
     /// another call of this crate. [`CommError::Unreadable`] if `T` does not read what it has written.
     pub fn gather<T: Serialize + DeserializeOwned>(&self, mine: &T) -> Result<Vec<T>, CommError> {
         let ranks = self.gathered(written(mine), "gather", |padded| self.all_gather(padded))?;
@@ -145,7 +145,7 @@ impl World {
         let reason = mine.as_ref().err().map(|error| format!("{error:#}").replace('\n', " "));
         let all: Vec<Option<String>> = self.gather(&reason)?;
         match all.into_iter().enumerate().find_map(|(rank, reason)| Some((rank, reason?))) {
-            Some((rank, reason)) => Err(CommError::Elsewhere { rank, host: self.host_of(rank), reason }),
+            Some((rank, reason)) => Err(self.elsewhere(rank, reason)),
             None => mine.map_err(|error| CommError::Start(error.to_string())),
         }
     }
@@ -178,7 +178,7 @@ impl World {
     /// Checks that `mine` is the same text on every rank.
     ///
     /// # Errors
-    /// [`CommError::Diverged`] names the first rank that differs from rank 0.
+    /// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first rank that differs from rank 0.
     pub fn check_equal(&self, what: &str, mine: &str) -> Result<(), CommError> {
         let _calling = calling(format!("check_equal of {what}"));
         let all: Vec<String> = self.gather(&mine.to_owned())?;
@@ -197,7 +197,12 @@ impl World {
         expected: impl ToString,
     ) -> CommError {
         let (host, found, expected) = (self.host_of(rank), found.to_string(), expected.to_string());
-        CommError::Diverged { what: what.into(), rank, host, found, expected }
+        CommError::Shared(SharedError::Diverged { what: what.into(), rank, host, found, expected })
+    }
+
+    /// The error of all ranks that one of them has failed.
+    fn elsewhere(&self, rank: usize, reason: String) -> CommError {
+        CommError::Shared(SharedError::Elsewhere { rank, host: self.host_of(rank), reason })
     }
 
     /// The host of a rank.
@@ -208,22 +213,19 @@ impl World {
     /// Checks that each rank has at least one of a data set's `samples`, equal on all ranks.
     #[cfg(feature = "data")]
     pub(crate) fn check_samples(&self, samples: usize) -> Result<(), CommError> {
-        match samples < self.size() {
-            true => Err(CommError::FewSamples {
-                rank: samples,
-                host: self.host_of(samples),
-                samples,
-                ranks: self.size(),
-            }),
-            false => Ok(()),
+        if samples >= self.size() {
+            return Ok(());
         }
+        let ranks = self.size();
+        let reason = format!("gets no sample: the data set has {samples}, and there are {ranks} ranks");
+        Err(self.elsewhere(samples, reason))
     }
 
     /// The value of `rank`, of what it has [`written`].
     fn read<T: DeserializeOwned>(&self, rank: usize, bytes: &[u8]) -> Result<T, CommError> {
         let sent = ciborium::from_reader::<Result<T, String>, _>(bytes);
         let sent = sent.map_err(|error| self.unreadable(format!("from rank {rank}: {error}")))?;
-        sent.map_err(|reason| CommError::Elsewhere { rank, host: self.host_of(rank), reason })
+        sent.map_err(|reason| self.elsewhere(rank, reason))
     }
 
     fn unreadable(&self, reason: String) -> CommError {

@@ -128,7 +128,7 @@ pub use ddp::plan::{BucketPlan, BucketSpec, CONTROL};
 pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
 pub use ddp::watch::{SyncEvent, SyncWatch};
 pub use ddp::wire_type::WireType;
-pub use error::{CommError, MissingGradient};
+pub use error::{CommError, MissingGradient, SharedError};
 #[cfg(feature = "mpi")]
 pub use guard::MARGIN;
 pub use host::{Place, oversubscribed, page_faults, peak_rss_mb, shared_machine, topology};

@@ -29,7 +29,7 @@ impl Member {
         Activity::enter(&self.activity, transport, operation, bucket)
     }
 
-    /// Enters `call` on these buffers of `element`s, until the result is dropped.
+    /// Enters `call` on these buffers of `element`s, until the first result is dropped.
     ///
     /// # Errors
     /// As [`check`](Self::check).
@@ -38,21 +38,21 @@ impl Member {
     /// As [`check`](Self::check).
     pub fn begin(
         &self,
-        transport: &str,
+        transport: &'static str,
         call: Call,
         element: Element,
         from: &[u8],
         to: &[u8],
-    ) -> Result<Waiting, CommError> {
-        self.check(transport, call, element, from, to)?;
+    ) -> Result<(Waiting, Started), CommError> {
+        let started = self.check(transport, call, element, from, to)?;
         let waiting = self.enter(transport, call.name(), None);
         if let Call::Send { to: peer } | Call::Receive { from: peer } = call {
             self.activity.with(|state| state.peer = Some(peer));
         }
-        Ok(waiting)
+        Ok((waiting, started))
     }
 
-    /// Checks `call` on these buffers.
+    /// Checks `call` on these buffers, which starts.
     ///
     /// # Errors
     /// If these have no sum, and it is one; or if it names a rank that there is not.
@@ -61,12 +61,13 @@ impl Member {
     /// If the buffers are not those of this call, as [`Call::check`] says.
     pub fn check(
         &self,
-        transport: &str,
+        transport: &'static str,
         call: Call,
         element: Element,
         from: &[u8],
         to: &[u8],
-    ) -> Result<(), CommError> {
+    ) -> Result<Started, CommError> {
+        let started = self.started(transport, call.name(), from.len().max(to.len()));
         let reason = match call.peer() {
             _ if call.sums() && element == Element::Byte => "bytes have no sum".to_owned(),
             Some(peer) if peer >= self.size => {
@@ -74,11 +75,10 @@ impl Member {
             }
             _ => {
                 call.check(element, from, to, (self.rank, self.size));
-                return Ok(());
+                return Ok(started);
             }
         };
-        let bytes = from.len().max(to.len());
-        Err(self.error(transport, call.name(), bytes, self.now(), reason))
+        Err(self.error(&started, reason))
     }
 
     /// The time of this rank's clock.
@@ -95,23 +95,33 @@ impl Member {
         }
     }
 
-    /// The error of an operation that failed, or was never started, for `reason`; `started` is the time
-    /// of its start on the rank's clock.
-    pub fn error(
-        &self,
-        transport: &str,
-        operation: &str,
-        bytes: usize,
-        started: Duration,
-        reason: String,
-    ) -> CommError {
+    /// An operation of `transport` on so many bytes, which starts now.
+    pub fn started(&self, transport: &'static str, operation: &'static str, bytes: usize) -> Started {
+        Started { transport, operation, bucket: None, bytes, at: self.now() }
+    }
+
+    /// The error of an operation that failed, or was not carried out, for `reason`.
+    pub fn error(&self, of: &Started, reason: impl Into<String>) -> CommError {
+        let Started { transport, operation, bucket, bytes, at } = *of;
+        let bucket = bucket.map_or_else(String::new, |bucket| format!(" of bucket {bucket}"));
         CommError::Operation {
             rank: self.rank,
             host: self.host.clone(),
-            operation: format!("{transport} {operation}"),
+            operation: format!("{transport} {operation}{bucket}"),
             bytes,
-            elapsed: self.now().saturating_sub(started),
-            reason,
+            elapsed: self.now().saturating_sub(at),
+            reason: reason.into(),
         }
     }
+}
+
+/// An operation of a rank, as its errors name it.
+#[derive(Debug, Clone, Copy)]
+pub struct Started {
+    pub transport: &'static str,
+    pub operation: &'static str,
+    pub bucket: Option<usize>,
+    pub bytes: usize,
+    /// On the rank's clock.
+    pub at: Duration,
 }

@@ -61,7 +61,7 @@ impl Mean {
 /// ```
 ///
 /// # Errors
-/// [`CommError::Diverged`] names a rank with other names or another number of metrics. Otherwise if
+/// [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with other names or another number of metrics. Otherwise if
 /// the transport fails.
 pub fn average_metrics(world: &World, metrics: &[(&str, Mean)]) -> Result<Vec<f64>, CommError> {
     let _calling = calling("average_metrics");

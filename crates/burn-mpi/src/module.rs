@@ -28,9 +28,9 @@ const PIECE: usize = 1 << 22;
 /// ```
 ///
 /// # Errors
-/// On all ranks: [`CommError::Diverged`] names the first parameter whose name, shape,
+/// On all ranks: [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter whose name, shape,
 /// type or `require_grad` differs, or else the first field, such as another variant of an enum;
-/// [`CommError::Elsewhere`] names parameters that are tied to each other. Otherwise if the transport fails.
+/// [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names parameters that are tied to each other. Otherwise if the transport fails.
 pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommError> {
     let _calling = calling("broadcast_module");
     flush_running_statistics(&module);
@@ -44,7 +44,7 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
         });
     });
     let layout = ParamLayout::of(&module);
-    compare(world, described, layout.fields)?;
+    compare(world, described, layout.fields, "")?;
     agree_on_module(world, layout.tied)?;
     let mut pieces = Pieces { world, left: lengths.iter().sum(), piece: Vec::new(), at: 0, result: Ok(()) };
     if world.is_root() {
@@ -116,11 +116,11 @@ impl Pieces<'_> {
 /// data-parallel.
 ///
 /// # Errors
-/// [`CommError::Diverged`] names the first parameter that differs;
-/// [`CommError::Elsewhere`] names one that is not f32 or tied to another, and its rank.
+/// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs;
+/// [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) names one that is not f32 or tied to another, and its rank.
 pub(crate) fn check_trainable(world: &World, layout: &ParamLayout) -> Result<(), CommError> {
     let _calling = calling("the start of gradient averaging");
-    compare(world, layout.specs().iter().map(|spec| spec.describe()).collect(), layout.fields.clone())?;
+    compare(world, layout.specs().iter().map(|spec| spec.describe()).collect(), layout.fields.clone(), "")?;
     agree_on_module(world, layout.unsupported())
 }
 
@@ -130,7 +130,7 @@ fn agree_on_module(world: &World, unsupported: Option<String>) -> Result<(), Com
 }
 
 /// Checks that all ranks have the same tensors, one description each, and the same fields.
-fn compare(world: &World, tensors: Vec<String>, fields: Vec<String>) -> Result<(), CommError> {
+fn compare(world: &World, tensors: Vec<String>, fields: Vec<String>, when: &str) -> Result<(), CommError> {
     let ranks: Vec<[Vec<String>; 2]> = world.gather(&[tensors, fields])?;
     for (at, what) in ["parameter", "field"].into_iter().enumerate() {
         let expected = &ranks[0][at];
@@ -139,7 +139,12 @@ fn compare(world: &World, tensors: Vec<String>, fields: Vec<String>) -> Result<(
             if let Some(part) = (0..parts).find(|&part| found.get(part) != expected.get(part)) {
                 let [found, expected] =
                     [found, expected].map(|parts| parts.get(part).map_or("none", String::as_str));
-                return Err(world.diverged(format!("{what} {part} of the module"), rank, found, expected));
+                return Err(world.diverged(
+                    format!("{when}{what} {part} of the module"),
+                    rank,
+                    found,
+                    expected,
+                ));
             }
         }
     }
@@ -178,16 +183,24 @@ pub(crate) fn average_buffers<M: Module>(world: &World, module: M) -> Result<M, 
 /// All ranks must call it.
 ///
 /// # Errors
-/// [`CommError::Diverged`] names the first parameter that differs, or else the first
+/// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs, or else the first
 /// buffer, and the first rank whose value differs from rank 0's.
 pub fn check_equal_weights<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
-    check_equal(world, module, true)
+    check_equal(world, module, true, "")
 }
 
-/// The same for what gets gradients alone: buffers differ until they are averaged.
+/// Checks that the first step has left the same weights everywhere. Buffers differ until they are averaged.
+///
+/// # Errors
+/// On all ranks, the first parameter that differs.
 #[cfg(feature = "train")]
-pub(crate) fn check_equal_parameters<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
-    check_equal(world, module, false)
+pub(crate) fn check_equal_after_step<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
+    check_equal(
+        world,
+        module,
+        false,
+        "after the first step (ranks need the same optimizer, rate and clipping), ",
+    )
 }
 
 /// Checks, before the first step, that ranks begin with the same parameters: without a
@@ -195,18 +208,20 @@ pub(crate) fn check_equal_parameters<M: Module>(world: &World, module: &M) -> Re
 /// call it, once: it reads each parameter, and sends 16 bytes of it.
 ///
 /// # Errors
-/// [`CommError::Diverged`] names the first parameter that differs.
+/// [`SharedError::Diverged`](crate::SharedError::Diverged) names the first parameter that differs.
 pub(crate) fn check_equal_start<M: Module>(world: &World, module: &M) -> Result<(), CommError> {
-    check_equal(world, module, false).map_err(|mut error| {
-        if let CommError::Diverged { what, .. } = &mut error {
-            *what =
-                format!("before the first step (broadcast_module gives all ranks the same weights), {what}");
-        }
-        error
-    })
+    let when = "before the first step (broadcast_module gives all ranks the same weights), ";
+    check_equal(world, module, false, when)
 }
 
-fn check_equal<M: Module>(world: &World, module: &M, with_buffers: bool) -> Result<(), CommError> {
+/// Checks that `module` has the same bits on every rank, in parameters and perhaps in buffers; an error begins by
+/// `when`.
+fn check_equal<M: Module>(
+    world: &World,
+    module: &M,
+    with_buffers: bool,
+    when: &str,
+) -> Result<(), CommError> {
     if world.size() == 1 {
         return Ok(());
     }
@@ -217,7 +232,7 @@ fn check_equal<M: Module>(world: &World, module: &M, with_buffers: bool) -> Resu
         specs.push(spec);
         digests.push(digest(data().as_bytes()));
     });
-    compare(world, specs.iter().map(ParamSpec::describe).collect(), tensors::fields(module))?;
+    compare(world, specs.iter().map(ParamSpec::describe).collect(), tensors::fields(module), when)?;
     let ranks: Vec<Vec<String>> = world.gather(&digests)?;
     let differs = |param: &usize| ranks.iter().position(|digests| digests[*param] != ranks[0][*param]);
     let (parameters, buffers): (Vec<usize>, Vec<usize>) =
@@ -225,7 +240,7 @@ fn check_equal<M: Module>(world: &World, module: &M, with_buffers: bool) -> Resu
     for param in parameters.into_iter().chain(buffers.into_iter().filter(|_| with_buffers)) {
         if let Some(rank) = differs(&param) {
             let [found, expected] = [rank, 0].map(|rank| format!("digest {}", ranks[rank][param]));
-            return Err(world.diverged(name_of(&specs[param]), rank, found, expected));
+            return Err(world.diverged(format!("{when}{}", name_of(&specs[param])), rank, found, expected));
         }
     }
     Ok(())

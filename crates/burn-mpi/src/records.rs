@@ -74,7 +74,7 @@ records!(
 /// ```
 ///
 /// # Errors
-/// On all ranks, [`CommError::Elsewhere`] if rank 0 cannot write it. Otherwise if the transport fails.
+/// On all ranks, [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) if rank 0 cannot write it. Otherwise if the transport fails.
 pub fn save_record<R: Record>(world: &World, path: impl AsRef<Path>, record: R) -> Result<(), CommError> {
     let (path, _calling) = (&file_of(path.as_ref()), calling("save_record"));
     world.on_root(|| save(record, path).map_err(|error| described(path, error)))
@@ -84,7 +84,7 @@ pub fn save_record<R: Record>(world: &World, path: impl AsRef<Path>, record: R) 
 /// `path` is not used.
 ///
 /// # Errors
-/// On all ranks, [`CommError::Elsewhere`] if rank 0 cannot read the file, or it is not a record.
+/// On all ranks, [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) if rank 0 cannot read the file, or it is not a record.
 /// Otherwise if the transport fails.
 pub fn load_record<R: Record>(world: &World, path: impl AsRef<Path>) -> Result<R, CommError> {
     let (path, _calling) = (&file_of(path.as_ref()), calling("load_record"));

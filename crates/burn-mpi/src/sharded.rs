@@ -5,7 +5,7 @@ use std::error::Error;
 use burn::data::dataset::Dataset;
 
 use crate::calling::calling;
-use crate::{CommError, SampleOrder, ShardPlan, World};
+use crate::{CommError, SampleOrder, ShardPlan, SharedError, World};
 
 /// This rank's shard of a data set, in batches of equal steps on all ranks.
 ///
@@ -87,8 +87,8 @@ impl<D> ShardedDataset<D> {
     /// rank. All ranks must call it, with the same data set.
     ///
     /// # Errors
-    /// On all ranks: [`CommError::Diverged`] names a rank with another number of samples or another
-    /// batch size; [`CommError::FewSamples`] one that would have no sample; [`CommError::Sharding`]
+    /// On all ranks: [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with another number of samples or another
+    /// batch size; [`SharedError::Elsewhere`](crate::SharedError::Elsewhere) one that would have no sample; [`SharedError::Sharding`](crate::SharedError::Sharding)
     /// if the batch size is 0, or there are more than `u32::MAX` samples. Otherwise if the transport
     /// fails.
     pub fn new<I, E>(world: &World, dataset: D, batch_size: usize) -> Result<Self, CommError>
@@ -99,11 +99,12 @@ impl<D> ShardedDataset<D> {
         let samples = dataset.len();
         world.check_equal("the data set (samples, batch size)", &format!("{samples}, {batch_size}"))?;
         if batch_size == 0 {
-            return Err(CommError::Sharding("a batch has 0 samples".into()));
+            return Err(CommError::Shared(SharedError::Sharding("a batch has 0 samples".into())));
         }
         if u32::try_from(samples).is_err() {
             let most = u32::MAX;
-            return Err(CommError::Sharding(format!("{samples} samples, and at most {most} are supported")));
+            let reason = format!("{samples} samples, and at most {most} are supported");
+            return Err(CommError::Shared(SharedError::Sharding(reason)));
         }
         world.check_samples(samples)?;
         let plan = ShardPlan { samples, world_size: world.size(), batch_size };
@@ -115,7 +116,7 @@ impl<D> ShardedDataset<D> {
     /// `epoch`, whatever the order was before. All ranks must call it.
     ///
     /// # Errors
-    /// [`CommError::Diverged`] names a rank with another seed or epoch: some samples would be used
+    /// [`SharedError::Diverged`](crate::SharedError::Diverged) names a rank with another seed or epoch: some samples would be used
     /// twice, and others never. Otherwise if the transport fails.
     pub fn shuffle(&mut self, world: &World, seed: u64, epoch: u64) -> Result<(), CommError> {
         let _calling = calling("shuffle");

@@ -74,6 +74,9 @@ use self::seat::Seat;
 use crate::World;
 use crate::activity::{DEFAULT_DEADLINE, DEFAULT_STALL};
 
+/// The transport's name.
+const NAME: &str = "memory";
+
 /// How ranks run.
 ///
 /// ```

@@ -12,7 +12,7 @@ use half::{bf16, f16};
 use super::{job, sizes, warn_if_not_representative};
 use crate::commands::{collective, outputs};
 use crate::options::{AllreduceArgs, ConfigError};
-use burn_mpi::{Backend, Collective, CommError, Reduction, Transport, Wire, WireType, World};
+use burn_mpi::{Backend, Collective, CommError, Reduction, SharedError, Transport, Wire, WireType, World};
 use run_report::canvas::PlotFormat;
 use run_report::latency::human_size;
 use run_report::latency_plot;
@@ -162,7 +162,7 @@ fn measure(world: &World, mut plan: Plan) -> anyhow::Result<Vec<LatencyRow>> {
 }
 
 fn has_no_gpu(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(CommError::NoNccl { .. }))
+    matches!(error.downcast_ref(), Some(CommError::Shared(SharedError::NoNccl { .. })))
 }
 
 /// This rank's times in µs for one size: `iterations` of the first method, then of the

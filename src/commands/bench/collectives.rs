@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{job, warn_if_not_representative};
 use crate::commands::{collective, outputs};
 use crate::options::CollectivesArgs;
-use burn_mpi::{Backend, CommError, Primitives, Transport, Wire, World, topology};
+use burn_mpi::{Backend, CommError, Primitives, SharedError, Transport, Wire, World, topology};
 use run_report::collectives::{CORRECT, CollectiveRow, NEEDS_2_RANKS, NOT_BUILT, NOT_SUPPORTED, WRONG};
 use run_report::latency::median_of;
 use run_report::table::of_collectives;
@@ -80,7 +80,7 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
                     if let Some(rank) = trials.iter().position(|trial| *trial == Trial::Wrong) {
                         let reason = format!("{backend} {name} gave a wrong result");
                         let host = world.places()[rank].host.clone();
-                        wrong.get_or_insert(CommError::Elsewhere { rank, host, reason });
+                        wrong.get_or_insert(CommError::Shared(SharedError::Elsewhere { rank, host, reason }));
                     }
                     summary(&trials)
                 }
@@ -109,7 +109,7 @@ fn connect(world: &World, backend: Backend) -> anyhow::Result<Result<Box<dyn Pri
     match collective::primitives(world, backend, &Transport::default()) {
         Ok(primitives) => Ok(Ok(primitives)),
         Err(error) => match error.downcast_ref() {
-            Some(CommError::NoNccl { reason, .. }) => {
+            Some(CommError::Shared(SharedError::NoNccl { reason, .. })) => {
                 if world.is_root() {
                     log::info!("{backend} is left out: {error}");
                 }

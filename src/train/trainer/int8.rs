@@ -5,7 +5,7 @@ use burn::module::Module;
 use super::Trainer;
 use crate::quant::{Int8File, QuantError, Quantized};
 use crate::train::{Evaluation, Tested, Trace, TrainError};
-use burn_mpi::CommError;
+use burn_mpi::{CommError, SharedError};
 use run_record::Method;
 
 /// An int8 model, the same on every rank, and its test.
@@ -21,7 +21,7 @@ impl<T: Trace> Trainer<'_, T> {
     pub(super) fn test_int8(&self, evaluation: &Evaluation) -> Result<Option<TestedInt8>, TrainError> {
         let model = match self.world.agree(self.int8_model()) {
             Ok(model) => model,
-            Err(CommError::Elsewhere { reason, .. }) => {
+            Err(CommError::Shared(SharedError::Elsewhere { reason, .. })) => {
                 if self.world.is_root() {
                     let epoch = self.position.epoch + 1;
                     log::warn!(

@@ -11,7 +11,7 @@ use std::fmt;
 
 use super::wire::Element;
 use crate::calling::{Exchange, ROOM};
-use crate::{Call, CommError, Operation};
+use crate::{Call, CommError, Operation, SharedError};
 
 /// What has to be equal in a call of all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Announcement {
     /// Compares those of all ranks.
     ///
     /// # Errors
-    /// On all ranks, [`CommError::OutOfStep`] of the first rank whose call is not rank 0's.
+    /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) of the first rank whose call is not rank 0's.
     pub fn compare(all: &[u8]) -> Result<(), CommError> {
         let ranks: Vec<&[u8]> = all.chunks_exact(Self::BYTES).collect();
         let head = |of: &[u8]| of[..Self::HEAD].to_vec();
@@ -136,7 +136,7 @@ impl Announcement {
         let (host, _) = ranks[rank][Self::HEAD..].split_at(Self::HOST);
         let names: Vec<u8> = ranks.iter().flat_map(|of| &of[Self::BYTES - ROOM..]).copied().collect();
         let [calls, others] = Exchange::differing(&names, rank);
-        Err(CommError::OutOfStep { rank, host: Exchange::name(host), calls, others })
+        Err(CommError::Shared(SharedError::OutOfStep { rank, host: Exchange::name(host), calls, others }))
     }
 }
 

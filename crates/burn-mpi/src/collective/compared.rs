@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::announced::{Announcement, Calls, Signature};
 use super::wire::Element;
-use crate::member::Member;
-use crate::{Call, CommError, Primitives};
+use crate::member::{Member, Started};
+use crate::{Call, CommError, Primitives, SharedError};
 
 /// Messages from or to each rank so far, and their last length.
 #[derive(Default)]
@@ -25,6 +25,9 @@ impl Messages {
 
 /// Blocking operations of a transport that trusts its callers, with a second channel of them.
 pub trait Trusting: Primitives {
+    /// The transport's name.
+    const NAME: &'static str;
+
     /// Whether it looks at the length of a message before it receives it.
     const LOOKS_AT_MESSAGES: bool = false;
 
@@ -48,12 +51,12 @@ impl<P: Trusting> Compared<P> {
         Self { raw, calls: Calls::default(), messages: Messages::default(), failed: None }
     }
 
-    /// Compares a call of `bytes` bytes.
-    fn compare(&mut self, call: Call, bytes: usize, announcement: Announcement) -> Result<(), CommError> {
+    /// Compares a call that starts.
+    fn compare(&mut self, call: Call, of: &Started, announcement: Announcement) -> Result<(), CommError> {
         let member = self.raw.member();
-        let (size, started) = (member.size, member.now());
-        let _waiting = member.enter(self.raw.transport(), call.name(), None);
-        member.activity.specify(announcement.wait_of(self.raw.transport()));
+        let size = member.size;
+        let _waiting = member.enter(P::NAME, call.name(), None);
+        member.activity.specify(announcement.wait_of(P::NAME));
         let mine = announcement.into_bytes();
         let compared = match call {
             Call::Send { .. } => self.raw.announce(call, &mine, &mut []),
@@ -63,9 +66,9 @@ impl<P: Trusting> Compared<P> {
                 // As if the sender were rank 0, which others are compared with.
                 let compared = announced.and_then(|()| Announcement::compare(&[theirs, mine].concat()));
                 compared.map_err(|error| match error {
-                    CommError::OutOfStep { calls, others, .. } => {
+                    CommError::Shared(SharedError::OutOfStep { calls, others, .. }) => {
                         let reason = format!("rank {from} sends {others}, and this rank receives {calls}");
-                        self.raw.member().error(self.raw.transport(), call.name(), bytes, started, reason)
+                        self.raw.member().error(of, reason)
                     }
                     other => other,
                 })
@@ -74,8 +77,7 @@ impl<P: Trusting> Compared<P> {
                 let mut all = vec![0; mine.len() * size];
                 let announced = self.raw.announce(Call::AllGather, &mine, &mut all);
                 let compared = announced.and_then(|()| Announcement::compare(&all));
-                if let Err(CommError::OutOfStep { .. }) = compared
-                    && Announcement::are_of_one_number(&all)
+                if compared.as_ref().is_err_and(CommError::is_shared) && Announcement::are_of_one_number(&all)
                 {
                     // Nothing was sent: all ranks begin anew.
                     self.calls = Calls::default();
@@ -90,7 +92,7 @@ impl<P: Trusting> Compared<P> {
 
 impl<P: Trusting> Primitives for Compared<P> {
     fn transport(&self) -> &str {
-        self.raw.transport()
+        P::NAME
     }
 
     fn rank(&self) -> usize {
@@ -102,19 +104,18 @@ impl<P: Trusting> Primitives for Compared<P> {
             return Err(error.clone());
         }
         let member = self.raw.member();
-        member.check(self.raw.transport(), call, element, from, to)?;
-        let bytes = from.len().max(to.len());
+        let started = member.check(P::NAME, call, element, from, to)?;
         let announcement = match call {
             _ if member.size == 1 => None,
             Call::Send { .. } | Call::Receive { .. } if P::LOOKS_AT_MESSAGES => None,
-            Call::Send { .. } | Call::Receive { .. } => self.messages.note(call, bytes, &member.host),
+            Call::Send { .. } | Call::Receive { .. } => self.messages.note(call, started.bytes, &member.host),
             _ => {
                 let length = call.part(from.len(), to.len(), member.size) / element.width();
                 self.calls.note(Signature { call, started: None, element, length }, &member.host)
             }
         };
         if let Some(announcement) = announcement {
-            self.compare(call, bytes, announcement)?;
+            self.compare(call, &started, announcement)?;
         }
         self.raw.call(call, element, from, to)
     }

@@ -52,7 +52,7 @@ impl Default for Transport {
 /// ```
 ///
 /// # Errors
-/// If this build lacks the backend, or ranks cannot reach each other; [`CommError::NoNccl`] if a
+/// If this build lacks the backend, or ranks cannot reach each other; [`SharedError::NoNccl`](crate::SharedError::NoNccl) if a
 /// rank cannot use NCCL.
 pub fn connect(
     world: &World,

@@ -58,7 +58,7 @@ impl Operation {
     }
 
     /// Checks this rank's buffer before anything is sent.
-    fn check(self, transport: &str, buffer: &Wire, member: &Member) -> Result<(), CommError> {
+    fn check(self, transport: &'static str, buffer: &Wire, member: &Member) -> Result<(), CommError> {
         let reason = match self {
             Self::AllReduce(_) | Self::ReduceScatter(_) if buffer.element() == Element::Byte => {
                 "bytes have no sum; use f32, f64, bf16 or f16".to_owned()
@@ -74,8 +74,7 @@ impl Operation {
             }
             _ => return Ok(()),
         };
-        let bytes = buffer.bytes().len();
-        Err(member.error(transport, self.name(), bytes, member.now(), reason))
+        Err(member.error(&member.started(transport, self.name(), buffer.bytes().len()), reason))
     }
 }
 
@@ -89,7 +88,7 @@ impl Operation {
 /// the same collective; one that waits elsewhere keeps others waiting for it.
 ///
 /// MPI and gloo would write past the end of a buffer, end the process or sum what was not meant where types or
-/// lengths differ between ranks. So ranks compare them first, and all return [`CommError::OutOfStep`] if they
+/// lengths differ between ranks. So ranks compare them first, and all return [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they
 /// differ. Operations that repeat the order of earlier ones, as those of training steps do, are expected: they are
 /// not compared, and cost nothing; a rank that calls something else then keeps the others waiting until their
 /// deadline, which names what it calls. Over NCCL nothing is compared.

@@ -10,6 +10,8 @@ use super::announced::{Announcement, Calls, Signature};
 use super::ordered::chunk_range;
 use crate::activity::Waiting;
 use crate::member::Member;
+#[cfg(feature = "mpi")]
+use crate::member::Started;
 use crate::{Call, Collective, CommError, Operation, Primitives, Reduction, Wire, World};
 
 /// A call that is to be started, and the operation that it is part of.
@@ -24,6 +26,22 @@ pub struct Step {
     /// Below [`CHANNELS`].
     pub channel: usize,
 }
+
+impl Step {
+    /// The step on these buffers, which starts now.
+    #[cfg(feature = "mpi")]
+    pub fn started(&self, member: &Member, transport: &'static str, from: &Wire, to: &Wire) -> Started {
+        let is_announcement = self.channel == ANNOUNCEMENTS;
+        let operation = if is_announcement { COMPARISON } else { self.operation.name() };
+        let bucket = (self.bucket != BLOCKING).then_some(self.bucket);
+        let bytes = from.bytes().len().max(to.bytes().len());
+        Started { bucket, ..member.started(transport, operation, bytes) }
+    }
+}
+
+/// A comparison of calls, in errors.
+#[cfg(feature = "mpi")]
+pub const COMPARISON: &str = "comparison of calls";
 
 /// Channels of a collective: of first stages, of second ones, and of announcements.
 pub const CHANNELS: usize = 3;
@@ -376,7 +394,7 @@ impl<R: Requests> Collective for PendingOps<R> {
         for op in &mut self.ops {
             let advanced = op.advance(&mut self.requests, &mut self.gathers);
             advanced.inspect_err(|error| {
-                if matches!(error, CommError::OutOfStep { .. }) {
+                if error.is_shared() {
                     self.failed = Some(error.clone());
                 }
             })?;

@@ -42,7 +42,6 @@ impl Call {
     }
 
     /// Bytes of each rank's part, of buffers of so many bytes on `size` ranks.
-    #[cfg(feature = "mpi")]
     pub(crate) fn part(self, from: usize, to: usize, size: usize) -> usize {
         match self {
             Self::Gather { .. } => from,
@@ -123,7 +122,7 @@ impl Call {
 ///
 /// # Errors
 /// Each method: if the transport fails, and [`CommError::Unsupported`] if the transport
-/// has no such operation. On all ranks, [`CommError::OutOfStep`] if calls, types or lengths differ between them
+/// has no such operation. On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if calls, types or lengths differ between them
 /// (over MPI and gloo; see [`Collective`](crate::Collective)).
 ///
 /// # Panics

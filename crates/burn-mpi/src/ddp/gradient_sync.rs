@@ -23,7 +23,7 @@ use super::collector::{collect, register};
 use super::hook::{self, Hooked, Taken};
 use super::options::{SyncOptions, plan_of};
 use super::watch::SyncEvent;
-use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, World, module};
+use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, SharedError, World, module};
 
 /// Position of a backward call among this rank's calls in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,8 +227,8 @@ impl GradientSync {
     ///
     /// # Errors
     /// If the transport fails, or ranks average different modules, which every later step returns too; so is
-    /// [`CommError::Diverged`] in the first step, if ranks begin with other weights;
-    /// [`CommError::Shares`] on all ranks if the samples of their backward calls do not add up to this step's;
+    /// [`SharedError::Diverged`](crate::SharedError::Diverged) in the first step, if ranks begin with other weights;
+    /// [`SharedError::Shares`](crate::SharedError::Shares) on all ranks if the samples of their backward calls do not add up to this step's;
     /// [`CommError::NoGradient`] names a parameter of `module` that was frozen when
     /// this `GradientSync` was made and is no longer.
     pub fn finish<M: Module>(&mut self, module: &M) -> Result<GradientsParams, CommError> {
@@ -266,8 +266,9 @@ impl GradientSync {
         self.begin()?;
         let result = self.buckets()?.finish(mine, averaged);
         self.in_step = false;
-        if let Err(CommError::Shares { share, .. }) = result {
-            return Err(CommError::Shares { share, samples: self.world.gather(&self.samples)? });
+        if let Err(CommError::Shared(SharedError::Shares { share, .. })) = result {
+            let samples = self.world.gather(&self.samples)?;
+            return Err(CommError::Shared(SharedError::Shares { share, samples }));
         }
         // After another error the transport may still have the buckets.
         let (signals, irregular) = result.inspect_err(|error| self.broken = Some(error.clone()))?;

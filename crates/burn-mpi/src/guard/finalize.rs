@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use mpi::ffi;
 
-use crate::collective::mpi::{Communicator, Mpi, library};
+use crate::collective::mpi::{Communicator, Mpi, NAME, library};
 use crate::guard::exit_together;
 use crate::guard::process_manager::ProcessManager;
 use crate::member::Member;
@@ -149,11 +149,12 @@ fn finalize(status: i32) {
 /// error.
 fn everyone_leaves(mpi: &Mpi, communicator: Communicator, status: i32) -> bool {
     let began = Instant::now();
-    let Ok(mut request) = mpi.start_barrier(communicator) else { return false };
+    let started = mpi.started(NAME, "barrier", 0);
+    let Ok(mut request) = mpi.start_barrier(communicator, &started) else { return false };
     // Then they are on their way, however slow.
     let all_have_left = || mpi.activity.departed().len() + 1 == mpi.size;
     loop {
-        match mpi.test(&mut request, "barrier", 0, mpi.now()) {
+        match mpi.test(&mut request, &started) {
             Ok(true) => return true,
             Ok(false) if status == 0 || began.elapsed() < GRACE || all_have_left() => {}
             _ => return false,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::NAME;
 use super::Options;
 use super::result::result;
 use super::state::{Draw, Input, Phase, Rank, Rendezvous, State, Ticket, Wanted};
@@ -132,7 +133,7 @@ impl Hub {
         };
         if let Some(reason) = rendezvous.inputs.iter().enumerate().find_map(differs) {
             let member = &self.members[rank];
-            return Err(member.error("memory", call.name(), bytes.len(), member.now(), reason));
+            return Err(member.error(&member.started(NAME, call.name(), bytes.len()), reason));
         }
         rendezvous.inputs[rank] = Some(Input { call, element, whole, bytes: bytes.to_vec() });
         state.ranks[rank].open.push(ticket);
@@ -221,7 +222,7 @@ impl Hub {
         if message.len() != into.len() {
             let reason = format!("the message has {} bytes", message.len());
             let member = &self.members[rank];
-            return Err(member.error("memory", "receive", into.len(), member.now(), reason));
+            return Err(member.error(&member.started(NAME, "receive", into.len()), reason));
         }
         into.copy_from_slice(&message);
         Ok(())

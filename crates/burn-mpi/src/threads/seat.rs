@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::NAME;
 use super::hub::Hub;
 use super::state::{Ticket, Wanted};
 use crate::collective::announced::Announcement;
@@ -13,9 +14,6 @@ use crate::collective::wire::Element;
 use crate::member::Member;
 use crate::process::identify;
 use crate::{Call, Collective, CommError, Primitives, Wire, World};
-
-/// The transport's name.
-const NAME: &str = "memory";
 
 /// One rank's place. It stays on the rank's thread.
 #[derive(Clone)]
@@ -96,14 +94,8 @@ impl Primitives for Memory {
             Call::Send { to } => hub.send(*rank, to, from),
             Call::Receive { from } => hub.receive(*rank, from, to),
             _ => {
-                // Only the root's buffer of a gather or a scatter has all parts.
-                let bytes = match call {
-                    Call::Gather { .. } => from.len(),
-                    Call::Scatter { .. } => to.len(),
-                    _ => from.len().max(to.len()),
-                };
-                let ticket =
-                    hub.post(*rank, self.channel, call, (element, bytes / element.width()), from, to)?;
+                let whole = call.part(from.len(), to.len(), 1) / element.width();
+                let ticket = hub.post(*rank, self.channel, call, (element, whole), from, to)?;
                 hub.wait(*rank, Wanted::Call(ticket))?;
                 hub.take(*rank, ticket, to);
                 Ok(())

@@ -17,6 +17,7 @@ use super::first_step;
 use super::outputs::{self, RankOutput};
 use super::stop;
 use super::strategy::shard_range;
+use crate::module::check_equal_after_step;
 use crate::{CommError, GradientSync, World};
 
 /// One step of all ranks.
@@ -146,7 +147,7 @@ where
             }
             if unchecked && accumulated == 0 {
                 unchecked = false;
-                first_step::check_weights(&self.world, &learner.model())?;
+                check_equal_after_step(&self.world, &learner.model())?;
             }
             iteration += 1;
             processed += total;

@@ -3,10 +3,8 @@
 
 use std::fmt;
 
-use burn::module::Module;
 use serde::{Deserialize, Serialize};
 
-use crate::module::check_equal_parameters;
 use crate::{CommError, World};
 
 /// What two batches show of a loader's batch size. Workers of a loader may return its short last batch
@@ -71,20 +69,6 @@ pub(super) fn check_batches(world: &World, first: [usize; 2], items: usize) -> R
 fn differing(ranks: &[BatchSize]) -> Option<(usize, usize)> {
     let pairs = (0..ranks.len()).flat_map(|other| (0..other).map(move |one| (one, other)));
     pairs.into_iter().find(|&(one, other)| !ranks[one].agrees(ranks[other]))
-}
-
-/// Checks that the first step has left the same weights everywhere.
-///
-/// # Errors
-/// On all ranks, the first parameter that differs.
-pub(super) fn check_weights<M: Module>(world: &World, model: &M) -> Result<(), CommError> {
-    check_equal_parameters(world, model).map_err(|mut error| {
-        if let CommError::Diverged { what, .. } = &mut error {
-            *what =
-                format!("after the first step (ranks need the same optimizer, rate and clipping), {what}");
-        }
-        error
-    })
 }
 
 #[cfg(test)]

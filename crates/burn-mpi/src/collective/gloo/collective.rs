@@ -10,10 +10,10 @@ use super::algorithm::GlooAlgorithm;
 use super::{Context, NAME};
 use crate::collective::announced::Announcement;
 use crate::collective::compared::{Compared, Trusting};
-use crate::collective::pending::{BLOCKING, Comparison, PendingOps, Requests, Step};
+use crate::collective::pending::{BLOCKING, COMPARISON, Comparison, PendingOps, Requests, Step};
 use crate::collective::wire::Element;
-use crate::member::Member;
-use crate::{Call, CommError, Operation, Primitives, Wire, World};
+use crate::member::{Member, Started};
+use crate::{Call, CommError, Primitives, Wire, World};
 
 /// [`Collective`](crate::Collective) over gloo's TCP connections.
 ///
@@ -101,41 +101,16 @@ struct Job {
     announcement: Option<Announcement>,
     from: Wire,
     to: Wire,
-    started: Duration,
+    started: Started,
 }
 
 impl Job {
-    /// Runs the operation, which every rank runs at this point, and names the bucket in its error.
+    /// Runs the operation, which every rank runs at this point.
     fn run(self, context: &mut Context) -> Finished {
         let Self { number, step, announcement, from, mut to, started } = self;
-        let elapsed = context.member.now().saturating_sub(started);
-        let compared = announcement.map_or(Ok(()), |announcement| context.compare(announcement));
-        let bytes = from.bytes().len().max(to.bytes().len());
-        let compared = compared.map_err(|error| of_operation(error, step.operation, bytes));
-        let result = compared.and_then(|()| context.run_step(step, &from, &mut to));
-        (number, result.map(|()| (from, to)).map_err(|error| of_bucket(error, step.bucket, elapsed)))
-    }
-}
-
-/// The error of a comparison as that of the operation that it is for.
-fn of_operation(error: CommError, of: Operation, bytes: usize) -> CommError {
-    match error {
-        CommError::Operation { rank, host, elapsed, reason, .. } => {
-            let operation = format!("{NAME} {}", of.name());
-            CommError::Operation { rank, host, operation, bytes, elapsed, reason }
-        }
-        other => other,
-    }
-}
-
-/// Adds the bucket to an error, and the time since it was started.
-fn of_bucket(error: CommError, bucket: usize, since: Duration) -> CommError {
-    match error {
-        CommError::Operation { rank, host, operation, bytes, elapsed, reason } if bucket != BLOCKING => {
-            let operation = format!("{operation} of bucket {bucket}");
-            CommError::Operation { rank, host, operation, bytes, elapsed: since + elapsed, reason }
-        }
-        other => other,
+        let compared = announcement.map_or(Ok(()), |announcement| context.compare(&started, announcement));
+        let result = compared.and_then(|()| context.run_step(&started, step, &from, &mut to));
+        (number, result.map(|()| (from, to)))
     }
 }
 
@@ -184,7 +159,7 @@ impl GlooThread {
 
     /// The context, once no operation is in flight: those of two threads would be in a
     /// different order on each rank.
-    fn settled(&mut self) -> Result<MutexGuard<'_, Context>, CommError> {
+    fn idle_context(&mut self) -> Result<MutexGuard<'_, Context>, CommError> {
         while self.in_flight > 0 {
             self.receive(true)?;
         }
@@ -195,8 +170,7 @@ impl GlooThread {
     }
 
     fn thread_is_gone(&self) -> CommError {
-        let now = self.member.now();
-        self.member.error(NAME, "operation", 0, now, "gloo's thread has ended".into())
+        self.member.error(&self.member.started(NAME, "operation", 0), "gloo's thread has ended")
     }
 }
 
@@ -232,10 +206,11 @@ impl Requests for GlooThread {
     ) -> Result<u64, CommError> {
         let number = self.queued;
         self.queued += 1;
-        let job = Job { number, step, announcement, from, to, started: self.member.now() };
+        let started = step.started(&self.member, NAME, &from, &to);
+        let job = Job { number, step, announcement, from, to, started };
         if step.bucket == BLOCKING {
             // Its caller waits for it: the handover to the thread is saved.
-            let finished = job.run(&mut *self.settled()?);
+            let finished = job.run(&mut *self.idle_context()?);
             self.finished.push(finished);
         } else {
             self.jobs.send(job).map_err(|_| self.thread_is_gone())?;
@@ -270,18 +245,21 @@ impl Primitives for GlooThread {
     }
 
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let _waiting = self.member.begin(NAME, call, element, from, to)?;
-        self.settled()?.run(call, element, from, to, false)
+        let (_waiting, started) = self.member.begin(NAME, call, element, from, to)?;
+        self.idle_context()?.run(&started, call, element, from, to, false)
     }
 }
 
 impl Trusting for GlooThread {
+    const NAME: &'static str = NAME;
+
     fn member(&self) -> &Member {
         &self.member
     }
 
     fn announce(&mut self, call: Call, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        self.settled()?.run(call, Element::Byte, from, to, true)
+        let started = self.member.started(NAME, COMPARISON, from.len().max(to.len()));
+        self.idle_context()?.run(&started, call, Element::Byte, from, to, true)
     }
 }
 
@@ -295,25 +273,5 @@ impl Drop for GlooThread {
         {
             let _ = thread.join();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn errors_name_their_bucket() {
-        let error = CommError::Operation {
-            rank: 1,
-            host: "node0".into(),
-            operation: "gloo all-reduce".into(),
-            bytes: 4,
-            elapsed: Duration::from_secs(1),
-            reason: "Timed out".into(),
-        };
-        let text = of_bucket(error, 2, Duration::from_secs(2)).to_string();
-        let start = "rank 1 on node0: gloo all-reduce of bucket 2 of 4 bytes failed after 3.0 s";
-        assert!(text.starts_with(start), "{text}");
     }
 }

@@ -18,7 +18,7 @@ use self::sys::{Mesh, Run};
 use crate::collective::announced::Announcement;
 use crate::collective::pending::{ANNOUNCEMENTS, Step};
 use crate::collective::wire::Element;
-use crate::member::Member;
+use crate::member::{Member, Started};
 use crate::{Call, CommError, Operation, Reduction, Wire, World};
 
 /// The transport's name.
@@ -80,34 +80,34 @@ impl Context {
         format!("tcp over {}", self.address)
     }
 
-    /// Compares a call with those of the other ranks.
-    pub fn compare(&mut self, announcement: Announcement) -> Result<(), CommError> {
+    /// Compares the call of an operation with those of the other ranks.
+    fn compare(&mut self, of: &Started, announcement: Announcement) -> Result<(), CommError> {
         let mine = announcement.into_bytes();
         let mut all = vec![0; mine.len() * self.member.size];
-        self.run(Call::AllGather, Element::Byte, &mine, &mut all, true)?;
+        self.run(of, Call::AllGather, Element::Byte, &mine, &mut all, true)?;
         Announcement::compare(&all)
     }
 
     /// Runs the call of a step. An all-reduce in rank order has two parts: each rank sums its chunk of the
     /// buffer, which is padded to equal chunks, and the sums are gathered.
-    pub fn run_step(&mut self, step: Step, from: &Wire, to: &mut Wire) -> Result<(), CommError> {
+    fn run_step(&mut self, of: &Started, step: Step, from: &Wire, to: &mut Wire) -> Result<(), CommError> {
         let element = to.element();
-        if step.channel == ANNOUNCEMENTS {
-            return self.run(step.call, Element::Byte, from.bytes(), to.bytes_mut(), true);
-        }
-        if step.operation != Operation::AllReduce(Reduction::Ordered) {
-            return self.run(step.call, element, from.bytes(), to.bytes_mut(), false);
+        if step.channel == ANNOUNCEMENTS || step.operation != Operation::AllReduce(Reduction::Ordered) {
+            let announces = step.channel == ANNOUNCEMENTS;
+            return self.run(of, step.call, element, from.bytes(), to.bytes_mut(), announces);
         }
         let chunk = to.len().div_ceil(self.member.size);
         to.resize(chunk * self.member.size);
         let mut sum = to.zeros_like(chunk);
-        self.run(Call::ReduceScatter, element, to.bytes(), sum.bytes_mut(), false)?;
-        self.run(Call::AllGather, element, sum.bytes(), to.bytes_mut(), false)
+        self.run(of, Call::ReduceScatter, element, to.bytes(), sum.bytes_mut(), false)?;
+        self.run(of, Call::AllGather, element, sum.bytes(), to.bytes_mut(), false)
     }
 
-    /// Runs a call, whose buffers [`Call::check`] has checked, or this crate has made so; or announces one.
+    /// Runs a call of an operation, whose buffers [`Call::check`] has checked, or this crate has made so; or
+    /// announces one.
     fn run(
         &mut self,
+        of: &Started,
         call: Call,
         element: Element,
         from: &[u8],
@@ -121,50 +121,43 @@ impl Context {
             // In place; on other ranks than the root its content is undefined afterwards.
             to.copy_from_slice(from);
         }
-        let (number, root) = match call {
+        let number = match call {
             Call::AllReduce | Call::Reduce { .. } if self.member.size == 1 => return Ok(()),
-            Call::Broadcast { root } => (0, root),
-            Call::AllReduce => (1, 0),
-            Call::Reduce { root } => (2, root),
-            Call::AllGather => (3, 0),
-            Call::Gather { root } => (4, root),
-            Call::Scatter { root } => (5, root),
-            Call::AllToAll => (6, 0),
-            Call::Barrier => (7, 0),
-            Call::Send { to } => (8, to),
-            Call::Receive { from } => (9, from),
+            Call::Send { to: peer } | Call::Receive { from: peer } if peer == self.member.rank => {
+                return Err(self.member.error(of, "gloo has no messages of a rank to itself"));
+            }
+            Call::Broadcast { .. } => 0,
+            Call::AllReduce => 1,
+            Call::Reduce { .. } => 2,
+            Call::AllGather => 3,
+            Call::Gather { .. } => 4,
+            Call::Scatter { .. } => 5,
+            Call::AllToAll => 6,
+            Call::Barrier => 7,
+            Call::Send { .. } => 8,
+            Call::Receive { .. } => 9,
             // All of gloo's but this one, whose sum is in rank order. Each rank is sent only what it sums,
             // as in a ring.
             Call::ReduceScatter => {
                 let mut chunks = Wire::of(element, from.len() / element.width());
-                self.run(Call::AllToAll, element, from, chunks.bytes_mut(), announces)?;
+                self.run(of, Call::AllToAll, element, from, chunks.bytes_mut(), announces)?;
                 let mut sum = Wire::of(element, to.len() / element.width());
                 sum.sum_of_chunks(&chunks);
                 to.copy_from_slice(sum.bytes());
                 return Ok(());
             }
         };
-        let (started, bytes) = (self.member.now(), from.len().max(to.len()));
-        let name = if announces { "comparison of calls" } else { call.name() };
-        let is_message = matches!(call, Call::Send { .. } | Call::Receive { .. });
-        if is_message && root == self.member.rank {
-            let reason = "gloo has no messages of a rank to itself".into();
-            return Err(self.member.error(NAME, name, bytes, started, reason));
-        }
         if let Some(reason) = &self.broken {
-            if let Some(departure) = self.member.activity.departed_peer(Duration::ZERO) {
-                return Err(departure.error());
-            }
-            let reason = format!("the connections broke earlier: {reason}");
-            return Err(self.member.error(NAME, name, bytes, started, reason));
+            return Err(self.failed(of, Duration::ZERO, format!("the connections broke earlier: {reason}")));
         }
         // Messages of two ranks have a tag of their own; other calls count theirs, which all ranks make.
+        let is_message = matches!(call, Call::Send { .. } | Call::Receive { .. });
         let tag = &mut self.tags[usize::from(announces)];
         *tag = (*tag + u32::from(!is_message)) % ANNOUNCED;
         let tag = if is_message { MESSAGE } else { *tag } | if announces { ANNOUNCED } else { 0 };
         let run = Run {
             call: number,
-            root: root as c_int,
+            root: call.peer().unwrap_or(0) as c_int,
             algorithm: self.algorithm as c_int,
             tag,
             width: element.width(),
@@ -178,12 +171,16 @@ impl Context {
         // of ranks (`Call::check`), and on other ranks than a root gloo does not access the one that is empty.
         unsafe { self.mesh.call(&run) }.map_err(|reason| {
             self.broken = Some(reason.clone());
-            // A connection breaks when its peer exits: then the peer's reason is the one to
-            // report.
-            match self.member.activity.departed_peer(PEERS_WORD) {
-                Some(departure) => departure.error(),
-                None => self.member.error(NAME, name, bytes, started, reason),
-            }
+            self.failed(of, PEERS_WORD, reason)
         })
+    }
+
+    /// The error of an operation that failed for `reason`. A connection breaks when its peer exits: then the
+    /// peer's reason is the one to report.
+    fn failed(&self, of: &Started, patience: Duration, reason: String) -> CommError {
+        match self.member.activity.departed_peer(patience) {
+            Some(departure) => departure.error(),
+            None => self.member.error(of, reason),
+        }
     }
 }

@@ -13,13 +13,12 @@ mod sum;
 use std::ffi::c_int;
 use std::ops::Deref;
 use std::rc::Rc;
-use std::time::Duration;
 
 use mpi::ffi;
 
 use self::library::describe;
 use crate::collective::wire::Element;
-use crate::member::Member;
+use crate::member::{Member, Started};
 use crate::{Call, CommError};
 
 /// The transport's name.
@@ -90,15 +89,17 @@ impl Mpi {
     /// The elements of each rank's part in `call`, on buffers of so many bytes, as an MPI count.
     fn count(&self, call: Call, element: Element, from: usize, to: usize) -> Result<c_int, CommError> {
         let elements = call.part(from, to, self.size) / element.width();
-        let reason = || "more elements than MPI counts in one call; use smaller buckets".into();
-        c_int::try_from(elements).map_err(|_| self.error(NAME, call.name(), elements, self.now(), reason()))
+        c_int::try_from(elements).map_err(|_| {
+            let started = self.started(NAME, call.name(), from.max(to));
+            self.error(&started, "more elements than MPI counts in one call; use smaller buckets")
+        })
     }
 
-    /// The error of MPI's `code`, if that is one, of a call that began at `started`.
-    fn check(&self, code: c_int, operation: &str, bytes: usize, started: Duration) -> Result<(), CommError> {
+    /// The error of MPI's `code`, if that is one.
+    fn check_code(&self, code: c_int, of: &Started) -> Result<(), CommError> {
         match code {
             0 => Ok(()),
-            _ => Err(self.error(NAME, operation, bytes, started, explained(describe(code)))),
+            _ => Err(self.error(of, explained(describe(code)))),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::sum::{datatype, sum_of};
 use super::{Communicator, Mpi, NAME};
 use crate::collective::compared::{Compared, Trusting};
 use crate::collective::wire::Element;
-use crate::member::Member;
+use crate::member::{Member, Started};
 use crate::{Call, CommError, Primitives, World};
 
 // A function of shim.c.
@@ -83,6 +83,8 @@ pub(crate) struct MpiCalls {
 }
 
 impl Trusting for MpiCalls {
+    const NAME: &'static str = NAME;
+
     const LOOKS_AT_MESSAGES: bool = true;
 
     fn member(&self) -> &Member {
@@ -108,16 +110,14 @@ impl MpiCalls {
         {
             return to.chunks_mut(PIECE).try_for_each(|piece| self.call_on(on, call, element, &[], piece));
         }
-        let bytes = from.len().max(to.len());
-        let _waiting = self.mpi.begin(NAME, call, element, from, to)?;
-        if bytes == 0 && call.has_parts() {
+        let (_waiting, started) = self.mpi.begin(NAME, call, element, from, to)?;
+        if started.bytes == 0 && call.has_parts() {
             // Open MPI treats two empty buffers as aliased, which is an error.
             return Ok(());
         }
-        let started = self.mpi.now();
         let count = self.mpi.count(call, element, from.len(), to.len())?;
         if let Call::Receive { from } = call {
-            self.await_message(on, from, to.len())?;
+            self.await_message(on, from, &started)?;
         }
         let (kind, comm) = (datatype(element), on.0);
         let op = sum_of(element);
@@ -147,28 +147,27 @@ impl MpiCalls {
                 Call::Barrier => ffi::MPI_Barrier(comm),
             }
         };
-        self.mpi.check(code, call.name(), bytes, started)
+        self.mpi.check_code(code, &started)
     }
 
     /// Waits for the next message of rank `from`.
     ///
     /// # Errors
-    /// If it has another length than `bytes`: Open MPI writes past the end of a buffer that is shorter than a
+    /// If it has another length than the receive: Open MPI writes past the end of a buffer that is shorter than a
     /// long message.
-    fn await_message(&self, on: Communicator, from: usize, bytes: usize) -> Result<(), CommError> {
-        let (started, operation) = (self.mpi.now(), Call::Receive { from }.name());
+    fn await_message(&self, on: Communicator, from: usize, of: &Started) -> Result<(), CommError> {
         let (mut status, mut length) = (MaybeUninit::<ffi::MPI_Status>::uninit(), 0);
         // SAFETY: the status is valid memory for MPI to write.
         let code = unsafe { ffi::MPI_Probe(from as c_int, TAG, on.0, status.as_mut_ptr()) };
-        self.mpi.check(code, operation, bytes, started)?;
+        self.mpi.check_code(code, of)?;
         // SAFETY: the probe has succeeded, and has written the status.
         let code = unsafe { ffi::MPI_Get_count(status.as_ptr(), datatype(Element::Byte), &mut length) };
-        self.mpi.check(code, operation, bytes, started)?;
-        let reason = || format!("the message has {length} bytes, and this rank receives {bytes}");
-        match usize::try_from(length) == Ok(bytes) {
-            true => Ok(()),
-            false => Err(self.mpi.error(NAME, operation, bytes, started, reason())),
+        self.mpi.check_code(code, of)?;
+        if usize::try_from(length) == Ok(of.bytes) {
+            return Ok(());
         }
+        let reason = format!("the message has {length} bytes, and this rank receives {}", of.bytes);
+        Err(self.mpi.error(of, reason))
     }
 }
 

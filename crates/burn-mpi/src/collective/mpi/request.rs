@@ -1,7 +1,6 @@
 //! Non-blocking MPI operations.
 
 use std::ffi::{c_int, c_void};
-use std::time::Duration;
 
 use mpi::ffi;
 
@@ -10,7 +9,7 @@ use super::sum::{datatype, sum_of};
 use super::{Communicator, Mpi, NAME};
 use crate::collective::announced::Announcement;
 use crate::collective::pending::{CHANNELS, Requests, Step};
-use crate::member::Member;
+use crate::member::{Member, Started};
 use crate::{Call, CommError, Primitives, Wire};
 
 // A function of shim.c.
@@ -29,9 +28,7 @@ unsafe extern "C" {
 /// Their heap memory does not move when this does.
 pub struct Request {
     handle: ffi::MPI_Request,
-    operation: &'static str,
-    bytes: usize,
-    started: Duration,
+    started: Started,
     /// `None` once complete.
     buffers: Option<(Wire, Wire)>,
 }
@@ -80,11 +77,9 @@ impl Requests for MpiRequests {
         mut to: Wire,
     ) -> Result<Request, CommError> {
         let Step { call, channel, .. } = step;
-        let (operation, element) = (step.operation.name(), to.element());
-        let bytes = from.bytes().len().max(to.bytes().len());
+        let (element, started) = (to.element(), step.started(&self.mpi, NAME, &from, &to));
         assert_eq!(from.element(), element, "buffers of one type");
         call.check(element, from.bytes(), to.bytes(), (self.mpi.rank, self.mpi.size));
-        let started = self.mpi.now();
         let count = self.mpi.count(call, element, from.bytes().len(), to.bytes().len())?;
         let (kind, op, comm) = (datatype(element), sum_of(element), self.channels[channel].0);
         // SAFETY: a constant that MPI's library defines.
@@ -108,15 +103,14 @@ impl Requests for MpiRequests {
                 other => unreachable!("{} is not started", other.name()),
             }
         };
-        let request = Request { handle, operation, bytes, started, buffers: Some((from, to)) };
-        self.mpi.check(code, operation, bytes, started)?;
+        let request = Request { handle, started, buffers: Some((from, to)) };
+        self.mpi.check_code(code, &started)?;
         self.in_flight += 1;
         Ok(request)
     }
 
     fn test(&mut self, request: &mut Request) -> Result<Option<(Wire, Wire)>, CommError> {
-        let is_complete =
-            self.mpi.test(&mut request.handle, request.operation, request.bytes, request.started)?;
+        let is_complete = self.mpi.test(&mut request.handle, &request.started)?;
         if is_complete {
             self.in_flight -= 1;
         }
@@ -147,24 +141,29 @@ impl Drop for MpiRequests {
 
 impl Mpi {
     /// A barrier on `communicator`, in flight.
-    pub fn start_barrier(&self, communicator: Communicator) -> Result<ffi::MPI_Request, CommError> {
+    pub fn start_barrier(
+        &self,
+        communicator: Communicator,
+        of: &Started,
+    ) -> Result<ffi::MPI_Request, CommError> {
         // SAFETY: a constant that MPI's library defines.
         let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
         // SAFETY: the handle is written to valid memory.
         let code = unsafe { ffi::MPI_Ibarrier(communicator.0, &mut request) };
-        self.check(code, "barrier", 0, self.now())?;
+        self.check_code(code, of)?;
         Ok(request)
     }
 
     /// A duplicate of the world's communicator. All ranks must call it.
     pub fn duplicate(&self) -> Result<Communicator, CommError> {
-        let _waiting = self.enter(NAME, "communicator copy", None);
+        const COPY: &str = "communicator copy";
+        let (_waiting, started) = (self.enter(NAME, COPY, None), self.started(NAME, COPY, 0));
         // SAFETY: the new handle is written to valid memory.
         let (code, copy) = unsafe {
             let mut copy = ffi::RSMPI_COMM_NULL;
             (ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut copy), copy)
         };
-        self.check(code, "communicator copy", 0, self.now())?;
+        self.check_code(code, &started)?;
         Ok(Communicator(copy))
     }
 
@@ -180,18 +179,12 @@ impl Mpi {
     }
 
     /// Whether an operation in flight is complete.
-    pub fn test(
-        &self,
-        request: &mut ffi::MPI_Request,
-        operation: &str,
-        bytes: usize,
-        started: Duration,
-    ) -> Result<bool, CommError> {
+    pub fn test(&self, request: &mut ffi::MPI_Request, of: &Started) -> Result<bool, CommError> {
         let mut done = 0;
         // SAFETY: the handle came from MPI and is not used after completion: MPI then sets it
         // to the null request, for which this call is valid.
         let code = unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
-        self.check(code, operation, bytes, started)?;
+        self.check_code(code, of)?;
         Ok(done != 0)
     }
 }

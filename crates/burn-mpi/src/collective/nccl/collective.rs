@@ -1,13 +1,11 @@
 //! Collectives over NCCL: native, or sums in rank order.
 
-use std::time::Duration;
-
 use super::NAME;
 use super::communicator::{Communicator, Pending};
 use crate::collective::announced::Announcement;
-use crate::collective::pending::{BLOCKING, Comparison, PendingOps, Requests, Step};
+use crate::collective::pending::{Comparison, PendingOps, Requests, Step};
 use crate::collective::wire::Element;
-use crate::member::Member;
+use crate::member::{Member, Started};
 use crate::{Call, CommError, Operation, Primitives, Reduction, Wire, World};
 
 /// [`Collective`](crate::Collective) over NCCL, between GPUs.
@@ -34,7 +32,7 @@ impl NcclCollective {
     /// the first one that no lower rank of its machine uses. All ranks must call it.
     ///
     /// # Errors
-    /// [`CommError::NoNccl`] if a rank lacks the driver, NCCL or a GPU of its own; all ranks then
+    /// [`SharedError::NoNccl`](crate::SharedError::NoNccl) if a rank lacks the driver, NCCL or a GPU of its own; all ranks then
     /// return the same error. [`CommError::Operation`] if NCCL fails.
     pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
         Ok(Self::over(world, Communicator::connect(world, gpu)?))
@@ -52,13 +50,10 @@ pub type NcclPrimitives = Communicator;
 
 /// A call in flight.
 pub struct NcclRequest {
-    /// As in errors.
-    name: String,
-    bytes: usize,
-    started: Duration,
+    started: Started,
     operation: Operation,
     /// `None` once complete.
-    flight: Option<(Pending, Wire, Wire)>,
+    buffers: Option<(Pending, Wire, Wire)>,
 }
 
 impl Requests for Communicator {
@@ -85,35 +80,28 @@ impl Requests for Communicator {
         from: Wire,
         to: Wire,
     ) -> Result<NcclRequest, CommError> {
-        let Step { bucket, operation, .. } = step;
+        let Step { operation, .. } = step;
         let call = match operation {
             // All terms come to the rank that sums them.
             Operation::AllReduce(Reduction::Ordered) => Call::AllGather,
             Operation::ReduceScatter(Reduction::Ordered) => Call::AllToAll,
             _ => step.call,
         };
-        let name = match bucket {
-            BLOCKING => operation.name().to_owned(),
-            _ => format!("{} of bucket {bucket}", operation.name()),
-        };
         let (element, count) = (to.element(), step.call.part(from.len(), to.len(), self.member.size));
         let mine = if from.is_empty() { to.bytes() } else { from.bytes() };
-        let (bytes, started) = (mine.len(), self.member.now());
+        let started = step.started(&self.member, NAME, &from, &to);
         // NCCL connects ranks in the first call that needs it, and then waits for them. A blocking call is
         // in a wait already.
-        let _waiting = (bucket != BLOCKING).then(|| self.member.enter(NAME, "launch", Some(bucket)));
-        let pending = self
-            .start_call(call, element, count, mine)
-            .map_err(|reason| self.error(&name, bytes, started, reason))?;
-        Ok(NcclRequest { name, bytes, started, operation, flight: Some((pending, from, to)) })
+        let _waiting = started.bucket.map(|bucket| self.member.enter(NAME, "launch", Some(bucket)));
+        let pending = self.start_call(call, element, count, mine);
+        let pending = pending.map_err(|reason| self.error(&started, reason))?;
+        Ok(NcclRequest { started, operation, buffers: Some((pending, from, to)) })
     }
 
     fn test(&mut self, request: &mut NcclRequest) -> Result<Option<(Wire, Wire)>, CommError> {
-        let Some((pending, ..)) = &request.flight else { return Ok(None) };
-        let is_complete = self
-            .is_complete(pending)
-            .map_err(|reason| self.error(&request.name, request.bytes, request.started, reason))?;
-        let Some((pending, from, mut to)) = request.flight.take_if(|_| is_complete) else { return Ok(None) };
+        let Some((pending, ..)) = &request.buffers else { return Ok(None) };
+        let is_complete = self.is_complete(pending).map_err(|reason| self.error(&request.started, reason))?;
+        let Some((pending, from, mut to)) = request.buffers.take_if(|_| is_complete) else { return Ok(None) };
         match request.operation {
             Operation::AllReduce(Reduction::Ordered) | Operation::ReduceScatter(Reduction::Ordered) => {
                 let mut terms = to.zeros_like(to.len() * self.member.size);
@@ -145,13 +133,11 @@ impl Primitives for Communicator {
     }
 
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let bytes = from.len().max(to.len());
-        let _waiting = self.member.begin(NAME, call, element, from, to)?;
-        if bytes == 0 && call.has_parts() {
+        let (_waiting, started) = self.member.begin(NAME, call, element, from, to)?;
+        if started.bytes == 0 && call.has_parts() {
             return Ok(());
         }
-        let (started, size) = (self.member.now(), self.member.size);
-        let part = if call == Call::Barrier { 1 } else { call.part(from.len(), to.len(), size) };
+        let part = if call == Call::Barrier { 1 } else { call.part(from.len(), to.len(), self.member.size) };
         let mine = if from.is_empty() { &*to } else { from };
         let result = self.start_call(call, element, part / element.width(), mine).and_then(|pending| {
             while !self.is_complete(&pending)? {
@@ -160,6 +146,6 @@ impl Primitives for Communicator {
             self.collect(pending, to);
             Ok(())
         });
-        result.map_err(|reason| self.error(call.name(), bytes, started, reason))
+        result.map_err(|reason| self.error(&started, reason))
     }
 }

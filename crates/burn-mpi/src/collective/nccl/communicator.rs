@@ -13,11 +13,13 @@ use super::library::{Comm, Nccl};
 use super::memory::Block;
 use crate::collective::wire::Element;
 use crate::guard::abortable::Abortable;
-use crate::member::Member;
+use crate::member::{Member, Started};
 use crate::{Call, CommError, World};
 
 /// How long a rank whose operation failed waits for its peer to send the reason.
 const PEERS_WORD: Duration = Duration::from_secs(3);
+/// The start of a communicator, in errors.
+const START: &str = "communicator start";
 /// How long NCCL may take to end a communicator; it may wait for peers that are gone.
 const END: Duration = Duration::from_secs(5);
 
@@ -51,7 +53,7 @@ impl Communicator {
     /// the first one that no lower rank of its machine uses. All ranks must call it.
     ///
     /// # Errors
-    /// [`CommError::NoNccl`] if a rank lacks the driver, NCCL or a GPU of its own; all ranks then
+    /// [`SharedError::NoNccl`](crate::SharedError::NoNccl) if a rank lacks the driver, NCCL or a GPU of its own; all ranks then
     /// return the same error, before any of them waits for NCCL. [`CommError::Operation`] if NCCL fails.
     pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
         let (nccl, gpu) = choose(world, gpu)?;
@@ -59,7 +61,7 @@ impl Communicator {
         let id = if world.is_root() { nccl.unique_id() } else { Ok(Vec::new()) };
         let id = world.broadcast_bytes(world.agree(id)?)?;
         let member = Rc::clone(world.member());
-        let started = member.now();
+        let started = member.started(NAME, START, 0);
         let mut this = Self {
             member,
             nccl,
@@ -71,15 +73,14 @@ impl Communicator {
             waiting: None,
             broken: None,
         };
-        let _waiting = this.member.enter(NAME, "communicator start", None);
+        let _waiting = this.member.enter(NAME, START, None);
         let connected = this.gpu.enter().and_then(|_current| {
             // SAFETY: the context is current.
             unsafe { nccl.connect(this.member.size, &id, this.member.rank) }
         });
         // Not agreed on: after an error here, other ranks may wait inside NCCL. They learn it from
         // this rank's exit.
-        let failed = |reason| this.error("communicator start", 0, started, reason);
-        this.comm = Some(connected.map_err(failed)?);
+        this.comm = Some(connected.map_err(|reason| this.error(&started, reason))?);
         log::debug!("nccl: rank {} on {}", this.member.rank, this.describe());
         Ok(this)
     }
@@ -198,16 +199,10 @@ impl Communicator {
 
     /// The error of an operation that failed, or was never started, for `reason`. A peer that has
     /// left tells its own reason, which is the one to report.
-    pub(super) fn error(
-        &self,
-        operation: &str,
-        bytes: usize,
-        started: Duration,
-        reason: String,
-    ) -> CommError {
+    pub(super) fn error(&self, of: &Started, reason: String) -> CommError {
         match self.member.activity.departed_peer(PEERS_WORD) {
             Some(departure) => departure.error(),
-            None => self.member.error(NAME, operation, bytes, started, reason),
+            None => self.member.error(of, reason),
         }
     }
 

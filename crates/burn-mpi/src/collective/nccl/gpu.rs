@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::cuda::{Cuda, Handle};
 use super::library::Nccl;
 use crate::collective::refusal::driver_remedy;
-use crate::{CommError, NoNccl, Place, World};
+use crate::{CommError, NoNccl, Place, SharedError, World};
 
 /// A GPU that a process sees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,7 +50,7 @@ pub(super) fn choose(world: &World, wanted: Option<usize>) -> Result<(&'static N
     let (number, (cuda, nccl, _)) = match (number, mine) {
         (Ok(number), Ok(mine)) => (number, mine),
         (Err((rank, reason)), _) => {
-            return Err(CommError::NoNccl { rank, host: world.host_of(rank), reason });
+            return Err(CommError::Shared(SharedError::NoNccl { rank, host: world.host_of(rank), reason }));
         }
         (Ok(_), Err(reason)) => unreachable!("a rank without a GPU was given one: {reason}"),
     };

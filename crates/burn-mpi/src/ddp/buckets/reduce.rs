@@ -7,7 +7,7 @@ use super::{Buckets, Signals};
 use crate::ddp::plan::CONTROL;
 use crate::ddp::watch::SyncEvent;
 use crate::ddp::wire_type::WireType;
-use crate::{CommError, Operation, Wire};
+use crate::{CommError, Operation, SharedError, Wire};
 
 /// How far the sum of all ranks' shares of a step may be from 1: it is summed in the type of the gradients, of
 /// which bf16 has 8 bits.
@@ -68,7 +68,7 @@ impl Buckets {
         let (irregular, with_backward, share) = (sums[2] > 0.0, sums[3], sums[4]);
         if with_backward > 0.0 && (share - 1.0).abs() > share_tolerance(self.options.wire) {
             // The samples are added where they are known.
-            return Err(CommError::Shares { share, samples: Vec::new() });
+            return Err(CommError::Shared(SharedError::Shares { share, samples: Vec::new() }));
         }
         self.average(averaged, with_backward)?;
         // Without a backward on any rank, no parameter has a gradient.

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use burn_mpi::{CommError, Mean, World, average_metrics};
+use burn_mpi::{CommError, Mean, SharedError, World, average_metrics};
 
 use crate::shards::refused;
 
@@ -25,7 +25,7 @@ pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
     if !means[1].is_nan() || !means[2].is_nan() {
         return Err(format!("no NaN in {means:?}").into());
     }
-    let diverged = |error: &CommError| matches!(error, CommError::Diverged { rank, .. } if *rank == last);
+    let diverged = |error: &CommError| matches!(error, CommError::Shared(SharedError::Diverged { rank, .. }) if *rank == last);
     let name = if rank == last && last > 0 { "accuracy" } else { "loss" };
     refused(world, average_metrics(world, &[(name, loss)]), diverged)?;
     let count = if rank == last && last > 0 { 0 } else { 1 };

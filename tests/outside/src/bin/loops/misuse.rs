@@ -7,8 +7,8 @@ use burn::data::dataset::Dataset;
 use burn::module::Module;
 use burn::tensor::Device;
 use burn_mpi::{
-    Backend, CommError, GradientSync, Mean, MicroBatch, ShardedDataset, SyncOptions, Transport, WireType,
-    World, average_metrics, broadcast_module, connect, save_record,
+    Backend, CommError, GradientSync, Mean, MicroBatch, ShardedDataset, SharedError, SyncOptions, Transport,
+    WireType, World, average_metrics, broadcast_module, connect, save_record,
 };
 
 use crate::examples::own_loop::{Net, points};
@@ -64,7 +64,9 @@ fn wrong_totals(world: &World, wire: WireType) -> Result<(), Box<dyn Error>> {
         let totals: Vec<usize> = world.gather(&total)?;
         match totals.iter().all(|total| *total == right) {
             true => drop(finished?),
-            false => refused(world, finished, |error| matches!(error, CommError::Shares { .. }))?,
+            false => refused(world, finished, |error| {
+                matches!(error, CommError::Shared(SharedError::Shares { .. }))
+            })?,
         }
     }
     Ok(())

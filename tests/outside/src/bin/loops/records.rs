@@ -10,7 +10,8 @@ use burn::module::Module;
 use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer, OptimizerRecord};
 use burn::tensor::Device;
 use burn_mpi::{
-    CommError, ParamLayout, World, check_equal_weights, load_module, load_record, save_record, sha256,
+    CommError, ParamLayout, SharedError, World, check_equal_weights, load_module, load_record, save_record,
+    sha256,
 };
 
 use crate::examples::own_loop::{Net, points};
@@ -121,6 +122,6 @@ fn failed<T>(
 }
 
 fn of_record(error: &CommError, rank: usize, path: &Path) -> bool {
-    matches!(error, CommError::Elsewhere { rank: found, reason, .. }
+    matches!(error, CommError::Shared(SharedError::Elsewhere { rank: found, reason, .. })
         if *found == rank && reason.starts_with(&path.display().to_string()))
 }

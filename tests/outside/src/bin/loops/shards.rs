@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use burn::data::dataset::{Dataset, InMemDataset};
-use burn_mpi::{CommError, ShardedDataset, World};
+use burn_mpi::{CommError, ShardedDataset, SharedError, World};
 
 const SAMPLES: usize = 53;
 
@@ -45,24 +45,24 @@ pub fn check(world: &World) -> Result<(), Box<dyn Error>> {
     refused(
         world,
         ShardedDataset::new(world, numbers(SAMPLES - off), 4),
-        |error| matches!(error, CommError::Diverged { rank, .. } if *rank == last),
+        |error| matches!(error, CommError::Shared(SharedError::Diverged { rank, .. }) if *rank == last),
     )?;
     refused(
         world,
         ShardedDataset::new(world, numbers(SAMPLES), 4 + off),
-        |error| matches!(error, CommError::Diverged { rank, .. } if *rank == last),
+        |error| matches!(error, CommError::Shared(SharedError::Diverged { rank, .. }) if *rank == last),
     )?;
     refused(
         world,
         data.shuffle(world, 5 + off as u64, 0),
-        |error| matches!(error, CommError::Diverged { rank, .. } if *rank == last),
+        |error| matches!(error, CommError::Shared(SharedError::Diverged { rank, .. }) if *rank == last),
     )?;
     match ShardedDataset::new(world, numbers(SAMPLES), 0) {
-        Err(CommError::Sharding(_)) => {}
+        Err(CommError::Shared(SharedError::Sharding(_))) => {}
         _ => return Err("a batch of 0 samples".into()),
     }
     match ShardedDataset::new(world, numbers(last), 4) {
-        Err(CommError::FewSamples { rank, .. }) if rank == last => Ok(()),
+        Err(CommError::Shared(SharedError::Elsewhere { rank, .. })) if rank == last => Ok(()),
         _ => Err("fewer samples than ranks".into()),
     }
 }
