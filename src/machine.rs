@@ -3,9 +3,11 @@
 //! Timings mean little without both. Everything is read from `/proc`; what cannot be read is
 //! unknown and stops no run.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
+use burn_mpi::Place;
 use run_record::Machine;
 use serde::{Deserialize, Serialize};
 
@@ -104,9 +106,80 @@ pub fn process_age() -> Duration {
     age().unwrap_or_default()
 }
 
+/// Peak resident memory of this process, in MB of 2^20 bytes; 0 if unknown.
+pub fn peak_rss_mb() -> f64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let kilobytes =
+        field(&status, "VmHWM", ':').and_then(|text| text.split_whitespace().next()?.parse().ok());
+    kilobytes.map_or(0.0, |kilobytes: f64| kilobytes / 1024.0)
+}
+
+/// Page faults of this process: minor (first touch) and major (read from disk).
+pub fn page_faults() -> u64 {
+    let process = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    [10, 12].into_iter().filter_map(|number| stat(&process, number)).sum()
+}
+
+/// Whether hosts of different names are one machine, such as containers and
+/// network namespaces: they share its cores, caches and memory.
+pub fn shared_machine(places: &[Place]) -> bool {
+    places.iter().any(|a| places.iter().any(|b| a.boot_id == b.boot_id && a.host != b.host))
+}
+
+/// A topology as printed by this project: machines x processes on each (`2x2`),
+/// or `4 on 3` if hosts have different numbers of ranks.
+pub fn topology(places: &[Place]) -> String {
+    let mut hosts: BTreeMap<&str, usize> = BTreeMap::new();
+    for place in places {
+        *hosts.entry(&place.host).or_default() += 1;
+    }
+    let per_host = hosts.values().next().copied().unwrap_or(0);
+    if hosts.values().all(|count| *count == per_host) {
+        format!("{}x{per_host}", hosts.len())
+    } else {
+        format!("{}on{}", places.len(), hosts.len())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn places(hosts: [&str; 4], boot_ids: [&str; 4]) -> Vec<Place> {
+        let of = |rank: usize| Place {
+            host: hosts[rank].into(),
+            boot_id: boot_ids[rank].into(),
+            ..Place::of_this_process(rank)
+        };
+        (0..4).map(of).collect()
+    }
+
+    #[test]
+    fn topologies_are_machines_times_processes() {
+        let two_by_two = places(["alpha", "alpha", "beta", "beta"], ["a", "a", "b", "b"]);
+        assert_eq!(topology(&two_by_two), "2x2");
+        assert_eq!(topology(&two_by_two[..2]), "1x2");
+        assert_eq!(topology(&two_by_two[..3]), "3on2");
+    }
+
+    #[test]
+    fn two_host_names_of_one_machine_share_it() {
+        let lab = places(["node0", "node0", "node1", "node1"], ["same"; 4]);
+        assert!(shared_machine(&lab) && !shared_machine(&lab[..2]));
+    }
+
+    #[test]
+    fn touching_new_memory_is_a_page_fault() {
+        let before = page_faults();
+        // Large enough that no allocator has it cached, and that no page of it
+        // can be a huge page.
+        let memory = std::hint::black_box(vec![1u8; 64 << 20]);
+        assert!(before > 0 && page_faults() > before, "{}", memory.len());
+    }
+    #[test]
+    fn this_process_has_memory() {
+        assert!(peak_rss_mb() > 1.0);
+    }
 
     #[test]
     fn processors_are_named_by_model_or_by_numbers() {

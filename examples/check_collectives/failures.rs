@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use burn_mpi::{
-    Collective, GlooAlgorithm, GlooCollective, GlooPrimitives, Operation, Reduction, World, chunk_range,
-};
+use burn_mpi::lab::GlooPrimitives;
+use burn_mpi::{Collective, GlooAlgorithm, GlooCollective, Operation, Reduction, World, chunk_range};
 
 use crate::values::wire;
 use crate::{Outcome, TIMEOUT, report};

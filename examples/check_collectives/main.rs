@@ -17,7 +17,8 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use burn_mpi::{Backend, Collective, GlooPrimitives, Transport, World, connect, run};
+use burn_mpi::lab::GlooPrimitives;
+use burn_mpi::{Backend, Collective, Transport, World, connect, run};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -51,7 +52,7 @@ fn check(world: &World) -> Outcome {
         }
         #[cfg(feature = "nccl")]
         ["nccl"] => {
-            primitives::check(world, &mut burn_mpi::NcclPrimitives::connect(world, None)?)?;
+            primitives::check(world, &mut burn_mpi::lab::NcclPrimitives::connect(world, None)?)?;
             let mut collective = over(world, Backend::Nccl, interface, TIMEOUT)?;
             println!("rank {}: {}", world.rank(), collective.connection().unwrap_or_default());
             sums::of_all_types(world, collective.as_mut())?;

@@ -1,6 +1,7 @@
 //! Message-passing operations of a transport, against arithmetic.
 
-use burn_mpi::{Primitives, World};
+use burn_mpi::World;
+use burn_mpi::lab::Primitives;
 
 use crate::values::{SUMMED, sum, value, wire};
 use crate::{Outcome, report};

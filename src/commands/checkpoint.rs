@@ -16,7 +16,7 @@ use crate::model::Network;
 use crate::options::RunConfig;
 use crate::quant::{Int8File, Quantized, Ranges};
 use crate::train::Position;
-use burn_mpi::{ParamLayout, World, sha256};
+use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{list, verify};
 use run_record::{Checkpoint, INT8_FILE, Intact, Manifest, RecordError, RunDir};
 
@@ -176,7 +176,7 @@ pub fn load_int8(
     let wrong = if file.network != model.to_string() || file.input_shape != model.input_shape() {
         let Int8File { network, input_shape, .. } = &file;
         Some(format!("it is a {network} for samples of {input_shape:?}, and the run's network a {model}"))
-    } else if file.weights_sha256 != sha256(&weights.values) {
+    } else if file.weights_sha256 != sha256_of_f32(&weights.values) {
         Some("it was made of other weights than the checkpoint's: make it again with mpiburn quantize".into())
     } else {
         let network = layout.write(network.clone(), &weights.values).valid();

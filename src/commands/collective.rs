@@ -1,9 +1,8 @@
 //! Connects a backend by name, with errors that name the option.
 
 use crate::options::ConfigError;
-use burn_mpi::{
-    Backend, Collective, Primitives, Transport, World, connect as connect_to, connect_primitives,
-};
+use burn_mpi::lab::{Primitives, connect_primitives};
+use burn_mpi::{Backend, Collective, Transport, World, connect as connect_to};
 
 /// All backends, including those that this build does not have.
 pub const ALL: [Backend; 3] = Backend::ALL;

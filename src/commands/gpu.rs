@@ -49,7 +49,7 @@ fn local_rank(world: &World) -> usize {
 fn found(device: DeviceKind) -> Option<Result<usize, String>> {
     match device {
         #[cfg(feature = "cuda")]
-        DeviceKind::Cuda(_) => Some(burn_mpi::gpus().map(|gpus| gpus.len())),
+        DeviceKind::Cuda(_) => Some(burn_mpi::lab::gpus().map(|gpus| gpus.len())),
         #[cfg(feature = "tch")]
         DeviceKind::TchCuda(_) => Some(Ok(burn_fused::libtorch_gpus())),
         // A build that lacks the device has refused it.

@@ -1,7 +1,8 @@
 //! What the program's user can do about an error of the library, which speaks of its
 //! own functions and not of this program's options.
 
-use burn_mpi::{CommError, MPI_FLAVOUR};
+use burn_mpi::CommError;
+use burn_mpi::lab::MPI_FLAVOUR;
 
 /// The error in one line, with what this program offers against it.
 pub fn with_hint(error: &anyhow::Error) -> String {

@@ -7,15 +7,12 @@ use anyhow::Context;
 
 use crate::data::ShardPlan;
 use crate::device::DeviceKind;
-use crate::machine::{self, CpuTime, others_percent};
+use crate::machine::{self, CpuTime, others_percent, peak_rss_mb, shared_machine, topology};
 use crate::options::{RunConfig, RunRecord};
 use crate::train::{Precision, Tally, Trace, Trainer, best_epoch};
 use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
-use burn_mpi::{
-    Backend, Launcher, ParamLayout, Place, SyncReport, World, oversubscribed, peak_rss_mb, shared_machine,
-    topology,
-};
+use burn_mpi::{Backend, Launcher, ParamLayout, Place, SyncReport, World, oversubscribed};
 use run_record::{
     EpochRow, Machine, RankPlace, RankRecord, Results, RunDir, Status, StepMs, now, overfits_after,
 };
@@ -94,7 +91,7 @@ fn versions(mpi_library: &str, gloo: Option<String>) -> BTreeMap<String, String>
 fn gloo_version(backend: Backend) -> Option<String> {
     match backend {
         #[cfg(feature = "gloo")]
-        Backend::Gloo => Some(burn_mpi::gloo_version()),
+        Backend::Gloo => Some(burn_mpi::lab::gloo_version()),
         _ => None,
     }
 }

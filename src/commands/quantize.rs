@@ -13,7 +13,7 @@ use crate::model::Network;
 use crate::options::{ConfigError, QuantKind, QuantizeArgs, RunConfig};
 use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, Quantized, WeightScheme, integer_model};
 use crate::train::{Evaluation, Tally};
-use burn_mpi::{World, sha256};
+use burn_mpi::{World};
 use run_record::files::{self, WholeFile};
 use run_record::{INT8_FILE, Method};
 
@@ -51,7 +51,7 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
             Plan::Qat => trained(&network, &weights, config.quantization.weight_scheme)?,
             Plan::Post(post) => calibrated(&network, post, source.as_ref(), &config, args)?,
         };
-        let file = quantized.to_file(&config.model.to_string(), &sha256(&weights.values));
+        let file = quantized.to_file(&config.model.to_string(), &sha256_of_f32(&weights.values));
         if weights.folder != args.run {
             refuse_links(&weights.folder)?;
         }

@@ -11,7 +11,8 @@ use crate::options::{ConfigError, RunConfig};
 use crate::options::{StepRange, TraceArgs};
 use crate::profile::{Clock, RankTrace, Recorder, TraceFile, end_batch, longest_wait};
 use crate::train::TrainError;
-use burn_mpi::{ClockOffset, CommError, World};
+use burn_mpi::lab::ClockOffset;
+use burn_mpi::{CommError, World};
 use run_record::is_of_run;
 
 /// Steps of a time line unless they are named.

@@ -29,7 +29,7 @@ pub enum MpiFlavour {
 impl MpiFlavour {
     /// The MPI of this build.
     pub fn of_this_build() -> Self {
-        match burn_mpi::MPI_FLAVOUR {
+        match burn_mpi::lab::MPI_FLAVOUR {
             "mpich" => Self::Mpich,
             _ => Self::OpenMpi,
         }

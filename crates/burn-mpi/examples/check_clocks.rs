@@ -14,7 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let backend: Backend = std::env::args().nth(1).unwrap_or_else(|| "mpi".into()).parse()?;
     #[cfg(feature = "gloo")]
     if backend == Backend::Gloo {
-        let gloo = burn_mpi::GlooPrimitives::connect(&world, None, Transport::default().timeout)?;
+        let gloo = burn_mpi::lab::GlooPrimitives::connect(&world, None, Transport::default().timeout)?;
         world.exchange_over(Box::new(gloo));
     }
     #[cfg(not(feature = "gloo"))]

@@ -5,9 +5,8 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use burn_mpi::{
-    Backend, CommError, Operation, Reduction, Transport, Wire, World, connect, connect_primitives, run,
-};
+use burn_mpi::lab::connect_primitives;
+use burn_mpi::{Backend, CommError, Operation, Reduction, Transport, Wire, World, connect, run};
 
 type Way = fn(&World, Backend, bool) -> Result<(), CommError>;
 

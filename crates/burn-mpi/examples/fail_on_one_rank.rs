@@ -9,7 +9,8 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
-use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, connect, connect_primitives, run};
+use burn_mpi::lab::connect_primitives;
+use burn_mpi::{Backend, GradientSync, SyncOptions, Transport, World, connect, run};
 
 /// Kinds of failure; with the prefix `run-` they happen inside [`run`].
 const WAYS: [&str; 12] = [

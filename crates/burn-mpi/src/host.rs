@@ -1,6 +1,6 @@
 //! Rank information: host, process id and cores of each rank.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -57,27 +57,6 @@ pub fn oversubscribed(places: &[Place], threads: usize) -> bool {
     })
 }
 
-/// Whether hosts of different names are one machine, such as containers and
-/// network namespaces: they share its cores, caches and memory.
-pub fn shared_machine(places: &[Place]) -> bool {
-    places.iter().any(|a| places.iter().any(|b| a.boot_id == b.boot_id && a.host != b.host))
-}
-
-/// A topology as printed by this project: machines x processes on each (`2x2`),
-/// or `4 on 3` if hosts have different numbers of ranks.
-pub fn topology(places: &[Place]) -> String {
-    let mut hosts: BTreeMap<&str, usize> = BTreeMap::new();
-    for place in places {
-        *hosts.entry(&place.host).or_default() += 1;
-    }
-    let per_host = hosts.values().next().copied().unwrap_or(0);
-    if hosts.values().all(|count| *count == per_host) {
-        format!("{}x{per_host}", hosts.len())
-    } else {
-        format!("{}on{}", places.len(), hosts.len())
-    }
-}
-
 /// Online cores, independent of this process's binding.
 pub(crate) fn online_cores() -> usize {
     // SAFETY: sysconf reads a number and has no preconditions.
@@ -95,33 +74,6 @@ fn status_field(name: &str) -> Option<String> {
     Some(line[name.len()..].trim().to_owned())
 }
 
-/// Peak resident memory of this process, in MB of 2^20 bytes.
-pub fn peak_rss_mb() -> f64 {
-    status_field("VmHWM:")
-        .and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok())
-        .map_or(0.0, |kilobytes| kilobytes / 1024.0)
-}
-
-/// Page faults of this process: minor (first touch) and major (read from disk).
-pub fn page_faults() -> u64 {
-    let (_, fields) = stat("self").unwrap_or_default();
-    let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
-    field(10).unwrap_or(0) + field(12).unwrap_or(0)
-}
-
-/// The name of a process's program (15 bytes of it), and the fields of `/proc/PID/stat` from the third
-/// on: the state, the parent, ….
-pub(crate) fn stat(process: &str) -> Option<(String, Vec<String>)> {
-    parse_stat(&read_line(&format!("/proc/{process}/stat"))?)
-}
-
-/// Parses `PID (NAME) STATE PARENT …`, where the name may contain any character.
-fn parse_stat(stat: &str) -> Option<(String, Vec<String>)> {
-    let (head, tail) = stat.rsplit_once(") ")?;
-    let (_, name) = head.split_once(" (")?;
-    Some((name.to_owned(), tail.split(' ').map(str::to_owned).collect()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,22 +84,12 @@ mod tests {
     }
 
     #[test]
-    fn topologies_are_machines_times_processes() {
-        let two_by_two: Vec<_> =
-            (0..4).map(|r| place(r, ["alpha", "beta"][r / 2], ["a", "b"][r / 2])).collect();
-        assert_eq!(topology(&two_by_two), "2x2");
-        assert_eq!(topology(&two_by_two[..2]), "1x2");
-        assert_eq!(topology(&two_by_two[..3]), "3on2");
-        assert!(!oversubscribed(&two_by_two, 1));
-        assert!(oversubscribed(&two_by_two, 2));
-    }
-
-    #[test]
     fn two_host_names_of_one_machine_share_its_cores() {
+        let apart: Vec<_> = (0..4).map(|r| place(r, ["alpha", "beta"][r / 2], ["a", "b"][r / 2])).collect();
+        assert!(!oversubscribed(&apart, 1) && oversubscribed(&apart, 2));
         let lab: Vec<_> = (0..4).map(|r| place(r, ["node0", "node1"][r / 2], "same")).collect();
         assert!(oversubscribed(&lab, 1));
         assert!(!oversubscribed(&lab[..2], 1));
-        assert!(shared_machine(&lab) && !shared_machine(&lab[..2]));
     }
 
     #[test]
@@ -167,22 +109,5 @@ mod tests {
     fn this_process_knows_its_place() {
         let here = Place::of_this_process(0);
         assert!(!here.host.is_empty() && here.cores > 0 && here.binding != "unknown");
-        assert!(peak_rss_mb() > 1.0);
-    }
-
-    #[test]
-    fn names_with_brackets_and_blanks_are_read_to_their_end() {
-        let fields = ["S", "7", "12", "0"].map(str::to_owned).to_vec();
-        assert_eq!(parse_stat("12 (a) (b c) S 7 12 0"), Some(("a) (b c".to_owned(), fields)));
-        assert_eq!(parse_stat("12"), None);
-    }
-
-    #[test]
-    fn touching_new_memory_is_a_page_fault() {
-        let before = page_faults();
-        // Large enough that no allocator has it cached, and that no page of it
-        // can be a huge page.
-        let memory = std::hint::black_box(vec![1u8; 64 << 20]);
-        assert!(before > 0 && page_faults() > before, "{}", memory.len());
     }
 }

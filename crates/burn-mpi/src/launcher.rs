@@ -8,7 +8,6 @@
 use std::os::unix::process::parent_id;
 
 use crate::CommError;
-use crate::host::stat;
 
 /// A launcher, and the rank and size that it assigned to this process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -201,6 +200,19 @@ fn by_hand(get: impl Fn(&str) -> Option<String>) -> Option<(usize, usize)> {
     Some((number("RANK")?, number("WORLD_SIZE").filter(|&size| size > 1)?))
 }
 
+/// The name of a process's program (15 bytes of it), and the fields of `/proc/PID/stat` from the third
+/// on: the state, the parent, ….
+pub(crate) fn stat(process: &str) -> Option<(String, Vec<String>)> {
+    parse_stat(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?.trim_end())
+}
+
+/// Parses `PID (NAME) STATE PARENT …`, where the name may contain any character.
+fn parse_stat(stat: &str) -> Option<(String, Vec<String>)> {
+    let (head, tail) = stat.rsplit_once(") ")?;
+    let (_, name) = head.split_once(" (")?;
+    Some((name.to_owned(), tail.split(' ').map(str::to_owned).collect()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,5 +324,12 @@ mod tests {
     fn a_process_that_no_launcher_has_started_prints_its_errors() {
         let launcher = detect(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]).unwrap();
         assert!(!launcher.leaves_printing_to_rank_0());
+    }
+
+    #[test]
+    fn names_with_brackets_and_blanks_are_read_to_their_end() {
+        let fields = ["S", "7", "12", "0"].map(str::to_owned).to_vec();
+        assert_eq!(parse_stat("12 (a) (b c) S 7 12 0"), Some(("a) (b c".to_owned(), fields)));
+        assert_eq!(parse_stat("12"), None);
     }
 }

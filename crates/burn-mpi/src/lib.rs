@@ -41,12 +41,13 @@
 //! | --- | --- |
 //! | [`threads`] | ranks that are threads, for tests: in turns drawn from a seed, in virtual time |
 //! | [`run`], [`World`] | start, rank and world size, small exchanges, agreement on errors, deadlines |
-//! | [`connect`], [`Collective`], [`Primitives`] | transports: MPI; gloo and nccl with the features of these names |
+//! | [`connect`], [`Collective`] | transports: MPI; gloo and nccl with the features of these names |
 //! | [`GradientSync`], [`SyncOptions`], [`SyncReport`] | averaged gradients, accumulation, overlap |
 //! | [`ShardPlan`], `ShardedDataset` with the feature `data` | shards of any Burn data set, uneven batches |
 //! | [`average_metrics`], [`save_record`], [`load_module`] | metrics of all ranks, files of rank 0 |
 //! | `OverMpi` with the feature `train` | `SupervisedTraining` of burn-train over all ranks |
 //! | [`broadcast_module`], [`check_equal_weights`], [`ParamLayout`] | whole modules between ranks |
+//! | [`lab`] | single operations of a transport, clocks, GPUs and versions, for benchmarks |
 //!
 //! Without the default feature `mpi` ranks are [`threads`] alone, and nothing is needed to build. With it,
 //! building requires an MPI with its headers and libclang (Debian: `libopenmpi-dev`,
@@ -98,45 +99,34 @@ mod world;
 #[cfg(feature = "mpi")]
 pub use abort::{abort, end_the_job_on_panic};
 pub use activity::Waiting;
-pub use clock::ClockOffset;
 pub use collective::backend::{Backend, Reduction};
-pub use collective::connect::{Transport, connect, connect_primitives};
+pub use collective::connect::{Transport, connect};
 #[cfg(feature = "gloo")]
-pub use collective::gloo::{
-    algorithm::GlooAlgorithm,
-    collective::{GlooCollective, GlooPrimitives},
-    sys::gloo_version,
-};
+pub use collective::gloo::{algorithm::GlooAlgorithm, collective::GlooCollective};
 #[cfg(feature = "mpi")]
-pub use collective::mpi::{collective::MpiCollective, primitives::MpiPrimitives};
+pub use collective::mpi::collective::MpiCollective;
 #[cfg(feature = "nccl")]
-pub use collective::nccl::{
-    collective::{NcclCollective, NcclPrimitives},
-    gpu::gpus,
-};
+pub use collective::nccl::collective::NcclCollective;
 pub use collective::ordered::chunk_range;
-pub use collective::primitives::{Call, Primitives};
 pub use collective::refusal::NoNccl;
-pub use collective::wire::{Element, Wire};
+pub use collective::wire::Wire;
 pub use collective::{Collective, Operation};
 pub use ddp::arrival::ArrivalOrder;
 pub use ddp::buckets::Signals;
 pub use ddp::gradient_sync::{GradientSync, MicroBatch};
 pub use ddp::hook::poll;
-pub use ddp::options::{SyncOptions, bucket_limits};
-pub use ddp::plan::{BucketPlan, BucketSpec, CONTROL};
+pub use ddp::options::SyncOptions;
 pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
 pub use ddp::watch::{SyncEvent, SyncWatch};
 pub use ddp::wire_type::WireType;
 pub use error::{CommError, MissingGradient, SharedError};
-#[cfg(feature = "mpi")]
-pub use guard::MARGIN;
-pub use host::{Place, oversubscribed, page_faults, peak_rss_mb, shared_machine, topology};
+pub use host::{Place, oversubscribed};
+use lab::{Call, Primitives};
 #[cfg(feature = "mpi")]
 pub use launcher::Launcher;
 pub use metrics::{Mean, average_metrics};
 pub use module::{broadcast_module, check_equal_weights};
-pub use params::{ParamLayout, ParamSpec, sha256};
+pub use params::{ParamLayout, ParamSpec};
 pub use process::{identity, name_deadline, name_program, set_deadline, set_stall_warning};
 pub use records::{Record, load_module, load_record, save_record};
 #[cfg(feature = "mpi")]
@@ -148,6 +138,25 @@ pub use sharding::{SampleOrder, ShardPlan};
 pub use train::{LearnerOptions, OverMpi, RankOutput, backward};
 pub use world::World;
 
-/// Which MPI this build uses, from its compiler wrapper: `openmpi` or `mpich`.
-#[cfg(feature = "mpi")]
-pub const MPI_FLAVOUR: &str = env!("BURN_MPI_FLAVOUR");
+/// What benchmarks and launchers need, and training does not: blocking operations of a transport one by one, clocks
+/// of ranks, and what a build and its machine have.
+pub mod lab {
+    pub use crate::clock::ClockOffset;
+    pub use crate::collective::connect::connect_primitives;
+    #[cfg(feature = "gloo")]
+    pub use crate::collective::gloo::{collective::GlooPrimitives, sys::gloo_version};
+    #[cfg(feature = "mpi")]
+    pub use crate::collective::mpi::primitives::MpiPrimitives;
+    #[cfg(feature = "nccl")]
+    pub use crate::collective::nccl::{collective::NcclPrimitives, gpu::gpus};
+    pub use crate::collective::primitives::{Call, Primitives};
+    pub use crate::collective::wire::Element;
+    pub use crate::ddp::options::bucket_limits;
+    pub use crate::ddp::plan::CONTROL;
+    #[cfg(feature = "mpi")]
+    pub use crate::guard::MARGIN;
+
+    /// Which MPI this build uses, from its compiler wrapper: `openmpi` or `mpich`.
+    #[cfg(feature = "mpi")]
+    pub const MPI_FLAVOUR: &str = env!("BURN_MPI_FLAVOUR");
+}

@@ -16,10 +16,12 @@ use crate::guard::{self, finalize, start_up};
 use crate::host::Place;
 #[cfg(feature = "mpi")]
 use crate::host::oversubscribed;
+#[cfg(feature = "mpi")]
+use crate::lab::MpiPrimitives;
 use crate::member::Member;
 use crate::threads::seat::Seat;
 #[cfg(feature = "mpi")]
-use crate::{CommError, Launcher, MpiPrimitives, environment, process};
+use crate::{CommError, Launcher, environment, process};
 
 /// All ranks of the job, from the perspective of one of them.
 ///

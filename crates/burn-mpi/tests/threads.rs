@@ -7,10 +7,11 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::optim::SgdConfig;
 use burn::tensor::{Device, Tensor};
+use burn_mpi::lab::{Call, Element, Primitives, connect_primitives};
 use burn_mpi::threads::{Failure, Options, run, run_with_lines, sleep};
 use burn_mpi::{
-    Backend, Call, CommError, Element, GradientSync, MicroBatch, Operation, Primitives, Reduction,
-    SyncOptions, Transport, Wire, World, broadcast_module, chunk_range, connect, connect_primitives,
+    Backend, CommError, GradientSync, MicroBatch, Operation, Reduction, SyncOptions, Transport, Wire, World,
+    broadcast_module, chunk_range, connect,
 };
 
 /// `TURNS=off` lets ranks run at the same time, for a sanitizer of threads.

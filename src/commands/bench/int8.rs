@@ -22,7 +22,7 @@ use crate::options::ConfigError;
 use crate::options::Int8Args;
 use crate::quant::{PostTraining, Quantized, WeightScheme};
 use burn_fused::loss::cross_entropy;
-use burn_mpi::{ParamLayout, World, sha256};
+use burn_mpi::{ParamLayout, World};
 use run_record::Method;
 use run_record::checkpoint::weights_file;
 use run_report::{table, write_csv};
@@ -139,7 +139,7 @@ fn initial(args: &Int8Args) -> anyhow::Result<Subject> {
     let layout = ParamLayout::of(&network);
     let post = PostTraining::Static { calibration: NOISE, scheme: WeightScheme::Channel };
     let quantized = post.load(source.as_ref(), None)?.quantize(&network)?;
-    let stored = quantized.to_file(&kind.to_string(), &sha256(&layout.read(&network)));
+    let stored = quantized.to_file(&kind.to_string(), &sha256_of_f32(&layout.read(&network)));
     Ok(Subject {
         kind,
         float_bytes: weights_file(&layout::stored(&layout), &layout.read(&network))?.len(),

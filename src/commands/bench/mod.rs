@@ -15,7 +15,8 @@ mod wire;
 use std::time::Duration;
 
 use crate::options::{BenchArgs, BenchKind};
-use burn_mpi::{World, oversubscribed, topology};
+use burn_mpi::{World, oversubscribed};
+use crate::machine::topology;
 use run_report::latency::median_of;
 
 pub fn run(world: &World, args: &BenchArgs) -> anyhow::Result<()> {

@@ -9,12 +9,13 @@ use crate::commands::{check_random_batch, memory, outputs};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::machine::{page_faults, topology};
 use crate::model::Network;
 use crate::options::{ConfigError, Part, StepArgs, part};
 use crate::train::{CrossEntropy, Forward, LabelledBytes, Learner, Mixed, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
 use burn_fused::simd::Level;
-use burn_mpi::{CommError, ParamLayout, World, connect, page_faults, topology};
+use burn_mpi::{CommError, ParamLayout, World, connect};
 use run_record::StepMs;
 
 /// Number of different batches, used in turn: a single one would be memorised, and a

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use crate::files::sha256_of_f32;
 use anyhow::Context;
 use burn::tensor::Device;
-use burn_mpi::{ParamLayout, World, sha256};
+use burn_mpi::{ParamLayout, World};
 
 use super::of_run::of_run;
 use crate::commands::checkpoint::{self, Initial};
@@ -112,7 +113,7 @@ impl Subject {
         let Some(quantized) = &self.int8 else {
             return Ok(weights_file(&layout::stored(&layout), &values)?.len());
         };
-        let file = quantized.to_file(&self.config.model.to_string(), &sha256(&values));
+        let file = quantized.to_file(&self.config.model.to_string(), &sha256_of_f32(&values));
         Ok(file.encode(Path::new(INT8_FILE))?.len())
     }
 

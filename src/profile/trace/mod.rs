@@ -4,7 +4,7 @@ mod file;
 mod rank;
 mod waits;
 
-use burn_mpi::ClockOffset;
+use burn_mpi::lab::ClockOffset;
 use serde::{Deserialize, Serialize};
 
 pub use file::TraceFile;

@@ -128,7 +128,8 @@ mod tests {
     use std::thread::sleep;
     use std::time::{Duration, Instant};
 
-    use burn_mpi::{BucketReport, ClockOffset, SyncEvent};
+    use burn_mpi::lab::ClockOffset;
+    use burn_mpi::{BucketReport, SyncEvent};
 
     use super::*;
     use crate::profile::current::with_log;

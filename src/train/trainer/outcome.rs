@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::Trainer;
+use crate::files::sha256_of_f32;
 use crate::quant::Quantizer;
 use crate::train::{Position, Trace};
-use burn_mpi::{ParamLayout, SyncReport, sha256};
+use burn_mpi::{ParamLayout, SyncReport};
 use run_record::{DataDigests, StepMs};
 
 impl<T: Trace> Trainer<'_, T> {
@@ -16,7 +17,7 @@ impl<T: Trace> Trainer<'_, T> {
 
     /// SHA-256 over all weights.
     pub fn weights_sha256(&self) -> String {
-        sha256(&self.learner.params)
+        sha256_of_f32(&self.learner.params)
     }
 
     /// The gradient buckets, and whether they overlapped with backward.

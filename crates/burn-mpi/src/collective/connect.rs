@@ -73,7 +73,7 @@ pub fn connect(
         Backend::Gloo => {
             let algorithm: GlooAlgorithm = world.agree(transport.gloo_algorithm.parse::<GlooAlgorithm>())?;
             let interface = transport.interface.as_deref();
-            let timeout = timeout + crate::MARGIN;
+            let timeout = timeout + crate::lab::MARGIN;
             Ok(Box::new(GlooCollective::connect(world, interface, algorithm, timeout)?))
         }
         #[cfg(feature = "nccl")]
@@ -101,11 +101,11 @@ pub fn connect_primitives(
         #[cfg(feature = "gloo")]
         Backend::Gloo => {
             let (interface, timeout) =
-                (transport.interface.as_deref(), transport.timeout.min(LONGEST) + crate::MARGIN);
-            Ok(Box::new(crate::GlooPrimitives::connect(world, interface, timeout)?))
+                (transport.interface.as_deref(), transport.timeout.min(LONGEST) + crate::lab::MARGIN);
+            Ok(Box::new(crate::lab::GlooPrimitives::connect(world, interface, timeout)?))
         }
         #[cfg(feature = "nccl")]
-        Backend::Nccl => Ok(Box::new(crate::NcclPrimitives::connect(world, transport.gpu)?)),
+        Backend::Nccl => Ok(Box::new(crate::lab::NcclPrimitives::connect(world, transport.gpu)?)),
         _ => unreachable!("a build without {backend} refuses it"),
     }
 }

@@ -111,7 +111,8 @@ impl Call {
 /// operations that it does not have.
 ///
 /// ```no_run
-/// # use burn_mpi::{CommError, MpiPrimitives, Primitives, World};
+/// # use burn_mpi::lab::{MpiPrimitives, Primitives};
+/// # use burn_mpi::{CommError, World};
 /// # fn example(world: &World) -> Result<(), CommError> {
 /// let mut operations = MpiPrimitives::new(world)?;
 /// let mut all = vec![0; world.size()];

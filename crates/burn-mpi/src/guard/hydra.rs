@@ -8,7 +8,7 @@
 use std::os::unix::process::{CommandExt, parent_id};
 use std::process::{Command, Stdio};
 
-use crate::host::stat;
+use crate::launcher::stat;
 
 /// Ends process `$0` after 3 seconds, in which Hydra ends the job by itself if
 /// it can. It may forward a first signal and wait again.

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use super::{TICK, end_process, patience};
 use crate::Launcher;
-use crate::host::{Place, stat};
+use crate::host::Place;
+use crate::launcher::stat;
 use crate::process::{self, say};
 
 /// Ends this process, and with it the job, if the result lives longer than the deadline. A process

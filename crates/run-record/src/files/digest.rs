@@ -21,6 +21,11 @@ pub fn sha256(bytes: &[u8]) -> String {
     hex(Sha256::digest(bytes))
 }
 
+/// SHA-256 of `values` as little-endian f32, in hexadecimal.
+pub fn sha256_of_f32(values: &[f32]) -> String {
+    sha256(bytemuck::cast_slice(values))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

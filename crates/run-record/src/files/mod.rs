@@ -8,7 +8,7 @@ mod regular;
 mod same_file;
 mod whole_file;
 
-pub use digest::{NO_DIGEST, hex, sha256};
+pub use digest::{NO_DIGEST, hex, sha256, sha256_of_f32};
 pub use folder::entries;
 pub use folder_lock::{FolderLock, LOCK, LockError};
 pub use links::{

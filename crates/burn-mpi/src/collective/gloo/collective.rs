@@ -60,7 +60,7 @@ impl GlooCollective {
 ///
 /// ```compile_fail,E0277
 /// fn moves_to_another_thread<T: Send>() {}
-/// moves_to_another_thread::<burn_mpi::GlooPrimitives>();
+/// moves_to_another_thread::<burn_mpi::lab::GlooPrimitives>();
 /// ```
 pub type GlooPrimitives = Compared<GlooThread>;
 

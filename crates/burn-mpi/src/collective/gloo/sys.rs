@@ -127,7 +127,7 @@ impl Mesh {
 /// their packages by the date of a commit: gloo's own number rarely changes.
 ///
 /// ```
-/// assert_eq!(burn_mpi::gloo_version().split('.').count(), 3);
+/// assert_eq!(burn_mpi::lab::gloo_version().split('.').count(), 3);
 /// ```
 pub fn gloo_version() -> String {
     // SAFETY: returns a constant and has no preconditions.

@@ -29,7 +29,7 @@ unsafe extern "C" {
 ///
 /// ```compile_fail,E0277
 /// fn moves_to_another_thread<T: Send>() {}
-/// moves_to_another_thread::<burn_mpi::MpiPrimitives>();
+/// moves_to_another_thread::<burn_mpi::lab::MpiPrimitives>();
 /// ```
 #[derive(Clone)]
 pub struct MpiPrimitives(Rc<RefCell<Compared<MpiCalls>>>);

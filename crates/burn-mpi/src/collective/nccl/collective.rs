@@ -44,7 +44,7 @@ impl NcclCollective {
 ///
 /// ```compile_fail,E0277
 /// fn moves_to_another_thread<T: Send>() {}
-/// moves_to_another_thread::<burn_mpi::NcclPrimitives>();
+/// moves_to_another_thread::<burn_mpi::lab::NcclPrimitives>();
 /// ```
 pub type NcclPrimitives = Communicator;
 
