@@ -203,7 +203,7 @@ fn by_hand(get: impl Fn(&str) -> Option<String>) -> Option<(usize, usize)> {
 /// The name of a process's program (15 bytes of it), and the fields of `/proc/PID/stat` from the third
 /// on: the state, the parent, ….
 pub(crate) fn stat(process: &str) -> Option<(String, Vec<String>)> {
-    parse_stat(&std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?.trim_end())
+    parse_stat(std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?.trim_end())
 }
 
 /// Parses `PID (NAME) STATE PARENT …`, where the name may contain any character.

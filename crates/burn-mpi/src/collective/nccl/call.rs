@@ -6,7 +6,8 @@ use std::ops::Range;
 use super::communicator::Communicator;
 use super::cuda::DevicePointer;
 use super::library::{Nccl, SUM, datatype};
-use crate::{Call, Element};
+use crate::Call;
+use crate::collective::wire::Element;
 
 /// The layout of a block, in elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
