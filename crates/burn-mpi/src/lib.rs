@@ -68,7 +68,6 @@ mod ddp;
 #[cfg(feature = "mpi")]
 mod environment;
 mod error;
-mod exchange;
 #[cfg(feature = "mpi")]
 mod guard;
 mod host;
@@ -79,9 +78,6 @@ pub mod messages;
 mod metrics;
 mod module;
 mod named;
-mod names;
-#[cfg(feature = "mpi")]
-mod output;
 mod params;
 mod process;
 mod records;
@@ -99,26 +95,25 @@ mod world;
 #[cfg(feature = "mpi")]
 pub use abort::{abort, end_the_job_on_panic};
 pub use activity::Waiting;
-pub use collective::backend::{Backend, Reduction};
-pub use collective::connect::{Transport, connect};
+pub use collective::connect::{Backend, GlooAlgorithm, Reduction, Transport, connect};
 #[cfg(feature = "gloo")]
-pub use collective::gloo::{algorithm::GlooAlgorithm, collective::GlooCollective};
+pub use collective::gloo::GlooCollective;
 #[cfg(feature = "mpi")]
-pub use collective::mpi::collective::MpiCollective;
+pub use collective::mpi::calls::MpiCollective;
 #[cfg(feature = "nccl")]
-pub use collective::nccl::collective::NcclCollective;
-pub use collective::ordered::chunk_range;
+pub use collective::nccl::communicator::NcclCollective;
 pub use collective::refusal::NoNccl;
 pub use collective::wire::Wire;
+pub use collective::wire::chunk_range;
 pub use collective::{Collective, Operation};
 pub use ddp::arrival::ArrivalOrder;
 pub use ddp::buckets::Signals;
 pub use ddp::gradient_sync::{GradientSync, MicroBatch};
 pub use ddp::hook::poll;
 pub use ddp::options::SyncOptions;
+pub use ddp::options::WireType;
 pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
 pub use ddp::watch::{SyncEvent, SyncWatch};
-pub use ddp::wire_type::WireType;
 pub use error::{CommError, MissingGradient, SharedError};
 pub use host::{Place, oversubscribed};
 use lab::{Call, Primitives};
@@ -144,11 +139,11 @@ pub mod lab {
     pub use crate::clock::ClockOffset;
     pub use crate::collective::connect::connect_primitives;
     #[cfg(feature = "gloo")]
-    pub use crate::collective::gloo::{collective::GlooPrimitives, sys::gloo_version};
+    pub use crate::collective::gloo::{GlooPrimitives, sys::gloo_version};
     #[cfg(feature = "mpi")]
-    pub use crate::collective::mpi::primitives::MpiPrimitives;
+    pub use crate::collective::mpi::calls::MpiPrimitives;
     #[cfg(feature = "nccl")]
-    pub use crate::collective::nccl::{collective::NcclPrimitives, gpu::gpus};
+    pub use crate::collective::nccl::{communicator::NcclPrimitives, gpu::gpus};
     pub use crate::collective::primitives::{Call, Primitives};
     pub use crate::collective::wire::Element;
     pub use crate::ddp::options::bucket_limits;

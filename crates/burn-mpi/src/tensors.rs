@@ -8,7 +8,6 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
 use crate::ParamSpec;
-use crate::names::ModulePath;
 
 /// Receives a tensor: its id, what it is, and how to copy its values. Of tensors that are not floats, the range in
 /// the flat buffer is empty.
@@ -141,6 +140,35 @@ impl ModuleMapper for Writer<'_, '_> {
         let Some(data) = (self.values)(dtype, &dims, false) else { return param };
         let (id, old, mapper) = param.consume();
         Param::from_mapped_value(id, Tensor::from_data(data, (&old.device(), dtype)), mapper)
+    }
+}
+
+/// A visitor's path in a module: the name of each field on the way, and the type that holds it.
+#[derive(Default)]
+pub(crate) struct ModulePath(Vec<(String, String)>);
+
+impl ModulePath {
+    /// Enters the field `name` of `container`, such as `Struct:Linear`.
+    pub fn enter(&mut self, name: &str, container: &str) {
+        self.0.push((name.to_owned(), container.to_owned()));
+    }
+
+    /// Leaves the last entered module.
+    pub fn exit(&mut self) {
+        self.0.pop();
+    }
+
+    /// The tensor's name, such as `conv1.weight`.
+    pub fn name(&self) -> String {
+        // An enum's variant is not a layer: PyTorch's names omit it.
+        let layers = self.0.iter().filter(|(_, container)| !container.starts_with("Enum:"));
+        layers.map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(".")
+    }
+
+    /// Whether the tensor is the weight of Burn's `Linear`, by type and not by
+    /// field name.
+    pub fn is_linear_weight(&self) -> bool {
+        self.0.last().is_some_and(|(name, container)| name == "weight" && container == "Struct:Linear")
     }
 }
 

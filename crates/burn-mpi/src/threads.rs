@@ -59,7 +59,6 @@
 //!   `std::process::exit` ends all tests of the process, with its exit code.
 
 mod hub;
-mod result;
 pub(crate) mod seat;
 mod state;
 

@@ -11,9 +11,7 @@ mod epoch;
 mod first_step;
 mod outputs;
 mod over_mpi;
-mod silent;
 mod state;
-mod stop;
 mod strategy;
 
 pub use backward::backward;

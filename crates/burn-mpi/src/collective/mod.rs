@@ -5,7 +5,6 @@
 //! transport still reads or writes.
 
 pub(crate) mod announced;
-pub(crate) mod backend;
 #[cfg(feature = "mpi")]
 pub(crate) mod compared;
 pub(crate) mod connect;
@@ -15,11 +14,9 @@ pub(crate) mod gloo;
 pub(crate) mod mpi;
 #[cfg(feature = "nccl")]
 pub(crate) mod nccl;
-pub(crate) mod ordered;
 pub(crate) mod pending;
 pub(crate) mod primitives;
 pub(crate) mod refusal;
-mod sum;
 pub(crate) mod wire;
 
 use self::pending::BLOCKING;
@@ -65,7 +62,7 @@ impl Operation {
             }
             Self::AllGather { length } => {
                 let (ranks, found) = (member.size, buffer.len());
-                match ordered::chunk_range(length, ranks, member.rank).len() {
+                match wire::chunk_range(length, ranks, member.rank).len() {
                     expected if expected == found => return Ok(()),
                     expected => format!(
                         "this rank brings {found} elements, but its chunk of {length} on {ranks} ranks has {expected}"

@@ -7,8 +7,8 @@
 //! whichever first stage completes first on a rank, the order is the same on all.
 
 use super::announced::{Announcement, Calls, Signature};
-use super::ordered::chunk_range;
 use crate::activity::Waiting;
+use crate::collective::wire::chunk_range;
 use crate::member::Member;
 #[cfg(feature = "mpi")]
 use crate::member::Started;

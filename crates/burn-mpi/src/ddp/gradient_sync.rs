@@ -9,20 +9,18 @@
 //! A step in which some rank uses a parameter more often needs a second all-reduce,
 //! and the plan is determined again.
 
-mod contribution;
-mod outcome;
-mod settings;
-
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use burn::tensor::{Gradients, Tensor};
 
-use super::arrival::{self, Probe};
-use super::buckets::{Buckets, Signals};
-use super::collector::{collect, register};
-use super::hook::{self, Hooked, Taken};
-use super::options::{SyncOptions, plan_of};
-use super::watch::SyncEvent;
+use crate::ddp::arrival::Probe;
+use crate::ddp::buckets::{Buckets, Signals};
+use crate::ddp::collector::{Source, collect, each, register};
+use crate::ddp::hook::{Hooked, Taken};
+use crate::ddp::options::{SyncOptions, plan_of};
+use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
+use crate::ddp::watch::SyncEvent;
+use crate::ddp::{arrival, hook};
 use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, SharedError, World, module};
 
 /// Position of a backward call among this rank's calls in a step.
@@ -317,4 +315,255 @@ const PANICKED: CommError = CommError::Interrupted("an earlier backward of this 
 fn compare(world: &World, layout: &ParamLayout, options: &SyncOptions) -> Result<(), CommError> {
     module::check_trainable(world, layout)?;
     world.check_equal("the set of options of gradient averaging", &format!("{options:?}"))
+}
+
+impl GradientSync {
+    /// Adds gradients of the mean loss over `own` of the `total` samples of a step, which Burn's
+    /// `backward` has returned, as the last ones of this rank in the step. Nothing overlaps with
+    /// that backward; [`backward`](Self::backward) does. With no samples they are not used.
+    ///
+    /// ```no_run
+    /// # use burn::{module::Module, optim::GradientsParams, tensor::Tensor};
+    /// # use burn_mpi::{CommError, GradientSync};
+    /// # fn step<M: Module>(sync: &mut GradientSync, model: &M, loss: Tensor<1>)
+    /// # -> Result<GradientsParams, CommError> {
+    /// let gradients = GradientsParams::from_grads(loss.backward(), model);
+    /// sync.contribute(gradients, model, 8, 16)?;
+    /// sync.finish(model)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`backward`](Self::backward).
+    pub fn contribute<M: Module>(
+        &mut self,
+        gradients: GradientsParams,
+        module: &M,
+        own: usize,
+        total: usize,
+    ) -> Result<(), CommError> {
+        if !self.begin_contribution(own, total)? {
+            return Ok(());
+        }
+        self.add_rest(&gradients, module, &[])
+    }
+
+    /// As [`contribute`](Self::contribute), and the only gradients of this rank in the step: `taken` are
+    /// those that were reduced during a hooked backward, and where `gradients` has others by now, these are
+    /// averaged in their place.
+    #[cfg(feature = "train")]
+    pub(crate) fn contribute_all<M: Module + 'static>(
+        &mut self,
+        gradients: GradientsParams,
+        module: &M,
+        own: usize,
+        total: usize,
+        taken: Option<Vec<Option<Taken>>>,
+    ) -> Result<(), CommError> {
+        if taken.is_none() && !self.begin_contribution(own, total)? {
+            return Ok(());
+        }
+        self.add_rest(&gradients, module, &taken.unwrap_or_default())?;
+        let module = module.clone();
+        self.buckets()?.own = Some(Box::new(move |skip, take| {
+            each(Source::Program(&gradients), &module, skip, take);
+        }));
+        Ok(())
+    }
+
+    /// Begins a backward that the program has run by itself; `false` without samples.
+    fn begin_contribution(&mut self, own: usize, total: usize) -> Result<bool, CommError> {
+        self.begin_share(own, total)?;
+        if own == 0 {
+            return Ok(false);
+        }
+        let probing = self.arrival.is_none();
+        if probing {
+            // All gradients are final at once; the order only has to be the same on all ranks.
+            self.probe = Probe::new(arrival::unknown(&self.layout), self.layout.specs().len());
+        }
+        let buckets = self.buckets()?;
+        buckets.begin_backward(own as f32 / total as f32);
+        if probing {
+            buckets.uses.fill(usize::MAX);
+        }
+        Ok(true)
+    }
+
+    /// Adds the gradients that were not `taken`, and replaces those that are not what was taken.
+    fn add_rest<M: Module>(
+        &mut self,
+        gradients: &GradientsParams,
+        module: &M,
+        taken: &[Option<Taken>],
+    ) -> Result<(), CommError> {
+        let buckets = self.buckets()?;
+        each(Source::Program(gradients), module, &|_| false, &mut |param, values| match (
+            taken.get(param).and_then(Option::as_ref),
+            values,
+        ) {
+            (Some(taken), Some(values)) if taken.is(values) => {}
+            (Some(_), values) => buckets.replace(param, values),
+            (None, Some(values)) => buckets.add(param, values),
+            (None, None) => {}
+        });
+        self.end_backward(MicroBatch::Last)
+    }
+
+    /// Begins a step, unless one is in progress, for `own` of its `total` samples.
+    pub(crate) fn begin_share(&mut self, own: usize, total: usize) -> Result<(), CommError> {
+        self.begin()?;
+        let (rank, host) = (self.world.rank(), self.world.host());
+        self.samples = (self.samples.0.saturating_add(own), total);
+        match own > total {
+            true => Err(CommError::Samples { rank, host: host.to_owned(), own, total }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl GradientSync {
+    /// Averages over ranks the tensors that get no gradients, such as batch norm's
+    /// running statistics, which differ between ranks. All ranks must call it with
+    /// the same module.
+    ///
+    /// # Errors
+    /// If the transport fails.
+    pub fn average_buffers<M: Module>(&self, module: M) -> Result<M, CommError> {
+        module::average_buffers(&self.world, module)
+    }
+
+    /// The averaged gradient of parameter `param`, its index in visit order, in its
+    /// bucket: after [`reduce`](Self::reduce) or [`finish`](Self::finish), until the
+    /// next step begins.
+    ///
+    /// # Errors
+    /// [`CommError::NoGradient`] names the parameter and the reason.
+    pub fn gradient(&self, param: usize) -> Result<&[f32], CommError> {
+        let buckets = self.finished(param)?;
+        buckets.gradient(param).ok_or_else(|| self.missing(param, MissingGradient::NoStep))
+    }
+
+    /// The same, mutable.
+    ///
+    /// # Errors
+    /// As [`gradient`](Self::gradient).
+    pub fn gradient_mut(&mut self, param: usize) -> Result<&mut [f32], CommError> {
+        self.finished(param)?;
+        let slots = self.buckets.as_mut().and_then(|buckets| buckets.gradient_mut(param));
+        slots.ok_or(CommError::Interrupted("its buckets are gone"))
+    }
+
+    /// The buckets, if they have an average for `param`.
+    fn finished(&self, param: usize) -> Result<&Buckets, CommError> {
+        let reason = match (self.layout.specs().get(param), &self.buckets) {
+            (None, _) => MissingGradient::NoParameter,
+            (Some(spec), _) if !spec.trainable => MissingGradient::Frozen,
+            (_, Some(buckets)) if self.averaged && buckets.absent[param] => MissingGradient::Unused,
+            (_, Some(buckets)) if self.averaged => return Ok(buckets),
+            _ => MissingGradient::NoStep,
+        };
+        Err(self.missing(param, reason))
+    }
+
+    fn missing(&self, param: usize, reason: MissingGradient) -> CommError {
+        let name = self.layout.specs().get(param).map(|spec| spec.name.clone());
+        CommError::NoGradient { parameter: name.unwrap_or_else(|| format!("number {param}")), reason }
+    }
+
+    /// The error of a gradient whose length differs from that in the buckets.
+    pub(super) fn other_module(&self, param: usize) -> CommError {
+        let frozen = self.layout.specs().get(param).is_some_and(|spec| !spec.trainable);
+        self.missing(param, if frozen { MissingGradient::Frozen } else { MissingGradient::OtherShape })
+    }
+
+    /// Communication times so far.
+    pub fn times(&self) -> CommTimes {
+        self.buckets.as_ref().map_or_else(CommTimes::default, |buckets| buckets.times)
+    }
+
+    /// The buckets, their times so far, and whether they overlap with backward.
+    pub fn report(&self) -> SyncReport {
+        let layout = self.layout.specs();
+        let bytes_of_value = self.options.wire.bytes();
+        let buckets = self.buckets.as_ref().map_or(&[][..], |buckets| buckets.plan.buckets());
+        let overlap = match () {
+            () if self.world.size() == 1 => Overlap::Inactive(NoOverlap::OneRank),
+            () if !self.options.overlap => Overlap::Inactive(NoOverlap::Off),
+            () if buckets.len() == 1 => Overlap::Inactive(NoOverlap::OneBucket),
+            () if !self.hooked_device => Overlap::Inactive(NoOverlap::Device),
+            () if self.arrival.is_none() => Overlap::Inactive(NoOverlap::NotLearned),
+            () => Overlap::Active,
+        };
+        SyncReport {
+            steps: self.steps,
+            buckets: buckets
+                .iter()
+                .map(|bucket| BucketReport {
+                    parameters: bucket.params.iter().map(|&param| layout[param].name.clone()).collect(),
+                    bytes: bucket.len * bytes_of_value,
+                })
+                .collect(),
+            wire: self.options.wire,
+            overlap,
+            times: self.times(),
+            late_steps: self.late_steps,
+            incomplete_steps: self.incomplete_steps,
+        }
+    }
+}
+
+impl GradientSync {
+    /// Restores the order of an earlier run, so that a resumed run is bit-identical.
+    /// Between steps only.
+    ///
+    /// # Errors
+    /// [`CommError::Arrival`] if it is not an order of this module's parameters,
+    /// [`CommError::Interrupted`] after a backward that panicked.
+    pub fn adopt(&mut self, arrival: ArrivalOrder) -> Result<(), CommError> {
+        arrival.check(&self.layout)?;
+        self.set_plan(&arrival)?;
+        self.arrival = Some(arrival);
+        self.adopt_next = false;
+        Ok(())
+    }
+
+    /// Reserves space for `values` that [`reduce_with`](Self::reduce_with) averages.
+    /// Between steps only, with the same number on all ranks.
+    ///
+    /// # Errors
+    /// [`CommError::Interrupted`] after a backward that panicked.
+    pub fn carry(&mut self, values: usize) -> Result<(), CommError> {
+        self.carried = values;
+        let world_size = self.world.size();
+        let buckets = self.buckets()?;
+        buckets.set_plan(buckets.plan.clone().carrying(values, world_size));
+        Ok(())
+    }
+
+    pub(super) fn set_plan(&mut self, arrival: &ArrivalOrder) -> Result<(), CommError> {
+        let plan = plan_of(&self.layout, &arrival.order, &self.options, self.world.size());
+        self.averaged = false;
+        let plan = plan.carrying(self.carried, self.world.size());
+        let buckets = self.buckets()?;
+        buckets.uses.clone_from(&arrival.uses);
+        buckets.set_plan(plan);
+        Ok(())
+    }
+
+    /// The order determined in the first step; `None` before it has ended.
+    pub fn arrival(&self) -> Option<&ArrivalOrder> {
+        self.arrival.as_ref()
+    }
+
+    /// Sets whether buckets are reduced during backward. Call it between steps, on all
+    /// ranks.
+    ///
+    /// # Errors
+    /// [`CommError::Interrupted`] after a backward that panicked.
+    pub fn set_overlap(&mut self, overlap: bool) -> Result<(), CommError> {
+        self.options.overlap = overlap;
+        self.buckets()?.options.overlap = overlap;
+        Ok(())
+    }
 }

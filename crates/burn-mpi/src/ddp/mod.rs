@@ -9,4 +9,3 @@ pub mod options;
 pub mod plan;
 pub mod report;
 pub mod watch;
-pub mod wire_type;

@@ -1,7 +1,9 @@
 //! Options of gradient averaging, and bucket sizes.
 
-use super::plan::BucketPlan;
-use super::wire_type::WireType;
+use serde::{Deserialize, Serialize};
+
+use crate::ddp::plan::BucketPlan;
+use crate::named::named;
 use crate::{ParamLayout, Reduction};
 
 /// Options of gradient averaging. They must be equal on all ranks.
@@ -63,4 +65,28 @@ pub(crate) fn plan_of(
 pub fn bucket_limits(trainable: usize, options: &SyncOptions) -> (usize, usize) {
     let part = (4 * trainable / PARTS).max(LEAST_BYTES);
     (options.first_bucket_bytes / 4, options.bucket_bytes.min(part) / 4)
+}
+
+/// The type in which gradients are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WireType {
+    /// f32, without conversion.
+    F32,
+    /// Half the bytes, the range of f32, 8 bits of precision.
+    Bf16,
+    /// Half the bytes, 11 bits of precision, values to 65504.
+    F16,
+}
+
+named!(WireType, "type": F32 = "f32", Bf16 = "bf16", F16 = "f16");
+
+impl WireType {
+    /// Bytes per value.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 | Self::F16 => 2,
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::wire_type::WireType;
+use crate::ddp::options::WireType;
 
 /// Times of a step's communication, summed over steps.
 #[derive(Debug, Clone, Copy, Default)]

@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Guard;
-use super::messages::Message;
+use crate::guard::Message;
 
 /// How often a message is sent again that has had no answer.
 const AGAIN: Duration = Duration::from_millis(20);

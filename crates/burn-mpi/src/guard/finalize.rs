@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 
 use mpi::ffi;
 
+use crate::abort::wait_until_read;
 use crate::collective::mpi::{Communicator, Mpi, NAME, library};
 use crate::guard::exit_together;
 use crate::guard::process_manager::ProcessManager;
 use crate::member::Member;
 use crate::messages::NOT_FINALIZED;
-use crate::output::wait_until_read;
 use crate::process::say;
 
 // A program may train on a spawned thread and join it; the handler then runs on

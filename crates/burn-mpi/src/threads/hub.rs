@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::NAME;
 use super::Options;
-use super::result::result;
 use super::state::{Draw, Input, Phase, Rank, Rendezvous, State, Ticket, Wanted};
 use crate::activity::{Activity, Departure, LONGEST};
 use crate::cause::Wait;
@@ -16,6 +15,7 @@ use crate::collective::wire::Element;
 use crate::host::Place;
 use crate::member::Member;
 use crate::process::say;
+use crate::threads::state::result;
 use crate::{Call, CommError};
 
 /// All ranks of one job.

@@ -15,8 +15,7 @@ use burn::train::{
 use super::backward;
 use super::first_step;
 use super::outputs::{self, RankOutput};
-use super::stop;
-use super::strategy::shard_range;
+use super::strategy::{is_stop_asked, shard_range};
 use crate::module::check_equal_after_step;
 use crate::{CommError, GradientSync, World};
 
@@ -84,7 +83,7 @@ impl<'a, O> Shard<'a, O> {
             world.agree(failure.map_or(Ok(()), Err))?;
         }
         let last = ended as usize == world.size();
-        let stop = stops > 0.0 && stop::is_asked(world, interrupter)?;
+        let stop = stops > 0.0 && is_stop_asked(world, interrupter)?;
         Ok(Turn { item, own, total: total as usize, last, stop })
     }
 }

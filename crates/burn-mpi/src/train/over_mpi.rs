@@ -4,17 +4,22 @@
 use std::io::IsTerminal;
 use std::sync::Arc;
 
-use burn::train::logger::InMemoryMetricLogger;
+use burn::train::logger::{EvaluationProgressLogger, InMemoryMetricLogger, TrainingProgressLogger};
+use burn::train::metric::MetricDefinition;
 #[cfg(feature = "mpi")]
 use burn::train::renderer::CliMetricsRenderer;
-use burn::train::{InferenceStep, LearnerModel, SupervisedTraining, TrainStep, TrainingStrategy};
+use burn::train::renderer::{
+    EvaluationName, MetricState, MetricsRenderer, MetricsRendererEvaluation, MetricsRendererTraining,
+};
+use burn::train::{
+    InferenceStep, LearnerModel, LearnerSummary, SupervisedTraining, TrainStep, TrainingStrategy,
+};
 
-use super::outputs::RankOutput;
-use super::silent::NoDisplay;
-use super::state;
-use super::strategy::MpiStrategy;
 #[cfg(feature = "mpi")]
 use crate::Launcher;
+use crate::train::outputs::RankOutput;
+use crate::train::state;
+use crate::train::strategy::MpiStrategy;
 use crate::{Backend, SyncOptions, Transport, World};
 
 /// Options of a training over all ranks. They must be equal on all ranks, `transport` aside.
@@ -116,4 +121,61 @@ where
             .with_progress_logger(NoDisplay)
             .renderer(Box::new(NoDisplay))
     }
+}
+
+/// Shows nothing.
+pub(super) struct NoDisplay;
+
+impl MetricsRendererTraining for NoDisplay {
+    fn update_train(&mut self, _state: MetricState) {}
+
+    fn update_valid(&mut self, _state: MetricState) {}
+
+    fn on_train_end(&mut self, _summary: Option<LearnerSummary>) -> Result<(), Box<dyn std::error::Error>> {
+        Ok(())
+    }
+}
+
+impl MetricsRendererEvaluation for NoDisplay {
+    fn update_test(&mut self, _name: EvaluationName, _state: MetricState) {}
+
+    fn on_test_end(&mut self, _summary: Option<LearnerSummary>) -> Result<(), Box<dyn std::error::Error>> {
+        Ok(())
+    }
+}
+
+impl TrainingProgressLogger for NoDisplay {
+    fn start(&mut self, _epochs: usize, _first: usize, _items: Option<usize>, _label: Option<&str>) {}
+
+    fn update_epoch(&mut self, _epoch: usize) {}
+
+    fn start_split(&mut self, _split: &str, _items: usize) {}
+
+    fn update_split(&mut self, _items: usize) {}
+
+    fn end_split(&mut self) {}
+
+    fn end(&mut self) {}
+
+    fn log_event_training(&mut self, _event: String) {}
+}
+
+impl EvaluationProgressLogger for NoDisplay {
+    fn start_global_progress(&mut self, _tests: usize) {}
+
+    fn start_test(&mut self, _name: &str, _items: usize) {}
+
+    fn update_test_progress(&mut self, _items: usize) {}
+
+    fn end_test(&mut self) {}
+
+    fn end_global_progress(&mut self) {}
+
+    fn log_event_evaluation(&mut self, _event: String) {}
+}
+
+impl MetricsRenderer for NoDisplay {
+    fn manual_close(&mut self) {}
+
+    fn register_metric(&mut self, _definition: MetricDefinition) {}
 }

@@ -9,14 +9,15 @@ use burn::data::dataloader::DataLoader;
 use burn::module::Module;
 use burn::tensor::{Device, Distribution, Tensor};
 use burn::train::{
-    EventProcessorTraining, InferenceStep, Learner, LearnerEvent, LearnerModel, SupervisedLearningStrategy,
-    SupervisedTrainingEventProcessor, TrainLoader, TrainStep, TrainingComponents, ValidLoader,
+    EventProcessorTraining, InferenceStep, Interrupter, Learner, LearnerEvent, LearnerModel,
+    SupervisedLearningStrategy, SupervisedTrainingEventProcessor, TrainLoader, TrainStep, TrainingComponents,
+    ValidLoader,
 };
 
-use super::epoch::Epochs;
-use super::outputs::RankOutput;
-use super::over_mpi::LearnerOptions;
-use super::{state, stop};
+use crate::train::epoch::Epochs;
+use crate::train::outputs::RankOutput;
+use crate::train::over_mpi::LearnerOptions;
+use crate::train::state;
 use crate::{CommError, GradientSync, World, broadcast_module, check_equal_weights, connect};
 
 /// Trains on a shard of each rank, with averaged gradients.
@@ -161,7 +162,7 @@ where
             let is_first = epoch == starting_epoch;
             or_end(world, epochs.train(&mut learner, &mut processor, &interrupter, is_first));
             interrupter.fail_on_error(processor.process_train(LearnerEvent::EndSplit(epoch)));
-            if or_end(world, stop::is_asked(world, &interrupter)) {
+            if or_end(world, is_stop_asked(world, &interrupter)) {
                 break;
             }
             if world.size() > 1 {
@@ -176,7 +177,7 @@ where
             if checkpointer.is_some() || early_stopping.is_some() {
                 interrupter.fail_on_error(processor.flush());
             }
-            if or_end(world, stop::is_asked(world, &interrupter)) {
+            if or_end(world, is_stop_asked(world, &interrupter)) {
                 break;
             }
             if let Some(checkpointer) = &mut checkpointer {
@@ -193,6 +194,19 @@ where
         }
         (model, processor)
     }
+}
+
+/// Whether any rank's interrupter is asked to stop; then all are, with the first one's reason. All ranks
+/// must call it.
+pub(super) fn is_stop_asked(world: &World, interrupter: &Interrupter) -> Result<bool, CommError> {
+    let reason = || interrupter.get_message().unwrap_or_else(|| "it was asked to stop".to_owned());
+    let ranks: Vec<Option<String>> = world.gather(&interrupter.should_stop().then(reason))?;
+    let first = ranks.into_iter().enumerate().find_map(|(rank, reason)| Some((rank, reason?)));
+    let Some((rank, reason)) = first else { return Ok(false) };
+    if !interrupter.should_stop() {
+        interrupter.stop(Some(&format!("rank {rank} on {}: {reason}", world.host_of(rank))));
+    }
+    Ok(true)
 }
 
 #[cfg(test)]

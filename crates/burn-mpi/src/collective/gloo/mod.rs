@@ -3,23 +3,26 @@
 //! gloo transfers bytes over TCP on its own thread and blocks its caller. A context is one mesh
 //! of connections between all ranks; after an error every further operation returns an error.
 
-mod add;
-pub mod algorithm;
-pub mod collective;
 mod interface;
 pub mod sys;
 
 use std::ffi::c_int;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use self::add::adder_of;
-use self::algorithm::GlooAlgorithm;
-use self::sys::{Mesh, Run};
 use crate::collective::announced::Announcement;
-use crate::collective::pending::{ANNOUNCEMENTS, Step};
+use crate::collective::compared::{Compared, Trusting};
+use crate::collective::connect::GlooAlgorithm;
+use crate::collective::gloo::sys::{Mesh, Run, adder_of};
+use crate::collective::pending::{
+    ANNOUNCEMENTS, BLOCKING, COMPARISON, Comparison, PendingOps, Requests, Step,
+};
 use crate::collective::wire::Element;
 use crate::member::{Member, Started};
-use crate::{Call, CommError, Operation, Reduction, Wire, World};
+use crate::{Call, CommError, Operation, Primitives, Reduction, Wire, World};
 
 /// The transport's name.
 const NAME: &str = "gloo";
@@ -181,6 +184,267 @@ impl Context {
         match self.member.activity.departed_peer(patience) {
             Some(departure) => departure.error(),
             None => self.member.error(of, reason),
+        }
+    }
+}
+
+/// [`Collective`](crate::Collective) over gloo's TCP connections.
+///
+/// gloo blocks, so a worker thread runs the operations that [`start`](crate::Collective::start)
+/// takes, one bucket after the other. A blocking operation runs on the caller's thread
+/// once nothing is in flight, which saves the handover to that thread; all ranks run the
+/// same operations in the same order.
+///
+/// Sums of a reduce-scatter are always in rank order: gloo has no reduce-scatter.
+///
+/// It is `!Send` and `!Sync`, as is any type that holds it:
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<burn_mpi::GlooCollective>();
+/// ```
+///
+/// ```compile_fail,E0277
+/// fn is_used_by_several_threads<T: Sync>() {}
+/// is_used_by_several_threads::<burn_mpi::GlooCollective>();
+/// ```
+pub type GlooCollective = PendingOps<GlooThread>;
+
+impl GlooCollective {
+    /// Connects all ranks of `world` over the named network interface, or over one that
+    /// reaches all ranks. No operation waits longer than `timeout` for another rank. All
+    /// ranks must call it, and all return an error if one fails.
+    ///
+    /// # Errors
+    /// If there is no such interface, or a rank is not reached in time.
+    pub fn connect(
+        world: &World,
+        interface: Option<&str>,
+        algorithm: GlooAlgorithm,
+        timeout: Duration,
+    ) -> Result<Self, CommError> {
+        let thread = GlooThread::connect(world, interface, timeout)?;
+        lock(&thread.context).algorithm = algorithm;
+        Ok(Self::over(world, thread))
+    }
+}
+
+/// [`Primitives`] over gloo's TCP connections: all native except reduce-scatter. It is `!Send` and `!Sync`:
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<burn_mpi::lab::GlooPrimitives>();
+/// ```
+pub type GlooPrimitives = Compared<GlooThread>;
+
+impl GlooPrimitives {
+    /// Connects all ranks of `world` over the named network interface, or over one
+    /// that reaches all ranks. No operation waits longer than `timeout` for another
+    /// rank. All ranks must call it, and all return an error if one fails.
+    ///
+    /// # Errors
+    /// If there is no such interface, or a rank is not reached in time.
+    pub fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
+        GlooThread::connect(world, interface, timeout).map(Self::over)
+    }
+}
+
+/// Connections, and a thread that runs operations on them.
+pub struct GlooThread {
+    member: Rc<Member>,
+    context: Arc<Mutex<Context>>,
+    /// The thread ends when this is dropped.
+    jobs: Sender<Job>,
+    results: Receiver<Finished>,
+    thread: Option<JoinHandle<()>>,
+    /// Operations queued so far, and those that the thread has not returned.
+    queued: u64,
+    in_flight: usize,
+    finished: Vec<Finished>,
+}
+
+/// The buffers of an operation that has run, by its number.
+type Finished = (u64, Result<(Wire, Wire), CommError>);
+
+/// An operation queued to the thread.
+struct Job {
+    number: u64,
+    step: Step,
+    /// To compare first.
+    announcement: Option<Announcement>,
+    from: Wire,
+    to: Wire,
+    started: Started,
+}
+
+impl Job {
+    /// Runs the operation, which every rank runs at this point.
+    fn run(self, context: &mut Context) -> Finished {
+        let Self { number, step, announcement, from, mut to, started } = self;
+        let compared = announcement.map_or(Ok(()), |announcement| context.compare(&started, announcement));
+        let result = compared.and_then(|()| context.run_step(&started, step, &from, &mut to));
+        (number, result.map(|()| (from, to)))
+    }
+}
+
+impl GlooThread {
+    fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
+        let context = Arc::new(Mutex::new(Context::connect(world, interface, timeout)?));
+        let (jobs, orders) = channel::<Job>();
+        let (reports, results) = channel();
+        let shared = Arc::clone(&context);
+        let serve = move || {
+            for job in orders {
+                if reports.send(job.run(&mut lock(&shared))).is_err() {
+                    break;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("gloo".into()).spawn(serve);
+        let thread = world.agree(thread.map_err(|error| format!("gloo's thread did not start: {error}")))?;
+        Ok(Self {
+            member: Rc::clone(world.member()),
+            context,
+            jobs,
+            results,
+            thread: Some(thread),
+            queued: 0,
+            in_flight: 0,
+            finished: Vec::new(),
+        })
+    }
+
+    /// Takes what the thread has returned; waits for one operation if `waits`.
+    fn receive(&mut self, mut waits: bool) -> Result<(), CommError> {
+        loop {
+            let patience = if waits { Duration::MAX } else { Duration::ZERO };
+            match self.results.recv_timeout(patience) {
+                Ok(finished) => {
+                    self.in_flight -= 1;
+                    self.finished.push(finished);
+                    waits = false;
+                }
+                Err(RecvTimeoutError::Timeout) => return Ok(()),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.thread_is_gone()),
+            }
+        }
+    }
+
+    /// The context, once no operation is in flight: those of two threads would be in a
+    /// different order on each rank.
+    fn idle_context(&mut self) -> Result<MutexGuard<'_, Context>, CommError> {
+        while self.in_flight > 0 {
+            self.receive(true)?;
+        }
+        if let Some(at) = self.finished.iter().position(|(_, result)| result.is_err()) {
+            self.finished.remove(at).1?;
+        }
+        Ok(lock(&self.context))
+    }
+
+    fn thread_is_gone(&self) -> CommError {
+        self.member.error(&self.member.started(NAME, "operation", 0), "gloo's thread has ended")
+    }
+}
+
+/// A panic on the other thread leaves the context as an error would.
+fn lock(context: &Mutex<Context>) -> MutexGuard<'_, Context> {
+    context.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A request is the number of its operation, which the thread runs to its end by itself.
+impl Requests for GlooThread {
+    type Request = u64;
+
+    const NAME: &'static str = NAME;
+
+    const SUMS_IN_ORDER: bool = true;
+
+    const COMPARISON: Comparison = Comparison::Within;
+
+    fn member(&self) -> &Member {
+        &self.member
+    }
+
+    fn connection(&self) -> Option<String> {
+        Some(lock(&self.context).connection())
+    }
+
+    fn start(
+        &mut self,
+        step: Step,
+        announcement: Option<Announcement>,
+        from: Wire,
+        to: Wire,
+    ) -> Result<u64, CommError> {
+        let number = self.queued;
+        self.queued += 1;
+        let started = step.started(&self.member, NAME, &from, &to);
+        let job = Job { number, step, announcement, from, to, started };
+        if step.bucket == BLOCKING {
+            // Its caller waits for it: the handover to the thread is saved.
+            let finished = job.run(&mut *self.idle_context()?);
+            self.finished.push(finished);
+        } else {
+            self.jobs.send(job).map_err(|_| self.thread_is_gone())?;
+            self.in_flight += 1;
+        }
+        Ok(number)
+    }
+
+    fn test(&mut self, number: &mut u64) -> Result<Option<(Wire, Wire)>, CommError> {
+        self.receive(false)?;
+        let at = self.finished.iter().position(|(finished, _)| finished == number);
+        at.map(|at| self.finished.swap_remove(at).1).transpose()
+    }
+
+    fn pause(&mut self) -> Result<(), CommError> {
+        self.receive(self.in_flight > 0)
+    }
+
+    fn blocking(&mut self) -> &mut dyn Primitives {
+        self
+    }
+}
+
+/// On the caller's thread, while nothing is in flight.
+impl Primitives for GlooThread {
+    fn transport(&self) -> &str {
+        NAME
+    }
+
+    fn rank(&self) -> usize {
+        self.member.rank
+    }
+
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        let (_waiting, started) = self.member.begin(NAME, call, element, from, to)?;
+        self.idle_context()?.run(&started, call, element, from, to, false)
+    }
+}
+
+impl Trusting for GlooThread {
+    const NAME: &'static str = NAME;
+
+    fn member(&self) -> &Member {
+        &self.member
+    }
+
+    fn announce(&mut self, call: Call, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        let started = self.member.started(NAME, COMPARISON, from.len().max(to.len()));
+        self.idle_context()?.run(&started, call, Element::Byte, from, to, true)
+    }
+}
+
+impl Drop for GlooThread {
+    /// If operations are still in flight, as after an error, the thread is left to its
+    /// timeout; it owns all its memory.
+    fn drop(&mut self) {
+        self.jobs = channel().0;
+        if self.in_flight == 0
+            && let Some(thread) = self.thread.take()
+        {
+            let _ = thread.join();
         }
     }
 }

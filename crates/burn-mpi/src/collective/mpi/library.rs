@@ -20,38 +20,6 @@ pub(crate) fn is_mpi_thread() -> bool {
     STARTED_MPI.get()
 }
 
-/// Aborts every process of the job with `code`, from a panic hook or anywhere else.
-///
-/// Only the thread that started MPI may call `MPI_Abort`, between initialization and
-/// finalization. On any other thread, this process exits without `MPI_Finalize`, upon which its
-/// launcher aborts the job.
-pub(crate) fn abort(code: i32) -> ! {
-    crate::output::wait_until_read();
-    // No exit handler may wait for the other ranks.
-    crate::guard::finalize::cancel();
-    // SAFETY: MPI_Initialized and MPI_Finalized may be called at any time from any thread (MPI
-    // 3.1, section 8.7.1); MPI_Abort is called on this thread only while MPI runs, which they
-    // check.
-    unsafe {
-        let (mut started, mut finished) = (0, 0);
-        ffi::MPI_Initialized(&mut started);
-        ffi::MPI_Finalized(&mut finished);
-        if started != 0 && finished == 0 {
-            match is_mpi_thread() {
-                true => {
-                    ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code);
-                }
-                false => {
-                    crate::guard::end_mpirun();
-                    // Exit handlers could wait for the thread that is inside MPI.
-                    libc::_exit(code);
-                }
-            }
-        }
-    }
-    std::process::exit(code)
-}
-
 /// The MPI library's name and version, the first line of its string.
 pub(crate) fn library_version() -> String {
     library_text()

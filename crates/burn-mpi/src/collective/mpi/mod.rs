@@ -4,11 +4,8 @@
 //! support neither `MPI_IN_PLACE` nor 16-bit floats, and tie requests to scopes; so the
 //! calls here use the bindings directly, set `MPI_ERRORS_RETURN`, and check every code.
 
-pub mod collective;
+pub(crate) mod calls;
 pub(crate) mod library;
-pub(crate) mod primitives;
-pub(crate) mod request;
-mod sum;
 
 use std::ffi::c_int;
 use std::ops::Deref;

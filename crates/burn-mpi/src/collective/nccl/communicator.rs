@@ -1,20 +1,22 @@
-//! One communicator of NCCL with its stream and memory, and the operations in flight on it.
+//! One communicator of NCCL: its stream and memory, its calls, and the operations in flight on it.
 
+use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use super::NAME;
-use super::call::Layout;
-use super::cuda::Handle;
-use super::gpu::{Gpu, choose};
-use super::library::{Comm, Nccl};
-use super::memory::Block;
+use crate::collective::announced::Announcement;
+use crate::collective::nccl::NAME;
+use crate::collective::nccl::cuda::Block;
+use crate::collective::nccl::cuda::{DevicePointer, Handle};
+use crate::collective::nccl::gpu::{Gpu, choose};
+use crate::collective::nccl::library::{Comm, Nccl, SUM, datatype};
+use crate::collective::pending::{Comparison, PendingOps, Requests, Step};
 use crate::collective::wire::Element;
 use crate::guard::abortable::Abortable;
 use crate::member::{Member, Started};
-use crate::{Call, CommError, World};
+use crate::{Call, CommError, Operation, Primitives, Reduction, Wire, World};
 
 /// How long a rank whose operation failed waits for its peer to send the reason.
 const PEERS_WORD: Duration = Duration::from_secs(3);
@@ -258,5 +260,305 @@ impl Drop for Communicator {
             // SAFETY: the stream is this communicator's, and nothing is in flight on it.
             unsafe { (self.gpu.cuda.stream_destroy)(self.stream) };
         }
+    }
+}
+
+/// The layout of a block, in elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub length: usize,
+    /// What is copied to the GPU.
+    pub brings: Range<usize>,
+    /// What is copied back.
+    pub returns: Range<usize>,
+}
+
+impl Layout {
+    /// The layout of the block of `rank` of `size` for a call on `count` elements of each rank, or of each
+    /// pair of ranks. Operations are in place wherever NCCL allows it: a part of the block is then both read
+    /// and written.
+    pub fn of(call: Call, count: usize, rank: usize, size: usize) -> Self {
+        let (all, none) = (0..count * size, 0..0);
+        let part = |number: usize| number * count..(number + 1) * count;
+        let only = |at: bool, range: Range<usize>| if at { range } else { 0..0 };
+        let (parts, brings, returns) = match call {
+            Call::AllReduce | Call::Barrier => (1, part(0), part(0)),
+            Call::Reduce { root } => (1, part(0), only(rank == root, part(0))),
+            Call::Broadcast { root } => (1, only(rank == root, part(0)), only(rank != root, part(0))),
+            Call::ReduceScatter => (size, all, part(rank)),
+            Call::AllGather => (size, part(rank), all),
+            Call::AllToAll => (2 * size, all, count * size..2 * count * size),
+            // This rank's part follows those of all ranks.
+            Call::Gather { root } => (size + 1, part(size), only(rank == root, all)),
+            Call::Scatter { root } => (size + 1, only(rank == root, all), part(size)),
+            Call::Send { .. } => (1, part(0), none),
+            Call::Receive { .. } => (1, none, part(0)),
+        };
+        Self { length: parts * count, brings, returns }
+    }
+}
+
+impl Communicator {
+    /// Calls NCCL for `call` on the block at `base`.
+    ///
+    /// # Safety
+    /// The context of the GPU is current, the communicator is not ended, and `base` is the address
+    /// of a block of [`Layout::of`]'s length that stays allocated until the stream has passed this
+    /// point.
+    pub(super) unsafe fn enqueue(
+        &self,
+        call: Call,
+        element: Element,
+        count: usize,
+        base: DevicePointer,
+    ) -> Result<(), String> {
+        let (nccl, comm, stream, kind) = (self.nccl, self.comm(), self.stream, datatype(element));
+        let (rank, size) = (self.member.rank, self.member.size);
+        let at = |part: usize| (base as usize + part * count * element.width()) as *mut c_void;
+        let one = |code: c_int, name: &str| nccl.check(code, name);
+        // SAFETY: as the caller promises; a part of the block is the whole block of a message.
+        let message =
+            |call, part| unsafe { self.enqueue(call, element, count, at(part).addr() as DevicePointer) };
+        let parts = |root| if rank == root { 0..size } else { 0..0 };
+        // SAFETY: all addresses are inside the block, with room for `count` elements after each
+        // (times `size` where NCCL reads or writes those of all ranks), as `Layout::of` has them;
+        // stream and communicator are this one's.
+        unsafe {
+            match call {
+                Call::AllReduce | Call::Barrier => {
+                    one((nccl.all_reduce)(at(0), at(0), count, kind, SUM, comm, stream), "ncclAllReduce")
+                }
+                Call::Reduce { root } => {
+                    let root = root as c_int;
+                    one((nccl.reduce)(at(0), at(0), count, kind, SUM, root, comm, stream), "ncclReduce")
+                }
+                Call::Broadcast { root } => {
+                    let root = root as c_int;
+                    one((nccl.broadcast)(at(0), at(0), count, kind, root, comm, stream), "ncclBroadcast")
+                }
+                Call::ReduceScatter => {
+                    let code = (nccl.reduce_scatter)(at(0), at(rank), count, kind, SUM, comm, stream);
+                    one(code, "ncclReduceScatter")
+                }
+                Call::AllGather => {
+                    one((nccl.all_gather)(at(rank), at(0), count, kind, comm, stream), "ncclAllGather")
+                }
+                Call::Send { to } => {
+                    one((nccl.send)(at(0), count, kind, to as c_int, comm, stream), "ncclSend")
+                }
+                Call::Receive { from } => {
+                    one((nccl.receive)(at(0), count, kind, from as c_int, comm, stream), "ncclRecv")
+                }
+                Call::AllToAll => grouped(nccl, || {
+                    (0..size).try_for_each(|peer| {
+                        message(Call::Send { to: peer }, peer)?;
+                        message(Call::Receive { from: peer }, size + peer)
+                    })
+                }),
+                Call::Gather { root } => grouped(nccl, || {
+                    message(Call::Send { to: root }, size)?;
+                    parts(root).try_for_each(|from| message(Call::Receive { from }, from))
+                }),
+                Call::Scatter { root } => grouped(nccl, || {
+                    message(Call::Receive { from: root }, size)?;
+                    parts(root).try_for_each(|to| message(Call::Send { to }, to))
+                }),
+            }
+        }
+    }
+}
+
+/// Makes calls in one group, which is ended even if one fails. A group runs its messages at once; one after
+/// the other, ranks would wait for each other.
+fn grouped(nccl: &Nccl, calls: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    // SAFETY: groups may be begun at any time, and are ended below.
+    nccl.check(unsafe { (nccl.group_start)() }, "ncclGroupStart")?;
+    let made = calls();
+    // SAFETY: the group was begun above.
+    let ended = nccl.check(unsafe { (nccl.group_end)() }, "ncclGroupEnd");
+    made.and(ended)
+}
+
+/// [`Collective`](crate::Collective) over NCCL, between GPUs.
+///
+/// Operations run on the GPU by themselves, in a stream of their own, so
+/// [`poll`](crate::Collective::poll) is not needed to overlap them. Sums in rank order gather the buffers
+/// of all ranks, which takes as many times the memory as there are ranks, and are computed by the processor.
+///
+/// It is `!Send` and `!Sync`, as is any type that holds it:
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<burn_mpi::NcclCollective>();
+/// ```
+///
+/// ```compile_fail,E0277
+/// fn is_used_by_several_threads<T: Sync>() {}
+/// is_used_by_several_threads::<burn_mpi::NcclCollective>();
+/// ```
+pub type NcclCollective = PendingOps<Communicator>;
+
+impl NcclCollective {
+    /// Connects all ranks of `world`, each with the GPU of number `gpu` or, if it is `None`, with
+    /// the first one that no lower rank of its machine uses. All ranks must call it.
+    ///
+    /// # Errors
+    /// [`SharedError::NoNccl`](crate::SharedError::NoNccl) if a rank lacks the driver, NCCL or a GPU of its own; all ranks then
+    /// return the same error. [`CommError::Operation`] if NCCL fails.
+    pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
+        Ok(Self::over(world, Communicator::connect(world, gpu)?))
+    }
+}
+
+/// [`Primitives`] over NCCL, between GPUs. Those between a root and all, and between all pairs, are groups
+/// of its sends and receives. It is `!Send` and `!Sync`:
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<burn_mpi::lab::NcclPrimitives>();
+/// ```
+pub type NcclPrimitives = Communicator;
+
+/// A call in flight.
+pub struct NcclRequest {
+    started: Started,
+    operation: Operation,
+    /// `None` once complete.
+    buffers: Option<(Pending, Wire, Wire)>,
+}
+
+impl Requests for Communicator {
+    type Request = NcclRequest;
+
+    const NAME: &'static str = NAME;
+
+    const SUMS_IN_ORDER: bool = true;
+
+    const COMPARISON: Comparison = Comparison::Never;
+
+    fn member(&self) -> &Member {
+        &self.member
+    }
+
+    fn connection(&self) -> Option<String> {
+        Some(self.describe())
+    }
+
+    fn start(
+        &mut self,
+        step: Step,
+        _: Option<Announcement>,
+        from: Wire,
+        to: Wire,
+    ) -> Result<NcclRequest, CommError> {
+        let Step { operation, .. } = step;
+        let call = match operation {
+            // All terms come to the rank that sums them.
+            Operation::AllReduce(Reduction::Ordered) => Call::AllGather,
+            Operation::ReduceScatter(Reduction::Ordered) => Call::AllToAll,
+            _ => step.call,
+        };
+        let (element, count) = (to.element(), step.call.part(from.len(), to.len(), self.member.size));
+        let mine = if from.is_empty() { to.bytes() } else { from.bytes() };
+        let started = step.started(&self.member, NAME, &from, &to);
+        // NCCL connects ranks in the first call that needs it, and then waits for them. A blocking call is
+        // in a wait already.
+        let _waiting = started.bucket.map(|bucket| self.member.enter(NAME, "launch", Some(bucket)));
+        let pending = self.start_call(call, element, count, mine);
+        let pending = pending.map_err(|reason| self.error(&started, reason))?;
+        Ok(NcclRequest { started, operation, buffers: Some((pending, from, to)) })
+    }
+
+    fn test(&mut self, request: &mut NcclRequest) -> Result<Option<(Wire, Wire)>, CommError> {
+        let Some((pending, ..)) = &request.buffers else { return Ok(None) };
+        let is_complete = self.is_complete(pending).map_err(|reason| self.error(&request.started, reason))?;
+        let Some((pending, from, mut to)) = request.buffers.take_if(|_| is_complete) else { return Ok(None) };
+        match request.operation {
+            Operation::AllReduce(Reduction::Ordered) | Operation::ReduceScatter(Reduction::Ordered) => {
+                let mut terms = to.zeros_like(to.len() * self.member.size);
+                self.collect(pending, terms.bytes_mut());
+                to.sum_of_chunks(&terms);
+            }
+            _ => self.collect(pending, to.bytes_mut()),
+        }
+        Ok(Some((from, to)))
+    }
+
+    fn pause(&mut self) -> Result<(), CommError> {
+        self.pause();
+        Ok(())
+    }
+
+    fn blocking(&mut self) -> &mut dyn Primitives {
+        self
+    }
+}
+
+impl Primitives for Communicator {
+    fn transport(&self) -> &str {
+        NAME
+    }
+
+    fn rank(&self) -> usize {
+        self.member.rank
+    }
+
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        let (_waiting, started) = self.member.begin(NAME, call, element, from, to)?;
+        if started.bytes == 0 && call.has_parts() {
+            return Ok(());
+        }
+        let part = if call == Call::Barrier { 1 } else { call.part(from.len(), to.len(), self.member.size) };
+        let mine = if from.is_empty() { &*to } else { from };
+        let result = self.start_call(call, element, part / element.width(), mine).and_then(|pending| {
+            while !self.is_complete(&pending)? {
+                self.pause();
+            }
+            self.collect(pending, to);
+            Ok(())
+        });
+        result.map_err(|reason| self.error(&started, reason))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_range_is_inside_the_block() {
+        let root = 1;
+        for call in [
+            Call::AllReduce,
+            Call::Reduce { root },
+            Call::Broadcast { root },
+            Call::ReduceScatter,
+            Call::AllGather,
+            Call::AllToAll,
+            Call::Gather { root },
+            Call::Scatter { root },
+            Call::Send { to: root },
+            Call::Receive { from: root },
+        ] {
+            for size in 2..5 {
+                for rank in 0..size {
+                    let Layout { length, brings, returns } = Layout::of(call, 7, rank, size);
+                    assert!(brings.end <= length && returns.end <= length, "{call:?} on {rank} of {size}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_copies_only_what_it_sends_and_what_it_gets() {
+        let layout = |call: Call, rank| Layout::of(call, 5, rank, 3);
+        assert_eq!(layout(Call::ReduceScatter, 2), Layout { length: 15, brings: 0..15, returns: 10..15 });
+        assert_eq!(layout(Call::AllGather, 1), Layout { length: 15, brings: 5..10, returns: 0..15 });
+        assert_eq!(layout(Call::Gather { root: 0 }, 2), Layout { length: 20, brings: 15..20, returns: 0..0 });
+        assert_eq!(
+            layout(Call::Scatter { root: 2 }, 2),
+            Layout { length: 20, brings: 0..15, returns: 15..20 }
+        );
+        assert_eq!(layout(Call::Broadcast { root: 2 }, 2), Layout { length: 5, brings: 0..5, returns: 0..0 });
     }
 }

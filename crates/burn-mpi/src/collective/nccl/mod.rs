@@ -11,14 +11,11 @@
 //! result back, all in one stream, so that nothing but the copy into pinned memory takes time of
 //! the thread that starts it.
 
-mod call;
-pub mod collective;
-mod communicator;
+pub mod communicator;
 mod cuda;
 pub mod gpu;
 mod library;
 mod load;
-mod memory;
 
 /// The transport's name.
 const NAME: &str = "nccl";

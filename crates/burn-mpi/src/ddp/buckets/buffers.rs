@@ -6,8 +6,8 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use crate::Wire;
+use crate::ddp::options::WireType;
 use crate::ddp::plan::BucketPlan;
-use crate::ddp::wire_type::WireType;
 
 /// A buffer for each bucket of a plan.
 pub(super) struct Buffers {

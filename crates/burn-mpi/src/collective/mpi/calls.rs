@@ -1,0 +1,452 @@
+//! MPI's blocking and non-blocking operations, one call each.
+
+use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+
+use half::{bf16, f16};
+use mpi::ffi;
+
+use crate::collective::announced::Announcement;
+use crate::collective::compared::{Compared, Trusting};
+use crate::collective::mpi::{Communicator, Mpi, NAME};
+use crate::collective::pending::{CHANNELS, PendingOps, Requests, Step};
+use crate::collective::wire::{Element, Sum};
+use crate::member::{Member, Started};
+use crate::{Call, CommError, Primitives, Wire, World};
+
+// A function of shim.c.
+unsafe extern "C" {
+    fn burn_mpi_allreduce(
+        buffer: *mut c_void,
+        count: c_int,
+        datatype: ffi::MPI_Datatype,
+        op: ffi::MPI_Op,
+        comm: ffi::MPI_Comm,
+    ) -> c_int;
+}
+
+/// [`Primitives`] over `MPI_COMM_WORLD`. It is `!Send` and `!Sync`:
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<burn_mpi::lab::MpiPrimitives>();
+/// ```
+#[derive(Clone)]
+pub struct MpiPrimitives(Rc<RefCell<Compared<MpiCalls>>>);
+
+impl MpiPrimitives {
+    /// The operations of `world`, which its exchanges use too.
+    ///
+    /// # Errors
+    /// [`CommError::Transport`] if its ranks are threads.
+    pub fn new(world: &World) -> Result<Self, CommError> {
+        world.mpi().map(|(_, operations)| operations.clone())
+    }
+
+    /// The operations of the job. All ranks must call it, once.
+    pub(crate) fn of_job(mpi: &Mpi) -> Result<Self, CommError> {
+        let raw = MpiCalls {
+            communicator: Communicator::world(),
+            announcements: mpi.duplicate()?,
+            mpi: mpi.clone(),
+        };
+        Ok(Self(Rc::new(RefCell::new(Compared::over(raw)))))
+    }
+}
+
+impl Primitives for MpiPrimitives {
+    fn transport(&self) -> &str {
+        NAME
+    }
+
+    fn rank(&self) -> usize {
+        self.0.borrow().rank()
+    }
+
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        self.0.borrow_mut().call(call, element, from, to)
+    }
+}
+
+/// Tag of every message: MPI delivers messages between two ranks in the order sent.
+const TAG: c_int = 0;
+
+/// Maximum bytes of one broadcast: MPI counts are C ints, so larger buffers are sent in
+/// pieces.
+const PIECE: usize = 1 << 30;
+
+/// MPI's calls on one communicator, and announcements of them on another.
+pub(crate) struct MpiCalls {
+    pub mpi: Mpi,
+    pub communicator: Communicator,
+    pub announcements: Communicator,
+}
+
+impl Trusting for MpiCalls {
+    const NAME: &'static str = NAME;
+
+    const LOOKS_AT_MESSAGES: bool = true;
+
+    fn member(&self) -> &Member {
+        &self.mpi
+    }
+
+    fn announce(&mut self, call: Call, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        self.call_on(self.announcements, call, Element::Byte, from, to)
+    }
+}
+
+impl MpiCalls {
+    fn call_on(
+        &mut self,
+        on: Communicator,
+        call: Call,
+        element: Element,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<(), CommError> {
+        if let Call::Broadcast { .. } = call
+            && to.len() > PIECE
+        {
+            return to.chunks_mut(PIECE).try_for_each(|piece| self.call_on(on, call, element, &[], piece));
+        }
+        let (_waiting, started) = self.mpi.begin(NAME, call, element, from, to)?;
+        if started.bytes == 0 && call.has_parts() {
+            // Open MPI treats two empty buffers as aliased, which is an error.
+            return Ok(());
+        }
+        let count = self.mpi.count(call, element, from.len(), to.len())?;
+        if let Call::Receive { from } = call {
+            self.await_message(on, from, &started)?;
+        }
+        let (kind, comm) = (datatype(element), on.0);
+        let op = sum_of(element);
+        let (from, to) = (from.as_ptr().cast::<c_void>(), to.as_mut_ptr().cast::<c_void>());
+        // SAFETY: both buffers are borrowed until the call returns. `begin` has checked that they have the
+        // values that MPI reads and writes: `count` of `kind`, or as many for each rank. One that is empty, as
+        // `to` of a gather on other ranks than the root, it does not access.
+        let code = unsafe {
+            match call {
+                Call::Send { to } => ffi::MPI_Send(from, count, kind, to as c_int, TAG, comm),
+                Call::Receive { from } => {
+                    let ignore = ffi::RSMPI_STATUS_IGNORE;
+                    ffi::MPI_Recv(to, count, kind, from as c_int, TAG, comm, ignore)
+                }
+                Call::Broadcast { root } => ffi::MPI_Bcast(to, count, kind, root as c_int, comm),
+                Call::AllReduce => burn_mpi_allreduce(to, count, kind, op, comm),
+                Call::Reduce { root } => ffi::MPI_Reduce(from, to, count, kind, op, root as c_int, comm),
+                Call::AllGather => ffi::MPI_Allgather(from, count, kind, to, count, kind, comm),
+                Call::Gather { root } => {
+                    ffi::MPI_Gather(from, count, kind, to, count, kind, root as c_int, comm)
+                }
+                Call::Scatter { root } => {
+                    ffi::MPI_Scatter(from, count, kind, to, count, kind, root as c_int, comm)
+                }
+                Call::ReduceScatter => ffi::MPI_Reduce_scatter_block(from, to, count, kind, op, comm),
+                Call::AllToAll => ffi::MPI_Alltoall(from, count, kind, to, count, kind, comm),
+                Call::Barrier => ffi::MPI_Barrier(comm),
+            }
+        };
+        self.mpi.check_code(code, &started)
+    }
+
+    /// Waits for the next message of rank `from`.
+    ///
+    /// # Errors
+    /// If it has another length than the receive: Open MPI writes past the end of a buffer that is shorter than a
+    /// long message.
+    fn await_message(&self, on: Communicator, from: usize, of: &Started) -> Result<(), CommError> {
+        let (mut status, mut length) = (MaybeUninit::<ffi::MPI_Status>::uninit(), 0);
+        // SAFETY: the status is valid memory for MPI to write.
+        let code = unsafe { ffi::MPI_Probe(from as c_int, TAG, on.0, status.as_mut_ptr()) };
+        self.mpi.check_code(code, of)?;
+        // SAFETY: the probe has succeeded, and has written the status.
+        let code = unsafe { ffi::MPI_Get_count(status.as_ptr(), datatype(Element::Byte), &mut length) };
+        self.mpi.check_code(code, of)?;
+        if usize::try_from(length) == Ok(of.bytes) {
+            return Ok(());
+        }
+        let reason = format!("the message has {length} bytes, and this rank receives {}", of.bytes);
+        Err(self.mpi.error(of, reason))
+    }
+}
+
+impl Primitives for MpiCalls {
+    fn transport(&self) -> &str {
+        NAME
+    }
+
+    fn rank(&self) -> usize {
+        self.mpi.rank
+    }
+
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        self.call_on(self.communicator, call, element, from, to)
+    }
+}
+
+// A function of shim.c.
+unsafe extern "C" {
+    fn burn_mpi_iallreduce(
+        buffer: *mut c_void,
+        count: c_int,
+        datatype: ffi::MPI_Datatype,
+        op: ffi::MPI_Op,
+        comm: ffi::MPI_Comm,
+        request: *mut ffi::MPI_Request,
+    ) -> c_int;
+}
+
+/// A non-blocking operation in flight, with the buffers that MPI reads and writes until it is complete.
+/// Their heap memory does not move when this does.
+pub struct Request {
+    handle: ffi::MPI_Request,
+    started: Started,
+    /// `None` once complete.
+    buffers: Option<(Wire, Wire)>,
+}
+
+impl Drop for Request {
+    /// After an error, MPI may still write to buffers in flight: that memory is leaked rather
+    /// than freed.
+    fn drop(&mut self) {
+        std::mem::forget(self.buffers.take());
+    }
+}
+
+/// MPI's non-blocking operations, on communicators of their own: with another collective of the same
+/// world, ranks may interleave calls in a different order.
+pub struct MpiRequests {
+    mpi: Mpi,
+    channels: [Communicator; CHANNELS],
+    blocking: MpiCalls,
+    in_flight: usize,
+}
+
+impl MpiRequests {
+    /// All ranks must call it.
+    pub(super) fn new(mpi: Mpi) -> Result<Self, CommError> {
+        let channels = [mpi.duplicate()?, mpi.duplicate()?, mpi.duplicate()?];
+        let [communicator, .., announcements] = channels;
+        let blocking = MpiCalls { mpi: mpi.clone(), communicator, announcements };
+        Ok(Self { mpi, channels, blocking, in_flight: 0 })
+    }
+}
+
+impl Requests for MpiRequests {
+    type Request = Request;
+
+    const NAME: &'static str = NAME;
+
+    fn member(&self) -> &Member {
+        &self.mpi
+    }
+
+    fn start(
+        &mut self,
+        step: Step,
+        _: Option<Announcement>,
+        from: Wire,
+        mut to: Wire,
+    ) -> Result<Request, CommError> {
+        let Step { call, channel, .. } = step;
+        let (element, started) = (to.element(), step.started(&self.mpi, NAME, &from, &to));
+        assert_eq!(from.element(), element, "buffers of one type");
+        call.check(element, from.bytes(), to.bytes(), (self.mpi.rank, self.mpi.size));
+        let count = self.mpi.count(call, element, from.bytes().len(), to.bytes().len())?;
+        let (kind, op, comm) = (datatype(element), sum_of(element), self.channels[channel].0);
+        // SAFETY: a constant that MPI's library defines.
+        let mut handle = unsafe { ffi::RSMPI_REQUEST_NULL };
+        let (read, written) = (from.bytes().as_ptr().cast(), to.bytes_mut().as_mut_ptr().cast());
+        // SAFETY: the lengths of both buffers were checked above against what MPI reads and writes: `count` of
+        // `kind`, or as many for each rank. The request below owns them, nobody accesses them before it is
+        // complete, and it leaks them if it is dropped before that.
+        let code = unsafe {
+            match call {
+                Call::AllReduce => burn_mpi_iallreduce(written, count, kind, op, comm, &mut handle),
+                Call::ReduceScatter => {
+                    ffi::MPI_Ireduce_scatter_block(read, written, count, kind, op, comm, &mut handle)
+                }
+                Call::AllToAll => {
+                    ffi::MPI_Ialltoall(read, count, kind, written, count, kind, comm, &mut handle)
+                }
+                Call::AllGather => {
+                    ffi::MPI_Iallgather(read, count, kind, written, count, kind, comm, &mut handle)
+                }
+                other => unreachable!("{} is not started", other.name()),
+            }
+        };
+        let request = Request { handle, started, buffers: Some((from, to)) };
+        self.mpi.check_code(code, &started)?;
+        self.in_flight += 1;
+        Ok(request)
+    }
+
+    fn test(&mut self, request: &mut Request) -> Result<Option<(Wire, Wire)>, CommError> {
+        let is_complete = self.mpi.test(&mut request.handle, &request.started)?;
+        if is_complete {
+            self.in_flight -= 1;
+        }
+        Ok(request.buffers.take_if(|_| is_complete))
+    }
+
+    fn pause(&mut self) -> Result<(), CommError> {
+        self.mpi.pause();
+        Ok(())
+    }
+
+    fn blocking(&mut self) -> &mut dyn Primitives {
+        &mut self.blocking
+    }
+}
+
+impl Drop for MpiRequests {
+    fn drop(&mut self) {
+        if self.in_flight == 0 && !std::thread::panicking() {
+            // SAFETY: all are duplicates with no operation in flight, and are not used again. After an
+            // error there is only one communicator less for later use.
+            self.channels.iter_mut().for_each(|channel| unsafe {
+                ffi::MPI_Comm_free(&mut channel.0);
+            });
+        }
+    }
+}
+
+impl Mpi {
+    /// A barrier on `communicator`, in flight.
+    pub fn start_barrier(
+        &self,
+        communicator: Communicator,
+        of: &Started,
+    ) -> Result<ffi::MPI_Request, CommError> {
+        // SAFETY: a constant that MPI's library defines.
+        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+        // SAFETY: the handle is written to valid memory.
+        let code = unsafe { ffi::MPI_Ibarrier(communicator.0, &mut request) };
+        self.check_code(code, of)?;
+        Ok(request)
+    }
+
+    /// A duplicate of the world's communicator. All ranks must call it.
+    pub fn duplicate(&self) -> Result<Communicator, CommError> {
+        const COPY: &str = "communicator copy";
+        let (_waiting, started) = (self.enter(NAME, COPY, None), self.started(NAME, COPY, 0));
+        // SAFETY: the new handle is written to valid memory.
+        let (code, copy) = unsafe {
+            let mut copy = ffi::RSMPI_COMM_NULL;
+            (ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut copy), copy)
+        };
+        self.check_code(code, &started)?;
+        Ok(Communicator(copy))
+    }
+
+    /// Lets MPI answer other ranks once, in the library's own progress; no message has to arrive.
+    pub fn progress(&self, communicator: Communicator) {
+        let mut arrived = 0;
+        // SAFETY: MPI runs, and writes one flag to memory of this function. An error has no effect
+        // here: whoever waits for a message reports it.
+        unsafe {
+            let status = ffi::RSMPI_STATUS_IGNORE;
+            ffi::MPI_Iprobe(ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG, communicator.0, &mut arrived, status);
+        }
+    }
+
+    /// Whether an operation in flight is complete.
+    pub fn test(&self, request: &mut ffi::MPI_Request, of: &Started) -> Result<bool, CommError> {
+        let mut done = 0;
+        // SAFETY: the handle came from MPI and is not used after completion: MPI then sets it
+        // to the null request, for which this call is valid.
+        let code = unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
+        self.check_code(code, of)?;
+        Ok(done != 0)
+    }
+}
+
+/// [`Collective`](crate::Collective) over all ranks of the job.
+///
+/// Open MPI makes progress on a non-blocking operation only inside MPI calls, so
+/// [`poll`](crate::Collective::poll) must be called often to overlap it.
+///
+/// It is `!Send` and `!Sync`: MPI is called only from the thread that started it.
+///
+/// ```compile_fail,E0277
+/// fn moves_to_another_thread<T: Send>() {}
+/// moves_to_another_thread::<burn_mpi::MpiCollective>();
+/// ```
+///
+/// ```compile_fail,E0277
+/// fn is_used_by_several_threads<T: Sync>() {}
+/// is_used_by_several_threads::<burn_mpi::MpiCollective>();
+/// ```
+pub type MpiCollective = PendingOps<MpiRequests>;
+
+impl MpiCollective {
+    /// The collective of `world`. All ranks must call it.
+    ///
+    /// # Errors
+    /// When MPI fails; [`CommError::Transport`] if the ranks of `world` are threads.
+    pub fn new(world: &World) -> Result<Self, CommError> {
+        Ok(Self::over(world, MpiRequests::new(world.mpi()?.0.clone())?))
+    }
+}
+
+/// MPI's datatype of values.
+pub(super) fn datatype(element: Element) -> ffi::MPI_Datatype {
+    // SAFETY: constants that MPI's library defines.
+    unsafe {
+        match element {
+            Element::F32 => ffi::RSMPI_FLOAT,
+            Element::F64 => ffi::RSMPI_DOUBLE,
+            Element::Bf16 | Element::F16 => ffi::RSMPI_UINT16_T,
+            Element::Byte => ffi::RSMPI_UINT8_T,
+        }
+    }
+}
+
+/// The operation that sums values; bytes have none, and get one that their callers never use.
+pub(super) fn sum_of(element: Element) -> ffi::MPI_Op {
+    match element {
+        Element::Bf16 => BF16_SUM.with(|op| *op),
+        Element::F16 => F16_SUM.with(|op| *op),
+        // SAFETY: a constant that MPI's library defines.
+        _ => unsafe { ffi::RSMPI_SUM },
+    }
+}
+
+thread_local! {
+    // Operations are created on first use and kept until the process exits. One thread calls MPI.
+    static BF16_SUM: ffi::MPI_Op = sum_op(add::<bf16>);
+    static F16_SUM: ffi::MPI_Op = sum_op(add::<f16>);
+}
+
+type UserFunction = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_int, *mut ffi::MPI_Datatype);
+
+fn sum_op(function: UserFunction) -> ffi::MPI_Op {
+    // SAFETY: `function` has the signature that MPI requires and adds 16-bit elements; 1 marks the operation
+    // as commutative.
+    unsafe {
+        let mut op = ffi::RSMPI_SUM;
+        ffi::MPI_Op_create(Some(function), 1, &mut op);
+        op
+    }
+}
+
+/// Adds MPI's `input` to `sum`, two buffers of 16-bit floats.
+///
+/// # Safety
+/// Called by MPI: both point at `*length` elements and do not overlap.
+unsafe extern "C" fn add<T: Sum>(
+    input: *mut c_void,
+    sum: *mut c_void,
+    length: *mut c_int,
+    _: *mut ffi::MPI_Datatype,
+) {
+    // SAFETY: see above.
+    unsafe {
+        let length = *length as usize;
+        let input = std::slice::from_raw_parts(input.cast::<T>(), length);
+        T::add_to(std::slice::from_raw_parts_mut(sum.cast::<T>(), length), input);
+    }
+}
