@@ -18,6 +18,7 @@ use crate::quant::{Int8File, Quantized, Ranges};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::{list, verify};
+use run_record::files::sha256_of_f32;
 use run_record::{Checkpoint, INT8_FILE, Intact, Manifest, RecordError, RunDir};
 
 /// A checkpoint's weights, and the folder that it lies in.

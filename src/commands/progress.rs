@@ -1,7 +1,6 @@
 //! Progress of a training on rank 0: a progress bar on a terminal, plain lines
 //! elsewhere.
 
-use burn_mpi::Launcher;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 

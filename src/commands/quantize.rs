@@ -13,7 +13,8 @@ use crate::model::Network;
 use crate::options::{ConfigError, QuantKind, QuantizeArgs, RunConfig};
 use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, Quantized, WeightScheme, integer_model};
 use crate::train::{Evaluation, Tally};
-use burn_mpi::{World};
+use burn_mpi::World;
+use run_record::files::sha256_of_f32;
 use run_record::files::{self, WholeFile};
 use run_record::{INT8_FILE, Method};
 

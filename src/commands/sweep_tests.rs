@@ -138,11 +138,11 @@ fn reports_compute_with_the_values_of_the_program() {
     ];
     assert_eq!(config::DEFAULTS.map(|(name, value)| (name, value.to_owned())), defaults);
     assert_eq!(collectives::NO_GPU, burn_mpi::NoNccl::SHORT);
-    assert_eq!(predict::CONTROL, burn_mpi::CONTROL);
+    assert_eq!(predict::CONTROL, burn_mpi::lab::CONTROL);
     for (mb, params) in [("0.25", 4266), ("25", 4266), ("25", 20_000_000), ("2", 9_000_000)] {
         let config = RunConfig::read(["--bucket-mb", mb]).expect("a valid configuration");
         let options = config.communication.sync_options();
         let known = predict::bucket_limits(params, mb.parse().expect("a number"));
-        assert_eq!(known, burn_mpi::bucket_limits(params, &options), "{mb} MB, {params} values");
+        assert_eq!(known, burn_mpi::lab::bucket_limits(params, &options), "{mb} MB, {params} values");
     }
 }

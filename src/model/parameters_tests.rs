@@ -1,8 +1,8 @@
 //! Parameters of the networks as flat buffers.
 
-use crate::files::sha256_of_f32;
 use burn::tensor::Device;
 use burn_mpi::ParamLayout;
+use run_record::files::sha256_of_f32;
 
 use super::{ModelKind, Network};
 

@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{job, warn_if_not_representative};
 use crate::commands::{collective, outputs};
-use crate::options::CollectivesArgs;
-use burn_mpi::{Backend, CommError, SharedError, Transport, Wire, World};
-use burn_mpi::lab::Primitives;
 use crate::machine::topology;
+use crate::options::CollectivesArgs;
+use burn_mpi::lab::Primitives;
+use burn_mpi::{Backend, CommError, SharedError, Transport, Wire, World};
 use run_report::collectives::{CORRECT, CollectiveRow, NEEDS_2_RANKS, NOT_BUILT, NOT_SUPPORTED, WRONG};
 use run_report::latency::median_of;
 use run_report::table::of_collectives;

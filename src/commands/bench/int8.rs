@@ -25,6 +25,7 @@ use burn_fused::loss::cross_entropy;
 use burn_mpi::{ParamLayout, World};
 use run_record::Method;
 use run_record::checkpoint::weights_file;
+use run_record::files::sha256_of_f32;
 use run_report::{table, write_csv};
 
 /// Images of one inference.

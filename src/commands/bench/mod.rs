@@ -14,9 +14,9 @@ mod wire;
 
 use std::time::Duration;
 
+use crate::machine::topology;
 use crate::options::{BenchArgs, BenchKind};
 use burn_mpi::{World, oversubscribed};
-use crate::machine::topology;
 use run_report::latency::median_of;
 
 pub fn run(world: &World, args: &BenchArgs) -> anyhow::Result<()> {

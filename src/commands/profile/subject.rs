@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::files::sha256_of_f32;
 use anyhow::Context;
 use burn::tensor::Device;
 use burn_mpi::{ParamLayout, World};
+use run_record::files::sha256_of_f32;
 
 use super::of_run::of_run;
 use crate::commands::checkpoint::{self, Initial};

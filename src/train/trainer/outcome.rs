@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::Trainer;
-use crate::files::sha256_of_f32;
 use crate::quant::Quantizer;
 use crate::train::{Position, Trace};
 use burn_mpi::{ParamLayout, SyncReport};
+use run_record::files::sha256_of_f32;
 use run_record::{DataDigests, StepMs};
 
 impl<T: Trace> Trainer<'_, T> {
