@@ -10,7 +10,7 @@
 //! | [`cli`], [`config`] | what was typed, and what it means |
 //! | [`commands`] | one file a subcommand: puts the other modules together |
 //! | [`train`] | the loop, the step, the optimizer; options and state of a training |
-//! | [`profile`] | time and memory of each operator |
+//! | [`spans`], [`profile`] | time and memory of each operator: what is recorded, and its tables |
 //! | [`model`] | the networks |
 //! | [`quant`] | 8-bit quantization of the networks |
 //! | [`export`] | networks as ONNX files |
@@ -47,6 +47,7 @@ pub mod model;
 pub mod options;
 pub mod profile;
 pub mod quant;
+pub mod spans;
 pub mod stop;
 pub mod sweep;
 pub mod train;

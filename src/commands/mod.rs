@@ -275,19 +275,22 @@ pub fn usage(error: &clap::Error) -> u8 {
     }
 }
 
-/// A wrong value in one line, as other errors of options; any other error with clap's tips.
-fn usage_text(error: &clap::Error) -> String {
+/// An error of the command line as it is printed.
+pub fn usage_text(error: &clap::Error) -> String {
+    wrong_value(error).unwrap_or_else(|| error.to_string())
+}
+
+/// The line of a wrong value, as of other errors of options; any other error has clap's tips.
+fn wrong_value(error: &clap::Error) -> Option<String> {
     use clap::error::ErrorKind::{InvalidValue, ValueValidation};
-    match error.kind() {
-        InvalidValue | ValueValidation => one_line(error),
-        _ => error.to_string(),
-    }
+    let is_value = matches!(error.kind(), InvalidValue | ValueValidation);
+    is_value.then(|| format!("mpiburn: {}", one_line(error)))
 }
 
 fn print_usage(error: &clap::Error) {
-    match usage_text(error) {
-        line if !line.contains('\n') => eprintln!("mpiburn: {line}"),
-        _ => _ = error.print(),
+    match wrong_value(error) {
+        Some(line) => eprintln!("{line}"),
+        None => _ = error.print(),
     }
 }
 

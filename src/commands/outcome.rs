@@ -9,7 +9,7 @@ use crate::data::ShardPlan;
 use crate::device::DeviceKind;
 use crate::machine::{self, CpuTime, others_percent, peak_rss_mb, shared_machine, topology};
 use crate::options::{RunConfig, RunRecord};
-use crate::train::{Precision, Tally, Trace, Trainer, best_epoch};
+use crate::train::{Precision, Tally, Trainer, best_epoch};
 use burn_fused::precision::bf16_products;
 use burn_fused::simd::Level;
 use burn_mpi::{Backend, Launcher, ParamLayout, Place, SyncReport, World, oversubscribed};
@@ -160,9 +160,9 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
 ///
 /// # Errors
 /// When the transport fails.
-pub fn summarize<T: Trace>(
+pub fn summarize(
     world: &World,
-    trainer: &Trainer<'_, T>,
+    trainer: &Trainer<'_>,
     plan: &ShardPlan,
     config: &RunConfig,
     ended: &Ended,

@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 
 use crate::options::{ConfigError, RunConfig};
 use crate::options::{StepRange, TraceArgs};
-use crate::profile::{Clock, RankTrace, Recorder, TraceFile, end_batch, longest_wait};
+use crate::profile::{Clock, RankTrace, TraceFile, longest_wait};
+use crate::spans::{Log, Recorder, end_batch};
 use crate::train::TrainError;
 use burn_mpi::lab::ClockOffset;
 use burn_mpi::{CommError, World};
@@ -112,14 +113,9 @@ impl Tracing {
         })
     }
 
-    /// The steps to record.
-    pub fn steps(&self) -> RangeInclusive<usize> {
-        self.steps.clone()
-    }
-
-    /// The zero of this rank's times.
-    pub fn since(&self) -> Instant {
-        self.since
+    /// An empty log of the steps to record, on this rank's clock.
+    pub fn log(&self) -> Log {
+        Log::new(self.since, self.steps.clone())
     }
 
     /// Gathers what `recorder` has logged on every rank; rank 0 writes the file and logs which rank

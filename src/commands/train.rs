@@ -12,13 +12,15 @@ use super::memory;
 use super::outcome::{Ended, describe, print_header, print_results, summarize};
 use super::progress::{Progress, learning_rate};
 use super::trace::{self, Tracing};
-use crate::data::{self, ShardPlan, Split};
+use crate::data::{self, SampleSource, ShardPlan, Split};
 use crate::machine::{self, CpuTime};
+use crate::model::Network;
 use crate::options::{RunConfig, RunRecord, TrainArgs};
-use crate::profile::TimeLine;
+use crate::quant::Quantizer;
+use crate::spans::Recorder;
 use crate::stop::StopRequest;
-use crate::train::{CrossEntropy, Position, Recorder, Schedule, Setup, Trace, TrainError, Trainer, Untraced};
-use burn_mpi::{Backend, ParamLayout, World, connect};
+use crate::train::{self, Position, Schedule, Setup, TrainError, Trainer};
+use burn_mpi::{Backend, Collective, ParamLayout, World, connect};
 pub(super) use checks::check_shape;
 use checks::{check_data, check_world_size, clip_limits};
 use prepare::Begin;
@@ -27,15 +29,15 @@ use run_record::{Checkpoint, Curves, DataRecord, Origin, RunDir, Start, Status, 
 
 pub fn run(world: &World, args: &TrainArgs, stop: StopRequest) -> anyhow::Result<()> {
     let mut begun = None;
-    let ended = start(world, args, stop, &mut begun);
+    let ended = phases(world, args, stop, &mut begun);
     if let (Err(error), Some(dir)) = (&ended, begun) {
         prepare::note_failure(&dir, error);
     }
     ended
 }
 
-/// Trains; `begun` becomes the directory of a new run, on rank 0, once it is there.
-fn start(
+/// The phases of a training; `begun` becomes the directory of a new run, on rank 0, once it is there.
+fn phases(
     world: &World,
     args: &TrainArgs,
     stop: StopRequest,
@@ -44,47 +46,20 @@ fn start(
     // MPI has started before; the run counts from the start of the process.
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
-    check_world_size(args, world)?;
-    let (config, resumed) = checkpoint::agree_or_refuse(world, configure(args, world))?;
-    let mut config = world.broadcast(&config)?;
-    config.check_built()?;
-    super::set_up(world, &config)?;
-    super::agree_on_products(world, &config)?;
-
-    let source = world.agree(data::open(&config.data.data_root))?;
-    clip_limits(world, &mut config, source.as_ref(), resumed.as_ref().is_none_or(Resumed::changes));
-    let plan = config.plan(source.as_ref(), Split::Train, world.size());
-    check_data(&config, &plan, source.as_ref())?;
-    let total = checks::steps(&config, &plan)?;
-    trace::steps(&args.trace, 0, total)?;
-    let in_run =
-        args.out.as_ref().zip(args.trace.trace.as_ref()).is_some_and(|(out, file)| file.starts_with(out));
-    match (&args.trace.trace, &args.out) {
-        (Some(file), Some(out)) if in_run => trace::check_in_run(file, out)?,
-        _ => trace::check_writable(world, &args.trace)?,
-    }
-    let classes = source.description().classes;
-    let network = config.network(classes, &config.device.device().autodiff());
-    let quantizer = config.quantizer(&network)?;
-    let layout = ParamLayout::of(&network);
-    world.check_equal("the network's parameters", &layout.describe())?;
-    memory::check_step(world, &network, layout.len(), plan.batch_len(0, 0))?;
+    let (config, resumed) = agreed(world, args)?;
+    let opened = Opened::new(world, args, config, resumed.as_ref())?;
+    let Opened { config, source, plan, total, network, quantizer, layout } = opened;
     let mut record = describe(&config, &layout, world)?;
     let begin = prepare::prepare(args, world, &layout, network, resumed, &mut record, plan.steps());
     let begin = checkpoint::agree_or_refuse(world, begin)?;
     let Begin { dir, network, checkpoint: saved, curves, samples, complete, replaces } = begin;
-    if in_run {
+    if trace_is_in_run(args) {
         trace::check_writable(world, &args.trace)?;
     }
     print_header(world, &record, &plan);
     *begun = dir.clone().filter(|_| args.resume.is_none() && !replaces);
 
-    let collective = connect(world, config.communication.backend, &config.transport())?;
-    // Small exchanges stay on MPI where gradients are on NCCL: a second communicator would compete with
-    // the first one on the GPU.
-    if config.communication.backend == Backend::Gloo {
-        world.exchange_over(primitives(world, config.communication.backend, &config.transport())?);
-    }
+    let collective = connected(world, &config)?;
     record.connection = collective.connection();
     let data = DataRecord {
         train_sha256: String::new(),
@@ -104,24 +79,90 @@ fn start(
         let remedy = format!("go on with this one by --data-root {}", root.display());
         checkpoint::check_samples(world, &samples, split, source.as_ref(), root, &remedy)?;
     }
+    let tracing = traced.map(|steps| Tracing::start(world, &args.trace, steps, &config)).transpose()?;
+    if let Some(tracing) = &tracing {
+        Recorder::of_training(tracing.log()).start();
+    }
+    let setup = Setup { source, network, quantizer, collective, stop };
+    let trainer = Trainer::new(world, &config, setup)?;
     let note_steps = args.note_steps;
     let run = Run { started, note_steps, config, plan, record, data, dir, checkpoint, curves, complete };
-    let setup = Setup { source, network, quantizer, collective, stop, trace: Untraced };
-    match traced {
-        Some(steps) => {
-            let tracing = Tracing::start(world, &args.trace, steps, &run.config)?;
-            let loss = CrossEntropy { smoothing: run.config.recipe.label_smoothing };
-            let line = TimeLine::start(tracing.since(), tracing.steps(), loss);
-            let trainer = Trainer::new(world, &run.config, setup.traced(line))?;
-            run.replace(world, replaces, begun)?;
-            run.train(world, trainer, Some(tracing))
+    run.replace(world, replaces, begun)?;
+    run.train(world, trainer, tracing)
+}
+
+/// The configuration that all ranks have and this build can run, and on rank 0 the run that is resumed.
+fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<Resumed>)> {
+    check_world_size(args, world)?;
+    let read = match &args.resume {
+        None => args.config.clone().completed().map(|config| (config, None)).map_err(Into::into),
+        Some(path) if world.is_root() => {
+            Resumed::open(path, &args.typed, world).map(|(config, resumed)| (config, Some(resumed)))
         }
-        None => {
-            let trainer = Trainer::new(world, &run.config, setup)?;
-            run.replace(world, replaces, begun)?;
-            run.train(world, trainer, None)
+        // Replaced by rank 0's, whose disk the run directory is on.
+        Some(_) => Ok((args.config.clone(), None)),
+    };
+    let (config, resumed) = checkpoint::agree_or_refuse(world, read)?;
+    let config = world.broadcast(&config)?;
+    config.check_built()?;
+    super::set_up(world, &config)?;
+    super::agree_on_products(world, &config)?;
+    Ok((config, resumed))
+}
+
+/// The data set and the network of a training, checked against its options.
+struct Opened {
+    config: RunConfig,
+    source: Box<dyn SampleSource>,
+    plan: ShardPlan,
+    /// Steps of the whole run.
+    total: usize,
+    /// With initial weights.
+    network: Network,
+    quantizer: Option<Quantizer>,
+    layout: ParamLayout,
+}
+
+impl Opened {
+    fn new(
+        world: &World,
+        args: &TrainArgs,
+        mut config: RunConfig,
+        resumed: Option<&Resumed>,
+    ) -> anyhow::Result<Self> {
+        let source = world.agree(data::open(&config.data.data_root))?;
+        clip_limits(world, &mut config, source.as_ref(), resumed.is_none_or(Resumed::changes));
+        let plan = config.plan(source.as_ref(), Split::Train, world.size());
+        check_data(&config, &plan, source.as_ref())?;
+        let total = checks::steps(&config, &plan)?;
+        trace::steps(&args.trace, 0, total)?;
+        match (&args.trace.trace, &args.out) {
+            (Some(file), Some(out)) if trace_is_in_run(args) => trace::check_in_run(file, out)?,
+            _ => trace::check_writable(world, &args.trace)?,
         }
+        let network = config.network(source.description().classes, &config.device.device().autodiff());
+        let quantizer = config.quantizer(&network)?;
+        let layout = ParamLayout::of(&network);
+        world.check_equal("the network's parameters", &layout.describe())?;
+        memory::check_step(world, &network, layout.len(), plan.batch_len(0, 0))?;
+        Ok(Self { config, source, plan, total, network, quantizer, layout })
     }
+}
+
+/// Whether the time line is to be in the run directory.
+fn trace_is_in_run(args: &TrainArgs) -> bool {
+    args.out.as_ref().zip(args.trace.trace.as_ref()).is_some_and(|(out, file)| file.starts_with(out))
+}
+
+/// The transport of the gradients. Small exchanges stay on MPI where gradients are on NCCL: a second communicator
+/// would compete with the first one on the GPU.
+fn connected(world: &World, config: &RunConfig) -> anyhow::Result<Box<dyn Collective>> {
+    let (backend, transport) = (config.communication.backend, config.transport());
+    let collective = connect(world, backend, &transport)?;
+    if backend == Backend::Gloo {
+        world.exchange_over(primitives(world, backend, &transport)?);
+    }
+    Ok(collective)
 }
 
 /// A run that is about to start, or to continue from a checkpoint.
@@ -153,12 +194,7 @@ impl Run {
     }
 
     /// Trains, and writes down what came of it.
-    fn train<T: Trace>(
-        self,
-        world: &World,
-        mut trainer: Trainer<'_, T>,
-        tracing: Option<Tracing>,
-    ) -> anyhow::Result<()> {
+    fn train(self, world: &World, mut trainer: Trainer<'_>, tracing: Option<Tracing>) -> anyhow::Result<()> {
         let Self { started, note_steps, config, plan, mut record, mut data, dir, .. } = self;
         let (checkpoint, curves) = (self.checkpoint, self.curves);
         let digests = trainer.data_digests();
@@ -181,7 +217,7 @@ impl Run {
         let (step, history) = (position.step, &position.history);
         let has_int8 = config.quantization.quantize.is_some();
         let start = Start { step, history, curves, origin, keep: config.keep, has_int8 };
-        let mut recorder = world.agree(Recorder::open(world, dir.clone(), start))?;
+        let mut recorder = world.agree(train::Recorder::open(world, dir.clone(), start))?;
         if self.complete {
             // Its record has what a process that trains nothing cannot measure again.
             if let Some(dir) = &dir {
@@ -256,18 +292,5 @@ fn warn_of_negligible_rates(schedule: &Schedule, epoch: usize) {
             learning_rate(schedule.rate(from, schedule.steps.saturating_sub(1)).lr),
             learning_rate(schedule.rate(0, 0).lr)
         );
-    }
-}
-
-/// The run's configuration and, on rank 0, the run that is resumed.
-fn configure(args: &TrainArgs, world: &World) -> anyhow::Result<(RunConfig, Option<Resumed>)> {
-    match &args.resume {
-        None => Ok((args.config.clone().completed()?, None)),
-        Some(path) if world.is_root() => {
-            let (config, resumed) = Resumed::open(path, &args.typed, world)?;
-            Ok((config, Some(resumed)))
-        }
-        // Replaced by rank 0's, whose disk the run directory is on.
-        Some(_) => Ok((args.config.clone(), None)),
     }
 }

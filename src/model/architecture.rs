@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-use super::{BatchPlace, LayerWatch, NamedLayer, NetworkOptions};
+use super::{BatchPlace, NamedLayer, NetworkOptions};
 
 /// A model that a training step can train, with inputs and outputs of any type.
 pub trait Model: Module {
@@ -41,14 +41,6 @@ pub trait Architecture: Model<Input = Tensor<4>, Output = Tensor<2>> + Sized {
     /// Sets whether convolution, ReLU and pooling are one fused operator each
     /// (the default) or separate Burn operators.
     fn set_fused(&mut self, on: bool);
-
-    /// [`Model::apply`] with an observer of the operators.
-    fn apply_watched<W: LayerWatch>(
-        &self,
-        samples: Tensor<4>,
-        place: Option<&BatchPlace>,
-        watch: &mut W,
-    ) -> Tensor<2>;
 
     /// The layers, in the order of forward.
     fn layers(&self) -> Vec<NamedLayer<'_>>;

@@ -10,9 +10,8 @@ use burn::tensor::{Device, Tensor};
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
 use super::layers::{conv3x3, pool2x2};
-use super::{
-    Activation, Architecture, Layer, LayerWatch, Model, NamedLayer, NetworkOptions, Operator, Unwatched,
-};
+use super::{Activation, Architecture, Layer, Model, NamedLayer, NetworkOptions};
+use crate::spans::{self, Operator};
 use burn_fused::conv::{conv, conv_relu_pool_twice};
 use burn_fused::linear::linear;
 
@@ -70,33 +69,33 @@ impl Architecture for ConvNet {
         layers.push(Layer::Linear(&self.linear).named("linear"));
         layers
     }
+}
 
-    fn apply_watched<W: LayerWatch>(
-        &self,
-        images: Tensor<4>,
-        place: Option<&BatchPlace>,
-        watch: &mut W,
-    ) -> Tensor<2> {
+impl Model for ConvNet {
+    type Input = Tensor<4>;
+    type Output = Tensor<2>;
+
+    fn apply(&self, images: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
         let plain = self.bn1.is_none() && self.activation == Activation::Relu;
         let x = match self.fused && plain {
             true => {
                 let operator = || Operator::new("conv1, conv2", "2x conv+relu+max pool");
-                watch.layer(operator, images, |x| conv_relu_pool_twice(x, &self.conv1, &self.conv2))
+                spans::layer(operator, images, |x| conv_relu_pool_twice(x, &self.conv1, &self.conv2))
             }
             false => {
-                let x = self.block(1, images, watch);
-                self.block(2, x, watch)
+                let x = self.block(1, images);
+                self.block(2, x)
             }
         };
-        let x = watch.layer(|| Operator::new("flatten", "flatten"), x, |x| x.flatten(1, 3));
+        let x = spans::layer(|| Operator::new("flatten", "flatten"), x, |x| x.flatten(1, 3));
         let x = match &self.dropout {
             Some(dropout) => {
                 let operator = || Operator::new("dropout", "dropout");
-                watch.layer(operator, x, |x| dropout.forward(x, place))
+                spans::layer(operator, x, |x| dropout.forward(x, place))
             }
             None => x,
         };
-        watch.layer(
+        spans::layer(
             || Operator::new("linear", "linear"),
             x,
             |x| match self.fused {
@@ -107,23 +106,14 @@ impl Architecture for ConvNet {
     }
 }
 
-impl Model for ConvNet {
-    type Input = Tensor<4>;
-    type Output = Tensor<2>;
-
-    fn apply(&self, images: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        self.apply_watched(images, place, &mut Unwatched)
-    }
-}
-
 impl ConvNet {
     /// A convolution with what follows it, up to the pooling; `number` counts from 1.
-    fn block<W: LayerWatch>(&self, number: usize, x: Tensor<4>, watch: &mut W) -> Tensor<4> {
+    fn block(&self, number: usize, x: Tensor<4>) -> Tensor<4> {
         let (layer, norm) = match number {
             1 => (&self.conv1, &self.bn1),
             _ => (&self.conv2, &self.bn2),
         };
-        let x = watch.layer(
+        let x = spans::layer(
             || Operator::new(format!("conv{number}"), "conv"),
             x,
             |x| match self.fused {
@@ -135,15 +125,15 @@ impl ConvNet {
         let x = match norm {
             Some(norm) if self.fused && self.activation == Activation::Relu => {
                 let operator = || Operator::new(norm_name(), "batch norm+relu+max pool");
-                return watch.layer(operator, x, |x| norm.relu_pool(x));
+                return spans::layer(operator, x, |x| norm.relu_pool(x));
             }
-            Some(norm) => watch.layer(|| Operator::new(norm_name(), "batch norm"), x, |x| norm.forward(x)),
+            Some(norm) => spans::layer(|| Operator::new(norm_name(), "batch norm"), x, |x| norm.forward(x)),
             None => x,
         };
         let kind = self.activation;
         let operator = || Operator::new(format!("activation{number}"), kind.to_string());
-        let x = watch.layer(operator, x, |x| kind.of(x));
+        let x = spans::layer(operator, x, |x| kind.of(x));
         let operator = || Operator::new(format!("pool{number}"), "max pool");
-        watch.layer(operator, x, |x| self.pool.forward(x))
+        spans::layer(operator, x, |x| self.pool.forward(x))
     }
 }

@@ -9,7 +9,8 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
-use super::{Activation, Layer, LayerWatch, Operator};
+use super::{Activation, Layer};
+use crate::spans::{self, Operator};
 use burn_fused::conv::{conv, conv_relu, conv_relu_pool};
 use burn_fused::linear::linear;
 
@@ -83,11 +84,10 @@ pub(super) fn dense(layer: &Linear, x: Tensor<2>, fused: bool) -> Tensor<2> {
 
 /// Applies the layers of the named block in order; with `fused`, convolutions and batch
 /// norms are `burn_fused` operators, fused with a directly following ReLU and pooling.
-pub(super) fn apply_to_images<W: LayerWatch>(
+pub(super) fn apply_to_images(
     (block, all): (&str, &[ImageLayer]),
     mut x: Tensor<4>,
     fused: bool,
-    watch: &mut W,
 ) -> Tensor<4> {
     use ImageLayer::{Conv, Elementwise as Then, Norm, Pool};
     const RELU: Activation = Activation::Relu;
@@ -98,38 +98,39 @@ pub(super) fn apply_to_images<W: LayerWatch>(
         (x, layers) = match layers {
             [] => return x,
             [Conv(layer), Then(Elementwise { activation: RELU }), Pool(_), rest @ ..] if fused => {
-                (watch.layer(operator("conv+relu+max pool"), x, |x| conv_relu_pool(x, layer)), rest)
+                (spans::layer(operator("conv+relu+max pool"), x, |x| conv_relu_pool(x, layer)), rest)
             }
             [Conv(layer), Then(Elementwise { activation: RELU }), rest @ ..] if fused => {
-                (watch.layer(operator("conv+relu"), x, |x| conv_relu(x, layer)), rest)
+                (spans::layer(operator("conv+relu"), x, |x| conv_relu(x, layer)), rest)
             }
-            [Conv(layer), rest @ ..] if fused => (watch.layer(operator("conv"), x, |x| conv(x, layer)), rest),
-            [Conv(layer), rest @ ..] => (watch.layer(operator("conv"), x, |x| layer.forward(x)), rest),
+            [Conv(layer), rest @ ..] if fused => {
+                (spans::layer(operator("conv"), x, |x| conv(x, layer)), rest)
+            }
+            [Conv(layer), rest @ ..] => (spans::layer(operator("conv"), x, |x| layer.forward(x)), rest),
             [Norm(layer), Then(Elementwise { activation: RELU }), Pool(_), rest @ ..] if fused => {
-                (watch.layer(operator("batch norm+relu+max pool"), x, |x| layer.relu_pool(x)), rest)
+                (spans::layer(operator("batch norm+relu+max pool"), x, |x| layer.relu_pool(x)), rest)
             }
             [Norm(layer), Then(Elementwise { activation: RELU }), rest @ ..] if fused => {
-                (watch.layer(operator("batch norm+relu"), x, |x| layer.relu(x)), rest)
+                (spans::layer(operator("batch norm+relu"), x, |x| layer.relu(x)), rest)
             }
-            [Norm(layer), rest @ ..] => (watch.layer(operator("batch norm"), x, |x| layer.forward(x)), rest),
+            [Norm(layer), rest @ ..] => (spans::layer(operator("batch norm"), x, |x| layer.forward(x)), rest),
             [Then(layer), rest @ ..] => {
                 let kind = layer.activation;
                 let operator = || Operator::new(format!("{block}.{first}"), kind.to_string());
-                (watch.layer(operator, x, |x| kind.of(x)), rest)
+                (spans::layer(operator, x, |x| kind.of(x)), rest)
             }
-            [Pool(layer), rest @ ..] => (watch.layer(operator("max pool"), x, |x| layer.forward(x)), rest),
+            [Pool(layer), rest @ ..] => (spans::layer(operator("max pool"), x, |x| layer.forward(x)), rest),
         };
     }
 }
 
 /// Applies the layers of the named block in order; with `fused`, linear layers are `burn_fused`
 /// operators.
-pub(super) fn apply_to_features<W: LayerWatch>(
+pub(super) fn apply_to_features(
     (block, layers): (&str, &[FeatureLayer]),
     mut x: Tensor<2>,
     place: Option<&BatchPlace>,
     fused: bool,
-    watch: &mut W,
 ) -> Tensor<2> {
     for (index, layer) in layers.iter().enumerate() {
         let operator = || {
@@ -140,7 +141,7 @@ pub(super) fn apply_to_features<W: LayerWatch>(
             };
             Operator::new(format!("{block}.{index}"), kind)
         };
-        x = watch.layer(operator, x, |x| match layer {
+        x = spans::layer(operator, x, |x| match layer {
             FeatureLayer::Linear(layer) => dense(layer, x, fused),
             FeatureLayer::Elementwise(layer) => layer.activation.of(x),
             FeatureLayer::Dropout(layer) => layer.forward(x, place),

@@ -8,9 +8,8 @@ use burn::tensor::{Device, Tensor};
 use super::batch_norm::BatchNorm;
 use super::dropout::{BatchPlace, Dropout};
 use super::layers::dense;
-use super::{
-    Activation, Architecture, Layer, LayerWatch, Model, NamedLayer, NetworkOptions, Operator, Unwatched,
-};
+use super::{Activation, Architecture, Layer, Model, NamedLayer, NetworkOptions};
+use crate::spans::{self, Operator};
 
 /// Features of a sample.
 const FEATURES: usize = 512;
@@ -64,33 +63,6 @@ impl Architecture for Mlp {
         layers.push(Layer::Linear(&self.layer2).named("layer2"));
         layers
     }
-
-    fn apply_watched<W: LayerWatch>(
-        &self,
-        features: Tensor<4>,
-        place: Option<&BatchPlace>,
-        watch: &mut W,
-    ) -> Tensor<2> {
-        let x = watch.layer(|| Operator::new("flatten", "flatten"), features, |x| x.flatten::<2>(1, 3));
-        let x = watch.layer(|| Operator::new("layer1", "linear"), x, |x| dense(&self.layer1, x, self.fused));
-        let x = match self.activation {
-            Activation::Relu if self.fused && BatchNorm::fuses(&x) => {
-                watch.layer(|| Operator::new("bn1", "batch norm+relu"), x, |x| self.bn1.relu(x))
-            }
-            kind => {
-                let x = watch.layer(|| Operator::new("bn1", "batch norm"), x, |x| self.bn1.forward(x));
-                watch.layer(|| Operator::new("activation", kind.to_string()), x, |x| kind.of(x))
-            }
-        };
-        let x = match &self.dropout {
-            Some(dropout) => {
-                let operator = || Operator::new("dropout", "dropout");
-                watch.layer(operator, x, |x| dropout.forward(x, place))
-            }
-            None => x,
-        };
-        watch.layer(|| Operator::new("layer2", "linear"), x, |x| dense(&self.layer2, x, self.fused))
-    }
 }
 
 impl Model for Mlp {
@@ -98,6 +70,24 @@ impl Model for Mlp {
     type Output = Tensor<2>;
 
     fn apply(&self, features: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        self.apply_watched(features, place, &mut Unwatched)
+        let x = spans::layer(|| Operator::new("flatten", "flatten"), features, |x| x.flatten::<2>(1, 3));
+        let x = spans::layer(|| Operator::new("layer1", "linear"), x, |x| dense(&self.layer1, x, self.fused));
+        let x = match self.activation {
+            Activation::Relu if self.fused && BatchNorm::fuses(&x) => {
+                spans::layer(|| Operator::new("bn1", "batch norm+relu"), x, |x| self.bn1.relu(x))
+            }
+            kind => {
+                let x = spans::layer(|| Operator::new("bn1", "batch norm"), x, |x| self.bn1.forward(x));
+                spans::layer(|| Operator::new("activation", kind.to_string()), x, |x| kind.of(x))
+            }
+        };
+        let x = match &self.dropout {
+            Some(dropout) => {
+                let operator = || Operator::new("dropout", "dropout");
+                spans::layer(operator, x, |x| dropout.forward(x, place))
+            }
+            None => x,
+        };
+        spans::layer(|| Operator::new("layer2", "linear"), x, |x| dense(&self.layer2, x, self.fused))
     }
 }

@@ -12,8 +12,9 @@ mod mlp;
 mod options;
 #[cfg(test)]
 mod parameters_tests;
+#[cfg(test)]
+mod spans_tests;
 mod vgg;
-mod watch;
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -32,7 +33,6 @@ pub use layer_list::{Layer, NamedLayer};
 pub use mlp::{HIDDEN, Mlp};
 pub use options::{Activation, NetworkOptions};
 pub use vgg::Vgg;
-pub use watch::{LayerWatch, Operator, Unwatched};
 
 use crate::values;
 use flop::Flop;
@@ -94,18 +94,6 @@ macro_rules! networks {
             fn set_fused(&mut self, on: bool) {
                 match self {
                     $(Self::$kind(network) => network.set_fused(on),)+
-                }
-            }
-
-            /// [`Model::apply`] with an observer of the operators.
-            pub fn apply_watched<W: LayerWatch>(
-                &self,
-                samples: Tensor<4>,
-                place: Option<&BatchPlace>,
-                watch: &mut W,
-            ) -> Tensor<2> {
-                match self {
-                    $(Self::$kind(network) => network.apply_watched(samples, place, watch),)+
                 }
             }
 

@@ -9,7 +9,8 @@ use super::dropout::{BatchPlace, Dropout};
 use super::layers::{
     Elementwise, FeatureLayer, ImageLayer, apply_to_features, apply_to_images, conv3x3, pool2x2,
 };
-use super::{Architecture, Layer, LayerWatch, Model, NamedLayer, NetworkOptions, Operator, Unwatched};
+use super::{Architecture, Layer, Model, NamedLayer, NetworkOptions};
+use crate::spans::{self, Operator};
 
 /// Three blocks of two Conv2d(3x3, pad 1) · ReLU and a MaxPool2d(2), channels
 /// 3→32→64, 64→128→256, 256→256→256, then Linear 4096→256 · ReLU · 256→32 ·
@@ -53,21 +54,6 @@ impl Architecture for Vgg {
         layers.extend(head.map(|(index, layer)| layer.layer().named(format!("block4.{index}"))));
         layers
     }
-
-    fn apply_watched<W: LayerWatch>(
-        &self,
-        images: Tensor<4>,
-        place: Option<&BatchPlace>,
-        watch: &mut W,
-    ) -> Tensor<2> {
-        let blocks = [("block1", &self.block1[..]), ("block2", &self.block2), ("block3", &self.block3)];
-        let mut x = images;
-        for block in blocks {
-            x = apply_to_images(block, x, self.fused, watch);
-        }
-        let x = watch.layer(|| Operator::new("flatten", "flatten"), x, |x| x.flatten(1, 3));
-        apply_to_features(("block4", &self.block4), x, place, self.fused, watch)
-    }
 }
 
 impl Model for Vgg {
@@ -75,7 +61,13 @@ impl Model for Vgg {
     type Output = Tensor<2>;
 
     fn apply(&self, images: Tensor<4>, place: Option<&BatchPlace>) -> Tensor<2> {
-        self.apply_watched(images, place, &mut Unwatched)
+        let blocks = [("block1", &self.block1[..]), ("block2", &self.block2), ("block3", &self.block3)];
+        let mut x = images;
+        for block in blocks {
+            x = apply_to_images(block, x, self.fused);
+        }
+        let x = spans::layer(|| Operator::new("flatten", "flatten"), x, |x| x.flatten(1, 3));
+        apply_to_features(("block4", &self.block4), x, place, self.fused)
     }
 }
 

@@ -122,6 +122,7 @@ impl RunConfig {
 
 /// An error of clap in one line, and in the form of other errors of options if it is of a value.
 pub fn one_line(error: &clap::Error) -> String {
+    let in_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let context = |kind| error.get(kind).map(ToString::to_string).filter(|text| !text.is_empty());
     if let (Some(arg), Some(value)) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue)) {
         let option = arg.split(' ').next().unwrap_or_default();
@@ -129,10 +130,9 @@ pub fn one_line(error: &clap::Error) -> String {
             (Some(ContextValue::Strings(names)), _) => format!("choose {}", names.join(", ")),
             (_, source) => source.map_or_else(String::new, ToString::to_string),
         };
-        return format!("{option} {value}: {problem}");
+        return in_line(&format!("{option} {value}: {problem}"));
     }
     let text = error.to_string();
     // Usage and tips follow an empty line; a list of what is missing does not.
-    let first = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-    first.split_whitespace().collect::<Vec<_>>().join(" ")
+    in_line(text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: "))
 }

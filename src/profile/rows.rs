@@ -7,8 +7,7 @@ use burn_mpi::BucketReport;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use super::phase::Phase;
-use super::recorder::{Recorder, Sums};
+use crate::spans::{Phase, Recorder, Sums, parameters};
 use crate::values;
 
 /// Column by which tables are sorted, largest first.
@@ -153,15 +152,6 @@ impl ProfileRow {
     }
 }
 
-/// The first parameter, and how many more there are.
-pub(super) fn parameters(names: &[String]) -> String {
-    match names {
-        [] => "control values".into(),
-        [one] => one.clone(),
-        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
-    }
-}
-
 fn row(sums: &Sums, wall_ms: f64) -> ProfileRow {
     // The rest has nothing inside: it is what remains.
     let (total, total_bytes) = match sums.phase {
@@ -204,7 +194,7 @@ fn sorted(mut rows: Vec<ProfileRow>, key: SortKey) -> Vec<ProfileRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Operator;
+    use crate::spans::Operator;
 
     fn sums(layer: &str, kind: &str, phase: Phase, own: u64, peak_bytes: i64) -> Sums {
         let own = Duration::from_millis(own);

@@ -1,27 +1,26 @@
-//! The forward pass of a step: the model's own, or one with state, such as fake
-//! quantization.
+//! The forward pass of a training step.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
+use super::Precision;
 use crate::model::{BatchPlace, Model, Network};
 use crate::quant::Quantizer;
+use crate::spans;
 
-/// The forward pass of training.
+/// A forward pass in training. Without state, it is the model's own ([`Plain`]).
 pub trait Forward<M: Model> {
-    /// Begins a step. Every rank calls it, including those without samples.
+    /// Called before the first batch of a step.
     fn begin_step(&mut self, _model: &M) {}
 
-    /// The output for a batch.
+    /// The outputs for a batch, whose samples are at `place`.
     fn forward(&mut self, model: &M, input: M::Input, place: &BatchPlace) -> M::Output;
 
-    /// Values that are averaged in each step over the ranks with samples; their
-    /// number is constant.
+    /// Values that are averaged over all ranks with the gradients; always of the same length.
     fn averaged(&mut self, _model: &M) -> &mut [f32] {
         &mut []
     }
 
-    /// Ends a step, in which weights are updated and [`averaged`](Self::averaged) are
-    /// means. Not called for a step with a NaN or infinite loss.
+    /// Called after each averaged step, before the weights change.
     fn end_step(&mut self) {}
 }
 
@@ -35,47 +34,44 @@ impl<M: Model> Forward<M> for Plain {
     }
 }
 
-/// Without one, the model's own forward pass.
-impl<M: Model, F: Forward<M>> Forward<M> for Option<F> {
-    fn begin_step(&mut self, model: &M) {
-        if let Some(forward) = self {
-            forward.begin_step(model);
-        }
-    }
+/// The forward pass of a network, in mixed precision and in quantization-aware training. Operators of `burn_fused`
+/// use the type of their input, so only the samples are converted, and the scores back for the loss.
+#[derive(Debug, Clone)]
+pub struct NetworkForward {
+    /// For quantization-aware training.
+    pub quantizer: Option<Quantizer>,
+    precision: Precision,
+}
 
-    fn forward(&mut self, model: &M, input: M::Input, place: &BatchPlace) -> M::Output {
-        match self {
-            Some(forward) => forward.forward(model, input, place),
-            None => Plain.forward(model, input, place),
-        }
-    }
-
-    fn averaged(&mut self, model: &M) -> &mut [f32] {
-        self.as_mut().map_or(&mut [], |forward| forward.averaged(model))
-    }
-
-    fn end_step(&mut self) {
-        if let Some(forward) = self {
-            forward.end_step();
-        }
+impl NetworkForward {
+    /// The forward pass in this precision.
+    pub fn new(quantizer: Option<Quantizer>, precision: Precision) -> Self {
+        Self { quantizer, precision }
     }
 }
 
-/// Quantization-aware training.
-impl Forward<Network> for Quantizer {
+impl Forward<Network> for NetworkForward {
     fn begin_step(&mut self, _network: &Network) {
-        Self::begin_step(self);
+        self.quantizer.iter_mut().for_each(Quantizer::begin_step);
     }
 
-    fn forward(&mut self, network: &Network, images: Tensor<4>, place: &BatchPlace) -> Tensor<2> {
-        self.fake_quantized(network, images, Some(place))
+    fn forward(&mut self, network: &Network, samples: Tensor<4>, place: &BatchPlace) -> Tensor<2> {
+        if let Some(quantizer) = &mut self.quantizer {
+            return spans::span(&spans::FAKE_QUANTIZED, || {
+                quantizer.fake_quantized(network, samples, Some(place))
+            });
+        }
+        match self.precision.activations() {
+            Some(dtype) => network.forward_training(samples.cast(dtype), place).cast(DType::F32),
+            None => network.forward_training(samples, place),
+        }
     }
 
     fn averaged(&mut self, network: &Network) -> &mut [f32] {
-        self.averaged_mut(network)
+        self.quantizer.as_mut().map_or(&mut [], |quantizer| quantizer.averaged_mut(network))
     }
 
     fn end_step(&mut self) {
-        self.adopt_averages();
+        self.quantizer.iter_mut().for_each(Quantizer::adopt_averages);
     }
 }

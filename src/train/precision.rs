@@ -3,12 +3,10 @@
 
 use std::fmt;
 
-use burn::tensor::{DType, Tensor};
+use burn::tensor::DType;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::Forward;
-use crate::model::{BatchPlace, Network};
 use crate::values;
 
 /// Type of activations, of their gradients and of the factors of products.
@@ -48,52 +46,15 @@ impl fmt::Display for Precision {
     }
 }
 
-/// A forward pass in mixed precision. Operators of `burn_fused` use the type of their
-/// input, so only the samples are converted, and the scores back for the loss.
-#[derive(Debug, Clone)]
-pub struct Mixed<F> {
-    /// The forward pass.
-    pub inner: F,
-    precision: Precision,
-}
-
-impl<F> Mixed<F> {
-    /// `inner` in this precision.
-    pub fn new(inner: F, precision: Precision) -> Self {
-        Self { inner, precision }
-    }
-}
-
-impl<F: Forward<Network>> Forward<Network> for Mixed<F> {
-    fn begin_step(&mut self, network: &Network) {
-        self.inner.begin_step(network);
-    }
-
-    fn forward(&mut self, network: &Network, samples: Tensor<4>, place: &BatchPlace) -> Tensor<2> {
-        match self.precision.activations() {
-            Some(dtype) => self.inner.forward(network, samples.cast(dtype), place).cast(DType::F32),
-            None => self.inner.forward(network, samples, place),
-        }
-    }
-
-    fn averaged(&mut self, network: &Network) -> &mut [f32] {
-        self.inner.averaged(network)
-    }
-
-    fn end_step(&mut self) {
-        self.inner.end_step();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use burn::module::{Module, ModuleVisitor, Param};
-    use burn::tensor::{Device, Gradients, TensorData};
+    use burn::tensor::{Device, Gradients, Tensor, TensorData};
     use burn_fused::loss::cross_entropy;
 
     use super::*;
-    use crate::model::{Activation, ModelKind, NetworkOptions};
-    use crate::train::Plain;
+    use crate::model::{Activation, BatchPlace, ModelKind, Network, NetworkOptions};
+    use crate::train::{Forward, NetworkForward};
 
     const SAMPLES: usize = 16;
 
@@ -128,7 +89,7 @@ mod tests {
         let values: Vec<f32> = (0..SAMPLES * channels * height * width).map(value).collect();
         let samples = TensorData::new(values, [SAMPLES, channels, height, width]);
         let place = BatchPlace { seed: 1, step: 0, first: 0, stride: 1 };
-        let mut forward = Mixed::new(Plain, precision);
+        let mut forward = NetworkForward::new(None, precision);
         let scores = forward.forward(&network, Tensor::from_data(samples, &device), &place);
         // Unscaled, the smallest gradients would lose bits in f16.
         let scale = if precision.scales_loss() { 4096.0 } else { 1.0 };

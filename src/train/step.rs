@@ -9,6 +9,7 @@ use super::optimizer::Rate;
 use super::update::Updater;
 use super::{Forward, Loss, LossScale, Plain, RunConfig, Samples, Scored, Tally};
 use crate::model::{BatchPlace, Model};
+use crate::spans;
 use burn_mpi::{Collective, CommError, GradientSync, MicroBatch, ParamLayout, Signals, World};
 use run_record::Phases;
 
@@ -41,7 +42,7 @@ pub struct Learner<'w, M, L, F = Plain> {
     times: StepTimes,
 }
 
-impl<'w, M: Model, L> Learner<'w, M, L> {
+impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
     /// A learner of `loss` that starts from `network`, with rank 0's weights on all ranks.
     ///
     /// # Errors
@@ -50,6 +51,7 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
         world: &'w World,
         options: &RunConfig,
         network: M,
+        mut forward: F,
         loss: L,
         collective: Box<dyn Collective>,
     ) -> Result<Self, CommError> {
@@ -57,54 +59,27 @@ impl<'w, M: Model, L> Learner<'w, M, L> {
         let mut params = layout.read(&network);
         world.broadcast_f32(&mut params)?;
         let network = layout.write(network, &params);
+        let mut sync = GradientSync::new(world, collective, &layout, options.communication.sync_options());
+        sync.carry(forward.averaged(&network).len())?;
         Ok(Self {
             updater: Updater::new(options, params.len()),
             rate: options.base_rate(),
             loss_scale: options.precision.scales_loss().then(LossScale::default),
             places: Updater::places(&layout),
-            sync: GradientSync::new(world, collective, &layout, options.communication.sync_options()),
             device: options.device.device().autodiff(),
             seed: options.seed,
             micro_batch: options.data.train_batch_size,
             times: StepTimes::default(),
-            forward: Plain,
-            world,
-            network,
-            loss,
-            layout,
-            params,
-        })
-    }
-
-    /// The same, with another forward pass.
-    ///
-    /// # Errors
-    /// If the transport fails.
-    pub fn with_forward<F: Forward<M>>(self, mut forward: F) -> Result<Learner<'w, M, L, F>, CommError> {
-        let Self { network, params, updater, rate, loss_scale, mut sync, world, layout, places, .. } = self;
-        let Self { loss, device, seed, micro_batch, times, .. } = self;
-        sync.carry(forward.averaged(&network).len())?;
-        Ok(Learner {
-            network,
-            params,
-            updater,
-            rate,
-            loss_scale,
             forward,
             sync,
             world,
-            layout,
-            places,
+            network,
             loss,
-            device,
-            seed,
-            micro_batch,
-            times,
+            layout,
+            params,
         })
     }
-}
 
-impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
     /// The layout of the weights.
     pub fn layout(&self) -> &ParamLayout {
         &self.layout
@@ -151,8 +126,10 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
         };
         let signals = self.sync.reduce_with(mine, self.forward.averaged(&self.network))?;
         if signals.not_finite == 0.0 {
-            self.forward.end_step();
-            self.update()?;
+            spans::span(&spans::OPTIMIZER, || {
+                self.forward.end_step();
+                self.update()
+            })?;
         }
         Ok((tally, signals))
     }
@@ -234,10 +211,11 @@ impl<'w, M: Model, L, F: Forward<M>> Learner<'w, M, L, F> {
     {
         let began = Instant::now();
         let (place, own) = (self.place(range.start), range.len());
-        let (input, target) = samples.batch(range, &self.device);
+        let (input, target) = spans::span(&spans::BATCH, || samples.batch(range, &self.device));
         let loaded = Instant::now();
-        let output = self.forward.forward(&self.network, input, &place);
-        let Scored { mut loss, tally } = self.loss.score(output, target);
+        let output = spans::forward(|| self.forward.forward(&self.network, input, &place));
+        let Scored { loss, tally } = spans::span(&spans::LOSS, || self.loss.score(output, target));
+        let mut loss = spans::end_forward(loss);
         if let Some(LossScale { scale, .. }) = self.loss_scale {
             loss = loss.mul_scalar(scale);
         }

@@ -63,8 +63,8 @@ fn a_regression_finds_the_line_through_its_points() {
     let world = World::init().expect("a world of one");
     let line = LinearConfig::new(2, 1).init(&Device::flex().autodiff());
     let collective = Box::new(MpiCollective::new(&world).expect("a transport"));
-    let mut learner =
-        Learner::new(&world, &options(), Line { linear: line }, MeanSquares, collective).expect("a learner");
+    let mut learner = Learner::new(&world, &options(), Line { linear: line }, Plain, MeanSquares, collective)
+        .expect("a learner");
     // Five samples are micro-batches of two, two and one.
     let features = vec![[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [-1.0, 0.5]];
     let targets = features.iter().map(|[x, y]| 2.0 * x - 3.0 * y + 0.5).collect();

@@ -12,27 +12,23 @@ use super::batches::{Batches, order_of};
 use super::curves::Unwritten;
 use super::evaluation::{Evaluation, Tested};
 use super::step::Learner;
-use super::trace::Observed;
 use super::{
-    CrossEntropy, Mixed, Part, Position, Recorder, RunConfig, Schedule, Tally, Trace, TrainError, Untraced,
-    Watch, early_stopping,
+    CrossEntropy, NetworkForward, Position, Recorder, RunConfig, Schedule, Tally, TrainError, Watch,
+    early_stopping,
 };
 use crate::data::shard::digest;
 use crate::data::{SampleSource, Shard, ShardPlan, Split};
 use crate::model::Network;
 use crate::quant::{PostQuantizer, Quantizer};
+use crate::spans;
 use crate::stop::StopRequest;
 use burn_fused::memory::live_bytes;
 use burn_mpi::{Collective, World};
 use int8::TestedInt8;
 use run_record::{Curve, EpochRow};
 
-/// The learner of a [`Trainer`].
-type TracedLearner<'w, T> =
-    Learner<'w, Network, Observed<CrossEntropy, T>, Mixed<Observed<Option<Quantizer>, T>>>;
-
 /// One rank's part of a training: learner, shard and position.
-pub struct Trainer<'w, T: Trace = Untraced> {
+pub struct Trainer<'w> {
     world: &'w World,
     options: RunConfig,
     source: Box<dyn SampleSource>,
@@ -40,8 +36,7 @@ pub struct Trainer<'w, T: Trace = Untraced> {
     shard: Shard,
     evaluation: Rc<Evaluation>,
     batches: Batches,
-    learner: TracedLearner<'w, T>,
-    trace: T,
+    learner: Learner<'w, Network, CrossEntropy, NetworkForward>,
     post_quantizer: Option<PostQuantizer>,
     schedule: Schedule,
     position: Position,
@@ -61,7 +56,7 @@ pub struct Trainer<'w, T: Trace = Untraced> {
 }
 
 /// What a [`Trainer`] is made of, beside options.
-pub struct Setup<T> {
+pub struct Setup {
     /// The data set, the same on all ranks.
     pub source: Box<dyn SampleSource>,
     /// The network to start from; all ranks get rank 0's weights.
@@ -72,16 +67,6 @@ pub struct Setup<T> {
     pub collective: Box<dyn Collective>,
     /// Requests on any rank stop all of them.
     pub stop: StopRequest,
-    /// Observer, for a time line.
-    pub trace: T,
-}
-
-impl Setup<Untraced> {
-    /// The same with an observer.
-    pub fn traced<T: Trace>(self, trace: T) -> Setup<T> {
-        let Self { source, network, quantizer, collective, stop, .. } = self;
-        Setup { source, network, quantizer, collective, stop, trace }
-    }
 }
 
 /// Compares the samples that `--train-samples` and `--test-samples` leave out as well: files that
@@ -99,13 +84,13 @@ fn check_unused(world: &World, source: &dyn SampleSource, options: &RunConfig) -
     Ok(())
 }
 
-impl<'w, T: Trace> Trainer<'w, T> {
+impl<'w> Trainer<'w> {
     /// A trainer at the first step.
     ///
     /// # Errors
     /// If a shard cannot be read, data sets differ or the transport fails.
-    pub fn new(world: &'w World, options: &RunConfig, setup: Setup<T>) -> Result<Self, TrainError> {
-        let Setup { source, network, quantizer, collective, stop, trace } = setup;
+    pub fn new(world: &'w World, options: &RunConfig, setup: Setup) -> Result<Self, TrainError> {
+        let Setup { source, network, quantizer, collective, stop } = setup;
         let plan = options.plan(source.as_ref(), Split::Train, world.size());
         let order = order_of(options, 0);
         let shard = world.agree(Shard::load(source.as_ref(), Split::Train, &plan, world.rank(), order))?;
@@ -118,11 +103,9 @@ impl<'w, T: Trace> Trainer<'w, T> {
             .map(|post| post.load(source.as_ref(), options.data.train_samples));
         let post_quantizer = world.agree(post.transpose())?;
         let loss = CrossEntropy { smoothing: options.recipe.label_smoothing };
-        let loss = Observed { inner: loss, trace: trace.clone() };
-        let forward = Mixed::new(Observed { inner: quantizer, trace: trace.clone() }, options.precision);
+        let forward = NetworkForward::new(quantizer, options.precision);
         Ok(Self {
-            learner: Learner::new(world, options, network, loss, collective)?.with_forward(forward)?,
-            trace,
+            learner: Learner::new(world, options, network, forward, loss, collective)?,
             batches: Batches::new(options, source.description()),
             post_quantizer,
             schedule: options.rates(plan.steps()),
@@ -160,7 +143,7 @@ impl<'w, T: Trace> Trainer<'w, T> {
                 self.load_shard()?;
                 self.position.epoch_seconds += started.elapsed().as_secs_f64();
             }
-            if let Some(quantizer) = &mut self.learner.forward.inner.inner {
+            if let Some(quantizer) = &mut self.learner.forward.quantizer {
                 quantizer.set_epoch(self.position.epoch);
             }
             self.train_epoch(recorder, watch)?;
@@ -170,16 +153,17 @@ impl<'w, T: Trace> Trainer<'w, T> {
             let started = Instant::now();
             self.check_statistics()?;
             self.learner.average_buffers()?;
-            self.trace.begin(Part::Evaluation);
-            let Tested { tallies, seconds } = evaluation.run(self.world, &self.learner.network)?;
-            self.check_test(&tallies)?;
-            let int8 = self.test_int8(&evaluation)?;
+            let (Tested { tallies, seconds }, int8) = spans::span(&spans::EVALUATION, || {
+                let tested = evaluation.run(self.world, &self.learner.network)?;
+                self.check_test(&tested.tallies)?;
+                let int8 = self.test_int8(&evaluation)?;
+                Ok::<_, TrainError>((tested, int8))
+            })?;
             if let Some(int8) = &int8 {
                 let [float, integer] = self.position.inference_seconds.get_or_insert_default();
                 *float += seconds;
                 *integer += int8.test.seconds;
             }
-            self.trace.end();
             self.position.test_seconds += started.elapsed().as_secs_f64();
             let started = Instant::now();
             self.finish_epoch(recorder, watch, tallies, int8)?;
@@ -228,20 +212,20 @@ impl<'w, T: Trace> Trainer<'w, T> {
     }
 
     fn step(&mut self) -> Result<(), TrainError> {
-        self.trace.begin_step(self.position.step + 1, &mut self.learner.sync)?;
+        spans::begin_step(self.position.step + 1);
+        self.learner.sync.watch(spans::watcher())?;
         let step = self.position.step_in_epoch;
         let (began, size) = (Instant::now(), self.plan.batch_size);
-        self.trace.begin(Part::Samples);
-        let samples = self.batches.samples(&self.shard, step * size, size, self.position.epoch);
-        self.trace.end();
+        let epoch = self.position.epoch;
+        let samples =
+            spans::span(&spans::SAMPLES, || self.batches.samples(&self.shard, step * size, size, epoch));
         self.learner.count_data(began.elapsed());
         let total = self.plan.global_batch_len(step);
         self.learner.rate = self.schedule.rate(self.position.epoch, step);
-        let samples = Observed { inner: samples, trace: &self.trace };
         live_bytes::begin_step();
         let (tally, signals) = self.learner.step(&samples, total, self.stop.signal().is_some())?;
         live_bytes::end_step(self.kept_between + self.shard.index_bytes());
-        self.trace.end_step(&self.learner.sync);
+        spans::end_step(&self.learner.sync);
         if signals.not_finite > 0.0 {
             return Err(self.not_finite(&tally)?);
         }

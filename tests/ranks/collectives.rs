@@ -12,7 +12,7 @@ use mpiburn::data::{self, Normalizer, SampleSource, Split};
 use mpiburn::model::{Model, ModelKind, Network};
 use mpiburn::options::RunConfig;
 use mpiburn::train::{
-    CrossEntropy, LabelledBytes, Learner, Position, Recorder, Setup, Tally, Trainer, Untraced, Watch,
+    CrossEntropy, LabelledBytes, Learner, Plain, Position, Recorder, Setup, Tally, Trainer, Watch,
 };
 use run_record::{EpochRow, Start};
 
@@ -54,7 +54,7 @@ fn averages_statistics(world: &World) -> anyhow::Result<()> {
     let source = Synthetic::new(ModelKind::Mlp.input_shape(), CLASSES, BATCH * world.size());
     let network = Network::init(config.model, CLASSES, 1, &Device::flex().autodiff());
     let loss = CrossEntropy::default();
-    let mut learner = Learner::new(world, &config, network, loss, connect(world)?)?;
+    let mut learner = Learner::new(world, &config, network, Plain, loss, connect(world)?)?;
 
     // Each rank sees other samples, so its statistics are its own.
     let mut bytes = Vec::new();
@@ -162,8 +162,7 @@ fn weights_that_differ_between_ranks_end_the_training() {
         let source = data::open(digits())?;
         let network = Network::init(config.model, 10, 1, &Device::flex().autodiff());
         let collective = Box::new(Spoilt { inner: connect(world)?, spoils: world.rank() == 1 });
-        let setup =
-            Setup { source, network, quantizer: None, collective, stop: Default::default(), trace: Untraced };
+        let setup = Setup { source, network, quantizer: None, collective, stop: Default::default() };
         let mut recorder = Recorder::open(world, None, Start::default())?;
         Trainer::new(world, &config, setup)?.run(&mut recorder, &mut Unwatched)?;
         anyhow::Ok(())
@@ -190,8 +189,7 @@ fn ranks_with_different_options_or_data_are_rejected_by_field_and_rank() {
         let source = data::open(&lab.path(["7", "8"][world.rank()]))?;
         let network = Network::init(config.model, 10, 1, &Device::flex().autodiff());
         let collective = connect(world)?;
-        let setup =
-            Setup { source, network, quantizer: None, collective, stop: Default::default(), trace: Untraced };
+        let setup = Setup { source, network, quantizer: None, collective, stop: Default::default() };
         Trainer::new(world, &config, setup)?;
         anyhow::Ok(())
     });

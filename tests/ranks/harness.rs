@@ -249,7 +249,7 @@ struct Log;
 
 impl log::Log for Log {
     fn enabled(&self, metadata: &log::Metadata) -> bool {
-        metadata.target().starts_with("mpiburn") || metadata.target().starts_with("burn_mpi")
+        ["mpiburn", "burn_mpi", "run_re"].iter().any(|name| metadata.target().starts_with(name))
     }
 
     fn log(&self, record: &log::Record) {
@@ -290,7 +290,7 @@ pub fn run(job: impl Borrow<Job>) -> Output {
     let commands = match read {
         Ok(commands) => commands,
         // On all ranks: what differs between them needs processes.
-        Err(error) => return output(error.exit_code() as u8, String::new(), error.to_string()),
+        Err(error) => return output(error.exit_code() as u8, String::new(), commands::usage_text(&error)),
     };
     use Command::{Data, Launch, Report, Sweep};
     if let [Cli { command: Data(_) | Launch(_) | Report(_) | Sweep(_), .. }] = &commands[..] {

@@ -145,7 +145,7 @@ fn a_checkpoint_is_profiled_with_its_network() {
         assert!(names(&found, "forward").contains(&"bn1 batch norm+relu+max pool".to_owned()), "{found}");
     }
     for (options, code, expected) in [
-        (&["--model", "vgg"][..], 2, "--model vgg: the checkpoint is of a convnet"),
+        (&["--model", "vgg"][..], 2, "--model vgg: the checkpoint's network has another"),
         (&["--activation", "gelu"], 2, "--activation gelu: the checkpoint's network has another"),
         (&["--int8"], 2, "int8.safetensors"),
         (&["--data-root", "/nowhere"], 1, "/nowhere"),
@@ -224,7 +224,7 @@ fn options_without_effect_are_named_and_the_json_has_the_others() {
 
 #[test]
 fn ranks_that_profile_different_batches_are_rejected() {
-    for (option, one, other) in [("--batches", "5", "0"), ("--lr", "1e-3", "1e-2")] {
+    for (option, one, other) in [("--batches", "5", "6"), ("--lr", "1e-3", "1e-2")] {
         let of = |value| profile(1, &["--model", "mlp", option, value]);
         refused(side_by_side(&[&of(one), &of(other)]), 1, &[&format!("{option} differs")]);
     }

@@ -62,26 +62,6 @@ fn every_recipe_resumes_inside_an_epoch_to_the_same_bits() {
 
 /// Runs of versions without a choice of optimizers.
 #[test]
-fn a_run_without_a_recipe_resumes_with_adam() {
-    let lab = Lab::new();
-    let expected = lab.train(1, "run", &["--epochs", "2", "--train-samples", "320"]);
-    lab.cut("run");
-    lab.remove_manifests("run");
-    let names = ["moments", "optimizer", "momentum", "schedule", "l1", "l2", "label_smoothing", "augment"];
-    for (file, section) in [(lab.path("run/run.json"), "/config"), (lab.newest("run").join("state.json"), "")]
-    {
-        edit(&file, |json| {
-            let fields = json.pointer_mut(section).and_then(|json| json.as_object_mut()).expect("an object");
-            let before = fields.len();
-            fields.retain(|name, _| !names.contains(&name.as_str()));
-            assert!(fields.len() < before, "{}", file.display());
-        });
-    }
-    lab.resumed(1, "run");
-    assert_eq!(lab.run_json("run")["weights_sha256"], expected["weights_sha256"]);
-}
-
-#[test]
 fn augmented_images_differ_in_every_epoch() {
     let lab = Lab::new();
     // The learning rate is 0, so losses differ by the images only.

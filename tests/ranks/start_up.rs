@@ -32,8 +32,8 @@ fn ranks_with_different_subcommands_are_refused() {
 #[test]
 fn a_value_that_one_rank_alone_has_is_named_with_the_rank() {
     let lab = Lab::new();
-    let line = refused(&lab, &training(&lab, &["--lr=-1"]), 2);
-    assert!(line.starts_with("mpiburn: rank 1 on ") && line.contains("--lr"), "{line}");
+    let line = refused(&lab, &training(&lab, &["--max-lr=1"]), 2);
+    assert!(line.starts_with("mpiburn: rank 1 on ") && line.contains("--max-lr 1: requires"), "{line}");
     let line = refused(&lab, &training(&lab, &["--world-size", "3"]), 1);
     assert!(line.contains("--world-size differs between ranks: rank 1 on "), "{line}");
 }

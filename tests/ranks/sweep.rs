@@ -22,8 +22,8 @@ fn invalid_sweep_files_are_rejected_with_the_key() {
     for (body, words) in [
         ("[vary]\nbakend = [\"mpi\"]\n", "unknown key bakend in [vary]; did you mean backend?"),
         ("[vary]\nbackend = [\"smoke\"]\n", "run smoke-1: --backend smoke: "),
-        ("[vary]\nepochs = [\"many\"]\n", "run epochs-many-1: invalid value 'many'"),
-        ("[vary]\nlr = [\"a\\nb\"]\n", "invalid value 'a b' for '--lr <X>'"),
+        ("[vary]\nepochs = [\"many\"]\n", "run epochs-many-1: --epochs many: invalid digit"),
+        ("[vary]\nlr = [\"a\\nb\"]\n", "--lr a b: invalid float literal"),
         ("[vary\n", "line 7: "),
     ] {
         let line = refused(&sweep(&lab, &lab.sweep_file(body), &[]), 1);

@@ -12,7 +12,7 @@ use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::machine::{page_faults, topology};
 use crate::model::Network;
 use crate::options::{ConfigError, Part, StepArgs, part};
-use crate::train::{CrossEntropy, Forward, LabelledBytes, Learner, Mixed, StepTimes};
+use crate::train::{CrossEntropy, Forward, LabelledBytes, Learner, NetworkForward, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
 use burn_fused::simd::Level;
 use burn_mpi::{CommError, ParamLayout, World, connect};
@@ -64,8 +64,8 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let loss = CrossEntropy { smoothing: config.recipe.label_smoothing };
     let flop_per_step = network.step_flop(config.data.train_batch_size);
     let quantizer = config.quantizer(&network)?;
-    let learner = Learner::new(world, config, network, loss, collective)?;
-    let mut learner = learner.with_forward(Mixed::new(quantizer, config.precision))?;
+    let forward = NetworkForward::new(quantizer, config.precision);
+    let mut learner = Learner::new(world, config, network, forward, loss, collective)?;
 
     let mut product = (args.products > 0).then(|| Product::new(&device));
     let mut multiply = || product.iter_mut().for_each(|product| product.measure(args.products));

@@ -4,10 +4,10 @@ use burn_fused::int8::{Layer, Model, Stage};
 
 use super::subject::Subject;
 use super::{Measured, alternate};
-use crate::model::Operator;
 use crate::options::ConfigError;
-use crate::profile::{Phase, Profile, Recorder, WatchedSamples, end_sequence, follow, register, span};
+use crate::profile::Profile;
 use crate::quant::{QuantError, Quantized};
+use crate::spans::{BATCH, Operator, Phase, Recorder, end_sequence, follow, register, span};
 
 /// Rows of the stages of a model.
 struct Rows {
@@ -63,20 +63,14 @@ pub fn profile(subject: Subject, batches: usize) -> anyhow::Result<Measured> {
                        mpiburn quantize";
         return Err(ConfigError::new("int8", "", problem).into());
     };
-    let samples_row = WatchedSamples::row();
     let rows = Rows::new(&model, &names);
     let mut scores = Vec::new();
-    let [profiled, plain] = alternate(batches, |on| {
+    let [profiled, plain] = alternate(batches, || {
         let samples = source.next();
-        let values = span(samples_row, || samples.normalizer.values(samples.bytes));
+        let values = span(&BATCH, || samples.normalizer.values(samples.bytes));
         scores.resize(samples.labels.len() * model.outputs(), 0.0);
-        match on {
-            true => {
-                model.infer_watched(&mut workspace, &values, &mut scores, |stage| follow(rows.row(stage)));
-                end_sequence();
-            }
-            false => model.infer(&mut workspace, &values, &mut scores),
-        }
+        model.infer_watched(&mut workspace, &values, &mut scores, |stage| follow(rows.row(stage)));
+        end_sequence();
         Ok::<(), QuantError>(())
     })?;
     let recorder = Recorder::stop().unwrap_or_default();

@@ -18,7 +18,8 @@ use super::trace::{self, Tracing};
 use super::{check_random_batch, outputs};
 use crate::machine;
 use crate::options::ProfileArgs;
-use crate::profile::{Log, Profile, Recorder, begin_batch, end_batch};
+use crate::profile::Profile;
+use crate::spans::{Recorder, begin_batch, end_batch};
 use burn_fused::simd::Level;
 
 /// Batches before the first that is measured. The second step of a training has other
@@ -44,7 +45,7 @@ pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     super::agree_on_products(world, &config)?;
     let start = |steps| Tracing::start(world, &args.trace, steps, &config);
     let tracing = traced.map(start).transpose()?;
-    let log = tracing.as_ref().map(|tracing| Log::new(tracing.since(), tracing.steps()));
+    let log = tracing.as_ref().map(Tracing::log);
     let recorder = log.map_or_else(Recorder::default, |log| Recorder::default().with_log(log));
     recorder.start();
     let measured = match (args.train, args.int8) {
@@ -92,11 +93,8 @@ struct Measured {
 }
 
 /// Runs `batch` with this thread's recorder and without it, in turn: as often as needed to
-/// warm up, and then `batches` times with either. `batch` learns which of the two it is.
-fn alternate<E>(
-    batches: usize,
-    mut batch: impl FnMut(bool) -> Result<(), E>,
-) -> Result<[Vec<Duration>; 2], E> {
+/// warm up, and then `batches` times with either.
+fn alternate<E>(batches: usize, mut batch: impl FnMut() -> Result<(), E>) -> Result<[Vec<Duration>; 2], E> {
     let mut times = [Vec::with_capacity(batches), Vec::with_capacity(batches)];
     let mut away = None;
     for number in 0..WARM_UP + batches {
@@ -113,7 +111,7 @@ fn alternate<E>(
             }
             let began = Instant::now();
             begin_batch();
-            batch(on)?;
+            batch()?;
             end_batch();
             let took = began.elapsed();
             if let Some(recorder) = away.take() {

@@ -1,12 +1,12 @@
-//! Profile of training steps: a `Learner` with observers of forward, backward, loss and
-//! collectives.
+//! Profile of training steps.
 
 use burn_mpi::{CommError, World, connect};
 
 use super::subject::Subject;
 use super::{Measured, alternate};
-use crate::profile::{Profile, Recorder, WatchedForward, WatchedLoss, WatchedSamples, log_buckets, on_sync};
-use crate::train::{CrossEntropy, Learner, Mixed};
+use crate::profile::Profile;
+use crate::spans::{self, Recorder};
+use crate::train::{CrossEntropy, Learner, NetworkForward};
 
 /// Profiles `batches` steps of this rank. All ranks take part in them.
 pub fn profile(world: &World, subject: Subject, batches: usize) -> anyhow::Result<Measured> {
@@ -14,17 +14,16 @@ pub fn profile(world: &World, subject: Subject, batches: usize) -> anyhow::Resul
     let network = subject.network_on(&device);
     let Subject { config, batches: mut source, .. } = subject;
     let collective = connect(world, config.communication.backend, &config.transport())?;
-    let row = WatchedSamples::row();
-    let loss = WatchedLoss::new(CrossEntropy { smoothing: config.recipe.label_smoothing });
-    let learner = Learner::new(world, &config, network, loss, collective)?;
-    let mut learner = learner.with_forward(Mixed::new(WatchedForward::default(), config.precision))?;
+    let loss = CrossEntropy { smoothing: config.recipe.label_smoothing };
+    let forward = NetworkForward::new(None, config.precision);
+    let mut learner = Learner::new(world, &config, network, forward, loss, collective)?;
     let total = config.data.train_batch_size * world.size();
     world.barrier()?;
-    let [profiled, plain] = alternate(batches, |on| -> Result<(), CommError> {
-        learner.sync.watch(on.then_some(on_sync))?;
-        learner.step(&WatchedSamples { samples: source.next(), row }, total, false).map(|_| ())
+    let [profiled, plain] = alternate(batches, || -> Result<(), CommError> {
+        learner.sync.watch(spans::watcher())?;
+        learner.step(&source.next(), total, false).map(|_| ())
     })?;
-    log_buckets(&learner.sync);
+    spans::log_buckets(&learner.sync);
     let recorder = Recorder::stop().unwrap_or_default();
     let buckets = learner.sync.report().buckets;
     Ok(Measured {

@@ -4,11 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::{Clock, Event, EventKind, RankTrace};
-use crate::model::Operator;
-use crate::profile::Phase;
-use crate::profile::log::{Log, Logged, LoggedOp};
-use crate::profile::recorder::{REST, Recorder};
-use crate::profile::watch::AUTODIFF;
+use crate::spans::{AUTODIFF_KIND, Log, Logged, LoggedOp, Operator, Phase, REST, Recorder};
 
 /// Category of steps, which no operator has.
 const STEP: &str = "step";
@@ -16,7 +12,7 @@ const STEP: &str = "step";
 /// Name of an operator's events. A viewer shows it without the category.
 fn title(operator: &Operator, phase: Phase) -> String {
     match phase {
-        Phase::Backward if operator.kind != AUTODIFF => format!("{} backward", operator.name()),
+        Phase::Backward if operator.kind != AUTODIFF_KIND => format!("{} backward", operator.name()),
         _ => operator.name(),
     }
 }
@@ -132,15 +128,14 @@ mod tests {
     use burn_mpi::{BucketReport, SyncEvent};
 
     use super::*;
-    use crate::profile::current::with_log;
-    use crate::profile::{begin_batch, end_batch, follow, on_sync, span};
+    use crate::spans::{begin_batch, end_batch, follow, in_row, on_sync};
 
     const PAUSE: Duration = Duration::from_millis(1);
 
     /// A step with two buckets in flight, of which one ends during backward.
     fn step(forward: usize, backward: usize) {
         begin_batch();
-        span(forward, || sleep(PAUSE));
+        in_row(forward, || sleep(PAUSE));
         follow(backward);
         for bucket in [0, 1] {
             on_sync(SyncEvent::BucketBegin(bucket));
@@ -168,8 +163,8 @@ mod tests {
             step(rows[0], rows[1]);
         }
         let bucket = BucketReport { parameters: vec!["a.weight".into()], bytes: 12 };
-        with_log(|log| log.buckets(&[bucket.clone(), bucket]));
-        let recorder = Recorder::stop().expect("it was started");
+        let mut recorder = Recorder::stop().expect("it was started");
+        recorder.log.as_mut().expect("a log").buckets(&[bucket.clone(), bucket]);
         let same = ClockOffset::default();
         RankTrace::new(&recorder, &Clock { start: same, end: same })
     }

@@ -2,11 +2,12 @@
 
 use super::Trainer;
 use crate::quant::Int8File;
+use crate::spans;
 use crate::train::step::Learner;
-use crate::train::{Moment, Part, Position, Recorder, Tally, Trace, TrainError};
+use crate::train::{Moment, Position, Recorder, Tally, TrainError};
 use run_record::{Checkpoint, Curve};
 
-impl<T: Trace> Trainer<'_, T> {
+impl Trainer<'_> {
     /// Restores the position of `checkpoint`.
     ///
     /// # Errors
@@ -27,7 +28,7 @@ impl<T: Trace> Trainer<'_, T> {
             *scale = saved;
         }
         if let (Some(quantizer), Some(ranges)) =
-            (&mut self.learner.forward.inner.inner, self.position.ranges.clone())
+            (&mut self.learner.forward.quantizer, self.position.ranges.clone())
         {
             quantizer.restore(ranges)?;
         }
@@ -74,29 +75,34 @@ impl<T: Trace> Trainer<'_, T> {
         epoch_tally: Tally,
         int8: Option<&Int8File>,
     ) -> Result<(), TrainError> {
-        self.trace.begin(Part::Checkpoint);
-        recorder.points(Curve::Train, &self.unwritten.gather(self.world)?)?;
-        self.position.epoch_tallies = self.world.gather(&epoch_tally)?;
-        self.position.window_tallies = self.world.gather(&self.window_tally)?;
-        let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
-        self.position.comm_seconds = self.world.gather(&comm_seconds)?;
-        self.position.arrival = self.learner.sync.arrival().cloned();
-        self.position.loss_scale = self.learner.loss_scale;
-        self.position.ranges = self.quantizer().map(|quantizer| quantizer.ranges().clone());
-        let Learner { params, updater, .. } = &self.learner;
-        let last = self.stopping || self.is_done();
-        let written = recorder.checkpoint(self.learner.layout(), int8, last, || Checkpoint {
-            model: self.options.model.to_string(),
-            world_size: self.world.size(),
-            params: params.clone(),
-            moments: updater.optimizer.moments().iter().map(|m| (m.name.clone(), m.values.clone())).collect(),
-            updates: updater.optimizer.updates(),
-            position: self.position.clone(),
-        })?;
-        if written {
-            self.checkpoint_step = Some(self.position.step);
-        }
-        self.trace.end();
-        Ok(())
+        spans::span(&spans::CHECKPOINT, || {
+            recorder.points(Curve::Train, &self.unwritten.gather(self.world)?)?;
+            self.position.epoch_tallies = self.world.gather(&epoch_tally)?;
+            self.position.window_tallies = self.world.gather(&self.window_tally)?;
+            let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
+            self.position.comm_seconds = self.world.gather(&comm_seconds)?;
+            self.position.arrival = self.learner.sync.arrival().cloned();
+            self.position.loss_scale = self.learner.loss_scale;
+            self.position.ranges = self.quantizer().map(|quantizer| quantizer.ranges().clone());
+            let Learner { params, updater, .. } = &self.learner;
+            let last = self.stopping || self.is_done();
+            let written = recorder.checkpoint(self.learner.layout(), int8, last, || Checkpoint {
+                model: self.options.model.to_string(),
+                world_size: self.world.size(),
+                params: params.clone(),
+                moments: updater
+                    .optimizer
+                    .moments()
+                    .iter()
+                    .map(|m| (m.name.clone(), m.values.clone()))
+                    .collect(),
+                updates: updater.optimizer.updates(),
+                position: self.position.clone(),
+            })?;
+            if written {
+                self.checkpoint_step = Some(self.position.step);
+            }
+            Ok(())
+        })
     }
 }

@@ -1,9 +1,9 @@
 //! Errors that end a training on every rank at the same step: signals, NaN and infinite losses.
 
 use super::Trainer;
-use crate::train::{Precision, Recorder, Tally, Trace, TrainError};
+use crate::train::{Precision, Recorder, Tally, TrainError};
 
-impl<T: Trace> Trainer<'_, T> {
+impl Trainer<'_> {
     /// The error of a training that a signal stopped after a checkpoint.
     pub(super) fn stopped(&self, recorder: &Recorder<'_>) -> TrainError {
         let signal = self.stop.signal().unwrap_or("a signal to another rank");

@@ -4,7 +4,7 @@ use burn::module::Module;
 
 use super::Trainer;
 use crate::quant::{Int8File, QuantError, Quantized};
-use crate::train::{Evaluation, Tested, Trace, TrainError};
+use crate::train::{Evaluation, Tested, TrainError};
 use burn_mpi::{CommError, SharedError};
 use run_record::Method;
 
@@ -14,7 +14,7 @@ pub(super) struct TestedInt8 {
     pub test: Tested,
 }
 
-impl<T: Trace> Trainer<'_, T> {
+impl Trainer<'_> {
     /// Derives the int8 model of the current weights and tests it over all ranks' shares; `None`
     /// without quantization, and where the weights cannot be quantized, which a warning says: the
     /// float training goes on.

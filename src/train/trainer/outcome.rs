@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::Trainer;
 use crate::quant::Quantizer;
-use crate::train::{Position, Trace};
+use crate::train::Position;
 use burn_mpi::{ParamLayout, SyncReport};
 use run_record::files::sha256_of_f32;
 use run_record::{DataDigests, StepMs};
 
-impl<T: Trace> Trainer<'_, T> {
+impl Trainer<'_> {
     /// The layout of the weights.
     pub fn layout(&self) -> &ParamLayout {
         self.learner.layout()
@@ -59,6 +59,6 @@ impl<T: Trace> Trainer<'_, T> {
 
     /// The quantizer of quantization-aware training.
     pub(super) fn quantizer(&self) -> Option<&Quantizer> {
-        self.learner.forward.inner.inner.as_ref()
+        self.learner.forward.quantizer.as_ref()
     }
 }

@@ -8,11 +8,11 @@ use burn_mpi::SyncEvent;
 
 use super::log::Log;
 use super::phase::Phase;
-use crate::model::Operator;
+use super::{Operator, Site};
 
 /// Sums over the calls of an operator in one phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sums {
+pub(crate) struct Sums {
     pub operator: Operator,
     pub phase: Phase,
     pub calls: usize,
@@ -48,7 +48,7 @@ struct PendingOp {
 }
 
 /// The row of a whole batch.
-pub(super) const REST: usize = 0;
+pub(crate) const REST: usize = 0;
 const COPY: usize = 1;
 const COLLECT: usize = 2;
 
@@ -61,12 +61,18 @@ pub struct Recorder {
     buckets: Vec<usize>,
     hidden: Vec<Duration>,
     pending: VecDeque<PendingOp>,
+    /// Rows of sites.
+    sites: Vec<(&'static Site, usize)>,
+    /// Rows in forward and backward of a network's operators, in their order.
+    layers: Vec<[usize; 2]>,
+    /// Index of the next operator; `None` outside of forward.
+    pub(crate) next_layer: Option<usize>,
     /// Whether the innermost span is one of a sequence, which ends where the next begins:
     /// the backwards of operators, or the layers of an integer model.
-    pub(super) in_sequence: bool,
-    pub(super) paused: bool,
+    pub(crate) in_sequence: bool,
+    pub(crate) paused: bool,
     /// Every span, for a time line.
-    pub(super) log: Option<Log>,
+    pub(crate) log: Option<Log>,
 }
 
 impl Default for Recorder {
@@ -77,6 +83,9 @@ impl Default for Recorder {
             buckets: Vec::new(),
             hidden: Vec::new(),
             pending: VecDeque::with_capacity(64),
+            sites: Vec::new(),
+            layers: Vec::new(),
+            next_layer: None,
             in_sequence: false,
             paused: false,
             log: None,
@@ -94,13 +103,40 @@ impl Recorder {
         Self { log: Some(log), ..self }
     }
 
+    /// The recorder of a training's time line, which records nothing before the steps of `log`.
+    pub fn of_training(log: Log) -> Self {
+        Self { log: Some(log), paused: true, ..Self::default() }
+    }
+
+    /// The row of `site`.
+    pub(crate) fn row_of(&mut self, site: &'static Site) -> usize {
+        if let Some((_, row)) = self.sites.iter().find(|(known, _)| std::ptr::eq(*known, site)) {
+            return *row;
+        }
+        let row = self.register(Operator::new(site.layer, site.kind), site.phase);
+        self.sites.push((site, row));
+        row
+    }
+
+    /// The rows of the network's next operator in forward and backward; `None` outside of forward.
+    pub(crate) fn next_layer(&mut self, operator: impl FnOnce() -> Operator) -> Option<[usize; 2]> {
+        let index = self.next_layer?;
+        self.next_layer = Some(index + 1);
+        if index == self.layers.len() {
+            let operator = operator();
+            let rows = [Phase::Forward, Phase::Backward].map(|phase| self.register(operator.clone(), phase));
+            self.layers.push(rows);
+        }
+        Some(self.layers[index])
+    }
+
     /// Operator and phase of each row of the log.
-    pub(super) fn operators(&self) -> impl Iterator<Item = (&Operator, Phase)> {
+    pub(crate) fn operators(&self) -> impl Iterator<Item = (&Operator, Phase)> {
         self.rows.iter().map(|row| (&row.operator, row.phase))
     }
 
     /// The bucket of a row, if it is one.
-    pub(super) fn bucket_of(&self, row: usize) -> Option<usize> {
+    pub(crate) fn bucket_of(&self, row: usize) -> Option<usize> {
         self.buckets.iter().position(|&bucket| bucket == row)
     }
 
@@ -116,17 +152,17 @@ impl Recorder {
     }
 
     /// Operators with a call. The first is the rest, whose total is that of all batches.
-    pub(super) fn sums(&self) -> impl Iterator<Item = &Sums> {
+    pub(crate) fn sums(&self) -> impl Iterator<Item = &Sums> {
         self.rows.iter().filter(|row| row.calls > 0)
     }
 
     /// Sums of each bucket, with the time during which it was in flight behind backward.
-    pub(super) fn buckets(&self) -> impl Iterator<Item = (&Sums, Duration)> {
+    pub(crate) fn buckets(&self) -> impl Iterator<Item = (&Sums, Duration)> {
         self.buckets.iter().map(|&row| &self.rows[row]).zip(self.hidden.iter().copied())
     }
 
     /// Adds an operator; returns its row.
-    pub(super) fn register(&mut self, operator: Operator, phase: Phase) -> usize {
+    pub(crate) fn register(&mut self, operator: Operator, phase: Phase) -> usize {
         self.rows.push(Sums {
             operator,
             phase,
@@ -141,7 +177,7 @@ impl Recorder {
         self.rows.len() - 1
     }
 
-    pub(super) fn begin(&mut self, row: usize) {
+    pub(crate) fn begin(&mut self, row: usize) {
         let (bytes, outer_peak) = (live_bytes(), peak());
         set_peak(bytes);
         let (inner, inner_bytes, allocated, inner_allocated) = (Duration::ZERO, 0, allocated_bytes(), 0);
@@ -157,7 +193,7 @@ impl Recorder {
         });
     }
 
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         let ended = Instant::now();
         let Some(span) = self.open.pop() else { unreachable!("a span has begun") };
         let (total, bytes, most) = (ended - span.began, live_bytes() - span.bytes, peak());
@@ -181,14 +217,14 @@ impl Recorder {
         }
     }
 
-    pub(super) fn end_sequence(&mut self) {
+    pub(crate) fn end_sequence(&mut self) {
         if std::mem::take(&mut self.in_sequence) {
             self.end();
         }
     }
 
     /// Ends a batch, and the spans inside it that are open.
-    pub(super) fn end_all(&mut self) {
+    pub(crate) fn end_all(&mut self) {
         self.in_sequence = false;
         self.pending.clear();
         while !self.open.is_empty() {
@@ -219,7 +255,7 @@ impl Recorder {
         }
     }
 
-    pub(super) fn sync(&mut self, event: SyncEvent) {
+    pub(crate) fn sync(&mut self, event: SyncEvent) {
         match event {
             SyncEvent::BackwardEnd => {
                 self.end_sequence();

@@ -5,11 +5,9 @@ use std::time::Instant;
 
 use burn_mpi::BucketReport;
 
-use super::rows::parameters;
-
 /// A span that has ended. Times are in ns since [`Log::since`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Logged {
+pub(crate) struct Logged {
     pub row: usize,
     pub step: usize,
     pub begin_ns: i64,
@@ -18,7 +16,7 @@ pub(super) struct Logged {
 
 /// A bucket that was in flight during backward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LoggedOp {
+pub(crate) struct LoggedOp {
     pub bucket: usize,
     pub step: usize,
     pub since_ns: i64,
@@ -29,7 +27,7 @@ pub(super) struct LoggedOp {
 
 /// A bucket of the plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct LoggedBucket {
+pub(crate) struct LoggedBucket {
     pub parameters: String,
     pub bytes: usize,
 }
@@ -40,8 +38,8 @@ pub struct Log {
     since: Instant,
     steps: RangeInclusive<usize>,
     step: usize,
-    pub(super) spans: Vec<Logged>,
-    pub(super) ops: Vec<LoggedOp>,
+    pub(crate) spans: Vec<Logged>,
+    pub(crate) ops: Vec<LoggedOp>,
     /// Buckets, and the first step with them.
     plans: Vec<(usize, Vec<LoggedBucket>)>,
 }
@@ -53,27 +51,31 @@ impl Log {
     }
 
     /// Continues after `step`.
-    pub(super) fn set_step(&mut self, step: usize) {
+    pub(crate) fn covers(&self, step: usize) -> bool {
+        self.steps.contains(&step)
+    }
+
+    pub(crate) fn set_step(&mut self, step: usize) {
         self.step = step;
     }
 
-    pub(super) fn next_step(&mut self) {
+    pub(crate) fn next_step(&mut self) {
         self.step += 1;
     }
 
     /// Forgets all spans, and counts steps from 1 again.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = Self::new(self.since, self.steps.clone());
     }
 
-    pub(super) fn span(&mut self, row: usize, began: Instant, ended: Instant) {
+    pub(crate) fn span(&mut self, row: usize, began: Instant, ended: Instant) {
         if self.steps.contains(&self.step) {
             let (begin_ns, end_ns) = (self.ns(began), self.ns(ended));
             self.spans.push(Logged { row, step: self.step, begin_ns, end_ns });
         }
     }
 
-    pub(super) fn pending(&mut self, bucket: usize, since: Instant, until: Instant, complete: bool) {
+    pub(crate) fn pending(&mut self, bucket: usize, since: Instant, until: Instant, complete: bool) {
         if self.steps.contains(&self.step) {
             let (since_ns, until_ns) = (self.ns(since), self.ns(until));
             self.ops.push(LoggedOp { bucket, step: self.step, since_ns, until_ns, complete });
@@ -81,7 +83,7 @@ impl Log {
     }
 
     /// Notes the buckets of the current step.
-    pub(super) fn buckets(&mut self, buckets: &[BucketReport]) {
+    pub(crate) fn buckets(&mut self, buckets: &[BucketReport]) {
         let of = |bucket: &BucketReport| LoggedBucket {
             parameters: parameters(&bucket.parameters),
             bytes: bucket.bytes,
@@ -93,7 +95,7 @@ impl Log {
     }
 
     /// A bucket of `step`.
-    pub(super) fn bucket(&self, step: usize, bucket: usize) -> Option<&LoggedBucket> {
+    pub(crate) fn bucket(&self, step: usize, bucket: usize) -> Option<&LoggedBucket> {
         // A profile knows its only plan at the end.
         let plan = self.plans.iter().rev().find(|(first, _)| *first <= step).or(self.plans.first());
         plan.and_then(|(_, buckets)| buckets.get(bucket))
@@ -101,6 +103,15 @@ impl Log {
 
     fn ns(&self, time: Instant) -> i64 {
         i64::try_from(time.saturating_duration_since(self.since).as_nanos()).unwrap_or(i64::MAX)
+    }
+}
+
+/// The first parameter, and how many more there are.
+pub(crate) fn parameters(names: &[String]) -> String {
+    match names {
+        [] => "control values".into(),
+        [one] => one.clone(),
+        [first, rest @ ..] => format!("{first} and {} more", rest.len()),
     }
 }
 

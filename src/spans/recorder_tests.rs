@@ -3,7 +3,7 @@
 use std::thread::sleep;
 
 use super::*;
-use crate::profile::{begin_batch, end_batch, follow, on_sync, span};
+use crate::spans::{begin_batch, end_batch, follow, in_row, on_sync};
 
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -14,9 +14,9 @@ fn inner_spans_are_in_the_total_and_not_in_the_own_time() {
     recorder.start();
     for _ in 0..3 {
         begin_batch();
-        span(outer, || {
+        in_row(outer, || {
             sleep(PAUSE);
-            span(inner, || sleep(PAUSE));
+            in_row(inner, || sleep(PAUSE));
         });
         end_batch();
     }
@@ -60,7 +60,7 @@ fn backward_spans_follow_each_other_and_contain_copies() {
 #[test]
 fn without_a_recorder_nothing_happens() {
     begin_batch();
-    assert_eq!(span(5, || 7), 7);
+    assert_eq!(in_row(5, || 7), 7);
     on_sync(SyncEvent::CopyEnd);
     end_batch();
     assert!(Recorder::stop().is_none());
@@ -72,7 +72,7 @@ fn clearing_keeps_operators() {
     let row = recorder.register(Operator::new("a", "a"), Phase::Data);
     recorder.start();
     begin_batch();
-    span(row, || ());
+    in_row(row, || ());
     end_batch();
     let mut recorder = Recorder::stop().expect("it was started");
     recorder.clear();
