@@ -381,6 +381,16 @@ impl World {
         })
     }
 
+    /// Gathers every rank's value, in rank order, on rank 0; the others get none.
+    #[cfg(feature = "train")]
+    pub(crate) fn gather_on_root<T: Serialize + DeserializeOwned>(
+        &self,
+        mine: &T,
+    ) -> Result<Vec<T>, CommError> {
+        let ranks = self.gather_bytes(written(mine))?;
+        ranks.iter().enumerate().map(|(rank, bytes)| self.read(rank, bytes)).collect()
+    }
+
     /// Overwrites `values` on every rank with rank 0's.
     ///
     /// # Errors

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::ddp::buckets::buffers::Buffers;
-use crate::ddp::hook::GradientSink;
 use crate::ddp::options::SyncOptions;
 use crate::ddp::options::WireType;
 use crate::ddp::plan::{BucketPlan, CONTROL};
@@ -135,6 +134,26 @@ impl Buckets {
         self.missing.extend(self.plan.buckets().iter().map(|bucket| bucket.params.len()));
     }
 
+    /// Whether the gradient of `param` is final once it was accumulated for the `n`-th time in a backward, from 1.
+    pub fn is_final(&self, param: usize, n: usize) -> bool {
+        n == self.uses[param]
+    }
+
+    /// Takes the gradient of `param`, which is final; at most once in a backward.
+    pub fn take(&mut self, param: usize, values: &[f32]) {
+        self.add(param, values);
+        self.seal(param);
+    }
+
+    /// Makes progress on the buckets in flight during backward.
+    pub fn poll(&mut self) {
+        if self.started > 0
+            && let Err(error) = self.progress()
+        {
+            self.failure.get_or_insert(error);
+        }
+    }
+
     /// Begins a backward whose gradients are scaled by `weight`.
     pub fn begin_backward(&mut self, weight: f32) {
         self.weight = weight;
@@ -236,25 +255,6 @@ impl Buckets {
     pub fn gradient_mut(&mut self, param: usize) -> Option<&mut [f32]> {
         let (bucket, range) = self.plan.place(param);
         self.buffers.slots(bucket, range).filter(|_| self.plan.holds(param))
-    }
-}
-
-impl GradientSink for Buckets {
-    fn is_final(&self, param: usize, n: usize) -> bool {
-        n == self.uses[param]
-    }
-
-    fn take(&mut self, param: usize, values: &[f32]) {
-        self.add(param, values);
-        self.seal(param);
-    }
-
-    fn between(&mut self) {
-        if self.started > 0
-            && let Err(error) = self.progress()
-        {
-            self.failure.get_or_insert(error);
-        }
     }
 }
 

@@ -74,7 +74,7 @@ pub struct GradientSync {
     late_steps: usize,
     incomplete_steps: usize,
     /// `None` only during backward.
-    buckets: Option<Buckets>,
+    buckets: Option<Box<Buckets>>,
 }
 
 impl GradientSync {
@@ -106,7 +106,7 @@ impl GradientSync {
             late_steps: 0,
             incomplete_steps: 0,
             options,
-            buckets: Some(Buckets::new(collective, options, plan, params, clock)),
+            buckets: Some(Box::new(Buckets::new(collective, options, plan, params, clock))),
         }
     }
 
@@ -192,9 +192,9 @@ impl GradientSync {
             false => Err(buckets),
         };
         let (buckets, gradients, taken) = match hooked {
-            Ok(Hooked { gradients, sink, registered, taken }) => {
+            Ok(Hooked { gradients, buckets, registered, taken }) => {
                 self.probe = Probe::new(registered, self.layout.specs().len());
-                (sink, gradients, taken)
+                (buckets, gradients, taken)
             }
             Err(buckets) => {
                 self.hooked_device &= !(probing || overlaps);
@@ -304,7 +304,7 @@ impl GradientSync {
     }
 
     pub(super) fn buckets(&mut self) -> Result<&mut Buckets, CommError> {
-        self.buckets.as_mut().ok_or(PANICKED)
+        self.buckets.as_deref_mut().ok_or(PANICKED)
     }
 }
 

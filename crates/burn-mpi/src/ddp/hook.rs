@@ -5,15 +5,14 @@
 //! operator on the loss installs that hook: its backward runs first of all, and replaces the
 //! gradient container with one that has the hook.
 //!
-//! flex, and with their features ndarray, libtorch and CUDA are hooked ([`backends`]); on others
-//! [`backward`] returns the sink, and gradients are collected afterwards.
+//! flex, and with their features ndarray, libtorch and CUDA are hooked; on others
+//! [`backward`] returns the buckets, and gradients are collected afterwards.
 
 #![cfg_attr(
     any(feature = "ndarray", feature = "tch"),
     allow(deprecated, reason = "deprecated upstream, and asked for by users")
 )]
 
-use std::any::Any;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -41,34 +40,22 @@ use burn::tensor::container::TensorContainer;
 use burn::tensor::{DType, read_sync};
 use burn::tensor::{Gradients, Tensor};
 
-/// Receives gradients during backward. It is moved into thread-local storage for the hook and
-/// back, so it holds no borrow.
-pub trait GradientSink: Any {
-    /// Whether the gradient of parameter `param` (its index in visit order) is final once it was
-    /// accumulated for the `n`-th time in this backward, from 1.
-    fn is_final(&self, param: usize, n: usize) -> bool;
-
-    /// Takes the gradient of `param`, which is final; at most once in a backward.
-    fn take(&mut self, param: usize, values: &[f32]);
-
-    /// Another gradient was registered: an opportunity to poll transfers.
-    fn between(&mut self);
-}
+use crate::ddp::buckets::Buckets;
 
 /// The result of a hooked backward.
-pub struct Hooked<S> {
+pub struct Hooked {
     /// All gradients, including those that were taken.
     pub gradients: Gradients,
-    /// The sink.
-    pub sink: S,
+    /// The buckets.
+    pub buckets: Box<Buckets>,
     /// Parameters in the order of their registrations; one that is used several times occurs
     /// as often.
     pub registered: Vec<usize>,
-    /// The gradient that the sink took of each parameter, if any.
+    /// The gradient that a bucket took of each parameter, if any.
     pub taken: Vec<Option<Taken>>,
 }
 
-/// A gradient at the time when the sink took it.
+/// A gradient at the time when a bucket took it.
 pub struct Taken {
     kept: Kept,
     /// Whether the gradient was accumulated further afterwards.
@@ -91,28 +78,28 @@ impl Taken {
     }
 }
 
-/// Runs `loss`'s backward; every gradient of a parameter of `module` is passed to `sink` as
+/// Runs `loss`'s backward; every gradient of a parameter of `module` is passed to `buckets` as
 /// soon as it is registered.
 ///
 /// # Errors
-/// If the module is on a backend without the hook, returns the sink at once.
-pub fn backward<M: Module, S: GradientSink>(loss: &Tensor<1>, module: &M, sink: S) -> Result<Hooked<S>, S> {
+/// If the module is on a backend without the hook, returns the buckets at once.
+pub fn backward<M: Module>(
+    loss: &Tensor<1>,
+    module: &M,
+    buckets: Box<Buckets>,
+) -> Result<Hooked, Box<Buckets>> {
     let Some((params, count)) = nodes_of(module) else {
-        return Err(sink);
+        return Err(buckets);
     };
     let hooked = hooked(loss.clone());
     let taken = (0..count).map(|_| None).collect();
     let registered = Vec::with_capacity(count);
-    WATCH.set(Some(Watch { params, times: vec![0; count], registered, taken, sink: Box::new(sink) }));
+    WATCH.set(Some(Watch { params, times: vec![0; count], registered, taken, buckets }));
     let gradients = hooked.backward();
-    let Some(Watch { sink, registered, taken, .. }) = WATCH.take() else {
+    let Some(Watch { buckets, registered, taken, .. }) = WATCH.take() else {
         unreachable!("only this function removes it, and backward runs on this thread")
     };
-    let sink: Box<dyn Any> = sink;
-    match sink.downcast::<S>() {
-        Ok(sink) => Ok(Hooked { gradients, sink: *sink, registered, taken }),
-        Err(_) => unreachable!("it was made of this type"),
-    }
+    Ok(Hooked { gradients, buckets, registered, taken })
 }
 
 /// The graph nodes of `module`'s parameters, where backends are hooked.
@@ -125,7 +112,7 @@ pub(crate) fn nodes<M: Module>(module: &M) -> impl Iterator<Item = u64> {
 pub fn poll() {
     WATCH.with_borrow_mut(|watch| {
         if let Some(watch) = watch {
-            watch.sink.between();
+            watch.buckets.poll();
         }
     });
 }
@@ -144,7 +131,7 @@ struct Watch {
     times: Vec<usize>,
     registered: Vec<usize>,
     taken: Vec<Option<Taken>>,
-    sink: Box<dyn GradientSink>,
+    buckets: Box<Buckets>,
 }
 
 /// The hook itself, for gradients of backend `B`.
@@ -159,9 +146,9 @@ impl<B> Default for Registration<B> {
 impl<B: Readable> DistributedRegistration for Registration<B> {
     fn on_register(&mut self, id: &NodeId, container: &mut TensorContainer<u64>) {
         WATCH.with_borrow_mut(|watch| {
-            let Some(Watch { params, times, registered, taken, sink }) = watch else { return };
+            let Some(Watch { params, times, registered, taken, buckets }) = watch else { return };
             let Some(&param) = params.get(&id.value) else {
-                return sink.between();
+                return buckets.poll();
             };
             let gradient = container.get_mut_ref::<TensorPrimitive<B>>(&id.value);
             let Some(TensorPrimitive::Float(gradient)) = gradient else { return };
@@ -169,17 +156,17 @@ impl<B: Readable> DistributedRegistration for Registration<B> {
             registered.push(param);
             if let Some(taken) = &mut taken[param] {
                 taken.changed_after_take = true;
-                return sink.between();
+                return buckets.poll();
             }
-            if sink.is_final(param, times[param]) {
-                let kept = B::read(gradient, &mut |values| sink.take(param, values));
+            if buckets.is_final(param, times[param]) {
+                let kept = B::read(gradient, &mut |values| buckets.take(param, values));
                 taken[param] = kept.map(|kept| Taken { kept, changed_after_take: false });
             }
         });
     }
 }
 
-/// A gradient as it was when the sink took it.
+/// A gradient as it was when a bucket took it.
 pub(super) enum Kept {
     /// flex's memory, shared with the gradient until that changes.
     Shared(FlexTensor),

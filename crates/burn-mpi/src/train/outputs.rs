@@ -1,7 +1,7 @@
 //! Outputs of steps, sent to rank 0 for its metrics.
 
 use burn::tensor::kind::Basic;
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::{
     ClassificationOutput, ItemLazy, MultiLabelClassificationOutput, RegressionOutput, SequenceOutput,
 };
@@ -90,41 +90,13 @@ pub(super) fn on_root<O: RankOutput>(
     samples: usize,
     device: &Device,
 ) -> Result<Vec<O>, CommError> {
-    let mine = output.map(|output| pack(&output.into_parts(samples))).unwrap_or_default();
-    let mut ranks = world.gather_bytes(mine)?;
-    ranks.retain(|bytes| !bytes.is_empty());
-    let ranks = ranks.iter().map(|bytes| unpack(bytes)).collect::<Result<_, _>>()?;
-    joined(ranks).into_iter().map(|parts| O::from_parts(parts, device).ok_or_else(unreadable)).collect()
-}
-
-/// Shape, type and number of bytes of a tensor.
-type Part = (Vec<usize>, DType, usize);
-
-/// The parts' descriptions as JSON, and their bytes.
-fn pack(parts: &[TensorData]) -> Vec<u8> {
-    let describe = |part: &TensorData| (part.shape().to_vec(), part.dtype(), part.as_bytes().len());
-    let header: Vec<Part> = parts.iter().map(describe).collect();
-    let mut packed = serde_json::to_vec(&header).unwrap_or_default();
-    for part in parts {
-        packed.extend_from_slice(part.as_bytes());
-    }
-    packed
-}
-
-fn unpack(packed: &[u8]) -> Result<Vec<TensorData>, CommError> {
-    let mut json = serde_json::Deserializer::from_slice(packed).into_iter::<Vec<Part>>();
-    let header = json.next().and_then(Result::ok).ok_or_else(unreadable)?;
-    let mut rest = &packed[json.byte_offset()..];
-    let part = |(shape, dtype, bytes)| {
-        let (part, others) = rest.split_at_checked(bytes).ok_or_else(unreadable)?;
-        rest = others;
-        Ok(TensorData::from_bytes_vec(part.to_vec(), shape, dtype))
+    let mine = output.map(|output| output.into_parts(samples));
+    let ranks: Vec<Option<Vec<TensorData>>> = world.gather_on_root(&mine)?;
+    let unreadable = || {
+        CommError::Start("the output of a step has other tensors than RankOutput::from_parts takes".into())
     };
-    header.into_iter().map(part).collect()
-}
-
-fn unreadable() -> CommError {
-    CommError::Start("the output of a step has other tensors than RankOutput::from_parts takes".into())
+    let outputs = joined(ranks.into_iter().flatten().collect()).into_iter();
+    outputs.map(|parts| O::from_parts(parts, device).ok_or_else(unreadable)).collect()
 }
 
 /// The ranks' parts one after the other along the first dimension as one output, if all else agrees.
@@ -149,6 +121,7 @@ fn joined(ranks: Vec<Vec<TensorData>>) -> Vec<Vec<TensorData>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::threads::{Options, run};
 
     fn parts(rows: usize, columns: usize, from: f32) -> Vec<TensorData> {
         let values: Vec<f32> = (0..rows * columns).map(|value| from + value as f32).collect();
@@ -156,13 +129,10 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_the_same_after_the_journey() {
-        let sent = parts(3, 2, 1.5);
-        assert_eq!(unpack(&pack(&sent)).expect("parts"), sent);
-        let mut cut = pack(&sent);
-        cut.pop();
-        assert!(unpack(&cut).is_err());
-        assert!(unpack(&[1, 2]).is_err());
+    fn parts_are_the_same_on_rank_0() {
+        let gathered =
+            run(2, &Options::default(), |world| world.gather_on_root(&parts(3, 2, world.rank() as f32)));
+        assert_eq!(gathered.unwrap(), [vec![parts(3, 2, 0.0), parts(3, 2, 1.0)], Vec::new()]);
     }
 
     #[test]

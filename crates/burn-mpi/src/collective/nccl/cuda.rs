@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use crate::NoNccl;
-use crate::collective::nccl::load::{Library, functions};
+use crate::collective::nccl::load::{functions, open};
 
 /// A handle of the driver: a context, a stream or an event.
 pub(super) type Handle = *mut c_void;
@@ -55,9 +55,9 @@ impl Cuda {
 
     fn start() -> Result<Self, NoNccl> {
         let missing = |reason| NoNccl::Driver { reason };
-        let library = Library::open(c"libcuda.so.1").map_err(missing)?;
+        let library = open("libcuda.so.1").map_err(missing)?;
         // SAFETY: the declarations above are those of cuda.h.
-        let cuda = unsafe { Self::of(&library) }.map_err(missing)?;
+        let cuda = unsafe { Self::of(library) }.map_err(missing)?;
         // SAFETY: may be called at any time, with 0.
         match unsafe { (cuda.init)(0) } {
             NO_DEVICE => Err(NoNccl::Gpu),

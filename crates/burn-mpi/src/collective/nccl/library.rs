@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use super::cuda::Handle;
-use super::load::{Library, functions};
+use super::load::{functions, open};
 use crate::NoNccl;
 use crate::collective::wire::Element;
 
@@ -54,9 +54,9 @@ impl Nccl {
     }
 
     fn load() -> Result<Self, String> {
-        let library = Library::open(c"libnccl.so.2")?;
+        let library = open("libnccl.so.2")?;
         // SAFETY: the declarations above are those of nccl.h.
-        let nccl = unsafe { Self::of(&library) }?;
+        let nccl = unsafe { Self::of(library) }?;
         match nccl.number()? {
             old if old < OLDEST => Err(format!("libnccl.so.2 is NCCL {}", named(old))),
             _ => Ok(nccl),
