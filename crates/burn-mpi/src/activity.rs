@@ -3,11 +3,12 @@
 
 use std::cell::Cell;
 use std::fmt::Write;
+use std::sync::Arc;
 #[cfg(feature = "nccl")]
 use std::sync::atomic::AtomicU8;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::CommError;
@@ -137,7 +138,7 @@ impl Activity {
     /// Reads or changes the state. `look` may not call this again, and can keep no reference, so no
     /// lock is held longer than it takes.
     pub fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
-        look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.state.lock())
     }
 
     /// Enters an operation of `transport`, on `bucket` if it has one. Those that are point-to-point, or

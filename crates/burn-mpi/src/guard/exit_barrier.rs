@@ -8,8 +8,9 @@
 //! sent again until it is answered, and end the job if a rank falls silent.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Guard;
 use crate::guard::Message;
@@ -52,13 +53,9 @@ impl ExitBarrier {
         Self { state: Mutex::default(), changed: Condvar::new(), linger }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records a message of another rank.
     pub(super) fn note(&self, rank: usize, message: &Message) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.received.insert(rank, Instant::now());
         match message {
             Message::Ended => drop(state.ended.insert(rank)),
@@ -72,17 +69,17 @@ impl ExitBarrier {
 
     /// Whether a message of this rank has arrived since then.
     pub(super) fn has_received(&self, rank: usize, since: Instant) -> bool {
-        self.state().received.get(&rank).is_some_and(|&at| at >= since)
+        self.state.lock().received.get(&rank).is_some_and(|&at| at >= since)
     }
 
     /// Counts silence from now on: questions that a rank must answer begin.
     pub(super) fn begin_to_listen(&self) {
-        self.state().received.values_mut().for_each(|at| *at = Instant::now());
+        self.state.lock().received.values_mut().for_each(|at| *at = Instant::now());
     }
 
     /// Ranks whose messages arrived before, but not for `limit`, and that have not exited as they should.
     pub(super) fn silent(&self, limit: Duration) -> Vec<usize> {
-        let state = self.state();
+        let state = self.state.lock();
         // Those that have ended all exit, and this one soon.
         let silent = state.received.iter().filter(|(_, at)| !state.all && at.elapsed() > limit);
         silent.map(|(&rank, _)| rank).filter(|rank| !state.knowing.contains(rank)).collect()
@@ -91,13 +88,11 @@ impl ExitBarrier {
     /// Calls `send` at once and then again and again, until the state is `reached` or the time is over.
     fn wait_until(&self, limit: Duration, reached: impl Fn(&State) -> bool, send: impl Fn()) {
         let began = Instant::now();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while !reached(&state) && began.elapsed() < limit {
             // The guard's thread may take it meanwhile.
-            drop(state);
-            send();
-            let wait = self.changed.wait_timeout_while(self.state(), AGAIN, |state| !reached(state));
-            (state, _) = wait.unwrap_or_else(PoisonError::into_inner);
+            MutexGuard::unlocked(&mut state, &send);
+            self.changed.wait_while_for(&mut state, |state| !reached(state), AGAIN);
         }
     }
 }
@@ -111,7 +106,7 @@ impl Guard {
         } else {
             self.other_exits()
         }
-        self.exits.state().all = true;
+        self.exits.state.lock().all = true;
     }
 
     fn first_exits(&self) {
@@ -124,7 +119,7 @@ impl Guard {
 
     fn other_exits(&self) {
         let tell = |message| self.send(&message, &self.peers[0]);
-        let receives = self.exits.state().received.contains_key(&0);
+        let receives = self.exits.state.lock().received.contains_key(&0);
         let limit = if receives { Duration::MAX } else { self.exits.linger };
         self.exits.wait_until(limit, |state| state.all, || tell(Message::Ended));
         if !receives {
@@ -182,7 +177,8 @@ mod tests {
         for (guard, _) in guards {
             guard.announce(&Message::Answer);
         }
-        let everyone = |(guard, _): &(Arc<Guard>, _)| guard.exits.state().received.len() == guards.len() - 1;
+        let everyone =
+            |(guard, _): &(Arc<Guard>, _)| guard.exits.state.lock().received.len() == guards.len() - 1;
         while !guards.iter().all(everyone) {
             thread::sleep(Duration::from_millis(1));
         }
@@ -190,7 +186,7 @@ mod tests {
 
     /// Waits until `guard` has had the message of these ranks that MPI has ended in them.
     fn await_ends(guard: &Guard, ranks: &[usize]) {
-        while !ranks.iter().all(|rank| guard.exits.state().ended.contains(rank)) {
+        while !ranks.iter().all(|rank| guard.exits.state.lock().ended.contains(rank)) {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -215,7 +211,7 @@ mod tests {
             late[0].1.0.exit_together();
             early.into_iter().for_each(|rank| rank.join().expect("no panic"));
             let confirmed: Vec<bool> =
-                guards[1..].iter().map(|(guard, _)| guard.exits.state().confirmed).collect();
+                guards[1..].iter().map(|(guard, _)| guard.exits.state.lock().confirmed).collect();
             assert_eq!(confirmed, [true; 3], "a message is lost");
             assert!(guards.iter().all(|(guard, _)| guard.exits.silent(Duration::ZERO).is_empty()));
             guards.iter().for_each(|(_, stopped)| stopped.store(true, Ordering::Relaxed));
@@ -232,9 +228,9 @@ mod tests {
         await_ends(&guards[0].0, &[1]);
         let [first, other] = [0, 2].map(|rank| exit_on_a_thread(&guards[rank].0));
         other.join().expect("no panic");
-        assert!(guards[2].0.exits.state().confirmed, "a message is lost");
+        assert!(guards[2].0.exits.state.lock().confirmed, "a message is lost");
         // The confirmation is on its way before rank 0 has noted what it confirms.
-        while !guards[0].0.exits.state().knowing.contains(&2) {
+        while !guards[0].0.exits.state.lock().knowing.contains(&2) {
             thread::sleep(Duration::from_millis(1));
         }
         assert!(!first.is_finished(), "rank 0 does not wait for rank 1");

@@ -14,10 +14,10 @@
 use std::ffi::{c_int, c_void};
 use std::rc::Rc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mpi::ffi;
+use parking_lot::Mutex;
 
 use crate::abort::wait_until_read;
 use crate::collective::mpi::{Communicator, Mpi, NAME, library};
@@ -60,7 +60,7 @@ unsafe extern "C" {
 pub(crate) fn arrange(mpi: &Mpi) -> Result<(), crate::CommError> {
     let communicator = mpi.duplicate()?;
     let arranged = Arranged { member: Member::clone(mpi), communicator };
-    *ARRANGED.lock().unwrap_or_else(PoisonError::into_inner) = Some(arranged);
+    *ARRANGED.lock() = Some(arranged);
     #[cfg(target_env = "gnu")]
     // SAFETY: the handler has a static lifetime and does not unwind: it calls nothing
     // that panics.
@@ -77,7 +77,7 @@ pub(crate) fn arrange(mpi: &Mpi) -> Result<(), crate::CommError> {
 
 /// Disables the exit handler: the process is about to abort the whole job.
 pub(crate) fn cancel() {
-    if let Ok(mut arranged) = ARRANGED.try_lock() {
+    if let Some(mut arranged) = ARRANGED.try_lock() {
         *arranged = None;
     }
 }
@@ -95,7 +95,7 @@ extern "C" fn without_status() {
 }
 
 fn finalize(status: i32) {
-    let arranged = ARRANGED.try_lock().ok().and_then(|mut arranged| arranged.take());
+    let arranged = ARRANGED.try_lock().and_then(|mut arranged| arranged.take());
     let Some(Arranged { member, communicator }) = arranged else { return };
     // SAFETY: MPI runs until this function ends it, and no other thread is inside it where this one calls it.
     let mpi = unsafe { Mpi::new(Rc::new(member)) };

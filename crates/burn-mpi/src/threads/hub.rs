@@ -1,9 +1,11 @@
 //! The hub of ranks that are threads: their calls, their turns and their time.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::NAME;
 use super::Options;
@@ -79,19 +81,15 @@ impl Hub {
         self.hosts.iter().enumerate().map(place).collect()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits for the first turn of `rank`, which begins when all are there.
     pub fn begin(&self, rank: usize) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.ranks[rank].phase = Phase::Ready;
         if self.time.is_none() {
             return;
         }
         self.hand_over(&mut state);
-        drop(self.await_turn(state, rank));
+        self.await_turn(&mut state, rank);
     }
 
     /// Adds this rank's buffers to the next call of `channel`, in place in `to` if `from` is empty.
@@ -107,7 +105,7 @@ impl Hub {
         from: &[u8],
         to: &[u8],
     ) -> Result<Ticket, CommError> {
-        let mut state = self.at_exchange(self.state(), rank);
+        let mut state = self.at_exchange(rank);
         if let Some(error) = &state.ended {
             return Err(error.clone());
         }
@@ -146,7 +144,7 @@ impl Hub {
     /// # Errors
     /// If it never will.
     pub fn test(&self, rank: usize, ticket: Ticket) -> Result<bool, CommError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.has(rank, Wanted::Call(ticket)) {
             self.check_lost(&mut state, rank, Wanted::Call(ticket))?;
             if let Some(time) = &self.time {
@@ -158,7 +156,7 @@ impl Hub {
                     }
                 }
             }
-            drop(self.at_exchange(state, rank));
+            self.exchange(&mut state, rank);
             return Ok(false);
         }
         Ok(self.time.is_none() || state.draw.below(2) == 0)
@@ -166,7 +164,7 @@ impl Hub {
 
     /// Writes the result of a call that has arrived.
     pub fn take(&self, rank: usize, ticket: Ticket, to: &mut [u8]) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.ranks[rank].open.retain(|open| *open != ticket);
         let size = self.members.len();
         let Some(rendezvous) = state.calls.get_mut(&ticket) else { return };
@@ -190,7 +188,7 @@ impl Hub {
     /// # Errors
     /// If the job has ended.
     pub fn send(&self, rank: usize, to: usize, bytes: &[u8]) -> Result<(), CommError> {
-        let mut state = self.at_exchange(self.state(), rank);
+        let mut state = self.at_exchange(rank);
         if let Some(error) = &state.ended {
             return Err(error.clone());
         }
@@ -212,7 +210,7 @@ impl Hub {
     /// If it has another length, or never comes.
     pub fn receive(&self, rank: usize, from: usize, into: &mut [u8]) -> Result<(), CommError> {
         self.wait(rank, Wanted::Message { from })?;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let message = state.messages.get_mut(&(from, rank)).and_then(VecDeque::pop_front);
         let message = message.unwrap_or_default();
         let [_, received] = state.sent.entry((from, rank)).or_default();
@@ -233,20 +231,17 @@ impl Hub {
     /// # Errors
     /// If it never will.
     pub fn wait(&self, rank: usize, wanted: Wanted) -> Result<(), CommError> {
-        let mut state = self.at_exchange(self.state(), rank);
+        let mut state = self.at_exchange(rank);
         loop {
             if state.has(rank, wanted) {
                 return Ok(());
             }
             self.check_lost(&mut state, rank, wanted)?;
             state.ranks[rank].phase = Phase::Waiting(wanted);
-            state = match self.time {
-                Some(_) => {
-                    self.hand_over(&mut state);
-                    self.await_turn(state, rank)
-                }
-                None => self.await_change(state, rank),
-            };
+            match self.time {
+                Some(_) => self.exchange(&mut state, rank),
+                None => self.await_change(&mut state, rank),
+            }
             state.ranks[rank].phase = Phase::Ready;
         }
     }
@@ -256,15 +251,15 @@ impl Hub {
         if self.time.is_none() {
             return std::thread::sleep(time);
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.ranks[rank].phase = Phase::Sleeping(self.members[rank].now() + time.min(LONGEST));
-        self.hand_over(&mut state);
-        self.await_turn(state, rank).ranks[rank].phase = Phase::Ready;
+        self.exchange(&mut state, rank);
+        state.ranks[rank].phase = Phase::Ready;
     }
 
     /// Ends a rank. One that leaves with an error ends the others at their next exchange.
     pub fn leave(&self, rank: usize, status: i32, reason: String) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let (member, host) = (&self.members[rank], self.hosts[rank].clone());
         let entered = member.activity.now().entered;
         let departure =
@@ -291,13 +286,13 @@ impl Hub {
 
     /// The first rank that left with an error, and what was printed.
     pub fn outcome(&self) -> (Option<(usize, String)>, Vec<String>) {
-        let state = self.state();
+        let state = self.state.lock();
         (state.cause.clone(), state.lines.clone())
     }
 
     /// Another rank that has one of these nodes. Those that nobody has are this rank's from now on.
     pub fn other_owner(&self, rank: usize, nodes: impl Iterator<Item = u64>) -> Option<usize> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mut owner = None;
         for node in nodes {
             let found = *state.nodes.entry(node).or_insert(rank);
@@ -317,13 +312,19 @@ impl Hub {
         Err(state.ended.get_or_insert(error).clone())
     }
 
-    /// The beginning of an exchange: another rank may run first.
-    fn at_exchange<'a>(&'a self, mut state: MutexGuard<'a, State>, rank: usize) -> MutexGuard<'a, State> {
-        if self.time.is_some() {
-            self.hand_over(&mut state);
-            state = self.await_turn(state, rank);
-        }
+    /// The state at the beginning of an exchange.
+    fn at_exchange(&self, rank: usize) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        self.exchange(&mut state, rank);
         state
+    }
+
+    /// Lets other ranks run first, or not, if ranks take turns.
+    fn exchange(&self, state: &mut MutexGuard<'_, State>, rank: usize) {
+        if self.time.is_some() {
+            self.hand_over(state);
+            self.await_turn(state, rank);
+        }
     }
 
     /// Draws the rank that runs next, after time has passed if none can. Without turns there is nothing to do.
@@ -348,18 +349,16 @@ impl Hub {
             let from = if others.is_empty() { &able } else { &others };
             state.turn = from[state.draw.below(from.len())];
             state.turns += 1;
-            return self.changed[state.turn].notify_one();
+            self.changed[state.turn].notify_one();
+            return;
         }
     }
 
     /// Waits for the turn of `rank`.
-    fn await_turn<'a>(&self, mut state: MutexGuard<'a, State>, rank: usize) -> MutexGuard<'a, State> {
+    fn await_turn(&self, state: &mut MutexGuard<'_, State>, rank: usize) {
         let mut before = state.turns;
         while state.turn != rank {
-            let (now, timeout) = self.changed[rank]
-                .wait_timeout(state, self.long_turn)
-                .unwrap_or_else(PoisonError::into_inner);
-            state = now;
+            let timeout = self.changed[rank].wait_for(state, self.long_turn);
             if timeout.timed_out() && state.turns == before && state.turn < self.hosts.len() {
                 let line = format!(
                     "rank {} has had its turn for {} s: it computes, or waits for a lock that a rank holds which \
@@ -374,28 +373,24 @@ impl Hub {
             }
             before = state.turns;
         }
-        state
     }
 
     /// Wakes ranks that wait without turns.
     fn wake(&self) {
         if self.time.is_none() {
-            self.changed.iter().for_each(Condvar::notify_all);
+            self.changed.iter().for_each(|rank| _ = rank.notify_all());
         }
     }
 
     /// Without turns: waits until something has happened, or this rank's next moment has come.
-    fn await_change<'a>(&self, state: MutexGuard<'a, State>, rank: usize) -> MutexGuard<'a, State> {
+    fn await_change(&self, state: &mut MutexGuard<'_, State>, rank: usize) {
         let now = self.members[rank].now();
-        let next = self.next_moment(&state, rank, now).unwrap_or(Duration::MAX);
+        let next = self.next_moment(state, rank, now).unwrap_or(Duration::MAX);
         let patience = next.saturating_sub(now).min(Duration::from_secs(3600));
-        let (mut state, timeout) =
-            self.changed[rank].wait_timeout(state, patience).unwrap_or_else(PoisonError::into_inner);
-        if timeout.timed_out() {
-            self.happen(&mut state, rank);
+        if self.changed[rank].wait_for(state, patience).timed_out() {
+            self.happen(state, rank);
             self.wake();
         }
-        state
     }
 
     /// Moves the clock to the next moment at which something happens; false if nothing ever will.

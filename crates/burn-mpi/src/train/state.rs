@@ -1,7 +1,7 @@
 //! A learner's state between ranks: burn-train gives its optimizer and scheduler to checkpointers
 //! alone.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use burn::lr_scheduler::LrSchedulerRecord;
 use burn::module::Module;
@@ -13,6 +13,7 @@ use burn::train::checkpoint::{
 };
 use burn::train::metric::store::EventStoreClient;
 use burn::train::{Learner, LearnerModel, LearningCheckpointer, SupervisedTraining};
+use parking_lot::Mutex;
 
 use crate::{CommError, World};
 
@@ -73,8 +74,7 @@ pub(super) fn without_files<M: LearnerModel>(training: SupervisedTraining<M>) ->
 type Slot<R> = Arc<Mutex<Option<R>>>;
 
 fn take<R>(slot: &Slot<R>) -> Result<R, CheckpointerError> {
-    let record = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
-    record.ok_or_else(|| CheckpointerError::Unknown("no record was saved".into()))
+    slot.lock().take().ok_or_else(|| CheckpointerError::Unknown("no record was saved".into()))
 }
 
 /// A checkpoint in memory.
@@ -88,7 +88,7 @@ impl<R> Memory<R> {
 
 impl<R: Checkpoint> Checkpointer<R> for Memory<R> {
     fn save(&self, _epoch: usize, record: R) -> Result<(), CheckpointerError> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
+        *self.0.lock() = Some(record);
         Ok(())
     }
 

@@ -8,10 +8,12 @@ pub mod sys;
 
 use std::ffi::c_int;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::collective::announced::Announcement;
 use crate::collective::compared::{Compared, Trusting};
@@ -224,7 +226,7 @@ impl GlooCollective {
         timeout: Duration,
     ) -> Result<Self, CommError> {
         let thread = GlooThread::connect(world, interface, timeout)?;
-        lock(&thread.context).algorithm = algorithm;
+        thread.context.lock().algorithm = algorithm;
         Ok(Self::over(world, thread))
     }
 }
@@ -295,7 +297,7 @@ impl GlooThread {
         let shared = Arc::clone(&context);
         let serve = move || {
             for job in orders {
-                if reports.send(job.run(&mut lock(&shared))).is_err() {
+                if reports.send(job.run(&mut shared.lock())).is_err() {
                     break;
                 }
             }
@@ -339,17 +341,12 @@ impl GlooThread {
         if let Some(at) = self.finished.iter().position(|(_, result)| result.is_err()) {
             self.finished.remove(at).1?;
         }
-        Ok(lock(&self.context))
+        Ok(self.context.lock())
     }
 
     fn thread_is_gone(&self) -> CommError {
         self.member.error(&self.member.started(NAME, "operation", 0), "gloo's thread has ended")
     }
-}
-
-/// A panic on the other thread leaves the context as an error would.
-fn lock(context: &Mutex<Context>) -> MutexGuard<'_, Context> {
-    context.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A request is the number of its operation, which the thread runs to its end by itself.
@@ -367,7 +364,7 @@ impl Requests for GlooThread {
     }
 
     fn connection(&self) -> Option<String> {
-        Some(lock(&self.context).connection())
+        Some(self.context.lock().connection())
     }
 
     fn start(
