@@ -57,8 +57,6 @@
 #![deny(missing_docs, unsafe_op_in_unsafe_fn)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
-#[cfg(feature = "mpi")]
-mod abort;
 mod activity;
 mod calling;
 mod cause;
@@ -92,8 +90,6 @@ pub mod threads;
 mod train;
 mod world;
 
-#[cfg(feature = "mpi")]
-pub use abort::{abort, end_the_job_on_panic};
 pub use activity::Waiting;
 pub use collective::connect::{Backend, GlooAlgorithm, Reduction, Transport, connect};
 #[cfg(feature = "gloo")]
@@ -113,7 +109,7 @@ pub use ddp::hook::poll;
 pub use ddp::options::SyncOptions;
 pub use ddp::options::WireType;
 pub use ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
-pub use ddp::watch::{SyncEvent, SyncWatch};
+pub use ddp::report::{SyncEvent, SyncWatch};
 pub use error::{CommError, MissingGradient, SharedError};
 pub use host::{Place, oversubscribed};
 use lab::{Call, Primitives};
@@ -126,6 +122,8 @@ pub use process::{identity, name_deadline, name_program, set_deadline, set_stall
 pub use records::{Record, load_module, load_record, save_record};
 #[cfg(feature = "mpi")]
 pub use run::run;
+#[cfg(feature = "mpi")]
+pub use run::{abort, end_the_job_on_panic};
 #[cfg(feature = "data")]
 pub use sharded::{BatchError, RankBatch, ShardedDataset};
 pub use sharding::{SampleOrder, ShardPlan};

@@ -1,10 +1,25 @@
-//! `run`: executes a program's `main` as one rank of a job.
+//! Running a program as one rank of a job, and ending the whole job from one rank.
+//!
+//! A launcher reads its ranks' output through pipes. MPICH's ends the job as soon as one rank asks for it, and may drop
+//! what is still in a pipe: often the line that tells why. So a rank waits before it ends the job.
+//!
+//! MPICH's mpirun (Hydra) then ends the other ranks and waits for each host to confirm. It sets no keepalives, so it
+//! waits indefinitely for a host that is cut off. A rank on mpirun's own host can end it: Hydra's proxy there is
+//! mpirun's child, and the ranks are the proxy's.
 
 use std::error::Error;
-use std::process::ExitCode;
+use std::os::unix::process::{CommandExt, parent_id};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Once;
+use std::time::{Duration, Instant};
 
-use crate::process::say;
-use crate::{World, end_the_job_on_panic};
+use mpi::ffi;
+
+use crate::World;
+use crate::collective::mpi::is_mpi_thread;
+use crate::guard::finalize;
+use crate::launcher::stat;
+use crate::process::{identity, say};
 
 /// Runs `body` as one rank of the job. An error or a panic on any rank prints
 /// one line that names the rank and the reason, and aborts all ranks. A panic
@@ -38,4 +53,160 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
     let Err(error) = body(&world) else { return ExitCode::SUCCESS };
     world.report(error.as_ref());
     ExitCode::FAILURE
+}
+
+/// Aborts all processes of the job with `code`; only this process if MPI is not running.
+///
+/// May be called from any thread, and from a panic hook. The thread that started MPI calls
+/// `MPI_Abort`. Other threads must not, at the thread level that
+/// [`World::init`](crate::World::init) requests: there this process exits at once, without
+/// `MPI_Finalize`, and its launcher aborts the job (Open MPI's and MPICH's mpirun and Slurm's
+/// srun do). Before that, the launcher has up to 5 seconds to read what this process has printed.
+pub fn abort(code: i32) -> ! {
+    wait_until_read();
+    // No exit handler may wait for the other ranks.
+    finalize::cancel();
+    // SAFETY: MPI_Initialized and MPI_Finalized may be called at any time from any thread (MPI
+    // 3.1, section 8.7.1); MPI_Abort is called on this thread only while MPI runs, which they
+    // check.
+    unsafe {
+        let (mut started, mut finished) = (0, 0);
+        ffi::MPI_Initialized(&mut started);
+        ffi::MPI_Finalized(&mut finished);
+        if started != 0 && finished == 0 {
+            match is_mpi_thread() {
+                true => {
+                    ffi::MPI_Abort(ffi::RSMPI_COMM_WORLD, code);
+                }
+                false => {
+                    end_mpirun();
+                    // Exit handlers could wait for the thread that is inside MPI.
+                    libc::_exit(code);
+                }
+            }
+        }
+    }
+    std::process::exit(code)
+}
+
+/// Makes a panic on any thread of one rank abort all ranks, which would otherwise wait for it.
+/// Prints the rank, calls the previous panic hook, and then [`abort`]s with code 101. The first call
+/// counts.
+pub fn end_the_job_on_panic() {
+    /// The exit code of a Rust program that panics.
+    const PANICKED: i32 = 101;
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if let Some((rank, _, host)) = identity() {
+                say(&format!("rank {rank} on {host} panicked: ending the job"));
+            }
+            before(panic);
+            abort(PANICKED)
+        }));
+    });
+}
+
+/// How long the launcher may take. One that is busy or stopped must not keep the job from its end.
+pub(crate) const LIMIT: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Waits until the readers of standard output and standard error have read everything, where these
+/// are pipes. To be called before this process ends the job.
+pub(crate) fn wait_until_read() {
+    let began = Instant::now();
+    while [libc::STDOUT_FILENO, libc::STDERR_FILENO].into_iter().any(is_unread) && began.elapsed() < LIMIT {
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Whether bytes are left in a pipe; false for anything else, such as a file.
+fn is_unread(descriptor: libc::c_int) -> bool {
+    // SAFETY: fstat and ioctl take any number, and fail if that is no open descriptor; both write to
+    // variables of this function alone, of the types that they require. All zeros is a valid stat.
+    unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        let mut bytes: libc::c_int = 0;
+        libc::fstat(descriptor, &mut status) == 0
+            && status.st_mode & libc::S_IFMT == libc::S_IFIFO
+            && libc::ioctl(descriptor, libc::FIONREAD, &mut bytes) == 0
+            && bytes > 0
+    }
+}
+
+/// Ends process `$0` after 3 seconds, in which Hydra ends the job by itself if
+/// it can. It may forward a first signal and wait again.
+const END: &str = r#"
+    sleep 3
+    for signal in TERM KILL; do
+        case $(cat "/proc/$0/comm") in mpiexec*|mpirun*) kill -s $signal "$0" ;; *) exit ;; esac
+        sleep 1
+    done
+"#;
+
+/// Ends mpirun soon, if it is MPICH's and runs on this host. A child process
+/// does it, since this rank exits first.
+pub(crate) fn end_mpirun() {
+    let Some(mpirun) = mpirun() else { return };
+    // If this fails, mpirun waits: the error cannot be reported.
+    let _ = Command::new("sh")
+        .args(["-c", END, &mpirun.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn();
+}
+
+/// The process id of Hydra's mpirun: the parent of the proxy that is this
+/// rank's ancestor, possibly with a wrapper between them.
+fn mpirun() -> Option<u32> {
+    let mut ancestor = parent_id();
+    for _ in 0..4 {
+        let (name, parent) = name_and_parent(ancestor)?;
+        if name == "hydra_pmi_proxy" {
+            let (name, _) = name_and_parent(parent)?;
+            return (name.starts_with("mpiexec") || name.starts_with("mpirun")).then_some(parent);
+        }
+        ancestor = parent;
+    }
+    None
+}
+
+/// A process's program name and parent.
+fn name_and_parent(pid: u32) -> Option<(String, u32)> {
+    let (name, fields) = stat(&pid.to_string())?;
+    Some((name, fields.get(1)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_pipe_is_unread_until_its_reader_has_read_it() {
+        let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+        assert!(!is_unread(writer.as_raw_fd()));
+        writer.write_all(b"why\n").expect("room in the pipe");
+        assert!(is_unread(writer.as_raw_fd()));
+        reader.read_exact(&mut [0; 4]).expect("four bytes");
+        assert!(!is_unread(writer.as_raw_fd()));
+    }
+
+    #[test]
+    fn files_and_closed_descriptors_have_nothing_to_wait_for() {
+        let file = std::fs::File::open("/proc/self/exe").expect("this program");
+        assert!(!is_unread(file.as_raw_fd()));
+        assert!(!is_unread(-1));
+    }
+
+    #[test]
+    fn this_process_has_a_parent_that_is_no_mpirun() {
+        let (name, parent) = name_and_parent(std::process::id()).expect("/proc/self");
+        assert!(!name.is_empty() && parent == parent_id());
+        assert_eq!(mpirun(), None);
+    }
 }

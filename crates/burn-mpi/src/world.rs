@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::activity::Waiting;
 use crate::calling::{Exchange, calling};
 #[cfg(feature = "mpi")]
-use crate::collective::mpi::{Mpi, library};
+use crate::collective::mpi::{Mpi, library_version, note_thread};
 #[cfg(feature = "mpi")]
 use crate::guard::{finalize, start_up};
 use crate::host::Place;
@@ -134,7 +134,7 @@ impl World {
     #[cfg(feature = "mpi")]
     pub fn init() -> Result<Self, CommError> {
         let launcher = Launcher::detect_or_refuse()?;
-        let library = library::library_version();
+        let library = library_version();
         // SAFETY: MPI has not started, and no thread of this crate or of the caller reads the environment.
         unsafe { environment::prepare(launcher.as_ref(), &library)? };
         let _start_up = start_up::watch(launcher.as_ref());
@@ -149,7 +149,7 @@ impl World {
             )));
         }
         log::debug!("rank {rank}: MPI has started");
-        library::note_thread();
+        note_thread();
         // SAFETY: this thread has started MPI.
         let (rank, size) = unsafe { Mpi::rank_and_size()? };
         if let Some(launcher) = launcher {

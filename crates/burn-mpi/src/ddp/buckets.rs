@@ -5,19 +5,18 @@
 //! collectives, of the same kind, for the same buckets, in the same order. What
 //! differs between ranks decides when a bucket starts, never how.
 
-mod buffers;
-
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
 use crate::clock::Clock;
-use crate::ddp::buckets::buffers::Buffers;
-use crate::ddp::options::SyncOptions;
-use crate::ddp::options::WireType;
+use crate::ddp::options::{SyncOptions, WireType};
 use crate::ddp::plan::{BucketPlan, CONTROL};
 use crate::ddp::report::CommTimes;
-use crate::ddp::watch::{SyncEvent, SyncWatch};
+use crate::ddp::report::{SyncEvent, SyncWatch};
 use crate::{Collective, CommError, Operation, SharedError, Wire};
 
 /// Sums over ranks that are sent with the gradients of a step.
@@ -105,6 +104,14 @@ impl Buckets {
             clock,
             failure: None,
             unexpected: None,
+        }
+    }
+
+    /// Calls the watch, if there is one.
+    #[inline]
+    pub fn tell(&self, event: SyncEvent) {
+        if let Some(watch) = self.watch {
+            watch(event);
         }
     }
 
@@ -541,6 +548,77 @@ impl Buckets {
         self.tell(SyncEvent::CopyEnd);
         self.times.copy += self.clock.now() - began;
         result
+    }
+}
+
+/// A buffer for each bucket of a plan.
+pub(super) struct Buffers {
+    /// The f32 buffers; one that is sent as f32 is absent while in flight.
+    wide: Vec<Option<Vec<f32>>>,
+    /// The 16-bit buffers, if the wire type is narrower.
+    narrow: Vec<Option<Wire>>,
+}
+
+impl Buffers {
+    /// Zeros.
+    pub fn new(plan: &BucketPlan, wire: WireType) -> Self {
+        let sizes = plan.buckets().iter().map(|bucket| bucket.padded);
+        Self {
+            wide: sizes.clone().map(|size| Some(vec![0.0; size])).collect(),
+            narrow: sizes
+                .map(|size| match wire {
+                    WireType::F32 => None,
+                    WireType::Bf16 => Some(Wire::Bf16(vec![bf16::ZERO; size])),
+                    WireType::F16 => Some(Wire::F16(vec![f16::ZERO; size])),
+                })
+                .collect(),
+        }
+    }
+
+    /// Values of a bucket; `None` while it is in flight.
+    pub fn values(&self, bucket: usize, range: Range<usize>) -> Option<&[f32]> {
+        self.wide[bucket].as_ref().map(|buffer| &buffer[range])
+    }
+
+    /// The same, mutable.
+    pub fn slots(&mut self, bucket: usize, range: Range<usize>) -> Option<&mut [f32]> {
+        self.wide[bucket].as_mut().map(|buffer| &mut buffer[range])
+    }
+
+    /// Whether a bucket is sent as a narrower copy.
+    pub fn is_narrow(&self, bucket: usize) -> bool {
+        self.narrow[bucket].is_some()
+    }
+
+    /// The bucket as sent: its buffer itself, or a narrower copy.
+    pub fn pack(&mut self, bucket: usize) -> Option<Wire> {
+        match (self.narrow[bucket].take(), &self.wide[bucket]) {
+            (Some(Wire::Bf16(mut narrow)), Some(wide)) => {
+                narrow.convert_from_f32_slice(wide);
+                Some(Wire::Bf16(narrow))
+            }
+            (Some(Wire::F16(mut narrow)), Some(wide)) => {
+                narrow.convert_from_f32_slice(wide);
+                Some(Wire::F16(narrow))
+            }
+            _ => self.wide[bucket].take().map(Wire::F32),
+        }
+    }
+
+    /// Takes back the buffer from [`pack`](Self::pack), summed.
+    pub fn unpack(&mut self, bucket: usize, wire: Wire) {
+        match (wire, &mut self.wide[bucket]) {
+            (Wire::F32(values), buffer) => *buffer = Some(values),
+            (Wire::Bf16(narrow), Some(wide)) => {
+                narrow.convert_to_f32_slice(wide);
+                self.narrow[bucket] = Some(Wire::Bf16(narrow));
+            }
+            (Wire::F16(narrow), Some(wide)) => {
+                narrow.convert_to_f32_slice(wide);
+                self.narrow[bucket] = Some(Wire::F16(narrow));
+            }
+            _ => unreachable!("a bucket comes back as it left"),
+        }
     }
 }
 

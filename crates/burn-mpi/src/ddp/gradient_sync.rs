@@ -18,8 +18,7 @@ use crate::ddp::buckets::{Buckets, Signals};
 use crate::ddp::collector::{Source, collect, each, register};
 use crate::ddp::hook::{Hooked, Taken};
 use crate::ddp::options::{SyncOptions, plan_of};
-use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncReport};
-use crate::ddp::watch::SyncEvent;
+use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncEvent, SyncReport, SyncWatch};
 use crate::ddp::{arrival, hook};
 use crate::{ArrivalOrder, Collective, CommError, MissingGradient, ParamLayout, SharedError, World, module};
 
@@ -554,6 +553,16 @@ impl GradientSync {
     /// The order determined in the first step; `None` before it has ended.
     pub fn arrival(&self) -> Option<&ArrivalOrder> {
         self.arrival.as_ref()
+    }
+
+    /// Calls `watch` at each [`SyncEvent`] from now on; `None`, the default, calls nothing.
+    /// Between steps only. Ranks may differ in it.
+    ///
+    /// # Errors
+    /// [`CommError::Interrupted`] after a backward that panicked.
+    pub fn watch(&mut self, watch: Option<SyncWatch>) -> Result<(), CommError> {
+        self.buckets()?.watch = watch;
+        Ok(())
     }
 
     /// Sets whether buckets are reduced during backward. Call it between steps, on all

@@ -8,4 +8,3 @@ pub mod hook;
 pub mod options;
 pub mod plan;
 pub mod report;
-pub mod watch;

@@ -1,4 +1,4 @@
-//! Times and overlap of gradient averaging.
+//! Times, overlap and events of gradient averaging.
 
 use std::fmt;
 use std::time::Duration;
@@ -142,6 +142,30 @@ impl fmt::Display for SyncReport {
         Ok(())
     }
 }
+
+/// An event of gradient averaging on this rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncEvent {
+    /// Backward of a loss has ended. Its gradients that are not in buckets yet are collected.
+    BackwardEnd,
+    /// All gradients are in buckets.
+    CollectEnd,
+    /// Copying gradients into buckets, or out of messages, begins.
+    CopyBegin,
+    /// It ends.
+    CopyEnd,
+    /// This thread begins to start or to wait for the all-reduce of the bucket with this
+    /// index in [`SyncReport::buckets`](crate::SyncReport::buckets).
+    BucketBegin(usize),
+    /// It continues with other work.
+    BucketEnd(usize),
+    /// Buckets in flight after they were polled during backward. They complete in the order
+    /// in which they started, or nearly so.
+    InFlight(usize),
+}
+
+/// Receives events, on the thread that trains.
+pub type SyncWatch = fn(SyncEvent);
 
 #[cfg(test)]
 mod tests {

@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 use mpi::ffi;
 use parking_lot::Mutex;
 
-use crate::abort::wait_until_read;
-use crate::collective::mpi::{Communicator, Mpi, NAME, library};
+use crate::collective::mpi::{Communicator, Mpi, NAME, is_mpi_thread, library_text};
 use crate::guard::exit_together;
 use crate::guard::process_manager::ProcessManager;
 use crate::member::Member;
 use crate::messages::NOT_FINALIZED;
 use crate::process::say;
+use crate::run::wait_until_read;
 
 // A program may train on a spawned thread and join it; the handler then runs on
 // another thread, when the one that used MPI is in no operation. MPI does not
@@ -104,7 +104,7 @@ fn finalize(status: i32) {
         say(&format!("rank {rank} on {host} ends with exit code {status} {how}: ending the job"));
         wait_until_read();
     };
-    if !library::is_mpi_thread() && (status != 0 || mpi.activity.now().waited.is_some()) {
+    if !is_mpi_thread() && (status != 0 || mpi.activity.now().waited.is_some()) {
         // The process exits without MPI_Finalize, and its launcher aborts the job.
         return tell("on a thread other than MPI's");
     }
@@ -120,7 +120,7 @@ fn finalize(status: i32) {
     }
     // SAFETY: MPI is past its start, and this process does not enter its end: the only times when it
     // uses the socket on its own.
-    if let Some(mut manager) = unsafe { ProcessManager::instead_of_finalize(&library::library_text()) } {
+    if let Some(mut manager) = unsafe { ProcessManager::instead_of_finalize(&library_text()) } {
         if let Err(error) = manager.finalize(|| mpi.progress(communicator)) {
             say(&format!("the process manager does not end this rank: {error}"));
         }

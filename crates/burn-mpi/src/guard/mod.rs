@@ -24,13 +24,13 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::abort::{LIMIT, end_mpirun, wait_until_read};
 use crate::activity::{Departure, State, Status};
 use crate::cause::Wait;
 use crate::guard::exit_barrier::{ExitBarrier, LINGER};
 use crate::member::Member;
 use crate::messages::NO_ANSWER;
 use crate::process::say;
+use crate::run::{LIMIT, end_mpirun, wait_until_read};
 use crate::{CommError, World};
 
 /// Exit code of a job that a guard aborted.
