@@ -121,6 +121,24 @@ impl Wire {
         Self::of(self.element(), length)
     }
 
+    /// Converts `values`, as many as this buffer of a 16-bit type has.
+    pub(crate) fn narrow(&mut self, values: &[f32]) {
+        match self {
+            Self::Bf16(narrow) => narrow.convert_from_f32_slice(values),
+            Self::F16(narrow) => narrow.convert_from_f32_slice(values),
+            _ => unreachable!("gradients are sent in a type of at most their width"),
+        }
+    }
+
+    /// Converts this buffer of a 16-bit type into `values`, as many as it has.
+    pub(crate) fn widen(&self, values: &mut [f32]) {
+        match self {
+            Self::Bf16(narrow) => narrow.convert_to_f32_slice(values),
+            Self::F16(narrow) => narrow.convert_to_f32_slice(values),
+            _ => unreachable!("gradients are sent in a type of at most their width"),
+        }
+    }
+
     /// Changes the number of elements; new ones are zero.
     pub(crate) fn resize(&mut self, length: usize) {
         each!(self, v => v.resize(length, Default::default()));
@@ -133,31 +151,23 @@ const BLOCK: usize = 512;
 /// A type's addition of buffers into another, which follow each other and have its length. 16-bit types are
 /// added in f32 and rounded once.
 pub(super) trait Sum: Copy {
-    fn add_to(sum: &mut [Self], terms: &[Self]);
+    const ADD: fn(&mut [Self], &[Self]);
 }
 
 impl Sum for f32 {
-    fn add_to(sum: &mut [Self], terms: &[Self]) {
-        add(sum, terms);
-    }
+    const ADD: fn(&mut [Self], &[Self]) = add;
 }
 
 impl Sum for f64 {
-    fn add_to(sum: &mut [Self], terms: &[Self]) {
-        add(sum, terms);
-    }
+    const ADD: fn(&mut [Self], &[Self]) = add;
 }
 
 impl Sum for bf16 {
-    fn add_to(sum: &mut [Self], terms: &[Self]) {
-        add_wide(sum, terms);
-    }
+    const ADD: fn(&mut [Self], &[Self]) = add_wide;
 }
 
 impl Sum for f16 {
-    fn add_to(sum: &mut [Self], terms: &[Self]) {
-        add_wide(sum, terms);
-    }
+    const ADD: fn(&mut [Self], &[Self]) = add_wide;
 }
 
 fn add<T: AddAssign + Copy>(sum: &mut [T], terms: &[T]) {
@@ -181,22 +191,6 @@ where
             add(left, right);
         }
         sum.convert_from_f32_slice(left);
-    }
-}
-
-impl Wire {
-    /// Adds `terms`, of the same type and length.
-    ///
-    /// # Panics
-    /// If types differ or are bytes.
-    pub(crate) fn add(&mut self, terms: &Self) {
-        match (self, terms) {
-            (Self::F32(sum), Self::F32(terms)) => f32::add_to(sum, terms),
-            (Self::F64(sum), Self::F64(terms)) => f64::add_to(sum, terms),
-            (Self::Bf16(sum), Self::Bf16(terms)) => bf16::add_to(sum, terms),
-            (Self::F16(sum), Self::F16(terms)) => f16::add_to(sum, terms),
-            _ => panic!("a sum and its terms have one type, and bytes have no sum"),
-        }
     }
 }
 
@@ -226,23 +220,31 @@ impl Wire {
     /// # Panics
     /// If types differ or are bytes, or `chunks` is shorter than this buffer.
     pub fn sum_of_chunks(&mut self, chunks: &Self) {
-        if self.is_empty() {
-            return;
+        if !self.is_empty() {
+            let first = self.bytes().len();
+            self.bytes_mut().copy_from_slice(&chunks.bytes()[..first]);
+            self.add_from(chunks, self.len());
         }
-        match (self, chunks) {
-            (Self::F32(sum), Self::F32(all)) => sum_of(sum, all),
-            (Self::F64(sum), Self::F64(all)) => sum_of(sum, all),
-            (Self::Bf16(sum), Self::Bf16(all)) => sum_of(sum, all),
-            (Self::F16(sum), Self::F16(all)) => sum_of(sum, all),
+    }
+
+    /// Adds `terms`, of the same type and length.
+    ///
+    /// # Panics
+    /// If types differ or are bytes.
+    pub(crate) fn add(&mut self, terms: &Self) {
+        self.add_from(terms, 0);
+    }
+
+    /// Adds `terms` from the one at `start` on: buffers of this length, one after the other.
+    fn add_from(&mut self, terms: &Self, start: usize) {
+        match (self, terms) {
+            (Self::F32(sum), Self::F32(terms)) => f32::ADD(sum, &terms[start..]),
+            (Self::F64(sum), Self::F64(terms)) => f64::ADD(sum, &terms[start..]),
+            (Self::Bf16(sum), Self::Bf16(terms)) => bf16::ADD(sum, &terms[start..]),
+            (Self::F16(sum), Self::F16(terms)) => f16::ADD(sum, &terms[start..]),
             _ => panic!("a sum and its terms have one type, and bytes have no sum"),
         }
     }
-}
-
-fn sum_of<T: Sum>(sum: &mut [T], all: &[T]) {
-    let (first, rest) = all.split_at(sum.len());
-    sum.copy_from_slice(first);
-    T::add_to(sum, rest);
 }
 
 #[cfg(test)]

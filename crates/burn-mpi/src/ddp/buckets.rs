@@ -9,9 +9,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use half::slice::HalfFloatSliceExt;
-use half::{bf16, f16};
-
 use crate::clock::Clock;
 use crate::ddp::options::{SyncOptions, WireType};
 use crate::ddp::plan::{BucketPlan, CONTROL};
@@ -566,11 +563,7 @@ impl Buffers {
         Self {
             wide: sizes.clone().map(|size| Some(vec![0.0; size])).collect(),
             narrow: sizes
-                .map(|size| match wire {
-                    WireType::F32 => None,
-                    WireType::Bf16 => Some(Wire::Bf16(vec![bf16::ZERO; size])),
-                    WireType::F16 => Some(Wire::F16(vec![f16::ZERO; size])),
-                })
+                .map(|size| (wire != WireType::F32).then(|| Wire::of(wire.element(), size)))
                 .collect(),
         }
     }
@@ -593,13 +586,9 @@ impl Buffers {
     /// The bucket as sent: its buffer itself, or a narrower copy.
     pub fn pack(&mut self, bucket: usize) -> Option<Wire> {
         match (self.narrow[bucket].take(), &self.wide[bucket]) {
-            (Some(Wire::Bf16(mut narrow)), Some(wide)) => {
-                narrow.convert_from_f32_slice(wide);
-                Some(Wire::Bf16(narrow))
-            }
-            (Some(Wire::F16(mut narrow)), Some(wide)) => {
-                narrow.convert_from_f32_slice(wide);
-                Some(Wire::F16(narrow))
+            (Some(mut narrow), Some(wide)) => {
+                narrow.narrow(wide);
+                Some(narrow)
             }
             _ => self.wide[bucket].take().map(Wire::F32),
         }
@@ -609,13 +598,9 @@ impl Buffers {
     pub fn unpack(&mut self, bucket: usize, wire: Wire) {
         match (wire, &mut self.wide[bucket]) {
             (Wire::F32(values), buffer) => *buffer = Some(values),
-            (Wire::Bf16(narrow), Some(wide)) => {
-                narrow.convert_to_f32_slice(wide);
-                self.narrow[bucket] = Some(Wire::Bf16(narrow));
-            }
-            (Wire::F16(narrow), Some(wide)) => {
-                narrow.convert_to_f32_slice(wide);
-                self.narrow[bucket] = Some(Wire::F16(narrow));
+            (narrow, Some(wide)) => {
+                narrow.widen(wide);
+                self.narrow[bucket] = Some(narrow);
             }
             _ => unreachable!("a bucket comes back as it left"),
         }

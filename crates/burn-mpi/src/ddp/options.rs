@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::collective::wire::Element;
 use crate::ddp::plan::BucketPlan;
 use crate::named::named;
 use crate::{ParamLayout, Reduction};
@@ -84,9 +85,15 @@ named!(WireType, "type": F32 = "f32", Bf16 = "bf16", F16 = "f16");
 impl WireType {
     /// Bytes per value.
     pub fn bytes(self) -> usize {
+        self.element().width()
+    }
+
+    /// The type of a message's values.
+    pub(crate) fn element(self) -> Element {
         match self {
-            Self::F32 => 4,
-            Self::Bf16 | Self::F16 => 2,
+            Self::F32 => Element::F32,
+            Self::Bf16 => Element::Bf16,
+            Self::F16 => Element::F16,
         }
     }
 }

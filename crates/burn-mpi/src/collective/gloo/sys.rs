@@ -180,14 +180,14 @@ unsafe extern "C" fn add<T: Sum>(out: *mut c_void, a: *const c_void, b: *const c
     unsafe {
         if out.cast_const() == a && a == b {
             let terms = from_raw_parts(b, n).to_vec();
-            T::add_to(from_raw_parts_mut(out, n), &terms);
+            T::ADD(from_raw_parts_mut(out, n), &terms);
         } else if out.cast_const() == b {
-            T::add_to(from_raw_parts_mut(out, n), from_raw_parts(a, n));
+            T::ADD(from_raw_parts_mut(out, n), from_raw_parts(a, n));
         } else {
             if out.cast_const() != a {
                 a.copy_to_nonoverlapping(out, n);
             }
-            T::add_to(from_raw_parts_mut(out, n), from_raw_parts(b, n));
+            T::ADD(from_raw_parts_mut(out, n), from_raw_parts(b, n));
         }
     }
 }

@@ -447,6 +447,6 @@ unsafe extern "C" fn add<T: Sum>(
     unsafe {
         let length = *length as usize;
         let input = std::slice::from_raw_parts(input.cast::<T>(), length);
-        T::add_to(std::slice::from_raw_parts_mut(sum.cast::<T>(), length), input);
+        T::ADD(std::slice::from_raw_parts_mut(sum.cast::<T>(), length), input);
     }
 }
