@@ -285,9 +285,7 @@ impl World {
     pub(crate) fn control(&self) -> &RefCell<Box<dyn Primitives>> {
         &self.0.control
     }
-}
 
-impl World {
     /// Gathers every rank's `mine`, all of one length, in rank order.
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<u8>, CommError> {
         let mut all = vec![0; mine.len() * self.size()];

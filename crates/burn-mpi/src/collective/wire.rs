@@ -143,6 +143,38 @@ impl Wire {
     pub(crate) fn resize(&mut self, length: usize) {
         each!(self, v => v.resize(length, Default::default()));
     }
+
+    /// Sums `chunks` in order into this buffer; all have its length. 16-bit types are summed in
+    /// f32 and rounded once.
+    ///
+    /// # Panics
+    /// If types differ or are bytes, or `chunks` is shorter than this buffer.
+    pub fn sum_of_chunks(&mut self, chunks: &Self) {
+        if !self.is_empty() {
+            let first = self.bytes().len();
+            self.bytes_mut().copy_from_slice(&chunks.bytes()[..first]);
+            self.add_from(chunks, self.len());
+        }
+    }
+
+    /// Adds `terms`, of the same type and length.
+    ///
+    /// # Panics
+    /// If types differ or are bytes.
+    pub(crate) fn add(&mut self, terms: &Self) {
+        self.add_from(terms, 0);
+    }
+
+    /// Adds `terms` from the one at `start` on: buffers of this length, one after the other.
+    fn add_from(&mut self, terms: &Self, start: usize) {
+        match (self, terms) {
+            (Self::F32(sum), Self::F32(terms)) => f32::ADD(sum, &terms[start..]),
+            (Self::F64(sum), Self::F64(terms)) => f64::ADD(sum, &terms[start..]),
+            (Self::Bf16(sum), Self::Bf16(terms)) => bf16::ADD(sum, &terms[start..]),
+            (Self::F16(sum), Self::F16(terms)) => f16::ADD(sum, &terms[start..]),
+            _ => panic!("a sum and its terms have one type, and bytes have no sum"),
+        }
+    }
 }
 
 /// 16-bit elements widened at once: two blocks of f32 fit in the L1 cache.
@@ -211,40 +243,6 @@ pub fn chunk_range(length: usize, ranks: usize, rank: usize) -> Range<usize> {
     let chunk = length.div_ceil(ranks);
     let before = |rank: usize| rank.saturating_mul(chunk).min(length);
     before(rank)..before(rank + 1)
-}
-
-impl Wire {
-    /// Sums `chunks` in order into this buffer; all have its length. 16-bit types are summed in
-    /// f32 and rounded once.
-    ///
-    /// # Panics
-    /// If types differ or are bytes, or `chunks` is shorter than this buffer.
-    pub fn sum_of_chunks(&mut self, chunks: &Self) {
-        if !self.is_empty() {
-            let first = self.bytes().len();
-            self.bytes_mut().copy_from_slice(&chunks.bytes()[..first]);
-            self.add_from(chunks, self.len());
-        }
-    }
-
-    /// Adds `terms`, of the same type and length.
-    ///
-    /// # Panics
-    /// If types differ or are bytes.
-    pub(crate) fn add(&mut self, terms: &Self) {
-        self.add_from(terms, 0);
-    }
-
-    /// Adds `terms` from the one at `start` on: buffers of this length, one after the other.
-    fn add_from(&mut self, terms: &Self, start: usize) {
-        match (self, terms) {
-            (Self::F32(sum), Self::F32(terms)) => f32::ADD(sum, &terms[start..]),
-            (Self::F64(sum), Self::F64(terms)) => f64::ADD(sum, &terms[start..]),
-            (Self::Bf16(sum), Self::Bf16(terms)) => bf16::ADD(sum, &terms[start..]),
-            (Self::F16(sum), Self::F16(terms)) => f16::ADD(sum, &terms[start..]),
-            _ => panic!("a sum and its terms have one type, and bytes have no sum"),
-        }
-    }
 }
 
 #[cfg(test)]

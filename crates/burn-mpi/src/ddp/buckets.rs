@@ -260,32 +260,7 @@ impl Buckets {
         let (bucket, range) = self.plan.place(param);
         self.buffers.slots(bucket, range).filter(|_| self.plan.holds(param))
     }
-}
 
-/// How far the sum of all ranks' shares of a step may be from 1: it is summed in the type of the gradients, of
-/// which bf16 has 8 bits.
-fn share_tolerance(wire: WireType) -> f32 {
-    if wire == WireType::F32 { 1e-4 } else { 0.05 }
-}
-
-/// What does not fit the bucket plan in a step, the same on every rank.
-///
-/// A bucket starts when each of its parameters has been registered as often as
-/// the plan expects. A network may use a parameter more often than that, on one
-/// rank only, or run another backward after the last one. The difference is then
-/// kept aside and reduced at the end of the step, on all ranks. A program may change a gradient after its
-/// bucket has started, on one rank only: it is then reduced again as a whole.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Irregular {
-    /// Parameters with a late gradient on some rank.
-    pub late: Vec<usize>,
-    /// Whether a gradient was replaced on some rank after its bucket had started.
-    pub replaced: bool,
-    /// Parameters without a gradient on any rank.
-    pub absent: Vec<usize>,
-}
-
-impl Buckets {
     /// Ends the step: missing gradients count as zero, `mine` is sent along, and
     /// all buckets are waited for. `averaged` becomes its mean over the ranks with
     /// a backward.
@@ -546,6 +521,29 @@ impl Buckets {
         self.times.copy += self.clock.now() - began;
         result
     }
+}
+
+/// How far the sum of all ranks' shares of a step may be from 1: it is summed in the type of the gradients, of
+/// which bf16 has 8 bits.
+fn share_tolerance(wire: WireType) -> f32 {
+    if wire == WireType::F32 { 1e-4 } else { 0.05 }
+}
+
+/// What does not fit the bucket plan in a step, the same on every rank.
+///
+/// A bucket starts when each of its parameters has been registered as often as
+/// the plan expects. A network may use a parameter more often than that, on one
+/// rank only, or run another backward after the last one. The difference is then
+/// kept aside and reduced at the end of the step, on all ranks. A program may change a gradient after its
+/// bucket has started, on one rank only: it is then reduced again as a whole.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Irregular {
+    /// Parameters with a late gradient on some rank.
+    pub late: Vec<usize>,
+    /// Whether a gradient was replaced on some rank after its bucket had started.
+    pub replaced: bool,
+    /// Parameters without a gradient on any rank.
+    pub absent: Vec<usize>,
 }
 
 /// A buffer for each bucket of a plan.

@@ -305,18 +305,7 @@ impl GradientSync {
     pub(super) fn buckets(&mut self) -> Result<&mut Buckets, CommError> {
         self.buckets.as_deref_mut().ok_or(PANICKED)
     }
-}
 
-/// The error after the buckets were lost in a backward.
-const PANICKED: CommError = CommError::Interrupted("an earlier backward of this GradientSync panicked");
-
-/// Checks that all ranks average the same module in the same way.
-fn compare(world: &World, layout: &ParamLayout, options: &SyncOptions) -> Result<(), CommError> {
-    module::check_trainable(world, layout)?;
-    world.check_equal("the set of options of gradient averaging", &format!("{options:?}"))
-}
-
-impl GradientSync {
     /// Adds gradients of the mean loss over `own` of the `total` samples of a step, which Burn's
     /// `backward` has returned, as the last ones of this rank in the step. Nothing overlaps with
     /// that backward; [`backward`](Self::backward) does. With no samples they are not used.
@@ -419,9 +408,7 @@ impl GradientSync {
             false => Ok(()),
         }
     }
-}
 
-impl GradientSync {
     /// Averages over ranks the tensors that get no gradients, such as batch norm's
     /// running statistics, which differ between ranks. All ranks must call it with
     /// the same module.
@@ -510,9 +497,7 @@ impl GradientSync {
             incomplete_steps: self.incomplete_steps,
         }
     }
-}
 
-impl GradientSync {
     /// Restores the order of an earlier run, so that a resumed run is bit-identical.
     /// Between steps only.
     ///
@@ -575,4 +560,13 @@ impl GradientSync {
         self.buckets()?.options.overlap = overlap;
         Ok(())
     }
+}
+
+/// The error after the buckets were lost in a backward.
+const PANICKED: CommError = CommError::Interrupted("an earlier backward of this GradientSync panicked");
+
+/// Checks that all ranks average the same module in the same way.
+fn compare(world: &World, layout: &ParamLayout, options: &SyncOptions) -> Result<(), CommError> {
+    module::check_trainable(world, layout)?;
+    world.check_equal("the set of options of gradient averaging", &format!("{options:?}"))
 }

@@ -285,51 +285,7 @@ impl Guard {
         abortable::request(&self.member.activity, ABORT);
         end_process()
     }
-}
 
-/// How long a guard listens after each time that it asks all ranks.
-const ROUND: Duration = Duration::from_millis(300);
-/// How often it asks at least: the last answer counts.
-const ROUNDS: u32 = 5;
-/// How often it asks if some rank does not answer. The guard of one whose core is busy may take seconds. Rounds are
-/// counted, since this process may be stopped meanwhile, which must not count as the others' silence.
-const MOST_ROUNDS: u32 = 20;
-/// How long a rank has not answered that answers in none of them.
-pub(super) const SILENT: Duration = Duration::from_millis(ROUND.as_millis() as u64 * MOST_ROUNDS as u64);
-/// Maximum bytes of a reason in a message.
-pub(super) const REASON: usize = 600;
-/// Bytes of the longest UDP datagram, rounded up.
-const DATAGRAM: usize = 1 << 16;
-
-/// What a guard tells another one.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Message {
-    /// What is the receiver doing?
-    Question,
-    Answer,
-    /// The sender exits with this code, for a reason that is empty if unknown.
-    Leaving {
-        status: i32,
-        reason: String,
-    },
-    /// The sender is about to print why the job ends.
-    Ending,
-    /// The sender is about to print who is waited for.
-    Stalled,
-    /// MPI has ended in the sender.
-    Ended,
-    /// MPI has ended in all ranks.
-    AllEnded,
-    /// The sender knows that, and exits soon.
-    Knows,
-    /// The sender has received that.
-    Confirmed,
-}
-
-/// The job's number, the sender's rank, what that one is doing, and what it tells.
-type Datagram = (u64, usize, Status, Message);
-
-impl Guard {
     /// Waits one tick for a message; answers a question, returns an answer and its rank.
     pub(super) fn recv(&self) -> Option<(usize, Status)> {
         let mut bytes = [0; DATAGRAM];
@@ -429,6 +385,48 @@ impl Guard {
         answers
     }
 }
+
+/// How long a guard listens after each time that it asks all ranks.
+const ROUND: Duration = Duration::from_millis(300);
+/// How often it asks at least: the last answer counts.
+const ROUNDS: u32 = 5;
+/// How often it asks if some rank does not answer. The guard of one whose core is busy may take seconds. Rounds are
+/// counted, since this process may be stopped meanwhile, which must not count as the others' silence.
+const MOST_ROUNDS: u32 = 20;
+/// How long a rank has not answered that answers in none of them.
+pub(super) const SILENT: Duration = Duration::from_millis(ROUND.as_millis() as u64 * MOST_ROUNDS as u64);
+/// Maximum bytes of a reason in a message.
+pub(super) const REASON: usize = 600;
+/// Bytes of the longest UDP datagram, rounded up.
+const DATAGRAM: usize = 1 << 16;
+
+/// What a guard tells another one.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Message {
+    /// What is the receiver doing?
+    Question,
+    Answer,
+    /// The sender exits with this code, for a reason that is empty if unknown.
+    Leaving {
+        status: i32,
+        reason: String,
+    },
+    /// The sender is about to print why the job ends.
+    Ending,
+    /// The sender is about to print who is waited for.
+    Stalled,
+    /// MPI has ended in the sender.
+    Ended,
+    /// MPI has ended in all ranks.
+    AllEnded,
+    /// The sender knows that, and exits soon.
+    Knows,
+    /// The sender has received that.
+    Confirmed,
+}
+
+/// The job's number, the sender's rank, what that one is doing, and what it tells.
+type Datagram = (u64, usize, Status, Message);
 
 /// Every address under which other hosts may reach this one, and the loopback.
 pub(super) fn own_addresses(socket: &UdpSocket) -> Vec<SocketAddr> {

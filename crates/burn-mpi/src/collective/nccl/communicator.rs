@@ -241,64 +241,7 @@ impl Communicator {
         }
         has_ended
     }
-}
 
-impl Drop for Communicator {
-    /// Frees everything after a life without an error. Otherwise memory is leaked: the GPU may
-    /// still use it.
-    fn drop(&mut self) {
-        if self.in_flight > 0 || std::thread::panicking() {
-            return self.abort();
-        }
-        if self.end(self.nccl.destroy)
-            && let Ok(_current) = self.gpu.enter()
-        {
-            for block in self.free.drain(..) {
-                // SAFETY: the context is current, and no operation uses a free block.
-                unsafe { block.free(self.gpu.cuda) };
-            }
-            // SAFETY: the stream is this communicator's, and nothing is in flight on it.
-            unsafe { (self.gpu.cuda.stream_destroy)(self.stream) };
-        }
-    }
-}
-
-/// The layout of a block, in elements.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Layout {
-    pub length: usize,
-    /// What is copied to the GPU.
-    pub brings: Range<usize>,
-    /// What is copied back.
-    pub returns: Range<usize>,
-}
-
-impl Layout {
-    /// The layout of the block of `rank` of `size` for a call on `count` elements of each rank, or of each
-    /// pair of ranks. Operations are in place wherever NCCL allows it: a part of the block is then both read
-    /// and written.
-    pub fn of(call: Call, count: usize, rank: usize, size: usize) -> Self {
-        let (all, none) = (0..count * size, 0..0);
-        let part = |number: usize| number * count..(number + 1) * count;
-        let only = |at: bool, range: Range<usize>| if at { range } else { 0..0 };
-        let (parts, brings, returns) = match call {
-            Call::AllReduce | Call::Barrier => (1, part(0), part(0)),
-            Call::Reduce { root } => (1, part(0), only(rank == root, part(0))),
-            Call::Broadcast { root } => (1, only(rank == root, part(0)), only(rank != root, part(0))),
-            Call::ReduceScatter => (size, all, part(rank)),
-            Call::AllGather => (size, part(rank), all),
-            Call::AllToAll => (2 * size, all, count * size..2 * count * size),
-            // This rank's part follows those of all ranks.
-            Call::Gather { root } => (size + 1, part(size), only(rank == root, all)),
-            Call::Scatter { root } => (size + 1, only(rank == root, all), part(size)),
-            Call::Send { .. } => (1, part(0), none),
-            Call::Receive { .. } => (1, none, part(0)),
-        };
-        Self { length: parts * count, brings, returns }
-    }
-}
-
-impl Communicator {
     /// Calls NCCL for `call` on the block at `base`.
     ///
     /// # Safety
@@ -365,6 +308,61 @@ impl Communicator {
                 }),
             }
         }
+    }
+}
+
+impl Drop for Communicator {
+    /// Frees everything after a life without an error. Otherwise memory is leaked: the GPU may
+    /// still use it.
+    fn drop(&mut self) {
+        if self.in_flight > 0 || std::thread::panicking() {
+            return self.abort();
+        }
+        if self.end(self.nccl.destroy)
+            && let Ok(_current) = self.gpu.enter()
+        {
+            for block in self.free.drain(..) {
+                // SAFETY: the context is current, and no operation uses a free block.
+                unsafe { block.free(self.gpu.cuda) };
+            }
+            // SAFETY: the stream is this communicator's, and nothing is in flight on it.
+            unsafe { (self.gpu.cuda.stream_destroy)(self.stream) };
+        }
+    }
+}
+
+/// The layout of a block, in elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub length: usize,
+    /// What is copied to the GPU.
+    pub brings: Range<usize>,
+    /// What is copied back.
+    pub returns: Range<usize>,
+}
+
+impl Layout {
+    /// The layout of the block of `rank` of `size` for a call on `count` elements of each rank, or of each
+    /// pair of ranks. Operations are in place wherever NCCL allows it: a part of the block is then both read
+    /// and written.
+    pub fn of(call: Call, count: usize, rank: usize, size: usize) -> Self {
+        let (all, none) = (0..count * size, 0..0);
+        let part = |number: usize| number * count..(number + 1) * count;
+        let only = |at: bool, range: Range<usize>| if at { range } else { 0..0 };
+        let (parts, brings, returns) = match call {
+            Call::AllReduce | Call::Barrier => (1, part(0), part(0)),
+            Call::Reduce { root } => (1, part(0), only(rank == root, part(0))),
+            Call::Broadcast { root } => (1, only(rank == root, part(0)), only(rank != root, part(0))),
+            Call::ReduceScatter => (size, all, part(rank)),
+            Call::AllGather => (size, part(rank), all),
+            Call::AllToAll => (2 * size, all, count * size..2 * count * size),
+            // This rank's part follows those of all ranks.
+            Call::Gather { root } => (size + 1, part(size), only(rank == root, all)),
+            Call::Scatter { root } => (size + 1, only(rank == root, all), part(size)),
+            Call::Send { .. } => (1, part(0), none),
+            Call::Receive { .. } => (1, none, part(0)),
+        };
+        Self { length: parts * count, brings, returns }
     }
 }
 
