@@ -50,9 +50,9 @@ pub(crate) struct State {
     /// After what time a wait is told of, before the deadline.
     pub stall_warning: Duration,
     /// The last collective, counted from 1, whose wait some rank has told of.
-    pub told: u64,
+    pub warned: u64,
     /// The same, of ranks below this one.
-    pub told_below: u64,
+    pub warned_below: u64,
     /// The lowest other rank whose guard is about to print why the job ends.
     pub ended_by: Option<usize>,
     /// The exit code of this rank, once it leaves and enters no further operation.

@@ -13,7 +13,8 @@ use crate::member::Member;
 
 static NAME: OnceLock<String> = OnceLock::new();
 static DEADLINE: OnceLock<String> = OnceLock::new();
-static ACTIVITY: LazyLock<Arc<Activity>> =
+/// What this process is doing as a rank of an MPI job.
+pub(crate) static ACTIVITY: LazyLock<Arc<Activity>> =
     LazyLock::new(|| Arc::new(Activity::new(Clock::system(), DEFAULT_DEADLINE, DEFAULT_STALL)));
 
 /// Sets the name with which lines that this library prints on standard error begin, such
@@ -56,7 +57,7 @@ pub fn name_deadline(setting: &str) {
 /// burn_mpi::set_deadline(std::time::Duration::from_secs(30));
 /// ```
 pub fn set_deadline(deadline: Duration) {
-    activity().set_deadline(deadline);
+    ACTIVITY.set_deadline(deadline);
 }
 
 /// Sets the time, 60 s by default, after which a rank prints whom it waits for in a collective, once
@@ -67,7 +68,7 @@ pub fn set_deadline(deadline: Duration) {
 /// burn_mpi::set_stall_warning(std::time::Duration::from_secs(10));
 /// ```
 pub fn set_stall_warning(after: Duration) {
-    activity().with(|state| state.stall_warning = after.min(LONGEST));
+    ACTIVITY.with(|state| state.stall_warning = after.min(LONGEST));
 }
 
 /// The setting of the deadline.
@@ -107,14 +108,9 @@ pub fn identity() -> Option<(usize, usize, String)> {
     OF_THREAD.with_borrow(Clone::clone).or_else(|| IDENTITY.get().cloned())
 }
 
-/// What this process is doing as a rank of an MPI job.
-pub(crate) fn activity() -> &'static Arc<Activity> {
-    &ACTIVITY
-}
-
 /// Prints a line on standard error in one write, so that lines of several ranks
 /// do not interleave.
-pub(crate) fn say(line: &str) {
+pub(crate) fn print_line(line: &str) {
     // A closed standard error cannot be reported.
     let _ = std::io::stderr().write_all(format!("{}: {}\n", name(), line.replace('\n', "; ")).as_bytes());
 }

@@ -19,7 +19,7 @@ use crate::World;
 use crate::collective::mpi::is_mpi_thread;
 use crate::guard::finalize;
 use crate::launcher::stat;
-use crate::process::{identity, say};
+use crate::process::{identity, print_line};
 
 /// Runs `body` as one rank of the job. An error or a panic on any rank prints
 /// one line that names the rank and the reason, and aborts all ranks. A panic
@@ -45,7 +45,7 @@ pub fn run(body: impl FnOnce(&World) -> Result<(), Box<dyn Error>>) -> ExitCode 
         Ok(world) => world,
         Err(error) => {
             if !error.is_rank_0s() {
-                say(&error.to_string());
+                print_line(&error.to_string());
             }
             return ExitCode::FAILURE;
         }
@@ -100,7 +100,7 @@ pub fn end_the_job_on_panic() {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             if let Some((rank, _, host)) = identity() {
-                say(&format!("rank {rank} on {host} panicked: ending the job"));
+                print_line(&format!("rank {rank} on {host} panicked: ending the job"));
             }
             before(panic);
             abort(PANICKED)

@@ -156,7 +156,7 @@ impl World {
             launcher.check(size, &library)?;
         }
         let here = Place::of_this_process(rank);
-        let activity = Arc::clone(process::activity());
+        let activity = Arc::clone(&process::ACTIVITY);
         let mut member = Member { rank, size, host: here.host.clone(), yields: false, activity };
         // SAFETY: this thread has started MPI, which only the exit handler finalizes.
         let mpi = |member: &Member| unsafe { Mpi::new(Rc::new(member.clone())) };
@@ -455,8 +455,8 @@ impl World {
             // All ranks have a shared error, and the first prints it.
             Some(shared) if shared.is_shared() && !self.is_root() => {}
             // Errors between ranks already name their rank.
-            Some(_) => crate::process::say(&text),
-            None => crate::process::say(&format!("rank {} on {}: {text}", self.rank(), self.host())),
+            Some(_) => crate::process::print_line(&text),
+            None => crate::process::print_line(&format!("rank {} on {}: {text}", self.rank(), self.host())),
         }
         self.member().activity.with(|state| state.reason = text);
     }

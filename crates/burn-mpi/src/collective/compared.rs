@@ -24,12 +24,12 @@ impl Messages {
 }
 
 /// Blocking operations of a transport that trusts its callers, with a second channel of them.
-pub trait Trusting: Primitives {
+pub trait Unchecked: Primitives {
     /// The transport's name.
     const NAME: &'static str;
 
     /// Whether it looks at the length of a message before it receives it.
-    const LOOKS_AT_MESSAGES: bool = false;
+    const PROBES_MESSAGES: bool = false;
 
     fn member(&self) -> &Member;
 
@@ -38,7 +38,7 @@ pub trait Trusting: Primitives {
 }
 
 /// Blocking operations that are compared before they are made.
-pub struct Compared<P> {
+pub struct Checked<P> {
     raw: P,
     calls: Calls,
     messages: Messages,
@@ -46,7 +46,7 @@ pub struct Compared<P> {
     failed: Option<CommError>,
 }
 
-impl<P: Trusting> Compared<P> {
+impl<P: Unchecked> Checked<P> {
     pub(crate) fn over(raw: P) -> Self {
         Self { raw, calls: Calls::default(), messages: Messages::default(), failed: None }
     }
@@ -90,7 +90,7 @@ impl<P: Trusting> Compared<P> {
     }
 }
 
-impl<P: Trusting> Primitives for Compared<P> {
+impl<P: Unchecked> Primitives for Checked<P> {
     fn transport(&self) -> &str {
         P::NAME
     }
@@ -107,7 +107,7 @@ impl<P: Trusting> Primitives for Compared<P> {
         let started = member.check(P::NAME, call, element, from, to)?;
         let announcement = match call {
             _ if member.size == 1 => None,
-            Call::Send { .. } | Call::Receive { .. } if P::LOOKS_AT_MESSAGES => None,
+            Call::Send { .. } | Call::Receive { .. } if P::PROBES_MESSAGES => None,
             Call::Send { .. } | Call::Receive { .. } => self.messages.note(call, started.bytes, &member.host),
             _ => {
                 let length = call.part(from.len(), to.len(), member.size) / element.width();

@@ -65,7 +65,7 @@ impl Operation {
                 match wire::chunk_range(length, ranks, member.rank).len() {
                     expected if expected == found => return Ok(()),
                     expected => format!(
-                        "this rank brings {found} elements, but its chunk of {length} on {ranks} ranks has {expected}"
+                        "this rank passes {found} elements, but its chunk of {length} on {ranks} ranks has {expected}"
                     ),
                 }
             }
@@ -271,6 +271,6 @@ mod tests {
         let gather = Operation::AllGather { length: 3 };
         assert!(gather.check("gloo", &bytes, &member(0)).is_ok());
         let error = gather.check("gloo", &bytes, &member(1)).unwrap_err().to_string();
-        assert!(error.ends_with("brings 2 elements, but its chunk of 3 on 2 ranks has 1"), "{error}");
+        assert!(error.ends_with("passes 2 elements, but its chunk of 3 on 2 ranks has 1"), "{error}");
     }
 }

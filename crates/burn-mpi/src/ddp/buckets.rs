@@ -106,7 +106,7 @@ impl Buckets {
 
     /// Calls the watch, if there is one.
     #[inline]
-    pub fn tell(&self, event: SyncEvent) {
+    pub fn notify(&self, event: SyncEvent) {
         if let Some(watch) = self.watch {
             watch(event);
         }
@@ -356,16 +356,16 @@ impl Buckets {
         let bucket = self.started;
         self.started += 1;
         if let Some(wire) = self.pack(bucket) {
-            self.tell(SyncEvent::BucketBegin(bucket));
+            self.notify(SyncEvent::BucketBegin(bucket));
             self.collective.start(bucket, Operation::AllReduce(self.options.reduction), wire)?;
-            self.tell(SyncEvent::BucketEnd(bucket));
+            self.notify(SyncEvent::BucketEnd(bucket));
         }
         Ok(())
     }
 
     pub(super) fn progress(&mut self) -> Result<(), CommError> {
         let in_flight = self.collective.poll()?;
-        self.tell(SyncEvent::InFlight(in_flight));
+        self.notify(SyncEvent::InFlight(in_flight));
         if in_flight == 0 {
             self.note_finished();
         }
@@ -394,16 +394,16 @@ impl Buckets {
             let bucket = self.started;
             self.started += 1;
             if let Some(mut wire) = self.pack(bucket) {
-                self.tell(SyncEvent::BucketBegin(bucket));
+                self.notify(SyncEvent::BucketBegin(bucket));
                 self.collective.all_reduce(&mut wire, self.options.reduction)?;
-                self.tell(SyncEvent::BucketEnd(bucket));
+                self.notify(SyncEvent::BucketEnd(bucket));
                 self.unpack(bucket, wire);
             }
         }
         for bucket in 0..in_flight {
-            self.tell(SyncEvent::BucketBegin(bucket));
+            self.notify(SyncEvent::BucketBegin(bucket));
             let wire = self.collective.wait(bucket)?;
-            self.tell(SyncEvent::BucketEnd(bucket));
+            self.notify(SyncEvent::BucketEnd(bucket));
             self.unpack(bucket, wire);
         }
         self.times.exposed += (self.clock.now() - began).saturating_sub(self.times.copy - copied);
@@ -515,9 +515,9 @@ impl Buckets {
     /// Runs `body`, which copies gradients, and adds its time.
     pub(super) fn copying<T>(&mut self, body: impl FnOnce(&mut Self) -> T) -> T {
         let began = self.clock.now();
-        self.tell(SyncEvent::CopyBegin);
+        self.notify(SyncEvent::CopyBegin);
         let result = body(self);
-        self.tell(SyncEvent::CopyEnd);
+        self.notify(SyncEvent::CopyEnd);
         self.times.copy += self.clock.now() - began;
         result
     }

@@ -161,7 +161,7 @@ impl GradientSync {
         let (mut gradients, taken) = self.hooked_backward(loss, module, own, total, which)?;
         let buckets = self.buckets()?;
         collect(&mut gradients, module, &taken, &mut |param, values| buckets.add(param, values));
-        buckets.tell(SyncEvent::CollectEnd);
+        buckets.notify(SyncEvent::CollectEnd);
         self.end_backward(which)
     }
 
@@ -200,7 +200,7 @@ impl GradientSync {
                 (buckets, loss.backward(), Vec::new())
             }
         };
-        buckets.tell(SyncEvent::BackwardEnd);
+        buckets.notify(SyncEvent::BackwardEnd);
         self.buckets = Some(buckets);
         Ok((gradients, taken))
     }

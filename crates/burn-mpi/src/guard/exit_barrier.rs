@@ -16,7 +16,7 @@ use super::Guard;
 use crate::guard::Message;
 
 /// How often a message is sent again that has had no answer.
-const AGAIN: Duration = Duration::from_millis(20);
+const RESEND: Duration = Duration::from_millis(20);
 /// How long one is sent to a rank that may have exited, with its answer lost, or that does not receive it.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
@@ -32,9 +32,9 @@ struct State {
     /// When the last message of a rank arrived, for those that the network lets through
     received: BTreeMap<usize, Instant>,
     /// Ranks in which MPI has ended.
-    ended: BTreeSet<usize>,
+    finalized: BTreeSet<usize>,
     /// Ranks that know that it has ended in all, and may have exited.
-    knowing: BTreeSet<usize>,
+    acknowledged: BTreeSet<usize>,
     /// Whether it has ended in all, or this rank exits without waiting for that.
     all: bool,
     /// Whether rank 0 knows that this rank knows.
@@ -58,9 +58,9 @@ impl ExitBarrier {
         let mut state = self.state.lock();
         state.received.insert(rank, Instant::now());
         match message {
-            Message::Ended => drop(state.ended.insert(rank)),
-            Message::Knows => drop(state.knowing.insert(rank)),
-            Message::AllEnded => state.all = true,
+            Message::Finalized => drop(state.finalized.insert(rank)),
+            Message::Acknowledged => drop(state.acknowledged.insert(rank)),
+            Message::AllFinalized => state.all = true,
             Message::Confirmed => state.confirmed = true,
             _ => return,
         }
@@ -82,7 +82,7 @@ impl ExitBarrier {
         let state = self.state.lock();
         // Those that have ended all exit, and this one soon.
         let silent = state.received.iter().filter(|(_, at)| !state.all && at.elapsed() > limit);
-        silent.map(|(&rank, _)| rank).filter(|rank| !state.knowing.contains(rank)).collect()
+        silent.map(|(&rank, _)| rank).filter(|rank| !state.acknowledged.contains(rank)).collect()
     }
 
     /// Calls `send` at once and then again and again, until the state is `reached` or the time is over.
@@ -92,7 +92,7 @@ impl ExitBarrier {
         while !reached(&state) && began.elapsed() < limit {
             // The guard's thread may take it meanwhile.
             MutexGuard::unlocked(&mut state, &send);
-            self.changed.wait_while_for(&mut state, |state| !reached(state), AGAIN);
+            self.changed.wait_while_for(&mut state, |state| !reached(state), RESEND);
         }
     }
 }
@@ -102,31 +102,31 @@ impl Guard {
     /// one, while the guard's thread runs, which ends the job if one of them is stopped.
     pub(super) fn exit_together(&self) {
         if self.member.rank == 0 {
-            self.first_exits()
+            self.exit_as_root()
         } else {
-            self.other_exits()
+            self.exit_as_other()
         }
         self.exits.state.lock().all = true;
     }
 
-    fn first_exits(&self) {
-        self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.ended), || ());
-        let tell = || self.announce(&Message::AllEnded);
+    fn exit_as_root(&self) {
+        self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.finalized), || ());
+        let tell = || self.announce(&Message::AllFinalized);
         // Once at least: some may receive this rank's messages while theirs do not arrive.
         tell();
-        self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.knowing), tell);
+        self.exits.wait_until(Duration::MAX, |state| state.is_everyone(&state.acknowledged), tell);
     }
 
-    fn other_exits(&self) {
+    fn exit_as_other(&self) {
         let tell = |message| self.send(&message, &self.peers[0]);
         let receives = self.exits.state.lock().received.contains_key(&0);
         let limit = if receives { Duration::MAX } else { self.exits.linger };
-        self.exits.wait_until(limit, |state| state.all, || tell(Message::Ended));
+        self.exits.wait_until(limit, |state| state.all, || tell(Message::Finalized));
         if !receives {
             // The others need not wait for an answer of this rank any more.
-            self.announce(&Message::Knows);
+            self.announce(&Message::Acknowledged);
         }
-        self.exits.wait_until(self.exits.linger, |state| state.confirmed, || tell(Message::Knows));
+        self.exits.wait_until(self.exits.linger, |state| state.confirmed, || tell(Message::Acknowledged));
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
 
     /// Waits until `guard` has had the message of these ranks that MPI has ended in them.
     fn await_ends(guard: &Guard, ranks: &[usize]) {
-        while !ranks.iter().all(|rank| guard.exits.state.lock().ended.contains(rank)) {
+        while !ranks.iter().all(|rank| guard.exits.state.lock().finalized.contains(rank)) {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -224,24 +224,24 @@ mod tests {
         introduce(&guards);
         // Rank 1 has said that MPI has ended, and then neither hears nor answers.
         guards[1].1.store(true, Ordering::Relaxed);
-        guards[1].0.send(&Message::Ended, &guards[1].0.peers[0]);
+        guards[1].0.send(&Message::Finalized, &guards[1].0.peers[0]);
         await_ends(&guards[0].0, &[1]);
         let [first, other] = [0, 2].map(|rank| exit_on_a_thread(&guards[rank].0));
         other.join().expect("no panic");
         assert!(guards[2].0.exits.state.lock().confirmed, "a message is lost");
         // The confirmation is on its way before rank 0 has noted what it confirms.
-        while !guards[0].0.exits.state.lock().knowing.contains(&2) {
+        while !guards[0].0.exits.state.lock().acknowledged.contains(&2) {
             thread::sleep(Duration::from_millis(1));
         }
         assert!(!first.is_finished(), "rank 0 does not wait for rank 1");
         assert_eq!(guards[0].0.exits.silent(Duration::ZERO), [1]);
-        guards[0].0.exits.note(1, &Message::Knows);
+        guards[0].0.exits.note(1, &Message::Acknowledged);
         first.join().expect("no panic");
     }
 
     #[test]
     fn ranks_that_do_not_hear_each_other_exit() {
-        for (guard, stopped) in guards(2, AGAIN) {
+        for (guard, stopped) in guards(2, RESEND) {
             stopped.store(true, Ordering::Relaxed);
             guard.exit_together();
         }

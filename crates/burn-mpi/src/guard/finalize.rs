@@ -24,7 +24,7 @@ use crate::guard::exit_together;
 use crate::guard::process_manager::ProcessManager;
 use crate::member::Member;
 use crate::messages::NOT_FINALIZED;
-use crate::process::say;
+use crate::process::print_line;
 use crate::run::wait_until_read;
 
 // A program may train on a spawned thread and join it; the handler then runs on
@@ -101,7 +101,7 @@ fn finalize(status: i32) {
     let mpi = unsafe { Mpi::new(Rc::new(member)) };
     let tell = |how: &str| {
         let (rank, host) = (mpi.rank, &mpi.host);
-        say(&format!("rank {rank} on {host} ends with exit code {status} {how}: ending the job"));
+        print_line(&format!("rank {rank} on {host} ends with exit code {status} {how}: ending the job"));
         wait_until_read();
     };
     if !is_mpi_thread() && (status != 0 || mpi.activity.now().waited.is_some()) {
@@ -122,7 +122,7 @@ fn finalize(status: i32) {
     // uses the socket on its own.
     if let Some(mut manager) = unsafe { ProcessManager::instead_of_finalize(&library_text()) } {
         if let Err(error) = manager.finalize(|| mpi.progress(communicator)) {
-            say(&format!("the process manager does not end this rank: {error}"));
+            print_line(&format!("the process manager does not end this rank: {error}"));
         }
         exit_together();
         return;
@@ -132,7 +132,7 @@ fn finalize(status: i32) {
         if finalized.recv_timeout(FINALIZE) != Err(RecvTimeoutError::Timeout) {
             return;
         }
-        say(&format!("{NOT_FINALIZED}; exiting after {} s", FINALIZE.as_secs()));
+        print_line(&format!("{NOT_FINALIZED}; exiting after {} s", FINALIZE.as_secs()));
         exit_together();
         wait_until_read();
         // SAFETY: exits this process at once; exit handlers would wait for MPI.

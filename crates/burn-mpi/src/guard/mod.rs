@@ -29,7 +29,7 @@ use crate::cause::Wait;
 use crate::guard::exit_barrier::{ExitBarrier, LINGER};
 use crate::member::Member;
 use crate::messages::NO_ANSWER;
-use crate::process::say;
+use crate::process::print_line;
 use crate::run::{LIMIT, end_mpirun, wait_until_read};
 use crate::{CommError, World};
 
@@ -236,11 +236,11 @@ impl Guard {
         let end = deadline.saturating_add(patience(self.member.rank));
         if waited <= end {
             // Once a collective, and on the rank that sees it first.
-            let is_told = activity.with(|state| state.told >= seen.entered);
-            if stall >= deadline || waited <= limit || is_told {
+            let is_warned = activity.with(|state| state.warned >= seen.entered);
+            if stall >= deadline || waited <= limit || is_warned {
                 return;
             }
-            activity.with(|state| state.told = seen.entered);
+            activity.with(|state| state.warned = seen.entered);
             self.announce(&Message::Stalled);
         }
         let answers = self.query_all(seen);
@@ -250,12 +250,12 @@ impl Guard {
         let departed = activity.departed();
         let (member, hosts) = (&self.member, &self.hosts);
         let wait = Wait { member, hosts, seen, answers: &answers, silent: SILENT, departed: &departed };
-        let is_told = |state: &mut State| state.told_below >= seen.entered || state.ended_by.is_some();
+        let is_warned = |state: &mut State| state.warned_below >= seen.entered || state.ended_by.is_some();
         // The end may come while others are asked for a warning; from the deadline on there is none.
         if waited > end {
             self.end_the_job(&wait.deadline(waited).to_string());
-        } else if (limit..deadline).contains(&waited) && !activity.with(is_told) {
-            say(&wait.stall(waited));
+        } else if (limit..deadline).contains(&waited) && !activity.with(is_warned) {
+            print_line(&wait.stall(waited));
         }
     }
 
@@ -280,7 +280,7 @@ impl Guard {
             // Its exit ends this process in the sleep, unless it was stopped before it printed.
             std::thread::sleep(LIMIT + PRINTED);
         }
-        say(line);
+        print_line(line);
         #[cfg(feature = "nccl")]
         abortable::request(&self.member.activity, ABORT);
         end_process()
@@ -307,14 +307,14 @@ impl Guard {
         let activity = &self.member.activity;
         match &message {
             Message::Question => self.send(&Message::Answer, &[from]),
-            Message::Knows => self.send(&Message::Confirmed, &[from]),
+            Message::Acknowledged => self.send(&Message::Confirmed, &[from]),
             Message::Ending => activity.with(|state| {
                 state.ended_by = Some(state.ended_by.map_or(rank, |other| other.min(rank)));
             }),
             Message::Stalled => activity.with(|state| {
-                state.told = state.told.max(seen.entered);
+                state.warned = state.warned.max(seen.entered);
                 if rank < self.member.rank {
-                    state.told_below = state.told_below.max(seen.entered);
+                    state.warned_below = state.warned_below.max(seen.entered);
                 }
             }),
             Message::Leaving { status, reason } => {
@@ -327,7 +327,7 @@ impl Guard {
                     }
                 });
             }
-            Message::Answer | Message::Ended | Message::AllEnded | Message::Confirmed => {}
+            Message::Answer | Message::Finalized | Message::AllFinalized | Message::Confirmed => {}
         }
         // After what is sent: this process may exit then.
         self.exits.note(rank, &message);
@@ -416,11 +416,11 @@ pub(super) enum Message {
     /// The sender is about to print who is waited for.
     Stalled,
     /// MPI has ended in the sender.
-    Ended,
+    Finalized,
     /// MPI has ended in all ranks.
-    AllEnded,
+    AllFinalized,
     /// The sender knows that, and exits soon.
-    Knows,
+    Acknowledged,
     /// The sender has received that.
     Confirmed,
 }

@@ -12,7 +12,7 @@ use super::{TICK, end_process, patience};
 use crate::Launcher;
 use crate::host::Place;
 use crate::launcher::stat;
-use crate::process::{self, say};
+use crate::process::{self, print_line};
 
 /// Ends this process, and with it the job, if the result lives longer than the deadline. A process
 /// without other ranks needs none.
@@ -29,7 +29,7 @@ pub(crate) fn watch(launcher: Option<&Launcher>) -> Sender<()> {
             // be told of as others' silence.
             waited += last.elapsed().min(5 * TICK);
             last = Instant::now();
-            if waited > process::activity().with(|state| state.deadline).saturating_add(patience) {
+            if waited > process::ACTIVITY.with(|state| state.deadline).saturating_add(patience) {
                 end_the_job(&launcher, waited);
             }
         }
@@ -49,10 +49,10 @@ fn end_the_job(launcher: &Launcher, waited: Duration) -> ! {
         [one] => format!("stopped: rank {one} on {host}"),
         some => format!("stopped: ranks {} on {host}", some.join(", ")),
     };
-    say(&format!(
+    print_line(&format!(
         "the start of MPI exceeded the deadline of {} s ({}) after {:.1} s on rank {rank} ({host}), one of {size} \
          ranks of {name}; {others}",
-        process::activity().with(|state| state.deadline).as_secs_f64(),
+        process::ACTIVITY.with(|state| state.deadline).as_secs_f64(),
         process::start_setting(),
         waited.as_secs_f64(),
     ));

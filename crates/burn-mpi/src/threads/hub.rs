@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::collective::wire::Element;
 use crate::host::Place;
 use crate::member::Member;
-use crate::process::say;
+use crate::process::print_line;
 use crate::threads::state::result;
 use crate::{Call, CommError};
 
@@ -152,7 +152,7 @@ impl Hub {
                 let now = self.members[rank].now();
                 for other in 0..self.members.len() {
                     if self.next_moment(&state, other, now).is_some_and(|moment| moment <= now) {
-                        self.happen(&mut state, other);
+                        self.expire(&mut state, other);
                     }
                 }
             }
@@ -335,9 +335,9 @@ impl Hub {
         let size = self.members.len();
         loop {
             let now = self.members[0].now();
-            let able: Vec<usize> = (0..size).filter(|&rank| state.is_able(rank, now)).collect();
-            if able.is_empty() {
-                match self.pass_time(state, now) {
+            let runnable: Vec<usize> = (0..size).filter(|&rank| state.is_runnable(rank, now)).collect();
+            if runnable.is_empty() {
+                match self.advance_clock(state, now) {
                     true => continue,
                     false => return,
                 }
@@ -345,8 +345,8 @@ impl Hub {
             if state.draw.below(16) == 0 {
                 state.held = state.draw.below(size + 1);
             }
-            let others: Vec<usize> = able.iter().copied().filter(|&rank| rank != state.held).collect();
-            let from = if others.is_empty() { &able } else { &others };
+            let others: Vec<usize> = runnable.iter().copied().filter(|&rank| rank != state.held).collect();
+            let from = if others.is_empty() { &runnable } else { &others };
             state.turn = from[state.draw.below(from.len())];
             state.turns += 1;
             self.changed[state.turn].notify_one();
@@ -366,7 +366,7 @@ impl Hub {
                     state.turn,
                     self.long_turn.as_secs_f64()
                 );
-                say(&line);
+                print_line(&line);
                 state.lines.push(line);
                 // Once a turn, on the rank that sees it first.
                 state.turns += 1;
@@ -388,19 +388,19 @@ impl Hub {
         let next = self.next_moment(state, rank, now).unwrap_or(Duration::MAX);
         let patience = next.saturating_sub(now).min(Duration::from_secs(3600));
         if self.changed[rank].wait_for(state, patience).timed_out() {
-            self.happen(state, rank);
+            self.expire(state, rank);
             self.wake();
         }
     }
 
     /// Moves the clock to the next moment at which something happens; false if nothing ever will.
-    fn pass_time(&self, state: &mut State, now: Duration) -> bool {
+    fn advance_clock(&self, state: &mut State, now: Duration) -> bool {
         let moment = |rank| Some((self.next_moment(state, rank, now)?, rank));
         let Some((moment, rank)) = (0..self.members.len()).filter_map(moment).min() else { return false };
         if let Some(time) = &self.time {
             time.store(u64::try_from(moment.max(now).as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
-        self.happen(state, rank);
+        self.expire(state, rank);
         true
     }
 
@@ -412,15 +412,16 @@ impl Hub {
                 let activity = &self.members[rank].activity;
                 let since = now.saturating_sub(activity.now().waited.unwrap_or_default());
                 let (stall, deadline) = activity.with(|state| (state.stall_warning, state.deadline));
-                let is_told = activity.with(|state| state.told_below >= state.entered) || stall >= deadline;
-                Some(since.saturating_add(if is_told { deadline } else { stall }))
+                let is_warned =
+                    activity.with(|state| state.warned_below >= state.entered) || stall >= deadline;
+                Some(since.saturating_add(if is_warned { deadline } else { stall }))
             }
             _ => None,
         }
     }
 
     /// What happens to a rank at its next moment: a warning, or the end of the job.
-    fn happen(&self, state: &mut State, rank: usize) {
+    fn expire(&self, state: &mut State, rank: usize) {
         if !matches!(state.ranks[rank].phase, Phase::Waiting(_)) || state.ended.is_some() {
             return;
         }
@@ -447,11 +448,11 @@ impl Hub {
             state.ended = Some(wait.deadline(waited));
         } else if waited >= stall {
             let line = wait.stall(waited);
-            say(&line);
+            print_line(&line);
             state.lines.push(line);
             // Once a collective, on the rank that sees it first.
             for member in &self.members {
-                member.activity.with(|state| state.told_below = state.told_below.max(seen.entered));
+                member.activity.with(|state| state.warned_below = state.warned_below.max(seen.entered));
             }
         }
     }

@@ -93,7 +93,7 @@ impl State {
     }
 
     /// Whether a rank may run at this time.
-    pub fn is_able(&self, rank: usize, now: Duration) -> bool {
+    pub fn is_runnable(&self, rank: usize, now: Duration) -> bool {
         match self.ranks[rank].phase {
             Phase::Ready => true,
             Phase::Sleeping(until) => until <= now,

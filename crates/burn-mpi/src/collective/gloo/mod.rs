@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::collective::announced::Announcement;
-use crate::collective::compared::{Compared, Trusting};
+use crate::collective::compared::{Checked, Unchecked};
 use crate::collective::connect::GlooAlgorithm;
 use crate::collective::gloo::sys::{Mesh, Run, adder_of};
 use crate::collective::pending::{
@@ -36,7 +36,7 @@ const MESSAGE: u32 = 0;
 const ANNOUNCED: u32 = 1 << 31;
 
 /// How long a rank whose connection broke waits for its peer to send the reason.
-const PEERS_WORD: Duration = Duration::from_secs(3);
+const PEER_REASON_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Connections to all other ranks. All ranks call its operations in the same order, with
 /// buffers of equal length, from any thread.
@@ -176,7 +176,7 @@ impl Context {
         // of ranks (`Call::check`), and on other ranks than a root gloo does not access the one that is empty.
         unsafe { self.mesh.call(&run) }.map_err(|reason| {
             self.broken = Some(reason.clone());
-            self.failed(of, PEERS_WORD, reason)
+            self.failed(of, PEER_REASON_TIMEOUT, reason)
         })
     }
 
@@ -237,7 +237,7 @@ impl GlooCollective {
 /// fn moves_to_another_thread<T: Send>() {}
 /// moves_to_another_thread::<burn_mpi::lab::GlooPrimitives>();
 /// ```
-pub type GlooPrimitives = Compared<GlooThread>;
+pub type GlooPrimitives = Checked<GlooThread>;
 
 impl GlooPrimitives {
     /// Connects all ranks of `world` over the named network interface, or over one
@@ -420,7 +420,7 @@ impl Primitives for GlooThread {
     }
 }
 
-impl Trusting for GlooThread {
+impl Unchecked for GlooThread {
     const NAME: &'static str = NAME;
 
     fn member(&self) -> &Member {

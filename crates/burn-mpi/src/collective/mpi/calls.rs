@@ -9,7 +9,7 @@ use half::{bf16, f16};
 use mpi::ffi;
 
 use crate::collective::announced::Announcement;
-use crate::collective::compared::{Compared, Trusting};
+use crate::collective::compared::{Checked, Unchecked};
 use crate::collective::mpi::{Communicator, Mpi, NAME};
 use crate::collective::pending::{CHANNELS, PendingOps, Requests, Step};
 use crate::collective::wire::{Element, Sum};
@@ -34,7 +34,7 @@ unsafe extern "C" {
 /// moves_to_another_thread::<burn_mpi::lab::MpiPrimitives>();
 /// ```
 #[derive(Clone)]
-pub struct MpiPrimitives(Rc<RefCell<Compared<MpiCalls>>>);
+pub struct MpiPrimitives(Rc<RefCell<Checked<MpiCalls>>>);
 
 impl MpiPrimitives {
     /// The operations of `world`, which its exchanges use too.
@@ -52,7 +52,7 @@ impl MpiPrimitives {
             announcements: mpi.duplicate()?,
             mpi: mpi.clone(),
         };
-        Ok(Self(Rc::new(RefCell::new(Compared::over(raw)))))
+        Ok(Self(Rc::new(RefCell::new(Checked::over(raw)))))
     }
 }
 
@@ -84,10 +84,10 @@ pub(crate) struct MpiCalls {
     pub announcements: Communicator,
 }
 
-impl Trusting for MpiCalls {
+impl Unchecked for MpiCalls {
     const NAME: &'static str = NAME;
 
-    const LOOKS_AT_MESSAGES: bool = true;
+    const PROBES_MESSAGES: bool = true;
 
     fn member(&self) -> &Member {
         &self.mpi
@@ -311,56 +311,6 @@ impl Drop for MpiRequests {
                 ffi::MPI_Comm_free(&mut channel.0);
             });
         }
-    }
-}
-
-impl Mpi {
-    /// A barrier on `communicator`, in flight.
-    pub fn start_barrier(
-        &self,
-        communicator: Communicator,
-        of: &Started,
-    ) -> Result<ffi::MPI_Request, CommError> {
-        // SAFETY: a constant that MPI's library defines.
-        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
-        // SAFETY: the handle is written to valid memory.
-        let code = unsafe { ffi::MPI_Ibarrier(communicator.0, &mut request) };
-        self.check_code(code, of)?;
-        Ok(request)
-    }
-
-    /// A duplicate of the world's communicator. All ranks must call it.
-    pub fn duplicate(&self) -> Result<Communicator, CommError> {
-        const COPY: &str = "communicator copy";
-        let (_waiting, started) = (self.enter(NAME, COPY, None), self.started(NAME, COPY, 0));
-        // SAFETY: the new handle is written to valid memory.
-        let (code, copy) = unsafe {
-            let mut copy = ffi::RSMPI_COMM_NULL;
-            (ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut copy), copy)
-        };
-        self.check_code(code, &started)?;
-        Ok(Communicator(copy))
-    }
-
-    /// Lets MPI answer other ranks once, in the library's own progress; no message has to arrive.
-    pub fn progress(&self, communicator: Communicator) {
-        let mut arrived = 0;
-        // SAFETY: MPI runs, and writes one flag to memory of this function. An error has no effect
-        // here: whoever waits for a message reports it.
-        unsafe {
-            let status = ffi::RSMPI_STATUS_IGNORE;
-            ffi::MPI_Iprobe(ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG, communicator.0, &mut arrived, status);
-        }
-    }
-
-    /// Whether an operation in flight is complete.
-    pub fn test(&self, request: &mut ffi::MPI_Request, of: &Started) -> Result<bool, CommError> {
-        let mut done = 0;
-        // SAFETY: the handle came from MPI and is not used after completion: MPI then sets it
-        // to the null request, for which this call is valid.
-        let code = unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
-        self.check_code(code, of)?;
-        Ok(done != 0)
     }
 }
 

@@ -82,6 +82,54 @@ impl Mpi {
         Rc::clone(&self.0)
     }
 
+    /// A barrier on `communicator`, in flight.
+    pub fn start_barrier(
+        &self,
+        communicator: Communicator,
+        of: &Started,
+    ) -> Result<ffi::MPI_Request, CommError> {
+        // SAFETY: a constant that MPI's library defines.
+        let mut request = unsafe { ffi::RSMPI_REQUEST_NULL };
+        // SAFETY: the handle is written to valid memory.
+        let code = unsafe { ffi::MPI_Ibarrier(communicator.0, &mut request) };
+        self.check_code(code, of)?;
+        Ok(request)
+    }
+
+    /// A duplicate of the world's communicator. All ranks must call it.
+    pub fn duplicate(&self) -> Result<Communicator, CommError> {
+        const COPY: &str = "communicator copy";
+        let (_waiting, started) = (self.enter(NAME, COPY, None), self.started(NAME, COPY, 0));
+        // SAFETY: the new handle is written to valid memory.
+        let (code, copy) = unsafe {
+            let mut copy = ffi::RSMPI_COMM_NULL;
+            (ffi::MPI_Comm_dup(ffi::RSMPI_COMM_WORLD, &mut copy), copy)
+        };
+        self.check_code(code, &started)?;
+        Ok(Communicator(copy))
+    }
+
+    /// Lets MPI answer other ranks once, in the library's own progress; no message has to arrive.
+    pub fn progress(&self, communicator: Communicator) {
+        let mut arrived = 0;
+        // SAFETY: MPI runs, and writes one flag to memory of this function. An error has no effect
+        // here: whoever waits for a message reports it.
+        unsafe {
+            let status = ffi::RSMPI_STATUS_IGNORE;
+            ffi::MPI_Iprobe(ffi::RSMPI_ANY_SOURCE, ffi::RSMPI_ANY_TAG, communicator.0, &mut arrived, status);
+        }
+    }
+
+    /// Whether an operation in flight is complete.
+    pub fn test(&self, request: &mut ffi::MPI_Request, of: &Started) -> Result<bool, CommError> {
+        let mut done = 0;
+        // SAFETY: the handle came from MPI and is not used after completion: MPI then sets it
+        // to the null request, for which this call is valid.
+        let code = unsafe { ffi::MPI_Test(request, &mut done, ffi::RSMPI_STATUS_IGNORE) };
+        self.check_code(code, of)?;
+        Ok(done != 0)
+    }
+
     /// The elements of each rank's part in `call`, on buffers of so many bytes, as an MPI count.
     fn count(&self, call: Call, element: Element, from: usize, to: usize) -> Result<c_int, CommError> {
         let elements = call.part(from, to, self.size) / element.width();

@@ -19,7 +19,7 @@ use crate::member::{Member, Started};
 use crate::{Call, CommError, Operation, Primitives, Reduction, Wire, World};
 
 /// How long a rank whose operation failed waits for its peer to send the reason.
-const PEERS_WORD: Duration = Duration::from_secs(3);
+const PEER_REASON_TIMEOUT: Duration = Duration::from_secs(3);
 /// The start of a communicator, in errors.
 const START: &str = "communicator start";
 /// How long NCCL may take to end a communicator; it may wait for peers that are gone.
@@ -97,7 +97,7 @@ impl Communicator {
         self.comm.unwrap_or(std::ptr::null_mut())
     }
 
-    /// Starts `call` on `count` elements of each rank, of which `mine` are this rank's, if it brings any; a
+    /// Starts `call` on `count` elements of each rank, of which `mine` are this rank's, if it sends any; a
     /// part that is missing at the end counts as zeros.
     pub(super) fn start_call(
         &mut self,
@@ -112,8 +112,8 @@ impl Communicator {
         let layout = Layout::of(call, count, self.member.rank, self.member.size);
         let bytes = |elements: usize| elements * element.width();
         let range = |part: &Range<usize>| bytes(part.start)..bytes(part.end);
-        let (brings, returns) = (range(&layout.brings), range(&layout.returns));
-        let mine = if brings.is_empty() { &[] } else { mine };
+        let (input, output) = (range(&layout.input), range(&layout.output));
+        let mine = if input.is_empty() { &[] } else { mine };
         let _current = self.gpu.enter()?;
         // SAFETY: the context is current.
         let mut block = unsafe { self.block(bytes(layout.length)) }?;
@@ -121,16 +121,16 @@ impl Communicator {
         // writes or frees it before its event is complete; the range is inside, as the layout
         // has it. The context is current, and the communicator is not ended.
         let enqueued = unsafe {
-            block.write(brings.clone(), mine);
+            block.write(input.clone(), mine);
             block
-                .bring(self.gpu.cuda, &brings, self.stream)
+                .copy_to_device(self.gpu.cuda, &input, self.stream)
                 .and_then(|()| self.enqueue(call, element, count, block.device))
-                .and_then(|()| block.fetch(self.gpu.cuda, &returns, self.stream))
+                .and_then(|()| block.copy_to_host(self.gpu.cuda, &output, self.stream))
         };
         match enqueued {
             Ok(()) => {
                 self.in_flight += 1;
-                Ok(Pending { block, result: returns })
+                Ok(Pending { block, result: output })
             }
             // The block may be in use: it is leaked.
             Err(reason) => Err(self.fail(reason)),
@@ -202,7 +202,7 @@ impl Communicator {
     /// The error of an operation that failed, or was never started, for `reason`. A peer that has
     /// left tells its own reason, which is the one to report.
     pub(super) fn error(&self, of: &Started, reason: String) -> CommError {
-        match self.member.activity.departed_peer(PEERS_WORD) {
+        match self.member.activity.departed_peer(PEER_REASON_TIMEOUT) {
             Some(departure) => departure.error(),
             None => self.member.error(of, reason),
         }
@@ -336,9 +336,9 @@ impl Drop for Communicator {
 pub(super) struct Layout {
     pub length: usize,
     /// What is copied to the GPU.
-    pub brings: Range<usize>,
+    pub input: Range<usize>,
     /// What is copied back.
-    pub returns: Range<usize>,
+    pub output: Range<usize>,
 }
 
 impl Layout {
@@ -349,7 +349,7 @@ impl Layout {
         let (all, none) = (0..count * size, 0..0);
         let part = |number: usize| number * count..(number + 1) * count;
         let only = |at: bool, range: Range<usize>| if at { range } else { 0..0 };
-        let (parts, brings, returns) = match call {
+        let (parts, input, output) = match call {
             Call::AllReduce | Call::Barrier => (1, part(0), part(0)),
             Call::Reduce { root } => (1, part(0), only(rank == root, part(0))),
             Call::Broadcast { root } => (1, only(rank == root, part(0)), only(rank != root, part(0))),
@@ -362,7 +362,7 @@ impl Layout {
             Call::Send { .. } => (1, part(0), none),
             Call::Receive { .. } => (1, none, part(0)),
         };
-        Self { length: parts * count, brings, returns }
+        Self { length: parts * count, input, output }
     }
 }
 
@@ -540,8 +540,8 @@ mod tests {
         ] {
             for size in 2..5 {
                 for rank in 0..size {
-                    let Layout { length, brings, returns } = Layout::of(call, 7, rank, size);
-                    assert!(brings.end <= length && returns.end <= length, "{call:?} on {rank} of {size}");
+                    let Layout { length, input, output } = Layout::of(call, 7, rank, size);
+                    assert!(input.end <= length && output.end <= length, "{call:?} on {rank} of {size}");
                 }
             }
         }
@@ -550,13 +550,10 @@ mod tests {
     #[test]
     fn a_rank_copies_only_what_it_sends_and_what_it_gets() {
         let layout = |call: Call, rank| Layout::of(call, 5, rank, 3);
-        assert_eq!(layout(Call::ReduceScatter, 2), Layout { length: 15, brings: 0..15, returns: 10..15 });
-        assert_eq!(layout(Call::AllGather, 1), Layout { length: 15, brings: 5..10, returns: 0..15 });
-        assert_eq!(layout(Call::Gather { root: 0 }, 2), Layout { length: 20, brings: 15..20, returns: 0..0 });
-        assert_eq!(
-            layout(Call::Scatter { root: 2 }, 2),
-            Layout { length: 20, brings: 0..15, returns: 15..20 }
-        );
-        assert_eq!(layout(Call::Broadcast { root: 2 }, 2), Layout { length: 5, brings: 0..5, returns: 0..0 });
+        assert_eq!(layout(Call::ReduceScatter, 2), Layout { length: 15, input: 0..15, output: 10..15 });
+        assert_eq!(layout(Call::AllGather, 1), Layout { length: 15, input: 5..10, output: 0..15 });
+        assert_eq!(layout(Call::Gather { root: 0 }, 2), Layout { length: 20, input: 15..20, output: 0..0 });
+        assert_eq!(layout(Call::Scatter { root: 2 }, 2), Layout { length: 20, input: 0..15, output: 15..20 });
+        assert_eq!(layout(Call::Broadcast { root: 2 }, 2), Layout { length: 5, input: 0..5, output: 0..0 });
     }
 }

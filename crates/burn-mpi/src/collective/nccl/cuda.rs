@@ -206,7 +206,12 @@ impl Block {
     /// # Safety
     /// The context is current, the stream is of it, and the range is inside the block, which stays
     /// allocated and unchanged until the stream has passed this point.
-    pub unsafe fn bring(&self, cuda: &Cuda, range: &Range<usize>, stream: Handle) -> Result<(), String> {
+    pub unsafe fn copy_to_device(
+        &self,
+        cuda: &Cuda,
+        range: &Range<usize>,
+        stream: Handle,
+    ) -> Result<(), String> {
         if range.is_empty() {
             return Ok(());
         }
@@ -221,8 +226,13 @@ impl Block {
     /// Copies a range back, in `stream`, and records the event.
     ///
     /// # Safety
-    /// As for [`bring`](Self::bring).
-    pub unsafe fn fetch(&self, cuda: &Cuda, range: &Range<usize>, stream: Handle) -> Result<(), String> {
+    /// As for [`copy_to_device`](Self::copy_to_device).
+    pub unsafe fn copy_to_host(
+        &self,
+        cuda: &Cuda,
+        range: &Range<usize>,
+        stream: Handle,
+    ) -> Result<(), String> {
         if !range.is_empty() {
             // SAFETY: as the caller promises.
             let code = unsafe {
