@@ -87,7 +87,7 @@ fn refusals(world: &World, collective: &mut dyn Collective, name: &str) -> Outco
     assert!(error.err().ok_or("bytes were summed")?.to_string().contains("bytes have no sum"));
     let long = Operation::AllGather { length: 5 * world.size() };
     let error = collective.start(0, long, bytes()).err().ok_or("a chunk of 4 was taken for one of 5")?;
-    assert!(error.to_string().contains("brings 4 elements"), "{error}");
+    assert!(error.to_string().contains("passes 4 elements"), "{error}");
     collective.barrier()?;
     report(world, &format!("{name}: sums of bytes and chunks of a wrong length are refused"))
 }
