@@ -29,7 +29,7 @@ pub(super) struct ExitBarrier {
 
 #[derive(Default)]
 struct State {
-    /// When the last message of a rank arrived, for those that the network lets through
+    /// When the last message of a rank arrived, for those that the network lets through.
     received: BTreeMap<usize, Instant>,
     /// Ranks in which MPI has ended.
     finalized: BTreeSet<usize>,
