@@ -25,7 +25,7 @@ runs=(
   "convnet 32 $step 20 bench step --model convnet --train-batch-size 32 --warm-up 3 --steps 20 --products 0 --simd avx2"
   "mlp 32 $step 50 bench step --model mlp --train-batch-size 32 --warm-up 3 --steps 50 --products 0 --simd avx2"
   "int8 161 Quantized5infer 6 bench int8 --model convnet --iterations 5"
-  "int8-profiled 32 infer_dyn 6 profile --int8 --model convnet --batches 6 --batch 32"
+  "int8-profiled 32 infer_watched 6 profile --int8 --model convnet --batches 6 --batch 32"
 )
 simd=avx2
 limit=3 # percent

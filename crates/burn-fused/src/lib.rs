@@ -17,7 +17,7 @@
 //! | [`linear::linear`] | linear layer with at most 32 outputs, or of 16-bit inputs |
 //! | [`fake_quantize::fake_quantize`] | fake quantization, with straight-through gradients |
 //! | [`loss::cross_entropy`], [`loss::smoothed_cross_entropy`] | loss, gradient and accuracy of class scores |
-//! | [`int8::fake_quantize`], [`int8::Model`] | quantization of slices; inference on 8-bit integers |
+//! | [`int8::quantize`], [`int8::Model`] | quantization of slices; inference on 8-bit integers |
 //!
 //! If an operator does not support a shape, a type or a backend, it is composed of
 //! Burn's operators: results differ by rounding only. Operands that do not fit each other are a panic
@@ -106,6 +106,7 @@ pub mod int8;
 mod libtorch;
 pub mod linear;
 pub mod loss;
+mod matrix;
 pub mod memory;
 pub mod norm;
 mod poll;

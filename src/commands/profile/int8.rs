@@ -69,7 +69,8 @@ pub fn profile(subject: Subject, batches: usize) -> anyhow::Result<Measured> {
         let samples = source.next();
         let values = span(&BATCH, || samples.normalizer.values(samples.bytes));
         scores.resize(samples.labels.len() * model.outputs(), 0.0);
-        model.infer_watched(&mut workspace, &values, &mut scores, |stage| follow(rows.row(stage)));
+        let mut watch = |stage| follow(rows.row(stage));
+        model.infer_watched(&mut workspace, &values, &mut scores, &mut watch);
         end_sequence();
         Ok::<(), QuantError>(())
     })?;

@@ -4,14 +4,9 @@
 //! Winograd in f32 is faster than direct convolutions with AVX-512's bf16 instructions, so without
 //! tiles the 16 bits save memory, not arithmetic. Only a block at a time exists in f32.
 
-use burn::backend::flex::FlexTensor;
-
-use super::conv_operator::Inputs;
-use super::cpu::{self, Argmax, Forward, Shape};
+use super::cpu::{Back, Convolution, Gradients, Shape};
 #[cfg(target_arch = "x86_64")]
 use super::cpu::{Route, tiles};
-use crate::epilogue::Epilogue;
-use crate::flex_tensor::values;
 use crate::precision::Half;
 use crate::simd::Level;
 
@@ -20,39 +15,15 @@ const IMAGES: usize = 16;
 /// Pixels of a block, if those are more images: weights are prepared once for a block.
 const PIXELS: usize = 4096;
 
-/// The gradients of a convolution.
-pub(super) struct Gradients {
-    /// Of the images, in their type, if requested.
-    pub images: Option<FlexTensor>,
-    /// Of the weights.
-    pub weights: Vec<f32>,
-    /// Of the biases.
-    pub bias: Vec<f32>,
-}
-
-/// Values of one image before and after a convolution.
-#[derive(Clone, Copy)]
-struct PerImage {
-    input: usize,
-    output: usize,
-}
-
-impl PerImage {
-    fn of(shape: Shape, epilogue: Epilogue) -> Self {
-        let [height, width] = shape.output_size(epilogue);
-        Self { input: shape.inputs * shape.height * shape.width, output: shape.outputs * height * width }
-    }
-}
-
-/// The shape of each block, and its first image.
-fn blocks(shape: Shape) -> impl Iterator<Item = (usize, Shape)> {
+/// The blocks of a batch: the first image, and the convolution.
+fn blocks(conv: Convolution) -> impl Iterator<Item = (usize, Convolution)> {
+    let Shape { height, width, .. } = conv.shape;
     // Whole vectors here too.
-    let images = (PIXELS / (shape.height * shape.width)).max(IMAGES).next_multiple_of(IMAGES);
-    let first = (0..shape.batch).step_by(images);
-    first.map(move |first| (first, Shape { batch: images.min(shape.batch - first), ..shape }))
+    let images = (PIXELS / (height * width)).max(IMAGES).next_multiple_of(IMAGES);
+    conv.shape.blocks(images).map(move |(first, shape)| (first, Convolution { shape, ..conv }))
 }
 
-/// A block of a tensor in f32; the buffer is reused by the next block.
+/// A block of values in f32; the buffer is reused by the next block.
 struct Widened<'a> {
     half: Half,
     level: Level,
@@ -62,11 +33,7 @@ struct Widened<'a> {
     buffer: Vec<f32>,
 }
 
-impl<'a> Widened<'a> {
-    fn new(half: Half, level: Level, tensor: &'a FlexTensor, size: usize) -> Self {
-        Self { half, level, bits: half.bits(tensor), size, buffer: Vec::new() }
-    }
-
+impl Widened<'_> {
     fn block(&mut self, first: usize, images: usize) -> &[f32] {
         self.buffer.resize(images * self.size, 0.0);
         let bits = &self.bits[first * self.size..][..images * self.size];
@@ -78,89 +45,76 @@ impl<'a> Widened<'a> {
 /// The output in the images' type, and the argmax of each block.
 pub(super) fn forward(
     half: Half,
-    inputs: &Inputs,
-    epilogue: Epilogue,
+    conv: Convolution,
+    images: &[u16],
+    [weights, bias]: [&[f32]; 2],
     backward: bool,
-) -> (FlexTensor, Vec<Argmax>) {
-    let Inputs { shape, level, route, .. } = *inputs;
+) -> (Vec<u16>, Vec<Vec<u8>>) {
+    let Convolution { level, shape, epilogue, .. } = conv;
     #[cfg(target_arch = "x86_64")]
-    if route == Route::Tiles {
-        let (images, [height, width]) = (half.bits(&inputs.images), shape.output_size(epilogue));
-        let parameters = (values(&inputs.weights), values(&inputs.bias));
-        let (output, argmax) = tiles::forward(shape, epilogue, images, parameters, backward);
-        return (half.tensor(output, &[shape.batch, shape.outputs, height, width]), argmax);
+    if conv.route == Route::Tiles {
+        let (output, argmax) = tiles::forward(shape, epilogue, images, [weights, bias], backward);
+        return (output, vec![argmax]);
     }
-    let size = PerImage::of(shape, epilogue);
-    let weights = half.rounded(level, values(&inputs.weights));
-    let bias = values(&inputs.bias);
-    let mut images = Widened::new(half, level, &inputs.images, size.input);
+    let weights = half.rounded(level, weights);
+    let size = shape.input_len() / shape.batch;
+    let mut images = Widened { half, level, bits: images, size, buffer: Vec::new() };
     let mut output = vec![0; shape.output_len(epilogue)];
-    let mut argmax = Vec::new();
-    for (first, block) in blocks(shape) {
-        let input = images.block(first, block.batch);
-        let (found, index) = cpu::forward((level, route), block, epilogue, input, &weights, bias, backward);
-        half.narrow(level, &found, &mut output[first * size.output..][..found.len()]);
+    let (mut rest, mut argmax) = (&mut output[..], Vec::new());
+    for (first, block) in blocks(conv) {
+        let (found, index) =
+            block.forward(images.block(first, block.shape.batch), [&weights, bias], backward);
+        half.narrow(level, &found, rest.split_off_mut(..found.len()).expect("as long as its blocks"));
         argmax.push(index);
     }
-    let [height, width] = shape.output_size(epilogue);
-    (half.tensor(output, &[shape.batch, shape.outputs, height, width]), argmax)
+    (output, argmax)
 }
 
-/// The gradients from that of the output, which has the images' type.
+/// The gradients from that of the output, which has the images' type. The argmax is that of each block.
 pub(super) fn backward(
     half: Half,
-    inputs: &Inputs,
-    epilogue: Epilogue,
-    (output, argmax): (&FlexTensor, &[Argmax]),
-    gradient: &FlexTensor,
-    of_images: bool,
+    conv: Convolution,
+    back: Back<'_, u16>,
+    argmax: &[Vec<u8>],
     poll: &mut dyn FnMut(),
-) -> Gradients {
-    let Inputs { shape, level, route, .. } = *inputs;
-    let sizes = [shape.batch, shape.inputs, shape.height, shape.width];
+) -> Gradients<u16> {
+    let Convolution { level, shape, epilogue, .. } = conv;
     #[cfg(target_arch = "x86_64")]
-    if route == Route::Tiles {
-        let [images, output, gradient] = [&inputs.images, output, gradient].map(|tensor| half.bits(tensor));
-        let forward = tiles::Forward { images, weights: values(&inputs.weights), output, argmax };
-        let found = tiles::backward(shape, epilogue, forward, gradient, of_images, poll);
-        let images = found.images.map(|images| half.tensor(images, &sizes));
-        return Gradients { images, weights: found.weights, bias: found.bias };
+    if conv.route == Route::Tiles {
+        return tiles::backward(shape, epilogue, Back { argmax: &argmax[0], ..back }, poll);
     }
-    let size = PerImage::of(shape, epilogue);
-    let weights = half.rounded(level, values(&inputs.weights));
-    let mut images = Widened::new(half, level, &inputs.images, size.input);
-    let mut output = Widened::new(half, level, output, size.output);
-    let mut gradient = Widened::new(half, level, gradient, size.output);
-    let mut of_input = vec![0; if of_images { shape.batch * size.input } else { 0 }];
-    let mut sums: Option<(Vec<f32>, Vec<f32>)> = None;
-    for ((first, block), argmax) in blocks(shape).zip(argmax) {
-        let forward = Forward {
-            input: images.block(first, block.batch),
+    let weights = half.rounded(level, back.weights);
+    let widened =
+        |bits, len: usize| Widened { half, level, bits, size: len / shape.batch, buffer: Vec::new() };
+    let mut input = widened(back.input, shape.input_len());
+    let [mut output, mut gradient] =
+        [back.output, back.gradient].map(|bits| widened(bits, shape.output_len(epilogue)));
+    let mut of_input = vec![0; if back.of_input { shape.input_len() } else { 0 }];
+    let mut rest = &mut of_input[..];
+    let mut sums: Option<[Vec<f32>; 2]> = None;
+    for ((first, block), argmax) in blocks(conv).zip(argmax) {
+        let images = block.shape.batch;
+        let back = Back {
+            input: input.block(first, images),
             weights: &weights,
-            output: output.block(first, block.batch),
+            output: output.block(first, images),
             argmax,
+            gradient: gradient.block(first, images),
+            of_input: back.of_input,
         };
-        let gradient = gradient.block(first, block.batch);
-        let found = cpu::backward((level, route), block, epilogue, forward, gradient, of_images, poll);
+        let Gradients { input: found, weights, bias } = block.backward(back, poll);
         match &mut sums {
-            None => sums = Some((found.weights, found.bias)),
-            Some((weights, bias)) => {
-                add(weights, &found.weights);
-                add(bias, &found.bias);
+            None => sums = Some([weights, bias]),
+            Some(sums) => {
+                for (sum, value) in sums.iter_mut().flatten().zip(weights.iter().chain(&bias)) {
+                    *sum += value;
+                }
             }
         }
-        if let Some(found) = found.input {
-            half.narrow(level, &found, &mut of_input[first * size.input..][..found.len()]);
+        if let Some(found) = found {
+            half.narrow(level, &found, rest.split_off_mut(..found.len()).expect("as long as its blocks"));
         }
     }
-    let (weights, bias) = sums.unwrap_or_default();
-    Gradients {
-        images: of_images.then(|| half.tensor(of_input, &sizes)),
-        weights: half.weight_gradient(level, weights),
-        bias: half.weight_gradient(level, bias),
-    }
-}
-
-fn add(sums: &mut [f32], values: &[f32]) {
-    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    let [weights, bias] = sums.unwrap_or_default().map(|sum| half.weight_gradient(level, sum));
+    Gradients { input: back.of_input.then_some(of_input), weights, bias }
 }

@@ -6,26 +6,24 @@
 
 use std::sync::Arc;
 
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients as Container;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata};
 use burn::nn::conv::Conv2d;
 use burn::tensor::{DType, Tensor, try_read_sync};
 
-use super::conv_operator::{ConvEpilogue, Inputs, parameters};
+use super::conv_operator::{ConvEpilogue, parameters, shape_of};
 use super::conv_relu_pool::conv_relu_pool;
-use super::cpu::{self, Between, Layer, PairShape, Parameters};
+use super::cpu::{Between, PairBackward, PairForward, Parameters, Shape, pair_fits, with_buffers};
 use crate::epilogue::Epilogue;
-use crate::extension::operator;
+use crate::extension::{Saved, fused_operator, on_graph, operator};
 use crate::fake_quantize::{FakeQuantize, Steps, fake_quantize, range};
-use crate::flex_tensor::{tensor, values};
+use crate::flex_tensor::{contiguous, tensor, values};
 use crate::int8::{Int8Error, QParams, Scheme, min_max};
 use crate::poll;
 use crate::shapes;
+use crate::simd::Level;
 
 /// [`conv_relu_pool`] by `first` and then by `second`:
 /// `[batch, channels, height, width]` to `[batch, outputs, height / 4, width / 4]`.
@@ -132,18 +130,12 @@ fn pair(
     Tensor::from_dispatch(output)
 }
 
-operator! {
+fused_operator! {
     trait ConvPair(Backend + ConvEpilogue + FakeQuantize) {
         fn conv_pair(
-            images: FloatTensor<Self>,
-            weights1: FloatTensor<Self>,
-            bias1: FloatTensor<Self>,
-            weights2: FloatTensor<Self>,
-            bias2: FloatTensor<Self>,
-            quantize: Option<&mut Parameters<'_>>,
-        ) -> FloatTensor<Self> {
-            two::<Self>([images, weights1, bias1, weights2, bias2], quantize)
-        }
+            [images, weights1, bias1, weights2, bias2],
+            quantize: Option<&mut Parameters<'_>>
+        ) = shapes_of, forward or two;
     }
 }
 
@@ -167,128 +159,68 @@ fn two<B: ConvPair>(
     B::conv_epilogue(middle, weights2, bias2, Epilogue::ReluPool)
 }
 
-impl ConvPair for Flex {
-    fn conv_pair(
-        images: FlexTensor,
-        weights1: FlexTensor,
-        bias1: FlexTensor,
-        weights2: FlexTensor,
-        bias2: FlexTensor,
-        quantize: Option<&mut Parameters<'_>>,
-    ) -> FlexTensor {
-        match Pair::of([&images, &weights1, &bias1, &weights2, &bias2]) {
-            Some(pair) => pair.forward(quantize, false).0,
-            None => two::<Self>([images, weights1, bias1, weights2, bias2], quantize),
-        }
-    }
+/// The sizes of both, if the tensors are f32 and of shapes that the operator supports.
+fn shapes_of([images, weights1, bias1, weights2, bias2]: [&FlexTensor; 5]) -> Option<[Shape; 2]> {
+    let first = shape_of([images, weights1, bias1])?;
+    let [outputs, inputs, 3, 3] = weights2.shape().dims() else { return None };
+    let second = Shape { inputs, outputs, height: first.height / 2, width: first.width / 2, ..first };
+    let f32s = [images, weights2, bias2].iter().all(|tensor| tensor.dtype() == DType::F32);
+    let fits = f32s && inputs == first.outputs && outputs > 0 && pair_fits([first, second]);
+    fits.then_some([first, second])
 }
 
-impl<C: CheckpointStrategy> ConvPair for Autodiff<Flex, C> {
-    fn conv_pair(
-        images: FloatTensor<Self>,
-        weights1: FloatTensor<Self>,
-        bias1: FloatTensor<Self>,
-        weights2: FloatTensor<Self>,
-        bias2: FloatTensor<Self>,
-        quantize: Option<&mut Parameters<'_>>,
-    ) -> FloatTensor<Self> {
-        let all = [images, weights1, bias1, weights2, bias2];
-        let Some(pair) = Pair::of(all.each_ref().map(|tensor| tensor.primitive())) else {
-            return two::<Self>(all, quantize);
-        };
-        let nodes = all.map(|tensor| tensor.into_parts().1);
-        match ConvPairBackward.prepare::<C>(nodes).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => {
-                let (output, between) = pair.forward(quantize, true);
-                prepared.finish(State { pair, between: Arc::new(between) }, output)
-            }
-            OpsKind::UnTracked(prepared) => prepared.finish(pair.forward(quantize, false).0),
-        }
-    }
+/// The output of images, and weights and biases of each.
+fn forward(
+    tensors: [FlexTensor; 5],
+    shapes: [Shape; 2],
+    quantize: Option<&mut Parameters<'_>>,
+    backward: bool,
+) -> (FlexTensor, State) {
+    let [images, weights1, bias1, weights2, bias2] = tensors.map(contiguous);
+    let layers = [[weights1, bias1], [weights2, bias2]];
+    let (level, input) = (Level::current(), values(&images));
+    let parameters = layers.each_ref().map(|layer| layer.each_ref().map(values));
+    let (output, between) = with_buffers(|buffers| {
+        level.run(PairForward { shapes, input, layers: parameters, quantize, backward, buffers })
+    });
+    let [height, width] = shapes[1].output_size(Epilogue::ReluPool);
+    let output = tensor(output, &[shapes[1].batch, shapes[1].outputs, height, width]);
+    (output, State { images, layers, shapes, level, between: Arc::new(between) })
 }
 
-/// The inputs of the operator, each contiguous.
-#[derive(Debug, Clone)]
-struct Pair {
-    first: Inputs,
-    weights2: FlexTensor,
-    bias2: FlexTensor,
-    shape: PairShape,
-}
-
-impl Pair {
-    /// The inputs, if they are f32 and of shapes that the operator supports.
-    fn of([images, weights1, bias1, weights2, bias2]: [&FlexTensor; 5]) -> Option<Self> {
-        let first = Inputs::of(images, weights1, bias1)?;
-        let [outputs, inputs, 3, 3] = weights2.shape().dims() else { return None };
-        let shape = PairShape { first: first.shape, outputs };
-        let f32s = [images, weights2, bias2].iter().all(|tensor| tensor.dtype() == DType::F32);
-        let fits = f32s && inputs == first.shape.outputs && outputs > 0 && shape.fits();
-        let [weights2, bias2] = [weights2, bias2].map(FlexTensor::to_contiguous);
-        fits.then(|| Self { first, weights2, bias2, shape })
-    }
-
-    fn forward(&self, quantize: Option<&mut Parameters<'_>>, backward: bool) -> (FlexTensor, Between) {
-        let layer = |weights, bias| Layer { weights: values(weights), bias: values(bias) };
-        let layers = [layer(&self.first.weights, &self.first.bias), layer(&self.weights2, &self.bias2)];
-        let input = values(&self.first.images);
-        let (output, between) =
-            cpu::forward_pair(self.first.level, self.shape, input, layers, quantize, backward);
-        let second = self.shape.second();
-        let [height, width] = second.output_size(Epilogue::ReluPool);
-        (tensor(output, &[second.batch, second.outputs, height, width]), between)
-    }
-}
-
-/// Saved by forward for backward.
+/// Saved by forward for backward: the inputs, each contiguous, and results.
 #[derive(Debug, Clone)]
 struct State {
-    pair: Pair,
+    images: FlexTensor,
+    /// Weights and biases of each.
+    layers: [[FlexTensor; 2]; 2],
+    shapes: [Shape; 2],
+    level: Level,
     between: Arc<Between>,
 }
 
-/// The operator's backward.
-#[derive(Debug)]
-struct ConvPairBackward;
-
-impl Backward<Flex, 5> for ConvPairBackward {
-    type State = State;
-
-    fn backward(self, ops: Ops<State, 5>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
-        let gradient = grads.consume::<Flex>(&ops.node).to_contiguous();
-        let State { pair, between } = ops.state;
-        let [images, weights1, bias1, weights2, bias2] = ops.parents;
-        let forward =
-            (values(&pair.first.images), [values(&pair.first.weights), values(&pair.weights2)], &*between);
-        let of_images = images.is_some();
-        let mut poll = poll::current();
-        let found = cpu::backward_pair(
-            pair.first.level,
-            pair.shape,
-            forward,
-            values(&gradient),
-            of_images,
-            &mut poll,
-        );
-        let [first, second] = [pair.shape.first, pair.shape.second()];
-        let [of_weights1, of_weights2] = found.weights;
-        let [of_bias1, of_bias2] = found.bias;
-        // The order that two operators have: the second's gradients first.
-        let ours = [
-            (bias2, of_bias2, vec![second.outputs]),
-            (weights2, of_weights2, vec![second.outputs, second.inputs, 3, 3]),
-            (bias1, of_bias1, vec![first.outputs]),
-            (weights1, of_weights1, vec![first.outputs, first.inputs, 3, 3]),
-        ];
-        for (parent, values, sizes) in ours {
-            if let Some(parent) = parent {
-                grads.register::<Flex>(parent.id, tensor(values, &sizes));
-            }
-        }
-        if let (Some(images), Some(of_images)) = (images, found.input) {
-            let sizes = [first.batch, first.inputs, first.height, first.width];
-            grads.register::<Flex>(images.id, tensor(of_images, &sizes));
-        }
+impl Saved<5> for State {
+    fn backward(self, gradient: FlexTensor, of_images: bool) -> [Option<FlexTensor>; 5] {
+        let Self { images, layers, shapes, level, between } = &self;
+        let weights = layers.each_ref().map(|[weights, _]| values(weights));
+        let [mut first, second] = with_buffers(|buffers| {
+            level.run(PairBackward {
+                shapes: *shapes,
+                input: values(images),
+                weights,
+                between,
+                gradient: values(&gradient),
+                of_input: of_images,
+                poll: &mut poll::current(),
+                buffers,
+            })
+        });
+        let of_images = first.input.take().map(|found| tensor(found, &images.shape()));
+        let [[weights1, bias1], [weights2, bias2]] = [(first, 0), (second, 1)].map(|(found, n)| {
+            let [weights, bias] = &layers[n];
+            [tensor(found.weights, &weights.shape()), tensor(found.bias, &bias.shape())].map(Some)
+        });
+        [of_images, weights1, bias1, weights2, bias2]
     }
 }
 

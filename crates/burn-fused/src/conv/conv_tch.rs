@@ -18,13 +18,10 @@ use crate::epilogue::Epilogue;
 
 /// The operator's output, on Burn's graph.
 pub(super) fn conv_epilogue<C: CheckpointStrategy>(
-    images: FloatTensor<Autodiff<LibTorch, C>>,
-    weights: FloatTensor<Autodiff<LibTorch, C>>,
-    bias: FloatTensor<Autodiff<LibTorch, C>>,
+    tensors: [FloatTensor<Autodiff<LibTorch, C>>; 3],
     epilogue: Epilogue,
 ) -> FloatTensor<Autodiff<LibTorch, C>> {
-    let (inputs, nodes): (Vec<_>, Vec<_>) =
-        [images, weights, bias].map(|tensor| tensor.into_parts()).into_iter().unzip();
+    let (inputs, nodes): (Vec<_>, Vec<_>) = tensors.map(|tensor| tensor.into_parts()).into_iter().unzip();
     let Ok(nodes): Result<[_; 3], _> = nodes.try_into() else { unreachable!("built from three tensors") };
     // Leaves of libtorch's graph share memory with Burn's tensors. Backward requests
     // only the gradients that Burn's graph requires; no others are computed.

@@ -2,8 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::Step;
-use crate::int8::{QParams, Scheme};
+use crate::int8::{QParams, Scheme, Step};
 use crate::memory::uninit::Uninit;
 use crate::simd::{Kernel, Lanes, Level};
 
@@ -46,19 +45,9 @@ impl Steps {
         shape
     }
 
-    /// One of each scale.
-    pub fn scales(&self) -> Vec<f32> {
-        self.steps.iter().map(|step| step.scale).collect()
-    }
-
-    /// One over each scale.
-    pub fn inverses(&self) -> Vec<f32> {
-        self.steps.iter().map(|step| step.inverse).collect()
-    }
-
-    /// Bounds, minus the zero point, one pair for each step.
-    pub fn bounds(&self) -> [Vec<f32>; 2] {
-        [self.steps.iter().map(|step| step.low).collect(), self.steps.iter().map(|step| step.high).collect()]
+    /// One number of each step.
+    pub fn each(&self, number: fn(&Step) -> f32) -> Vec<f32> {
+        self.steps.iter().map(number).collect()
     }
 }
 

@@ -8,23 +8,18 @@
 
 mod kernels;
 mod ranges;
-mod step;
 
 use std::sync::Arc;
 
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients as Container;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata};
-use burn::tensor::{Bytes, DType, Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 
 pub(crate) use self::kernels::Steps;
-pub(crate) use self::step::Step;
-use crate::extension::operator;
-use crate::flex_tensor::values;
+use crate::extension::{Saved, fused_operator, on_graph, operator};
+use crate::flex_tensor::{contiguous, tensor, values};
 use crate::int8::{QParams, Scheme};
 use crate::precision::{Half, cast};
 use crate::simd::Level;
@@ -63,26 +58,24 @@ pub fn fake_quantize<const D: usize>(
     Tensor::from_dispatch(<Dispatch as FakeQuantize>::fake_quantize(x.into_dispatch(), steps))
 }
 
-operator! {
+fused_operator! {
     pub(crate) trait FakeQuantize(Backend) {
-        fn fake_quantize(x: FloatTensor<Self>, steps: Steps) -> FloatTensor<Self> {
-            composed::<Self>(x, &steps)
-        }
+        fn fake_quantize([x], steps: Steps) = is_supported, forward or composed;
     }
 }
 
 /// The same, composed of Burn's operators: the gradient passes through clamping, and
 /// rounding is detached. 16-bit values are quantized in f32.
-fn composed<B: Backend>(x: FloatTensor<B>, steps: &Steps) -> FloatTensor<B> {
+fn composed<B: Backend>([x]: [FloatTensor<B>; 1], steps: Steps) -> FloatTensor<B> {
     let (device, dtype) = (x.device(), x.dtype());
     let wide = if Half::of(dtype).is_some() { DType::F32 } else { dtype };
     let shape = steps.broadcast(x.shape().num_dims());
-    let constant = |values: &[f32]| {
-        let data = TensorData::new(values.to_vec(), shape.clone());
+    let constant = |values: Vec<f32>| {
+        let data = TensorData::new(values, shape.clone());
         cast::<B>(B::float_from_data(data, &device), wide)
     };
-    let x = B::float_mul(cast::<B>(x, wide), constant(&steps.inverses()));
-    let [low, high] = steps.bounds().map(|bounds| constant(&bounds));
+    let x = B::float_mul(cast::<B>(x, wide), constant(steps.each(|step| step.inverse)));
+    let [low, high] = [constant(steps.each(|step| step.low)), constant(steps.each(|step| step.high))];
     let half = |bound: &FloatTensor<B>, margin: f32| B::float_add_scalar(bound.clone(), margin.into());
     let clamp = |x: FloatTensor<B>, low: FloatTensor<B>, high: FloatTensor<B>| {
         // max(x, low), then min(…, high), by ReLU.
@@ -92,59 +85,31 @@ fn composed<B: Backend>(x: FloatTensor<B>, steps: &Steps) -> FloatTensor<B> {
     let clipped = clamp(x.clone(), half(&low, -0.5), half(&high, 0.5));
     let rounded = clamp(B::float_round(x), low, high);
     let change = B::float_detach(B::float_sub(rounded, clipped.clone()));
-    let quantized = B::float_mul(B::float_add(clipped, change), constant(&steps.scales()));
+    let quantized = B::float_mul(B::float_add(clipped, change), constant(steps.each(|step| step.scale)));
     cast::<B>(quantized, dtype)
 }
 
-impl FakeQuantize for Flex {
-    fn fake_quantize(x: FlexTensor, steps: Steps) -> FlexTensor {
-        match x.dtype() {
-            DType::F32 => forward(x, &steps).0,
-            _ => composed::<Self>(x, &steps),
-        }
-    }
+fn is_supported([x]: [&FlexTensor; 1]) -> Option<()> {
+    (x.dtype() == DType::F32).then_some(())
 }
 
-impl<C: CheckpointStrategy> FakeQuantize for Autodiff<Flex, C> {
-    fn fake_quantize(x: FloatTensor<Self>, steps: Steps) -> FloatTensor<Self> {
-        if x.primitive().dtype() != DType::F32 {
-            return composed::<Self>(x, &steps);
-        }
-        let (input, node) = x.into_parts();
-        match FakeQuantizeBackward.prepare::<C>([node]).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => {
-                let (output, clipped) = forward(input, &steps);
-                prepared.finish(Arc::new(clipped), output)
-            }
-            OpsKind::UnTracked(prepared) => prepared.finish(forward(input, &steps).0),
-        }
-    }
+fn forward([x]: [FlexTensor; 1], (): (), steps: Steps, _backward: bool) -> (FlexTensor, Clipped) {
+    let x = contiguous(x);
+    let (output, clipped) = kernels::forward(Level::current(), values(&x), &steps);
+    (tensor(output, &x.shape()), Clipped(Arc::new(clipped)))
 }
 
-/// The output, and the indices of clipped values.
-fn forward(x: FlexTensor, steps: &Steps) -> (FlexTensor, Vec<u32>) {
-    let x = x.to_contiguous();
-    let (output, clipped) = kernels::forward(Level::current(), values(&x), steps);
-    (FlexTensor::new(Bytes::from_elems(output), x.layout().clone(), DType::F32), clipped)
-}
+/// Saved by forward for backward: the indices of clipped values.
+#[derive(Debug, Clone)]
+struct Clipped(Arc<Vec<u32>>);
 
-/// The operator's backward.
-#[derive(Debug)]
-struct FakeQuantizeBackward;
-
-impl Backward<Flex, 1> for FakeQuantizeBackward {
-    type State = Arc<Vec<u32>>;
-
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
-        let mut gradient = grads.consume::<Flex>(&ops.node);
-        let [Some(x)] = ops.parents else { return };
-        if !ops.state.is_empty() {
-            gradient = gradient.to_contiguous();
-            let first = gradient.layout().start_offset();
-            let slots = &mut gradient.storage_mut::<f32>()[first..];
-            ops.state.iter().for_each(|&index| slots[index as usize] = 0.0);
+impl Saved<1> for Clipped {
+    fn backward(self, mut gradient: FlexTensor, _of_x: bool) -> [Option<FlexTensor>; 1] {
+        if !self.0.is_empty() {
+            let slots = gradient.storage_mut::<f32>();
+            self.0.iter().for_each(|&index| slots[index as usize] = 0.0);
         }
-        grads.register::<Flex>(x.id, gradient);
+        [Some(gradient)]
     }
 }
 

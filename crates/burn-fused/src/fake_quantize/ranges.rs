@@ -38,29 +38,13 @@ pub fn channel_ranges<const D: usize>(x: &Tensor<D>, axis: usize) -> Result<Vec<
             let mut ranges = vec![[f32::INFINITY, f32::NEG_INFINITY]; channels];
             for slice in values.chunks(channels * inner) {
                 for (range, part) in ranges.iter_mut().zip(slice.chunks(inner)) {
-                    let [min, max] = if inner < FEW { of_few(part)? } else { int8::min_max(part)? };
+                    let [min, max] = int8::min_max(part)?;
                     *range = [range[0].min(min), range[1].max(max)];
                 }
             }
             Ok(ranges)
         }
     })
-}
-
-/// The vectors of [`int8::min_max`] are longer than this.
-const FEW: usize = 64;
-
-/// The same for short tensors.
-fn of_few(values: &[f32]) -> Result<[f32; 2], Int8Error> {
-    let (mut min, mut max, mut finite) = (f32::INFINITY, f32::NEG_INFINITY, 0.0);
-    for &value in values {
-        min = if value < min { value } else { min };
-        max = if value > max { value } else { max };
-        // x · 0 is NaN if x is not finite.
-        finite += value * 0.0;
-    }
-    // Adding 0 converts -0 to 0: which of the two is found depends on the order.
-    if finite == 0.0 { Ok([min + 0.0, max + 0.0]) } else { Err(Int8Error::NonFinite) }
 }
 
 /// Ranges of the columns of rows of `channels` values.
@@ -76,7 +60,7 @@ impl Kernel for Columns<'_> {
     fn run<S: Lanes>(self, _simd: S) -> Self::Output {
         let Self { values, channels } = self;
         // As many whole rows as make long loops.
-        let period = channels * FEW.div_ceil(channels);
+        let period = channels * 64usize.div_ceil(channels);
         let (mut min, mut max) = (vec![f32::INFINITY; period], vec![f32::NEG_INFINITY; period]);
         let mut finite = vec![0.0f32; period];
         for block in values.chunks(period) {

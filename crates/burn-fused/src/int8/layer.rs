@@ -1,7 +1,7 @@
 //! Layers of an integer model, as plain data.
 
 use super::error::expect_len;
-use super::requantize::{fixed_point, is_valid};
+use super::requantize::fixed_point;
 use super::values::quantize_weights;
 use super::{Int8Error, QParams, Scheme};
 
@@ -139,9 +139,8 @@ impl Weights {
     /// all other values.
     pub(super) fn checked_bias(
         &self,
-        Geometry { inputs, outputs, kernel, .. }: Geometry,
+        Geometry { inputs, outputs, kernel, output, .. }: Geometry,
         input: QParams,
-        output: QParams,
     ) -> Result<Vec<i32>, Int8Error> {
         let inputs = kernel.iter().fold(inputs, |inputs, &size| inputs.saturating_mul(size));
         output.check(Scheme::Affine)?;
@@ -153,7 +152,7 @@ impl Weights {
         expect_len("shifts", self.shifts.len(), expected)?;
         for (of, &ratio) in ratios(&self.scales, input, output)?.iter().enumerate() {
             let (multiplier, shift) = (self.multipliers[of], self.shifts[of]);
-            if !is_valid(multiplier, shift) || fixed_point(ratio)? != (multiplier, shift) {
+            if fixed_point(ratio)? != (multiplier, shift) {
                 return Err(Int8Error::Multiplier { output: of, multiplier, shift });
             }
         }
@@ -181,28 +180,66 @@ fn ratios(scales: &[f32], input: QParams, output: QParams) -> Result<Vec<f64>, I
     scales.iter().map(ratio).collect()
 }
 
-/// The sizes of a convolution, or of a linear layer: a convolution whose kernel covers its
-/// input.
+/// The sizes and the output of a convolution, or of a linear layer: a convolution whose kernel covers
+/// its input.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Geometry {
     pub inputs: usize,
     pub outputs: usize,
     pub kernel: [usize; 2],
     pub stride: [usize; 2],
+    pub output: QParams,
+    pub relu: bool,
+}
+
+/// Layout of the input or output of a layer: words of four channels, padded as the next layer requires.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Map {
+    pub shape: [usize; 3],
+    pub border: [usize; 2],
+    /// The byte of the padding: the zero point.
+    pub zero: u8,
+}
+
+impl Map {
+    /// Words of a pixel.
+    pub fn groups(self) -> usize {
+        self.shape[0].div_ceil(4)
+    }
+
+    /// Pixels of a row, with its border.
+    pub fn row(self) -> usize {
+        self.shape[2] + 2 * self.border[1]
+    }
+
+    /// Pixels, with borders.
+    pub fn plane(self) -> usize {
+        (self.shape[1] + 2 * self.border[0]) * self.row()
+    }
+
+    /// Words of all pixels.
+    pub fn len(self) -> usize {
+        self.groups() * self.plane()
+    }
+
+    /// Number of a pixel.
+    pub fn at(self, y: usize, x: usize) -> usize {
+        (y + self.border[0]) * self.row() + x + self.border[1]
+    }
+}
+
+/// A layer, prepared by an executor.
+#[derive(Debug, Clone)]
+pub(super) enum Step<P> {
+    Product(Box<P>),
+    MaxPool(MaxPool),
 }
 
 /// A layer as seen by executors.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Operation<'a> {
-    Product(Geometry, &'a Weights, Output),
+    Product(Geometry, &'a Weights),
     MaxPool(MaxPool),
-}
-
-/// What follows the accumulation of a layer with weights.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Output {
-    pub parameters: QParams,
-    pub relu: bool,
 }
 
 impl Layer {
@@ -245,25 +282,18 @@ impl Layer {
     pub(super) fn operation(&self, input: [usize; 3]) -> Operation<'_> {
         match self {
             Self::Conv(conv) => {
-                let Conv { inputs, outputs, kernel, stride, relu, output: parameters, .. } = *conv;
-                let geometry = Geometry { inputs, outputs, kernel, stride };
-                Operation::Product(geometry, &conv.weights, Output { parameters, relu })
+                let Conv { inputs, outputs, kernel, stride, relu, output, .. } = *conv;
+                let geometry = Geometry { inputs, outputs, kernel, stride, output, relu };
+                Operation::Product(geometry, &conv.weights)
             }
             Self::Linear(linear) => {
                 let [inputs, height, width] = input;
-                let Linear { outputs, relu, output: parameters, .. } = *linear;
-                let geometry = Geometry { inputs, outputs, kernel: [height, width], stride: [1; 2] };
-                Operation::Product(geometry, &linear.weights, Output { parameters, relu })
+                let Linear { outputs, relu, output, .. } = *linear;
+                let kernel = [height, width];
+                let geometry = Geometry { inputs, outputs, kernel, stride: [1; 2], output, relu };
+                Operation::Product(geometry, &linear.weights)
             }
             Self::MaxPool(pool) => Operation::MaxPool(*pool),
-        }
-    }
-
-    /// Its output's zero point, if the input's is `zero`.
-    pub(super) fn zero_point(&self, zero: u8) -> u8 {
-        match self {
-            Self::Conv(Conv { output, .. }) | Self::Linear(Linear { output, .. }) => output.zero_point as u8,
-            Self::MaxPool(_) => zero,
         }
     }
 

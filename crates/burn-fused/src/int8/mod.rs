@@ -8,7 +8,6 @@
 //! | --- | --- |
 //! | [`Scheme::parameters`] | scale and zero point of a range: PyTorch's `calculate_qparams` |
 //! | [`min_max`], [`Observer`] | ranges of values and their moving averages |
-//! | [`fake_quantize`], [`mask_gradient`] | fake quantization in training, forward and backward |
 //! | [`quantize`], [`quantize_weights`], [`dequantize`] | integers of real values, and back |
 //! | [`Weights::quantize`], [`fixed_point`] | a layer's integers: weights, biases, ratio of scales |
 //! | [`Model`] | inference on integers |
@@ -40,7 +39,6 @@ mod observer;
 mod requantize;
 mod rows;
 mod scheme;
-mod stages;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -50,9 +48,10 @@ mod words;
 
 pub use error::Int8Error;
 pub use layer::{Conv, Layer, Linear, MaxPool, Weights};
-pub use model::{Model, Workspace};
+pub use model::{Model, Stage, Workspace};
+pub(crate) use observer::Extremes;
 pub use observer::{Observer, min_max, min_max_by_channel};
 pub use requantize::fixed_point;
 pub use scheme::{QParams, SMALLEST_SCALE, Scheme};
-pub use stages::Stage;
-pub use values::{dequantize, fake_quantize, mask_gradient, quantize, quantize_weights};
+pub(crate) use values::Step;
+pub use values::{dequantize, quantize, quantize_weights};

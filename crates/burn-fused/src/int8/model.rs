@@ -1,13 +1,13 @@
 //! Integer models: sequential layers, from real images to class scores.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::lanes::{LaneMaps, Lanes};
-use super::layer::Operation;
-use super::rows::{RowMaps, Rows};
-use super::stages::Stage;
-use super::values::quantize;
-use super::words::{Instructions, LANES};
+use super::lanes::Lanes;
+use super::layer::{Map, Operation};
+use super::rows::Rows;
+use super::values::{dequantize, quantize};
+use super::words::{Block, Instructions, LANES};
 use super::{Int8Error, Layer, QParams, Scheme};
 use crate::simd::Level;
 
@@ -100,13 +100,19 @@ pub struct Workspace {
     /// The quantized input and output of a block of images.
     inputs: Vec<u8>,
     outputs: Vec<u8>,
-    maps: Maps,
+    /// Those of the executor.
+    maps: Vec<Vec<Block>>,
 }
 
-#[derive(Debug, Clone)]
-enum Maps {
-    Lanes(LaneMaps),
-    Rows(RowMaps),
+/// A stage of the inference of a block of images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Quantizing the images, in the layout of the executor.
+    Input,
+    /// The layers of [`Model::steps`] with this index.
+    Step(usize),
+    /// Scores from the last layer's bytes.
+    Output,
 }
 
 impl Model {
@@ -132,31 +138,38 @@ impl Model {
         static MODELS: AtomicU64 = AtomicU64::new(0);
 
         input.check(Scheme::Affine)?;
+        let start = match layers.first() {
+            // Flattened.
+            Some(Layer::Linear(linear)) => [linear.inputs, 1, 1],
+            _ => shape,
+        };
+        let border = |i: usize| layers.get(i).map_or([0; 2], Layer::border);
         let (mut sizes, mut parameters) = (shape, input);
+        let mut maps = vec![Map { shape: start, border: border(0), zero: input.zero_point as u8 }];
         let mut biases = Vec::with_capacity(layers.len());
         for (i, layer) in layers.iter().enumerate() {
             let next = layer.output_shape(sizes).map_err(|error| error.at(i))?;
             let bias = match layer.operation(sizes) {
-                Operation::Product(geometry, weights, after) => {
-                    let bias = weights.checked_bias(geometry, parameters, after.parameters);
-                    parameters = after.parameters;
+                Operation::Product(geometry, weights) => {
+                    let bias = weights.checked_bias(geometry, parameters);
+                    parameters = geometry.output;
                     bias.map_err(|error| error.at(i))?
                 }
                 Operation::MaxPool(_) => Vec::new(),
             };
             biases.push(bias);
             sizes = next;
+            maps.push(Map { shape: sizes, border: border(i + 1), zero: parameters.zero_point as u8 });
         }
         if biases.iter().all(Vec::is_empty) {
             return Err(Int8Error::NoLayers);
         }
-        let zero = input.zero_point as u8;
-        let in_lanes = if lanes { Lanes::new(shape, zero, &layers, &biases) } else { None };
+        let in_lanes = if lanes { Lanes::new(&maps, &layers, &biases) } else { None };
         Ok(Self {
             id: MODELS.fetch_add(1, Ordering::Relaxed),
             plan: match in_lanes {
                 Some(lanes) => Plan::Lanes(lanes),
-                None => Plan::Rows(Rows::new(shape, zero, &layers, &biases)),
+                None => Plan::Rows(Rows::new(maps, &layers, &biases)),
             },
             shape,
             input,
@@ -205,8 +218,8 @@ impl Model {
             inputs: vec![0; images * self.shape.iter().product::<usize>()],
             outputs: vec![0; images * self.outputs],
             maps: match &self.plan {
-                Plan::Lanes(lanes) => Maps::Lanes(lanes.maps()),
-                Plan::Rows(rows) => Maps::Rows(rows.maps()),
+                Plan::Lanes(lanes) => lanes.maps(),
+                Plan::Rows(rows) => rows.maps(),
             },
         }
     }
@@ -219,13 +232,51 @@ impl Model {
         }
     }
 
+    /// Ranges of [`layers`](Self::layers) that are computed together: a convolution and its
+    /// pooling, where the executor fuses them, or one layer.
+    pub fn steps(&self) -> Vec<Range<usize>> {
+        match &self.plan {
+            Plan::Lanes(lanes) => lanes.steps().collect(),
+            Plan::Rows(_) => (0..self.layers.len()).map(|layer| layer..layer + 1).collect(),
+        }
+    }
+
     /// Class scores `[batch, outputs]` of `images` `[batch, channels, height, width]`.
     /// It allocates nothing. NaN in an image counts as its lowest value.
     ///
     /// # Panics
     /// If lengths do not match, or the workspace belongs to another model.
     pub fn infer(&self, workspace: &mut Workspace, images: &[f32], scores: &mut [f32]) {
-        self.infer_with(workspace, images, scores, |_| ());
+        self.infer_with(workspace, images, scores, &mut |_| ());
+    }
+
+    /// As [`infer`](Self::infer); `watch` is called at the beginning of each stage of each
+    /// block of images.
+    ///
+    /// # Panics
+    /// As [`infer`](Self::infer).
+    #[inline(never)]
+    pub fn infer_watched(
+        &self,
+        workspace: &mut Workspace,
+        images: &[f32],
+        scores: &mut [f32],
+        watch: &mut dyn FnMut(Stage),
+    ) {
+        self.infer_with(workspace, images, scores, watch);
+    }
+
+    fn infer_with(
+        &self,
+        workspace: &mut Workspace,
+        images: &[f32],
+        mut scores: &mut [f32],
+        watch: &mut dyn FnMut(Stage),
+    ) {
+        self.for_each_block(workspace, images, scores.len(), watch, |outputs| {
+            let now = scores.split_off_mut(..outputs.len()).expect("scores of all blocks");
+            dequantize(outputs, self.output, now);
+        });
     }
 
     /// As [`infer`](Self::infer), without dequantization: scores as bytes, with the scale and zero
@@ -233,31 +284,20 @@ impl Model {
     ///
     /// # Panics
     /// As [`infer`](Self::infer).
-    pub fn infer_bytes(&self, workspace: &mut Workspace, images: &[f32], scores: &mut [u8]) {
-        let mut rest = scores;
-        let (len, unwatched) = (rest.len(), |_: Stage| ());
-        self.for_each_block(workspace, images, len, unwatched, |outputs| {
-            let (now, later) = std::mem::take(&mut rest).split_at_mut(outputs.len());
+    pub fn infer_bytes(&self, workspace: &mut Workspace, images: &[f32], mut scores: &mut [u8]) {
+        self.for_each_block(workspace, images, scores.len(), &mut |_| (), |outputs| {
+            let now = scores.split_off_mut(..outputs.len()).expect("scores of all blocks");
             now.copy_from_slice(outputs);
-            rest = later;
         });
     }
 
-    /// First layer of each step of the executor.
-    pub(super) fn first_layers(&self) -> Vec<usize> {
-        match &self.plan {
-            Plan::Lanes(lanes) => lanes.first_layers().to_vec(),
-            Plan::Rows(_) => (0..self.layers.len()).collect(),
-        }
-    }
-
     /// Calls `done` with the output of each block of `images`, for `scores` values in all.
-    pub(super) fn for_each_block(
+    fn for_each_block(
         &self,
         workspace: &mut Workspace,
         images: &[f32],
         scores: usize,
-        mut watch: impl FnMut(Stage),
+        watch: &mut dyn FnMut(Stage),
         mut done: impl FnMut(&[u8]),
     ) {
         assert_eq!(workspace.model, self.id, "the workspace of this model");
@@ -271,22 +311,17 @@ impl Model {
         let count = images.len() / size;
         assert_eq!(scores, count * self.outputs, "scores of {count} images with {} outputs", self.outputs);
         let instructions = Instructions::of(Level::current());
+        let Workspace { inputs, outputs, maps, .. } = workspace;
         for images in images.chunks(self.images() * size) {
             let count = images.len() / size;
-            let inputs = &mut workspace.inputs[..images.len()];
-            let outputs = &mut workspace.outputs[..count * self.outputs];
+            let ends = (&mut inputs[..images.len()], &mut outputs[..count * self.outputs]);
             watch(Stage::Input);
-            quantize(images, self.input, inputs);
-            match (&self.plan, &mut workspace.maps) {
-                (Plan::Lanes(lanes), Maps::Lanes(maps)) => {
-                    lanes.run(instructions, maps, inputs, outputs, &mut watch);
-                }
-                (Plan::Rows(rows), Maps::Rows(maps)) => {
-                    rows.run(instructions, maps, (count, inputs, outputs), &mut watch);
-                }
-                _ => unreachable!("a model has one plan"),
+            quantize(images, self.input, ends.0);
+            match &self.plan {
+                Plan::Lanes(lanes) => lanes.run(instructions, maps, ends.0, ends.1, watch),
+                Plan::Rows(rows) => rows.run(instructions, maps, (count, ends.0, ends.1), watch),
             }
-            done(outputs);
+            done(ends.1);
         }
     }
 }

@@ -3,9 +3,6 @@
 use super::{Int8Error, QParams, Scheme};
 use crate::simd::{Kernel, Lanes, Level};
 
-/// Vectors compared at once: the instructions take that many cycles.
-const GROUP: usize = 4;
-
 /// Minimum and maximum of values, -0 as 0.
 ///
 /// # Errors
@@ -15,10 +12,7 @@ const GROUP: usize = 4;
 /// assert_eq!(burn_fused::int8::min_max(&[0.5, -2.0, 1.0]), Ok([-2.0, 1.0]));
 /// ```
 pub fn min_max(values: &[f32]) -> Result<[f32; 2], Int8Error> {
-    if values.is_empty() {
-        return Err(Int8Error::NoValues);
-    }
-    Level::current().run(MinMax(values)).ok_or(Int8Error::NonFinite)
+    Level::current().run(MinMax(values)).range()
 }
 
 /// Minimum and maximum for each of `channels` equal parts of `values`.
@@ -40,42 +34,80 @@ pub fn min_max_by_channel(values: &[f32], channels: usize) -> Result<Vec<[f32; 2
 struct MinMax<'a>(&'a [f32]);
 
 impl Kernel for MinMax<'_> {
-    /// `None` if a value is not finite.
-    type Output = Option<[f32; 2]>;
+    type Output = Extremes;
 
     #[inline(always)]
-    fn run<S: Lanes>(self, simd: S) -> Self::Output {
+    fn run<S: Lanes>(self, simd: S) -> Extremes {
         let (vectors, rest) = S::as_simd_f32s(self.0);
-        let (groups, single) = vectors.as_chunks::<GROUP>();
+        let mut found = Extremes::new();
+        found.include(simd, vectors, S::F32_LANES);
+        rest.iter().for_each(|&value| found.include_value(value));
+        found
+    }
+}
+
+/// Minimum and maximum of vectors of values.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Extremes {
+    range: [f32; 2],
+    finite: bool,
+}
+
+impl Extremes {
+    /// Those of no values.
+    pub fn new() -> Self {
+        Self { range: [f32::INFINITY, f32::NEG_INFINITY], finite: true }
+    }
+
+    /// Includes the values of the first `images` lanes.
+    #[inline(always)]
+    pub fn include<S: Lanes>(&mut self, simd: S, lanes: &[S::f32s], images: usize) {
+        // Instructions take several cycles, so that four values are compared at once.
+        const GROUP: usize = 4;
         let zero = simd.splat_f32s(0.0);
         let mut min = [simd.splat_f32s(f32::INFINITY); GROUP];
         let mut max = [simd.splat_f32s(f32::NEG_INFINITY); GROUP];
         // x · 0 is NaN if x is not finite, and NaN propagates through the sum.
         let mut check = [zero; GROUP];
-        let mut observe = |slot: usize, value: S::f32s| {
-            min[slot] = simd.min_f32s(value, min[slot]);
-            max[slot] = simd.max_f32s(value, max[slot]);
-            check[slot] = simd.fma(value, zero, check[slot]);
-        };
+        let (groups, rest) = lanes.as_chunks::<GROUP>();
         for group in groups {
-            for (slot, &value) in group.iter().enumerate() {
-                observe(slot, value);
+            for n in 0..GROUP {
+                min[n] = simd.min_f32s(group[n], min[n]);
+                max[n] = simd.max_f32s(group[n], max[n]);
+                check[n] = simd.fma(group[n], zero, check[n]);
             }
         }
-        for &value in single {
-            observe(0, value);
+        for &value in rest {
+            min[0] = simd.min_f32s(value, min[0]);
+            max[0] = simd.max_f32s(value, max[0]);
+            check[0] = simd.fma(value, zero, check[0]);
         }
-        let all = |vectors: &[S::f32s], of: fn(f32, f32) -> f32, first: f32| {
-            let lanes: &[f32] = bytemuck::cast_slice(vectors);
-            lanes.iter().chain(rest).copied().fold(first, of)
-        };
-        let sums: &[f32] = bytemuck::cast_slice(&check);
-        let finite = sums.iter().chain(rest).all(|&value| value * 0.0 == 0.0);
-        // Adding 0 converts -0 to 0: which of the two is found depends on the order.
-        finite.then_some([
-            all(&min, f32::min, f32::INFINITY) + 0.0,
-            all(&max, f32::max, f32::NEG_INFINITY) + 0.0,
-        ])
+        for n in 0..GROUP {
+            let [min, max, check] = [min[n], max[n], check[n]];
+            let lanes = |vector| -> &[f32] { bytemuck::cast_slice(std::slice::from_ref(vector)) };
+            let ends = lanes(&min).iter().zip(lanes(&max)).zip(lanes(&check));
+            for ((&min, &max), &check) in ends.take(images) {
+                self.range = [self.range[0].min(min), self.range[1].max(max)];
+                self.finite &= check == 0.0;
+            }
+        }
+    }
+
+    fn include_value(&mut self, value: f32) {
+        self.range = [self.range[0].min(value), self.range[1].max(value)];
+        self.finite &= value.is_finite();
+    }
+
+    /// The minimum and the maximum, -0 as 0.
+    ///
+    /// # Errors
+    /// If there are no values, or one is NaN or infinite.
+    pub fn range(self) -> Result<[f32; 2], Int8Error> {
+        match self {
+            Self { finite: false, .. } => Err(Int8Error::NonFinite),
+            Self { range: [min, max], .. } if min > max => Err(Int8Error::NoValues),
+            Self { range, .. } => Ok(range.map(|end| end + 0.0)),
+        }
     }
 }
 

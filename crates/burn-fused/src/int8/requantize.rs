@@ -11,13 +11,11 @@
 //! after ReLU, else 0. The multiplier has 31 bits, 2^30 <= m < 2^31, where s <= 54,
 //! and fewer below; s is at least 13.
 
-use super::layer::Output;
+use super::layer::Geometry;
 use super::{Int8Error, Weights};
 
 /// Smallest and largest shift.
-pub(super) const SHIFTS: [u8; 2] = [13, 54];
-/// Multipliers with 31 bits are at least this.
-const FULL: i32 = 1 << 30;
+const SHIFTS: [u8; 2] = [13, 54];
 /// From this shift on, rounding needs none of the product's lower 32 bits.
 const NARROW: u8 = 33;
 /// A ratio of at least 1/4 takes an accumulator of this size out of 0..=255, for any
@@ -52,12 +50,6 @@ pub fn fixed_point(ratio: f64) -> Result<(i32, u8), Int8Error> {
     Ok((multiplier as i32, shift as u8))
 }
 
-/// Whether the formula is defined for this multiplier and shift.
-pub(super) fn is_valid(multiplier: i32, shift: u8) -> bool {
-    let [least, most] = SHIFTS;
-    multiplier >= 1 && (least..=most).contains(&shift) && (shift == most || multiplier >= FULL)
-}
-
 /// The formula, as kernels compute it in 32-bit lanes: clamp, shift left, the high 32
 /// bits of the product, add, shift right. One number for each output, in multiples of
 /// 16; additional outputs become 0.
@@ -81,10 +73,10 @@ pub(super) struct Requantization {
 }
 
 impl Requantization {
-    /// The formula for a layer with `outputs` outputs.
-    pub fn new(outputs: usize, weights: &Weights, Output { parameters, relu }: Output) -> Self {
+    /// The formula for a layer.
+    pub fn new(Geometry { outputs, output, relu, .. }: Geometry, weights: &Weights) -> Self {
         let Weights { multipliers, shifts, .. } = weights;
-        let zero_point = parameters.zero_point as u8;
+        let zero_point = output.zero_point as u8;
         let padded = outputs.next_multiple_of(16);
         let mut new = Self {
             multiplier: vec![0; padded],
@@ -124,6 +116,15 @@ pub(super) fn plainly(accumulator: i64, multiplier: i32, shift: u8, zero_point: 
 mod tests {
     use super::*;
     use crate::int8::testing::Random;
+
+    /// Multipliers with 31 bits are at least this.
+    const FULL: i32 = 1 << 30;
+
+    /// Whether the formula is defined for this multiplier and shift.
+    fn is_valid(multiplier: i32, shift: u8) -> bool {
+        let [least, most] = SHIFTS;
+        multiplier >= 1 && (least..=most).contains(&shift) && (shift == most || multiplier >= FULL)
+    }
 
     #[test]
     fn multipliers_have_31_bits_of_the_ratio() {

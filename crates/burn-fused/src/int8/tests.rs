@@ -114,7 +114,7 @@ fn models_of_any_size_equal_plain_loops_on_every_level() {
         let model = random_model(&mut random, i % 2 == 0);
         check(&model, &mut random, &[5, 1, 19, 0, 2]);
         for layer in model.layers() {
-            if let layer::Operation::Product(_, weights, _) = layer.operation([1; 3]) {
+            if let layer::Operation::Product(_, weights) = layer.operation([1; 3]) {
                 shifts.push(weights.shifts[0]);
             }
         }
@@ -268,7 +268,7 @@ fn stages_of_each_block_are_told_in_order() {
         let (mut workspace, mut told) = (model.workspace(), Vec::new());
         let images = vec![0.25; 3 * 64];
         let mut scores = [vec![0.0; 3 * model.outputs()], vec![0.0; 3 * model.outputs()]];
-        model.infer_watched(&mut workspace, &images, &mut scores[0], |stage| told.push(stage));
+        model.infer_watched(&mut workspace, &images, &mut scores[0], &mut |stage| told.push(stage));
         model.infer(&mut workspace, &images, &mut scores[1]);
         assert_eq!(scores[0], scores[1]);
         let all = (0..steps.len()).map(Stage::Step);

@@ -1,11 +1,7 @@
-//! Quantization of values, and fake quantization: PyTorch's `fake_quantize`.
+//! Quantization of values, and the formula of fake quantization: PyTorch's `fake_quantize`.
 
 use super::{QParams, Scheme};
 use crate::simd::{Kernel, Lanes, Level};
-
-/// 1.5 · 2^23: adding it to a number below 2^22 rounds that to an integer, half to
-/// even, in the low bits of the sum. The portable level has no instruction for that.
-const ROUND: f32 = 12_582_912.0;
 
 /// Quantizes real values: q = clamp(round(x · (1 / scale)) + zero point), half to
 /// even. NaN becomes the smallest.
@@ -15,7 +11,7 @@ const ROUND: f32 = 12_582_912.0;
 pub fn quantize(values: &[f32], parameters: QParams, quantized: &mut [u8]) {
     let step = Step::new(Scheme::Affine, parameters);
     assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
-    Level::current().run(Quantize { values, step, quantized });
+    Level::current().run(Quantize { values, step, zero_point: parameters.zero_point, quantized });
 }
 
 /// Quantizes weights, with one scale for each of `scales.len()` equal parts of
@@ -30,7 +26,8 @@ pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
     let len = (weights.len() / scales.len()).max(1);
     for ((values, part), &scale) in weights.chunks(len).zip(quantized.chunks_mut(len)).zip(scales) {
         let step = Step::new(Scheme::Symmetric, QParams { scale, zero_point: 0 });
-        Level::current().run(Quantize { values, step, quantized: bytemuck::cast_slice_mut(part) });
+        let quantized = bytemuck::cast_slice_mut(part);
+        Level::current().run(Quantize { values, step, zero_point: 0, quantized });
     }
     quantized
 }
@@ -41,90 +38,86 @@ pub fn quantize_weights(weights: &[f32], scales: &[f32]) -> Vec<i8> {
 /// As [`quantize`].
 pub fn dequantize(quantized: &[u8], parameters: QParams, values: &mut [f32]) {
     assert_eq!(values.len(), quantized.len(), "lengths of values and quantized values");
-    let Step { scale, zero_point, .. } = Step::new(Scheme::Affine, parameters);
+    let (Step { scale, .. }, zero_point) = (Step::new(Scheme::Affine, parameters), parameters.zero_point);
     for (value, &q) in values.iter_mut().zip(quantized) {
         *value = (i32::from(q) - zero_point) as f32 * scale;
     }
 }
 
-/// Fake quantization, in place: each value is quantized and dequantized. There is one
-/// pair of parameters for all values, or one for each of as many equal parts. `mask`
-/// is true where gradients pass: where qmin <= round(x · (1 / scale)) + zero point <=
-/// qmax. NaN becomes the smallest, and its gradient does not pass.
-///
-/// # Panics
-/// If lengths differ, there are no parameters, they do not divide the values, or are invalid.
-///
-/// ```
-/// use burn_fused::int8::{QParams, Scheme, fake_quantize, mask_gradient};
-///
-/// let mut values = [0.1, -0.3, 70.0];
-/// let mut mask = [false; 3];
-/// let parameters = QParams { scale: 0.25, zero_point: 10 };
-/// fake_quantize(&mut values, Scheme::Affine, &[parameters], &mut mask);
-/// assert_eq!(values, [0.0, -0.25, 61.25]);
-///
-/// let mut gradient = [1.0, 2.0, 3.0];
-/// mask_gradient(&mut gradient, &mask);
-/// assert_eq!(gradient, [1.0, 2.0, 0.0]);
-/// ```
-pub fn fake_quantize(values: &mut [f32], scheme: Scheme, parameters: &[QParams], mask: &mut [bool]) {
-    assert_eq!(values.len(), mask.len(), "lengths of values and mask");
-    let parts = parameters.len();
-    let divide = parts > 0 && values.len().is_multiple_of(parts);
-    assert!(divide, "{} values, {parts} parameters", values.len());
-    let len = (values.len() / parts).max(1);
-    for ((values, mask), &parameters) in values.chunks_mut(len).zip(mask.chunks_mut(len)).zip(parameters) {
-        Level::current().run(Fake { values, step: Step::new(scheme, parameters), mask });
-    }
-}
+/// 1.5 · 2^23: adding it to a number below 2^22 and subtracting it again rounds the
+/// number to an integer, half to even. The portable level has no instruction for
+/// that.
+const ROUND: f32 = 12_582_912.0;
 
-/// The gradient of fake quantization (straight-through): 0 where the mask is false.
-///
-/// # Panics
-/// If lengths differ.
-pub fn mask_gradient(gradient: &mut [f32], mask: &[bool]) {
-    assert_eq!(gradient.len(), mask.len(), "lengths of gradient and mask");
-    Level::current().run(Mask(gradient, mask));
-}
-
-/// Parameters, as a kernel needs them.
-#[derive(Clone, Copy)]
-struct Step {
-    scale: f32,
+/// Parameters, as kernels need them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Step {
+    pub scale: f32,
     /// PyTorch multiplies by the inverse instead of dividing.
-    inverse: f32,
-    zero_point: i32,
+    pub inverse: f32,
     /// Bounds, minus the zero point.
-    bounds: [f32; 2],
+    pub low: f32,
+    pub high: f32,
 }
 
 impl Step {
-    fn new(scheme: Scheme, parameters: QParams) -> Self {
+    /// # Panics
+    /// If `parameters` are invalid.
+    pub fn new(scheme: Scheme, parameters: QParams) -> Self {
         let QParams { scale, zero_point } = match parameters.check(scheme) {
             Ok(parameters) => parameters,
             Err(error) => panic!("{error}"),
         };
-        let bounds = scheme.bounds().map(|bound| (bound - zero_point) as f32);
-        Self { scale, inverse: 1.0 / scale, zero_point, bounds }
+        let [low, high] = scheme.bounds().map(|bound| (bound - zero_point) as f32);
+        Self { scale, inverse: 1.0 / scale, low, high }
     }
 
-    /// The multiple of the scale nearest to `value`, at most `margin` steps beyond
-    /// the bounds.
+    /// The dequantized value, and whether the gradient passes.
     #[inline(always)]
-    fn round(self, value: f32, margin: f32) -> i32 {
-        let [low, high] = [self.bounds[0] - margin, self.bounds[1] + margin];
+    pub fn apply(self, value: f32) -> (f32, bool) {
+        let Self { scale, inverse, low, high } = self;
+        // Beyond 2^22 the sum is rounded to more than an integer, which the bounds clip
+        // all the same. Comparisons in this order keep NaN, and NaN does not pass.
+        let rounded = (value * inverse + ROUND) - ROUND;
+        let clamped = if rounded < low { low } else { rounded };
+        let clamped = if clamped > high { high } else { clamped };
+        let passes = clamped == rounded;
+        (clamped * scale, passes)
+    }
+
+    /// The multiple of the scale nearest to `value`, within the bounds; NaN becomes the lowest.
+    #[inline(always)]
+    fn nearest(self, value: f32) -> i32 {
         let steps = value * self.inverse;
         // In this order, NaN becomes `low`.
-        let steps = if steps > low { steps } else { low };
-        let steps = if steps < high { steps } else { high };
+        let steps = if steps > self.low { steps } else { self.low };
+        let steps = if steps < self.high { steps } else { self.high };
         (steps + ROUND).to_bits() as i32 - ROUND.to_bits() as i32
+    }
+
+    /// Quotients by the scale, rounded.
+    #[inline(always)]
+    pub fn round<S: Lanes>(self, simd: S, values: S::f32s) -> S::f32s {
+        let round = simd.splat_f32s(ROUND);
+        let quotients = simd.mul_f32s(values, simd.splat_f32s(self.inverse));
+        simd.sub_f32s(simd.add_f32s(quotients, round), round)
+    }
+
+    /// The dequantized values, the same bits as those of [`apply`](Self::apply).
+    #[inline(always)]
+    pub fn quantized<S: Lanes>(self, simd: S, values: S::f32s) -> S::f32s {
+        let (low, high) = (simd.splat_f32s(self.low), simd.splat_f32s(self.high));
+        let rounded = self.round(simd, values);
+        let clamped = simd.select_f32s(simd.less_than_f32s(rounded, low), low, rounded);
+        let clamped = simd.select_f32s(simd.greater_than_f32s(clamped, high), high, clamped);
+        simd.mul_f32s(clamped, simd.splat_f32s(self.scale))
     }
 }
 
 struct Quantize<'a> {
     values: &'a [f32],
     step: Step,
+    zero_point: i32,
     /// u8, or the bits of i8.
     quantized: &'a mut [u8],
 }
@@ -135,42 +128,7 @@ impl Kernel for Quantize<'_> {
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
         for (&value, quantized) in self.values.iter().zip(self.quantized) {
-            *quantized = (self.step.round(value, 0.0) + self.step.zero_point) as u8;
-        }
-    }
-}
-
-struct Fake<'a> {
-    values: &'a mut [f32],
-    step: Step,
-    mask: &'a mut [bool],
-}
-
-impl Kernel for Fake<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        let [low, high] = self.step.bounds;
-        for (value, pass) in self.values.iter_mut().zip(self.mask) {
-            let steps = self.step.round(*value, 1.0) as f32;
-            let clamped = if steps > low { steps } else { low };
-            let clamped = if clamped < high { clamped } else { high };
-            *pass = clamped == steps;
-            *value = clamped * self.step.scale;
-        }
-    }
-}
-
-struct Mask<'a>(&'a mut [f32], &'a [bool]);
-
-impl Kernel for Mask<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) {
-        for (value, &pass) in self.0.iter_mut().zip(self.1) {
-            *value = if pass { *value } else { 0.0 };
+            *quantized = (self.step.nearest(value) + self.zero_point) as u8;
         }
     }
 }
@@ -215,17 +173,6 @@ mod tests {
                     .map(|&x| plain(x, Scheme::Symmetric, QParams { scale, zero_point: 0 }).0 as i8)
                     .collect();
                 assert_eq!(quantize_weights(&values, &[scale]), expected, "{level}");
-                for scheme in [Scheme::Affine, Scheme::Symmetric] {
-                    let zero_point = if scheme == Scheme::Affine { zero_point } else { 0 };
-                    let parameters = QParams { scale, zero_point };
-                    let (mut fake, mut mask) = (values.clone(), vec![false; values.len()]);
-                    fake_quantize(&mut fake, scheme, &[parameters], &mut mask);
-                    for ((&x, &fake), &mask) in values.iter().zip(&fake).zip(&mask) {
-                        let (q, pass) = plain(x, scheme, parameters);
-                        let real = (q - i64::from(zero_point)) as f32 * scale;
-                        assert_eq!((fake, mask), (real, pass), "{level}: {x} by {parameters:?}");
-                    }
-                }
             }
         }
     }
@@ -235,21 +182,17 @@ mod tests {
         let mut random = Random(4);
         let values = random.floats(400, 2.0);
         let parameters = Scheme::Affine.parameters(-1.0, 1.5).unwrap();
-        let (mut fake, mut mask) = (values.clone(), vec![false; 400]);
-        fake_quantize(&mut fake, Scheme::Affine, &[parameters], &mut mask);
+        let step = Step::new(Scheme::Affine, parameters);
+        let (fake, passes): (Vec<_>, Vec<_>) = values.iter().map(|&x| step.apply(x)).unzip();
         let (mut quantized, mut back) = (vec![0; 400], vec![0.0; 400]);
         quantize(&values, parameters, &mut quantized);
         dequantize(&quantized, parameters, &mut back);
         assert_eq!(fake, back);
-        assert!(mask.iter().any(|&pass| pass) && mask.iter().any(|&pass| !pass));
+        assert!(passes.contains(&true) && passes.contains(&false));
     }
 
     #[test]
     fn each_channel_has_its_own_scale() {
-        let parameters = [1.0, 0.5].map(|scale| QParams { scale, zero_point: 0 });
-        let (mut values, mut mask) = ([0.6, 200.0, 0.6, -63.4], [false; 4]);
-        fake_quantize(&mut values, Scheme::Symmetric, &parameters, &mut mask);
-        assert_eq!((values, mask), ([1.0, 127.0, 0.5, -63.5], [true, false, true, true]));
         assert_eq!(quantize_weights(&[0.6, 200.0, 0.6, -63.4], &[1.0, 0.5]), [1, 127, 1, -127]);
     }
 }

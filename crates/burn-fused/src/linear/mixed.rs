@@ -1,44 +1,48 @@
 //! The layer for 16-bit inputs: products of values in that type, summed in f32.
 
-use burn::backend::flex::FlexTensor;
-
 use super::kernels::Sizes;
-use super::{Gradients, Inputs};
-use crate::flex_tensor::values;
-use crate::precision::{Half, Matrix, multiply};
+use crate::matrix::Matrix;
+use crate::precision::{Half, multiply};
+use crate::simd::Level;
 
-/// The output in the inputs' type.
-pub(super) fn forward(half: Half, inputs: &Inputs) -> FlexTensor {
-    let Inputs { sizes: Sizes { batch, inputs: features, outputs }, level, .. } = *inputs;
-    let weights = half.narrowed(level, values(&inputs.weights));
-    let x = Matrix::new(half.bits(&inputs.x), [batch, features]);
-    let mut output = multiply(level, half, x, Matrix::new(&weights, [features, outputs]));
+/// The output, before it is rounded.
+pub(super) fn forward(
+    half: Half,
+    level: Level,
+    Sizes { batch, inputs, outputs }: Sizes,
+    x: &[u16],
+    [weights, bias]: [&[f32]; 2],
+) -> Vec<f32> {
+    let weights = half.narrowed(level, weights);
+    let x = Matrix::new(x, [batch, inputs]);
+    let mut output = multiply(level, half, x, Matrix::new(&weights, [inputs, outputs]));
     for row in output.chunks_exact_mut(outputs) {
-        row.iter_mut().zip(values(&inputs.bias)).for_each(|(y, bias)| *y += bias);
+        row.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
     }
-    half.tensor(half.narrowed(level, &output), &[batch, outputs])
+    output
 }
 
-/// The gradients from that of the output, which has the inputs' type.
-pub(super) fn backward(half: Half, inputs: &Inputs, gradient: &FlexTensor, of_input: bool) -> Gradients {
-    let Inputs { sizes: Sizes { batch, inputs: features, outputs }, level, .. } = *inputs;
-    let g = Matrix::new(half.bits(gradient), [batch, outputs]);
-    let x = Matrix::new(half.bits(&inputs.x), [batch, features]);
-    let weights = multiply(level, half, x.transpose(), g);
-    let mut wide = vec![0.0; batch * outputs];
-    half.widen(level, half.bits(gradient), &mut wide);
+/// The gradients of inputs, before they are rounded, weights and biases.
+pub(super) fn backward(
+    half: Half,
+    level: Level,
+    Sizes { batch, inputs, outputs }: Sizes,
+    x: &[u16],
+    weights: &[f32],
+    gradient: &[u16],
+    of_input: bool,
+) -> (Option<Vec<f32>>, Vec<f32>, Vec<f32>) {
+    let g = Matrix::new(gradient, [batch, outputs]);
+    let x = Matrix::new(x, [batch, inputs]);
+    let of_weights = multiply(level, half, x.transpose(), g);
     let mut bias = vec![0.0; outputs];
-    for row in wide.chunks_exact(outputs) {
+    for row in half.widened(level, gradient).chunks_exact(outputs) {
         bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g);
     }
-    let input_gradient = || {
-        let weights = half.narrowed(level, values(&inputs.weights));
-        let found = multiply(level, half, g, Matrix::new(&weights, [features, outputs]).transpose());
-        half.tensor(half.narrowed(level, &found), &[batch, features])
-    };
-    Gradients {
-        x: of_input.then(input_gradient),
-        weights: half.weight_gradient(level, weights),
-        bias: half.weight_gradient(level, bias),
-    }
+    let of_input = of_input.then(|| {
+        let weights = half.narrowed(level, weights);
+        multiply(level, half, g, Matrix::new(&weights, [inputs, outputs]).transpose())
+    });
+    let [of_weights, bias] = [of_weights, bias].map(|gradient| half.weight_gradient(level, gradient));
+    (of_input, of_weights, bias)
 }

@@ -7,10 +7,7 @@
 mod kernels;
 mod mixed;
 
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients as Container;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata};
@@ -18,9 +15,9 @@ use burn::nn::Linear;
 use burn::tensor::{Shape, Tensor};
 
 use self::kernels::Sizes;
-use crate::extension::operator;
+use crate::extension::{Saved, fused_operator, on_graph, operator};
 use crate::flex_tensor::{contiguous, tensor, values};
-use crate::precision::{Half, cast, in_f32, supported};
+use crate::precision::{Half, cast, in_f32, supported, tensor_of};
 use crate::shapes::expect;
 use crate::simd::Level;
 
@@ -66,131 +63,65 @@ pub fn linear(x: Tensor<2>, layer: &Linear) -> Tensor<2> {
     Tensor::from_dispatch(<Dispatch as LinearBias>::linear_bias(x, weights, bias.val().into_dispatch()))
 }
 
-operator! {
+fused_operator! {
     trait LinearBias(Backend) {
-        fn linear_bias(
-            x: FloatTensor<Self>,
-            weights: FloatTensor<Self>,
-            bias: FloatTensor<Self>,
-        ) -> FloatTensor<Self> {
-            composed::<Self>(x, weights, bias)
-        }
+        fn linear_bias([x, weights, bias]) = sizes_of, forward or composed;
     }
 }
 
 /// The operator, composed of Burn's operators.
-fn composed<B: Backend>(x: FloatTensor<B>, weights: FloatTensor<B>, bias: FloatTensor<B>) -> FloatTensor<B> {
+fn composed<B: Backend>([x, weights, bias]: [FloatTensor<B>; 3]) -> FloatTensor<B> {
     let dtype = x.dtype();
     let [weights, bias] = [weights, bias].map(|tensor| cast::<B>(tensor, dtype));
     let outputs = bias.shape().num_elements();
     B::float_add(B::float_matmul(x, weights), B::float_reshape(bias, Shape::from([1, outputs])))
 }
 
-impl LinearBias for Flex {
-    fn linear_bias(x: FlexTensor, weights: FlexTensor, bias: FlexTensor) -> FlexTensor {
-        match sizes(&x, &weights, &bias) {
-            Some(sizes) => Inputs::new([x, weights, bias], sizes).forward(),
-            None => composed::<Self>(x, weights, bias),
-        }
-    }
-}
-
-impl<C: CheckpointStrategy> LinearBias for Autodiff<Flex, C> {
-    fn linear_bias(
-        x: FloatTensor<Self>,
-        weights: FloatTensor<Self>,
-        bias: FloatTensor<Self>,
-    ) -> FloatTensor<Self> {
-        let Some(sizes) = sizes(x.primitive(), weights.primitive(), bias.primitive()) else {
-            return composed::<Self>(x, weights, bias);
-        };
-        let [(x, of_x), (weights, of_weights), (bias, of_bias)] =
-            [x, weights, bias].map(|tensor| tensor.into_parts());
-        let (inputs, nodes) = (Inputs::new([x, weights, bias], sizes), [of_x, of_weights, of_bias]);
-        match LinearBiasBackward.prepare::<C>(nodes).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => {
-                let output = inputs.forward();
-                prepared.finish(inputs, output)
-            }
-            OpsKind::UnTracked(prepared) => prepared.finish(inputs.forward()),
-        }
-    }
-}
-
-/// The inputs of the operator, each contiguous.
-#[derive(Debug, Clone)]
-struct Inputs {
-    x: FlexTensor,
-    weights: FlexTensor,
-    bias: FlexTensor,
-    sizes: Sizes,
-    level: Level,
-}
-
 /// The sizes of the operator, if types are supported and shapes match and are not empty.
-fn sizes(x: &FlexTensor, weights: &FlexTensor, bias: &FlexTensor) -> Option<Sizes> {
+fn sizes_of([x, weights, bias]: [&FlexTensor; 3]) -> Option<Sizes> {
     let ([batch, inputs], [rows, outputs]) = (x.shape().dims(), weights.shape().dims());
     let fits = supported(x, &[weights, bias]) && inputs == rows && bias.shape().num_elements() == outputs;
     (fits && ![batch, inputs, outputs].contains(&0)).then_some(Sizes { batch, inputs, outputs })
 }
 
-impl Inputs {
-    /// Input, weights and bias, which have these sizes.
-    fn new(tensors: [FlexTensor; 3], sizes: Sizes) -> Self {
-        let [x, weights, bias] = tensors.map(contiguous);
-        Self { x, weights, bias, sizes, level: Level::current() }
-    }
-
-    fn forward(&self) -> FlexTensor {
-        if let Some(half) = Half::of(self.x.dtype()) {
-            return mixed::forward(half, self);
-        }
-        let [input, weights, bias] = [&self.x, &self.weights, &self.bias].map(values);
-        let output = self.level.run(kernels::Forward { sizes: self.sizes, input, weights, bias });
-        tensor(output, &[self.sizes.batch, self.sizes.outputs])
-    }
-
-    /// The gradients from that of the output.
-    fn backward(&self, gradient: &FlexTensor, of_input: bool) -> Gradients {
-        if let Some(half) = Half::of(self.x.dtype()) {
-            return mixed::backward(half, self, gradient, of_input);
-        }
-        let Self { sizes, level, .. } = *self;
-        let [input, weights, gradient] = [&self.x, &self.weights, gradient].map(values);
-        let (x, weights, bias) = level.run(kernels::Backward { sizes, input, weights, gradient, of_input });
-        Gradients { x: x.map(|x| tensor(x, &[sizes.batch, sizes.inputs])), weights, bias }
-    }
+/// The output of inputs, weights and biases.
+fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (FlexTensor, State) {
+    let [x, weights, bias] = tensors.map(contiguous);
+    let (level, parameters) = (Level::current(), [&weights, &bias].map(values));
+    let output = match Half::of(x.dtype()) {
+        Some(half) => mixed::forward(half, level, sizes, half.bits(&x), parameters),
+        None => level.run(kernels::Forward { sizes, input: values(&x), parameters }),
+    };
+    let output = tensor_of(x.dtype(), level, output, &[sizes.batch, sizes.outputs]);
+    (output, State { x, weights, sizes, level })
 }
 
-/// The gradients of a layer.
-struct Gradients {
-    /// Of the inputs, in their type, if requested.
-    x: Option<FlexTensor>,
-    weights: Vec<f32>,
-    bias: Vec<f32>,
+/// Saved by forward for backward.
+#[derive(Debug, Clone)]
+struct State {
+    x: FlexTensor,
+    weights: FlexTensor,
+    sizes: Sizes,
+    level: Level,
 }
 
-/// The operator's backward.
-#[derive(Debug)]
-struct LinearBiasBackward;
-
-impl Backward<Flex, 3> for LinearBiasBackward {
-    type State = Inputs;
-
-    fn backward(self, ops: Ops<Inputs, 3>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
-        let gradient = contiguous(grads.consume::<Flex>(&ops.node));
-        let [x, weights, bias] = ops.parents;
-        let found = ops.state.backward(&gradient, x.is_some());
-        let Sizes { inputs, outputs, .. } = ops.state.sizes;
-        if let Some(bias) = bias {
-            grads.register::<Flex>(bias.id, tensor(found.bias, &[outputs]));
-        }
-        if let Some(weights) = weights {
-            grads.register::<Flex>(weights.id, tensor(found.weights, &[inputs, outputs]));
-        }
-        if let (Some(x), Some(gradient)) = (x, found.x) {
-            grads.register::<Flex>(x.id, gradient);
-        }
+impl Saved<3> for State {
+    fn backward(self, gradient: FlexTensor, of_input: bool) -> [Option<FlexTensor>; 3] {
+        let Self { sizes, level, .. } = self;
+        let (weights, dtype) = (values(&self.weights), self.x.dtype());
+        let (of_x, of_weights, of_bias) = match Half::of(dtype) {
+            Some(half) => {
+                let [x, gradient] = [&self.x, &gradient].map(|tensor| half.bits(tensor));
+                mixed::backward(half, level, sizes, x, weights, gradient, of_input)
+            }
+            None => {
+                let [input, gradient] = [&self.x, &gradient].map(values);
+                level.run(kernels::Backward { sizes, input, weights, gradient, of_input })
+            }
+        };
+        let Sizes { batch, inputs, outputs } = sizes;
+        let of_x = of_x.map(|of_x| tensor_of(dtype, level, of_x, &[batch, inputs]));
+        [of_x, Some(tensor(of_weights, &[inputs, outputs])), Some(tensor(of_bias, &[outputs]))]
     }
 }
 

@@ -3,16 +3,14 @@
 //! On flex the loss is one operator, which computes the gradient together with the
 //! loss; other backends run Burn's operators.
 
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::NoCheckpointing;
-use burn::backend::autodiff::grads::Gradients as Container;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::{Autodiff, Flex};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::exp::Exp;
+use crate::extension::{Saved, on_graph};
 use crate::flex_tensor::tensor;
 use crate::shapes::{expect, refuse};
 use crate::simd::Level;
@@ -87,12 +85,9 @@ pub fn smoothed_cross_entropy(scores: Tensor<2>, labels: &[u8], smoothing: f64) 
         && let Some(read) = Read::of(primitive.primitive(), labels, smoothing)
     {
         let (value, correct) = (read.loss, read.correct);
-        let loss = scalar(value);
-        let nodes = [primitive.into_parts().1];
-        let loss = match KnownGradient.prepare::<NoCheckpointing>(nodes).compute_bound().stateful() {
-            OpsKind::Tracked(prepared) => prepared.finish(read.gradient(labels), loss),
-            OpsKind::UnTracked(prepared) => prepared.finish(loss),
-        };
+        let loss = on_graph::<NoCheckpointing, _, _>([primitive], |_, backward| {
+            (scalar(value), KnownGradient(backward.then(|| read.gradient(labels))))
+        });
         return Score { loss: Tensor::from_primitive::<Autodiff<Flex>>(loss), value, correct };
     }
     if let Ok(primitive) = scores.clone().try_into_primitive::<Flex>()
@@ -202,23 +197,18 @@ fn scalar(value: f64) -> FlexTensor {
     tensor(vec![value as f32], &[1])
 }
 
-/// An operator whose gradient was computed with its output.
-#[derive(Debug)]
-struct KnownGradient;
+/// The gradient, which was computed with the output, if it is needed.
+#[derive(Debug, Clone)]
+struct KnownGradient(Option<FlexTensor>);
 
-impl Backward<Flex, 1> for KnownGradient {
-    type State = FlexTensor;
-
-    fn backward(self, ops: Ops<FlexTensor, 1>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
-        let upstream = grads.consume::<Flex>(&ops.node).to_contiguous();
+impl Saved<1> for KnownGradient {
+    fn backward(self, upstream: FlexTensor, _of_scores: bool) -> [Option<FlexTensor>; 1] {
         let factor = upstream.as_slice::<f32>().map_or(1.0, |values| values[0]);
-        let mut gradient = ops.state;
-        if factor != 1.0 {
+        let mut gradient = self.0;
+        if let Some(gradient) = gradient.as_mut().filter(|_| factor != 1.0) {
             gradient.storage_mut::<f32>().iter_mut().for_each(|x| *x *= factor);
         }
-        if let [Some(scores)] = ops.parents {
-            grads.register::<Flex>(scores.id, gradient);
-        }
+        [gradient]
     }
 }
 

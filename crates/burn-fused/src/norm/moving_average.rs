@@ -1,13 +1,9 @@
 //! Moving averages of a batch's statistics.
 
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::flex::FlexTensor;
-use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, AutodiffBackend, Backend, Dispatch, Flex, TensorMetadata};
+use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{DType, Tensor};
 
-use crate::extension::operator;
-use crate::flex_tensor::{tensor, values};
+use crate::flex_tensor::{contiguous, tensor, values};
 use crate::shapes::expect;
 
 /// `running · (1 - momentum) + batch · factor · momentum`, both `[channels]`: a running
@@ -32,58 +28,21 @@ use crate::shapes::expect;
 pub fn moving_average(running: Tensor<1>, batch: Tensor<1>, factor: f64, momentum: f64) -> Tensor<1> {
     let rule = "Both statistics must have the same channels.";
     expect("moving_average", rule, batch.dims(), running.dims());
-    let [running, batch] = [running, batch].map(Tensor::into_dispatch);
-    let moved = <Dispatch as MovingAverage>::moving_average(running, batch, factor, momentum);
-    Tensor::from_dispatch(moved).detach()
-}
-
-operator! {
-    trait MovingAverage(Backend) {
-        fn moving_average(
-            running: FloatTensor<Self>,
-            batch: FloatTensor<Self>,
-            factor: f64,
-            momentum: f64,
-        ) -> FloatTensor<Self> {
-            composed::<Self>(running, batch, factor, momentum)
+    let on_graph = running.device().is_autodiff();
+    let [running, batch] = [running, batch].map(|x| if x.device().is_autodiff() { x.inner() } else { x });
+    let on_flex = |x: &Tensor<1>| {
+        x.clone().try_into_primitive::<Flex>().ok().filter(|x| x.dtype() == DType::F32).map(contiguous)
+    };
+    let moved = match (on_flex(&running), on_flex(&batch)) {
+        (Some(running), Some(batch)) => {
+            let (keep, factor, momentum) = ((1.0 - momentum) as f32, factor as f32, momentum as f32);
+            let pairs = values(&running).iter().zip(values(&batch));
+            let moved = pairs.map(|(&running, &batch)| running * keep + batch * factor * momentum);
+            Tensor::from_primitive::<Flex>(tensor(moved.collect(), &running.shape()))
         }
-    }
-}
-
-fn composed<B: Backend>(
-    running: FloatTensor<B>,
-    batch: FloatTensor<B>,
-    factor: f64,
-    momentum: f64,
-) -> FloatTensor<B> {
-    let batch = B::float_mul_scalar(B::float_mul_scalar(batch, factor.into()), momentum.into());
-    B::float_add(B::float_mul_scalar(running, (1.0 - momentum).into()), batch)
-}
-
-impl MovingAverage for Flex {
-    fn moving_average(running: FlexTensor, batch: FlexTensor, factor: f64, momentum: f64) -> FlexTensor {
-        if [running.dtype(), batch.dtype()] != [DType::F32; 2] {
-            return composed::<Self>(running, batch, factor, momentum);
-        }
-        let [running, batch] = [running, batch].map(|statistic| statistic.to_contiguous());
-        let (keep, factor, momentum) = ((1.0 - momentum) as f32, factor as f32, momentum as f32);
-        let pairs = values(&running).iter().zip(values(&batch));
-        let moved: Vec<f32> =
-            pairs.map(|(&running, &batch)| running * keep + batch * factor * momentum).collect();
-        tensor(moved, &running.shape())
-    }
-}
-
-impl<C: CheckpointStrategy> MovingAverage for Autodiff<Flex, C> {
-    fn moving_average(
-        running: FloatTensor<Self>,
-        batch: FloatTensor<Self>,
-        factor: f64,
-        momentum: f64,
-    ) -> FloatTensor<Self> {
-        let [running, batch] = [running, batch].map(Self::inner);
-        Self::from_inner(Flex::moving_average(running, batch, factor, momentum))
-    }
+        _ => running.mul_scalar(1.0 - momentum) + batch.mul_scalar(factor).mul_scalar(momentum),
+    };
+    if on_graph { Tensor::from_inner(moved) } else { moved }
 }
 
 #[cfg(test)]

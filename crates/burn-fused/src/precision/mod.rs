@@ -23,8 +23,8 @@ use crate::simd::Level;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use product::amx;
+pub(crate) use product::multiply;
 pub use product::{Bf16Products, bf16_products, limit_bf16_products};
-pub(crate) use product::{Matrix, multiply};
 
 /// A 16-bit type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +84,13 @@ impl Half {
         }
     }
 
+    /// The values in f32.
+    pub(crate) fn widened(self, level: Level, bits: &[u16]) -> Vec<f32> {
+        let mut values = vec![0.0; bits.len()];
+        self.widen(level, bits, &mut values);
+        values
+    }
+
     /// Rounds to nearest, ties to even. NaN and infinity are preserved; f16 rounds
     /// magnitudes from 65520 to infinity.
     pub(crate) fn narrow(self, level: Level, values: &[f32], bits: &mut [u16]) {
@@ -103,9 +110,7 @@ impl Half {
 
     /// The rounded values, as f32.
     pub(crate) fn rounded(self, level: Level, values: &[f32]) -> Vec<f32> {
-        let mut rounded = vec![0.0; values.len()];
-        self.widen(level, &self.narrowed(level, values), &mut rounded);
-        rounded
+        self.widened(level, &self.narrowed(level, values))
     }
 
     /// The gradient of weights, which the weights' own type stores: f32 for bf16. In
@@ -128,11 +133,10 @@ pub(crate) fn supported(activations: &FlexTensor, parameters: &[&FlexTensor]) ->
 
 /// The values of a contiguous tensor of a [supported](supported) type as f32.
 pub(crate) fn wide(level: Level, tensor: &FlexTensor) -> Cow<'_, [f32]> {
-    let Some(half) = Half::of(tensor.dtype()) else { return Cow::Borrowed(values(tensor)) };
-    let bits = half.bits(tensor);
-    let mut values = vec![0.0; bits.len()];
-    half.widen(level, bits, &mut values);
-    Cow::Owned(values)
+    match Half::of(tensor.dtype()) {
+        Some(half) => Cow::Owned(half.widened(level, half.bits(tensor))),
+        None => Cow::Borrowed(values(tensor)),
+    }
 }
 
 /// A tensor of `values`, rounded to `dtype`.

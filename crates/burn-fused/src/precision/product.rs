@@ -16,34 +16,11 @@ use burn::backend::ops::FloatTensorOps;
 
 use super::Half;
 use crate::flex_tensor::{tensor, values};
+use crate::matrix::Matrix;
 use crate::simd::Level;
 
-/// A matrix of 16-bit values.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Matrix<'a> {
-    /// The values by row, or by column if `transposed`.
-    pub bits: &'a [u16],
-    /// Number of rows.
-    pub rows: usize,
-    /// Number of columns.
-    pub columns: usize,
-    /// Whether the values are stored by column.
-    pub transposed: bool,
-}
-
-impl<'a> Matrix<'a> {
-    /// A matrix stored by row.
-    pub(crate) fn new(bits: &'a [u16], [rows, columns]: [usize; 2]) -> Self {
-        assert_eq!(bits.len(), rows * columns, "values of a {rows} x {columns} matrix");
-        Self { bits, rows, columns, transposed: false }
-    }
-
-    /// The transposed matrix, without a copy.
-    pub(crate) fn transpose(self) -> Self {
-        let Self { bits, rows, columns, transposed } = self;
-        Self { bits, rows: columns, columns: rows, transposed: !transposed }
-    }
-}
+/// A matrix of the bits of 16-bit values.
+type Bits<'a> = Matrix<'a, u16>;
 
 /// How products of bf16 activations are computed. The three differ in rounding, and
 /// the instructions of the last two take denormal values for zero.
@@ -118,7 +95,7 @@ fn fastest() -> Bf16Products {
 ///
 /// # Panics
 /// If `b` does not have as many rows as `a` has columns, or a matrix is empty.
-pub(crate) fn multiply(level: Level, half: Half, a: Matrix<'_>, b: Matrix<'_>) -> Vec<f32> {
+pub(crate) fn multiply(level: Level, half: Half, a: Bits<'_>, b: Bits<'_>) -> Vec<f32> {
     assert_eq!(a.columns, b.rows, "{} columns and {} rows", a.columns, b.rows);
     assert!(![a.rows, a.columns, b.columns].contains(&0), "an empty matrix");
     #[cfg(target_arch = "x86_64")]
@@ -133,8 +110,7 @@ pub(crate) fn multiply(level: Level, half: Half, a: Matrix<'_>, b: Matrix<'_>) -
         }
     }
     let [a, b] = [a, b].map(|matrix| {
-        let mut wide = vec![0.0; matrix.bits.len()];
-        half.widen(level, matrix.bits, &mut wide);
+        let wide = half.widened(level, matrix.values);
         match matrix.transposed {
             true => tensor(wide, &[matrix.columns, matrix.rows]).transpose(0, 1),
             false => tensor(wide, &[matrix.rows, matrix.columns]),

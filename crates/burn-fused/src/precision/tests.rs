@@ -7,9 +7,10 @@ use burn::module::Param;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, Tensor, TensorData, bf16, f16};
 
-use super::{Half, Matrix, multiply};
+use super::{Half, multiply};
 use crate::Epilogue;
 use crate::linear::linear;
+use crate::matrix::Matrix;
 use crate::norm::batch_norm;
 use crate::simd::Level;
 

@@ -130,53 +130,35 @@ impl Level {
         if mixed { Self::Portable } else { widest.iter().copied().min().unwrap_or(Self::Portable) }
     }
 
-    #[cfg(target_arch = "x86_64")]
     fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
-            Self::Neon => false,
+            #[cfg(target_arch = "x86_64")]
             Self::Avx2 => pulp::x86::V3::try_new().is_some(),
+            #[cfg(target_arch = "x86_64")]
             Self::Avx512 => pulp::x86::V4::try_new().is_some(),
-        }
-    }
-
-    #[cfg(target_arch = "aarch64")]
-    fn is_available(self) -> bool {
-        match self {
-            Self::Portable => true,
+            #[cfg(target_arch = "aarch64")]
             Self::Neon => pulp::aarch64::Neon::try_new().is_some(),
-            Self::Avx2 | Self::Avx512 => false,
+            _ => false,
         }
-    }
-
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    fn is_available(self) -> bool {
-        self == Self::Portable
     }
 
     /// Runs `kernel` with this level's instructions, or with those of
     /// [`Portable`](Self::Portable) if the machine does not support them.
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if self == Self::Avx512
-                && let Some(simd) = pulp::x86::V4::try_new()
-            {
-                return simd.vectorize(Call { kernel, simd });
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 if let Some(simd) = pulp::x86::V4::try_new() => {
+                simd.vectorize(Call { kernel, simd })
             }
-            if self == Self::Avx2
-                && let Some(simd) = pulp::x86::V3::try_new()
-            {
-                return simd.vectorize(Call { kernel, simd });
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 if let Some(simd) = pulp::x86::V3::try_new() => simd.vectorize(Call { kernel, simd }),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon if let Some(simd) = pulp::aarch64::Neon::try_new() => {
+                simd.vectorize(Call { kernel, simd })
             }
+            _ => kernel.run(pulp::Scalar128b),
         }
-        #[cfg(target_arch = "aarch64")]
-        if self == Self::Neon
-            && let Some(simd) = pulp::aarch64::Neon::try_new()
-        {
-            return simd.vectorize(Call { kernel, simd });
-        }
-        kernel.run(pulp::Scalar128b)
     }
 }
 

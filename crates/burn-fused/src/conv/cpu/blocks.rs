@@ -1,9 +1,11 @@
 //! Blocks of images for the direct convolution, one image per SIMD lane: loads,
 //! stores and the steps around the convolution.
 
-use super::Shape;
+use std::mem::MaybeUninit;
+
 use super::plane::Plane;
 use super::scratch::Scratch;
+use super::{Gradients, Shape};
 use crate::epilogue::NO_MAXIMUM;
 use crate::simd::{Lanes, MAX_LANES};
 
@@ -31,22 +33,22 @@ pub(super) fn spread<S: Lanes>(
             let index: S::u32s = bytemuck::pod_read_unaligned(bytemuck::cast_slice(&wide[..lane_count]));
             let somewhere = simd.less_than_u32s(index, simd.splat_u32s(NO_MAXIMUM));
             sum = simd.add_f32s(sum, simd.select_f32s(somewhere, pooled[at], zero));
-            let corner = plane.first() + 2 * y * plane.stride() + 2 * x;
+            let corner = plane.first + 2 * y * plane.stride + 2 * x;
             for p in 0..NO_MAXIMUM {
                 let here = simd.equal_u32s(index, simd.splat_u32s(p));
-                let to = corner + (p as usize / 2) * plane.stride() + p as usize % 2;
+                let to = corner + (p as usize / 2) * plane.stride + p as usize % 2;
                 lanes[to] = simd.select_f32s(here, pooled[at], zero);
             }
         }
     }
     // An odd last row or column, which no square covers.
-    let [all_rows, all_columns] = plane.size();
+    let [all_rows, all_columns] = plane.size;
     if all_rows % 2 == 1 {
-        lanes[plane.first() + (all_rows - 1) * plane.stride()..][..all_columns].fill(zero);
+        lanes[plane.first + (all_rows - 1) * plane.stride..][..all_columns].fill(zero);
     }
     if all_columns % 2 == 1 {
         for y in 0..all_rows {
-            lanes[plane.first() + y * plane.stride() + all_columns - 1] = zero;
+            lanes[plane.first + y * plane.stride + all_columns - 1] = zero;
         }
     }
     sum
@@ -67,9 +69,9 @@ pub(super) fn total<S: Lanes>(simd: S, vectors: &[S::f32s]) -> S::f32s {
 
 /// First image of a block, and its number of images.
 #[inline(always)]
-pub(super) fn images_of<S: Lanes>(shape: Shape, block: usize) -> (usize, usize) {
+pub(super) fn images_of<S: Lanes>(batch: usize, block: usize) -> (usize, usize) {
     let first = block * S::F32_LANES;
-    (first, S::F32_LANES.min(shape.batch - first))
+    (first, S::F32_LANES.min(batch - first))
 }
 
 /// Loads a block's images into planes with borders.
@@ -82,33 +84,79 @@ pub(super) fn load_input<S: Lanes>(
     block: usize,
     lanes: &mut [S::f32s],
 ) {
-    let (first, images) = images_of::<S>(shape, block);
+    let (first, images) = images_of::<S>(shape.batch, block);
     for channel in 0..shape.inputs {
-        let lanes = &mut lanes[channel * plane.len()..][..plane.len()];
+        let lanes = &mut lanes[channel * plane.len..][..plane.len];
         let from = (first * shape.inputs + channel) * shape.pixels();
-        plane.clear_border(simd, lanes);
-        plane.load(simd, lanes, images, shape.inputs * shape.pixels(), &source[from..]);
+        plane.load(simd, lanes, [images, shape.inputs * shape.pixels()], &source[from..], None);
+    }
+}
+
+/// Stores the planes of all channels of a block's images in `target` `[batch, channels, ...]`.
+#[inline(always)]
+pub(super) fn store_block<S: Lanes>(
+    simd: S,
+    [batch, channels]: [usize; 2],
+    plane: Plane,
+    lanes: &[S::f32s],
+    block: usize,
+    target: &mut [MaybeUninit<f32>],
+) {
+    let (first, images) = images_of::<S>(batch, block);
+    let pixels = plane.size[0] * plane.size[1];
+    for channel in 0..channels {
+        let lanes = &lanes[channel * plane.len..][..plane.len];
+        let target = &mut target[(first * channels + channel) * pixels..];
+        plane.store(simd, lanes, [images, channels * pixels], target);
+    }
+}
+
+/// Stores argmaxes as a byte each.
+#[inline(always)]
+pub(super) fn keep_argmax<V: bytemuck::Pod>(index: &[V], argmax: &mut [u8]) {
+    let found: &[u32] = bytemuck::cast_slice(index);
+    // A loop, because `extend` may be compiled apart, without the SIMD level.
+    for (byte, &index) in argmax.iter_mut().zip(found) {
+        *byte = index as u8;
     }
 }
 
 /// Appends the argmax of a block, a byte each.
 #[inline(always)]
 pub(super) fn append_argmax<V: bytemuck::Pod>(index: &[V], argmax: &mut Vec<u8>) {
-    let found: &[u32] = bytemuck::cast_slice(index);
     let before = argmax.len();
-    argmax.resize(before + found.len(), 0);
-    // A loop, because `extend` may be compiled apart, without the SIMD level.
-    for (byte, &index) in argmax[before..].iter_mut().zip(found) {
-        *byte = index as u8;
-    }
+    argmax.resize(before + size_of_val(index) / size_of::<u32>(), 0);
+    keep_argmax(index, &mut argmax[before..]);
 }
 
-/// Zeroed sums for the gradients of the weights and of the biases.
-#[inline(always)]
-pub(super) fn zeros<S: Lanes>(simd: S, shape: Shape, sums: &mut Scratch) -> (&mut [S::f32s], &mut [S::f32s]) {
-    let sums = sums.take::<S::f32s>(shape.weight_len() + shape.outputs);
-    sums.fill(simd.splat_f32s(0.0));
-    sums.split_at_mut(shape.weight_len())
+/// Sums of the gradients of weights and biases over the blocks of a batch, by lanes.
+pub(super) struct Sums<'a, S: Lanes> {
+    pub weights: &'a mut [S::f32s],
+    pub bias: &'a mut [S::f32s],
+}
+
+impl<'a, S: Lanes> Sums<'a, S> {
+    /// All zero.
+    #[inline(always)]
+    pub fn new(simd: S, shape: Shape, sums: &'a mut Scratch) -> Self {
+        let sums = sums.take::<S::f32s>(shape.weight_len() + shape.outputs);
+        sums.fill(simd.splat_f32s(0.0));
+        let (weights, bias) = sums.split_at_mut(shape.weight_len());
+        Self { weights, bias }
+    }
+
+    /// The gradients, with that of the input.
+    #[inline(always)]
+    pub fn gradients(self, simd: S, input: Option<Vec<f32>>) -> Gradients {
+        let [weights, bias] = [&*self.weights, &*self.bias].map(|sums| {
+            let mut totals = vec![0.0; sums.len()];
+            for (total, &sum) in totals.iter_mut().zip(sums) {
+                *total = simd.reduce_sum_f32s(sum);
+            }
+            totals
+        });
+        Gradients { input, weights, bias }
+    }
 }
 
 /// Flipped weights `[inputs, outputs, 3, 3]`, each 3x3 rotated by 180 degrees: the

@@ -1,6 +1,7 @@
 //! The two inner loops of the direct convolution: outputs, and gradients of the
 //! weights. The input's gradient is the first loop with flipped weights.
 
+use super::Shape;
 use super::activation::{largest, relu};
 use super::plane::Plane;
 use crate::epilogue::Epilogue;
@@ -20,7 +21,18 @@ pub struct Correlation<'a> {
     pub epilogue: Epilogue,
 }
 
-impl Correlation<'_> {
+impl<'a> Correlation<'a> {
+    /// A convolution's forward.
+    pub fn forward(shape: Shape, epilogue: Epilogue, [weights, bias]: [&'a [f32]; 2]) -> Self {
+        let Shape { inputs, outputs, .. } = shape;
+        Self { inputs, outputs, weights, bias: Some(bias), epilogue }
+    }
+
+    /// The gradient of its input, with weights that are [`flipped`](super::blocks::flipped).
+    pub fn backward(Shape { inputs, outputs, .. }: Shape, weights: &'a [f32]) -> Self {
+        Self { inputs: outputs, outputs: inputs, weights, bias: None, epilogue: Epilogue::Identity }
+    }
+
     /// All outputs of a block of images: `input` has bordered planes of the layout
     /// `plane`; `output` has planes without borders, rounded up to even sizes;
     /// `index` receives each argmax if the epilogue pools, unless it is empty.
@@ -36,26 +48,21 @@ impl Correlation<'_> {
         output: &mut [S::f32s],
         index: &mut [S::u32s],
     ) {
-        assert!(plane.is_bordered() && input.len() >= self.inputs * plane.len());
+        assert!(plane.is_bordered() && input.len() >= self.inputs * plane.len);
         assert!(self.weights.len() == self.outputs * self.inputs * 9);
         let mut output = Target { simd, epilogue: self.epilogue, plane, output, index };
         let mut channel = 0;
-        // Each output channel takes four registers, one for each pixel of a tile.
-        if S::REGISTER_COUNT >= 32 {
-            while channel + 4 <= self.outputs {
-                self.channels::<S, 4>(plane, channel, input, &mut output);
-                channel += 4;
-            }
-        }
-        while channel + 2 <= self.outputs {
-            self.channels::<S, 2>(plane, channel, input, &mut output);
-            channel += 2;
-        }
-        if channel < self.outputs {
-            self.channels::<S, 1>(plane, channel, input, &mut output);
+        while channel < self.outputs {
+            // Each output channel takes four registers, one for each pixel of a tile.
+            channel += match self.outputs - channel {
+                4.. if S::REGISTER_COUNT >= 32 => self.channels::<S, 4>(plane, channel, input, &mut output),
+                2.. => self.channels::<S, 2>(plane, channel, input, &mut output),
+                _ => self.channels::<S, 1>(plane, channel, input, &mut output),
+            };
         }
     }
 
+    /// The outputs of `N` channels. Returns `N`.
     #[inline(always)]
     fn channels<S: Lanes, const N: usize>(
         &self,
@@ -63,38 +70,43 @@ impl Correlation<'_> {
         channel: usize,
         input: &[S::f32s],
         target: &mut Target<'_, S>,
-    ) {
+    ) -> usize {
         let simd = target.simd;
         let bias: [f32; N] = std::array::from_fn(|n| self.bias.map_or(0.0, |bias| bias[channel + n]));
         let weights: [&[f32]; N] =
             std::array::from_fn(|n| &self.weights[(channel + n) * self.inputs * 9..][..self.inputs * 9]);
-        for tile in target.tiles() {
-            let mut sums: [[S::f32s; 4]; N] = bias.map(|bias| [simd.splat_f32s(bias); 4]);
-            for i in 0..self.inputs {
-                let corner = i * plane.len() + 2 * tile[0] * plane.stride() + 2 * tile[1];
-                for tap in 0..9 {
-                    let at = corner + (tap / 3) * plane.stride() + tap % 3;
-                    // A tile has 2x2 pixels of the image, or one more row or column where its size
-                    // is odd; with its neighbours that is 4x4 vectors.
-                    // SAFETY: `run` checked that `plane` is bordered, so it contains them, and that
-                    // `input` has `inputs` such planes.
-                    let pixels = unsafe {
-                        [0, 1, plane.stride(), plane.stride() + 1]
-                            .map(|offset| *input.get_unchecked(at + offset))
-                    };
-                    for n in 0..N {
-                        // SAFETY: each slice of weights has `inputs * 9`, as sliced above.
-                        let weight = simd.splat_f32s(unsafe { *weights[n].get_unchecked(i * 9 + tap) });
-                        for p in 0..4 {
-                            sums[n][p] = simd.fma(pixels[p], weight, sums[n][p]);
+        let round = |n: usize| if self.epilogue == Epilogue::ReluPool { n / 2 } else { n.div_ceil(2) };
+        let [rows, columns] = plane.size.map(round);
+        for y in 0..rows {
+            for x in 0..columns {
+                let mut sums: [[S::f32s; 4]; N] = bias.map(|bias| [simd.splat_f32s(bias); 4]);
+                for i in 0..self.inputs {
+                    let corner = i * plane.len + 2 * y * plane.stride + 2 * x;
+                    for tap in 0..9 {
+                        let at = corner + (tap / 3) * plane.stride + tap % 3;
+                        // A tile has 2x2 pixels of the image, or one more row or column where its size
+                        // is odd; with its neighbours that is 4x4 vectors.
+                        // SAFETY: `run` checked that `plane` is bordered, so it contains them, and that
+                        // `input` has `inputs` such planes.
+                        let pixels = unsafe {
+                            [0, 1, plane.stride, plane.stride + 1]
+                                .map(|offset| *input.get_unchecked(at + offset))
+                        };
+                        for n in 0..N {
+                            // SAFETY: each slice of weights has `inputs * 9`, as sliced above.
+                            let weight = simd.splat_f32s(unsafe { *weights[n].get_unchecked(i * 9 + tap) });
+                            for p in 0..4 {
+                                sums[n][p] = simd.fma(pixels[p], weight, sums[n][p]);
+                            }
                         }
                     }
                 }
-            }
-            for (n, &sums) in sums.iter().enumerate() {
-                target.put(channel + n, tile, sums);
+                for (n, &sums) in sums.iter().enumerate() {
+                    target.put(channel + n, [y, x], sums);
+                }
             }
         }
+        N
     }
 }
 
@@ -108,17 +120,10 @@ struct Target<'a, S: Lanes> {
 }
 
 impl<S: Lanes> Target<'_, S> {
-    #[inline(always)]
-    fn tiles(&self) -> Tiles {
-        let [height, width] = self.plane.size();
-        let round = |n: usize| if self.epilogue == Epilogue::ReluPool { n / 2 } else { n.div_ceil(2) };
-        Tiles { columns: round(width), left: round(height) * round(width), next: [0, 0] }
-    }
-
     /// Stores the four outputs of a tile, or the largest of them.
     #[inline(always)]
     fn put(&mut self, channel: usize, tile: [usize; 2], sums: [S::f32s; 4]) {
-        let [height, width] = self.plane.size();
+        let [height, width] = self.plane.size;
         match self.epilogue {
             Epilogue::Identity | Epilogue::Relu => {
                 let width = width.next_multiple_of(2);
@@ -140,27 +145,6 @@ impl<S: Lanes> Target<'_, S> {
     }
 }
 
-struct Tiles {
-    columns: usize,
-    left: usize,
-    next: [usize; 2],
-}
-
-impl Iterator for Tiles {
-    type Item = [usize; 2];
-
-    #[inline(always)]
-    fn next(&mut self) -> Option<[usize; 2]> {
-        let tile = self.next;
-        self.left = self.left.checked_sub(1)?;
-        self.next[1] += 1;
-        if self.next[1] == self.columns {
-            self.next = [tile[0] + 1, 0];
-        }
-        Some(tile)
-    }
-}
-
 /// Accumulates a block's contribution to the gradients of the weights, `sums`, 9 vectors for each
 /// output and input, whose lanes are summed when all blocks are done. Both `input`
 /// and `gradient` have bordered planes.
@@ -177,30 +161,22 @@ pub fn weight_gradient<S: Lanes>(
     sums: &mut [S::f32s],
 ) {
     assert!(plane.is_bordered());
-    assert!(input.len() >= inputs * plane.len() && gradient.len() >= outputs * plane.len());
+    assert!(input.len() >= inputs * plane.len && gradient.len() >= outputs * plane.len);
     for i in 0..inputs {
-        let input = &input[i * plane.len()..][..plane.len()];
+        let input = &input[i * plane.len..][..plane.len];
         let mut o = 0;
-        if S::REGISTER_COUNT >= 32 {
-            while o + 2 <= outputs {
-                taps::<S, 2>(
-                    simd,
-                    plane,
-                    input,
-                    &gradient[o * plane.len()..],
-                    [o * inputs + i, inputs],
-                    sums,
-                );
-                o += 2;
-            }
-        }
         while o < outputs {
-            taps::<S, 1>(simd, plane, input, &gradient[o * plane.len()..], [o * inputs + i, inputs], sums);
-            o += 1;
+            let (gradient, at) = (&gradient[o * plane.len..], [o * inputs + i, inputs]);
+            o += match outputs - o {
+                2.. if S::REGISTER_COUNT >= 32 => taps::<S, 2>(simd, plane, input, gradient, at, sums),
+                _ => taps::<S, 1>(simd, plane, input, gradient, at, sums),
+            };
         }
     }
 }
 
+/// The sums of one input and `N` outputs, the first of which is at `first`, and the others `step` after
+/// one another. Returns `N`.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
 fn taps<S: Lanes, const N: usize>(
@@ -210,24 +186,24 @@ fn taps<S: Lanes, const N: usize>(
     gradient: &[S::f32s],
     [first, step]: [usize; 2],
     sums: &mut [S::f32s],
-) {
+) -> usize {
     let mut taps = [[simd.splat_f32s(0.0); 9]; N];
     for n in 0..N {
         taps[n].copy_from_slice(&sums[(first + n * step) * 9..][..9]);
     }
-    assert!(plane.is_bordered() && input.len() >= plane.len() && gradient.len() >= N * plane.len());
-    let [height, width] = plane.size();
+    assert!(plane.is_bordered() && input.len() >= plane.len && gradient.len() >= N * plane.len);
+    let [height, width] = plane.size;
     for y in 0..height {
         for x in 0..width {
-            let corner = y * plane.stride() + x;
+            let corner = y * plane.stride + x;
             // SAFETY: pixel (y, x) of an image and its eight neighbours are within a bordered
             // plane; that it is one, and that there are `N` of the gradient, was checked above.
             let gradients: [S::f32s; N] = std::array::from_fn(|n| unsafe {
-                *gradient.get_unchecked(n * plane.len() + corner + plane.first())
+                *gradient.get_unchecked(n * plane.len + corner + plane.first)
             });
             for tap in 0..9 {
                 // SAFETY: as above, of the one plane of the input.
-                let pixel = unsafe { *input.get_unchecked(corner + (tap / 3) * plane.stride() + tap % 3) };
+                let pixel = unsafe { *input.get_unchecked(corner + (tap / 3) * plane.stride + tap % 3) };
                 for n in 0..N {
                     taps[n][tap] = simd.fma(gradients[n], pixel, taps[n][tap]);
                 }
@@ -237,4 +213,5 @@ fn taps<S: Lanes, const N: usize>(
     for n in 0..N {
         sums[(first + n * step) * 9..][..9].copy_from_slice(&taps[n]);
     }
+    N
 }

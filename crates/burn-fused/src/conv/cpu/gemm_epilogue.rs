@@ -2,7 +2,7 @@
 //! the output's gradient to that of the product.
 
 use super::group::Group;
-use super::{Argmax, Forward, Shape};
+use super::{Back, Shape};
 use crate::epilogue::{Epilogue, passes, pool_row, relu, spread_row};
 use crate::simd::{Kernel, Lanes};
 
@@ -62,8 +62,7 @@ pub(super) struct ToProduct<'a> {
     pub shape: Shape,
     pub epilogue: Epilogue,
     pub group: Group,
-    pub forward: Forward<'a>,
-    pub gradient: &'a [f32],
+    pub back: Back<'a>,
     pub product: &'a mut [f32],
     pub bias: &'a mut [f32],
 }
@@ -82,26 +81,23 @@ impl Kernel for ToProduct<'_> {
                 let plane = ((group.first + image) * shape.outputs + channel) * height * width;
                 let from = plane + group.rows[0] * width;
                 match self.epilogue {
-                    Epilogue::Identity => values.copy_from_slice(&self.gradient[from..][..part]),
+                    Epilogue::Identity => values.copy_from_slice(&self.back.gradient[from..][..part]),
                     Epilogue::Relu => {
-                        let outputs = &self.forward.output[from..][..part];
-                        let gradients = self.gradient[from..][..part].iter().zip(outputs);
+                        let outputs = &self.back.output[from..][..part];
+                        let gradients = self.back.gradient[from..][..part].iter().zip(outputs);
                         for (value, (&gradient, &output)) in values.iter_mut().zip(gradients) {
                             *value = if passes(output) { gradient } else { 0.0 };
                         }
                     }
                     Epilogue::ReluPool => {
-                        let Argmax::Plain(argmax) = self.forward.argmax else {
-                            unreachable!("the output is that of im2col + GEMM")
-                        };
                         if shape.height % 2 + shape.width % 2 > 0 {
                             values.fill(0.0);
                         }
                         for (y, rows) in values.chunks_exact_mut(2 * shape.width).enumerate() {
                             let from = plane + (group.rows[0] / 2 + y) * width;
                             let (upper, lower) = rows.split_at_mut(shape.width);
-                            let gradients = &self.gradient[from..from + width];
-                            spread_row(gradients, &argmax[from..from + width], upper, lower);
+                            let gradients = &self.back.gradient[from..from + width];
+                            spread_row(gradients, &self.back.argmax[from..from + width], upper, lower);
                         }
                     }
                 }

@@ -3,78 +3,60 @@
 
 use super::gemm_epilogue::{FromProduct, ToProduct};
 use super::group::Group;
-use super::matmul::{Matrix, multiply};
+use super::matmul::multiply;
 use super::scratch::{Buffers, with_buffers};
-use super::{Argmax, Forward, Gradients, Shape};
-use crate::epilogue::Epilogue;
-use crate::simd::{Kernel, Lanes, Level};
+use super::{Back, Convolution, Gradients, Shape};
+use crate::matrix::Matrix;
+use crate::simd::{Kernel, Lanes};
 
-/// See [`super::forward`].
+/// See [`Convolution::forward`]; the argmax is kept if `keeps`.
 pub fn forward(
-    level: Level,
-    shape: Shape,
-    epilogue: Epilogue,
+    conv: Convolution,
     input: &[f32],
-    weights: &[f32],
-    bias: &[f32],
-    backward: bool,
-) -> (Vec<f32>, Argmax) {
+    [weights, bias]: [&[f32]; 2],
+    keeps: bool,
+) -> (Vec<f32>, Vec<u8>) {
+    let Convolution { level, shape, epilogue, .. } = conv;
     let mut output = vec![0.0; shape.output_len(epilogue)];
-    let keeps = backward && epilogue == Epilogue::ReluPool;
     let mut argmax = vec![0; if keeps { output.len() } else { 0 }];
-    let weights = Matrix::of(weights, shape.outputs, shape.inputs * 9);
+    let weights = Matrix::new(weights, [shape.outputs, shape.inputs * 9]);
     with_buffers(|[buffers, _]| {
         for group in Group::all(shape) {
             let pixels = group.pixels(shape);
-            let columns = buffers.input.take(weights.columns() * pixels);
+            let columns = buffers.input.take(weights.columns * pixels);
             level.run(Gather { shape, group, input, columns });
             let product = buffers.output.take(shape.outputs * pixels);
-            multiply(level, weights, Matrix::of(columns, weights.columns(), pixels), product, false);
-            level.run(FromProduct {
-                shape,
-                epilogue,
-                group,
-                product,
-                bias,
-                output: &mut output,
-                argmax: &mut argmax,
-            });
+            multiply(level, weights, Matrix::new(columns, [weights.columns, pixels]), product, false);
+            let (output, argmax) = (&mut output[..], &mut argmax[..]);
+            level.run(FromProduct { shape, epilogue, group, product, bias, output, argmax });
         }
     });
-    (output, if keeps { Argmax::Plain(argmax) } else { Argmax::Unknown })
+    (output, argmax)
 }
 
-/// See [`super::backward`].
-pub fn backward(
-    level: Level,
-    shape: Shape,
-    epilogue: Epilogue,
-    forward: Forward<'_>,
-    gradient: &[f32],
-    of_input: bool,
-    between: &mut dyn FnMut(),
-) -> Gradients {
+/// See [`Convolution::backward`].
+pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
+    let Convolution { level, shape, epilogue, .. } = conv;
     let mut gradients = Gradients {
-        input: of_input.then(|| vec![0.0; shape.input_len()]),
+        input: back.of_input.then(|| vec![0.0; shape.input_len()]),
         weights: vec![0.0; shape.weight_len()],
         bias: vec![0.0; shape.outputs],
     };
-    let weights = Matrix::of(forward.weights, shape.outputs, shape.inputs * 9);
+    let weights = Matrix::new(back.weights, [shape.outputs, shape.inputs * 9]);
     with_buffers(|[Buffers { input, output, part, .. }, _]| {
         for group in Group::all(shape) {
             let pixels = group.pixels(shape);
             let product = output.take(shape.outputs * pixels);
-            let bias = &mut gradients.bias;
-            level.run(ToProduct { shape, epilogue, group, forward, gradient, product, bias });
-            let product = Matrix::of(product, shape.outputs, pixels);
-            let columns = input.take(weights.columns() * pixels);
-            level.run(Gather { shape, group, input: forward.input, columns });
-            let columns = Matrix::of(columns, weights.columns(), pixels);
-            multiply(level, product, columns.transposed(), &mut gradients.weights, true);
+            level.run(ToProduct { shape, epilogue, group, back, product, bias: &mut gradients.bias });
+            let product = Matrix::new(product, [shape.outputs, pixels]);
+            let columns = input.take(weights.columns * pixels);
+            level.run(Gather { shape, group, input: back.input, columns });
+            let columns = Matrix::new(columns, [weights.columns, pixels]);
+            multiply(level, product, columns.transpose(), &mut gradients.weights, true);
             between();
             if let Some(of_input) = &mut gradients.input {
-                let columns = part.take(weights.columns() * pixels);
-                multiply(level, weights.transposed(), product, columns, false);
+                let columns = part.take(weights.columns * pixels);
+                multiply(level, weights.transpose(), product, columns, false);
                 level.run(Scatter { shape, group, columns, of_input });
                 between();
             }
@@ -127,6 +109,22 @@ impl Shift {
     }
 }
 
+/// Calls `each` with the row `9 channel + tap` of `columns` of each image, the image's plane and the
+/// tap's shift.
+#[inline(always)]
+fn rows(shape: Shape, group: Group, columns: &mut [f32], mut each: impl FnMut(&mut [f32], usize, &Shift)) {
+    let (part, pixels) = (group.part(shape), group.pixels(shape));
+    let shifts: [Shift; 9] = std::array::from_fn(|tap| Shift::of(shape, group.rows, tap));
+    for channel in 0..shape.inputs {
+        for (tap, shift) in shifts.iter().enumerate() {
+            let row = &mut columns[(channel * 9 + tap) * pixels..][..pixels];
+            for (image, row) in row.chunks_exact_mut(part).enumerate() {
+                each(row, ((group.first + image) * shape.inputs + channel) * shape.pixels(), shift);
+            }
+        }
+    }
+}
+
 /// Images to columns (im2col): row `9 input + tap` has that neighbour of each pixel.
 struct Gather<'a> {
     shape: Shape,
@@ -140,25 +138,17 @@ impl Kernel for Gather<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
-        let Self { shape, group, .. } = self;
-        let (part, pixels) = (group.part(shape), group.pixels(shape));
-        let shifts: [Shift; 9] = std::array::from_fn(|tap| Shift::of(shape, group.rows, tap));
-        for channel in 0..shape.inputs {
-            for (tap, shift) in shifts.iter().enumerate() {
-                let row = &mut self.columns[(channel * 9 + tap) * pixels..][..pixels];
-                for (image, row) in row.chunks_exact_mut(part).enumerate() {
-                    let plane = ((group.first + image) * shape.inputs + channel) * shape.pixels();
-                    let source = &self.input[plane..plane + shape.pixels()];
-                    row[..shift.from].fill(0.0);
-                    let count = shift.to.saturating_sub(shift.from);
-                    if count > 0 {
-                        row[shift.from..shift.to].copy_from_slice(&source[shift.source..][..count]);
-                    }
-                    row[shift.to.max(shift.from)..].fill(0.0);
-                    shift.clear_edge(shape, row);
-                }
+        let Self { shape, group, input, columns } = self;
+        rows(shape, group, columns, |row, plane, shift| {
+            let to = shift.to.max(shift.from);
+            row[..shift.from].fill(0.0);
+            if to > shift.from {
+                let source = &input[plane..plane + shape.pixels()][shift.source..];
+                row[shift.from..to].copy_from_slice(&source[..to - shift.from]);
             }
-        }
+            row[to..].fill(0.0);
+            shift.clear_edge(shape, row);
+        });
     }
 }
 
@@ -176,24 +166,15 @@ impl Kernel for Scatter<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
-        let Self { shape, group, .. } = self;
-        let (part, pixels) = (group.part(shape), group.pixels(shape));
-        let shifts: [Shift; 9] = std::array::from_fn(|tap| Shift::of(shape, group.rows, tap));
-        for channel in 0..shape.inputs {
-            for (tap, shift) in shifts.iter().enumerate() {
-                let row = &mut self.columns[(channel * 9 + tap) * pixels..][..pixels];
-                for (image, row) in row.chunks_exact_mut(part).enumerate() {
-                    shift.clear_edge(shape, row);
-                    let plane = ((group.first + image) * shape.inputs + channel) * shape.pixels();
-                    let target = &mut self.of_input[plane..plane + shape.pixels()];
-                    if shift.to > shift.from {
-                        let target = &mut target[shift.source..][..shift.to - shift.from];
-                        for (sum, value) in target.iter_mut().zip(&row[shift.from..shift.to]) {
-                            *sum += value;
-                        }
-                    }
+        let Self { shape, group, columns, of_input } = self;
+        rows(shape, group, columns, |row, plane, shift| {
+            shift.clear_edge(shape, row);
+            if shift.to > shift.from {
+                let target = &mut of_input[plane..plane + shape.pixels()][shift.source..];
+                for (sum, value) in target.iter_mut().zip(&row[shift.from..shift.to]) {
+                    *sum += value;
                 }
             }
-        }
+        });
     }
 }

@@ -13,13 +13,13 @@ use crate::simd::{Lanes, MAX_LANES, load, store};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plane {
     /// Height and width of the images.
-    size: [usize; 2],
+    pub size: [usize; 2],
     /// Vectors of a row, border included.
-    stride: usize,
+    pub stride: usize,
     /// Vectors before the first pixel.
-    first: usize,
+    pub first: usize,
     /// Vectors of the plane.
-    len: usize,
+    pub len: usize,
 }
 
 impl Plane {
@@ -34,13 +34,13 @@ impl Plane {
 
     /// A plane without a border, but with another row or column if height or
     /// width are odd.
-    pub fn rounded_up(height: usize, width: usize) -> Self {
+    pub fn rounded_up([height, width]: [usize; 2]) -> Self {
         let stride = width.next_multiple_of(2);
         Self { size: [height, width], stride, first: 0, len: height.next_multiple_of(2) * stride }
     }
 
     /// A plane without a border.
-    pub fn plain(height: usize, width: usize) -> Self {
+    pub fn plain([height, width]: [usize; 2]) -> Self {
         Self { size: [height, width], stride: width, first: 0, len: height * width }
     }
 
@@ -62,30 +62,6 @@ impl Plane {
         self == Self::bordered(height, width)
     }
 
-    /// Height and width of the images.
-    #[inline(always)]
-    pub fn size(self) -> [usize; 2] {
-        self.size
-    }
-
-    /// Vectors of a row, border included.
-    #[inline(always)]
-    pub fn stride(self) -> usize {
-        self.stride
-    }
-
-    /// Vectors before the first pixel.
-    #[inline(always)]
-    pub fn first(self) -> usize {
-        self.first
-    }
-
-    /// Vectors of the plane.
-    #[inline(always)]
-    pub fn len(self) -> usize {
-        self.len
-    }
-
     /// Stores zeros outside the pixels.
     #[inline(always)]
     pub fn clear_border<S: Lanes>(self, simd: S, plane: &mut [S::f32s]) {
@@ -100,35 +76,13 @@ impl Plane {
     }
 
     /// Loads images into lanes: lane `i` gets the pixels of `source` from `i * step`
-    /// on, or zeros from image `images` on.
+    /// on, or zeros from image `images` on, and where `outputs`, in the layout of `source`, are not
+    /// passed on by ReLU. Outside the pixels it stores zeros.
     ///
     /// # Panics
     /// If `images` is 0 or more than there are lanes, or lengths do not fit.
     #[inline(always)]
-    pub fn load<S: Lanes>(self, simd: S, plane: &mut [S::f32s], images: usize, step: usize, source: &[f32]) {
-        self.load_where(simd, plane, [images, step], source, None);
-    }
-
-    /// Loads images as [`load`](Self::load) does, with zeros where `outputs`, in the
-    /// layout of `source`, are not passed on by ReLU.
-    ///
-    /// # Panics
-    /// As [`load`](Self::load); `outputs` must be as long as `source`.
-    #[inline(always)]
-    pub fn load_masked<S: Lanes>(
-        self,
-        simd: S,
-        plane: &mut [S::f32s],
-        images: usize,
-        step: usize,
-        source: &[f32],
-        outputs: &[f32],
-    ) {
-        self.load_where(simd, plane, [images, step], source, Some(outputs));
-    }
-
-    #[inline(always)]
-    fn load_where<S: Lanes>(
+    pub fn load<S: Lanes>(
         self,
         simd: S,
         plane: &mut [S::f32s],
@@ -136,6 +90,7 @@ impl Plane {
         source: &[f32],
         outputs: Option<&[f32]>,
     ) {
+        self.clear_border(simd, plane);
         let pixels = self.size[0] * self.size[1];
         assert!(images <= S::F32_LANES && images > 0 && source.len() >= (images - 1) * step + pixels);
         assert!(plane.len() >= self.len);
@@ -174,8 +129,7 @@ impl Plane {
         self,
         simd: S,
         plane: &[S::f32s],
-        images: usize,
-        step: usize,
+        [images, step]: [usize; 2],
         target: &mut [MaybeUninit<f32>],
     ) {
         let pixels = self.size[0] * self.size[1];

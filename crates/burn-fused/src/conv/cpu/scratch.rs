@@ -1,6 +1,7 @@
 //! Buffers that are reused from one step to the next.
 
 use std::cell::RefCell;
+use std::thread::LocalKey;
 
 use bytemuck::{Pod, Zeroable};
 
@@ -10,7 +11,7 @@ use bytemuck::{Pod, Zeroable};
 struct Line([f32; 16]);
 
 /// A buffer that grows and is never freed.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Scratch(Vec<Line>);
 
 impl Scratch {
@@ -26,37 +27,34 @@ impl Scratch {
 
 /// A buffer that forward passes to backward, and backward returns for the next forward.
 #[derive(Debug, Default)]
-pub struct Kept(Vec<Line>);
+pub struct Kept(Scratch);
 
 impl Kept {
     /// A buffer of `len` values: those of an earlier use, or zeros.
     pub fn new<T: Pod>(len: usize) -> Self {
-        let lines = (len * size_of::<T>()).div_ceil(size_of::<Line>());
         let mut kept = KEPT.take();
-        if kept.0.len() < lines {
-            kept.0.resize(lines, Line::zeroed());
-        }
+        kept.0.take::<T>(len);
         kept
     }
 
     /// The values.
     pub fn values<T: Pod>(&self) -> &[T] {
-        bytemuck::cast_slice(&self.0)
+        bytemuck::cast_slice(&self.0.0)
     }
 
     /// The values, mutable.
     pub fn values_mut<T: Pod>(&mut self) -> &mut [T] {
-        bytemuck::cast_slice_mut(&mut self.0)
+        bytemuck::cast_slice_mut(&mut self.0.0)
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let lines = std::mem::take(&mut self.0);
+        let scratch = std::mem::take(&mut self.0);
         // A thread that is ending has dropped `KEPT` already.
         let _ = KEPT.try_with(|kept| {
-            if kept.borrow().0.len() < lines.len() {
-                kept.borrow_mut().0 = lines;
+            if kept.borrow().0.0.len() < scratch.0.len() {
+                kept.borrow_mut().0 = scratch;
             }
         });
     }
@@ -82,10 +80,14 @@ thread_local! {
 
 /// Calls `body` with this thread's buffers, for two convolutions.
 pub fn with_buffers<R>(body: impl FnOnce(&mut [Buffers; 2]) -> R) -> R {
-    // Taken out rather than borrowed: `body` may call the poll callback, which may
-    // use operators itself.
-    let mut buffers = BUFFERS.take();
-    let result = body(&mut buffers);
-    BUFFERS.set(buffers);
+    lent(&BUFFERS, body)
+}
+
+/// Calls `body` with this thread's buffers: taken out rather than borrowed, because `body` may call the
+/// poll callback, which may use operators itself.
+pub fn lent<T: Default, R>(buffers: &'static LocalKey<RefCell<T>>, body: impl FnOnce(&mut T) -> R) -> R {
+    let mut taken = buffers.take();
+    let result = body(&mut taken);
+    buffers.set(taken);
     result
 }

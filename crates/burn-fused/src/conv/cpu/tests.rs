@@ -110,20 +110,27 @@ fn check(level: Level, shape: Shape, epilogue: Epilogue, numbers: &mut Numbers) 
     let gradient = numbers.values(shape.output_len(epilogue), 1000);
     let expected = reference(shape, epilogue, &input, &weights, &bias, &gradient);
     let what = |part| format!("{part} of {shape:?}, {epilogue:?}, {level}");
-    let how = (level, Route::of(shape, Algorithm::Gemm));
-    let (output, argmax) = forward(how, shape, epilogue, &input, &weights, &bias, true);
+    let conv = Convolution { level, route: Route::of(shape, Algorithm::Gemm), shape, epilogue };
+    let (output, argmax) = conv.forward(&input, [&weights, &bias], true);
     assert_close(&what("output"), &output, &expected.output);
-    let alone = forward(how, shape, epilogue, &input, &weights, &bias, false);
+    let alone = conv.forward(&input, [&weights, &bias], false);
     assert_eq!(alone.0, output, "{}", what("output without backward"));
 
-    let state = Forward { input: &input, weights: &weights, output: &output, argmax: &argmax };
+    let back = Back {
+        input: &input,
+        weights: &weights,
+        output: &output,
+        argmax: &argmax,
+        gradient: &gradient,
+        of_input: true,
+    };
     let mut polls = 0;
-    let found = backward(how, shape, epilogue, state, &gradient, true, &mut || polls += 1);
+    let found = conv.backward(back, &mut || polls += 1);
     assert!(polls > 0, "not polled");
     assert_close(&what("weights"), &found.weights, &expected.weights);
     assert_close(&what("bias"), &found.bias, &expected.bias);
     assert_close(&what("input"), found.input.as_deref().unwrap(), &expected.input);
-    let less = backward(how, shape, epilogue, state, &gradient, false, &mut || ());
+    let less = conv.backward(Back { of_input: false, ..back }, &mut || ());
     assert_eq!(less.input, None);
     assert_eq!((less.weights, less.bias), (found.weights, found.bias), "{}", what("twice"));
 }

@@ -1,7 +1,7 @@
 //! Convolutions and linear layers on images in lanes.
 
 use super::{Block, Map, Task, Windows, Words};
-use crate::int8::layer::{Geometry, Output, Weights};
+use crate::int8::layer::{Geometry, Weights};
 use crate::int8::requantize::Requantization;
 
 /// Input of a layer.
@@ -52,8 +52,8 @@ pub(super) struct Product {
 
 impl Product {
     /// Constructs a layer between two maps.
-    pub fn new(geometry: Geometry, weights: &Weights, bias: &[i32], after: Output, ends: Ends<'_>) -> Self {
-        let Geometry { inputs, outputs, kernel, stride } = geometry;
+    pub fn new(geometry: Geometry, weights: &Weights, bias: &[i32], ends: Ends<'_>) -> Self {
+        let Geometry { inputs, outputs, kernel, stride, .. } = geometry;
         let Ends { source, output, pooled, width } = ends;
         let (phases, row, column, taps) = match source {
             Source::Windows(windows) => {
@@ -119,20 +119,16 @@ impl Product {
             weights: packed,
             bias,
             tiles,
-            requantization: Requantization::new(outputs, weights, after),
+            requantization: Requantization::new(geometry, weights),
         }
-    }
-
-    pub fn task<'a>(&'a self, input: &'a [Block], output: &'a mut [Block]) -> Multiply<'a> {
-        Multiply { product: self, input, output }
     }
 }
 
 /// The layer, for 16 images.
 pub(super) struct Multiply<'a> {
-    product: &'a Product,
-    input: &'a [Block],
-    output: &'a mut [Block],
+    pub product: &'a Product,
+    pub input: &'a [Block],
+    pub output: &'a mut [Block],
 }
 
 impl Task for Multiply<'_> {

@@ -1,6 +1,6 @@
 //! Images of one channel as windows of four pixels, 16 images in lanes.
 
-use super::{Block, LANES, Task, Words};
+use super::{Block, LANES, Map, Task, Words};
 use crate::int8::layer::Conv;
 
 /// Windows of the first layer's input: `[height, with border][windows]`. Window j of a
@@ -17,56 +17,38 @@ pub(super) struct Windows {
     zero: u8,
 }
 
-/// Their memory.
-#[derive(Debug, Clone)]
-pub(super) struct Buffers {
-    /// Words of all pixels, without borders; one block more on both sides.
-    flat: Vec<Block>,
-    windows: Vec<Block>,
-}
-
-impl Buffers {
-    pub fn windows(&self) -> &[Block] {
-        &self.windows
-    }
-}
-
 impl Windows {
-    pub fn new([_, height, width]: [usize; 3], zero: u8, conv: &Conv) -> Self {
+    pub fn new(Map { shape: [_, height, width], zero, .. }: Map, conv: &Conv) -> Self {
         let words = (conv.kernel[1] + 1).div_ceil(4);
         let outputs = width + 2 * conv.padding[1] - conv.kernel[1] + 1;
         let row = outputs.div_ceil(2) + 2 * (words - 1);
         Self { height, width, border: conv.padding, row, words, zero }
     }
 
-    pub fn buffers(&self) -> Buffers {
-        let zero = Block([u32::from_ne_bytes([self.zero; 4]); LANES]);
-        Buffers {
-            flat: vec![zero; self.words_of_image().next_multiple_of(LANES) + 2],
-            windows: vec![zero; (self.height + 2 * self.border[0]) * self.row],
-        }
+    /// Words of all pixels, without borders, one block more on both sides; and the windows.
+    pub fn buffers(&self) -> [Vec<Block>; 2] {
+        let words = self.words_of_image().next_multiple_of(LANES) + 2;
+        let windows = (self.height + 2 * self.border[0]) * self.row;
+        [words, windows].map(|blocks| vec![Block::of(self.zero); blocks])
     }
 
     fn words_of_image(&self) -> usize {
         (self.height * self.width).div_ceil(4)
     }
-
-    pub fn fill<'a>(&'a self, images: &'a [u8], buffers: &'a mut Buffers) -> Fill<'a> {
-        Fill { windows: self, images, buffers }
-    }
 }
 
-/// Brings images into lanes and makes their windows.
+/// Brings images into lanes and makes their windows, with the buffers of [`Windows::buffers`].
 pub(super) struct Fill<'a> {
-    windows: &'a Windows,
-    images: &'a [u8],
-    buffers: &'a mut Buffers,
+    pub windows: &'a Windows,
+    pub images: &'a [u8],
+    pub flat: &'a mut [Block],
+    pub target: &'a mut [Block],
 }
 
 impl Task for Fill<'_> {
     #[inline(always)]
     fn run<W: Words>(self, words: W) {
-        let Buffers { flat, windows } = self.buffers;
+        let Self { flat, target: windows, .. } = self;
         into_lanes(words, self.windows, self.images, &mut flat[1..]);
         let Windows { height, width, border, row, zero, .. } = *self.windows;
         let zeros = words.splat(i32::from_ne_bytes([zero; 4]));
@@ -120,11 +102,11 @@ fn into_lanes<W: Words>(words: W, windows: &Windows, images: &[u8], flat: &mut [
         for (lane, row) in rows.iter_mut().enumerate().take(count) {
             let pixels = &images[lane * size + 4 * first..(lane + 1) * size];
             *row = match pixels.first_chunk::<64>() {
-                Some(pixels) => words.load_i32(&bytemuck::pod_read_unaligned(pixels)),
+                Some(pixels) => words.load(&bytemuck::pod_read_unaligned(pixels)),
                 None => {
                     let mut some = [0; 64];
                     some[..pixels.len()].copy_from_slice(pixels);
-                    words.load_i32(&bytemuck::cast(some))
+                    words.load(&bytemuck::cast(some))
                 }
             };
         }

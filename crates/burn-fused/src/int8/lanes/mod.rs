@@ -8,79 +8,36 @@
 //! maximum of accumulators before requantization, which is monotonic, so only a quarter
 //! is requantized.
 
-use super::layer::{Layer, MaxPool, Operation};
-use super::stages::Stage;
+use std::ops::Range;
+
+use super::layer::{Layer, Map, MaxPool, Operation, Step};
+use super::model::Stage;
 use super::words::{Block, Instructions, LANES, Task, Words};
 
 mod conv;
 mod input;
 
-use conv::{Ends, Product, Source};
-use input::Windows;
+use conv::{Ends, Multiply, Product, Source};
+use input::{Fill, Windows};
 
 /// Maximum output channels of a layer.
 const MOST_OUTPUTS: usize = 16;
-
-/// Layout of the pixels of a map.
-#[derive(Debug, Clone, Copy)]
-struct Map {
-    shape: [usize; 3],
-    border: [usize; 2],
-    zero: u8,
-}
-
-impl Map {
-    fn groups(self) -> usize {
-        self.shape[0].div_ceil(4)
-    }
-
-    fn row(self) -> usize {
-        self.shape[2] + 2 * self.border[1]
-    }
-
-    /// Blocks of a group.
-    fn plane(self) -> usize {
-        (self.shape[1] + 2 * self.border[0]) * self.row()
-    }
-
-    fn len(self) -> usize {
-        self.groups() * self.plane()
-    }
-
-    /// A pixel in the first group.
-    fn at(self, y: usize, x: usize) -> usize {
-        (y + self.border[0]) * self.row() + x + self.border[1]
-    }
-}
-
-#[derive(Debug, Clone)]
-enum Step {
-    Product(Box<Product>),
-    MaxPool(MaxPool),
-}
 
 /// A model's layers on images in lanes.
 #[derive(Debug, Clone)]
 pub(super) struct Lanes {
     windows: Windows,
-    steps: Vec<Step>,
-    /// The first layer of each step.
-    firsts: Vec<usize>,
+    steps: Vec<Step<Product>>,
+    /// The layers of each step.
+    layers: Vec<Range<usize>>,
     /// The output of each step.
     maps: Vec<Map>,
 }
 
-/// Maps of 16 images.
-#[derive(Debug, Clone)]
-pub(super) struct LaneMaps {
-    input: input::Buffers,
-    maps: Vec<Vec<Block>>,
-}
-
 impl Lanes {
-    /// From valid layers, with biases that contain the input's zero point; `None` if
-    /// this executor does not support them.
-    pub fn new(input: [usize; 3], zero: u8, layers: &[Layer], biases: &[Vec<i32>]) -> Option<Self> {
+    /// From valid layers, the maps before and after each, and biases that contain the input's zero point;
+    /// `None` if this executor does not support them.
+    pub fn new(maps: &[Map], layers: &[Layer], biases: &[Vec<i32>]) -> Option<Self> {
         let Some(Layer::Conv(first)) = layers.first() else { return None };
         let fits = |layer: &Layer| match layer {
             Layer::Conv(conv) => conv.outputs <= MOST_OUTPUTS,
@@ -90,42 +47,38 @@ impl Lanes {
         if !(first.inputs == 1 && first.stride[1] == 1 && layers.iter().all(fits)) {
             return None;
         }
-        let windows = Windows::new(input, zero, first);
-        let (mut shape, mut zero, mut i) = (input, zero, 0);
-        let (mut steps, mut firsts, mut maps) = (Vec::new(), Vec::new(), Vec::<Map>::new());
+        let windows = Windows::new(maps[0], first);
+        let mut found = Self { windows, steps: Vec::new(), layers: Vec::new(), maps: Vec::new() };
+        let mut i = 0;
         while let Some(layer) = layers.get(i) {
-            let operation = layer.operation(shape);
-            let [channels, height, width] = layer.output_shape(shape).expect("the model was checked");
+            let operation = layer.operation(maps[i].shape);
             let pooled = matches!(operation, Operation::Product(..))
                 && layers.get(i + 1) == Some(&Layer::MaxPool(MaxPool { kernel: [2; 2], stride: [2; 2] }));
-            shape = if pooled { [channels, height / 2, width / 2] } else { [channels, height, width] };
-            zero = layer.zero_point(zero);
             let next = i + 1 + usize::from(pooled);
-            let output = Map { shape, border: layers.get(next).map_or([0; 2], Layer::border), zero };
-            steps.push(match operation {
-                Operation::Product(geometry, weights, after) => {
-                    let source = maps.last().map_or(Source::Windows(&windows), |&map| Source::Map(map));
-                    let ends = Ends { source, output, pooled, width };
-                    Step::Product(Box::new(Product::new(geometry, weights, &biases[i], after, ends)))
+            found.steps.push(match operation {
+                Operation::Product(geometry, weights) => {
+                    let source = if i == 0 { Source::Windows(&windows) } else { Source::Map(maps[i]) };
+                    let ends = Ends { source, output: maps[next], pooled, width: maps[i + 1].shape[2] };
+                    Step::Product(Box::new(Product::new(geometry, weights, &biases[i], ends)))
                 }
                 Operation::MaxPool(pool) => Step::MaxPool(pool),
             });
-            maps.push(output);
-            firsts.push(i);
+            found.maps.push(maps[next]);
+            found.layers.push(i..next);
             i = next;
         }
-        Some(Self { windows, steps, firsts, maps })
+        Some(found)
     }
 
-    /// The first layer of each step.
-    pub fn first_layers(&self) -> &[usize] {
-        &self.firsts
+    /// The layers of each step.
+    pub fn steps(&self) -> impl Iterator<Item = Range<usize>> {
+        self.layers.iter().cloned()
     }
 
-    /// Maps whose borders hold the zero point.
-    pub fn maps(&self) -> LaneMaps {
-        let filled = |map: &Map| vec![Block([u32::from_ne_bytes([map.zero; 4]); LANES]); map.len()];
-        LaneMaps { input: self.windows.buffers(), maps: self.maps.iter().map(filled).collect() }
+    /// The images' words, their windows, and the output of each step, whose borders hold the zero point.
+    pub fn maps(&self) -> Vec<Vec<Block>> {
+        let filled = |map: &Map| vec![Block::of(map.zero); map.len()];
+        self.windows.buffers().into_iter().chain(self.maps.iter().map(filled)).collect()
     }
 
     /// Computes `outputs` `[images, outputs]` of `inputs` `[images, 1, height, width]`,
@@ -133,28 +86,27 @@ impl Lanes {
     pub fn run(
         &self,
         instructions: Instructions,
-        maps: &mut LaneMaps,
-        inputs: &[u8],
+        blocks: &mut [Vec<Block>],
+        images: &[u8],
         outputs: &mut [u8],
-        watch: &mut impl FnMut(Stage),
+        watch: &mut dyn FnMut(Stage),
     ) {
-        let LaneMaps { input, maps } = maps;
-        instructions.run(self.windows.fill(inputs, input));
+        let [flat, blocks @ ..] = blocks else { unreachable!("as of `maps`") };
+        instructions.run(Fill { windows: &self.windows, images, flat, target: &mut blocks[0] });
         for (i, step) in self.steps.iter().enumerate() {
             watch(Stage::Step(i));
-            let (before, after) = maps.split_at_mut(i);
-            let source = before.last().map_or(input.windows(), |map| &map[..]);
+            let [input, output] = blocks.get_disjoint_mut([i, i + 1]).expect("two maps");
             match step {
-                Step::Product(product) => instructions.run(product.task(source, &mut after[0])),
+                Step::Product(product) => instructions.run(Multiply { product, input, output }),
                 Step::MaxPool(pool) => {
                     let maps = [self.maps[i - 1], self.maps[i]];
-                    instructions.run(Pool { pool: *pool, maps, input: source, output: &mut after[0] });
+                    instructions.run(Pool { pool: *pool, maps, input, output });
                 }
             }
         }
         watch(Stage::Output);
-        let last = self.maps.len() - 1;
-        store(self.maps[last], &maps[last], outputs);
+        let last = self.steps.len();
+        store(self.maps[last - 1], &blocks[last], outputs);
     }
 }
 

@@ -6,85 +6,31 @@
 
 mod product;
 
-use super::layer::{Layer, MaxPool, Operation};
-use super::stages::Stage;
-use super::words::{Instructions, Task, Words};
+use super::layer::{Layer, Map, MaxPool, Operation, Step};
+use super::model::Stage;
+use super::words::{Block, Instructions, LANES, Task, Words};
 use product::{Multiply, PIXELS, Product};
 
 /// Maximum bytes of all maps of a block of images.
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Layout of the pixels of one image.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Map {
-    pub shape: [usize; 3],
-    pub border: [usize; 2],
-    /// The byte of the padding: the zero point.
-    pub zero: u8,
-}
-
-impl Map {
-    /// Words per pixel.
-    pub fn groups(self) -> usize {
-        self.shape[0].div_ceil(4)
-    }
-
-    /// Words from a row to the next.
-    fn row(self) -> usize {
-        (self.shape[2] + 2 * self.border[1]) * self.groups()
-    }
-
-    /// Words per image.
-    fn len(self) -> usize {
-        (self.shape[1] + 2 * self.border[0]) * self.row()
-    }
-
-    /// First word of a pixel.
-    fn at(self, y: usize, x: usize) -> usize {
-        (y + self.border[0]) * self.row() + (x + self.border[1]) * self.groups()
-    }
-}
-
-/// A layer, prepared.
-#[derive(Debug, Clone)]
-enum Step {
-    Product(Box<Product>),
-    MaxPool(MaxPool),
-}
-
 /// A model's layers on images in rows.
 #[derive(Debug, Clone)]
 pub(super) struct Rows {
-    steps: Vec<Step>,
+    steps: Vec<Step<Product>>,
     /// The input of each step, and the last output.
     maps: Vec<Map>,
     /// Images of a block.
     images: usize,
 }
 
-/// Maps of a block of images.
-#[derive(Debug, Clone)]
-pub(super) struct RowMaps(Vec<Vec<u32>>);
-
 impl Rows {
-    /// From valid layers, with biases that contain the input's zero point.
-    pub fn new(mut shape: [usize; 3], mut zero: u8, layers: &[Layer], biases: &[Vec<i32>]) -> Self {
-        if matches!(layers.first(), Some(Layer::Linear(_))) {
-            shape = [shape.iter().product(), 1, 1];
-        }
-        let mut shapes = vec![(shape, zero)];
-        for layer in layers {
-            shape = layer.output_shape(shape).expect("the model was checked");
-            zero = layer.zero_point(zero);
-            shapes.push((shape, zero));
-        }
-        let border = |i| layers.get(i).map_or([0; 2], Layer::border);
-        let maps = shapes.iter().enumerate();
-        let maps: Vec<_> = maps.map(|(i, &(shape, zero))| Map { shape, border: border(i), zero }).collect();
+    /// From valid layers, the maps before and after each, and biases that contain the input's zero point.
+    pub fn new(maps: Vec<Map>, layers: &[Layer], biases: &[Vec<i32>]) -> Self {
         let step = |(i, layer): (usize, &Layer)| match layer.operation(maps[i].shape) {
-            Operation::Product(geometry, weights, output) => {
+            Operation::Product(geometry, weights) => {
                 let ends = [maps[i], maps[i + 1]];
-                Step::Product(Box::new(Product::new(geometry, weights, &biases[i], output, ends)))
+                Step::Product(Box::new(Product::new(geometry, weights, &biases[i], ends)))
             }
             Operation::MaxPool(pool) => Step::MaxPool(pool),
         };
@@ -101,9 +47,9 @@ impl Rows {
     }
 
     /// Maps whose borders hold the zero point.
-    pub fn maps(&self) -> RowMaps {
-        let filled = |map: &Map| vec![u32::from_ne_bytes([map.zero; 4]); map.len() * self.images];
-        RowMaps(self.maps.iter().map(filled).collect())
+    pub fn maps(&self) -> Vec<Vec<Block>> {
+        let blocks = |map: &Map| (map.len() * self.images).div_ceil(LANES);
+        self.maps.iter().map(|map| vec![Block::of(map.zero); blocks(map)]).collect()
     }
 
     /// Computes `outputs` `[images, outputs]` of `inputs` `[images, channels, height,
@@ -112,15 +58,16 @@ impl Rows {
     pub fn run(
         &self,
         instructions: Instructions,
-        RowMaps(words): &mut RowMaps,
+        blocks: &mut [Vec<Block>],
         (images, inputs, outputs): (usize, &[u8], &mut [u8]),
-        watch: &mut impl FnMut(Stage),
+        watch: &mut dyn FnMut(Stage),
     ) {
         let (first, last) = (self.maps[0], self.maps[self.steps.len()]);
-        load(first, inputs, &mut words[0]);
+        load(first, inputs, bytemuck::cast_slice_mut(&mut blocks[0]));
         for (i, step) in self.steps.iter().enumerate() {
             watch(Stage::Step(i));
-            let [input, output] = words.get_disjoint_mut([i, i + 1]).expect("two maps");
+            let [input, output] = blocks.get_disjoint_mut([i, i + 1]).expect("two maps");
+            let (input, output) = (bytemuck::cast_slice(input), bytemuck::cast_slice_mut(output));
             let maps = [self.maps[i], self.maps[i + 1]];
             match step {
                 Step::Product(product) => instructions.run(Multiply { product, maps, images, input, output }),
@@ -128,7 +75,7 @@ impl Rows {
             }
         }
         watch(Stage::Output);
-        store(last, &words[self.steps.len()], outputs);
+        store(last, bytemuck::cast_slice(&blocks[self.steps.len()]), outputs);
     }
 }
 
@@ -139,12 +86,12 @@ fn load(map: Map, inputs: &[u8], words: &mut [u32]) {
     for (image, words) in images.zip(words.chunks_exact_mut(map.len())) {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(words);
         if height * width == 1 {
-            bytes[4 * map.at(0, 0)..][..channels].copy_from_slice(image);
+            bytes[4 * map.at(0, 0) * map.groups()..][..channels].copy_from_slice(image);
             continue;
         }
         for (c, plane) in image.chunks_exact(height * width).enumerate() {
             for (y, row) in plane.chunks_exact(width).enumerate() {
-                let target = &mut bytes[4 * map.at(y, 0) + c..];
+                let target = &mut bytes[4 * map.at(y, 0) * map.groups() + c..];
                 for (&pixel, target) in row.iter().zip(target.iter_mut().step_by(4 * map.groups())) {
                     *target = pixel;
                 }
@@ -183,17 +130,17 @@ impl Task for Pool<'_> {
     #[inline(always)]
     fn run<W: Words>(self, _words: W) {
         let Self { pool: MaxPool { kernel, stride }, maps: [from, to], images, .. } = self;
-        let groups = 4 * from.groups();
+        let channels = 4 * from.groups();
         let input: &[u8] = bytemuck::cast_slice(self.input);
         let output: &mut [u8] = bytemuck::cast_slice_mut(self.output);
         for image in 0..images {
             for y in 0..to.shape[1] {
                 for x in 0..to.shape[2] {
-                    let target = &mut output[4 * (image * to.len() + to.at(y, x))..][..groups];
+                    let target = &mut output[4 * image * to.len() + to.at(y, x) * channels..][..channels];
                     for window in 0..kernel[0] * kernel[1] {
                         let (dy, dx) = (window / kernel[1], window % kernel[1]);
                         let at = from.at(y * stride[0] + dy, x * stride[1] + dx);
-                        let source = &input[4 * (image * from.len() + at)..][..groups];
+                        let source = &input[4 * image * from.len() + at * channels..][..channels];
                         if window == 0 {
                             target.copy_from_slice(source);
                         } else {

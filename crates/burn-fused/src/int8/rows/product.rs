@@ -1,7 +1,6 @@
 //! Convolutions and linear layers on images in rows.
 
-use super::Map;
-use crate::int8::layer::{Geometry, Output, Weights};
+use crate::int8::layer::{Geometry, Map, Weights};
 use crate::int8::requantize::Requantization;
 use crate::int8::words::{Block, LANES, Task, Words};
 
@@ -36,14 +35,8 @@ fn vectors_of(left: usize) -> usize {
 
 impl Product {
     /// Constructs a layer between two maps.
-    pub fn new(
-        geometry: Geometry,
-        weights: &Weights,
-        bias: &[i32],
-        after: Output,
-        [input, output]: [Map; 2],
-    ) -> Self {
-        let Geometry { inputs, outputs, kernel, stride } = geometry;
+    pub fn new(geometry: Geometry, weights: &Weights, bias: &[i32], [input, output]: [Map; 2]) -> Self {
+        let Geometry { inputs, outputs, kernel, stride, .. } = geometry;
         let groups = input.groups();
         let (rows, run) = (kernel[0], kernel[1] * groups);
         let mut padded = bias.to_vec();
@@ -76,15 +69,15 @@ impl Product {
         let [_, height, width] = output.shape;
         let pixels = || (0..height).flat_map(move |y| (0..width).map(move |x| (y, x)));
         // The window of output (0, 0) begins at the first padding pixel.
-        let base = |(y, x): (usize, usize)| y * stride[0] * input.row() + x * stride[1] * groups;
+        let base = |(y, x): (usize, usize)| (y * stride[0] * input.row() + x * stride[1]) * groups;
         Self {
             bases: pixels().map(base).collect(),
-            targets: pixels().map(|(y, x)| output.at(y, x)).collect(),
+            targets: pixels().map(|(y, x)| output.at(y, x) * output.groups()).collect(),
             rows,
             run,
             weights: blocks,
             bias: padded,
-            requantization: Requantization::new(outputs, weights, after),
+            requantization: Requantization::new(geometry, weights),
         }
     }
 }
@@ -162,12 +155,12 @@ impl Multiply<'_> {
         first: usize,
         bases: [usize; P],
     ) -> [[W::Word; N]; P] {
-        let (run, row) = (self.product.run, self.maps[0].row());
+        let (run, row) = (self.product.run, self.maps[0].row() * self.maps[0].groups());
         let (biases, _) = self.product.bias[first * LANES..].as_chunks::<LANES>();
         let mut sums = [[words.splat(0); N]; P];
         for p in 0..P {
             for n in 0..N {
-                sums[p][n] = words.load_i32(&biases[n]);
+                sums[p][n] = words.load(&bytemuck::cast(biases[n]));
             }
         }
         for (y, weights) in weights.chunks_exact(run * N).enumerate() {
@@ -204,11 +197,12 @@ impl Multiply<'_> {
         let lowest = words.splat(all.lowest.into());
         for n in 0..N {
             let channel = (first + n) * LANES;
-            let of = |values: &[i32]| -> [i32; LANES] { *values[channel..].first_chunk().expect("padded") };
+            let of = |values: &Vec<i32>| -> Block {
+                bytemuck::pod_read_unaligned(bytemuck::cast_slice(&values[channel..][..LANES]))
+            };
             let [multiplier, addend, right] =
-                [&all.multiplier, &all.addend, &all.right].map(|values| words.load_i32(&of(values)));
-            let [low, high, left] =
-                [&all.low, &all.high, &all.left].map(|values| words.load_i32(&of(values)));
+                [&all.multiplier, &all.addend, &all.right].map(|values| words.load(&of(values)));
+            let [low, high, left] = [&all.low, &all.high, &all.left].map(|values| words.load(&of(values)));
             let room = room.saturating_sub(channel).min(LANES);
             for (sums, &target) in sums.iter().zip(targets) {
                 let mut sum = sums[n];

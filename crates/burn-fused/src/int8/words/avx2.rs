@@ -64,11 +64,6 @@ impl Words for Avx2 {
     }
 
     #[inline(always)]
-    fn load_i32(self, values: &[i32; LANES]) -> Self::Word {
-        halves!(h => _mm256_loadu_si256(values[8 * h..8 * h + 8].as_ptr().cast()))
-    }
-
-    #[inline(always)]
     fn store(self, word: Self::Word, block: &mut Block) {
         halves!(h => _mm256_storeu_si256(block.0[8 * h..8 * h + 8].as_mut_ptr().cast(), word[h]));
     }
@@ -163,19 +158,5 @@ impl Words for Avx2 {
         halves!(h => {
             _mm256_or_si256(_mm256_and_si256(mask[h], a[h]), _mm256_andnot_si256(mask[h], b[h]))
         })
-    }
-
-    #[inline(always)]
-    fn transpose(self, rows: &mut [Self::Word; LANES]) {
-        let words: &mut [[u32; LANES]; LANES] = {
-            // SAFETY: both are 16 · 64 bytes without padding, valid for any bits.
-            unsafe { &mut *std::ptr::from_mut(rows).cast() }
-        };
-        let before = *words;
-        for (i, row) in words.iter_mut().enumerate() {
-            for (word, row) in row.iter_mut().zip(before) {
-                *word = row[i];
-            }
-        }
     }
 }

@@ -27,6 +27,13 @@ pub(super) const LANES: usize = 16;
 #[repr(C, align(64))]
 pub(super) struct Block(pub [u32; LANES]);
 
+impl Block {
+    /// This byte everywhere.
+    pub fn of(byte: u8) -> Self {
+        Self([u32::from_ne_bytes([byte; 4]); LANES])
+    }
+}
+
 /// The instructions of a SIMD level.
 pub(super) trait Words: Copy {
     /// Sixteen words: i32, or four bytes each, in memory order.
@@ -34,7 +41,6 @@ pub(super) trait Words: Copy {
 
     fn splat(self, value: i32) -> Self::Word;
     fn load(self, block: &Block) -> Self::Word;
-    fn load_i32(self, values: &[i32; LANES]) -> Self::Word;
     fn store(self, word: Self::Word, block: &mut Block);
     /// To each i32 of `sum`, adds the products of the four u8 of `bytes` with the four
     /// i8 of `weights`.
@@ -65,7 +71,16 @@ pub(super) trait Words: Copy {
     /// `a` where the bits of `mask` are 1, else `b`.
     fn select(self, mask: Self::Word, a: Self::Word, b: Self::Word) -> Self::Word;
     /// Transposes 16x16 words.
-    fn transpose(self, rows: &mut [Self::Word; LANES]);
+    #[inline(always)]
+    fn transpose(self, rows: &mut [Self::Word; LANES]) {
+        let mut before = [Block([0; LANES]); LANES];
+        for (block, &row) in before.iter_mut().zip(&*rows) {
+            self.store(row, block);
+        }
+        for (i, row) in rows.iter_mut().enumerate() {
+            *row = self.load(&Block(before.map(|block| block.0[i])));
+        }
+    }
 }
 
 /// Work that is compiled for each set of instructions. `run` and what it calls in
@@ -87,21 +102,13 @@ pub(super) enum Instructions {
 impl Instructions {
     /// The instructions of a SIMD level: AVX-512 with VNNI, or else AVX2.
     pub fn of(level: Level) -> Self {
-        #[cfg(target_arch = "x86_64")]
-        {
-            if level >= Level::Avx512
-                && let Some(vnni) = Vnni::detect()
-            {
-                return Self::Vnni(vnni);
-            }
-            if level >= Level::Avx2
-                && let Some(avx2) = Avx2::detect()
-            {
-                return Self::Avx2(avx2);
-            }
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 if let Some(vnni) = Vnni::detect() => Self::Vnni(vnni),
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Avx2 if let Some(avx2) = Avx2::detect() => Self::Avx2(avx2),
+            _ => Self::Portable,
         }
-        let _ = level;
-        Self::Portable
     }
 
     pub fn run<T: Task>(self, task: T) {

@@ -29,11 +29,6 @@ impl Words for Portable {
     }
 
     #[inline(always)]
-    fn load_i32(self, values: &[i32; LANES]) -> Self::Word {
-        *values
-    }
-
-    #[inline(always)]
     fn store(self, word: Self::Word, block: &mut Block) {
         block.0 = bytemuck::cast(word);
     }
@@ -110,15 +105,5 @@ impl Words for Portable {
     #[inline(always)]
     fn select(self, mask: Self::Word, a: Self::Word, b: Self::Word) -> Self::Word {
         each(|i| (a[i] & mask[i]) | (b[i] & !mask[i]))
-    }
-
-    #[inline(always)]
-    fn transpose(self, rows: &mut [Self::Word; LANES]) {
-        let before = *rows;
-        for (i, row) in rows.iter_mut().enumerate() {
-            for (word, row) in row.iter_mut().zip(before) {
-                *word = row[i];
-            }
-        }
     }
 }

@@ -12,7 +12,7 @@ struct All<'a> {
 impl Task for All<'_> {
     #[inline(always)]
     fn run<W: Words>(self, words: W) {
-        let loaded = self.words.map(|word| words.load_i32(&word));
+        let loaded = self.words.map(|word| words.load(&bytemuck::cast(word)));
         let [a, b, c, d, ..] = loaded;
         let five = words.splat(5);
         let mut results = vec![

@@ -2,7 +2,11 @@
 
 use std::arch::x86_64::*;
 
+use pulp::f32x16;
+use pulp::x86::V4;
+
 use super::{Block, LANES, Task, Words};
+use crate::simd::Lanes;
 
 /// AVX-512 with VNNI, on a machine that supports it.
 #[derive(Debug, Clone, Copy)]
@@ -43,12 +47,6 @@ impl Words for Vnni {
     fn load(self, block: &Block) -> __m512i {
         // SAFETY: above; a block is aligned.
         unsafe { _mm512_load_si512(std::ptr::from_ref(block).cast()) }
-    }
-
-    #[inline(always)]
-    fn load_i32(self, values: &[i32; LANES]) -> __m512i {
-        // SAFETY: above.
-        unsafe { _mm512_loadu_si512(values.as_ptr().cast()) }
     }
 
     #[inline(always)]
@@ -139,33 +137,11 @@ impl Words for Vnni {
 
     #[inline(always)]
     fn transpose(self, rows: &mut [__m512i; LANES]) {
-        // SAFETY: above.
+        // SAFETY: these levels have the same instructions but for VNNI, and both kinds of vectors 64 bytes
+        // that are valid in both.
         unsafe {
-            // Pairs of rows, then fours, then quarters of the vectors.
-            let mut pairs = *rows;
-            for i in 0..8 {
-                pairs[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
-                pairs[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
-            }
-            let mut fours = *rows;
-            for q in 0..4 {
-                for i in 0..2 {
-                    let (a, b) = (pairs[4 * q + i], pairs[4 * q + 2 + i]);
-                    fours[4 * q + 2 * i] = _mm512_unpacklo_epi64(a, b);
-                    fours[4 * q + 2 * i + 1] = _mm512_unpackhi_epi64(a, b);
-                }
-            }
-            for c in 0..4 {
-                let [a, b, d, e] = [fours[c], fours[4 + c], fours[8 + c], fours[12 + c]];
-                let ab02 = _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b);
-                let ab13 = _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b);
-                let de02 = _mm512_shuffle_i32x4::<0b10_00_10_00>(d, e);
-                let de13 = _mm512_shuffle_i32x4::<0b11_01_11_01>(d, e);
-                rows[c] = _mm512_shuffle_i32x4::<0b10_00_10_00>(ab02, de02);
-                rows[4 + c] = _mm512_shuffle_i32x4::<0b10_00_10_00>(ab13, de13);
-                rows[8 + c] = _mm512_shuffle_i32x4::<0b11_01_11_01>(ab02, de02);
-                rows[12 + c] = _mm512_shuffle_i32x4::<0b11_01_11_01>(ab13, de13);
-            }
+            let rows: &mut [f32x16; LANES] = &mut *std::ptr::from_mut(rows).cast();
+            Lanes::transpose(V4::new_unchecked(), rows);
         }
     }
 }

@@ -187,13 +187,7 @@ struct Gradients {
 }
 
 fn forward(level: Level, input: Input<'_>, epsilon: f64, backward: bool) -> Forward {
-    let Input { shape, x, scale, shift, .. } = input;
-    assert_eq!(
-        [x.len(), scale.len(), shift.len()],
-        [shape.len(), shape.channels, shape.channels],
-        "lengths of {shape:?}"
-    );
-    match shape.pixels() {
+    match input.shape.pixels() {
         1 => level.run(rows::ForwardPass { input, epsilon }),
         _ => level.run(planes::ForwardPass { input, epsilon, backward }),
     }
@@ -201,13 +195,7 @@ fn forward(level: Level, input: Input<'_>, epsilon: f64, backward: bool) -> Forw
 
 /// The gradients from that of the output.
 fn backward(level: Level, input: Input<'_>, moments: &Moments, argmax: &[u8], gradient: &[f32]) -> Gradients {
-    let shape = input.shape;
-    assert_eq!(
-        [input.x.len(), gradient.len()],
-        [shape.len(), shape.output_len(input.epilogue)],
-        "lengths of {shape:?}"
-    );
-    match shape.pixels() {
+    match input.shape.pixels() {
         1 => level.run(rows::BackwardPass { input, moments, gradient }),
         _ => level.run(planes::BackwardPass { input, moments, argmax, gradient }),
     }

@@ -5,17 +5,14 @@
 
 use std::sync::Arc;
 
-use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::autodiff::grads::Gradients as Container;
-use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Autodiff, AutodiffBackend, Backend, Flex, TensorMetadata};
 
 use super::{Forward, Input, Moments, Shape};
 use crate::epilogue::Epilogue;
-use crate::extension::operator;
+use crate::extension::{Saved, on_graph, operator};
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::precision::{cast, supported, tensor_of, wide};
 use crate::simd::Level;
@@ -59,12 +56,11 @@ impl NormEpilogue for Flex {
         shift: FlexTensor,
         epsilon: f64,
         epilogue: Epilogue,
-    ) -> (FlexTensor, FlexTensor, FlexTensor) {
-        match shape_of(&x, &scale, &shift, epilogue) {
+    ) -> Outputs<Self> {
+        match shape_of([&x, &scale, &shift], epilogue) {
             Some(shape) => {
-                let inputs = Inputs::new([x, scale, shift], shape, epilogue);
-                let (output, Forward { moments, .. }) = inputs.forward(epsilon, false);
-                let [mean, variance] = statistics(&moments);
+                let (output, saved) = forward([x, scale, shift], shape, epilogue, epsilon, false);
+                let [mean, variance] = saved.statistics();
                 (output, mean, variance)
             }
             None => composed::<Self>(x, scale, shift, epsilon, epilogue),
@@ -79,29 +75,46 @@ impl<C: CheckpointStrategy> NormEpilogue for Autodiff<Flex, C> {
         shift: FloatTensor<Self>,
         epsilon: f64,
         epilogue: Epilogue,
-    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
-        let Some(shape) = shape_of(x.primitive(), scale.primitive(), shift.primitive(), epilogue) else {
+    ) -> Outputs<Self> {
+        let tensors = [x.primitive(), scale.primitive(), shift.primitive()];
+        let Some(shape) = shape_of(tensors, epilogue) else {
             return composed::<Self>(x, scale, shift, epsilon, epilogue);
         };
-        let [(x, of_x), (scale, of_scale), (shift, of_shift)] =
-            [x, scale, shift].map(|tensor| tensor.into_parts());
-        let (inputs, nodes) = (Inputs::new([x, scale, shift], shape, epilogue), [of_x, of_scale, of_shift]);
-        let (output, mean, variance) =
-            match NormEpilogueBackward.prepare::<C>(nodes).compute_bound().stateful() {
-                OpsKind::Tracked(prepared) => {
-                    let (output, Forward { moments, argmax, .. }) = inputs.forward(epsilon, true);
-                    let [mean, variance] = statistics(&moments);
-                    let state = State { inputs, moments: Arc::new(moments), argmax: Arc::new(argmax) };
-                    (prepared.finish(state, output), mean, variance)
-                }
-                OpsKind::UnTracked(prepared) => {
-                    let (output, Forward { moments, .. }) = inputs.forward(epsilon, false);
-                    let [mean, variance] = statistics(&moments);
-                    (prepared.finish(output), mean, variance)
-                }
-            };
-        (output, Self::from_inner(mean), Self::from_inner(variance))
+        let mut statistics = None;
+        let output = on_graph::<C, _, _>([x, scale, shift], |tensors, backward| {
+            let (output, saved) = forward(tensors, shape, epilogue, epsilon, backward);
+            statistics = Some(saved.statistics());
+            (output, saved)
+        });
+        let [mean, variance] = statistics.expect("forward has run").map(Self::from_inner);
+        (output, mean, variance)
     }
+}
+
+/// The sizes of the batch, if types are supported and the output is not empty.
+fn shape_of([x, scale, shift]: [&FlexTensor; 3], epilogue: Epilogue) -> Option<Shape> {
+    Shape::of(&x.shape(), epilogue).filter(|_| supported(x, &[scale, shift]))
+}
+
+/// The output of a batch, its scale and its shift.
+fn forward(
+    tensors: [FlexTensor; 3],
+    shape: Shape,
+    epilogue: Epilogue,
+    epsilon: f64,
+    backward: bool,
+) -> (FlexTensor, State) {
+    let [x, scale, shift] = tensors.map(contiguous);
+    let inputs = Inputs { x, scale, shift, shape, epilogue, level: Level::current() };
+    let Inputs { x, level, .. } = &inputs;
+    let Forward { output, moments, argmax } =
+        super::forward(*level, inputs.values(&wide(*level, x)), epsilon, backward);
+    let mut size = x.shape().to_vec();
+    if epilogue == Epilogue::ReluPool {
+        size[2..].copy_from_slice(&shape.output_size(epilogue));
+    }
+    let output = tensor_of(x.dtype(), *level, output, &size);
+    (output, State { inputs, moments: Arc::new(moments), argmax: Arc::new(argmax) })
 }
 
 /// The inputs of the operator, each contiguous.
@@ -115,34 +128,11 @@ struct Inputs {
     level: Level,
 }
 
-/// The sizes of the batch, if types are supported and the output is not empty.
-fn shape_of(x: &FlexTensor, scale: &FlexTensor, shift: &FlexTensor, epilogue: Epilogue) -> Option<Shape> {
-    Shape::of(&x.shape(), epilogue).filter(|_| supported(x, &[scale, shift]))
-}
-
 impl Inputs {
-    /// The batch, which has this shape, with scale and shift.
-    fn new(tensors: [FlexTensor; 3], shape: Shape, epilogue: Epilogue) -> Self {
-        let [x, scale, shift] = tensors.map(contiguous);
-        Self { x, scale, shift, shape, epilogue, level: Level::current() }
-    }
-
     /// The inputs with `x` in f32.
     fn values<'a>(&'a self, x: &'a [f32]) -> Input<'a> {
         let [scale, shift] = [&self.scale, &self.shift].map(values);
         Input { shape: self.shape, epilogue: self.epilogue, x, scale, shift }
-    }
-
-    /// The output as a tensor, and the other results of forward.
-    fn forward(&self, epsilon: f64, backward: bool) -> (FlexTensor, Forward) {
-        let x = wide(self.level, &self.x);
-        let mut forward = super::forward(self.level, self.values(&x), epsilon, backward);
-        let mut shape = self.x.shape().to_vec();
-        if self.epilogue == Epilogue::ReluPool {
-            shape[2..].copy_from_slice(&self.shape.output_size(self.epilogue));
-        }
-        let output = std::mem::take(&mut forward.output);
-        (tensor_of(self.x.dtype(), self.level, output, &shape), forward)
     }
 }
 
@@ -154,34 +144,20 @@ struct State {
     argmax: Arc<Vec<u8>>,
 }
 
-/// The operator's backward.
-#[derive(Debug)]
-struct NormEpilogueBackward;
-
-impl Backward<Flex, 3> for NormEpilogueBackward {
-    type State = State;
-
-    fn backward(self, ops: Ops<State, 3>, grads: &mut Container, _checkpointer: &mut Checkpointer) {
-        let gradient = contiguous(grads.consume::<Flex>(&ops.node));
-        let State { inputs, moments, argmax } = ops.state;
-        let level = inputs.level;
-        let [values, gradient] = [&inputs.x, &gradient].map(|tensor| wide(level, tensor));
-        let found = super::backward(level, inputs.values(&values), &moments, &argmax, &gradient);
-        let [x, scale, shift] = ops.parents;
-        let channels = [inputs.shape.channels];
-        if let Some(shift) = shift {
-            grads.register::<Flex>(shift.id, tensor(found.shift, &channels));
-        }
-        if let Some(scale) = scale {
-            grads.register::<Flex>(scale.id, tensor(found.scale, &channels));
-        }
-        if let Some(x) = x {
-            let dtype = inputs.x.dtype();
-            grads.register::<Flex>(x.id, tensor_of(dtype, level, found.x, &inputs.x.shape()));
-        }
+impl State {
+    /// Mean and variance.
+    fn statistics(&self) -> [FlexTensor; 2] {
+        [&self.moments.mean, &self.moments.variance].map(|values| tensor(values.clone(), &[values.len()]))
     }
 }
 
-fn statistics(moments: &Moments) -> [FlexTensor; 2] {
-    [&moments.mean, &moments.variance].map(|values| tensor(values.clone(), &[values.len()]))
+impl Saved<3> for State {
+    fn backward(self, gradient: FlexTensor, _of_x: bool) -> [Option<FlexTensor>; 3] {
+        let Self { inputs, moments, argmax } = self;
+        let Inputs { level, shape: Shape { channels, .. }, .. } = inputs;
+        let [x, gradient] = [&inputs.x, &gradient].map(|tensor| wide(level, tensor));
+        let found = super::backward(level, inputs.values(&x), &moments, &argmax, &gradient);
+        let of_x = tensor_of(inputs.x.dtype(), level, found.x, &inputs.x.shape());
+        [of_x, tensor(found.scale, &[channels]), tensor(found.shift, &[channels])].map(Some)
+    }
 }

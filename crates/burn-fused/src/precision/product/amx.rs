@@ -13,7 +13,7 @@ mod tiles;
 
 use std::sync::OnceLock;
 
-use super::Matrix;
+use super::{Bits, Matrix};
 
 pub(crate) use tiles::{BLOCK, Operands, TILE, Tiles, WORDS};
 
@@ -44,18 +44,24 @@ pub(crate) fn tiles() -> Option<Tiles> {
 }
 
 /// `a` times `b`, not empty; none without the instructions.
-pub(super) fn multiply(a: Matrix<'_>, b: Matrix<'_>) -> Option<Vec<f32>> {
-    let begin = || {
-        // SAFETY: the instructions are available or emulated, or this is not called.
-        let tiles = unsafe { Tiles::configure() };
-        move |operands: Operands<'_>| tiles.add_products(operands)
-    };
-    is_usable().then(|| product(a, b, begin))
+pub(super) fn multiply(a: Bits<'_>, b: Bits<'_>) -> Option<Vec<f32>> {
+    // SAFETY: the instructions are available or emulated, or this is not called.
+    is_usable().then(|| product(a, b, || unsafe { adder() }))
+}
+
+/// Adds products with the tiles of this thread.
+///
+/// # Safety
+/// The instructions exist and are permitted, or are emulated.
+unsafe fn adder() -> impl Fn(Operands<'_>) {
+    // SAFETY: as of this function.
+    let tiles = unsafe { Tiles::configure() };
+    move |operands| tiles.add_products(operands)
 }
 
 /// `a` times `b` by blocks, whose products are added by what `begin` returns. It is called when
 /// everything is packed and allocated: an allocator may be any code.
-fn product<A: Fn(Operands<'_>)>(a: Matrix<'_>, b: Matrix<'_>, begin: impl FnOnce() -> A) -> Vec<f32> {
+fn product<A: Fn(Operands<'_>)>(a: Bits<'_>, b: Bits<'_>, begin: impl FnOnce() -> A) -> Vec<f32> {
     let (inner, columns) = (a.columns.div_ceil(2 * PAIRS), b.columns);
     let left = pack(a, inner, [PAIRS, 1]);
     let right = pack(b.transpose(), inner, [1, TILE]);
@@ -94,8 +100,8 @@ fn product<A: Fn(Operands<'_>)>(a: Matrix<'_>, b: Matrix<'_>, begin: impl FnOnce
 
 /// Pairs of neighbouring values of each row as words, in tiles: `[rows / 32, steps, 2, 16 x 16]`.
 /// In a tile, rows are `of_row` words apart and pairs `of_pair`. Zeros fill what is missing.
-fn pack(matrix: Matrix<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u32> {
-    let Matrix { bits, rows, columns, transposed } = matrix;
+fn pack(matrix: Bits<'_>, steps: usize, [of_row, of_pair]: [usize; 2]) -> Vec<u32> {
+    let Matrix { values: bits, rows, columns, transposed } = matrix;
     let mut packed = vec![0; rows.div_ceil(BLOCK) * steps * 2 * WORDS];
     let tile = |row: usize, pair: usize| {
         ((row / BLOCK * steps + pair / PAIRS) * 2 + row % BLOCK / TILE) * WORDS

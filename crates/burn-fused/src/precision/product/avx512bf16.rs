@@ -5,7 +5,7 @@ use std::arch::x86_64::{
 };
 use std::mem::transmute;
 
-use super::Matrix;
+use super::{Bits, Matrix};
 
 /// Rows of a tile of the product.
 const ROWS: usize = 8;
@@ -19,7 +19,7 @@ pub(super) fn is_available() -> bool {
 }
 
 /// `a` times `b`, not empty; none without the instructions.
-pub(super) fn multiply(a: Matrix<'_>, b: Matrix<'_>) -> Option<Vec<f32>> {
+pub(super) fn multiply(a: Bits<'_>, b: Bits<'_>) -> Option<Vec<f32>> {
     if !is_available() {
         return None;
     }
@@ -44,8 +44,8 @@ pub(super) fn multiply(a: Matrix<'_>, b: Matrix<'_>) -> Option<Vec<f32>> {
 
 /// Pairs of neighbouring values of a row as words, in blocks of `N` rows: `[rows / N,
 /// columns / 2, N]`. Zeros fill the last pair and the last block.
-fn pack<const N: usize>(matrix: Matrix<'_>) -> Vec<[u32; N]> {
-    let Matrix { bits, rows, columns, transposed } = matrix;
+fn pack<const N: usize>(matrix: Bits<'_>) -> Vec<[u32; N]> {
+    let Matrix { values: bits, rows, columns, transposed } = matrix;
     let pairs = columns.div_ceil(2);
     let mut packed = vec![[0; N]; rows.div_ceil(N) * pairs];
     for (block, packed) in packed.chunks_exact_mut(pairs).enumerate() {

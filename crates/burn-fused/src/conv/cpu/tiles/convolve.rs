@@ -3,6 +3,7 @@
 use std::mem::MaybeUninit;
 
 use super::super::activation::{largest, relu};
+use super::super::blocks::keep_argmax;
 use super::super::plane::Plane;
 use super::super::scratch::Scratch;
 use super::LEVEL;
@@ -28,8 +29,8 @@ pub struct Convolve<'a> {
     /// As [`super::pack::weights`] leaves them.
     pub weights: &'a [u32],
     pub bias: Option<&'a [f32]>,
-    /// Where the argmax of each pooled pixel goes, 16 channels side by side.
-    pub argmax: Option<&'a mut [u8]>,
+    /// Where the argmax of each pooled pixel goes, 16 channels side by side; empty if it is not kept.
+    pub argmax: &'a mut [u8],
     pub between: &'a mut dyn FnMut(),
     /// Scratch.
     pub sums: &'a mut Scratch,
@@ -120,7 +121,7 @@ struct Finish<'a, S: Lanes> {
     flat: Flat,
     outputs: usize,
     epilogue: Epilogue,
-    argmax: Option<&'a mut [u8]>,
+    argmax: &'a mut [u8],
     results: &'a mut [u16],
     /// Scratch of 16 planes of results, and of a pooled plane in lanes with its argmax.
     wide: &'a mut [f32],
@@ -152,17 +153,14 @@ impl<S: Lanes> Finish<'_, S> {
                             *value = relu(simd, *value);
                         }
                     }
-                    flat.plane().store(simd, sums, channels, pixels, uninit(wide));
+                    flat.plane().store(simd, sums, [channels, pixels], uninit(wide));
                 }
                 Epilogue::ReluPool => {
                     pool::<S>(simd, flat.size()[1] + 1, size, sums, pooled, index);
-                    Plane::plain(size[0], size[1]).store(simd, pooled, channels, pixels, uninit(wide));
-                    if let Some(argmax) = &mut self.argmax {
+                    Plane::plain(size).store(simd, pooled, [channels, pixels], uninit(wide));
+                    if !self.argmax.is_empty() {
                         let at = (image * outputs.div_ceil(TILE) + group) * pixels;
-                        let found: &[u32] = bytemuck::cast_slice(index);
-                        for (kept, &found) in argmax[at * TILE..].iter_mut().zip(found) {
-                            *kept = found as u8;
-                        }
+                        keep_argmax(index, &mut self.argmax[at * TILE..][..pixels * TILE]);
                     }
                 }
             }

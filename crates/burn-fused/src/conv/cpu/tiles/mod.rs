@@ -12,7 +12,6 @@
 mod convolve;
 mod flat;
 mod pack;
-mod source;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
 mod weight_gradient;
@@ -22,11 +21,11 @@ use std::cell::RefCell;
 use convolve::Convolve;
 use flat::Flat;
 use pack::Channels;
-use source::Source;
 use weight_gradient::WeightGradient;
 
-use super::scratch::Scratch;
-use super::{Argmax, Shape};
+use super::scratch::{Scratch, lent};
+use super::source::Source;
+use super::{Back, Gradients, Shape};
 use crate::epilogue::Epilogue;
 use crate::precision::amx::TILE;
 use crate::simd::Level;
@@ -60,62 +59,43 @@ thread_local! {
     static BUFFERS: RefCell<Buffers> = RefCell::default();
 }
 
-/// Calls `body` with this thread's buffers, which the poll callback may ask for too.
+/// Calls `body` with this thread's buffers.
 fn with_buffers<R>(body: impl FnOnce(&mut Buffers) -> R) -> R {
-    let mut buffers = BUFFERS.take();
-    let result = body(&mut buffers);
-    BUFFERS.set(buffers);
-    result
+    lent(&BUFFERS, body)
 }
 
 /// The blocks of a batch: the first image, and the shape.
 fn blocks(shape: Shape) -> impl Iterator<Item = (usize, Shape)> {
-    let images = (PIXELS / shape.pixels()).max(1);
-    let first = (0..shape.batch).step_by(images);
-    first.map(move |first| (first, Shape { batch: images.min(shape.batch - first), ..shape }))
+    shape.blocks((PIXELS / shape.pixels()).max(1))
 }
 
-/// The output of `images` `[batch, inputs, height, width]`, and the argmax of each block if `backward`
-/// follows and there is one.
+/// The output of `images` `[batch, inputs, height, width]`, and the argmax if `backward`
+/// follows and there is one: 16 channels side by side.
 ///
 /// # Panics
-/// If lengths do not match the shape, or there are no tiles.
+/// If there are no tiles.
 pub fn forward(
     shape: Shape,
     epilogue: Epilogue,
     images: &[u16],
-    (weights, bias): (&[f32], &[f32]),
+    [weights, bias]: [&[f32]; 2],
     backward: bool,
-) -> (Vec<u16>, Vec<Argmax>) {
-    let expected = (shape.input_len(), shape.weight_len(), shape.outputs);
-    assert_eq!((images.len(), weights.len(), bias.len()), expected, "lengths of {shape:?}");
+) -> (Vec<u16>, Vec<u8>) {
     let mut output = Vec::with_capacity(shape.output_len(epilogue));
-    let mut found = Vec::new();
+    let [height, width] = shape.output_size(epilogue);
+    let keeps = backward && epilogue == Epilogue::ReluPool;
+    let kept = if keeps { shape.outputs.next_multiple_of(TILE) * height * width } else { 0 };
+    let mut argmax = vec![0; shape.batch * kept];
+    let mut rest = &mut argmax[..];
     with_buffers(|buffers| {
         let Buffers { wide, lanes, channels, weights: packed, sums, .. } = buffers;
         let packed = pack::weights(shape, weights, false, packed);
         for (first, block) in blocks(shape) {
-            let input = &images[first * block.inputs * block.pixels()..][..block.input_len()];
             let flat = Flat::of(block);
             let pixels = flat.channels(block.inputs, channels);
-            LEVEL.run(Channels {
-                flat,
-                source: Source::images(block.inputs, input),
-                lanes,
-                wide,
-                pixels,
-                pairs: None,
-            });
-            let keeps = backward && epilogue == Epilogue::ReluPool;
-            let [height, width] = block.output_size(epilogue);
-            let mut argmax = vec![
-                0;
-                if keeps {
-                    block.batch * block.outputs.next_multiple_of(TILE) * height * width
-                } else {
-                    0
-                }
-            ];
+            let source = Source::input(shape, images);
+            LEVEL.run(Channels { flat, first, source, lanes, wide, pixels, pairs: None });
+            let argmax = rest.split_off_mut(..block.batch * kept).expect("as long as its blocks");
             LEVEL.run(Convolve {
                 flat,
                 inputs: block.inputs,
@@ -124,36 +104,16 @@ pub fn forward(
                 pixels,
                 weights: packed,
                 bias: Some(bias),
-                argmax: keeps.then_some(&mut argmax[..]),
+                argmax,
                 between: &mut || (),
                 sums,
                 lanes,
                 wide,
                 results: extended(&mut output, block.output_len(epilogue)),
             });
-            found.push(if keeps { Argmax::Channels(argmax) } else { Argmax::Unknown });
         }
     });
-    (output, found)
-}
-
-/// What backward reads of a forward: its images and weights, its output, and the argmax of each block.
-#[derive(Clone, Copy)]
-pub struct Forward<'a> {
-    pub images: &'a [u16],
-    pub weights: &'a [f32],
-    pub output: &'a [u16],
-    pub argmax: &'a [Argmax],
-}
-
-/// The gradients of a convolution of bf16 images.
-pub struct Gradients {
-    /// Of the images, if requested.
-    pub images: Option<Vec<u16>>,
-    /// Of the weights.
-    pub weights: Vec<f32>,
-    /// Of the biases.
-    pub bias: Vec<f32>,
+    (output, argmax)
 }
 
 /// The gradients from that of the output. `between` is called every some tens of microseconds.
@@ -163,41 +123,24 @@ pub struct Gradients {
 pub fn backward(
     shape: Shape,
     epilogue: Epilogue,
-    forward: Forward<'_>,
-    gradient: &[u16],
-    of_images: bool,
+    back: Back<'_, u16>,
     between: &mut dyn FnMut(),
-) -> Gradients {
-    let lengths = [forward.images.len(), forward.weights.len(), forward.output.len(), gradient.len()];
-    let output_len = shape.output_len(epilogue);
-    assert_eq!(
-        lengths,
-        [shape.input_len(), shape.weight_len(), output_len, output_len],
-        "lengths of {shape:?}"
-    );
-    let mut found = of_images.then(|| Vec::with_capacity(shape.input_len()));
+) -> Gradients<u16> {
+    let mut found = back.of_input.then(|| Vec::with_capacity(shape.input_len()));
     let mut bias = vec![0.0; shape.outputs];
     let mut weights = vec![0.0; shape.weight_len()];
     with_buffers(|buffers| {
         let Buffers { wide, lanes, channels, pixels, pairs, weights: packed, sums, weight_sums } = buffers;
-        let packed = pack::weights(shape, forward.weights, true, packed);
+        let packed = pack::weights(shape, back.weights, true, packed);
         let mut of_weights = WeightGradient::new(shape, weight_sums);
-        for ((first, block), argmax) in blocks(shape).zip(forward.argmax) {
+        for (first, block) in blocks(shape) {
             let flat = Flat::of(block);
-            let size = block.output_len(epilogue);
-            let part = first * size / block.batch..first * size / block.batch + size;
-            let output = (&forward.output[part.clone()], argmax);
             let rows = flat.channels(block.outputs, channels);
             let pairs = flat.pairs(block.outputs, pairs);
-            LEVEL.run(Channels {
-                flat,
-                source: Source::gradient(block.outputs, epilogue, output, &gradient[part]),
-                lanes,
-                wide,
-                pixels: rows,
-                pairs: Some((pairs, &mut bias)),
-            });
-            let images = &forward.images[first * block.inputs * block.pixels()..][..block.input_len()];
+            let source = Source::gradient(shape, epilogue, back);
+            let of_pairs = Some((&mut *pairs, &mut bias[..]));
+            LEVEL.run(Channels { flat, first, source, lanes, wide, pixels: rows, pairs: of_pairs });
+            let images = &back.input[first * block.inputs * block.pixels()..][..block.input_len()];
             of_weights.add(flat, images, pairs, pixels, between);
             let Some(found) = &mut found else { continue };
             LEVEL.run(Convolve {
@@ -208,7 +151,7 @@ pub fn backward(
                 pixels: rows,
                 weights: packed,
                 bias: None,
-                argmax: None,
+                argmax: &mut [],
                 between: &mut *between,
                 sums,
                 lanes,
@@ -218,7 +161,7 @@ pub fn backward(
         }
         of_weights.finish(&mut weights);
     });
-    Gradients { images: found, weights, bias }
+    Gradients { input: found, weights, bias }
 }
 
 /// The next `len` values of a vector, whose zeros are still in the cache when they are overwritten.

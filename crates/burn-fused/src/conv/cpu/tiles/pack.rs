@@ -3,9 +3,9 @@
 use super::super::Shape;
 use super::super::blocks::total;
 use super::super::scratch::Scratch;
+use super::super::source::{Mask, Planes, Source};
 use super::LEVEL;
 use super::flat::{Flat, padded};
-use super::source::{Source, Wide};
 use crate::precision::Half;
 use crate::precision::amx::{BLOCK, TILE, WORDS};
 use crate::simd::{Kernel, Lanes};
@@ -50,7 +50,9 @@ pub fn weights<'a>(shape: Shape, weights: &[f32], flipped: bool, buffer: &'a mut
 /// A source as operands.
 pub struct Channels<'a> {
     pub flat: Flat,
-    pub source: Source<'a>,
+    /// First image.
+    pub first: usize,
+    pub source: Source<'a, u16>,
     pub lanes: &'a mut Scratch,
     pub wide: &'a mut Scratch,
     /// All positions, with channels side by side.
@@ -65,7 +67,7 @@ impl Kernel for Channels<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self, simd: S) {
-        let Self { flat, source, pixels, mut pairs, .. } = self;
+        let Self { flat, first: image, source, pixels, mut pairs, .. } = self;
         assert_eq!(S::F32_LANES, TILE, "a vector is a row of a tile");
         let channels = padded(source.channels);
         let (front, len) = (flat.front() * channels, flat.len());
@@ -77,9 +79,10 @@ impl Kernel for Channels<'_> {
         let (values, rest) = self.wide.take::<f32>(3 * TILE * size).split_at_mut(TILE * size);
         let (outputs, pooled) = rest.split_at_mut(TILE * size);
         let wide = &mut Wide { values, outputs, pooled: bytemuck::cast_slice_mut(pooled) };
+        let source = Images { flat, first: image, source };
         for group in (0..channels / TILE).step_by(2) {
-            load(simd, flat, source, group, wide, first);
-            load(simd, flat, source, group + 1, wide, second);
+            source.load(simd, group, wide, first);
+            source.load(simd, group + 1, wide, second);
             // Both groups of a pixel, which share a line of the cache.
             let both = first.iter().zip(&*second);
             for ((&first, &second), pixel) in both.zip(pixels.chunks_exact_mut(channels)) {
@@ -110,24 +113,51 @@ impl Kernel for Channels<'_> {
     }
 }
 
-/// Loads a group of channels of all images, with zeros between and after them, and for channels that
-/// there are not.
-#[inline(always)]
-fn load<S: Lanes>(
-    simd: S,
+/// Scratch for 16 channels of an image.
+struct Wide<'a, S: Lanes> {
+    /// Values in f32, and those of the output.
+    values: &'a mut [f32],
+    outputs: &'a mut [f32],
+    /// Pooled values, a channel in each lane.
+    pooled: &'a mut [S::f32s],
+}
+
+/// The images of a block.
+struct Images<'a> {
     flat: Flat,
-    source: Source<'_>,
-    group: usize,
-    wide: &mut Wide<'_, S>,
-    lanes: &mut [S::f32s],
-) {
-    let mut end = 0;
-    if group * TILE < source.channels {
-        for image in 0..flat.images {
-            let lanes = &mut lanes[image * flat.period()..][..flat.period()];
-            source.load(simd, flat, [image, group], wide, lanes);
+    first: usize,
+    source: Source<'a, u16>,
+}
+
+impl Images<'_> {
+    /// Loads a group of channels of all images, with zeros between and after them, and for channels that
+    /// there are not.
+    #[inline(always)]
+    fn load<S: Lanes>(&self, simd: S, group: usize, wide: &mut Wide<'_, S>, lanes: &mut [S::f32s]) {
+        let Self { flat, first, source } = *self;
+        let count = if group * TILE < source.channels { flat.images } else { 0 };
+        let (images, rest) = lanes.split_at_mut(count * flat.period());
+        rest.fill(simd.splat_f32s(0.0));
+        let [height, width] = flat.size();
+        let pixels = if let Mask::Pool(_) = source.mask { height / 2 * (width / 2) } else { height * width };
+        for (image, lanes) in images.chunks_exact_mut(flat.period()).enumerate() {
+            let planes = source.group::<S>([first + image, group]);
+            let widened = |bits: &[u16], wide: &mut [f32]| {
+                let len = planes.count * pixels;
+                Half::Bf16.widen(LEVEL, &bits[planes.first * pixels..][..len], &mut wide[..len]);
+            };
+            widened(source.values, wide.values);
+            let mask = match source.mask {
+                Mask::All => Mask::All,
+                Mask::Relu(output) => {
+                    widened(output, wide.outputs);
+                    Mask::Relu(&*wide.outputs)
+                }
+                Mask::Pool(argmax) => Mask::Pool(argmax),
+            };
+            let source = Source { values: &*wide.values, mask, channels: source.channels, size: source.size };
+            let planes = Planes { first: 0, ..planes };
+            source.load(simd, planes, [0, height], flat.plane(), wide.pooled, lanes);
         }
-        end = flat.images * flat.period();
     }
-    lanes[end..].fill(simd.splat_f32s(0.0));
 }

@@ -1,6 +1,6 @@
 //! Tiles against im2col + GEMM in f32, on processors without them by their emulated instructions.
 
-use super::super::{self as cpu, Route};
+use super::super::{Convolution, Route};
 use super::*;
 use crate::precision::Half;
 use crate::precision::amx::emulated;
@@ -43,17 +43,30 @@ fn tiles_give_the_convolutions_of_f32() {
         let shape = Shape { batch, inputs, outputs, height, width };
         let (images, weights) = (numbers(shape.input_len(), 5), numbers(shape.weight_len(), 11));
         let (bias, gradient) = (numbers(outputs, 3), numbers(shape.output_len(epilogue), 7));
-        let how = (LEVEL, Route::Gemm);
-        let (output, argmax) = cpu::forward(how, shape, epilogue, &images, &weights, &bias, true);
-        let forward = cpu::Forward { input: &images, weights: &weights, output: &output, argmax: &argmax };
-        let expected = cpu::backward(how, shape, epilogue, forward, &gradient, true, &mut || ());
+        let conv = Convolution { level: LEVEL, route: Route::Gemm, shape, epilogue };
+        let (output, argmax) = conv.forward(&images, [&weights, &bias], true);
+        let back = Back {
+            input: &images[..],
+            weights: &weights,
+            output: &output,
+            argmax: &argmax,
+            gradient: &gradient,
+            of_input: true,
+        };
+        let expected = conv.backward(back, &mut || ());
         let images = bits(&images);
         let mut polls = 0;
         let (found_output, found) = emulated::run_where_needed(|| {
-            let (output, argmax) = super::forward(shape, epilogue, &images, (&weights, &bias), true);
-            let forward =
-                super::Forward { images: &images, weights: &weights, output: &output, argmax: &argmax };
-            let found = backward(shape, epilogue, forward, &bits(&gradient), true, &mut || polls += 1);
+            let (output, argmax) = forward(shape, epilogue, &images, [&weights, &bias], true);
+            let back = Back {
+                input: &images[..],
+                weights: &weights,
+                output: &output,
+                argmax: &argmax,
+                gradient: &bits(&gradient),
+                of_input: true,
+            };
+            let found = backward(shape, epilogue, back, &mut || polls += 1);
             (output, found)
         });
         let wide = |bits: &[u16]| -> Vec<f32> {
@@ -62,7 +75,7 @@ fn tiles_give_the_convolutions_of_f32() {
         let rounding = 1.0 / 256.0;
         close(&wide(&found_output), &output, rounding, "output");
         let of_images = expected.input.expect("requested");
-        close(&wide(&found.images.expect("requested")), &of_images, rounding, "images");
+        close(&wide(&found.input.expect("requested")), &of_images, rounding, "images");
         close(&found.weights, &expected.weights, 1e-5, "weights");
         close(&found.bias, &expected.bias, 1e-5, "bias");
         assert!(polls > 0);

@@ -3,17 +3,16 @@
 
 use super::super::Shape;
 use super::super::scratch::Buffers;
+use super::super::source::Source;
 use super::blocks::Block;
 use super::factors::{Pixels, transform_weights};
 use super::finish::{Finish, Target};
 use super::pace::Pace;
 use super::panels::{PANEL, Panels};
-use super::product::{Scalars, add_products};
-use super::source::Source;
 use super::transform::PRODUCTS;
 use crate::epilogue::Epilogue;
 use crate::memory::uninit::Uninit;
-use crate::simd::{Kernel, Lanes};
+use crate::simd::{Kernel, Lanes, Scalars, add_products};
 
 /// Approximate number of tiles of a block: their factors for 256 channels are 2.4 MB,
 /// and the weights' factors, of 9.4 MB for 256 inputs and outputs, are read once for
@@ -72,7 +71,7 @@ impl Convolve<'_> {
             let tiles = block.tiles().next_multiple_of(R);
             let pixels = Pixels { groups: source.groups::<S>(), tiles };
             let factors = input.take::<S::f32s>(pixels.len());
-            let plane = block.bordered().len();
+            let plane = block.bordered().len;
             pixels.transform(simd, &block, &source, part.take(plane + plane / 4), factors);
             for first in (0..panels.vectors).step_by(CHUNK) {
                 let vectors = CHUNK.min(panels.vectors - first);
@@ -125,7 +124,8 @@ fn rows<S: Lanes, const R: usize, const N: usize>(
             for (group, weights) in weights.chunks(S::F32_LANES * N).enumerate() {
                 let first = ((part * CHAIN / S::F32_LANES + group) * tiles + tile) * S::F32_LANES;
                 let scalars = Scalars { values, first, term_step: 1, row_step: S::F32_LANES };
-                sums = add_products(simd, weights.len() / N, scalars, weights, sums);
+                let vectors = (bytemuck::cast_slice(weights), N * S::F32_LANES);
+                sums = add_products(simd, weights.len() / N, scalars, vectors, sums);
             }
             for r in 0..R {
                 for n in 0..N {

@@ -3,9 +3,9 @@
 
 use super::super::Shape;
 use super::super::plane::Plane;
+use super::super::source::Source;
 use super::blocks::Block;
 use super::panels::{PANEL, Panels};
-use super::source::Source;
 use super::transform::{Input, POINTS, PRODUCTS, WeightGradient, Weights, square};
 use crate::simd::Lanes;
 
@@ -32,7 +32,8 @@ impl Pixels {
         PRODUCTS * self.step()
     }
 
-    /// Transforms the block's tiles of `source`. `lanes` is scratch for its plane.
+    /// Transforms the block's tiles of `source`. `lanes` is scratch for its plane, and
+    /// a quarter more for a pooled one.
     #[inline(always)]
     pub fn transform<S: Lanes>(
         self,
@@ -43,19 +44,21 @@ impl Pixels {
         target: &mut [S::f32s],
     ) {
         let (plane, rows, step) = (block.bordered(), block.pixels(super::blocks::BORDER), self.step());
-        assert!(target.len() >= self.len() && lanes.len() >= plane.len());
+        assert!(target.len() >= self.len());
+        let (lanes, pooled) = lanes.split_at_mut(plane.len);
         for group in 0..self.groups {
             let mut tile = group * self.tiles;
             for image in 0..block.images {
-                source.load(simd, [block.first + image, group], rows, plane, lanes);
+                let planes = source.group::<S>([block.first + image, group]);
+                source.load(simd, planes, rows, plane, pooled, lanes);
                 for row in 0..block.rows() {
                     for column in 0..block.columns() {
                         let corner = block.corner(row, column);
-                        let patch = &lanes[corner..corner + (POINTS - 1) * plane.stride() + POINTS];
+                        let patch = &lanes[corner..corner + (POINTS - 1) * plane.stride + POINTS];
                         let factors = square(simd, Input, |y, x| {
                             // SAFETY: `y` and `x` are less than 6, and `patch` has five rows and
                             // six more vectors.
-                            unsafe { *patch.get_unchecked(y * plane.stride() + x) }
+                            unsafe { *patch.get_unchecked(y * plane.stride + x) }
                         });
                         let target = &mut target[tile..=tile + (PRODUCTS - 1) * step];
                         for (point, &factor) in factors.as_flattened().iter().enumerate() {
@@ -92,12 +95,13 @@ pub fn transform_weights<S: Lanes>(
         if flipped {
             for (i, lanes) in lanes.chunks_exact_mut(9).take(shape.inputs).enumerate() {
                 let from = (i * shape.outputs + first) * 9;
-                Plane::plain(1, 9).load(simd, lanes, outputs, 9, &values[from..]);
+                Plane::plain([1, 9]).load(simd, lanes, [outputs, 9], &values[from..], None);
                 lanes.reverse();
             }
         } else {
             let from = first * shape.inputs * 9;
-            Plane::plain(shape.inputs, 9).load(simd, lanes, outputs, shape.inputs * 9, &values[from..]);
+            let plane = Plane::plain([shape.inputs, 9]);
+            plane.load(simd, lanes, [outputs, shape.inputs * 9], &values[from..], None);
         }
         let (panel, n) = (vector / PANEL, vector % PANEL);
         for (i, taps) in lanes.chunks_exact(9).take(shape.inputs).enumerate() {
@@ -133,7 +137,7 @@ pub fn weight_gradients<S: Lanes>(
         let first = vector * S::F32_LANES;
         let outputs = S::F32_LANES.min(shape.outputs - first);
         let from = first * shape.inputs * 9;
-        let plane = Plane::plain(shape.inputs, 9);
-        plane.store(simd, lanes, outputs, shape.inputs * 9, &mut target[from..]);
+        let plane = Plane::plain([shape.inputs, 9]);
+        plane.store(simd, lanes, [outputs, shape.inputs * 9], &mut target[from..]);
     }
 }

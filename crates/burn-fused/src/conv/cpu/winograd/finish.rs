@@ -4,6 +4,7 @@ use std::mem::MaybeUninit;
 
 use super::super::Shape;
 use super::super::activation::{largest, relu};
+use super::super::blocks::keep_argmax;
 use super::super::plane::Plane;
 use super::blocks::{Block, TILE};
 use super::transform::{Output, POINTS, PRODUCTS, square};
@@ -40,11 +41,11 @@ impl Finish<'_> {
         step: usize,
         products: &[S::f32s],
         lanes: &mut [S::f32s],
-        mut target: Target<'_>,
+        target: Target<'_>,
     ) {
         let Self { shape, block, .. } = self;
         let plane = self.plane();
-        let (lanes, index) = lanes.split_at_mut(plane.len());
+        let (lanes, index) = lanes.split_at_mut(plane.len);
         let index: &mut [S::u32s] = bytemuck::cast_slice_mut(index);
         let rows = self.epilogue.size(block.pixels(0));
         let [height, width] = shape.output_size(self.epilogue);
@@ -67,17 +68,24 @@ impl Finish<'_> {
                         });
                         for value in outputs.as_flattened_mut() {
                             *value = simd.add_f32s(*value, bias);
+                            if self.epilogue == Epilogue::Relu {
+                                *value = relu(simd, *value);
+                            }
                         }
-                        self.put(simd, plane.stride(), [row, column], outputs, lanes, index);
+                        self.put(simd, plane.stride, [row, column], outputs, lanes, index);
                         tile += vectors;
                     }
                 }
                 let image = block.first + image;
                 let from = (image * shape.outputs + channel) * height * width + rows[0] * width;
-                plane.store(simd, lanes, channels, height * width, &mut target.output[from..]);
+                plane.store(simd, lanes, [channels, height * width], &mut target.output[from..]);
                 if !target.argmax.is_empty() {
                     let group = image * shape.outputs.div_ceil(S::F32_LANES) + first + at;
-                    self.keep::<S>(plane, (group * height + rows[0]) * width, index, &mut target);
+                    let first = (group * height + rows[0]) * width * S::F32_LANES;
+                    let kept = target.argmax[first..].chunks_exact_mut(width * S::F32_LANES);
+                    for (index, kept) in index.chunks(plane.stride).zip(kept).take(plane.size[0]) {
+                        keep_argmax(index, kept);
+                    }
                 }
             }
         }
@@ -90,12 +98,12 @@ impl Finish<'_> {
         match self.epilogue {
             Epilogue::Identity | Epilogue::Relu => plane,
             Epilogue::ReluPool => {
-                Plane::part(plane.size().map(|side| side / 2), plane.stride() / 2, 0, plane.len() / 4)
+                Plane::part(plane.size.map(|side| side / 2), plane.stride / 2, 0, plane.len / 4)
             }
         }
     }
 
-    /// Applies the epilogue to a tile, and stores it. Tiles may extend beyond the image;
+    /// Pools a tile if the epilogue does, and stores it. Tiles may extend beyond the image;
     /// the plane has room for whole tiles.
     #[inline(always)]
     fn put<S: Lanes>(
@@ -110,17 +118,9 @@ impl Finish<'_> {
         let side = if self.epilogue == Epilogue::ReluPool { TILE / 2 } else { TILE };
         let corner = row * side * stride + column * side;
         match self.epilogue {
-            Epilogue::Identity => {
+            Epilogue::Identity | Epilogue::Relu => {
                 for (y, values) in values.iter().enumerate() {
                     lanes[corner + y * stride..][..TILE].copy_from_slice(values);
-                }
-            }
-            Epilogue::Relu => {
-                for (y, values) in values.iter().enumerate() {
-                    let row = &mut lanes[corner + y * stride..][..TILE];
-                    for (target, &value) in row.iter_mut().zip(values) {
-                        *target = relu(simd, value);
-                    }
                 }
             }
             Epilogue::ReluPool => {
@@ -132,20 +132,6 @@ impl Finish<'_> {
                         (lanes[at], index[at]) = largest(simd, four);
                     }
                 }
-            }
-        }
-    }
-
-    /// Keeps the argmax of one image's pooled pixels, the first of which is number
-    /// `pixel` of the batch.
-    #[inline(always)]
-    fn keep<S: Lanes>(&self, plane: Plane, pixel: usize, index: &[S::u32s], target: &mut Target<'_>) {
-        let [rows, width] = plane.size();
-        for row in 0..rows {
-            let found: &[u32] = bytemuck::cast_slice(&index[row * plane.stride()..][..width]);
-            let kept = &mut target.argmax[(pixel + row * width) * S::F32_LANES..][..found.len()];
-            for (kept, &found) in kept.iter_mut().zip(found) {
-                *kept = found as u8;
             }
         }
     }

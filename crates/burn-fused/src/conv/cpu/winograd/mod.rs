@@ -18,36 +18,30 @@ mod factors;
 mod finish;
 mod pace;
 mod panels;
-mod product;
 #[cfg(test)]
 mod reference;
-mod source;
 #[cfg(test)]
 mod tests;
 mod transform;
 mod weight_gradient;
 
 use convolve::Convolve;
-use source::Source;
 use weight_gradient::WeightGradient;
 
 use super::scratch::with_buffers;
-use super::{Argmax, Forward, Gradients, Shape};
+use super::source::Source;
+use super::{Back, Convolution, Gradients, Shape};
 use crate::epilogue::Epilogue;
-use crate::simd::Level;
 
-/// See [`super::forward`].
+/// See [`Convolution::forward`]; the argmax is kept if `keeps`.
 pub fn forward(
-    level: Level,
-    shape: Shape,
-    epilogue: Epilogue,
+    conv: Convolution,
     input: &[f32],
-    weights: &[f32],
-    bias: &[f32],
-    backward: bool,
-) -> (Vec<f32>, Argmax) {
-    let keeps_argmax = backward && epilogue == Epilogue::ReluPool;
-    let (output, argmax) = with_buffers(|[buffers, _]| {
+    [weights, bias]: [&[f32]; 2],
+    keeps: bool,
+) -> (Vec<f32>, Vec<u8>) {
+    let Convolution { level, shape, epilogue, .. } = conv;
+    with_buffers(|[buffers, _]| {
         level.run(Convolve {
             shape,
             epilogue,
@@ -55,36 +49,28 @@ pub fn forward(
             weights,
             flipped: false,
             bias: Some(bias),
-            keeps_argmax,
+            keeps_argmax: keeps,
             between: &mut || (),
             buffers,
         })
-    });
-    (output, if keeps_argmax { Argmax::Channels(argmax) } else { Argmax::Unknown })
+    })
 }
 
-/// See [`super::backward`].
-pub fn backward(
-    level: Level,
-    shape: Shape,
-    epilogue: Epilogue,
-    forward: Forward<'_>,
-    gradient: &[f32],
-    of_input: bool,
-    between: &mut dyn FnMut(),
-) -> Gradients {
-    let gradient = Source::gradient(shape, epilogue, forward, gradient);
+/// See [`Convolution::backward`].
+pub fn backward(conv: Convolution, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
+    let Convolution { level, shape, epilogue, .. } = conv;
+    let gradient = Source::gradient(shape, epilogue, back);
     with_buffers(|[buffers, _]| {
-        let input = Source::input(shape, forward.input);
+        let input = Source::input(shape, back.input);
         let (weights, bias) =
             level.run(WeightGradient { shape, input, gradient, between: &mut *between, buffers });
         between();
-        let input = of_input.then(|| {
+        let input = back.of_input.then(|| {
             let found = level.run(Convolve {
                 shape: Shape { inputs: shape.outputs, outputs: shape.inputs, ..shape },
                 epilogue: Epilogue::Identity,
                 source: gradient,
-                weights: forward.weights,
+                weights: back.weights,
                 flipped: true,
                 bias: None,
                 keeps_argmax: false,

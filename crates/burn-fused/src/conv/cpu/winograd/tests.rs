@@ -56,21 +56,26 @@ impl Case {
     }
 
     fn run(&self, level: Level, epilogue: Epilogue, gradient: &[f32]) -> Results {
-        let (shape, how) = (self.shape, (level, Route::Winograd));
-        let (output, argmax) = forward(how, shape, epilogue, &self.input, &self.weights, &self.bias, true);
-        let without = forward(how, shape, epilogue, &self.input, &self.weights, &self.bias, false);
+        let (shape, parameters) = (self.shape, [&self.weights[..], &self.bias]);
+        let conv = Convolution { level, route: Route::Winograd, shape, epilogue };
+        let (output, argmax) = conv.forward(&self.input, parameters, true);
+        let without = conv.forward(&self.input, parameters, false);
         assert_eq!(bits(&without.0), bits(&output), "without backward: {shape:?}");
-        let state = Forward { input: &self.input, weights: &self.weights, output: &output, argmax: &argmax };
+        let back = Back {
+            input: &self.input,
+            weights: &self.weights,
+            output: &output,
+            argmax: &argmax,
+            gradient,
+            of_input: true,
+        };
         let mut polls = 0;
-        let found = backward(how, shape, epilogue, state, gradient, true, &mut || polls += 1);
+        let found = conv.backward(back, &mut || polls += 1);
         assert!(polls > 1, "not polled");
-        let less = backward(how, shape, epilogue, state, gradient, false, &mut || ());
+        let less = conv.backward(Back { of_input: false, ..back }, &mut || ());
         assert_eq!(less.input, None);
         assert_eq!(bits(&less.weights), bits(&found.weights), "without the input's: {shape:?}");
-        let argmax = match argmax {
-            Argmax::Channels(argmax) => in_order(level, shape, &argmax),
-            _ => Vec::new(),
-        };
+        let argmax = if argmax.is_empty() { argmax } else { in_order(level, shape, &argmax) };
         let input = found.input.expect("requested");
         Results { output, argmax, input, weights: found.weights, bias: found.bias }
     }

@@ -3,15 +3,14 @@
 use super::super::Shape;
 use super::super::blocks::total;
 use super::super::scratch::Buffers;
+use super::super::source::Source;
 use super::blocks::{Block, TILE};
 use super::factors::{Pixels, weight_gradients};
 use super::pace::Pace;
 use super::panels::{PANEL, Panels};
-use super::product::{Scalars, add_products};
-use super::source::Source;
 use super::transform::{OutputGradient, PRODUCTS, square};
 use crate::memory::uninit::Uninit;
-use crate::simd::{Kernel, Lanes};
+use crate::simd::{Kernel, Lanes, Scalars, add_products};
 
 /// Approximate number of tiles of a block. Each block reads and writes the sums once,
 /// which takes as long as its products if there are few tiles.
@@ -56,7 +55,7 @@ impl WeightGradient<'_> {
         for (number, block) in Block::all(shape, tiles(shape)).enumerate() {
             let pixels = Pixels { groups: source.groups::<S>(), tiles: block.tiles() };
             let factors = input.take::<S::f32s>(pixels.len());
-            let plane = block.bordered().len();
+            let plane = block.bordered().len;
             let lanes = part.take::<S::f32s>(plane + plane / 4);
             pixels.transform(simd, &block, &source, lanes, factors);
             let products = Panels { terms: pixels.tiles, vectors };
@@ -99,20 +98,22 @@ fn transform_gradient<S: Lanes>(
     bias: &mut [S::f32s],
 ) {
     let (plane, step) = (block.plane(), panels.step());
+    let (lanes, pooled) = lanes.split_at_mut(plane.len);
     for (vector, bias) in bias.iter_mut().enumerate() {
         let (panel, n) = (vector / PANEL, vector % PANEL);
         let mut at = panels.at(panel, 0) + n;
         for image in 0..block.images {
-            source.load(simd, [block.first + image, vector], block.pixels(0), plane, lanes);
-            *bias = simd.add_f32s(*bias, total(simd, &lanes[..plane.len()]));
+            let planes = source.group::<S>([block.first + image, vector]);
+            source.load(simd, planes, block.pixels(0), plane, pooled, lanes);
+            *bias = simd.add_f32s(*bias, total(simd, lanes));
             for row in 0..block.rows() {
                 for column in 0..block.columns() {
-                    let corner = row * TILE * plane.stride() + column * TILE;
-                    let tile = &lanes[corner..corner + (TILE - 1) * plane.stride() + TILE];
+                    let corner = row * TILE * plane.stride + column * TILE;
+                    let tile = &lanes[corner..corner + (TILE - 1) * plane.stride + TILE];
                     let factors = square(simd, OutputGradient, |y, x| {
                         // SAFETY: `y` and `x` are less than 4, and `tile` has three rows and four
                         // more vectors.
-                        unsafe { *tile.get_unchecked(y * plane.stride() + x) }
+                        unsafe { *tile.get_unchecked(y * plane.stride + x) }
                     });
                     let target = &mut target[at..=at + (PRODUCTS - 1) * step];
                     for (point, &factor) in factors.as_flattened().iter().enumerate() {
@@ -139,12 +140,13 @@ fn add_rows<S: Lanes, const R: usize, const N: usize>(
     is_first: bool,
     sums: &mut [S::f32s],
 ) {
-    let values: &[f32] = bytemuck::cast_slice(factors);
+    let [values, gradients]: [&[f32]; 2] = [factors, gradients].map(bytemuck::cast_slice);
     for (rows, all) in sums.chunks_mut(R * N).enumerate() {
         let channel = rows * R;
         let first = channel / S::F32_LANES * tiles * S::F32_LANES + channel % S::F32_LANES;
         let scalars = Scalars { values, first, term_step: S::F32_LANES, row_step: 1 };
-        let found = add_products(simd, tiles, scalars, gradients, [[simd.splat_f32s(0.0); N]; R]);
+        let zeros = [[simd.splat_f32s(0.0); N]; R];
+        let found = add_products(simd, tiles, scalars, (gradients, N * S::F32_LANES), zeros);
         let valid = all.len() / N;
         for r in 0..R {
             // The rows of a last vector with fewer channels than lanes.

@@ -3,7 +3,7 @@
 #[cfg(target_os = "linux")]
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 
-use super::{BLOCK, Matrix, Operands, Tiles, model, product};
+use super::{BLOCK, Matrix, adder, model, product};
 
 /// Whether the processor has the tiles, and Linux permits them to this process, which has to ask (its
 /// documentation, arch/x86/xstate.rst). It refuses where it does not save them.
@@ -39,10 +39,6 @@ pub unsafe fn is_right() -> bool {
     };
     let (left, right) = (numbers(rows * inner, 7), numbers(inner * columns, 5));
     let [a, b] = [Matrix::new(&left, [rows, inner]), Matrix::new(&right, [inner, columns])];
-    let begin = || {
-        // SAFETY: as of this function.
-        let tiles = unsafe { Tiles::configure() };
-        move |operands: Operands<'_>| tiles.add_products(operands)
-    };
-    product(a, b, begin) == product(a, b, || model)
+    // SAFETY: as of this function.
+    product(a, b, || unsafe { adder() }) == product(a, b, || model)
 }

@@ -1,11 +1,11 @@
-//! The inner loop of the products: rows of scalars by a panel of vectors.
+//! The inner loop of matrix products: rows of scalars by a panel of vectors.
 
-use crate::simd::Lanes;
+use super::Lanes;
 
 /// Where the scalars of a product are: of a term and a row, at
 /// `first + term * term_step + row * row_step`.
 #[derive(Debug, Clone, Copy)]
-pub struct Scalars<'a> {
+pub(crate) struct Scalars<'a> {
     pub values: &'a [f32],
     pub first: usize,
     pub term_step: usize,
@@ -13,27 +13,30 @@ pub struct Scalars<'a> {
 }
 
 /// Adds to `R` rows of `N` vectors the products of each term: its scalar of the row, and
-/// its `N` vectors.
+/// its `N` vectors, which are `step` values after those of the term before.
 ///
 /// # Panics
 /// If there are fewer scalars or vectors than `terms` need.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "the index names a register")]
-pub fn add_products<S: Lanes, const R: usize, const N: usize>(
+pub(crate) fn add_products<S: Lanes, const R: usize, const N: usize>(
     simd: S,
     terms: usize,
     scalars: Scalars<'_>,
-    vectors: &[S::f32s],
+    (vectors, step): (&[f32], usize),
     mut sums: [[S::f32s; N]; R],
 ) -> [[S::f32s; N]; R] {
     let Scalars { values, first, term_step, row_step } = scalars;
-    assert!(vectors.len() >= terms * N);
+    assert!(terms == 0 || vectors.len() >= (terms - 1) * step + N * S::F32_LANES);
     assert!(terms == 0 || values.len() > first + (terms - 1) * term_step + (R - 1) * row_step);
     for term in 0..terms {
         let mut panel = [simd.splat_f32s(0.0); N];
         for n in 0..N {
-            // SAFETY: `term` is less than `terms`, and there are `terms * N` vectors.
-            panel[n] = unsafe { *vectors.get_unchecked(term * N + n) };
+            // SAFETY: `term` is less than `terms`, and the assertion above is of the last term's last
+            // vector; all bits are valid in vectors, and the read needs no alignment.
+            panel[n] = unsafe {
+                vectors.as_ptr().add(term * step + n * S::F32_LANES).cast::<S::f32s>().read_unaligned()
+            };
         }
         for r in 0..R {
             // SAFETY: the assertion above is of the last term's last row; both steps are
