@@ -259,7 +259,8 @@ pub fn usage(error: &clap::Error) -> u8 {
         print_usage(error);
         return OPTIONS;
     };
-    let usage = Usage { text: usage_text(error), exit_code: OPTIONS };
+    let text = wrong_value(error).unwrap_or_else(|| error.to_string());
+    let usage = Usage { text, exit_code: OPTIONS };
     match start::compare(&world, Err(usage), program) {
         Ok(Verdict::Refuse(text, exit_code)) => {
             print_own(&world, text.as_deref());
@@ -277,19 +278,19 @@ pub fn usage(error: &clap::Error) -> u8 {
 
 /// An error of the command line as it is printed.
 pub fn usage_text(error: &clap::Error) -> String {
-    wrong_value(error).unwrap_or_else(|| error.to_string())
+    wrong_value(error).map_or_else(|| error.to_string(), |line| format!("mpiburn: {line}"))
 }
 
 /// The line of a wrong value, as of other errors of options; any other error has clap's tips.
 fn wrong_value(error: &clap::Error) -> Option<String> {
     use clap::error::ErrorKind::{InvalidValue, ValueValidation};
     let is_value = matches!(error.kind(), InvalidValue | ValueValidation);
-    is_value.then(|| format!("mpiburn: {}", one_line(error)))
+    is_value.then(|| one_line(error))
 }
 
 fn print_usage(error: &clap::Error) {
     match wrong_value(error) {
-        Some(line) => eprintln!("{line}"),
+        Some(line) => eprintln!("mpiburn: {line}"),
         None => _ = error.print(),
     }
 }
