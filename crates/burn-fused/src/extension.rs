@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+pub(crate) use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::flex::FlexTensor;
@@ -70,19 +70,19 @@ impl<S: Saved<N>, const N: usize> Backward<Flex, N> for FusedBackward<S> {
 /// autodiff if the declaration ends in `except Autodiff`.
 macro_rules! operator {
     ($vis:vis trait $name:ident($($bounds:tt)*) { $($body:tt)* }) => {
-        operator!($vis trait $name($($bounds)*) { $($body)* } except Autodiff<LibTorch>);
+        $crate::extension::operator!($vis trait $name($($bounds)*) { $($body)* } except Autodiff<LibTorch>);
 
         #[cfg(feature = "tch")]
-        impl<C: CheckpointStrategy> $name for burn::backend::Autodiff<burn::backend::LibTorch, C> {}
+        impl<C: $crate::extension::CheckpointStrategy> $name for burn::backend::Autodiff<burn::backend::LibTorch, C> {}
     };
     ($vis:vis trait $name:ident($($bounds:tt)*) { $($body:tt)* } except Autodiff<LibTorch>) => {
-        operator!($vis trait $name($($bounds)*) { $($body)* } except Autodiff);
+        $crate::extension::operator!($vis trait $name($($bounds)*) { $($body)* } except Autodiff);
 
         #[cfg(feature = "ndarray")]
-        impl<C: CheckpointStrategy> $name for burn::backend::Autodiff<burn::backend::NdArray, C> {}
+        impl<C: $crate::extension::CheckpointStrategy> $name for burn::backend::Autodiff<burn::backend::NdArray, C> {}
 
         #[cfg(feature = "cuda")]
-        impl<C: CheckpointStrategy> $name for burn::backend::Autodiff<burn::backend::Cube, C> {}
+        impl<C: $crate::extension::CheckpointStrategy> $name for burn::backend::Autodiff<burn::backend::Cube, C> {}
     };
     ($vis:vis trait $name:ident($($bounds:tt)*) { $($body:tt)* } except Autodiff) => {
         #[burn::backend::backend_extension(
@@ -118,16 +118,16 @@ macro_rules! fused_operator {
                 $shape:ident, $forward:ident or $composed:ident;
         } $($except:tt)*
     ) => {
-        operator! {
+        $crate::extension::operator! {
             $vis trait $name($($bounds)*) {
-                fn $function($($tensor: FloatTensor<Self>,)* $($argument: $type)?) -> FloatTensor<Self> {
+                fn $function($($tensor: burn::backend::tensor::FloatTensor<Self>,)* $($argument: $type)?) -> burn::backend::tensor::FloatTensor<Self> {
                     $composed::<Self>([$($tensor),*] $(, $argument)?)
                 }
             } $($except)*
         }
 
-        impl $name for Flex {
-            fn $function($($tensor: FloatTensor<Self>,)* $($argument: $type)?) -> FloatTensor<Self> {
+        impl $name for burn::backend::Flex {
+            fn $function($($tensor: burn::backend::tensor::FloatTensor<Self>,)* $($argument: $type)?) -> burn::backend::tensor::FloatTensor<Self> {
                 match $shape([$(&$tensor),*]) {
                     Some(shape) => $forward([$($tensor),*], shape, $($argument,)? false).0,
                     None => $composed::<Self>([$($tensor),*] $(, $argument)?),
@@ -135,10 +135,10 @@ macro_rules! fused_operator {
             }
         }
 
-        impl<C: CheckpointStrategy> $name for Autodiff<Flex, C> {
-            fn $function($($tensor: FloatTensor<Self>,)* $($argument: $type)?) -> FloatTensor<Self> {
+        impl<C: $crate::extension::CheckpointStrategy> $name for burn::backend::Autodiff<burn::backend::Flex, C> {
+            fn $function($($tensor: burn::backend::tensor::FloatTensor<Self>,)* $($argument: $type)?) -> burn::backend::tensor::FloatTensor<Self> {
                 match $shape([$($tensor.primitive()),*]) {
-                    Some(shape) => on_graph::<C, _, _>([$($tensor),*], |tensors, backward| {
+                    Some(shape) => $crate::extension::on_graph::<C, _, _>([$($tensor),*], |tensors, backward| {
                         $forward(tensors, shape, $($argument,)? backward)
                     }),
                     None => $composed::<Self>([$($tensor),*] $(, $argument)?),

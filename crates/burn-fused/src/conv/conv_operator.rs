@@ -6,27 +6,105 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "tch")]
-use burn::backend::LibTorch;
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata};
+#[cfg(feature = "tch")]
+use burn::backend::{Autodiff, LibTorch};
+use burn::backend::{Backend, Dispatch, TensorMetadata};
 use burn::nn::PaddingConfig2d;
 use burn::nn::conv::Conv2d;
-use burn::tensor::ops::ConvOptions;
+use burn::tensor::activation::relu;
+use burn::tensor::module::max_pool2d;
+use burn::tensor::ops::{ConvOptions, MaxPoolOptions};
 use burn::tensor::{DType, Tensor};
 
-use super::Algorithm;
-use super::conv_mixed;
 use super::cpu::{Back, Convolution, Route, Shape};
+use super::{Algorithm, conv_mixed};
 use crate::epilogue::Epilogue;
-use crate::extension::{Saved, fused_operator, on_graph, operator};
+#[cfg(feature = "tch")]
+use crate::extension::CheckpointStrategy;
+use crate::extension::{Saved, fused_operator};
 use crate::flex_tensor::{contiguous, tensor, values};
-use crate::poll;
-use crate::precision::{Half, cast, supported};
-use crate::shapes;
+use crate::precision::{Half, cast, in_f32, supported};
 use crate::simd::Level;
+use crate::{poll, shapes};
+
+/// `conv` of `images` `[batch, channels, height, width]`, without an epilogue: for
+/// a convolution that is followed by something other than ReLU, such as batch norm.
+///
+/// A 3x3 convolution with padding 1, biases, stride 1, dilation 1 and one group is
+/// one operator on flex and libtorch; others run Burn's.
+///
+/// ```
+/// use burn::nn::PaddingConfig2d;
+/// use burn::nn::conv::Conv2dConfig;
+/// use burn::tensor::{Device, Tensor};
+/// use burn_fused::conv::conv;
+///
+/// let device = Device::flex().autodiff();
+/// let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+/// let layer = Conv2dConfig::new([3, 16], [3, 3]).with_padding(padding).init(&device);
+/// let output = conv(Tensor::ones([2, 3, 8, 8], &device), &layer);
+/// assert_eq!(output.dims(), [2, 16, 8, 8]);
+/// ```
+///
+/// # Panics
+/// If the channels of `images`, of the weights and of the bias do not match, the kernel is larger than the
+/// padded images, or stride, dilation, groups or kernel size are 0.
+#[track_caller]
+pub fn conv(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
+    apply(images.clone(), conv, Epilogue::Identity).unwrap_or_else(|| in_f32(images, |x| conv.forward(x)))
+}
+
+/// ReLU of `conv` of `images` `[batch, channels, height, width]`, of the same height
+/// and width, in one operator as [`conv`]. The gradient is 0 where the convolution
+/// gives exactly 0.
+///
+/// ```
+/// # use burn::nn::PaddingConfig2d;
+/// # use burn::nn::conv::Conv2dConfig;
+/// # use burn::tensor::{Device, Tensor};
+/// use burn_fused::conv::conv_relu;
+///
+/// # let device = Device::flex().autodiff();
+/// # let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+/// # let layer = Conv2dConfig::new([3, 16], [3, 3]).with_padding(padding).init(&device);
+/// let output = conv_relu(Tensor::ones([2, 3, 8, 8], &device), &layer);
+/// assert!(output.min().into_scalar::<f32>() >= 0.0);
+/// ```
+///
+/// # Panics
+/// As [`conv`].
+#[track_caller]
+pub fn conv_relu(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
+    apply(images.clone(), conv, Epilogue::Relu).unwrap_or_else(|| in_f32(images, |x| relu(conv.forward(x))))
+}
+
+/// ReLU of `conv` of `images` `[batch, channels, height, width]`, then 2x2 max
+/// pooling: `[batch, outputs, height / 2, width / 2]`, in one operator under the
+/// conditions of [`conv`](super::conv()). Of equal values, the first in reading order
+/// gets the gradient; a last odd row or column gets none.
+///
+/// ```
+/// # use burn::nn::PaddingConfig2d;
+/// # use burn::nn::conv::Conv2dConfig;
+/// # use burn::tensor::{Device, Tensor};
+/// use burn_fused::conv::conv_relu_pool;
+///
+/// # let device = Device::flex().autodiff();
+/// # let padding = PaddingConfig2d::Explicit(1, 1, 1, 1);
+/// # let layer = Conv2dConfig::new([3, 16], [3, 3]).with_padding(padding).init(&device);
+/// let output = conv_relu_pool(Tensor::ones([2, 3, 9, 8], &device), &layer);
+/// assert_eq!(output.dims(), [2, 16, 4, 4]);
+/// ```
+///
+/// # Panics
+/// As [`conv`](super::conv()).
+#[track_caller]
+pub fn conv_relu_pool(images: Tensor<4>, conv: &Conv2d) -> Tensor<4> {
+    apply(images.clone(), conv, Epilogue::ReluPool)
+        .unwrap_or_else(|| in_f32(images, |x| max_pool2d(relu(conv.forward(x)), MaxPoolOptions::new([2, 2]))))
+}
 
 /// `conv` of `images` with `epilogue` in one operator, or none unless `conv` is a 3x3
 /// convolution with padding 1, biases, stride 1, dilation 1 and one group.
@@ -34,7 +112,7 @@ use crate::simd::Level;
 /// # Panics
 /// As [`shapes::of_conv`].
 #[track_caller]
-pub(super) fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Option<Tensor<4>> {
+fn apply(images: Tensor<4>, conv: &Conv2d, epilogue: Epilogue) -> Option<Tensor<4>> {
     shapes::of_conv(images.dims(), conv);
     let (weights, bias) = parameters(conv)?;
     let output = <Dispatch as ConvEpilogue>::conv_epilogue(

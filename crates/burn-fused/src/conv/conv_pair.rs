@@ -6,18 +6,16 @@
 
 use std::sync::Arc;
 
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata};
+use burn::backend::{Backend, Dispatch, TensorMetadata};
 use burn::nn::conv::Conv2d;
 use burn::tensor::{DType, Tensor, try_read_sync};
 
-use super::conv_operator::{ConvEpilogue, parameters, shape_of};
-use super::conv_relu_pool::conv_relu_pool;
+use super::conv_operator::{ConvEpilogue, conv_relu_pool, parameters, shape_of};
 use super::cpu::{Between, PairBackward, PairForward, Parameters, Shape, pair_fits, with_buffers};
 use crate::epilogue::Epilogue;
-use crate::extension::{Saved, fused_operator, on_graph, operator};
+use crate::extension::{Saved, fused_operator};
 use crate::fake_quantize::{FakeQuantize, Steps, fake_quantize, range};
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::int8::{Int8Error, QParams, Scheme, min_max};

@@ -1,30 +1,26 @@
 //! Fake quantization as one operator, with straight-through gradients.
 //!
 //! Quantization-aware training computes with dequantized values, by the formulas of
-//! [`int8`](crate::int8). Gradients pass if a value is within the quantized range, and
+//! [`int8`]. Gradients pass if a value is within the quantized range, and
 //! are 0 if it is clipped: PyTorch's `fake_quantize`. Backward stores only the list of
 //! clipped values, which is short when ranges follow the values. Values and gradients
 //! are the same bits on every SIMD level.
 
-mod kernels;
-mod ranges;
-
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata};
+use burn::backend::{Backend, Dispatch, Flex, TensorMetadata};
 use burn::tensor::{DType, Tensor, TensorData};
 
-pub(crate) use self::kernels::Steps;
-use crate::extension::{Saved, fused_operator, on_graph, operator};
+use crate::extension::{Saved, fused_operator};
 use crate::flex_tensor::{contiguous, tensor, values};
-use crate::int8::{QParams, Scheme};
+use crate::int8::{self, Int8Error, QParams, Scheme, Step};
+use crate::memory::uninit::Uninit;
 use crate::precision::{Half, cast};
-use crate::simd::Level;
-
-pub use ranges::{channel_ranges, range};
+use crate::shapes::refuse;
+use crate::simd::{Kernel, Lanes, Level};
 
 /// Fake quantization of `x`, of any shape: each value is quantized and dequantized,
 /// (clamp(round(x · (1 / scale)) + zero point) - zero point) · scale, half to even.
@@ -95,7 +91,7 @@ fn is_supported([x]: [&FlexTensor; 1]) -> Option<()> {
 
 fn forward([x]: [FlexTensor; 1], (): (), steps: Steps, _backward: bool) -> (FlexTensor, Clipped) {
     let x = contiguous(x);
-    let (output, clipped) = kernels::forward(Level::current(), values(&x), &steps);
+    let (output, clipped) = quantized(Level::current(), values(&x), &steps);
     (tensor(output, &x.shape()), Clipped(Arc::new(clipped)))
 }
 
@@ -110,6 +106,236 @@ impl Saved<1> for Clipped {
             self.0.iter().for_each(|&index| slots[index as usize] = 0.0);
         }
         [Some(gradient)]
+    }
+}
+
+/// Values checked at once for clipped ones.
+const CHUNK: usize = 64;
+
+/// Parameters of a tensor, as kernels need them.
+#[derive(Debug, Clone)]
+pub(crate) struct Steps {
+    /// One for all, or one for each index of a dimension.
+    steps: Vec<Step>,
+    /// The dimension, and the number of contiguous values of one of its indices.
+    axis: usize,
+    inner: usize,
+}
+
+impl Steps {
+    /// The parameters of a tensor of this shape.
+    ///
+    /// # Panics
+    /// As [`fake_quantize`](super::fake_quantize).
+    pub fn new(scheme: Scheme, parameters: &[QParams], shape: &[usize], axis: usize) -> Self {
+        let fits = parameters.len() == 1 || shape.get(axis) == Some(&parameters.len());
+        assert!(fits, "{} parameters for dimension {axis} of {shape:?}", parameters.len());
+        assert!(
+            u32::try_from(shape.iter().product::<usize>()).is_ok(),
+            "values of {shape:?} have 32-bit indices"
+        );
+        let step = |&parameters: &QParams| Step::new(scheme, parameters);
+        let inner = if parameters.len() == 1 { 1 } else { shape[axis + 1..].iter().product() };
+        Self { steps: parameters.iter().map(step).collect(), axis, inner }
+    }
+
+    /// The shape of constants of `dimensions` dimensions, for broadcasting.
+    pub fn broadcast(&self, dimensions: usize) -> Vec<usize> {
+        let mut shape = vec![1; dimensions];
+        if self.steps.len() != 1 {
+            shape[self.axis] = self.steps.len();
+        }
+        shape
+    }
+
+    /// One number of each step.
+    pub fn each(&self, number: fn(&Step) -> f32) -> Vec<f32> {
+        self.steps.iter().map(number).collect()
+    }
+}
+
+/// The fake-quantized values, and the indices of clipped ones.
+fn quantized(level: Level, values: &[f32], steps: &Steps) -> (Vec<f32>, Vec<u32>) {
+    let mut output = Uninit::new(values.len());
+    let mut clipped = Vec::new();
+    // Without values, there may be no steps, and no length of a part.
+    if !values.is_empty() {
+        level.run(Forward { values, steps, output: output.values(), clipped: &mut clipped });
+    }
+    // SAFETY: the kernel has written each value, if there is one.
+    (unsafe { output.assume_init() }, clipped)
+}
+
+struct Forward<'a> {
+    values: &'a [f32],
+    steps: &'a Steps,
+    output: &'a mut [MaybeUninit<f32>],
+    clipped: &'a mut Vec<u32>,
+}
+
+impl Kernel for Forward<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        let Self { values, steps: Steps { steps, inner, .. }, output, clipped } = self;
+        match (&steps[..], *inner) {
+            ([step], _) => part(values, output, 0, clipped, *step),
+            (steps, 1) => columns(values, output, clipped, steps),
+            (steps, inner) => {
+                let parts = values.chunks(inner).zip(output.chunks_mut(inner)).zip(steps.iter().cycle());
+                for (at, ((values, output), step)) in parts.enumerate() {
+                    part(values, output, at * inner, clipped, *step);
+                }
+            }
+        }
+    }
+}
+
+/// Values with the same step. `first` is the index of the first in the tensor.
+#[inline(always)]
+fn part(values: &[f32], output: &mut [MaybeUninit<f32>], first: usize, clipped: &mut Vec<u32>, step: Step) {
+    let pairs = values.chunks(CHUNK).zip(output.chunks_mut(CHUNK));
+    for (chunk, (values, output)) in pairs.enumerate() {
+        let mut all = true;
+        for (slot, &value) in output.iter_mut().zip(values) {
+            let (quantized, passes) = step.apply(value);
+            slot.write(quantized);
+            all &= passes;
+        }
+        if !all {
+            let mut outside = [0u8; CHUNK];
+            for (flag, &value) in outside.iter_mut().zip(values) {
+                *flag = u8::from(!step.apply(value).1);
+            }
+            list(&outside, first + chunk * CHUNK, clipped);
+        }
+    }
+}
+
+/// Rows in which each value has a separate step.
+#[inline(always)]
+fn columns(values: &[f32], output: &mut [MaybeUninit<f32>], clipped: &mut Vec<u32>, steps: &[Step]) {
+    // As many whole rows as make long loops, with the steps in arrays.
+    let period = steps.len() * CHUNK.div_ceil(steps.len());
+    let cycle = |of: fn(&Step) -> f32| steps.iter().map(of).cycle().take(period).collect::<Vec<f32>>();
+    let (scales, inverses) = (cycle(|step| step.scale), cycle(|step| step.inverse));
+    let (lows, highs) = (cycle(|step| step.low), cycle(|step| step.high));
+    let mut outside = vec![0u8; period];
+    let pairs = values.chunks(period).zip(output.chunks_mut(period));
+    for (block, (values, output)) in pairs.enumerate() {
+        let len = values.len();
+        let (scales, inverses, lows, highs) = (&scales[..len], &inverses[..len], &lows[..len], &highs[..len]);
+        let (output, outside) = (&mut output[..len], &mut outside[..len]);
+        let mut any = 0;
+        for i in 0..len {
+            let step = Step { scale: scales[i], inverse: inverses[i], low: lows[i], high: highs[i] };
+            let (quantized, passes) = step.apply(values[i]);
+            output[i].write(quantized);
+            outside[i] = u8::from(!passes);
+            any |= outside[i];
+        }
+        if any != 0 {
+            list(outside, block * period, clipped);
+        }
+    }
+}
+
+/// Adds the indices of flags to `clipped`.
+fn list(flags: &[u8], first: usize, clipped: &mut Vec<u32>) {
+    for (at, eight) in flags.chunks(8).enumerate() {
+        if eight.iter().any(|&flag| flag != 0) {
+            let set = eight.iter().enumerate().filter(|(_, flag)| **flag != 0);
+            clipped.extend(set.map(|(i, _)| (first + 8 * at + i) as u32));
+        }
+    }
+}
+
+/// Minimum and maximum of `x`.
+///
+/// # Errors
+/// If `x` is empty or contains NaN or infinite values.
+pub fn range<const D: usize>(x: &Tensor<D>) -> Result<[f32; 2], Int8Error> {
+    with_values(x, int8::min_max)
+}
+
+/// Minimum and maximum for each index of the dimension `axis` of `x`.
+///
+/// # Errors
+/// As [`range`].
+///
+/// # Panics
+/// If `x` has no such dimension.
+#[track_caller]
+pub fn channel_ranges<const D: usize>(x: &Tensor<D>, axis: usize) -> Result<Vec<[f32; 2]>, Int8Error> {
+    let dims = x.dims();
+    if axis >= D {
+        let rule = "The dimension must be one of the tensor's.";
+        refuse("channel_ranges", rule, format_args!("got: {axis}, dimensions: {D}"));
+    }
+    let (channels, inner) = (dims[axis], dims[axis + 1..].iter().product::<usize>());
+    with_values(x, |values| match (values.is_empty(), inner) {
+        (true, _) => Err(Int8Error::NoValues),
+        (false, 1) => Level::current().run(Columns { values, channels }),
+        (false, _) => {
+            let mut ranges = vec![[f32::INFINITY, f32::NEG_INFINITY]; channels];
+            for slice in values.chunks(channels * inner) {
+                for (range, part) in ranges.iter_mut().zip(slice.chunks(inner)) {
+                    let [min, max] = int8::min_max(part)?;
+                    *range = [range[0].min(min), range[1].max(max)];
+                }
+            }
+            Ok(ranges)
+        }
+    })
+}
+
+/// Ranges of the columns of rows of `channels` values.
+struct Columns<'a> {
+    values: &'a [f32],
+    channels: usize,
+}
+
+impl Kernel for Columns<'_> {
+    type Output = Result<Vec<[f32; 2]>, Int8Error>;
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) -> Self::Output {
+        let Self { values, channels } = self;
+        // As many whole rows as make long loops.
+        let period = channels * 64usize.div_ceil(channels);
+        let (mut min, mut max) = (vec![f32::INFINITY; period], vec![f32::NEG_INFINITY; period]);
+        let mut finite = vec![0.0f32; period];
+        for block in values.chunks(period) {
+            let len = block.len();
+            let (min, max, finite) = (&mut min[..len], &mut max[..len], &mut finite[..len]);
+            for i in 0..len {
+                min[i] = if block[i] < min[i] { block[i] } else { min[i] };
+                max[i] = if block[i] > max[i] { block[i] } else { max[i] };
+                finite[i] += block[i] * 0.0;
+            }
+        }
+        if !finite.iter().all(|&zero| zero == 0.0) {
+            return Err(Int8Error::NonFinite);
+        }
+        let fold = |ends: &[f32], channel: usize, of: fn(f32, f32) -> f32| {
+            ends[channel..].iter().step_by(channels).copied().fold(ends[channel], of) + 0.0
+        };
+        Ok((0..channels).map(|c| [fold(&min, c, f32::min), fold(&max, c, f32::max)]).collect())
+    }
+}
+
+/// Applies `read` to the values of `x`; flex's memory is read in place.
+fn with_values<const D: usize, T>(x: &Tensor<D>, read: impl FnOnce(&[f32]) -> T) -> T {
+    let inner = if x.device().is_autodiff() { x.clone().inner() } else { x.clone() };
+    let flex =
+        inner.clone().try_into_primitive::<Flex>().ok().filter(|x: &FlexTensor| x.dtype() == DType::F32);
+    match flex.map(|x| x.to_contiguous()) {
+        Some(x) => read(crate::flex_tensor::values(&x)),
+        None => {
+            let data = inner.into_data().convert_dtype(DType::F32);
+            read(data.as_slice::<f32>().unwrap_or_default())
+        }
     }
 }
 

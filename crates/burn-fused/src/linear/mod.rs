@@ -5,19 +5,18 @@
 //! outputs of f32 inputs, run Burn's.
 
 mod kernels;
-mod mixed;
 
-use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::flex::FlexTensor;
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Autodiff, Backend, Dispatch, Flex, TensorMetadata};
+use burn::backend::{Backend, Dispatch, TensorMetadata};
 use burn::nn::Linear;
 use burn::tensor::{Shape, Tensor};
 
 use self::kernels::Sizes;
-use crate::extension::{Saved, fused_operator, on_graph, operator};
+use crate::extension::{Saved, fused_operator};
 use crate::flex_tensor::{contiguous, tensor, values};
-use crate::precision::{Half, cast, in_f32, supported, tensor_of};
+use crate::matrix::Matrix;
+use crate::precision::{Half, cast, in_f32, multiply, supported, tensor_of};
 use crate::shapes::expect;
 use crate::simd::Level;
 
@@ -89,7 +88,7 @@ fn forward(tensors: [FlexTensor; 3], sizes: Sizes, _backward: bool) -> (FlexTens
     let [x, weights, bias] = tensors.map(contiguous);
     let (level, parameters) = (Level::current(), [&weights, &bias].map(values));
     let output = match Half::of(x.dtype()) {
-        Some(half) => mixed::forward(half, level, sizes, half.bits(&x), parameters),
+        Some(half) => mixed_forward(half, level, sizes, half.bits(&x), parameters),
         None => level.run(kernels::Forward { sizes, input: values(&x), parameters }),
     };
     let output = tensor_of(x.dtype(), level, output, &[sizes.batch, sizes.outputs]);
@@ -112,7 +111,7 @@ impl Saved<3> for State {
         let (of_x, of_weights, of_bias) = match Half::of(dtype) {
             Some(half) => {
                 let [x, gradient] = [&self.x, &gradient].map(|tensor| half.bits(tensor));
-                mixed::backward(half, level, sizes, x, weights, gradient, of_input)
+                mixed_backward(half, level, sizes, x, weights, gradient, of_input)
             }
             None => {
                 let [input, gradient] = [&self.x, &gradient].map(values);
@@ -123,6 +122,48 @@ impl Saved<3> for State {
         let of_x = of_x.map(|of_x| tensor_of(dtype, level, of_x, &[batch, inputs]));
         [of_x, Some(tensor(of_weights, &[inputs, outputs])), Some(tensor(of_bias, &[outputs]))]
     }
+}
+
+/// The output, before it is rounded.
+fn mixed_forward(
+    half: Half,
+    level: Level,
+    Sizes { batch, inputs, outputs }: Sizes,
+    x: &[u16],
+    [weights, bias]: [&[f32]; 2],
+) -> Vec<f32> {
+    let weights = half.narrowed(level, weights);
+    let x = Matrix::new(x, [batch, inputs]);
+    let mut output = multiply(level, half, x, Matrix::new(&weights, [inputs, outputs]));
+    for row in output.chunks_exact_mut(outputs) {
+        row.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
+    }
+    output
+}
+
+/// The gradients of inputs, before they are rounded, weights and biases.
+fn mixed_backward(
+    half: Half,
+    level: Level,
+    Sizes { batch, inputs, outputs }: Sizes,
+    x: &[u16],
+    weights: &[f32],
+    gradient: &[u16],
+    of_input: bool,
+) -> (Option<Vec<f32>>, Vec<f32>, Vec<f32>) {
+    let g = Matrix::new(gradient, [batch, outputs]);
+    let x = Matrix::new(x, [batch, inputs]);
+    let of_weights = multiply(level, half, x.transpose(), g);
+    let mut bias = vec![0.0; outputs];
+    for row in half.widened(level, gradient).chunks_exact(outputs) {
+        bias.iter_mut().zip(row).for_each(|(sum, g)| *sum += g);
+    }
+    let of_input = of_input.then(|| {
+        let weights = half.narrowed(level, weights);
+        multiply(level, half, g, Matrix::new(&weights, [inputs, outputs]).transpose())
+    });
+    let [of_weights, bias] = [of_weights, bias].map(|gradient| half.weight_gradient(level, gradient));
+    (of_input, of_weights, bias)
 }
 
 #[cfg(test)]

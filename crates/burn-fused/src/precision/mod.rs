@@ -6,7 +6,6 @@
 //! are, and round the output. Gradients of activations have the type of the activations.
 //! Micikevicius et al., "Mixed precision training" (2018).
 
-mod convert;
 mod product;
 #[cfg(test)]
 mod tests;
@@ -17,9 +16,10 @@ use burn::backend::flex::{FlexTensor, Layout};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{Bytes, DType, Tensor, bf16, f16};
+use half::slice::HalfFloatSliceExt;
 
 use crate::flex_tensor::{tensor, values};
-use crate::simd::Level;
+use crate::simd::{Kernel, Lanes, Level};
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) use product::amx;
@@ -79,8 +79,8 @@ impl Half {
     pub(crate) fn widen(self, level: Level, bits: &[u16], values: &mut [f32]) {
         assert_eq!(bits.len(), values.len());
         match self {
-            Self::Bf16 => level.run(convert::WidenBf16 { bits, values }),
-            Self::F16 => convert::widen_f16(bits, values),
+            Self::Bf16 => level.run(WidenBf16 { bits, values }),
+            Self::F16 => bytemuck::cast_slice::<_, f16>(bits).convert_to_f32_slice(values),
         }
     }
 
@@ -96,8 +96,8 @@ impl Half {
     pub(crate) fn narrow(self, level: Level, values: &[f32], bits: &mut [u16]) {
         assert_eq!(bits.len(), values.len());
         match self {
-            Self::Bf16 => level.run(convert::NarrowBf16 { values, bits }),
-            Self::F16 => convert::narrow_f16(values, bits),
+            Self::Bf16 => level.run(NarrowBf16 { values, bits }),
+            Self::F16 => bytemuck::cast_slice_mut::<_, f16>(bits).convert_from_f32_slice(values),
         }
     }
 
@@ -164,4 +164,43 @@ pub(crate) fn in_f32<const D: usize, const E: usize>(
 pub(crate) fn cast<B: Backend>(tensor: FloatTensor<B>, dtype: DType) -> FloatTensor<B> {
     // Without a node of the graph that does nothing.
     if tensor.dtype() == dtype { tensor } else { B::float_cast(tensor, dtype.into()) }
+}
+
+/// bf16 to f32: the upper half of its bits.
+struct WidenBf16<'a> {
+    pub bits: &'a [u16],
+    pub values: &'a mut [f32],
+}
+
+impl Kernel for WidenBf16<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        for (value, &bits) in self.values.iter_mut().zip(self.bits) {
+            *value = f32::from_bits(u32::from(bits) << 16);
+        }
+    }
+}
+
+/// f32 to bf16.
+struct NarrowBf16<'a> {
+    pub values: &'a [f32],
+    pub bits: &'a mut [u16],
+}
+
+impl Kernel for NarrowBf16<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) {
+        for (bits, &value) in self.bits.iter_mut().zip(self.values) {
+            let all = value.to_bits();
+            // Half of the last place is added, less one where the result would be odd.
+            let rounded = all.wrapping_add(0x7fff + ((all >> 16) & 1)) >> 16;
+            // A NaN whose lower half was all of it must not become infinity.
+            let quiet = (all >> 16) | 0x40;
+            *bits = (if value.is_nan() { quiet } else { rounded }) as u16;
+        }
+    }
 }

@@ -9,7 +9,6 @@ mod activation;
 mod blocks;
 mod correlation;
 mod direct;
-mod gemm_epilogue;
 mod group;
 mod im2col;
 mod matmul;

@@ -13,7 +13,7 @@ const PARTS: usize = 32;
 /// Values that are summed in f32; sums of blocks are summed in f64.
 const BLOCK: usize = 1024;
 
-/// See [`super::forward`].
+/// See [`super::kernel_forward`].
 pub(super) struct ForwardPass<'a> {
     pub input: Input<'a>,
     pub epsilon: f64,
@@ -74,7 +74,7 @@ impl Kernel for ForwardPass<'_> {
     }
 }
 
-/// See [`super::backward`].
+/// See [`super::kernel_backward`].
 pub(super) struct BackwardPass<'a> {
     pub input: Input<'a>,
     pub moments: &'a Moments,

@@ -5,7 +5,7 @@ use super::{Affine, Back, Forward, Gradients, Input, Moments};
 use crate::epilogue::{Epilogue, passes, relu};
 use crate::simd::{Kernel, Lanes};
 
-/// See [`super::forward`].
+/// See [`super::kernel_forward`].
 pub(super) struct ForwardPass<'a> {
     pub input: Input<'a>,
     pub epsilon: f64,
@@ -45,7 +45,7 @@ impl Kernel for ForwardPass<'_> {
     }
 }
 
-/// See [`super::backward`].
+/// See [`super::kernel_backward`].
 pub(super) struct BackwardPass<'a> {
     pub input: Input<'a>,
     pub moments: &'a Moments,

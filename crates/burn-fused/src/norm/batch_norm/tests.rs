@@ -5,7 +5,7 @@ use burn::tensor::module::{batch_norm_train, max_pool2d};
 use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::{Input, Shape, backward, batch_norm, forward};
+use super::{Input, Shape, batch_norm, kernel_backward, kernel_forward};
 use crate::epilogue::Epilogue;
 use crate::simd::Level;
 
@@ -77,8 +77,8 @@ impl Case {
         let Some(shape) = Shape::of(&self.sizes, self.epilogue) else { unreachable!("as in new") };
         let input =
             Input { shape, epilogue: self.epilogue, x: &self.x, scale: &self.scale, shift: &self.shift };
-        let found = forward(level, input, EPSILON, true);
-        let gradients = backward(level, input, &found.moments, &found.argmax, &self.gradient);
+        let found = kernel_forward(level, input, EPSILON, true);
+        let gradients = kernel_backward(level, input, &found.moments, &found.argmax, &self.gradient);
         let (mean, variance) = (found.moments.mean, found.moments.variance);
         [found.output, mean, variance, gradients.x, gradients.scale, gradients.shift]
     }

@@ -87,3 +87,27 @@ impl Block {
 /// Rows of a bordered plane above and below the tiles. The transform reads one of them;
 /// with two, a plane begins at an even row, and no 2x2 square of a pooling is cut.
 pub const BORDER: usize = 2;
+
+/// Multiplications between two calls: some tens of microseconds.
+const EACH: usize = 1 << 21;
+
+/// Calls a callback as products are computed.
+pub struct Pace<'a> {
+    between: &'a mut dyn FnMut(),
+    products: usize,
+}
+
+impl<'a> Pace<'a> {
+    pub fn new(between: &'a mut dyn FnMut()) -> Self {
+        Self { between, products: 0 }
+    }
+
+    /// After this many more multiplications.
+    pub fn after(&mut self, products: usize) {
+        self.products += products;
+        if self.products >= EACH {
+            self.products = 0;
+            (self.between)();
+        }
+    }
+}

@@ -4,11 +4,9 @@
 use super::super::Shape;
 use super::super::scratch::Buffers;
 use super::super::source::Source;
-use super::blocks::Block;
-use super::factors::{Pixels, transform_weights};
+use super::blocks::{Block, Pace};
+use super::factors::{PANEL, Panels, Pixels, transform_weights};
 use super::finish::{Finish, Target};
-use super::pace::Pace;
-use super::panels::{PANEL, Panels};
 use super::transform::PRODUCTS;
 use crate::epilogue::Epilogue;
 use crate::memory::uninit::Uninit;

@@ -5,7 +5,6 @@ use super::super::Shape;
 use super::super::plane::Plane;
 use super::super::source::Source;
 use super::blocks::Block;
-use super::panels::{PANEL, Panels};
 use super::transform::{Input, POINTS, PRODUCTS, WeightGradient, Weights, square};
 use crate::simd::Lanes;
 
@@ -139,5 +138,49 @@ pub fn weight_gradients<S: Lanes>(
         let from = first * shape.inputs * 9;
         let plane = Plane::plain([shape.inputs, 9]);
         plane.store(simd, lanes, [outputs, shape.inputs * 9], &mut target[from..]);
+    }
+}
+
+/// A matrix of `terms` rows of `vectors` vectors, once for each of the 36 points.
+#[derive(Debug, Clone, Copy)]
+pub struct Panels {
+    /// Rows.
+    pub terms: usize,
+    /// Vectors of a row.
+    pub vectors: usize,
+}
+
+/// Vectors of a panel; the last panel may have one.
+pub const PANEL: usize = 2;
+
+impl Panels {
+    /// Vectors of all points.
+    pub fn len(self) -> usize {
+        self.count() * PRODUCTS * self.step()
+    }
+
+    /// Number of panels.
+    pub fn count(self) -> usize {
+        self.vectors.div_ceil(PANEL)
+    }
+
+    /// Vectors of this panel's rows.
+    #[inline(always)]
+    pub fn width(self, panel: usize) -> usize {
+        PANEL.min(self.vectors - panel * PANEL)
+    }
+
+    /// First vector of a panel at a point.
+    #[inline(always)]
+    pub fn at(self, panel: usize, point: usize) -> usize {
+        (panel * PRODUCTS + point) * self.step()
+    }
+
+    /// Vectors from one point to the next. The points of one row are written one
+    /// after the other: one vector more than needed puts them in different sets of the
+    /// cache.
+    #[inline(always)]
+    pub fn step(self) -> usize {
+        self.terms * PANEL + 1
     }
 }

@@ -16,8 +16,6 @@ mod blocks;
 mod convolve;
 mod factors;
 mod finish;
-mod pace;
-mod panels;
 #[cfg(test)]
 mod reference;
 #[cfg(test)]
