@@ -158,7 +158,7 @@ fn options_beside_resume_change_and_the_history_says_so() {
         ("--lr=-1", "--lr -1: must be a finite number"),
         ("--seed=7", "--seed 7: cannot change in a resumed run"),
         ("--learning-rate=1", "unexpected argument '--learning-rate'"),
-        ("--out=elsewhere", "cannot be used with '--resume"),
+        ("--out=elsewhere", "cannot be used with '--out <DIR>'"),
         ("--epochs=1", "--epochs=1: 2 epochs are done"),
     ] {
         let output = fails_with(lab.resume(2, "run", &[set]), &[named]);
