@@ -13,7 +13,7 @@ use super::logging::bars;
 use super::outputs;
 use crate::data::contact_sheet;
 use crate::data::generate::{digits, features, objects};
-use crate::data::{self, DataError, Kind, SampleSource, Split, shard};
+use crate::data::{self, DataError, DataFormat, SampleSource, Split, shard};
 use crate::options::{DataArgs, DataKind, InfoArgs, MakeArgs};
 use crate::stop::StopRequest;
 use run_record::files;
@@ -22,9 +22,9 @@ use run_report::table::{CellAlignment, table};
 
 pub fn run(args: &DataArgs) -> anyhow::Result<()> {
     match &args.kind {
-        DataKind::Digits(args) => make(args, Kind::Idx, digits::write),
-        DataKind::Objects(args) => make(args, Kind::Cifar10, objects::write),
-        DataKind::Features(args) => make(args, Kind::Npy, features::write),
+        DataKind::Digits(args) => make(args, DataFormat::Idx, digits::write),
+        DataKind::Objects(args) => make(args, DataFormat::Cifar10, objects::write),
+        DataKind::Features(args) => make(args, DataFormat::Npy, features::write),
         DataKind::Info(args) => info(args),
     }
 }
@@ -44,10 +44,10 @@ fn unfinished(folder: &Path) -> io::Result<BTreeSet<PathBuf>> {
 
 type Generator = fn(&Path, usize, usize, u64, &dyn Fn(usize)) -> io::Result<()>;
 
-fn make(args: &MakeArgs, kind: Kind, write: Generator) -> anyhow::Result<()> {
+fn make(args: &MakeArgs, kind: DataFormat, write: Generator) -> anyhow::Result<()> {
     let MakeArgs { out, train, test, seed, overwrite } = args;
     ensure!(*train > 0 && *test > 0, "--train {train} --test {test}: both must be at least 1");
-    match Kind::of_folder(out) {
+    match DataFormat::of_folder(out) {
         _ if out.exists() && !out.is_dir() => bail!("--out {}: is no folder", out.display()),
         _ if run_around(out).is_some() => {
             bail!("--out {}: is in a run directory; choose another folder", out.display())
@@ -88,7 +88,7 @@ fn make(args: &MakeArgs, kind: Kind, write: Generator) -> anyhow::Result<()> {
 }
 
 /// Checks that the samples fit on the disk.
-fn check_space(out: &Path, kind: Kind, train: usize, test: usize) -> anyhow::Result<()> {
+fn check_space(out: &Path, kind: DataFormat, train: usize, test: usize) -> anyhow::Result<()> {
     let samples = train as u128 + test as u128;
     let bytes = samples * kind.generated_bytes() as u128;
     // The folder may not be there yet.

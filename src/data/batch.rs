@@ -55,12 +55,12 @@ impl Normalizer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Kind;
+    use crate::data::DataFormat;
 
     #[test]
     fn each_channel_has_its_own_table() {
         let normalizer = Normalizer::new(&Description {
-            kind: Kind::Idx,
+            kind: DataFormat::Idx,
             shape: [2, 1, 2],
             element: Element::U8,
             classes: 10,
@@ -77,7 +77,7 @@ mod tests {
     #[test]
     fn float_samples_become_batches_of_the_same_size() {
         let normalizer = Normalizer::new(&Description {
-            kind: Kind::Npy,
+            kind: DataFormat::Npy,
             shape: [1, 1, 3],
             element: Element::F64,
             classes: 2,

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use super::data_file::DataFile;
-use super::{DataError, Description, Element, Kind, SampleSource, Split};
+use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 const SHAPE: [usize; 3] = [3, 32, 32];
 const IMAGE: usize = SHAPE[0] * SHAPE[1] * SHAPE[2];
@@ -74,7 +74,7 @@ impl Cifar10 {
     /// When one is missing, or is not a whole number of records.
     pub fn open(root: &Path) -> Result<Self, DataError> {
         let missing =
-            |name: &str, also| DataError::Missing { path: root.join(name), also, kind: Kind::Cifar10 };
+            |name: &str, also| DataError::Missing { path: root.join(name), also, kind: DataFormat::Cifar10 };
         let numbers = batches(root)?;
         let last = numbers.last().copied().unwrap_or(0).max(1);
         if let Some(gap) = (1..=last).find(|number| !numbers.contains(number)) {
@@ -92,7 +92,7 @@ impl Cifar10 {
         Ok(Self {
             files: [train, vec![open(&root.join(TEST))?]],
             description: Description {
-                kind: Kind::Cifar10,
+                kind: DataFormat::Cifar10,
                 shape: SHAPE,
                 element: Element::U8,
                 classes: CLASSES,
@@ -131,7 +131,7 @@ fn open(path: &Path) -> Result<DataFile, DataError> {
             found / RECORD
         ),
     };
-    Err(DataError::Invalid { path: path.to_owned(), what, kind: Kind::Cifar10 })
+    Err(DataError::Invalid { path: path.to_owned(), what, kind: DataFormat::Cifar10 })
 }
 
 /// The names in `batches.meta.txt` if it exists; numbers otherwise.
@@ -175,7 +175,7 @@ impl SampleSource for Cifar10 {
             _ => Err(DataError::Invalid {
                 path: file.path().to_owned(),
                 what: format!("label {} of record {at} is outside 0 to {}", record[0], CLASSES - 1),
-                kind: Kind::Cifar10,
+                kind: DataFormat::Cifar10,
             }),
         })?;
         Ok(labels)
@@ -218,7 +218,7 @@ mod tests {
             assert_eq!((seen, labels.len()), (5.min(source.len(split)), seen));
         }
         let description = source.description();
-        assert_eq!((description.kind, description.shape), (Kind::Cifar10, [3, 32, 32]));
+        assert_eq!((description.kind, description.shape), (DataFormat::Cifar10, [3, 32, 32]));
         assert_eq!((&description.class_names[3][..], description.classes), ("flower", 10));
         assert_eq!((&description.mean[..], &description.std[..]), (&[0.5; 3][..], &[0.5; 3][..]));
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::Kind;
+use super::DataFormat;
 
 /// An error in the files of a data set.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,7 @@ pub enum DataError {
         /// Further information, such as another missing file.
         also: String,
         /// The kind of the data set.
-        kind: Kind,
+        kind: DataFormat,
     },
     /// A file does not have the expected format.
     #[error(
@@ -41,7 +41,7 @@ pub enum DataError {
         /// What was found and what was expected.
         what: String,
         /// The kind of the data set.
-        kind: Kind,
+        kind: DataFormat,
     },
     /// A file is well-formed but cannot be used as it is.
     #[error("{path}: {what}")]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
 
-use super::{DataError, Kind};
+use super::{DataError, DataFormat};
 use run_record::files::open_regular;
 
 /// Content of an IDX file, by the dimensions in its magic number.
@@ -72,7 +72,7 @@ impl IdxFile {
             (zipped, true)
         } else {
             let also = format!(", and so is {name}.gz");
-            return Err(DataError::Missing { path: plain, also, kind: Kind::Idx });
+            return Err(DataError::Missing { path: plain, also, kind: DataFormat::Idx });
         };
         let mut file = Self {
             path,
@@ -179,7 +179,7 @@ impl IdxFile {
     }
 
     fn invalid(&self, what: String) -> DataError {
-        DataError::Invalid { path: self.path.clone(), what, kind: Kind::Idx }
+        DataError::Invalid { path: self.path.clone(), what, kind: DataFormat::Idx }
     }
 }
 

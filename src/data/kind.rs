@@ -10,7 +10,7 @@ use run_record::files::place;
 
 /// The format of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum DataFormat {
     /// MNIST's four IDX files.
     Idx,
     /// CIFAR-10's binary batches.
@@ -21,7 +21,7 @@ pub enum Kind {
     Noise,
 }
 
-impl Kind {
+impl DataFormat {
     /// The kind of the data set in `root`.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ pub fn is_data_file(path: &Path) -> bool {
         || npy_pairs::files(Path::new("")).any(|file| path.ends_with(file))
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for DataFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Idx => "IDX files (MNIST's layout)",
@@ -90,19 +90,19 @@ mod tests {
     #[test]
     fn any_file_of_a_data_set_determines_its_kind() {
         let root = tempfile::tempdir().unwrap();
-        let none = Kind::of_folder(root.path()).unwrap_err().to_string();
+        let none = DataFormat::of_folder(root.path()).unwrap_err().to_string();
         assert!(none.contains("no data set in") && none.contains("mpiburn data digits --out"), "{none}");
-        let named = Kind::of_folder(Path::new("nowhere/features")).unwrap_err().to_string();
+        let named = DataFormat::of_folder(Path::new("nowhere/features")).unwrap_err().to_string();
         assert!(named.contains("`mpiburn data features --out nowhere/features`, or point"), "{named}");
-        let missing = Kind::of_folder(&root.path().join("nowhere")).unwrap_err().to_string();
+        let missing = DataFormat::of_folder(&root.path().join("nowhere")).unwrap_err().to_string();
         assert!(missing.contains("no data set in") && missing.contains("nowhere"), "{missing}");
         for (name, kind) in [
-            ("train-labels-idx1-ubyte", Kind::Idx),
-            ("t10k-images-idx3-ubyte.gz", Kind::Idx),
-            ("data_batch_4.bin", Kind::Cifar10),
-            ("test_batch.bin", Kind::Cifar10),
-            ("train_data/train_y.npy", Kind::Npy),
-            ("test_data/test_x.npy", Kind::Npy),
+            ("train-labels-idx1-ubyte", DataFormat::Idx),
+            ("t10k-images-idx3-ubyte.gz", DataFormat::Idx),
+            ("data_batch_4.bin", DataFormat::Cifar10),
+            ("test_batch.bin", DataFormat::Cifar10),
+            ("train_data/train_y.npy", DataFormat::Npy),
+            ("test_data/test_x.npy", DataFormat::Npy),
         ] {
             let root = tempfile::tempdir().unwrap();
             for other in ["data_batch_x.bin", "train_x.npy", "notes.txt"] {
@@ -110,7 +110,7 @@ mod tests {
             }
             std::fs::create_dir_all(root.path().join(name).parent().unwrap()).unwrap();
             std::fs::write(root.path().join(name), "").unwrap();
-            assert_eq!(Kind::of_folder(root.path()).unwrap(), kind, "{name}");
+            assert_eq!(DataFormat::of_folder(root.path()).unwrap(), kind, "{name}");
         }
     }
 
@@ -119,7 +119,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("test_batch.bin"), "").unwrap();
         std::fs::write(root.path().join("train-images-idx3-ubyte"), "").unwrap();
-        let message = Kind::of_folder(root.path()).unwrap_err().to_string();
+        let message = DataFormat::of_folder(root.path()).unwrap_err().to_string();
         assert!(message.contains("train-images-idx3-ubyte and of test_batch.bin"), "{message}");
         assert_eq!(message.lines().count(), 1);
     }

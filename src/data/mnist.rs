@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::idx::{Content, IdxFile};
-use super::{DataError, Description, Element, Kind, SampleSource, Split};
+use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 /// A folder in MNIST's layout. Opening it reads headers only.
 #[derive(Debug)]
@@ -45,7 +45,8 @@ impl Mnist {
         let pair = |(images, labels): (&str, &str)| -> Result<_, DataError> {
             let images = IdxFile::open(root, images, Content::Images)?;
             let labels = IdxFile::open(root, labels, Content::Labels)?;
-            let invalid = |what| DataError::Invalid { path: images.path().to_owned(), what, kind: Kind::Idx };
+            let invalid =
+                |what| DataError::Invalid { path: images.path().to_owned(), what, kind: DataFormat::Idx };
             if images.shape != SHAPE[1..] {
                 return Err(invalid(format!("images of {:?}, expected 28x28", images.shape)));
             }
@@ -65,7 +66,7 @@ impl Mnist {
         Ok(Self {
             files: [pair(NAMES[0])?, pair(NAMES[1])?],
             description: Description {
-                kind: Kind::Idx,
+                kind: DataFormat::Idx,
                 shape: SHAPE,
                 element: Element::U8,
                 classes: CLASSES,
@@ -105,7 +106,7 @@ impl SampleSource for Mnist {
             Some(at) => Err(DataError::Invalid {
                 path: file.path().to_owned(),
                 what: format!("label {} of sample {at} is outside 0 to {}", labels[at], CLASSES - 1),
-                kind: Kind::Idx,
+                kind: DataFormat::Idx,
             }),
         }
     }

@@ -22,7 +22,7 @@ pub use batch::Normalizer;
 pub use cifar10::Cifar10;
 pub use element::Element;
 pub use error::DataError;
-pub use kind::{Kind, is_data_file};
+pub use kind::{DataFormat, is_data_file};
 pub use mnist::Mnist;
 pub use npy::write_npy;
 pub use npy_pairs::NpyPairs;
@@ -55,7 +55,7 @@ impl Split {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Description {
     /// The format.
-    pub kind: Kind,
+    pub kind: DataFormat,
     /// Channels, height and width of a sample.
     pub shape: [usize; 3],
     /// Element type of a sample on disk.
@@ -118,11 +118,11 @@ pub trait SampleSource {
 /// # Errors
 /// When there is none or more than one, or a file does not have the expected format.
 pub fn open(root: &Path) -> Result<Box<dyn SampleSource>, DataError> {
-    Ok(match Kind::of_folder(root)? {
-        Kind::Idx => Box::new(Mnist::open(root)?),
-        Kind::Cifar10 => Box::new(Cifar10::open(root)?),
-        Kind::Npy => Box::new(NpyPairs::open(root)?),
-        Kind::Noise => return Err(DataError::NoneHere { root: root.to_owned() }),
+    Ok(match DataFormat::of_folder(root)? {
+        DataFormat::Idx => Box::new(Mnist::open(root)?),
+        DataFormat::Cifar10 => Box::new(Cifar10::open(root)?),
+        DataFormat::Npy => Box::new(NpyPairs::open(root)?),
+        DataFormat::Noise => return Err(DataError::NoneHere { root: root.to_owned() }),
     })
 }
 
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn the_digest_covers_whatever_changes_inputs_or_targets() {
         let known = Description {
-            kind: Kind::Idx,
+            kind: DataFormat::Idx,
             shape: [1, 2, 3],
             element: Element::U8,
             classes: 2,
@@ -158,6 +158,6 @@ mod tests {
             with(&|d| d.std[0] = 0.5),
         ];
         assert!(others.iter().all(|other| *other != digest));
-        assert_eq!(with(&|d| d.kind = Kind::Npy), digest, "the same samples in other files");
+        assert_eq!(with(&|d| d.kind = DataFormat::Npy), digest, "the same samples in other files");
     }
 }

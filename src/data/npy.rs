@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::data_file::DataFile;
 use super::npy_header::{Header, HeaderFault};
-use super::{DataError, Kind};
+use super::{DataError, DataFormat};
 use run_record::files::WholeFile;
 
 /// Writes rows of `columns` floats to a file, in place of what it held.
@@ -50,7 +50,7 @@ impl NpyFile {
     /// dimensions, or is shorter or longer than its header says.
     pub fn open(path: &Path, dtypes: &[&str]) -> Result<Self, DataError> {
         let file = DataFile::open(path)?;
-        let invalid = |what| DataError::Invalid { path: path.to_owned(), what, kind: Kind::Npy };
+        let invalid = |what| DataError::Invalid { path: path.to_owned(), what, kind: DataFormat::Npy };
         let unsuitable = |what| DataError::Unsuitable { path: path.to_owned(), what };
         let header = Header::read(&file.beginning(MOST_OF_HEADER)?).map_err(|fault| match fault {
             HeaderFault::Broken(what) => invalid(what),

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use super::npy::NpyFile;
-use super::{DataError, Description, Element, Kind, SampleSource, Split};
+use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 const FEATURES: [&str; 3] = ["<f2", "<f4", "<f8"];
 const LABELS: [&str; 8] = ["|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8"];
@@ -50,7 +50,7 @@ impl NpyPairs {
             let path = path(root, split, letter);
             match path.exists() {
                 true => NpyFile::open(&path, dtypes),
-                false => Err(DataError::Missing { path, also: String::new(), kind: Kind::Npy }),
+                false => Err(DataError::Missing { path, also: String::new(), kind: DataFormat::Npy }),
             }
         };
         let pair = |split| -> Result<_, DataError> {
@@ -96,7 +96,7 @@ impl NpyPairs {
         Ok(Self {
             labels: [ranks(&train.1, &train.2)?, ranks(&test.1, &test.2)?],
             description: Description {
-                kind: Kind::Npy,
+                kind: DataFormat::Npy,
                 shape: [1, 1, train.0.columns],
                 element,
                 classes: classes.len(),

@@ -3,7 +3,7 @@
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
 
-use crate::data::{DataError, Description, Element, Kind, SampleSource, Split};
+use crate::data::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 /// `samples` random samples and labels, the same on every rank: images of bytes, and features,
 /// which have a height of 1, of floats between -1 and 1.
@@ -18,7 +18,7 @@ impl Synthetic {
     pub fn new(shape: [usize; 3], classes: usize, samples: usize) -> Self {
         let is_image = shape[1] > 1;
         let description = Description {
-            kind: Kind::Noise,
+            kind: DataFormat::Noise,
             element: if is_image { Element::U8 } else { Element::F32 },
             class_names: (0..classes).map(|class| class.to_string()).collect(),
             mean: vec![0.5; shape[0]],
