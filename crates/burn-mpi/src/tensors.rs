@@ -4,7 +4,8 @@
 //! ([`ParamLayout`](crate::ParamLayout)). Broadcasts and comparisons between ranks
 //! include every tensor, byte by byte.
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId, Parameter};
+use burn::tensor::kind::Basic;
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
 use crate::ParamSpec;
@@ -116,6 +117,19 @@ struct Writer<'a, 'b> {
     values: &'a mut Values<'b>,
 }
 
+impl Writer<'_, '_> {
+    /// A parameter without gradients, with its new values.
+    fn rewrite<const D: usize, K: Basic>(&mut self, param: Param<Tensor<D, K>>) -> Param<Tensor<D, K>>
+    where
+        Tensor<D, K>: Parameter,
+    {
+        let (dims, dtype) = (param.dims(), param.dtype());
+        let Some(data) = (self.values)(dtype, &dims, false) else { return param };
+        let (id, old, mapper) = param.consume();
+        Param::from_mapped_value(id, Tensor::from_data(data, (&old.device(), dtype)), mapper)
+    }
+}
+
 impl ModuleMapper for Writer<'_, '_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let (dims, dtype) = (param.dims(), param.dtype());
@@ -129,17 +143,11 @@ impl ModuleMapper for Writer<'_, '_> {
     }
 
     fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
-        let (dims, dtype) = (param.dims(), param.dtype());
-        let Some(data) = (self.values)(dtype, &dims, false) else { return param };
-        let (id, old, mapper) = param.consume();
-        Param::from_mapped_value(id, Tensor::from_data(data, (&old.device(), dtype)), mapper)
+        self.rewrite(param)
     }
 
     fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
-        let (dims, dtype) = (param.dims(), param.dtype());
-        let Some(data) = (self.values)(dtype, &dims, false) else { return param };
-        let (id, old, mapper) = param.consume();
-        Param::from_mapped_value(id, Tensor::from_data(data, (&old.device(), dtype)), mapper)
+        self.rewrite(param)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::collective::wire::{Element, Sum};
 use crate::member::{Member, Started};
 use crate::{Call, CommError, Primitives, Wire, World};
 
-// A function of shim.c.
+// The functions of shim.c.
 unsafe extern "C" {
     fn burn_mpi_allreduce(
         buffer: *mut c_void,
@@ -24,6 +24,14 @@ unsafe extern "C" {
         datatype: ffi::MPI_Datatype,
         op: ffi::MPI_Op,
         comm: ffi::MPI_Comm,
+    ) -> c_int;
+    fn burn_mpi_iallreduce(
+        buffer: *mut c_void,
+        count: c_int,
+        datatype: ffi::MPI_Datatype,
+        op: ffi::MPI_Op,
+        comm: ffi::MPI_Comm,
+        request: *mut ffi::MPI_Request,
     ) -> c_int;
 }
 
@@ -185,18 +193,6 @@ impl Primitives for MpiCalls {
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         self.call_on(self.communicator, call, element, from, to)
     }
-}
-
-// A function of shim.c.
-unsafe extern "C" {
-    fn burn_mpi_iallreduce(
-        buffer: *mut c_void,
-        count: c_int,
-        datatype: ffi::MPI_Datatype,
-        op: ffi::MPI_Op,
-        comm: ffi::MPI_Comm,
-        request: *mut ffi::MPI_Request,
-    ) -> c_int;
 }
 
 /// A non-blocking operation in flight, with the buffers that MPI reads and writes until it is complete.
