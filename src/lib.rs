@@ -7,7 +7,7 @@
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | [`cli`], [`config`] | what was typed, and what it means |
+//! | [`options`] | what is typed, and its rules |
 //! | [`commands`] | one file a subcommand: puts the other modules together |
 //! | [`train`] | the loop, the step, the optimizer; options and state of a training |
 //! | [`spans`], [`profile`] | time and memory of each operator: what is recorded, and its tables |
@@ -52,3 +52,6 @@ pub mod stop;
 pub mod sweep;
 pub mod train;
 mod values;
+
+/// The line before the message of a panic of this program.
+pub const INTERNAL_ERROR: &str = "internal error; please report the output below";

@@ -5,8 +5,8 @@ use std::process::{ExitCode, exit};
 
 use burn_fused::memory::allocator;
 use burn_fused::memory::counting_allocator::CountingAllocator;
-use mpiburn::commands;
 use mpiburn::options::Cli;
+use mpiburn::{INTERNAL_ERROR, commands};
 use rustix::process::{Resource, getrlimit};
 
 /// Keeps freed pages: a training step allocates what the step before freed. It
@@ -67,7 +67,7 @@ fn work() -> u8 {
 fn ask_for_reports_of_panics() {
     let default = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        eprintln!("mpiburn: internal error; please report the output below");
+        eprintln!("mpiburn: {INTERNAL_ERROR}");
         default(panic);
     }));
 }
