@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn a_library_or_function_that_is_missing_is_named() {
-        let missing = open("libmpiburn-none.so.7").err().expect("there is no such library");
+        let missing = open("libmpiburn-none.so.7").expect_err("there is no such library");
         assert!(missing.starts_with("libmpiburn-none.so.7: cannot open shared object file"), "{missing}");
         let library = open("libc.so.6").expect("the C library");
         // SAFETY: getpid has this type; the other function does not exist.
