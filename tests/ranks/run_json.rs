@@ -44,7 +44,6 @@ fn as_before(lab: &Lab, name: &str) {
              start_up_seconds checkpoint_seconds others_cpu_percent others_cpu_percent_by_host history";
         added.split_whitespace().for_each(|field| _ = run.as_object_mut().unwrap().remove(field));
         run["config"].as_object_mut().unwrap().remove("keep");
-        run["started_at"] = 1_769_903_999.into();
         for field in ["model", "backend", "device", "train_batch_size", "epochs"] {
             run[field] = run["config"][field].clone();
         }

@@ -18,13 +18,10 @@ pub struct EpochRow {
     /// Wall time of the epoch's training loop.
     pub seconds: f64,
     /// Of the epoch's last step; none in the history of an earlier version.
-    #[serde(default)]
     pub learning_rate: Option<f64>,
     /// Of the integer model over the whole test set, if there is one.
-    #[serde(default)]
     pub int8_test_accuracy: Option<f64>,
     /// Of the integer model, mean over the whole test set.
-    #[serde(default)]
     pub int8_test_loss: Option<f64>,
 }
 

@@ -24,7 +24,7 @@ pub struct FailedAttempt {
     /// Exit code of the launcher.
     pub exit_code: i32,
     /// The line with the cause that a rank or the launcher printed.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
 }
 

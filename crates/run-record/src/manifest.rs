@@ -63,7 +63,7 @@ pub struct Manifest {
     /// The curves up to the checkpoint's step.
     pub curves: Curves,
     /// The run's samples; earlier versions did not write them.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<DataDigests>,
     /// `config` of `run.json` when the checkpoint was written.
     pub config: Value,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use super::{FailedAttempt, StepMs};
 
@@ -29,7 +29,7 @@ pub struct RunRecord<C> {
     /// Status of the run.
     pub status: Status,
     /// Reason of a failure or stop.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Arguments of rank 0's process.
     #[serde(default)]
@@ -50,20 +50,20 @@ pub struct RunRecord<C> {
     #[serde(default)]
     pub machines: Vec<Machine>,
     /// SIMD level that all ranks used.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub simd_level: Option<String>,
     /// How all ranks computed products of bf16 activations: `amx`, `avx512` or `f32`; none without
     /// them.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub bf16_products: Option<String>,
     /// Launcher: `mpirun`, `srun` or `alone`.
     pub launcher: String,
     /// How rank 0 is connected to the others, where the backend knows: gloo's transport,
     /// interface and address.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub connection: Option<String>,
     /// Data set.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<DataRecord>,
     /// Whether ranks shared cores.
     pub oversubscribed: bool,
@@ -71,15 +71,14 @@ pub struct RunRecord<C> {
     /// memory.
     pub shared_machine: bool,
     /// Start of the process, or of the resumed one: ISO 8601 in UTC.
-    #[serde(deserialize_with = "time_of_any_version")]
     pub started_at: String,
     /// End: completion, failure or stop.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<String>,
     /// Commit that the binary was built from.
     pub git: String,
     /// Whether its sources differed from that commit; unknown for a source archive.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub git_dirty: Option<bool>,
     /// Versions of this program and its dependencies.
     pub versions: BTreeMap<String, String>,
@@ -90,7 +89,7 @@ pub struct RunRecord<C> {
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub failed_attempts: Vec<FailedAttempt>,
     /// Checkpoints that could not be written, while the run went on.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_checkpoints: Option<FailedCheckpoint>,
     /// Results of the run.
     #[serde(flatten)]
@@ -176,7 +175,7 @@ pub struct DataRecord {
     pub test_available: usize,
     /// Those of the most frequent class among the test samples that the run used: the share of right answers of
     /// a model that has learned nothing. Earlier versions did not note it.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub test_largest_class: Option<usize>,
 }
 
@@ -187,17 +186,14 @@ pub struct Results {
     /// Optimizer steps.
     pub steps: usize,
     /// Epochs that were trained.
-    #[serde(default)]
     pub epochs_run: Option<usize>,
     /// From the start of the process to the first step: MPI, data, network, connections.
-    #[serde(default)]
     pub start_up_seconds: Option<f64>,
     /// Wall time of the training loops, with data and metrics, without tests.
     pub train_seconds: f64,
     /// Wall time of the tests.
     pub test_seconds: f64,
     /// Wall time of checkpoints, curves and comparisons of the ranks' weights.
-    #[serde(default)]
     pub checkpoint_seconds: Option<f64>,
     /// From the start of the process to its last line.
     pub total_seconds: f64,
@@ -213,17 +209,17 @@ pub struct Results {
     /// Over all tested samples.
     pub test_accuracy: f64,
     /// The integer model's, over all tested samples; only with quantization.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_test_accuracy: Option<f64>,
     /// Of the integer model, mean over all tested samples.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_test_loss: Option<f64>,
     /// Wall time of the float network's inference in the tests of all epochs, mean over ranks; only with
     /// quantization.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub float_inference_seconds: Option<f64>,
     /// The same of the integer models.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_inference_seconds: Option<f64>,
     /// Mean over all tested samples.
     pub test_loss: f64,
@@ -237,18 +233,16 @@ pub struct Results {
     pub peak_rss_mb: f64,
     /// Peak bytes of live tensors in a training step of a rank, in MB of 2^20
     /// bytes; `None` if the compute backend has its own allocator.
-    #[serde(default)]
     pub live_mb: Option<f64>,
     /// With loss scaling: steps without an update, because a gradient was NaN or
     /// infinite.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped_steps: Option<usize>,
     /// With loss scaling: the scale after the last step.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f32>,
     /// Percent of a machine's CPU time that other programs used during training and tests, on the
     /// machine with most; for a resumed run since the process started.
-    #[serde(default)]
     pub others_cpu_percent: Option<f64>,
     /// The same by host.
     #[serde(default)]
@@ -257,10 +251,10 @@ pub struct Results {
     pub weights_sha256: String,
     /// With early stopping: the epoch (from 1) of the lowest test loss, whose
     /// checkpoint is kept.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub best_epoch: Option<usize>,
     /// Epochs after which early stopping ended the run, if it did.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped_early_after: Option<usize>,
 }
 
@@ -284,10 +278,10 @@ pub struct RankRecord {
     /// Percent, over its share of the test set.
     pub test_accuracy: Option<f64>,
     /// The integer model's loss over its share of the test set.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_test_loss: Option<f64>,
     /// The integer model's accuracy over its share of the test set, in percent.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub int8_test_accuracy: Option<f64>,
     /// Seconds in which it only waited for gradients.
     pub comm_seconds: f64,
@@ -295,30 +289,11 @@ pub struct RankRecord {
     pub peak_rss_mb: f64,
     /// Peak bytes of live tensors in a training step, in MB of 2^20 bytes;
     /// `None` if the compute backend has its own allocator.
-    #[serde(default)]
     pub live_mb: Option<f64>,
 }
 
 /// The present in UTC, as `2026-01-31T23:59:59Z`.
 pub fn now() -> String {
     let now: chrono::DateTime<chrono::Utc> = std::time::SystemTime::now().into();
-    text_of(now)
-}
-
-fn text_of(time: chrono::DateTime<chrono::Utc>) -> String {
-    time.format("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-/// Earlier versions wrote seconds since 1970.
-fn time_of_any_version<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Time {
-        Seconds(i64),
-        Text(String),
-    }
-    Ok(match Time::deserialize(from)? {
-        Time::Seconds(seconds) => text_of(chrono::DateTime::from_timestamp(seconds, 0).unwrap_or_default()),
-        Time::Text(text) => text,
-    })
+    now.format("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -18,7 +18,7 @@ pub struct SweepRecord {
     /// Title of the table.
     pub title: String,
     /// Published figures for comparison: `results/reference/<this>.csv`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
     /// `full`, or the name of a smaller variant.
     pub scale: String,
@@ -42,7 +42,7 @@ pub struct SweepRun {
     /// Status of the run.
     pub state: RunState,
     /// Reason of a failure, or of a skip and what it takes to make the run.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 

@@ -1,7 +1,7 @@
 //! TensorBoard event files: one folder per rank, and one for the means.
 //!
 //! An event file is a TFRecord file of protobuf messages. A point of a curve
-//! needs six fields of them, which are encoded here: the crates that write such
+//! needs six fields of them, which are declared here: the crates that write such
 //! files add a protobuf compiler and an HTTP client to every build.
 //!
 //! Formats: `tensorflow/core/lib/io/record_writer.h` (records),
@@ -11,6 +11,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use prost::Message;
 
 use super::RecordError;
 use crate::files;
@@ -47,7 +49,7 @@ impl TensorBoard {
             let path = folder.join(format!("{EVENTS}{seconds}.{}.{}", std::process::id(), earlier.len()));
             let start = || {
                 let mut file = BufWriter::new(files::create_here(&path)?);
-                file.write_all(&record(&version(now().as_secs_f64())))?;
+                file.write_all(&record(&Event::version(now().as_secs_f64())))?;
                 io::Result::Ok(file)
             };
             let file = start().map_err(|e| RecordError::write(&path, e))?;
@@ -66,7 +68,7 @@ impl TensorBoard {
         if !value.is_finite() {
             return Ok(());
         }
-        let event = scalar(now().as_secs_f64(), step as u64, tag, value as f32);
+        let event = Event::scalar(now().as_secs_f64(), step as i64, tag, value as f32);
         let (path, file) = &mut self.files[file];
         file.write_all(&record(&event)).map_err(|e| RecordError::write(path, e))
     }
@@ -95,7 +97,7 @@ fn cut(path: &Path, step: usize) -> io::Result<()> {
     file.read_to_end(&mut bytes)?;
     let mut kept = 0;
     while let Some((payload, length)) = first_record(&bytes[kept..]) {
-        if step_of(payload) > step as u64 {
+        if Event::decode(payload).is_ok_and(|event| event.step > step as i64) {
             break;
         }
         kept += length;
@@ -119,21 +121,11 @@ fn first_record(bytes: &[u8]) -> Option<(&[u8], usize)> {
     Some((payload, 8 + 4 + length + 4))
 }
 
-/// `Event.step` of an event as it is written here; 0 where there is none.
-fn step_of(event: &[u8]) -> u64 {
-    match event.get(wall_time(0.0).len()..) {
-        Some([first, digits @ ..]) if *first == key(2, VARINT) => {
-            let last = digits.iter().position(|byte| byte & 0x80 == 0).unwrap_or(0);
-            digits[..=last].iter().rev().fold(0, |step, byte| step << 7 | u64::from(byte & 0x7f))
-        }
-        _ => 0,
-    }
-}
-
 /// A TFRecord: length, its checksum, payload, its checksum; little-endian.
-fn record(payload: &[u8]) -> Vec<u8> {
+fn record(event: &Event) -> Vec<u8> {
+    let payload = event.encode_to_vec();
     let length = (payload.len() as u64).to_le_bytes();
-    [&length, &masked_crc(&length)[..], payload, &masked_crc(payload)].concat()
+    [&length, &masked_crc(&length)[..], &payload, &masked_crc(&payload)].concat()
 }
 
 const CRC_32C: crc::Crc<u32> = crc::Crc::<u32>::new(&crc::CRC_32_ISCSI);
@@ -144,49 +136,47 @@ fn masked_crc(bytes: &[u8]) -> [u8; 4] {
     CRC_32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
 }
 
-/// Kinds of protobuf fields, in the low bits of their keys.
-const VARINT: u8 = 0;
-const FIXED_64: u8 = 1;
-const LENGTH_DELIMITED: u8 = 2;
-const FIXED_32: u8 = 5;
-
-/// The key before a field's value; numbers up to 15 take one byte.
-const fn key(number: u8, kind: u8) -> u8 {
-    number << 3 | kind
+/// `event.proto`'s `Event`: a file begins with its version, and each point of a curve is a summary.
+#[derive(Clone, PartialEq, Message)]
+struct Event {
+    /// In seconds.
+    #[prost(double, tag = "1")]
+    wall_time: f64,
+    #[prost(int64, tag = "2")]
+    step: i64,
+    #[prost(string, optional, tag = "3")]
+    file_version: Option<String>,
+    #[prost(message, optional, tag = "5")]
+    summary: Option<Summary>,
 }
 
-fn varint(mut value: u64) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
+/// `summary.proto`'s `Summary`.
+#[derive(Clone, PartialEq, Message)]
+struct Summary {
+    #[prost(message, repeated, tag = "1")]
+    value: Vec<Value>,
+}
+
+/// `Summary.Value`.
+#[derive(Clone, PartialEq, Message)]
+struct Value {
+    #[prost(string, tag = "1")]
+    tag: String,
+    #[prost(float, optional, tag = "2")]
+    simple_value: Option<f32>,
+}
+
+impl Event {
+    /// The one that a file begins with.
+    fn version(wall_time: f64) -> Self {
+        Self { wall_time, file_version: Some("brain.Event:2".into()), ..Self::default() }
     }
-    bytes.push(value as u8);
-    bytes
-}
 
-/// A string field, or a nested message.
-fn delimited(number: u8, value: &[u8]) -> Vec<u8> {
-    [&[key(number, LENGTH_DELIMITED)], &varint(value.len() as u64)[..], value].concat()
-}
-
-/// `Event.wall_time`, in seconds.
-fn wall_time(seconds: f64) -> Vec<u8> {
-    [&[key(1, FIXED_64)], &seconds.to_le_bytes()[..]].concat()
-}
-
-/// The `Event` that a file begins with.
-fn version(seconds: f64) -> Vec<u8> {
-    [wall_time(seconds), delimited(3, b"brain.Event:2")].concat()
-}
-
-/// An `Event` whose `summary` has one `value`: `tag` and `simple_value`.
-fn scalar(seconds: f64, step: u64, tag: &str, value: f32) -> Vec<u8> {
-    let step = [vec![key(2, VARINT)], varint(step)].concat();
-    let simple_value = [&[key(2, FIXED_32)], &value.to_le_bytes()[..]].concat();
-    let value = [delimited(1, tag.as_bytes()), simple_value].concat();
-    let summary = delimited(5, &delimited(1, &value));
-    [wall_time(seconds), step, summary].concat()
+    /// A point of the curve `tag`.
+    fn scalar(wall_time: f64, step: i64, tag: &str, value: f32) -> Self {
+        let value = Value { tag: tag.into(), simple_value: Some(value) };
+        Self { wall_time, step, summary: Some(Summary { value: vec![value] }), ..Self::default() }
+    }
 }
 
 #[cfg(test)]
@@ -209,16 +199,13 @@ mod tests {
     /// Expected bytes are those of TensorBoard 2.21's `Event.SerializeToString`.
     #[test]
     fn events_and_records_are_tensorboards() {
-        assert_eq!(version(1.5), hex("09000000000000f83f1a0d627261696e2e4576656e743a32"));
+        assert_eq!(
+            Event::version(1.5).encode_to_vec(),
+            hex("09000000000000f83f1a0d627261696e2e4576656e743a32")
+        );
         let expected = "2100000000000000017becf609000000000000f83f10ac022a130a110a0a\
                         747261696e2f6c6f7373150000803e6557981f";
-        assert_eq!(record(&scalar(1.5, 300, "train/loss", 0.25)), hex(expected));
-    }
-
-    #[test]
-    fn lengths_take_as_many_bytes_as_they_need() {
-        assert_eq!([varint(0), varint(127)].concat(), [0, 127]);
-        assert_eq!([varint(128), varint(1 << 32)].concat(), [128, 1, 128, 128, 128, 128, 16]);
+        assert_eq!(record(&Event::scalar(1.5, 300, "train/loss", 0.25)), hex(expected));
     }
 
     #[test]
@@ -230,7 +217,8 @@ mod tests {
         board.flush().unwrap();
         let mut files = fs::read_dir(folder.path().join("mean")).unwrap();
         let bytes = fs::read(files.next().unwrap().unwrap().path()).unwrap();
-        let sizes = [version(0.0), scalar(0.0, 2, "train/loss", 0.5)].map(|event| record(&event).len());
+        let sizes =
+            [Event::version(0.5), Event::scalar(0.5, 2, "train/loss", 0.5)].map(|event| record(&event).len());
         assert_eq!(bytes.len(), sizes[0] + sizes[1]);
         assert_eq!(bytes[12 + 9..][..15], *b"\x1a\x0dbrain.Event:2");
     }
@@ -250,7 +238,7 @@ mod tests {
         let found = || {
             let (bytes, mut at, mut steps) = (fs::read(&file).unwrap(), 0, Vec::new());
             while let Some((payload, length)) = first_record(&bytes[at..]) {
-                steps.push(step_of(payload) as usize);
+                steps.push(Event::decode(payload).unwrap().step as usize);
                 at += length;
             }
             (steps, bytes.len() - at)
