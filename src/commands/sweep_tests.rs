@@ -11,8 +11,7 @@ use crate::launch::LauncherKind;
 use crate::options::{RunConfig, SweepArgs};
 use crate::sweep::{PlannedRun, SweepFile, plan};
 use run_report::config::{Config, RunRecord};
-use run_report::published::published;
-use run_report::reference::Reference;
+use run_report::published::{self, published};
 use run_report::rows::group;
 use run_report::runs::{Run, Section};
 use run_report::{benchmarks, profiles};
@@ -111,7 +110,7 @@ fn every_published_table_matches_runs_of_its_sweep() {
             Path::new(env!("CARGO_MANIFEST_DIR")).join("results/reference").join(format!("{name}.csv"));
         referred.insert(figures.clone());
         let section = Section { runs: planned.iter().map(done).collect(), ..Section::default() };
-        let figures = Reference::read(&figures).expect("the file of published figures is valid");
+        let figures = published::read(&figures).expect("the file of published figures is valid");
         let sheet = published(&section, &group(&section.runs), &figures);
         let ours = sheet.columns.iter().position(|column| column.key == "ours").expect("the column exists");
         let beside = sheet.rows.iter().filter(|row| row[ours].shown() != "–").count();

@@ -3,5 +3,6 @@
 mod rows;
 mod trace;
 
-pub use rows::{Profile, ProfileRow, SortKey};
+pub use rows::{Profile, SortKey};
+pub use run_report::profiles::ProfileRow;
 pub use trace::{Clock, RankTrace, TraceFile, Wait, longest_wait};

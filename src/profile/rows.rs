@@ -7,8 +7,9 @@ use burn_mpi::BucketReport;
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::spans::{Phase, Recorder, Sums, parameters};
+use crate::spans::{Recorder, Sums, parameters};
 use crate::values;
+use run_report::profiles::{Phase, ProfileRow, by_kind, sorted};
 
 /// Column by which tables are sorted, largest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, ValueEnum)]
@@ -25,49 +26,20 @@ pub enum SortKey {
     Memory,
 }
 
+impl SortKey {
+    fn value(self, row: &ProfileRow) -> f64 {
+        match self {
+            Self::Own => row.self_cpu_ms,
+            Self::Total => row.cpu_total_ms,
+            Self::Memory => row.peak_memory_bytes as f64,
+        }
+    }
+}
+
 impl fmt::Display for SortKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&values::name(self))
     }
-}
-
-/// One operator in one phase, or all operators of a kind. Sums over all calls, but the peak.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ProfileRow {
-    /// Name of the operator; the kind in a table by kind.
-    pub name: String,
-    /// What it computes.
-    pub kind: String,
-    /// Part of the batch.
-    pub phase: Phase,
-    /// Number of calls.
-    pub calls: usize,
-    /// Self time in percent of the wall time.
-    pub self_cpu_percent: f64,
-    /// Time without operators inside.
-    pub self_cpu_ms: f64,
-    /// Total time in percent of the wall time.
-    pub cpu_total_percent: f64,
-    /// Time with operators inside.
-    pub cpu_total_ms: f64,
-    /// Total time of a call.
-    pub cpu_time_avg_ms: f64,
-    /// Bytes allocated less bytes freed, with operators inside.
-    pub memory_bytes: i64,
-    /// The same without them.
-    pub self_memory_bytes: i64,
-    /// Largest increase of the live bytes during a call.
-    pub peak_memory_bytes: i64,
-    /// Bytes allocated, freed or not, without operators inside.
-    pub allocated_bytes: u64,
-    /// Bytes that a rank sends in a call; collectives alone, as the following.
-    pub bytes: Option<usize>,
-    /// Time in flight while backward ran.
-    pub hidden_ms: Option<f64>,
-    /// Time that the rank waited.
-    pub exposed_ms: Option<f64>,
-    /// Bus bandwidth over hidden and exposed time, in MB/s of 10^6 bytes.
-    pub bandwidth_mb_s: Option<f64>,
 }
 
 /// A finished profile.
@@ -116,39 +88,17 @@ impl Profile {
 
     /// The operators, sorted; the rest last.
     pub fn by_operator(&self, key: SortKey) -> Vec<ProfileRow> {
-        sorted(self.operators.clone(), key)
+        sorted(self.operators.clone(), |row| key.value(row))
     }
 
     /// Sums over the operators of a kind and phase, sorted; the rest last.
     pub fn by_kind(&self, key: SortKey) -> Vec<ProfileRow> {
-        let mut kinds: Vec<ProfileRow> = Vec::new();
-        for row in &self.operators {
-            match kinds.iter_mut().find(|kind| (&kind.kind, kind.phase) == (&row.kind, row.phase)) {
-                Some(kind) => kind.add(row),
-                None => kinds.push(ProfileRow { name: row.kind.clone(), ..row.clone() }),
-            }
-        }
-        sorted(kinds, key)
+        by_kind(&self.operators, |row| key.value(row))
     }
 
     /// The collectives, in the order in which they start.
     pub fn collectives(&self) -> impl Iterator<Item = &ProfileRow> {
         self.operators.iter().filter(|row| row.bytes.is_some())
-    }
-}
-
-impl ProfileRow {
-    fn add(&mut self, other: &Self) {
-        self.calls += other.calls;
-        self.self_cpu_percent += other.self_cpu_percent;
-        self.self_cpu_ms += other.self_cpu_ms;
-        self.cpu_total_percent += other.cpu_total_percent;
-        self.cpu_total_ms += other.cpu_total_ms;
-        self.cpu_time_avg_ms = self.cpu_total_ms / self.calls as f64;
-        self.memory_bytes += other.memory_bytes;
-        self.self_memory_bytes += other.self_memory_bytes;
-        self.peak_memory_bytes = self.peak_memory_bytes.max(other.peak_memory_bytes);
-        self.allocated_bytes += other.allocated_bytes;
     }
 }
 
@@ -178,17 +128,6 @@ fn row(sums: &Sums, wall_ms: f64) -> ProfileRow {
         exposed_ms: None,
         bandwidth_mb_s: None,
     }
-}
-
-fn sorted(mut rows: Vec<ProfileRow>, key: SortKey) -> Vec<ProfileRow> {
-    let value = |row: &ProfileRow| match key {
-        SortKey::Own => row.self_cpu_ms,
-        SortKey::Total => row.cpu_total_ms,
-        SortKey::Memory => row.peak_memory_bytes as f64,
-    };
-    let is_rest = |row: &ProfileRow| row.phase == Phase::Rest;
-    rows.sort_by(|a, b| is_rest(a).cmp(&is_rest(b)).then(value(b).total_cmp(&value(a))));
-    rows
 }
 
 #[cfg(test)]

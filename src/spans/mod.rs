@@ -19,7 +19,6 @@
 //! The recorder is in thread-local storage because callbacks from inside backward have no other way to it.
 
 mod log;
-mod phase;
 mod recorder;
 
 use std::cell::RefCell;
@@ -30,9 +29,9 @@ use burn_mpi::{GradientSync, SyncEvent};
 
 pub use log::Log;
 pub(crate) use log::{Logged, LoggedOp, parameters};
-pub use phase::Phase;
 pub use recorder::Recorder;
 pub(crate) use recorder::{REST, Sums};
+pub use run_report::profiles::Phase;
 
 /// What a span is of.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,8 +7,7 @@ use burn_fused::memory::counting_allocator::{allocated_bytes, live_bytes, peak, 
 use burn_mpi::SyncEvent;
 
 use super::log::Log;
-use super::phase::Phase;
-use super::{Operator, Site};
+use super::{Operator, Phase, Site};
 
 /// Sums over the calls of an operator in one phase.
 #[derive(Debug, Clone, PartialEq, Eq)]

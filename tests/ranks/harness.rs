@@ -12,8 +12,8 @@ use std::sync::{Mutex, Once};
 
 use burn_mpi::threads::{self, Options};
 use burn_mpi::{CommError, World};
-use mpiburn::cli::{Cli, Command};
 use mpiburn::commands::{self, logging};
+use mpiburn::options::{Cli, Command};
 use mpiburn::stop::StopRequest;
 use run_report::console;
 use serde_json::Value;
@@ -249,7 +249,7 @@ struct Log;
 
 impl log::Log for Log {
     fn enabled(&self, metadata: &log::Metadata) -> bool {
-        ["mpiburn", "burn_mpi", "run_record"].iter().any(|name| metadata.target().starts_with(name))
+        ["mpiburn", "burn_mpi", "run_re"].iter().any(|name| metadata.target().starts_with(name))
     }
 
     fn log(&self, record: &log::Record) {
@@ -290,11 +290,11 @@ pub fn run(job: impl Borrow<Job>) -> Output {
     let commands = match read {
         Ok(commands) => commands,
         // On all ranks: what differs between them needs processes.
-        Err(error) => return output(error.exit_code() as u8, String::new(), error.to_string()),
+        Err(error) => return output(error.exit_code() as u8, String::new(), commands::usage_text(&error)),
     };
     use Command::{Data, Launch, Report, Sweep};
     if let [Cli { command: Data(_) | Launch(_) | Report(_) | Sweep(_), .. }] = &commands[..] {
-        let command = commands.into_iter().next().expect("one command").command;
+        let command = commands.into_iter().next().expect("one command");
         let (code, [out, err]) = console::captured(|| {
             commands::run(command).unwrap_or_else(|failure| {
                 failure.print();
@@ -312,8 +312,7 @@ pub fn run(job: impl Borrow<Job>) -> Output {
             std::env::set_current_dir(format!("{}{rank}", folder.display())).expect("the rank's folder");
         }
         let (code, printed) = console::captured(|| {
-            let Err(failure) = commands::run_as_rank(world, &commands[rank].command, None, &stops[rank])
-            else {
+            let Err(failure) = commands::run_as_rank(world, &commands[rank], None, &stops[rank]) else {
                 return 0;
             };
             // A launcher ends the others before they print that a rank has left.

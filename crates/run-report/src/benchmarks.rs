@@ -3,51 +3,64 @@
 
 use std::path::{Path, PathBuf};
 
-use super::collectives::{self, CollectiveRow};
+use super::LatencyRow;
+use super::collectives::CollectiveRow;
 use super::csv_table::{Table, TableRow, damaged};
 use super::figures::Figures;
-use super::fused::{self, FusedRow};
+use super::fused::FusedRow;
 use super::page::Part;
 use super::seen::Seen;
-use super::{LatencyRow, allreduce};
+use super::sheet::Sheet;
 use run_record::count;
+use walkdir::{DirEntry, WalkDir};
 
 /// Files of published figures, below `results/reference/`.
 pub const REFERENCES: [&str; 2] = ["fused", "collectives"];
 
-/// What a CSV file is.
-enum File {
-    Fused(Vec<FusedRow>),
-    Collectives(Vec<CollectiveRow>),
-    Latencies(Vec<LatencyRow>),
-    /// One of them, in one line: the file, line and column, and what to do.
-    Damaged(String),
+/// The rows of a table of a benchmark, which reports show.
+pub trait Benchmark: TableRow {
+    /// Begins the names of its parts of a report.
+    const NAME: &'static str;
+    /// What it measures.
+    const TITLE: &'static str;
+    /// File of published figures, below `results/reference/`.
+    const FIGURES: Option<&'static str>;
+
+    /// What the rows say, in a line each.
+    fn findings(rows: &[Self]) -> Vec<String>;
+
+    /// The tables of the file `path`, with names that begin with `name` and titles that begin with `part`.
+    fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], figures: Option<&Figures>) -> Vec<Sheet>;
 }
 
-impl File {
-    /// `None` if it is another table.
-    fn read(path: &Path) -> Option<Self> {
-        let fused = known(path, Self::Fused);
-        let collectives = || known(path, Self::Collectives);
-        fused.or_else(collectives).or_else(|| known(path, Self::Latencies))
-    }
+/// The part of a report of the file `path`, behind `others`, or the line about a damaged one; `None` if the file is
+/// another table.
+fn part(path: &Path, others: &[Part]) -> Option<Result<Part, String>> {
+    part_of::<FusedRow>(path, others)
+        .or_else(|| part_of::<CollectiveRow>(path, others))
+        .or_else(|| part_of::<LatencyRow>(path, others))
 }
 
-/// `None` if the file is not a table of such rows.
-fn known<R: TableRow>(path: &Path, of: impl Fn(Vec<R>) -> File) -> Option<File> {
-    match Table::<R>::read(path) {
-        Table::Another => None,
+fn part_of<R: Benchmark>(path: &Path, others: &[Part]) -> Option<Result<Part, String>> {
+    let rows = match Table::<R>::read(path) {
+        Table::Another => return None,
+        Table::Damaged(line) => return Some(Err(line)),
         Table::Rows(rows) if rows.is_empty() => {
-            Some(File::Damaged(damaged::<R>(path, "no row below the header")))
+            return Some(Err(damaged::<R>(path, "no row below the header")));
         }
-        Table::Rows(rows) => Some(of(rows)),
-        Table::Damaged(line) => Some(File::Damaged(line)),
-    }
+        Table::Rows(rows) => rows,
+    };
+    let number = others.iter().filter(|part| part.name.starts_with(R::NAME)).count() + 1;
+    let (name, title) = (format!("{}-{number}", R::NAME), format!("{} in {}", R::TITLE, path.display()));
+    let (mut notes, folder) = (Vec::new(), path.parent().unwrap_or(Path::new("")));
+    let figures = R::FIGURES.and_then(|name| Figures::beside(folder, name, &mut notes));
+    let sheets = R::sheets(&name, &title, path, &rows, figures.as_ref());
+    Some(Ok(Part { findings: R::findings(&rows), name, title, sheets, notes, ..Part::default() }))
 }
 
 /// Whether `path` is a table of a benchmark that reports show, or a damaged one.
 pub fn is_table(path: &Path) -> bool {
-    path.is_file() && File::read(path).is_some()
+    path.is_file() && part(path, &[]).is_some()
 }
 
 /// Begins the names of tables of `bench allreduce`.
@@ -78,13 +91,11 @@ impl Tables {
 
 /// CSV files among `roots`, in these folders and in the folders below, but `written`.
 fn csv_files(roots: &[PathBuf], written: &Path) -> Vec<PathBuf> {
-    let below = |folder: &PathBuf| -> Vec<PathBuf> {
-        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    let walk = |root: &PathBuf| {
+        let entries = WalkDir::new(root).max_depth(2).follow_root_links(true).into_iter();
+        entries.filter_entry(|entry| entry.path() != written).flatten().map(DirEntry::into_path)
     };
-    let is_folder = |path: &PathBuf| path.is_dir() && !path.is_symlink() && path != written;
-    let first: Vec<PathBuf> = roots.iter().flat_map(below).collect();
-    let second = first.iter().filter(|path| is_folder(path)).flat_map(below).collect();
-    let mut files: Vec<PathBuf> = [roots.to_vec(), first, second].concat();
+    let mut files: Vec<PathBuf> = roots.iter().flat_map(walk).collect();
     // Reading a FIFO would wait for a writer.
     files.retain(|path| path.extension().is_some_and(|ending| ending == "csv") && path.is_file());
     files.sort();
@@ -95,61 +106,25 @@ fn csv_files(roots: &[PathBuf], written: &Path) -> Vec<PathBuf> {
 /// A part of the report for each table among `files`, and one that names the damaged ones; those of
 /// other contents are left out.
 pub fn parts(files: &[PathBuf]) -> Vec<Part> {
-    let read = files.iter().filter_map(|path| Some((path, File::read(path)?)));
     let mut parts: Vec<Part> = Vec::new();
     let mut of_damaged: Vec<String> = Vec::new();
-    for (path, table) in read {
-        let number = |prefix: &str| parts.iter().filter(|part| part.name.starts_with(prefix)).count() + 1;
-        let folder = path.parent().unwrap_or(Path::new(""));
-        let mut notes = Vec::new();
-        let mut figures = |name: &str| {
-            let read = Figures::read(folder, name);
-            read.map_err(|error| notes.push(format!("{error}; published figures are omitted"))).ok().flatten()
-        };
-        let part = match table {
-            File::Fused(rows) => {
-                let (name, title) =
-                    (format!("bench-fused-{}", number("bench-fused")), title("Fused operator", path));
-                let mut sheets = vec![fused::measured(&name, &title, path, &rows)];
-                let beside = format!("{name}-published");
-                sheets.extend(figures("fused").map(|of| fused::published(&beside, &title, path, &rows, &of)));
-                Part { findings: fused::findings(&rows), name, title, sheets, pictures: vec![], notes }
-            }
-            File::Collectives(rows) => {
-                let name = format!("bench-collectives-{}", number("bench-collectives"));
-                let title = title("Collectives", path);
-                let sheets =
-                    vec![collectives::sheet(&name, &title, path, &rows, figures("collectives").as_ref())];
-                Part { findings: collectives::findings(&rows), name, title, sheets, pictures: vec![], notes }
-            }
-            File::Latencies(rows) => {
-                let name = format!("{ALLREDUCE}-{}", number(ALLREDUCE));
-                let title = title("All-reduce", path);
-                let sheets = vec![allreduce::sheet(&name, &title, path, &rows)];
-                Part { findings: allreduce::findings(&rows), name, title, sheets, pictures: vec![], notes }
-            }
-            File::Damaged(line) => {
-                of_damaged.push(line);
-                continue;
-            }
-        };
-        parts.push(part);
+    for path in files {
+        match part(path, &parts) {
+            Some(Ok(part)) => parts.push(part),
+            Some(Err(line)) => of_damaged.push(line),
+            None => {}
+        }
     }
     if !of_damaged.is_empty() {
         parts.push(Part {
             title: "Damaged benchmarks".into(),
             name: "bench-damaged".into(),
             findings: vec![format!("{} left out", count(of_damaged.len(), "damaged file"))],
-            sheets: vec![],
-            pictures: vec![],
             notes: of_damaged,
+            ..Part::default()
         });
     }
     parts
-}
-
-fn title(what: &str, path: &Path) -> String {
-    format!("{what} in {}", path.display())
 }
 
 #[cfg(test)]
@@ -221,7 +196,7 @@ mod tests {
         assert_eq!(names, ["bench-fused-1", "bench-damaged"]);
         assert_eq!(parts[1].findings, ["4 damaged files left out"]);
         for (line, expected) in parts[1].notes.iter().zip([
-            "cut.csv: damaged (line 3: 6 columns, and the header has 8)",
+            "found record with 6 fields, but the previous record has 8 fields); left out",
             "empty.csv: damaged (no row below the header)",
             "latency.csv: damaged (line 2, column median_us: \"x\" is not a number)",
             "nan.csv: damaged (line 2, column median_us: NaN is not from 0 to 1e12)",

@@ -1,9 +1,9 @@
 //! Accuracies by rank beside the published ones: of float trainings, and of quantized ones with those of
 //! the int8 model.
 
+use super::figures::{Figures, Line, word};
 use super::labels::{Labels, is_quantized, titled};
 use super::published::described;
-use super::reference::{Line, Reference, word};
 use super::remarks::tested;
 use super::rows::{Row, Spread};
 use super::runs::{Run, Section};
@@ -68,7 +68,7 @@ const INT8_LOSS: Measure = Measure {
 };
 
 /// The tables of float and of quantized rows that have several ranks; none without them.
-pub fn by_rank(section: &Section, rows: &[Row<'_>], reference: Option<&Reference>) -> Vec<Sheet> {
+pub fn by_rank(section: &Section, rows: &[Row<'_>], reference: Option<&Figures>) -> Vec<Sheet> {
     let (quantized, float): (Vec<&Row<'_>>, Vec<&Row<'_>>) = rows.iter().partition(|row| is_quantized(row));
     let of_quantized = titled("quantized training by rank", &quantized);
     // What is published as test accuracy of a quantized training is the int8 model's.
@@ -90,43 +90,43 @@ pub fn by_rank(section: &Section, rows: &[Row<'_>], reference: Option<&Reference
     .collect()
 }
 
-fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[Measure], reference: Option<&Reference>) -> Sheet {
+/// A line of a table: one rank of a row, or all.
+struct Part<'r, 'a> {
+    row: &'r Row<'a>,
+    rank: Option<usize>,
+}
+
+fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[Measure], reference: Option<&Figures>) -> Sheet {
     let labels = Labels::of(shown);
     let line_of = |row: &Row<'_>| {
         let reference = reference?;
         let described = described(reference);
         reference.lines.iter().find(|line| reference.is_of(line, &described, row, rows))
     };
-    let mut columns = labels.columns();
-    columns.push(Column::words("rank", "rank"));
-    for Measure { title, key, rank, definition, published, .. } in measures {
-        columns.push(Column::spread(title, key).means(definition).ranked(*rank));
-        if published.is_some() {
-            columns.push(
-                Column::number("published", &format!("{key}_published")).means(&format!("Published {title}")),
-            );
+    let mut columns = labels.columns(|part: &Part<'_, '_>| part.row);
+    columns.push(
+        Column::words("rank", "rank").of(|part: &Part<'_, '_>| {
+            Cell::text(part.rank.map_or("all".to_owned(), |rank| rank.to_string()))
+        }),
+    );
+    for measure in measures {
+        let Measure { title, key, rank, definition, published, .. } = measure;
+        let column = Column::spread(title, key).means(definition).ranked(*rank);
+        columns.push(column.of(|part: &Part<'_, '_>| ours(part.row, part.rank, measure)));
+        if let Some(published) = published {
+            let column = Column::number("published", &format!("{key}_published"));
+            columns.push(column.means(&format!("Published {title}")).of(|part: &Part<'_, '_>| {
+                Cell::maybe(
+                    line_of(part.row).map(|line| theirs(line, *published, part.rank, part.row.ranks())),
+                )
+            }));
         }
     }
-    let lines: Vec<Vec<Cell>> = shown
-        .iter()
-        .flat_map(|row| {
-            let published = line_of(row);
-            let ranks = (0..row.ranks()).filter(|_| row.ranks() > 1).map(Some).chain([None]);
-            let labels = labels.cells(row);
-            ranks.map(move |rank| {
-                let mut cells = labels.clone();
-                cells.push(Cell::text(rank.map_or_else(|| "all".to_owned(), |rank| rank.to_string())));
-                for measure in measures {
-                    cells.push(ours(row, rank, measure));
-                    if let Some(columns) = measure.published {
-                        let figure = published.map(|line| theirs(line, columns, rank, row.ranks()));
-                        cells.push(figure.unwrap_or_else(Cell::nothing));
-                    }
-                }
-                cells
-            })
-        })
-        .collect();
+    let parts = shown.iter().flat_map(|row| {
+        let ranks = (0..row.ranks()).filter(|_| row.ranks() > 1).map(Some).chain([None]);
+        ranks.map(|rank| Part { row, rank })
+    });
+    let parts: Vec<Part<'_, '_>> = parts.collect();
     let mut remarks = vec![format!(
         "Accuracies are those of the last epoch, test accuracy over {}; the test set is shared out among the ranks. – \
          stands for a rank without samples, and for an int8 model that could not be made.",
@@ -135,10 +135,10 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[Measure], reference: 
     if let Some(reference) = reference.filter(|_| shown.iter().any(|row| line_of(row).is_some())) {
         remarks.push(format!(
             "Published: {}; beside `all` is the figure of the whole job. The hardware and perhaps the data differ.",
-            reference.hardware()
+            reference.hardware(&[])
         ));
     }
-    Sheet { columns, rows: lines, remarks, ..Sheet::default() }
+    Sheet::of("", "", columns, &parts).with_remarks(remarks)
 }
 
 fn ours(row: &Row<'_>, rank: Option<usize>, measure: &Measure) -> Cell {

@@ -41,7 +41,7 @@ fn with_ranks(mut run: Run, test_samples: &[usize]) -> Run {
 fn shown(runs: &[Run], figures: Option<&str>) -> Vec<(String, Vec<String>)> {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), figures.unwrap_or_default()).unwrap();
-    let reference = figures.map(|_| Reference::read(file.path()).unwrap());
+    let reference = figures.map(|_| crate::published::read(file.path()).unwrap());
     let section = Section { name: "t".into(), title: "T".into(), ..Section::default() };
     let sheets = by_rank(&section, &group(runs), reference.as_ref());
     let line =

@@ -5,14 +5,15 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::csv_table::{Kind, MOST_US, TableRow};
+use super::benchmarks::Benchmark;
+use super::csv_table::TableRow;
 use super::figures::{Figures, cell};
 use super::run_fields::ranks_of;
 use super::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
 /// One operation on one backend: a row of the CSV file, whose columns are the fields.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveRow {
     /// Operation, such as `all-reduce`.
     pub operation: String,
@@ -29,14 +30,6 @@ pub struct CollectiveRow {
 }
 
 impl TableRow for CollectiveRow {
-    const COLUMNS: &'static [(&'static str, Kind)] = &[
-        ("operation", Kind::Words),
-        ("backend", Kind::Words),
-        ("topology", Kind::Words),
-        ("bytes", Kind::Count),
-        ("median_us", Kind::OptionalUpTo(MOST_US)),
-        ("result", Kind::Words),
-    ];
     const REPAIR: &'static str =
         "left out: write it again with mpiburn bench collectives --csv FILE, or remove it";
 
@@ -60,7 +53,6 @@ impl TableRow for CollectiveRow {
             }
             None if result == CORRECT => Some(("median_us", format!("empty, and the result is {CORRECT}"))),
             Some(us) if result != CORRECT => Some(("median_us", format!("{us}, and the result is {result}"))),
-            Some(0.0) => Some(("median_us", "0 is not above 0".into())),
             _ => None,
         }
     }
@@ -86,10 +78,7 @@ fn is_absent(result: &str) -> bool {
 }
 
 /// Values of `of` in the order of their first rows.
-pub(crate) fn distinct<'r>(
-    rows: &'r [CollectiveRow],
-    of: impl Fn(&'r CollectiveRow) -> &'r str,
-) -> Vec<&'r str> {
+pub(crate) fn distinct<'r, R>(rows: &'r [R], of: impl Fn(&'r R) -> &'r str) -> Vec<&'r str> {
     let mut names: Vec<&str> = Vec::new();
     for row in rows {
         if !names.contains(&of(row)) {
@@ -99,81 +88,70 @@ pub(crate) fn distinct<'r>(
     names
 }
 
-/// A line for each backend that was tried: which operations it does not support, or computes wrongly.
-pub fn findings(rows: &[CollectiveRow]) -> Vec<String> {
-    let of_backend = |backend: &str| {
-        let own: Vec<&CollectiveRow> = rows.iter().filter(|row| row.backend == backend).collect();
-        if own.iter().all(|row| is_absent(&row.result)) {
-            return None;
-        }
-        let correct = own.iter().filter(|row| row.result == CORRECT).count();
-        let named = |result: &str| {
-            let names: Vec<&str> =
-                own.iter().filter(|row| row.result == result).map(|row| row.operation.as_str()).collect();
-            if names.is_empty() { String::new() } else { format!("; {result}: {}", names.join(", ")) }
-        };
-        Some(format!(
-            "{backend}: {correct} of {} with the right result{}{}",
-            count(own.len(), "operation"),
-            named(NOT_SUPPORTED),
-            named(WRONG)
-        ))
-    };
-    distinct(rows, |row| &row.backend).into_iter().filter_map(of_backend).collect()
-}
+impl Benchmark for CollectiveRow {
+    const NAME: &'static str = "bench-collectives";
+    const TITLE: &'static str = "Collectives";
+    const FIGURES: Option<&'static str> = Some("collectives");
 
-/// The table of the file `path`.
-pub fn sheet(
-    name: &str,
-    part: &str,
-    path: &Path,
-    rows: &[CollectiveRow],
-    figures: Option<&Figures>,
-) -> Sheet {
-    let backends = distinct(rows, |row| &row.backend);
-    let mut columns = vec![Column::words("operation", "operation")];
-    for backend in &backends {
-        let column = Column::number(&format!("{backend} µs"), &format!("{backend}_us"));
-        columns.push(column.means("Median latency; mean over ranks of each call's"));
+    /// A line for each backend that was tried: which operations it does not support, or computes wrongly.
+    fn findings(rows: &[Self]) -> Vec<String> {
+        let of_backend = |backend: &str| {
+            let own: Vec<&Self> = rows.iter().filter(|row| row.backend == backend).collect();
+            if own.iter().all(|row| is_absent(&row.result)) {
+                return None;
+            }
+            let correct = own.iter().filter(|row| row.result == CORRECT).count();
+            let named = |result: &str| {
+                let names: Vec<&str> =
+                    own.iter().filter(|row| row.result == result).map(|row| row.operation.as_str()).collect();
+                if names.is_empty() { String::new() } else { format!("; {result}: {}", names.join(", ")) }
+            };
+            Some(format!(
+                "{backend}: {correct} of {} with the right result{}{}",
+                count(own.len(), "operation"),
+                named(NOT_SUPPORTED),
+                named(WRONG)
+            ))
+        };
+        distinct(rows, |row| &row.backend).into_iter().filter_map(of_backend).collect()
     }
-    let peers = ["CPU", "GPU"].into_iter().flat_map(|device| {
-        ["gloo", "mpi", "nccl"]
-            .map(|peer| (format!("{peer}_{}", device.to_lowercase()), format!("{peer}, {device}")))
-    });
-    let peers: Vec<(String, String)> = peers.filter(|_| figures.is_some()).collect();
-    columns.extend(peers.iter().map(|(key, title)| {
-        Column::number(&format!("PyTorch {title}"), &format!("pytorch_{key}"))
-            .means("Whether PyTorch supports it with this backend, as published; if built: where MPI was built for GPUs")
-    }));
-    let cells = distinct(rows, |row| &row.operation).into_iter().map(|operation| {
-        let mut line = vec![Cell::text(operation)];
-        for backend in &backends {
-            let found = rows
-                .iter()
-                .find(|row| (row.operation.as_str(), row.backend.as_str()) == (operation, *backend));
-            line.push(match found.map(|row| (row.median_us, &row.result)) {
-                Some((Some(us), _)) => Cell::number(us, 2, vec![path.to_owned()]),
-                Some((None, result)) => Cell::text(result),
-                None => Cell::nothing(),
-            });
+
+    fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], figures: Option<&Figures>) -> Vec<Sheet> {
+        let mut columns =
+            vec![Column::words("operation", "operation").of(|operation: &str| Cell::text(operation))];
+        for backend in distinct(rows, |row| &row.backend) {
+            let column = Column::number(&format!("{backend} µs"), &format!("{backend}_us"));
+            columns.push(column.means("Median latency; mean over ranks of each call's").of(
+                move |operation: &str| {
+                    let mut own = rows.iter().filter(|row| row.backend == backend);
+                    let found = own.find(|row| row.operation == operation);
+                    Cell::maybe(found.map(|row| match row.median_us {
+                        Some(us) => Cell::measured(us, 2, path),
+                        None => Cell::text(&row.result),
+                    }))
+                },
+            ));
         }
-        if let Some(figures) = figures {
-            let published = figures.find(&[("operation", operation)]);
-            line.extend(peers.iter().map(|(key, _)| cell(published, key)));
+        for device in ["CPU", "GPU"] {
+            for (peer, figures) in ["gloo", "mpi", "nccl"].into_iter().zip([figures; 3]) {
+                let Some(figures) = figures else { continue };
+                let key = format!("{peer}_{}", device.to_lowercase());
+                let column = Column::number(&format!("PyTorch {peer}, {device}"), &format!("pytorch_{key}"));
+                let column = column.means(
+                    "Whether PyTorch supports it with this backend, as published; if built: where MPI was built for GPUs",
+                );
+                columns.push(
+                    column.of(move |operation: &str| cell(figures.find(&[("operation", operation)]), &key)),
+                );
+            }
         }
-        line
-    });
-    let job = rows
-        .first()
-        .map_or_else(String::new, |row| format!("{} bytes per rank, {}", row.bytes, row.topology));
-    let remark =
-        "Each operation is called and its result checked, so a latency means that the backend supports it.";
-    Sheet {
-        name: name.into(),
-        title: format!("{part}: latency by backend, {job}"),
-        columns,
-        rows: cells.collect(),
-        remarks: vec![remark.into()],
+        let job = rows
+            .first()
+            .map_or_else(String::new, |row| format!("{} bytes per rank, {}", row.bytes, row.topology));
+        let remark = "Each operation is called and its result checked, so a latency means that the backend supports it.";
+        let operations = distinct(rows, |row| &row.operation);
+        let title = format!("{part}: latency by backend, {job}");
+        vec![Sheet::of(name, title, columns, operations).with_remarks([remark.into()])]
     }
 }
 
@@ -201,11 +179,13 @@ mod tests {
 
     #[test]
     fn operations_are_rows_and_backends_columns() {
-        let figures = Figures::of_text(
-            "operation,gloo_cpu,mpi_cpu,nccl_cpu,gloo_gpu,mpi_gpu,nccl_gpu,hardware\n\
+        let figures = Figures::of(
+            b"operation,gloo_cpu,mpi_cpu,nccl_cpu,gloo_gpu,mpi_gpu,nccl_gpu,hardware\n\
              send,yes,yes,no,no,if built,yes,a table\n",
-        );
-        let found = sheet("c", "P", Path::new("c.csv"), &rows(), Some(&figures));
+            &[],
+        )
+        .unwrap();
+        let found = &CollectiveRow::sheets("c", "P", Path::new("c.csv"), &rows(), Some(&figures))[0];
         let shown: Vec<String> =
             found.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(
@@ -216,16 +196,17 @@ mod tests {
             ]
         );
         assert_eq!(
-            findings(&rows()),
+            CollectiveRow::findings(&rows()),
             ["mpi: 1 of 2 operations with the right result; not supported: scatter"]
         );
     }
 
     #[test]
     fn the_published_support_has_both_devices() {
-        let figures = Figures::of_text(include_str!("../../../results/reference/collectives.csv"));
+        let figures = Figures::of(include_bytes!("../../../results/reference/collectives.csv"), &[]).unwrap();
         let with = |column: &str, value: &str| -> Vec<String> {
-            figures.of(&[(column, value)]).map(|line| line["operation"].clone()).collect()
+            let lines = figures.lines.iter().filter(|line| line[column] == value);
+            lines.map(|line| line["operation"].clone()).collect()
         };
         assert_eq!(with("gloo_cpu", "no"), ["reduce-scatter", "all-to-all"]);
         assert_eq!(
@@ -247,7 +228,7 @@ mod tests {
             (Some(1.5), "x", "column result: \"x\" is none of correct, not built, not supported"),
             (None, "correct", "column median_us: empty, and the result is correct"),
             (Some(1.5), "not built", "column median_us: 1.5, and the result is not built"),
-            (Some(0.0), "correct", "column median_us: 0 is not above 0"),
+            (Some(0.0), "correct", "column median_us: 0.0 is not above 0"),
         ] {
             write_csv(file.path(), &[row("send", "mpi", median_us, result)]).unwrap();
             let Table::Damaged(line) = Table::<CollectiveRow>::read(file.path()) else { panic!("{result}") };

@@ -17,10 +17,9 @@ use crate::page::Part;
 use crate::pictures;
 use crate::profiles::Profiles;
 use crate::publish::{print_sheet, publish_page, write_sheets};
-use crate::published::published;
+use crate::published::{self, published};
 use crate::quantized::{joint, quantized};
 use crate::ratios::ratios;
-use crate::reference::Reference;
 use crate::rows::{Row, group};
 use crate::runs::Section;
 use crate::sheet::{Sheet, escaped};
@@ -141,9 +140,8 @@ fn other_parts(profiles: &[Profiles], files: &[PathBuf], again: Vec<String>) -> 
             title: "Other paths to a run or table".into(),
             name: "again".into(),
             findings: vec![format!("{} left out, which would count it twice", count(again.len(), "path"))],
-            sheets: vec![],
-            pictures: vec![],
             notes: again,
+            ..Part::default()
         });
     }
     parts
@@ -172,7 +170,7 @@ fn part(section: &Section, args: &ReportArgs, baseline: &str, out: Option<&Path>
     let mut notes = [section.skipped.clone(), section.notes.clone()].concat();
     let (mut sheets, mut drawn) = (Vec::new(), Vec::new());
     if !rows.is_empty() {
-        let reference = match reference(args, section).map(|file| Reference::read(&file)) {
+        let reference = match reference(args, section).map(|file| published::read(&file)) {
             Some(Ok(reference)) => Some(reference),
             // A file named by --reference must exist; that of a sweep may be missing.
             Some(Err(error)) if args.reference.is_some() => return Err(error.into()),

@@ -1,75 +1,83 @@
-//! CSV tables that this program writes, read cell by cell: a damaged one is named with line and column.
+//! CSV tables that this program writes, read by serde: a damaged one is named with line and column.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use serde::de::DeserializeOwned;
-
 use run_record::files::open_regular;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// Longest time in milliseconds, 11 days: a longer one was not measured.
 pub const MOST_MS: f64 = 1e9;
-/// The same in microseconds.
-pub const MOST_US: f64 = 1e12;
 /// Most samples, bytes or steps.
 const MOST_COUNT: u64 = 1_000_000_000_000;
 /// Longest first line, in bytes: that of a table is shorter.
 const LONGEST_HEADER: u64 = 64 << 10;
 
-/// What the cells of a column contain.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Kind {
-    /// Text.
-    Words,
-    /// A whole number of things of which there is at least one.
+/// Which numbers a column or a field has.
+enum Kind {
+    /// Whole numbers of things of which there is at least one.
     Count,
-    /// A number above 0, up to this one.
+    /// Numbers above 0, up to this one.
     Above0(f64),
-    /// A number from 0 to this one.
+    /// Numbers from 0 to this one.
     UpTo(f64),
-    /// The same, or nothing.
-    OptionalUpTo(f64),
 }
 
-impl Kind {
-    /// What is wrong with a cell.
-    pub fn problem(self, cell: &str) -> Option<String> {
-        match self {
-            Self::Words => None,
-            Self::Count => match cell.parse::<u64>() {
-                Ok(1..=MOST_COUNT) => None,
-                Ok(_) => Some(format!("{cell} is not from 1 to {:e}", MOST_COUNT as f64)),
-                Err(_) => Some(format!("{cell:?} is not a whole number")),
-            },
-            Self::OptionalUpTo(_) if cell.is_empty() => None,
-            Self::Above0(most) | Self::UpTo(most) | Self::OptionalUpTo(most) => match cell.parse::<f64>() {
-                Ok(0.0) if matches!(self, Self::Above0(_)) => Some(format!("{cell} is not above 0")),
-                Ok(number) => (!is_in(number, most)).then(|| out_of_range(cell, most)),
-                Err(_) => Some(format!("{cell:?} is not a number")),
-            },
+/// The numbers of the columns of tables and of the fields of `run.json`, by their names, which have the units.
+fn kind_of(name: &str) -> Option<Kind> {
+    let ends = |ending: &str| name.ends_with(ending);
+    Some(match name {
+        "accumulate" | "batch" | "best_epoch" | "bytes" | "channels" | "epoch" | "epochs" | "epochs_run" => {
+            Kind::Count
         }
-    }
+        "layers" | "params" | "steps" | "stopped_early_after" | "threads" | "world_size" => Kind::Count,
+        "test_available" | "test_largest_class" | "train_available" => Kind::Count,
+        "total_seconds" | "train_seconds" => Kind::Above0(1e9),
+        "images_per_second" => Kind::Above0(1e15),
+        "learning_rate" => Kind::UpTo(f64::MAX),
+        "ms_per_step" => Kind::Above0(MOST_MS),
+        "skipped_steps" => Kind::UpTo(MOST_COUNT as f64),
+        "step_ms" => Kind::UpTo(MOST_MS),
+        // Of the kernel's counters, whose ticks are coarse.
+        "others_cpu_percent" => Kind::UpTo(1e3),
+        // Of a network that has not diverged.
+        _ if ends("loss") => Kind::UpTo(1e30),
+        _ if ends("accuracy") => Kind::UpTo(100.0),
+        _ if ends("batch_size") => Kind::Count,
+        _ if ends("_samples") => Kind::UpTo(MOST_COUNT as f64),
+        _ if ends("_seconds") || name == "seconds" => Kind::UpTo(1e9),
+        _ if ends("_ms") => Kind::Above0(MOST_MS),
+        _ if ends("_us") => Kind::Above0(1e12),
+        _ if ends("_mb") || ends("_mb_s") => Kind::UpTo(1e9),
+        _ => return None,
+    })
 }
 
-/// Whether a number is from 0 to `most`; NaN is not.
-pub fn is_in(number: f64, most: f64) -> bool {
-    (0.0..=most).contains(&number)
-}
-
-/// That a number is not from 0 to `most`.
-pub fn out_of_range(number: &str, most: f64) -> String {
-    match most >= 1e6 {
-        true => format!("{number} is not from 0 to {most:e}"),
-        false => format!("{number} is not from 0 to {most}"),
+/// What is wrong with the number `text` of a column or a field of this name.
+pub fn problem(name: &str, text: &str) -> Option<String> {
+    let (most, above_0) = match kind_of(name)? {
+        Kind::Count => {
+            return match text.parse::<u64>() {
+                Ok(1..=MOST_COUNT) => None,
+                Ok(_) => Some(format!("{text} is not from 1 to {:e}", MOST_COUNT as f64)),
+                Err(_) => Some(format!("{text:?} is not a whole number")),
+            };
+        }
+        Kind::Above0(most) => (most, true),
+        Kind::UpTo(most) => (most, false),
+    };
+    match text.parse::<f64>() {
+        Ok(0.0) if above_0 => Some(format!("{text} is not above 0")),
+        Ok(number) if (0.0..=most).contains(&number) => None,
+        Ok(_) if most >= 1e6 => Some(format!("{text} is not from 0 to {most:e}")),
+        Ok(_) => Some(format!("{text} is not from 0 to {most}")),
+        Err(_) => Some(format!("{text:?} is not a number")),
     }
 }
 
 /// A row of a table, whose fields are the columns.
-pub trait TableRow: DeserializeOwned {
-    /// The columns that every file has.
-    const COLUMNS: &'static [(&'static str, Kind)];
-    /// Columns that only some files have.
-    const OPTIONAL: &'static [(&'static str, Kind)] = &[];
+pub trait TableRow: Default + Serialize + DeserializeOwned {
     /// How to get the file again.
     const REPAIR: &'static str;
 
@@ -99,18 +107,14 @@ impl<R: TableRow> Table<R> {
         if (&mut file).take(LONGEST_HEADER).read_until(b'\n', &mut text).is_err() {
             return Self::Another;
         }
-        let Some(header) = header(&text) else { return Self::Another };
-        let missing: Vec<&str> = R::COLUMNS
-            .iter()
-            .map(|(name, _)| *name)
-            .filter(|name| !header.iter().any(|n| n == *name))
-            .collect();
+        let (Some(header), Some(columns)) = (header(&text), columns::<R>()) else { return Self::Another };
+        let missing: Vec<&str> = columns.iter().filter(|name| !header.iter().any(|n| n == *name)).collect();
         let rows = match missing[..] {
             [] => file
                 .read_to_end(&mut text)
                 .map_err(|error| error.to_string())
                 .and_then(|_| all_quotes_closed(&text))
-                .and_then(|()| rows(&mut csv_reader(&text), &header)),
+                .and_then(|()| rows(&text, &header)),
             [name] => Err(format!("line 1: no column {name}")),
             _ => return Self::Another,
         };
@@ -124,6 +128,13 @@ impl<R: TableRow> Table<R> {
             _ => None,
         }
     }
+}
+
+/// The columns of a row: the names of its fields.
+fn columns<R: TableRow>() -> Option<csv::StringRecord> {
+    let mut file = csv::Writer::from_writer(Vec::new());
+    file.serialize(R::default()).ok()?;
+    header(&file.into_inner().ok()?)
 }
 
 /// The line about a damaged file.
@@ -150,35 +161,30 @@ fn header(line: &[u8]) -> Option<csv::StringRecord> {
     if all_quotes_closed(&line).is_err() {
         line.retain(|byte| *byte != b'"');
     }
-    csv_reader(&line).headers().ok().cloned()
+    csv::Reader::from_reader(line.as_slice()).headers().ok().cloned()
 }
 
-fn csv_reader(text: &[u8]) -> csv::Reader<&[u8]> {
-    csv::ReaderBuilder::new().flexible(true).from_reader(text)
-}
-
-fn rows<R: TableRow>(reader: &mut csv::Reader<&[u8]>, header: &csv::StringRecord) -> Result<Vec<R>, String> {
-    let columns = || R::COLUMNS.iter().chain(R::OPTIONAL);
+fn rows<R: TableRow>(text: &[u8], header: &csv::StringRecord) -> Result<Vec<R>, String> {
     let mut rows: Vec<R> = Vec::new();
-    for record in reader.records() {
+    for record in csv::Reader::from_reader(text).records() {
         let record = record.map_err(|error| error.to_string())?;
         let line = record.position().map_or(0, csv::Position::line);
-        if record.len() != header.len() {
-            return Err(format!(
-                "line {line}: {} columns, and the header has {}",
-                record.len(),
-                header.len()
-            ));
+        let damaged = |column: &str, problem: String| format!("line {line}, column {column}: {problem}");
+        let cells = header.iter().zip(&record).filter(|(_, cell)| !cell.is_empty());
+        if let Some((name, problem)) =
+            cells.filter_map(|(name, cell)| Some((name, problem(name, cell)?))).next()
+        {
+            return Err(damaged(name, problem));
         }
-        for (name, cell) in header.iter().zip(&record) {
-            let kind = columns().find(|(known, _)| *known == name).map_or(Kind::Words, |(_, kind)| *kind);
-            if let Some(problem) = kind.problem(cell) {
-                return Err(format!("line {line}, column {name}: {problem}"));
+        let row: R = record.deserialize(Some(header)).map_err(|error| match error.kind() {
+            csv::ErrorKind::Deserialize { err, .. } => {
+                let column = err.field().and_then(|field| header.get(field as usize));
+                damaged(column.unwrap_or_default(), err.kind().to_string())
             }
-        }
-        let row: R = record.deserialize(Some(header)).map_err(|error| format!("line {line}: {error}"))?;
+            _ => error.to_string(),
+        })?;
         if let Some((column, problem)) = row.problem(&rows) {
-            return Err(format!("line {line}, column {column}: {problem}"));
+            return Err(damaged(column, problem));
         }
         rows.push(row);
     }
@@ -210,7 +216,10 @@ mod tests {
         assert_eq!(fused("unfused,2,1,32,200,1.0,5.0,86.0"), Ok(2));
         for (row, expected) in [
             ("unfused,2,1,32,200,abc,5.0,86.0", "line 3, column forward_ms: \"abc\" is not a number"),
-            ("unfused,2,1,32,200,1.0,5.0", "line 3: 7 columns, and the header has 8"),
+            (
+                "unfused,2,1,32,200,1.0,5.0",
+                "line: 3, byte: 104): found record with 7 fields, but the previous record has 8 fields",
+            ),
             ("unfused,2,1,32,200,1.0,-5.0,86.0", "line 3, column backward_ms: -5.0 is not from 0 to 1e9"),
             ("unfused,2,1,32,200,1e300,5.0,86.0", "line 3, column forward_ms: 1e300 is not from 0 to 1e9"),
             ("unfused,2,1,32,200,NaN,5.0,86.0", "line 3, column forward_ms: NaN is not from 0"),
@@ -265,9 +274,10 @@ mod tests {
 
     #[test]
     fn epochs_are_counted_from_1_and_none_is_missing() {
-        const HEADER: &str = "epoch,train_loss,train_accuracy,test_loss,test_accuracy,seconds";
+        const HEADER: &str = "epoch,train_loss,train_accuracy,test_loss,test_accuracy,seconds,learning_rate,\
+                              int8_test_accuracy,int8_test_loss";
         let epochs = |numbers: &[usize]| {
-            let lines: String = numbers.iter().map(|n| format!("{n},0.5,50,0.5,50,1\n")).collect();
+            let lines: String = numbers.iter().map(|n| format!("{n},0.5,50,0.5,50,1,,,\n")).collect();
             read::<EpochRow>(&format!("{HEADER}\n{lines}"))
         };
         assert_eq!(epochs(&[1, 2, 3]), Ok(3));
@@ -279,11 +289,9 @@ mod tests {
             let found = epochs(&numbers).unwrap_err();
             assert!(found.contains(expected), "{numbers:?}: {found}");
         }
-        let found = read::<EpochRow>(&format!("{HEADER}\n1,0.5,150,0.5,50,1\n")).unwrap_err();
+        let found = read::<EpochRow>(&format!("{HEADER}\n1,0.5,150,0.5,50,1,,,\n")).unwrap_err();
         assert!(found.contains("column train_accuracy: 150 is not from 0 to 100"), "{found}");
-        // Only runs with an integer model have its accuracy.
-        assert_eq!(read::<EpochRow>(&format!("{HEADER},int8_test_accuracy\n1,0.5,50,0.5,50,1,\n")), Ok(1));
-        let found = read::<EpochRow>(&format!("{HEADER},int8_test_accuracy\n1,0.5,50,0.5,50,1,-3\n"));
+        let found = read::<EpochRow>(&format!("{HEADER}\n1,0.5,50,0.5,50,1,,-3,\n"));
         assert!(found.unwrap_err().contains("column int8_test_accuracy: -3"));
     }
 }

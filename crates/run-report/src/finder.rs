@@ -9,16 +9,45 @@ use super::runs::{Section, file_name, one_line, read_run};
 use super::seen::{Seen, same_as};
 use run_record::count;
 use run_record::{RunState, SweepRecord};
+use walkdir::{DirEntry, WalkDir};
 
 /// Whether this is a run directory, complete or not.
-pub(crate) fn is_run(path: &Path) -> bool {
+fn is_run(path: &Path) -> bool {
     path.join("run.json").exists() || path.join("checkpoints").is_dir()
 }
 
+/// Whether this is the folder of a run or a sweep.
+pub(crate) fn is_of_runs(path: &Path) -> bool {
+    path.join("sweep.json").is_file() || is_run(path)
+}
+
 /// Folders below `results/` without runs.
-pub(crate) const NOT_RUNS: [&str; 2] = ["reference", "report"];
+const NOT_RUNS: [&str; 2] = ["reference", "report"];
 /// Maximum depth of nested folders.
-pub(crate) const DEPTH: usize = 4;
+pub(crate) const DEPTH: usize = 5;
+
+/// The folders below `root` down to `depth`, in the order of their names; none is in a run or a sweep.
+pub(crate) fn folders(root: &Path, depth: usize) -> Vec<PathBuf> {
+    let is_entered = |entry: &DirEntry| {
+        let name = entry.file_name().to_string_lossy();
+        let is_left_out = entry.depth() == 1 && NOT_RUNS.contains(&&*name) || name.starts_with('.');
+        entry.depth() == 0 || (entry.file_type().is_dir() && (!is_left_out || is_of_runs(entry.path())))
+    };
+    let walk = WalkDir::new(root).follow_root_links(true).max_depth(depth).sort_by_file_name();
+    let mut entries = walk.into_iter().filter_entry(is_entered);
+    let mut found = Vec::new();
+    // An unreadable folder has nothing to show.
+    while let Some(entry) = entries.next() {
+        let Ok(entry) = entry else { continue };
+        if entry.depth() > 0 {
+            if is_of_runs(entry.path()) {
+                entries.skip_current_dir();
+            }
+            found.push(entry.into_path());
+        }
+    }
+    found
+}
 
 /// Removes all but the first of runs that have the same run.json, which holds the time of their start
 /// and their processes: a copied folder is no repeat. Each copy gets a line in `again`.
@@ -82,7 +111,8 @@ impl Finder {
     /// # Errors
     /// When it cannot be read.
     pub fn add_below(&mut self, folder: &Path) -> std::io::Result<bool> {
-        self.walk(folder, 0)
+        fs::read_dir(folder)?;
+        Ok(folders(folder, DEPTH).iter().filter(|path| self.add(path)).count() > 0)
     }
 
     /// What was found, a section for each sweep and one for all other runs; and a line for each other
@@ -120,23 +150,6 @@ impl Finder {
         (sweeps, again)
     }
 
-    fn walk(&mut self, folder: &Path, depth: usize) -> std::io::Result<bool> {
-        let mut found = false;
-        let mut below: Vec<PathBuf> = fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect();
-        below.retain(|path| path.is_dir() && !path.is_symlink());
-        below.sort();
-        for path in below {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if self.add(&path) {
-                found = true;
-            } else if depth < DEPTH && !(depth == 0 && NOT_RUNS.contains(&name)) && !name.starts_with('.') {
-                // An unreadable folder has nothing to show.
-                found |= self.walk(&path, depth + 1).unwrap_or(false);
-            }
-        }
-        Ok(found)
-    }
-
     fn add_sweep(&mut self, folder: &Path) {
         let sweep = match SweepRecord::read(folder) {
             Ok(sweep) => sweep,
@@ -144,8 +157,8 @@ impl Finder {
                 self.single
                     .notes
                     .push(format!("{error}; start the sweep again, which keeps its finished runs"));
-                // Its runs may be intact; the folder depth bounds the recursion.
-                let _ = self.walk(folder, DEPTH);
+                // Its runs may be intact.
+                folders(folder, 1).iter().for_each(|path| _ = self.add(path));
                 return;
             }
         };

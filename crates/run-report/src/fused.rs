@@ -5,14 +5,15 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::csv_table::{Kind, MOST_MS, TableRow};
-use super::figures::{Figures, cell};
+use super::benchmarks::Benchmark;
+use super::csv_table::TableRow;
+use super::figures::{Figures, Line, cell};
 use super::noise::few_differ;
 use super::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
 /// One measurement: a row of the CSV file, whose columns are the fields.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FusedRow {
     /// `fused`, or the compute backend of separate operators.
     pub operator: String,
@@ -33,16 +34,6 @@ pub struct FusedRow {
 }
 
 impl TableRow for FusedRow {
-    const COLUMNS: &'static [(&'static str, Kind)] = &[
-        ("operator", Kind::Words),
-        ("layers", Kind::Count),
-        ("channels", Kind::Count),
-        ("batch", Kind::Count),
-        ("steps", Kind::Count),
-        ("forward_ms", Kind::Above0(MOST_MS)),
-        ("backward_ms", Kind::Above0(MOST_MS)),
-        ("test_accuracy", Kind::UpTo(100.0)),
-    ];
     const REPAIR: &'static str = "left out: write it again with mpiburn bench fused --csv FILE, or remove it";
 
     fn problem(&self, before: &[Self]) -> Option<(&'static str, String)> {
@@ -64,116 +55,116 @@ fn unfused<'r>(rows: &'r [FusedRow], of: &FusedRow) -> Option<&'r FusedRow> {
     rows.iter().find(|row| (row.operator.as_str(), row.layers) == ("unfused", of.layers) && row.total() > 0.0)
 }
 
-/// A line for each number of layers: how much time the fused operator takes.
-pub fn findings(rows: &[FusedRow]) -> Vec<String> {
-    let fused = rows.iter().filter(|row| row.operator == "fused" && row.total() > 0.0);
-    let line = |row: &FusedRow| {
-        let other = unfused(rows, row)?;
-        let layers = count(row.layers, "layer");
-        Some(match few_differ(row.total(), other.total()) {
-            true => format!(
-                "{layers}: the fused operator is {:.2} times as fast as Conv2d and ReLU (forward and backward)",
-                other.total() / row.total()
-            ),
-            false => format!(
-                "{layers}: the fused operator and Conv2d and ReLU do not differ beyond noise ({:.3} and {:.3} ms, forward \
-                 and backward)",
-                row.total(),
-                other.total()
-            ),
-        })
-    };
-    fused.filter_map(line).collect()
+impl Benchmark for FusedRow {
+    const NAME: &'static str = "bench-fused";
+    const TITLE: &'static str = "Fused operator";
+    const FIGURES: Option<&'static str> = Some("fused");
+
+    /// A line for each number of layers: how much time the fused operator takes.
+    fn findings(rows: &[Self]) -> Vec<String> {
+        let fused = rows.iter().filter(|row| row.operator == "fused" && row.total() > 0.0);
+        let line = |row: &Self| {
+            let other = unfused(rows, row)?;
+            let layers = count(row.layers, "layer");
+            Some(match few_differ(row.total(), other.total()) {
+                true => format!(
+                    "{layers}: the fused operator is {:.2} times as fast as Conv2d and ReLU (forward and backward)",
+                    other.total() / row.total()
+                ),
+                false => format!(
+                    "{layers}: the fused operator and Conv2d and ReLU do not differ beyond noise ({:.3} and {:.3} ms, \
+                     forward and backward)",
+                    row.total(),
+                    other.total()
+                ),
+            })
+        };
+        fused.filter_map(line).collect()
+    }
+
+    fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], figures: Option<&Figures>) -> Vec<Sheet> {
+        let published =
+            figures.map(|figures| published(&format!("{name}-published"), part, path, rows, figures));
+        [measured(name, part, path, rows)].into_iter().chain(published).collect()
+    }
 }
 
 /// The measurements of the file `path`.
-pub fn measured(name: &str, part: &str, path: &Path, rows: &[FusedRow]) -> Sheet {
+fn measured(name: &str, part: &str, path: &Path, rows: &[FusedRow]) -> Sheet {
+    let own = |number, digits| Cell::measured(number, digits, path);
+    let faster = |row: &FusedRow| {
+        let other = unfused(rows, row).filter(|_| row.total() > 0.0)?;
+        Some(own(other.total() / row.total(), 2))
+    };
     let columns = vec![
         Column::words("layers", "layers")
-            .means("How often the convolution is applied, with the same weights"),
-        Column::words("operator", "operator").means(
-            "fused: one operator; unfused, ndarray, tch: Burn's Conv2d and ReLU on flex and other devices",
-        ),
-        Column::number("forward ms", "forward_ms").means("Median over the training steps"),
-        Column::number("backward ms", "backward_ms").means("Median over the training steps"),
+            .means("How often the convolution is applied, with the same weights")
+            .of(|row: &FusedRow| Cell::text(row.layers.to_string())),
+        Column::words("operator", "operator")
+            .means("fused: one operator; unfused, ndarray, tch: Burn's Conv2d and ReLU on flex and other devices")
+            .of(|row: &FusedRow| Cell::text(&row.operator)),
+        Column::number("forward ms", "forward_ms")
+            .means("Median over the training steps")
+            .of(|row: &FusedRow| own(row.forward_ms, 3)),
+        Column::number("backward ms", "backward_ms")
+            .means("Median over the training steps")
+            .of(|row: &FusedRow| own(row.backward_ms, 3)),
         Column::number("times as fast", "times_as_fast")
-            .means("Forward and backward of unfused with as many layers, over this row's"),
-        Column::number("test acc %", "test_accuracy").means("After training"),
+            .means("Forward and backward of unfused with as many layers, over this row's")
+            .of(|row: &FusedRow| Cell::maybe(faster(row))),
+        Column::number("test acc %", "test_accuracy").means("After training").of(|row: &FusedRow| own(row.test_accuracy, 2)),
     ];
-    let cells = rows.iter().map(|row| {
-        let own = |number: f64, digits| Cell::number(number, digits, vec![path.to_owned()]);
-        let faster = unfused(rows, row).filter(|_| row.total() > 0.0);
-        vec![
-            Cell::text(row.layers.to_string()),
-            Cell::text(&row.operator),
-            own(row.forward_ms, 3),
-            own(row.backward_ms, 3),
-            faster.map_or_else(Cell::nothing, |other| own(other.total() / row.total(), 2)),
-            own(row.test_accuracy, 2),
-        ]
-    });
     let amount = rows.first().map_or_else(String::new, |row| {
         format!("{}, {} at batch {}", count(row.channels, "channel"), count(row.steps, "step"), row.batch)
     });
-    Sheet {
-        name: name.into(),
-        title: format!("{part}: a step's time by operator, {amount}"),
-        columns,
-        rows: cells.collect(),
-        remarks: vec!["One thread.".into()],
-    }
+    Sheet::of(name, format!("{part}: a step's time by operator, {amount}"), columns, rows)
+        .with_remarks(["One thread.".into()])
 }
 
 /// The published figures, each beside our row of the same operator. A whole training was published,
 /// so ours are times of all its steps.
-pub fn published(name: &str, part: &str, path: &Path, rows: &[FusedRow], figures: &Figures) -> Sheet {
+fn published(name: &str, part: &str, path: &Path, rows: &[FusedRow], figures: &Figures) -> Sheet {
+    let ours = |line: &Line| {
+        let is =
+            |row: &&FusedRow| row.operator == line["operator"] && row.layers.to_string() == line["layers"];
+        rows.iter().find(is)
+    };
+    let own = |line: &Line, number: fn(&FusedRow) -> f64| {
+        Cell::maybe(ours(line).map(|row| Cell::measured(number(row), 2, path)))
+    };
+    let figure = |name: &'static str| move |line: &Line| cell(Some(line), name);
     let columns = vec![
-        Column::words("layers", "layers"),
-        Column::words("published operator", "published_operator"),
-        Column::words("ours", "operator"),
-        Column::number("forward s", "forward_s_published").means("As published, over a whole training"),
-        Column::number("our fwd s", "forward_s_ours").means("The median step times the number of steps"),
-        Column::number("backward s", "backward_s_published").means("As published, over a whole training"),
-        Column::number("our bwd s", "backward_s_ours").means("The median step times the number of steps"),
-        Column::number("test acc %", "test_accuracy_published").means("As published").ranked(1),
-        Column::number("our acc %", "test_accuracy_ours").ranked(1),
+        Column::words("layers", "layers").of(figure("layers")),
+        Column::words("published operator", "published_operator").of(figure("published_operator")),
+        Column::words("ours", "operator")
+            .of(|line: &Line| Cell::maybe(ours(line).map(|row| Cell::text(&row.operator)))),
+        Column::number("forward s", "forward_s_published")
+            .means("As published, over a whole training")
+            .of(figure("forward_s")),
+        Column::number("our fwd s", "forward_s_ours")
+            .means("The median step times the number of steps")
+            .of(|line: &Line| own(line, |row| 1e-3 * row.forward_ms * row.steps as f64)),
+        Column::number("backward s", "backward_s_published")
+            .means("As published, over a whole training")
+            .of(figure("backward_s")),
+        Column::number("our bwd s", "backward_s_ours")
+            .means("The median step times the number of steps")
+            .of(|line: &Line| own(line, |row| 1e-3 * row.backward_ms * row.steps as f64)),
+        Column::number("test acc %", "test_accuracy_published")
+            .means("As published")
+            .ranked(1)
+            .of(figure("test_accuracy")),
+        Column::number("our acc %", "test_accuracy_ours")
+            .ranked(1)
+            .of(|line: &Line| own(line, |row| row.test_accuracy)),
     ];
-    let cells = figures.of(&[]).map(|line| {
-        let text = |name: &str| line.get(name).map_or("", String::as_str);
-        let ours = rows.iter().find(|row| {
-            !text("operator").is_empty()
-                && row.operator == text("operator")
-                && row.layers.to_string() == text("layers")
-        });
-        let own = |number: fn(&FusedRow) -> f64, digits| {
-            ours.map_or_else(Cell::nothing, |row| Cell::number(number(row), digits, vec![path.to_owned()]))
-        };
-        vec![
-            Cell::text(text("layers")),
-            Cell::text(text("published_operator")),
-            ours.map_or_else(Cell::nothing, |row| Cell::text(&row.operator)),
-            cell(Some(line), "forward_s"),
-            own(|row| 1e-3 * row.forward_ms * row.steps as f64, 2),
-            cell(Some(line), "backward_s"),
-            own(|row| 1e-3 * row.backward_ms * row.steps as f64, 2),
-            cell(Some(line), "test_accuracy"),
-            own(|row| row.test_accuracy, 2),
-        ]
-    });
     let steps = rows.first().map_or(0, |row| row.steps);
-    Sheet {
-        name: name.into(),
-        title: format!("{part}: beside published figures"),
-        columns,
-        rows: cells.collect(),
-        remarks: vec![
-            figures.remark(&[], "one thread of this machine"),
-            format!(
-                "Ours: the median step times {}. The published number of steps is not stated.",
-                count(steps, "step")
-            ),
-        ],
-    }
+    let remark = format!(
+        "Ours: the median step times {}. The published number of steps is not stated.",
+        count(steps, "step")
+    );
+    Sheet::of(name, format!("{part}: beside published figures"), columns, &figures.lines)
+        .with_remarks([figures.remark(&[], "one thread of this machine"), remark])
 }
 
 #[cfg(test)]
@@ -202,9 +193,11 @@ mod tests {
         let sheet = measured("fused", "P", Path::new("fused.csv"), &rows);
         let faster: Vec<String> = sheet.rows.iter().map(|row| row[4].shown()).collect();
         assert_eq!(faster, ["3.00", "1.00", "–"], "10 layers were not run unfused");
-        assert_eq!(findings(&rows).len(), 1);
-        assert!(findings(&rows)[0].starts_with("2 layers: the fused operator is 3.00 times as fast"));
-        let close = findings(&[row("fused", 2, 1.0, 1.0), row("unfused", 2, 1.0, 1.05)]);
+        assert_eq!(FusedRow::findings(&rows).len(), 1);
+        assert!(
+            FusedRow::findings(&rows)[0].starts_with("2 layers: the fused operator is 3.00 times as fast")
+        );
+        let close = FusedRow::findings(&[row("fused", 2, 1.0, 1.0), row("unfused", 2, 1.0, 1.05)]);
         assert!(close[0].contains("do not differ beyond noise (2.000 and 2.050 ms"), "{close:?}");
     }
 
@@ -212,7 +205,7 @@ mod tests {
     fn published_seconds_are_beside_those_of_as_many_steps() {
         let text = "layers,published_operator,operator,forward_s,backward_s,test_accuracy,hardware\n\
                     2,cuDNN,,2.27,4.87,94.14,a GPU\n2,fused,fused,1.88,6.39,94.12,a GPU\n";
-        let figures = Figures::of_text(text);
+        let figures = Figures::of(text.as_bytes(), &[]).unwrap();
         let rows = [row("fused", 2, 1.0, 2.0)];
         let sheet = published("fused-published", "P", Path::new("fused.csv"), &rows, &figures);
         let shown: Vec<String> =

@@ -1,13 +1,12 @@
 //! What a report is of: runs and sweeps, profiles, and tables of benchmarks, among the paths that
 //! were typed or below the folder of results.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::ReportError;
 use super::benchmarks::{Tables, is_table};
-use super::finder::{DEPTH, Finder, NOT_RUNS, is_run};
+use super::finder::{DEPTH, Finder, folders, is_of_runs};
 use super::profiles::{Profiles, has_profiles, json_files};
 use super::runs::Section;
 use super::seen::Seen;
@@ -38,7 +37,7 @@ impl Inputs {
         if paths.is_empty() {
             let failed = |error| format!("{error}; train first, or name a run directory");
             finder.add_below(root).map_err(|error| ReportError::read(root, failed(error)))?;
-            walk(root, 0, &mut inputs.profiles);
+            inputs.profiles = profiles_below(root);
             inputs.roots.push(root.to_owned());
         }
         let mut files = Vec::new();
@@ -105,10 +104,11 @@ impl Inputs {
     fn add_folder(&mut self, path: &Path, finder: &mut Finder) -> Result<(), String> {
         let has_runs =
             finder.add_below(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        let before = self.profiles.len();
-        walk(path, 0, &mut self.profiles);
+        let profiles = profiles_below(path);
         let has_tables = || !Tables::find(&[path.to_owned()], Path::new("")).files.is_empty();
-        match has_runs || self.profiles.len() > before || has_tables() {
+        let has_profiles = !profiles.is_empty();
+        self.profiles.extend(profiles);
+        match has_runs || has_profiles || has_tables() {
             true => Ok(()),
             // Its files are named one by one.
             false if !json_files(path).is_empty() => {
@@ -119,35 +119,24 @@ impl Inputs {
                 "cannot read {}: not a run or sweep, and the folders below it, down to the {}th level, have no \
                  run, sweep, profile or table of a benchmark",
                 path.display(),
-                DEPTH + 1
+                DEPTH
             )),
         }
     }
 }
 
-fn is_of_runs(path: &Path) -> bool {
-    path.join("sweep.json").is_file() || is_run(path)
-}
-
-/// Folders of profiles below `folder`, which are not runs.
-fn walk(folder: &Path, depth: usize, found: &mut Vec<Profiles>) {
-    if has_profiles(folder) {
-        found.push(Profiles::of_folder(folder));
-    }
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut below: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    below.retain(|path| path.is_dir() && !path.is_symlink() && !is_of_runs(path));
-    below.sort();
-    for path in below {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if depth < DEPTH && !(depth == 0 && NOT_RUNS.contains(&name)) && !name.starts_with('.') {
-            walk(&path, depth + 1, found);
-        }
-    }
+/// Folders of profiles at and below `folder`, which are not runs.
+fn profiles_below(folder: &Path) -> Vec<Profiles> {
+    let all = [folder.to_owned()].into_iter().chain(folders(folder, DEPTH));
+    all.filter(|path| !is_of_runs(path) && has_profiles(path))
+        .map(|path| Profiles::of_folder(&path))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::profiles::testing::{json, operator};
 

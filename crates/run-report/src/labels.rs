@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::rows::Row;
-use super::sheet::{Cell, Column};
+use super::sheet::{Cell, Column, Field};
 
 /// Names of the settings that are columns.
 pub struct Labels(Vec<String>);
@@ -23,19 +23,31 @@ impl Labels {
         )
     }
 
-    /// The columns.
-    pub fn columns(&self) -> Vec<Column> {
-        let title = |name: &str| match name {
-            "oversubscribed" => "oversub.".to_owned(),
-            _ => name.replace('_', " "),
-        };
-        self.0.iter().map(|name| Column::words(&title(name), name)).collect()
+    /// The columns of a table of rows from which `row` takes the one that is labelled.
+    pub fn columns<'a, R: 'a>(
+        &self,
+        row: impl for<'r> Fn(&'r R) -> &'r Row<'a> + Copy + 'a,
+    ) -> Vec<Field<'a, R>> {
+        self.0.iter().map(|name| setting(name, row)).collect()
     }
+}
 
-    /// The cells of a row.
-    pub fn cells(&self, row: &Row<'_>) -> Vec<Cell> {
-        self.0.iter().map(|name| Cell::text(row.setting(name))).collect()
-    }
+/// The column of a setting of the row that `row` takes.
+pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a> + 'a) -> Field<'a, R> {
+    let title = if name == "oversubscribed" { "oversub.".to_owned() } else { name.replace('_', " ") };
+    let option = name.replace('_', "-");
+    let definition = match name {
+        "topology" => "Machines x processes on each",
+        "backend" => "Transport of the gradients",
+        "launcher" => "What started the ranks",
+        "oversubscribed" => {
+            "yes: more ranks than cores, which take turns; shared: several hosts are one machine"
+        }
+        _ => &format!("The option --{option}"),
+    };
+    let name = name.to_owned();
+    let column = Column::words(&title, &name).means(definition);
+    column.of(move |of: &R| Cell::text(row(of).setting(&name)))
 }
 
 /// Whether a row is of a quantized training.

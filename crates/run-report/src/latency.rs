@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::csv_table::{Kind, MOST_US, TableRow};
+use super::csv_table::TableRow;
 
 /// The latency of one message size on one backend: a row of the CSV file, whose
 /// columns are the fields.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatencyRow {
     /// Backend, by its option value.
     pub backend: String,
@@ -83,14 +83,6 @@ pub fn human_size(bytes: usize) -> String {
 }
 
 impl TableRow for LatencyRow {
-    const COLUMNS: &'static [(&'static str, Kind)] = &[
-        ("backend", Kind::Words),
-        ("bytes", Kind::Count),
-        ("min_us", Kind::Above0(MOST_US)),
-        ("median_us", Kind::Above0(MOST_US)),
-        ("p99_us", Kind::Above0(MOST_US)),
-        ("busbw_mb_s", Kind::UpTo(1e9)),
-    ];
     const REPAIR: &'static str =
         "left out: write it again with mpiburn bench allreduce --csv FILE, or remove it";
 

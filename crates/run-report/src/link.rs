@@ -6,13 +6,13 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::ReportError;
-use super::csv_table::{Kind, MOST_US, Table, TableRow};
+use super::csv_table::{Table, TableRow};
 use super::latency::{median, percentile};
 use run_record::files::open_regular;
 
 /// The one-way time of one message size: a row of the CSV file, whose columns are the
 /// fields.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkRow {
     /// Transport, by its option value.
     pub backend: String,
@@ -27,13 +27,6 @@ pub struct LinkRow {
 }
 
 impl TableRow for LinkRow {
-    const COLUMNS: &'static [(&'static str, Kind)] = &[
-        ("backend", Kind::Words),
-        ("bytes", Kind::Count),
-        ("min_us", Kind::Above0(MOST_US)),
-        ("one_way_us", Kind::Above0(MOST_US)),
-        ("p99_us", Kind::Above0(MOST_US)),
-    ];
     const REPAIR: &'static str = "create it with `mpiburn bench link --csv FILE`";
 }
 

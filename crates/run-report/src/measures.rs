@@ -44,6 +44,31 @@ pub struct Measure {
 }
 
 impl Measure {
+    /// A measurement with two decimal places, and nothing beside it.
+    pub const fn of(title: &'static str, key: &'static str, read: fn(&Run) -> f64) -> Self {
+        Self { title, key, digits: 2, rank: 0, definition: "", beside: Beside::Nothing, read }
+    }
+
+    /// With as many decimal places.
+    pub const fn digits(self, digits: usize) -> Self {
+        Self { digits, ..self }
+    }
+
+    /// With a rank.
+    pub const fn ranked(self, rank: u8) -> Self {
+        Self { rank, ..self }
+    }
+
+    /// With this beside its median.
+    pub const fn beside(self, beside: Beside) -> Self {
+        Self { beside, ..self }
+    }
+
+    /// With a definition.
+    pub const fn means(self, definition: &'static str) -> Self {
+        Self { definition, ..self }
+    }
+
     /// Its column.
     pub fn column(&self) -> Column {
         Column::spread(self.title, self.key).means(self.definition).ranked(self.rank)
@@ -74,140 +99,68 @@ impl Measure {
 }
 
 /// Training time, always the first.
-pub const TRAIN: Measure = Measure {
-    title: "train s",
-    key: "train_seconds",
-    digits: 2,
-    rank: 0,
-    definition: "Seconds of the training loops, without tests, start-up and checkpoints",
-    beside: Beside::Range,
-    read: |run| run.results.train_seconds,
-};
+pub const TRAIN: Measure = Measure::of("train s", "train_seconds", |run| run.results.train_seconds)
+    .beside(Beside::Range)
+    .means("Seconds of the training loops, without tests, start-up and checkpoints");
 
 /// Time of a step.
-pub const STEP: Measure = Measure {
-    title: "ms/step",
-    key: "ms_per_step",
-    digits: 3,
-    rank: 7,
-    definition: "train s over the optimizer steps, in milliseconds",
-    beside: Beside::Range,
-    read: |run| run.results.ms_per_step,
-};
+pub const STEP: Measure = Measure::of("ms/step", "ms_per_step", |run| run.results.ms_per_step)
+    .digits(3)
+    .ranked(7)
+    .beside(Beside::Range)
+    .means("train s over the optimizer steps, in milliseconds");
 
 /// Behind the speed-up.
 pub const OTHERS: [Measure; 13] = [
-    Measure {
-        title: "exposed comm %",
-        key: "exposed_comm_percent",
-        digits: 1,
-        rank: 3,
-        definition: "Share of train s in which a rank only waited for gradients, mean over ranks; communication \
-                     hidden behind backward is not in it",
-        beside: Beside::Range,
-        read: exposed_percent,
-    },
-    Measure {
-        title: "test acc %",
-        key: "test_accuracy",
-        digits: 2,
-        rank: 0,
-        definition: "Accuracy on the tested samples after the last epoch, each sample counted once; in square brackets its \
-                     95% interval",
-        beside: Beside::Interval,
-        read: |run| run.results.test_accuracy,
-    },
-    Measure {
-        title: "int8 test acc %",
-        key: "int8_test_accuracy",
-        digits: 2,
-        rank: 1,
-        definition: "Test accuracy of the integer model",
-        beside: Beside::Interval,
-        read: |run| run.results.int8_test_accuracy.unwrap_or(f64::NAN),
-    },
-    Measure {
-        title: "float KB",
-        key: "float_kb",
-        digits: 1,
-        rank: 4,
-        definition: "File of the float weights in the last checkpoint; 1 KB is 1024 bytes",
-        beside: Beside::Nothing,
-        read: |run| stored_kb(run).map_or(f64::NAN, |[float, _]| float),
-    },
-    Measure {
-        title: "int8 KB",
-        key: "int8_kb",
-        digits: 1,
-        rank: 3,
-        definition: "File of the integer model in the last checkpoint; 1 KB is 1024 bytes",
-        beside: Beside::Nothing,
-        read: |run| stored_kb(run).map_or(f64::NAN, |[_, int8]| int8),
-    },
-    Measure {
-        title: "times smaller",
-        key: "times_smaller",
-        digits: 2,
-        rank: 2,
-        definition: "float KB over int8 KB",
-        beside: Beside::Nothing,
-        read: times_smaller,
-    },
-    Measure {
-        title: "train acc %",
-        key: "train_accuracy",
-        digits: 2,
-        rank: 6,
-        definition: "Accuracy on the training samples during the last epoch, over all ranks",
-        beside: Beside::Deviation,
-        read: |run| run.results.train_accuracy,
-    },
-    Measure {
-        title: "live MB",
-        key: "live_mb",
-        digits: 2,
-        rank: 5,
-        definition: "Peak of live tensors in a training step, in 2^20 bytes, on the rank with the highest value",
-        beside: Beside::Nothing,
-        read: |run| run.results.live_mb.unwrap_or(f64::NAN),
-    },
+    Measure::of("exposed comm %", "exposed_comm_percent", exposed_percent)
+        .digits(1)
+        .ranked(3)
+        .beside(Beside::Range)
+        .means("Share of train s in which a rank only waited for gradients, mean over ranks; communication \
+                     hidden behind backward is not in it"),
+    Measure::of("test acc %", "test_accuracy", |run| run.results.test_accuracy)
+        .beside(Beside::Interval)
+        .means("Accuracy on the tested samples after the last epoch, each sample counted once; in square brackets its \
+                     95% interval"),
+    Measure::of("int8 test acc %", "int8_test_accuracy", |run| run.results.int8_test_accuracy.unwrap_or(f64::NAN))
+        .ranked(1)
+        .beside(Beside::Interval)
+        .means("Test accuracy of the integer model"),
+    Measure::of("float KB", "float_kb", |run| stored_kb(run).map_or(f64::NAN, |[float, _]| float))
+        .digits(1)
+        .ranked(4)
+        .means("File of the float weights in the last checkpoint; 1 KB is 1024 bytes"),
+    Measure::of("int8 KB", "int8_kb", |run| stored_kb(run).map_or(f64::NAN, |[_, int8]| int8))
+        .digits(1)
+        .ranked(3)
+        .means("File of the integer model in the last checkpoint; 1 KB is 1024 bytes"),
+    Measure::of("times smaller", "times_smaller", times_smaller)
+        .ranked(2)
+        .means("float KB over int8 KB"),
+    Measure::of("train acc %", "train_accuracy", |run| run.results.train_accuracy)
+        .ranked(6)
+        .beside(Beside::Deviation)
+        .means("Accuracy on the training samples during the last epoch, over all ranks"),
+    Measure::of("live MB", "live_mb", |run| run.results.live_mb.unwrap_or(f64::NAN))
+        .ranked(5)
+        .means("Peak of live tensors in a training step, in 2^20 bytes, on the rank with the highest value"),
     STEP,
-    Measure {
-        title: "train+test s",
-        key: "train_and_test_seconds",
-        digits: 2,
-        rank: 8,
-        definition: "Seconds of training and of the tests after each epoch",
-        beside: Beside::Range,
-        read: with_tests,
-    },
-    Measure {
-        title: "images/s",
-        key: "images_per_second",
-        digits: 0,
-        rank: 9,
-        definition: "Training samples of all ranks over train s",
-        beside: Beside::Nothing,
-        read: |run| run.results.images_per_second,
-    },
-    Measure {
-        title: "peak RSS MB",
-        key: "peak_rss_mb",
-        digits: 0,
-        rank: 9,
-        definition: "Peak resident memory of the rank with the highest value, in 2^20 bytes",
-        beside: Beside::Nothing,
-        read: |run| run.results.peak_rss_mb,
-    },
-    Measure {
-        title: "others CPU %",
-        key: "others_cpu_percent",
-        digits: 1,
-        rank: 9,
-        definition: "Share of the machine's CPU time that other programs used during the run",
-        beside: Beside::Nothing,
-        read: |run| run.results.others_cpu_percent.unwrap_or(f64::NAN),
-    },
+    Measure::of("train+test s", "train_and_test_seconds", with_tests)
+        .ranked(8)
+        .beside(Beside::Range)
+        .means("Seconds of training and of the tests after each epoch"),
+    Measure::of("images/s", "images_per_second", |run| run.results.images_per_second)
+        .digits(0)
+        .ranked(9)
+        .means("Training samples of all ranks over train s"),
+    Measure::of("peak RSS MB", "peak_rss_mb", |run| run.results.peak_rss_mb)
+        .digits(0)
+        .ranked(9)
+        .means("Peak resident memory of the rank with the highest value, in 2^20 bytes"),
+    Measure::of("others CPU %", "others_cpu_percent", |run| run.results.others_cpu_percent.unwrap_or(f64::NAN))
+        .digits(1)
+        .ranked(9)
+        .means("Share of the machine's CPU time that other programs used during the run"),
 ];
 
 /// Sizes of the float weights and of the integer model in a run's last checkpoint, in KB of 1024

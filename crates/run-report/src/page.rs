@@ -11,6 +11,7 @@ use super::pictures::Drawn;
 use super::sheet::{Cell, Sheet};
 
 /// A section of the page: one set of runs.
+#[derive(Default)]
 pub struct Part {
     /// Its heading.
     pub title: String,

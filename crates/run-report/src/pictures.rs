@@ -8,7 +8,7 @@ use super::canvas::{self, Picture};
 use super::csv_table::Table;
 use super::curves::Curves;
 use super::latency::LatencyRow;
-use super::latency_plot::LatencyPlot;
+use super::latency_plot::latency_plot;
 use super::measures::exposed_percent;
 use super::rows::{Row, Spread, varied};
 use super::runs::Section;
@@ -82,7 +82,7 @@ pub fn of_section(
                 if curves.has_int8() { int8 } else { "" },
                 if curves.has_overfitting() { rings } else { "" }
             );
-            drawn.push(draw(folder, format!("{}-{name}", section.name), caption, &curves)?);
+            drawn.push(draw(folder, format!("{}-{name}", section.name), caption, &curves.picture())?);
         }
     }
     Ok(drawn)
@@ -99,7 +99,7 @@ pub fn of_latencies(files: &[PathBuf], folder: &Path) -> Result<Vec<Drawn>, Repo
         let name = format!("allreduce-{}-{stem}", drawn.len() + 1);
         let title = format!("all-reduce, {}", path.display());
         let caption = format!("Latency of the all-reduce by message size, from {}.", path.display());
-        drawn.push(draw(folder, name, caption, &LatencyPlot { title: &title, rows: &rows })?);
+        drawn.push(draw(folder, name, caption, &latency_plot(&title, &rows))?);
     }
     Ok(drawn)
 }

@@ -11,7 +11,7 @@ use crate::measures::STEP;
 use crate::page::Part;
 use crate::pictures;
 use crate::predict::{Algorithm, Work, rank_counts};
-use crate::predict_plot::{Measured, PredictPlot};
+use crate::predict_plot::{Measured, predict_plot};
 use crate::publish::{print_sheet, publish_page, write_sheets};
 use crate::quality::is_sound;
 use crate::rows::{Row, group};
@@ -46,7 +46,7 @@ pub fn run(args: &ReportArgs, sections: &[Section], out: Option<&Path>) -> anyho
                 .filter(|row| !row.first().record.oversubscribed)
                 .map(|row| point(row, &work))
                 .collect();
-            let picture = PredictPlot { work: &work, link: &link, measured: &points };
+            let picture = predict_plot(&work, &link, &points);
             let caption = "Epoch time and efficiency by the ring and recursive-doubling cost models; dots are measured runs.".to_owned();
             let picture = pictures::draw(out, sheet.name.clone(), caption, &picture)?;
             let read: Vec<PathBuf> = args.link.iter().cloned().collect();
@@ -125,50 +125,59 @@ fn point(row: &Row<'_>, work: &Work) -> Measured {
     Measured { ranks, epoch_s, efficiency: 100.0 * alone / (ranks as f64 * epoch_s) }
 }
 
-/// The table: a row for each number of ranks, with both models and the measured runs.
+/// A line of the table: a number of ranks, and a run on as many.
+struct Line<'r, 'a> {
+    ranks: usize,
+    measured: Option<&'r Row<'a>>,
+}
+
+/// The table: a line for each number of ranks and each measured run, with both models.
 fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[&Row<'_>]) -> Sheet {
-    let mut columns = vec![Column::number("ranks", "ranks"), Column::number("steps", "steps_per_epoch")];
-    for (title, key) in
-        [("ms/step", "ms_per_step"), ("epoch s", "epoch_seconds"), ("effic. %", "efficiency_percent")]
-    {
-        for (name, short) in [("ring", "ring"), ("rec. doubling", "recursive_doubling")] {
-            columns.push(Column::number(&format!("{title} {name}"), &format!("{key}_{short}")));
+    let count = |number: usize| Cell::number(number as f64, 0, vec![]);
+    let mut columns = vec![
+        Column::number("ranks", "ranks").of(|line: &Line<'_, '_>| count(line.ranks)),
+        Column::number("steps", "steps_per_epoch").of(|line: &Line<'_, '_>| count(work.steps(line.ranks))),
+    ];
+    let values: [(_, _, _, &dyn Fn(Algorithm, usize) -> f64); 3] = [
+        ("ms/step", "ms_per_step", 3, &|model, ranks| work.step_ms(link, model, ranks)),
+        ("epoch s", "epoch_seconds", 2, &|model, ranks| work.epoch_s(link, model, ranks)),
+        ("effic. %", "efficiency_percent", 0, &|model, ranks| work.efficiency(link, model, ranks)),
+    ];
+    for (title, key, digits, value) in values {
+        let names = [("ring", "ring"), ("rec. doubling", "recursive_doubling")];
+        for (model, (name, short)) in Algorithm::ALL.into_iter().zip(names) {
+            let column = Column::number(&format!("{title} {name}"), &format!("{key}_{short}"));
+            columns.push(
+                column.of(move |line: &Line<'_, '_>| Cell::number(value(model, line.ranks), digits, vec![])),
+            );
         }
     }
-    columns.push(Column::words("measured on", "measured_on"));
-    columns.push(Column::spread("ms/step measured", "ms_per_step_measured"));
-    let mut rows = Vec::new();
+    let label = |row: &Row<'_>| {
+        let oversubscribed = if row.first().record.oversubscribed { ", oversubscribed" } else { "" };
+        Cell::text(format!("{} {}{oversubscribed}", row.setting("topology"), row.setting("backend")))
+    };
+    columns.push(
+        Column::words("measured on", "measured_on")
+            .of(|line: &Line<'_, '_>| Cell::maybe(line.measured.map(label))),
+    );
+    columns.push(
+        Column::spread("ms/step measured", "ms_per_step_measured")
+            .of(|line: &Line<'_, '_>| Cell::maybe(line.measured.map(|row| STEP.cell(row)))),
+    );
+    let mut lines = Vec::new();
     for ranks in rank_counts() {
-        let predicted = |digits: usize, value: &dyn Fn(Algorithm) -> f64| {
-            Algorithm::ALL.map(|algorithm| Cell::number(value(algorithm), digits, vec![]))
-        };
-        let mut cells =
-            vec![Cell::number(ranks as f64, 0, vec![]), Cell::number(work.steps(ranks) as f64, 0, vec![])];
-        cells.extend(predicted(3, &|algorithm| work.step_ms(link, algorithm, ranks)));
-        cells.extend(predicted(2, &|algorithm| work.epoch_s(link, algorithm, ranks)));
-        cells.extend(predicted(0, &|algorithm| work.efficiency(link, algorithm, ranks)));
-        let here: Vec<_> = measured.iter().filter(|row| row.ranks() == ranks).collect();
-        for row in &here {
-            let oversubscribed = if row.first().record.oversubscribed { ", oversubscribed" } else { "" };
-            let label = format!("{} {}{oversubscribed}", row.setting("topology"), row.setting("backend"));
-            let own = [Cell::text(label), STEP.cell(row)];
-            rows.push(cells.iter().cloned().chain(own).collect());
-        }
-        if here.is_empty() {
-            cells.extend([Cell::nothing(), Cell::nothing()]);
-            rows.push(cells);
+        let here = measured.iter().filter(|row| row.ranks() == ranks);
+        lines.extend(here.map(|row| Line { ranks, measured: Some(row) }));
+        if lines.last().is_none_or(|line| line.ranks != ranks) {
+            lines.push(Line { ranks, measured: None });
         }
     }
     let bytes: f64 = work.buckets.iter().sum();
-    Sheet {
-        name: format!("{}-prediction", section.name),
-        title: format!(
-            "{}: predicted for a link of {:.1} µs and {:.1} Mbit/s",
-            section.title, link.latency_us, link.bandwidth_mbit
-        ),
-        columns,
-        rows,
-        remarks: vec![
+    let title = format!(
+        "{}: predicted for a link of {:.1} µs and {:.1} Mbit/s",
+        section.title, link.latency_us, link.bandwidth_mbit
+    );
+    Sheet::of(format!("{}-prediction", section.name), title, columns, &lines).with_remarks([
             format!(
                 "From {} ({}, {}): {:.3} ms of computing per step, of which {:.3} ms are backward; {:.0} bytes of \
                  gradients in {} bucket{}{}.",
@@ -185,6 +194,5 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
             "One rank on each machine, one link per machine; local batch size as measured; waiting for slower \
              ranks is not included."
                 .into(),
-        ],
-    }
+    ])
 }

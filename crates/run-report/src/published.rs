@@ -12,9 +12,11 @@
 //! `hardware` names the hardware; any other column is descriptive.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
+use super::ReportError;
+use super::figures::{Figures, HARDWARE, word};
 use super::measures::{Beside, Measure, TRAIN, with_tests};
-use super::reference::{HARDWARE, Reference, word};
 use super::remarks::tested;
 use super::rows::{Row, varied};
 use super::runs::Section;
@@ -22,35 +24,28 @@ use super::sheet::{Cell, Column, Sheet};
 
 const MEASURES: [Measure; 5] = [
     TRAIN,
-    Measure { title: "train+test s", key: "train_and_test_seconds", read: with_tests, ..TRAIN },
-    Measure {
-        title: "train acc %",
-        key: "train_accuracy",
-        beside: Beside::Deviation,
-        read: |run| run.results.train_accuracy,
-        ..TRAIN
-    },
-    Measure {
-        title: "test acc %",
-        key: "test_accuracy",
-        beside: Beside::Interval,
-        read: |run| run.results.int8_test_accuracy.unwrap_or(run.results.test_accuracy),
-        ..TRAIN
-    },
-    Measure {
-        title: "memory MB",
-        key: MEMORY,
-        beside: Beside::Nothing,
-        read: |run| run.results.live_mb.unwrap_or(f64::NAN),
-        ..TRAIN
-    },
+    Measure::of("train+test s", "train_and_test_seconds", with_tests).beside(Beside::Range),
+    Measure::of("train acc %", "train_accuracy", |run| run.results.train_accuracy).beside(Beside::Deviation),
+    Measure::of("test acc %", "test_accuracy", |run| {
+        run.results.int8_test_accuracy.unwrap_or(run.results.test_accuracy)
+    })
+    .beside(Beside::Interval),
+    Measure::of("memory MB", MEMORY, |run| run.results.live_mb.unwrap_or(f64::NAN)),
 ];
 const MEMORY: &str = "memory_mb";
 /// By rank, in the table of `by_rank.rs`.
 const INT8_BY_RANK: &str = "int8_test_accuracy";
 
+/// The figures of trainings in `file`.
+///
+/// # Errors
+/// When the file cannot be read, or has no `topology` or no `hardware`.
+pub fn read(file: &Path) -> Result<Figures, ReportError> {
+    Figures::read(file, &["topology", HARDWARE])
+}
+
 /// The columns that describe an experiment.
-pub fn described(reference: &Reference) -> Vec<&String> {
+pub fn described(reference: &Figures) -> Vec<&String> {
     let is_figure = |name: &str| {
         [HARDWARE, INT8_BY_RANK].contains(&name) || MEASURES.iter().any(|measure| measure.key == name)
     };
@@ -58,8 +53,8 @@ pub fn described(reference: &Reference) -> Vec<&String> {
 }
 
 /// The table of the published figures, each beside our rows of the same experiment.
-pub fn published(section: &Section, rows: &[Row<'_>], reference: &Reference) -> Sheet {
-    let Reference { header, lines } = reference;
+pub fn published(section: &Section, rows: &[Row<'_>], reference: &Figures) -> Sheet {
+    let Figures { header, lines } = reference;
     let described = described(reference);
     let has = |name: &str| header.iter().any(|h| h == name);
     let measures: Vec<Measure> = MEASURES.into_iter().filter(|measure| has(measure.key)).collect();
@@ -93,7 +88,7 @@ pub fn published(section: &Section, rows: &[Row<'_>], reference: &Reference) -> 
     let mut remarks = vec![format!(
         "Published: {}. Ours: {}. The hardware differs, and so does the data unless that folder has the \
          same, so ratios of the two are not meaningful.",
-        reference.hardware(),
+        reference.hardware(&[]),
         hosts(rows)
     )];
     let by_rank = |name: &str| lines.iter().any(|line| line.get(name).is_some_and(|text| text.contains('/')));
@@ -170,7 +165,6 @@ fn hosts(rows: &[Row<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ReportError;
     use crate::rows::group;
     use crate::runs::Run;
     use crate::testing::run;
@@ -180,7 +174,7 @@ mod tests {
         let file = folder.path().join("figures.csv");
         std::fs::write(&file, text).unwrap();
         let section = Section { name: "t".into(), title: "T".into(), runs, ..Section::default() };
-        Ok(published(&section, &group(&section.runs), &Reference::read(&file)?))
+        Ok(published(&section, &group(&section.runs), &read(&file)?))
     }
 
     #[test]
@@ -224,7 +218,7 @@ mod tests {
         {
             let scaled = [("train-samples".to_owned(), (typed.to_owned(), "–".to_owned()))].into();
             let section = Section { runs: runs.clone(), scaled, ..Section::default() };
-            let sheet = published(&section, &group(&section.runs), &Reference::read(&file).unwrap());
+            let sheet = published(&section, &group(&section.runs), &read(&file).unwrap());
             assert!(sheet.remarks[0].contains("epochs 2 or 5"), "{:?}", sheet.remarks);
             assert_eq!(sheet.remarks.get(1).is_some(), expected.is_some(), "{:?}", sheet.remarks);
             assert!(expected.is_none_or(|words| sheet.remarks[1].contains(words)), "{:?}", sheet.remarks);

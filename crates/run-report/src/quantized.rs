@@ -16,7 +16,7 @@ const QUANTIZATION: [&str; 5] = ["quantized", "weight_scheme", "freeze_after", "
 const SPEED: &str = "times_as_fast";
 
 /// The measurement `key` of the main table, with another title and rank.
-fn shown(key: &str, title: &'static str, rank: u8) -> Measure {
+fn shown_measure(key: &str, title: &'static str, rank: u8) -> Measure {
     let found = OTHERS.iter().find(|measure| measure.key == key).copied().unwrap_or(TRAIN);
     Measure { title, rank, ..found }
 }
@@ -27,57 +27,37 @@ pub fn quantized(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     quantized.first()?;
     let labels = Labels::of(&quantized);
     let measures = [
-        shown("test_accuracy", "float acc %", 0),
-        shown("int8_test_accuracy", "int8 acc %", 0),
-        shown("float_kb", "float KB", 1),
-        shown("int8_kb", "int8 KB", 1),
-        shown("times_smaller", "times smaller", 0),
-        Measure {
-            title: "times as fast",
-            key: SPEED,
-            digits: 2,
-            rank: 0,
-            definition: "Seconds of inference in the tests after each epoch, of the float network over the int8 model's",
-            beside: Beside::Range,
-            read: times_as_fast,
-        },
-        Measure {
-            title: "float loss",
-            key: "test_loss",
-            digits: 4,
-            rank: 3,
-            definition: "Test loss of the float network",
-            beside: Beside::Deviation,
-            read: |run| run.results.test_loss,
-        },
-        Measure {
-            title: "int8 loss",
-            key: "int8_test_loss",
-            digits: 4,
-            rank: 2,
-            definition: "Test loss of the int8 model",
-            beside: Beside::Deviation,
-            read: |run| run.results.int8_test_loss.unwrap_or(f64::NAN),
-        },
+        shown_measure("test_accuracy", "float acc %", 0),
+        shown_measure("int8_test_accuracy", "int8 acc %", 0),
+        shown_measure("float_kb", "float KB", 1),
+        shown_measure("int8_kb", "int8 KB", 1),
+        shown_measure("times_smaller", "times smaller", 0),
+        Measure::of("times as fast", SPEED, times_as_fast).beside(Beside::Range).means(
+            "Seconds of inference in the tests after each epoch, of the float network over the int8 model's",
+        ),
+        Measure::of("float loss", "test_loss", |run| run.results.test_loss)
+            .digits(4)
+            .ranked(3)
+            .beside(Beside::Deviation)
+            .means("Test loss of the float network"),
+        Measure::of("int8 loss", "int8_test_loss", |run| run.results.int8_test_loss.unwrap_or(f64::NAN))
+            .digits(4)
+            .ranked(2)
+            .beside(Beside::Deviation)
+            .means("Test loss of the int8 model"),
         Measure { rank: 4, ..TRAIN },
     ];
-    let mut columns = labels.columns();
-    columns.extend(measures.iter().map(Measure::column));
-    let line = |row: &&Row<'_>| {
-        let doubted = !is_sound(row) || row.first().record.oversubscribed;
-        let measured = measures.iter().map(|measure| match measure.key == SPEED && doubted {
+    let doubted = |row: &Row<'_>| !is_sound(row) || row.first().record.oversubscribed;
+    let column = |measure: Measure| {
+        measure.column().of(move |row: &&Row<'_>| match measure.key == SPEED && doubted(row) {
             true => Cell::nothing(),
             false => measure.cell(row),
-        });
-        labels.cells(row).into_iter().chain(measured).collect()
+        })
     };
-    let sheet = Sheet {
-        name: format!("{}-quantized", section.name),
-        title: format!("{}: {}", section.title, titled("quantized training", &quantized)),
-        columns,
-        rows: quantized.iter().map(line).collect(),
-        remarks: vec!["Float and int8 are the two networks of one training.".into()],
-    };
+    let columns = labels.columns(|row: &&Row<'_>| *row).into_iter().chain(measures.map(column)).collect();
+    let title = format!("{}: {}", section.title, titled("quantized training", &quantized));
+    let sheet = Sheet::of(format!("{}-quantized", section.name), title, columns, &quantized)
+        .with_remarks(["Float and int8 are the two networks of one training.".into()]);
     let mut sheet = sheet.without(|_, cells| cells.iter().all(|cell| cell.value == Value::Nothing));
     if sheet.columns.iter().any(|column| column.key == SPEED) {
         sheet.remarks.push(
@@ -96,17 +76,25 @@ fn times_as_fast(run: &Run) -> f64 {
     }
 }
 
-/// Percent by which a quantized training is longer than one without, from medians, with the extremes over
-/// repeats; `None` if a row is too short, disturbed or unsteady, or the times do not differ.
-fn percent_longer(quantized: &Row<'_>, float: &Row<'_>) -> Option<Spread> {
-    let longer = |quantized: f64, float: f64| 100.0 * (quantized / float - 1.0);
-    let [of, than] = [quantized, float].map(|row| row.train_seconds());
-    (is_sound(quantized) && is_sound(float) && times_differ(&of, &than)).then(|| Spread {
-        median: longer(of.median, than.median),
-        min: longer(of.min, than.max),
-        max: longer(of.max, than.min),
-        count: of.count.min(than.count),
-    })
+/// A quantized training, and the one that differs in quantization alone.
+struct Joint<'r, 'a> {
+    quantized: &'r Row<'a>,
+    float: &'r Row<'a>,
+}
+
+impl Joint<'_, '_> {
+    /// Percent by which the quantized training is longer, from medians, with the extremes over repeats; `None` if a
+    /// row is too short, disturbed or unsteady, or the times do not differ.
+    fn percent_longer(&self) -> Option<Spread> {
+        let longer = |quantized: f64, float: f64| 100.0 * (quantized / float - 1.0);
+        let [of, than] = [self.quantized, self.float].map(Row::train_seconds);
+        (is_sound(self.quantized) && is_sound(self.float) && times_differ(&of, &than)).then(|| Spread {
+            median: longer(of.median, than.median),
+            min: longer(of.min, than.max),
+            max: longer(of.max, than.min),
+            count: of.count.min(than.count),
+        })
+    }
 }
 
 /// The table of quantized rows, each beside the row that differs in quantization alone; none if there are
@@ -116,57 +104,66 @@ pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
         let mut others = rows.iter().filter(|row| !is_quantized(row));
         others.find(|row| row.equals_except(quantized, &QUANTIZATION))
     };
-    let (quantized, float): (Vec<&Row<'_>>, Vec<&Row<'_>>) =
-        rows.iter().filter(|row| is_quantized(row)).filter_map(|row| Some((row, of_float(row)?))).unzip();
-    quantized.first()?;
-    let labels = Labels::of(&quantized);
-    let mut columns = labels.columns();
+    let quantized = || rows.iter().filter(|row| is_quantized(row));
+    let pairs: Vec<Joint<'_, '_>> =
+        quantized().filter_map(|row| Some(Joint { quantized: row, float: of_float(row)? })).collect();
+    let shown: Vec<&Row<'_>> = pairs.iter().map(|pair| pair.quantized).collect();
+    shown.first()?;
+    let of_both = |key: &'static str| {
+        let measure = shown_measure(key, "", 0);
+        [
+            Box::new(move |pair: &Joint<'_, '_>| measure.cell(pair.float))
+                as Box<dyn Fn(&Joint<'_, '_>) -> Cell>,
+            Box::new(move |pair: &Joint<'_, '_>| measure.cell(pair.quantized)),
+        ]
+    };
+    let [train, quantized_train] = of_both("train_seconds");
+    let [train_accuracy, quantized_train_accuracy] = of_both("train_accuracy");
+    let [test, quantized_test] = of_both("test_accuracy");
+    let [_, int8] = of_both("int8_test_accuracy");
+    let mut columns = Labels::of(&shown).columns(|pair: &Joint<'_, '_>| pair.quantized);
     columns.extend([
-        Column::spread("train s", "train_seconds").means("Seconds of training without quantization"),
-        Column::spread("quant. s", "quantized_train_seconds").means("Seconds of training with quantization"),
+        Column::spread("train s", "train_seconds")
+            .means("Seconds of training without quantization")
+            .of(train),
+        Column::spread("quant. s", "quantized_train_seconds")
+            .means("Seconds of training with quantization")
+            .of(quantized_train),
         Column::number("% longer", "percent_longer")
-            .means("The quantized training's median over the other's, less 1"),
+            .means("The quantized training's median over the other's, less 1")
+            .of(|pair: &Joint<'_, '_>| {
+                let both = || [paths(pair.float), paths(pair.quantized)].concat();
+                Cell::maybe(pair.percent_longer().map(|percent| Cell::number(percent.median, 1, both())))
+            }),
         Column::number("from … to", "percent_longer_range")
             .means("The same of the fastest repeat over the other's slowest, and the reverse")
-            .ranked(4),
+            .ranked(4)
+            .of(|pair: &Joint<'_, '_>| {
+                let range = pair.percent_longer().filter(|percent| percent.count > 1);
+                let text = |percent: Spread| format!("{:.1} … {:.1}", percent.min, percent.max);
+                Cell::maybe(range.map(|percent| Cell::text(text(percent))))
+            }),
         Column::spread("train acc %", "train_accuracy")
             .means("Training accuracy without quantization, last epoch")
-            .ranked(2),
+            .ranked(2)
+            .of(train_accuracy),
         Column::spread("quant. acc %", "quantized_train_accuracy")
             .means("The same with quantization")
-            .ranked(2),
-        Column::spread("test acc %", "test_accuracy").means("Test accuracy without quantization"),
+            .ranked(2)
+            .of(quantized_train_accuracy),
+        Column::spread("test acc %", "test_accuracy").means("Test accuracy without quantization").of(test),
         Column::spread("float acc %", "quantized_test_accuracy")
             .means("Test accuracy of the float network with quantization")
-            .ranked(3),
-        Column::spread("int8 acc %", "int8_test_accuracy").means("Test accuracy of its int8 model"),
+            .ranked(3)
+            .of(quantized_test),
+        Column::spread("int8 acc %", "int8_test_accuracy").means("Test accuracy of its int8 model").of(int8),
     ]);
-    let line = |(quantized, float): (&&Row<'_>, &&Row<'_>)| {
-        let mut cells = labels.cells(quantized);
-        cells.extend([float, quantized].map(|row| TRAIN.cell(row)));
-        let longer = percent_longer(quantized, float);
-        let both = paths(float).into_iter().chain(paths(quantized)).collect();
-        cells.push(longer.map_or_else(Cell::nothing, |percent| Cell::number(percent.median, 1, both)));
-        let range = longer.filter(|percent| percent.count > 1);
-        let range = range.map(|percent| Cell::text(format!("{:.1} … {:.1}", percent.min, percent.max)));
-        cells.push(range.unwrap_or_else(Cell::nothing));
-        cells.extend([float, quantized].map(|row| shown("train_accuracy", "", 0).cell(row)));
-        cells.extend([float, quantized].map(|row| shown("test_accuracy", "", 0).cell(row)));
-        cells.push(shown("int8_test_accuracy", "", 0).cell(quantized));
-        cells
-    };
-    let mut remarks =
-        vec!["Each row compares two trainings that differ in quantization alone, medians of train s.".into()];
-    if quantized.iter().zip(&float).any(|(quantized, float)| percent_longer(quantized, float).is_none()) {
-        remarks.push("There is no % where a row is too short, disturbed or unsteady (see above), or times differ by no more than noise.".into());
-    }
-    Some(Sheet {
-        name: format!("{}-quantization", section.name),
-        title: format!("{}: {}", section.title, titled("with and without quantization", &quantized)),
-        columns,
-        rows: quantized.iter().zip(&float).map(line).collect(),
-        remarks,
-    })
+    let remark = "Each row compares two trainings that differ in quantization alone, medians of train s.";
+    let missing = pairs.iter().any(|pair| pair.percent_longer().is_none());
+    let missing = missing.then_some("There is no % where a row is too short, disturbed or unsteady (see above), or times differ by no more than noise.");
+    let title = format!("{}: {}", section.title, titled("with and without quantization", &shown));
+    let sheet = Sheet::of(format!("{}-quantization", section.name), title, columns, &pairs);
+    Some(sheet.with_remarks([remark].into_iter().chain(missing).map(Into::into)))
 }
 
 #[cfg(test)]

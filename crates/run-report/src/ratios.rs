@@ -1,5 +1,6 @@
 //! The other backends' times relative to mpi's.
 
+use super::labels::setting;
 use super::measures::TRAIN;
 use super::noise::times_differ;
 use super::quality::is_sound;
@@ -47,51 +48,47 @@ pub fn pairs<'r, 'a>(rows: &'r [Row<'a>]) -> Vec<Pair<'r, 'a>> {
 pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
     let varied: Vec<String> =
         own_columns(rows).into_iter().filter(|name| !EXCEPT.contains(&name.as_str())).collect();
-    let mut columns = vec![Column::words("topology", "topology"), Column::words("launcher", "launcher")];
-    columns.extend(varied.iter().map(|name| Column::words(&name.replace('_', " "), name)));
-    columns.extend([
-        Column::words("backend", "backend"),
-        Column::words("oversub.", "oversubscribed"),
-        Column::spread("its train s", "train_seconds").means("Seconds of training over that backend"),
-        Column::spread("mpi train s", "mpi_train_seconds").means("Seconds of training over mpi"),
-        Column::number("ratio", "ratio").means("The backend's median over mpi's: above 1, mpi is faster"),
-        Column::words("from … to", "ratio_range")
-            .means("The backend's fastest repeat over mpi's slowest, and the reverse"),
-        Column::words("differ", "differ").means("Whether the times differ by more than noise"),
-    ]);
-    let line = |pair: &Pair<'_, '_>| {
-        let Pair { mpi, other } = pair;
-        let mut cells = vec![Cell::text(mpi.setting("topology")), Cell::text(mpi.setting("launcher"))];
-        cells.extend(varied.iter().map(|name| Cell::text(mpi.setting(name))));
-        cells.push(Cell::text(other.setting("backend")));
-        cells.push(Cell::text(mpi.setting("oversubscribed")));
-        cells.extend([TRAIN.cell(other), TRAIN.cell(mpi)]);
-        match pair.ratio() {
-            Some(ratio) => {
-                let range = format!("{:.2} … {:.2}", ratio.min, ratio.max);
-                let runs = paths(other).into_iter().chain(paths(mpi)).collect();
-                cells.push(Cell::number(ratio.median, 2, runs));
-                cells.push(if ratio.count > 1 { Cell::text(range) } else { Cell::nothing() });
-                let differ = times_differ(&other.train_seconds(), &mpi.train_seconds());
-                cells.push(Cell::text(if differ { "yes" } else { "no" }));
-            }
-            None => cells.extend([Cell::nothing(), Cell::nothing(), Cell::nothing()]),
-        }
-        cells
+    let differ = |pair: &Pair<'_, '_>| {
+        let [other, mpi] = [pair.other, pair.mpi].map(Row::train_seconds);
+        Cell::text(if times_differ(&other, &mpi) { "yes" } else { "no" })
     };
-    let lines: Vec<Vec<Cell>> = pairs(rows).iter().map(line).collect();
-    let mut remarks =
-        vec!["A ratio above 1: mpi is faster, where the times differ by more than noise.".into()];
-    if pairs(rows).iter().any(|pair| pair.ratio().is_none()) {
-        remarks.push("There is no ratio where a row is too short, disturbed or unsteady (see above).".into());
-    }
-    (!lines.is_empty()).then(|| Sheet {
-        name: format!("{}-ratios", section.name),
-        title: format!("{}: comparison of backends, medians of train s", section.title),
-        columns,
-        rows: lines,
-        remarks,
-    })
+    let own = |name: &str| setting(name, |pair: &Pair<'_, '_>| pair.mpi);
+    let mut columns = vec![own("topology"), own("launcher")];
+    columns.extend(varied.iter().map(|name| own(name)));
+    columns.extend([
+        Column::words("backend", "backend")
+            .of(|pair: &Pair<'_, '_>| Cell::text(pair.other.setting("backend"))),
+        own("oversubscribed"),
+        Column::spread("its train s", "train_seconds")
+            .means("Seconds of training over that backend")
+            .of(|pair: &Pair<'_, '_>| TRAIN.cell(pair.other)),
+        Column::spread("mpi train s", "mpi_train_seconds")
+            .means("Seconds of training over mpi")
+            .of(|pair: &Pair<'_, '_>| TRAIN.cell(pair.mpi)),
+        Column::number("ratio", "ratio").means("The backend's median over mpi's: above 1, mpi is faster").of(
+            |pair: &Pair<'_, '_>| {
+                let runs = || [paths(pair.other), paths(pair.mpi)].concat();
+                Cell::maybe(pair.ratio().map(|ratio| Cell::number(ratio.median, 2, runs())))
+            },
+        ),
+        Column::words("from … to", "ratio_range")
+            .means("The backend's fastest repeat over mpi's slowest, and the reverse")
+            .of(|pair: &Pair<'_, '_>| {
+                let range = pair.ratio().filter(|ratio| ratio.count > 1);
+                Cell::maybe(range.map(|ratio| Cell::text(format!("{:.2} … {:.2}", ratio.min, ratio.max))))
+            }),
+        Column::words("differ", "differ")
+            .means("Whether the times differ by more than noise")
+            .of(|pair: &Pair<'_, '_>| Cell::maybe(pair.ratio().map(|_| differ(pair)))),
+    ]);
+    let pairs = pairs(rows);
+    let remark = "A ratio above 1: mpi is faster, where the times differ by more than noise.";
+    let missing = pairs.iter().any(|pair| pair.ratio().is_none());
+    let missing =
+        missing.then_some("There is no ratio where a row is too short, disturbed or unsteady (see above).");
+    let title = format!("{}: comparison of backends, medians of train s", section.title);
+    let sheet = Sheet::of(format!("{}-ratios", section.name), title, columns, &pairs);
+    (!pairs.is_empty()).then(|| sheet.with_remarks([remark].into_iter().chain(missing).map(Into::into)))
 }
 
 #[cfg(test)]

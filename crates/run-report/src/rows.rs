@@ -293,7 +293,6 @@ mod tests {
             (&[], &["--gloo-algorithm", "bcube", "--interface", "lo"]),
             (&[], &["--keep", "5", "--checkpoint-every", "9"]),
             (&[], &["--test-samples", "10000", "--train-samples", "99999"]),
-            (&["--schedule", "step"], &["--schedule", "step", "--gamma", "0.1", "--step-size", "1"]),
         ] {
             let runs = [run((1, 2), plain, 3.0), run((1, 2), typed, 3.0)];
             assert_eq!(group(&runs).len(), 1, "{typed:?}");

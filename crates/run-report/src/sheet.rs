@@ -2,7 +2,7 @@
 //! CSV. HTML is in `page.rs`, the choice of columns in `narrow.rs`.
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::align::aligned;
 use super::rows::Spread;
@@ -50,6 +50,16 @@ impl Cell {
     /// Text that no run measured.
     pub fn text(text: impl Into<String>) -> Self {
         Self { value: Value::Text(text.into()), ..Self::of(Vec::new()) }
+    }
+
+    /// What is there, or no value.
+    pub fn maybe(cell: Option<Self>) -> Self {
+        cell.unwrap_or_else(Self::nothing)
+    }
+
+    /// One number of the file `path`.
+    pub fn measured(number: f64, digits: usize, path: &Path) -> Self {
+        Self::number(number, digits, vec![path.to_owned()])
     }
 
     /// One number.
@@ -139,6 +149,17 @@ impl Column {
     pub fn for_programs(self) -> Self {
         Self { for_programs: true, ..self }
     }
+
+    /// With the cell that a row has in it.
+    pub fn of<'a, R: ?Sized>(self, cell: impl Fn(&R) -> Cell + 'a) -> Field<'a, R> {
+        Field { column: self, cell: Box::new(cell) }
+    }
+}
+
+/// A column of a table of rows of type `R`.
+pub struct Field<'a, R: ?Sized> {
+    column: Column,
+    cell: Box<dyn Fn(&R) -> Cell + 'a>,
 }
 
 /// A table.
@@ -160,6 +181,24 @@ pub struct Sheet {
 const DEFAULT_WIDTH: usize = 100;
 
 impl Sheet {
+    /// The table of `rows`, without remarks.
+    pub fn of<'r, R: ?Sized + 'r>(
+        name: impl Into<String>,
+        title: impl Into<String>,
+        fields: Vec<Field<'_, R>>,
+        rows: impl IntoIterator<Item = &'r R>,
+    ) -> Self {
+        let cells = |row: &R| fields.iter().map(|field| (field.cell)(row)).collect();
+        let rows = rows.into_iter().map(cells).collect();
+        let columns = fields.into_iter().map(|field| field.column).collect();
+        Self { name: name.into(), title: title.into(), columns, rows, remarks: Vec::new() }
+    }
+
+    /// With these remarks.
+    pub fn with_remarks(self, remarks: impl IntoIterator<Item = String>) -> Self {
+        Self { remarks: self.remarks.into_iter().chain(remarks).collect(), ..self }
+    }
+
     /// For a terminal of `width` columns, 100 if it is unknown. A table that is too wide has
     /// its columns for readers in a hurry, and names the others; with `wide` it has all.
     pub fn terminal(&self, width: Option<u16>, wide: bool) -> String {
@@ -240,7 +279,8 @@ impl Sheet {
                     Value::Text(text) => vec![text.clone()],
                     Value::Nothing => vec![String::new()],
                     Value::Number(spread, _) => {
-                        [spread.median, spread.min, spread.max].map(significant).to_vec()
+                        // More than the clocks have.
+                        [spread.median, spread.min, spread.max].map(|number| significant(number, 6)).to_vec()
                     }
                 };
                 texts.resize(width, String::new());
@@ -253,9 +293,9 @@ impl Sheet {
     }
 }
 
-/// Six significant digits, more than the clocks have.
-fn significant(number: f64) -> String {
-    let rounded: f64 = format!("{number:.5e}").parse().unwrap_or(number);
+/// A number with at most this many significant digits.
+pub fn significant(number: f64, digits: usize) -> String {
+    let rounded: f64 = format!("{number:.*e}", digits - 1).parse().unwrap_or(number);
     rounded.to_string()
 }
 

@@ -63,5 +63,5 @@ fn markdown_is_a_table_with_right_aligned_numbers() {
 fn csv_has_the_range_in_separate_columns() {
     let expected = "topology,train_s,train_s_min,train_s_max\n1x1,1.5,1,2\n2x1,1,1,1\n2x2,,,\n";
     assert_eq!(sheet().csv().unwrap(), expected);
-    assert_eq!(significant(1.0 / 3.0), "0.333333");
+    assert_eq!(significant(1.0 / 3.0, 6), "0.333333");
 }

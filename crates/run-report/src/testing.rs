@@ -24,13 +24,18 @@ const DEFAULT: &str = r#"{
 /// `config` of a run with these options, `--name value` or `--name`.
 fn config(options: &[&str]) -> Map<String, Value> {
     let mut config: Map<String, Value> = serde_json::from_str(DEFAULT).expect("valid JSON");
-    let mut words = options.iter().peekable();
+    let words = options.iter().flat_map(|word| word.split('='));
+    let mut words = words.peekable();
     while let Some(option) = words.next() {
-        let name = match *option {
+        let name = match option {
             "--batch-size" => "train_batch_size".to_owned(),
             option => option.trim_start_matches("--").replace('-', "_"),
         };
-        let text = words.next_if(|word| !word.starts_with("--")).map_or("true", |word| *word);
+        if name == "quantized" {
+            config["quantize"] = "qat".into();
+            continue;
+        }
+        let text = words.next_if(|word| !word.starts_with("--")).unwrap_or("true");
         let value = config.get_mut(&name).unwrap_or_else(|| panic!("no option {name}"));
         *value = match value.is_f64() {
             true => text.parse::<f64>().expect("a number").into(),
@@ -140,8 +145,10 @@ pub fn run(topology: (usize, usize), options: &[&str], train_seconds: f64) -> Ru
 /// `run` in the folder `path`, with an `epochs.csv` of these test losses and a
 /// decreasing training loss.
 pub fn with_test_losses(run: Run, path: &Path, losses: &[f64]) -> Run {
-    let header = "epoch,train_loss,train_accuracy,test_loss,test_accuracy,seconds\n".to_owned();
-    let line = |(i, loss): (usize, &f64)| format!("{},{},50,{loss},50,1\n", i + 1, 1.0 / (i + 1) as f64);
+    let header = "epoch,train_loss,train_accuracy,test_loss,test_accuracy,seconds,learning_rate,\
+                  int8_test_accuracy,int8_test_loss\n"
+        .to_owned();
+    let line = |(i, loss): (usize, &f64)| format!("{},{},50,{loss},50,1,,,\n", i + 1, 1.0 / (i + 1) as f64);
     let text = header + &losses.iter().enumerate().map(line).collect::<String>();
     std::fs::create_dir_all(path).expect("the folder can be created");
     std::fs::write(path.join("epochs.csv"), text).expect("the file can be written");

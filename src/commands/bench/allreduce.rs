@@ -13,9 +13,9 @@ use super::{job, sizes, warn_if_not_representative};
 use crate::commands::{collective, outputs};
 use crate::options::{AllreduceArgs, ConfigError};
 use burn_mpi::{Backend, Collective, CommError, Reduction, SharedError, Transport, Wire, WireType, World};
-use run_report::canvas::PlotFormat;
+use run_report::canvas::{self, PlotFormat};
 use run_report::latency::human_size;
-use run_report::latency_plot;
+use run_report::latency_plot::latency_plot;
 use run_report::{LatencyRow, table, write_csv};
 
 /// Up to this size, calls are short, and many are needed to measure their spread.
@@ -247,7 +247,7 @@ fn publish(world: &World, args: &AllreduceArgs, rows: &[LatencyRow]) -> anyhow::
         write_csv(path, rows)?;
     }
     if let Some(path) = &args.plot {
-        latency_plot::draw(path, &title, rows)?;
+        canvas::save(path, &latency_plot(&title, rows))?;
     }
     Ok(())
 }

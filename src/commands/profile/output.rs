@@ -2,8 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
 use super::Measured;
 use crate::device::DeviceKind;
 use crate::model::ModelKind;
@@ -42,31 +40,6 @@ pub struct Output {
     pub measured: Measured,
 }
 
-/// The JSON file.
-#[derive(Serialize)]
-struct File<'a> {
-    model: ModelKind,
-    train: bool,
-    int8: bool,
-    batches: usize,
-    batch: usize,
-    ranks: usize,
-    device: DeviceKind,
-    precision: Precision,
-    fused: bool,
-    threads: usize,
-    simd: Level,
-    checkpoint: Option<String>,
-    checkpoint_bytes: usize,
-    cpu: &'a str,
-    config: &'a RunConfig,
-    wall_ms: f64,
-    accounted_percent: f64,
-    batch_ms: f64,
-    batch_ms_without_profiling: f64,
-    operators: &'a [ProfileRow],
-}
-
 impl Output {
     /// Prints the tables.
     pub fn print(&self) {
@@ -96,29 +69,30 @@ impl Output {
             write_csv(path, &operators)?;
         }
         if let Some(path) = json {
-            let text = serde_json::to_string_pretty(&self.file(&operators))?;
+            let text = serde_json::to_string_pretty(&self.file(operators))?;
             write_file(path, (text + "\n").as_bytes())?;
         }
         Ok(())
     }
 
-    fn file<'a>(&'a self, operators: &'a [ProfileRow]) -> File<'a> {
+    fn file(&self, operators: Vec<ProfileRow>) -> run_report::profiles::Profile<&RunConfig> {
         let [batch_ms, batch_ms_without_profiling] = self.medians();
-        File {
-            model: self.model,
+        run_report::profiles::Profile {
+            path: PathBuf::new(),
+            model: self.model.to_string(),
             train: self.train,
             int8: self.int8,
             batches: self.batches,
             batch: self.batch,
             ranks: self.ranks,
-            device: self.device,
-            precision: self.precision,
+            device: self.device.to_string(),
+            precision: self.precision.to_string(),
             fused: self.fused,
             threads: self.threads,
-            simd: self.simd,
+            simd: self.simd.to_string(),
             checkpoint: self.checkpoint.as_ref().map(|path| path.display().to_string()),
-            checkpoint_bytes: self.checkpoint_bytes,
-            cpu: &self.cpu,
+            checkpoint_bytes: self.checkpoint_bytes as u64,
+            cpu: self.cpu.clone(),
             config: &self.config,
             wall_ms: self.measured.profile.wall_ms,
             accounted_percent: self.measured.profile.accounted_percent(),

@@ -1,7 +1,7 @@
 //! Activation functions of one network beside each other.
 
 use super::file::Profile;
-use super::{Found, groups, kb, left_out, numbered};
+use super::{Found, Phase, groups, kb, left_out, numbered};
 use crate::figures::{Figures, cell};
 use crate::noise::few_differ;
 use crate::sheet::{Cell, Column, Sheet};
@@ -10,21 +10,21 @@ use run_record::count;
 /// The activation's operators in one profile.
 struct Activation<'a> {
     profile: &'a Profile,
-    calls: u64,
+    calls: usize,
     ms: f64,
-    allocated: Option<u64>,
+    allocated: u64,
 }
 
 impl<'a> Activation<'a> {
     /// `None` where the activation is part of a fused operator.
     fn of(profile: &'a Profile) -> Option<Self> {
         let rows = profile.operators.iter();
-        let own = rows.filter(|row| row.kind == profile.activation() && row.phase == "forward");
-        let mut sum = Self { profile, calls: 0, ms: 0.0, allocated: Some(0) };
+        let own = rows.filter(|row| row.kind == profile.activation() && row.phase == Phase::Forward);
+        let mut sum = Self { profile, calls: 0, ms: 0.0, allocated: 0 };
         for row in own {
             sum.calls += row.calls;
             sum.ms += row.self_cpu_ms;
-            sum.allocated = sum.allocated.zip(row.allocated_bytes).map(|(sum, bytes)| sum + bytes);
+            sum.allocated += row.allocated_bytes;
         }
         (sum.calls > 0).then_some(sum)
     }
@@ -60,47 +60,46 @@ fn sheet(index: usize, found: &[Activation<'_>], figures: Option<&Figures>) -> F
     let relu = found.iter().find(|one| one.profile.activation() == "relu").filter(|one| one.ms > 0.0);
     let wanted = [("model", model)];
     let figures = figures.filter(|figures| figures.find(&wanted).is_some());
+    const TIME: &str = "operator_ms_of_100_batches";
+    let line = |name: &str| figures?.find(&[wanted[0], ("activation", name)]);
+    let published = |name: &str| line(name)?.get(TIME)?.parse::<f64>().ok().filter(|ms| *ms > 0.0);
+    let own = |one: &Activation<'_>, number, digits| Cell::measured(number, digits, &one.profile.path);
     let mut columns = vec![
-        Column::words("activation", "activation"),
-        Column::number("self CPU ms", "self_cpu_ms").means("The activation alone, over all batches"),
-        Column::number("times relu", "times_relu").means("self CPU ms over that of relu"),
+        Column::words("activation", "activation")
+            .of(|one: &Activation<'_>| Cell::text(one.profile.activation())),
+        Column::number("self CPU ms", "self_cpu_ms")
+            .means("The activation alone, over all batches")
+            .of(|one: &Activation<'_>| own(one, one.ms, 3)),
+        Column::number("times relu", "times_relu")
+            .means("self CPU ms over that of relu")
+            .of(|one: &Activation<'_>| Cell::maybe(relu.map(|relu| own(one, one.ms / relu.ms, 1)))),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes allocated in all calls, freed or not; 1 KB is 1024 bytes")
-            .ranked(1),
-        Column::number("calls", "calls").ranked(3),
-        Column::number("batch ms", "batch_ms").means("A whole batch without profiling, median").ranked(2),
+            .ranked(1)
+            .of(|one: &Activation<'_>| own(one, kb(one.allocated), 1)),
+        Column::number("calls", "calls").ranked(3).of(|one: &Activation<'_>| own(one, one.calls as f64, 0)),
+        Column::number("batch ms", "batch_ms")
+            .means("A whole batch without profiling, median")
+            .ranked(2)
+            .of(|one: &Activation<'_>| own(one, one.profile.batch_ms_without_profiling, 4)),
     ];
     if figures.is_some() {
-        columns.push(Column::number("ms published", "time_ms_published"));
-        columns.push(Column::number("times relu published", "times_relu_published"));
-        columns.push(Column::number("KB published", "memory_kb_published").ranked(4));
+        columns.push(
+            Column::number("ms published", "time_ms_published")
+                .of(|one: &Activation<'_>| cell(line(one.profile.activation()), TIME)),
+        );
+        columns.push(Column::number("times relu published", "times_relu_published").of(
+            |one: &Activation<'_>| {
+                let ratio = published(one.profile.activation()).zip(published("relu"));
+                Cell::maybe(ratio.map(|(ms, of_relu)| Cell::number(ms / of_relu, 1, vec![])))
+            },
+        ));
+        columns.push(
+            Column::number("KB published", "memory_kb_published")
+                .ranked(4)
+                .of(|one: &Activation<'_>| cell(line(one.profile.activation()), "operator_memory_kb")),
+        );
     }
-    const TIME: &str = "operator_ms_of_100_batches";
-    let published = |name: &str| {
-        let line = figures?.find(&[wanted[0], ("activation", name)])?;
-        line.get(TIME)?.parse::<f64>().ok().filter(|ms| *ms > 0.0)
-    };
-    let rows = found.iter().map(|one| {
-        let own = |number: f64, digits| Cell::number(number, digits, vec![one.profile.path.clone()]);
-        let name = one.profile.activation();
-        let mut row = vec![
-            Cell::text(name),
-            own(one.ms, 3),
-            relu.map_or_else(Cell::nothing, |relu| own(one.ms / relu.ms, 1)),
-            one.allocated.map_or_else(Cell::nothing, |bytes| own(kb(bytes), 1)),
-            own(one.calls as f64, 0),
-            own(one.profile.batch_ms_without_profiling, 4),
-        ];
-        if let Some(figures) = figures {
-            let line = figures.find(&[wanted[0], ("activation", name)]);
-            let ratio = published(name).zip(published("relu"));
-            row.push(cell(line, TIME));
-            row.push(ratio.map_or_else(Cell::nothing, |(ms, of_relu)| Cell::number(ms / of_relu, 1, vec![])));
-            row.push(cell(line, "operator_memory_kb"));
-        }
-        row
-    });
-    let rows = rows.collect();
     let mut remarks = Vec::new();
     // A read of the clock takes some tens of nanoseconds.
     if found.iter().any(|one| one.ms < 1e-3 * one.calls as f64) {
@@ -112,13 +111,8 @@ fn sheet(index: usize, found: &[Activation<'_>], figures: Option<&Figures>) -> F
         Some(figures) => remarks.push(figures.remark(&wanted, &first.machine())),
         None => remarks.push(format!("{}.", first.machine())),
     }
-    let sheet = Sheet {
-        name: numbered("activations", index),
-        title: format!("{model} by activation, {}", first.amount()),
-        columns,
-        rows,
-        remarks,
-    };
+    let title = format!("{model} by activation, {}", first.amount());
+    let sheet = Sheet::of(numbered("activations", index), title, columns, found).with_remarks(remarks);
     let slowest = &found[found.len() - 1];
     let ratio = relu.filter(|_| slowest.profile.activation() != "relu");
     let alone = few_differ(slowest.ms, found[found.len() - 2].ms);
@@ -127,7 +121,7 @@ fn sheet(index: usize, found: &[Activation<'_>], figures: Option<&Figures>) -> F
         "{model}: slowest activation{alike} is {} with {:.3} ms in {}{}",
         slowest.profile.activation(),
         slowest.ms,
-        count(slowest.calls as usize, "call"),
+        count(slowest.calls, "call"),
         ratio.map_or_else(String::new, |relu| format!(", {:.1} times relu's", slowest.ms / relu.ms))
     );
     (sheet, line)
@@ -149,10 +143,12 @@ mod tests {
 
     #[test]
     fn activations_are_compared_with_relu_and_the_published_ones() {
-        let published = Figures::of_text(
-            "model,activation,operator_ms_of_100_batches,operator_memory_kb,hardware\n\
+        let published = Figures::of(
+            b"model,activation,operator_ms_of_100_batches,operator_memory_kb,hardware\n\
              mlp,relu,1.357,400,a CPU\nmlp,gelu,35.540,400,a CPU\n",
-        );
+            &[],
+        )
+        .unwrap();
         let (sheet, line) = sheets(&[of("gelu", 1.0), of("relu", 0.025)], Some(&published)).remove(0);
         let rows: Vec<String> =
             sheet.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();

@@ -1,18 +1,19 @@
-//! One profile: a file of `mpiburn profile --json`.
+//! One profile: the file of `mpiburn profile --json`, as it is written and read.
 
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use crate::csv_table::{MOST_MS, is_in};
+use super::{Phase, ProfileRow};
+use crate::csv_table::MOST_MS;
 use run_record::count;
 
 /// Larger files are not profiles, which have a few KB.
 const LARGEST: u64 = 16 << 20;
 
-/// A profile of inference or training.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Profile {
+/// A profile of inference or training, with a configuration of type `C`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Profile<C = serde_json::Value> {
     /// Its file.
     #[serde(skip)]
     pub path: PathBuf,
@@ -38,35 +39,24 @@ pub struct Profile {
     pub threads: usize,
     /// SIMD level.
     pub simd: String,
-    /// Bytes of a checkpoint's file of the weights; unknown in files of earlier versions.
-    pub checkpoint_bytes: Option<u64>,
-    /// Processor; unknown in files of earlier versions.
-    pub cpu: Option<String>,
+    /// The run or checkpoint whose network and samples were taken.
+    pub checkpoint: Option<String>,
+    /// Bytes of a checkpoint's file of the weights.
+    pub checkpoint_bytes: u64,
+    /// Processor.
+    pub cpu: String,
     /// Options, by name.
-    pub config: serde_json::Value,
+    pub config: C,
     /// Milliseconds of all batches.
     pub wall_ms: f64,
+    /// Time in operators, in percent of it.
+    pub accounted_percent: f64,
+    /// Median of a batch with profiling, in milliseconds.
+    pub batch_ms: f64,
     /// Median of a batch without profiling, in milliseconds.
     pub batch_ms_without_profiling: f64,
     /// The operators.
-    pub operators: Vec<ProfileOperator>,
-}
-
-/// Sums over the calls of an operator in one phase.
-#[derive(Debug, Clone, Deserialize)]
-pub struct ProfileOperator {
-    /// What it computes.
-    pub kind: String,
-    /// Part of the batch.
-    pub phase: String,
-    /// Number of calls.
-    pub calls: u64,
-    /// Milliseconds without operators inside.
-    pub self_cpu_ms: f64,
-    /// Bytes allocated; unknown in files of earlier versions.
-    pub allocated_bytes: Option<u64>,
-    /// Largest increase of the live bytes during a call.
-    pub peak_memory_bytes: i64,
+    pub operators: Vec<ProfileRow>,
 }
 
 impl Profile {
@@ -101,7 +91,7 @@ impl Profile {
     }
 
     fn problem(&self) -> Option<&'static str> {
-        let is_time = |ms: f64| is_in(ms, MOST_MS);
+        let is_time = |ms: f64| (0.0..=MOST_MS).contains(&ms);
         match () {
             () if self.batches == 0 => Some("no batch"),
             () if !is_time(self.wall_ms) => Some("no time"),
@@ -119,8 +109,8 @@ impl Profile {
 
     /// Operators of forward, backward and weight update, without the conversion of samples and the
     /// time that no operator accounts for.
-    pub fn computing(&self) -> impl Iterator<Item = &ProfileOperator> {
-        self.operators.iter().filter(|row| !matches!(row.phase.as_str(), "data" | "rest"))
+    pub fn computing(&self) -> impl Iterator<Item = &ProfileRow> {
+        self.operators.iter().filter(|row| !matches!(row.phase, Phase::Data | Phase::Rest))
     }
 
     /// The activation function.
@@ -141,8 +131,7 @@ impl Profile {
 
     /// Processor, instructions and threads.
     pub fn machine(&self) -> String {
-        let cpu = self.cpu.as_deref().unwrap_or("unknown processor");
-        format!("{cpu}, {} code, {}", self.simd, count(self.threads, "thread"))
+        format!("{}, {} code, {}", self.cpu, self.simd, count(self.threads, "thread"))
     }
 
     /// Everything that affects times, as text, but what is named in `except`: `activation`, `fused`

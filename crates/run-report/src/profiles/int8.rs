@@ -38,59 +38,61 @@ fn sheet(index: usize, floats: &[&Profile], int8: &Profile, figures: Option<&Fig
     let wanted = [("model", model)];
     let figures = figures.filter(|figures| figures.find(&wanted).is_some());
     let ratio = |of: f64, to: f64| (to > 0.0).then_some(of / to);
+    let smaller = |profile: &Profile| kb(floats[0].checkpoint_bytes) / kb(profile.checkpoint_bytes);
+    let own = |profile: &Profile, number, digits| Cell::measured(number, digits, &profile.path);
+    let name = |profile: &Profile| match (profile.int8, profile.fused) {
+        (true, _) => "int8",
+        (false, true) => "float, fused",
+        (false, false) => "float, separate",
+    };
     let mut columns = vec![
-        Column::words("network", "network"),
+        Column::words("network", "network").of(|profile: &Profile| Cell::text(name(profile))),
         Column::number("inference ms", "inference_ms")
-            .means("Median of a batch without profiling, times the batches; with the conversion of samples"),
+            .means("Median of a batch without profiling, times the batches; with the conversion of samples")
+            .of(|profile: &Profile| own(profile, inference_ms(profile), 3)),
         Column::number("times as fast", "times_as_fast")
-            .means("inference ms of the first row over this row's"),
+            .means("inference ms of the first row over this row's")
+            .of(|profile: &Profile| {
+                let times = ratio(inference_ms(floats[0]), inference_ms(profile));
+                Cell::maybe(times.map(|times| own(profile, times, 2)))
+            }),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes that operators allocated in all batches, freed or not; 1 KB is 1024 bytes")
-            .ranked(4),
-        Column::number("checkpoint KB", "checkpoint_kb").means("File of the weights; 1 KB is 1024 bytes"),
+            .ranked(4)
+            .of(|profile: &Profile| {
+                own(profile, kb(profile.computing().map(|row| row.allocated_bytes).sum()), 1)
+            }),
+        Column::number("checkpoint KB", "checkpoint_kb")
+            .means("File of the weights; 1 KB is 1024 bytes")
+            .of(|profile: &Profile| own(profile, kb(profile.checkpoint_bytes), 1)),
         Column::number("times smaller", "times_smaller")
             .means("checkpoint KB of the first row over this row's")
-            .ranked(3),
+            .ranked(3)
+            .of(|profile: &Profile| own(profile, smaller(profile), 2)),
     ];
-    if figures.is_some() {
-        columns.push(Column::number("published ms", "inference_ms_published"));
-        columns.push(
-            Column::number("published alloc.", "allocated_published")
-                .means("Memory that operators allocated")
-                .ranked(2),
-        );
-        columns.push(Column::number("published KB", "checkpoint_kb_published").means("File of the weights"));
-    }
-    let smaller =
-        |profile: &Profile| ratio(floats[0].checkpoint_bytes? as f64, profile.checkpoint_bytes? as f64);
-    let rows = floats.iter().copied().chain([int8]).map(|profile| {
-        let own = |number: f64, digits| Cell::number(number, digits, vec![profile.path.clone()]);
-        let optional = |number: Option<f64>, digits| number.map_or_else(Cell::nothing, |n| own(n, digits));
-        let ms = inference_ms(profile);
-        let allocated: Option<u64> = profile.computing().map(|row| row.allocated_bytes).sum();
-        let name = match (profile.int8, profile.fused) {
-            (true, _) => "int8",
-            (false, true) => "float, fused",
-            (false, false) => "float, separate",
-        };
-        let mut row = vec![
-            Cell::text(name),
-            own(ms, 3),
-            optional(ratio(inference_ms(floats[0]), ms), 2),
-            optional(allocated.map(kb), 1),
-            optional(profile.checkpoint_bytes.map(kb), 1),
-            optional(smaller(profile), 2),
-        ];
-        if let Some(figures) = figures {
+    if let Some(figures) = figures {
+        let line = move |profile: &Profile| {
             // One float network was published.
             let is_first = profile.int8 || profile.path == floats[0].path;
             let kind = if profile.int8 { "int8" } else { "float" };
-            let line = figures.find(&[wanted[0], ("network", kind)]).filter(|_| is_first);
-            row.extend(["inference_ms", "allocated", "checkpoint_kb"].map(|name| cell(line, name)));
+            figures.find(&[("model", model), ("network", kind)]).filter(|_| is_first)
+        };
+        for (column, name) in [
+            (Column::number("published ms", "inference_ms_published"), "inference_ms"),
+            (
+                Column::number("published alloc.", "allocated_published")
+                    .means("Memory that operators allocated")
+                    .ranked(2),
+                "allocated",
+            ),
+            (
+                Column::number("published KB", "checkpoint_kb_published").means("File of the weights"),
+                "checkpoint_kb",
+            ),
+        ] {
+            columns.push(column.of(move |profile: &Profile| cell(line(profile), name)));
         }
-        row
-    });
-    let rows = rows.collect();
+    }
     let remark = match figures {
         Some(figures) => {
             format!(
@@ -100,20 +102,16 @@ fn sheet(index: usize, floats: &[&Profile], int8: &Profile, figures: Option<&Fig
         }
         None => format!("{}.", int8.machine()),
     };
-    let sheet = Sheet {
-        name: numbered("int8", index),
-        title: format!("{model} in float and int8, {}", int8.amount()),
-        columns,
-        rows,
-        remarks: vec![remark],
-    };
+    let title = format!("{model} in float and int8, {}", int8.amount());
+    let shown = floats.iter().copied().chain([int8]);
+    let sheet = Sheet::of(numbered("int8", index), title, columns, shown).with_remarks([remark]);
     let faster = floats.iter().filter_map(|float| {
         let times = ratio(inference_ms(float), inference_ms(int8))?;
         let operators = if float.fused { "fused" } else { "separate" };
         Some(format!("{times:.2} times as fast as float with {operators} operators"))
     });
-    let size = smaller(int8).map(|times| format!("its checkpoint is {times:.2} times smaller"));
-    let words: Vec<String> = faster.chain(size).collect();
+    let size = format!("its checkpoint is {:.2} times smaller", smaller(int8));
+    let words: Vec<String> = faster.chain([size]).collect();
     (sheet, format!("{model}: int8 is {}", words.join(", ")))
 }
 
@@ -125,16 +123,18 @@ mod tests {
     fn convnet(int8: bool, ms: f64) -> Profile {
         let allocated = if int8 { 0 } else { 10 << 10 };
         let own = profile("convnet", "relu", int8, &[operator("conv", 100, ms, allocated)]);
-        let checkpoint_bytes = Some(if int8 { 8 << 10 } else { 20 << 10 });
+        let checkpoint_bytes = if int8 { 8 << 10 } else { 20 << 10 };
         Profile { checkpoint_bytes, batch_ms_without_profiling: ms / 100.0, ..own }
     }
 
     #[test]
     fn int8_is_compared_with_float_and_the_published_figures() {
-        let published = Figures::of_text(
-            "model,network,inference_ms,allocated,checkpoint_kb,hardware\n\
+        let published = Figures::of(
+            b"model,network,inference_ms,allocated,checkpoint_kb,hardware\n\
              convnet,float,75,4.74 MB,19,a CPU\nconvnet,int8,20,4.61 KB,8.7,a CPU\n",
-        );
+            &[],
+        )
+        .unwrap();
         let (sheet, line) = sheets(&[convnet(true, 2.0), convnet(false, 8.0)], Some(&published)).remove(0);
         let rows: Vec<String> =
             sheet.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
@@ -154,13 +154,5 @@ mod tests {
         let (sheet, _) = sheets(&[convnet(false, 8.0), separate, convnet(true, 2.0)], None).remove(0);
         let faster: Vec<String> = sheet.rows.iter().map(|row| row[2].shown()).collect();
         assert_eq!(faster, ["1.00", "0.50", "4.00"]);
-    }
-
-    #[test]
-    fn files_of_earlier_versions_have_no_sizes() {
-        let older = |int8, ms| Profile { checkpoint_bytes: None, ..convnet(int8, ms) };
-        let (sheet, line) = sheets(&[older(false, 8.0), older(true, 2.0)], None).remove(0);
-        assert!(sheet.rows.iter().all(|row| row[4].shown() == "–"));
-        assert_eq!(line, "convnet: int8 is 4.00 times as fast as float with fused operators");
     }
 }

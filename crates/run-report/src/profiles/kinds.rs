@@ -1,7 +1,6 @@
 //! Operators of a profile by kind.
 
-use super::file::{Profile, ProfileOperator};
-use super::{Found, groups, kb};
+use super::{Found, Phase, Profile, ProfileRow, by_kind, groups, kb};
 use crate::figures::{Figures, cell};
 use crate::noise::few_differ;
 use crate::sheet::{Cell, Column, Sheet};
@@ -25,89 +24,50 @@ pub fn sheets(profiles: &[Profile], figures: Option<&Figures>) -> Vec<Found> {
     shown.iter().map(|profile| sheet(profile, &name(profile), figures)).collect()
 }
 
-/// Sums over the operators of one kind and phase.
-struct Kind {
-    name: String,
-    phase: String,
-    calls: u64,
-    ms: f64,
-    allocated: Option<u64>,
-    peak: i64,
-}
-
-impl Kind {
-    fn add(&mut self, row: &ProfileOperator) {
-        self.calls += row.calls;
-        self.ms += row.self_cpu_ms;
-        self.allocated = self.allocated.zip(row.allocated_bytes).map(|(sum, bytes)| sum + bytes);
-        self.peak = self.peak.max(row.peak_memory_bytes);
-    }
-}
-
-/// The kinds, slowest first; what is not an operator last.
-fn kinds(profile: &Profile) -> Vec<Kind> {
-    let mut kinds: Vec<Kind> = Vec::new();
-    for row in &profile.operators {
-        let known = kinds.iter_mut().find(|kind| (&kind.name, &kind.phase) == (&row.kind, &row.phase));
-        if let Some(kind) = known {
-            kind.add(row);
-            continue;
-        }
-        let (name, phase) = (row.kind.clone(), row.phase.clone());
-        let mut kind = Kind { name, phase, calls: 0, ms: 0.0, allocated: Some(0), peak: i64::MIN };
-        kind.add(row);
-        kinds.push(kind);
-    }
-    let is_rest = |kind: &Kind| kind.phase == "rest";
-    kinds.sort_by(|a, b| is_rest(a).cmp(&is_rest(b)).then(b.ms.total_cmp(&a.ms)));
-    kinds
-}
-
 fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
-    let kinds = kinds(profile);
+    let kinds = by_kind(&profile.operators, |row| row.self_cpu_ms);
     let sum: f64 = profile.computing().map(|row| row.self_cpu_ms).sum();
     // Inference of a float network was published.
     let wanted = [("model", profile.model.as_str())];
     let figures = figures.filter(|figures| {
         !profile.train && !profile.int8 && profile.activation() == "relu" && figures.find(&wanted).is_some()
     });
+    let own = |number, digits| Cell::measured(number, digits, &profile.path);
     let mut columns = vec![
-        Column::words("kind", "kind").means("What the operators compute"),
-        Column::words("phase", "phase"),
-        Column::number("self CPU ms", "self_cpu_ms").means("Over all batches, without operators inside"),
-        Column::number("self CPU %", "self_cpu_percent").means("Of the time of all batches").ranked(2),
-        Column::number("calls", "calls").ranked(3),
+        Column::words("kind", "kind")
+            .means("What the operators compute")
+            .of(|kind: &ProfileRow| Cell::text(&kind.name)),
+        Column::words("phase", "phase").of(|kind: &ProfileRow| {
+            Cell::text(if kind.phase == Phase::Rest { "" } else { kind.phase.name() })
+        }),
+        Column::number("self CPU ms", "self_cpu_ms")
+            .means("Over all batches, without operators inside")
+            .of(|kind: &ProfileRow| own(kind.self_cpu_ms, 3)),
+        Column::number("self CPU %", "self_cpu_percent").means("Of the time of all batches").ranked(2).of(
+            |kind: &ProfileRow| own(100.0 * kind.self_cpu_ms / profile.wall_ms.max(f64::MIN_POSITIVE), 1),
+        ),
+        Column::number("calls", "calls").ranked(3).of(|kind: &ProfileRow| own(kind.calls as f64, 0)),
         Column::number("allocated KB", "allocated_kb")
             .means("Bytes allocated in all calls, freed or not; 1 KB is 1024 bytes")
-            .ranked(1),
+            .ranked(1)
+            .of(|kind: &ProfileRow| own(kb(kind.allocated_bytes), 1)),
         Column::number("peak KB", "peak_kb")
             .means("Largest increase of the live bytes during a call; 1 KB is 1024 bytes")
-            .ranked(4),
+            .ranked(4)
+            .of(|kind: &ProfileRow| own(kind.peak_memory_bytes as f64 / 1024.0, 1)),
     ];
-    if figures.is_some() {
-        columns.push(Column::number("ms published", "time_ms_published"));
-        columns.push(Column::number("calls published", "calls_published").ranked(5));
-        columns.push(Column::number("KB published", "memory_kb_published"));
-    }
-    let own = |number: f64, digits| Cell::number(number, digits, vec![profile.path.clone()]);
-    let rows = kinds.iter().map(|kind| {
-        let phase = if kind.phase == "rest" { String::new() } else { kind.phase.clone() };
-        let mut row = vec![
-            Cell::text(&kind.name),
-            Cell::text(phase),
-            own(kind.ms, 3),
-            own(100.0 * kind.ms / profile.wall_ms.max(f64::MIN_POSITIVE), 1),
-            own(kind.calls as f64, 0),
-            kind.allocated.map_or_else(Cell::nothing, |bytes| own(kb(bytes), 1)),
-            own(kind.peak as f64 / 1024.0, 1),
-        ];
-        if let Some(figures) = figures {
-            let line = figures.find(&[wanted[0], ("kind", &kind.name)]);
-            row.extend(["time_ms", "calls", "memory_kb"].map(|name| cell(line, name)));
+    if let Some(figures) = figures {
+        let model = wanted[0];
+        for (column, name) in [
+            (Column::number("ms published", "time_ms_published"), "time_ms"),
+            (Column::number("calls published", "calls_published").ranked(5), "calls"),
+            (Column::number("KB published", "memory_kb_published"), "memory_kb"),
+        ] {
+            columns.push(
+                column.of(move |kind: &ProfileRow| cell(figures.find(&[model, ("kind", &kind.name)]), name)),
+            );
         }
-        row
-    });
-    let rows: Vec<Vec<Cell>> = rows.collect();
+    }
     let mut remarks = vec![
         "An operator that works in place allocates nothing. Rest is what no operator \
                             accounts for."
@@ -122,23 +82,19 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
         }
         None => remarks.push(format!("{}.", profile.machine())),
     }
-    let sheet = Sheet {
-        name: format!("{}-kinds", crate::runs::file_name(&profile.stem())),
-        title: format!("{title} by kind, {}", profile.amount()),
-        columns,
-        rows,
-        remarks,
-    };
-    let mut slowest = kinds.iter().filter(|kind| !matches!(kind.phase.as_str(), "data" | "rest"));
+    let name = format!("{}-kinds", crate::runs::file_name(&profile.stem()));
+    let title_of = format!("{title} by kind, {}", profile.amount());
+    let sheet = Sheet::of(name, title_of, columns, &kinds).with_remarks(remarks);
+    let mut slowest = kinds.iter().filter(|kind| !matches!(kind.phase, Phase::Data | Phase::Rest));
     let line = slowest.next().map_or_else(String::new, |kind| {
-        let phase = if profile.train { format!(" ({})", kind.phase) } else { String::new() };
-        let alone = slowest.next().is_none_or(|next| few_differ(kind.ms, next.ms));
+        let phase = if profile.train { format!(" ({})", kind.phase.name()) } else { String::new() };
+        let alone = slowest.next().is_none_or(|next| few_differ(kind.self_cpu_ms, next.self_cpu_ms));
         let takes = if alone { "takes" } else { "takes, with others within noise," };
         format!(
             "{title}: {}{phase} {takes} the most time of the network's operators, {:.1}% ({:.3} ms in {})",
             kind.name,
-            100.0 * kind.ms / sum.max(f64::MIN_POSITIVE),
-            kind.ms,
+            100.0 * kind.self_cpu_ms / sum.max(f64::MIN_POSITIVE),
+            kind.self_cpu_ms,
             count(profile.batches, "batch")
         )
     });
@@ -178,9 +134,11 @@ mod tests {
                 operator("batch norm", 100, 1.0, 0),
             ],
         );
-        let published = Figures::of_text(
-            "model,kind,batches,time_ms,calls,memory_kb,hardware\nmlp,linear,100,15.235,200,650,a CPU\n",
-        );
+        let published = Figures::of(
+            b"model,kind,batches,time_ms,calls,memory_kb,hardware\nmlp,linear,100,15.235,200,650,a CPU\n",
+            &[],
+        )
+        .unwrap();
         let (sheet, line) = sheets(&[mlp], Some(&published)).remove(0);
         let rows: Vec<String> =
             sheet.rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>().join(" ")).collect();
@@ -228,7 +186,7 @@ mod tests {
     #[test]
     fn another_network_has_no_published_figures() {
         let vgg = profile("vgg", "relu", false, &[operator("conv", 100, 2.0, 0)]);
-        let published = Figures::of_text("model,kind,hardware\nmlp,linear,a CPU\n");
+        let published = Figures::of(b"model,kind,hardware\nmlp,linear,a CPU\n", &[]).unwrap();
         let (sheet, _) = sheets(&[vgg], Some(&published)).remove(0);
         assert!(sheet.columns.iter().all(|column| !column.key.ends_with("published")));
     }

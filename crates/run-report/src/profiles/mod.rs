@@ -8,13 +8,17 @@ mod activations;
 mod file;
 mod int8;
 mod kinds;
+mod phase;
+mod rows;
 #[cfg(test)]
 pub(crate) mod testing;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-pub use file::{Profile, ProfileOperator};
+pub use file::Profile;
+pub use phase::Phase;
+pub use rows::{ProfileRow, by_kind, sorted};
 
 use super::figures::Figures;
 use super::page::Part;
@@ -70,11 +74,8 @@ impl Profiles {
             n => format!("Operator profiles in {n} folders"),
         };
         let mut notes = self.notes.clone();
-        let mut figures = |name: &str| {
-            let read = Figures::read(&self.folder, name);
-            read.map_err(|error| notes.push(format!("{error}; published figures are omitted"))).ok().flatten()
-        };
-        let [of_kinds, of_activations, of_int8] = REFERENCES.map(&mut figures);
+        let [of_kinds, of_activations, of_int8] =
+            REFERENCES.map(|name| Figures::beside(&self.folder, name, &mut notes));
         let mut sheets: Vec<Sheet> = Vec::new();
         let mut findings = Vec::new();
         for (sheet, line) in kinds::sheets(&self.profiles, of_kinds.as_ref())
@@ -96,7 +97,7 @@ impl Profiles {
         if sheets.is_empty() {
             findings.push("no profile".into());
         }
-        Some(Part { title, name: name.into(), findings, sheets, pictures: Vec::new(), notes })
+        Some(Part { title, name: name.into(), findings, sheets, notes, ..Part::default() })
     }
 }
 

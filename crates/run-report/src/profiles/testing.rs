@@ -10,6 +10,8 @@ use super::file::Profile;
 pub fn operator(kind: &str, calls: u64, ms: f64, allocated: u64) -> Value {
     value!({
         "name": kind, "kind": kind, "phase": "forward", "calls": calls, "self_cpu_ms": ms,
+        "self_cpu_percent": 0.0, "cpu_total_percent": 0.0, "cpu_total_ms": ms, "cpu_time_avg_ms": ms,
+        "memory_bytes": 0, "self_memory_bytes": 0,
         "allocated_bytes": allocated, "peak_memory_bytes": 0,
     })
 }
@@ -19,7 +21,8 @@ pub fn json(model: &str, activation: &str, int8: bool, operators: &[Value]) -> V
     value!({
         "model": model, "train": false, "int8": int8, "batches": 100, "batch": 32, "ranks": 1,
         "device": "flex", "precision": "no", "fused": true, "threads": 1, "simd": "avx2",
-        "cpu": "a processor", "config": {"activation": activation}, "wall_ms": 10.0,
+        "checkpoint_bytes": 1024, "cpu": "a processor", "config": {"activation": activation}, "wall_ms": 10.0,
+        "accounted_percent": 100.0, "batch_ms": 0.1,
         "batch_ms_without_profiling": 0.09, "operators": operators,
     })
 }
