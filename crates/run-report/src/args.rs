@@ -54,10 +54,22 @@ pub struct ReportArgs {
     )]
     pub link: Option<PathBuf>,
     /// Latency of the link in µs.
-    #[arg(long, value_name = "µs", requires = "predict", help_heading = "Prediction")]
+    #[arg(
+        long,
+        value_name = "µs",
+        allow_negative_numbers = true,
+        requires = "predict",
+        help_heading = "Prediction"
+    )]
     pub latency_us: Option<f64>,
     /// Bandwidth of the link in Mbit/s.
-    #[arg(long, value_name = "Mbit/s", requires = "predict", help_heading = "Prediction")]
+    #[arg(
+        long,
+        value_name = "Mbit/s",
+        allow_negative_numbers = true,
+        requires = "predict",
+        help_heading = "Prediction"
+    )]
     pub bandwidth_mbit: Option<f64>,
 }
 

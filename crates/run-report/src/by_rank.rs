@@ -3,67 +3,53 @@
 
 use super::figures::{Figures, Line, word};
 use super::labels::{Labels, is_quantized, titled};
+use super::measures::Measure;
 use super::published::described;
 use super::remarks::tested;
-use super::rows::{Row, Spread};
-use super::runs::{Run, Section};
+use super::rows::Row;
+use super::runs::Section;
 use super::sheet::{Cell, Column, Sheet, Value};
 use super::summary::paths;
-use run_record::{RankRecord, Results};
+use run_record::RankRecord;
 
 /// A measurement of each rank.
-struct Measure {
-    title: &'static str,
-    key: &'static str,
-    digits: usize,
-    /// As [`Column::rank`].
-    rank: u8,
-    definition: &'static str,
+#[derive(Clone, Copy)]
+struct ByRank {
+    /// That of all ranks.
+    measure: Measure,
     /// The value of a rank; `None` without samples.
     of_rank: fn(&RankRecord) -> Option<f64>,
-    /// That of all ranks.
-    of_all: fn(&Results) -> Option<f64>,
     /// Columns of the published figures by rank, and of that of all ranks.
     published: Option<[&'static str; 2]>,
 }
 
-const TRAIN: Measure = Measure {
-    title: "train acc %",
-    key: "train_accuracy",
-    digits: 2,
-    rank: 0,
-    definition: "Accuracy on the training samples during the last epoch",
+const TRAIN: ByRank = ByRank {
+    measure: Measure::of("train acc %", "train_accuracy", |run| run.results.train_accuracy)
+        .means("Accuracy on the training samples during the last epoch"),
     of_rank: |rank| rank.train_accuracy.filter(|_| rank.train_samples > 0),
-    of_all: |results| Some(results.train_accuracy),
     published: Some(["train_accuracy"; 2]),
 };
-const TEST: Measure = Measure {
-    title: "test acc %",
-    key: "test_accuracy",
-    digits: 2,
-    rank: 0,
-    definition: "Accuracy after the last epoch: of a rank on its share of the test set, of all on the tested samples",
+const TEST: ByRank = ByRank {
+    measure: Measure::of("test acc %", "test_accuracy", |run| run.results.test_accuracy).means(
+        "Accuracy after the last epoch: of a rank on its share of the test set, of all on the tested samples",
+    ),
     of_rank: |rank| rank.test_accuracy.filter(|_| rank.test_samples > 0),
-    of_all: |results| Some(results.test_accuracy),
     published: Some(["test_accuracy"; 2]),
 };
-const INT8: Measure = Measure {
-    title: "int8 acc %",
-    key: "int8_test_accuracy",
-    definition: "The same of the int8 model",
+const INT8: ByRank = ByRank {
+    measure: Measure::of("int8 acc %", "int8_test_accuracy", |run| {
+        run.results.int8_test_accuracy.unwrap_or(f64::NAN)
+    })
+    .means("The same of the int8 model"),
     of_rank: |rank| rank.int8_test_accuracy,
-    of_all: |results| results.int8_test_accuracy,
     published: Some(["int8_test_accuracy", "test_accuracy"]),
-    ..TEST
 };
-const INT8_LOSS: Measure = Measure {
-    title: "int8 loss",
-    key: "int8_test_loss",
-    digits: 4,
-    rank: 1,
-    definition: "Test loss of the int8 model",
+const INT8_LOSS: ByRank = ByRank {
+    measure: Measure::of("int8 loss", "int8_test_loss", |run| run.results.int8_test_loss.unwrap_or(f64::NAN))
+        .digits(4)
+        .ranked(1)
+        .means("Test loss of the int8 model"),
     of_rank: |rank| rank.int8_test_loss,
-    of_all: |results| results.int8_test_loss,
     published: None,
 };
 
@@ -72,7 +58,8 @@ pub fn by_rank(section: &Section, rows: &[Row<'_>], reference: Option<&Figures>)
     let (quantized, float): (Vec<&Row<'_>>, Vec<&Row<'_>>) = rows.iter().partition(|row| is_quantized(row));
     let of_quantized = titled("quantized training by rank", &quantized);
     // What is published as test accuracy of a quantized training is the int8 model's.
-    let of_float = Measure { title: "float acc %", rank: 2, published: None, ..TEST };
+    let of_float = Measure { title: "float acc %", ..TEST.measure }.ranked(2);
+    let of_float = ByRank { measure: of_float, published: None, ..TEST };
     [
         (float, "ranks", "accuracy by rank".to_owned(), vec![TRAIN, TEST]),
         (quantized, "quantized-ranks", of_quantized, vec![INT8, TRAIN, INT8_LOSS, of_float]),
@@ -96,7 +83,7 @@ struct Part<'r, 'a> {
     rank: Option<usize>,
 }
 
-fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[Measure], reference: Option<&Figures>) -> Sheet {
+fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[ByRank], reference: Option<&Figures>) -> Sheet {
     let labels = Labels::of(shown);
     let line_of = |row: &Row<'_>| {
         let reference = reference?;
@@ -109,17 +96,17 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[Measure], reference: 
             Cell::text(part.rank.map_or("all".to_owned(), |rank| rank.to_string()))
         }),
     );
-    for measure in measures {
-        let Measure { title, key, rank, definition, published, .. } = measure;
-        let column = Column::spread(title, key).means(definition).ranked(*rank);
-        columns.push(column.of(|part: &Part<'_, '_>| ours(part.row, part.rank, measure)));
-        if let Some(published) = published {
-            let column = Column::number("published", &format!("{key}_published"));
-            columns.push(column.means(&format!("Published {title}")).of(|part: &Part<'_, '_>| {
-                Cell::maybe(
-                    line_of(part.row).map(|line| theirs(line, *published, part.rank, part.row.ranks())),
-                )
-            }));
+    for of in measures {
+        columns.push(of.measure.column().of(|part: &Part<'_, '_>| ours(part, of)));
+        if let Some(published) = of.published {
+            let column = Column::number("published", &format!("{}_published", of.measure.key));
+            columns.push(column.means(&format!("Published {}", of.measure.title)).of(
+                move |part: &Part<'_, '_>| {
+                    Cell::maybe(
+                        line_of(part.row).map(|line| theirs(line, published, part.rank, part.row.ranks())),
+                    )
+                },
+            ));
         }
     }
     let parts = shown.iter().flat_map(|row| {
@@ -141,16 +128,13 @@ fn sheet(rows: &[Row<'_>], shown: &[&Row<'_>], measures: &[Measure], reference: 
     Sheet::of("", "", columns, &parts).with_remarks(remarks)
 }
 
-fn ours(row: &Row<'_>, rank: Option<usize>, measure: &Measure) -> Cell {
-    let read = |run: &Run| match rank {
-        Some(rank) => run.results.per_rank.get(rank).and_then(measure.of_rank),
-        None => (measure.of_all)(&run.results),
-    };
-    let values: Option<Vec<f64>> = row.runs.iter().map(|run| read(run)).collect();
-    match values.map(Spread::of).filter(Spread::is_known) {
-        Some(spread) => Cell { value: Value::Number(spread, measure.digits), ..Cell::of(paths(row)) },
-        None => Cell::nothing(),
-    }
+fn ours(Part { row, rank }: &Part<'_, '_>, of: &ByRank) -> Cell {
+    let spread = row.spread(|run| match rank {
+        Some(rank) => run.results.per_rank.get(*rank).and_then(of.of_rank).unwrap_or(f64::NAN),
+        None => (of.measure.read)(run),
+    });
+    let value = Some(Value::Number(spread, of.measure.digits)).filter(|_| spread.is_known());
+    Cell::maybe(value.map(|value| Cell { value, ..Cell::of(paths(row)) }))
 }
 
 /// The published figure of one of `ranks` ranks, or of all. Those by rank have slashes between.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::rows::group;
+use crate::runs::Run;
 use crate::testing::run;
 
 const FIGURES: &str = "topology,quantized,train_accuracy,test_accuracy,int8_test_accuracy,hardware\n\

@@ -28,7 +28,7 @@ pub fn latency_plot<'a>(title: &'a str, rows: &[LatencyRow]) -> impl Picture + '
             x: Axis {
                 title: "message size",
                 range: smallest - 0.6..largest + 0.6,
-                labels: (largest - smallest) as usize + 1,
+                labels: ((largest - smallest) as usize + 1).min(10),
                 text: &|log| human_size(log.exp2().round() as usize),
             },
             y: Axis {

@@ -33,42 +33,35 @@ impl Doubt {
 
     /// Its mark beside a time.
     pub fn mark(self) -> &'static str {
-        match self {
-            Self::Short => "ᵃ",
-            Self::Disturbed => "ᵇ",
-            Self::Single => "ᶜ",
-            Self::Unsteady => "ᶠ",
-        }
+        ["ᵃ", "ᵇ", "ᶜ", "ᶠ"][self as usize]
     }
 
     /// Its name for programs.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Short => "short",
-            Self::Disturbed => "disturbed",
-            Self::Single => "single",
-            Self::Unsteady => "unsteady",
-        }
+        ["short", "disturbed", "single", "unsteady"][self as usize]
     }
 
     /// The footnote.
     pub fn footnote(self) -> String {
-        let mark = self.mark();
-        match self {
-            Self::Short => format!(
-                "{mark} Too short: under {SHORTEST_SECONDS} s of training, in fewer than {REPEATS} runs. No ratio \
-                 is computed from such a row."
-            ),
-            Self::Disturbed => format!(
-                "{mark} Disturbed: other programs used more than {OTHERS_PERCENT}% of the machine's CPU time. No \
-                 ratio is computed from such a row."
-            ),
-            Self::Single => format!("{mark} Not repeated: one run, where other rows have several."),
-            Self::Unsteady => format!(
-                "{mark} Unsteady: times of repeats have a range of more than {RANGE_PERCENT}% of their median. No ratio \
-                 is computed from such a row."
-            ),
-        }
+        let why = match self {
+            Self::Short => {
+                format!("Too short: under {SHORTEST_SECONDS} s of training, in fewer than {REPEATS} runs.")
+            }
+            Self::Disturbed => {
+                format!(
+                    "Disturbed: other programs used more than {OTHERS_PERCENT}% of the machine's CPU time."
+                )
+            }
+            Self::Single => {
+                return format!("{} Not repeated: one run, where other rows have several.", self.mark());
+            }
+            Self::Unsteady => {
+                format!(
+                    "Unsteady: times of repeats have a range of more than {RANGE_PERCENT}% of their median."
+                )
+            }
+        };
+        format!("{} {why} No ratio is computed from such a row.", self.mark())
     }
 }
 
