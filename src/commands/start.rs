@@ -123,13 +123,12 @@ fn verdict(all: &[Start], hosts: &[&str], rank: usize) -> Verdict {
 
 /// The first option that another rank than 0 has with another value.
 fn differing_option(all: &[Start], hosts: &[&str]) -> Result<(), CommError> {
-    let options = |rank: usize| all[rank].does.iter().flat_map(|does| &does.options);
-    for rank in 1..all.len() {
-        if let Some(((option, found), (_, expected))) =
-            options(rank).zip(options(0)).find(|(found, expected)| found != expected)
-        {
-            let (what, host) = (option.clone(), hosts[rank].to_owned());
-            let (found, expected) = (found.clone(), expected.clone());
+    let options = |start: &Start| start.does.clone().map_or_else(|_| Vec::new(), |does| does.options);
+    let first = options(&all[0]);
+    for (rank, (start, host)) in all.iter().zip(hosts).enumerate() {
+        let differs = options(start).into_iter().zip(&first).find(|(own, first)| own != *first);
+        if let Some(((what, found), (_, expected))) = differs {
+            let (host, expected) = ((*host).to_owned(), expected.clone());
             return Err(CommError::Shared(SharedError::Diverged { what, rank, host, found, expected }));
         }
     }

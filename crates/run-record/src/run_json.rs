@@ -133,7 +133,7 @@ pub struct Attempt {
     pub started_at: String,
     /// Steps that were done before.
     pub step: usize,
-    /// Options that `--set` changed.
+    /// Options that the resume changed.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub changed: Vec<Change>,
 }

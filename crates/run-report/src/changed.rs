@@ -1,4 +1,4 @@
-//! Options of a run that `train --resume --set` changed: its settings are those of its last part.
+//! Options of a run that a resume changed: its settings are those of its last part.
 
 use serde_json::Value;
 
@@ -82,7 +82,7 @@ impl Notes {
             };
             let places: Vec<String> = note.rows.iter().map(of_place).collect();
             format!(
-                "{} Resumed with {} (--set), {}; the columns have the last value.",
+                "{} Resumed with {}, {}; the columns have the last value.",
                 self.mark(index),
                 note.change,
                 places.join(", ")
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(rows.len(), 3);
         let sheet = summary(&Section { runs: Vec::new(), ..Section::default() }, &rows, "1x1");
         let note = sheet.remarks.iter().find(|remark| remark.starts_with(MARK)).unwrap();
-        let expected = "ᵈ Resumed with --lr 0.001 → 0.0001 (--set), from step 1877 (epoch 3) in 1x2 mpi; the columns have \
+        let expected = "ᵈ Resumed with --lr 0.001 → 0.0001, from step 1877 (epoch 3) in 1x2 mpi; the columns have \
              the last value.";
         assert_eq!(note, expected);
         let marked = sheet.rows.iter().filter(|row| row.iter().any(|cell| cell.marks.contains(MARK))).count();
@@ -198,9 +198,9 @@ mod tests {
         assert_eq!(
             notes,
             [
-                "ᵈ¹ Resumed with --lr 0.001 → 0.0001 (--set), from step 3751 (epoch 3) in 1x1 mpi, from step 1877 \
+                "ᵈ¹ Resumed with --lr 0.001 → 0.0001, from step 3751 (epoch 3) in 1x1 mpi, from step 1877 \
                  (epoch 3) in 1x2 gloo, 1x2 mpi; the columns have the last value.",
-                "ᵈ² Resumed with --weight-decay 0.0005 → 0 (--set), from step 2001 (epoch 3) in 1x2 gloo; the \
+                "ᵈ² Resumed with --weight-decay 0.0005 → 0, from step 2001 (epoch 3) in 1x2 gloo; the \
                  columns have the last value.",
             ]
         );
@@ -230,6 +230,6 @@ mod tests {
         let rows = group(&runs);
         assert_eq!(rows.len(), 1);
         let notes = Notes::of(&rows).footnotes(&["1x1 mpi".to_owned()]);
-        assert!(notes[0].contains("--keep none → 3 (--set), from step 5626"), "{notes:?}");
+        assert!(notes[0].contains("--keep none → 3, from step 5626"), "{notes:?}");
     }
 }

@@ -142,7 +142,7 @@ impl<'a> Row<'a> {
 
     /// The varied settings as text, without those that are off: `–`, `false`, 0.
     pub fn used(&self, varied: &[String]) -> Vec<String> {
-        let changed = self.settings.contains_key("changed").then(|| "changed by --set".to_owned());
+        let changed = self.settings.contains_key("changed").then(|| "changed by a resume".to_owned());
         self.words(varied).into_iter().chain(changed).collect()
     }
 
