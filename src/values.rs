@@ -40,16 +40,9 @@ pub fn optional<T>(
     move |text| if text == "none" { Ok(None) } else { parse(text).map(Some) }
 }
 
-/// `on` or `off`.
-///
-/// # Errors
-/// For any other text.
-pub fn on_off(text: &str) -> Result<bool, String> {
-    match text {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("must be on or off".into()),
-    }
+/// The parser of `on` or `off`.
+pub fn on_off() -> impl TypedValueParser<Value = bool> {
+    PossibleValuesParser::new(["on", "off"]).map(|text| text == "on")
 }
 
 /// A number from 1 on.

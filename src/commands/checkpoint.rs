@@ -87,7 +87,6 @@ pub fn stored(path: &Path) -> anyhow::Result<(RunConfig, Samples)> {
         })?,
         opened => opened?,
     };
-    record.config.check_stored().with_context(|| run.join("run.json").display().to_string())?;
     let (folder, manifest) = match manifest_of(path) {
         Ok(found) => found,
         // The command says so when it reads the weights.

@@ -33,7 +33,9 @@ use anyhow::Context;
 use clap::CommandFactory;
 
 use crate::device::DeviceKind;
-use crate::options::{BenchArgs, BenchKind, Cli, Command, ConfigError, RunConfig, Words, one_line};
+use crate::options::{
+    BenchArgs, BenchKind, Cli, Command, ConfigError, Part, RunConfig, Words, is_of_value, one_line, part,
+};
 use crate::stop::StopRequest;
 use crate::train::Precision;
 use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
@@ -103,7 +105,8 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
             Ok(0)
         }
         Command::Man { folder } => {
-            let written = clap_mangen::generate_to(Cli::command(), folder);
+            let written = std::fs::create_dir_all(folder)
+                .and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
             let problem = || format!("cannot write manual pages to {}", folder.display());
             written.map(|()| 0).with_context(problem).map_err(Failure::before_mpi)
         }
@@ -120,16 +123,28 @@ fn in_mpi(cli: &Cli, program: Option<Fingerprint>, stop: &StopRequest) -> Result
     run_as_rank(&world, cli, program, stop).map(|()| 0)
 }
 
-/// Checks the options of a training, which one rank alone may have wrong.
-fn check_options(command: &Command) -> Result<(), Usage> {
-    let config = match command {
-        Command::Train(args) if args.resume.is_none() => &args.config,
-        Command::Profile(args) if args.checkpoint.is_none() => &args.config,
-        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => &args.config,
-        _ => return Ok(()),
+/// What a rank does, with the options that all ranks have in common: values as they are stored, and of a run that
+/// is resumed or profiled those that are given.
+///
+/// # Errors
+/// If an option of a training is wrong, which one rank alone may have.
+fn does(cli: &Cli) -> Result<Does, Usage> {
+    let (config, typed) = match &cli.command {
+        Command::Train(args) => (&args.config, args.resume.is_some().then_some(&args.typed)),
+        Command::Profile(args) => (&args.config, args.checkpoint.is_some().then_some(&args.typed)),
+        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => (&args.config, None),
+        command => return Ok(Does { command: command.name(), options: cli.options.clone() }),
     };
-    let checked = config.clone().completed().and_then(|config| config.check_built());
-    checked.map_err(|error| Usage { text: hints::with_hint(&error.into()), exit_code: OPTIONS })
+    let completed = || {
+        let config = config.clone().completed()?;
+        config.check_built()?;
+        Ok(config)
+    };
+    let refused = |error: ConfigError| Usage { text: hints::with_hint(&error.into()), exit_code: OPTIONS };
+    let config = if typed.is_some() { config.clone() } else { completed().map_err(refused)? };
+    let of_job = |option: &&(String, String)| part(option.0.trim_start_matches("--")) == Part::Job;
+    let of_job = cli.options.iter().filter(of_job).cloned();
+    Ok(Does { command: cli.command.name(), options: of_job.chain(config.compared(typed)).collect() })
 }
 
 /// Runs a subcommand as one rank of `world`, if all ranks are to run the same one.
@@ -151,9 +166,7 @@ pub fn run_as_rank(
         // A rank without others has nobody to abort, and MPI_Abort prints a box of lines.
         Failure { printed: shared, alone: !shared && world.size() > 1, error }
     };
-    let does =
-        check_options(command).map(|()| Does { command: command.name(), options: cli.options.clone() });
-    match start::compare(world, does, program).map_err(|error| end(error.into()))? {
+    match start::compare(world, does(cli), program).map_err(|error| end(error.into()))? {
         Verdict::Run => {}
         Verdict::Print(Usage { text, .. }) => return Err(end(Refused(text).into())),
         Verdict::Refuse(line, _) => {
@@ -283,9 +296,7 @@ pub fn usage_text(error: &clap::Error) -> String {
 
 /// The line of a wrong value, as of other errors of options; any other error has clap's tips.
 fn wrong_value(error: &clap::Error) -> Option<String> {
-    use clap::error::ErrorKind::{InvalidValue, ValueValidation};
-    let is_value = matches!(error.kind(), InvalidValue | ValueValidation);
-    is_value.then(|| one_line(error))
+    is_of_value(error).then(|| one_line(error))
 }
 
 fn print_usage(error: &clap::Error) {

@@ -14,7 +14,7 @@ use crate::values::{below_1, one_of, up_to};
 const MAX_HIDDEN: usize = 1 << 20;
 
 /// Options of a kind of network; the defaults are the experiments'.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Args, Serialize)]
 #[command(next_help_heading = "Model")]
 pub struct NetworkOptions {
     /// Activation after every layer but the last.

@@ -6,12 +6,17 @@ use super::super::tests::train;
 use super::*;
 use crate::options::one_line;
 
-/// The run of `options`, resumed with others.
-fn resume(options: &str, typed: &str) -> Result<RunConfig, String> {
+/// These options as they are typed.
+fn typed(options: &str) -> Result<Words, String> {
     let command = RunConfig::augment_args(clap::Command::new("train").no_binary_name(true));
     let mut command = command.mut_args(|arg| arg.allow_negative_numbers(true));
-    let matches = command.try_get_matches_from_mut(typed.split_whitespace());
-    let typed = Words::typed(&command, &matches.map_err(|error| one_line(&error))?);
+    let matches = command.try_get_matches_from_mut(options.split_whitespace());
+    Ok(Words::typed(&command, &matches.map_err(|error| one_line(&error))?))
+}
+
+/// The run of `options`, resumed with others.
+fn resume(options: &str, others: &str) -> Result<RunConfig, String> {
+    let typed = typed(others)?;
     train(options).unwrap().changed(&typed).map_err(|error| error.to_string())
 }
 
@@ -76,4 +81,23 @@ fn senseless_changes_are_refused_with_the_reason() {
         let error = resume("", change).unwrap_err();
         assert!(error.starts_with(expected), "{error}");
     }
+}
+
+/// A default, and `none`, are given or not; a value may be written in several ways.
+#[test]
+fn ranks_compare_values_of_new_runs_and_what_a_resumed_one_is_given() {
+    let new = |options: &str| train(options).unwrap().compared(None);
+    assert_eq!(
+        new("--lr 1e-1 --augment flip,crop --quantized"),
+        new("--lr 0.1 --augment crop,flip --quantize qat")
+    );
+    assert_ne!(new("--lr 1e-1"), new("--lr 1e-2"));
+    let given = |options: &str| {
+        let config = RunConfig::read(options.split_whitespace()).unwrap();
+        config.compared(Some(&typed(options).unwrap()))
+    };
+    for options in ["--clip-norm none", "--lr 0.0005", "--epochs 3", "--quantized"] {
+        assert_ne!(given(options), given(""), "{options}");
+    }
+    assert_eq!(given("--lr 1e-1"), given("--lr 0.1"));
 }

@@ -34,7 +34,7 @@ pub use rules::{Part, can_change, part};
 pub use run_report::{Format, ReportArgs};
 pub use trace::{StepRange, TraceArgs};
 pub use train::TrainArgs;
-pub use words::{Words, one_line};
+pub use words::{Words, is_of_value, one_line};
 
 /// `run.json`, whose `config` is a [`RunConfig`].
 pub type RunRecord = run_record::RunRecord<RunConfig>;

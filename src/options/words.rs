@@ -5,10 +5,10 @@ use std::error::Error;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{ConfigError, Part, RunConfig, part};
 
@@ -95,6 +95,32 @@ impl RunConfig {
     /// If it cannot be written as JSON.
     pub fn words(&self) -> Result<Words, ConfigError> {
         let fields = serde_json::to_value(self).map_err(|error| ConfigError::Words(error.to_string()))?;
+        Ok(Words::of_fields(fields.as_object().unwrap_or(&Map::new())))
+    }
+
+    /// The options with their values as `run.json` has them, by which ranks compare them: of those that are given
+    /// alone if `typed` says which.
+    pub fn compared(&self, typed: Option<&Words>) -> Vec<(String, String)> {
+        let fields = serde_json::to_value(self).unwrap_or_default();
+        let value = |(field, value): (&String, &Value)| {
+            let option = field.replace('_', "-");
+            let is_typed =
+                |typed: &Words| typed.has(&option) || option == "quantize" && typed.has("quantized");
+            let text = match value {
+                _ if !typed.is_none_or(is_typed) => "the run's own".to_owned(),
+                Value::Null => "none".to_owned(),
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            (format!("--{option}"), text)
+        };
+        fields.as_object().into_iter().flatten().map(value).collect()
+    }
+}
+
+impl Words {
+    /// The options that make the configuration with these fields.
+    fn of_fields(fields: &Map<String, Value>) -> Self {
         let word = |(field, value): (&String, &Value)| {
             let option = field.replace('_', "-");
             let value = match value {
@@ -108,23 +134,31 @@ impl RunConfig {
             };
             Some((option, value.map(OsString::from)))
         };
-        Ok(Words(fields.as_object().into_iter().flatten().filter_map(word).collect()))
+        Self(fields.iter().filter_map(word).collect())
     }
+}
 
-    /// Checks a stored configuration, which somebody may have edited.
-    ///
-    /// # Errors
-    /// The first invalid option.
-    pub fn check_stored(&self) -> Result<(), ConfigError> {
-        Self::read(self.words()?.to_args()).map(drop)
+/// A stored configuration, which somebody may have edited, is read as the options that make it.
+impl TryFrom<Map<String, Value>> for RunConfig {
+    type Error = ConfigError;
+
+    fn try_from(fields: Map<String, Value>) -> Result<Self, ConfigError> {
+        Self::read(Words::of_fields(&fields).to_args())
     }
+}
+
+/// Whether the error is a wrong value of an option.
+pub fn is_of_value(error: &clap::Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation)
 }
 
 /// An error of clap in one line, and in the form of other errors of options if it is of a value.
 pub fn one_line(error: &clap::Error) -> String {
     let in_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let context = |kind| error.get(kind).map(ToString::to_string).filter(|text| !text.is_empty());
-    if let (Some(arg), Some(value)) = (context(ContextKind::InvalidArg), context(ContextKind::InvalidValue)) {
+    if let (true, Some(arg), Some(value)) =
+        (is_of_value(error), context(ContextKind::InvalidArg), context(ContextKind::InvalidValue))
+    {
         let option = arg.split(' ').next().unwrap_or_default();
         let problem = match (error.get(ContextKind::ValidValue), error.source()) {
             (Some(ContextValue::Strings(names)), _) => format!("choose {}", names.join(", ")),

@@ -30,7 +30,7 @@ impl fmt::Display for QuantizeKind {
 }
 
 /// Quantization of a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Args, Serialize)]
 #[command(next_help_heading = "Quantization")]
 pub struct Quantization {
     /// 8-bit integers: qat (trained with fake quantization), ptq (trained in floats; ranges of

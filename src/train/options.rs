@@ -10,6 +10,7 @@ use burn_fused::conv::Algorithm;
 use burn_mpi::{Backend, Reduction, SyncOptions, Transport, WireType};
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::{Curve, Precision, Rate, Rule, Schedule, ScheduleKind};
 use crate::data::augment::Augmentation;
@@ -29,6 +30,7 @@ const MAX_THREADS: usize = 1024;
 
 /// The complete configuration of a run: `config` in `run.json`, sufficient for `--resume`.
 #[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[serde(try_from = "Map<String, Value>")]
 pub struct RunConfig {
     /// Network to train: convnet (28x28 grey images), vgg (32x32 colour images) or mlp (512 features).
     #[arg(long, default_value = "convnet", value_parser = one_of::<ModelKind>(), help_heading = "Model")]
@@ -47,7 +49,7 @@ pub struct RunConfig {
         long,
         value_name = "on|off",
         default_value = "on",
-        value_parser = on_off,
+        value_parser = on_off(),
         action = clap::ArgAction::Set,
         help_heading = "Model"
     )]
@@ -127,7 +129,7 @@ pub struct RunConfig {
 }
 
 /// The samples of a run.
-#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(next_help_heading = "Data")]
 pub struct DataOptions {
     /// Folder of the data set, present on every host.
@@ -164,7 +166,7 @@ pub struct DataOptions {
 }
 
 /// Optimizer, schedule, regularisation and augmentation.
-#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(next_help_heading = "Recipe")]
 pub struct Recipe {
     /// Learning rate; --schedule onecycle uses --max-lr instead.
@@ -232,7 +234,7 @@ pub struct Recipe {
 }
 
 /// How gradients are averaged over all ranks.
-#[derive(Debug, Clone, PartialEq, Args, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(next_help_heading = "Distribution")]
 pub struct Communication {
     /// Transport of the gradients; nccl between GPUs.
@@ -275,7 +277,7 @@ pub struct Communication {
         long,
         value_name = "on|off",
         default_value = "on",
-        value_parser = on_off,
+        value_parser = on_off(),
         action = clap::ArgAction::Set
     )]
     pub overlap: bool,

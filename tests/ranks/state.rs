@@ -179,8 +179,11 @@ fn options_beside_resume_change_and_the_history_says_so() {
     output_of(lab.resume(2, "run", &[]));
     assert_eq!(lab.run_json("run")["weights_sha256"], run["weights_sha256"]);
     // Only rank 0 reads the run directory, but each rank has its options.
-    let [with, without] = [&["--lr=1"][..], &[]].map(|more| lab.resume(1, "run", more));
-    fails_with(side_by_side(&[&with, &without]), &["--lr differs between ranks"]);
+    for option in ["--lr=1", "--lr=0.0005", "--clip-norm=none"] {
+        let [with, without] = [&[option][..], &[]].map(|more| lab.resume(1, "run", more));
+        let differs = format!("{} differs between ranks: rank 1 on ", option.split('=').next().unwrap());
+        fails_with(side_by_side(&[&with, &without]), &[&differs, "has the run's own"]);
+    }
 }
 
 /// Whatever is in the place of one of its files or of itself.

@@ -24,6 +24,7 @@ fn invalid_sweep_files_are_rejected_with_the_key() {
         ("[vary]\nbackend = [\"smoke\"]\n", "run smoke-1: --backend smoke: "),
         ("[vary]\nepochs = [\"many\"]\n", "run epochs-many-1: --epochs many: invalid digit"),
         ("[vary]\nlr = [\"a\\nb\"]\n", "--lr a b: invalid float literal"),
+        ("[vary]\nshuffle = [\"x\"]\n", "unexpected value 'x' for '--shuffle' found"),
         ("[vary\n", "line 7: "),
     ] {
         let line = refused(&sweep(&lab, &lab.sweep_file(body), &[]), 1);

@@ -14,8 +14,8 @@ use burn_mpi::World;
 use self::output::Output;
 use self::subject::Subject;
 use super::checkpoint::agree_or_refuse;
+use super::outputs;
 use super::trace::{self, Tracing};
-use super::{check_random_batch, outputs};
 use crate::machine;
 use crate::options::ProfileArgs;
 use crate::profile::Profile;
@@ -27,18 +27,14 @@ use burn_fused::simd::Level;
 const WARM_UP: usize = 3;
 
 pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
-    let typed = args.config.clone().completed()?;
-    if args.checkpoint.is_none() {
-        check_random_batch(&typed)?;
-    }
     // Links may differ between hosts; rank 0 writes.
-    let read = [args.checkpoint.as_ref(), typed.init.as_ref()];
+    let read = [args.checkpoint.as_ref(), args.config.init.as_ref()];
     let files = [("csv", &args.csv), ("json", &args.json), ("trace", &args.trace.trace)];
     let files @ [csv, json, _] = files.map(|(option, path)| (option, path.as_ref()));
     let check = || outputs::check_names(&files, &read).and_then(|()| outputs::check(&[csv, json], &read));
     agree_or_refuse(world, if world.is_root() { check() } else { Ok(()) })?;
     let traced = trace::steps(&args.trace, 0, args.batches)?;
-    let subject = Subject::open(world, args, typed)?;
+    let subject = Subject::open(world, args)?;
     trace::check_writable(world, &args.trace)?;
     let config = subject.config.clone();
     let checkpoint_bytes = subject.stored_bytes()?;

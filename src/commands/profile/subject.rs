@@ -9,7 +9,7 @@ use run_record::files::sha256_of_f32;
 
 use super::of_run::of_run;
 use crate::commands::checkpoint::{self, Initial};
-use crate::commands::{set_up, warn_of_ignored};
+use crate::commands::{check_random_batch, set_up, warn_of_ignored};
 use crate::data::generate::Synthetic;
 use crate::data::shard::Order;
 use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
@@ -46,10 +46,8 @@ pub struct Batches {
 }
 
 impl Subject {
-    /// The network and samples that the options name, the same on every rank; `typed` are
-    /// those of training.
-    pub fn open(world: &World, args: &ProfileArgs, typed: RunConfig) -> anyhow::Result<Self> {
-        check(&typed, args)?;
+    /// The network and samples that the options name, the same on every rank.
+    pub fn open(world: &World, args: &ProfileArgs) -> anyhow::Result<Self> {
         let is_ignored = |option: &str| match part(option) {
             Part::Run => option != "data-root" || args.checkpoint.is_none(),
             Part::Recipe | Part::Transport => !args.train,
@@ -63,6 +61,9 @@ impl Subject {
         warn_of_ignored(world, does, &args.typed, is_ignored);
         let split = if args.train { Split::Train } else { Split::Test };
         let Some(run) = &args.checkpoint else {
+            let typed = args.config.clone().completed()?;
+            check(&typed, args)?;
+            check_random_batch(&typed)?;
             let classes = typed.model.classes();
             let samples = BATCHES * typed.data.train_batch_size * world.size();
             let source = Synthetic::new(typed.model.input_shape(), classes, samples);
@@ -84,6 +85,7 @@ impl Subject {
         let stored = checkpoint::agree_or_refuse(world, stored)?;
         let (stored, samples) = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
         let config = of_run(&stored, &args.typed, args.train)?;
+        check(&config, args)?;
         set_up(world, &config)?;
         let Initial { source, network, layout, classes } = Initial::open(world, &config)?;
         if !args.typed.has("data-root") {

@@ -69,7 +69,6 @@ impl Resumed {
                 format!("the run has {ranks} ranks and this job {here}; start it with mpirun -n {ranks}");
             return Err(ConfigError::new("resume", path.display(), problem).into());
         }
-        record.config.check_stored().with_context(|| path.join("run.json").display().to_string())?;
         let intact = Intact::newest(&dir.checkpoints(), verify)?;
         if !covered::check(path, &record, &intact.path, intact.manifest.as_ref())? {
             log::warn!(
