@@ -51,10 +51,10 @@ impl<S: Saved<N>, const N: usize> Backward<Flex, N> for FusedBackward<S> {
 
     fn backward(self, ops: Ops<S, N>, grads: &mut Gradients, _checkpointer: &mut Checkpointer) {
         let gradient = contiguous(grads.consume::<Flex>(&ops.node));
-        let found = ops.state.backward(gradient, ops.parents[0].is_some());
+        let mut found = ops.state.backward(gradient, ops.parents[0].is_some());
         // Those of a layer's parameters before that of its input, which earlier layers wait for.
-        for (parent, gradient) in ops.parents.into_iter().zip(found).rev() {
-            if let (Some(parent), Some(gradient)) = (parent, gradient) {
+        for n in (0..N).rev() {
+            if let (Some(parent), Some(gradient)) = (&ops.parents[n], found[n].take()) {
                 grads.register::<Flex>(parent.id, gradient);
             }
         }
