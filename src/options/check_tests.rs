@@ -189,7 +189,7 @@ fn an_edited_value_is_named_with_its_option() {
         ("", "lr", "-0.1", "--lr -0.1: must be a finite number, 0 or more"),
         ("", "gloo_algorithm", "\"star\"", "--gloo-algorithm star: choose"),
         ("", "hidden", "4", "--hidden 4: convnet has no hidden layer to set"),
-        ("--optimizer sgd", "momentum", "2", "--momentum 2.0: must be from 0 to"),
+        ("--optimizer sgd", "momentum", "2", "--momentum 2: must be from 0 to"),
         ("", "schedule", "\"onecycle\"", "--schedule onecycle: needs its highest learning rate"),
         ("", "precision", "\"fp8\"", "--precision fp8: no device"),
         (qat, "precision", "\"bf16\"", "--precision bf16: --quantize qat trains in f32"),
