@@ -111,6 +111,11 @@ fn with<T>(body: impl FnOnce(&mut Recorder) -> T) -> Option<T> {
     RECORDER.with_borrow_mut(|recorder| recorder.as_mut().filter(|recorder| !recorder.paused).map(body))
 }
 
+/// Whether spans are recorded.
+pub fn is_recording() -> bool {
+    with(|_| ()).is_some()
+}
+
 /// The result of `body`, as a span.
 pub fn span<T>(site: &'static Site, body: impl FnOnce() -> T) -> T {
     with(|recorder| {

@@ -7,7 +7,7 @@ use super::{Measured, alternate};
 use crate::options::ConfigError;
 use crate::profile::Profile;
 use crate::quant::{QuantError, Quantized};
-use crate::spans::{BATCH, Operator, Phase, Recorder, end_sequence, follow, register, span};
+use crate::spans::{BATCH, Operator, Phase, Recorder, end_sequence, follow, is_recording, register, span};
 
 /// Rows of the stages of a model.
 struct Rows {
@@ -69,9 +69,14 @@ pub fn profile(subject: Subject, batches: usize) -> anyhow::Result<Measured> {
         let samples = source.next();
         let values = span(&BATCH, || samples.normalizer.values(samples.bytes));
         scores.resize(samples.labels.len() * model.outputs(), 0.0);
-        let mut watch = |stage| follow(rows.row(stage));
-        model.infer_watched(&mut workspace, &values, &mut scores, &mut watch);
-        end_sequence();
+        match is_recording() {
+            true => {
+                let mut watch = |stage| follow(rows.row(stage));
+                model.infer_watched(&mut workspace, &values, &mut scores, &mut watch);
+                end_sequence();
+            }
+            false => model.infer(&mut workspace, &values, &mut scores),
+        }
         Ok::<(), QuantError>(())
     })?;
     let recorder = Recorder::stop().unwrap_or_default();
