@@ -247,11 +247,7 @@ fn read(target: &str, path: &Path) -> Result<(), String> {
             checkpoint.position.check(&bounds)
         }
         "manifest" => Manifest::read(path).map(drop).map_err(text),
-        "run_json" => {
-            let (_, record) = RunDir::open::<RunConfig>(path).map_err(text)?;
-            _ = record;
-            Ok(())
-        }
+        "run_json" => RunDir::open::<RunConfig>(path).map(drop).map_err(text),
         "sweep" => {
             let options = ["backend", "epochs", "lr", "shuffle", "train-samples"].map(String::from);
             let file = SweepFile::read(path, &options).map_err(text)?;

@@ -78,9 +78,6 @@ impl From<DeviceKind> for String {
 }
 
 impl DeviceKind {
-    /// What can be typed; N is the number of a GPU.
-    pub const NAMES: [&str; 6] = ["flex", "ndarray", "tch", "tch-cuda:N", "cuda", "cuda:N"];
-
     /// Checks that this build includes the device.
     ///
     /// # Errors

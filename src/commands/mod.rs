@@ -45,19 +45,17 @@ use failure::{OPTIONS, is_shared};
 use start::{Does, Fingerprint, Usage, Verdict};
 
 /// Tells the library which option sets the deadline of collectives, and its value, which applies
-/// from MPI's start on; an invalid one is refused later, by all ranks.
+/// from MPI's start on.
 pub fn set_deadline(command: &Command) {
-    let (config, stall_warning) = match command {
-        Command::Train(args) => (&args.config, Some(args.stall_warning)),
-        Command::Profile(args) => (&args.config, None),
-        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => (&args.config, None),
+    let (config, stall) = match command {
+        Command::Train(args) => (&args.config, &args.stall),
+        Command::Profile(args) => (&args.config, &args.stall),
+        Command::Bench(BenchArgs { kind: BenchKind::Step(args) }) => (&args.config, &args.stall),
         _ => return burn_mpi::name_deadline("fixed"),
     };
     burn_mpi::name_deadline("--comm-timeout");
     burn_mpi::set_deadline(config.communication.timeout());
-    if let Some(seconds) = stall_warning {
-        burn_mpi::set_stall_warning(Duration::from_secs_f64(seconds));
-    }
+    burn_mpi::set_stall_warning(Duration::from_secs_f64(stall.stall_warning));
 }
 
 /// Runs a subcommand; returns the exit code of one that started other jobs.

@@ -47,7 +47,7 @@ fn phases(
     let entered = Instant::now();
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
     let (config, resumed) = agreed(world, args)?;
-    let opened = Opened::new(world, args, config, resumed.as_ref())?;
+    let opened = Opened::new(world, args, config)?;
     let Opened { config, source, plan, total, network, quantizer, layout } = opened;
     let mut record = describe(&config, &layout, world)?;
     let begin = prepare::prepare(args, world, &layout, network, resumed, &mut record, plan.steps());
@@ -124,14 +124,11 @@ struct Opened {
 }
 
 impl Opened {
-    fn new(
-        world: &World,
-        args: &TrainArgs,
-        mut config: RunConfig,
-        resumed: Option<&Resumed>,
-    ) -> anyhow::Result<Self> {
+    fn new(world: &World, args: &TrainArgs, mut config: RunConfig) -> anyhow::Result<Self> {
+        // From what all ranks have: rank 0 alone has the run that is resumed.
+        let is_noted = args.resume.is_none() || !args.typed.of_runs().0.is_empty();
         let source = world.agree(data::open(&config.data.data_root))?;
-        clip_limits(world, &mut config, source.as_ref(), resumed.is_none_or(Resumed::changes));
+        clip_limits(world, &mut config, source.as_ref(), is_noted);
         let plan = config.plan(source.as_ref(), Split::Train, world.size());
         check_data(&config, &plan, source.as_ref())?;
         let total = checks::steps(&config, &plan)?;

@@ -58,7 +58,10 @@ impl FromStr for Augmentation {
         let mut chosen = Self::default();
         for word in text.split(',').map(str::trim) {
             let change = Change::ALL.into_iter().find(|change| change.name() == word).ok_or_else(|| {
-                format!("unknown augmentation {word:?}: choose from {}", Self::NAMES.join(","))
+                format!(
+                    "unknown augmentation {word:?}: choose from {}",
+                    Change::ALL.map(Change::name).join(",")
+                )
             })?;
             if std::mem::replace(&mut chosen.0[change as usize], true) {
                 return Err(format!("{word} is given twice"));
@@ -90,17 +93,6 @@ impl fmt::Display for Augmentation {
 }
 
 impl Augmentation {
-    /// What can be typed, one or several.
-    pub const NAMES: [&str; Change::ALL.len()] = {
-        let mut names = [""; Change::ALL.len()];
-        let mut at = 0;
-        while at < names.len() {
-            names[at] = Change::ALL[at].name();
-            at += 1;
-        }
-        names
-    };
-
     fn changes(self) -> impl Iterator<Item = Change> {
         Change::ALL.into_iter().filter(move |&change| self.0[change as usize])
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args, Subcommand};
 
-use super::{LinkArgs, Words};
+use super::{LinkArgs, StallArgs, Words};
 use crate::model::ModelKind;
 use crate::train::RunConfig;
 use crate::values::{above_0, named, one_of, positive, up_to};
@@ -73,6 +73,8 @@ pub struct StepArgs {
     /// Write the figures to FILE, replacing it.
     #[arg(long, value_name = "FILE.json")]
     pub json: Option<PathBuf>,
+    #[command(flatten)]
+    pub stall: StallArgs,
     /// Options of `mpiburn train`; those of data and results have no effect.
     #[command(flatten)]
     pub config: RunConfig,

@@ -33,7 +33,7 @@ pub use profile::ProfileArgs;
 pub use rules::{Part, can_change, part};
 pub use run_report::{Format, ReportArgs};
 pub use trace::{StepRange, TraceArgs};
-pub use train::TrainArgs;
+pub use train::{StallArgs, TrainArgs};
 pub use words::{Words, is_of_value, one_line};
 
 /// `run.json`, whose `config` is a [`RunConfig`].

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{TraceArgs, Words};
+use super::{StallArgs, TraceArgs, Words};
 use crate::profile::SortKey;
 use crate::train::RunConfig;
 use crate::values::{one_of, up_to};
@@ -28,7 +28,7 @@ Rank 0's times are printed. Batches with and without profiling alternate, which 
 )]
 pub struct ProfileArgs {
     /// A run directory, or one of its checkpoints: its network with activation and weights, and its data
-    /// set. Batch size, and with --train optimizer, penalties and precision, are the run's where no
+    /// set. Batch size, optimizer and penalties, and with --train precision, are the run's where no
     /// option gives them [default: a network with initial weights, and noise].
     #[arg(long, value_name = "RUN")]
     pub checkpoint: Option<PathBuf>,
@@ -58,6 +58,8 @@ pub struct ProfileArgs {
     pub json: Option<PathBuf>,
     #[command(flatten)]
     pub trace: TraceArgs,
+    #[command(flatten)]
+    pub stall: StallArgs,
     /// Options of `mpiburn train`; those of test, epochs and results have no effect.
     #[command(flatten)]
     pub config: RunConfig,

@@ -77,3 +77,12 @@ fn a_configuration_survives_run_json() {
         assert_eq!(serde_json::from_value::<RunConfig>(json).unwrap(), config);
     }
 }
+
+#[test]
+fn a_stall_is_warned_of_wherever_gradients_are_averaged() {
+    for command in ["train", "profile", "bench step"] {
+        let words = ["mpiburn"].into_iter().chain(command.split(' ')).chain(["--stall-warning", "5"]);
+        let cli = Cli::read(words.map(OsString::from)).unwrap();
+        assert!(cli.options.contains(&("--stall-warning".into(), "5".into())), "{command}");
+    }
+}

@@ -24,15 +24,8 @@ Examples:
 pub struct TrainArgs {
     #[command(flatten)]
     pub config: RunConfig,
-    /// After this many seconds in a collective, print whom the rank waits for.
-    #[arg(
-        long,
-        value_name = "SECONDS",
-        default_value = "60",
-        value_parser = seconds,
-        help_heading = "Distribution"
-    )]
-    pub stall_warning: f64,
+    #[command(flatten)]
+    pub stall: StallArgs,
     /// Expected number of ranks; an error if mpirun started another number.
     #[arg(long, value_name = "N", help_heading = "Distribution")]
     pub world_size: Option<usize>,
@@ -60,4 +53,13 @@ pub struct TrainArgs {
     /// The options that were given, rather than left at their defaults.
     #[arg(skip)]
     pub typed: Words,
+}
+
+/// When a rank says whom it waits for.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Distribution")]
+pub struct StallArgs {
+    /// After this many seconds in a collective, print whom the rank waits for.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub stall_warning: f64,
 }

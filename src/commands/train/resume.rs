@@ -84,11 +84,6 @@ impl Resumed {
         Ok((new, Self { dir, intact, history, failed_attempts, typed, before: config, completed }))
     }
 
-    /// Whether options were typed that a run has.
-    pub fn changes(&self) -> bool {
-        !self.typed.of_runs().0.is_empty()
-    }
-
     /// Reads the checkpoint and checks it against the run, sets damaged newer ones aside, and
     /// notes this attempt in `record`, which is written when nothing can be refused any more.
     pub fn restart(

@@ -2,6 +2,7 @@
 
 pub mod arrival;
 pub mod buckets;
+mod buffers;
 mod collector;
 pub mod gradient_sync;
 pub mod hook;

@@ -44,10 +44,10 @@ pub fn multiply(level: Level, a: Matrix<'_>, b: Matrix<'_>, product: &mut [f32],
         macro_rules! call {
             ($level:ident, $simd:expr, $lanes:expr) => {{
                 use gemm_f32::microkernel::$level::f32::{H_M, H_N, H_UKR, MR_DIV_N, NR, UKR};
-                // SAFETY: the assertions above checked that each factor is within its slice, and
-                // that the product is; `product` is borrowed mutably, so nothing else refers to it. The
-                // kernels need the instructions of their module: on x86 `$simd` is made only where they are
+                // The kernels need the instructions of their module: on x86 `$simd` is made only where they are
                 // available, NEON is part of every aarch64 that Rust supports, and `scalar` needs none.
+                // SAFETY: as said, the instructions are available; each factor and the product are within their
+                // slices by the assertions above, and nothing else refers to `product`.
                 unsafe {
                     gemm_basic_generic::<_, f32, { $lanes }, { MR_DIV_N * $lanes }, NR, MR_DIV_N, H_M, H_N>(
                         $simd,
