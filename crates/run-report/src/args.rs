@@ -20,8 +20,8 @@ Repeats are shown as their median, times with their minimum and maximum; several
 )]
 pub struct ReportArgs {
     /// Run directories, sweeps, folders of profiles (`profile --json`), tables of benchmarks
-    /// (`bench fused|collectives|allreduce --csv`), or a folder of these: runs, sweeps and profiles down to
-    /// the fifth level below it, tables down to the second [default: results/].
+    /// (`bench fused|collectives|allreduce --csv`), or a folder of these, down to the
+    /// fifth level below it [default: results/].
     #[arg(value_name = "RUN|SWEEP|FOLDER|FILE")]
     pub paths: Vec<PathBuf>,
     /// Output format; html writes files instead.

@@ -9,10 +9,8 @@ use super::csv_table::{Table, TableRow, damaged};
 use super::figures::Figures;
 use super::fused::FusedRow;
 use super::page::Part;
-use super::seen::Seen;
 use super::sheet::Sheet;
 use run_record::count;
-use walkdir::{DirEntry, WalkDir};
 
 /// Files of published figures, below `results/reference/`.
 pub const REFERENCES: [&str; 2] = ["fused", "collectives"];
@@ -66,43 +64,6 @@ pub fn is_table(path: &Path) -> bool {
 /// Begins the names of tables of `bench allreduce`.
 pub const ALLREDUCE: &str = "bench-allreduce";
 
-/// Tables of benchmarks.
-#[derive(Debug, Default)]
-pub struct Tables {
-    /// Their files, each once.
-    pub files: Vec<PathBuf>,
-    /// Other paths to them, a line each.
-    pub again: Vec<String>,
-}
-
-impl Tables {
-    /// Those among `roots`, in these folders and in the folders below, but `written`.
-    pub fn find(roots: &[PathBuf], written: &Path) -> Self {
-        let mut files = csv_files(roots, written);
-        files.retain(|path| is_table(path));
-        // The shortest path that is no link names the file.
-        files.sort_by_key(|path| (path.is_symlink(), path.components().count()));
-        let mut seen = Seen::default();
-        files.retain(|path| seen.is_new(path));
-        files.sort();
-        Self { files, again: seen.again }
-    }
-}
-
-/// CSV files among `roots`, in these folders and in the folders below, but `written`.
-fn csv_files(roots: &[PathBuf], written: &Path) -> Vec<PathBuf> {
-    let walk = |root: &PathBuf| {
-        let entries = WalkDir::new(root).max_depth(2).follow_root_links(true).into_iter();
-        entries.filter_entry(|entry| entry.path() != written).flatten().map(DirEntry::into_path)
-    };
-    let mut files: Vec<PathBuf> = roots.iter().flat_map(walk).collect();
-    // Reading a FIFO would wait for a writer.
-    files.retain(|path| path.extension().is_some_and(|ending| ending == "csv") && path.is_file());
-    files.sort();
-    files.dedup();
-    files
-}
-
 /// A part of the report for each table among `files`, and one that names the damaged ones; those of
 /// other contents are left out.
 pub fn parts(files: &[PathBuf]) -> Vec<Part> {
@@ -132,6 +93,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::inputs::Inputs;
 
     const FUSED: &str = "operator,layers,channels,batch,steps,forward_ms,backward_ms,test_accuracy\n\
                          fused,2,1,32,200,1.0,1.0,86.0\nunfused,2,1,32,200,1.0,5.0,86.0\n";
@@ -152,7 +114,7 @@ mod tests {
         fs::write(path("reference/fused.csv"), figures).unwrap();
         let latencies = "backend,bytes,min_us,median_us,p99_us,busbw_mb_s\nmpi,4,1.0,2.0,3.0,2.0\n";
         fs::write(path("latency.csv"), latencies).unwrap();
-        let parts = parts(&Tables::find(&[root.path().to_owned()], &path("report")).files);
+        let parts = parts(&Inputs::find(&[], root.path(), Path::new("")).unwrap().tables);
         let names: Vec<&str> =
             parts.iter().flat_map(|part| &part.sheets).map(|sheet| sheet.name.as_str()).collect();
         let expected =
@@ -167,21 +129,6 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_found_once_and_other_paths_to_it_are_named() {
-        let root = tempfile::tempdir().unwrap();
-        let path = |name: &str| root.path().join(name);
-        fs::create_dir(path("a")).unwrap();
-        fs::write(path("a/f.csv"), FUSED).unwrap();
-        std::os::unix::fs::symlink(path("a/f.csv"), path("a/b.csv")).unwrap();
-        let found = Tables::find(&[path("a/f.csv"), root.path().to_owned()], Path::new("report"));
-        assert_eq!(found.files, [path("a/f.csv")]);
-        assert_eq!(found.again.len(), 1, "the link alone: {:?}", found.again);
-        let found = Tables::find(&[path("a/../a/f.csv"), path("a/b.csv"), path("a/f.csv")], Path::new(""));
-        assert_eq!((found.files, found.again.len()), (vec![path("a/f.csv")], 2));
-        assert!(found.again[0].contains("a/../a/f.csv: the same as "), "{:?}", found.again);
-    }
-
-    #[test]
     fn damaged_tables_are_named_and_the_others_are_shown() {
         let root = tempfile::tempdir().unwrap();
         let path = |name: &str| root.path().join(name);
@@ -191,7 +138,7 @@ mod tests {
         fs::write(path("latency.csv"), "backend,bytes,min_us,median_us,p99_us,busbw_mb_s\nmpi,4,1,x,3,1\n")
             .unwrap();
         fs::write(path("empty.csv"), FUSED.lines().next().unwrap()).unwrap();
-        let parts = parts(&Tables::find(&[root.path().to_owned()], &path("report")).files);
+        let parts = parts(&Inputs::find(&[], root.path(), Path::new("")).unwrap().tables);
         let names: Vec<&str> = parts.iter().map(|part| part.name.as_str()).collect();
         assert_eq!(names, ["bench-fused-1", "bench-damaged"]);
         assert_eq!(parts[1].findings, ["4 damaged files left out"]);

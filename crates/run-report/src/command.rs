@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use crate::UsageError;
 use crate::args::{Format, ReportArgs};
-use crate::benchmarks::{self, ALLREDUCE, Tables};
+use crate::benchmarks::{self, ALLREDUCE};
 use crate::by_rank::by_rank;
 use crate::inputs::Inputs;
 use crate::noise;
@@ -33,11 +33,9 @@ const ROOT: &str = "results";
 /// # Errors
 /// If there is nothing to report, or a file cannot be read or written.
 pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
-    let Inputs { mut sections, profiles, roots, rejected, mut again } =
-        Inputs::find(&args.paths, Path::new(ROOT))?;
     let written = args.out.clone().unwrap_or_else(|| Path::new(ROOT).join("report"));
-    let tables_of_benchmarks = Tables::find(&roots, &written);
-    again.extend(tables_of_benchmarks.again.iter().cloned());
+    let Inputs { mut sections, profiles, tables: files, rejected, again } =
+        Inputs::find(&args.paths, Path::new(ROOT), &written)?;
     let baseline = baseline(args, &sections)?;
     if args.format == Format::Csv {
         sections = vec![as_one(sections)];
@@ -46,7 +44,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     // A prediction is from runs.
     let others = match args.predict {
         true => Vec::new(),
-        false => other_parts(&profiles, &tables_of_benchmarks.files, again),
+        false => other_parts(&profiles, &files, again),
     };
     let tables: usize = others.iter().map(|part| part.sheets.len()).sum();
     if no_run && (tables == 0 || args.format == Format::Csv) {
@@ -69,7 +67,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
             _ => bail!("no finished run found; train one, or name a run directory: mpiburn report RUN"),
         }
     }
-    let out = args.out.clone().or((args.format == Format::Html).then(|| PathBuf::from(ROOT).join("report")));
+    let out = (args.out.is_some() || args.format == Format::Html).then_some(written);
     if let Some(out) = &out {
         fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     }
@@ -97,8 +95,8 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     }
     if let Some(out) = &out {
         let figures = sections.iter().filter_map(|section| reference(args, section));
-        let read: Vec<PathBuf> = figures.chain(tables_of_benchmarks.files.iter().cloned()).collect();
-        publish(parts, &tables_of_benchmarks.files, &read, out)?;
+        let read: Vec<PathBuf> = figures.chain(files.iter().cloned()).collect();
+        publish(parts, &files, &read, out)?;
     }
     nothing_rejected(&rejected)
 }

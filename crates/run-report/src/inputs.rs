@@ -1,25 +1,33 @@
-//! What a report is of: runs and sweeps, profiles, and tables of benchmarks, among the paths that
-//! were typed or below the folder of results.
+//! What a report is of: runs and sweeps, profiles, and tables of benchmarks, among the paths that were typed or
+//! below the folder of results. Each counts once, whatever paths lead to it.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::ReportError;
-use super::benchmarks::{Tables, is_table};
-use super::finder::{DEPTH, Finder, folders, is_of_runs};
-use super::profiles::{Profiles, has_profiles, json_files};
-use super::runs::Section;
-use super::seen::Seen;
+use super::benchmarks::is_table;
+use super::profiles::{Profiles, json_files};
+use super::runs::{Section, file_name, one_line, read_run};
+use run_record::count;
+use run_record::{RunState, SweepRecord};
+use walkdir::{DirEntry, WalkDir};
+
+/// Folders below `results/` without runs.
+const NOT_RUNS: [&str; 2] = ["reference", "report"];
+/// Maximum depth of nested folders.
+const DEPTH: usize = 5;
 
 /// The inputs of a report.
 #[derive(Debug, Default)]
 pub struct Inputs {
-    /// Runs and sweeps.
+    /// A section for each sweep, and one for all other runs.
     pub sections: Vec<Section>,
     /// Folders of profiles.
     pub profiles: Vec<Profiles>,
-    /// Files and folders in which tables of benchmarks are looked for.
-    pub roots: Vec<PathBuf>,
+    /// Files of benchmarks.
+    pub tables: Vec<PathBuf>,
     /// Paths that are nothing to report, a line for each with the reason.
     pub rejected: Vec<String>,
     /// Other paths to what is reported, a line each.
@@ -27,49 +35,45 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Those of `paths`, and of folders among them all that is below; all below `root` if there are no
-    /// paths.
+    /// Those of `paths`, and of folders among them all that is below; all below `root` if there are no paths. What
+    /// is in the folder `written` is left out.
     ///
     /// # Errors
     /// When there are no paths, and `root` cannot be read.
-    pub fn find(paths: &[PathBuf], root: &Path) -> Result<Self, ReportError> {
-        let (mut inputs, mut finder) = (Self::default(), Finder::default());
+    pub fn find(paths: &[PathBuf], root: &Path, written: &Path) -> Result<Self, ReportError> {
+        let single = Section { name: "runs".into(), title: "Runs".into(), ..Section::default() };
+        let mut search = Search { written, single, found: Self::default(), first: BTreeMap::new(), typed: Vec::new() };
         if paths.is_empty() {
             let failed = |error| format!("{error}; train first, or name a run directory");
-            finder.add_below(root).map_err(|error| ReportError::read(root, failed(error)))?;
-            inputs.profiles = profiles_below(root);
-            inputs.roots.push(root.to_owned());
+            fs::read_dir(root).map_err(|error| ReportError::read(root, failed(error)))?;
+            search.add_below(root);
         }
-        let mut files = Vec::new();
-        let mut seen = Seen::default();
-        for path in paths.iter().filter(|path| seen.is_new(path)) {
-            match inputs.add(path, &mut finder, &mut files) {
-                Ok(()) => inputs.roots.push(path.clone()),
-                Err(reason) => inputs.rejected.push(reason),
-            }
+        for path in paths {
+            let added = search.add(path);
+            search.found.rejected.extend(added.err());
         }
-        inputs.again = std::mem::take(&mut seen.again);
-        if let Some(first) = files.first() {
-            let folder = first.parent().unwrap_or(Path::new("")).to_owned();
-            inputs.profiles.push(Profiles::of_files(&folder, &files));
-        }
-        // A folder shows its files, whether they were typed as well or not.
-        let mut seen = Seen::default();
-        for found in &mut inputs.profiles {
-            found.keep(|path| seen.is_new(path));
-        }
-        if !files.is_empty() {
-            inputs.profiles.rotate_right(1);
-        }
-        inputs.again.append(&mut seen.again);
-        let (sections, again) = finder.sections();
-        inputs.again.extend(again);
-        inputs.sections = sections;
-        Ok(inputs)
+        Ok(search.finish())
     }
+}
 
-    /// Adds what `path` is; a file of a profile goes to `files`.
-    fn add(&mut self, path: &Path, finder: &mut Finder, files: &mut Vec<PathBuf>) -> Result<(), String> {
+/// A search for inputs.
+struct Search<'a> {
+    written: &'a Path,
+    found: Inputs,
+    /// Runs outside sweeps.
+    single: Section,
+    /// Files of profiles that were typed.
+    typed: Vec<PathBuf>,
+    /// The path that showed a file or folder first, by where it leads.
+    first: BTreeMap<PathBuf, PathBuf>,
+}
+
+impl Search<'_> {
+    /// Adds what `path` is.
+    ///
+    /// # Errors
+    /// One line, if it is nothing to report.
+    fn add(&mut self, path: &Path) -> Result<(), String> {
         let shown = path.display();
         let found = path.metadata().map_err(|error| match error.kind() {
             ErrorKind::NotFound => format!("{shown}: there is no such file or folder"),
@@ -78,59 +82,261 @@ impl Inputs {
         let ends_in = |ending: &str| path.extension().is_some_and(|found| found == ending);
         if found.is_file() && (path.ends_with("run.json") || path.ends_with("sweep.json")) {
             // The file is its folder's.
-            let folder = path.parent().filter(|folder| folder != &Path::new("")).unwrap_or(Path::new("."));
-            finder.add(folder);
-            return Ok(());
-        }
-        match found.is_dir() {
-            true if finder.add(path) => Ok(()),
-            true => self.add_folder(path, finder),
-            false if ends_in("json") => {
-                files.push(path.to_owned());
-                Ok(())
+            self.add_run(path.parent().filter(|folder| folder != &Path::new("")).unwrap_or(Path::new(".")));
+        } else if found.is_dir() {
+            if is_of_runs(path) {
+                self.add_run(path);
+            } else if self.is_new(path) {
+                fs::read_dir(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+                return self.add_folder(path);
             }
-            false if ends_in("csv") && is_table(path) => Ok(()),
-            false if ends_in("csv") => Err(format!(
+        } else if ends_in("json") {
+            self.typed.push(path.to_owned());
+        } else if is_table(path) {
+            self.add_table(path);
+        } else if ends_in("csv") {
+            return Err(format!(
                 "cannot read {shown}: not a table of mpiburn bench fused, collectives or allreduce; leave it out"
-            )),
-            false => Err(format!(
+            ));
+        } else {
+            return Err(format!(
                 "cannot read {shown}: not a run directory, a sweep, a profile (.json) or a table of a benchmark \
                  (.csv); leave it out"
-            )),
+            ));
         }
+        Ok(())
     }
 
     /// Adds all that is in a folder which is no run and no sweep.
-    fn add_folder(&mut self, path: &Path, finder: &mut Finder) -> Result<(), String> {
-        let has_runs =
-            finder.add_below(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
-        let profiles = profiles_below(path);
-        let has_tables = || !Tables::find(&[path.to_owned()], Path::new("")).files.is_empty();
-        let has_profiles = !profiles.is_empty();
-        self.profiles.extend(profiles);
-        match has_runs || has_profiles || has_tables() {
-            true => Ok(()),
-            // Its files are named one by one.
-            false if !json_files(path).is_empty() => {
-                self.profiles.push(Profiles::of_folder(path));
-                Ok(())
-            }
-            false => Err(format!(
-                "cannot read {}: not a run or sweep, and the folders below it, down to the {}th level, have no \
-                 run, sweep, profile or table of a benchmark",
-                path.display(),
-                DEPTH
-            )),
+    fn add_folder(&mut self, folder: &Path) -> Result<(), String> {
+        if self.add_below(folder) {
+            return Ok(());
         }
+        // Its files are named one by one.
+        let files = json_files(folder);
+        match files.is_empty() {
+            false => self.found.profiles.push(Profiles::of_files(folder, &files)),
+            true => {
+                return Err(format!(
+                    "cannot read {}: not a run or sweep, and the folders below it, down to the {DEPTH}th level, have \
+                     no run, sweep, profile or table of a benchmark",
+                    folder.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds what is below `folder`, in the order of names, links last; whether there is anything.
+    fn add_below(&mut self, folder: &Path) -> bool {
+        let written = self.written;
+        let is_entered = |entry: &DirEntry| {
+            let name = entry.file_name().to_string_lossy();
+            let is_left_out = entry.depth() == 1 && NOT_RUNS.contains(&&*name) || name.starts_with('.');
+            entry.depth() == 0 || (entry.path() != written && (!is_left_out || is_of_runs(entry.path())))
+        };
+        let walk = WalkDir::new(folder).follow_root_links(true).max_depth(DEPTH);
+        let walk = walk.sort_by_key(|entry| (entry.path_is_symlink(), entry.file_name().to_owned()));
+        let mut entries = walk.into_iter().filter_entry(is_entered);
+        let mut has_any = false;
+        // An unreadable folder has nothing to show.
+        while let Some(entry) = entries.next() {
+            let Ok(entry) = entry else { continue };
+            let path = entry.path();
+            let is_folder = entry.file_type().is_dir() || entry.depth() == 0;
+            has_any |= match is_folder {
+                true if entry.depth() > 0 && is_of_runs(path) => {
+                    entries.skip_current_dir();
+                    self.add_run(path);
+                    true
+                }
+                true => self.add_profiles(path),
+                false => path.is_file() && is_table(path) && self.add_table(path),
+            };
+        }
+        has_any
+    }
+
+    /// Adds the profiles of a folder that has one; whether it has.
+    fn add_profiles(&mut self, folder: &Path) -> bool {
+        let found = Profiles::of_files(folder, &json_files(folder));
+        let has_any = !found.profiles.is_empty();
+        if has_any {
+            self.found.profiles.push(found);
+        }
+        has_any
+    }
+
+    fn add_table(&mut self, path: &Path) -> bool {
+        if self.is_new(path) {
+            self.found.tables.push(path.to_owned());
+        }
+        true
+    }
+
+    /// Adds the run or the sweep of a folder.
+    fn add_run(&mut self, folder: &Path) {
+        match folder.join("sweep.json").is_file() {
+            // A run that is named again, or is below a folder that is named as well, is no repeat of itself.
+            _ if !self.is_new(folder) => {}
+            true => self.add_sweep(folder),
+            false => read_run(folder, None, &mut self.single),
+        }
+    }
+
+    fn add_sweep(&mut self, folder: &Path) {
+        let sweep = match SweepRecord::read(folder) {
+            Ok(sweep) => sweep,
+            Err(error) => {
+                let note = format!("{error}; start the sweep again, which keeps its finished runs");
+                self.single.notes.push(note);
+                // Its runs may be intact.
+                self.add_below(folder);
+                return;
+            }
+        };
+        let scale = if sweep.scale == "full" { String::new() } else { format!(" ({})", sweep.scale) };
+        let mut section = Section {
+            name: file_name(&sweep.name),
+            title: format!("{}{scale}", sweep.title),
+            scaled: sweep.scaled.clone(),
+            reference: sweep.reference.as_ref().map(|name| reference_file(folder, name)),
+            ..Section::default()
+        };
+        for run in &sweep.runs {
+            let path = folder.join(&run.name);
+            match run.state {
+                RunState::Waiting if !is_of_runs(&path) => {
+                    section.notes.push(format!("{}: not run yet; start the sweep again", path.display()));
+                }
+                RunState::Failed => section.notes.push(format!(
+                    "{}: failed: {}; see {}, then start the sweep again",
+                    path.display(),
+                    one_line(run.error.as_deref()),
+                    folder.join(format!("{}.log", run.name)).display()
+                )),
+                // Listed together below.
+                RunState::Skipped => {}
+                RunState::Waiting | RunState::Completed => read_run(&path, Some(&sweep.name), &mut section),
+            }
+        }
+        for (reason, names) in sweep.skipped() {
+            section.skipped.push(format!(
+                "{} of {} skipped ({}): {}",
+                names.len(),
+                count(sweep.runs.len(), "run"),
+                names.join(", "),
+                one_line(Some(reason))
+            ));
+        }
+        let others = runs_beside(folder, &sweep);
+        if !others.is_empty() {
+            section.notes.push(format!(
+                "{}: {} not in the sweep as it was last started: {}; mpiburn report RUN shows one",
+                folder.display(),
+                count(others.len(), "run"),
+                others.join(", ")
+            ));
+        }
+        self.found.sections.push(section);
+    }
+
+    /// Whether `path` leads to something new. One that is written otherwise than the first path to the same gets a
+    /// line: a link, or a path with `..`, is no second measurement.
+    fn is_new(&mut self, path: &Path) -> bool {
+        // What does not exist is named where it is read.
+        let Ok(target) = path.canonicalize() else { return true };
+        let first = self.first.get(&target);
+        if let Some(first) = first.filter(|first| *first != path) {
+            self.found.again.push(same_as(path, first));
+        }
+        let is_new = first.is_none();
+        if is_new {
+            self.first.insert(target, path.to_owned());
+        }
+        is_new
+    }
+
+    /// What was found.
+    fn finish(mut self) -> Inputs {
+        // A folder shows its files, whether they were typed as well or not.
+        let mut profiles = std::mem::take(&mut self.found.profiles);
+        for found in &mut profiles {
+            found.profiles.retain(|profile| self.is_new(&profile.path));
+        }
+        let mut typed = std::mem::take(&mut self.typed);
+        typed.retain(|path| self.is_new(path));
+        if let Some(folder) = typed.first().and_then(|first| first.parent()) {
+            profiles.insert(0, Profiles::of_files(folder, &typed));
+        }
+        let Self { mut found, single, .. } = self;
+        found.profiles = profiles;
+        found.tables.sort();
+        found.sections.push(single);
+        drop_copies(&mut found.sections, &mut found.again);
+        found.sections.retain(|section| {
+            !(section.runs.is_empty() && section.notes.is_empty() && section.skipped.is_empty())
+        });
+        // Names become file names, and sweeps in two folders may have the same name.
+        let mut taken = BTreeSet::new();
+        for section in &mut found.sections {
+            let name = section.name.clone();
+            let mut numbered = (2..).map(|number| format!("{name}-{number}"));
+            while !taken.insert(section.name.clone()) {
+                section.name.clone_from(&numbered.next().unwrap_or_default());
+            }
+        }
+        found
     }
 }
 
-/// Folders of profiles at and below `folder`, which are not runs.
-fn profiles_below(folder: &Path) -> Vec<Profiles> {
-    let all = [folder.to_owned()].into_iter().chain(folders(folder, DEPTH));
-    all.filter(|path| !is_of_runs(path) && has_profiles(path))
-        .map(|path| Profiles::of_folder(&path))
-        .collect()
+/// Whether this is the folder of a sweep or a run, complete or not.
+fn is_of_runs(path: &Path) -> bool {
+    path.join("sweep.json").is_file() || path.join("run.json").exists() || path.join("checkpoints").is_dir()
+}
+
+/// That `path` leads to what `first` has shown.
+fn same_as(path: &Path, first: &Path) -> String {
+    format!("{}: the same as {}, which counts once", path.display(), first.display())
+}
+
+/// Removes all but the first of runs that have the same run.json, which holds the time of their start and their
+/// processes: a copied folder is no repeat, and a run of a sweep that is named as well is in the sweep's table. Each
+/// other path gets a line in `again`.
+fn drop_copies(sections: &mut [Section], again: &mut Vec<String>) {
+    let mut first: BTreeMap<String, PathBuf> = BTreeMap::new();
+    for section in sections {
+        section.runs.retain(|run| {
+            let Some(first) = first.get(&run.digest) else {
+                first.insert(run.digest.clone(), run.path.clone());
+                return true;
+            };
+            if run.path.canonicalize().ok() != first.canonicalize().ok() {
+                let (copy, first) = (run.path.display(), first.display());
+                again.push(format!("{copy}: a copy of {first}, which counts once"));
+            } else if run.path != *first {
+                again.push(same_as(&run.path, first));
+            }
+            false
+        });
+    }
+}
+
+/// `reference/NAME.csv` beside the sweep's folder, or else below `results/`.
+fn reference_file(sweep: &Path, name: &str) -> PathBuf {
+    let beside = sweep.join("../reference").join(format!("{name}.csv"));
+    if beside.is_file() { beside } else { Path::new("results/reference").join(format!("{name}.csv")) }
+}
+
+/// Runs in the sweep's folder that it does not have (any more).
+fn runs_beside(folder: &Path, sweep: &SweepRecord) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let runs = entries.filter(|path| path.join("run.json").is_file() && !path.is_symlink());
+    let names = runs.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let mut others: Vec<String> =
+        names.filter(|name| !sweep.runs.iter().any(|run| run.name == *name)).collect();
+    others.sort();
+    others
 }
 
 #[cfg(test)]
@@ -138,6 +344,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use run_record::SweepRun;
     use crate::profiles::testing::{json, operator};
 
     #[test]
@@ -151,13 +358,13 @@ mod tests {
         fs::write(path("profiles/a.json"), &profile).unwrap();
         fs::write(path("run/profile.json"), &profile).unwrap();
         fs::write(path("other/x.json"), "{}").unwrap();
-        let found = Inputs::find(&[], root.path()).unwrap();
+        let found = Inputs::find(&[], root.path(), Path::new("")).unwrap();
         let folders: Vec<&Path> = found.profiles.iter().map(|found| found.folder.as_path()).collect();
         assert_eq!(folders, [path("profiles")], "a run's folder and a foreign one are left out");
-        let typed = Inputs::find(&[path("profiles"), path("run/profile.json")], root.path()).unwrap();
+        let typed = Inputs::find(&[path("profiles"), path("run/profile.json")], root.path(), Path::new("")).unwrap();
         assert_eq!(typed.profiles.iter().map(|found| found.profiles.len()).collect::<Vec<_>>(), [1, 1]);
         assert!(typed.sections.is_empty(), "other runs are not those that were typed");
-        let foreign = Inputs::find(&[path("other")], root.path()).unwrap();
+        let foreign = Inputs::find(&[path("other")], root.path(), Path::new("")).unwrap();
         assert!(foreign.profiles[0].notes[0].contains("other/x.json: not a profile"));
     }
 
@@ -170,8 +377,8 @@ mod tests {
         fs::create_dir_all(path("empty")).unwrap();
         fs::create_dir_all(path("run/checkpoints")).unwrap();
         let names = ["t.csv", "none.csv", "none", "none.json", "t.txt", "empty", "run"];
-        let found = Inputs::find(&names.map(path), root.path()).unwrap();
-        assert_eq!((found.sections.len(), found.roots, found.rejected.len()), (1, vec![path("run")], 6));
+        let found = Inputs::find(&names.map(path), root.path(), Path::new("")).unwrap();
+        assert_eq!((found.sections.len(), found.rejected.len()), (1, 6));
         for (line, (name, expected)) in found.rejected.iter().zip([
             ("t.csv", "not a table of mpiburn bench"),
             ("none.csv", "none.csv: there is no such file or folder"),
@@ -195,14 +402,80 @@ mod tests {
         }
         fs::create_dir_all(path("all/profiles")).unwrap();
         fs::write(path("all/profiles/p.json"), &profile).unwrap();
-        let found = Inputs::find(&["all", "all/run", "all/../all"].map(path), root.path()).unwrap();
+        let found = Inputs::find(&["all", "all/run", "all/../all"].map(path), root.path(), Path::new("")).unwrap();
         assert_eq!(found.rejected, [""; 0]);
         assert_eq!(found.sections[0].notes.len(), 2, "{:?}", found.sections[0].notes);
         assert_eq!(found.profiles.len(), 1);
         fs::create_dir_all(path("tables")).unwrap();
         let table = "operation,backend,topology,bytes,median_us,result\nsend,mpi,1x2,1024,1.5,correct\n";
         fs::write(path("tables/c.csv"), table).unwrap();
-        let found = Inputs::find(&[path("tables")], root.path()).unwrap();
-        assert_eq!((found.roots, found.rejected.len()), (vec![path("tables")], 0));
+        let found = Inputs::find(&[path("tables")], root.path(), Path::new("")).unwrap();
+        assert_eq!((found.tables, found.rejected.len()), (vec![path("tables/c.csv")], 0));
+    }
+
+    fn sweep(folder: &Path, name: &str) {
+        let run = SweepRun {
+            name: "2x2".into(),
+            repeat: 1,
+            varied: Default::default(),
+            state: RunState::Failed,
+            error: Some("no\n  ssh".into()),
+        };
+        let (title, scale) = ("T".into(), "quick".into());
+        let scaled = BTreeMap::new();
+        let sweep = SweepRecord { name: name.into(), title, reference: None, scale, scaled, runs: vec![run] };
+        sweep.write(folder).unwrap();
+    }
+
+    #[test]
+    fn sweeps_of_the_same_name_have_different_file_names() {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["a", "deep/b"] {
+            sweep(&root.path().join(folder), "../t");
+        }
+        let sections = Inputs::find(&[], root.path(), Path::new("")).unwrap().sections;
+        let names: Vec<&str> = sections.iter().map(|section| section.name.as_str()).collect();
+        assert_eq!(names, ["---t", "---t-2"]);
+        assert_eq!(sections[0].title, "T (quick)");
+        let note = &sections[0].notes[0];
+        assert!(
+            note.contains("a/2x2: failed: no ssh; see ") && note.contains("a/2x2.log, then start"),
+            "{note}"
+        );
+    }
+
+    #[test]
+    fn runs_of_a_damaged_sweep_are_found() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("s/run/checkpoints")).unwrap();
+        std::fs::write(root.path().join("s/sweep.json"), "{").unwrap();
+        let paths = [root.path().join("s"), root.path().to_owned()];
+        let sections = Inputs::find(&paths, root.path(), Path::new("")).unwrap().sections;
+        assert_eq!(sections[0].notes.len(), 2);
+        assert!(
+            sections[0].notes[0].contains("s/sweep.json: ")
+                && sections[0].notes[1].contains("s/run: no run.json")
+        );
+    }
+
+    #[test]
+    fn a_file_is_found_once_and_other_paths_to_it_are_named() {
+        let root = tempfile::tempdir().unwrap();
+        let path = |name: &str| root.path().join(name);
+        fs::create_dir_all(path("a/out")).unwrap();
+        let table = "operation,backend,topology,bytes,median_us,result\nsend,mpi,1x2,1024,1.5,correct\n";
+        fs::write(path("a/f.csv"), table).unwrap();
+        fs::write(path("a/out/written.csv"), table).unwrap();
+        std::os::unix::fs::symlink(path("a/f.csv"), path("a/b.csv")).unwrap();
+        let found = Inputs::find(&[], root.path(), &path("a/out")).unwrap();
+        assert_eq!((found.tables, found.again.len()), (vec![path("a/f.csv")], 1), "the link alone");
+        let names = ["a/f.csv", "a/f.csv", "a/../a/f.csv", "a/b.csv", "none"];
+        let found = Inputs::find(&names.map(path), root.path(), Path::new("")).unwrap();
+        assert_eq!((found.tables, found.again.len(), found.rejected.len()), (vec![path("a/f.csv")], 2, 1));
+        let line = &found.again[1];
+        assert!(
+            line.contains("a/b.csv: the same as ") && line.contains("a/f.csv, which counts once"),
+            "{line}"
+        );
     }
 }

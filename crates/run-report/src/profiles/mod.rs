@@ -51,16 +51,6 @@ impl Profiles {
         found
     }
 
-    /// The profiles in `folder`; files of other names are left out.
-    pub fn of_folder(folder: &Path) -> Self {
-        Self::of_files(folder, &json_files(folder))
-    }
-
-    /// Keeps the profiles of which `is_kept` is true.
-    pub fn keep(&mut self, mut is_kept: impl FnMut(&Path) -> bool) {
-        self.profiles.retain(|profile| is_kept(&profile.path));
-    }
-
     /// The tables as a part of the report, with anchors and files that begin with `name`. `None` if
     /// there is nothing to show.
     pub fn part(&self, name: &str) -> Option<Part> {
@@ -103,11 +93,6 @@ impl Profiles {
 
 /// A table, and what it says in one line.
 type Found = (Sheet, String);
-
-/// Whether `folder` has a profile.
-pub fn has_profiles(folder: &Path) -> bool {
-    json_files(folder).iter().any(|path| Profile::read(path).is_ok())
-}
 
 /// Files of `folder` that are named `*.json`, in the order of their names.
 pub fn json_files(folder: &Path) -> Vec<PathBuf> {
@@ -172,6 +157,10 @@ mod tests {
         json("mlp", activation, false, &operators).to_string()
     }
 
+    fn of_folder(folder: &Path) -> Profiles {
+        Profiles::of_files(folder, &json_files(folder))
+    }
+
     #[test]
     fn a_folder_of_profiles_has_all_three_tables_and_a_finding_for_each() {
         let conv = |int8, ms: f64, bytes| {
@@ -186,7 +175,7 @@ mod tests {
             ("conv-int8.json", conv(true, 3.0, 0)),
             ("notes.txt", "not read".into()),
         ]);
-        let part = Profiles::of_folder(found.path()).part("profiles").unwrap();
+        let part = of_folder(found.path()).part("profiles").unwrap();
         let names: Vec<&str> = part.sheets.iter().map(|sheet| sheet.name.as_str()).collect();
         assert_eq!(
             names,
@@ -218,7 +207,7 @@ mod tests {
             ("list.json", "[]".into()),
             ("none.json", mlp("tanh", 1.0).replace("\"batches\":100", "\"batches\":0")),
         ]);
-        let found = Profiles::of_folder(found.path());
+        let found = of_folder(found.path());
         assert_eq!(found.profiles.len(), 1);
         for (note, expected) in found.notes.iter().zip([
             ["cut.json: damaged (", "write it again with mpiburn profile --json"],
@@ -235,6 +224,6 @@ mod tests {
     #[test]
     fn an_empty_folder_has_no_part() {
         let found = folder(&[("notes.txt", String::new())]);
-        assert!(Profiles::of_folder(found.path()).part("p").is_none() && !has_profiles(found.path()));
+        assert!(of_folder(found.path()).part("p").is_none());
     }
 }
