@@ -81,11 +81,11 @@ fn absurd_values_of_run_json_are_named_and_left_out() {
     lab.train(1, "sound", &FEW);
     let sound = lab.run_json("sound");
     for (field, value, expected) in [
-        ("steps", 0.into(), "steps: 0 is not from 1 to 1e12"),
+        ("steps", 0.into(), "steps: 0 is not above 0"),
         ("ms_per_step", 0.0.into(), "ms_per_step: 0.0 is not above 0"),
-        ("world_size", 0.into(), "world_size: 0 is not from 1 to 1e12"),
+        ("world_size", 0.into(), "world_size: 0 is not above 0"),
         ("world_size", 1_000_000_000_000_u64.into(), "world_size: 1000000000000, and 1 of them in hosts"),
-        ("checkpoint_seconds", (-3.5).into(), "checkpoint_seconds: -3.5 is not from 0 to 1e9"),
+        ("checkpoint_seconds", (-3.5).into(), "checkpoint_seconds: -3.5 is not from 0 to 1e30"),
         ("test_seconds", "x".into(), "test_seconds: invalid type: string \"x\", expected f64"),
         ("train_loss", serde_json::Value::Null, "train_loss: invalid type: null, expected f64"),
     ] {

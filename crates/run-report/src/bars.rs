@@ -7,7 +7,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::canvas::{FONT, Mark, Picture, colour, legend};
+use super::canvas::{FONT, Mark, Picture, Surface, colour, legend};
 use super::rows::{Row, Spread};
 
 /// Grouped bars.
@@ -64,11 +64,7 @@ impl Picture for Bars {
         (760, 400)
     }
 
-    fn paint<B>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
-    where
-        B: DrawingBackend,
-        B::ErrorType: 'static,
-    {
+    fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
         let (plot, beside) = area.split_horizontally(self.size().0 - 170);
         let highest = self.bars.iter().map(|(.., spread)| spread.max).fold(0.0, f64::max);
         let top = if highest > 0.0 { highest * 1.15 } else { 1.0 };

@@ -52,6 +52,11 @@ pub fn colour(series: usize) -> RGBColor {
 /// Name of the embedded font.
 pub const FONT: &str = "sans-serif";
 
+/// What the plotting library draws on.
+pub trait Surface: DrawingBackend<ErrorType: 'static> {}
+
+impl<B: DrawingBackend<ErrorType: 'static>> Surface for B {}
+
 /// A plot that can be drawn on any backend of the plotting library.
 pub trait Picture {
     /// Width and height in pixels.
@@ -103,11 +108,7 @@ pub fn save(path: &Path, picture: &impl Picture) -> Result<(), ReportError> {
     draw().map_err(|error| ReportError::new(path, error))
 }
 
-fn finish<B>(picture: &impl Picture, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
-where
-    B: DrawingBackend,
-    B::ErrorType: 'static,
-{
+fn finish<B: Surface>(picture: &impl Picture, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
     area.fill(&WHITE)?;
     picture.paint(area)?;
     area.present()?;
@@ -131,14 +132,10 @@ pub enum Mark {
 ///
 /// # Errors
 /// Errors of the plotting backend.
-pub fn legend<B>(
+pub fn legend<B: Surface>(
     area: &DrawingArea<B, Shift>,
     entries: &[(String, RGBColor, Mark)],
-) -> Result<(), Box<dyn Error>>
-where
-    B: DrawingBackend,
-    B::ErrorType: 'static,
-{
+) -> Result<(), Box<dyn Error>> {
     for (i, (name, colour, mark)) in entries.iter().enumerate() {
         let y = 64 + 26 * i as i32;
         let line = |from, to| PathElement::new([(from, y + 8), (to, y + 8)], colour.stroke_width(3));

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::benchmarks::Benchmark;
 use super::csv_table::TableRow;
 use super::figures::{Figures, cell};
-use super::run_fields::ranks_of;
 use super::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
@@ -34,25 +33,15 @@ impl TableRow for CollectiveRow {
         "left out: write it again with mpiburn bench collectives --csv FILE, or remove it";
 
     fn problem(&self, before: &[Self]) -> Option<(&'static str, String)> {
-        let (topology, result) = (&self.topology, &self.result);
-        let is_again = |row: &&Self| (&row.operation, &row.backend) == (&self.operation, &self.backend);
-        match self.median_us {
-            _ if ranks_of(topology).is_none_or(|ranks| ranks == 0) => {
-                Some(("topology", format!("{topology:?} is not machines x processes, such as 2x2")))
-            }
-            _ if before.first().is_some_and(|first| first.topology != *topology) => Some((
+        let is_again = |row: &Self| (&row.operation, &row.backend) == (&self.operation, &self.backend);
+        match before.first() {
+            Some(first) if first.topology != self.topology => Some((
                 "topology",
-                format!("{topology}, and {} above: a file is of one job", before[0].topology),
+                format!("{}, and {} above: a file is of one job", self.topology, first.topology),
             )),
-            _ if before.iter().any(|row| is_again(&row)) => {
+            _ if before.iter().any(is_again) => {
                 Some(("operation", format!("{} of {} is there twice", self.operation, self.backend)))
             }
-            _ if result != CORRECT && !WITHOUT_LATENCY.contains(&result.as_str()) && !is_absent(result) => {
-                let known = [WITHOUT_LATENCY, NO_GPU].concat().join(", ");
-                Some(("result", format!("{result:?} is none of {CORRECT}, {known}")))
-            }
-            None if result == CORRECT => Some(("median_us", format!("empty, and the result is {CORRECT}"))),
-            Some(us) if result != CORRECT => Some(("median_us", format!("{us}, and the result is {result}"))),
             _ => None,
         }
     }
@@ -70,7 +59,6 @@ pub const NEEDS_2_RANKS: &str = "needs 2 ranks";
 pub const WRONG: &str = "wrong result";
 /// A rank has no GPU for the backend.
 pub const NO_GPU: [&str; 4] = ["no driver", "no library", "no GPU", "shared GPU"];
-const WITHOUT_LATENCY: [&str; 4] = [NOT_BUILT, NOT_SUPPORTED, NEEDS_2_RANKS, WRONG];
 
 /// Whether the backend was not tried: it is not in this build, or a rank has no GPU for it.
 fn is_absent(result: &str) -> bool {
@@ -219,21 +207,6 @@ mod tests {
             (vec!["reduce-scatter".to_owned()], 10)
         );
         assert_eq!((with("nccl_gpu", "no"), with("nccl_gpu", "yes").len()), (vec!["scatter".to_owned()], 10));
-    }
-
-    #[test]
-    fn a_result_without_its_latency_is_damage() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        for (median_us, result, expected) in [
-            (Some(1.5), "x", "column result: \"x\" is none of correct, not built, not supported"),
-            (None, "correct", "column median_us: empty, and the result is correct"),
-            (Some(1.5), "not built", "column median_us: 1.5, and the result is not built"),
-            (Some(0.0), "correct", "column median_us: 0.0 is not above 0"),
-        ] {
-            write_csv(file.path(), &[row("send", "mpi", median_us, result)]).unwrap();
-            let Table::Damaged(line) = Table::<CollectiveRow>::read(file.path()) else { panic!("{result}") };
-            assert!(line.contains(expected), "{line}");
-        }
     }
 
     #[test]

@@ -42,7 +42,8 @@ impl Inputs {
     /// When there are no paths, and `root` cannot be read.
     pub fn find(paths: &[PathBuf], root: &Path, written: &Path) -> Result<Self, ReportError> {
         let single = Section { name: "runs".into(), title: "Runs".into(), ..Section::default() };
-        let mut search = Search { written, single, found: Self::default(), first: BTreeMap::new(), typed: Vec::new() };
+        let mut search =
+            Search { written, single, found: Self::default(), first: BTreeMap::new(), typed: Vec::new() };
         if paths.is_empty() {
             let failed = |error| format!("{error}; train first, or name a run directory");
             fs::read_dir(root).map_err(|error| ReportError::read(root, failed(error)))?;
@@ -344,8 +345,8 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use run_record::SweepRun;
     use crate::profiles::testing::{json, operator};
+    use run_record::SweepRun;
 
     #[test]
     fn profiles_are_found_below_the_results_and_among_typed_paths() {
@@ -361,7 +362,8 @@ mod tests {
         let found = Inputs::find(&[], root.path(), Path::new("")).unwrap();
         let folders: Vec<&Path> = found.profiles.iter().map(|found| found.folder.as_path()).collect();
         assert_eq!(folders, [path("profiles")], "a run's folder and a foreign one are left out");
-        let typed = Inputs::find(&[path("profiles"), path("run/profile.json")], root.path(), Path::new("")).unwrap();
+        let typed =
+            Inputs::find(&[path("profiles"), path("run/profile.json")], root.path(), Path::new("")).unwrap();
         assert_eq!(typed.profiles.iter().map(|found| found.profiles.len()).collect::<Vec<_>>(), [1, 1]);
         assert!(typed.sections.is_empty(), "other runs are not those that were typed");
         let foreign = Inputs::find(&[path("other")], root.path(), Path::new("")).unwrap();
@@ -402,7 +404,8 @@ mod tests {
         }
         fs::create_dir_all(path("all/profiles")).unwrap();
         fs::write(path("all/profiles/p.json"), &profile).unwrap();
-        let found = Inputs::find(&["all", "all/run", "all/../all"].map(path), root.path(), Path::new("")).unwrap();
+        let found =
+            Inputs::find(&["all", "all/run", "all/../all"].map(path), root.path(), Path::new("")).unwrap();
         assert_eq!(found.rejected, [""; 0]);
         assert_eq!(found.sections[0].notes.len(), 2, "{:?}", found.sections[0].notes);
         assert_eq!(found.profiles.len(), 1);

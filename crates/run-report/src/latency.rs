@@ -85,20 +85,6 @@ pub fn human_size(bytes: usize) -> String {
 impl TableRow for LatencyRow {
     const REPAIR: &'static str =
         "left out: write it again with mpiburn bench allreduce --csv FILE, or remove it";
-
-    fn problem(&self, _before: &[Self]) -> Option<(&'static str, String)> {
-        let Self { min_us, median_us, p99_us, busbw_mb_s, .. } = self;
-        // Less than twice the message crosses a link; times are rounded.
-        let most = 2.1 * self.bytes as f64 / median_us;
-        match () {
-            () if median_us < min_us => Some(("median_us", format!("{median_us} is below min_us {min_us}"))),
-            () if p99_us < median_us => Some(("p99_us", format!("{p99_us} is below median_us {median_us}"))),
-            () if *busbw_mb_s > most => {
-                Some(("busbw_mb_s", format!("{busbw_mb_s} is above twice bytes over median_us")))
-            }
-            () => None,
-        }
-    }
 }
 
 /// Rounds to a thousandth, which is below the clock's resolution.
@@ -137,12 +123,11 @@ mod tests {
     }
 
     #[test]
-    fn times_of_nothing_and_impossible_bandwidths_are_damage() {
+    fn times_and_messages_of_nothing_are_damage() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for (row, expected) in [
             ("mpi,4,0.0,0.0,0.0,0.0", "column min_us: 0.0 is not above 0"),
-            ("mpi,0,1.0,2.0,3.0,0.0", "column bytes: 0 is not from 1 to 1e12"),
-            ("mpi,4000,1.0,2.0,3.0,9000.0", "column busbw_mb_s: 9000 is above twice bytes over median_us"),
+            ("mpi,0,1.0,2.0,3.0,0.0", "column bytes: 0 is not above 0"),
         ] {
             std::fs::write(file.path(), format!("backend,bytes,min_us,median_us,p99_us,busbw_mb_s\n{row}\n"))
                 .unwrap();

@@ -6,7 +6,7 @@ use std::ops::Range;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::canvas::{FONT, Mark, Picture, legend};
+use super::canvas::{FONT, Mark, Picture, Surface, legend};
 
 /// A point: its place on both axes.
 pub type Point = (f64, f64);
@@ -71,11 +71,7 @@ impl Picture for LinePlot<'_> {
         self.size
     }
 
-    fn paint<B>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
-    where
-        B: DrawingBackend,
-        B::ErrorType: 'static,
-    {
+    fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
         let (plots, beside) = area.split_horizontally(self.size.0 - self.beside);
         for (plot, panel) in plots.split_evenly((1, self.panels.len())).iter().zip(&self.panels) {
             panel.paint(plot)?;
@@ -85,11 +81,7 @@ impl Picture for LinePlot<'_> {
 }
 
 impl Panel<'_> {
-    fn paint<B>(&self, plot: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>
-    where
-        B: DrawingBackend,
-        B::ErrorType: 'static,
-    {
+    fn paint<B: Surface>(&self, plot: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
         let mut chart = ChartBuilder::on(plot)
             .caption(self.title, (FONT, 20))
             .margin(14)

@@ -1,7 +1,7 @@
 //! Which differences are findings: those of times beyond the spread of repeats, and those of accuracies
 //! beyond their binomial intervals.
 
-use super::quality::REPEATS;
+use super::footnotes::REPEATS;
 use super::rows::{Row, Spread};
 use super::runs::Run;
 

@@ -1,9 +1,9 @@
 //! The findings of a table in lines that a reader wants first, computed from its rows. Only rows of one job
 //! are compared, and a difference within noise is none.
 
+use super::footnotes::is_sound;
 use super::measures::{exposed_percent, stored_kb, times_smaller};
 use super::noise::{Interval, chance, times_differ};
-use super::quality::is_sound;
 use super::ratios::pairs;
 use super::rows::{Row, varied};
 use super::runs::Run;

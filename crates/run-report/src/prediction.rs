@@ -6,6 +6,7 @@ use anyhow::bail;
 
 use crate::UsageError;
 use crate::args::ReportArgs;
+use crate::footnotes::is_sound;
 use crate::link::Link;
 use crate::measures::STEP;
 use crate::page::Part;
@@ -13,7 +14,6 @@ use crate::pictures;
 use crate::predict::{Algorithm, Work, rank_counts};
 use crate::predict_plot::{Measured, predict_plot};
 use crate::publish::{print_sheet, publish_page, write_sheets};
-use crate::quality::is_sound;
 use crate::rows::{Row, group};
 use crate::runs::{Run, Section};
 use crate::sheet::{Cell, Column, Sheet};

@@ -1,10 +1,10 @@
 //! Quantized trainings: the int8 model beside the float one, and the training beside one without
 //! quantization.
 
+use super::footnotes::is_sound;
 use super::labels::{Labels, is_quantized, titled};
 use super::measures::{Beside, Measure, OTHERS, TRAIN};
 use super::noise::times_differ;
-use super::quality::is_sound;
 use super::rows::{Row, Spread};
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Column, Sheet, Value};

@@ -1,9 +1,9 @@
 //! The other backends' times relative to mpi's.
 
+use super::footnotes::is_sound;
 use super::labels::setting;
 use super::measures::TRAIN;
 use super::noise::times_differ;
-use super::quality::is_sound;
 use super::rows::{Row, Spread};
 use super::runs::Section;
 use super::sheet::{Cell, Column, Sheet};

@@ -2,79 +2,76 @@
 
 use std::collections::BTreeSet;
 
+use super::footnotes::footnotes;
 use super::noise::Interval;
-use super::quality::{Doubt, doubts};
 use super::rows::{Row, varied};
+use super::runs::Run;
 use super::summary::speed_up;
-use super::{changed, restarted};
 use run_record::LEAST_RISE;
 use run_record::count;
 
 /// The remarks on the table of `rows`.
 pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
-    let mut remarks = vec![basis(rows, baseline)];
-    let found: BTreeSet<Doubt> = rows.iter().flat_map(|row| doubts(row, rows)).collect();
-    remarks.extend(found.into_iter().map(Doubt::footnote));
     let varied = varied(rows);
     let names: Vec<String> = rows.iter().map(|row| row.name(&varied)).collect();
-    remarks.extend(changed::Notes::of(rows).footnotes(&names));
-    remarks.extend(restarted::footnote(rows, &names));
-    remarks.extend(fewer_updates(rows));
-    if varied.iter().any(|name| name == "accumulate") {
-        remarks.push(
-            "Accumulation: a step is `accumulate` batches of each rank, so ms/step is not that of one batch, and \
-             there are fewer updates in an epoch."
-                .into(),
-        );
-    }
-    if overfits {
-        remarks.push(format!(
-            "Overfits after the epoch with the lowest test loss, if two or more epochs follow, all with a higher \
-             test loss, the last by {:.0}% or more, while training loss falls.",
-            100.0 * LEAST_RISE
-        ));
-    }
-    if rows.iter().any(|row| Interval::of(row, |run| run.results.test_accuracy).is_some()) {
-        let remark = "Test acc %: in square brackets the 95% interval (Wilson) of as many tested samples, over several \
-                      runs from the lowest bound to the highest.";
-        remarks.push(remark.into());
-    }
-    if rows.iter().any(|row| row.runs.len() > 1) {
-        remarks.push("Repeats: median, and in brackets the range of times, from minimum to maximum.".into());
-    }
+    let any = |is: fn(&Row<'_>) -> bool| rows.iter().any(is);
+    let distinct = |of: fn(&Run) -> String| -> Vec<String> {
+        let found: BTreeSet<String> = rows.iter().flat_map(|row| &row.runs).map(|run| of(run)).collect();
+        found.into_iter().collect()
+    };
     let seeds: BTreeSet<&str> =
         rows.iter().filter(|row| row.seeds().len() > 1).map(|row| row.setting("seed")).collect();
-    if !seeds.is_empty() {
-        remarks.push(format!(
-            "Several seeds in a row ({}): ± is the sample standard deviation of an accuracy over them.",
-            seeds.into_iter().collect::<Vec<_>>().join(" or ")
-        ));
-    }
-    if rows.iter().any(|row| row.first().record.oversubscribed) {
-        remarks.push(
+    let seeds: Vec<&str> = seeds.into_iter().collect();
+    let processors = distinct(Run::processors);
+    let builds = distinct(|run| run.record.git.clone());
+    let rules = [
+        fewer_updates(rows),
+        varied.iter().any(|name| name == "accumulate").then(|| {
+            "Accumulation: a step is `accumulate` batches of each rank, so ms/step is not that of one batch, and there \
+             are fewer updates in an epoch."
+                .into()
+        }),
+        overfits.then(|| {
+            format!(
+                "Overfits after the epoch with the lowest test loss, if two or more epochs follow, all with a higher \
+                 test loss, the last by {:.0}% or more, while training loss falls.",
+                100.0 * LEAST_RISE
+            )
+        }),
+        any(|row| Interval::of(row, |run| run.results.test_accuracy).is_some()).then(|| {
+            "Test acc %: in square brackets the 95% interval (Wilson) of as many tested samples, over several runs from \
+             the lowest bound to the highest."
+                .into()
+        }),
+        any(|row| row.runs.len() > 1)
+            .then(|| "Repeats: median, and in brackets the range of times, from minimum to maximum.".into()),
+        (!seeds.is_empty()).then(|| {
+            format!(
+                "Several seeds in a row ({}): ± is the sample standard deviation of an accuracy over them.",
+                seeds.join(" or ")
+            )
+        }),
+        any(|row| row.first().record.oversubscribed).then(|| {
             "Oversubscribed: ranks shared cores and took turns; timings are not representative of the topology."
-                .into(),
-        );
-    }
-    let runs = || rows.iter().flat_map(|row| &row.runs);
-    let processors: BTreeSet<String> = runs().map(|run| run.processors()).collect();
-    if processors.len() > 1 {
-        remarks.push(format!(
-            "These runs are from several kinds of machines ({}), whose times do not compare.",
-            processors.into_iter().collect::<Vec<_>>().join("; ")
-        ));
-    }
-    let builds: BTreeSet<&str> = runs().map(|run| run.record.git.as_str()).collect();
-    if builds.len() > 1 {
-        remarks.push(format!(
-            "These runs are from several builds of the program ({}), which may explain differences.",
-            builds.into_iter().collect::<Vec<_>>().join(", ")
-        ));
-    }
-    if rows.iter().any(|row| row.first().record.shared_machine) {
-        remarks.push("Shared: the hosts are one machine under several names.".into());
-    }
-    remarks
+                .into()
+        }),
+        (processors.len() > 1).then(|| {
+            format!(
+                "These runs are from several kinds of machines ({}), whose times do not compare.",
+                processors.join("; ")
+            )
+        }),
+        (builds.len() > 1).then(|| {
+            format!(
+                "These runs are from several builds of the program ({}), which may explain differences.",
+                builds.join(", ")
+            )
+        }),
+        any(|row| row.first().record.shared_machine)
+            .then(|| "Shared: the hosts are one machine under several names.".into()),
+    ];
+    let footnotes = footnotes(rows, &names);
+    [basis(rows, baseline)].into_iter().chain(footnotes).chain(rules.into_iter().flatten()).collect()
 }
 
 /// What times, accuracies and memory are of.

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::config::{Config, DEFAULTS, GLOO_ALGORITHM, RunRecord};
-use super::csv_table::damaged;
+use super::csv_table::{damaged, problem};
+use super::footnotes::changed_setting;
+use super::history;
 use super::rows::compare;
-use super::{changed, history, run_fields};
 use run_record::EpochRow;
 use run_record::files::{read_regular, sha256};
 use run_record::{RecordError, Results, RunDir, Status};
+use serde_json::Value;
 
 /// A finished run.
 #[derive(Debug, Clone)]
@@ -35,8 +37,8 @@ impl Run {
         let mut settings: BTreeMap<String, String> = BTreeMap::new();
         for (name, value) in &self.record.config {
             let text = match value {
-                serde_json::Value::Null => continue,
-                serde_json::Value::String(text) => text.clone(),
+                Value::Null => continue,
+                Value::String(text) => text.clone(),
                 other => other.to_string(),
             };
             settings.insert(name.clone(), text);
@@ -70,7 +72,7 @@ impl Run {
         let quantize = settings.remove("quantize").unwrap_or_else(|| "no".into());
         settings.insert("quantized".into(), quantize);
         // Its values so far were others.
-        settings.extend(changed::setting(self).map(|lines| ("changed".into(), lines)));
+        settings.extend(changed_setting(self).map(|lines| ("changed".into(), lines)));
         settings.insert("launcher".into(), self.record.launcher.clone());
         settings.insert("topology".into(), self.record.topology.clone());
         settings.insert("oversubscribed".into(), self.oversubscribed().into());
@@ -156,7 +158,7 @@ pub(crate) fn read_run(path: &Path, sweep: Option<&str>, section: &mut Section) 
 fn finished(path: &Path) -> Result<Run, String> {
     let shown = path.display();
     if !path.join("run.json").exists() {
-        if let Err(error @ RecordError::Replaced(_)) = RunDir::open::<serde_json::Value>(path) {
+        if let Err(error @ RecordError::Replaced(_)) = RunDir::open::<Value>(path) {
             return Err(error.to_string());
         }
         return Err(format!(
@@ -166,9 +168,9 @@ fn finished(path: &Path) -> Result<Run, String> {
     // Before its types are, whose errors name no field.
     let file = path.join("run.json");
     let text = read_regular(&file).unwrap_or_default();
-    let json: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    let json: Value = serde_json::from_slice(&text).unwrap_or_default();
     if json.is_object() {
-        run_fields::check(&json).map_err(|problem| damaged::<EpochRow>(&file, &problem))?;
+        check(&json).map_err(|problem| damaged::<EpochRow>(&file, &problem))?;
     }
     let other =
         |error| format!("{error}; not written by this version, or damaged: remove {shown} or run it again");
@@ -191,5 +193,106 @@ fn finished(path: &Path) -> Result<Run, String> {
         (Status::Failed, _) => Err(format!("{shown}: failed: {why}; fix the cause, then {resume}")),
         // The message itself names the command to continue.
         (Status::Stopped, _) => Err(format!("{shown}: {why}")),
+    }
+}
+
+/// Checks what tables compute with in `run.json`: somebody may have edited the file.
+///
+/// # Errors
+/// The field and what is wrong with it.
+fn check(run: &Value) -> Result<(), String> {
+    check_numbers("", "", run)?;
+    if run["status"] == "completed" {
+        serde_path_to_error::deserialize::<_, Results>(run).map_err(|error| {
+            match error.path().to_string() {
+                path if path == "." => error.into_inner().to_string(),
+                path => format!("{path}: {}", error.into_inner()),
+            }
+        })?;
+    }
+    let hosts = run["hosts"].as_array().map_or(0, Vec::len);
+    match run["world_size"].as_u64() {
+        Some(ranks) if ranks != hosts as u64 => {
+            Err(format!("world_size: {ranks}, and {hosts} of them in hosts"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks each number below `path`, by the name of its field.
+fn check_numbers(path: &str, name: &str, value: &Value) -> Result<(), String> {
+    match value {
+        Value::Object(fields) => fields.iter().try_for_each(|(field, value)| {
+            let path = if path.is_empty() { field.clone() } else { format!("{path}.{field}") };
+            check_numbers(&path, field, value)
+        }),
+        Value::Array(values) => values
+            .iter()
+            .enumerate()
+            .try_for_each(|(at, value)| check_numbers(&format!("{path}[{at}]"), name, value)),
+        Value::Number(number) => {
+            problem(name, &number.to_string()).map_or(Ok(()), |problem| Err(format!("{path}: {problem}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::run;
+
+    fn json() -> Value {
+        let run = run((1, 2), &[], 4.0);
+        let record = crate::config::RunRecord { results: Some(run.results), ..run.record };
+        let mut json = serde_json::to_value(record).expect("a record is JSON");
+        let of_rank = |rank| {
+            serde_json::json!({
+                "rank": rank, "host": "a", "train_samples": 5, "test_samples": 5, "comm_seconds": 0.1,
+                "peak_rss_mb": 50.0,
+            })
+        };
+        json["per_rank"] = [0, 1].map(of_rank).to_vec().into();
+        json
+    }
+
+    #[test]
+    fn a_run_as_it_is_written_passes() {
+        assert_eq!(check(&json()), Ok(()));
+        let mut waiting = json();
+        waiting.as_object_mut().unwrap().remove("steps");
+        assert_eq!(check(&waiting).unwrap_err(), "missing field `steps`");
+        waiting["status"] = "running".into();
+        assert_eq!(check(&waiting), Ok(()));
+    }
+
+    #[test]
+    fn absurd_values_are_named_with_their_field() {
+        for (path, value, expected) in [
+            ("/steps", "0", "steps: 0 is not above 0"),
+            ("/steps", "-5", "steps: -5 is not from 0 to 1e30"),
+            ("/steps", "\"many\"", "steps: invalid type: string \"many\", expected usize"),
+            ("/ms_per_step", "0", "ms_per_step: 0 is not above 0"),
+            ("/ms_per_step", "null", "ms_per_step: invalid type: null, expected f64"),
+            ("/world_size", "0", "world_size: 0 is not above 0"),
+            ("/world_size", "1000000000000", "world_size: 1000000000000, and 2 of them in hosts"),
+            ("/hosts", "[\"a\",\"b\",\"c\"]", "world_size: 2, and 3 of them in hosts"),
+            ("/per_rank", "[{\"rank\":0}]", "per_rank[0]: missing field `host`"),
+            ("/train_seconds", "-1.5", "train_seconds: -1.5 is not from 0 to 1e30"),
+            ("/train_seconds", "0.0", "train_seconds: 0.0 is not above 0"),
+            ("/checkpoint_seconds", "-1", "checkpoint_seconds: -1 is not from 0 to 1e30"),
+            ("/test_accuracy", "140", "test_accuracy: 140 is not from 0 to 1e2"),
+            ("/step_ms/forward", "-1", "step_ms.forward: -1 is not from 0"),
+            ("/config/epochs", "0", "config.epochs: 0 is not above 0"),
+            ("/per_rank/1/train_samples", "-1", "per_rank[1].train_samples: -1 is not from 0"),
+        ] {
+            let mut json = json();
+            match (path, json.pointer_mut(path)) {
+                (_, Some(field)) => *field = serde_json::from_str(value).unwrap(),
+                (path, None) => json[&path[1..]] = serde_json::from_str(value).unwrap(),
+            }
+            let found = check(&json).unwrap_err();
+            assert!(found.starts_with(expected), "{path} {value}: {found}");
+        }
     }
 }

@@ -2,16 +2,15 @@
 
 use std::path::PathBuf;
 
+use super::footnotes::{changes_of, failures, is_sound, marks, warnings};
 use super::history::overfitting_epochs;
 use super::labels::setting;
 use super::measures::{OTHERS, TRAIN};
 use super::noise::Interval;
-use super::quality::{doubts, is_sound, marks};
 use super::remarks::remarks;
 use super::rows::{Row, varied};
 use super::runs::Section;
 use super::sheet::{Cell, Column, Field, Sheet, Value};
-use super::{changed, restarted};
 
 /// Speed-up over `base` and parallel efficiency in percent, from medians; `None` unless the times of both
 /// rows can be compared.
@@ -23,18 +22,13 @@ pub fn speed_up(row: &Row<'_>, base: &Row<'_>) -> Option<(f64, f64)> {
 
 /// The table of `rows`; speed-up and efficiency are relative to `baseline`.
 pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
-    let notes = changed::Notes::of(rows);
     // One topology alone has no speed-up.
     let several = rows.iter().any(|row| row.setting("topology") != baseline);
     let sped_up = |row: &Row<'_>| {
         let base = row.baseline(rows, baseline).filter(|_| several)?;
         Some((speed_up(row, base)?, [paths(row), paths(base)].concat()))
     };
-    let marked = |row: &Row<'_>| {
-        let number = rows.iter().position(|other| std::ptr::eq(other, row)).unwrap_or_default();
-        let restarted = if restarted::failures(row) == 0 { "" } else { restarted::MARK };
-        Cell { marks: marks(&doubts(row, rows)) + &notes.marks(number) + restarted, ..TRAIN.cell(row) }
-    };
+    let marked = |row: &Row<'_>| Cell { marks: marks(row, rows), ..TRAIN.cell(row) };
     let number = |number: usize, row: &Row<'_>| Cell::number(number as f64, 0, paths(row));
     let bound = |row: &Row<'_>, of: fn(Interval) -> f64| {
         let interval = Interval::of(row, |run| run.results.test_accuracy);
@@ -81,14 +75,14 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
             .for_programs()
             .of(|row: &Row<'_>| bound(row, |of| of.high)),
         Column::words("doubts", "doubts").for_programs().of(|row: &Row<'_>| {
-            Cell::text(doubts(row, rows).iter().map(|doubt| doubt.name()).collect::<Vec<_>>().join(" "))
+            Cell::text(warnings(row, rows).map(|warning| warning.name).collect::<Vec<_>>().join(" "))
         }),
         Column::words("changed", "changed").for_programs().of(|row: &Row<'_>| {
-            let changes = changed::of_row(row);
+            let changes = changes_of(row);
             Cell::maybe((!changes.is_empty()).then(|| Cell::text(changes.join(", "))))
         }),
         Column::words("failed attempts", "failed_attempts").for_programs().of(|row: &Row<'_>| {
-            let failures = restarted::failures(row);
+            let failures = failures(row);
             Cell::maybe((failures > 0).then(|| Cell::text(failures.to_string())))
         }),
     ]);
