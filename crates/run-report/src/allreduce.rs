@@ -1,13 +1,102 @@
-//! The table of `mpiburn bench allreduce`: latency and bandwidth by message size and backend.
+//! Latency statistics of repeated calls of one operation.
 
 use std::path::Path;
 
-use super::LatencyRow;
+use serde::{Deserialize, Serialize};
+
 use super::benchmarks::{ALLREDUCE, Benchmark};
 use super::collectives::distinct;
-use super::figures::Figures;
-use super::latency::human_size;
-use super::sheet::{Cell, Column, Sheet};
+use super::csv_table::TableRow;
+use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, colour, span};
+use super::published::Figures;
+use super::sheet::{Cell, Column, Sheet, significant};
+
+/// The latency of one message size on one backend: a row of the CSV file, whose
+/// columns are the fields.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct LatencyRow {
+    /// Backend, by its option value.
+    pub backend: String,
+    /// Size of the message in bytes.
+    pub bytes: usize,
+    /// Shortest latency in µs.
+    pub min_us: f64,
+    /// Median latency in µs.
+    pub median_us: f64,
+    /// 99th percentile of the latency in µs.
+    pub p99_us: f64,
+    /// Bus bandwidth at the median, in MB/s of 10^6 bytes.
+    pub busbw_mb_s: f64,
+}
+
+impl LatencyRow {
+    /// Statistics of the latencies, in µs, of an all-reduce of `bytes` over `ranks`;
+    /// `latencies` is not empty.
+    pub fn of_all_reduce(backend: &str, bytes: usize, ranks: usize, mut latencies: Vec<f64>) -> Self {
+        latencies.sort_by(f64::total_cmp);
+        let [min_us, median_us, p99_us] = statistics(&latencies);
+        let busbw_mb_s = rounded(bus_bandwidth(ranks, bytes, median(&latencies)));
+        Self { backend: backend.to_owned(), bytes, min_us, median_us, p99_us, busbw_mb_s }
+    }
+}
+
+/// The median of `sorted`, which is not empty.
+pub fn median(sorted: &[f64]) -> f64 {
+    let half = sorted.len() / 2;
+    match sorted.len().is_multiple_of(2) {
+        true => (sorted[half - 1] + sorted[half]) / 2.0,
+        false => sorted[half],
+    }
+}
+
+/// The median of `values`, in any order; none if it is empty.
+pub fn median_of(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    (!values.is_empty()).then(|| median(&values))
+}
+
+/// Minimum, median and 99th percentile of `sorted`, which is not empty.
+pub fn statistics(sorted: &[f64]) -> [f64; 3] {
+    [sorted[0], median(sorted), percentile(sorted, 99)].map(rounded)
+}
+
+/// The smallest of `sorted` that at least `percent` of 100 do not exceed. `sorted` is
+/// not empty, and `percent` is from 1 to 100.
+fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    sorted[(sorted.len() * percent).div_ceil(100) - 1]
+}
+
+/// Bus bandwidth of an all-reduce that takes `us` µs, in MB/s of 10^6 bytes, as
+/// nccl-tests define it: the least possible traffic, 2(n-1)/n of the message, over each
+/// of the `ranks`' links.
+fn bus_bandwidth(ranks: usize, bytes: usize, us: f64) -> f64 {
+    if us <= 0.0 {
+        return 0.0;
+    }
+    let n = ranks as f64;
+    2.0 * (n - 1.0) / n * bytes as f64 / us
+}
+
+/// A human-readable size: `4 B`, `17 KiB`, `13 MiB`.
+pub fn human_size(bytes: usize) -> String {
+    const KIB: usize = 1 << 10;
+    const MIB: usize = 1 << 20;
+    match bytes {
+        n if n >= MIB && n.is_multiple_of(MIB) => format!("{} MiB", n / MIB),
+        n if n >= KIB && n.is_multiple_of(KIB) => format!("{} KiB", n / KIB),
+        n => format!("{n} B"),
+    }
+}
+
+impl TableRow for LatencyRow {
+    const REPAIR: &'static str =
+        "left out: write it again with mpiburn bench allreduce --csv FILE, or remove it";
+}
+
+/// Rounds to a thousandth, which is below the clock's resolution.
+fn rounded(value: f64) -> f64 {
+    (value * 1e3).round() / 1e3
+}
 
 impl Benchmark for LatencyRow {
     const NAME: &'static str = ALLREDUCE;
@@ -61,5 +150,140 @@ impl Benchmark for LatencyRow {
                       an all-reduce, and is 0 on one rank.";
         let title = format!("{part}: latency and bus bandwidth by message size");
         vec![Sheet::of(name, title, columns, sorted).with_remarks([remark.into()])]
+    }
+}
+
+/// The medians of `rows` under the heading `title`.
+pub fn latency_plot<'a>(title: &'a str, rows: &[LatencyRow]) -> impl Picture + 'a {
+    // A clock may read 0, which has no logarithm.
+    let point = |row: &LatencyRow| ((row.bytes as f64).log2(), row.median_us.max(1e-3).log10());
+    let (smallest, largest) = span(rows.iter().map(|row| point(row).0));
+    let (fastest, slowest) = span(rows.iter().map(|row| point(row).1));
+    let line = |(i, backend): (usize, &str)| {
+        let own = rows.iter().filter(|row| row.backend == backend);
+        let points: Vec<_> = own.map(point).collect();
+        Line { colour: colour(i), dots: points.clone(), points, ..Line::default() }
+    };
+    let names = distinct(rows, |row| &row.backend);
+    LinePlot {
+        size: (960, 600),
+        beside: 210,
+        legend: names.iter().enumerate().map(|(i, name)| (name.to_string(), colour(i), Mark::Line)).collect(),
+        panels: vec![Panel {
+            title,
+            x: Axis {
+                title: "message size",
+                range: smallest - 0.6..largest + 0.6,
+                labels: ((largest - smallest) as usize + 1).min(10),
+                text: &|log| human_size(log.exp2().round() as usize),
+            },
+            y: Axis {
+                title: "median latency [µs]",
+                range: fastest - 0.15..slowest + 0.15,
+                labels: 10,
+                text: &|log| significant(10f64.powf(*log), 3),
+            },
+            lines: names.into_iter().enumerate().map(line).collect(),
+        }],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::csv_table::Table;
+    use crate::write_csv;
+
+    #[test]
+    fn percentiles_are_measured_values() {
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!((percentile(&hundred, 99), percentile(&hundred, 100)), (99.0, 100.0));
+        assert_eq!(percentile(&[1.0, 2.0, 3.0], 99), 3.0);
+        assert_eq!(percentile(&[7.0], 1), 7.0);
+        assert_eq!((median(&hundred), median(&[1.0, 2.0, 9.0])), (50.5, 2.0));
+        assert_eq!((median_of(vec![9.0, 1.0, 2.0]), median_of(Vec::new())), (Some(2.0), None));
+    }
+
+    #[test]
+    fn the_bus_bandwidth_counts_the_minimum_traffic() {
+        assert_eq!(bus_bandwidth(2, 1_000_000, 1000.0), 1000.0);
+        assert_eq!(bus_bandwidth(4, 1_000_000, 1000.0), 1500.0);
+        assert_eq!(bus_bandwidth(1, 1_000_000, 1000.0), 0.0, "one rank sends nothing");
+        assert_eq!(bus_bandwidth(2, 4, 0.0), 0.0, "0 µs is below the clock's resolution");
+    }
+
+    #[test]
+    fn sizes_are_written_in_the_largest_whole_unit() {
+        let sizes = [4, 1000, 17408, 13631488, (1 << 20) + 1024];
+        assert_eq!(sizes.map(human_size), ["4 B", "1000 B", "17 KiB", "13 MiB", "1025 KiB"]);
+    }
+
+    #[test]
+    fn times_and_messages_of_nothing_are_damage() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (row, expected) in [
+            ("mpi,4,0.0,0.0,0.0,0.0", "column min_us: 0.0 is not above 0"),
+            ("mpi,0,1.0,2.0,3.0,0.0", "column bytes: 0 is not above 0"),
+        ] {
+            std::fs::write(file.path(), format!("backend,bytes,min_us,median_us,p99_us,busbw_mb_s\n{row}\n"))
+                .unwrap();
+            let Table::Damaged(line) = Table::<LatencyRow>::read(file.path()) else { panic!("{row}") };
+            assert!(line.contains(expected) && line.contains("bench allreduce"), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_csv_columns_are_as_documented() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let row = LatencyRow::of_all_reduce("mpi", 17408, 2, vec![3.0, 2.0, 1.00049]);
+        write_csv(file.path(), std::slice::from_ref(&row)).unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        assert_eq!(text, "backend,bytes,min_us,median_us,p99_us,busbw_mb_s\nmpi,17408,1.0,2.0,3.0,8704.0\n");
+        assert_eq!(Table::read(file.path()), Table::Rows(vec![row]));
+        std::fs::write(file.path(), "a,b\n1,2\n").unwrap();
+        assert_eq!(Table::<LatencyRow>::read(file.path()), Table::Another);
+    }
+}
+
+#[cfg(test)]
+mod latency_plot_tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::plots::save;
+
+    fn rows() -> Vec<LatencyRow> {
+        let sizes = [4usize, 1 << 10, 1 << 20];
+        let row = |backend, bytes: usize| {
+            LatencyRow::of_all_reduce(backend, bytes, 2, vec![0.5 + bytes as f64 / 2000.0])
+        };
+        sizes.iter().flat_map(|&bytes| [row("mpi", bytes), row("ordered", bytes)]).collect()
+    }
+
+    #[test]
+    fn both_formats_are_written_with_their_labels() {
+        let folder = tempfile::tempdir().unwrap();
+        let svg = folder.path().join("a.svg");
+        save(&svg, &latency_plot("two ranks", &rows())).unwrap();
+        let text = std::fs::read_to_string(&svg).unwrap();
+        for word in ["<svg", "two ranks", "mpi", "ordered", "message size", "KiB", "µs"] {
+            assert!(text.contains(word), "{word} is missing");
+        }
+        let png = folder.path().join("a.PNG");
+        save(&png, &latency_plot("two ranks", &rows())).unwrap();
+        assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG"));
+    }
+
+    #[test]
+    fn one_measurement_can_be_plotted() {
+        let folder = tempfile::tempdir().unwrap();
+        let rows = [LatencyRow::of_all_reduce("mpi", 4, 1, vec![0.0])];
+        save(&folder.path().join("a.svg"), &latency_plot("", &rows)).unwrap();
+    }
+
+    #[test]
+    fn an_unwritable_file_is_reported_with_the_reason() {
+        let error = save(Path::new("/nowhere/a.svg"), &latency_plot("", &rows())).unwrap_err().to_string();
+        assert!(error.starts_with("cannot write /nowhere/a.svg: there is no folder"), "{error}");
     }
 }

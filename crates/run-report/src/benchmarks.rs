@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use super::LatencyRow;
 use super::collectives::CollectiveRow;
 use super::csv_table::{Table, TableRow, damaged};
-use super::figures::Figures;
 use super::fused::FusedRow;
 use super::page::Part;
+use super::published::Figures;
 use super::sheet::Sheet;
 use run_record::count;
 

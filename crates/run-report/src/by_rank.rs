@@ -1,15 +1,13 @@
 //! Accuracies by rank beside the published ones: of float trainings, and of quantized ones with those of
 //! the int8 model.
 
-use super::figures::{Figures, Line, word};
-use super::labels::{Labels, is_quantized, titled};
 use super::measures::Measure;
-use super::published::described;
+use super::published::{Figures, Line, described, word};
 use super::remarks::tested;
 use super::rows::Row;
 use super::runs::Section;
 use super::sheet::{Cell, Column, Sheet, Value};
-use super::summary::paths;
+use super::summary::{Labels, is_quantized, paths, titled};
 use run_record::RankRecord;
 
 /// A measurement of each rank.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::benchmarks::Benchmark;
 use super::csv_table::TableRow;
-use super::figures::{Figures, cell};
+use super::published::{Figures, cell};
 use super::sheet::{Cell, Column, Sheet};
 use run_record::count;
 

@@ -7,8 +7,6 @@ use run_record::files::open_regular;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest time in milliseconds, 11 days: a longer one was not measured.
-pub const MOST_MS: f64 = 1e9;
 /// Longest first line, in bytes: that of a table is shorter.
 const LONGEST_HEADER: u64 = 64 << 10;
 

@@ -3,11 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::canvas::{Mark, Picture, colour};
-use super::history::overfitting_epoch;
-use super::lines::{Axis, Line, LinePlot, Panel, span};
+use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, colour, span};
 use super::rows::Row;
-use super::runs::Run;
+use super::runs::{Run, overfitting_epoch};
 use super::sheet::significant;
 use run_record::files::read_regular;
 
@@ -62,7 +60,7 @@ impl Curves {
             let colour = colour(if in_pairs { topology.unwrap_or_default() } else { i });
             let dashed = if in_pairs { row.label(varied) != labels[0] } else { i >= 7 };
             let line = |dashed, hollow| Line { colour, dashed, hollow, ..Line::default() };
-            let name = name(row, rows, varied);
+            let name = row.name(rows);
             let of_int8 = (!int8.is_empty()).then(|| Series {
                 name: format!("{name}, int8"),
                 line: line(true, true),
@@ -145,21 +143,6 @@ impl Series {
             points: means,
             ..self.line.clone()
         }
-    }
-}
-
-/// A row's name in the legend: the settings in which it differs from another row.
-fn name(row: &Row<'_>, rows: &[Row<'_>], varied: &[String]) -> String {
-    let differs = |setting: &&str| rows.iter().any(|other| other.setting(setting) != row.setting(setting));
-    let transport: Vec<&str> =
-        ["topology", "backend"].into_iter().filter(differs).map(|setting| row.setting(setting)).collect();
-    let used = row.used(varied);
-    match (transport.is_empty(), used.is_empty()) {
-        (true, true) if rows.len() > 1 => "plain".into(),
-        (true, true) => format!("{} {}", row.setting("topology"), row.setting("backend")),
-        (true, false) => used.join(", "),
-        (false, true) => transport.join(" "),
-        (false, false) => format!("{}, {}", transport.join(" "), used.join(", ")),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Curves of runs as pictures.
 
 use super::*;
-use crate::canvas::svg;
+use crate::plots::svg;
 use crate::rows::group;
 use crate::testing::{run, with_test_losses};
 
@@ -64,8 +64,7 @@ fn int8_models_have_dashed_curves() {
 fn legend_names_are_the_settings_that_differ() {
     let names = |runs: &[Run]| {
         let rows = group(runs);
-        let varied = crate::rows::varied(&rows);
-        rows.iter().map(|row| name(row, &rows, &varied)).collect::<Vec<_>>()
+        rows.iter().map(|row| row.name(&rows)).collect::<Vec<_>>()
     };
     let gloo = ["--backend", "gloo"];
     assert_eq!(names(&[run((1, 1), &[], 4.0), run((1, 2), &[], 4.0)]), ["1x1", "1x2"]);

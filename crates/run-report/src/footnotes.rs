@@ -5,8 +5,7 @@ use serde_json::Value;
 
 use super::rows::Row;
 use super::runs::{Run, one_line};
-use run_record::count;
-use run_record::{Change, FailedAttempt};
+use run_record::{Change, FailedAttempt, count};
 
 /// Shorter trainings, in seconds, can be compared only if they are repeated: one busy moment changes the time of a
 /// single one by several times.
@@ -280,7 +279,7 @@ mod tests {
         assert_eq!(rows.len(), 3);
         let sheet = summary(&Section { runs: Vec::new(), ..Section::default() }, &rows, "1x1");
         let note = sheet.remarks.iter().find(|remark| remark.starts_with(CHANGED)).unwrap();
-        let expected = "ᵈ Resumed with other options, of which the columns have the last value. 1x2 mpi: --lr 0.001 → \
+        let expected = "ᵈ Resumed with other options, of which the columns have the last value. 1x2 (mpi, changed by a resume): --lr 0.001 → \
                         0.0001 from step 1877 (epoch 3).";
         assert_eq!(note, expected);
         let marked =
@@ -300,13 +299,13 @@ mod tests {
         let runs =
             [on((1, 2)), on((2, 1)), resumed(gloo, 2000, "weight_decay", decay), run((2, 2), &[], 4.0)];
         let rows = group(&runs);
-        let names: Vec<String> = rows.iter().map(|row| row.name(&[])).collect();
+        let names: Vec<String> = rows.iter().map(|row| row.place(&rows)).collect();
         let rate = "--lr 0.001 → 0.0001 from step 1877 (epoch 3)";
         assert_eq!(
             footnotes(&rows, &names),
             [format!(
-                "ᵈ Resumed with other options, of which the columns have the last value. 1x2 gloo: {rate}, \
-                 --weight-decay 0.0005 → 0 from step 2001 (epoch 3). 1x2 mpi, 2x1 mpi: {rate}."
+                "ᵈ Resumed with other options, of which the columns have the last value. 1x2 (gloo, lr 0.0001, changed by a resume): {rate}, \
+                 --weight-decay 0.0005 → 0 from step 2001 (epoch 3). 1x2 (mpi, lr 0.0001, changed by a resume), 2x1 (mpi, lr 0.0001, changed by a resume): {rate}."
             )]
         );
         assert_eq!(rows.iter().map(|row| marks(row, &rows)).collect::<Vec<_>>(), ["ᵈ", "ᵈ", "ᵈ", ""]);
@@ -339,7 +338,7 @@ mod tests {
         let rows = group(&runs);
         let sheet = summary(&Section::default(), &rows, "1x1");
         let note = sheet.remarks.iter().find(|remark| remark.starts_with(RESTARTED)).unwrap();
-        let expected = "1x2 mpi: 2 failed attempts (after step 57: rank 1 (node-b): killed; before its first \
+        let expected = "1x2 (mpi): 2 failed attempts (after step 57: rank 1 (node-b): killed; before its first \
                         step: exit code 137).";
         assert!(note.ends_with(expected), "{note}");
         let text = sheet.markdown();

@@ -10,8 +10,7 @@ use super::ReportError;
 use super::benchmarks::is_table;
 use super::profiles::{Profiles, json_files};
 use super::runs::{Section, file_name, one_line, read_run};
-use run_record::count;
-use run_record::{RunState, SweepRecord};
+use run_record::{RunState, SweepRecord, count};
 use walkdir::{DirEntry, WalkDir};
 
 /// Folders below `results/` without runs.

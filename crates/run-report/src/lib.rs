@@ -10,43 +10,29 @@
 #[macro_use]
 pub mod console;
 
-mod align;
 pub mod allreduce;
-mod args;
-pub mod bars;
 pub mod benchmarks;
 pub mod by_rank;
-pub mod canvas;
 pub mod collectives;
 mod command;
-pub mod config;
 pub mod csv_table;
 pub mod curves;
-pub mod figures;
 pub mod footnotes;
 pub mod fused;
-pub mod history;
 pub mod inputs;
-mod labels;
-pub mod latency;
-pub mod latency_plot;
-mod lines;
 pub mod link;
 pub mod measures;
-mod narrow;
 pub mod noise;
 pub mod overview;
 pub mod page;
+pub mod pairs;
 pub mod pictures;
-mod png;
+pub mod plots;
 pub mod predict;
-pub mod predict_plot;
 mod prediction;
 pub mod profiles;
-pub mod publish;
 pub mod published;
 pub mod quantized;
-pub mod ratios;
 pub mod remarks;
 pub mod rows;
 pub mod runs;
@@ -58,10 +44,9 @@ mod testing;
 
 use std::path::Path;
 
-pub use args::{Format, ReportArgs};
-pub use command::run;
-pub use latency::LatencyRow;
-pub use png::write_png;
+pub use allreduce::LatencyRow;
+pub use command::{Format, ReportArgs, run};
+pub use plots::write_png;
 use run_record::files::{WholeFile, refuse_link, replace_file};
 use serde::Serialize;
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::ReportError;
+use super::allreduce::statistics;
 use super::csv_table::{Table, TableRow};
-use super::latency::{median, percentile};
 use run_record::files::open_regular;
 
 /// The one-way time of one message size: a row of the CSV file, whose columns are the
@@ -34,14 +34,8 @@ impl LinkRow {
     /// Statistics of the exchanges' times in µs; `times` is not empty.
     pub fn of_exchanges(backend: &str, bytes: usize, mut times: Vec<f64>) -> Self {
         times.sort_by(f64::total_cmp);
-        let rounded = |us: f64| (us * 1e3).round() / 1e3;
-        Self {
-            backend: backend.to_owned(),
-            bytes,
-            min_us: rounded(times[0]),
-            one_way_us: rounded(median(&times)),
-            p99_us: rounded(percentile(&times, 99)),
-        }
+        let [min_us, one_way_us, p99_us] = statistics(&times);
+        Self { backend: backend.to_owned(), bytes, min_us, one_way_us, p99_us }
     }
 }
 

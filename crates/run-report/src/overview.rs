@@ -4,7 +4,7 @@
 use super::footnotes::is_sound;
 use super::measures::{exposed_percent, stored_kb, times_smaller};
 use super::noise::{Interval, chance, times_differ};
-use super::ratios::pairs;
+use super::pairs::pairs;
 use super::rows::{Row, varied};
 use super::runs::Run;
 use run_record::count;
@@ -77,8 +77,8 @@ pub fn findings(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
 fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
     let mut lines = Vec::new();
     // A row is named among all of the job, of which only some are compared.
-    let on = |row: &Row<'_>| on(row, rows);
-    let name = |row: &Row<'_>| name_of(row, rows);
+    let on = |row: &Row<'_>| row.place(rows);
+    let name = |row: &Row<'_>| row.name(rows);
     match representative(rows, |rows| topologies(rows, baseline, on)) {
         Some(line) => lines.push(line),
         None => {
@@ -136,11 +136,6 @@ fn fastest<'r, 'a>(rows: impl Iterator<Item = &'r Row<'a>>) -> Option<&'r Row<'a
     rows.filter(|row| is_sound(row)).min_by(|a, b| seconds(a).total_cmp(&seconds(b)))
 }
 
-/// The topology of a row, and what distinguishes the row from others on it.
-fn on(row: &Row<'_>, rows: &[Row<'_>]) -> String {
-    format!("{} ({})", row.setting("topology"), row.label(&varied(rows)))
-}
-
 fn differ(a: &Row<'_>, b: &Row<'_>) -> bool {
     times_differ(&a.train_seconds(), &b.train_seconds())
 }
@@ -183,16 +178,6 @@ fn topologies(rows: &[Row<'_>], baseline: &str, name: impl Fn(&Row<'_>) -> Strin
     };
     let alike = alike(row, rows);
     Some(format!("{found}: {}, {faster:.2} times as fast as {relative}{alike}", name(row)))
-}
-
-/// The name of a row in a table that compares settings.
-fn name_of(row: &Row<'_>, rows: &[Row<'_>]) -> String {
-    let several = |name: &&str| rows.iter().any(|other| other.setting(name) != row.setting(name));
-    let placed = ["topology", "backend"].into_iter().filter(several).map(|name| row.setting(name).to_owned());
-    match placed.chain(row.used(&varied(rows))).collect::<Vec<_>>() {
-        words if words.is_empty() => format!("{} {}", row.setting("topology"), row.setting("backend")),
-        words => words.join(", "),
-    }
 }
 
 /// The fastest row and the slowest one.
@@ -250,11 +235,7 @@ fn highest(heading: &str, rows: &[Row<'_>]) -> Option<String> {
         _ if alike + 1 == rows.len() => return None,
         _ => format!(" ({alike} more with an interval that overlaps)"),
     };
-    Some(format!(
-        "{heading}highest test accuracy: {} with {:.2}%{alike}",
-        name_of(best, rows),
-        accuracy(best)
-    ))
+    Some(format!("{heading}highest test accuracy: {} with {:.2}%{alike}", best.name(rows), accuracy(best)))
 }
 
 /// Each other backend against mpi. The pair of most ranks speaks for the table, which has the others.
@@ -269,11 +250,11 @@ fn transports(rows: &[Row<'_>]) -> Vec<String> {
 fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<String> {
     let pairs = pairs(rows).into_iter().filter(|pair| pair.other.setting("backend") == other);
     let found = pairs.filter_map(|pair| Some((pair.ratio()?, pair)));
-    let (ratio, pair) = found.max_by_key(|(_, pair)| pair.mpi.ranks())?;
-    let place = [pair.mpi.setting("topology").to_owned()].into_iter().chain(pair.mpi.used(varied));
+    let (ratio, pair) = found.max_by_key(|(_, pair)| pair.base.ranks())?;
+    let place = [pair.base.setting("topology").to_owned()].into_iter().chain(pair.base.used(varied));
     let place = place.collect::<Vec<_>>().join(", ");
-    if !differ(pair.other, pair.mpi) {
-        let [of_other, of_mpi] = [pair.other, pair.mpi].map(|row| row.train_seconds().median);
+    if !differ(pair.other, pair.base) {
+        let [of_other, of_mpi] = [pair.other, pair.base].map(|row| row.train_seconds().median);
         return Some(format!(
             "{other} and mpi do not differ beyond noise on {place} ({of_other:.2} and {of_mpi:.2} s)"
         ));
@@ -294,7 +275,7 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<String> {
     let lost = |(row, base): &(&Row<'_>, &Row<'_>)| (accuracy(row) - accuracy(base)).abs();
     let of_most = pairs.into_iter().filter(|(row, _)| row.ranks() == most);
     let (many, base) = of_most.max_by(|a, b| lost(a).total_cmp(&lost(b)))?;
-    let place = on(many, rows);
+    let place = many.place(rows);
     if let (Some(chance), Some(_)) = (at_chance(many), at_chance(base)) {
         return Some(format!("test accuracy is at chance level, {chance:.2}%, on {place} and on {baseline}"));
     }
@@ -302,13 +283,13 @@ fn lost_accuracy(rows: &[Row<'_>], baseline: &str) -> Option<String> {
     Some(match interval(many)?.is_apart(interval(base)?) {
         true => format!(
             "test accuracy {of_many:.2}% on {place}, {of_base:.2}% on {}: {:+.2} points",
-            on(base, rows),
+            base.place(rows),
             of_many - of_base
         ),
         false => format!(
             "test accuracies of {place} and {} cannot be told apart: {of_many:.2}% and {of_base:.2}%, whose 95% \
              intervals overlap",
-            on(base, rows)
+            base.place(rows)
         ),
     })
 }

@@ -2,18 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use super::ReportError;
-use super::bars::Bars;
-use super::canvas::{self, Picture};
+use super::allreduce::{LatencyRow, latency_plot};
 use super::csv_table::Table;
 use super::curves::Curves;
-use super::latency::LatencyRow;
-use super::latency_plot::latency_plot;
 use super::measures::exposed_percent;
+use super::plots::{self, Bars, Picture};
 use super::rows::{Row, Spread, varied};
 use super::runs::Section;
 use super::summary::speed_up;
-use super::write_file;
+use super::{ReportError, write_file};
 
 /// A drawn plot of a report.
 pub struct Drawn {
@@ -120,8 +117,8 @@ pub fn draw(
     picture: &impl Picture,
 ) -> Result<Drawn, ReportError> {
     let file = folder.join(format!("{name}.svg"));
-    let svg = canvas::svg(picture).map_err(|error| ReportError::new(&file, error))?;
+    let svg = plots::svg(picture).map_err(|error| ReportError::new(&file, error))?;
     write_file(&file, svg.as_bytes())?;
-    canvas::save(&folder.join(format!("{name}.png")), picture)?;
+    plots::save(&folder.join(format!("{name}.png")), picture)?;
     Ok(Drawn { name, caption, wide: picture.size().0 > 1000, svg })
 }

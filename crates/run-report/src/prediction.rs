@@ -3,20 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
+use plotters::style::BLACK;
 
-use crate::UsageError;
-use crate::args::ReportArgs;
-use crate::footnotes::is_sound;
-use crate::link::Link;
-use crate::measures::STEP;
-use crate::page::Part;
-use crate::pictures;
-use crate::predict::{Algorithm, Work, rank_counts};
-use crate::predict_plot::{Measured, predict_plot};
-use crate::publish::{print_sheet, publish_page, write_sheets};
-use crate::rows::{Row, group};
-use crate::runs::{Run, Section};
-use crate::sheet::{Cell, Column, Sheet};
+use super::command::ReportArgs;
+use super::footnotes::is_sound;
+use super::link::Link;
+use super::measures::STEP;
+use super::page::{Part, print_sheet, publish_page, write_sheets};
+use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, colour, span};
+use super::predict::{Algorithm, Work, rank_counts};
+use super::rows::{Row, group};
+use super::runs::{Run, Section};
+use super::sheet::{Cell, Column, Sheet, significant};
+use super::{UsageError, pictures};
 
 /// Prints the prediction of each section, and writes it to `out`.
 ///
@@ -126,7 +125,7 @@ fn point(row: &Row<'_>, work: &Work) -> Measured {
 }
 
 /// A line of the table: a number of ranks, and a run on as many.
-struct Line<'r, 'a> {
+struct Entry<'r, 'a> {
     ranks: usize,
     measured: Option<&'r Row<'a>>,
 }
@@ -135,8 +134,8 @@ struct Line<'r, 'a> {
 fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[&Row<'_>]) -> Sheet {
     let count = |number: usize| Cell::number(number as f64, 0, vec![]);
     let mut columns = vec![
-        Column::number("ranks", "ranks").of(|line: &Line<'_, '_>| count(line.ranks)),
-        Column::number("steps", "steps_per_epoch").of(|line: &Line<'_, '_>| count(work.steps(line.ranks))),
+        Column::number("ranks", "ranks").of(|line: &Entry<'_, '_>| count(line.ranks)),
+        Column::number("steps", "steps_per_epoch").of(|line: &Entry<'_, '_>| count(work.steps(line.ranks))),
     ];
     let values: [(_, _, _, &dyn Fn(Algorithm, usize) -> f64); 3] = [
         ("ms/step", "ms_per_step", 3, &|model, ranks| work.step_ms(link, model, ranks)),
@@ -148,7 +147,7 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
         for (model, (name, short)) in Algorithm::ALL.into_iter().zip(names) {
             let column = Column::number(&format!("{title} {name}"), &format!("{key}_{short}"));
             columns.push(
-                column.of(move |line: &Line<'_, '_>| Cell::number(value(model, line.ranks), digits, vec![])),
+                column.of(move |line: &Entry<'_, '_>| Cell::number(value(model, line.ranks), digits, vec![])),
             );
         }
     }
@@ -158,18 +157,18 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
     };
     columns.push(
         Column::words("measured on", "measured_on")
-            .of(|line: &Line<'_, '_>| Cell::maybe(line.measured.map(label))),
+            .of(|line: &Entry<'_, '_>| Cell::maybe(line.measured.map(label))),
     );
     columns.push(
         Column::spread("ms/step measured", "ms_per_step_measured")
-            .of(|line: &Line<'_, '_>| Cell::maybe(line.measured.map(|row| STEP.cell(row)))),
+            .of(|line: &Entry<'_, '_>| Cell::maybe(line.measured.map(|row| STEP.cell(row)))),
     );
     let mut lines = Vec::new();
     for ranks in rank_counts() {
         let here = measured.iter().filter(|row| row.ranks() == ranks);
-        lines.extend(here.map(|row| Line { ranks, measured: Some(row) }));
+        lines.extend(here.map(|row| Entry { ranks, measured: Some(row) }));
         if lines.last().is_none_or(|line| line.ranks != ranks) {
-            lines.push(Line { ranks, measured: None });
+            lines.push(Entry { ranks, measured: None });
         }
     }
     let bytes: f64 = work.buckets.iter().sum();
@@ -195,4 +194,74 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
              ranks is not included."
                 .into(),
     ])
+}
+
+/// A finished run on the plot.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Seconds of an epoch.
+    pub epoch_s: f64,
+    /// Parallel efficiency in percent, relative to the run that the prediction is from.
+    pub efficiency: f64,
+}
+
+/// Both models of one rank's `work` over `link` as lines, and runs as dots.
+pub fn predict_plot(work: &Work, link: &Link, measured: &[Measured]) -> impl Picture {
+    let lines = |predicted: &dyn Fn(Algorithm, usize) -> f64, of_run: &dyn Fn(&Measured) -> f64| {
+        let model = |(i, algorithm)| {
+            let points = rank_counts().map(|ranks| ((ranks as f64).log2(), predicted(algorithm, ranks)));
+            Line { colour: colour(i), points: points.collect(), ..Line::default() }
+        };
+        let dots = measured.iter().map(|run| ((run.ranks as f64).log2(), of_run(run))).collect();
+        let runs = Line { colour: BLACK, dots, ..Line::default() };
+        Algorithm::ALL.into_iter().enumerate().map(model).chain([runs]).collect::<Vec<_>>()
+    };
+    // The axes are linear in the logarithms, so that all panels have one axis type.
+    let log = |seconds: f64| seconds.max(1e-9).log10();
+    let times = lines(&|model, ranks| log(work.epoch_s(link, model, ranks)), &|run| log(run.epoch_s));
+    let shares = lines(&|model, ranks| work.efficiency(link, model, ranks), &|run| run.efficiency);
+    let ends = |lines: &[Line]| {
+        span(lines.iter().flat_map(|line| line.points.iter().chain(&line.dots)).map(|point| point.1))
+    };
+    let ((fast, slow), (_, most)) = (ends(&times), ends(&shares));
+    let ranks = || Axis {
+        title: "ranks, one link per rank",
+        range: -0.3..10.4,
+        labels: 11,
+        text: &|log| format!("{:.0}", log.exp2()),
+    };
+    let models = Algorithm::ALL.into_iter().enumerate();
+    let models = models.map(|(i, algorithm)| (algorithm.name().to_owned(), colour(i), Mark::Line));
+    let runs = (!measured.is_empty()).then(|| ("measured".to_owned(), BLACK, Mark::Dot));
+    LinePlot {
+        size: (1080, 460),
+        beside: 210,
+        legend: models.chain(runs).collect(),
+        panels: vec![
+            Panel {
+                title: "time of an epoch",
+                x: ranks(),
+                y: Axis {
+                    title: "seconds",
+                    range: fast - 0.15..slow + 0.15,
+                    labels: 8,
+                    text: &|log| significant(10f64.powf(*log), 2),
+                },
+                lines: times,
+            },
+            Panel {
+                title: "efficiency",
+                x: ranks(),
+                y: Axis {
+                    title: "speed-up / ranks [%]",
+                    range: 0.0..most * 1.08,
+                    labels: 8,
+                    text: &|percent| significant(*percent, 3),
+                },
+                lines: shares,
+            },
+        ],
+    }
 }

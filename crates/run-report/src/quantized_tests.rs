@@ -1,6 +1,7 @@
 //! Tables of quantized trainings.
 
 use super::*;
+use crate::pairs::joint;
 use crate::rows::group;
 use crate::testing::run;
 use run_record::INT8_FILE;

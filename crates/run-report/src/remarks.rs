@@ -7,13 +7,12 @@ use super::noise::Interval;
 use super::rows::{Row, varied};
 use super::runs::Run;
 use super::summary::speed_up;
-use run_record::LEAST_RISE;
-use run_record::count;
+use run_record::{LEAST_RISE, count};
 
 /// The remarks on the table of `rows`.
 pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> {
     let varied = varied(rows);
-    let names: Vec<String> = rows.iter().map(|row| row.name(&varied)).collect();
+    let names: Vec<String> = rows.iter().map(|row| row.place(rows)).collect();
     let any = |is: fn(&Row<'_>) -> bool| rows.iter().any(is);
     let distinct = |of: fn(&Run) -> String| -> Vec<String> {
         let found: BTreeSet<String> = rows.iter().flat_map(|row| &row.runs).map(|run| of(run)).collect();

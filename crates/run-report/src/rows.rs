@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::latency::median;
+use super::allreduce::median;
 use super::runs::Run;
 
 /// Median and range of a measurement over repeats.
@@ -134,10 +134,22 @@ impl<'a> Row<'a> {
         words.join(", ")
     }
 
-    /// Name in a footnote: topology, backend and the varied settings that are in use.
-    pub fn name(&self, varied: &[String]) -> String {
-        let words = [self.setting("topology"), self.setting("backend")].map(str::to_owned);
-        [words.join(" ")].into_iter().chain(self.words(varied)).collect::<Vec<_>>().join(" ")
+    /// The row's topology, and what tells it from others on it.
+    pub fn place(&self, rows: &[Row<'_>]) -> String {
+        format!("{} ({})", self.setting("topology"), self.label(&varied(rows)))
+    }
+
+    /// What tells the row from others of `rows`; topology and backend where they do not differ and it is the only one.
+    pub fn name(&self, rows: &[Row<'_>]) -> String {
+        let differs = |name: &&str| rows.iter().any(|other| other.setting(name) != self.setting(name));
+        let place = ["topology", "backend"];
+        let transport: Vec<&str> = place.into_iter().filter(differs).map(|name| self.setting(name)).collect();
+        let transport = Some(transport.join(" ")).filter(|words| !words.is_empty());
+        match transport.into_iter().chain(self.used(&varied(rows))).collect::<Vec<_>>() {
+            words if !words.is_empty() => words.join(", "),
+            _ if rows.len() > 1 => "plain".into(),
+            _ => place.map(|name| self.setting(name)).join(" "),
+        }
     }
 
     /// The varied settings as text, without those that are off: `–`, `false`, 0.

@@ -1,15 +1,14 @@
 //! The main table, with a row for each configuration.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::footnotes::{changes_of, failures, is_sound, marks, warnings};
-use super::history::overfitting_epochs;
-use super::labels::setting;
 use super::measures::{OTHERS, TRAIN};
 use super::noise::Interval;
 use super::remarks::remarks;
 use super::rows::{Row, varied};
-use super::runs::Section;
+use super::runs::{Section, overfitting_epochs};
 use super::sheet::{Cell, Column, Field, Sheet, Value};
 
 /// Speed-up over `base` and parallel efficiency in percent, from medians; `None` unless the times of both
@@ -126,6 +125,65 @@ fn title(section: &Section, rows: &[Row<'_>]) -> String {
 /// Directories of a row's runs.
 pub fn paths(row: &Row<'_>) -> Vec<PathBuf> {
     row.runs.iter().map(|run| run.path.clone()).collect()
+}
+
+/// Names of the settings that are columns.
+pub struct Labels(Vec<String>);
+
+impl Labels {
+    /// The topology, and the settings that differ between `rows`.
+    pub fn of(rows: &[&Row<'_>]) -> Self {
+        let names: BTreeSet<&String> = rows.iter().flat_map(|row| row.settings.keys()).collect();
+        let differs = |name: &str| rows.iter().any(|row| row.setting(name) != rows[0].setting(name));
+        // What was changed in mid-run is a footnote of the main table.
+        let own = |name: &&&String| !["topology", "changed"].contains(&name.as_str()) && differs(name);
+        Self(
+            ["topology".to_owned()]
+                .into_iter()
+                .chain(names.iter().filter(own).map(|name| (*name).clone()))
+                .collect(),
+        )
+    }
+
+    /// The columns of a table of rows from which `row` takes the one that is labelled.
+    pub fn columns<'a, R: 'a>(
+        &self,
+        row: impl for<'r> Fn(&'r R) -> &'r Row<'a> + Copy + 'a,
+    ) -> Vec<Field<'a, R>> {
+        self.0.iter().map(|name| setting(name, row)).collect()
+    }
+}
+
+/// The column of a setting of the row that `row` takes.
+pub fn setting<'a, R: 'a>(name: &str, row: impl for<'r> Fn(&'r R) -> &'r Row<'a> + 'a) -> Field<'a, R> {
+    let title = if name == "oversubscribed" { "oversub.".to_owned() } else { name.replace('_', " ") };
+    let option = name.replace('_', "-");
+    let definition = match name {
+        "topology" => "Machines x processes on each",
+        "backend" => "Transport of the gradients",
+        "launcher" => "What started the ranks",
+        "oversubscribed" => {
+            "yes: more ranks than cores, which take turns; shared: several hosts are one machine"
+        }
+        _ => &format!("The option --{option}"),
+    };
+    let name = name.to_owned();
+    let column = Column::words(&title, &name).means(definition);
+    column.of(move |of: &R| Cell::text(row(of).setting(&name)))
+}
+
+/// Whether a row is of a quantized training.
+pub fn is_quantized(row: &Row<'_>) -> bool {
+    row.setting("quantized") != "no"
+}
+
+/// `title` of a table of quantized `rows`, with their kind if they have one.
+pub fn titled(title: &str, rows: &[&Row<'_>]) -> String {
+    let kinds: BTreeSet<&str> = rows.iter().map(|row| row.setting("quantized")).collect();
+    match kinds.len() {
+        1 => format!("{title}, {}", rows[0].setting("quantized")),
+        _ => title.to_owned(),
+    }
 }
 
 #[cfg(test)]

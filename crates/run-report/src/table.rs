@@ -4,8 +4,8 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 pub use comfy_table::{CellAlignment, Table};
 
 use super::LatencyRow;
+use super::allreduce::human_size;
 use super::collectives::{CollectiveRow, distinct};
-use super::latency::human_size;
 
 /// A table of text with the columns of `header`; those after the first `left` are
 /// numbers, aligned right.

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::runs::Run;
-use crate::config::{Config, RunRecord};
+use super::runs::{Config, Run, RunRecord};
 use run_record::{DataRecord, RankPlace, Results, Status, StepMs};
 use serde_json::{Map, Value};
 

@@ -1,9 +1,9 @@
 //! Activation functions of one network beside each other.
 
 use super::file::Profile;
-use super::{Found, Phase, groups, kb, left_out, numbered};
-use crate::figures::{Figures, cell};
+use super::{Found, Phase, groups, kb, left_out, machines, numbered};
 use crate::noise::few_differ;
+use crate::published::{Figures, cell};
 use crate::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
@@ -107,10 +107,7 @@ fn sheet(index: usize, found: &[Activation<'_>], figures: Option<&Figures>) -> F
             "Times below 1 µs a call are near the cost of reading the clock, which is part of them.".into(),
         );
     }
-    match figures {
-        Some(figures) => remarks.push(figures.remark(&wanted, &first.machine())),
-        None => remarks.push(format!("{}.", first.machine())),
-    }
+    remarks.push(machines(first, figures, &wanted));
     let title = format!("{model} by activation, {}", first.amount());
     let sheet = Sheet::of(numbered("activations", index), title, columns, found).with_remarks(remarks);
     let slowest = &found[found.len() - 1];

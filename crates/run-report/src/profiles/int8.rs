@@ -1,8 +1,8 @@
 //! An integer model beside the float network that it is made of.
 
 use super::file::Profile;
-use super::{Found, groups, kb, left_out, numbered};
-use crate::figures::{Figures, cell};
+use super::{Found, groups, kb, left_out, machines, numbered};
+use crate::published::{Figures, cell};
 use crate::sheet::{Cell, Column, Sheet};
 
 /// A table for each float network and its int8 model, which differ in nothing else. Two float
@@ -93,18 +93,11 @@ fn sheet(index: usize, floats: &[&Profile], int8: &Profile, figures: Option<&Fig
             columns.push(column.of(move |profile: &Profile| cell(line(profile), name)));
         }
     }
-    let remark = match figures {
-        Some(figures) => {
-            format!(
-                "{} The published number of samples is not stated; ours are times without profiling.",
-                figures.remark(&wanted, &int8.machine())
-            )
-        }
-        None => format!("{}.", int8.machine()),
-    };
+    let published = "The published number of samples is not stated; ours are times without profiling.";
+    let remarks = [machines(int8, figures, &wanted)].into_iter().chain(figures.map(|_| published.into()));
     let title = format!("{model} in float and int8, {}", int8.amount());
     let shown = floats.iter().copied().chain([int8]);
-    let sheet = Sheet::of(numbered("int8", index), title, columns, shown).with_remarks([remark]);
+    let sheet = Sheet::of(numbered("int8", index), title, columns, shown).with_remarks(remarks);
     let faster = floats.iter().filter_map(|float| {
         let times = ratio(inference_ms(float), inference_ms(int8))?;
         let operators = if float.fused { "fused" } else { "separate" };

@@ -1,8 +1,8 @@
 //! Operators of a profile by kind.
 
-use super::{Found, Phase, Profile, ProfileRow, by_kind, groups, kb};
-use crate::figures::{Figures, cell};
+use super::{Found, Phase, Profile, ProfileRow, by_kind, groups, kb, machines};
 use crate::noise::few_differ;
+use crate::published::{Figures, cell};
 use crate::sheet::{Cell, Column, Sheet};
 use run_record::count;
 
@@ -68,20 +68,13 @@ fn sheet(profile: &Profile, title: &str, figures: Option<&Figures>) -> Found {
             );
         }
     }
-    let mut remarks = vec![
-        "An operator that works in place allocates nothing. Rest is what no operator \
-                            accounts for."
-            .to_owned(),
+    let published = figures.and_then(|figures| figures.find(&wanted)?.get("batches"));
+    let remarks = [
+        "An operator that works in place allocates nothing. Rest is what no operator accounts for.".into(),
+        machines(profile, figures, &wanted),
     ];
-    match figures {
-        Some(figures) => {
-            let published = figures.find(&wanted).and_then(|line| line.get("batches"));
-            let batches =
-                published.map_or(String::new(), |n| format!(" Published are {n} batches of inference."));
-            remarks.push(format!("{}{batches}", figures.remark(&wanted, &profile.machine())));
-        }
-        None => remarks.push(format!("{}.", profile.machine())),
-    }
+    let remarks =
+        remarks.into_iter().chain(published.map(|n| format!("Published are {n} batches of inference.")));
     let name = format!("{}-kinds", crate::runs::file_name(&profile.stem()));
     let title_of = format!("{title} by kind, {}", profile.amount());
     let sheet = Sheet::of(name, title_of, columns, &kinds).with_remarks(remarks);
@@ -148,7 +141,7 @@ mod tests {
         assert!(sheet.rows[0][7].runs.is_empty(), "published figures do not");
         let remark = &sheet.remarks[1];
         assert!(remark.contains("Published: a CPU. Ours: a processor, avx2 code"), "{remark}");
-        assert!(remark.contains("100 batches of inference"), "{remark}");
+        assert_eq!(sheet.remarks[2], "Published are 100 batches of inference.");
         assert_eq!(
             line,
             "mlp: linear takes the most time of the network's operators, 77.8% (3.500 ms in 100 batches)"

@@ -8,20 +8,16 @@ mod activations;
 mod file;
 mod int8;
 mod kinds;
-mod phase;
-mod rows;
 #[cfg(test)]
 pub(crate) mod testing;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-pub use file::Profile;
-pub use phase::Phase;
-pub use rows::{ProfileRow, by_kind, sorted};
+pub use file::{Phase, Profile, ProfileRow, by_kind, sorted};
 
-use super::figures::Figures;
 use super::page::Part;
+use super::published::Figures;
 use super::sheet::Sheet;
 
 /// Files of published figures, below `results/reference/`.
@@ -116,6 +112,14 @@ fn groups<'a>(profiles: impl Iterator<Item = &'a Profile>, except: &[&str]) -> V
     groups.into_iter().map(|(_, group)| group).collect()
 }
 
+/// The remark below a table of `profile`'s machine, and the published figures of the lines that are `wanted`.
+fn machines(profile: &Profile, figures: Option<&Figures>, wanted: &[(&str, &str)]) -> String {
+    figures.map_or_else(
+        || format!("{}.", profile.machine()),
+        |figures| figures.remark(wanted, &profile.machine()),
+    )
+}
+
 /// Bytes in KB of 1024 bytes, as PyTorch's profiler shows them.
 fn kb(bytes: u64) -> f64 {
     bytes as f64 / 1024.0
@@ -205,14 +209,18 @@ mod tests {
             ("cut.json", mlp("gelu", 1.0)[..200].to_owned()),
             ("other.json", "{\"a\": [1]}".into()),
             ("list.json", "[]".into()),
-            ("none.json", mlp("tanh", 1.0).replace("\"batches\":100", "\"batches\":0")),
+            (
+                "none.json",
+                mlp("tanh", 1.0)
+                    .replace(r#""batch_ms_without_profiling":0."#, r#""batch_ms_without_profiling":-0."#),
+            ),
         ]);
         let found = of_folder(found.path());
         assert_eq!(found.profiles.len(), 1);
         for (note, expected) in found.notes.iter().zip([
             ["cut.json: damaged (", "write it again with mpiburn profile --json"],
             ["list.json: not a profile", "leave it out"],
-            ["none.json: damaged (no batch)", "write it again"],
+            ["none.json: damaged (no time of a batch)", "write it again"],
             ["other.json: not a profile", "leave it out"],
         ]) {
             assert!(expected.iter().all(|words| note.contains(words)) && !note.contains('\n'), "{note}");

@@ -1,0 +1,241 @@
+//! Rows that differ in one thing alone, beside each other: backends, and quantization.
+
+use super::footnotes::is_sound;
+use super::measures::TRAIN;
+use super::noise::times_differ;
+use super::quantized::measure;
+use super::rows::{Row, Spread};
+use super::runs::Section;
+use super::sheet::{Cell, Column, Field, Sheet};
+use super::summary::{Labels, is_quantized, own_columns, paths, setting, titled};
+
+// gloo's options are settings of mpi runs as well, without an effect.
+const TRANSPORT: [&str; 3] = ["backend", "gloo_algorithm", "interface"];
+/// Settings of quantization, which have no effect on a training without.
+const QUANTIZATION: [&str; 5] = ["quantized", "weight_scheme", "freeze_after", "fold_after", "calibration"];
+
+/// Two rows with otherwise equal settings.
+pub struct Pair<'r, 'a> {
+    /// The row over mpi, or without quantization.
+    pub base: &'r Row<'a>,
+    /// The row over another backend, or with quantization.
+    pub other: &'r Row<'a>,
+}
+
+impl Pair<'_, '_> {
+    /// The other's median time over the base's, with the extremes over repeats; `None` unless the times of both rows
+    /// can be compared.
+    pub fn ratio(&self) -> Option<Spread> {
+        let [other, base] = [self.other, self.base].map(Row::train_seconds);
+        (is_sound(self.other) && is_sound(self.base)).then(|| Spread {
+            median: other.median / base.median,
+            min: other.min / base.max,
+            max: other.max / base.min,
+            count: other.count.min(base.count),
+        })
+    }
+
+    /// Whether the times differ by more than noise.
+    fn differs(&self) -> bool {
+        times_differ(&self.other.train_seconds(), &self.base.train_seconds())
+    }
+
+    /// Percent by which the other takes longer; `None` if the times cannot be compared, or do not differ.
+    fn percent_longer(&self) -> Option<Spread> {
+        let longer = |ratio: f64| 100.0 * (ratio - 1.0);
+        let Spread { median, min, max, count } = self.ratio().filter(|_| self.differs())?;
+        Some(Spread { median: longer(median), min: longer(min), max: longer(max), count })
+    }
+
+    /// A number of both rows' runs, and of several repeats the range beside it.
+    fn cells(&self, of: Option<Spread>, digits: usize) -> [Cell; 2] {
+        let runs = || [paths(self.other), paths(self.base)].concat();
+        let number = of.map(|of| Cell::number(of.median, digits, runs()));
+        let range = of.filter(|of| of.count > 1);
+        let range = range.map(|of| Cell::text(format!("{:.digits$} … {:.digits$}", of.min, of.max)));
+        [number, range].map(Cell::maybe)
+    }
+}
+
+/// The rows of mpi, each with those of other backends. One rank communicates with none, so that its backends do not
+/// differ.
+pub fn pairs<'r, 'a>(rows: &'r [Row<'a>]) -> Vec<Pair<'r, 'a>> {
+    let of_mpi = |base: &'r Row<'a>| {
+        let is_other =
+            move |row: &&Row<'a>| row.setting("backend") != "mpi" && row.equals_except(base, &TRANSPORT);
+        rows.iter().filter(is_other).map(move |other| Pair { base, other })
+    };
+    rows.iter().filter(|row| row.setting("backend") == "mpi" && row.ranks() > 1).flat_map(of_mpi).collect()
+}
+
+/// The table of `pairs`, with remarks; none if there are none.
+fn sheet<'r, 'a>(
+    name: String,
+    title: String,
+    columns: Vec<Field<'_, Pair<'r, 'a>>>,
+    pairs: &[Pair<'r, 'a>],
+    [remark, missing]: [&str; 2],
+    is_missing: impl Fn(&Pair<'r, 'a>) -> bool,
+) -> Option<Sheet> {
+    let missing = pairs.iter().any(is_missing).then_some(missing);
+    let remarks = [remark].into_iter().chain(missing).map(Into::into);
+    (!pairs.is_empty()).then(|| Sheet::of(name, title, columns, pairs).with_remarks(remarks))
+}
+
+/// The other backends' times relative to mpi's.
+pub fn ratios(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
+    let varied = own_columns(rows).into_iter().filter(|name| !TRANSPORT.contains(&name.as_str()));
+    let own = |name: &str| setting(name, |pair: &Pair<'_, '_>| pair.base);
+    let mut columns = vec![own("topology"), own("launcher")];
+    columns.extend(varied.map(|name| own(&name)));
+    columns.extend([
+        Column::words("backend", "backend")
+            .of(|pair: &Pair<'_, '_>| Cell::text(pair.other.setting("backend"))),
+        own("oversubscribed"),
+        Column::spread("its train s", "train_seconds")
+            .means("Seconds of training over that backend")
+            .of(|pair: &Pair<'_, '_>| TRAIN.cell(pair.other)),
+        Column::spread("mpi train s", "mpi_train_seconds")
+            .means("Seconds of training over mpi")
+            .of(|pair: &Pair<'_, '_>| TRAIN.cell(pair.base)),
+        Column::number("ratio", "ratio")
+            .means("The backend's median over mpi's: above 1, mpi is faster")
+            .of(|pair: &Pair<'_, '_>| pair.cells(pair.ratio(), 2)[0].clone()),
+        Column::words("from … to", "ratio_range")
+            .means("The backend's fastest repeat over mpi's slowest, and the reverse")
+            .of(|pair: &Pair<'_, '_>| pair.cells(pair.ratio(), 2)[1].clone()),
+        Column::words("differ", "differ").means("Whether the times differ by more than noise").of(
+            |pair: &Pair<'_, '_>| {
+                Cell::maybe(pair.ratio().map(|_| Cell::text(if pair.differs() { "yes" } else { "no" })))
+            },
+        ),
+    ]);
+    let remarks = [
+        "A ratio above 1: mpi is faster, where the times differ by more than noise.",
+        "There is no ratio where a row is too short, disturbed or unsteady (see above).",
+    ];
+    let title = format!("{}: comparison of backends, medians of train s", section.title);
+    let name = format!("{}-ratios", section.name);
+    sheet(name, title, columns, &pairs(rows), remarks, |pair| pair.ratio().is_none())
+}
+
+/// Quantized rows, each beside the row that differs in quantization alone.
+pub fn joint(section: &Section, rows: &[Row<'_>]) -> Option<Sheet> {
+    let (quantized, float): (Vec<&Row<'_>>, Vec<&Row<'_>>) = rows.iter().partition(|row| is_quantized(row));
+    let of_float =
+        |other: &&Row<'_>| float.iter().find(|row| row.equals_except(other, &QUANTIZATION)).copied();
+    let pairs: Vec<Pair<'_, '_>> =
+        quantized.into_iter().filter_map(|other| Some(Pair { base: of_float(&other)?, other })).collect();
+    let shown: Vec<&Row<'_>> = pairs.iter().map(|pair| pair.other).collect();
+    shown.first()?;
+    let of = |measured: &str, quantized: bool, title: &str, key: &str, rank: u8, means: &str| {
+        let measured = measure(measured, "", 0);
+        let cell = move |pair: &Pair<'_, '_>| measured.cell(if quantized { pair.other } else { pair.base });
+        Column::spread(title, key).means(means).ranked(rank).of(cell)
+    };
+    let mut columns = Labels::of(&shown).columns(|pair: &Pair<'_, '_>| pair.other);
+    columns.extend([
+        of("train_seconds", false, "train s", "train_seconds", 0, "Seconds of training without quantization"),
+        of(
+            "train_seconds",
+            true,
+            "quant. s",
+            "quantized_train_seconds",
+            0,
+            "Seconds of training with quantization",
+        ),
+        Column::number("% longer", "percent_longer")
+            .means("The quantized training's median over the other's, less 1")
+            .of(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[0].clone()),
+        Column::number("from … to", "percent_longer_range")
+            .means("The same of the fastest repeat over the other's slowest, and the reverse")
+            .ranked(4)
+            .of(|pair: &Pair<'_, '_>| pair.cells(pair.percent_longer(), 1)[1].clone()),
+        of(
+            "train_accuracy",
+            false,
+            "train acc %",
+            "train_accuracy",
+            2,
+            "Training accuracy without quantization, last epoch",
+        ),
+        of(
+            "train_accuracy",
+            true,
+            "quant. acc %",
+            "quantized_train_accuracy",
+            2,
+            "The same with quantization",
+        ),
+        of("test_accuracy", false, "test acc %", "test_accuracy", 0, "Test accuracy without quantization"),
+        of(
+            "test_accuracy",
+            true,
+            "float acc %",
+            "quantized_test_accuracy",
+            3,
+            "Test accuracy of the float network with quantization",
+        ),
+        of(
+            "int8_test_accuracy",
+            true,
+            "int8 acc %",
+            "int8_test_accuracy",
+            0,
+            "Test accuracy of its int8 model",
+        ),
+    ]);
+    let remarks = [
+        "Each row compares two trainings that differ in quantization alone, medians of train s.",
+        "There is no % where a row is too short, disturbed or unsteady (see above), or times differ by no more than \
+         noise.",
+    ];
+    let title = format!("{}: {}", section.title, titled("with and without quantization", &shown));
+    let name = format!("{}-quantization", section.name);
+    sheet(name, title, columns, &pairs, remarks, |pair| pair.percent_longer().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::group;
+    use crate::runs::Run;
+    use crate::sheet::Value;
+    use crate::testing::run;
+
+    fn sheet(runs: Vec<Run>) -> Option<Sheet> {
+        let section = Section { name: "t".into(), title: "T".into(), runs, ..Section::default() };
+        ratios(&section, &group(&section.runs))
+    }
+
+    #[test]
+    fn ratios_compare_rows_with_equal_settings_only() {
+        let gloo = ["--backend", "gloo", "--gloo-algorithm", "bcube"];
+        let runs = vec![run((2, 1), &[], 4.0), run((2, 1), &gloo, 5.0), run((2, 2), &gloo, 5.0)];
+        let found = sheet(runs.clone()).unwrap();
+        assert_eq!(found.rows.len(), 1);
+        assert_eq!(found.rows[0].iter().rev().nth(2).unwrap().shown(), "1.25");
+        assert!(sheet(runs[1..].to_vec()).is_none());
+    }
+
+    #[test]
+    fn one_rank_has_no_ratio_and_short_rows_none_either() {
+        let gloo = ["--backend", "gloo"];
+        assert!(sheet(vec![run((1, 1), &[], 4.0), run((1, 1), &gloo, 5.0)]).is_none());
+        let short = sheet(vec![run((1, 2), &[], 1.0), run((1, 2), &gloo, 5.0)]).unwrap();
+        assert_eq!(short.rows[0].iter().rev().nth(2).unwrap().value, Value::Nothing);
+        assert!(short.remarks[1].contains("too short, disturbed or unsteady"), "{:?}", short.remarks);
+    }
+
+    #[test]
+    fn the_range_is_that_of_extreme_repeats() {
+        let of = |seconds: f64, gloo: bool| {
+            run((1, 2), if gloo { &["--backend", "gloo"][..] } else { &[] }, seconds)
+        };
+        let found = sheet(vec![of(4.0, false), of(5.0, false), of(6.0, true), of(7.0, true)]).unwrap();
+        let shown: Vec<String> = found.rows[0][4..].iter().map(Cell::shown).collect();
+        assert_eq!(shown, ["6.50 (6.00–7.00)", "4.50 (4.00–5.00)", "1.44", "1.20 … 1.75", "yes"]);
+        let close = sheet(vec![of(4.0, false), of(4.1, true)]).unwrap();
+        assert_eq!(close.rows[0].last().unwrap().shown(), "no", "single runs differ by 2.5%");
+    }
+}
