@@ -4,10 +4,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::benchmarks::{ALLREDUCE, Benchmark};
+use super::benchmarks::Benchmark;
 use super::collectives::distinct;
 use super::csv_table::TableRow;
-use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, colour, span};
+use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
 use super::published::Figures;
 use super::sheet::{Cell, Column, Sheet, significant};
 
@@ -99,9 +99,16 @@ fn rounded(value: f64) -> f64 {
 }
 
 impl Benchmark for LatencyRow {
-    const NAME: &'static str = ALLREDUCE;
+    const NAME: &'static str = "bench-allreduce";
     const TITLE: &'static str = "All-reduce";
     const FIGURES: Option<&'static str> = None;
+
+    fn picture(number: usize, path: &Path, rows: &[Self]) -> Option<Picture> {
+        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("latency");
+        let plot = latency_plot(format!("all-reduce, {}", path.display()), rows);
+        let caption = format!("Latency of the all-reduce by message size, from {}.", path.display());
+        Some(Picture { name: format!("allreduce-{number}-{stem}"), caption, plot })
+    }
 
     /// A line for each backend: the latencies of the smallest and the largest message, and the highest
     /// bandwidth.
@@ -154,7 +161,7 @@ impl Benchmark for LatencyRow {
 }
 
 /// The medians of `rows` under the heading `title`.
-pub fn latency_plot<'a>(title: &'a str, rows: &[LatencyRow]) -> impl Picture + 'a {
+pub fn latency_plot(title: String, rows: &[LatencyRow]) -> Plot {
     // A clock may read 0, which has no logarithm.
     let point = |row: &LatencyRow| ((row.bytes as f64).log2(), row.median_us.max(1e-3).log10());
     let (smallest, largest) = span(rows.iter().map(|row| point(row).0));
@@ -165,7 +172,7 @@ pub fn latency_plot<'a>(title: &'a str, rows: &[LatencyRow]) -> impl Picture + '
         Line { colour: colour(i), dots: points.clone(), points, ..Line::default() }
     };
     let names = distinct(rows, |row| &row.backend);
-    LinePlot {
+    Plot::Lines(LinePlot {
         size: (960, 600),
         beside: 210,
         legend: names.iter().enumerate().map(|(i, name)| (name.to_string(), colour(i), Mark::Line)).collect(),
@@ -175,17 +182,17 @@ pub fn latency_plot<'a>(title: &'a str, rows: &[LatencyRow]) -> impl Picture + '
                 title: "message size",
                 range: smallest - 0.6..largest + 0.6,
                 labels: ((largest - smallest) as usize + 1).min(10),
-                text: &|log| human_size(log.exp2().round() as usize),
+                text: |log| human_size(log.exp2().round() as usize),
             },
             y: Axis {
                 title: "median latency [µs]",
                 range: fastest - 0.15..slowest + 0.15,
                 labels: 10,
-                text: &|log| significant(10f64.powf(*log), 3),
+                text: |log| significant(10f64.powf(*log), 3),
             },
             lines: names.into_iter().enumerate().map(line).collect(),
         }],
-    }
+    })
 }
 
 #[cfg(test)]
@@ -250,7 +257,6 @@ mod latency_plot_tests {
     use std::path::Path;
 
     use super::*;
-    use crate::plots::save;
 
     fn rows() -> Vec<LatencyRow> {
         let sizes = [4usize, 1 << 10, 1 << 20];
@@ -264,13 +270,13 @@ mod latency_plot_tests {
     fn both_formats_are_written_with_their_labels() {
         let folder = tempfile::tempdir().unwrap();
         let svg = folder.path().join("a.svg");
-        save(&svg, &latency_plot("two ranks", &rows())).unwrap();
+        latency_plot("two ranks".into(), &rows()).save(&svg).unwrap();
         let text = std::fs::read_to_string(&svg).unwrap();
         for word in ["<svg", "two ranks", "mpi", "ordered", "message size", "KiB", "µs"] {
             assert!(text.contains(word), "{word} is missing");
         }
         let png = folder.path().join("a.PNG");
-        save(&png, &latency_plot("two ranks", &rows())).unwrap();
+        latency_plot("two ranks".into(), &rows()).save(&png).unwrap();
         assert!(std::fs::read(&png).unwrap().starts_with(b"\x89PNG"));
     }
 
@@ -278,12 +284,13 @@ mod latency_plot_tests {
     fn one_measurement_can_be_plotted() {
         let folder = tempfile::tempdir().unwrap();
         let rows = [LatencyRow::of_all_reduce("mpi", 4, 1, vec![0.0])];
-        save(&folder.path().join("a.svg"), &latency_plot("", &rows)).unwrap();
+        latency_plot(String::new(), &rows).save(&folder.path().join("a.svg")).unwrap();
     }
 
     #[test]
     fn an_unwritable_file_is_reported_with_the_reason() {
-        let error = save(Path::new("/nowhere/a.svg"), &latency_plot("", &rows())).unwrap_err().to_string();
+        let error =
+            latency_plot("".into(), &rows()).save(Path::new("/nowhere/a.svg")).unwrap_err().to_string();
         assert!(error.starts_with("cannot write /nowhere/a.svg: there is no folder"), "{error}");
     }
 }

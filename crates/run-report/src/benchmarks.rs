@@ -8,6 +8,7 @@ use super::collectives::CollectiveRow;
 use super::csv_table::{Table, TableRow, damaged};
 use super::fused::FusedRow;
 use super::page::Part;
+use super::plots::Picture;
 use super::published::Figures;
 use super::sheet::Sheet;
 use run_record::count;
@@ -29,6 +30,11 @@ pub trait Benchmark: TableRow {
 
     /// The tables of the file `path`, with names that begin with `name` and titles that begin with `part`.
     fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], figures: Option<&Figures>) -> Vec<Sheet>;
+
+    /// The plot of the file `path`, which has this number among its kind.
+    fn picture(_number: usize, _path: &Path, _rows: &[Self]) -> Option<Picture> {
+        None
+    }
 }
 
 /// The part of a report of the file `path`, behind `others`, or the line about a damaged one; `None` if the file is
@@ -53,16 +59,14 @@ fn part_of<R: Benchmark>(path: &Path, others: &[Part]) -> Option<Result<Part, St
     let (mut notes, folder) = (Vec::new(), path.parent().unwrap_or(Path::new("")));
     let figures = R::FIGURES.and_then(|name| Figures::beside(folder, name, &mut notes));
     let sheets = R::sheets(&name, &title, path, &rows, figures.as_ref());
-    Some(Ok(Part { findings: R::findings(&rows), name, title, sheets, notes, ..Part::default() }))
+    let pictures = R::picture(number, path, &rows).into_iter().collect();
+    Some(Ok(Part { findings: R::findings(&rows), name, title, sheets, notes, pictures }))
 }
 
 /// Whether `path` is a table of a benchmark that reports show, or a damaged one.
 pub fn is_table(path: &Path) -> bool {
     path.is_file() && part(path, &[]).is_some()
 }
-
-/// Begins the names of tables of `bench allreduce`.
-pub const ALLREDUCE: &str = "bench-allreduce";
 
 /// A part of the report for each table among `files`, and one that names the damaged ones; those of
 /// other contents are left out.

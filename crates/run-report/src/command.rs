@@ -8,20 +8,21 @@ use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use run_record::count;
 
-use super::benchmarks::{self, ALLREDUCE};
+use super::benchmarks;
 use super::by_rank::by_rank;
 use super::inputs::Inputs;
 use super::overview::findings;
-use super::page::{Part, print_sheet, publish_page, write_sheets};
+use super::page::{Part, print_sheet, publish};
 use super::pairs::{joint, ratios};
+use super::pictures::pictures;
 use super::profiles::Profiles;
 use super::published::{self, published};
 use super::quantized::quantized;
 use super::rows::{Row, group};
 use super::runs::Section;
-use super::sheet::{Sheet, escaped};
+use super::sheet::escaped;
 use super::summary::summary;
-use super::{UsageError, noise, pictures};
+use super::{UsageError, noise, prediction};
 
 const ROOT: &str = "results";
 
@@ -68,14 +69,10 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     if let Some(out) = &out {
         fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     }
-    if args.predict {
-        crate::prediction::run(args, &sections, out.as_deref())?;
-        return nothing_rejected(&rejected);
-    }
-    let mut parts: Vec<Part> = Vec::new();
-    for section in &sections {
-        parts.push(part(section, args, &baseline, out.as_deref())?);
-    }
+    let mut parts = match args.predict {
+        true => prediction::parts(args, &sections)?,
+        false => sections.iter().map(|section| part(section, args, &baseline)).collect::<Result<_, _>>()?,
+    };
     parts.extend(others);
     print(&parts, args)?;
     if args.format == Format::Csv && tables > 0 {
@@ -92,8 +89,9 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
     }
     if let Some(out) = &out {
         let figures = sections.iter().filter_map(|section| reference(args, section));
-        let read: Vec<PathBuf> = figures.chain(files.iter().cloned()).collect();
-        publish(parts, &files, &read, out)?;
+        let read: Vec<PathBuf> = figures.chain(files).chain(args.link.clone()).collect();
+        let page = if args.predict { "prediction.html" } else { "report.html" };
+        publish(&parts, out, page, &read)?;
     }
     nothing_rejected(&rejected)
 }
@@ -160,10 +158,10 @@ fn reference(args: &ReportArgs, section: &Section) -> Option<PathBuf> {
 }
 
 /// The tables and plots of one section.
-fn part(section: &Section, args: &ReportArgs, baseline: &str, out: Option<&Path>) -> anyhow::Result<Part> {
+fn part(section: &Section, args: &ReportArgs, baseline: &str) -> anyhow::Result<Part> {
     let rows: Vec<Row<'_>> = group(&section.runs);
     let mut notes = [section.skipped.clone(), section.notes.clone()].concat();
-    let (mut sheets, mut drawn) = (Vec::new(), Vec::new());
+    let (mut sheets, mut plots) = (Vec::new(), Vec::new());
     if !rows.is_empty() {
         let reference = match reference(args, section).map(|file| published::read(&file)) {
             Some(Ok(reference)) => Some(reference),
@@ -181,19 +179,17 @@ fn part(section: &Section, args: &ReportArgs, baseline: &str, out: Option<&Path>
         sheets.extend(by_rank(section, &rows, reference.as_ref()));
         sheets.extend(ratios(section, &rows));
         sheets.extend(reference.map(|reference| published(section, &rows, &reference)));
-        if let Some(out) = out {
-            drawn = pictures::of_section(section, &rows, baseline, out)?;
-        }
+        plots = pictures(section, &rows, baseline);
     }
     let mut lines = findings(&rows, baseline);
     lines.extend(section.skipped.iter().cloned());
     let (title, name) = (section.title.clone(), section.name.clone());
-    Ok(Part { title, name, findings: lines, sheets, pictures: drawn, notes })
+    Ok(Part { title, name, findings: lines, sheets, pictures: plots, notes })
 }
 
 fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
     let format = args.format;
-    if format == Format::Terminal {
+    if format == Format::Terminal && !args.predict {
         for part in parts {
             println!("{}", part.title);
             part.findings.iter().for_each(|line| println!("  {line}"));
@@ -203,7 +199,7 @@ fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
     for part in parts {
         for sheet in &part.sheets {
             // CSV output is one table for programs; the others are files of --out.
-            if format != Format::Csv || sheet.name == "runs" {
+            if format != Format::Csv || sheet.name == "runs" || args.predict {
                 print_sheet(sheet, format, args.wide)?;
             }
         }
@@ -216,20 +212,6 @@ fn print(parts: &[Part], args: &ReportArgs) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Writes tables, the plots of the benchmarks in `files`, and the page to `out`; the plots of runs
-/// have been written. `read` are the files that the tables are made of.
-fn publish(mut parts: Vec<Part>, files: &[PathBuf], read: &[PathBuf], out: &Path) -> anyhow::Result<()> {
-    let sheets: Vec<&Sheet> = parts.iter().flat_map(|part| &part.sheets).collect();
-    write_sheets(&sheets, out, read)?;
-    // In the order of their tables.
-    let latencies = pictures::of_latencies(files, out)?;
-    let tables = parts.iter_mut().filter(|part| part.name.starts_with(ALLREDUCE));
-    for (part, drawn) in tables.zip(latencies) {
-        part.pictures.push(drawn);
-    }
-    publish_page(&parts, &out.join("report.html"), out)
 }
 
 #[derive(Debug, Args)]
@@ -285,6 +267,7 @@ pub struct ReportArgs {
     #[arg(
         long,
         value_name = "µs",
+        value_parser = |text: &str| bounded(text, 0.0),
         allow_negative_numbers = true,
         requires = "predict",
         help_heading = "Prediction"
@@ -294,11 +277,18 @@ pub struct ReportArgs {
     #[arg(
         long,
         value_name = "Mbit/s",
+        value_parser = |text: &str| bounded(text, 1e-3),
         allow_negative_numbers = true,
         requires = "predict",
         help_heading = "Prediction"
     )]
     pub bandwidth_mbit: Option<f64>,
+}
+
+/// A number from `least` to 1e9.
+fn bounded(text: &str, least: f64) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (least..=1e9).contains(number));
+    number.ok_or_else(|| format!("must be a number from {least} to 1000000000"))
 }
 
 /// Output format of a report.

@@ -16,7 +16,6 @@ pub mod by_rank;
 pub mod collectives;
 mod command;
 pub mod csv_table;
-pub mod curves;
 pub mod footnotes;
 pub mod fused;
 pub mod inputs;

@@ -1,5 +1,6 @@
 //! The report as one HTML page without scripts or external resources.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -9,9 +10,9 @@ use run_record::is_own_file;
 
 use super::command::Format;
 use super::console::without_controls;
-use super::pictures::Drawn;
+use super::plots::Picture;
 use super::sheet::{Cell, Sheet, split};
-use super::{UsageError, noise, write_file};
+use super::{ReportError, UsageError, noise, write_file};
 
 /// A section of the page: one set of runs.
 #[derive(Default)]
@@ -25,7 +26,7 @@ pub struct Part {
     /// Its tables.
     pub sheets: Vec<Sheet>,
     /// Its pictures.
-    pub pictures: Vec<Drawn>,
+    pub pictures: Vec<Picture>,
     /// Runs and files that are not in a table, one line each.
     pub notes: Vec<String>,
 }
@@ -61,7 +62,7 @@ li{overflow-wrap:anywhere}details{font-size:.875rem;margin:.4rem 0}\
 h2,h3{break-after:avoid}tr,figure{break-inside:avoid}}";
 
 /// The page, to be written into `folder`.
-pub fn page(parts: &[Part], folder: &Path, made: &str) -> String {
+fn page(parts: &[Part], svgs: &BTreeMap<&str, String>, folder: &Path, made: &str) -> String {
     let markup = html! {
         (DOCTYPE)
         html lang="en" {
@@ -77,7 +78,7 @@ pub fn page(parts: &[Part], folder: &Path, made: &str) -> String {
                 h1 { "mpiburn report" }
                 p.soft { (made) " Every number links to its run directory or file." }
                 (overview(parts))
-                @for part in parts { (section(part, folder)) }
+                @for part in parts { (section(part, svgs, folder)) }
             }
         }
     };
@@ -102,7 +103,7 @@ fn overview(parts: &[Part]) -> Markup {
     }
 }
 
-fn section(part: &Part, folder: &Path) -> Markup {
+fn section(part: &Part, svgs: &BTreeMap<&str, String>, folder: &Path) -> Markup {
     html! {
         section id=(format!("{}-part", part.name)) {
             h2 { (part.title) }
@@ -114,8 +115,8 @@ fn section(part: &Part, folder: &Path) -> Markup {
             @if !part.pictures.is_empty() {
                 div.pictures {
                     @for picture in &part.pictures {
-                        figure id=(picture.name) class=[picture.wide.then_some("wide")] {
-                            (PreEscaped(accessible(picture)))
+                        figure id=(picture.name) class=[(picture.plot.size().0 > 1000).then_some("wide")] {
+                            (PreEscaped(accessible(&svgs[picture.name.as_str()], &picture.caption)))
                             figcaption { (picture.caption) }
                         }
                     }
@@ -222,10 +223,10 @@ fn link(folder: &Path, run: &Path) -> String {
     format!("{}{end}", utf8_percent_encode(&way.to_string_lossy(), &KEPT))
 }
 
-/// The picture's SVG with a label for screen readers.
-fn accessible(picture: &Drawn) -> String {
-    let label = html! { (picture.caption) }.into_string().replace('"', "&quot;");
-    picture.svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{label}\" "), 1)
+/// A picture's SVG with a label for screen readers.
+fn accessible(svg: &str, caption: &str) -> String {
+    let label = html! { (caption) }.into_string().replace('"', "&quot;");
+    svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{label}\" "), 1)
 }
 
 /// Prints one table in the given format, in a terminal with all columns if `wide`; nothing for a
@@ -247,29 +248,36 @@ fn terminal_width() -> Option<u16> {
     Some(size.ws_col).filter(|&columns| columns > 0)
 }
 
-/// Writes tables into `folder`, each as Markdown and CSV; `read` are the files that they are made of.
-pub fn write_sheets(sheets: &[&Sheet], folder: &Path, read: &[PathBuf]) -> anyhow::Result<()> {
+/// Writes the tables of `parts` as Markdown and CSV, their plots as SVG and PNG, and the page `name` into `folder`, and
+/// prints the page's path; `read` are the files that they are made of.
+///
+/// # Errors
+/// If a file cannot be written, or would replace one that is read.
+pub fn publish(parts: &[Part], folder: &Path, name: &str, read: &[PathBuf]) -> anyhow::Result<()> {
+    let sheets = || parts.iter().flat_map(|part| &part.sheets);
     let files = |sheet: &Sheet| ["md", "csv"].map(|end| folder.join(format!("{}.{end}", sheet.name)));
-    for file in sheets.iter().flat_map(|sheet| files(sheet)) {
-        check_kept("out", &file, read)?;
-    }
-    for sheet in sheets {
+    sheets().flat_map(files).try_for_each(|file| check_kept("out", &file, read))?;
+    for sheet in sheets() {
         let [markdown, csv] = files(sheet);
         write(&markdown, &sheet.markdown())?;
         write(&csv, &sheet.csv()?)?;
     }
-    Ok(())
-}
-
-/// Writes a page into `folder`, and prints its path.
-pub fn publish_page(parts: &[Part], file: &Path, folder: &Path) -> anyhow::Result<()> {
+    let mut svgs = BTreeMap::new();
+    for picture in parts.iter().flat_map(|part| &part.pictures) {
+        let [file, png] = ["svg", "png"].map(|end| folder.join(format!("{}.{end}", picture.name)));
+        let svg = picture.plot.svg().map_err(|error| ReportError::new(&file, error))?;
+        write_file(&file, svg.as_bytes())?;
+        picture.plot.save(&png)?;
+        svgs.insert(picture.name.as_str(), svg);
+    }
     let now: chrono::DateTime<chrono::Utc> = std::time::SystemTime::now().into();
     let made = format!(
         "Generated by mpiburn {} on {} UTC.",
         env!("CARGO_PKG_VERSION"),
         now.format("%Y-%m-%d %H:%M")
     );
-    write(file, &page(parts, folder, &made))?;
+    let file = folder.join(name);
+    write(&file, &page(parts, &svgs, folder, &made))?;
     eprintln!("{}", file.display());
     Ok(())
 }
@@ -327,7 +335,7 @@ mod tests {
             pictures: vec![],
             notes: vec!["x & y".into()],
         };
-        let text = page(&[part], &folder, "Today.");
+        let text = page(&[part], &BTreeMap::new(), &folder, "Today.");
         assert!(text.contains("href=\"../a%20run%231/\""), "{text}");
         assert!(text.contains(&format!("title=\"{}\n{}\"", runs[0].display(), runs[1].display())), "{text}");
         assert!(

@@ -1,124 +1,169 @@
-//! The plots of a report, and their files.
+//! The plots of a section: times by topology, and curves of loss and accuracy.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
 
-use super::allreduce::{LatencyRow, latency_plot};
-use super::csv_table::Table;
-use super::curves::Curves;
+use run_record::files::read_regular;
+
 use super::measures::exposed_percent;
-use super::plots::{self, Bars, Picture};
+use super::plots::{Axis, Bars, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
 use super::rows::{Row, Spread, varied};
-use super::runs::Section;
+use super::runs::{Run, Section, overfitting_epoch};
+use super::sheet::significant;
 use super::summary::speed_up;
-use super::{ReportError, write_file};
 
-/// A drawn plot of a report.
-pub struct Drawn {
-    /// Name of its files, without the extension.
-    pub name: String,
-    /// What it shows.
-    pub caption: String,
-    /// Whether it takes the full width of the page.
-    pub wide: bool,
-    /// SVG text.
-    pub svg: String,
-}
-
-/// Draws a section's plots, and writes each to `folder` as SVG and PNG.
-///
-/// # Errors
-/// When a file cannot be written.
-pub fn of_section(
-    section: &Section,
-    rows: &[Row<'_>],
-    baseline: &str,
-    folder: &Path,
-) -> Result<Vec<Drawn>, ReportError> {
+/// The plots of `rows`; efficiency is relative to `baseline`.
+pub fn pictures(section: &Section, rows: &[Row<'_>], baseline: &str) -> Vec<Picture> {
     let varied = varied(rows);
     let grouped = (rows, varied.as_slice());
-    let mut drawn = Vec::new();
-    let mut keep = |name: &str, caption: &str, picture: Option<Bars>| -> Result<(), ReportError> {
-        if let Some(picture) = picture {
-            drawn.push(draw(folder, format!("{}-{name}", section.name), caption.into(), &picture)?);
-        }
-        Ok(())
-    };
-    let of_several = "medians; error bars from minimum to maximum if there are repeats";
-    keep(
-        "time",
-        &format!("Training time by topology: {of_several}."),
-        Bars::of("training time", "train s", 2, grouped, |row| Some(row.train_seconds())),
-    )?;
     // One topology alone has no efficiency.
     let several = rows.iter().any(|row| row.setting("topology") != baseline);
     let efficiency = |row: &Row<'_>| {
         let base = row.baseline(rows, baseline).filter(|_| several)?;
         Some(Spread::of(vec![speed_up(row, base)?.1]))
     };
-    keep(
-        "efficiency",
-        &format!(
-            "Parallel efficiency: speed-up over {baseline} divided by the number of ranks, from medians."
-        ),
-        Bars::of(format!("efficiency, {baseline} = 100%"), "efficiency [%]", 0, grouped, efficiency),
-    )?;
     let share = |row: &Row<'_>| (row.ranks() > 1).then(|| row.spread(exposed_percent));
-    keep(
-        "communication",
-        &format!("Share of the training time in which ranks only waited for gradients: {of_several}."),
-        Bars::of("exposed communication", "share of train s [%]", 1, grouped, share),
-    )?;
-    for (quantity, ending, name) in [("loss", "loss", "loss"), ("accuracy [%]", "acc", "accuracy")] {
-        if let Some(curves) = Curves::of(quantity, ending, rows, &varied) {
-            let int8 = " Dashed: the int8 models, after each epoch.";
-            let rings = " A ring marks overfitting: from there, test loss rises while training loss falls.";
-            let caption = format!(
-                "{} of each configuration's first run: the mean over ranks; the band is from the minimum \
-                 to the maximum over ranks. Equal curves overlap.{}{}",
-                if name == "loss" { "Loss" } else { "Accuracy" },
-                if curves.has_int8() { int8 } else { "" },
-                if curves.has_overfitting() { rings } else { "" }
-            );
-            drawn.push(draw(folder, format!("{}-{name}", section.name), caption, &curves.picture())?);
+    let of_several = "medians; error bars from minimum to maximum if there are repeats";
+    let bars = [
+        (
+            "time",
+            format!("Training time by topology: {of_several}."),
+            Bars::of("training time", "train s", 2, grouped, |row| Some(row.train_seconds())),
+        ),
+        (
+            "efficiency",
+            format!(
+                "Parallel efficiency: speed-up over {baseline} divided by the number of ranks, from medians."
+            ),
+            Bars::of(format!("efficiency, {baseline} = 100%"), "efficiency [%]", 0, grouped, efficiency),
+        ),
+        (
+            "communication",
+            format!("Share of the training time in which ranks only waited for gradients: {of_several}."),
+            Bars::of("exposed communication", "share of train s [%]", 1, grouped, share),
+        ),
+    ];
+    let bars = bars.into_iter().filter_map(|(name, caption, bars)| Some((name, caption, Plot::Bars(bars?))));
+    let lines = [("loss", "Loss", "loss", "loss"), ("accuracy", "Accuracy", "accuracy [%]", "acc")];
+    let lines = lines.into_iter().filter_map(|(name, word, quantity, ending)| {
+        let (plot, marks) = curves(quantity, ending, rows, &varied)?;
+        let caption = format!(
+            "{word} of each configuration's first run: the mean over ranks; the band is from the minimum to the maximum \
+             over ranks. Equal curves overlap.{marks}"
+        );
+        Some((name, caption, plot))
+    });
+    bars.chain(lines)
+        .map(|(name, caption, plot)| Picture { name: format!("{}-{name}", section.name), caption, plot })
+        .collect()
+}
+
+/// A point of a curve: epochs done, then mean, minimum and maximum over ranks.
+type Point = [f64; 4];
+
+/// Training and test curves side by side of each row's first run, from the files `train.ENDING` and `test.ENDING` of
+/// its ranks, and of its int8 models from `test.int8.ENDING`; and what the caption says of their marks. None if no
+/// run has any.
+fn curves(quantity: &str, ending: &str, rows: &[Row<'_>], varied: &[String]) -> Option<(Plot, String)> {
+    let mut topologies: Vec<&str> = rows.iter().map(|row| row.setting("topology")).collect();
+    topologies.dedup();
+    let of = |row: &Row<'_>| {
+        ["train", "test", "test.int8"].map(|name| read(row.first(), &format!("{name}.{ending}")))
+    };
+    let found = rows.iter().enumerate().map(|(i, row)| (i, row, of(row)));
+    let found: Vec<(usize, &Row<'_>, [Vec<Point>; 3])> =
+        found.filter(|(.., [train, test, _])| !(train.is_empty() && test.is_empty())).collect();
+    let mut labels: Vec<String> = found.iter().map(|(_, row, _)| row.label(varied)).collect();
+    let first = labels.first()?.clone();
+    labels.sort();
+    labels.dedup();
+    // With two series of each topology, the second has the same colour, dashed; with more, or with int8 curves, each
+    // has its own colour.
+    let has_int8 = found.iter().any(|(.., [.., int8])| !int8.is_empty());
+    let in_pairs = labels.len() <= 2 && !has_int8;
+    let (mut panels, mut legend, mut has_rings) = ([Vec::new(), Vec::new()], Vec::new(), false);
+    for (i, row, [train, test, int8]) in &found {
+        let topology = topologies.iter().position(|name| *name == row.setting("topology"));
+        let colour = colour(if in_pairs { topology.unwrap_or_default() } else { *i });
+        let dashed = if in_pairs { row.label(varied) != first } else { *i >= 7 };
+        let turn = overfitting_epoch(row.first()).filter(|_| ending == "loss");
+        has_rings |= turn.is_some();
+        let style = Line { colour, dashed, ..Line::default() };
+        panels[0].push(line(&style, train, None));
+        panels[1].push(line(&style, test, turn));
+        let mark = if dashed { Mark::Dashes } else { Mark::Line };
+        legend.push((row.name(rows), colour, mark));
+        if !int8.is_empty() {
+            panels[1].push(line(&Line { dashed: true, hollow: true, ..style }, int8, None));
+            legend.push((format!("{}, int8", row.name(rows)), colour, Mark::Dashes));
         }
     }
-    Ok(drawn)
+    let panels = panels.into_iter().zip(["training", "test"]);
+    let panels = panels.map(|(lines, name)| panel(&format!("{name} {quantity}"), lines)).collect();
+    let marks = [
+        (has_int8, " Dashed: the int8 models, after each epoch."),
+        (has_rings, " A ring marks overfitting: from there, test loss rises while training loss falls."),
+    ];
+    let marks = marks.iter().filter(|(has, _)| *has).map(|(_, text)| *text).collect();
+    // The legend has room for the longest names.
+    Some((Plot::Lines(LinePlot { size: (1080, 440), beside: 270, panels, legend }), marks))
 }
 
-/// Draws the latencies of every file of `mpiburn bench allreduce --csv` among `files`.
-///
-/// # Errors
-/// When a file cannot be written.
-pub fn of_latencies(files: &[PathBuf], folder: &Path) -> Result<Vec<Drawn>, ReportError> {
-    let mut drawn: Vec<Drawn> = Vec::new();
-    for (path, rows) in files.iter().filter_map(|path| Some((path, latencies(path)?))) {
-        let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("latency");
-        let name = format!("allreduce-{}-{stem}", drawn.len() + 1);
-        let title = format!("all-reduce, {}", path.display());
-        let caption = format!("Latency of the all-reduce by message size, from {}.", path.display());
-        drawn.push(draw(folder, name, caption, &latency_plot(&title, &rows))?);
+/// A panel of curves over epochs.
+fn panel(title: &str, lines: Vec<Line>) -> Panel {
+    let bands = || lines.iter().flat_map(|line| line.band.iter().copied());
+    let (low, high) = span(bands().map(|(_, y)| y));
+    let margin = (0.06 * (high - low)).max(1e-3);
+    let last = bands().map(|(x, _)| x).fold(1.0, f64::max);
+    // Of runs with fewer steps than --log-every.
+    let remark = if bands().next().is_none() { ": no value logged" } else { "" };
+    let axis = |title, range, labels| Axis { title, range, labels, text: |value| significant(*value, 5) };
+    Panel {
+        title: format!("{title}{remark}"),
+        x: axis("epochs", 0.0..last * 1.03, 7),
+        y: axis("", low - margin..high + margin, 8),
+        lines,
     }
-    Ok(drawn)
 }
 
-/// The rows of a table of `bench allreduce`; none if it is another or damaged.
-fn latencies(path: &Path) -> Option<Vec<LatencyRow>> {
-    Table::read(path).rows()
+/// The line of a curve, with a ring where its run begins to overfit.
+fn line(style: &Line, points: &[Point], overfits_after: Option<usize>) -> Line {
+    let means: Vec<(f64, f64)> = points.iter().map(|point| (point[0], point[1])).collect();
+    let upper = points.iter().map(|point| (point[0], point[3]));
+    let lower = points.iter().rev().map(|point| (point[0], point[2]));
+    let turn = overfits_after.map_or(f64::NAN, |epoch| epoch as f64);
+    Line {
+        band: upper.chain(lower).collect(),
+        // A few points, such as one per epoch, are drawn as dots as well.
+        dots: if points.len() <= 12 { means.clone() } else { Vec::new() },
+        rings: means.iter().copied().filter(|(x, _)| (x - turn).abs() < 0.5).collect(),
+        points: means,
+        ..style.clone()
+    }
 }
 
-/// Draws one plot, and writes its files.
-///
-/// # Errors
-/// When a file cannot be written.
-pub fn draw(
-    folder: &Path,
-    name: String,
-    caption: String,
-    picture: &impl Picture,
-) -> Result<Drawn, ReportError> {
-    let file = folder.join(format!("{name}.svg"));
-    let svg = plots::svg(picture).map_err(|error| ReportError::new(&file, error))?;
-    write_file(&file, svg.as_bytes())?;
-    plots::save(&folder.join(format!("{name}.png")), picture)?;
-    Ok(Drawn { name, caption, wide: picture.size().0 > 1000, svg })
+/// All ranks' lines of one file, merged by step. Damaged lines are skipped.
+fn read(run: &Run, file: &str) -> Vec<Point> {
+    let mut values: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for rank in 0..run.record.world_size {
+        let bytes = read_regular(&run.path.join(format!("rank{rank}")).join(file)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        for (step, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+            if let (Ok(step), Ok(value)) = (step.parse(), value.trim().parse::<f64>())
+                && value.is_finite()
+            {
+                values.entry(step).or_default().push(value);
+            }
+        }
+    }
+    let steps_of_an_epoch = run.results.steps as f64 / run.epochs_done().max(1) as f64;
+    let point = |(step, values): (u64, Vec<f64>)| {
+        let mean = values.iter().sum::<f64>() / values.len() as f64;
+        let (min, max) = span(values.into_iter());
+        [step as f64 / steps_of_an_epoch.max(1.0), mean, min, max]
+    };
+    values.into_iter().map(point).collect()
 }
+
+#[cfg(test)]
+#[path = "pictures_tests.rs"]
+mod tests;

@@ -17,23 +17,83 @@ use run_record::files::{WholeFile, replace_file};
 use super::ReportError;
 use super::rows::{Row, Spread};
 
-/// File formats, by file extension.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlotFormat {
-    /// `.svg`
-    Svg,
-    /// `.png`
-    Png,
+/// A plot of a report.
+pub struct Picture {
+    /// Name of its files, without the extension.
+    pub name: String,
+    /// What it shows.
+    pub caption: String,
+    /// The plot.
+    pub plot: Plot,
 }
 
-impl PlotFormat {
-    /// The format of the extension of `path`, if it is supported.
-    pub fn of(path: &Path) -> Option<Self> {
-        let ending = path.extension()?.to_str()?;
-        [(Self::Svg, "svg"), (Self::Png, "png")]
-            .into_iter()
-            .find_map(|(format, name)| ending.eq_ignore_ascii_case(name).then_some(format))
+/// A plot.
+pub enum Plot {
+    /// Grouped bars.
+    Bars(Bars),
+    /// Lines in panels.
+    Lines(LinePlot),
+}
+
+impl Plot {
+    /// Whether `path` ends as a format of plots does.
+    pub fn is_saved_as(path: &Path) -> bool {
+        format_of(path).is_some_and(|format| ["svg", "png"].contains(&format.as_str()))
     }
+
+    /// Width and height in pixels.
+    pub fn size(&self) -> (u32, u32) {
+        match self {
+            Self::Bars(_) => BARS,
+            Self::Lines(plot) => plot.size,
+        }
+    }
+
+    /// The plot as SVG text.
+    ///
+    /// # Errors
+    /// When it cannot be drawn.
+    pub fn svg(&self) -> Result<String, Box<dyn Error>> {
+        let mut text = String::new();
+        self.draw(&SVGBackend::with_string(&mut text, self.size()).into_drawing_area())?;
+        Ok(text)
+    }
+
+    /// Draws to the file `path`, replacing its content.
+    ///
+    /// # Errors
+    /// When the file cannot be written or its extension is neither `.svg` nor `.png`.
+    pub fn save(&self, path: &Path) -> Result<(), ReportError> {
+        let draw = || -> Result<(), Box<dyn Error>> {
+            match format_of(path).as_deref() {
+                // Drawn in memory first: the library's file writer hides the reason of an I/O error.
+                Some("svg") => Ok(replace_file(path, self.svg()?.as_bytes())?),
+                Some("png") => {
+                    let (width, height) = self.size();
+                    let mut rgb = vec![0; 3 * width as usize * height as usize];
+                    let bitmap = BitMapBackend::with_buffer(&mut rgb, (width, height));
+                    self.draw(&bitmap.into_drawing_area())?;
+                    Ok(write_png(path, [width, height], &rgb)?)
+                }
+                _ => Err("its name must end in .svg or .png".into()),
+            }
+        };
+        draw().map_err(|error| ReportError::new(path, error))
+    }
+
+    fn draw<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
+        use_embedded_font();
+        area.fill(&WHITE)?;
+        match self {
+            Self::Bars(bars) => bars.paint(area)?,
+            Self::Lines(plot) => plot.paint(area)?,
+        }
+        Ok(area.present()?)
+    }
+}
+
+fn format_of(path: &Path) -> Option<String> {
+    Some(path.extension()?.to_str()?.to_lowercase())
 }
 
 /// Colours that differ in brightness as well, for print and colour-blind readers (Okabe
@@ -54,67 +114,12 @@ pub fn colour(series: usize) -> RGBColor {
 }
 
 /// Name of the embedded font.
-pub const FONT: &str = "sans-serif";
+const FONT: &str = "sans-serif";
 
 /// What the plotting library draws on.
-pub trait Surface: DrawingBackend<ErrorType: 'static> {}
+trait Surface: DrawingBackend<ErrorType: 'static> {}
 
 impl<B: DrawingBackend<ErrorType: 'static>> Surface for B {}
-
-/// A plot that can be drawn on any backend of the plotting library.
-pub trait Picture {
-    /// Width and height in pixels.
-    fn size(&self) -> (u32, u32) {
-        (960, 600)
-    }
-
-    /// Draws onto an empty white area.
-    ///
-    /// # Errors
-    /// Errors of the plotting backend.
-    fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>>;
-}
-
-/// The picture as SVG text.
-///
-/// # Errors
-/// When the picture cannot be drawn.
-pub fn svg(picture: &impl Picture) -> Result<String, Box<dyn Error>> {
-    use_embedded_font();
-    let mut text = String::new();
-    finish(picture, &SVGBackend::with_string(&mut text, picture.size()).into_drawing_area())?;
-    Ok(text)
-}
-
-/// Draws to the file `path`, replacing its content.
-///
-/// # Errors
-/// When the file cannot be written or its extension is neither `.svg` nor `.png`.
-pub fn save(path: &Path, picture: &impl Picture) -> Result<(), ReportError> {
-    let draw = || -> Result<(), Box<dyn Error>> {
-        match PlotFormat::of(path) {
-            // Drawn in memory first: the library's file writer hides the reason of an I/O error.
-            Some(PlotFormat::Svg) => Ok(replace_file(path, svg(picture)?.as_bytes())?),
-            Some(PlotFormat::Png) => {
-                use_embedded_font();
-                let (width, height) = picture.size();
-                let mut rgb = vec![0; 3 * width as usize * height as usize];
-                let bitmap = BitMapBackend::with_buffer(&mut rgb, (width, height));
-                finish(picture, &bitmap.into_drawing_area())?;
-                Ok(write_png(path, [width, height], &rgb)?)
-            }
-            None => Err("its name must end in .svg or .png".into()),
-        }
-    };
-    draw().map_err(|error| ReportError::new(path, error))
-}
-
-fn finish<B: Surface>(picture: &impl Picture, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
-    area.fill(&WHITE)?;
-    picture.paint(area)?;
-    area.present()?;
-    Ok(())
-}
 
 /// Symbol of a series in the legend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,10 +135,7 @@ pub enum Mark {
 }
 
 /// Writes the names of the series below one another from the top of `area`.
-///
-/// # Errors
-/// Errors of the plotting backend.
-pub fn legend<B: Surface>(
+fn legend<B: Surface>(
     area: &DrawingArea<B, Shift>,
     entries: &[(String, RGBColor, Mark)],
 ) -> Result<(), Box<dyn Error>> {
@@ -195,46 +197,42 @@ pub struct Line {
 }
 
 /// An axis, linear in its values; of logarithms, its labels are the values.
-pub struct Axis<'a> {
+pub struct Axis {
     /// What its values are.
-    pub title: &'a str,
+    pub title: &'static str,
     /// Its ends.
     pub range: Range<f64>,
     /// About how many labels it has.
     pub labels: usize,
     /// A label.
-    pub text: &'a dyn Fn(&f64) -> String,
+    pub text: fn(&f64) -> String,
 }
 
 /// A panel.
-pub struct Panel<'a> {
+pub struct Panel {
     /// Heading.
-    pub title: &'a str,
+    pub title: String,
     /// Horizontal axis.
-    pub x: Axis<'a>,
+    pub x: Axis,
     /// Vertical axis.
-    pub y: Axis<'a>,
+    pub y: Axis,
     /// Its lines, in the order in which they are drawn.
     pub lines: Vec<Line>,
 }
 
 /// A line plot.
-pub struct LinePlot<'a> {
+pub struct LinePlot {
     /// Width and height in pixels.
     pub size: (u32, u32),
     /// Pixels of the legend.
     pub beside: u32,
     /// The panels, from the left.
-    pub panels: Vec<Panel<'a>>,
+    pub panels: Vec<Panel>,
     /// The names of the lines.
     pub legend: Vec<(String, RGBColor, Mark)>,
 }
 
-impl Picture for LinePlot<'_> {
-    fn size(&self) -> (u32, u32) {
-        self.size
-    }
-
+impl LinePlot {
     fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
         let (plots, beside) = area.split_horizontally(self.size.0 - self.beside);
         for (plot, panel) in plots.split_evenly((1, self.panels.len())).iter().zip(&self.panels) {
@@ -244,10 +242,10 @@ impl Picture for LinePlot<'_> {
     }
 }
 
-impl Panel<'_> {
+impl Panel {
     fn paint<B: Surface>(&self, plot: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
         let mut chart = ChartBuilder::on(plot)
-            .caption(self.title, (FONT, 20))
+            .caption(&self.title, (FONT, 20))
             .margin(14)
             .x_label_area_size(50)
             .y_label_area_size(72)
@@ -285,6 +283,9 @@ pub fn span(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let ends = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), x| (low.min(x), high.max(x)));
     if ends.0 <= ends.1 { ends } else { (0.0, 1.0) }
 }
+
+/// Width and height of bars in pixels.
+const BARS: (u32, u32) = (760, 400);
 
 /// Grouped bars.
 pub struct Bars {
@@ -335,13 +336,9 @@ fn index_of(names: &mut Vec<String>, name: String) -> usize {
     })
 }
 
-impl Picture for Bars {
-    fn size(&self) -> (u32, u32) {
-        (760, 400)
-    }
-
+impl Bars {
     fn paint<B: Surface>(&self, area: &DrawingArea<B, Shift>) -> Result<(), Box<dyn Error>> {
-        let (plot, beside) = area.split_horizontally(self.size().0 - 170);
+        let (plot, beside) = area.split_horizontally(BARS.0 - 170);
         let highest = self.bars.iter().map(|(.., spread)| spread.max).fold(0.0, f64::max);
         let top = if highest > 0.0 { highest * 1.15 } else { 1.0 };
         let mut chart = ChartBuilder::on(&plot)
@@ -415,8 +412,8 @@ mod tests {
 
     #[test]
     fn the_extension_selects_the_format() {
-        assert_eq!(PlotFormat::of(Path::new("a.SVG")), Some(PlotFormat::Svg));
-        assert_eq!((PlotFormat::of(Path::new("a.pdf")), PlotFormat::of(Path::new("svg"))), (None, None));
+        let found = ["a.SVG", "b.png", "a.pdf", "svg"].map(|name| Plot::is_saved_as(Path::new(name)));
+        assert_eq!(found, [true, true, false, false]);
     }
 
     #[test]

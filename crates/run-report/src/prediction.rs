@@ -1,7 +1,5 @@
 //! `mpiburn report --predict`: predictions for 1 to 1024 ranks from one run and a link.
 
-use std::path::{Path, PathBuf};
-
 use anyhow::bail;
 use plotters::style::BLACK;
 
@@ -9,118 +7,68 @@ use super::command::ReportArgs;
 use super::footnotes::is_sound;
 use super::link::Link;
 use super::measures::STEP;
-use super::page::{Part, print_sheet, publish_page, write_sheets};
-use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, colour, span};
+use super::page::Part;
+use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
 use super::predict::{Algorithm, Work, rank_counts};
 use super::rows::{Row, group};
 use super::runs::{Run, Section};
 use super::sheet::{Cell, Column, Sheet, significant};
-use super::{UsageError, pictures};
 
-/// Prints the prediction of each section, and writes it to `out`.
+/// The prediction of each section.
 ///
 /// # Errors
-/// When the link is not given or a file cannot be written.
-pub fn run(args: &ReportArgs, sections: &[Section], out: Option<&Path>) -> anyhow::Result<()> {
-    let link = link(args)?;
-    let mut parts: Vec<Part> = Vec::new();
-    for section in sections {
-        section.notes.iter().for_each(|note| eprintln!("not shown: {note}"));
-        let rows = group(&section.runs);
-        let Some(base) = base(&rows) else { continue };
-        // One run, whose phases are consistent: the median of the repeats.
-        let mut repeats = base.runs.clone();
-        repeats.sort_by(|a, b| a.results.ms_per_step.total_cmp(&b.results.ms_per_step));
-        let source = repeats[(repeats.len() - 1) / 2];
-        let work = Work::of(source);
-        let measured = of_same_work(&rows, base);
-        let mut sheet = table(section, &work, &link, source, &measured);
-        if !is_sound(base) {
-            sheet.remarks.push("The times of that run are doubted: too short, disturbed or unsteady.".into());
-        }
-        print_sheet(&sheet, args.format, args.wide)?;
-        if let Some(out) = out {
-            let points: Vec<Measured> = measured
-                .iter()
-                .filter(|row| !row.first().record.oversubscribed)
-                .map(|row| point(row, &work))
-                .collect();
-            let picture = predict_plot(&work, &link, &points);
-            let caption = "Epoch time and efficiency by the ring and recursive-doubling cost models; dots are measured runs.".to_owned();
-            let picture = pictures::draw(out, sheet.name.clone(), caption, &picture)?;
-            let read: Vec<PathBuf> = args.link.iter().cloned().collect();
-            write_sheets(&[&sheet], out, &read)?;
-            let title = section.title.clone();
-            parts.push(Part {
-                title,
-                name: section.name.clone(),
-                findings: Vec::new(),
-                sheets: vec![sheet],
-                pictures: vec![picture],
-                notes: section.notes.clone(),
-            });
-        }
-    }
-    if let Some(out) = out {
-        publish_page(&parts, &out.join("prediction.html"), out)?;
-    }
-    Ok(())
-}
-
-/// The link from --link or from --latency-us and --bandwidth-mbit.
-fn link(args: &ReportArgs) -> anyhow::Result<Link> {
-    if let Some(file) = &args.link {
-        return Ok(Link::read(file)?);
-    }
-    let (Some(latency), Some(bandwidth)) = (args.latency_us, args.bandwidth_mbit) else {
-        bail!(
+/// When the link is not given, or its file cannot be read.
+pub fn parts(args: &ReportArgs, sections: &[Section]) -> anyhow::Result<Vec<Part>> {
+    let link = match (&args.link, args.latency_us, args.bandwidth_mbit) {
+        (Some(file), ..) => Link::read(file)?,
+        (None, Some(latency), Some(bandwidth)) => Link::new(latency, bandwidth),
+        _ => bail!(
             "--predict needs the link: --latency-us and --bandwidth-mbit, or --link FILE, measured by \
              `mpirun -n 2 --host alpha,beta mpiburn bench link --csv FILE`"
-        );
-    };
-    let refuse = |option, value: f64, problem: &str| {
-        let text =
-            Some(value.to_string()).filter(|text| text.len() < 24).unwrap_or_else(|| format!("{value:e}"));
-        Err(UsageError::new(option, text, problem).into())
-    };
-    match () {
-        () if !latency.is_finite() || latency < 0.0 => {
-            refuse("latency-us", latency, "must be a finite number, 0 or more")
-        }
-        () if latency > 1e9 => refuse("latency-us", latency, "must be at most 1000000000: 1000 seconds"),
-        () if !bandwidth.is_finite() || bandwidth <= 0.0 => {
-            refuse("bandwidth-mbit", bandwidth, "must be a finite number above 0")
-        }
-        () if bandwidth > 1e9 => refuse(
-            "bandwidth-mbit",
-            bandwidth,
-            "must be at most 1000000000: a thousand times the fastest networks",
         ),
-        () if bandwidth < 1e-3 => refuse("bandwidth-mbit", bandwidth, "must be at least 0.001"),
-        () => Ok(Link::new(latency, bandwidth)),
-    }
+    };
+    Ok(sections.iter().filter_map(|section| part(section, &link)).collect())
 }
 
-/// The row that the prediction is based on: the one with the fewest ranks, preferably not
-/// oversubscribed.
-fn base<'r, 'a>(rows: &'r [Row<'a>]) -> Option<&'r Row<'a>> {
-    rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()))
-}
-
-/// Rows that do the same computation as `base` on any topology.
-fn of_same_work<'r, 'a>(rows: &'r [Row<'a>], base: &Row<'a>) -> Vec<&'r Row<'a>> {
+fn part(section: &Section, link: &Link) -> Option<Part> {
+    let rows = group(&section.runs);
+    // The row of the fewest ranks, preferably not oversubscribed.
+    let base = rows.iter().min_by_key(|row| (row.first().record.oversubscribed, row.ranks()))?;
+    // One run, whose phases are consistent: the median of the repeats.
+    let mut repeats = base.runs.clone();
+    repeats.sort_by(|a, b| a.results.ms_per_step.total_cmp(&b.results.ms_per_step));
+    let source = repeats[(repeats.len() - 1) / 2];
+    let work = Work::of(source);
+    // Rows that do the same computation on any topology.
     const EXCEPT: [&str; 7] =
         ["topology", "backend", "oversubscribed", "launcher", "mpi", "gloo_algorithm", "interface"];
-    rows.iter().filter(|row| row.equals_except(base, &EXCEPT)).collect()
-}
-
-fn epoch_s(row: &Row<'_>) -> f64 {
-    row.train_seconds().median / row.first().epochs_done().max(1) as f64
+    let measured: Vec<&Row<'_>> = rows.iter().filter(|row| row.equals_except(base, &EXCEPT)).collect();
+    let mut sheet = table(section, &work, link, source, &measured);
+    if !is_sound(base) {
+        sheet.remarks.push("The times of that run are doubted: too short, disturbed or unsteady.".into());
+    }
+    let points = measured.iter().filter(|row| !row.first().record.oversubscribed);
+    let points: Vec<Measured> = points.map(|row| point(row, &work)).collect();
+    let picture = Picture {
+        name: sheet.name.clone(),
+        caption: "Epoch time and efficiency by the ring and recursive-doubling cost models; dots are measured runs."
+            .into(),
+        plot: predict_plot(&work, link, &points),
+    };
+    Some(Part {
+        title: section.title.clone(),
+        name: section.name.clone(),
+        findings: Vec::new(),
+        sheets: vec![sheet],
+        pictures: vec![picture],
+        notes: section.notes.clone(),
+    })
 }
 
 fn point(row: &Row<'_>, work: &Work) -> Measured {
     let alone = work.steps(1) as f64 * work.compute_ms / 1e3;
-    let (ranks, epoch_s) = (row.ranks(), epoch_s(row));
+    let (ranks, epoch_s) =
+        (row.ranks(), row.train_seconds().median / row.first().epochs_done().max(1) as f64);
     Measured { ranks, epoch_s, efficiency: 100.0 * alone / (ranks as f64 * epoch_s) }
 }
 
@@ -197,18 +145,15 @@ fn table(section: &Section, work: &Work, link: &Link, source: &Run, measured: &[
 }
 
 /// A finished run on the plot.
-#[derive(Debug, Clone, Copy)]
-pub struct Measured {
-    /// Number of ranks.
-    pub ranks: usize,
-    /// Seconds of an epoch.
-    pub epoch_s: f64,
+struct Measured {
+    ranks: usize,
+    epoch_s: f64,
     /// Parallel efficiency in percent, relative to the run that the prediction is from.
-    pub efficiency: f64,
+    efficiency: f64,
 }
 
 /// Both models of one rank's `work` over `link` as lines, and runs as dots.
-pub fn predict_plot(work: &Work, link: &Link, measured: &[Measured]) -> impl Picture {
+fn predict_plot(work: &Work, link: &Link, measured: &[Measured]) -> Plot {
     let lines = |predicted: &dyn Fn(Algorithm, usize) -> f64, of_run: &dyn Fn(&Measured) -> f64| {
         let model = |(i, algorithm)| {
             let points = rank_counts().map(|ranks| ((ranks as f64).log2(), predicted(algorithm, ranks)));
@@ -230,38 +175,38 @@ pub fn predict_plot(work: &Work, link: &Link, measured: &[Measured]) -> impl Pic
         title: "ranks, one link per rank",
         range: -0.3..10.4,
         labels: 11,
-        text: &|log| format!("{:.0}", log.exp2()),
+        text: |log| format!("{:.0}", log.exp2()),
     };
     let models = Algorithm::ALL.into_iter().enumerate();
     let models = models.map(|(i, algorithm)| (algorithm.name().to_owned(), colour(i), Mark::Line));
     let runs = (!measured.is_empty()).then(|| ("measured".to_owned(), BLACK, Mark::Dot));
-    LinePlot {
+    Plot::Lines(LinePlot {
         size: (1080, 460),
         beside: 210,
         legend: models.chain(runs).collect(),
         panels: vec![
             Panel {
-                title: "time of an epoch",
+                title: "time of an epoch".into(),
                 x: ranks(),
                 y: Axis {
                     title: "seconds",
                     range: fast - 0.15..slow + 0.15,
                     labels: 8,
-                    text: &|log| significant(10f64.powf(*log), 2),
+                    text: |log| significant(10f64.powf(*log), 2),
                 },
                 lines: times,
             },
             Panel {
-                title: "efficiency",
+                title: "efficiency".into(),
                 x: ranks(),
                 y: Axis {
                     title: "speed-up / ranks [%]",
                     range: 0.0..most * 1.08,
                     labels: 8,
-                    text: &|percent| significant(*percent, 3),
+                    text: |percent| significant(*percent, 3),
                 },
                 lines: shares,
             },
         ],
-    }
+    })
 }

@@ -1,7 +1,6 @@
 //! Curves of runs as pictures.
 
 use super::*;
-use crate::plots::svg;
 use crate::rows::group;
 use crate::testing::{run, with_test_losses};
 
@@ -18,8 +17,8 @@ fn drawn(losses: &[f64]) -> [(String, bool); 2] {
         std::fs::write(folder.path().join("rank0").join(file), &text).unwrap();
     }
     ["loss", "acc"].map(|ending| {
-        let curves = Curves::of(ending, ending, &group(&runs), &[]).expect("there are curves");
-        (svg(&curves.picture()).unwrap(), curves.has_overfitting())
+        let (plot, marks) = curves(ending, ending, &group(&runs), &[]).expect("there are curves");
+        (plot.svg().unwrap(), marks.contains("overfitting"))
     })
 }
 
@@ -40,8 +39,8 @@ fn int8_models_have_dashed_curves() {
     let rows = group(&runs);
     let varied = crate::rows::varied(&rows);
     let drawn = |runs: &[Row<'_>], ending: &str| {
-        let curves = Curves::of(ending, ending, runs, &varied).expect("there are curves");
-        (svg(&curves.picture()).unwrap(), curves.has_int8())
+        let (plot, marks) = curves(ending, ending, runs, &varied).expect("there are curves");
+        (plot.svg().unwrap(), marks.contains("int8"))
     };
     assert!(!drawn(&rows, "acc").1, "no int8 curve");
     for file in ["test.int8.acc", "test.int8.loss"] {
@@ -95,7 +94,7 @@ fn a_plot_without_a_logged_value_says_so() {
     };
     let drawn = || {
         let runs = [Run { path: folder.path().into(), ..run((1, 1), &[], 4.0) }];
-        svg(&Curves::of("loss", "loss", &group(&runs), &[]).unwrap().picture()).unwrap()
+        curves("loss", "loss", &group(&runs), &[]).unwrap().0.svg().unwrap()
     };
     write("test.loss");
     assert!(drawn().contains("training loss: no value logged"), "{}", drawn());
