@@ -1,11 +1,11 @@
 //! Latency statistics of repeated calls of one operation.
 
+use itertools::Itertools;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::benchmarks::Benchmark;
-use super::collectives::distinct;
 use super::csv_table::TableRow;
 use super::plots::{Axis, Line, LinePlot, Mark, Panel, Picture, Plot, colour, span};
 use super::published::Figures;
@@ -128,7 +128,7 @@ impl Benchmark for LatencyRow {
             }
             Some(line)
         };
-        distinct(rows, |row| &row.backend).into_iter().filter_map(line).collect()
+        rows.iter().map(|row| row.backend.as_str()).unique().filter_map(line).collect()
     }
 
     fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], _: Option<&Figures>) -> Vec<Sheet> {
@@ -171,7 +171,7 @@ pub fn latency_plot(title: String, rows: &[LatencyRow]) -> Plot {
         let points: Vec<_> = own.map(point).collect();
         Line { colour: colour(i), dots: points.clone(), points, ..Line::default() }
     };
-    let names = distinct(rows, |row| &row.backend);
+    let names: Vec<&str> = rows.iter().map(|row| row.backend.as_str()).unique().collect();
     Plot::Lines(LinePlot {
         size: (960, 600),
         beside: 210,

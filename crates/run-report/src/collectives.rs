@@ -1,6 +1,7 @@
 //! The table of `mpiburn bench collectives`: latency of each operation by backend, and which of
 //! them PyTorch supports.
 
+use itertools::Itertools;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -65,15 +66,9 @@ fn is_absent(result: &str) -> bool {
     result == NOT_BUILT || NO_GPU.contains(&result)
 }
 
-/// Values of `of` in the order of their first rows.
-pub(crate) fn distinct<'r, R>(rows: &'r [R], of: impl Fn(&'r R) -> &'r str) -> Vec<&'r str> {
-    let mut names: Vec<&str> = Vec::new();
-    for row in rows {
-        if !names.contains(&of(row)) {
-            names.push(of(row));
-        }
-    }
-    names
+/// The backends of `rows`, in their order.
+fn backends(rows: &[CollectiveRow]) -> impl Iterator<Item = &str> {
+    rows.iter().map(|row| row.backend.as_str()).unique()
 }
 
 impl Benchmark for CollectiveRow {
@@ -90,9 +85,9 @@ impl Benchmark for CollectiveRow {
             }
             let correct = own.iter().filter(|row| row.result == CORRECT).count();
             let named = |result: &str| {
-                let names: Vec<&str> =
-                    own.iter().filter(|row| row.result == result).map(|row| row.operation.as_str()).collect();
-                if names.is_empty() { String::new() } else { format!("; {result}: {}", names.join(", ")) }
+                let names =
+                    own.iter().filter(|row| row.result == result).map(|row| &row.operation).join(", ");
+                if names.is_empty() { names } else { format!("; {result}: {names}") }
             };
             Some(format!(
                 "{backend}: {correct} of {} with the right result{}{}",
@@ -101,13 +96,13 @@ impl Benchmark for CollectiveRow {
                 named(WRONG)
             ))
         };
-        distinct(rows, |row| &row.backend).into_iter().filter_map(of_backend).collect()
+        backends(rows).filter_map(of_backend).collect()
     }
 
     fn sheets(name: &str, part: &str, path: &Path, rows: &[Self], figures: Option<&Figures>) -> Vec<Sheet> {
         let mut columns =
             vec![Column::words("operation", "operation").of(|operation: &str| Cell::text(operation))];
-        for backend in distinct(rows, |row| &row.backend) {
+        for backend in backends(rows) {
             let column = Column::number(&format!("{backend} µs"), &format!("{backend}_us"));
             columns.push(column.means("Median latency; mean over ranks of each call's").of(
                 move |operation: &str| {
@@ -137,7 +132,7 @@ impl Benchmark for CollectiveRow {
             .first()
             .map_or_else(String::new, |row| format!("{} bytes per rank, {}", row.bytes, row.topology));
         let remark = "Each operation is called and its result checked, so a latency means that the backend supports it.";
-        let operations = distinct(rows, |row| &row.operation);
+        let operations = rows.iter().map(|row| row.operation.as_str()).unique();
         let title = format!("{part}: latency by backend, {job}");
         vec![Sheet::of(name, title, columns, operations).with_remarks([remark.into()])]
     }

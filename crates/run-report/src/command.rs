@@ -1,5 +1,6 @@
 //! `mpiburn report`: tables, plots and predictions from run directories, profiles and benchmarks.
 
+use itertools::Itertools;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -108,7 +109,7 @@ fn baseline(args: &ReportArgs, sections: &[Section]) -> Result<String, UsageErro
         true => Ok(typed.clone()),
         false if found.is_empty() => Err(UsageError::new("baseline", typed, "there is no finished run")),
         false => {
-            let choices = found.into_iter().collect::<Vec<_>>().join(", ");
+            let choices = found.iter().join(", ");
             let problem = format!("no finished run has this topology; there are runs on {choices}");
             Err(UsageError::new("baseline", typed, problem))
         }

@@ -1,6 +1,8 @@
 //! Marks beside the times of a row, each with a footnote: reasons to doubt a time, options that a resume changed,
 //! and attempts that failed.
 
+use indexmap::IndexMap;
+use itertools::Itertools;
 use serde_json::Value;
 
 use super::rows::Row;
@@ -115,17 +117,12 @@ fn footnote<'a>(
     what: &str,
     found: impl Iterator<Item = (Vec<String>, &'a String)>,
 ) -> Option<String> {
-    let mut texts: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut texts: IndexMap<String, Vec<&str>> = IndexMap::new();
     for (lines, name) in found.filter(|(lines, _)| !lines.is_empty()) {
-        let text = lines.join(", ");
-        match texts.iter_mut().find(|(known, _)| *known == text) {
-            Some((_, names)) => names.push(name),
-            None => texts.push((text, vec![name])),
-        }
+        texts.entry(lines.join(", ")).or_default().push(name);
     }
-    let texts: Vec<String> =
-        texts.iter().map(|(text, names)| format!("{}: {text}", names.join(", "))).collect();
-    (!texts.is_empty()).then(|| format!("{mark} {what} {}.", texts.join(". ")))
+    let lines = texts.iter().map(|(text, names)| format!("{}: {text}", names.join(", "))).join(". ");
+    (!texts.is_empty()).then(|| format!("{mark} {what} {lines}."))
 }
 
 /// How many attempts of the row's runs failed.
@@ -137,9 +134,8 @@ pub fn failures(row: &Row<'_>) -> usize {
 fn attempts(row: &Row<'_>) -> Vec<String> {
     let of_run = |run: &&Run| {
         let failed = &run.record.failed_attempts;
-        let lines: Vec<String> = failed.iter().map(attempt).collect();
-        (!failed.is_empty())
-            .then(|| format!("{} ({})", count(failed.len(), "failed attempt"), lines.join("; ")))
+        let lines = failed.iter().map(attempt).join("; ");
+        (!failed.is_empty()).then(|| format!("{} ({lines})", count(failed.len(), "failed attempt")))
     };
     row.runs.iter().filter_map(of_run).collect()
 }

@@ -1,6 +1,9 @@
 //! The findings of a table in lines that a reader wants first, computed from its rows. Only rows of one job
 //! are compared, and a difference within noise is none.
 
+use indexmap::IndexMap;
+use itertools::Itertools;
+
 use super::footnotes::is_sound;
 use super::measures::{exposed_percent, stored_kb, times_smaller};
 use super::noise::{Interval, chance, times_differ};
@@ -96,14 +99,9 @@ fn of_job(rows: &[Row<'_>], baseline: &str) -> Vec<String> {
 
 /// Rows that are equal in the settings `names`. If there are several groups, each has its values as a heading.
 fn groups<'a>(rows: &[Row<'a>], names: &[&str]) -> Vec<(String, Vec<Row<'a>>)> {
-    let mut groups: Vec<Vec<Row<'a>>> = Vec::new();
+    let mut groups: IndexMap<Vec<&str>, Vec<Row<'a>>> = IndexMap::new();
     for row in rows {
-        let is_equal =
-            |group: &&mut Vec<Row<'a>>| names.iter().all(|name| group[0].setting(name) == row.setting(name));
-        match groups.iter_mut().find(is_equal) {
-            Some(group) => group.push(row.clone()),
-            None => groups.push(vec![row.clone()]),
-        }
+        groups.entry(names.iter().map(|name| row.setting(name)).collect()).or_default().push(row.clone());
     }
     let mut varied = varied(rows);
     varied.retain(|name| names.contains(&name.as_str()));
@@ -111,7 +109,7 @@ fn groups<'a>(rows: &[Row<'a>], names: &[&str]) -> Vec<(String, Vec<Row<'a>>)> {
         words if words.is_empty() => String::new(),
         words => format!("{}: ", words.join(", ")),
     };
-    groups.into_iter().map(|group| (heading(&group), group)).collect()
+    groups.into_values().map(|group| (heading(&group), group)).collect()
 }
 
 /// What `find` finds in the rows whose times stand for their topology or else, with a word about it, in all.
@@ -252,7 +250,7 @@ fn transport(rows: &[Row<'_>], other: &str, varied: &[String]) -> Option<String>
     let found = pairs.filter_map(|pair| Some((pair.ratio()?, pair)));
     let (ratio, pair) = found.max_by_key(|(_, pair)| pair.base.ranks())?;
     let place = [pair.base.setting("topology").to_owned()].into_iter().chain(pair.base.used(varied));
-    let place = place.collect::<Vec<_>>().join(", ");
+    let place = place.into_iter().join(", ");
     if !differ(pair.other, pair.base) {
         let [of_other, of_mpi] = [pair.other, pair.base].map(|row| row.train_seconds().median);
         return Some(format!(

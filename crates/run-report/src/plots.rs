@@ -1,7 +1,7 @@
 //! Common parts of all plots: formats, font, colours, and a legend beside the data
 //! area.
 
-use std::collections::BTreeSet;
+use itertools::Itertools;
 use std::error::Error;
 use std::io;
 use std::ops::Range;
@@ -313,7 +313,7 @@ impl Bars {
             axis: axis.into(),
             groups: vec![],
             // Sorted, so that a series has the same colour in every plot.
-            series: rows.iter().map(|row| row.label(varied)).collect::<BTreeSet<_>>().into_iter().collect(),
+            series: rows.iter().map(|row| row.label(varied)).sorted().dedup().collect(),
             bars: vec![],
             digits,
         };

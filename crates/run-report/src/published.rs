@@ -11,6 +11,7 @@
 //! shown. Memory may be by rank as well; `int8_test_accuracy` is the int8 model's by rank, for `by_rank.rs`.
 //! `hardware` names the hardware; any other column is descriptive.
 
+use itertools::Itertools;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -155,13 +156,11 @@ fn hosts(rows: &[Row<'_>]) -> String {
     let hosts: BTreeSet<String> =
         places.map(|place| format!("{} ({} cores)", place.host, place.cores)).collect();
     let settings = ["data_root", "device", "epochs", "train_samples", "train_batch_size"].map(|name| {
-        let values: BTreeSet<&str> =
-            rows.iter().filter_map(|row| row.settings.get(name)).map(String::as_str).collect();
-        let values = values.into_iter().collect::<Vec<_>>().join(" or ");
+        let values = rows.iter().filter_map(|row| row.settings.get(name)).sorted().dedup().join(" or ");
         if values.is_empty() { values } else { format!("{} {values}", name.replace('_', " ")) }
     });
     let settings = settings.into_iter().filter(|words| !words.is_empty());
-    hosts.into_iter().chain(settings).collect::<Vec<_>>().join(", ")
+    hosts.into_iter().chain(settings).join(", ")
 }
 
 /// Column that names the hardware.
@@ -232,8 +231,7 @@ impl Figures {
     /// The hardware of the lines whose columns have the values of `wanted`.
     pub fn hardware(&self, wanted: &[(&str, &str)]) -> String {
         let lines = self.lines.iter().filter(|line| has(line, wanted));
-        let found: BTreeSet<&str> = lines.filter_map(|line| line.get(HARDWARE)).map(String::as_str).collect();
-        found.into_iter().collect::<Vec<_>>().join("; ")
+        lines.filter_map(|line| line.get(HARDWARE)).sorted().dedup().join("; ")
     }
 
     /// Whether `line` is the experiment of `row`, one of `rows`: the columns `described` that are settings

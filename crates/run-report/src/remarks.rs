@@ -1,12 +1,11 @@
 //! Remarks below the main table: what a reader would otherwise take for something else.
 
-use std::collections::BTreeSet;
-
 use super::footnotes::footnotes;
 use super::noise::Interval;
 use super::rows::{Row, varied};
 use super::runs::Run;
 use super::summary::speed_up;
+use itertools::Itertools;
 use run_record::{LEAST_RISE, count};
 
 /// The remarks on the table of `rows`.
@@ -15,12 +14,10 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
     let names: Vec<String> = rows.iter().map(|row| row.place(rows)).collect();
     let any = |is: fn(&Row<'_>) -> bool| rows.iter().any(is);
     let distinct = |of: fn(&Run) -> String| -> Vec<String> {
-        let found: BTreeSet<String> = rows.iter().flat_map(|row| &row.runs).map(|run| of(run)).collect();
-        found.into_iter().collect()
+        rows.iter().flat_map(|row| &row.runs).map(|run| of(run)).sorted().dedup().collect()
     };
-    let seeds: BTreeSet<&str> =
-        rows.iter().filter(|row| row.seeds().len() > 1).map(|row| row.setting("seed")).collect();
-    let seeds: Vec<&str> = seeds.into_iter().collect();
+    let seeds = rows.iter().filter(|row| row.seeds().len() > 1).map(|row| row.setting("seed"));
+    let seeds = seeds.sorted().dedup().join(" or ");
     let processors = distinct(Run::processors);
     let builds = distinct(|run| run.record.git.clone());
     let rules = [
@@ -47,7 +44,7 @@ pub fn remarks(rows: &[Row<'_>], baseline: &str, overfits: bool) -> Vec<String> 
         (!seeds.is_empty()).then(|| {
             format!(
                 "Several seeds in a row ({}): ± is the sample standard deviation of an accuracy over them.",
-                seeds.join(" or ")
+                seeds
             )
         }),
         any(|row| row.first().record.oversubscribed).then(|| {
@@ -114,8 +111,7 @@ pub fn tested(rows: &[Row<'_>]) -> String {
             Some(samples) => format!("the first {samples} test samples"),
         },
     };
-    let found: BTreeSet<String> = rows.iter().map(of).collect();
-    found.into_iter().collect::<Vec<_>>().join(", or ")
+    rows.iter().map(of).sorted().dedup().join(", or ")
 }
 
 /// More ranks make fewer updates where the batch is each rank's.

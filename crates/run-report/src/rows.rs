@@ -1,6 +1,7 @@
 //! Rows of the tables: repeats of one configuration are grouped, and rows are compared
 //! with each other.
 
+use itertools::Itertools;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -188,8 +189,7 @@ pub fn group(runs: &[Run]) -> Vec<Row<'_>> {
         }
     }
     for row in &mut rows {
-        let seeds: Vec<String> = row.seeds().iter().map(u64::to_string).collect();
-        row.settings.insert("seed".into(), seeds.join(", "));
+        row.settings.insert("seed".into(), row.seeds().iter().join(", "));
     }
     let names: BTreeSet<String> = rows.iter().flat_map(|row| row.settings.keys().cloned()).collect();
     rows.sort_by(|a, b| {

@@ -1,6 +1,7 @@
 //! Run directories that a report reads; runs that cannot be shown become notes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use itertools::Itertools;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use run_record::files::{open_regular, read_regular, sha256};
@@ -94,11 +95,8 @@ impl Run {
 
     /// The processors of its machines.
     pub fn processors(&self) -> String {
-        let names: BTreeSet<&str> = self.record.machines.iter().map(|machine| machine.cpu.as_str()).collect();
-        match names.is_empty() {
-            true => "unknown".into(),
-            false => names.into_iter().collect::<Vec<_>>().join(" and "),
-        }
+        let names = self.record.machines.iter().map(|machine| &machine.cpu).sorted().dedup().join(" and ");
+        if names.is_empty() { "unknown".into() } else { names }
     }
 
     /// Epochs that were trained, which early stopping may have reduced.
@@ -143,7 +141,7 @@ pub(crate) fn file_name(name: &str) -> String {
 
 /// Joins the lines of an error, because a note is one line.
 pub(crate) fn one_line(text: Option<&str>) -> String {
-    text.map_or("no error message".into(), |text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+    text.map_or("no error message".into(), |text| text.split_whitespace().join(" "))
 }
 
 /// Adds the run in the folder `path` to `section`, or a note about it.
@@ -305,7 +303,7 @@ pub fn overfitting_epochs(runs: &[&Run]) -> Option<String> {
         let equal = epochs.iter().all(|epoch| *epoch == epochs[0]);
         let shown = if equal { &epochs[..1] } else { &epochs[..] };
         let word = |epoch: &Option<usize>| epoch.map_or_else(|| "–".into(), |epoch| epoch.to_string());
-        shown.iter().map(word).collect::<Vec<_>>().join(", ")
+        shown.iter().map(word).join(", ")
     })
 }
 

@@ -1,6 +1,7 @@
 //! A table whose numbers refer to their runs, and its text formats: terminal, Markdown,
 //! CSV. HTML is in `page.rs`, the choice of columns in `narrow.rs`.
 
+use itertools::Itertools;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -83,11 +84,7 @@ impl Cell {
             Value::Nothing => "–".into(),
             Value::Number(spread, digits) => format!("{:.*}", digits, spread.median),
         };
-        [value.as_str(), &self.beside, &self.marks]
-            .into_iter()
-            .filter(|part| !part.is_empty())
-            .collect::<Vec<_>>()
-            .join(" ")
+        [value.as_str(), &self.beside, &self.marks].into_iter().filter(|part| !part.is_empty()).join(" ")
     }
 }
 
@@ -211,8 +208,8 @@ impl Sheet {
         if let Some(rest) = rest {
             let kept: Vec<&str> = narrow.columns.iter().map(|column| column.key.as_str()).collect();
             let more = rest.columns.iter().filter(|column| !kept.contains(&column.key.as_str()));
-            let titles: Vec<&str> = more.map(|column| column.title.as_str()).collect();
-            text += &format!("More columns with --wide: {}.\n", titles.join(", "));
+            let titles = more.map(|column| &column.title).join(", ");
+            text += &format!("More columns with --wide: {titles}.\n");
         }
         text
     }
@@ -246,9 +243,8 @@ impl Sheet {
 
     /// As a GitHub Markdown table.
     pub fn markdown(&self) -> String {
-        let line = |cells: Vec<String>| {
-            format!("| {} |\n", cells.iter().map(|cell| escaped(cell)).collect::<Vec<_>>().join(" | "))
-        };
+        let line =
+            |cells: Vec<String>| format!("| {} |\n", cells.iter().map(|cell| escaped(cell)).join(" | "));
         let sheet = self.for_readers();
         let mut text = format!("### {}\n\n", escaped(&self.title));
         text += &line(sheet.columns.iter().map(|column| column.title.clone()).collect());

@@ -1,5 +1,6 @@
 //! The main table, with a row for each configuration.
 
+use itertools::Itertools;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -73,9 +74,9 @@ pub fn summary(section: &Section, rows: &[Row<'_>], baseline: &str) -> Sheet {
         Column::number("test acc % high", "test_accuracy_high")
             .for_programs()
             .of(|row: &Row<'_>| bound(row, |of| of.high)),
-        Column::words("doubts", "doubts").for_programs().of(|row: &Row<'_>| {
-            Cell::text(warnings(row, rows).map(|warning| warning.name).collect::<Vec<_>>().join(" "))
-        }),
+        Column::words("doubts", "doubts")
+            .for_programs()
+            .of(|row: &Row<'_>| Cell::text(warnings(row, rows).map(|warning| warning.name).join(" "))),
         Column::words("changed", "changed").for_programs().of(|row: &Row<'_>| {
             let changes = changes_of(row);
             Cell::maybe((!changes.is_empty()).then(|| Cell::text(changes.join(", "))))

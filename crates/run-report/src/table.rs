@@ -2,10 +2,11 @@
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 pub use comfy_table::{CellAlignment, Table};
+use itertools::Itertools;
 
 use super::LatencyRow;
 use super::allreduce::human_size;
-use super::collectives::{CollectiveRow, distinct};
+use super::collectives::CollectiveRow;
 
 /// A table of text with the columns of `header`; those after the first `left` are
 /// numbers, aligned right.
@@ -39,13 +40,13 @@ pub fn of_latencies(rows: &[LatencyRow]) -> Table {
 
 /// The operations of `mpiburn bench collectives`, one a line, with a column for each backend.
 pub fn of_collectives(rows: &[CollectiveRow]) -> Table {
-    let backends = distinct(rows, |row| &row.backend);
-    let lines = distinct(rows, |row| &row.operation).into_iter().map(|operation| {
+    let backends = rows.iter().map(|row| row.backend.as_str()).unique();
+    let lines = rows.iter().map(|row| row.operation.as_str()).unique().map(|operation| {
         let cell = |row: &CollectiveRow| row.median_us.map_or(row.result.clone(), |us| format!("{us:.2}"));
         let of_operation = rows.iter().filter(|row| row.operation == operation);
         std::iter::once(operation.to_owned()).chain(of_operation.map(cell)).collect()
     });
-    let header: Vec<&str> = std::iter::once("operation").chain(backends.iter().copied()).collect();
+    let header: Vec<&str> = std::iter::once("operation").chain(backends).collect();
     table(&header, 1, lines)
 }
 

@@ -11,10 +11,13 @@ mod kinds;
 #[cfg(test)]
 pub(crate) mod testing;
 
+use itertools::Itertools;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 pub use file::{Phase, Profile, ProfileRow, by_kind, sorted};
+
+use indexmap::IndexMap;
 
 use super::page::Part;
 use super::published::Figures;
@@ -101,15 +104,11 @@ pub fn json_files(folder: &Path) -> Vec<PathBuf> {
 
 /// Profiles that are equal but for what `differs` names, in the order of the first of each.
 fn groups<'a>(profiles: impl Iterator<Item = &'a Profile>, except: &[&str]) -> Vec<Vec<&'a Profile>> {
-    let mut groups: Vec<(String, Vec<&Profile>)> = Vec::new();
+    let mut groups: IndexMap<String, Vec<&Profile>> = IndexMap::new();
     for profile in profiles {
-        let settings = profile.settings_except(except);
-        match groups.iter_mut().find(|(of_group, _)| *of_group == settings) {
-            Some((_, group)) => group.push(profile),
-            None => groups.push((settings, vec![profile])),
-        }
+        groups.entry(profile.settings_except(except)).or_default().push(profile);
     }
-    groups.into_iter().map(|(_, group)| group).collect()
+    groups.into_values().collect()
 }
 
 /// The remark below a table of `profile`'s machine, and the published figures of the lines that are `wanted`.
@@ -127,9 +126,8 @@ fn kb(bytes: u64) -> f64 {
 
 /// The remark on profiles that are not in a table, because another file has their settings.
 fn left_out(again: &[&Profile]) -> Option<String> {
-    let files: Vec<String> = again.iter().map(|profile| profile.path.display().to_string()).collect();
-    let remark = || format!("Not in this table, with the settings of a row: {}.", files.join(", "));
-    (!files.is_empty()).then(remark)
+    let files = again.iter().map(|profile| profile.path.display()).join(", ");
+    (!files.is_empty()).then(|| format!("Not in this table, with the settings of a row: {files}."))
 }
 
 /// `name`, with a number behind it if it is not the first one of several.
