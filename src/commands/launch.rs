@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::launch::{self, Hosts, Launch, LaunchError, LauncherKind, MpiFlavour, Topology};
+use crate::launch::{self, Hosts, Launch, LauncherKind, MpiFlavour, Topology};
 use crate::options::{HowArgs, LaunchArgs};
 use crate::stop::StopRequest;
 use training::Training;
@@ -74,7 +74,7 @@ pub(super) fn prepare(
         Some(file) if by.is_none() && launcher == LauncherKind::Mpirun => Some(Hosts::read(&file)?),
         None if by.is_none() && launcher == LauncherKind::Mpirun && topology.nodes > 1 => {
             let path = Path::new("hostfiles").join(topology.to_string());
-            return Err(LaunchError::NoHostFile { reason: std::io::ErrorKind::NotFound.into(), path }.into());
+            return Err(Hosts::unreadable(&path, &std::io::ErrorKind::NotFound.into()));
         }
         _ => None,
     };

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use clap::ValueEnum;
 
-use super::{Hosts, LaunchError, Topology};
+use super::{Hosts, Topology};
 
 /// How the ranks are started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -74,7 +75,7 @@ impl Launch {
     ///
     /// # Errors
     /// When the hosts have too few slots for the topology.
-    pub fn command(&self) -> Result<Vec<String>, LaunchError> {
+    pub fn command(&self) -> anyhow::Result<Vec<String>> {
         let mut words: Vec<String> = match (&self.by, self.launcher) {
             (Some(script), _) => vec![script.display().to_string(), self.topology.to_string()],
             (None, LauncherKind::Mpirun) => match self.mpi {
@@ -83,7 +84,10 @@ impl Launch {
             },
             (None, LauncherKind::Srun) => self.srun(),
             (None, LauncherKind::Alone) if self.topology.ranks() > 1 => {
-                return Err(LaunchError::NotAlone(self.topology));
+                bail!(
+                    "{} needs a launcher: `alone` starts one process only; use mpirun or srun",
+                    self.topology
+                );
             }
             (None, LauncherKind::Alone) => Vec::new(),
         };
@@ -91,7 +95,7 @@ impl Launch {
         Ok(words)
     }
 
-    fn open_mpi(&self) -> Result<Vec<String>, LaunchError> {
+    fn open_mpi(&self) -> anyhow::Result<Vec<String>> {
         let ranks = self.topology.ranks_per_node;
         let mut words = vec![installed("mpirun.openmpi", "mpirun")];
         let mut add = |more: &[&str]| words.extend(more.iter().map(ToString::to_string));
@@ -119,7 +123,7 @@ impl Launch {
         Ok(words)
     }
 
-    fn mpich(&self) -> Result<Vec<String>, LaunchError> {
+    fn mpich(&self) -> anyhow::Result<Vec<String>> {
         let topology = self.topology;
         let mut words = vec![installed("mpirun.mpich", "mpirun")];
         if let Some(hosts) = &self.hosts {

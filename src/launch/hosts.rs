@@ -1,8 +1,11 @@
 //! Host files: one machine per line, with its number of slots.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
-use super::{LaunchError, Topology};
+use anyhow::{Context, bail};
+
+use super::Topology;
 use run_record::files::read_text;
 
 /// The machines of a host file, in its order.
@@ -20,41 +23,48 @@ impl Hosts {
     ///
     /// # Errors
     /// When it cannot be read or a line has neither format.
-    pub fn read(path: &Path) -> Result<Self, LaunchError> {
-        let text =
-            read_text(path).map_err(|reason| LaunchError::NoHostFile { path: path.to_owned(), reason })?;
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = read_text(path).map_err(|reason| Self::unreadable(path, &reason))?;
         let mut entries = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if line.is_empty() {
                 continue;
             }
-            let entry = parse(line).ok_or_else(|| LaunchError::HostLine {
-                path: path.to_owned(),
-                line: index + 1,
-                text: line.to_owned(),
-            })?;
-            entries.push(entry);
+            entries.push(parse(line).with_context(|| {
+                let (path, number) = (path.display(), index + 1);
+                format!(
+                    "{path}, line {number}: {line}: expected a host name and its slots, such as `alpha slots=2`"
+                )
+            })?);
         }
         Ok(Self { path: path.to_owned(), entries })
+    }
+
+    /// The error of a host file that cannot be read.
+    pub fn unreadable(path: &Path, reason: &io::Error) -> anyhow::Error {
+        let path = path.display();
+        anyhow::anyhow!(
+            "cannot read the host file {path}: {reason}; write it with make hosts HOSTS=\"alpha beta\""
+        )
     }
 
     /// The machines that `topology` uses: the first ones.
     ///
     /// # Errors
     /// When there are too few, or one has too few slots.
-    pub fn for_topology(&self, topology: Topology) -> Result<&[(String, usize)], LaunchError> {
-        let too_small =
-            |problem: String| LaunchError::TooSmall { path: self.path.clone(), topology, problem };
-        let hosts = self.entries.get(..topology.nodes).ok_or_else(|| {
-            too_small(format!("it lists {} of {} machines", self.entries.len(), topology.nodes))
-        })?;
-        match hosts.iter().find(|(_, slots)| *slots < topology.ranks_per_node) {
-            Some((host, slots)) => {
-                Err(too_small(format!("{host} has {slots} of {} slots", topology.ranks_per_node)))
-            }
-            None => Ok(hosts),
-        }
+    pub fn for_topology(&self, topology: Topology) -> anyhow::Result<&[(String, usize)]> {
+        let Topology { nodes, ranks_per_node } = topology;
+        let hosts = &self.entries[..nodes.min(self.entries.len())];
+        let problem = match hosts.iter().find(|(_, slots)| *slots < ranks_per_node) {
+            _ if hosts.len() < nodes => format!("it lists {} of {nodes} machines", hosts.len()),
+            Some((host, slots)) => format!("{host} has {slots} of {ranks_per_node} slots"),
+            None => return Ok(hosts),
+        };
+        let path = self.path.display();
+        bail!(
+            "{path} is too small for {topology}: {problem}; rewrite it with make hosts HOSTS=\"alpha beta\""
+        )
     }
 }
 
@@ -75,7 +85,7 @@ fn parse(line: &str) -> Option<(String, usize)> {
 mod tests {
     use super::*;
 
-    fn hosts(text: &str) -> Result<Hosts, LaunchError> {
+    fn hosts(text: &str) -> anyhow::Result<Hosts> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         Hosts::read(file.path())

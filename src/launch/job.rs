@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::LauncherKind;
 use super::cause::Watched;
-use super::{LaunchError, LauncherKind};
 use crate::stop::StopRequest;
 
 /// How a job ended.
@@ -54,8 +54,8 @@ pub fn run(
     launcher: LauncherKind,
     streams: Streams,
     stop: &StopRequest,
-) -> Result<(Outcome, Option<String>), LaunchError> {
-    let failed = |reason: io::Error| LaunchError::Start { command: command.join(" "), reason };
+) -> anyhow::Result<(Outcome, Option<String>)> {
+    let failed = |reason: io::Error| anyhow::anyhow!("cannot start {}: {reason}", command.join(" "));
     let mut job = Command::new(&command[0]);
     // Its own process group: a terminal's Ctrl-C then reaches this process only and is
     // forwarded once; mpirun takes a second one as a request to abort.

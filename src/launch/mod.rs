@@ -6,7 +6,6 @@
 
 mod cause;
 mod command;
-mod error;
 mod hosts;
 mod job;
 mod possible;
@@ -14,7 +13,6 @@ mod preflight;
 mod topology;
 
 pub use command::{Launch, LauncherKind, MpiFlavour};
-pub use error::LaunchError;
 pub use hosts::Hosts;
 pub use job::{Outcome, Streams, explain, explain_stopped, run};
 pub use possible::impossible;

@@ -7,8 +7,10 @@ use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use anyhow::{Context, anyhow, bail, ensure};
+
 use super::command::{find, is_executable};
-use super::{Hosts, Launch, LaunchError, LauncherKind, MpiFlavour};
+use super::{Hosts, Launch, LauncherKind, MpiFlavour};
 use run_record::files;
 
 /// Variables in a rank's environment with which Open MPI's mpirun does not start (4.1.4; each alone).
@@ -19,34 +21,35 @@ const OF_A_JOB: [&str; 2] = ["OMPI_UNIVERSE_SIZE", "OMPI_MCA_ess_base_jobid"];
 ///
 /// # Errors
 /// The first check that fails.
-pub fn check(launch: &mut Launch) -> Result<(), LaunchError> {
-    let command = launch.command()?;
-    let found = command.first().map(|first| (first, find(first)));
-    if let Some((_, Some(file))) =
-        found.as_ref().filter(|(_, file)| !file.as_deref().is_none_or(is_executable))
-    {
-        return Err(LaunchError::NotExecutable(file.clone()));
-    }
-    if let Some((first, None)) = found {
-        let hint = match (&launch.by, launch.launcher) {
-            (Some(_), _) => "check the path",
-            (None, LauncherKind::Srun) => "srun comes with Slurm; use --launcher mpirun without it",
-            (None, _) => "make setup installs it",
-        };
-        return Err(LaunchError::NoLauncher { command: first.clone(), hint });
+pub fn check(launch: &mut Launch) -> anyhow::Result<()> {
+    if let Some(first) = launch.command()?.first() {
+        let file = find(first).with_context(|| {
+            let hint = match (&launch.by, launch.launcher) {
+                (Some(_), _) => "check the path",
+                (None, LauncherKind::Srun) => "srun comes with Slurm; use --launcher mpirun without it",
+                (None, _) => "make setup installs it",
+            };
+            format!("{first} not found: {hint}")
+        })?;
+        ensure!(
+            is_executable(&file),
+            "{0} is not an executable file: name a program or a script, and make it executable (chmod +x {0})",
+            file.display()
+        );
     }
     // A script in the launcher's place has its own list of machines, and so has
     // Slurm.
     if launch.by.is_some() || launch.launcher != LauncherKind::Mpirun {
         return Ok(());
     }
-    if launch.mpi == MpiFlavour::OpenMpi
-        && let Some(variable) = OF_A_JOB.into_iter().find(|name| std::env::var_os(name).is_some())
-    {
-        return Err(LaunchError::Recursive { variable });
-    }
     if launch.mpi == MpiFlavour::OpenMpi {
-        check_space(temporary(), SPACE_MB)?;
+        if let Some(variable) = OF_A_JOB.into_iter().find(|name| std::env::var_os(name).is_some()) {
+            bail!(
+                "{variable} is set: this shell is part of a job, and mpirun does not start another one inside; use a \
+                 new shell, or in bash: unset ${{!OMPI_@}} ${{!PMIX_@}}"
+            );
+        }
+        check_space(&temporary(), SPACE_MB)?;
     }
     let here = std::thread::available_parallelism().map_or(1, |n| n.get());
     let ranks = launch.topology.ranks_per_node;
@@ -76,30 +79,34 @@ fn temporary() -> PathBuf {
 }
 
 /// Checks that `folder` has `needed_mb` free: mpirun 4.1 prints lines of PMIx where it is full, and never ends.
-fn check_space(folder: PathBuf, needed_mb: f64) -> Result<(), LaunchError> {
-    let Ok(disk) = rustix::fs::statvfs(&folder) else { return Ok(()) };
+fn check_space(folder: &Path, needed_mb: f64) -> anyhow::Result<()> {
+    let Ok(disk) = rustix::fs::statvfs(folder) else { return Ok(()) };
     let free_mb = disk.f_bavail as f64 * disk.f_frsize as f64 / f64::from(1 << 20);
-    match free_mb < needed_mb {
-        true => Err(LaunchError::NoSpace { folder, free_mb, needed_mb }),
-        false => Ok(()),
-    }
+    ensure!(
+        free_mb >= needed_mb,
+        "{} has {free_mb:.1} MB free, of {needed_mb} that Open MPI's temporary files may need, and its mpirun \
+         hangs where they do not fit: free space there, or set TMPDIR to another folder",
+        folder.display()
+    );
+    Ok(())
 }
 
 /// Whether an address of `host` is one of this machine's.
-fn is_this_machine(host: &str, hosts: &Hosts) -> Result<bool, LaunchError> {
-    let unknown = |reason: String| LaunchError::UnknownHost {
-        host: host.to_owned(),
-        path: hosts.path.clone(),
-        reason: reason.trim_start_matches("failed to lookup address information: ").to_owned(),
-    };
-    let addresses: Vec<IpAddr> =
-        (host, 0).to_socket_addrs().map_err(|e| unknown(e.to_string()))?.map(|a| a.ip()).collect();
+fn is_this_machine(host: &str, hosts: &Hosts) -> anyhow::Result<bool> {
+    let found = (host, 0).to_socket_addrs().map_err(|error| {
+        let (path, reason) = (hosts.path.display(), error.to_string());
+        let reason = reason.trim_start_matches("failed to lookup address information: ");
+        anyhow!(
+            "cannot resolve host {host} of {path} ({reason}): check its spelling, or add it to /etc/hosts"
+        )
+    })?;
+    let addresses: Vec<IpAddr> = found.map(|address| address.ip()).collect();
     // A socket can be bound only to an address of this machine.
     Ok(addresses.iter().any(|&ip| UdpSocket::bind((ip, 0)).is_ok()))
 }
 
 /// Number of cores of `host`; it must have the same binary at the same path.
-fn cores_of(host: &str, program: &Path) -> Result<usize, LaunchError> {
+fn cores_of(host: &str, program: &Path) -> anyhow::Result<usize> {
     let program = std::path::absolute(program).unwrap_or_else(|_| program.to_owned());
     let path = program.display();
     // mpirun's own agent, so that the check uses what mpirun will use.
@@ -112,26 +119,24 @@ fn cores_of(host: &str, program: &Path) -> Result<usize, LaunchError> {
     }
     let script = format!("nproc && if test -x '{path}'; then sha256sum '{path}'; else echo none; fi");
     let output = command.arg(host).arg(script).stdin(Stdio::null()).output();
-    let output = output.map_err(|reason| LaunchError::Start { command: agent, reason })?;
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let output = output.map_err(|reason| anyhow!("cannot start {agent}: {reason}"))?;
+    let [stdout, errors] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
     let mut lines = stdout.lines();
-    let Some(cores) = lines.next().and_then(|line| line.trim().parse().ok()) else {
-        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-        let reason = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no answer");
-        return Err(LaunchError::NoSsh { host: host.to_owned(), reason: reason.trim().to_owned() });
-    };
+    let cores = lines.next().and_then(|line| line.trim().parse().ok()).with_context(|| {
+        let reason = errors.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no answer").trim();
+        format!(
+            "cannot ssh to {host}: {reason}; mpirun starts its ranks there over ssh without a password: \
+             try `ssh {host} true`, then ssh-copy-id {host}"
+        )
+    })?;
     let there = lines.next().unwrap_or_default().split_whitespace().next().unwrap_or_default();
-    let what = match digest(&program) {
+    let here = std::fs::read(&program).map(|bytes| files::sha256(&bytes));
+    let what = match here {
         _ if there == "none" => "no",
-        Some(here) if here != there => "a different",
+        Ok(here) if here != there => "a different",
         _ => return Ok(cores),
     };
-    Err(LaunchError::Program { host: host.to_owned(), what, path: program })
-}
-
-/// SHA-256 of a file, in sha256sum's format.
-fn digest(path: &Path) -> Option<String> {
-    std::fs::read(path).ok().map(|bytes| files::sha256(&bytes))
+    bail!("{host} has {what} {path}; copy it with make deploy HOSTS={host}")
 }
 
 #[cfg(test)]
@@ -177,8 +182,8 @@ mod tests {
     #[test]
     fn too_little_space_for_the_launchers_files_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        check_space(folder.path().to_owned(), 0.0).unwrap();
-        let error = check_space(folder.path().to_owned(), f64::INFINITY).unwrap_err().to_string();
+        check_space(folder.path(), 0.0).unwrap();
+        let error = check_space(folder.path(), f64::INFINITY).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{} has ", folder.path().display())), "{error}");
         assert!(error.contains("MB free, of inf that Open MPI"), "{error}");
     }

@@ -1,7 +1,9 @@
 //! Sweep files: TOML, checked before the first run.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, anyhow, bail};
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -59,61 +61,6 @@ fn once() -> usize {
     1
 }
 
-/// An error in a sweep file.
-#[derive(Debug, thiserror::Error)]
-pub enum SweepError {
-    /// It cannot be read.
-    #[error("cannot read the sweep file {path}: {reason}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's. Not the error's source, which would be printed twice.
-        reason: std::io::Error,
-    },
-    /// It is not valid TOML, or a required key is missing.
-    #[error("{path}, line {line}: {message}")]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Line, from 1.
-        line: usize,
-        /// The parser's message.
-        message: String,
-    },
-    /// An unknown key.
-    #[error("{path}: unknown key {key} in {section}{hint}")]
-    UnknownKey {
-        /// The file.
-        path: PathBuf,
-        /// The key.
-        key: String,
-        /// Section of the file.
-        section: String,
-        /// Suggestion.
-        hint: String,
-    },
-    /// An invalid value.
-    #[error("{path}: {key} in {section}: {problem}")]
-    Value {
-        /// The file.
-        path: PathBuf,
-        /// The key.
-        key: String,
-        /// Section of the file.
-        section: String,
-        /// What is wrong, and what is expected.
-        problem: String,
-    },
-    /// The file defines no valid list of runs.
-    #[error("{path}: {problem}")]
-    Empty {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
-}
-
 /// Keys of a run that are not options of `train`.
 pub(super) const OWN_KEYS: [&str; 2] = ["topology", "launcher"];
 
@@ -123,8 +70,9 @@ impl SweepFile {
     ///
     /// # Errors
     /// When it cannot be read, is not valid TOML or has an unknown key.
-    pub fn read(path: &Path, options: &[String]) -> Result<Self, SweepError> {
-        let text = read_text(path).map_err(|reason| SweepError::Read { path: path.to_owned(), reason })?;
+    pub fn read(path: &Path, options: &[String]) -> anyhow::Result<Self> {
+        let text =
+            read_text(path).with_context(|| format!("cannot read the sweep file {}", path.display()))?;
         let mut file: Self = toml::from_str(&text).map_err(|error| {
             let before =
                 error.span().map_or(0, |span| text[..span.start.min(text.len())].matches('\n').count());
@@ -133,19 +81,19 @@ impl SweepFile {
                 0 | 80.. => error.message().to_owned(),
                 _ => format!("{}, in {content}", error.message()),
             };
-            SweepError::Syntax { path: path.to_owned(), line: before + 1, message }
+            anyhow!("{}, line {}: {message}", path.display(), before + 1)
         })?;
         file.path = path.to_owned();
         file.check_keys(options)?;
         Ok(file)
     }
 
-    fn check_keys(&self, options: &[String]) -> Result<(), SweepError> {
+    fn check_keys(&self, options: &[String]) -> anyhow::Result<()> {
         let check = |section: &str, table: &Table, own: &[&str]| {
             let known: Vec<&str> = own.iter().copied().chain(options.iter().map(String::as_str)).collect();
             table.keys().try_for_each(|key| match known.contains(&key.as_str()) {
                 true => Ok(()),
-                false => Err(self.unknown(section, key, &known)),
+                false => self.unknown(section, key, &known),
             })
         };
         check("[base]", &self.base, &OWN_KEYS)?;
@@ -156,34 +104,24 @@ impl SweepFile {
                 Value::Table(table) => check(&format!("[{name}]"), table, &["repeats"])?,
                 _ => {
                     let known = ["title", "reference", "repeats", "base", "vary", "runs"];
-                    return Err(self.unknown("the file", name, &known));
+                    self.unknown("the file", name, &known)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn unknown(&self, section: &str, key: &str, known: &[&str]) -> SweepError {
+    fn unknown(&self, section: &str, key: &str, known: &[&str]) -> anyhow::Result<()> {
         let near = known.iter().map(|name| (strsim::jaro_winkler(key, name), name));
         let nearest = near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.7);
         let hint = nearest.map_or_else(
             || "; keys are options of `mpiburn train`, topology and launcher".to_owned(),
             |(_, name)| format!("; did you mean {name}?"),
         );
-        SweepError::UnknownKey {
-            path: self.path.clone(),
-            key: key.to_owned(),
-            section: section.to_owned(),
-            hint,
-        }
+        bail!("{}: unknown key {key} in {section}{hint}", self.path.display())
     }
 
-    pub(super) fn bad_value(&self, section: &str, key: &str, problem: impl Into<String>) -> SweepError {
-        SweepError::Value {
-            path: self.path.clone(),
-            key: key.to_owned(),
-            section: section.to_owned(),
-            problem: problem.into(),
-        }
+    pub(super) fn bad_value(&self, section: &str, key: &str, problem: impl Display) -> anyhow::Error {
+        anyhow!("{}: {key} in {section}: {problem}", self.path.display())
     }
 }

@@ -3,5 +3,5 @@
 mod file;
 mod plan;
 
-pub use file::{SweepError, SweepFile};
+pub use file::SweepFile;
 pub use plan::{PlannedRun, plan, scaled};

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::bail;
 use clap::ValueEnum;
 use toml::{Table, Value};
 
-use super::{SweepError, SweepFile};
+use super::SweepFile;
 use crate::launch::{LauncherKind, Topology};
 
 /// Most repeats of a run, and most runs with their repeats: a list beyond these is a slip, and fills
@@ -36,7 +37,7 @@ pub struct PlannedRun {
 ///
 /// # Errors
 /// When a value is invalid or the scale does not exist.
-pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError> {
+pub fn plan(file: &SweepFile, scale: &str) -> anyhow::Result<Vec<PlannedRun>> {
     let (base, repeats) = base_of(file, scale)?;
     let mut variants = combinations(file)?;
     variants.extend(file.runs.iter().cloned());
@@ -46,14 +47,12 @@ pub fn plan(file: &SweepFile, scale: &str) -> Result<Vec<PlannedRun>, SweepError
     let runs: Vec<PlannedRun> =
         variants.iter().map(|variant| planned(file, &base, variant)).collect::<Result<_, _>>()?;
     if runs.len().saturating_mul(repeats) > RUNS {
-        let problem =
-            format!("{} runs, {repeats} times each, are more than {RUNS}; lower repeats", runs.len());
-        return Err(SweepError::Empty { path: file.path.clone(), problem });
+        let (path, runs) = (file.path.display(), runs.len());
+        bail!("{path}: {runs} runs, {repeats} times each, are more than {RUNS}; lower repeats");
     }
     let mut names = BTreeSet::new();
     if let Some(run) = runs.iter().find(|run| !names.insert(&run.name)) {
-        let problem = format!("two runs are named {}; remove one", run.name);
-        return Err(SweepError::Empty { path: file.path.clone(), problem });
+        bail!("{}: two runs are named {}; remove one", file.path.display(), run.name);
     }
     let round = |repeat: usize| {
         let name = move |run: &PlannedRun| format!("{}-{repeat}", run.name);
@@ -78,13 +77,12 @@ pub fn scaled(file: &SweepFile, scale: &str) -> BTreeMap<String, (String, String
 }
 
 /// Options of all runs, and the number of repeats.
-fn base_of(file: &SweepFile, scale: &str) -> Result<(Table, usize), SweepError> {
+fn base_of(file: &SweepFile, scale: &str) -> anyhow::Result<(Table, usize)> {
     let mut base = file.base.clone();
     let mut repeats = file.repeats;
     if scale != "full" {
         let Some(Value::Table(changes)) = file.scales.get(scale) else {
-            let problem = format!("it has no section [{scale}] for --scale {scale}");
-            return Err(SweepError::Empty { path: file.path.clone(), problem });
+            bail!("{}: it has no section [{scale}] for --scale {scale}", file.path.display());
         };
         for (key, value) in changes {
             match (key.as_str(), value) {
@@ -98,14 +96,14 @@ fn base_of(file: &SweepFile, scale: &str) -> Result<(Table, usize), SweepError> 
         n if n > REPEATS => Err(file.bad_value(
             "the file",
             "repeats",
-            format!("{n} is more than {REPEATS}, which nobody waits for"),
+            format_args!("{n} is more than {REPEATS}, which nobody waits for"),
         )),
         _ => Ok((base, repeats)),
     }
 }
 
 /// Every combination of the lists in `[vary]`, the last list fastest.
-fn combinations(file: &SweepFile) -> Result<Vec<Table>, SweepError> {
+fn combinations(file: &SweepFile) -> anyhow::Result<Vec<Table>> {
     let mut all = Vec::new();
     for (key, list) in &file.vary {
         let values = list.as_array().filter(|values| !values.is_empty());
@@ -127,7 +125,7 @@ fn combinations(file: &SweepFile) -> Result<Vec<Table>, SweepError> {
     Ok(all)
 }
 
-fn planned(file: &SweepFile, base: &Table, variant: &Table) -> Result<PlannedRun, SweepError> {
+fn planned(file: &SweepFile, base: &Table, variant: &Table) -> anyhow::Result<PlannedRun> {
     let mut run = PlannedRun {
         name: String::new(),
         repeat: 0,
@@ -180,7 +178,7 @@ fn name_of(variant: &Table, varied: &BTreeMap<String, String>) -> String {
 mod tests {
     use super::*;
 
-    fn runs(text: &str, scale: &str) -> Result<Vec<PlannedRun>, SweepError> {
+    fn runs(text: &str, scale: &str) -> anyhow::Result<Vec<PlannedRun>> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let options = ["epochs", "backend", "lr", "shuffle", "train-samples"].map(ToString::to_string);
