@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use burn::module::Module;
 
-use super::Refused;
 use super::covered::{self, Samples};
 use super::train::check_shape;
+use super::{on_root, set_up};
 use crate::data::{self, SampleSource, Split, shard};
 use crate::device::DeviceKind;
 use crate::layout::stored as stored_layout;
 use crate::model::Network;
-use crate::options::RunConfig;
+use crate::options::{ConfigError, RunConfig};
 use crate::quant::{Int8File, Quantized, Ranges};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
@@ -29,22 +29,56 @@ pub struct Weights {
     pub ranges: Option<Ranges>,
 }
 
-/// A run's data set, and its network with initial weights.
-pub struct Initial {
+/// A run that a command reads: its options, its data set, and its network with initial weights.
+pub struct Opened {
+    pub config: RunConfig,
     pub source: Box<dyn SampleSource>,
     pub network: Network,
     pub layout: ParamLayout,
-    pub classes: usize,
 }
 
-impl Initial {
-    /// Opens the data set in `config` on every rank, and makes a network for it.
-    pub fn open(world: &World, config: &RunConfig) -> anyhow::Result<Self> {
-        let source = world.agree(data::open(&config.data.data_root))?;
-        check_shape(config, source.as_ref())?;
-        let classes = source.description().classes;
-        let network = config.network(classes, &config.device.device());
-        Ok(Self { layout: ParamLayout::of(&network), source, network, classes })
+impl Opened {
+    /// Opens on every rank the run that `path` is, or is a checkpoint of, on rank 0's disk: with what `adapt` makes of
+    /// its options. Of the splits `checked`, the data set must have the samples that the checkpoint was written with.
+    pub fn open(
+        world: &World,
+        path: &Path,
+        checked: &[Split],
+        adapt: impl FnOnce(RunConfig) -> Result<RunConfig, ConfigError>,
+    ) -> anyhow::Result<Self> {
+        let stored = world.broadcast(&on_root(world, || stored(path))?)?;
+        let (config, samples) = stored.context("rank 0 sent no configuration")?;
+        let config = adapt(config)?;
+        set_up(world, &config)?;
+        let root = &config.data.data_root;
+        let source = world.agree(data::open(root))?;
+        check_shape(&config, source.as_ref())?;
+        let network = config.network(source.description().classes, &config.device.device());
+        for &split in checked {
+            check_samples(
+                world,
+                &samples,
+                split,
+                source.as_ref(),
+                root,
+                "name the other one with --data-root",
+            )?;
+        }
+        Ok(Self { layout: ParamLayout::of(&network), source, network, config })
+    }
+
+    /// The network with the weights of the checkpoint `path`.
+    pub fn float(&self, world: &World, path: &Path) -> anyhow::Result<Network> {
+        let weights = share(world, path, &self.layout)?;
+        Ok(self.layout.write(self.network.clone(), &weights.values).valid())
+    }
+
+    /// The int8 model beside the checkpoint `path`.
+    pub fn int8(&self, world: &World, path: &Path) -> anyhow::Result<Quantized> {
+        share_int8(world, || {
+            let weights = load(path, &self.layout)?;
+            Ok(load_int8(&weights, &self.config, &self.network)?)
+        })
     }
 }
 
@@ -57,9 +91,6 @@ pub fn on_flex(mut config: RunConfig, data_root: Option<&PathBuf>) -> RunConfig 
     config
 }
 
-/// How a command that only reads a run takes other samples than the run's.
-pub const NAME_IT: &str = "name the other one with --data-root";
-
 /// Whether `path` is a checkpoint's folder, rather than a run directory.
 fn is_checkpoint(path: &Path) -> anyhow::Result<bool> {
     let state = path.join("state.json");
@@ -70,12 +101,8 @@ fn is_checkpoint(path: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// The configuration of the run that `path` is, or that it is a checkpoint of.
-pub fn config_of(path: &Path) -> anyhow::Result<RunConfig> {
-    Ok(stored(path)?.0)
-}
-
-/// The same, with the samples that the checkpoint is of.
+/// The configuration of the run that `path` is, or that it is a checkpoint of, with the samples that the checkpoint
+/// is of.
 pub fn stored(path: &Path) -> anyhow::Result<(RunConfig, Samples)> {
     let run = match is_checkpoint(path)? {
         true => path.join("../.."),
@@ -154,11 +181,8 @@ pub fn load(path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
 
 /// As [`load`], on every rank: rank 0, whose disk the run directory is on, reads it.
 pub fn share(world: &World, path: &Path, layout: &ParamLayout) -> anyhow::Result<Weights> {
-    let loaded = match world.is_root() {
-        true => load(path, layout),
-        false => Ok(Weights { values: vec![0.0; layout.len()], folder: PathBuf::new(), ranges: None }),
-    };
-    let mut weights = agree_or_refuse(world, loaded)?;
+    let zeros = || Weights { values: vec![0.0; layout.len()], folder: PathBuf::new(), ranges: None };
+    let mut weights = on_root(world, || load(path, layout))?.unwrap_or_else(zeros);
     world.broadcast_f32(&mut weights.values)?;
     Ok(weights)
 }
@@ -190,34 +214,18 @@ pub fn load_int8(
 }
 
 /// Rank 0's quantized network on every rank. What it cannot be made of or read from is
-/// every rank's error: [`Refused`] where something was typed wrong.
+/// every rank's error: [`Refused`](super::Refused) where something was typed wrong.
 pub fn share_int8(
     world: &World,
     made: impl FnOnce() -> anyhow::Result<(Int8File, PathBuf)>,
 ) -> anyhow::Result<Quantized> {
-    let bytes = match world.is_root() {
-        true => made().and_then(|(file, path)| {
-            // Each rank decodes what is on disk, so a model that is none is found here.
-            Quantized::from_file(&file, &path)?;
-            Ok((file.encode(&path)?, path))
-        }),
-        false => Ok((Vec::new(), PathBuf::new())),
+    let encoded = || {
+        let (file, path) = made()?;
+        // Each rank decodes what is on disk, so a model that is none is found here.
+        Quantized::from_file(&file, &path)?;
+        Ok((file.encode(&path)?, path))
     };
-    let (bytes, path) = agree_or_refuse(world, bytes)?;
+    let (bytes, path) = on_root(world, encoded)?.unwrap_or_default();
     let bytes = world.broadcast_bytes(bytes)?;
     Ok(Quantized::from_file(&Int8File::decode(&path, &bytes)?, &path)?)
-}
-
-/// As [`World::agree`] for what rank 0 alone does, but what is a user's error there is
-/// one on every rank.
-pub fn agree_or_refuse<T>(world: &World, mine: anyhow::Result<T>) -> anyhow::Result<T> {
-    let refusal = mine
-        .as_ref()
-        .err()
-        .filter(|error| super::failure::is_refusal(error))
-        .map(|error| format!("{error:#}"));
-    match world.broadcast(&refusal)? {
-        Some(reason) => Err(Refused(reason).into()),
-        None => Ok(world.agree(mine.map_err(|error| format!("{error:#}")))?),
-    }
 }

@@ -1,31 +1,23 @@
 //! `mpiburn eval`: a checkpoint's loss and accuracy on the test set.
 
-use anyhow::Context;
-use burn::module::Module;
 use burn::tensor::Tensor;
 
-use super::checkpoint::{self, Initial};
-use super::covered::Samples;
+use super::checkpoint::Opened;
 use super::logits;
 use crate::data::Split;
 use crate::device::DeviceKind;
 use crate::model::Model;
 use crate::options::{ConfigError, EvalArgs, RunConfig};
-use crate::train::{DataOptions, Evaluation, Samples as _, Tally};
+use crate::train::{DataOptions, Evaluation, Samples, Tally};
 use burn_mpi::World;
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     check(args)?;
     logits::check(world, args.logits.as_ref())?;
-    let stored = world.agree(configure(world, args))?;
-    let (config, samples) = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
-    super::set_up(world, &config)?;
-    let Initial { source, network, layout, classes } = Initial::open(world, &config)?;
-    let evaluation = Evaluation::load(world, source.as_ref(), &config)?;
-    if args.data_root.is_none() {
-        let (root, remedy) = (&config.data.data_root, checkpoint::NAME_IT);
-        checkpoint::check_samples(world, &samples, Split::Test, source.as_ref(), root, remedy)?;
-    }
+    let checked: &[Split] = if args.data_root.is_some() { &[] } else { &[Split::Test] };
+    let opened = Opened::open(world, &args.checkpoint, checked, |config| Ok(adapted(config, args)))?;
+    let (source, device) = (opened.source.as_ref(), opened.config.device.device());
+    let evaluation = Evaluation::load(world, source, &opened.config)?;
     let mut logits = Vec::new();
     let mut keep = |scores: &Tensor<2>| {
         if args.logits.is_some() {
@@ -33,17 +25,11 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
         }
     };
     let tested = if args.int8 {
-        let made = || {
-            let weights = checkpoint::load(&args.checkpoint, &layout)?;
-            Ok(checkpoint::load_int8(&weights, &config, &network)?)
-        };
-        let mut quantized = checkpoint::share_int8(world, made)?;
+        let mut quantized = opened.int8(world, &args.checkpoint)?;
         evaluation
             .run_with(world, |samples| evaluation.int8_scores(&mut quantized, samples).inspect(&mut keep))?
     } else {
-        let weights = checkpoint::share(world, &args.checkpoint, &layout)?;
-        let network = layout.write(network, &weights.values).valid();
-        let device = config.device.device();
+        let network = opened.float(world, &args.checkpoint)?;
         evaluation.run_with(world, |samples| {
             let scores = network.forward(samples.batch(0..samples.count(), &device).0);
             keep(&scores);
@@ -51,19 +37,23 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
         })?
     };
     if let Some(file) = &args.logits {
-        logits::write(world, file, &logits, classes)?;
+        logits::write(world, file, &logits, source.description().classes)?;
     }
     if world.is_root() {
-        let total = Tally::total(&tested.tallies);
-        println!(
-            "test loss {:.6}  test accuracy {:.2}%  ({} of {} samples)",
-            total.mean_loss(),
-            total.accuracy(),
-            total.correct,
-            total.samples
-        );
+        println!("{}", shown(&Tally::total(&tested.tallies)));
     }
     Ok(())
+}
+
+/// Loss and accuracy of a test.
+pub fn shown(test: &Tally) -> String {
+    format!(
+        "test loss {:.6}  test accuracy {:.2}%  ({} of {} samples)",
+        test.mean_loss(),
+        test.accuracy(),
+        test.correct,
+        test.samples
+    )
 }
 
 /// The options that need nothing else to be checked.
@@ -75,19 +65,13 @@ fn check(args: &EvalArgs) -> Result<(), ConfigError> {
     device.check_built().map_err(|problem| ConfigError::new("device", device, problem))
 }
 
-/// The run's own configuration, with what was typed instead. Read by rank 0,
-/// whose disk the run directory is on; nothing on the others.
-fn configure(world: &World, args: &EvalArgs) -> anyhow::Result<Option<(RunConfig, Samples)>> {
-    if !world.is_root() {
-        return Ok(None);
-    }
-    let (config, samples) = checkpoint::stored(&args.checkpoint)?;
+/// The run's own configuration, with what was typed instead.
+fn adapted(config: RunConfig, args: &EvalArgs) -> RunConfig {
     let data = DataOptions {
         data_root: args.data_root.clone().unwrap_or(config.data.data_root),
         test_batch_size: args.test_batch_size,
         test_samples: args.test_samples.or(config.data.test_samples),
         ..config.data
     };
-    let config = RunConfig { data, device: args.device, ..config };
-    Ok(Some((config, samples)))
+    RunConfig { data, device: args.device, ..config }
 }

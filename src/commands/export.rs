@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 
-use super::{Refused, checkpoint, outputs};
+use super::{Refused, checkpoint, on_root, outputs};
 use crate::data;
 use crate::device::DeviceKind;
 use crate::export::{IR_VERSION, OPSET, float_network, int8_network};
@@ -13,11 +13,7 @@ use run_record::files::replace_file;
 
 /// Under mpirun, rank 0 alone writes the file and prints its line.
 pub fn run(world: &World, args: &ExportArgs) -> anyhow::Result<()> {
-    let line = match world.is_root() {
-        true => export(args).map(Some),
-        false => Ok(None),
-    };
-    if let Some(line) = checkpoint::agree_or_refuse(world, line)? {
+    if let Some(line) = on_root(world, || export(args))? {
         println!("{line}");
     }
     Ok(())
@@ -30,7 +26,7 @@ fn export(args: &ExportArgs) -> anyhow::Result<String> {
         return Err(Refused(format!("--out {}: must end in .onnx", args.out.display())).into());
     }
     outputs::check(&[("out", Some(&args.out))], &[])?;
-    let config = RunConfig { device: DeviceKind::Flex, ..checkpoint::config_of(&args.run)? };
+    let config = RunConfig { device: DeviceKind::Flex, ..checkpoint::stored(&args.run)?.0 };
     // The data set may be gone; the number of classes is in the weights' shapes as well,
     // but a run's own options name it where it is not the network's.
     let classes = match data::open(&config.data.data_root) {

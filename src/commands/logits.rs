@@ -22,14 +22,13 @@ pub fn check(world: &World, file: Option<&PathBuf>) -> anyhow::Result<()> {
 /// samples r, r + ranks, ….
 pub fn write(world: &World, file: &Path, mine: &[f32], classes: usize) -> anyhow::Result<()> {
     let shares = world.gather(&mine.to_vec())?;
-    let write = || -> anyhow::Result<()> {
+    super::on_root(world, || {
         let shares: Vec<Vec<&[f32]>> =
             shares.iter().map(|share| share.chunks_exact(classes).collect()).collect();
         let most = shares.iter().map(Vec::len).max().unwrap_or(0);
         let rows = (0..most).flat_map(|i| shares.iter().filter_map(move |share| share.get(i)));
         let values: Vec<f32> = rows.flat_map(|row| row.iter().copied()).collect();
         write_npy(file, classes, &values).with_context(|| format!("cannot write {}", file.display()))
-    };
-    world.agree(if world.is_root() { write() } else { Ok(()) }.map_err(|error| format!("{error:#}")))?;
+    })?;
     Ok(())
 }

@@ -2,7 +2,6 @@
 
 mod bench;
 mod checkpoint;
-pub mod collective;
 mod covered;
 mod data;
 mod eval;
@@ -20,6 +19,7 @@ mod profile;
 mod progress;
 mod quantize;
 pub mod start;
+mod subject;
 mod sweep;
 #[cfg(test)]
 mod sweep_tests;
@@ -226,6 +226,20 @@ fn use_threads(threads: usize) -> anyhow::Result<()> {
         std::mem::forget(pool.build().context("cannot start threads")?);
     }
     Ok(())
+}
+
+/// What rank 0 alone does, on whose disk runs are; `None` on the others.
+///
+/// # Errors
+/// Rank 0's on every rank: [`Refused`] where it is a user's.
+fn on_root<T>(world: &World, work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<Option<T>> {
+    let mine = world.is_root().then(work).transpose();
+    let is_refusal = |error: &&anyhow::Error| failure::is_refusal(error);
+    let refusal = mine.as_ref().err().filter(is_refusal).map(|error| format!("{error:#}"));
+    match world.broadcast(&refusal)? {
+        Some(reason) => Err(Refused(reason).into()),
+        None => Ok(world.agree(mine.map_err(|error| format!("{error:#}")))?),
+    }
 }
 
 /// Warns of options that were `typed` and have no effect on what the command `does`.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::agree_or_refuse;
+use super::on_root;
 use crate::data::is_data_file;
 use crate::options::ConfigError;
 use burn_mpi::World;
@@ -60,7 +60,7 @@ pub fn check_kept(option: &'static str, path: &Path, read: &[Option<&PathBuf>]) 
 /// # Errors
 /// As there, on every rank.
 pub fn check_on_root(world: &World, outputs: &[Named<'_>], read: &[Option<&PathBuf>]) -> anyhow::Result<()> {
-    agree_or_refuse(world, if world.is_root() { check(outputs, read) } else { Ok(()) })
+    on_root(world, || check(outputs, read)).map(drop)
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use burn::module::Module;
 
-use super::checkpoint::{self, Initial};
+use super::checkpoint::{self, Opened};
+use super::eval::shown;
 use crate::data::{SampleSource, Split};
 use crate::model::Network;
 use crate::options::{ConfigError, QuantKind, QuantizeArgs, RunConfig};
@@ -29,22 +30,14 @@ enum Plan {
 
 pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let plan = Plan::try_from(args)?;
-    let stored = match world.is_root() {
-        true => checkpoint::stored(&args.run).map(Some),
-        false => Ok(None),
+    let calibrates = matches!(plan, Plan::Post(PostTraining::Static { .. }));
+    let checked: &[Split] = match &args.data_root {
+        Some(_) => &[],
+        None if calibrates => &Split::ALL,
+        None => &[Split::Test],
     };
-    let stored = checkpoint::agree_or_refuse(world, stored)?;
-    let (config, samples) = world.broadcast(&stored)?.context("rank 0 sent no configuration")?;
-    let config = checkpoint::on_flex(config, args.data_root.as_ref());
-    super::set_up(world, &config)?;
-    let Initial { source, network, layout, .. } = Initial::open(world, &config)?;
-    if args.data_root.is_none() {
-        let calibrates = matches!(plan, Plan::Post(PostTraining::Static { .. }));
-        for split in Split::ALL.into_iter().filter(|split| calibrates || *split == Split::Test) {
-            let (root, remedy) = (&config.data.data_root, checkpoint::NAME_IT);
-            checkpoint::check_samples(world, &samples, split, source.as_ref(), root, remedy)?;
-        }
-    }
+    let adapt = |config| Ok(checkpoint::on_flex(config, args.data_root.as_ref()));
+    let Opened { config, source, network, layout } = Opened::open(world, &args.run, checked, adapt)?;
     let weights = checkpoint::share(world, &args.run, &layout)?;
     let network = layout.write(network, &weights.values).valid();
     let mut quantized = checkpoint::share_int8(world, || {
@@ -147,13 +140,7 @@ fn print(folder: &Path, float: &Tally, int8: &Tally) -> anyhow::Result<()> {
     };
     let (of_float, of_int8) = (bytes("model.safetensors")?, bytes(INT8_FILE)?);
     for (name, tally, bytes) in [("float", float, of_float), ("int8", int8, of_int8)] {
-        println!(
-            "{name:5}  test loss {:.6}  test accuracy {:.2}%  ({} of {} samples)  {bytes} bytes",
-            tally.mean_loss(),
-            tally.accuracy(),
-            tally.correct,
-            tally.samples
-        );
+        println!("{name:5}  {}  {bytes} bytes", shown(tally));
     }
     let ratio = of_float as f64 / of_int8.max(1) as f64;
     println!("{}: {ratio:.2} times smaller", folder.join(INT8_FILE).display());

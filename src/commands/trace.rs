@@ -7,8 +7,8 @@ use std::time::Instant;
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 
-use crate::options::{ConfigError, RunConfig};
-use crate::options::{StepRange, TraceArgs};
+use super::on_root;
+use crate::options::{ConfigError, RunConfig, StepRange, TraceArgs};
 use crate::profile::{Clock, RankTrace, TraceFile, longest_wait};
 use crate::spans::{Log, Recorder, end_batch};
 use crate::train::TrainError;
@@ -32,13 +32,9 @@ pub struct Tracing {
 ///
 /// # Errors
 /// If it cannot, on every rank.
-pub fn check_writable(world: &World, args: &TraceArgs) -> Result<(), CommError> {
+pub fn check_writable(world: &World, args: &TraceArgs) -> anyhow::Result<()> {
     let Some(path) = &args.trace else { return Ok(()) };
-    let writable = match world.is_root() {
-        true => TraceFile::check(path).with_context(|| cannot_write(path)),
-        false => Ok(()),
-    };
-    world.agree(writable)
+    on_root(world, || TraceFile::check(path).with_context(|| cannot_write(path))).map(drop)
 }
 
 /// Checks the place of a file in the run directory `out`, which may not be there yet.
@@ -139,11 +135,7 @@ impl Tracing {
         run.insert("first_step".into(), json!(first));
         run.insert("last_step".into(), json!(last));
         let file = TraceFile { ranks: &ranks, clocks: &clocks, places: world.places(), run };
-        let written = match world.is_root() {
-            true => file.write(&self.path).with_context(|| cannot_write(&self.path)),
-            false => Ok(()),
-        };
-        world.agree(written)?;
+        on_root(world, || file.write(&self.path).with_context(|| cannot_write(&self.path)))?;
         if world.is_root() {
             let error = clocks.iter().map(Clock::error_ns).max().unwrap_or(0);
             log::info!(

@@ -6,9 +6,11 @@ mod resume;
 
 use std::time::Instant;
 
-use super::checkpoint;
-use super::collective::primitives;
+use anyhow::Context;
+
+use super::checkpoint::check_samples;
 use super::memory;
+use super::on_root;
 use super::outcome::{Ended, describe, print_header, print_results, summarize};
 use super::progress::{Progress, learning_rate};
 use super::trace::{self, Tracing};
@@ -20,10 +22,10 @@ use crate::quant::Quantizer;
 use crate::spans::Recorder;
 use crate::stop::StopRequest;
 use crate::train::{self, Position, Schedule, Setup, TrainError, Trainer};
+use burn_mpi::lab::connect_primitives;
 use burn_mpi::{Backend, Collective, ParamLayout, World, connect};
 pub(super) use checks::check_shape;
 use checks::{check_data, check_world_size, clip_limits};
-use prepare::Begin;
 use resume::Resumed;
 use run_record::{Checkpoint, Curves, DataRecord, Origin, RunDir, Start, Status, StepFile, now};
 
@@ -48,16 +50,26 @@ fn phases(
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
     let (config, resumed) = agreed(world, args)?;
     let opened = Opened::new(world, args, config)?;
-    let Opened { config, source, plan, total, network, quantizer, layout } = opened;
+    let Opened { config, source, plan, total, mut network, quantizer, layout } = opened;
     let mut record = describe(&config, &layout, world)?;
-    let begin = prepare::prepare(args, world, &layout, network, resumed, &mut record, plan.steps());
-    let begin = checkpoint::agree_or_refuse(world, begin)?;
-    let Begin { dir, network, checkpoint: saved, curves, samples, complete, replaces } = begin;
+    let begin = on_root(world, || prepare::prepare(args, &layout, resumed, &mut record, plan.steps()))?;
     if trace_is_in_run(args) {
         trace::check_writable(world, &args.trace)?;
     }
     print_header(world, &record, &plan);
-    *begun = dir.clone().filter(|_| args.resume.is_none() && !replaces);
+    let known = begin.as_ref().map(|begin| (begin.complete, begin.samples.clone()));
+    let (complete, samples) = world.broadcast(&known)?.unwrap_or_default();
+    let (mut dir, mut curves, mut checkpoint, mut replaces) = (None, None, None, false);
+    if let Some(begin) = begin {
+        if let Some(weights) = &begin.weights {
+            network = layout.write(network, weights);
+        }
+        if args.resume.is_none() && !begin.replaces {
+            *begun = Some(begin.dir.clone());
+        }
+        (dir, curves, checkpoint, replaces) =
+            (Some(begin.dir), begin.curves, begin.checkpoint, begin.replaces);
+    }
 
     let collective = connected(world, &config)?;
     record.connection = collective.connection();
@@ -69,15 +81,13 @@ fn phases(
         test_available: source.len(Split::Test),
         test_largest_class: None,
     };
-    let checkpoint = prepare::share(world, saved)?;
+    let checkpoint = prepare::share(world, checkpoint)?;
     let done = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.position.step);
     let traced = trace::steps(&args.trace, done, total)?;
-    let complete = world.broadcast(&complete)?;
-    let samples = world.broadcast(&samples)?;
+    let root = &config.data.data_root;
+    let remedy = format!("go on with this one by --data-root {}", root.display());
     for split in Split::ALL {
-        let root = &config.data.data_root;
-        let remedy = format!("go on with this one by --data-root {}", root.display());
-        checkpoint::check_samples(world, &samples, split, source.as_ref(), root, &remedy)?;
+        check_samples(world, &samples, split, source.as_ref(), root, &remedy)?;
     }
     let tracing = traced.map(|steps| Tracing::start(world, &args.trace, steps, &config)).transpose()?;
     if let Some(tracing) = &tracing {
@@ -85,25 +95,27 @@ fn phases(
     }
     let setup = Setup { source, network, quantizer, collective, stop };
     let trainer = Trainer::new(world, &config, setup)?;
+    // The old run goes with what can fail at the start behind it.
+    let emptied = match &dir {
+        Some(dir) if replaces => dir.begin(&record).map(|()| *begun = Some(dir.clone())),
+        _ => Ok(()),
+    };
+    world.agree(emptied)?;
     let note_steps = args.note_steps;
     let run = Run { started, note_steps, config, plan, record, data, dir, checkpoint, curves, complete };
-    run.replace(world, replaces, begun)?;
     run.train(world, trainer, tracing)
 }
 
 /// The configuration that all ranks have and this build can run, and on rank 0 the run that is resumed.
 fn agreed(world: &World, args: &TrainArgs) -> anyhow::Result<(RunConfig, Option<Resumed>)> {
     check_world_size(args, world)?;
-    let read = match &args.resume {
-        None => args.config.clone().completed().map(|config| (config, None)).map_err(Into::into),
-        Some(path) if world.is_root() => {
-            Resumed::open(path, &args.typed, world).map(|(config, resumed)| (config, Some(resumed)))
+    let (config, resumed) = match &args.resume {
+        None => (args.config.clone().completed()?, None),
+        Some(path) => {
+            let (config, resumed) = on_root(world, || Resumed::open(path, &args.typed, world))?.unzip();
+            (world.broadcast(&config)?.context("rank 0 sent no configuration")?, resumed)
         }
-        // Replaced by rank 0's, whose disk the run directory is on.
-        Some(_) => Ok((args.config.clone(), None)),
     };
-    let (config, resumed) = checkpoint::agree_or_refuse(world, read)?;
-    let config = world.broadcast(&config)?;
     config.check_built()?;
     super::set_up(world, &config)?;
     super::agree_on_products(world, &config)?;
@@ -157,7 +169,7 @@ fn connected(world: &World, config: &RunConfig) -> anyhow::Result<Box<dyn Collec
     let (backend, transport) = (config.communication.backend, config.transport());
     let collective = connect(world, backend, &transport)?;
     if backend == Backend::Gloo {
-        world.exchange_over(primitives(world, backend, &transport)?);
+        world.exchange_over(connect_primitives(world, backend, &transport)?);
     }
     Ok(collective)
 }
@@ -181,19 +193,20 @@ struct Run {
 }
 
 impl Run {
-    /// Removes the old run that `replaces` says is in the directory, with what can fail at the start behind it.
-    fn replace(&self, world: &World, replaces: bool, begun: &mut Option<RunDir>) -> anyhow::Result<()> {
-        let emptied = match &self.dir {
-            Some(dir) if replaces => dir.begin(&self.record).map(|()| *begun = Some(dir.clone())),
-            _ => Ok(()),
-        };
-        Ok(world.agree(emptied)?)
-    }
-
     /// Trains, and writes down what came of it.
     fn train(self, world: &World, mut trainer: Trainer<'_>, tracing: Option<Tracing>) -> anyhow::Result<()> {
-        let Self { started, note_steps, config, plan, mut record, mut data, dir, .. } = self;
-        let (checkpoint, curves) = (self.checkpoint, self.curves);
+        let Self {
+            started,
+            note_steps,
+            config,
+            plan,
+            mut record,
+            mut data,
+            dir,
+            checkpoint,
+            curves,
+            complete,
+        } = self;
         let digests = trainer.data_digests();
         if let Some(checkpoint) = checkpoint {
             trainer.restore(checkpoint)?;
@@ -203,10 +216,10 @@ impl Run {
         record.data = Some(data);
         let position = trainer.position();
         let earlier = position.seconds();
-        if world.is_root() && position.step > 0 && !self.complete {
+        if world.is_root() && position.step > 0 && !complete {
             log::info!("resuming after step {}, in epoch {}", position.step, position.epoch + 1);
         }
-        if world.is_root() && !self.complete {
+        if world.is_root() && !complete {
             warn_of_negligible_rates(&config.rates(plan.steps()), position.epoch);
         }
         let attempt = record.history.len().saturating_sub(1);
@@ -215,7 +228,7 @@ impl Run {
         let has_int8 = config.quantization.quantize.is_some();
         let start = Start { step, history, curves, origin, keep: config.keep, has_int8 };
         let mut recorder = world.agree(train::Recorder::open(world, dir.clone(), start))?;
-        if self.complete {
+        if complete {
             // Its record has what a process that trains nothing cannot measure again.
             if let Some(dir) = &dir {
                 let shown = dir.path().display();
@@ -259,17 +272,13 @@ impl Run {
         let cpu = CpuTime::now().since(before);
         let ended = Ended { cpu, total_seconds: earlier + started.elapsed().as_secs_f64() };
         let results = summarize(world, &trainer, &plan, &config, &ended)?;
+        if let Some(dir) = &dir {
+            print_results(&trainer.position().history, &results, &trainer.sync_report(), dir);
+        }
         record.status = Status::Completed;
         record.ended_at = Some(now());
-        let written = match &dir {
-            Some(dir) => {
-                print_results(&trainer.position().history, &results, &trainer.sync_report(), dir);
-                record.results = Some(results);
-                dir.write_record(&record)
-            }
-            None => Ok(()),
-        };
-        world.agree(written)?;
+        record.results = Some(results);
+        world.agree(dir.as_ref().map_or(Ok(()), |dir| dir.write_record(&record)))?;
         if let Some(tracing) = tracing {
             tracing.finish_training(world, Ok(()))?;
         }

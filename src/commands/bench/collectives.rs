@@ -5,16 +5,15 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::{job, warn_if_not_representative};
-use crate::commands::{collective, outputs};
+use super::{has_no_gpu, job, publish, warn_if_not_representative};
+use crate::commands::{on_root, outputs};
 use crate::machine::topology;
 use crate::options::CollectivesArgs;
-use burn_mpi::lab::Primitives;
+use burn_mpi::lab::{Primitives, connect_primitives};
 use burn_mpi::{Backend, CommError, SharedError, Transport, Wire, World};
 use run_report::collectives::{CORRECT, CollectiveRow, NEEDS_2_RANKS, NOT_BUILT, NOT_SUPPORTED, WRONG};
 use run_report::latency::median_of;
 use run_report::table::of_collectives;
-use run_report::write_csv;
 
 /// Bytes that each rank sends to each other rank, or contributes to a sum.
 const BYTES: usize = 1024;
@@ -24,35 +23,53 @@ const BYTES: usize = 1024;
 /// make no correct barrier wrong.
 const LATE: Duration = Duration::from_millis(100);
 
-/// An operation of [`Primitives`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
-    Send,
-    Receive,
-    Broadcast,
-    AllReduce,
-    Reduce,
-    AllGather,
-    Gather,
-    Scatter,
-    ReduceScatter,
-    AllToAll,
-    Barrier,
-}
+/// One call of an operation of [`Primitives`], with the rank that is its root: its time, none if this rank does not
+/// take part, and whether its result is right.
+type Operation = fn(&mut dyn Primitives, &World, usize) -> Result<(Option<Duration>, bool), CommError>;
 
-const OPERATIONS: [(Operation, &str); 11] = [
-    (Operation::Send, "send"),
-    (Operation::Receive, "recv"),
-    (Operation::Broadcast, "broadcast"),
-    (Operation::AllReduce, "all-reduce"),
-    (Operation::Reduce, "reduce"),
-    (Operation::AllGather, "all-gather"),
-    (Operation::Gather, "gather"),
-    (Operation::Scatter, "scatter"),
-    (Operation::ReduceScatter, "reduce-scatter"),
-    (Operation::AllToAll, "all-to-all"),
-    (Operation::Barrier, "barrier"),
+const OPERATIONS: [(&str, Operation); 11] = [
+    ("send", |on, world, _| with_peer(on, world, true)),
+    ("recv", |on, world, _| with_peer(on, world, false)),
+    ("broadcast", |on, world, root| {
+        let mut buffer = message(world.rank(), 0);
+        Ok((timed(world, || on.broadcast(&mut buffer, root))?, buffer == message(root, 0)))
+    }),
+    ("all-reduce", |on, world, _| {
+        let mut buffer = term(world.rank(), 1);
+        Ok((timed(world, || on.all_reduce(&mut buffer))?, buffer == sum(world.size(), 1)))
+    }),
+    ("reduce", |on, world, root| {
+        let (mine, mut total) = (term(world.rank(), 1), zeros(1));
+        let time = timed(world, || on.reduce(&mine, &mut total, root))?;
+        Ok((time, world.rank() != root || total == sum(world.size(), 1)))
+    }),
+    ("all-gather", |on, world, _| {
+        let (mine, mut all) = (message(world.rank(), 0), vec![0; BYTES * world.size()]);
+        Ok((timed(world, || on.all_gather(&mine, &mut all))?, all == to(world, 0)))
+    }),
+    ("gather", |on, world, root| {
+        let (mine, mut all) = (message(world.rank(), 0), vec![0; BYTES * world.size()]);
+        let time = timed(world, || on.gather(&mine, &mut all, root))?;
+        Ok((time, world.rank() != root || all == to(world, 0)))
+    }),
+    ("scatter", |on, world, root| {
+        let (mine, mut part) = (from(world), vec![0; BYTES]);
+        Ok((timed(world, || on.scatter(&mine, &mut part, root))?, part == message(root, world.rank())))
+    }),
+    ("reduce-scatter", |on, world, _| {
+        let (rank, size) = (world.rank(), world.size());
+        let (mine, mut total) = (term(rank, size), zeros(1));
+        let time = timed(world, || on.reduce_scatter(&mine, &mut total))?;
+        Ok((time, total.bytes() == &sum(size, size).bytes()[rank * BYTES..(rank + 1) * BYTES]))
+    }),
+    ("all-to-all", |on, world, _| {
+        let (mine, mut all) = (from(world), vec![0; BYTES * world.size()]);
+        Ok((timed(world, || on.all_to_all(&mine, &mut all))?, all == to(world, world.rank())))
+    }),
+    (BARRIER, |on, world, _| Ok((timed(world, || on.barrier())?, true))),
 ];
+
+const BARRIER: &str = "barrier";
 
 /// Result of an operation on one rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -66,19 +83,24 @@ enum Trial {
 }
 
 pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
-    let iterations = args.iterations;
     outputs::check_on_root(world, &[("csv", args.csv.as_ref())], &[])?;
     warn_if_not_representative(world);
     let mut rows: Vec<CollectiveRow> = Vec::new();
     let mut wrong = None;
-    for backend in collective::ALL {
+    for backend in Backend::ALL {
         let mut primitives = connect(world, backend)?;
-        for (operation, name) in OPERATIONS {
+        for (name, operation) in OPERATIONS {
             let result = match &mut primitives {
                 Err(reason) => Err(*reason),
-                Ok(primitives) => {
-                    let trials =
-                        world.gather(&attempt(operation, primitives.as_mut(), world, iterations)?)?;
+                Ok(on) => {
+                    let mut trial = attempt(operation, on.as_mut(), world, args.iterations)?;
+                    if name == BARRIER
+                        && matches!(trial, Trial::Times(_))
+                        && !barrier_waits(on.as_mut(), world)?
+                    {
+                        trial = Trial::Wrong;
+                    }
+                    let trials = world.gather(&trial)?;
                     if let Some(rank) = trials.iter().position(|trial| *trial == Trial::Wrong) {
                         let reason = format!("{backend} {name} gave a wrong result");
                         let host = world.places()[rank].host.clone();
@@ -90,35 +112,23 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
             rows.push(row(world, name, backend.name(), result));
         }
     }
-    if world.is_root() {
-        println!(
-            "median µs of {BYTES} bytes per rank, {}; mean over ranks of each call's latency",
-            job(world)
-        );
-        println!("{}", of_collectives(&rows));
-    }
-    let csv = args.csv.as_ref().filter(|_| world.is_root());
-    world.agree(csv.map_or(Ok(()), |path| write_csv(path, &rows)))?;
+    on_root(world, || {
+        let what = format!("median µs of {BYTES} bytes per rank, {}", job(world));
+        let heading = format!("{what}; mean over ranks of each call's latency");
+        publish(&heading, &of_collectives(&rows), args.csv.as_deref(), &rows)
+    })?;
     wrong.map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// The operations of `backend`, or why it has none here: it is not in this build, or a rank has no
 /// GPU for it.
-fn connect(world: &World, backend: Backend) -> anyhow::Result<Result<Box<dyn Primitives>, &'static str>> {
+fn connect(world: &World, backend: Backend) -> Result<Result<Box<dyn Primitives>, &'static str>, CommError> {
     if backend.check_built().is_err() {
         return Ok(Err(NOT_BUILT));
     }
-    match collective::primitives(world, backend, &Transport::default()) {
+    match connect_primitives(world, backend, &Transport::default()) {
         Ok(primitives) => Ok(Ok(primitives)),
-        Err(error) => match error.downcast_ref() {
-            Some(CommError::Shared(SharedError::NoNccl { reason, .. })) => {
-                if world.is_root() {
-                    log::info!("{backend} is left out: {error}");
-                }
-                Ok(Err(reason.short()))
-            }
-            _ => Err(error),
-        },
+        Err(error) => has_no_gpu(world, backend, &error).map(Err).ok_or(error),
     }
 }
 
@@ -158,96 +168,42 @@ fn attempt(
     let mut times = Vec::with_capacity(iterations);
     let mut outcome = None;
     for turn in 0..iterations + iterations.div_ceil(10) {
-        match once(operation, on, world, turn) {
-            Ok(Some((time, true))) => times.push(time.as_secs_f64() * 1e6),
-            Ok(Some((_, false))) => outcome = Some(Trial::Wrong),
-            Ok(None) => outcome = outcome.or(Some(Trial::Idle)),
+        match operation(on, world, turn % world.size()) {
+            Ok((_, false)) => outcome = Some(Trial::Wrong),
+            Ok((Some(time), true)) => times.push(time.as_secs_f64() * 1e6),
+            Ok((None, true)) => outcome = outcome.or(Some(Trial::Idle)),
             Err(CommError::Unsupported { .. }) => outcome = Some(Trial::NotSupported),
             Err(error) => return Err(error),
         }
-    }
-    if operation == Operation::Barrier && outcome.is_none() && !barrier_waits(on, world)? {
-        outcome = Some(Trial::Wrong);
     }
     // The first calls set up connections.
     Ok(outcome.unwrap_or_else(|| Trial::Times(times.split_off(iterations.div_ceil(10)))))
 }
 
-/// One call: its time, and whether its result is right; nothing if this rank does not
-/// take part. The root changes with `turn`.
-fn once(
-    operation: Operation,
+/// The time of a call that all ranks begin together.
+fn timed(world: &World, call: impl FnOnce() -> Result<(), CommError>) -> Result<Option<Duration>, CommError> {
+    world.barrier()?;
+    let started = Instant::now();
+    call()?;
+    Ok(Some(started.elapsed()))
+}
+
+/// A message from each even rank to the next one. Each side's time is that of its own operation.
+fn with_peer(
     on: &mut dyn Primitives,
     world: &World,
-    turn: usize,
-) -> Result<Option<(Duration, bool)>, CommError> {
-    let (rank, size) = (world.rank(), world.size());
-    let root = turn % size;
-    let timed = |call: &mut dyn FnMut() -> Result<(), CommError>| {
-        world.barrier()?;
-        let started = Instant::now();
-        call()?;
-        Ok(started.elapsed())
-    };
-    // Every rank's messages to all others, one after the other.
-    let for_all: Vec<u8> = (0..size).flat_map(|to| message(rank, to)).collect();
-    let from_all: Vec<u8> = (0..size).flat_map(|from| message(from, 0)).collect();
-    let mine = message(rank, 0);
-    let mut part = vec![0; BYTES];
-    let mut all = vec![0; BYTES * size];
-    Ok(Some(match operation {
-        Operation::Send | Operation::Receive => {
-            let Some(peer) = Some(rank ^ 1).filter(|&peer| peer < size) else {
-                world.barrier()?;
-                return Ok(None);
-            };
-            let sends = rank.is_multiple_of(2);
-            let time = timed(&mut || match sends {
-                true => on.send(&mine, peer),
-                false => on.receive(&mut part, peer),
-            })?;
-            // Each row has the time of its own side.
-            match (sends, operation) {
-                (true, Operation::Send) => (time, true),
-                (false, Operation::Receive) => (time, part == message(peer, 0)),
-                (true, _) => return Ok(None),
-                (false, _) if part == message(peer, 0) => return Ok(None),
-                (false, _) => (time, false),
-            }
-        }
-        Operation::Broadcast => {
-            let mut buffer = mine;
-            (timed(&mut || on.broadcast(&mut buffer, root))?, buffer == message(root, 0))
-        }
-        Operation::AllReduce => {
-            let mut buffer = term(rank, 1);
-            (timed(&mut || on.all_reduce(&mut buffer))?, buffer == sum(size, 1))
-        }
-        Operation::Reduce => {
-            let (mine, mut total) = (term(rank, 1), zeros(1));
-            let time = timed(&mut || on.reduce(&mine, &mut total, root))?;
-            (time, rank != root || total == sum(size, 1))
-        }
-        Operation::AllGather => (timed(&mut || on.all_gather(&mine, &mut all))?, all == from_all),
-        Operation::Gather => {
-            let time = timed(&mut || on.gather(&mine, &mut all, root))?;
-            (time, rank != root || all == from_all)
-        }
-        Operation::Scatter => {
-            (timed(&mut || on.scatter(&for_all, &mut part, root))?, part == message(root, rank))
-        }
-        Operation::ReduceScatter => {
-            let (mine, mut total) = (term(rank, size), zeros(1));
-            let time = timed(&mut || on.reduce_scatter(&mine, &mut total))?;
-            let share = total.bytes().len();
-            (time, total.bytes() == &sum(size, size).bytes()[rank * share..(rank + 1) * share])
-        }
-        Operation::AllToAll => {
-            let expected: Vec<u8> = (0..size).flat_map(|from| message(from, rank)).collect();
-            (timed(&mut || on.all_to_all(&for_all, &mut all))?, all == expected)
-        }
-        Operation::Barrier => (timed(&mut || on.barrier())?, true),
-    }))
+    of_sender: bool,
+) -> Result<(Option<Duration>, bool), CommError> {
+    let (mine, mut part) = (message(world.rank(), 0), vec![0; BYTES]);
+    let sends = world.rank().is_multiple_of(2);
+    let peer = world.rank() ^ 1;
+    let time = timed(world, || match sends {
+        _ if peer >= world.size() => Ok(()),
+        true => on.send(&mine, peer),
+        false => on.receive(&mut part, peer),
+    })?;
+    let is_timed = peer < world.size() && sends == of_sender;
+    Ok((time.filter(|_| is_timed), sends || part == message(peer, 0)))
 }
 
 /// A rank's passage through a barrier, in ns on the clock of rank 0.
@@ -286,6 +242,16 @@ fn all_waited(ranks: &[Passage]) -> bool {
 /// The message of rank `from` to rank `to`.
 fn message(from: usize, to: usize) -> Vec<u8> {
     (0..BYTES).map(|i| (from * 59 + to * 101 + i * 7 + 1) as u8).collect()
+}
+
+/// The messages of this rank to all others, one after the other.
+fn from(world: &World) -> Vec<u8> {
+    (0..world.size()).flat_map(|to| message(world.rank(), to)).collect()
+}
+
+/// The messages of all ranks to rank `to`.
+fn to(world: &World, to: usize) -> Vec<u8> {
+    (0..world.size()).flat_map(|from| message(from, to)).collect()
 }
 
 /// The contribution of `rank` to a sum: `parts` of `BYTES`. Small integers have exact

@@ -1,39 +1,59 @@
 //! `mpiburn bench fused`: fused convolution and ReLU compared with Burn's two operators
 //! on each compute backend.
 
-use super::fused_net::{Candidate, Operator, Task};
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
+use burn::optim::{AdamConfig, GradientsParams, ModuleOptimizer};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
+
+use super::{check_alone, median_ms, publish};
+use crate::commands::{outputs, use_threads};
 use crate::data::shard::Order;
-use crate::data::{self, Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::data::{self, Normalizer, Shard, ShardPlan, Split};
 use crate::device::DeviceKind;
-use crate::options::{ConfigError, FusedArgs};
-use burn_mpi::World;
+use crate::model::seeded;
+use crate::options::FusedArgs;
+use burn_fused::conv::conv_relu;
+use burn_fused::loss::{Score, cross_entropy};
+use burn_mpi::{ParamLayout, World};
 use run_report::fused::FusedRow;
-use run_report::{table, write_csv};
+use run_report::table::table;
+
+/// Height and width of the digits.
+const SIDE: usize = 28;
+const CLASSES: usize = 10;
+const TEST_BATCH: usize = 128;
 
 /// Steps of one row before the next row continues, so that a change in the machine's
 /// speed affects all rows.
 const TURN: usize = 10;
 
 /// An implementation of the network.
+#[derive(Debug, Clone, Copy)]
 struct Way {
     name: &'static str,
     device: DeviceKind,
-    operator: Operator,
+    /// Whether convolution and ReLU are one operator with its own backward, rather than Burn's two.
+    fused: bool,
 }
 
 /// The table's rows, in order.
 const WAYS: [Way; 4] = [
-    Way { name: "fused", device: DeviceKind::Flex, operator: Operator::Fused },
-    Way { name: "unfused", device: DeviceKind::Flex, operator: Operator::Separate },
-    Way { name: "ndarray", device: DeviceKind::NdArray, operator: Operator::Separate },
-    Way { name: "tch", device: DeviceKind::Tch, operator: Operator::Separate },
+    Way { name: "fused", device: DeviceKind::Flex, fused: true },
+    Way { name: "unfused", device: DeviceKind::Flex, fused: false },
+    Way { name: "ndarray", device: DeviceKind::NdArray, fused: false },
+    Way { name: "tch", device: DeviceKind::Tch, fused: false },
 ];
 
 /// Trains each network with each implementation of this build, and prints the table.
 pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
-    check(world)?;
-    super::super::outputs::check(&[("csv", args.csv.as_ref())], &[])?;
-    super::super::use_threads(1)?;
+    check_alone(world, "an operator")?;
+    outputs::check(&[("csv", args.csv.as_ref())], &[])?;
+    use_threads(1)?;
     let source = data::open(&args.data_root)?;
     let load = |split, samples: usize| {
         let samples = samples.min(source.len(split));
@@ -41,86 +61,216 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
         Shard::load(source.as_ref(), split, &plan, 0, Order::Sequential)
     };
     let (train, test) = (load(Split::Train, args.train_samples)?, load(Split::Test, usize::MAX)?);
-    let rows = measure(args, source.as_ref(), &train, &test);
-    print(args, &rows, train.len());
-    match &args.csv {
-        Some(path) => Ok(write_csv(path, &rows)?),
-        None => Ok(()),
-    }
-}
-
-fn check(world: &World) -> Result<(), ConfigError> {
-    match world.size() {
-        1 => Ok(()),
-        ranks => Err(ConfigError::new(
-            "world-size",
-            ranks,
-            "an operator is measured on one rank; start it without mpirun",
-        )),
-    }
-}
-
-fn measure(args: &FusedArgs, source: &dyn SampleSource, train: &Shard, test: &Shard) -> Vec<FusedRow> {
-    let normalizer = Normalizer::new(source.description());
-    let task = Task { channels: args.channels, lr: args.lr, seed: args.seed };
-    let built = || WAYS.iter().filter(|way| way.device.check_built().is_ok());
-    let mut candidates: Vec<_> = args
-        .layers
-        .iter()
-        .flat_map(|&layers| {
-            built().map(move |way| (way.name, Candidate::new(layers, task, way.device, way.operator)))
-        })
-        .collect();
-    let batch = args.train_batch_size;
-    let starts: Vec<usize> = (0..train.len()).step_by(batch).collect();
-    for turn in starts.chunks(TURN) {
-        for (_, candidate) in &mut candidates {
-            for &from in turn {
-                let (bytes, labels) = train.samples(from, batch);
-                candidate.step(&normalizer, bytes, labels);
-            }
-        }
-    }
-    let row = |(operator, candidate): &(&'static str, Candidate)| {
-        let (forward_ms, backward_ms) = candidate.median_ms();
-        FusedRow {
-            operator: (*operator).into(),
-            layers: candidate.layers,
-            channels: args.channels,
-            batch,
-            steps: starts.len(),
-            forward_ms,
-            backward_ms,
-            test_accuracy: candidate.accuracy(&normalizer, test),
-        }
+    let rows = measure(args, &Normalizer::new(source.description()), &train, &test);
+    let header = ["layers", "operator", "forward ms", "backward ms", "test accuracy"];
+    let line = |(layers, way): (usize, Way)| {
+        let found = rows.iter().find(|row| (row.layers, row.operator.as_str()) == (layers, way.name));
+        let cells = found.map_or(["not built".into(), String::new(), String::new()], |row| {
+            let [forward, backward] = [row.forward_ms, row.backward_ms].map(|ms| format!("{ms:.3}"));
+            [forward, backward, format!("{:.2}%", row.test_accuracy)]
+        });
+        [layers.to_string(), way.name.to_owned()].into_iter().chain(cells).collect()
     };
-    candidates.iter().map(row).collect()
-}
-
-fn print(args: &FusedArgs, rows: &[FusedRow], samples: usize) {
-    println!(
+    let heading = format!(
         "Conv2d({0}→{0}, 3x3, pad 1) + ReLU, N times with the same weights; {1} digits in batches of {2}; \
          medians over steps, one thread",
-        args.channels, samples, args.train_batch_size
+        args.channels,
+        train.len(),
+        args.train_batch_size
     );
-    let header = ["layers", "operator", "forward ms", "backward ms", "test accuracy"];
-    let line = |layers: usize, name: &str| {
-        let mut cells = vec![layers.to_string(), name.to_owned()];
-        match rows.iter().find(|row| (row.layers, row.operator.as_str()) == (layers, name)) {
-            Some(row) => cells.extend([
-                format!("{:.3}", row.forward_ms),
-                format!("{:.3}", row.backward_ms),
-                format!("{:.2}%", row.test_accuracy),
-            ]),
-            None => cells.extend(["not built".into(), String::new(), String::new()]),
-        }
-        cells
-    };
-    let lines = args.layers.iter().flat_map(|&layers| WAYS.iter().map(move |way| (layers, way.name)));
-    println!("{}", table::table(&header, 2, lines.map(|(layers, name)| line(layers, name))));
+    publish(&heading, &table(&header, 2, ways(args).map(line)), args.csv.as_deref(), &rows)?;
     let missing: Vec<_> =
         WAYS.iter().filter(|way| way.device.check_built().is_err()).map(|way| way.name).collect();
     if !missing.is_empty() {
         println!("for the others: make build DEVICES={}", missing.join(","));
+    }
+    Ok(())
+}
+
+/// The rows of the table.
+fn ways(args: &FusedArgs) -> impl Iterator<Item = (usize, Way)> {
+    args.layers.iter().flat_map(|&layers| WAYS.map(|way| (layers, way)))
+}
+
+fn measure(args: &FusedArgs, normalizer: &Normalizer, train: &Shard, test: &Shard) -> Vec<FusedRow> {
+    let built = ways(args).filter(|(_, way)| way.device.check_built().is_ok());
+    let mut candidates: Vec<_> = built.map(|(layers, way)| Candidate::new(layers, args, way)).collect();
+    let batch = args.train_batch_size;
+    let starts: Vec<usize> = (0..train.len()).step_by(batch).collect();
+    for turn in starts.chunks(TURN) {
+        for candidate in &mut candidates {
+            for &from in turn {
+                let (bytes, labels) = train.samples(from, batch);
+                candidate.step(normalizer, bytes, labels);
+            }
+        }
+    }
+    let row = |candidate: &Candidate| FusedRow {
+        operator: candidate.way.name.into(),
+        layers: candidate.network.layers,
+        channels: args.channels,
+        batch,
+        steps: starts.len(),
+        forward_ms: median_ms(&candidate.forward),
+        backward_ms: median_ms(&candidate.backward),
+        test_accuracy: candidate.accuracy(normalizer, test),
+    };
+    candidates.iter().map(row).collect()
+}
+
+/// ReLU(Conv2d(C→C, 3x3, pad 1)), `layers` times with the same weights, then
+/// Linear(C·28·28→10), for `[batch, 1, 28, 28]`.
+///
+/// The report that the table reproduces applied one convolution N times, so its input
+/// and output have the same shape; with several channels, the image is repeated over
+/// them.
+#[derive(Module, Debug)]
+struct Repeated {
+    conv: Conv2d,
+    linear: Linear,
+    layers: usize,
+    channels: usize,
+}
+
+impl Repeated {
+    fn init(layers: usize, channels: usize, device: &Device) -> Self {
+        Self {
+            conv: Conv2dConfig::new([channels, channels], [3, 3])
+                .with_padding(PaddingConfig2d::Explicit(1, 1, 1, 1))
+                .init(device),
+            linear: LinearConfig::new(channels * SIDE * SIDE, CLASSES).init(device),
+            layers,
+            channels,
+        }
+    }
+
+    fn forward(&self, images: Tensor<4>, fused: bool) -> Tensor<2> {
+        let images = match self.channels {
+            1 => images,
+            channels => images.repeat_dim(1, channels),
+        };
+        let x = (0..self.layers).fold(images, |x, _| match fused {
+            true => conv_relu(x, &self.conv),
+            false => relu(self.conv.forward(x)),
+        });
+        self.linear.forward(x.flatten(1, 3))
+    }
+}
+
+/// A network in training, and its times.
+struct Candidate {
+    way: Way,
+    network: Repeated,
+    optimizer: ModuleOptimizer,
+    lr: f64,
+    device: Device,
+    forward: Vec<Duration>,
+    backward: Vec<Duration>,
+}
+
+impl Candidate {
+    /// An untrained network. All networks of the same options and layers have the same
+    /// initial weights on every device.
+    fn new(layers: usize, args: &FusedArgs, way: Way) -> Self {
+        let init = |device: &Device| Repeated::init(layers, args.channels, device);
+        // Random generators differ between devices: the weights are always drawn on
+        // flex, which every build has.
+        let flex = Device::flex();
+        let drawn = seeded(args.seed, &flex, || {
+            let drawn = init(&flex);
+            ParamLayout::of(&drawn).read(&drawn)
+        });
+        let device = way.device.device();
+        let network = init(&device.clone().autodiff());
+        let network = ParamLayout::of(&network).write(network, &drawn);
+        let optimizer = AdamConfig::new().with_epsilon(1e-8).init();
+        Self { way, network, optimizer, lr: args.lr, device, forward: Vec::new(), backward: Vec::new() }
+    }
+
+    /// One training step; returns its loss.
+    fn step(&mut self, normalizer: &Normalizer, bytes: &[u8], labels: &[u8]) -> f64 {
+        let images = normalizer.images(bytes, &self.device.clone().autodiff());
+        let began = Instant::now();
+        // The loss includes its value, so forward is complete on lazy backends as well.
+        let Score { loss, value, .. } = cross_entropy(self.network.forward(images, self.way.fused), labels);
+        let forwarded = Instant::now();
+        let gradients = GradientsParams::from_grads(loss.backward(), &self.network);
+        self.backward.push(forwarded.elapsed());
+        self.forward.push(forwarded - began);
+        self.network = self.optimizer.step(self.lr, self.network.clone(), gradients);
+        value
+    }
+
+    /// Accuracy in percent.
+    fn accuracy(&self, normalizer: &Normalizer, test: &Shard) -> f64 {
+        let network = self.network.valid();
+        let right = |from| {
+            let (bytes, labels) = test.samples(from, TEST_BATCH);
+            let images = normalizer.images(bytes, &self.device);
+            cross_entropy(network.forward(images, self.way.fused), labels).correct
+        };
+        let right: usize = (0..test.len()).step_by(TEST_BATCH).map(right).sum();
+        100.0 * right as f64 / test.len().max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, FromArgMatches};
+
+    use super::*;
+    use crate::data::SampleSource;
+    use crate::data::generate::Synthetic;
+
+    fn task() -> FusedArgs {
+        let words = ["fused", "--channels=3", "--lr=1e-2", "--seed=1"];
+        let matches = FusedArgs::augment_args(clap::Command::new("fused")).get_matches_from(words);
+        FusedArgs::from_arg_matches(&matches).unwrap()
+    }
+
+    fn noise(samples: usize) -> (Normalizer, Shard) {
+        let source = Synthetic::new([1, SIDE, SIDE], CLASSES, samples);
+        let plan = ShardPlan { samples, world_size: 1, batch_size: samples };
+        let shard = Shard::load(&source, Split::Train, &plan, 0, Order::Sequential).unwrap();
+        (Normalizer::new(source.description()), shard)
+    }
+
+    #[test]
+    fn the_number_of_layers_does_not_change_the_number_of_weights() {
+        let weights = |layers| ParamLayout::of(&Repeated::init(layers, 3, &Device::flex())).len();
+        assert_eq!(weights(1), 3 * 3 * 9 + 3 + 3 * 784 * 10 + 10);
+        assert_eq!(weights(10), weights(1));
+    }
+
+    #[test]
+    fn one_batch_is_memorised_and_timed() {
+        memorise(FUSED);
+        memorise(UNFUSED);
+    }
+
+    const FUSED: Way = WAYS[0];
+    const UNFUSED: Way = WAYS[1];
+
+    fn memorise(way: Way) {
+        let (normalizer, shard) = noise(8);
+        let (bytes, labels) = shard.samples(0, 8);
+        let mut candidate = Candidate::new(2, &task(), way);
+        let losses: Vec<f64> = (0..40).map(|_| candidate.step(&normalizer, bytes, labels)).collect();
+        assert!(losses[39] < 0.1 * losses[0], "{losses:?}");
+        assert_eq!(candidate.accuracy(&normalizer, &shard), 100.0);
+        assert!(median_ms(&candidate.forward) > 0.0 && median_ms(&candidate.backward) > 0.0);
+    }
+
+    #[test]
+    fn both_operators_have_the_same_losses() {
+        let (normalizer, shard) = noise(8);
+        let (bytes, labels) = shard.samples(0, 8);
+        let losses = |way| -> Vec<f64> {
+            let mut candidate = Candidate::new(4, &task(), way);
+            (0..5).map(|_| candidate.step(&normalizer, bytes, labels)).collect()
+        };
+        for (fused, separate) in losses(FUSED).into_iter().zip(losses(UNFUSED)) {
+            assert!((fused - separate).abs() < 1e-4 * separate.abs().max(1e-2), "{fused} and {separate}");
+        }
     }
 }

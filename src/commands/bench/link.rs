@@ -6,14 +6,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::{job, sizes, warn_if_not_representative};
-use crate::commands::{collective, outputs};
+use super::{job, publish, sizes, warn_if_not_representative};
+use crate::commands::{on_root, outputs};
 use crate::options::{ConfigError, LinkArgs};
-use burn_mpi::lab::Primitives;
+use burn_mpi::lab::{Primitives, connect_primitives};
 use burn_mpi::{CommError, Transport, World};
 use run_report::latency::human_size;
 use run_report::link::{Link, LinkRow};
-use run_report::{table, write_csv};
+use run_report::table::table;
 
 /// Untimed exchanges at the start: the first opens connections, and TCP's window grows
 /// over the next.
@@ -26,9 +26,9 @@ const LONGEST: Duration = Duration::from_millis(100);
 
 pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     let backend = args.backend;
+    backend.check_built().map_err(|problem| ConfigError::new("backend", backend, problem))?;
     let text = args.sizes.as_deref().unwrap_or(SIZES);
     let sizes = sizes::parse(text, 1).map_err(|problem| ConfigError::new("sizes", text, problem))?;
-    let iterations = args.iterations;
     if world.size() != 2 {
         let problem = format!(
             "the link is measured between 2 ranks, and this job has {}: start one on each of two machines \
@@ -40,10 +40,10 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
     outputs::check_on_root(world, &[("csv", args.csv.as_ref())], &[])?;
     warn_if_not_representative(world);
     let pause = Duration::from_secs_f64(args.pause_us / 1e6);
-    let mut primitives = collective::primitives(world, backend, &Transport::default())?;
+    let mut primitives = connect_primitives(world, backend, &Transport::default())?;
     let mut rows: Vec<LinkRow> = Vec::new();
     for bytes in sizes {
-        let times = time_size(world, primitives.as_mut(), bytes, iterations, pause)?;
+        let times = time_size(world, primitives.as_mut(), bytes, args.iterations, pause)?;
         let row = LinkRow::of_exchanges(backend.name(), bytes, times);
         let mut one_way = [if world.is_root() { row.one_way_us } else { 0.0 }];
         rows.push(row);
@@ -53,7 +53,7 @@ pub fn run(world: &World, args: &LinkArgs) -> anyhow::Result<()> {
             break;
         }
     }
-    world.agree(if world.is_root() { publish(world, args, &rows) } else { Ok(()) })?;
+    on_root(world, || print(world, args, &rows))?;
     Ok(())
 }
 
@@ -105,27 +105,24 @@ fn exchange(
     Ok(started.elapsed().as_secs_f64() * 1e6)
 }
 
-fn publish(world: &World, args: &LinkArgs, rows: &[LinkRow]) -> anyhow::Result<()> {
-    let places = world.places();
-    let (from, to) = (&places[0].host, &places[places.len() - 1].host);
-    println!("messages between rank 0 on {from} and rank 1 on {to}, both ways at once, {}", job(world));
+fn print(world: &World, args: &LinkArgs, rows: &[LinkRow]) -> anyhow::Result<()> {
+    let [from, to] = [0, 1].map(|rank: usize| &world.places()[rank].host);
+    let heading =
+        format!("messages between rank 0 on {from} and rank 1 on {to}, both ways at once, {}", job(world));
     let lines = rows.iter().map(|row| {
         let mbit = 8.0 * row.bytes as f64 / row.one_way_us.max(1e-3);
         let numbers = [row.min_us, row.one_way_us, row.p99_us, mbit].map(|number| format!("{number:.1}"));
         [human_size(row.bytes)].into_iter().chain(numbers).collect()
     });
-    println!("{}", table::table(&["size", "min µs", "median µs", "p99 µs", "Mbit/s"], 1, lines));
-    let fitted = Link::fit(rows);
-    match fitted {
+    let table = table(&["size", "min µs", "median µs", "p99 µs", "Mbit/s"], 1, lines);
+    publish(&heading, &table, args.csv.as_deref(), rows)?;
+    match Link::fit(rows) {
         Some(line) => {
             println!("latency {:.1} µs, bandwidth {:.1} Mbit/s", line.latency_us, line.bandwidth_mbit)
         }
         None => {
             log::warn!("times do not grow with the size: measure larger --sizes to determine the bandwidth")
         }
-    }
-    if let Some(path) = &args.csv {
-        write_csv(path, rows)?;
     }
     Ok(())
 }

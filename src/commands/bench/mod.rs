@@ -3,21 +3,24 @@
 mod allreduce;
 mod collectives;
 mod fused;
-mod fused_net;
 mod int8;
 mod link;
 mod product;
 mod sizes;
 mod step;
 mod step_report;
-mod wire;
 
+use std::path::Path;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::machine::topology;
-use crate::options::{BenchArgs, BenchKind};
-use burn_mpi::{World, oversubscribed};
+use crate::options::{BenchArgs, BenchKind, ConfigError};
+use burn_mpi::{Backend, CommError, SharedError, World, oversubscribed};
 use run_report::latency::median_of;
+use run_report::table::Table;
+use run_report::write_csv;
 
 pub fn run(world: &World, args: &BenchArgs) -> anyhow::Result<()> {
     match &args.kind {
@@ -41,6 +44,28 @@ fn warn_if_not_representative(world: &World) {
     if oversubscribed(world.places(), 1) {
         log::warn!("more ranks than cores: timings are not representative, because ranks wait for cores");
     }
+}
+
+/// Refuses more than one rank for `what` is measured.
+fn check_alone(world: &World, what: &str) -> Result<(), ConfigError> {
+    let why = || format!("{what} is measured on one rank; start it without mpirun");
+    let refused = || ConfigError::new("world-size", world.size(), why());
+    (world.size() == 1).then_some(()).ok_or_else(refused)
+}
+
+/// Why `backend` is left out, in two words, if `error` is that a rank has no GPU for it.
+fn has_no_gpu(world: &World, backend: Backend, error: &CommError) -> Option<&'static str> {
+    let CommError::Shared(SharedError::NoNccl { reason, .. }) = error else { return None };
+    if world.is_root() {
+        log::info!("{backend} is left out: {error}");
+    }
+    Some(reason.short())
+}
+
+/// Prints a table of `rows`, and writes them to the file of `--csv`: rank 0's work.
+fn publish<R: Serialize>(heading: &str, table: &Table, csv: Option<&Path>, rows: &[R]) -> anyhow::Result<()> {
+    println!("{heading}\n{table}");
+    Ok(csv.map_or(Ok(()), |path| write_csv(path, rows))?)
 }
 
 /// Description of the job, such as `2 ranks (1x2), Open MPI v4.1.4`.

@@ -5,22 +5,20 @@ use std::time::{Duration, Instant};
 use super::median_ms;
 use super::product::Product;
 use super::step_report::{StepReport, Timing};
-use crate::commands::{check_random_batch, memory, outputs};
+use crate::commands::subject::{BATCHES, Batches, learner};
+use crate::commands::{agree_on_products, check_random_batch, memory, outputs, set_up, warn_of_ignored};
+use crate::data::Split;
 use crate::data::generate::Synthetic;
-use crate::data::shard::Order;
-use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
 use crate::machine::{page_faults, topology};
 use crate::model::Network;
-use crate::options::{ConfigError, Part, StepArgs, part};
-use crate::train::{CrossEntropy, Forward, LabelledBytes, Learner, NetworkForward, StepTimes};
+use crate::options::{ConfigError, Part, RunConfig, StepArgs, part};
+use crate::train::{CrossEntropy, LabelledBytes, Learner, NetworkForward, StepTimes};
 use burn_fused::memory::counting_allocator::allocations;
 use burn_fused::simd::Level;
-use burn_mpi::{CommError, ParamLayout, World, connect};
+use burn_mpi::lab::connect_primitives;
+use burn_mpi::{CommError, ParamLayout, World};
 use run_record::StepMs;
 
-/// Number of different batches, used in turn: a single one would be memorised, and a
-/// loss of 0 has gradients unlike those of training.
-const BATCHES: usize = 16;
 /// Steps between changes of mode; modes with and without overlap alternate, so that a
 /// change in the machine's speed affects both.
 const TURN: usize = 5;
@@ -43,43 +41,25 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     }
     check_random_batch(config)?;
     let does = "bench step measures steps on random samples";
-    super::super::warn_of_ignored(world, does, &args.typed, |option| part(option) == Part::Run);
+    warn_of_ignored(world, does, &args.typed, |option| part(option) == Part::Run);
     outputs::check_on_root(world, &[("json", args.json.as_ref())], &[])?;
-    super::super::set_up(world, config)?;
-    super::super::agree_on_products(world, config)?;
-    let device = config.device.device();
-    let classes = config.model.classes();
-    let global = config.data.train_batch_size * world.size();
-    let plan = ShardPlan {
-        samples: BATCHES * global,
-        world_size: world.size(),
-        batch_size: config.data.train_batch_size,
-    };
+    set_up(world, config)?;
+    agree_on_products(world, config)?;
+    let (device, classes) = (config.device.device(), config.model.classes());
+    let batch = config.data.train_batch_size;
     let network = config.network(classes, &device.clone().autodiff());
-    let parameters = ParamLayout::of(&network).len();
-    memory::check_step(world, &network, parameters, config.data.train_batch_size)?;
-    let source = Synthetic::new(config.model.input_shape(), classes, plan.samples);
-    let shard = world.agree(Shard::load(&source, Split::Train, &plan, world.rank(), Order::Sequential))?;
-    let collective = connect(world, config.communication.backend, &config.transport())?;
-    let loss = CrossEntropy { smoothing: config.recipe.label_smoothing };
-    let flop_per_step = network.step_flop(config.data.train_batch_size);
-    let quantizer = config.quantizer(&network)?;
-    let forward = NetworkForward::new(quantizer, config.precision);
-    let mut learner = Learner::new(world, config, network, forward, loss, collective)?;
+    memory::check_step(world, &network, ParamLayout::of(&network).len(), batch)?;
+    let global = batch * world.size();
+    let source = Synthetic::new(config.model.input_shape(), classes, BATCHES * global);
+    let mut batches = Batches::open(world, config, &source, Split::Train)?;
+    let flop_per_step = network.step_flop(batch);
+    let mut learner = learner(world, config, network)?;
 
     let mut product = (args.products > 0).then(|| Product::new(&device));
     let mut multiply = || product.iter_mut().for_each(|product| product.measure(args.products));
     multiply();
-    let mut batches = (0..BATCHES)
-        .cycle()
-        .map(|i| shard.samples(i * config.data.train_batch_size, config.data.train_batch_size));
-    let normalizer = Normalizer::new(source.description());
-    let mut next = || {
-        let (bytes, labels) = batches.next().unwrap_or_default();
-        LabelledBytes { bytes, labels, normalizer: &normalizer }
-    };
     for _ in 0..args.warm_up {
-        learner.step(&next(), global, false)?;
+        learner.step(&batches.next(), global, false)?;
     }
     // One rank has no communication, with or without overlap.
     let modes: &[bool] = if world.size() == 1 { &[true] } else { &[true, false] };
@@ -96,7 +76,7 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
             world.barrier()?;
             let (mut before, faults) = (learner.times(), page_faults());
             for _ in 0..TURN.min(args.steps - measured.steps.len()) {
-                let samples = next();
+                let samples = batches.next();
                 let (began, allocated) = (Instant::now(), allocations());
                 measured_step(&mut learner, &samples, global)?;
                 let took = began.elapsed();
@@ -114,13 +94,22 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
     let with = &measured[0];
     let steps = with.steps.len() as f64;
     let speed = product.as_ref().map_or(0.0, Product::flop_per_second);
-    let shared = [with.allocations as f64 / steps, with.page_faults as f64 / steps, speed];
-    let [allocations, page_faults, speed] = mean_over_ranks(world, shared)?;
-    let sync = learner.sync.report();
-    let gather_ms = super::wire::gather_ms(world, config, sync.bytes())?;
+    let gradient_bytes = learner.sync.report().bytes();
+    let gather_ms = gather_ms(world, config, gradient_bytes)?;
+    let [allocations_per_step, page_faults_per_step, speed, mean_gather] = mean_over_ranks(
+        world,
+        [
+            with.allocations as f64 / steps,
+            with.page_faults as f64 / steps,
+            speed,
+            gather_ms.unwrap_or_default(),
+        ],
+    )?;
+    let overlap_on = timing(world, with)?;
+    let product_flop_per_s = product.map(|_| speed);
     let report = StepReport {
         model: config.model,
-        train_batch_size: config.data.train_batch_size,
+        train_batch_size: batch,
         ranks: world.size(),
         topology: topology(world.places()),
         backend: config.communication.backend.to_string(),
@@ -131,29 +120,54 @@ pub fn run(world: &World, args: &StepArgs) -> anyhow::Result<()> {
         threads: config.threads,
         simd: Level::current(),
         steps: args.steps,
-        overlap_on: timing(world, with)?,
+        share_of_product: product_flop_per_s.map(|product| overlap_on.per_second(flop_per_step) / product),
+        overlap_on,
         overlap_off: measured.get(1).map(|without| timing(world, without)).transpose()?,
-        allocations_per_step: allocations,
-        page_faults_per_step: page_faults,
+        allocations_per_step,
+        page_faults_per_step,
         flop_per_step,
-        product_flop_per_s: product.map(|_| speed),
-        gradient_bytes: sync.bytes(),
-        gather_ms: gather_ms.map(|own| mean_over_ranks(world, [own])).transpose()?.map(|[mean]| mean),
+        product_flop_per_s,
+        gradient_bytes,
+        gather_ms: gather_ms.map(|_| mean_gather),
     };
     if world.is_root() {
         report.print();
-    }
-    if let Some(path) = args.json.as_ref().filter(|_| world.is_root()) {
-        report.write_json(path)?;
+        if let Some(path) = &args.json {
+            report.write_json(path)?;
+        }
     }
     Ok(())
+}
+
+/// Median time in ms, on this rank, of an all-gather in which each rank receives as many bytes as in
+/// a ring all-reduce of `bytes`: 2(n-1)/n times as many on n ranks. `None` on one rank. All ranks
+/// call it with the same number.
+fn gather_ms(world: &World, config: &RunConfig, bytes: usize) -> anyhow::Result<Option<f64>> {
+    /// Untimed exchanges: the first opens connections, and TCP's window grows over the next.
+    const WARM_UP: usize = 3;
+    const TIMED: usize = 9;
+    if world.size() == 1 || bytes == 0 {
+        return Ok(None);
+    }
+    let mut primitives = connect_primitives(world, config.communication.backend, &config.transport())?;
+    let mine = vec![world.rank() as u8; (2 * bytes).div_ceil(world.size())];
+    let mut all = vec![0; mine.len() * world.size()];
+    let mut times: Vec<Duration> = Vec::new();
+    for _ in 0..WARM_UP + TIMED {
+        // A rank that is late is waited for here, so that only bytes are timed.
+        world.barrier()?;
+        let began = Instant::now();
+        primitives.all_gather(&mine, &mut all)?;
+        times.push(began.elapsed());
+    }
+    Ok(Some(median_ms(&times[WARM_UP..])))
 }
 
 /// One measured step. `make icount` counts the instructions between entry and return of the
 /// function of this name, so it is never inlined.
 #[inline(never)]
-fn measured_step<F: Forward<Network>>(
-    learner: &mut Learner<'_, Network, CrossEntropy, F>,
+fn measured_step(
+    learner: &mut Learner<'_, Network, CrossEntropy, NetworkForward>,
     samples: &LabelledBytes,
     total: usize,
 ) -> Result<(), CommError> {

@@ -59,6 +59,8 @@ pub struct StepReport {
     /// Time of an all-gather of as many bytes as a ring all-reduce of the gradients moves; none with
     /// one rank.
     pub gather_ms: Option<f64>,
+    /// The step's operations per second divided by those of the matrix product.
+    pub share_of_product: Option<f64>,
 }
 
 /// Milliseconds per step.
@@ -73,24 +75,14 @@ pub struct Timing {
     pub median: f64,
 }
 
-/// Fields of the file that are computed from the others.
-#[derive(Serialize)]
-struct File<'a> {
-    #[serde(flatten)]
-    report: &'a StepReport,
-    share_of_product: Option<f64>,
+impl Timing {
+    /// Operations per second of the median step, of `flop` operations.
+    pub fn per_second(&self, flop: u64) -> f64 {
+        1e3 * flop as f64 / self.median
+    }
 }
 
 impl StepReport {
-    /// The step's operations per second divided by those of the matrix product.
-    pub fn share_of_product(&self) -> Option<f64> {
-        self.product_flop_per_s.map(|product| self.flop_per_second() / product)
-    }
-
-    fn flop_per_second(&self) -> f64 {
-        1e3 * self.flop_per_step as f64 / self.overlap_on.median
-    }
-
     /// Prints the table and the lines.
     pub fn print(&self) {
         println!("{}", self.table());
@@ -109,8 +101,7 @@ impl StepReport {
     /// # Errors
     /// When it cannot be written.
     pub fn write_json(&self, path: &Path) -> anyhow::Result<()> {
-        let file = File { report: self, share_of_product: self.share_of_product() };
-        let text = serde_json::to_string_pretty(&file)?;
+        let text = serde_json::to_string_pretty(self)?;
         Ok(write_file(path, (text + "\n").as_bytes())?)
     }
 
@@ -176,7 +167,7 @@ impl StepReport {
             self.train_batch_size,
             1e-6 * self.flop_per_step as f64,
             self.overlap_on.median,
-            1e-9 * self.flop_per_second(),
+            1e-9 * self.overlap_on.per_second(self.flop_per_step),
         );
         let threads = if self.threads == 1 { "thread" } else { "threads" };
         let mixed = match self.precision {
@@ -184,7 +175,7 @@ impl StepReport {
             other => format!(", the step in {other}"),
         };
         let on = format!("({}{mixed}, {} {threads})", self.device, self.threads);
-        match self.product_flop_per_s.zip(self.share_of_product()) {
+        match self.product_flop_per_s.zip(self.share_of_product) {
             Some((product, share)) => format!(
                 "{speed}, {:.0}% of the {:.1} GFLOP/s of a {SIDE}x{SIDE} matrix product {on}",
                 100.0 * share,
@@ -222,6 +213,7 @@ mod tests {
             product_flop_per_s: Some(50e9),
             gradient_bytes: 10_512_040,
             gather_ms: (ranks > 1).then_some(6.0),
+            share_of_product: Some(0.3),
         }
     }
 
@@ -233,14 +225,13 @@ mod tests {
     fn the_share_refers_to_the_median_step() {
         let report = report(None);
         // 150 MFLOP in 10 ms are 15 GFLOP/s.
-        assert!((report.share_of_product().unwrap() - 0.3).abs() < 1e-12);
+        assert_eq!(report.overlap_on.per_second(report.flop_per_step), 15e9);
         assert!(
             report.arithmetic().contains("15.0 GFLOP/s, 30% of the 50.0 GFLOP/s"),
             "{}",
             report.arithmetic()
         );
         let alone = StepReport { product_flop_per_s: None, ..report };
-        assert_eq!(alone.share_of_product(), None);
         assert_eq!(
             alone.arithmetic(),
             "vgg at batch 32: 150.0 MFLOP in 10.000 ms are 15.0 GFLOP/s (flex, 1 thread)"

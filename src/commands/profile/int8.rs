@@ -2,12 +2,11 @@
 
 use burn_fused::int8::{Layer, Model, Stage};
 
-use super::subject::Subject;
-use super::{Measured, alternate};
+use super::{Times, alternate};
+use crate::commands::subject::Batches;
 use crate::options::ConfigError;
-use crate::profile::Profile;
 use crate::quant::{QuantError, Quantized};
-use crate::spans::{BATCH, Operator, Phase, Recorder, end_sequence, follow, is_recording, register, span};
+use crate::spans::{BATCH, Operator, Phase, end_sequence, follow, is_recording, register, span};
 
 /// Rows of the stages of a model.
 struct Rows {
@@ -56,16 +55,15 @@ fn kind(layer: &Layer) -> &'static str {
 }
 
 /// Profiles `batches` batches on this rank.
-pub fn profile(subject: Subject, batches: usize) -> anyhow::Result<Measured> {
-    let Subject { int8, batches: mut source, .. } = subject;
-    let Some(Quantized::Static { model, mut workspace, names, .. }) = int8 else {
+pub fn profile(int8: Quantized, source: &mut Batches, batches: usize) -> anyhow::Result<Times> {
+    let Quantized::Static { model, mut workspace, names, .. } = int8 else {
         let problem = "the checkpoint's model is dynamic, whose layers run in floats; make a static one with \
                        mpiburn quantize";
         return Err(ConfigError::new("int8", "", problem).into());
     };
     let rows = Rows::new(&model, &names);
     let mut scores = Vec::new();
-    let [profiled, plain] = alternate(batches, || {
+    let times = alternate(batches, || {
         let samples = source.next();
         let values = span(&BATCH, || samples.normalizer.values(samples.bytes));
         scores.resize(samples.labels.len() * model.outputs(), 0.0);
@@ -79,6 +77,5 @@ pub fn profile(subject: Subject, batches: usize) -> anyhow::Result<Measured> {
         }
         Ok::<(), QuantError>(())
     })?;
-    let recorder = Recorder::stop().unwrap_or_default();
-    Ok(Measured { profile: Profile::new(&recorder, &[], 1, batches), recorder, profiled, plain })
+    Ok(times)
 }

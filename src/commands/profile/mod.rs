@@ -1,96 +1,143 @@
 //! `mpiburn profile`: time and memory of each operator, in inference and in training.
 
-mod inference;
 mod int8;
-mod of_run;
 mod output;
 mod subject;
-mod training;
 
+use std::convert::Infallible;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use burn_mpi::World;
+use burn_mpi::{BucketReport, CommError, ParamLayout, World};
 
-use self::output::Output;
-use self::subject::Subject;
-use super::checkpoint::agree_or_refuse;
-use super::outputs;
+use super::subject::{Batches, Subject, learner};
 use super::trace::{self, Tracing};
+use super::{agree_on_products, on_root, outputs};
+use crate::data::Split;
 use crate::machine;
-use crate::options::ProfileArgs;
+use crate::model::{Model, Network};
+use crate::options::{ProfileArgs, RunConfig};
 use crate::profile::Profile;
-use crate::spans::{Recorder, begin_batch, end_batch};
+use crate::spans::{self, Recorder, begin_batch, end_batch};
+use crate::train::Samples;
 use burn_fused::simd::Level;
+use run_report::latency::median_of;
+use run_report::profiles;
 
 /// Batches before the first that is measured. The second step of a training has other
 /// buckets than the first, which learns the order of gradients.
 const WARM_UP: usize = 3;
+
+/// Times of whole batches, with profiling and without.
+type Times = [Vec<Duration>; 2];
 
 pub fn run(world: &World, args: &ProfileArgs) -> anyhow::Result<()> {
     // Links may differ between hosts; rank 0 writes.
     let read = [args.checkpoint.as_ref(), args.config.init.as_ref()];
     let files = [("csv", &args.csv), ("json", &args.json), ("trace", &args.trace.trace)];
     let files @ [csv, json, _] = files.map(|(option, path)| (option, path.as_ref()));
-    let check = || outputs::check_names(&files, &read).and_then(|()| outputs::check(&[csv, json], &read));
-    agree_or_refuse(world, if world.is_root() { check() } else { Ok(()) })?;
+    on_root(world, || {
+        outputs::check_names(&files, &read).and_then(|()| outputs::check(&[csv, json], &read))
+    })?;
     let traced = trace::steps(&args.trace, 0, args.batches)?;
-    let subject = Subject::open(world, args)?;
+    let subject = subject::open(world, args)?;
+    let split = if args.train { Split::Train } else { Split::Test };
+    let mut batches = Batches::open(world, &subject.config, subject.source.as_ref(), split)?;
     trace::check_writable(world, &args.trace)?;
-    let config = subject.config.clone();
-    let checkpoint_bytes = subject.stored_bytes()?;
-    super::agree_on_products(world, &config)?;
+    let checkpoint_bytes = match &subject.int8 {
+        Some(int8) => subject.int8_bytes(int8)?,
+        None => subject.float_bytes()?,
+    };
+    let Subject { config, network, source, int8 } = subject;
+    agree_on_products(world, &config)?;
     let start = |steps| Tracing::start(world, &args.trace, steps, &config);
     let tracing = traced.map(start).transpose()?;
     let log = tracing.as_ref().map(Tracing::log);
     let recorder = log.map_or_else(Recorder::default, |log| Recorder::default().with_log(log));
     recorder.start();
-    let measured = match (args.train, args.int8) {
-        (true, _) => training::profile(world, subject, args.batches)?,
-        (false, false) => inference::profile(subject, args.batches)?,
-        (false, true) => int8::profile(subject, args.batches)?,
+    let (times, buckets) = match (args.train, int8) {
+        (true, _) => {
+            let device = config.device.device().autodiff();
+            let fresh = config.network(source.description().classes, &device);
+            let layout = ParamLayout::of(&fresh);
+            let network = layout.write(fresh, &ParamLayout::of(&network).read(&network));
+            training(world, &config, network, &mut batches, args.batches)?
+        }
+        (false, Some(int8)) => (int8::profile(int8, &mut batches, args.batches)?, Vec::new()),
+        (false, None) => (inference(&config, &network, &mut batches, args.batches), Vec::new()),
     };
-    let Measured { recorder, .. } = &measured;
+    let recorder = Recorder::stop().unwrap_or_default();
     if let Some(tracing) = tracing {
-        tracing.finish(world, recorder)?;
+        tracing.finish(world, &recorder)?;
     }
-    if world.is_root() {
-        let output = Output {
-            model: config.model,
-            train: args.train,
-            int8: args.int8,
-            batches: args.batches,
-            batch: config.data.train_batch_size,
-            ranks: world.size(),
-            device: config.device,
-            precision: config.precision,
-            fused: config.fused,
-            threads: config.threads,
-            simd: Level::current(),
-            checkpoint: args.checkpoint.clone(),
-            checkpoint_bytes,
-            cpu: machine::of_this_process("").cpu,
-            config,
-            sort: args.sort,
-            measured,
-        };
-        output.print();
-        output.write([args.csv.as_deref(), args.json.as_deref()])?;
+    if !world.is_root() {
+        return Ok(());
     }
-    Ok(())
+    let profile = Profile::new(&recorder, &buckets, world.size(), args.batches);
+    let [batch_ms, batch_ms_without_profiling] = times.map(|times| {
+        median_of(times.iter().map(|time| 1e3 * time.as_secs_f64()).collect()).unwrap_or_default()
+    });
+    let file = profiles::Profile {
+        path: PathBuf::new(),
+        model: config.model.to_string(),
+        train: args.train,
+        int8: args.int8,
+        batches: args.batches,
+        batch: config.data.train_batch_size,
+        ranks: world.size(),
+        device: config.device.to_string(),
+        precision: config.precision.to_string(),
+        fused: config.fused,
+        threads: config.threads,
+        simd: Level::current().to_string(),
+        checkpoint: args.checkpoint.as_ref().map(|path| path.display().to_string()),
+        checkpoint_bytes: checkpoint_bytes as u64,
+        cpu: machine::of_this_process("").cpu,
+        config,
+        wall_ms: profile.wall_ms,
+        accounted_percent: profile.accounted_percent(),
+        batch_ms,
+        batch_ms_without_profiling,
+        operators: profile.by_operator(args.sort),
+    };
+    output::print(&file, &profile, args.sort);
+    output::write(&file, args)
 }
 
-/// What was measured on this rank.
-struct Measured {
-    profile: Profile,
-    recorder: Recorder,
-    /// Times of whole batches, with profiling and without.
-    profiled: Vec<Duration>,
-    plain: Vec<Duration>,
+/// Profiles inference.
+fn inference(config: &RunConfig, network: &Network, source: &mut Batches, batches: usize) -> Times {
+    let device = config.device.device();
+    let Ok(times) = alternate(batches, || {
+        let samples = source.next();
+        let (images, _) = spans::span(&spans::BATCH, || samples.batch(0..samples.count(), &device));
+        drop(spans::forward(|| network.forward(images)));
+        Ok::<(), Infallible>(())
+    });
+    times
+}
+
+/// Profiles training steps. All ranks take part in them.
+fn training(
+    world: &World,
+    config: &RunConfig,
+    network: Network,
+    source: &mut Batches,
+    batches: usize,
+) -> anyhow::Result<(Times, Vec<BucketReport>)> {
+    let mut learner = learner(world, config, network)?;
+    let total = config.data.train_batch_size * world.size();
+    world.barrier()?;
+    let times = alternate(batches, || -> Result<(), CommError> {
+        learner.sync.watch(spans::watcher())?;
+        learner.step(&source.next(), total, false).map(|_| ())
+    })?;
+    spans::log_buckets(&learner.sync);
+    Ok((times, learner.sync.report().buckets))
 }
 
 /// Runs `batch` with this thread's recorder and without it, in turn: as often as needed to
 /// warm up, and then `batches` times with either.
-fn alternate<E>(batches: usize, mut batch: impl FnMut() -> Result<(), E>) -> Result<[Vec<Duration>; 2], E> {
+fn alternate<E>(batches: usize, mut batch: impl FnMut() -> Result<(), E>) -> Result<Times, E> {
     let mut times = [Vec::with_capacity(batches), Vec::with_capacity(batches)];
     let mut away = None;
     for number in 0..WARM_UP + batches {

@@ -1,138 +1,71 @@
 //! Output of `mpiburn profile`: tables, CSV and JSON.
 
-use std::path::{Path, PathBuf};
-
-use super::Measured;
-use crate::device::DeviceKind;
-use crate::model::ModelKind;
-use crate::options::RunConfig;
-use crate::profile::{ProfileRow, SortKey};
+use crate::options::{ProfileArgs, RunConfig};
+use crate::profile::{Profile, ProfileRow, SortKey};
 use crate::spans::Phase;
 use crate::train::Precision;
-use burn_fused::simd::Level;
 use run_record::count;
-use run_report::latency::median_of;
-use run_report::{table, write_csv, write_file};
+use run_report::profiles;
+use run_report::table::{Table, table};
+use run_report::{write_csv, write_file};
 
-/// The configuration and the measurements.
-pub struct Output {
-    pub model: ModelKind,
-    pub train: bool,
-    pub int8: bool,
-    pub batches: usize,
-    /// Samples of a batch.
-    pub batch: usize,
-    pub ranks: usize,
-    pub device: DeviceKind,
-    pub precision: Precision,
-    pub fused: bool,
-    pub threads: usize,
-    pub simd: Level,
-    /// The run or checkpoint whose network and samples were taken.
-    pub checkpoint: Option<PathBuf>,
-    /// Bytes of a checkpoint's file of these weights.
-    pub checkpoint_bytes: usize,
-    /// Processor of rank 0.
-    pub cpu: String,
-    /// All options.
-    pub config: RunConfig,
-    pub sort: SortKey,
-    pub measured: Measured,
+type File = profiles::Profile<RunConfig>;
+
+/// Prints the tables.
+pub fn print(file: &File, profile: &Profile, sort: SortKey) {
+    println!("{}", title(file));
+    println!("{}", operators("operator", &file.operators));
+    println!("{}", operators("kind", &profile.by_kind(sort)));
+    let collectives: Vec<&ProfileRow> = profile.collectives().collect();
+    if !collectives.is_empty() {
+        println!("{}", buckets(&collectives));
+    }
+    let (with, without) = (file.batch_ms, file.batch_ms_without_profiling);
+    println!(
+        "{:.2} ms in {}, {:.1}% of it in operators; a batch takes {with:.3} ms, and {without:.3} ms \
+         without profiling ({:+.1}%; medians)",
+        file.wall_ms,
+        count(file.batches, "batch"),
+        file.accounted_percent,
+        100.0 * (with / without - 1.0),
+    );
 }
 
-impl Output {
-    /// Prints the tables.
-    pub fn print(&self) {
-        let profile = &self.measured.profile;
-        println!("{}", self.title());
-        println!("{}", operators("operator", &profile.by_operator(self.sort)));
-        println!("{}", operators("kind", &profile.by_kind(self.sort)));
-        let collectives: Vec<&ProfileRow> = profile.collectives().collect();
-        if !collectives.is_empty() {
-            println!("{}", buckets(&collectives));
-        }
-        let [with, without] = self.medians();
-        println!(
-            "{:.2} ms in {}, {:.1}% of it in operators; a batch takes {with:.3} ms, and {without:.3} ms \
-             without profiling ({:+.1}%; medians)",
-            profile.wall_ms,
-            count(self.batches, "batch"),
-            profile.accounted_percent(),
-            100.0 * (with / without - 1.0),
-        );
+/// Writes the files that were named: CSV, then JSON.
+pub fn write(file: &File, args: &ProfileArgs) -> anyhow::Result<()> {
+    if let Some(path) = &args.csv {
+        write_csv(path, &file.operators)?;
     }
+    if let Some(path) = &args.json {
+        let text = serde_json::to_string_pretty(file)?;
+        write_file(path, (text + "\n").as_bytes())?;
+    }
+    Ok(())
+}
 
-    /// Writes the files that were named: CSV, then JSON.
-    pub fn write(&self, [csv, json]: [Option<&Path>; 2]) -> anyhow::Result<()> {
-        let operators = self.measured.profile.by_operator(self.sort);
-        if let Some(path) = csv {
-            write_csv(path, &operators)?;
-        }
-        if let Some(path) = json {
-            let text = serde_json::to_string_pretty(&self.file(operators))?;
-            write_file(path, (text + "\n").as_bytes())?;
-        }
-        Ok(())
-    }
-
-    fn file(&self, operators: Vec<ProfileRow>) -> run_report::profiles::Profile<&RunConfig> {
-        let [batch_ms, batch_ms_without_profiling] = self.medians();
-        run_report::profiles::Profile {
-            path: PathBuf::new(),
-            model: self.model.to_string(),
-            train: self.train,
-            int8: self.int8,
-            batches: self.batches,
-            batch: self.batch,
-            ranks: self.ranks,
-            device: self.device.to_string(),
-            precision: self.precision.to_string(),
-            fused: self.fused,
-            threads: self.threads,
-            simd: self.simd.to_string(),
-            checkpoint: self.checkpoint.as_ref().map(|path| path.display().to_string()),
-            checkpoint_bytes: self.checkpoint_bytes as u64,
-            cpu: self.cpu.clone(),
-            config: &self.config,
-            wall_ms: self.measured.profile.wall_ms,
-            accounted_percent: self.measured.profile.accounted_percent(),
-            batch_ms,
-            batch_ms_without_profiling,
-            operators,
-        }
-    }
-
-    /// Milliseconds of a batch, with profiling and without.
-    fn medians(&self) -> [f64; 2] {
-        [&self.measured.profiled, &self.measured.plain].map(|times| {
-            median_of(times.iter().map(|time| 1e3 * time.as_secs_f64()).collect()).unwrap_or_default()
-        })
-    }
-
-    fn title(&self) -> String {
-        let what = if self.train { "training step" } else { "inference" };
-        let ranks = if self.ranks == 1 { "" } else { ", times of rank 0" };
-        let mixed = match self.precision {
-            Precision::No => String::new(),
-            other => format!(", {other}"),
-        };
-        format!(
-            "{} of {}{} at batch {} ({}{mixed}, fused operators {}, {} code, {}, {}{ranks})",
-            count(self.batches, what),
-            self.model,
-            if self.int8 { " in int8" } else { "" },
-            self.batch,
-            self.device,
-            if self.fused { "on" } else { "off" },
-            self.simd,
-            count(self.threads, "thread"),
-            count(self.ranks, "rank"),
-        )
-    }
+fn title(file: &File) -> String {
+    let what = if file.train { "training step" } else { "inference" };
+    let ranks = if file.ranks == 1 { "" } else { ", times of rank 0" };
+    let mixed = match file.config.precision {
+        Precision::No => String::new(),
+        other => format!(", {other}"),
+    };
+    format!(
+        "{} of {}{} at batch {} ({}{mixed}, fused operators {}, {} code, {}, {}{ranks})",
+        count(file.batches, what),
+        file.model,
+        if file.int8 { " in int8" } else { "" },
+        file.batch,
+        file.device,
+        if file.fused { "on" } else { "off" },
+        file.simd,
+        count(file.threads, "thread"),
+        count(file.ranks, "rank"),
+    )
 }
 
 /// The table of operators or of kinds; `first` is the title of the first column.
-fn operators(first: &str, rows: &[ProfileRow]) -> run_report::table::Table {
+fn operators(first: &str, rows: &[ProfileRow]) -> Table {
     let header = [
         first,
         "phase",
@@ -161,10 +94,10 @@ fn operators(first: &str, rows: &[ProfileRow]) -> run_report::table::Table {
             row.calls.to_string(),
         ]
     });
-    table::table(&header, 2, lines)
+    table(&header, 2, lines)
 }
 
-fn buckets(rows: &[&ProfileRow]) -> run_report::table::Table {
+fn buckets(rows: &[&ProfileRow]) -> Table {
     let header = ["collective", "size", "hidden", "exposed", "busbw MB/s", "calls"];
     let lines = rows.iter().map(|row| {
         vec![
@@ -176,7 +109,7 @@ fn buckets(rows: &[&ProfileRow]) -> run_report::table::Table {
             row.calls.to_string(),
         ]
     });
-    table::table(&header, 1, lines)
+    table(&header, 1, lines)
 }
 
 /// Milliseconds in the unit that suits them.

@@ -30,28 +30,19 @@ pub(super) fn steps(config: &RunConfig, plan: &ShardPlan) -> Result<usize, Confi
 }
 
 /// Checks the number of ranks that the options expect.
-pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> anyhow::Result<()> {
-    match args.world_size {
-        Some(n) if n != world.size() && world.size() == 1 && Launcher::detect().is_none() => Err(ConfigError::new(
-            "world-size",
-            n,
-            format!(
-                "no launcher started this process, and ranks started by hand form no MPI job; start them together: \
-                 mpirun -n {n} --bind-to core mpiburn train …, or mpiburn launch 1x{n} -- train …"
-            ),
-        )
-        .into()),
-        Some(n) if n != world.size() => Err(ConfigError::new(
-            "world-size",
-            n,
-            format!(
-                "mpirun started {} ranks; leave the option out or start {n} (mpirun -n {n})",
-                world.size()
-            ),
-        )
-        .into()),
-        _ => Ok(()),
-    }
+pub(super) fn check_world_size(args: &TrainArgs, world: &World) -> Result<(), ConfigError> {
+    let here = world.size();
+    let Some(n) = args.world_size.filter(|&n| n != here) else { return Ok(()) };
+    let problem = match here == 1 && Launcher::detect().is_none() {
+        true => format!(
+            "no launcher started this process, and ranks started by hand form no MPI job; start them together: \
+             mpirun -n {n} --bind-to core mpiburn train …, or mpiburn launch 1x{n} -- train …"
+        ),
+        false => {
+            format!("mpirun started {here} ranks; leave the option out or start {n} (mpirun -n {n})")
+        }
+    };
+    Err(ConfigError::new("world-size", n, problem))
 }
 
 /// The network takes samples of one shape.
@@ -75,40 +66,29 @@ pub(super) fn check_data(
     config: &RunConfig,
     plan: &ShardPlan,
     source: &dyn SampleSource,
-) -> anyhow::Result<()> {
+) -> Result<(), ConfigError> {
     check_shape(config, source)?;
     check_augmentation(config, source.description())?;
     let classes = source.description().classes;
-    if let Some(n) = config.data.num_classes
-        && n != classes
-    {
-        return Err(ConfigError::new("num-classes", n, format!("the data set has {classes} classes")).into());
+    if let Some(n) = config.data.num_classes.filter(|&n| n != classes) {
+        return Err(ConfigError::new("num-classes", n, format!("the data set has {classes} classes")));
     }
-    let known = config.data.train_samples.unwrap_or(usize::MAX).min(source.len(Split::Train));
-    if let Some(n) = config.quantization.calibration.filter(|&n| n > known) {
-        let problem = format!("the run trains on {known} samples; name at most as many");
-        return Err(ConfigError::new("calibration", n, problem).into());
-    }
-    for (split, option) in
-        [(Split::Train, config.data.train_samples), (Split::Test, config.data.test_samples)]
-    {
-        let samples = option.map_or(usize::MAX, |n| n).min(source.len(split));
+    let splits = [(Split::Train, "train-samples", "training"), (Split::Test, "test-samples", "test")];
+    for (split, option, name) in splits {
+        let samples = config.plan(source, split, plan.world_size).samples;
+        if let Some(n) = config.quantization.calibration.filter(|&n| split == Split::Train && n > samples) {
+            let problem = format!("the run trains on {samples} samples; name at most as many");
+            return Err(ConfigError::new("calibration", n, problem));
+        }
         if u32::try_from(samples).is_err() {
             let problem = format!("at most {} samples are supported", u32::MAX);
-            let option = if split == Split::Train { "train-samples" } else { "test-samples" };
-            return Err(ConfigError::new(option, samples, problem).into());
+            return Err(ConfigError::new(option, samples, problem));
         }
         if samples < plan.world_size {
-            return Err(ConfigError::new(
-                "data-root",
-                config.data.data_root.display(),
-                format!(
-                    "{samples} {} samples for {} ranks; use fewer ranks or more samples",
-                    if split == Split::Train { "training" } else { "test" },
-                    plan.world_size
-                ),
-            )
-            .into());
+            let ranks = plan.world_size;
+            let problem =
+                format!("{samples} {name} samples for {ranks} ranks; use fewer ranks or more samples");
+            return Err(ConfigError::new("data-root", config.data.data_root.display(), problem));
         }
     }
     Ok(())

@@ -5,26 +5,25 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::resume::{Restart, Resumed};
-
+use super::resume::Resumed;
 use crate::commands::covered::Samples;
 use crate::commands::outcome::default_name;
 use crate::layout::stored;
-use crate::model::Network;
 use crate::options::{ConfigError, RunConfig, RunRecord, TrainArgs};
 use crate::train::Position;
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::load_weights;
 use run_record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, is_of_run, now};
 
-/// What a training starts from. Rank 0 alone has a run directory and a checkpoint.
+/// What a training starts from, on rank 0.
 pub struct Begin {
-    pub dir: Option<RunDir>,
-    pub network: Network,
+    pub dir: RunDir,
+    /// Those of `--init`.
+    pub weights: Option<Vec<f32>>,
     pub checkpoint: Option<Checkpoint<Position>>,
     /// The curves up to the checkpoint.
     pub curves: Option<Curves>,
-    /// What a resumed run has to go on with, on rank 0.
+    /// What a resumed run has to go on with.
     pub samples: Samples,
     /// Whether a resumed run has nothing to do.
     pub complete: bool,
@@ -32,50 +31,25 @@ pub struct Begin {
     pub replaces: bool,
 }
 
-impl Begin {
-    fn with(network: Network) -> Self {
-        Self {
-            dir: None,
-            network,
-            checkpoint: None,
-            curves: None,
-            samples: Samples::default(),
-            complete: false,
-            replaces: false,
-        }
-    }
-}
-
 /// Makes or opens the run directory and reads what the run starts from: rank
 /// 0's work. `steps` are those of an epoch.
 pub fn prepare(
     args: &TrainArgs,
-    world: &World,
     layout: &ParamLayout,
-    network: Network,
     resumed: Option<Resumed>,
     record: &mut RunRecord,
     steps: usize,
 ) -> anyhow::Result<Begin> {
-    if !world.is_root() {
-        return Ok(Begin::with(network));
-    }
     if let Some(resumed) = resumed {
-        let Restart { dir, checkpoint, curves, samples, complete } =
-            resumed.restart(record, layout, steps)?;
-        let checkpoint = Some(checkpoint);
-        let dir = Some(dir);
-        return Ok(Begin { dir, checkpoint, curves, samples, complete, ..Begin::with(network) });
+        return resumed.restart(record, layout, steps);
     }
     if args.overwrite
         && let Some(out) = &args.out
     {
         check_inputs_stay(out, &record.config)?;
     }
-    let network = match &record.config.init {
-        Some(file) => layout.write(network, &load_weights(file, &stored(layout)).context("--init")?),
-        None => network,
-    };
+    let init = record.config.init.as_ref();
+    let weights = init.map(|file| load_weights(file, &stored(layout)).context("--init")).transpose()?;
     let dir = match &args.out {
         Some(path) => RunDir::create(path, args.overwrite)?,
         None => RunDir::create_unique(&default_name(record))?,
@@ -85,7 +59,8 @@ pub fn prepare(
     if !replaces {
         dir.begin(record)?;
     }
-    Ok(Begin { dir: Some(dir), replaces, ..Begin::with(network) })
+    let (checkpoint, curves, samples) = (None, None, Samples::default());
+    Ok(Begin { dir, weights, checkpoint, curves, samples, complete: false, replaces })
 }
 
 /// Checks that a run which replaces the one in `out` reads nothing that goes with it.

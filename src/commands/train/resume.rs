@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
+use super::prepare::Begin;
 use crate::commands::covered::{self, Samples};
 use crate::commands::progress::learning_rate;
 use crate::layout::stored;
@@ -14,7 +15,7 @@ use crate::train::{Bounds, Curve, Position, Schedule};
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::verify;
 use run_record::{
-    Attempt, Change, Checkpoint, Curves, FailedAttempt, Intact, RecordError, RunDir, Status, check_curves,
+    Attempt, Change, Checkpoint, FailedAttempt, Intact, RecordError, RunDir, Status, check_curves,
 };
 
 /// A run that can be resumed.
@@ -30,17 +31,6 @@ pub struct Resumed {
     before: RunConfig,
     /// Steps of a run that was completed.
     completed: Option<usize>,
-}
-
-/// What a resumed run starts from.
-pub struct Restart {
-    pub dir: RunDir,
-    pub checkpoint: Checkpoint<Position>,
-    pub curves: Option<Curves>,
-    /// What the run has to go on with.
-    pub samples: Samples,
-    /// Whether there is nothing to do.
-    pub complete: bool,
 }
 
 impl Resumed {
@@ -91,7 +81,7 @@ impl Resumed {
         record: &mut RunRecord,
         layout: &ParamLayout,
         steps: usize,
-    ) -> anyhow::Result<Restart> {
+    ) -> anyhow::Result<Begin> {
         let Self { dir, intact, history, failed_attempts, typed, before, completed } = self;
         let path = dir.path();
         let config = &record.config;
@@ -172,7 +162,8 @@ impl Resumed {
         record.failed_attempts = failed_attempts;
         let complete = completed == Some(step) && changed.is_empty();
         record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
-        Ok(Restart { dir, checkpoint, curves, samples, complete })
+        let checkpoint = Some(checkpoint);
+        Ok(Begin { dir, weights: None, checkpoint, curves, samples, complete, replaces: false })
     }
 }
 

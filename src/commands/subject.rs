@@ -1,0 +1,121 @@
+//! What profiles and benchmarks work on: a run's network and samples, or initial weights and noise.
+
+use std::path::Path;
+
+use burn_mpi::{Collective, ParamLayout, World, connect};
+use run_record::INT8_FILE;
+use run_record::checkpoint::weights_file;
+use run_record::files::sha256_of_f32;
+
+use super::checkpoint::{self, Opened};
+use super::set_up;
+use crate::data::generate::Synthetic;
+use crate::data::shard::Order;
+use crate::data::{Normalizer, SampleSource, Shard, ShardPlan, Split};
+use crate::layout;
+use crate::model::Network;
+use crate::options::{ConfigError, RunConfig};
+use crate::quant::{PostTraining, Quantized, WeightScheme};
+use crate::train::{CrossEntropy, LabelledBytes, Learner, NetworkForward};
+
+/// A network and its samples, the same on every rank.
+pub struct Subject {
+    pub config: RunConfig,
+    /// On a device without autodiff.
+    pub network: Network,
+    pub source: Box<dyn SampleSource>,
+    /// The network's int8 model, if one is asked for.
+    pub int8: Option<Quantized>,
+}
+
+impl Subject {
+    /// Initial weights, and as many `samples` of noise, on which an int8 model is calibrated.
+    pub fn initial(world: &World, config: RunConfig, samples: usize, int8: bool) -> anyhow::Result<Self> {
+        set_up(world, &config)?;
+        let classes = config.model.classes();
+        let source = Box::new(Synthetic::new(config.model.input_shape(), classes, samples));
+        let network = config.network(classes, &config.device.device());
+        let post = PostTraining::Static { calibration: samples, scheme: WeightScheme::Channel };
+        let int8 = match int8 {
+            true => Some(world.agree(post.load(source.as_ref(), None))?.quantize(&network)?),
+            false => None,
+        };
+        Ok(Self { config, network, source, int8 })
+    }
+
+    /// The weights of the checkpoint `path` of a run, and the int8 model beside them.
+    pub fn of_run(world: &World, path: &Path, opened: Opened, int8: bool) -> anyhow::Result<Self> {
+        let int8 = int8.then(|| opened.int8(world, path)).transpose()?;
+        let weights = checkpoint::share(world, path, &opened.layout)?;
+        let Opened { config, source, network, layout, .. } = opened;
+        Ok(Self { config, network: layout.write(network, &weights.values), source, int8 })
+    }
+
+    /// Bytes of a checkpoint's file of these weights.
+    pub fn float_bytes(&self) -> anyhow::Result<usize> {
+        let layout = ParamLayout::of(&self.network);
+        Ok(weights_file(&layout::stored(&layout), &layout.read(&self.network))?.len())
+    }
+
+    /// Bytes of the file of an int8 model of these weights.
+    pub fn int8_bytes(&self, int8: &Quantized) -> anyhow::Result<usize> {
+        let values = ParamLayout::of(&self.network).read(&self.network);
+        let file = int8.to_file(&self.config.model.to_string(), &sha256_of_f32(&values));
+        Ok(file.encode(Path::new(INT8_FILE))?.len())
+    }
+}
+
+/// The learner of steps that are measured.
+pub fn learner<'w>(
+    world: &'w World,
+    config: &RunConfig,
+    network: Network,
+) -> anyhow::Result<Learner<'w, Network, CrossEntropy, NetworkForward>> {
+    let collective: Box<dyn Collective> = connect(world, config.communication.backend, &config.transport())?;
+    let loss = CrossEntropy { smoothing: config.recipe.label_smoothing };
+    let forward = NetworkForward::new(config.quantizer(&network)?, config.precision);
+    Ok(Learner::new(world, config, network, forward, loss, collective)?)
+}
+
+/// Number of different batches, used in turn: a single one would be memorised in training, and a loss of 0 has
+/// gradients unlike those of training.
+pub const BATCHES: usize = 16;
+
+/// Samples of this rank, in whole batches.
+pub struct Batches {
+    shard: Shard,
+    normalizer: Normalizer,
+    size: usize,
+    count: usize,
+    next: usize,
+}
+
+impl Batches {
+    /// The first samples of `split`.
+    pub fn open(
+        world: &World,
+        config: &RunConfig,
+        source: &dyn SampleSource,
+        split: Split,
+    ) -> anyhow::Result<Self> {
+        let size = config.data.train_batch_size;
+        let global = size * world.size();
+        let count = (source.len(split) / global).min(BATCHES);
+        if count == 0 {
+            let problem =
+                format!("the data set has {} samples for {} ranks", source.len(split), world.size());
+            return Err(ConfigError::new("train-batch-size", size, problem).into());
+        }
+        let plan = ShardPlan { samples: count * global, world_size: world.size(), batch_size: size };
+        let shard = world.agree(Shard::load(source, split, &plan, world.rank(), Order::Sequential))?;
+        Ok(Self { shard, normalizer: Normalizer::new(source.description()), size, count, next: 0 })
+    }
+
+    /// The next batch; after the last, the first.
+    pub fn next(&mut self) -> LabelledBytes<'_> {
+        let from = self.next * self.size;
+        self.next = (self.next + 1) % self.count;
+        let (bytes, labels) = self.shard.samples(from, self.size);
+        LabelledBytes { bytes, labels, normalizer: &self.normalizer }
+    }
+}
