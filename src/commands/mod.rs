@@ -42,7 +42,7 @@ use burn_fused::precision::{Bf16Products, bf16_products, limit_bf16_products};
 use burn_mpi::{Launcher, World};
 pub use failure::{Failure, Refused};
 use failure::{OPTIONS, is_shared};
-use start::{Does, Fingerprint, Usage, Verdict};
+use start::{Does, Fingerprint, Verdict};
 
 /// Tells the library which option sets the deadline of collectives, and its value, which applies
 /// from MPI's start on.
@@ -63,39 +63,43 @@ pub fn set_deadline(command: &Command) {
 /// # Errors
 /// The error of the subcommand.
 pub fn run(cli: Cli) -> Result<u8, Failure> {
-    let command = &cli.command;
-    let code_of = |code: i32| u8::try_from(code).unwrap_or(1);
-    let program = Fingerprint::begin();
     use Command::{Bench, Eval, Export, Profile, Quantize, Train};
-    let has_ranks = matches!(command, Train(_) | Eval(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_));
-    // The others have none. Several are told so; what the shell has inherited from another job does not matter.
-    if !has_ranks && let Some(launcher) = Launcher::detect().filter(Launcher::has_peers) {
+    let program = Fingerprint::begin();
+    let stop = match &cli.command {
+        // From here on: a signal while MPI starts requests a checkpoint as well.
+        Train(_) => StopRequest::listen().context("cannot listen to signals").map_err(Failure::before_mpi)?,
+        Eval(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => StopRequest::default(),
+        _ => return run_alone(&cli, program),
+    };
+    let world = World::init().map_err(|error| Failure {
+        printed: error.is_rank_0s(),
+        alone: false,
+        error: error.into(),
+    })?;
+    run_as_rank(&world, &cli, program, &stop).map(|()| 0)
+}
+
+/// Runs a subcommand that has no ranks. Several are told so; what the shell has inherited from another job does not
+/// matter.
+fn run_alone(cli: &Cli, program: Option<Fingerprint>) -> Result<u8, Failure> {
+    if let Some(launcher) = Launcher::detect().filter(Launcher::has_peers) {
         match World::init() {
             Ok(world) if world.size() > 1 => {
-                return run_as_rank(&world, &cli, program, &StopRequest::default()).map(|()| 0);
+                return run_as_rank(&world, cli, program, &StopRequest::default()).map(|()| 0);
             }
             // Another MPI's ranks do not know each other. One that fails before rank 0 has printed ends the job.
             Err(_) if launcher.leaves_printing_to_rank_0() => return Ok(0),
             Err(_) if launcher.has_started_this_process() => {
-                return Err(Failure::before_mpi(start::in_one_process(&command.name()).into()));
+                return Err(Failure::before_mpi(start::in_one_process(&cli.command.name()).into()));
             }
             _ => {}
         }
     }
-    match command {
-        // From here on: a signal while MPI starts requests a checkpoint as well.
-        Train(_) => {
-            let stop =
-                StopRequest::listen().context("cannot listen to signals").map_err(Failure::before_mpi)?;
-            in_mpi(&cli, program, &stop)
-        }
-        Eval(_) | Export(_) | Quantize(_) | Bench(_) | Profile(_) => {
-            in_mpi(&cli, program, &StopRequest::default())
-        }
-        Command::Data(args) => data::run(args).map(|()| 0).map_err(Failure::before_mpi),
-        Command::Launch(args) => launch::run(args).map(code_of).map_err(Failure::before_mpi),
-        Command::Sweep(args) => sweep::run(args).map(code_of).map_err(Failure::before_mpi),
-        Command::Report(args) => run_report::run(args).map(|()| 0).map_err(Failure::before_mpi),
+    let ended = match &cli.command {
+        Command::Data(args) => data::run(args).map(|()| 0),
+        Command::Launch(args) => launch::run(args),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Report(args) => run_report::run(args).map(|()| 0),
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "mpiburn", &mut text);
@@ -106,19 +110,11 @@ pub fn run(cli: Cli) -> Result<u8, Failure> {
             let written = std::fs::create_dir_all(folder)
                 .and_then(|()| clap_mangen::generate_to(Cli::command(), folder));
             let problem = || format!("cannot write manual pages to {}", folder.display());
-            written.map(|()| 0).with_context(problem).map_err(Failure::before_mpi)
+            written.map(|()| 0).with_context(problem)
         }
-    }
-}
-
-/// Runs a subcommand as one rank of an MPI job.
-fn in_mpi(cli: &Cli, program: Option<Fingerprint>, stop: &StopRequest) -> Result<u8, Failure> {
-    let world = World::init().map_err(|error| Failure {
-        printed: error.is_rank_0s(),
-        alone: false,
-        error: error.into(),
-    })?;
-    run_as_rank(&world, cli, program, stop).map(|()| 0)
+        _ => unreachable!("it has ranks"),
+    };
+    ended.map(|code| u8::try_from(code).unwrap_or(1)).map_err(Failure::before_mpi)
 }
 
 /// What a rank does, with the options that all ranks have in common: values as they are stored, and of a run that
@@ -126,7 +122,7 @@ fn in_mpi(cli: &Cli, program: Option<Fingerprint>, stop: &StopRequest) -> Result
 ///
 /// # Errors
 /// If an option of a training is wrong, which one rank alone may have.
-fn does(cli: &Cli) -> Result<Does, Usage> {
+fn does(cli: &Cli) -> Result<Does, String> {
     let (config, typed) = match &cli.command {
         Command::Train(args) => (&args.config, args.resume.is_some().then_some(&args.typed)),
         Command::Profile(args) => (&args.config, args.checkpoint.is_some().then_some(&args.typed)),
@@ -138,7 +134,7 @@ fn does(cli: &Cli) -> Result<Does, Usage> {
         config.check_built()?;
         Ok(config)
     };
-    let refused = |error: ConfigError| Usage { text: hints::with_hint(&error.into()), exit_code: OPTIONS };
+    let refused = |error: ConfigError| hints::with_hint(&error.into());
     let config = if typed.is_some() { config.clone() } else { completed().map_err(refused)? };
     let of_job = |option: &&(String, String)| part(option.0.trim_start_matches("--")) == Part::Job;
     let of_job = cli.options.iter().filter(of_job).cloned();
@@ -159,15 +155,15 @@ pub fn run_as_rank(
     let end = |error: anyhow::Error| {
         let shared = is_shared(&error);
         if shared {
-            print_once(world, &format!("mpiburn: {}", hints::with_hint(&error)));
+            print_own(world, world.is_root().then(|| hints::with_hint(&error)).as_deref());
         }
         // A rank without others has nobody to abort, and MPI_Abort prints a box of lines.
         Failure { printed: shared, alone: !shared && world.size() > 1, error }
     };
     match start::compare(world, does(cli), program).map_err(|error| end(error.into()))? {
         Verdict::Run => {}
-        Verdict::Print(Usage { text, .. }) => return Err(end(Refused(text).into())),
-        Verdict::Refuse(line, _) => {
+        Verdict::Print(text) => return Err(end(Refused(text).into())),
+        Verdict::Refuse(line) => {
             print_own(world, line.as_deref());
             let error = Refused(line.unwrap_or_default()).into();
             return Err(Failure { error, printed: true, alone: false });
@@ -251,16 +247,8 @@ fn warn_of_ignored(world: &World, does: &str, typed: &Words, is_ignored: impl Fn
     }
 }
 
-/// Prints a line on rank 0 for all ranks. The barrier keeps the others from exiting
+/// Prints this rank's line, if it has one. The barrier keeps ranks without one from exiting
 /// first: a launcher ends the job as soon as one rank has failed.
-fn print_once(world: &World, line: &str) {
-    if world.is_root() {
-        eprintln!("{line}");
-    }
-    let _ = world.barrier();
-}
-
-/// Prints this rank's line, if it has one. The barrier is that of [`print_once`].
 fn print_own(world: &World, line: Option<&str>) {
     if let Some(line) = line {
         eprintln!("mpiburn: {line}");
@@ -280,25 +268,18 @@ pub fn usage(error: &clap::Error) -> u8 {
     }
     let program = Fingerprint::begin();
     let world = start::has_peers().then(World::init).and_then(Result::ok);
-    let Some(world) = world else {
-        print_usage(error);
-        return OPTIONS;
-    };
     let text = wrong_value(error).unwrap_or_else(|| error.to_string());
-    let usage = Usage { text, exit_code: OPTIONS };
-    match start::compare(&world, Err(usage), program) {
-        Ok(Verdict::Refuse(text, exit_code)) => {
-            print_own(&world, text.as_deref());
-            exit_code
-        }
-        _ => {
-            if world.is_root() {
-                print_usage(error);
-            }
-            let _ = world.barrier();
-            OPTIONS
-        }
+    let verdict = world.as_ref().map(|world| start::compare(world, Err(text), program));
+    match verdict {
+        Some(Ok(Verdict::Refuse(line))) => line.iter().for_each(|line| eprintln!("mpiburn: {line}")),
+        _ if world.as_ref().is_none_or(World::is_root) => print_usage(error),
+        _ => {}
     }
+    // As in `print_own`.
+    if let Some(world) = world {
+        let _ = world.barrier();
+    }
+    OPTIONS
 }
 
 /// An error of the command line as it is printed.

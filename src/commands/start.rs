@@ -14,15 +14,6 @@ use sha2::{Digest, Sha256};
 use super::Refused;
 use run_record::files::hex;
 
-/// A text that a rank prints instead of running a command.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Usage {
-    /// What clap prints.
-    pub text: String,
-    /// 0 if it was asked for.
-    pub exit_code: u8,
-}
-
 /// What a rank is to do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Does {
@@ -36,7 +27,7 @@ pub struct Does {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Start {
     /// What it does, or what is printed in its place.
-    does: Result<Does, Usage>,
+    does: Result<Does, String>,
     /// SHA-256 of the executable.
     program: String,
     level: Level,
@@ -48,9 +39,9 @@ pub enum Verdict {
     /// All ranks run the subcommand.
     Run,
     /// All have the same text to print, which rank 0 does for all.
-    Print(Usage),
-    /// Ranks differ: what this rank has to say of it, and the exit code of all.
-    Refuse(Option<String>, u8),
+    Print(String),
+    /// Ranks differ: what this rank has to say of it.
+    Refuse(Option<String>),
 }
 
 /// Whether this process is one of several.
@@ -58,14 +49,14 @@ pub fn has_peers() -> bool {
     Launcher::detect().is_some_and(|launcher| launcher.has_peers())
 }
 
-/// Compares `does` with the other ranks', options included, and sets the widest SIMD level that all processors have:
-/// hosts may differ, and a run gives the same bits for any placement of ranks.
+/// Compares what this rank `does`, or prints in its place, with the other ranks', options included, and sets the widest
+/// SIMD level that all processors have: hosts may differ, and a run gives the same bits for any placement of ranks.
 ///
 /// # Errors
-/// If the transport fails.
+/// If an option has another value on another rank, or the transport fails.
 pub fn compare(
     world: &World,
-    does: Result<Does, Usage>,
+    does: Result<Does, String>,
     program: Option<Fingerprint>,
 ) -> Result<Verdict, CommError> {
     let program = program.map(Fingerprint::read).unwrap_or_default();
@@ -74,65 +65,50 @@ pub fn compare(
     level.use_level();
     log::debug!("SIMD level {level}");
     let hosts: Vec<&str> = world.places().iter().map(|place| place.host.as_str()).collect();
-    let verdict = verdict(&all, &hosts, world.rank());
-    if verdict == Verdict::Run {
-        differing_option(&all, &hosts)?;
-    }
-    Ok(verdict)
+    verdict(&all, &hosts, world.rank())
 }
 
-fn verdict(all: &[Start], hosts: &[&str], rank: usize) -> Verdict {
-    let first = &all[0];
+fn verdict(all: &[Start], hosts: &[&str], rank: usize) -> Result<Verdict, CommError> {
     let name = |rank: usize| format!("rank {rank} on {}", hosts[rank]);
-    let differs = |same: &dyn Fn(&Start) -> bool| all.iter().position(|start| !same(start));
-    if all.iter().any(|start| start.does.is_err()) {
-        return match (differs(&|start| start.does == first.does), &first.does) {
-            (None, Err(usage)) => Verdict::Print(usage.clone()),
-            // Each rank's own text, below its name.
+    let first = &all[0];
+    let Ok(does) = all.iter().map(|start| start.does.as_ref()).collect::<Result<Vec<&Does>, _>>() else {
+        return Ok(match &first.does {
+            Err(text) if all.iter().all(|start| start.does == first.does) => Verdict::Print(text.clone()),
             _ => {
-                let of_usage = |usage: &Usage| format!("{}: {}", name(rank), usage.text.trim_end());
-                Verdict::Refuse(all[rank].does.as_ref().err().map(of_usage), super::failure::OPTIONS)
+                let own = all[rank].does.as_ref().err();
+                Verdict::Refuse(own.map(|text| format!("{}: {}", name(rank), text.trim_end())))
             }
-        };
-    }
+        });
+    };
+    let refuse = |line: String| Ok(Verdict::Refuse((rank == 0).then_some(line)));
     // Another binary first: it may be what has another subcommand.
-    if let Some(other) = differs(&|start| start.program == first.program) {
-        let line = format!(
+    if let Some(other) = all.iter().position(|start| start.program != first.program) {
+        return refuse(format!(
             "{} runs another binary than {} (SHA-256 {:.12}… and {:.12}…): copy one to all machines",
             name(other),
             name(0),
             all[other].program,
             first.program
-        );
-        return Verdict::Refuse((rank == 0).then_some(line), super::failure::OPTIONS);
+        ));
     }
-    let does = |rank: usize| all[rank].does.as_ref().ok();
-    let command = |rank: usize| does(rank).map_or("", |does| does.command.as_str());
-    if let Some(other) = (0..all.len()).find(|&rank| command(rank) != command(0)) {
-        let line = format!(
+    if let Some(other) = does.iter().position(|does_other| does_other.command != does[0].command) {
+        return refuse(format!(
             "{} runs mpiburn {}, and {} mpiburn {}: all ranks of a job run the same",
             name(0),
-            command(0),
+            does[0].command,
             name(other),
-            command(other)
-        );
-        return Verdict::Refuse((rank == 0).then_some(line), super::failure::OPTIONS);
+            does[other].command
+        ));
     }
-    Verdict::Run
-}
-
-/// The first option that another rank than 0 has with another value.
-fn differing_option(all: &[Start], hosts: &[&str]) -> Result<(), CommError> {
-    let options = |start: &Start| start.does.clone().map_or_else(|_| Vec::new(), |does| does.options);
-    let first = options(&all[0]);
-    for (rank, (start, host)) in all.iter().zip(hosts).enumerate() {
-        let differs = options(start).into_iter().zip(&first).find(|(own, first)| own != *first);
+    for (rank, other) in does.iter().enumerate() {
+        let differs = other.options.iter().zip(&does[0].options).find(|(own, first)| own != first);
         if let Some(((what, found), (_, expected))) = differs {
-            let (host, expected) = ((*host).to_owned(), expected.clone());
+            let [what, found, expected] = [what, found, expected].map(Clone::clone);
+            let host = hosts[rank].to_owned();
             return Err(CommError::Shared(SharedError::Diverged { what, rank, host, found, expected }));
         }
     }
-    Ok(())
+    Ok(Verdict::Run)
 }
 
 /// The digest of this executable, read while MPI starts.
@@ -178,7 +154,7 @@ mod tests {
         let start = |does: Result<&str, &str>| Start {
             does: does
                 .map(|command| Does { command: command.into(), options: Vec::new() })
-                .map_err(|text| Usage { text: text.into(), exit_code: 2 }),
+                .map_err(Into::into),
             program: "abc".into(),
             level: Level::Portable,
         };
@@ -186,21 +162,20 @@ mod tests {
     }
 
     fn verdicts(starts: &[Start]) -> Vec<Verdict> {
-        (0..3).map(|rank| verdict(starts, &["alpha", "alpha", "beta"], rank)).collect()
+        (0..3).map(|rank| verdict(starts, &["alpha", "alpha", "beta"], rank).unwrap()).collect()
     }
 
     #[test]
     fn ranks_with_the_same_start_run_or_print_once() {
         assert_eq!(verdicts(&starts([Ok("train"); 3])), [Verdict::Run, Verdict::Run, Verdict::Run]);
-        let usage = Usage { text: "no such option".into(), exit_code: 2 };
-        let prints = |verdict: &Verdict| *verdict == Verdict::Print(usage.clone());
+        let prints = |verdict: &Verdict| *verdict == Verdict::Print("no such option".into());
         assert!(verdicts(&starts([Err("no such option"); 3])).iter().all(prints));
     }
 
     #[test]
     fn each_rank_prints_its_own_usage_error() {
         let found = verdicts(&starts([Ok("train"), Err("no --a\n"), Err("no --b\n")]));
-        let refuse = |text: Option<&str>| Verdict::Refuse(text.map(str::to_owned), 2);
+        let refuse = |text: Option<&str>| Verdict::Refuse(text.map(str::to_owned));
         assert_eq!(
             found,
             [refuse(None), refuse(Some("rank 1 on alpha: no --a")), refuse(Some("rank 2 on beta: no --b"))]
@@ -212,10 +187,10 @@ mod tests {
         let mut starts = starts([Ok("train"), Ok("train"), Ok("bench step")]);
         let line = "rank 0 on alpha runs mpiburn train, and rank 2 on beta mpiburn bench step: all ranks of a job run \
                     the same";
-        let refuse = |text: Option<&str>| Verdict::Refuse(text.map(str::to_owned), 2);
+        let refuse = |text: Option<&str>| Verdict::Refuse(text.map(str::to_owned));
         assert_eq!(verdicts(&starts), [refuse(Some(line)), refuse(None), refuse(None)]);
         starts[1].program = "abd".into();
-        let Verdict::Refuse(Some(line), 2) = verdict(&starts, &["alpha", "beta", "beta"], 0) else {
+        let Ok(Verdict::Refuse(Some(line))) = verdict(&starts, &["alpha", "beta", "beta"], 0) else {
             panic!("another binary is refused");
         };
         assert!(line.starts_with("rank 1 on beta runs another binary than rank 0 on alpha"), "{line}");
@@ -231,8 +206,8 @@ mod tests {
             let options = options.map(|(option, value)| (option.to_owned(), value.to_owned()));
             start.does.as_mut().unwrap().options = options.into();
         }
-        let error = differing_option(&starts, &hosts).unwrap_err().to_string();
+        let error = verdict(&starts, &hosts, 0).unwrap_err().to_string();
         assert_eq!(error, "--lr differs between ranks: rank 2 on beta has 0.1, rank 0 has 0.5");
-        assert!(differing_option(&starts[..2], &hosts).is_ok());
+        assert_eq!(verdict(&starts[..2], &hosts, 0).unwrap(), Verdict::Run);
     }
 }

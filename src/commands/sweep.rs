@@ -2,8 +2,8 @@
 
 mod earlier;
 mod options;
-mod possible;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -11,21 +11,14 @@ use anyhow::{Context, bail};
 use self::earlier::{Earlier, check_folder, earlier, warn_of_other_builds};
 use self::options::{check_typed, words};
 pub(super) use self::options::{configuration, option_names};
-use self::possible::{Possible, hostfile};
+use super::gpu;
 use super::launch::{line, may_be_there, prepare, variables};
-use crate::launch;
+use crate::launch::{self, LauncherKind, Topology};
 use crate::options::{RunConfig, SweepArgs};
 use crate::stop::StopRequest;
 use crate::sweep::{PlannedRun, SweepFile, plan, scaled};
 use run_record::files;
 use run_record::{RunDir, RunState, SweepRecord, SweepRun, lock};
-
-/// Result of one run.
-enum Ended {
-    Completed(String),
-    Failed(String),
-    Stopped,
-}
 
 /// Starts the runs that are not completed; returns the exit code.
 ///
@@ -54,10 +47,10 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
         runs: Vec::new(),
     };
     let (mut builds, mut interrupted) = (Vec::new(), Vec::new());
-    let mut possible = Possible::default();
+    let mut asked = BTreeMap::new();
     for (run, config) in runs.iter().zip(&configs) {
         let found = earlier(&folder.join(&run.name), run, config)?;
-        let (state, error) = match (&found, possible.reason_against(run, config, args)) {
+        let (state, error) = match (&found, reason_against(run, config, args, &mut asked)) {
             (Earlier::Completed(_), _) => (RunState::Completed, None),
             (_, None) => (RunState::Waiting, None),
             (_, reason) => (RunState::Skipped, reason),
@@ -91,6 +84,33 @@ pub fn run(args: &SweepArgs) -> anyhow::Result<i32> {
     }
     let stopped = make(&runs, args, &folder, &interrupted, &mut record)?;
     Ok(closing(&record, &folder, stopped))
+}
+
+/// Where the host file of the run would be.
+fn hostfile(run: &PlannedRun, args: &SweepArgs) -> PathBuf {
+    args.hostfiles.join(run.topology.to_string())
+}
+
+/// Why the run is not possible here; `None` if nothing speaks against it. `asked` has the answers of launchers so far:
+/// looking up an unknown host can take seconds.
+fn reason_against(
+    run: &PlannedRun,
+    config: &RunConfig,
+    args: &SweepArgs,
+    asked: &mut BTreeMap<(Topology, LauncherKind), Option<String>>,
+) -> Option<String> {
+    let PlannedRun { topology, launcher, .. } = *run;
+    let of_launcher = match args.how.script(launcher) {
+        // A script in the launcher's place knows its own machines.
+        Some(_) => None,
+        None => asked
+            .entry((topology, launcher))
+            .or_insert_with(|| launch::impossible(topology, launcher, &hostfile(run, args)))
+            .clone(),
+    };
+    // Slurm starts ranks on other machines than this one.
+    let here = (launcher != LauncherKind::Srun).then_some(topology.ranks_per_node);
+    of_launcher.or_else(|| gpu::impossible(config, here))
 }
 
 fn chosen(args: &SweepArgs, name: &str) -> bool {
@@ -133,20 +153,18 @@ fn make(
         if record.runs[index].state != RunState::Waiting || !chosen(args, &run.name) {
             continue;
         }
-        let ended = match stop.signal() {
-            Some(_) => Ended::Stopped,
-            None => {
-                let resumes = interrupted.contains(&run.name);
-                if resumes {
-                    log::info!("[{}/{total}] {}: goes on from its last checkpoint", index + 1, run.name);
-                }
-                make_one(run, args, folder, resumes, &stop)
-            }
-        };
+        let resumes = interrupted.contains(&run.name);
+        if stop.signal().is_some() {
+            return Ok(true);
+        }
+        if resumes {
+            log::info!("[{}/{total}] {}: goes on from its last checkpoint", index + 1, run.name);
+        }
+        let ended = make_one(run, args, folder, resumes, &stop).map_err(|error| format!("{error:#}"));
         let (state, error, summary) = match ended {
-            Ended::Completed(summary) => (RunState::Completed, None, summary),
-            Ended::Failed(error) => (RunState::Failed, Some(error.clone()), format!("failed: {error}")),
-            Ended::Stopped => return Ok(true),
+            Ok(Some(summary)) => (RunState::Completed, None, summary),
+            Ok(None) => return Ok(true),
+            Err(error) => (RunState::Failed, Some(error.clone()), format!("failed: {error}")),
         };
         log::info!("[{}/{total}] {}: {summary}", index + 1, run.name);
         record.runs[index].state = state;
@@ -156,31 +174,31 @@ fn make(
     Ok(false)
 }
 
-fn make_one(run: &PlannedRun, args: &SweepArgs, folder: &Path, resumes: bool, stop: &StopRequest) -> Ended {
-    let started = || -> anyhow::Result<(launch::Outcome, PathBuf)> {
-        let mut launch = command(run, args, folder, resumes)?;
-        launch::check(&mut launch)?;
-        let path = folder.join(format!("{}.log", run.name));
-        let log = files::create_here(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        let streams = launch::Streams::Log(log);
-        let (command, by) = (launch.command()?, launch.launcher);
-        Ok((launch::run(&command, &variables(&launch), by, streams, stop)?.0, path))
-    };
-    let (outcome, log) = match started() {
-        Ok(ended) => ended,
-        Err(error) => return Ended::Failed(format!("{error:#}")),
-    };
+/// Starts a run; returns its summary, or `None` if it was stopped.
+fn make_one(
+    run: &PlannedRun,
+    args: &SweepArgs,
+    folder: &Path,
+    resumes: bool,
+    stop: &StopRequest,
+) -> anyhow::Result<Option<String>> {
+    let mut launch = command(run, args, folder, resumes)?;
+    launch::check(&mut launch)?;
+    let path = folder.join(format!("{}.log", run.name));
+    let log = files::create_here(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    let (command, streams) = (launch.command()?, launch::Streams::Log(log));
+    let (outcome, _) = launch::run(&command, &variables(&launch), launch.launcher, streams, stop)?;
     if outcome.stopped {
-        return Ended::Stopped;
+        return Ok(None);
     }
     let record = RunDir::open::<RunConfig>(&folder.join(&run.name)).map(|(_, record)| record.results);
     match (outcome.code, record) {
-        (0, Err(error)) => Ended::Failed(error.to_string()),
-        (0, Ok(Some(results))) => Ended::Completed(format!(
+        (0, Err(error)) => Err(error.into()),
+        (0, Ok(Some(results))) => Ok(Some(format!(
             "{:.2} s of training, {:.3} ms per step, test accuracy {:.2}%",
             results.train_seconds, results.ms_per_step, results.test_accuracy
-        )),
-        (code, _) => Ended::Failed(format!("{} ({})", reason(&log, code), log.display())),
+        ))),
+        (code, _) => bail!("{} ({})", reason(&path, code), path.display()),
     }
 }
 

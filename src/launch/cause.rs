@@ -2,9 +2,6 @@
 
 use std::io::{self, Read, Write};
 use std::process::ChildStderr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use burn_mpi::messages::{NO_ANSWER, NOT_FINALIZED, STALLED};
@@ -15,63 +12,47 @@ use rustix::io::ioctl_fionbio;
 const TOGETHER: Duration = Duration::from_secs(30);
 /// Longest line that is kept, in bytes.
 const LONGEST: usize = 1000;
-/// Interval at which an empty pipe is read.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Reads of one turn: more than a pipe holds.
+const READS: usize = 16;
 
-/// The reader of a job's standard error.
+/// A job's standard error, which is copied to this process's own.
 pub(super) struct Watched {
-    scan: Arc<Mutex<Scan>>,
-    /// Whether the job has ended.
-    over: Arc<AtomicBool>,
-    /// A message, or its sender's end, once all is read that was written until then.
-    read: Receiver<()>,
+    stderr: ChildStderr,
+    scan: Scan,
 }
 
 impl Watched {
-    /// Copies `stderr` to this process's own, unchanged and at once, until it ends.
-    pub(super) fn start(mut stderr: ChildStderr) -> Self {
-        let scan = Arc::new(Mutex::new(Scan::default()));
-        let over = Arc::new(AtomicBool::new(false));
-        let (sender, rest) = channel();
-        let (shared, ended) = (Arc::clone(&scan), Arc::clone(&over));
+    pub(super) fn new(stderr: ChildStderr) -> Self {
         // So that an empty pipe is seen: a process that the launcher left behind may hold it open.
         let _ = ioctl_fionbio(&stderr, true);
-        std::thread::spawn(move || {
-            let mut bytes = vec![0; 1 << 16];
-            loop {
-                // Before it is read: if it is empty after the end, all is read.
-                let is_over = ended.load(Ordering::Acquire);
-                let read = match stderr.read(&mut bytes) {
-                    Ok(0) => break,
-                    Ok(read) => read,
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        if is_over {
-                            let _ = sender.send(());
-                        }
-                        std::thread::sleep(PAUSE);
-                        continue;
-                    }
-                    Err(_) => break,
-                };
-                // A closed standard error of this process must not block the job.
-                let _ = io::stderr().lock().write_all(&bytes[..read]);
-                shared.lock().unwrap_or_else(PoisonError::into_inner).add(&bytes[..read], Instant::now());
+        Self { stderr, scan: Scan::default() }
+    }
+
+    /// Copies what has come since the last call, unchanged.
+    pub(super) fn pass_on(&mut self) {
+        let mut bytes = [0; 1 << 16];
+        for _ in 0..READS {
+            match self.stderr.read(&mut bytes) {
+                Ok(0) => return,
+                Ok(read) => {
+                    // A closed standard error of this process must not block the job.
+                    let _ = io::stderr().lock().write_all(&bytes[..read]);
+                    self.scan.add(&bytes[..read], Instant::now());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
             }
-        });
-        Self { scan, over, read: rest }
+        }
     }
 
     /// How long ago the launcher said that a process ended, upon which it ends the job.
     pub(super) fn gone_for(&self) -> Option<Duration> {
-        self.scan.lock().unwrap_or_else(PoisonError::into_inner).gone.map(|at| at.elapsed())
+        self.scan.gone.map(|at| at.elapsed())
     }
 
     /// The cause, after the job has ended.
     pub(super) fn cause(self) -> Option<String> {
-        self.over.store(true, Ordering::Release);
-        let _ = self.read.recv();
-        self.scan.lock().unwrap_or_else(PoisonError::into_inner).held.take().map(|held| held.text)
+        self.scan.held.map(|held| held.text)
     }
 }
 

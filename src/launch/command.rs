@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::{Hosts, Topology};
 
 /// How the ranks are started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum LauncherKind {
     /// mpirun of the MPI that this binary is built for.
     Mpirun,

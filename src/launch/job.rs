@@ -20,8 +20,8 @@ pub struct Outcome {
     pub stopped: bool,
 }
 
-/// Interval at which a job is polled.
-const TICK: Duration = Duration::from_millis(50);
+/// Interval at which a job is polled and its standard error copied.
+const TICK: Duration = Duration::from_millis(20);
 
 /// How long a launcher may take to end a job after it has said that a process ended. Open MPI 4.1's
 /// mpirun was seen to stay for good when a rank was killed while it started.
@@ -66,10 +66,13 @@ pub fn run(
         Streams::Log(log) => drop(job.stdout(log.try_clone().map_err(failed)?).stderr(log)),
     }
     let mut child = job.spawn().map_err(failed)?;
-    let watched = child.stderr.take().map(Watched::start);
+    let mut watched = child.stderr.take().map(Watched::new);
     let (mut passed_on, mut ended): (Option<(Signal, Instant)>, _) = (None, false);
     loop {
-        if let Some(status) = child.try_wait().map_err(failed)? {
+        let status = child.try_wait().map_err(failed)?;
+        // After its end, all that it has written is read.
+        watched.iter_mut().for_each(Watched::pass_on);
+        if let Some(status) = status {
             let outcome = Outcome { code: code(status), stopped: passed_on.is_some() };
             return Ok((outcome, watched.and_then(Watched::cause)));
         }

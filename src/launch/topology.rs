@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A topology, written `2x1`: 2 machines with 1 process each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Topology {
     /// Machines.
     pub nodes: usize,

@@ -6,7 +6,6 @@ mod check;
 mod data;
 mod int8;
 mod launch;
-mod link;
 mod profile;
 mod rules;
 mod trace;
@@ -23,12 +22,13 @@ use crate::device::DeviceKind;
 use crate::values::positive;
 
 pub use crate::train::RunConfig;
-pub use bench::{AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs, Int8Args, StepArgs};
+pub use bench::{
+    AllreduceArgs, BenchArgs, BenchKind, CollectivesArgs, FusedArgs, Int8Args, LinkArgs, StepArgs,
+};
 pub use check::ConfigError;
 pub use data::{DataArgs, DataKind, InfoArgs, MakeArgs};
 pub use int8::{ExportArgs, QuantKind, QuantizeArgs};
 pub use launch::{HowArgs, LaunchArgs, SweepArgs};
-pub use link::LinkArgs;
 pub use profile::ProfileArgs;
 pub use rules::{Part, can_change, part};
 pub use run_report::{Format, ReportArgs};

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
+use crate::commands::covered::differences;
 use crate::options::RunConfig;
 use crate::sweep::PlannedRun;
 use run_record::checkpoint::list;
-use run_record::count;
-use run_record::{RecordError, RunDir, RunState, Status, SweepRecord};
+use run_record::{Change, RecordError, RunDir, RunState, Status, SweepRecord, count};
 
 /// Checks that `folder` is no run's, and that no finished run in it is lost for the report, which shows
 /// the runs of one sweep.
@@ -83,7 +83,9 @@ pub fn earlier(path: &Path, run: &PlannedRun, config: &RunConfig) -> anyhow::Res
             config.data.clip([data.train_available, data.test_available]);
         }
     }
-    let mut other = differences(&old, &new)?;
+    let changes = differences(&serde_json::to_value(old)?, &serde_json::to_value(new)?);
+    let shown = |change: &Change| format!("{} {}, now {}", change.field, change.from, change.to);
+    let mut other: Vec<String> = changes.iter().map(shown).collect();
     if record.topology != run.topology.to_string() {
         other.push(format!("topology {}, now {}", record.topology, run.topology));
     }
@@ -122,11 +124,4 @@ pub fn warn_of_other_builds(builds: &[String], folder: &Path) {
             folder.display()
         );
     }
-}
-
-fn differences(old: &RunConfig, new: &RunConfig) -> anyhow::Result<Vec<String>> {
-    let (old, new) = (serde_json::to_value(old)?, serde_json::to_value(new)?);
-    let fields = old.as_object().into_iter().flatten();
-    let different = fields.filter(|(name, value)| new[name.as_str()] != **value);
-    Ok(different.map(|(name, value)| format!("{name} {value}, now {}", new[name.as_str()])).collect())
 }
