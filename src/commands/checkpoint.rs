@@ -9,7 +9,7 @@ use burn::module::Module;
 use super::covered::{self, Samples};
 use super::train::check_shape;
 use super::{on_root, set_up};
-use crate::data::{self, SampleSource, Split, shard};
+use crate::data::{self, SampleSource, Split};
 use crate::device::DeviceKind;
 use crate::layout::stored as stored_layout;
 use crate::model::Network;
@@ -55,14 +55,8 @@ impl Opened {
         check_shape(&config, source.as_ref())?;
         let network = config.network(source.description().classes, &config.device.device());
         for &split in checked {
-            check_samples(
-                world,
-                &samples,
-                split,
-                source.as_ref(),
-                root,
-                "name the other one with --data-root",
-            )?;
+            let remedy = "name the other one with --data-root";
+            samples.check(world, source.as_ref(), split, root, remedy)?;
         }
         Ok(Self { layout: ParamLayout::of(&network), source, network, config })
     }
@@ -127,25 +121,6 @@ pub fn stored(path: &Path) -> anyhow::Result<(RunConfig, Samples)> {
     }
     let samples = Samples::of(manifest.as_ref(), &record.history, &[]);
     Ok((record.config, samples))
-}
-
-/// Checks that the samples of `split` that the checkpoint was written with are still in the data set.
-///
-/// # Errors
-/// If they are not, or cannot be read on some rank.
-pub fn check_samples(
-    world: &World,
-    samples: &Samples,
-    split: Split,
-    source: &dyn SampleSource,
-    root: &Path,
-    remedy: &str,
-) -> anyhow::Result<()> {
-    if let Some(number) = samples.number(split, source.len(split)) {
-        let digest = world.agree(shard::digest(source, split, number))?;
-        samples.check(split, &source.description().digest(&digest), root, remedy)?;
-    }
-    Ok(())
 }
 
 /// The manifest of the checkpoint `path`, or of a run's newest, and its folder.

@@ -6,8 +6,9 @@ use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::data::Split;
+use crate::data::{SampleSource, Split, shard};
 use crate::options::{ConfigError, RunConfig, RunRecord, can_change};
+use burn_mpi::World;
 use run_record::{Attempt, Change, Manifest};
 
 /// Checks that the configuration in `record`, of the run directory `run`, is the one with which the
@@ -60,12 +61,9 @@ pub fn check(
     );
 }
 
-/// The samples that a run has to go on with; `None` of those that nothing covers.
+/// The samples that a run has to go on with, by split; `None` of those that nothing covers.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Samples {
-    train: Option<Covered>,
-    test: Option<Covered>,
-}
+pub struct Samples([Option<Covered>; 2]);
 
 /// The samples of a split that a checkpoint was written with.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -79,51 +77,49 @@ impl Samples {
     /// Those of the checkpoint with this `manifest`, if the data set was not changed since then: by earlier
     /// attempts in `history`, or by this one's `changed`.
     pub fn of(manifest: Option<&Manifest>, history: &[Attempt], changed: &[Change]) -> Self {
-        let Some(data) = manifest.and_then(|manifest| manifest.data.clone()) else { return Self::default() };
-        if changes_since(manifest, history, changed).any(|change| change.field == "data_root") {
+        let Some(manifest) = manifest else { return Self::default() };
+        let mut changes = changes_since(Some(manifest), history, changed);
+        let Some(data) = manifest.data.clone().filter(|_| !changes.any(|change| change.field == "data_root"))
+        else {
             return Self::default();
-        }
-        let covered = |digest: String, limit: &str| {
-            let samples = manifest.and_then(|m| m.config[limit].as_u64()).map(|samples| samples as usize);
-            Some(Covered { digest, samples })
         };
-        Self { train: covered(data.train, "train_samples"), test: covered(data.test, "test_samples") }
+        let covered = |digest: String, limit: &str| {
+            Some(Covered { digest, samples: manifest.config[limit].as_u64().map(|samples| samples as usize) })
+        };
+        Self([covered(data.train, "train_samples"), covered(data.test, "test_samples")])
     }
 
-    /// The number of samples of `split` that [`check`](Self::check) wants the digest of, of those that are
-    /// `available`; `None` if there is nothing to check.
-    pub fn number(&self, split: Split, available: usize) -> Option<usize> {
-        let covered = self.of_split(split).as_ref()?;
-        Some(covered.samples.unwrap_or(available).min(available))
-    }
-
-    fn of_split(&self, split: Split) -> &Option<Covered> {
-        match split {
-            Split::Train => &self.train,
-            Split::Test => &self.test,
-        }
-    }
-
-    /// Checks the digest of what was read of `split` in the data set `root`; `remedy` says how to go on with
-    /// other samples.
+    /// Checks that the samples of `split` are still those in the data set `root`; `remedy` says how to go on with
+    /// other ones.
     ///
     /// # Errors
-    /// If the checkpoint is of other samples.
-    pub fn check(&self, split: Split, found: &str, root: &Path, remedy: &str) -> Result<(), ConfigError> {
-        let Some(Covered { digest, .. }) = self.of_split(split) else { return Ok(()) };
-        if digest == found {
+    /// If they are not, or cannot be read on some rank.
+    pub fn check(
+        &self,
+        world: &World,
+        source: &dyn SampleSource,
+        split: Split,
+        root: &Path,
+        remedy: &str,
+    ) -> anyhow::Result<()> {
+        let (covered, what) = match split {
+            Split::Train => (&self.0[0], "training"),
+            Split::Test => (&self.0[1], "test"),
+        };
+        let Some(Covered { digest, samples }) = covered else { return Ok(()) };
+        let available = source.len(split);
+        let samples = samples.map_or(available, |samples| samples.min(available));
+        let found = world.agree(shard::digest(source, split, samples))?;
+        let found = source.description().digest(&found);
+        if *digest == found {
             return Ok(());
         }
-        let what = match split {
-            Split::Train => "training",
-            Split::Test => "test",
-        };
-        let [found, expected] = [found, digest.as_str()].map(|digest| digest.get(..12).unwrap_or(digest));
+        let [found, expected] = [&found, digest].map(|digest| digest.get(..12).unwrap_or(digest));
         let problem = format!(
             "its {what} samples have the digest {found}…, and the checkpoint was written with {expected}…: put \
              the data set back, or {remedy}"
         );
-        Err(ConfigError::new("data-root", root.display(), problem))
+        Err(ConfigError::new("data-root", root.display(), problem).into())
     }
 }
 

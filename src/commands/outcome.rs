@@ -1,6 +1,6 @@
 //! Header and results of a training: console output and `run.json`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -18,14 +18,6 @@ use run_record::{
 };
 use run_report::table::table;
 
-/// What a finished run measured beside its training.
-pub struct Ended {
-    /// This rank's and its machine's CPU time during the training and the tests.
-    pub cpu: CpuTime,
-    /// Seconds from the start, with those before a resumed run's checkpoint.
-    pub total_seconds: f64,
-}
-
 /// `run.json` at the start of a run.
 ///
 /// # Errors
@@ -33,13 +25,8 @@ pub struct Ended {
 pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyhow::Result<RunRecord> {
     let places: Vec<Place> = world.places().to_vec();
     let mut machines: Vec<Machine> = world.gather(&machine::of_this_process(world.host()))?;
-    let mut seen = Vec::new();
-    machines.retain(|machine| {
-        !seen.contains(&machine.host) && {
-            seen.push(machine.host.clone());
-            true
-        }
-    });
+    let mut seen = BTreeSet::new();
+    machines.retain(|machine| seen.insert(machine.host.clone()));
     Ok(RunRecord {
         status: Status::Running,
         error: None,
@@ -61,39 +48,35 @@ pub fn describe(config: &RunConfig, layout: &ParamLayout, world: &World) -> anyh
         ended_at: None,
         git: env!("MPIBURN_GIT").into(),
         git_dirty: env!("MPIBURN_GIT_DIRTY").parse().ok(),
-        versions: versions(world.mpi_library(), gloo_version(config.communication.backend)),
+        versions: versions(world, config),
         history: Vec::new(),
         failed_attempts: Vec::new(),
         failed_checkpoints: None,
         results: None,
         config: config.clone(),
-        places: places.into_iter().map(noted).collect(),
+        places: places.into_iter().map(rank_place).collect(),
     })
 }
 
-fn noted(Place { rank, host, pid, binding, cores, boot_id }: Place) -> RankPlace {
+fn rank_place(Place { rank, host, pid, binding, cores, boot_id }: Place) -> RankPlace {
     RankPlace { rank, host, pid, binding, cores, boot_id }
 }
 
 /// Versions of this program, of Burn, of the compiler, of the MPI library, and of gloo where it
 /// is the run's backend.
-fn versions(mpi_library: &str, gloo: Option<String>) -> BTreeMap<String, String> {
+fn versions(world: &World, config: &RunConfig) -> BTreeMap<String, String> {
     let entries = [
         ("mpiburn", env!("CARGO_PKG_VERSION")),
         ("burn", "0.22.1"),
-        ("mpi", mpi_library),
+        ("mpi", world.mpi_library()),
         ("rustc", env!("MPIBURN_RUSTC")),
     ];
-    let gloo = gloo.map(|version| ("gloo".to_owned(), version));
-    entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into_iter().chain(gloo).collect()
-}
-
-fn gloo_version(backend: Backend) -> Option<String> {
-    match backend {
+    let gloo = match config.communication.backend {
         #[cfg(feature = "gloo")]
-        Backend::Gloo => Some(burn_mpi::lab::gloo_version()),
+        Backend::Gloo => Some(("gloo".to_owned(), burn_mpi::lab::gloo_version())),
         _ => None,
-    }
+    };
+    entries.map(|(name, version)| (name.to_owned(), version.to_owned())).into_iter().chain(gloo).collect()
 }
 
 /// Percent of CPU time that other programs used, by host. Hosts may be one machine under several
@@ -156,7 +139,8 @@ pub fn print_header(world: &World, record: &RunRecord, plan: &ShardPlan) {
     }
 }
 
-/// The results of a finished training, from all ranks.
+/// The results of a finished training, from all ranks. `cpu` is this rank's and its machine's CPU time during the
+/// training and the tests, `total_seconds` those from the start, with those before a resumed run's checkpoint.
 ///
 /// # Errors
 /// When the transport fails.
@@ -165,39 +149,34 @@ pub fn summarize(
     trainer: &Trainer<'_>,
     plan: &ShardPlan,
     config: &RunConfig,
-    ended: &Ended,
+    cpu: CpuTime,
+    total_seconds: f64,
 ) -> anyhow::Result<Results> {
-    let position = trainer.position();
-    let memory: Vec<f64> = world.gather(&peak_rss_mb())?;
-    let live: Vec<Option<f64>> = world.gather(&live_mb(config))?;
+    let (position, rank) = (trainer.position(), world.rank());
     let last = position.history.last().context("no epoch was trained")?;
-    let test = &position.test_tallies;
-    let per_rank: Vec<RankRecord> = (0..world.size())
-        .map(|rank| {
-            let train = position.epoch_tallies.get(rank).copied().unwrap_or_default();
-            let test: Tally = test.get(rank).copied().unwrap_or_default();
-            let [of_train, of_test] = [train, test].map(|tally| tally.metrics());
-            let of_int8 = position.int8_tallies.get(rank).and_then(Tally::metrics);
-            RankRecord {
-                rank,
-                host: world.places()[rank].host.clone(),
-                train_samples: plan.shard_len(rank),
-                test_samples: test.samples as usize,
-                train_loss: of_train.map(|metrics| metrics.loss),
-                train_accuracy: of_train.map(|metrics| metrics.accuracy),
-                test_loss: of_test.map(|metrics| metrics.loss),
-                test_accuracy: of_test.map(|metrics| metrics.accuracy),
-                int8_test_loss: of_int8.map(|metrics| metrics.loss),
-                int8_test_accuracy: of_int8.map(|metrics| metrics.accuracy),
-                comm_seconds: position.comm_seconds.get(rank).copied().unwrap_or(0.0),
-                peak_rss_mb: memory[rank],
-                live_mb: live[rank],
-            }
-        })
-        .collect();
+    let of_rank = |tallies: &[Tally]| tallies.get(rank).and_then(Tally::metrics);
+    let [train, test, int8] =
+        [&position.epoch_tallies, &position.test_tallies, &position.int8_tallies].map(|t| of_rank(t));
+    let mine = RankRecord {
+        rank,
+        host: world.host().to_owned(),
+        train_samples: plan.shard_len(rank),
+        test_samples: position.test_tallies.get(rank).map_or(0, |tally| tally.samples as usize),
+        train_loss: train.map(|metrics| metrics.loss),
+        train_accuracy: train.map(|metrics| metrics.accuracy),
+        test_loss: test.map(|metrics| metrics.loss),
+        test_accuracy: test.map(|metrics| metrics.accuracy),
+        int8_test_loss: int8.map(|metrics| metrics.loss),
+        int8_test_accuracy: int8.map(|metrics| metrics.accuracy),
+        comm_seconds: position.comm_seconds.get(rank).copied().unwrap_or(0.0),
+        peak_rss_mb: peak_rss_mb(),
+        live_mb: live_mb(config),
+    };
+    let all: Vec<((RankRecord, StepMs), CpuTime)> = world.gather(&((mine, trainer.step_ms()), cpu))?;
+    let (ranks, times): (Vec<(RankRecord, StepMs)>, Vec<CpuTime>) = all.into_iter().unzip();
+    let (per_rank, phases): (Vec<RankRecord>, Vec<StepMs>) = ranks.into_iter().unzip();
+    let others = load_of_others(world.places(), &times);
     let steps = position.step;
-    let phases: Vec<StepMs> = world.gather(&trainer.step_ms())?;
-    let others = load_of_others(world.places(), &world.gather(&ended.cpu)?);
     Ok(Results {
         steps,
         epochs_run: Some(position.history.len()),
@@ -205,7 +184,7 @@ pub fn summarize(
         train_seconds: position.train_seconds,
         test_seconds: position.test_seconds,
         checkpoint_seconds: Some(position.checkpoint_seconds),
-        total_seconds: ended.total_seconds,
+        total_seconds,
         ms_per_step: 1e3 * position.train_seconds / steps.max(1) as f64,
         images_per_second: (plan.samples * position.history.len()) as f64 / position.train_seconds,
         comm_seconds: per_rank.iter().map(|r| r.comm_seconds).sum::<f64>() / world.size() as f64,
@@ -218,8 +197,8 @@ pub fn summarize(
         test_loss: last.test_loss,
         train_accuracy: last.train_accuracy,
         train_loss: last.train_loss,
-        peak_rss_mb: memory.iter().copied().fold(0.0, f64::max),
-        live_mb: live.into_iter().flatten().reduce(f64::max),
+        peak_rss_mb: per_rank.iter().map(|rank| rank.peak_rss_mb).fold(0.0, f64::max),
+        live_mb: per_rank.iter().filter_map(|rank| rank.live_mb).reduce(f64::max),
         skipped_steps: position.loss_scale.map(|scale| scale.skipped_steps),
         loss_scale: position.loss_scale.map(|scale| scale.scale),
         others_cpu_percent: others.values().copied().reduce(f64::max),

@@ -8,10 +8,9 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use super::checkpoint::check_samples;
 use super::memory;
 use super::on_root;
-use super::outcome::{Ended, describe, print_header, print_results, summarize};
+use super::outcome::{describe, print_header, print_results, summarize};
 use super::progress::{Progress, learning_rate};
 use super::trace::{self, Tracing};
 use crate::data::{self, SampleSource, ShardPlan, Split};
@@ -87,7 +86,7 @@ fn phases(
     let root = &config.data.data_root;
     let remedy = format!("go on with this one by --data-root {}", root.display());
     for split in Split::ALL {
-        check_samples(world, &samples, split, source.as_ref(), root, &remedy)?;
+        samples.check(world, source.as_ref(), split, root, &remedy)?;
     }
     let tracing = traced.map(|steps| Tracing::start(world, &args.trace, steps, &config)).transpose()?;
     if let Some(tracing) = &tracing {
@@ -270,8 +269,8 @@ impl Run {
 
         progress.complete();
         let cpu = CpuTime::now().since(before);
-        let ended = Ended { cpu, total_seconds: earlier + started.elapsed().as_secs_f64() };
-        let results = summarize(world, &trainer, &plan, &config, &ended)?;
+        let total_seconds = earlier + started.elapsed().as_secs_f64();
+        let results = summarize(world, &trainer, &plan, &config, cpu, total_seconds)?;
         if let Some(dir) = &dir {
             print_results(&trainer.position().history, &results, &trainer.sync_report(), dir);
         }

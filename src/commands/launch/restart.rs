@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::training::Training;
 use super::{explain, line, variables};
-use crate::commands::failure::{OPTIONS, RESUMABLE};
+use crate::commands::failure;
 use crate::launch::{self, Launch, MpiFlavour, Outcome, Streams};
 use crate::stop::StopRequest;
 use run_record::files::FolderLock;
@@ -20,10 +20,11 @@ const TICK: Duration = Duration::from_millis(100);
 const IDLE: usize = 3;
 /// What the ranks say of a run directory that another process writes to.
 const IN_USE: &str = " is in use by ";
+/// The exit codes of a job that was stopped, and of one with wrong options.
+const RESUMABLE_CODE: i32 = failure::RESUMABLE as i32;
+const OPTIONS_CODE: i32 = failure::OPTIONS as i32;
 /// Why a job that failed in its very end is not started again.
 const COMPLETE: &str = "the run is complete";
-/// Exit codes of shells and launchers for a program that is not executable, or missing.
-const NOT_STARTED: [i32; 2] = [126, 127];
 
 /// Starts `training` and starts it again up to `restarts` times; returns the exit code of its last
 /// attempt.
@@ -38,12 +39,9 @@ pub fn run(
 ) -> anyhow::Result<i32> {
     let dir = training.dir.as_path();
     let start = Seen::of(dir)?;
-    let mut run = Attempts { training, start: start.clone(), began: false, failed: Vec::new() };
-    if training.resumes() {
-        run.failed = start.failed.clone();
-    }
+    let failed = if training.resumes() { start.failed.clone() } else { Vec::new() };
+    let mut run = Attempts { training, before: start.clone(), start, began: false, failed };
     let mut program = training.as_typed();
-    let mut before = start;
     let mut last: Option<Fault> = None;
     let (mut resumes, mut idle) = (training.resumes(), 0);
     for attempt in 1.. {
@@ -54,54 +52,52 @@ pub fn run(
         let started_at = now();
         let (outcome, cause) =
             launch::run(&command, &variables(launch), launch.launcher, Streams::Watched, stop)?;
-        let ended_at = now();
+        let (code, ended_at) = (outcome.code, now());
         if cause.as_deref().is_some_and(|cause| cause.contains(IN_USE)) {
             eprintln!("mpiburn: not started again: another process uses {}", dir.display());
-            return Ok(outcome.code);
+            return Ok(code);
         }
-        let (_lock, after) = match run.look(&before, stop) {
+        let shown = cause.clone().unwrap_or_else(|| no_cause(code, launch.mpi));
+        let what = format!("launch: attempt {attempt} ended with exit code {code}");
+        let (_lock, after) = match run.look(stop) {
             Ok(seen) => seen,
-            Err(error) if outcome.code == 0 => {
+            Err(error) if code == 0 => {
                 if !run.failed.is_empty() {
                     log::warn!("failed attempts are not in run.json: {error}");
                 }
                 return Ok(0);
             }
             Err(error) => {
-                let (code, cause) =
-                    (outcome.code, cause.unwrap_or_else(|| no_cause(outcome.code, launch.mpi)));
                 let why = match (stop.signal(), &error) {
                     (Some(signal), RecordError::InUse { .. }) => {
                         format!("{signal} ended the wait for who still uses {}", dir.display())
                     }
                     _ => error.to_string(),
                 };
-                eprintln!(
-                    "mpiburn: launch: attempt {attempt} ended with exit code {code}: {cause}; not started again: {why}"
-                );
+                eprintln!("mpiburn: {what}: {shown}; not started again: {why}");
                 return Ok(code);
             }
         };
-        if let Some(reason) = run.is_over(outcome, &before, &after) {
+        if let Some(reason) = run.is_over(outcome, &after) {
             run.note();
-            match outcome.code {
-                0 => {}
-                code if reason == COMPLETE => {
-                    eprintln!("mpiburn: the run is complete; the job ended with exit code {code} after it");
+            match reason {
+                _ if code == 0 => {}
+                COMPLETE => {
+                    eprintln!("mpiburn: {COMPLETE}; the job ended with exit code {code} after it");
                 }
-                code => eprintln!("mpiburn: {}{reason}", explain(code, stop)),
+                reason => eprintln!("mpiburn: {}{reason}", explain(code, stop)),
             }
-            return Ok(outcome.code);
+            return Ok(code);
         }
-        let fault = run.fault(&before, &after);
+        let fault = run.fault(&after);
         idle = if fault.began { 0 } else { idle + 1 };
         run.failed.push(FailedAttempt {
             started_at,
             ended_at,
-            from_step: before.checkpoint.filter(|_| resumes).unwrap_or(0),
+            from_step: run.before.checkpoint.filter(|_| resumes).unwrap_or(0),
             step: fault.step,
-            exit_code: outcome.code,
-            cause: cause.clone(),
+            exit_code: code,
+            cause,
         });
         run.note();
         let repeats = last.replace(fault) == Some(fault) && fault.began;
@@ -116,30 +112,24 @@ pub fn run(
             true => format!("after step {}", fault.step),
             false => "before its first step".to_owned(),
         };
-        let what = format!(
-            "launch: attempt {attempt} ended with exit code {} {place}: {}",
-            outcome.code,
-            cause.unwrap_or_else(|| no_cause(outcome.code, launch.mpi))
-        );
         match next {
             Ok((words, from)) => {
-                eprintln!("mpiburn: {what}; starting again from {from} ({attempt} of {restarts} restarts)");
-                if let Some(file) = training
-                    .trace()
-                    .filter(|_| !words.iter().any(|word| word == "--trace" || word.starts_with("--trace=")))
-                {
+                let used = format!("{attempt} of {restarts} restarts");
+                eprintln!("mpiburn: {what} {place}: {shown}; starting again from {from} ({used})");
+                let is_trace = |word: &String| word == "--trace" || word.starts_with("--trace=");
+                if let Some(file) = training.trace().filter(|_| !words.iter().any(is_trace)) {
                     eprintln!("mpiburn: launch: no time line in {}: its steps are done", file.display());
                 }
                 program = words;
                 resumes = fault.checkpoint.is_some();
             }
             Err(reason) => {
-                eprintln!("mpiburn: {what}; not started again: {reason}");
-                return Ok(outcome.code);
+                eprintln!("mpiburn: {what} {place}: {shown}; not started again: {reason}");
+                return Ok(code);
             }
         }
         // With the attempts noted, which is no sign of the next one.
-        before = Seen::of(dir)?;
+        run.before = Seen::of(dir)?;
     }
     unreachable!("restarts are bounded")
 }
@@ -170,8 +160,9 @@ struct Fault {
 /// The attempts of a training.
 struct Attempts<'a> {
     training: &'a Training,
-    /// The run directory before the first.
+    /// The run directory before the first, and before the last one.
     start: Seen,
+    before: Seen,
     /// Whether an attempt has written to the run directory.
     began: bool,
     failed: Vec<FailedAttempt>,
@@ -183,11 +174,10 @@ impl Attempts<'_> {
         self.began || (self.training.resumes() && self.start.run_json.is_some())
     }
 
-    /// What the run directory is after an attempt that found it as it was `before`, locked if it is that of
-    /// these attempts.
-    fn look(&mut self, before: &Seen, stop: &StopRequest) -> Result<(Option<FolderLock>, Seen), RecordError> {
+    /// What the run directory is after an attempt, locked if it is that of these attempts.
+    fn look(&mut self, stop: &StopRequest) -> Result<(Option<FolderLock>, Seen), RecordError> {
         let dir = &self.training.dir;
-        self.began |= Seen::of(dir)?.run_json != before.run_json;
+        self.began |= Seen::of(dir)?.run_json != self.before.run_json;
         let lock = self.lock(stop)?;
         Ok((lock, Seen::of(dir)?))
     }
@@ -214,30 +204,30 @@ impl Attempts<'_> {
         }
     }
 
-    /// Where an attempt failed that found the run directory as it was `before`, and left it as it is
-    /// `after`.
-    fn fault(&self, before: &Seen, after: &Seen) -> Fault {
+    /// Where the last attempt failed, which left the run directory as it is `after`.
+    fn fault(&self, after: &Seen) -> Fault {
         let checkpoint = after.checkpoint.filter(|_| self.owns());
         // A new run writes run.json before it connects, and the file of steps after that.
-        let began = after.run_json != before.run_json && after.noted.is_some();
+        let began = after.run_json != self.before.run_json && after.noted.is_some();
         // The file of an earlier attempt says nothing of one that has not begun.
         let step = after.noted.filter(|_| began).max(checkpoint).unwrap_or(0);
         Fault { step, checkpoint, began }
     }
 
     /// Why an attempt that ended with `outcome` is no fault to start again after; `None` if it is.
-    fn is_over(&self, outcome: Outcome, before: &Seen, after: &Seen) -> Option<&'static str> {
+    fn is_over(&self, outcome: Outcome, after: &Seen) -> Option<&'static str> {
         const REPEATS: &str = "; not started again: it would end in the same way";
         // What an earlier process has written says nothing of this attempt.
-        let status = after.status.filter(|_| after.run_json != before.run_json);
+        let status = after.status.filter(|_| after.run_json != self.before.run_json);
         let taken = self.start.occupied && !self.training.resumes() && !self.training.overwrites();
-        match outcome.code {
-            0 => Some(""),
-            code if outcome.stopped || code == i32::from(RESUMABLE) => Some(""),
-            code if code == i32::from(OPTIONS) || NOT_STARTED.contains(&code) => Some(REPEATS),
+        match (outcome.code, status) {
+            (0 | RESUMABLE_CODE, _) => Some(""),
+            _ if outcome.stopped => Some(""),
+            // Of shells and launchers for a program that is not executable, or missing.
+            (OPTIONS_CODE | 126 | 127, _) => Some(REPEATS),
             _ if taken => Some(REPEATS),
-            _ if status == Some(Status::Stopped) => Some("; not started again: a signal stopped the run"),
-            _ if status == Some(Status::Completed) => Some(COMPLETE),
+            (_, Some(Status::Stopped)) => Some("; not started again: a signal stopped the run"),
+            (_, Some(Status::Completed)) => Some(COMPLETE),
             _ => None,
         }
     }
@@ -257,25 +247,25 @@ impl Attempts<'_> {
     fn next(&self, fault: &Fault) -> Result<(Vec<String>, String), String> {
         let beginning = || "the beginning".to_owned();
         let dir: &Path = &self.training.dir;
-        match fault.checkpoint {
-            Some(step) => Ok((self.training.resume_after(step), format!("step {step}"))),
-            None if self.training.resumes() => {
-                Err(format!("there is no checkpoint in {} to start from", dir.display()))
+        if let Some(step) = fault.checkpoint {
+            return Ok((self.training.resume_after(step), format!("step {step}")));
+        }
+        if self.training.resumes() {
+            return Err(format!("there is no checkpoint in {} to start from", dir.display()));
+        }
+        if !self.owns() {
+            // A rank that was killed between the folder and run.json; whatever has content stays.
+            if !self.start.occupied {
+                let _ = std::fs::remove_dir(dir.join("checkpoints"));
             }
-            None if !self.owns() => {
-                // A rank that was killed between the folder and run.json; whatever has content stays.
-                if !self.start.occupied {
-                    let _ = std::fs::remove_dir(dir.join("checkpoints"));
-                }
-                Ok((self.training.as_typed(), beginning()))
-            }
-            None => match set_aside(dir).map_err(|error| error.to_string())? {
-                Some(path) => Err(format!(
-                    "there is no checkpoint, and {} would be lost with the run: move it away",
-                    path.display()
-                )),
-                None => Ok((self.training.begin_again(), beginning())),
-            },
+            return Ok((self.training.as_typed(), beginning()));
+        }
+        match set_aside(dir).map_err(|error| error.to_string())? {
+            None => Ok((self.training.begin_again(), beginning())),
+            Some(path) => Err(format!(
+                "there is no checkpoint, and {} would be lost with the run: move it away",
+                path.display()
+            )),
         }
     }
 }
