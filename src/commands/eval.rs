@@ -1,10 +1,13 @@
 //! `mpiburn eval`: a checkpoint's loss and accuracy on the test set.
 
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
 use burn::tensor::Tensor;
 
 use super::checkpoint::Opened;
-use super::logits;
-use crate::data::Split;
+use super::{on_root, outputs};
+use crate::data::{Split, write_npy};
 use crate::device::DeviceKind;
 use crate::model::Model;
 use crate::options::{ConfigError, EvalArgs, RunConfig};
@@ -13,7 +16,7 @@ use burn_mpi::World;
 
 pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
     check(args)?;
-    logits::check(world, args.logits.as_ref())?;
+    check_logits(world, args.logits.as_ref())?;
     let checked: &[Split] = if args.data_root.is_some() { &[] } else { &[Split::Test] };
     let opened = Opened::open(world, &args.checkpoint, checked, |config| Ok(adapted(config, args)))?;
     let (source, device) = (opened.source.as_ref(), opened.config.device.device());
@@ -37,7 +40,7 @@ pub fn run(world: &World, args: &EvalArgs) -> anyhow::Result<()> {
         })?
     };
     if let Some(file) = &args.logits {
-        logits::write(world, file, &logits, source.description().classes)?;
+        write_logits(world, file, &logits, source.description().classes)?;
     }
     if world.is_root() {
         println!("{}", shown(&Tally::total(&tested.tallies)));
@@ -74,4 +77,28 @@ fn adapted(config: RunConfig, args: &EvalArgs) -> RunConfig {
         ..config.data
     };
     RunConfig { data, device: args.device, ..config }
+}
+
+/// Checks the file's name, and on rank 0 that it can be written.
+fn check_logits(world: &World, file: Option<&PathBuf>) -> anyhow::Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    if file.extension().is_none_or(|extension| extension != "npy") {
+        return Err(ConfigError::new("logits", file.display(), "its name must end in .npy").into());
+    }
+    outputs::check_on_root(world, &[("logits", Some(file))], &[])
+}
+
+/// Writes the scores of all ranks' shares in the order of the test set: rank r has
+/// samples r, r + ranks, ….
+fn write_logits(world: &World, file: &Path, mine: &[f32], classes: usize) -> anyhow::Result<()> {
+    let shares = world.gather(&mine.to_vec())?;
+    on_root(world, || {
+        let shares: Vec<Vec<&[f32]>> =
+            shares.iter().map(|share| share.chunks_exact(classes).collect()).collect();
+        let most = shares.iter().map(Vec::len).max().unwrap_or(0);
+        let rows = (0..most).flat_map(|i| shares.iter().filter_map(move |share| share.get(i)));
+        let values: Vec<f32> = rows.flat_map(|row| row.iter().copied()).collect();
+        write_npy(file, classes, &values).with_context(|| format!("cannot write {}", file.display()))
+    })?;
+    Ok(())
 }

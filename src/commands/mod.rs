@@ -11,7 +11,6 @@ mod gpu;
 pub mod hints;
 mod launch;
 pub mod logging;
-mod logits;
 mod memory;
 mod outcome;
 mod outputs;

@@ -155,13 +155,11 @@ pub fn learning_rate(lr: f64) -> String {
 /// Whether a user sees what this process writes to stderr: it is a terminal, or a pipe
 /// that the launcher on this machine copies to one.
 fn console_is_terminal() -> bool {
-    std::io::stderr().is_terminal() || launcher_has_terminal()
-}
-
-fn launcher_has_terminal() -> bool {
-    let launched = Launcher::detect().is_some();
-    let stderr = format!("/proc/{}/fd/2", std::os::unix::process::parent_id());
-    launched && std::fs::File::open(stderr).is_ok_and(|file| file.is_terminal())
+    let of_launcher = || {
+        let stderr = format!("/proc/{}/fd/2", std::os::unix::process::parent_id());
+        std::fs::File::open(stderr).is_ok_and(|file| file.is_terminal())
+    };
+    io::stderr().is_terminal() || (Launcher::detect().is_some() && of_launcher())
 }
 
 /// A terminal at the other end of the launcher's pipe. Its width is unknown, so a small
@@ -175,19 +173,19 @@ impl TermLike for LauncherTerminal {
     }
 
     fn move_cursor_up(&self, n: usize) -> io::Result<()> {
-        self.code(n, 'A')
+        self.write_str(&"\x1b[A".repeat(n))
     }
 
     fn move_cursor_down(&self, n: usize) -> io::Result<()> {
-        self.code(n, 'B')
+        self.write_str(&"\x1b[B".repeat(n))
     }
 
     fn move_cursor_right(&self, n: usize) -> io::Result<()> {
-        self.code(n, 'C')
+        self.write_str(&"\x1b[C".repeat(n))
     }
 
     fn move_cursor_left(&self, n: usize) -> io::Result<()> {
-        self.code(n, 'D')
+        self.write_str(&"\x1b[D".repeat(n))
     }
 
     fn write_line(&self, line: &str) -> io::Result<()> {
@@ -204,15 +202,5 @@ impl TermLike for LauncherTerminal {
 
     fn flush(&self) -> io::Result<()> {
         io::stderr().flush()
-    }
-}
-
-impl LauncherTerminal {
-    /// An ANSI cursor movement by `n`; 0 would mean 1.
-    fn code(&self, n: usize, direction: char) -> io::Result<()> {
-        match n {
-            0 => Ok(()),
-            _ => self.write_str(&format!("\x1b[{n}{direction}")),
-        }
     }
 }

@@ -1,7 +1,6 @@
 //! `mpiburn quantize`: an int8 model of a trained network, without training it again.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -15,22 +14,12 @@ use crate::options::{ConfigError, QuantKind, QuantizeArgs, RunConfig};
 use crate::quant::{CALIBRATION, Int8File, PostTraining, QuantError, Quantized, WeightScheme, integer_model};
 use crate::train::{Evaluation, Tally};
 use burn_mpi::World;
-use run_record::files::sha256_of_f32;
-use run_record::files::{self, WholeFile};
+use run_record::files::{self, sha256_of_f32};
 use run_record::{INT8_FILE, Method};
 
-/// How to quantize, checked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Plan {
-    /// From the float weights.
-    Post(PostTraining),
-    /// Static: ranges of a quantization-aware training, with the run's own weight scheme.
-    Qat,
-}
-
 pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
-    let plan = Plan::try_from(args)?;
-    let calibrates = matches!(plan, Plan::Post(PostTraining::Static { .. }));
+    let post = post_training(args)?;
+    let calibrates = matches!(post, Some(PostTraining::Static { .. }));
     let checked: &[Split] = match &args.data_root {
         Some(_) => &[],
         None if calibrates => &Split::ALL,
@@ -41,9 +30,9 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     let weights = checkpoint::share(world, &args.run, &layout)?;
     let network = layout.write(network, &weights.values).valid();
     let mut quantized = checkpoint::share_int8(world, || {
-        let quantized = match plan {
-            Plan::Qat => trained(&network, &weights, config.quantization.weight_scheme)?,
-            Plan::Post(post) => calibrated(&network, post, source.as_ref(), &config, args)?,
+        let quantized = match post {
+            None => trained(&network, &weights, config.quantization.weight_scheme)?,
+            Some(post) => calibrated(&network, post, source.as_ref(), &config, args)?,
         };
         let file = quantized.to_file(&config.model.to_string(), &sha256_of_f32(&weights.values));
         if weights.folder != args.run {
@@ -60,25 +49,21 @@ pub fn run(world: &World, args: &QuantizeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-impl TryFrom<&QuantizeArgs> for Plan {
-    type Error = ConfigError;
-
-    fn try_from(args: &QuantizeArgs) -> Result<Self, ConfigError> {
-        let scheme = args.weight_scheme.unwrap_or_default();
-        if args.kind == QuantKind::Qat && args.weight_scheme.is_some() {
-            let problem = "was chosen in the training; leave it out";
-            return Err(ConfigError::new("weight-scheme", scheme, problem));
+/// How to quantize the float weights; `None` with the ranges of a quantization-aware training, and the run's own
+/// weight scheme.
+fn post_training(args: &QuantizeArgs) -> Result<Option<PostTraining>, ConfigError> {
+    let scheme = args.weight_scheme.unwrap_or_default();
+    match (args.kind, args.calibration) {
+        (QuantKind::Qat, _) if args.weight_scheme.is_some() => {
+            Err(ConfigError::new("weight-scheme", scheme, "was chosen in the training; leave it out"))
         }
-        match (args.kind, args.calibration) {
-            (QuantKind::Dynamic | QuantKind::Qat, Some(samples)) => {
-                Err(ConfigError::new("calibration", samples, "requires --kind ptq"))
-            }
-            (QuantKind::Qat, None) => Ok(Self::Qat),
-            (QuantKind::Dynamic, None) => Ok(Self::Post(PostTraining::Dynamic { scheme })),
-            (QuantKind::Ptq, samples) => {
-                let calibration = samples.unwrap_or(CALIBRATION);
-                Ok(Self::Post(PostTraining::Static { calibration, scheme }))
-            }
+        (QuantKind::Dynamic | QuantKind::Qat, Some(samples)) => {
+            Err(ConfigError::new("calibration", samples, "requires --kind ptq"))
+        }
+        (QuantKind::Qat, None) => Ok(None),
+        (QuantKind::Dynamic, None) => Ok(Some(PostTraining::Dynamic { scheme })),
+        (QuantKind::Ptq, samples) => {
+            Ok(Some(PostTraining::Static { calibration: samples.unwrap_or(CALIBRATION), scheme }))
         }
     }
 }
@@ -124,12 +109,7 @@ fn refuse_links(folder: &Path) -> anyhow::Result<()> {
 fn write(file: &Int8File, folder: &Path) -> anyhow::Result<(Int8File, PathBuf)> {
     let path = folder.join(INT8_FILE);
     let bytes = file.encode(&path)?;
-    let write = || {
-        let mut whole = WholeFile::create(folder, INT8_FILE)?;
-        whole.write_all(&bytes)?;
-        whole.finish()
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))?;
+    files::replace_file(&path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
     Ok((file.clone(), path))
 }
 
@@ -154,11 +134,11 @@ mod tests {
     use super::*;
     use crate::options::{Cli, Command, one_line};
 
-    fn plan(options: &[&str]) -> Result<Plan, ConfigError> {
+    fn plan(options: &[&str]) -> Result<Option<PostTraining>, ConfigError> {
         let words = ["mpiburn", "quantize", "run"].iter().chain(options);
         let cli = Cli::try_parse_from(words).map_err(|error| ConfigError::Words(one_line(&error)))?;
         match cli.command {
-            Command::Quantize(args) => Plan::try_from(&args),
+            Command::Quantize(args) => post_training(&args),
             _ => unreachable!(),
         }
     }
@@ -167,8 +147,8 @@ mod tests {
     fn senseless_options_are_refused_by_name() {
         let scheme = WeightScheme::Channel;
         let expected = PostTraining::Static { calibration: CALIBRATION, scheme };
-        assert_eq!(plan(&[]), Ok(Plan::Post(expected)));
-        assert_eq!(plan(&["--kind", "dynamic"]), Ok(Plan::Post(PostTraining::Dynamic { scheme })));
+        assert_eq!(plan(&[]), Ok(Some(expected)));
+        assert_eq!(plan(&["--kind", "dynamic"]), Ok(Some(PostTraining::Dynamic { scheme })));
         for (options, expected) in [
             (&["--calibration", "0"][..], "--calibration 0: must be at least 1"),
             (&["--kind", "dynamic", "--calibration", "9"], "--calibration 9: requires --kind ptq"),

@@ -25,6 +25,7 @@ use burn_mpi::lab::connect_primitives;
 use burn_mpi::{Backend, Collective, ParamLayout, World, connect};
 pub(super) use checks::check_shape;
 use checks::{check_data, check_world_size, clip_limits};
+use prepare::Begin;
 use resume::Resumed;
 use run_record::{Checkpoint, Curves, DataRecord, Origin, RunDir, Start, Status, StepFile, now};
 
@@ -49,27 +50,21 @@ fn phases(
     let started = entered.checked_sub(machine::process_age()).unwrap_or(entered);
     let (config, resumed) = agreed(world, args)?;
     let opened = Opened::new(world, args, config)?;
-    let Opened { config, source, plan, total, mut network, quantizer, layout } = opened;
+    let Opened { config, source, plan, total, network, quantizer, layout } = opened;
     let mut record = describe(&config, &layout, world)?;
     let begin = on_root(world, || prepare::prepare(args, &layout, resumed, &mut record, plan.steps()))?;
+    let Begin { dir, weights, checkpoint, curves, samples, complete, replaces } = begin.unwrap_or_default();
+    *begun = dir.clone().filter(|_| args.resume.is_none() && !replaces);
     if trace_is_in_run(args) {
         trace::check_writable(world, &args.trace)?;
     }
     print_header(world, &record, &plan);
-    let known = begin.as_ref().map(|begin| (begin.complete, begin.samples.clone()));
-    let (complete, samples) = world.broadcast(&known)?.unwrap_or_default();
-    let (mut dir, mut curves, mut checkpoint, mut replaces) = (None, None, None, false);
-    if let Some(begin) = begin {
-        if let Some(weights) = &begin.weights {
-            network = layout.write(network, weights);
-        }
-        if args.resume.is_none() && !begin.replaces {
-            *begun = Some(begin.dir.clone());
-        }
-        (dir, curves, checkpoint, replaces) =
-            (Some(begin.dir), begin.curves, begin.checkpoint, begin.replaces);
-    }
-
+    let (complete, samples) = world.broadcast(&(complete, samples))?;
+    // All ranks get rank 0's.
+    let network = match weights {
+        Some(weights) => layout.write(network, &weights),
+        None => network,
+    };
     let collective = connected(world, &config)?;
     record.connection = collective.connection();
     let data = DataRecord {

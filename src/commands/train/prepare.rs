@@ -15,9 +15,10 @@ use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::load_weights;
 use run_record::{Attempt, Checkpoint, Curves, RunDir, Seen, Status, is_of_run, now};
 
-/// What a training starts from, on rank 0.
+/// What a training starts from; nothing on other ranks than 0.
+#[derive(Default)]
 pub struct Begin {
-    pub dir: RunDir,
+    pub dir: Option<RunDir>,
     /// Those of `--init`.
     pub weights: Option<Vec<f32>>,
     pub checkpoint: Option<Checkpoint<Position>>,
@@ -59,8 +60,7 @@ pub fn prepare(
     if !replaces {
         dir.begin(record)?;
     }
-    let (checkpoint, curves, samples) = (None, None, Samples::default());
-    Ok(Begin { dir, weights, checkpoint, curves, samples, complete: false, replaces })
+    Ok(Begin { dir: Some(dir), weights, replaces, ..Begin::default() })
 }
 
 /// Checks that a run which replaces the one in `out` reads nothing that goes with it.

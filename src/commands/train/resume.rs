@@ -162,8 +162,8 @@ impl Resumed {
         record.failed_attempts = failed_attempts;
         let complete = completed == Some(step) && changed.is_empty();
         record.history.push(Attempt { started_at: record.started_at.clone(), step, changed });
-        let checkpoint = Some(checkpoint);
-        Ok(Begin { dir, weights: None, checkpoint, curves, samples, complete, replaces: false })
+        let (dir, checkpoint) = (Some(dir), Some(checkpoint));
+        Ok(Begin { dir, checkpoint, curves, samples, complete, ..Begin::default() })
     }
 }
 
