@@ -9,7 +9,10 @@ use std::str::FromStr;
 
 use chacha20::ChaCha8Rng;
 use chacha20::rand_core::{Rng, SeedableRng};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+
+use crate::values;
 
 /// Zero padding before a random crop, in pixels.
 const PADDING: i32 = 4;
@@ -19,7 +22,7 @@ const JITTER: i32 = 51;
 const TURN: f32 = 15.0 * std::f32::consts::PI / 180.0;
 
 /// A kind of augmentation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Change {
     /// Random crop of the image with 4 pixels of zero padding.
     Crop,
@@ -31,24 +34,11 @@ pub enum Change {
     Rotate,
 }
 
-impl Change {
-    const ALL: [Self; 4] = [Self::Crop, Self::Flip, Self::Jitter, Self::Rotate];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Crop => "crop",
-            Self::Flip => "flip",
-            Self::Jitter => "jitter",
-            Self::Rotate => "rotate",
-        }
-    }
-}
-
 /// The augmentations in use, applied in the order of [`Change`] regardless of the order
 /// in which they were given.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Augmentation([bool; Change::ALL.len()]);
+pub struct Augmentation([bool; 4]);
 
 impl FromStr for Augmentation {
     type Err = String;
@@ -57,11 +47,9 @@ impl FromStr for Augmentation {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut chosen = Self::default();
         for word in text.split(',').map(str::trim) {
-            let change = Change::ALL.into_iter().find(|change| change.name() == word).ok_or_else(|| {
-                format!(
-                    "unknown augmentation {word:?}: choose from {}",
-                    Change::ALL.map(Change::name).join(",")
-                )
+            let change = Change::from_str(word, false).map_err(|_| {
+                let names: Vec<String> = Change::value_variants().iter().map(values::name).collect();
+                format!("unknown augmentation {word:?}: choose from {}", names.join(","))
             })?;
             if std::mem::replace(&mut chosen.0[change as usize], true) {
                 return Err(format!("{word} is given twice"));
@@ -87,16 +75,12 @@ impl From<Augmentation> for String {
 
 impl fmt::Display for Augmentation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self.changes().map(Change::name).collect();
-        f.pad(&names.join(","))
+        let chosen = Change::value_variants().iter().filter(|&&change| self.0[change as usize]);
+        f.pad(&chosen.map(values::name).collect::<Vec<_>>().join(","))
     }
 }
 
 impl Augmentation {
-    fn changes(self) -> impl Iterator<Item = Change> {
-        Change::ALL.into_iter().filter(move |&change| self.0[change as usize])
-    }
-
     /// Writes the augmented images of a batch, of the samples `numbers`, to `out`,
     /// replacing its content.
     ///
@@ -136,7 +120,7 @@ impl Augmentation {
         let mut rng = ChaCha8Rng::from_seed(key);
         // All random numbers are drawn always, so no augmentation depends on the others.
         let mut below = |n: u32| ((u64::from(rng.next_u32()) * u64::from(n)) >> 32) as i32;
-        for change in Change::ALL {
+        for &change in Change::value_variants() {
             let draw = [below(2 * PADDING as u32 + 1), below(2 * PADDING as u32 + 1), below(1 << 24)];
             let factors = [(); 3].map(|()| 256 - JITTER + below(2 * JITTER as u32 + 1));
             if !self.0[change as usize] {
@@ -155,29 +139,16 @@ impl Augmentation {
 
 /// Shifts the image: pixel (down, right) moves to the corner.
 fn crop(image: &mut [u8], [_, height, width]: [usize; 3], [down, right]: [i32; 2]) {
-    let source = |to: usize, shift: i32, size: usize| {
-        usize::try_from(to as i32 + shift).ok().filter(|&from| from < size)
-    };
-    let columns = right.unsigned_abs().min(width as u32) as usize;
-    for plane in image.chunks_exact_mut(height * width) {
-        let mut shift_row = |to: usize| {
-            let Some(from) = source(to, down, height) else {
-                plane[to * width..(to + 1) * width].fill(0);
-                return;
-            };
-            let (from, to) = (from * width, to * width);
-            if right >= 0 {
-                plane.copy_within(from + columns..from + width, to);
-                plane[to + width - columns..to + width].fill(0);
-            } else {
-                plane.copy_within(from..from + width - columns, to + columns);
-                plane[to..to + columns].fill(0);
+    let source = image.to_vec();
+    let size = height * width;
+    for (plane, source) in image.chunks_exact_mut(size).zip(source.chunks_exact(size)) {
+        for (row, pixels) in plane.chunks_exact_mut(width).enumerate() {
+            let from = usize::try_from(row as i32 + down).ok().filter(|&from| from < height);
+            let source = from.map_or(&[][..], |from| &source[from * width..(from + 1) * width]);
+            for (column, pixel) in pixels.iter_mut().enumerate() {
+                let from = usize::try_from(column as i32 + right).ok();
+                *pixel = from.and_then(|from| source.get(from)).copied().unwrap_or(0);
             }
-        };
-        // A row is read before it is overwritten.
-        match down >= 0 {
-            true => (0..height).for_each(&mut shift_row),
-            false => (0..height).rev().for_each(&mut shift_row),
         }
     }
 }

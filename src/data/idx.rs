@@ -11,106 +11,73 @@ use flate2::read::GzDecoder;
 use super::{DataError, DataFormat};
 use run_record::files::open_regular;
 
-/// Content of an IDX file, by the dimensions in its magic number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
-    /// Three dimensions: count, rows, columns.
-    Images,
-    /// One dimension: count.
-    Labels,
-}
+/// Magic numbers of files of bytes, which have the number of dimensions at their end.
+const IMAGES: u32 = 0x0803;
+const LABELS: u32 = 0x0801;
+const IN_HEADER: &str = "ends inside its header";
 
-impl Content {
-    fn magic(self) -> u32 {
-        match self {
-            Self::Images => 0x0803,
-            Self::Labels => 0x0801,
-        }
-    }
-
-    fn dimensions(self) -> usize {
-        match self {
-            Self::Images => 3,
-            Self::Labels => 1,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Images => "images",
-            Self::Labels => "labels",
-        }
-    }
-}
-
-/// An IDX file with a valid header.
+/// An IDX file of images or labels with a valid header.
 #[derive(Debug, Clone)]
 pub struct IdxFile {
     path: PathBuf,
     gzipped: bool,
-    header: usize,
+    /// Rows and columns of an image; empty for labels.
+    shape: &'static [u32],
     /// Number of items: images or labels.
     pub count: usize,
-    /// Bytes of one item: rows times columns, or 1.
-    pub item: usize,
-    /// Rows and columns of an image; empty for labels.
-    pub shape: Vec<usize>,
 }
 
 impl IdxFile {
-    /// Opens `name` in `root`, or `name.gz` if that is missing.
+    /// Opens `name` in `root`, or `name.gz` if that is missing: images of `shape`, or labels without one.
     ///
     /// # Errors
-    /// When neither exists, when the header is not that of `content`, or when an
+    /// When neither exists, when the header is not that of such items, or when an
     /// uncompressed file is shorter or longer than its header says.
-    pub fn open(root: &Path, name: &str, content: Content) -> Result<Self, DataError> {
-        let plain = root.join(name);
-        let zipped = root.join(format!("{name}.gz"));
-        let (path, gzipped) = if plain.exists() {
-            (plain, false)
-        } else if zipped.exists() {
-            (zipped, true)
-        } else {
+    pub fn open(root: &Path, name: &str, shape: &'static [u32]) -> Result<Self, DataError> {
+        let (plain, zipped) = (root.join(name), root.join(format!("{name}.gz")));
+        let gzipped = !plain.exists();
+        if gzipped && !zipped.exists() {
             let also = format!(", and so is {name}.gz");
             return Err(DataError::Missing { path: plain, also, kind: DataFormat::Idx });
-        };
-        let mut file = Self {
-            path,
-            gzipped,
-            header: 4 + 4 * content.dimensions(),
-            count: 0,
-            item: 1,
-            shape: Vec::new(),
-        };
-        let mut header = vec![0u8; file.header];
+        }
+        let mut file = Self { path: if gzipped { zipped } else { plain }, gzipped, shape, count: 0 };
         let mut reader = file.reader()?;
-        reader.read_exact(&mut header[..4]).map_err(|e| file.broken(e, "ends inside its header"))?;
-        let magic = big_endian(&header[..4]);
-        if magic != content.magic() {
-            let found = [Content::Images, Content::Labels]
-                .into_iter()
-                .find(|c| c.magic() == magic)
-                .map_or("not an IDX file of bytes".to_owned(), |c| format!("a file of {}", c.name()));
+        let mut number = || {
+            let mut bytes = [0; 4];
+            let read = reader.read_exact(&mut bytes).map_err(|e| file.broken(e, IN_HEADER));
+            read.map(|()| u32::from_be_bytes(bytes))
+        };
+        let (magic, expected) = (number()?, LABELS + shape.len() as u32);
+        if magic != expected {
+            let of = |magic| match magic {
+                IMAGES => "a file of images",
+                LABELS => "a file of labels",
+                _ => "not an IDX file of bytes",
+            };
             return Err(file.invalid(format!(
-                "its magic number is {magic:#010x}, {found}; a file of {} has {:#010x}",
-                content.name(),
-                content.magic()
+                "its magic number is {magic:#010x}, {}; {} has {expected:#010x}",
+                of(magic),
+                of(expected)
             )));
         }
-        reader.read_exact(&mut header[4..]).map_err(|e| file.broken(e, "ends inside its header"))?;
-        let sizes: Vec<usize> = header[4..].chunks_exact(4).map(|b| big_endian(b) as usize).collect();
-        file.count = sizes[0];
-        file.shape = sizes[1..].to_vec();
-        file.item = file
-            .shape
-            .iter()
-            .try_fold(1usize, |product, &n| product.checked_mul(n))
-            .filter(|&item| item > 0 && item <= 1 << 24)
-            .ok_or_else(|| file.invalid(format!("its header declares items of {:?}", file.shape)))?;
+        let count = number()? as usize;
+        let found = shape.iter().map(|_| number()).collect::<Result<Vec<_>, _>>()?;
+        if found != shape {
+            return Err(file.invalid(format!("images of {found:?}, expected {shape:?}")));
+        }
+        file.count = count;
         if !gzipped {
             file.check_length()?;
         }
         Ok(file)
+    }
+
+    fn header_bytes(&self) -> usize {
+        8 + 4 * self.shape.len()
+    }
+
+    fn item_bytes(&self) -> usize {
+        self.shape.iter().product::<u32>() as usize
     }
 
     /// Path of the file.
@@ -126,9 +93,9 @@ impl IdxFile {
     pub fn for_each(&self, limit: usize, mut visit: impl FnMut(usize, &[u8])) -> Result<(), DataError> {
         let limit = limit.min(self.count);
         let mut reader = self.reader()?;
-        let mut header = vec![0u8; self.header];
-        reader.read_exact(&mut header).map_err(|e| self.broken(e, "ends inside its header"))?;
-        let mut item = vec![0u8; self.item];
+        let mut header = vec![0u8; self.header_bytes()];
+        reader.read_exact(&mut header).map_err(|e| self.broken(e, IN_HEADER))?;
+        let mut item = vec![0u8; self.item_bytes()];
         for number in 0..limit {
             reader
                 .read_exact(&mut item)
@@ -160,12 +127,13 @@ impl IdxFile {
 
     fn check_length(&self) -> Result<(), DataError> {
         let found = std::fs::metadata(&self.path).map_err(DataError::read(&self.path))?.len();
-        let expected = self.header as u64 + self.count as u64 * self.item as u64;
+        let item = self.item_bytes();
+        let expected = self.header_bytes() as u64 + self.count as u64 * item as u64;
         if found != expected {
             let how = if found < expected { "truncated" } else { "too long" };
             return Err(self.invalid(format!(
-                "{how}: {found} bytes, but its header's {} items of {} bytes are {expected}",
-                self.count, self.item
+                "{how}: {found} bytes, but its header's {} items of {item} bytes are {expected}",
+                self.count
             )));
         }
         Ok(())
@@ -183,10 +151,6 @@ impl IdxFile {
     }
 }
 
-fn big_endian(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0, |number, &byte| number << 8 | u32::from(byte))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,14 +164,14 @@ mod tests {
         file
     }
 
-    fn open(bytes: &[u8], content: Content) -> Result<IdxFile, DataError> {
+    fn open(bytes: &[u8], shape: &'static [u32]) -> Result<IdxFile, DataError> {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("f"), bytes).unwrap();
-        IdxFile::open(root.path(), "f", content)
+        IdxFile::open(root.path(), "f", shape)
     }
 
     fn message(bytes: &[u8]) -> String {
-        open(bytes, Content::Images).unwrap_err().to_string()
+        open(bytes, &[1, 3]).unwrap_err().to_string()
     }
 
     #[test]
@@ -220,7 +184,7 @@ mod tests {
         encoder.write_all(&bytes).unwrap();
         encoder.finish().unwrap();
         for name in ["plain", "zipped"] {
-            let file = IdxFile::open(root.path(), name, Content::Images).unwrap();
+            let file = IdxFile::open(root.path(), name, &[1, 3]).unwrap();
             let mut seen = Vec::new();
             file.for_each(9, |n, item| seen.push((n, item.to_vec()))).unwrap();
             assert_eq!(seen, [(0, vec![1, 2, 3]), (1, vec![4, 5, 6])]);
@@ -237,12 +201,12 @@ mod tests {
         assert!(long.contains("too long"), "{long}");
         assert!(message(&[0, 0]).contains("inside its header"));
         assert!(message(b"GIF89a").contains("not an IDX file"));
-        assert!(message(&idx(0x803, &[1, 0, 3], &[])).contains("items of"));
+        assert!(message(&idx(0x803, &[1, 0, 3], &[])).contains("images of [0, 3], expected [1, 3]"));
     }
 
     #[test]
     fn a_missing_file_is_named_with_the_command_to_generate_it() {
-        let error = IdxFile::open(Path::new("/nowhere"), "x", Content::Labels).unwrap_err();
+        let error = IdxFile::open(Path::new("/nowhere"), "x", &[]).unwrap_err();
         assert!(error.to_string().contains("/nowhere/x") && error.to_string().contains("mpiburn data"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::idx::{Content, IdxFile};
+use super::idx::IdxFile;
 use super::{DataError, DataFormat, Description, Element, SampleSource, Split};
 
 /// A folder in MNIST's layout. Opening it reads headers only.
@@ -22,7 +22,8 @@ const NAMES: [(&str, &str); 2] = [
 const MEAN: f32 = 0.1307;
 const STD: f32 = 0.3081;
 const CLASSES: usize = 10;
-const SHAPE: [usize; 3] = [1, 28, 28];
+/// Rows and columns of an image.
+const SIDES: [u32; 2] = [28, 28];
 
 /// The names of the files of such a data set.
 pub(super) fn file_names() -> impl Iterator<Item = String> {
@@ -43,13 +44,10 @@ impl Mnist {
     /// of images and labels differ.
     pub fn open(root: &Path) -> Result<Self, DataError> {
         let pair = |(images, labels): (&str, &str)| -> Result<_, DataError> {
-            let images = IdxFile::open(root, images, Content::Images)?;
-            let labels = IdxFile::open(root, labels, Content::Labels)?;
+            let images = IdxFile::open(root, images, &SIDES)?;
+            let labels = IdxFile::open(root, labels, &[])?;
             let invalid =
                 |what| DataError::Invalid { path: images.path().to_owned(), what, kind: DataFormat::Idx };
-            if images.shape != SHAPE[1..] {
-                return Err(invalid(format!("images of {:?}, expected 28x28", images.shape)));
-            }
             if images.count != labels.count {
                 return Err(invalid(format!(
                     "{} images, but {} labels in {}",
@@ -67,7 +65,7 @@ impl Mnist {
             files: [pair(NAMES[0])?, pair(NAMES[1])?],
             description: Description {
                 kind: DataFormat::Idx,
-                shape: SHAPE,
+                shape: [1, 28, 28],
                 element: Element::U8,
                 classes: CLASSES,
                 class_names: (0..CLASSES).map(|class| class.to_string()).collect(),

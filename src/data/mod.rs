@@ -12,7 +12,6 @@ mod idx;
 mod kind;
 mod mnist;
 mod npy;
-mod npy_header;
 mod npy_pairs;
 pub mod shard;
 

@@ -1,12 +1,79 @@
-//! `.npy`, NumPy's file format, read in parts.
+//! `.npy`, NumPy's file format, read in parts: a magic number, a version, a length, a Python
+//! dictionary of three entries as text, and the numbers.
+//!
+//! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html> describes it.
 
 use std::io::{self, Write};
 use std::path::Path;
 
+use serde::Deserialize;
+use serde_json::Value;
+
 use super::data_file::DataFile;
-use super::npy_header::{Header, HeaderFault};
 use super::{DataError, DataFormat};
 use run_record::files::WholeFile;
+
+/// Magic number of a `.npy` file.
+const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// The dictionary in a header.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Header {
+    /// The dtype in NumPy's notation, such as `<f4`; a list for records.
+    descr: Value,
+    /// Whether the order is Fortran's: the first dimension is contiguous, not the last.
+    fortran_order: bool,
+    /// The size of each dimension.
+    shape: Vec<usize>,
+}
+
+impl Header {
+    /// The header at the beginning of `file`, and the offset of the data; or what is wrong with it.
+    fn read(file: &[u8]) -> Result<(Self, usize), String> {
+        let after_magic =
+            file.strip_prefix(MAGIC).ok_or("does not begin with the magic number of .npy files")?;
+        let (length, before) = match *after_magic {
+            [1, _, a, b, ..] => (usize::from(u16::from_le_bytes([a, b])), 4),
+            [2 | 3, _, a, b, c, d, ..] => (u32::from_le_bytes([a, b, c, d]) as usize, 6),
+            _ => return Err("truncated: ends inside its header".into()),
+        };
+        let text = after_magic[before..].get(..length).ok_or("truncated: ends inside its header")?;
+        // Latin-1 before version 3, UTF-8 in it; the supported entries are ASCII.
+        let text = std::str::from_utf8(text).map_err(|_| "its header is not text")?;
+        // A parser of Python literals has fifteen dependencies, and these literals are JSON but for their
+        // signs. Python 2 wrote an L after long integers.
+        let mut json = text.replace(|c: char| c.is_whitespace() || c == '\\', "");
+        for (python, sign) in [
+            ("'", "\""),
+            ("(", "["),
+            (")", "]"),
+            ("True", "true"),
+            ("False", "false"),
+            ("L,", ","),
+            ("L]", "]"),
+            (",]", "]"),
+            (",}", "}"),
+        ] {
+            json = json.replace(python, sign);
+        }
+        let header = serde_json::from_str(&json).map_err(|what| {
+            format!("its header is not a dictionary of descr, fortran_order and shape: {what}")
+        })?;
+        Ok((header, MAGIC.len() + before + length))
+    }
+}
+
+/// A header of version 1.0 for numbers of `dtype`, in row-major order.
+pub fn npy_header(dtype: &str, shape: &[usize]) -> Vec<u8> {
+    let sizes: String = shape.iter().map(|size| format!("{size}, ")).collect();
+    let text = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({}), }}", sizes.trim_end());
+    // Data begins at a multiple of 64 bytes, as in NumPy.
+    let before = MAGIC.len() + 4;
+    let length = (before + text.len() + 1).next_multiple_of(64) - before;
+    let text = format!("{text:width$}\n", width = length - 1);
+    [MAGIC, &[1, 0], &(length as u16).to_le_bytes(), text.as_bytes()].concat()
+}
 
 /// Writes rows of `columns` floats to a file, in place of what it held.
 ///
@@ -14,7 +81,7 @@ use run_record::files::WholeFile;
 /// When it cannot be written.
 pub fn write_npy(path: &Path, columns: usize, values: &[f32]) -> io::Result<()> {
     let mut file = WholeFile::at(path)?;
-    file.write_all(&Header::write("<f4", &[values.len() / columns.max(1), columns]))?;
+    file.write_all(&npy_header("<f4", &[values.len() / columns.max(1), columns]))?;
     for value in values {
         file.write_all(&value.to_le_bytes())?;
     }
@@ -52,13 +119,17 @@ impl NpyFile {
         let file = DataFile::open(path)?;
         let invalid = |what| DataError::Invalid { path: path.to_owned(), what, kind: DataFormat::Npy };
         let unsuitable = |what| DataError::Unsuitable { path: path.to_owned(), what };
-        let header = Header::read(&file.beginning(MOST_OF_HEADER)?).map_err(|fault| match fault {
-            HeaderFault::Broken(what) => invalid(what),
-            HeaderFault::Version(major, minor) => unsuitable(format!(
+        let beginning = file.beginning(MOST_OF_HEADER)?;
+        if let Some(&[major, minor, ..]) = beginning.strip_prefix(MAGIC)
+            && !((1..=3).contains(&major) && minor == 0)
+        {
+            return Err(unsuitable(format!(
                 "version {major}.{minor} of the .npy format, expected 1.0, 2.0 or 3.0; save it again with numpy.save"
-            )),
-        })?;
-        let Header { dtype, fortran, shape, start } = header;
+            )));
+        }
+        let (Header { descr, fortran_order, shape }, start) = Header::read(&beginning).map_err(invalid)?;
+        // A list of fields is no text.
+        let dtype = descr.as_str().map_or_else(|| descr.to_string(), ToOwned::to_owned);
         if !dtypes.contains(&&*dtype) {
             return Err(unsuitable(unknown_dtype(&dtype, dtypes)));
         }
@@ -80,7 +151,7 @@ impl NpyFile {
                 file.len() - start
             )));
         }
-        Ok(Self { file, start, dtype, width, rows, columns, fortran })
+        Ok(Self { file, start, dtype, width, rows, columns, fortran: fortran_order })
     }
 
     /// Path of the file.
@@ -141,7 +212,7 @@ mod tests {
     use super::*;
 
     fn file(dtype: &str, shape: &[usize], bytes: &[u8]) -> Vec<u8> {
-        [&Header::write(dtype, shape), bytes].concat()
+        [&npy_header(dtype, shape), bytes].concat()
     }
 
     /// The same in Fortran order; its spelling has the same length.
@@ -223,6 +294,82 @@ mod tests {
             let message = open(&bytes).expect_err(expected).to_string();
             assert!(message.contains(expected) && message.contains("x.npy: "), "{message}");
             assert_eq!(message.lines().count(), 1, "{message}");
+        }
+    }
+
+    fn read(version: u8, text: &str) -> Result<(Header, usize), String> {
+        let length = (text.len() as u32).to_le_bytes();
+        let length = if version == 1 { &length[..2] } else { &length };
+        Header::read(&[MAGIC, &[version, 0], length, text.as_bytes(), b"numbers"].concat())
+    }
+
+    #[test]
+    fn every_version_and_spelling_is_read() {
+        for (version, text, before) in [
+            (1, "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }          \n", 10),
+            (2, "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }\n", 12),
+            (3, "{'shape': (3, 2,), 'fortran_order': False, 'descr': '<f4'}", 12),
+            (1, r#"{"descr":"<f4","fortran_order":False,"shape":(3,2)}"#, 10),
+            (1, " { 'descr' : '<f4' , 'fortran_order' : False , 'shape' : ( 3L , 2L ) } ", 10),
+        ] {
+            let (header, start) = read(version, text).unwrap();
+            assert_eq!((header.descr, header.fortran_order, header.shape), ("<f4".into(), false, vec![3, 2]));
+            assert_eq!(start, before + text.len());
+        }
+        let (scalar, _) = read(1, "{'descr': '|O', 'fortran_order': True, 'shape': ()}").unwrap();
+        assert_eq!((scalar.descr, scalar.fortran_order, scalar.shape), ("|O".into(), true, vec![]));
+        let records = "[('a', '<f4', (2,)), ('b', [('c', '|u1')])]";
+        let text = format!("{{'descr': {records}, 'fortran_order': False, 'shape': (1,)}}");
+        assert!(read(1, &text).unwrap().0.descr.is_array());
+    }
+
+    #[test]
+    fn a_written_header_is_read_back() {
+        for (dtype, shape) in [("<f4", vec![2, 3]), ("<i8", vec![5]), ("|u1", vec![1 << 40, 7, 7])] {
+            let bytes = npy_header(dtype, &shape);
+            assert_eq!(bytes.len() % 64, 0);
+            let (header, start) = Header::read(&bytes).unwrap();
+            assert_eq!((header.descr, header.fortran_order), (dtype.into(), false));
+            assert_eq!((header.shape, start), (shape, bytes.len()));
+        }
+    }
+
+    #[test]
+    fn invalid_headers_are_rejected_with_the_reason() {
+        let fault = |text: &str| read(1, text).expect_err(text);
+        for (text, expected) in [
+            ("garbage", "expected value"),
+            ("{'descr': '<f4', 'shape': (2, 1)}", "missing field `fortran_order`"),
+            ("{'fortran_order': True, 'shape': (2, 1)}", "missing field `descr`"),
+            ("{'descr': '<f4', 'fortran_order': True}", "missing field `shape`"),
+            ("{'descr': '<f4', 'fortran_order': 1, 'shape': ()}", "expected a boolean"),
+            ("{'descr': '<f4', 'fortran_order': True, 'shape': (-2,)}", "`-2`, expected usize"),
+            ("{'descr': '<f4', 'fortran_order': True, 'shape': (99999999999999999999,)}", "expected usize"),
+            ("{'descr': '<f4', 'fortran_order': True, 'shape': (2,)} {}", "trailing characters"),
+            ("{'descr': '<f4', 'fortran_order': True, 'shape': (2,), 'x': 1}", "unknown field `x`"),
+            ("{'descr': '<f4, 'fortran_order': True", "expected"),
+            ("{'descr': [('a', '<f4'), 'fortran_order': True", "expected"),
+            ("{'descr", "EOF"),
+        ] {
+            assert!(fault(text).contains(expected), "{}", fault(text));
+        }
+        let whole = [MAGIC, &[2, 0, 9, 0, 0, 0], b"{        "].concat();
+        for length in 0..whole.len() {
+            assert!(Header::read(&whole[..length]).is_err(), "{length}");
+        }
+    }
+
+    #[test]
+    fn damaged_headers_are_errors_and_never_panics() {
+        let whole = npy_header("<f4", &[2, 1]);
+        for at in 0..whole.len() {
+            for byte in [0, b'(', b'\'', b'[', b'9', 0xc3, 0xff] {
+                let mut damaged = whole.clone();
+                damaged[at] = byte;
+                if let Err(what) = Header::read(&damaged) {
+                    assert_eq!(what.lines().count(), 1, "{what}");
+                }
+            }
         }
     }
 }

@@ -4,13 +4,13 @@ use std::fs;
 
 use super::*;
 use crate::data::generate::features;
-use crate::data::npy_header::Header;
+use crate::data::npy::npy_header;
 use crate::data::{self, Normalizer};
 
 fn put(root: &Path, split: Split, letter: char, dtype: &str, shape: &[usize], bytes: &[u8]) {
     let path = path(root, split, letter);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, [&Header::write(dtype, shape), bytes].concat()).unwrap();
+    fs::write(path, [&npy_header(dtype, shape), bytes].concat()).unwrap();
 }
 
 /// Three training samples and one test sample of two features.

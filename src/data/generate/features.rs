@@ -13,7 +13,7 @@ use std::path::Path;
 
 use super::chance::{Chance, Stream};
 use crate::data::Split;
-use crate::data::npy_header::Header;
+use crate::data::npy::npy_header;
 use run_record::files::WholeFile;
 
 /// Features of a sample.
@@ -90,8 +90,8 @@ pub fn write(out: &Path, train: usize, test: usize, seed: u64, progress: &dyn Fn
         std::fs::create_dir_all(&folder)?;
         let mut features = WholeFile::create(&folder, format!("{name}_x.npy"))?;
         let mut labels = WholeFile::create(&folder, format!("{name}_y.npy"))?;
-        features.write_all(&Header::write("<f4", &[count, FEATURES]))?;
-        labels.write_all(&Header::write("<i8", &[count]))?;
+        features.write_all(&npy_header("<f4", &[count, FEATURES]))?;
+        labels.write_all(&npy_header("<i8", &[count]))?;
         for index in 0..count {
             let (row, label) = space.draw(split, index as u64);
             for value in row {
