@@ -4,8 +4,6 @@
 use std::cell::Cell;
 use std::fmt::Write;
 use std::sync::Arc;
-#[cfg(feature = "nccl")]
-use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -26,9 +24,6 @@ pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 pub(crate) struct Activity {
     pub clock: Clock,
     state: Mutex<State>,
-    /// For a transport whose operations the guard can have aborted.
-    #[cfg(feature = "nccl")]
-    pub abortable: AtomicU8,
 }
 
 /// What the rank does, and what it knows of the others.
@@ -55,6 +50,8 @@ pub(crate) struct State {
     pub warned_below: u64,
     /// The lowest other rank whose guard is about to print why the job ends.
     pub ended_by: Option<usize>,
+    /// Whether a transport is to abort its operations before the process ends; `None` if none has to.
+    pub abort: Option<bool>,
     /// The exit code of this rank, once it leaves and enters no further operation.
     pub leaving: Option<i32>,
     /// Why this rank leaves; empty if unknown.
@@ -127,12 +124,7 @@ impl Activity {
     pub fn new(clock: Clock, deadline: Duration, stall_warning: Duration) -> Self {
         let deadline = deadline.min(LONGEST);
         let stall_warning = stall_warning.min(LONGEST);
-        Self {
-            clock,
-            state: Mutex::new(State { deadline, stall_warning, ..State::default() }),
-            #[cfg(feature = "nccl")]
-            abortable: AtomicU8::new(0),
-        }
+        Self { clock, state: Mutex::new(State { deadline, stall_warning, ..State::default() }) }
     }
 
     /// Reads or changes the state. `look` may not call this again, and can keep no reference, so no

@@ -138,8 +138,6 @@ pub mod lab {
     pub use crate::collective::connect::connect_primitives;
     #[cfg(feature = "gloo")]
     pub use crate::collective::gloo::{GlooPrimitives, sys::gloo_version};
-    #[cfg(feature = "mpi")]
-    pub use crate::collective::mpi::calls::MpiPrimitives;
     #[cfg(feature = "nccl")]
     pub use crate::collective::nccl::{communicator::NcclPrimitives, gpu::gpus};
     pub use crate::collective::primitives::{Call, Primitives};

@@ -29,29 +29,6 @@ impl Member {
         Activity::enter(&self.activity, transport, operation, bucket)
     }
 
-    /// Enters `call` on these buffers of `element`s, until the first result is dropped.
-    ///
-    /// # Errors
-    /// As [`check`](Self::check).
-    ///
-    /// # Panics
-    /// As [`check`](Self::check).
-    pub fn begin(
-        &self,
-        transport: &'static str,
-        call: Call,
-        element: Element,
-        from: &[u8],
-        to: &[u8],
-    ) -> Result<(Waiting, Started), CommError> {
-        let started = self.check(transport, call, element, from, to)?;
-        let waiting = self.enter(transport, call.name(), None);
-        if let Call::Send { to: peer } | Call::Receive { from: peer } = call {
-            self.activity.with(|state| state.peer = Some(peer));
-        }
-        Ok((waiting, started))
-    }
-
     /// Checks `call` on these buffers, which starts.
     ///
     /// # Errors

@@ -13,15 +13,14 @@ use serde::de::DeserializeOwned;
 
 use crate::activity::Waiting;
 use crate::calling::{Exchange, calling};
+use crate::collective::compared::Shared;
 #[cfg(feature = "mpi")]
-use crate::collective::mpi::{Mpi, library_version, note_thread};
+use crate::collective::mpi::{Mpi, calls::MpiLink, library_version, note_thread};
 #[cfg(feature = "mpi")]
 use crate::guard::{finalize, start_up};
 use crate::host::Place;
 #[cfg(feature = "mpi")]
 use crate::host::oversubscribed;
-#[cfg(feature = "mpi")]
-use crate::lab::MpiPrimitives;
 use crate::member::Member;
 use crate::threads::seat::Seat;
 use crate::{CommError, Primitives, SharedError, Wire, activity};
@@ -89,7 +88,8 @@ struct Job {
     places: Vec<Place>,
     library: String,
     home: Home,
-    /// The transport of exchanges: at first that of [`World::messages`].
+    messages: Shared,
+    /// The transport of exchanges: at first that of messages.
     control: RefCell<Box<dyn Primitives>>,
 }
 
@@ -97,7 +97,7 @@ struct Job {
 enum Home {
     /// Processes of an MPI job.
     #[cfg(feature = "mpi")]
-    Mpi(Mpi, MpiPrimitives),
+    Mpi(Mpi),
     /// Threads of this process.
     Threads(Seat),
 }
@@ -164,28 +164,28 @@ impl World {
         // Its drop would finalize MPI; the exit handler does that.
         std::mem::forget(universe);
         process::identify(&member, false);
-        let operations = MpiPrimitives::of_job(&mpi(&member))?;
-        let places =
-            Self::over_mpi(mpi(&member), operations.clone(), Vec::new(), String::new()).gather(&here)?;
+        let messages = MpiLink::of_job(&mpi(&member))?;
+        let of = |member: &Member, places, library| {
+            let mpi = mpi(member);
+            Self::new(mpi.member(), Home::Mpi(mpi), messages.clone(), places, library)
+        };
+        let places = of(&member, Vec::new(), String::new()).gather(&here)?;
         member.yields = oversubscribed(&places, 1);
-        let world = Self::over_mpi(mpi(&member), operations, places, library);
+        let world = of(&member, places, library);
         guard::start(&world)?;
         log::debug!("rank {rank}: the guard has started");
         Ok(world)
     }
 
-    #[cfg(feature = "mpi")]
-    fn over_mpi(mpi: Mpi, operations: MpiPrimitives, places: Vec<Place>, library: String) -> Self {
-        let control = RefCell::new(Box::new(operations.clone()) as _);
-        let member = mpi.member();
-        Self(Rc::new(Job { member, places, library, home: Home::Mpi(mpi, operations), control }))
+    fn new(member: Rc<Member>, home: Home, messages: Shared, places: Vec<Place>, library: String) -> Self {
+        let control = RefCell::new(Box::new(messages.clone()) as _);
+        Self(Rc::new(Job { member, places, library, home, messages, control }))
     }
 
     /// The world of a rank that is a thread.
     pub(crate) fn of_seat(seat: Seat, places: Vec<Place>) -> Self {
-        let control = RefCell::new(seat.primitives());
-        let (member, library) = (Rc::new(seat.member().clone()), "no MPI".to_owned());
-        Self(Rc::new(Job { member, places, library, home: Home::Threads(seat), control }))
+        let (member, messages) = (Rc::new(seat.member().clone()), seat.operations());
+        Self::new(member, Home::Threads(seat), messages, places, "no MPI".to_owned())
     }
 
     /// Sets the deadline of collectives from here on, on this rank.
@@ -253,11 +253,11 @@ impl World {
         &self.0.member
     }
 
-    /// MPI and its blocking operations, if ranks are its processes.
+    /// MPI, if ranks are its processes.
     #[cfg(feature = "mpi")]
-    pub(crate) fn mpi(&self) -> Result<(&Mpi, &MpiPrimitives), CommError> {
+    pub(crate) fn mpi(&self) -> Result<&Mpi, CommError> {
         match &self.0.home {
-            Home::Mpi(mpi, operations) => Ok((mpi, operations)),
+            Home::Mpi(mpi) => Ok(mpi),
             Home::Threads(_) => {
                 Err(CommError::Transport("ranks that are threads have no MPI; use connect".into()))
             }
@@ -268,18 +268,14 @@ impl World {
     pub(crate) fn seat(&self) -> Option<&Seat> {
         match &self.0.home {
             #[cfg(feature = "mpi")]
-            Home::Mpi(..) => None,
+            Home::Mpi(_) => None,
             Home::Threads(seat) => Some(seat),
         }
     }
 
     /// Messages between ranks, whatever the transport of exchanges.
     pub(crate) fn messages(&self) -> Box<dyn Primitives> {
-        match &self.0.home {
-            #[cfg(feature = "mpi")]
-            Home::Mpi(_, operations) => Box::new(operations.clone()),
-            Home::Threads(seat) => seat.primitives(),
-        }
+        Box::new(self.0.messages.clone())
     }
 
     pub(crate) fn control(&self) -> &RefCell<Box<dyn Primitives>> {

@@ -116,10 +116,6 @@ impl Announcement {
     }
 
     /// Whether all ranks have made as many calls: then none is left that others have not made.
-    #[cfg_attr(
-        not(any(feature = "mpi", test)),
-        expect(dead_code, reason = "threads compare no blocking calls")
-    )]
     pub fn are_of_one_number(all: &[u8]) -> bool {
         let number = |of: &[u8]| of[size_of::<u64>()..Self::HEAD].to_vec();
         all.chunks_exact(Self::BYTES).all(|of| number(of) == number(&all[..Self::BYTES]))

@@ -1,10 +1,13 @@
 //! Blocking operations whose calls are compared ([`announced`](super::announced)) before they are made.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use super::announced::{Announcement, Calls, Signature};
+use super::pending::{ANNOUNCEMENTS, COMPARISON, Comparison, Link};
 use super::wire::Element;
-use crate::member::{Member, Started};
+use crate::member::Started;
 use crate::{Call, CommError, Primitives, SharedError};
 
 /// Messages from or to each rank so far, and their last length.
@@ -23,59 +26,48 @@ impl Messages {
     }
 }
 
-/// Blocking operations of a transport that trusts its callers, with a second channel of them.
-pub trait Unchecked: Primitives {
-    /// The transport's name.
-    const NAME: &'static str;
-
-    /// Whether it looks at the length of a message before it receives it.
-    const PROBES_MESSAGES: bool = false;
-
-    fn member(&self) -> &Member;
-
-    /// An all-gather of bytes, a send or a receive, of which no other call reads the messages.
-    fn announce(&mut self, call: Call, from: &[u8], to: &mut [u8]) -> Result<(), CommError>;
-}
-
-/// Blocking operations that are compared before they are made.
-pub struct Checked<P> {
-    raw: P,
+/// Blocking operations of a transport, compared before they are made.
+pub struct Checked<L> {
+    link: L,
     calls: Calls,
     messages: Messages,
     /// Why no call can be made any more: this rank's were not those of the others.
     failed: Option<CommError>,
 }
 
-impl<P: Unchecked> Checked<P> {
-    pub(crate) fn over(raw: P) -> Self {
-        Self { raw, calls: Calls::default(), messages: Messages::default(), failed: None }
+impl<L: Link> Checked<L> {
+    pub(crate) fn over(link: L) -> Self {
+        Self { link, calls: Calls::default(), messages: Messages::default(), failed: None }
     }
 
     /// Compares a call that starts.
     fn compare(&mut self, call: Call, of: &Started, announcement: Announcement) -> Result<(), CommError> {
-        let member = self.raw.member();
-        let size = member.size;
-        let _waiting = member.enter(P::NAME, call.name(), None);
-        member.activity.specify(announcement.wait_of(P::NAME));
+        let member = self.link.member();
+        let (size, comparison) = (member.size, member.started(L::NAME, COMPARISON, Announcement::BYTES));
+        let _waiting = member.enter(L::NAME, call.name(), None);
+        member.activity.specify(announcement.wait_of(L::NAME));
         let mine = announcement.into_bytes();
+        let mut announce = |call, from: &[u8], to: &mut [u8]| {
+            self.link.call(ANNOUNCEMENTS, &comparison, call, Element::Byte, from, to)
+        };
         let compared = match call {
-            Call::Send { .. } => self.raw.announce(call, &mine, &mut []),
+            Call::Send { .. } => announce(call, &mine, &mut []),
             Call::Receive { from } => {
                 let mut theirs = vec![0; mine.len()];
-                let announced = self.raw.announce(call, &[], &mut theirs);
+                let announced = announce(call, &[], &mut theirs);
                 // As if the sender were rank 0, which others are compared with.
                 let compared = announced.and_then(|()| Announcement::compare(&[theirs, mine].concat()));
                 compared.map_err(|error| match error {
                     CommError::Shared(SharedError::OutOfStep { calls, others, .. }) => {
                         let reason = format!("rank {from} sends {others}, and this rank receives {calls}");
-                        self.raw.member().error(of, reason)
+                        self.link.member().error(of, reason)
                     }
                     other => other,
                 })
             }
             _ => {
                 let mut all = vec![0; mine.len() * size];
-                let announced = self.raw.announce(Call::AllGather, &mine, &mut all);
+                let announced = announce(Call::AllGather, &mine, &mut all);
                 let compared = announced.and_then(|()| Announcement::compare(&all));
                 if compared.as_ref().is_err_and(CommError::is_shared) && Announcement::are_of_one_number(&all)
                 {
@@ -90,33 +82,66 @@ impl<P: Unchecked> Checked<P> {
     }
 }
 
-impl<P: Unchecked> Primitives for Checked<P> {
+impl<L: Link> Primitives for Checked<L> {
     fn transport(&self) -> &str {
-        P::NAME
+        L::NAME
     }
 
     fn rank(&self) -> usize {
-        self.raw.rank()
+        self.link.member().rank
     }
 
     fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let member = self.raw.member();
-        let started = member.check(P::NAME, call, element, from, to)?;
-        let announcement = match call {
-            _ if member.size == 1 => None,
-            Call::Send { .. } | Call::Receive { .. } if P::PROBES_MESSAGES => None,
-            Call::Send { .. } | Call::Receive { .. } => self.messages.note(call, started.bytes, &member.host),
-            _ => {
+        let member = self.link.member();
+        let of = member.check(L::NAME, call, element, from, to)?;
+        let peer = if let Call::Send { .. } | Call::Receive { .. } = call { call.peer() } else { None };
+        let announcement = match peer {
+            _ if member.size == 1 || L::COMPARISON == Comparison::Never => None,
+            Some(_) if L::PROBES_MESSAGES => None,
+            Some(_) => self.messages.note(call, of.bytes, &member.host),
+            None => {
                 let length = call.part(from.len(), to.len(), member.size) / element.width();
                 self.calls.note(Signature { call, started: None, element, length }, &member.host)
             }
         };
         if let Some(announcement) = announcement {
-            self.compare(call, &started, announcement)?;
+            self.compare(call, &of, announcement)?;
         }
-        self.raw.call(call, element, from, to)
+        let member = self.link.member();
+        let _waiting = member.enter(L::NAME, call.name(), None);
+        member.activity.with(|state| state.peer = peer);
+        self.link.call_compared(call, element, from, to)
+    }
+}
+
+/// Blocking operations that several owners use, on one thread.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    transport: &'static str,
+    rank: usize,
+    operations: Rc<RefCell<dyn Primitives>>,
+}
+
+impl Shared {
+    pub fn over<L: Link + 'static>(link: L) -> Self {
+        let (transport, rank) = (L::NAME, link.member().rank);
+        Self { transport, rank, operations: Rc::new(RefCell::new(Checked::over(link))) }
+    }
+}
+
+impl Primitives for Shared {
+    fn transport(&self) -> &str {
+        self.transport
+    }
+
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
+        self.operations.borrow_mut().call(call, element, from, to)
     }
 }

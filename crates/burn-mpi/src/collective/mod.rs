@@ -5,7 +5,6 @@
 //! transport still reads or writes.
 
 pub(crate) mod announced;
-#[cfg(feature = "mpi")]
 pub(crate) mod compared;
 pub(crate) mod connect;
 #[cfg(feature = "gloo")]

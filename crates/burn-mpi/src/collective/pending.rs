@@ -7,12 +7,9 @@
 //! whichever first stage completes first on a rank, the order is the same on all.
 
 use super::announced::{Announcement, Calls, Signature};
-use crate::activity::Waiting;
-use crate::collective::wire::chunk_range;
-use crate::member::Member;
-#[cfg(feature = "mpi")]
-use crate::member::Started;
-use crate::{Call, Collective, CommError, Operation, Primitives, Reduction, Wire, World};
+use crate::collective::wire::{Element, chunk_range};
+use crate::member::{Member, Started};
+use crate::{Call, Collective, CommError, Operation, Reduction, Wire, World};
 
 /// A call that is to be started, and the operation that it is part of.
 #[derive(Clone, Copy)]
@@ -40,7 +37,6 @@ impl Step {
 }
 
 /// A comparison of calls, in errors.
-#[cfg(feature = "mpi")]
 pub const COMPARISON: &str = "comparison of calls";
 
 /// Channels of a collective: of first stages, of second ones, and of announcements.
@@ -62,9 +58,9 @@ pub enum Comparison {
     Never,
 }
 
-/// Non-blocking calls of all ranks.
-pub trait Requests {
-    /// A call in flight, with its buffers.
+/// A transport's calls between ranks on [`CHANNELS`], each of which matches its own.
+pub trait Link {
+    /// A non-blocking call in flight, with its buffers.
     type Request;
 
     /// The transport's name.
@@ -76,6 +72,9 @@ pub trait Requests {
     /// How ranks compare calls before they make them.
     const COMPARISON: Comparison = Comparison::Before;
 
+    /// Whether it looks at the length of a message before it receives it.
+    const PROBES_MESSAGES: bool = true;
+
     /// The rank.
     fn member(&self) -> &Member;
 
@@ -83,6 +82,17 @@ pub trait Requests {
     fn connection(&self) -> Option<String> {
         None
     }
+
+    /// Makes a blocking call, on buffers that [`Call::check`] has checked, and not all of them empty.
+    fn call(
+        &mut self,
+        channel: usize,
+        of: &Started,
+        call: Call,
+        element: Element,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<(), CommError>;
 
     /// Starts a call that reads `from` and writes `to`; with an announcement to compare first if that is
     /// [within](Comparison::Within) the call.
@@ -100,15 +110,28 @@ pub trait Requests {
     /// Between two tests of a rank that waits.
     fn pause(&mut self) -> Result<(), CommError>;
 
-    /// Blocking calls on channel 0, which may follow calls in flight.
-    fn blocking(&mut self) -> &mut dyn Primitives;
+    /// Makes a blocking call on channel 0, which may follow calls in flight, and which ranks have compared.
+    fn call_compared(
+        &mut self,
+        call: Call,
+        element: Element,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<(), CommError> {
+        let of = self.member().check(Self::NAME, call, element, from, to)?;
+        // Open MPI treats two empty buffers as aliased, which is an error.
+        if of.bytes == 0 && call.has_parts() {
+            return Ok(());
+        }
+        self.call(0, &of, call, element, from, to)
+    }
 }
 
 /// A [`Collective`] of a transport's non-blocking calls.
-pub struct PendingOps<R: Requests> {
+pub struct PendingOps<L: Link> {
     // Dropped first: the transport knows then which are complete.
-    ops: Vec<PendingOp<R::Request>>,
-    requests: R,
+    ops: Vec<PendingOp<L::Request>>,
+    link: L,
     /// The transport, and which of the rank's collectives this is unless it is the first.
     label: String,
     /// Whether two ranks on two machines exchange and sum halves. Open MPI's own non-blocking all-reduce
@@ -160,20 +183,16 @@ impl<Q> PendingOp<Q> {
     }
 
     /// Moves the operation on, without waiting.
-    fn advance<R: Requests<Request = Q>>(
-        &mut self,
-        requests: &mut R,
-        gathers: &mut u64,
-    ) -> Result<(), CommError> {
+    fn advance<L: Link<Request = Q>>(&mut self, link: &mut L, gathers: &mut u64) -> Result<(), CommError> {
         match &mut self.stage {
             Stage::Whole(request) => {
-                if let Some((_, result)) = requests.test(request)? {
+                if let Some((_, result)) = link.test(request)? {
                     self.finish(result);
                 }
             }
             Stage::Exchange { request, gather } => {
-                let Some((all, chunks)) = requests.test(request)? else { return Ok(()) };
-                let mut sum = chunks.zeros_like(chunks.len() / requests.member().size);
+                let Some((all, chunks)) = link.test(request)? else { return Ok(()) };
+                let mut sum = chunks.zeros_like(chunks.len() / link.member().size);
                 sum.sum_of_chunks(&chunks);
                 match *gather {
                     Some(number) => self.stage = Stage::Exchanged { sum, all, number },
@@ -188,24 +207,24 @@ impl<Q> PendingOp<Q> {
             let [sum, all] = [sum, all].map(|buffer| std::mem::replace(buffer, Wire::Bytes(Vec::new())));
             *gathers += 1;
             let step = Step { call: Call::AllGather, channel: 1, ..self.step };
-            self.stage = Stage::Whole(requests.start(step, None, sum, all)?);
+            self.stage = Stage::Whole(link.start(step, None, sum, all)?);
         }
         Ok(())
     }
 }
 
-impl<R: Requests> PendingOps<R> {
-    pub(crate) fn over(world: &World, requests: R) -> Self {
+impl<L: Link> PendingOps<L> {
+    pub(crate) fn over(world: &World, link: L) -> Self {
         let halves = matches!(world.places(), [one, other] if one.host != other.host);
         let number = world.member().activity.with(|state| {
             state.collectives += 1;
             state.collectives
         });
         let label =
-            if number == 1 { R::NAME.to_owned() } else { format!("{} (collective {number})", R::NAME) };
+            if number == 1 { L::NAME.to_owned() } else { format!("{} (collective {number})", L::NAME) };
         Self {
             ops: Vec::new(),
-            requests,
+            link,
             label,
             halves,
             sums: 0,
@@ -225,25 +244,25 @@ impl<R: Requests> PendingOps<R> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let Member { size, host, .. } = self.requests.member();
-        match *size == 1 || R::COMPARISON == Comparison::Never {
+        let Member { size, host, .. } = self.link.member();
+        match *size == 1 || L::COMPARISON == Comparison::Never {
             true => Ok(None),
             false => Ok(self.calls.note(signature, host)),
         }
     }
 
     /// Starts a comparison.
-    fn announce(&mut self, announcement: Announcement, bucket: usize) -> Result<R::Request, CommError> {
+    fn announce(&mut self, announcement: Announcement, bucket: usize) -> Result<L::Request, CommError> {
         let (mine, whole) = (Wire::Bytes(announcement.into_bytes()), Announcement::BYTES);
-        let all = mine.zeros_like(whole * self.requests.member().size);
+        let all = mine.zeros_like(whole * self.link.member().size);
         let operation = Operation::AllGather { length: all.len() };
         let step = Step { bucket, operation, whole, call: Call::AllGather, channel: ANNOUNCEMENTS };
-        self.requests.start(step, None, mine, all)
+        self.link.start(step, None, mine, all)
     }
 
     /// Whether an announcement is compared, without waiting.
-    fn is_compared(&mut self, announcement: &mut R::Request) -> Result<bool, CommError> {
-        let Some((_, all)) = self.requests.test(announcement)? else { return Ok(false) };
+    fn is_compared(&mut self, announcement: &mut L::Request) -> Result<bool, CommError> {
+        let Some((_, all)) = self.link.test(announcement)? else { return Ok(false) };
         let compared = Announcement::compare(all.bytes());
         compared.inspect_err(|error| self.failed = Some(error.clone()))?;
         Ok(true)
@@ -278,26 +297,27 @@ impl<R: Requests> PendingOps<R> {
         within: Option<Announcement>,
         from: Wire,
         to: Wire,
-    ) -> Result<Stage<R::Request>, CommError> {
+    ) -> Result<Stage<L::Request>, CommError> {
         Ok(match step.call {
             _ if step.whole == 0 && within.is_none() => Stage::Done(to),
             Call::AllToAll => {
                 let gathers = matches!(step.operation, Operation::AllReduce(_));
                 let gather = gathers.then_some(self.sums);
                 self.sums += u64::from(gathers);
-                Stage::Exchange { request: self.requests.start(step, within, from, to)?, gather }
+                Stage::Exchange { request: self.link.start(step, within, from, to)?, gather }
             }
-            _ => Stage::Whole(self.requests.start(step, within, from, to)?),
+            _ => Stage::Whole(self.link.start(step, within, from, to)?),
         })
     }
 
-    /// Enters a blocking call; compares it, and starts the operations before it, unless all is expected.
-    fn enter(&mut self, call: Call, buffer: &Wire) -> Result<Waiting, CommError> {
-        let signature = Signature { call, started: None, element: buffer.element(), length: buffer.len() };
-        let waiting = self.requests.member().enter(&self.label, call.name(), None);
+    /// Makes a blocking call. Unless all is expected, compares it and starts the operations before it.
+    fn call(&mut self, call: Call, buffer: &mut Wire) -> Result<(), CommError> {
+        let element = buffer.element();
+        let signature = Signature { call, started: None, element, length: buffer.len() };
+        let _waiting = self.link.member().enter(&self.label, call.name(), None);
         let mut announcement = None;
         if let Some(mine) = self.note(signature)? {
-            self.requests.member().activity.specify(mine.wait_of(&self.label));
+            self.link.member().activity.specify(mine.wait_of(&self.label));
             announcement = Some(self.announce(mine, BLOCKING)?);
         }
         let waits = |ops: &[PendingOp<_>], announcement: &Option<_>| {
@@ -311,10 +331,10 @@ impl<R: Requests> PendingOps<R> {
                 announcement = None;
             }
             if waits(&self.ops, &announcement) {
-                self.requests.pause()?;
+                self.link.pause()?;
             }
         }
-        Ok(waiting)
+        self.link.call_compared(call, element, &[], buffer.bytes_mut())
     }
 
     /// Waits for the operation of `bucket` and makes progress on all others: another rank may wait
@@ -322,34 +342,34 @@ impl<R: Requests> PendingOps<R> {
     fn complete(&mut self, bucket: usize) -> Result<Wire, CommError> {
         loop {
             self.poll()?;
-            let done = |op: &PendingOp<R::Request>| op.step.bucket == bucket && op.is_done();
+            let done = |op: &PendingOp<L::Request>| op.step.bucket == bucket && op.is_done();
             if let Some(at) = self.ops.iter().position(done)
                 && let Stage::Done(result) = self.ops.remove(at).stage
             {
                 return Ok(result);
             }
-            self.requests.pause()?;
+            self.link.pause()?;
         }
     }
 }
 
-impl<R: Requests> Collective for PendingOps<R> {
+impl<L: Link> Collective for PendingOps<L> {
     fn transport(&self) -> &str {
-        R::NAME
+        L::NAME
     }
 
     fn connection(&self) -> Option<String> {
-        self.requests.connection()
+        self.link.connection()
     }
 
     fn world_size(&self) -> usize {
-        self.requests.member().size
+        self.link.member().size
     }
 
     fn start(&mut self, bucket: usize, operation: Operation, mut buffer: Wire) -> Result<(), CommError> {
         assert!(self.operation_of(bucket).is_none(), "bucket {bucket} is in flight");
-        operation.check(R::NAME, &buffer, self.requests.member())?;
-        let Member { rank, size, .. } = *self.requests.member();
+        operation.check(L::NAME, &buffer, self.link.member())?;
+        let Member { rank, size, .. } = *self.link.member();
         let (whole, length) = match operation {
             Operation::AllReduce(_) => (buffer.len(), buffer.len()),
             Operation::ReduceScatter(_) => (buffer.len(), chunk_range(buffer.len(), size, rank).len()),
@@ -358,8 +378,8 @@ impl<R: Requests> Collective for PendingOps<R> {
         let call = match operation {
             Operation::AllReduce(Reduction::Native) if !self.halves => Call::AllReduce,
             Operation::ReduceScatter(Reduction::Native) => Call::ReduceScatter,
-            Operation::AllReduce(_) if R::SUMS_IN_ORDER => Call::AllReduce,
-            Operation::ReduceScatter(_) if R::SUMS_IN_ORDER => Call::ReduceScatter,
+            Operation::AllReduce(_) if L::SUMS_IN_ORDER => Call::AllReduce,
+            Operation::ReduceScatter(_) if L::SUMS_IN_ORDER => Call::ReduceScatter,
             // A native all-reduce of two ranks has the same bits.
             Operation::AllReduce(_) | Operation::ReduceScatter(_) => Call::AllToAll,
             Operation::AllGather { .. } => Call::AllGather,
@@ -376,7 +396,7 @@ impl<R: Requests> Collective for PendingOps<R> {
         let step = Step { bucket, operation, whole, call, channel: 0 };
         let signature = Signature { call, started: Some(operation), element: to.element(), length: whole };
         let stage = match self.note(signature)? {
-            Some(announcement) if R::COMPARISON == Comparison::Before => {
+            Some(announcement) if L::COMPARISON == Comparison::Before => {
                 let announcement = Some(self.announce(announcement, bucket)?);
                 Stage::Announced { announcement, from, to }
             }
@@ -392,7 +412,7 @@ impl<R: Requests> Collective for PendingOps<R> {
     fn poll(&mut self) -> Result<usize, CommError> {
         self.start_announced()?;
         for op in &mut self.ops {
-            let advanced = op.advance(&mut self.requests, &mut self.gathers);
+            let advanced = op.advance(&mut self.link, &mut self.gathers);
             advanced.inspect_err(|error| {
                 if error.is_shared() {
                     self.failed = Some(error.clone());
@@ -410,17 +430,16 @@ impl<R: Requests> Collective for PendingOps<R> {
         let Some(operation) = self.operation_of(bucket) else {
             panic!("bucket {bucket} is waited for without having been started")
         };
-        let _waiting = self.requests.member().enter(&self.label, operation.name(), Some(bucket));
+        let _waiting = self.link.member().enter(&self.label, operation.name(), Some(bucket));
         self.complete(bucket)
     }
 
     fn all_reduce(&mut self, buffer: &mut Wire, how: Reduction) -> Result<(), CommError> {
         if how == Reduction::Native {
-            let _waiting = self.enter(Call::AllReduce, buffer)?;
-            return self.requests.blocking().all_reduce(buffer);
+            return self.call(Call::AllReduce, buffer);
         }
-        let _waiting = self.requests.member().enter(&self.label, "all-reduce", None);
-        Operation::AllReduce(how).check(R::NAME, buffer, self.requests.member())?;
+        let _waiting = self.link.member().enter(&self.label, "all-reduce", None);
+        Operation::AllReduce(how).check(L::NAME, buffer, self.link.member())?;
         let taken = std::mem::replace(buffer, Wire::Bytes(Vec::new()));
         self.start(BLOCKING, Operation::AllReduce(how), taken)?;
         let reduced = self.complete(BLOCKING);
@@ -431,12 +450,10 @@ impl<R: Requests> Collective for PendingOps<R> {
     }
 
     fn broadcast(&mut self, buffer: &mut Wire, root: usize) -> Result<(), CommError> {
-        let _waiting = self.enter(Call::Broadcast { root }, buffer)?;
-        self.requests.blocking().broadcast(buffer.bytes_mut(), root)
+        self.call(Call::Broadcast { root }, buffer)
     }
 
     fn barrier(&mut self) -> Result<(), CommError> {
-        let _waiting = self.enter(Call::Barrier, &Wire::Bytes(Vec::new()))?;
-        self.requests.blocking().barrier()
+        self.call(Call::Barrier, &mut Wire::Bytes(Vec::new()))
     }
 }

@@ -92,7 +92,6 @@ impl Call {
     }
 
     /// Whether it is a call of all ranks, which has nothing to do where their parts are empty.
-    #[cfg(feature = "mpi")]
     pub(crate) fn has_parts(self) -> bool {
         !matches!(self, Self::Send { .. } | Self::Receive { .. } | Self::Barrier)
     }
@@ -111,10 +110,10 @@ impl Call {
 /// operations that it does not have.
 ///
 /// ```no_run
-/// # use burn_mpi::lab::{MpiPrimitives, Primitives};
-/// # use burn_mpi::{CommError, World};
+/// # use burn_mpi::lab::connect_primitives;
+/// # use burn_mpi::{Backend, CommError, Transport, World};
 /// # fn example(world: &World) -> Result<(), CommError> {
-/// let mut operations = MpiPrimitives::new(world)?;
+/// let mut operations = connect_primitives(world, Backend::Mpi, &Transport::default())?;
 /// let mut all = vec![0; world.size()];
 /// operations.all_gather(&[world.rank() as u8], &mut all)?;
 /// # Ok(())

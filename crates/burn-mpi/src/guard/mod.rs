@@ -9,8 +9,6 @@
 //! that exits while others wait for it announces that, so they need not wait for
 //! the deadline.
 
-#[cfg(feature = "nccl")]
-pub(crate) mod abortable;
 mod exit_barrier;
 pub(crate) mod finalize;
 mod process_manager;
@@ -55,8 +53,7 @@ const PRINTED: Duration = Duration::from_secs(20);
 const ANNOUNCE: Duration = Duration::from_millis(200);
 /// How long after its start, and after each question, rank 0 asks the others whether they answer at all.
 const REACH: Duration = Duration::from_secs(10);
-/// How long the guard waits for a transport to abort its operations.
-#[cfg(feature = "nccl")]
+/// How long a transport may take to abort its operations.
 const ABORT: Duration = Duration::from_secs(1);
 /// How much a transport's own timeout should exceed the deadline: guards can
 /// name the missing ranks and a transport cannot, so they report first.
@@ -281,8 +278,10 @@ impl Guard {
             std::thread::sleep(LIMIT + PRINTED);
         }
         print_line(line);
-        #[cfg(feature = "nccl")]
-        abortable::request(&self.member.activity, ABORT);
+        // The guard may not call the transport, which another thread is using: that one looks at this.
+        if self.member.activity.with(|state| state.abort.replace(true).is_some()) {
+            std::thread::sleep(ABORT);
+        }
         end_process()
     }
 

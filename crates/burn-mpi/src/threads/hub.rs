@@ -95,13 +95,13 @@ impl Hub {
     /// Adds this rank's buffers to the next call of `channel`, in place in `to` if `from` is empty.
     ///
     /// # Errors
-    /// If another rank's are of another call, or the job has ended.
+    /// If the job has ended.
     pub fn post(
         &self,
         rank: usize,
         channel: u64,
         call: Call,
-        (element, whole): (Element, usize),
+        element: Element,
         from: &[u8],
         to: &[u8],
     ) -> Result<Ticket, CommError> {
@@ -118,22 +118,7 @@ impl Hub {
             .entry(ticket)
             .or_insert_with(|| Rendezvous { inputs: (0..size).map(|_| None).collect(), taken: 0 });
         let bytes = if matches!(call, Call::AllReduce | Call::Broadcast { .. }) { to } else { from };
-        let differs = |(other, input): (usize, &Option<Input>)| {
-            let theirs = input.as_ref()?;
-            let is_same = theirs.call == call && theirs.element == element && theirs.whole == whole;
-            (!is_same).then(|| {
-                format!(
-                    "this rank calls {call:?} of {whole} values of {element:?}, and rank {other} on {} {:?} of {} values \
-                     of {:?}: ranks call different operations, or the same ones on different sizes",
-                    self.hosts[other], theirs.call, theirs.whole, theirs.element
-                )
-            })
-        };
-        if let Some(reason) = rendezvous.inputs.iter().enumerate().find_map(differs) {
-            let member = &self.members[rank];
-            return Err(member.error(&member.started(NAME, call.name(), bytes.len()), reason));
-        }
-        rendezvous.inputs[rank] = Some(Input { call, element, whole, bytes: bytes.to_vec() });
+        rendezvous.inputs[rank] = Some(Input { call, element, bytes: bytes.to_vec() });
         state.ranks[rank].open.push(ticket);
         self.wake();
         Ok(ticket)

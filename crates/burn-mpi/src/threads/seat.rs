@@ -9,11 +9,12 @@ use super::NAME;
 use super::hub::Hub;
 use super::state::{Ticket, Wanted};
 use crate::collective::announced::Announcement;
-use crate::collective::pending::{CHANNELS, PendingOps, Requests, Step};
+use crate::collective::compared::Shared;
+use crate::collective::pending::{CHANNELS, Link, PendingOps, Step};
 use crate::collective::wire::Element;
-use crate::member::Member;
+use crate::member::{Member, Started};
 use crate::process::identify;
-use crate::{Call, Collective, CommError, Primitives, Wire, World};
+use crate::{Call, Collective, CommError, Wire, World};
 
 /// One rank's place. It stays on the rank's thread.
 #[derive(Clone)]
@@ -41,17 +42,16 @@ impl Seat {
         self.hub.sleep(self.rank, time);
     }
 
-    /// Blocking calls of all ranks on a channel that they share from the start.
-    pub fn primitives(&self) -> Box<dyn Primitives> {
-        Box::new(Memory { seat: self.clone(), channel: 0 })
+    /// The blocking operations of the job. To be called once.
+    pub fn operations(&self) -> Shared {
+        Shared::over(Memory { seat: self.clone(), first: 0 })
     }
 
     /// A collective over all ranks. All ranks must call it.
     pub fn collective(&self, world: &World) -> Box<dyn Collective> {
         let first = self.channels.get();
         self.channels.set(first + CHANNELS as u64);
-        let memory = Memory { seat: self.clone(), channel: first };
-        Box::new(PendingOps::over(world, memory))
+        Box::new(PendingOps::over(world, Memory { seat: self.clone(), first }))
     }
 
     /// Checks that no other rank has a parameter with one of these graph nodes.
@@ -74,34 +74,8 @@ impl Seat {
 /// Calls through memory.
 struct Memory {
     seat: Seat,
-    /// Of blocking calls; non-blocking ones are on this and those after it.
-    channel: u64,
-}
-
-impl Primitives for Memory {
-    fn transport(&self) -> &str {
-        NAME
-    }
-
-    fn rank(&self) -> usize {
-        self.seat.rank
-    }
-
-    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let Seat { hub, rank, .. } = &self.seat;
-        let _waiting = self.seat.member().begin(NAME, call, element, from, to)?;
-        match call {
-            Call::Send { to } => hub.send(*rank, to, from),
-            Call::Receive { from } => hub.receive(*rank, from, to),
-            _ => {
-                let whole = call.part(from.len(), to.len(), 1) / element.width();
-                let ticket = hub.post(*rank, self.channel, call, (element, whole), from, to)?;
-                hub.wait(*rank, Wanted::Call(ticket))?;
-                hub.take(*rank, ticket, to);
-                Ok(())
-            }
-        }
-    }
+    /// The first of its channels in the hub.
+    first: u64,
 }
 
 /// A call in flight.
@@ -110,13 +84,35 @@ struct Request {
     buffers: (Wire, Wire),
 }
 
-impl Requests for Memory {
+impl Link for Memory {
     type Request = Request;
 
     const NAME: &'static str = NAME;
 
     fn member(&self) -> &Member {
         self.seat.member()
+    }
+
+    fn call(
+        &mut self,
+        channel: usize,
+        _: &Started,
+        call: Call,
+        element: Element,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<(), CommError> {
+        let Seat { hub, rank, .. } = &self.seat;
+        match call {
+            Call::Send { to } => hub.send(*rank, to, from),
+            Call::Receive { from } => hub.receive(*rank, from, to),
+            _ => {
+                let ticket = hub.post(*rank, self.first + channel as u64, call, element, from, to)?;
+                hub.wait(*rank, Wanted::Call(ticket))?;
+                hub.take(*rank, ticket, to);
+                Ok(())
+            }
+        }
     }
 
     fn start(
@@ -127,9 +123,8 @@ impl Requests for Memory {
         to: Wire,
     ) -> Result<Request, CommError> {
         let Seat { hub, rank, .. } = &self.seat;
-        let Step { call, whole, .. } = step;
-        let (channel, element) = (self.channel + step.channel as u64, to.element());
-        let ticket = hub.post(*rank, channel, call, (element, whole), from.bytes(), to.bytes())?;
+        let channel = self.first + step.channel as u64;
+        let ticket = hub.post(*rank, channel, step.call, to.element(), from.bytes(), to.bytes())?;
         Ok(Request { ticket, buffers: (from, to) })
     }
 
@@ -144,10 +139,6 @@ impl Requests for Memory {
     }
 
     fn pause(&mut self) -> Result<(), CommError> {
-        self.seat.hub.wait(self.seat.rank, Wanted::Any(self.channel))
-    }
-
-    fn blocking(&mut self) -> &mut dyn Primitives {
-        self
+        self.seat.hub.wait(self.seat.rank, Wanted::Any(self.first))
     }
 }

@@ -45,8 +45,6 @@ pub(super) struct Rendezvous {
 pub(super) struct Input {
     pub call: Call,
     pub element: Element,
-    /// Elements of the whole operation, before they are padded to equal parts.
-    pub whole: usize,
     pub bytes: Vec<u8>,
 }
 

@@ -16,15 +16,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::collective::announced::Announcement;
-use crate::collective::compared::{Checked, Unchecked};
+use crate::collective::compared::Checked;
 use crate::collective::connect::GlooAlgorithm;
 use crate::collective::gloo::sys::{Mesh, Run, adder_of};
-use crate::collective::pending::{
-    ANNOUNCEMENTS, BLOCKING, COMPARISON, Comparison, PendingOps, Requests, Step,
-};
+use crate::collective::pending::{ANNOUNCEMENTS, BLOCKING, Comparison, Link, PendingOps, Step};
 use crate::collective::wire::Element;
 use crate::member::{Member, Started};
-use crate::{Call, CommError, Operation, Primitives, Reduction, Wire, World};
+use crate::{Call, CommError, Operation, Reduction, Wire, World};
 
 /// The transport's name.
 const NAME: &str = "gloo";
@@ -96,9 +94,11 @@ impl Context {
     /// Runs the call of a step. An all-reduce in rank order has two parts: each rank sums its chunk of the
     /// buffer, which is padded to equal chunks, and the sums are gathered.
     fn run_step(&mut self, of: &Started, step: Step, from: &Wire, to: &mut Wire) -> Result<(), CommError> {
-        let element = to.element();
-        if step.channel == ANNOUNCEMENTS || step.operation != Operation::AllReduce(Reduction::Ordered) {
-            let announces = step.channel == ANNOUNCEMENTS;
+        let (element, announces) = (to.element(), step.channel == ANNOUNCEMENTS);
+        if step.whole == 0 {
+            return Ok(());
+        }
+        if announces || step.operation != Operation::AllReduce(Reduction::Ordered) {
             return self.run(of, step.call, element, from.bytes(), to.bytes_mut(), announces);
         }
         let chunk = to.len().div_ceil(self.member.size);
@@ -119,9 +119,6 @@ impl Context {
         to: &mut [u8],
         announces: bool,
     ) -> Result<(), CommError> {
-        if from.is_empty() && to.is_empty() && call.has_parts() {
-            return Ok(());
-        }
         if let Call::Reduce { .. } = call {
             // In place; on other ranks than the root its content is undefined afterwards.
             to.copy_from_slice(from);
@@ -350,7 +347,7 @@ impl GlooThread {
 }
 
 /// A request is the number of its operation, which the thread runs to its end by itself.
-impl Requests for GlooThread {
+impl Link for GlooThread {
     type Request = u64;
 
     const NAME: &'static str = NAME;
@@ -359,12 +356,27 @@ impl Requests for GlooThread {
 
     const COMPARISON: Comparison = Comparison::Within;
 
+    const PROBES_MESSAGES: bool = false;
+
     fn member(&self) -> &Member {
         &self.member
     }
 
     fn connection(&self) -> Option<String> {
         Some(self.context.lock().connection())
+    }
+
+    /// On the caller's thread, while nothing is in flight.
+    fn call(
+        &mut self,
+        channel: usize,
+        of: &Started,
+        call: Call,
+        element: Element,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<(), CommError> {
+        self.idle_context()?.run(of, call, element, from, to, channel == ANNOUNCEMENTS)
     }
 
     fn start(
@@ -397,39 +409,6 @@ impl Requests for GlooThread {
 
     fn pause(&mut self) -> Result<(), CommError> {
         self.receive(self.in_flight > 0)
-    }
-
-    fn blocking(&mut self) -> &mut dyn Primitives {
-        self
-    }
-}
-
-/// On the caller's thread, while nothing is in flight.
-impl Primitives for GlooThread {
-    fn transport(&self) -> &str {
-        NAME
-    }
-
-    fn rank(&self) -> usize {
-        self.member.rank
-    }
-
-    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let (_waiting, started) = self.member.begin(NAME, call, element, from, to)?;
-        self.idle_context()?.run(&started, call, element, from, to, false)
-    }
-}
-
-impl Unchecked for GlooThread {
-    const NAME: &'static str = NAME;
-
-    fn member(&self) -> &Member {
-        &self.member
-    }
-
-    fn announce(&mut self, call: Call, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let started = self.member.started(NAME, COMPARISON, from.len().max(to.len()));
-        self.idle_context()?.run(&started, call, Element::Byte, from, to, true)
     }
 }
 

@@ -1,20 +1,18 @@
 //! MPI's blocking and non-blocking operations, one call each.
 
-use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
-use std::rc::Rc;
 
 use half::{bf16, f16};
 use mpi::ffi;
 
 use crate::collective::announced::Announcement;
-use crate::collective::compared::{Checked, Unchecked};
+use crate::collective::compared::Shared;
 use crate::collective::mpi::{Communicator, Mpi, NAME};
-use crate::collective::pending::{CHANNELS, PendingOps, Requests, Step};
+use crate::collective::pending::{CHANNELS, Link, PendingOps, Step};
 use crate::collective::wire::{Element, Sum};
 use crate::member::{Member, Started};
-use crate::{Call, CommError, Primitives, Wire, World};
+use crate::{Call, CommError, Wire, World};
 
 // The functions of shim.c.
 unsafe extern "C" {
@@ -35,49 +33,6 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// [`Primitives`] over `MPI_COMM_WORLD`. It is `!Send` and `!Sync`:
-///
-/// ```compile_fail,E0277
-/// fn moves_to_another_thread<T: Send>() {}
-/// moves_to_another_thread::<burn_mpi::lab::MpiPrimitives>();
-/// ```
-#[derive(Clone)]
-pub struct MpiPrimitives(Rc<RefCell<Checked<MpiCalls>>>);
-
-impl MpiPrimitives {
-    /// The operations of `world`, which its exchanges use too.
-    ///
-    /// # Errors
-    /// [`CommError::Transport`] if its ranks are threads.
-    pub fn new(world: &World) -> Result<Self, CommError> {
-        world.mpi().map(|(_, operations)| operations.clone())
-    }
-
-    /// The operations of the job. All ranks must call it, once.
-    pub(crate) fn of_job(mpi: &Mpi) -> Result<Self, CommError> {
-        let raw = MpiCalls {
-            communicator: Communicator::world(),
-            announcements: mpi.duplicate()?,
-            mpi: mpi.clone(),
-        };
-        Ok(Self(Rc::new(RefCell::new(Checked::over(raw)))))
-    }
-}
-
-impl Primitives for MpiPrimitives {
-    fn transport(&self) -> &str {
-        NAME
-    }
-
-    fn rank(&self) -> usize {
-        self.0.borrow().rank()
-    }
-
-    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        self.0.borrow_mut().call(call, element, from, to)
-    }
-}
-
 /// Tag of every message: MPI delivers messages between two ranks in the order sent.
 const TAG: c_int = 0;
 
@@ -85,31 +40,82 @@ const TAG: c_int = 0;
 /// pieces.
 const PIECE: usize = 1 << 30;
 
-/// MPI's calls on one communicator, and announcements of them on another.
-pub(crate) struct MpiCalls {
-    pub mpi: Mpi,
-    pub communicator: Communicator,
-    pub announcements: Communicator,
+/// MPI's calls, each channel on a communicator of its own: with another collective of the same
+/// world, ranks may interleave calls in a different order.
+pub struct MpiLink {
+    mpi: Mpi,
+    channels: [Communicator; CHANNELS],
+    in_flight: usize,
 }
 
-impl Unchecked for MpiCalls {
-    const NAME: &'static str = NAME;
+impl MpiLink {
+    /// All ranks must call it.
+    fn new(mpi: Mpi) -> Result<Self, CommError> {
+        Ok(Self { channels: [mpi.duplicate()?, mpi.duplicate()?, mpi.duplicate()?], mpi, in_flight: 0 })
+    }
 
-    const PROBES_MESSAGES: bool = true;
+    /// The blocking operations of the job, on `MPI_COMM_WORLD`. All ranks must call it, once.
+    pub(crate) fn of_job(mpi: &Mpi) -> Result<Shared, CommError> {
+        let (world, announcements) = (Communicator::world(), mpi.duplicate()?);
+        let shared =
+            Shared::over(Self { channels: [world, world, announcements], mpi: mpi.clone(), in_flight: 0 });
+        // Its communicators are there until MPI ends.
+        std::mem::forget(shared.clone());
+        Ok(shared)
+    }
+
+    /// Waits for the next message of rank `from`.
+    ///
+    /// # Errors
+    /// If it has another length than the receive: Open MPI writes past the end of a buffer that is shorter than a
+    /// long message.
+    fn await_message(&self, channel: usize, from: usize, of: &Started) -> Result<(), CommError> {
+        let (mut status, mut length) = (MaybeUninit::<ffi::MPI_Status>::uninit(), 0);
+        // SAFETY: the status is valid memory for MPI to write.
+        let code =
+            unsafe { ffi::MPI_Probe(from as c_int, TAG, self.channels[channel].0, status.as_mut_ptr()) };
+        self.mpi.check_code(code, of)?;
+        // SAFETY: the probe has succeeded, and has written the status.
+        let code = unsafe { ffi::MPI_Get_count(status.as_ptr(), datatype(Element::Byte), &mut length) };
+        self.mpi.check_code(code, of)?;
+        if usize::try_from(length) == Ok(of.bytes) {
+            return Ok(());
+        }
+        let reason = format!("the message has {length} bytes, and this rank receives {}", of.bytes);
+        Err(self.mpi.error(of, reason))
+    }
+}
+
+/// A non-blocking operation in flight, with the buffers that MPI reads and writes until it is complete.
+/// Their heap memory does not move when this does.
+pub struct Request {
+    handle: ffi::MPI_Request,
+    started: Started,
+    /// `None` once complete.
+    buffers: Option<(Wire, Wire)>,
+}
+
+impl Drop for Request {
+    /// After an error, MPI may still write to buffers in flight: that memory is leaked rather
+    /// than freed.
+    fn drop(&mut self) {
+        std::mem::forget(self.buffers.take());
+    }
+}
+
+impl Link for MpiLink {
+    type Request = Request;
+
+    const NAME: &'static str = NAME;
 
     fn member(&self) -> &Member {
         &self.mpi
     }
 
-    fn announce(&mut self, call: Call, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        self.call_on(self.announcements, call, Element::Byte, from, to)
-    }
-}
-
-impl MpiCalls {
-    fn call_on(
+    fn call(
         &mut self,
-        on: Communicator,
+        channel: usize,
+        of: &Started,
         call: Call,
         element: Element,
         from: &[u8],
@@ -118,21 +124,17 @@ impl MpiCalls {
         if let Call::Broadcast { .. } = call
             && to.len() > PIECE
         {
-            return to.chunks_mut(PIECE).try_for_each(|piece| self.call_on(on, call, element, &[], piece));
-        }
-        let (_waiting, started) = self.mpi.begin(NAME, call, element, from, to)?;
-        if started.bytes == 0 && call.has_parts() {
-            // Open MPI treats two empty buffers as aliased, which is an error.
-            return Ok(());
+            let pieces = &mut to.chunks_mut(PIECE);
+            return pieces.try_for_each(|piece| self.call(channel, of, call, element, &[], piece));
         }
         let count = self.mpi.count(call, element, from.len(), to.len())?;
         if let Call::Receive { from } = call {
-            self.await_message(on, from, &started)?;
+            self.await_message(channel, from, of)?;
         }
-        let (kind, comm) = (datatype(element), on.0);
+        let (kind, comm) = (datatype(element), self.channels[channel].0);
         let op = sum_of(element);
         let (from, to) = (from.as_ptr().cast::<c_void>(), to.as_mut_ptr().cast::<c_void>());
-        // SAFETY: both buffers are borrowed until the call returns. `begin` has checked that they have the
+        // SAFETY: both buffers are borrowed until the call returns. `Call::check` has checked that they have the
         // values that MPI reads and writes: `count` of `kind`, or as many for each rank. One that is empty, as
         // `to` of a gather on other ranks than the root, it does not access.
         let code = unsafe {
@@ -157,87 +159,7 @@ impl MpiCalls {
                 Call::Barrier => ffi::MPI_Barrier(comm),
             }
         };
-        self.mpi.check_code(code, &started)
-    }
-
-    /// Waits for the next message of rank `from`.
-    ///
-    /// # Errors
-    /// If it has another length than the receive: Open MPI writes past the end of a buffer that is shorter than a
-    /// long message.
-    fn await_message(&self, on: Communicator, from: usize, of: &Started) -> Result<(), CommError> {
-        let (mut status, mut length) = (MaybeUninit::<ffi::MPI_Status>::uninit(), 0);
-        // SAFETY: the status is valid memory for MPI to write.
-        let code = unsafe { ffi::MPI_Probe(from as c_int, TAG, on.0, status.as_mut_ptr()) };
-        self.mpi.check_code(code, of)?;
-        // SAFETY: the probe has succeeded, and has written the status.
-        let code = unsafe { ffi::MPI_Get_count(status.as_ptr(), datatype(Element::Byte), &mut length) };
-        self.mpi.check_code(code, of)?;
-        if usize::try_from(length) == Ok(of.bytes) {
-            return Ok(());
-        }
-        let reason = format!("the message has {length} bytes, and this rank receives {}", of.bytes);
-        Err(self.mpi.error(of, reason))
-    }
-}
-
-impl Primitives for MpiCalls {
-    fn transport(&self) -> &str {
-        NAME
-    }
-
-    fn rank(&self) -> usize {
-        self.mpi.rank
-    }
-
-    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        self.call_on(self.communicator, call, element, from, to)
-    }
-}
-
-/// A non-blocking operation in flight, with the buffers that MPI reads and writes until it is complete.
-/// Their heap memory does not move when this does.
-pub struct Request {
-    handle: ffi::MPI_Request,
-    started: Started,
-    /// `None` once complete.
-    buffers: Option<(Wire, Wire)>,
-}
-
-impl Drop for Request {
-    /// After an error, MPI may still write to buffers in flight: that memory is leaked rather
-    /// than freed.
-    fn drop(&mut self) {
-        std::mem::forget(self.buffers.take());
-    }
-}
-
-/// MPI's non-blocking operations, on communicators of their own: with another collective of the same
-/// world, ranks may interleave calls in a different order.
-pub struct MpiRequests {
-    mpi: Mpi,
-    channels: [Communicator; CHANNELS],
-    blocking: MpiCalls,
-    in_flight: usize,
-}
-
-impl MpiRequests {
-    /// All ranks must call it.
-    pub(super) fn new(mpi: Mpi) -> Result<Self, CommError> {
-        let channels = [mpi.duplicate()?, mpi.duplicate()?, mpi.duplicate()?];
-        let [communicator, .., announcements] = channels;
-        let blocking = MpiCalls { mpi: mpi.clone(), communicator, announcements };
-        Ok(Self { mpi, channels, blocking, in_flight: 0 })
-    }
-}
-
-impl Requests for MpiRequests {
-    type Request = Request;
-
-    const NAME: &'static str = NAME;
-
-    fn member(&self) -> &Member {
-        &self.mpi
+        self.mpi.check_code(code, of)
     }
 
     fn start(
@@ -292,13 +214,9 @@ impl Requests for MpiRequests {
         self.mpi.pause();
         Ok(())
     }
-
-    fn blocking(&mut self) -> &mut dyn Primitives {
-        &mut self.blocking
-    }
 }
 
-impl Drop for MpiRequests {
+impl Drop for MpiLink {
     fn drop(&mut self) {
         if self.in_flight == 0 && !std::thread::panicking() {
             // SAFETY: all are duplicates with no operation in flight, and are not used again. After an
@@ -326,7 +244,7 @@ impl Drop for MpiRequests {
 /// fn is_used_by_several_threads<T: Sync>() {}
 /// is_used_by_several_threads::<burn_mpi::MpiCollective>();
 /// ```
-pub type MpiCollective = PendingOps<MpiRequests>;
+pub type MpiCollective = PendingOps<MpiLink>;
 
 impl MpiCollective {
     /// The collective of `world`. All ranks must call it.
@@ -334,7 +252,7 @@ impl MpiCollective {
     /// # Errors
     /// When MPI fails; [`CommError::Transport`] if the ranks of `world` are threads.
     pub fn new(world: &World) -> Result<Self, CommError> {
-        Ok(Self::over(world, MpiRequests::new(world.mpi()?.0.clone())?))
+        Ok(Self::over(world, MpiLink::new(world.mpi()?.clone())?))
     }
 }
 

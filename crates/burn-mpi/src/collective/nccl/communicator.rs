@@ -7,16 +7,15 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::collective::announced::Announcement;
+use crate::collective::compared::Checked;
 use crate::collective::nccl::NAME;
-use crate::collective::nccl::cuda::Block;
-use crate::collective::nccl::cuda::{DevicePointer, Handle};
+use crate::collective::nccl::cuda::{Block, DevicePointer, Handle, PAGE};
 use crate::collective::nccl::gpu::{Gpu, choose};
 use crate::collective::nccl::library::{Comm, Nccl, SUM, datatype};
-use crate::collective::pending::{Comparison, PendingOps, Requests, Step};
+use crate::collective::pending::{Comparison, Link, PendingOps, Step};
 use crate::collective::wire::Element;
-use crate::guard::abortable::Abortable;
 use crate::member::{Member, Started};
-use crate::{Call, CommError, Operation, Primitives, Reduction, Wire, World};
+use crate::{Call, CommError, Operation, Reduction, Wire, World};
 
 /// How long a rank whose operation failed waits for its peer to send the reason.
 const PEER_REASON_TIMEOUT: Duration = Duration::from_secs(3);
@@ -37,8 +36,6 @@ pub struct Communicator {
     free: Vec<Block>,
     /// Operations that were started and not collected.
     in_flight: usize,
-    /// While this rank waits for an operation.
-    waiting: Option<Abortable>,
     /// The error that ended the communicator, if any.
     broken: Option<String>,
 }
@@ -64,17 +61,9 @@ impl Communicator {
         let id = world.broadcast_bytes(world.agree(id)?)?;
         let member = Rc::clone(world.member());
         let started = member.started(NAME, START, 0);
-        let mut this = Self {
-            member,
-            nccl,
-            gpu,
-            comm: None,
-            stream,
-            free: Vec::new(),
-            in_flight: 0,
-            waiting: None,
-            broken: None,
-        };
+        member.activity.with(|state| state.abort = Some(false));
+        let mut this =
+            Self { member, nccl, gpu, comm: None, stream, free: Vec::new(), in_flight: 0, broken: None };
         let _waiting = this.member.enter(NAME, START, None);
         let connected = this.gpu.enter().and_then(|_current| {
             // SAFETY: the context is current.
@@ -97,40 +86,47 @@ impl Communicator {
         self.comm.unwrap_or(std::ptr::null_mut())
     }
 
-    /// Starts `call` on `count` elements of each rank, of which `mine` are this rank's, if it sends any; a
-    /// part that is missing at the end counts as zeros.
-    pub(super) fn start_call(
+    /// Starts `call` on values of type `element`: reads `mine` and writes `written` bytes, in place where the call
+    /// reads what it writes.
+    fn start_call(
         &mut self,
         call: Call,
         element: Element,
-        count: usize,
         mine: &[u8],
+        written: usize,
     ) -> Result<Pending, String> {
         if let Some(reason) = &self.broken {
             return Err(format!("the communicator broke earlier: {reason}"));
         }
-        let layout = Layout::of(call, count, self.member.rank, self.member.size);
-        let bytes = |elements: usize| elements * element.width();
-        let range = |part: &Range<usize>| bytes(part.start)..bytes(part.end);
-        let (input, output) = (range(&layout.input), range(&layout.output));
-        let mine = if input.is_empty() { &[] } else { mine };
+        let Member { rank, size, .. } = *self.member;
+        let count = call.part(mine.len(), written, size) / element.width();
+        // The block has what is read, and then what is written.
+        let start = match call {
+            Call::AllReduce | Call::Broadcast { .. } => 0,
+            _ => mine.len().next_multiple_of(PAGE),
+        };
+        let result = match call {
+            Call::Broadcast { root } if rank == root => 0..0,
+            Call::Reduce { root } if rank != root => 0..0,
+            _ => start..start + written,
+        };
         let _current = self.gpu.enter()?;
         // SAFETY: the context is current.
-        let mut block = unsafe { self.block(bytes(layout.length)) }?;
+        let mut block = unsafe { self.block(start + written) }?;
+        let (from, to) = (block.device, block.device + start as u64);
         // SAFETY: no operation uses a block from `block`. From here on it is in flight, and nothing
-        // writes or frees it before its event is complete; the range is inside, as the layout
-        // has it. The context is current, and the communicator is not ended.
+        // writes or frees it before its event is complete. The context is current, and the communicator is not ended.
         let enqueued = unsafe {
-            block.write(input.clone(), mine);
+            block.write(mine);
             block
-                .copy_to_device(self.gpu.cuda, &input, self.stream)
-                .and_then(|()| self.enqueue(call, element, count, block.device))
-                .and_then(|()| block.copy_to_host(self.gpu.cuda, &output, self.stream))
+                .copy_to_device(self.gpu.cuda, mine.len(), self.stream)
+                .and_then(|()| self.enqueue(call, element, count, from, to))
+                .and_then(|()| block.copy_to_host(self.gpu.cuda, &result, self.stream))
         };
         match enqueued {
             Ok(()) => {
                 self.in_flight += 1;
-                Ok(Pending { block, result: output })
+                Ok(Pending { block, result })
             }
             // The block may be in use: it is leaked.
             Err(reason) => Err(self.fail(reason)),
@@ -154,13 +150,14 @@ impl Communicator {
         state.map_err(|reason| self.fail(reason))
     }
 
-    /// Between two looks of a rank that waits. The guard has the communicator aborted if the wait exceeds the
-    /// deadline.
-    pub(super) fn pause(&mut self) {
-        let waiting = self.waiting.get_or_insert_with(|| Abortable::enter(&self.member.activity));
-        if waiting.is_requested() {
+    /// Between two looks of a rank that waits.
+    fn look_again(&mut self) {
+        if self.member.activity.with(|state| state.abort) == Some(true) {
             self.abort();
-            Abortable::aborted(&self.member.activity);
+            // For the end of the process: an error of this rank would be a second line for one cause.
+            loop {
+                std::thread::park();
+            }
         }
         self.member.pause();
     }
@@ -174,7 +171,6 @@ impl Communicator {
             unsafe { block.read(result.start, into) };
         }
         self.in_flight -= 1;
-        self.waiting = None;
         self.free.push(block);
     }
 
@@ -210,7 +206,6 @@ impl Communicator {
 
     /// Ends the communicator after an error, which every later operation then returns.
     fn fail(&mut self, reason: String) -> String {
-        self.waiting = None;
         self.abort();
         self.broken.get_or_insert(reason).clone()
     }
@@ -242,69 +237,69 @@ impl Communicator {
         has_ended
     }
 
-    /// Calls NCCL for `call` on the block at `base`.
+    /// Calls NCCL for `call`, which reads at `from` and writes at `to`.
     ///
     /// # Safety
-    /// The context of the GPU is current, the communicator is not ended, and `base` is the address
-    /// of a block of [`Layout::of`]'s length that stays allocated until the stream has passed this
-    /// point.
-    pub(super) unsafe fn enqueue(
+    /// The context of the GPU is current, the communicator is not ended, and both are addresses of memory for `count`
+    /// elements (of each rank, where NCCL reads or writes those of all) that stays allocated until the stream has
+    /// passed this point.
+    unsafe fn enqueue(
         &self,
         call: Call,
         element: Element,
         count: usize,
-        base: DevicePointer,
+        from: DevicePointer,
+        to: DevicePointer,
     ) -> Result<(), String> {
         let (nccl, comm, stream, kind) = (self.nccl, self.comm(), self.stream, datatype(element));
         let (rank, size) = (self.member.rank, self.member.size);
-        let at = |part: usize| (base as usize + part * count * element.width()) as *mut c_void;
-        let one = |code: c_int, name: &str| nccl.check(code, name);
-        // SAFETY: as the caller promises; a part of the block is the whole block of a message.
-        let message =
-            |call, part| unsafe { self.enqueue(call, element, count, at(part).addr() as DevicePointer) };
-        let parts = |root| if rank == root { 0..size } else { 0..0 };
-        // SAFETY: all addresses are inside the block, with room for `count` elements after each
-        // (times `size` where NCCL reads or writes those of all ranks), as `Layout::of` has them;
-        // stream and communicator are this one's.
+        let part = |base: DevicePointer, part: usize| {
+            (base as usize + part * count * element.width()) as *mut c_void
+        };
+        let (read, write) = (part(from, 0), part(to, 0));
+        let of_root = |root| if rank == root { 0..size } else { 0..0 };
+        let check = |code: c_int, name: &str| nccl.check(code, name);
+        // SAFETY: parts are of the memory that the caller promises; stream and communicator are this one's.
+        let send = |at: usize, to: usize| unsafe {
+            check((nccl.send)(part(from, at), count, kind, to as c_int, comm, stream), "ncclSend")
+        };
+        // SAFETY: as above.
+        let receive = |at: usize, from: usize| unsafe {
+            check((nccl.receive)(part(to, at), count, kind, from as c_int, comm, stream), "ncclRecv")
+        };
+        // SAFETY: as above.
         unsafe {
             match call {
                 Call::AllReduce | Call::Barrier => {
-                    one((nccl.all_reduce)(at(0), at(0), count, kind, SUM, comm, stream), "ncclAllReduce")
+                    check((nccl.all_reduce)(read, write, count, kind, SUM, comm, stream), "ncclAllReduce")
                 }
                 Call::Reduce { root } => {
                     let root = root as c_int;
-                    one((nccl.reduce)(at(0), at(0), count, kind, SUM, root, comm, stream), "ncclReduce")
+                    check((nccl.reduce)(read, write, count, kind, SUM, root, comm, stream), "ncclReduce")
                 }
-                Call::Broadcast { root } => {
-                    let root = root as c_int;
-                    one((nccl.broadcast)(at(0), at(0), count, kind, root, comm, stream), "ncclBroadcast")
-                }
+                Call::Broadcast { root } => check(
+                    (nccl.broadcast)(read, write, count, kind, root as c_int, comm, stream),
+                    "ncclBroadcast",
+                ),
                 Call::ReduceScatter => {
-                    let code = (nccl.reduce_scatter)(at(0), at(rank), count, kind, SUM, comm, stream);
-                    one(code, "ncclReduceScatter")
+                    let code = (nccl.reduce_scatter)(read, write, count, kind, SUM, comm, stream);
+                    check(code, "ncclReduceScatter")
                 }
                 Call::AllGather => {
-                    one((nccl.all_gather)(at(rank), at(0), count, kind, comm, stream), "ncclAllGather")
+                    check((nccl.all_gather)(read, write, count, kind, comm, stream), "ncclAllGather")
                 }
-                Call::Send { to } => {
-                    one((nccl.send)(at(0), count, kind, to as c_int, comm, stream), "ncclSend")
-                }
-                Call::Receive { from } => {
-                    one((nccl.receive)(at(0), count, kind, from as c_int, comm, stream), "ncclRecv")
-                }
+                Call::Send { to } => send(0, to),
+                Call::Receive { from } => receive(0, from),
                 Call::AllToAll => grouped(nccl, || {
-                    (0..size).try_for_each(|peer| {
-                        message(Call::Send { to: peer }, peer)?;
-                        message(Call::Receive { from: peer }, size + peer)
-                    })
+                    (0..size).try_for_each(|peer| send(peer, peer).and_then(|()| receive(peer, peer)))
                 }),
                 Call::Gather { root } => grouped(nccl, || {
-                    message(Call::Send { to: root }, size)?;
-                    parts(root).try_for_each(|from| message(Call::Receive { from }, from))
+                    send(0, root)?;
+                    of_root(root).try_for_each(|from| receive(from, from))
                 }),
                 Call::Scatter { root } => grouped(nccl, || {
-                    message(Call::Receive { from: root }, size)?;
-                    parts(root).try_for_each(|to| message(Call::Send { to }, to))
+                    receive(0, root)?;
+                    of_root(root).try_for_each(|to| send(to, to))
                 }),
             }
         }
@@ -328,41 +323,6 @@ impl Drop for Communicator {
             // SAFETY: the stream is this communicator's, and nothing is in flight on it.
             unsafe { (self.gpu.cuda.stream_destroy)(self.stream) };
         }
-    }
-}
-
-/// The layout of a block, in elements.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Layout {
-    pub length: usize,
-    /// What is copied to the GPU.
-    pub input: Range<usize>,
-    /// What is copied back.
-    pub output: Range<usize>,
-}
-
-impl Layout {
-    /// The layout of the block of `rank` of `size` for a call on `count` elements of each rank, or of each
-    /// pair of ranks. Operations are in place wherever NCCL allows it: a part of the block is then both read
-    /// and written.
-    pub fn of(call: Call, count: usize, rank: usize, size: usize) -> Self {
-        let (all, none) = (0..count * size, 0..0);
-        let part = |number: usize| number * count..(number + 1) * count;
-        let only = |at: bool, range: Range<usize>| if at { range } else { 0..0 };
-        let (parts, input, output) = match call {
-            Call::AllReduce | Call::Barrier => (1, part(0), part(0)),
-            Call::Reduce { root } => (1, part(0), only(rank == root, part(0))),
-            Call::Broadcast { root } => (1, only(rank == root, part(0)), only(rank != root, part(0))),
-            Call::ReduceScatter => (size, all, part(rank)),
-            Call::AllGather => (size, part(rank), all),
-            Call::AllToAll => (2 * size, all, count * size..2 * count * size),
-            // This rank's part follows those of all ranks.
-            Call::Gather { root } => (size + 1, part(size), only(rank == root, all)),
-            Call::Scatter { root } => (size + 1, only(rank == root, all), part(size)),
-            Call::Send { .. } => (1, part(0), none),
-            Call::Receive { .. } => (1, none, part(0)),
-        };
-        Self { length: parts * count, input, output }
     }
 }
 
@@ -415,7 +375,17 @@ impl NcclCollective {
 /// fn moves_to_another_thread<T: Send>() {}
 /// moves_to_another_thread::<burn_mpi::lab::NcclPrimitives>();
 /// ```
-pub type NcclPrimitives = Communicator;
+pub type NcclPrimitives = Checked<Communicator>;
+
+impl NcclPrimitives {
+    /// As [`NcclCollective::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect(world: &World, gpu: Option<usize>) -> Result<Self, CommError> {
+        Communicator::connect(world, gpu).map(Self::over)
+    }
+}
 
 /// A call in flight.
 pub struct NcclRequest {
@@ -425,7 +395,7 @@ pub struct NcclRequest {
     buffers: Option<(Pending, Wire, Wire)>,
 }
 
-impl Requests for Communicator {
+impl Link for Communicator {
     type Request = NcclRequest;
 
     const NAME: &'static str = NAME;
@@ -442,6 +412,32 @@ impl Requests for Communicator {
         Some(self.describe())
     }
 
+    fn call(
+        &mut self,
+        channel: usize,
+        of: &Started,
+        call: Call,
+        element: Element,
+        from: &[u8],
+        to: &mut [u8],
+    ) -> Result<(), CommError> {
+        let mine = match call {
+            // NCCL has none.
+            Call::Barrier => return self.call(channel, of, Call::AllReduce, element, &[], &mut [0]),
+            Call::AllReduce => &*to,
+            Call::Broadcast { root } if root == self.member.rank => &*to,
+            _ => from,
+        };
+        let result = self.start_call(call, element, mine, to.len()).and_then(|pending| {
+            while !self.is_complete(&pending)? {
+                self.look_again();
+            }
+            self.collect(pending, to);
+            Ok(())
+        });
+        result.map_err(|reason| self.error(of, reason))
+    }
+
     fn start(
         &mut self,
         step: Step,
@@ -450,19 +446,18 @@ impl Requests for Communicator {
         to: Wire,
     ) -> Result<NcclRequest, CommError> {
         let Step { operation, .. } = step;
-        let call = match operation {
+        let (call, written) = match operation {
             // All terms come to the rank that sums them.
-            Operation::AllReduce(Reduction::Ordered) => Call::AllGather,
-            Operation::ReduceScatter(Reduction::Ordered) => Call::AllToAll,
-            _ => step.call,
+            Operation::AllReduce(Reduction::Ordered) => (Call::AllGather, to.len() * self.member.size),
+            Operation::ReduceScatter(Reduction::Ordered) => (Call::AllToAll, from.len()),
+            _ => (step.call, to.len()),
         };
-        let (element, count) = (to.element(), step.call.part(from.len(), to.len(), self.member.size));
-        let mine = if from.is_empty() { to.bytes() } else { from.bytes() };
+        let (element, mine) = (to.element(), if from.is_empty() { to.bytes() } else { from.bytes() });
         let started = step.started(&self.member, NAME, &from, &to);
         // NCCL connects ranks in the first call that needs it, and then waits for them. A blocking call is
         // in a wait already.
         let _waiting = started.bucket.map(|bucket| self.member.enter(NAME, "launch", Some(bucket)));
-        let pending = self.start_call(call, element, count, mine);
+        let pending = self.start_call(call, element, mine, written * element.width());
         let pending = pending.map_err(|reason| self.error(&started, reason))?;
         Ok(NcclRequest { started, operation, buffers: Some((pending, from, to)) })
     }
@@ -483,77 +478,7 @@ impl Requests for Communicator {
     }
 
     fn pause(&mut self) -> Result<(), CommError> {
-        self.pause();
+        self.look_again();
         Ok(())
-    }
-
-    fn blocking(&mut self) -> &mut dyn Primitives {
-        self
-    }
-}
-
-impl Primitives for Communicator {
-    fn transport(&self) -> &str {
-        NAME
-    }
-
-    fn rank(&self) -> usize {
-        self.member.rank
-    }
-
-    fn call(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
-        let (_waiting, started) = self.member.begin(NAME, call, element, from, to)?;
-        if started.bytes == 0 && call.has_parts() {
-            return Ok(());
-        }
-        let part = if call == Call::Barrier { 1 } else { call.part(from.len(), to.len(), self.member.size) };
-        let mine = if from.is_empty() { &*to } else { from };
-        let result = self.start_call(call, element, part / element.width(), mine).and_then(|pending| {
-            while !self.is_complete(&pending)? {
-                self.pause();
-            }
-            self.collect(pending, to);
-            Ok(())
-        });
-        result.map_err(|reason| self.error(&started, reason))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_range_is_inside_the_block() {
-        let root = 1;
-        for call in [
-            Call::AllReduce,
-            Call::Reduce { root },
-            Call::Broadcast { root },
-            Call::ReduceScatter,
-            Call::AllGather,
-            Call::AllToAll,
-            Call::Gather { root },
-            Call::Scatter { root },
-            Call::Send { to: root },
-            Call::Receive { from: root },
-        ] {
-            for size in 2..5 {
-                for rank in 0..size {
-                    let Layout { length, input, output } = Layout::of(call, 7, rank, size);
-                    assert!(input.end <= length && output.end <= length, "{call:?} on {rank} of {size}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_rank_copies_only_what_it_sends_and_what_it_gets() {
-        let layout = |call: Call, rank| Layout::of(call, 5, rank, 3);
-        assert_eq!(layout(Call::ReduceScatter, 2), Layout { length: 15, input: 0..15, output: 10..15 });
-        assert_eq!(layout(Call::AllGather, 1), Layout { length: 15, input: 5..10, output: 0..15 });
-        assert_eq!(layout(Call::Gather { root: 0 }, 2), Layout { length: 20, input: 15..20, output: 0..0 });
-        assert_eq!(layout(Call::Scatter { root: 2 }, 2), Layout { length: 20, input: 0..15, output: 15..20 });
-        assert_eq!(layout(Call::Broadcast { root: 2 }, 2), Layout { length: 5, input: 0..5, output: 0..0 });
     }
 }

@@ -113,7 +113,7 @@ impl Cuda {
 }
 
 /// Blocks are whole pages.
-const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 
 /// A block of equal length on host and GPU. It is not freed on drop: after an error, copies may
 /// still be in flight, and its memory is then leaked.
@@ -169,23 +169,17 @@ impl Block {
         }
     }
 
-    /// Writes `bytes` into the host's copy from `range.start`, and zeros up to the range's end.
+    /// Writes `bytes` at the beginning of the host's copy.
     ///
     /// # Panics
-    /// If the range is too short or outside the block.
+    /// If the block is shorter.
     ///
     /// # Safety
     /// No operation on the block is in flight.
-    pub unsafe fn write(&mut self, range: Range<usize>, bytes: &[u8]) {
-        assert!(
-            range.start + bytes.len() <= range.end && range.end <= self.capacity,
-            "bytes inside the block"
-        );
+    pub unsafe fn write(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.capacity, "bytes inside the block");
         // SAFETY: inside the allocation, which nothing else accesses.
-        let all = unsafe { std::slice::from_raw_parts_mut(self.host.add(range.start), range.len()) };
-        let (copied, padding) = all.split_at_mut(bytes.len());
-        copied.copy_from_slice(bytes);
-        padding.fill(0);
+        unsafe { std::slice::from_raw_parts_mut(self.host, bytes.len()) }.copy_from_slice(bytes);
     }
 
     /// Reads the host's copy from `start` into `bytes`.
@@ -201,25 +195,17 @@ impl Block {
         bytes.copy_from_slice(unsafe { std::slice::from_raw_parts(self.host.add(start), bytes.len()) });
     }
 
-    /// Copies a range of the host's copy to the GPU, in `stream`.
+    /// Copies the first `bytes` of the host's copy to the GPU, in `stream`.
     ///
     /// # Safety
-    /// The context is current, the stream is of it, and the range is inside the block, which stays
+    /// The context is current, the stream is of it, and the bytes are inside the block, which stays
     /// allocated and unchanged until the stream has passed this point.
-    pub unsafe fn copy_to_device(
-        &self,
-        cuda: &Cuda,
-        range: &Range<usize>,
-        stream: Handle,
-    ) -> Result<(), String> {
-        if range.is_empty() {
+    pub unsafe fn copy_to_device(&self, cuda: &Cuda, bytes: usize, stream: Handle) -> Result<(), String> {
+        if bytes == 0 {
             return Ok(());
         }
         // SAFETY: as the caller promises.
-        let code = unsafe {
-            let from = self.host.add(range.start).cast();
-            (cuda.to_device)(self.device + range.start as u64, from, range.len(), stream)
-        };
+        let code = unsafe { (cuda.to_device)(self.device, self.host.cast(), bytes, stream) };
         cuda.check(code, "cuMemcpyHtoDAsync")
     }
 
