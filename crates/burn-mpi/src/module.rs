@@ -7,13 +7,10 @@ use sha2::{Digest, Sha256};
 use crate::calling::calling;
 use crate::{CommError, ParamLayout, ParamSpec, World, tensors};
 
-/// Bytes of a message of [`broadcast_module`].
-const PIECE: usize = 1 << 22;
-
 /// `module` with rank 0's parameters and buffers: floats, integers, booleans and quantized
 /// tensors, of any type, bit by bit. All ranks must call it.
 ///
-/// Beside the module it needs twice the memory of its largest tensor, and a message of 4 MiB.
+/// Beside the module it needs twice the memory of its largest tensor.
 ///
 /// ```no_run
 /// # use burn::nn::LinearConfig;
@@ -46,70 +43,24 @@ pub fn broadcast_module<M: Module>(world: &World, module: M) -> Result<M, CommEr
     let layout = ParamLayout::of(&module);
     compare(world, described, layout.fields, "")?;
     agree_on_module(world, layout.tied)?;
-    let mut pieces = Pieces { world, left: lengths.iter().sum(), piece: Vec::new(), at: 0, result: Ok(()) };
+    let mut result = Ok(());
+    // After an error of the transport nothing is sent.
+    let mut send = |mut bytes: Vec<u8>| {
+        if result.is_ok() {
+            result = world.control().borrow_mut().broadcast(&mut bytes, 0);
+        }
+        result.is_ok().then_some(bytes)
+    };
     if world.is_root() {
-        tensors::visit(&module, &mut |_, _, data| pieces.send(data().as_bytes()));
-        return pieces.result.map(|()| module);
+        tensors::visit(&module, &mut |_, _, data| drop(send(data().as_bytes().to_vec())));
+        return result.map(|()| module);
     }
     let mut lengths = lengths.into_iter();
     let module = tensors::write(module, &mut |dtype, shape, _| {
-        let bytes = Bytes::from_bytes_vec(pieces.receive(lengths.next()?)?);
+        let bytes = Bytes::from_bytes_vec(send(vec![0; lengths.next()?])?);
         Some(TensorData::from_bytes(bytes, shape.to_vec(), dtype))
     });
-    pieces.result.map(|()| module)
-}
-
-/// Bytes that rank 0 sends to all, as one stream in messages of [`PIECE`]: many small tensors share one,
-/// and a large one needs several.
-struct Pieces<'a> {
-    world: &'a World,
-    /// Bytes that no message has had.
-    left: usize,
-    /// The next message of rank 0, or the last of another rank, ...
-    piece: Vec<u8>,
-    /// ... of which this many bytes are read.
-    at: usize,
-    /// The transport's first error, after which there are no messages.
-    result: Result<(), CommError>,
-}
-
-impl Pieces<'_> {
-    /// On rank 0, `bytes` are next.
-    fn send(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(PIECE - self.piece.len()));
-            self.piece.extend_from_slice(now);
-            self.left -= now.len();
-            bytes = later;
-            if self.piece.len() == PIECE || self.left == 0 {
-                self.broadcast();
-                self.piece.clear();
-            }
-        }
-    }
-
-    /// On other ranks, the next `length` bytes; none after an error.
-    fn receive(&mut self, length: usize) -> Option<Vec<u8>> {
-        let mut bytes = Vec::with_capacity(length);
-        while bytes.len() < length {
-            if self.at == self.piece.len() {
-                self.piece.resize(PIECE.min(self.left), 0);
-                self.left -= self.piece.len();
-                self.at = 0;
-                self.broadcast();
-            }
-            let end = self.piece.len().min(self.at + length - bytes.len());
-            bytes.extend_from_slice(&self.piece[self.at..end]);
-            self.at = end;
-        }
-        self.result.is_ok().then_some(bytes)
-    }
-
-    fn broadcast(&mut self) {
-        if self.result.is_ok() {
-            self.result = self.world.control().borrow_mut().broadcast(&mut self.piece, 0);
-        }
-    }
+    result.map(|()| module)
 }
 
 /// Checks that all ranks have a module of this layout, and that it can be trained

@@ -52,8 +52,8 @@
 //!   is held until the call returns.
 //! - Native sums are in an order of their own, as those of MPI and gloo are; sums in rank order have the
 //!   same bits everywhere.
-//! - What MPI leaves to chance goes well here: a blocking all-reduce matches one that was started, messages
-//!   that nobody receives are dropped, and settings of a transport are not looked at.
+//! - What MPI leaves to chance goes well here: messages that nobody receives are dropped, and settings of a
+//!   transport are not looked at.
 //! - A rank that panics or returns an error ends the others at their next exchange with
 //!   [`CommError::Left`](crate::CommError::Left); nothing ends a rank that computes for ever.
 //!   `std::process::exit` ends all tests of the process, with its exit code.

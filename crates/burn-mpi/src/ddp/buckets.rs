@@ -6,7 +6,6 @@
 //! differs between ranks decides when a bucket starts, never how.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -26,8 +25,8 @@ pub struct Signals {
     pub stop: f32,
 }
 
-/// Visits all of a rank's gradients but those to skip, as [`each`](super::collector::each) does.
-type OwnGradients = Box<dyn Fn(&dyn Fn(usize) -> bool, &mut dyn FnMut(usize, Option<&[f32]>))>;
+/// Visits all of a rank's gradients, as [`each`](super::collector::each) does.
+type OwnGradients = Box<dyn Fn(&mut dyn FnMut(usize, Option<&[f32]>))>;
 
 /// All buckets of one rank.
 pub(crate) struct Buckets {
@@ -59,9 +58,9 @@ pub(crate) struct Buckets {
     share: f64,
     /// This rank's gradients that came after their bucket had started, scaled by its share of the samples.
     late: BTreeMap<usize, Vec<f32>>,
-    /// Whether a parameter's gradient is another one than its bucket was started with.
-    replaced: Vec<bool>,
-    /// All of this rank's gradients in this step, not scaled, for those that a rank has replaced.
+    /// Whether gradients are others than buckets were started with.
+    replaced: bool,
+    /// All of this rank's gradients in this step, not scaled, for a step in which a rank has replaced some.
     pub own: Option<OwnGradients>,
     /// Since when some bucket has been in flight during backward.
     in_flight_since: Option<Duration>,
@@ -96,7 +95,7 @@ impl Buckets {
             weight: 1.0,
             share: 0.0,
             late: BTreeMap::new(),
-            replaced: vec![false; params],
+            replaced: false,
             own: None,
             in_flight_since: None,
             clock,
@@ -133,7 +132,7 @@ impl Buckets {
         self.written.fill(false);
         self.sealed.fill(false);
         self.late.clear();
-        self.replaced.fill(false);
+        self.replaced = false;
         self.own = None;
         self.missing.clear();
         self.missing.extend(self.plan.buckets().iter().map(|bucket| bucket.params.len()));
@@ -197,22 +196,14 @@ impl Buckets {
         });
     }
 
-    /// Puts `gradient`, if any, in the place of what was added for `param` in this step. If its bucket has
-    /// started, all ranks reduce theirs again at the end of the step.
+    /// Notes that the program has `gradient`, if any, in the place of what was taken for `param` in this step: all
+    /// ranks reduce theirs again at its end.
     pub fn replace(&mut self, param: usize, gradient: Option<&[f32]>) {
-        let (bucket, range) = self.plan.place(param);
-        match self.buffers.slots(bucket, range.clone()) {
-            Some(slots) if bucket >= self.started => slots.fill(0.0),
-            _ => self.replaced[param] = true,
+        if gradient.is_some_and(|gradient| gradient.len() != self.plan.place(param).1.len()) {
+            self.unexpected.get_or_insert(param);
         }
-        self.written[param] = false;
-        match gradient {
-            Some(gradient) if self.replaced[param] && gradient.len() == range.len() => {
-                self.written[param] = true
-            }
-            Some(gradient) => self.add(param, gradient),
-            None => {}
-        }
+        self.written[param] = gradient.is_some();
+        self.replaced = true;
     }
 
     /// Marks `param` as final in this step. Without a gradient so far, it counts as
@@ -271,35 +262,34 @@ impl Buckets {
         }
         self.note_finished();
         let incomplete = self.clear_unwritten();
-        let moved = !self.late.is_empty() || self.replaced.contains(&true);
-        let irregular = moved || (self.backwards > 0 && incomplete);
+        let (moved, has_backward) = (!self.late.is_empty() || self.replaced, self.backwards > 0);
+        let irregular = flag(moved || (has_backward && incomplete));
+        let mut tail = vec![mine.not_finite, mine.stop, irregular, flag(has_backward), self.share as f32];
+        tail.extend(averaged.iter().map(|value| if has_backward { *value } else { 0.0 }));
         let last = self.plan.buckets().len() - 1;
-        let control = self.plan.buckets()[last].len;
-        let flag = |set: bool| if set { 1.0 } else { 0.0 };
-        let signals =
-            [mine.not_finite, mine.stop, flag(irregular), flag(self.backwards > 0), self.share as f32];
-        let controls = control..control + CONTROL;
-        if let Some(slots) = self.buffers.slots(last, controls.clone()) {
-            slots.copy_from_slice(&signals);
+        let start = self.plan.buckets()[last].len;
+        let range = start..start + tail.len();
+        if let Some(slots) = self.buffers.slots(last, range.clone()) {
+            slots.copy_from_slice(&tail);
         }
-        let carried = self.carried(averaged.len());
-        if let Some(slots) = self.buffers.slots(last, carried.clone()) {
-            match self.backwards > 0 {
-                true => slots.copy_from_slice(averaged),
-                false => slots.fill(0.0),
-            }
-        }
-        if self.collective.world_size() > 1 {
+        let is_alone = self.collective.world_size() == 1;
+        if !is_alone {
             self.reduce(last)?;
         }
-        let sums = self.buffers.values(last, controls).unwrap_or(&signals);
-        let signals = Signals { not_finite: sums[0], stop: sums[1] };
+        let sums = self.buffers.values(last, range).unwrap_or(&tail).to_vec();
         let (irregular, with_backward, share) = (sums[2] > 0.0, sums[3], sums[4]);
         if with_backward > 0.0 && (share - 1.0).abs() > share_tolerance(self.options.wire) {
             // The samples are added where they are known.
             return Err(CommError::Shared(SharedError::Shares { share, samples: Vec::new() }));
         }
-        self.average(averaged, with_backward)?;
+        if !averaged.is_empty() && with_backward > 0.0 {
+            // A bucket of a narrower type has rounded them.
+            let sums = match is_alone || !self.buffers.is_narrow(last) {
+                true => &sums[CONTROL..],
+                false => &self.sum(tail.split_off(CONTROL))?,
+            };
+            averaged.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = sum / with_backward);
+        }
         // Without a backward on any rank, no parameter has a gradient.
         let irregular = match irregular || with_backward == 0.0 {
             true => self.reduce_late()?,
@@ -309,34 +299,7 @@ impl Buckets {
         self.own = None;
         self.absent.fill(false);
         irregular.absent.iter().for_each(|&param| self.absent[param] = true);
-        Ok((signals, irregular))
-    }
-
-    /// The range in the last bucket of `values` that are averaged with the
-    /// signals.
-    fn carried(&self, values: usize) -> Range<usize> {
-        let buckets = self.plan.buckets();
-        let start = buckets[buckets.len() - 1].len + CONTROL;
-        start..start + values
-    }
-
-    /// Reads `averaged` from its sums over `ranks`: in the last bucket after its
-    /// reduction, if that is f32, and else by a separate all-reduce.
-    fn average(&mut self, averaged: &mut [f32], ranks: f32) -> Result<(), CommError> {
-        if averaged.is_empty() || ranks == 0.0 {
-            return Ok(());
-        }
-        let last = self.plan.buckets().len() - 1;
-        let exact = self.collective.world_size() == 1 || !self.buffers.is_narrow(last);
-        let sums = match self.buffers.values(last, self.carried(averaged.len())) {
-            Some(sums) if exact => sums,
-            _ => {
-                let own = if self.backwards > 0 { averaged.to_vec() } else { vec![0.0; averaged.len()] };
-                &self.sum(own)?
-            }
-        };
-        averaged.iter_mut().zip(sums).for_each(|(mean, sum)| *mean = sum / ranks);
-        Ok(())
+        Ok((Signals { not_finite: sums[0], stop: sums[1] }, irregular))
     }
 
     /// Starts the full buckets, in order, because MPI matches collectives by
@@ -411,32 +374,34 @@ impl Buckets {
         Ok(())
     }
 
-    /// Reduces late and replaced gradients of any rank, and determines which parameters have no
+    /// Reduces late gradients of any rank, or all if one has replaced some, and determines which parameters have no
     /// gradient on any rank. Every rank runs it in the same step, because all have
     /// the same signals.
     fn reduce_late(&mut self) -> Result<Irregular, CommError> {
         let began = self.clock.now();
         let params = self.written.len();
         let late = (0..params).map(|param| self.late.contains_key(&param));
-        let flags = late.chain(self.written.iter().copied()).chain(self.replaced.iter().copied());
-        let ranks = self.sum(flags.map(|flag| f32::from(u8::from(flag))).collect())?;
-        let [late, written, replaced] = [0, 1, 2].map(|kind| &ranks[kind * params..][..params]);
-        let chosen = |flags: &[f32]| (0..params).filter(|&param| flags[param] > 0.0).collect::<Vec<_>>();
-        let (late, replaced) = (chosen(late), chosen(replaced));
+        let flags = late.chain(self.written.iter().copied()).chain([self.replaced]);
+        let ranks = self.sum(flags.map(flag).collect())?;
+        let late: Vec<usize> = (0..params).filter(|&param| ranks[param] > 0.0).collect();
+        let absent = (0..params).filter(|&param| ranks[params + param] == 0.0).collect();
+        let replaced = ranks[2 * params] > 0.0;
         let sums = std::mem::take(&mut self.late);
         self.reduce_again(&late, sums, |slot, sum| *slot += sum)?;
-        let own = self.own_gradients(&replaced);
-        self.reduce_again(&replaced, own, |slot, sum| *slot = sum)?;
+        if replaced {
+            let held: Vec<usize> = (0..params).filter(|&param| self.plan.holds(param)).collect();
+            let own = self.own_gradients();
+            self.reduce_again(&held, own, |slot, sum| *slot = sum)?;
+        }
         self.times.exposed += self.clock.now() - began;
-        let absent = (0..params).filter(|&param| written[param] == 0.0).collect();
-        Ok(Irregular { late, replaced: !replaced.is_empty(), absent })
+        Ok(Irregular { late, replaced, absent })
     }
 
-    /// This rank's gradients of `params`, scaled by its share of the samples.
-    fn own_gradients(&mut self, params: &[usize]) -> BTreeMap<usize, Vec<f32>> {
+    /// This rank's gradients, scaled by its share of the samples.
+    fn own_gradients(&mut self) -> BTreeMap<usize, Vec<f32>> {
         let mut gradients = BTreeMap::new();
-        if let (false, Some(each)) = (params.is_empty(), self.own.take()) {
-            each(&|param| params.binary_search(&param).is_err(), &mut |param, values| {
+        if let Some(each) = self.own.take() {
+            each(&mut |param, values| {
                 let scaled = values.map(|values| values.iter().map(|value| value * self.weight).collect());
                 gradients.extend(scaled.map(|scaled| (param, scaled)));
             });
@@ -524,6 +489,11 @@ impl Buckets {
     }
 }
 
+/// A number that is summed over ranks.
+fn flag(is_set: bool) -> f32 {
+    f32::from(u8::from(is_set))
+}
+
 /// How far the sum of all ranks' shares of a step may be from 1: it is summed in the type of the gradients, of
 /// which bf16 has 8 bits.
 fn share_tolerance(wire: WireType) -> f32 {
@@ -536,7 +506,7 @@ fn share_tolerance(wire: WireType) -> f32 {
 /// the plan expects. A network may use a parameter more often than that, on one
 /// rank only, or run another backward after the last one. The difference is then
 /// kept aside and reduced at the end of the step, on all ranks. A program may change a gradient after its
-/// bucket has started, on one rank only: it is then reduced again as a whole.
+/// bucket has started, on one rank only: all gradients are then reduced again.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Irregular {
     /// Parameters with a late gradient on some rank.

@@ -3,30 +3,22 @@
 use burn::backend::Flex;
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Gradients, Tensor, TensorData};
+use burn::tensor::{DType, Tensor, TensorData};
 
 use super::hook::Taken;
 use crate::CommError;
 
-/// Where gradients are.
-pub(crate) enum Source<'a> {
-    /// As a backward has left them.
-    Backward(&'a mut Gradients),
-    /// As a program has computed them.
-    Program(&'a GradientsParams),
-}
-
 /// Passes on each parameter's gradient: all of it if nothing was `taken` during backward, the difference if
 /// it was accumulated further, and nothing if it was not.
 pub(crate) fn collect<M: Module>(
-    gradients: &mut Gradients,
+    gradients: &GradientsParams,
     module: &M,
     taken: &[Option<Taken>],
     add: &mut dyn FnMut(usize, &[f32]),
 ) {
     let taken = |param: usize| taken.get(param).and_then(Option::as_ref);
     let skip = |param: usize| taken(param).is_some_and(|taken| !taken.changed_after_take);
-    each(Source::Backward(gradients), module, &skip, &mut |param, values| match (values, taken(param)) {
+    each(gradients, module, &skip, &mut |param, values| match (values, taken(param)) {
         (Some(values), None) => add(param, values),
         (Some(values), Some(taken)) => {
             let grown = values.iter().zip(taken.values()).map(|(all, taken)| all - taken);
@@ -39,16 +31,16 @@ pub(crate) fn collect<M: Module>(
 /// Passes on the gradients of `module`'s parameters, by their index in visit order; `None` for one that has
 /// no gradient. Those to `skip` are not read.
 pub(crate) fn each<M: Module>(
-    source: Source<'_>,
+    gradients: &GradientsParams,
     module: &M,
     skip: &dyn Fn(usize) -> bool,
     take: &mut dyn FnMut(usize, Option<&[f32]>),
 ) {
-    module.visit(&mut Collector { source, skip, take, next: 0 });
+    module.visit(&mut Collector { gradients, skip, take, next: 0 });
 }
 
 struct Collector<'a> {
-    source: Source<'a>,
+    gradients: &'a GradientsParams,
     skip: &'a dyn Fn(usize) -> bool,
     take: &'a mut dyn FnMut(usize, Option<&[f32]>),
     next: usize,
@@ -61,12 +53,7 @@ impl ModuleVisitor for Collector<'_> {
         if (self.skip)(index) {
             return;
         }
-        let gradient = match &mut self.source {
-            Source::Backward(gradients) if param.is_require_grad() => param.grad_remove(gradients),
-            Source::Backward(_) => None,
-            Source::Program(gradients) => gradients.get::<D>(param.id),
-        };
-        match gradient {
+        match self.gradients.get::<D>(param.id) {
             Some(gradient) => read(gradient, &mut |values| (self.take)(index, Some(values))),
             None => (self.take)(index, None),
         }

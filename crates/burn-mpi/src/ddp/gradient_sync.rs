@@ -15,7 +15,7 @@ use burn::tensor::{Gradients, Tensor};
 
 use crate::ddp::arrival::Probe;
 use crate::ddp::buckets::{Buckets, Signals};
-use crate::ddp::collector::{Source, collect, each, register};
+use crate::ddp::collector::{collect, each, register};
 use crate::ddp::hook::{Hooked, Taken};
 use crate::ddp::options::{SyncOptions, plan_of};
 use crate::ddp::report::{BucketReport, CommTimes, NoOverlap, Overlap, SyncEvent, SyncReport, SyncWatch};
@@ -158,9 +158,10 @@ impl GradientSync {
         if own == 0 {
             return Ok(());
         }
-        let (mut gradients, taken) = self.hooked_backward(loss, module, own, total, which)?;
+        let (gradients, taken) = self.hooked_backward(loss, module, own, total, which)?;
+        let gradients = GradientsParams::from_grads(gradients, module);
         let buckets = self.buckets()?;
-        collect(&mut gradients, module, &taken, &mut |param, values| buckets.add(param, values));
+        collect(&gradients, module, &taken, &mut |param, values| buckets.add(param, values));
         buckets.notify(SyncEvent::CollectEnd);
         self.end_backward(which)
     }
@@ -337,8 +338,7 @@ impl GradientSync {
     }
 
     /// As [`contribute`](Self::contribute), and the only gradients of this rank in the step: `taken` are
-    /// those that were reduced during a hooked backward, and where `gradients` has others by now, these are
-    /// averaged in their place.
+    /// those that were reduced during a hooked backward; if `gradients` has others by now, all are averaged again.
     #[cfg(feature = "train")]
     pub(crate) fn contribute_all<M: Module + 'static>(
         &mut self,
@@ -353,9 +353,7 @@ impl GradientSync {
         }
         self.add_rest(&gradients, module, &taken.unwrap_or_default())?;
         let module = module.clone();
-        self.buckets()?.own = Some(Box::new(move |skip, take| {
-            each(Source::Program(&gradients), &module, skip, take);
-        }));
+        self.buckets()?.own = Some(Box::new(move |take| each(&gradients, &module, &|_| false, take)));
         Ok(())
     }
 
@@ -386,7 +384,7 @@ impl GradientSync {
         taken: &[Option<Taken>],
     ) -> Result<(), CommError> {
         let buckets = self.buckets()?;
-        each(Source::Program(gradients), module, &|_| false, &mut |param, values| match (
+        each(gradients, module, &|_| false, &mut |param, values| match (
             taken.get(param).and_then(Option::as_ref),
             values,
         ) {

@@ -29,9 +29,9 @@ thread_local! {
 /// # }
 /// ```
 ///
-/// What the `TrainOutput` of a step holds at its end is what is averaged, whatever was sent. A gradient
-/// that the step has changed after it was sent (scaled, clipped, added to another loss's, left out) is
-/// sent again, by all ranks. So a step chooses by its calls:
+/// What the `TrainOutput` of a step holds at its end is what is averaged, whatever was sent. If the step has
+/// changed a gradient after it was sent (scaled, clipped, added to another loss's, left out), all
+/// are sent again, by all ranks. So a step chooses by its calls:
 ///
 /// - several losses: `burn_mpi::backward(&(first + second))` overlaps. Of several calls in a step the first one
 ///   does; the others are Burn's.
