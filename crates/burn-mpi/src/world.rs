@@ -294,17 +294,16 @@ impl World {
     /// # Errors
     /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) if they are in different exchanges.
     fn lengths(&self, mine: usize, name: &str) -> Result<Vec<usize>, CommError> {
-        let exchange = Exchange::of(name);
+        let exchange = Exchange::of(name, 0, self.host());
         let mut all = vec![[0u64; 2]; self.size()];
         self.control().borrow_mut().all_gather(
-            bytemuck::bytes_of(&[mine as u64, exchange.tag()]),
+            bytemuck::bytes_of(&[mine as u64, exchange.tag]),
             bytemuck::cast_slice_mut(&mut all),
         )?;
-        let Some(rank) = all.iter().position(|[_, tag]| *tag != all[0][1]) else {
-            return Ok(all.iter().map(|[length, _]| *length as usize).collect());
-        };
-        let [calls, others] = Exchange::differing(&self.all_gather(&exchange.padded())?, rank);
-        Err(CommError::Shared(SharedError::OutOfStep { rank, host: self.host_of(rank), calls, others }))
+        if all.iter().any(|[_, tag]| *tag != all[0][1]) {
+            Exchange::compare(&self.all_gather(&exchange.bytes())?)?;
+        }
+        Ok(all.iter().map(|[length, _]| *length as usize).collect())
     }
 
     /// Every rank's bytes in rank order, where `send` returns those of all ranks one after the other.
@@ -349,14 +348,14 @@ impl World {
     /// # Errors
     /// If the transport fails.
     pub fn broadcast_bytes(&self, mut bytes: Vec<u8>) -> Result<Vec<u8>, CommError> {
-        let exchange = Exchange::of("broadcast");
-        let mut header = [bytes.len() as u64, exchange.tag()];
+        let exchange = Exchange::of("broadcast", 0, self.host());
+        let mut header = [bytes.len() as u64, exchange.tag];
         self.control().borrow_mut().broadcast(bytemuck::bytes_of_mut(&mut header), 0)?;
         let [length, tag] = header;
-        if tag != exchange.tag() {
+        if tag != exchange.tag {
             // The others go on; they learn it from this rank's exit.
-            let name = Exchange::name(&exchange.padded());
-            return Err(self.unreadable(format!("rank 0 is in another call, and this rank in {name}")));
+            let reason = format!("rank 0 is in another call, and this rank in {}", exchange.name);
+            return Err(self.unreadable(reason));
         }
         bytes.resize(length as usize, 0);
         self.control().borrow_mut().broadcast(&mut bytes, 0)?;

@@ -10,8 +10,8 @@
 use std::fmt;
 
 use super::wire::Element;
-use crate::calling::{Exchange, ROOM};
-use crate::{Call, CommError, Operation, SharedError};
+use crate::calling::Exchange;
+use crate::{Call, Operation};
 
 /// What has to be equal in a call of all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub(crate) struct Calls {
 
 impl Calls {
     /// Notes the next call. Unless it is expected, returns what all ranks have to compare first.
-    pub fn note(&mut self, signature: Signature, host: &str) -> Option<Announcement> {
+    pub fn note(&mut self, signature: Signature, host: &str) -> Option<Exchange> {
         let is_expected = self.latest.get(self.expected) == Some(&signature);
         if self.latest.len() == MEMORY {
             self.latest.drain(..MEMORY / 2);
@@ -71,7 +71,7 @@ impl Calls {
         self.latest.push(signature);
         self.made += 1;
         self.expected = if is_expected { self.expected + 1 } else { self.after_the_same() };
-        (!is_expected).then(|| Announcement::of(&format!("{signature}, call {}", self.made), self.made, host))
+        (!is_expected).then(|| Exchange::of(&format!("{signature}, call {}", self.made), self.made, host))
     }
 
     /// The position after the latest earlier place where the most calls up to there are those up to now.
@@ -82,57 +82,6 @@ impl Calls {
             now.clone().zip(earlier).take(CONTEXT).take_while(|(a, b)| a == b).count()
         };
         (1..=before).max_by_key(same).unwrap_or(before)
-    }
-}
-
-/// What a rank tells the others of its call.
-pub struct Announcement(Vec<u8>);
-
-impl Announcement {
-    /// Bytes of a host's name.
-    const HOST: usize = 64;
-    /// Bytes of the digest and of the call's number.
-    const HEAD: usize = 2 * size_of::<u64>();
-    /// Its bytes: the digest, the number, the host and the text.
-    pub const BYTES: usize = Self::HEAD + Self::HOST + ROOM;
-
-    pub fn of(text: &str, number: u64, host: &str) -> Self {
-        let exchange = Exchange::of(text);
-        let mut bytes = [exchange.tag().to_le_bytes(), number.to_le_bytes()].concat();
-        bytes.extend(&host.as_bytes()[..host.len().min(Self::HOST)]);
-        bytes.resize(Self::HEAD + Self::HOST, 0);
-        bytes.extend(exchange.padded());
-        Self(bytes)
-    }
-
-    /// What a rank that waits in the comparison is in.
-    pub fn wait_of(&self, transport: &str) -> String {
-        format!("{transport} comparison of {}", Exchange::name(&self.0[Self::BYTES - ROOM..]))
-    }
-
-    /// The bytes.
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.0
-    }
-
-    /// Whether all ranks have made as many calls: then none is left that others have not made.
-    pub fn are_of_one_number(all: &[u8]) -> bool {
-        let number = |of: &[u8]| of[size_of::<u64>()..Self::HEAD].to_vec();
-        all.chunks_exact(Self::BYTES).all(|of| number(of) == number(&all[..Self::BYTES]))
-    }
-
-    /// Compares those of all ranks.
-    ///
-    /// # Errors
-    /// On all ranks, [`SharedError::OutOfStep`](crate::SharedError::OutOfStep) of the first rank whose call is not rank 0's.
-    pub fn compare(all: &[u8]) -> Result<(), CommError> {
-        let ranks: Vec<&[u8]> = all.chunks_exact(Self::BYTES).collect();
-        let head = |of: &[u8]| of[..Self::HEAD].to_vec();
-        let Some(rank) = ranks.iter().position(|of| head(of) != head(ranks[0])) else { return Ok(()) };
-        let (host, _) = ranks[rank][Self::HEAD..].split_at(Self::HOST);
-        let names: Vec<u8> = ranks.iter().flat_map(|of| &of[Self::BYTES - ROOM..]).copied().collect();
-        let [calls, others] = Exchange::differing(&names, rank);
-        Err(CommError::Shared(SharedError::OutOfStep { rank, host: Exchange::name(host), calls, others }))
     }
 }
 
@@ -169,18 +118,18 @@ mod tests {
 
     #[test]
     fn an_error_names_the_rank_and_both_calls() {
-        let of = |length, host| Calls::default().note(sum(length), host).expect("the first").into_bytes();
+        let of = |length, host| Calls::default().note(sum(length), host).expect("the first").bytes();
         let [five, same, fifty] = [of(5, "node0"), of(5, "node1"), of(50, "node2")];
-        assert!(Announcement::compare(&[&five[..], &same].concat()).is_ok());
+        assert!(Exchange::compare(&[&five[..], &same].concat()).is_ok());
         let all = [five.clone(), same, fifty].concat();
-        let error = Announcement::compare(&all).unwrap_err().to_string();
+        let error = Exchange::compare(&all).unwrap_err().to_string();
         let line =
             "rank 2 on node2 is in all-reduce of 50 f32, call 1, and rank 0 in all-reduce of 5 f32, call 1:";
         assert!(error.starts_with(line), "{error}");
         let mut calls = Calls::default();
         calls.note(sum(1), "node1");
-        let later = calls.note(sum(5), "node1").expect("another").into_bytes();
-        assert!(Announcement::are_of_one_number(&all));
-        assert!(!Announcement::are_of_one_number(&[five, later].concat()));
+        let later = calls.note(sum(5), "node1").expect("another").bytes();
+        assert!(Exchange::are_of_one_number(&all));
+        assert!(!Exchange::are_of_one_number(&[five, later].concat()));
     }
 }

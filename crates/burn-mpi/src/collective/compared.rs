@@ -4,9 +4,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use super::announced::{Announcement, Calls, Signature};
+use super::announced::{Calls, Signature};
 use super::pending::{ANNOUNCEMENTS, COMPARISON, Comparison, Link};
 use super::wire::Element;
+use crate::calling::Exchange;
 use crate::member::Started;
 use crate::{Call, CommError, Primitives, SharedError};
 
@@ -17,12 +18,11 @@ pub(crate) struct Messages(HashMap<Call, (u64, usize)>);
 impl Messages {
     /// Notes the next message of `length` bytes. Unless the one before had the same, returns what both ranks have
     /// to compare first.
-    fn note(&mut self, call: Call, length: usize, host: &str) -> Option<Announcement> {
+    fn note(&mut self, call: Call, length: usize, host: &str) -> Option<Exchange> {
         let (number, last) = self.0.entry(call).or_insert((0, usize::MAX));
         *number += 1;
         let is_expected = std::mem::replace(last, length) == length;
-        (!is_expected)
-            .then(|| Announcement::of(&format!("message {number} of {length} bytes"), *number, host))
+        (!is_expected).then(|| Exchange::of(&format!("message {number} of {length} bytes"), *number, host))
     }
 }
 
@@ -41,12 +41,12 @@ impl<L: Link> Checked<L> {
     }
 
     /// Compares a call that starts.
-    fn compare(&mut self, call: Call, of: &Started, announcement: Announcement) -> Result<(), CommError> {
+    fn compare(&mut self, call: Call, of: &Started, announcement: Exchange) -> Result<(), CommError> {
         let member = self.link.member();
-        let (size, comparison) = (member.size, member.started(L::NAME, COMPARISON, Announcement::BYTES));
+        let (size, comparison) = (member.size, member.started(L::NAME, COMPARISON, Exchange::BYTES));
         let _waiting = member.enter(L::NAME, call.name(), None);
         member.activity.specify(announcement.wait_of(L::NAME));
-        let mine = announcement.into_bytes();
+        let mine = announcement.bytes();
         let mut announce = |call, from: &[u8], to: &mut [u8]| {
             self.link.call(ANNOUNCEMENTS, &comparison, call, Element::Byte, from, to)
         };
@@ -56,7 +56,7 @@ impl<L: Link> Checked<L> {
                 let mut theirs = vec![0; mine.len()];
                 let announced = announce(call, &[], &mut theirs);
                 // As if the sender were rank 0, which others are compared with.
-                let compared = announced.and_then(|()| Announcement::compare(&[theirs, mine].concat()));
+                let compared = announced.and_then(|()| Exchange::compare(&[theirs, mine].concat()));
                 compared.map_err(|error| match error {
                     CommError::Shared(SharedError::OutOfStep { calls, others, .. }) => {
                         let reason = format!("rank {from} sends {others}, and this rank receives {calls}");
@@ -68,9 +68,8 @@ impl<L: Link> Checked<L> {
             _ => {
                 let mut all = vec![0; mine.len() * size];
                 let announced = announce(Call::AllGather, &mine, &mut all);
-                let compared = announced.and_then(|()| Announcement::compare(&all));
-                if compared.as_ref().is_err_and(CommError::is_shared) && Announcement::are_of_one_number(&all)
-                {
+                let compared = announced.and_then(|()| Exchange::compare(&all));
+                if compared.as_ref().is_err_and(CommError::is_shared) && Exchange::are_of_one_number(&all) {
                     // Nothing was sent: all ranks begin anew.
                     self.calls = Calls::default();
                     return compared;

@@ -6,7 +6,8 @@
 //! them, so the two stages use separate channels, and second stages start in the order of the first ones:
 //! whichever first stage completes first on a rank, the order is the same on all.
 
-use super::announced::{Announcement, Calls, Signature};
+use super::announced::{Calls, Signature};
+use crate::calling::Exchange;
 use crate::collective::wire::{Element, chunk_range};
 use crate::member::{Member, Started};
 use crate::{Call, Collective, CommError, Operation, Reduction, Wire, World};
@@ -99,7 +100,7 @@ pub trait Link {
     fn start(
         &mut self,
         step: Step,
-        announcement: Option<Announcement>,
+        announcement: Option<Exchange>,
         from: Wire,
         to: Wire,
     ) -> Result<Self::Request, CommError>;
@@ -137,9 +138,6 @@ pub struct PendingOps<L: Link> {
     /// Whether two ranks on two machines exchange and sum halves. Open MPI's own non-blocking all-reduce
     /// (coll/libnbc, in place) sends all to one rank and back, so a link is idle in one direction.
     halves: bool,
-    /// All-reduces in two stages so far, and those of them whose second stage has started.
-    sums: u64,
-    gathers: u64,
     calls: Calls,
     /// Why no operation can be started any more: this rank's were not those of the others.
     failed: Option<CommError>,
@@ -157,10 +155,10 @@ enum Stage<Q> {
     Announced { announcement: Option<Q>, from: Wire, to: Wire },
     /// One call is the whole operation, or the last one of it, and has its result in the second buffer.
     Whole(Q),
-    /// The all-to-all of chunks is in flight; the sums of `gather`, its number, are gathered afterwards.
-    Exchange { request: Q, gather: Option<u64> },
+    /// The all-to-all of chunks is in flight; the sums of an all-reduce are gathered afterwards.
+    Exchange(Q),
     /// Exchanged and summed; waits for an earlier operation to start its all-gather.
-    Exchanged { sum: Wire, all: Wire, number: u64 },
+    Exchanged { sum: Wire, all: Wire },
     /// The result.
     Done(Wire),
 }
@@ -182,33 +180,34 @@ impl<Q> PendingOp<Q> {
         self.stage = Stage::Done(result);
     }
 
-    /// Moves the operation on, without waiting.
-    fn advance<L: Link<Request = Q>>(&mut self, link: &mut L, gathers: &mut u64) -> Result<(), CommError> {
+    /// Moves the operation on, without waiting. All-gathers start in the order of the operations: after one that
+    /// is to start its own, there are none.
+    fn advance<L: Link<Request = Q>>(&mut self, link: &mut L, gathers: &mut bool) -> Result<(), CommError> {
         match &mut self.stage {
             Stage::Whole(request) => {
                 if let Some((_, result)) = link.test(request)? {
                     self.finish(result);
                 }
             }
-            Stage::Exchange { request, gather } => {
+            Stage::Exchange(request) => {
                 let Some((all, chunks)) = link.test(request)? else { return Ok(()) };
                 let mut sum = chunks.zeros_like(chunks.len() / link.member().size);
                 sum.sum_of_chunks(&chunks);
-                match *gather {
-                    Some(number) => self.stage = Stage::Exchanged { sum, all, number },
-                    None => self.finish(sum),
+                match self.step.operation {
+                    Operation::AllReduce(_) => self.stage = Stage::Exchanged { sum, all },
+                    _ => self.finish(sum),
                 }
             }
             Stage::Announced { .. } | Stage::Exchanged { .. } | Stage::Done(_) => {}
         }
-        if let Stage::Exchanged { sum, all, number } = &mut self.stage
-            && *number == *gathers
+        if let Stage::Exchanged { sum, all } = &mut self.stage
+            && *gathers
         {
             let [sum, all] = [sum, all].map(|buffer| std::mem::replace(buffer, Wire::Bytes(Vec::new())));
-            *gathers += 1;
             let step = Step { call: Call::AllGather, channel: 1, ..self.step };
             self.stage = Stage::Whole(link.start(step, None, sum, all)?);
         }
+        *gathers &= !matches!(self.stage, Stage::Exchange(_) | Stage::Exchanged { .. });
         Ok(())
     }
 }
@@ -222,16 +221,7 @@ impl<L: Link> PendingOps<L> {
         });
         let label =
             if number == 1 { L::NAME.to_owned() } else { format!("{} (collective {number})", L::NAME) };
-        Self {
-            ops: Vec::new(),
-            link,
-            label,
-            halves,
-            sums: 0,
-            gathers: 0,
-            calls: Calls::default(),
-            failed: None,
-        }
+        Self { ops: Vec::new(), link, label, halves, calls: Calls::default(), failed: None }
     }
 
     /// The operation of a bucket that was started and not returned to the caller.
@@ -240,7 +230,7 @@ impl<L: Link> PendingOps<L> {
     }
 
     /// Notes the next call; returns what has to be compared unless it is expected.
-    fn note(&mut self, signature: Signature) -> Result<Option<Announcement>, CommError> {
+    fn note(&mut self, signature: Signature) -> Result<Option<Exchange>, CommError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -252,8 +242,8 @@ impl<L: Link> PendingOps<L> {
     }
 
     /// Starts a comparison.
-    fn announce(&mut self, announcement: Announcement, bucket: usize) -> Result<L::Request, CommError> {
-        let (mine, whole) = (Wire::Bytes(announcement.into_bytes()), Announcement::BYTES);
+    fn announce(&mut self, announcement: Exchange, bucket: usize) -> Result<L::Request, CommError> {
+        let (mine, whole) = (Wire::Bytes(announcement.bytes()), Exchange::BYTES);
         let all = mine.zeros_like(whole * self.link.member().size);
         let operation = Operation::AllGather { length: all.len() };
         let step = Step { bucket, operation, whole, call: Call::AllGather, channel: ANNOUNCEMENTS };
@@ -263,7 +253,7 @@ impl<L: Link> PendingOps<L> {
     /// Whether an announcement is compared, without waiting.
     fn is_compared(&mut self, announcement: &mut L::Request) -> Result<bool, CommError> {
         let Some((_, all)) = self.link.test(announcement)? else { return Ok(false) };
-        let compared = Announcement::compare(all.bytes());
+        let compared = Exchange::compare(all.bytes());
         compared.inspect_err(|error| self.failed = Some(error.clone()))?;
         Ok(true)
     }
@@ -294,18 +284,13 @@ impl<L: Link> PendingOps<L> {
     fn begin(
         &mut self,
         step: Step,
-        within: Option<Announcement>,
+        within: Option<Exchange>,
         from: Wire,
         to: Wire,
     ) -> Result<Stage<L::Request>, CommError> {
         Ok(match step.call {
             _ if step.whole == 0 && within.is_none() => Stage::Done(to),
-            Call::AllToAll => {
-                let gathers = matches!(step.operation, Operation::AllReduce(_));
-                let gather = gathers.then_some(self.sums);
-                self.sums += u64::from(gathers);
-                Stage::Exchange { request: self.link.start(step, within, from, to)?, gather }
-            }
+            Call::AllToAll => Stage::Exchange(self.link.start(step, within, from, to)?),
             _ => Stage::Whole(self.link.start(step, within, from, to)?),
         })
     }
@@ -411,8 +396,9 @@ impl<L: Link> Collective for PendingOps<L> {
 
     fn poll(&mut self) -> Result<usize, CommError> {
         self.start_announced()?;
+        let mut gathers = true;
         for op in &mut self.ops {
-            let advanced = op.advance(&mut self.link, &mut self.gathers);
+            let advanced = op.advance(&mut self.link, &mut gathers);
             advanced.inspect_err(|error| {
                 if error.is_shared() {
                     self.failed = Some(error.clone());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::NAME;
 use super::hub::Hub;
 use super::state::{Ticket, Wanted};
-use crate::collective::announced::Announcement;
+use crate::calling::Exchange;
 use crate::collective::compared::Shared;
 use crate::collective::pending::{CHANNELS, Link, PendingOps, Step};
 use crate::collective::wire::Element;
@@ -115,13 +115,7 @@ impl Link for Memory {
         }
     }
 
-    fn start(
-        &mut self,
-        step: Step,
-        _: Option<Announcement>,
-        from: Wire,
-        to: Wire,
-    ) -> Result<Request, CommError> {
+    fn start(&mut self, step: Step, _: Option<Exchange>, from: Wire, to: Wire) -> Result<Request, CommError> {
         let Seat { hub, rank, .. } = &self.seat;
         let channel = self.first + step.channel as u64;
         let ticket = hub.post(*rank, channel, step.call, to.element(), from.bytes(), to.bytes())?;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::collective::announced::Announcement;
+use crate::calling::Exchange;
 use crate::collective::compared::Checked;
 use crate::collective::connect::GlooAlgorithm;
 use crate::collective::gloo::sys::{Mesh, Run, adder_of};
@@ -84,11 +84,11 @@ impl Context {
     }
 
     /// Compares the call of an operation with those of the other ranks.
-    fn compare(&mut self, of: &Started, announcement: Announcement) -> Result<(), CommError> {
-        let mine = announcement.into_bytes();
+    fn compare(&mut self, of: &Started, announcement: Exchange) -> Result<(), CommError> {
+        let mine = announcement.bytes();
         let mut all = vec![0; mine.len() * self.member.size];
         self.run(of, Call::AllGather, Element::Byte, &mine, &mut all, true)?;
-        Announcement::compare(&all)
+        Exchange::compare(&all)
     }
 
     /// Runs the call of a step. An all-reduce in rank order has two parts: each rank sums its chunk of the
@@ -270,7 +270,7 @@ struct Job {
     number: u64,
     step: Step,
     /// To compare first.
-    announcement: Option<Announcement>,
+    announcement: Option<Exchange>,
     from: Wire,
     to: Wire,
     started: Started,
@@ -382,7 +382,7 @@ impl Link for GlooThread {
     fn start(
         &mut self,
         step: Step,
-        announcement: Option<Announcement>,
+        announcement: Option<Exchange>,
         from: Wire,
         to: Wire,
     ) -> Result<u64, CommError> {

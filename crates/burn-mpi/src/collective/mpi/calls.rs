@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use half::{bf16, f16};
 use mpi::ffi;
 
-use crate::collective::announced::Announcement;
+use crate::calling::Exchange;
 use crate::collective::compared::Shared;
 use crate::collective::mpi::{Communicator, Mpi, NAME};
 use crate::collective::pending::{CHANNELS, Link, PendingOps, Step};
@@ -165,7 +165,7 @@ impl Link for MpiLink {
     fn start(
         &mut self,
         step: Step,
-        _: Option<Announcement>,
+        _: Option<Exchange>,
         from: Wire,
         mut to: Wire,
     ) -> Result<Request, CommError> {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::collective::announced::Announcement;
+use crate::calling::Exchange;
 use crate::collective::compared::Checked;
 use crate::collective::nccl::NAME;
 use crate::collective::nccl::cuda::{Block, DevicePointer, Handle, PAGE};
@@ -441,7 +441,7 @@ impl Link for Communicator {
     fn start(
         &mut self,
         step: Step,
-        _: Option<Announcement>,
+        _: Option<Exchange>,
         from: Wire,
         to: Wire,
     ) -> Result<NcclRequest, CommError> {
