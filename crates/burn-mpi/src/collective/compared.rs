@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use super::announced::{Calls, Signature};
-use super::pending::{ANNOUNCEMENTS, COMPARISON, Comparison, Link};
+use super::pending::{ANNOUNCEMENTS, Blocking, COMPARISON, Comparison, Link};
 use super::wire::Element;
 use crate::calling::Exchange;
 use crate::member::Started;
@@ -48,7 +48,14 @@ impl<L: Link> Checked<L> {
         member.activity.specify(announcement.wait_of(L::NAME));
         let mine = announcement.bytes();
         let mut announce = |call, from: &[u8], to: &mut [u8]| {
-            self.link.call(ANNOUNCEMENTS, &comparison, call, Element::Byte, from, to)
+            self.link.call(Blocking {
+                channel: ANNOUNCEMENTS,
+                of: comparison,
+                call,
+                element: Element::Byte,
+                from,
+                to,
+            })
         };
         let compared = match call {
             Call::Send { .. } => announce(call, &mine, &mut []),
@@ -112,7 +119,7 @@ impl<L: Link> Primitives for Checked<L> {
         let member = self.link.member();
         let _waiting = member.enter(L::NAME, call.name(), None);
         member.activity.with(|state| state.peer = peer);
-        self.link.call_compared(call, element, from, to)
+        self.link.make(call, element, from, to)
     }
 }
 

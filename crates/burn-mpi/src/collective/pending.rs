@@ -25,16 +25,38 @@ pub struct Step {
     pub channel: usize,
 }
 
-impl Step {
-    /// The step on these buffers, which starts now.
-    #[cfg(feature = "mpi")]
-    pub fn started(&self, member: &Member, transport: &'static str, from: &Wire, to: &Wire) -> Started {
-        let is_announcement = self.channel == ANNOUNCEMENTS;
-        let operation = if is_announcement { COMPARISON } else { self.operation.name() };
-        let bucket = (self.bucket != BLOCKING).then_some(self.bucket);
+/// A non-blocking call, which reads `from` and writes `to`.
+#[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "threads compare before, and name no bytes"))]
+pub struct Job {
+    pub step: Step,
+    pub of: Started,
+    /// What to compare first, if that is [within](Comparison::Within) the call.
+    pub announcement: Option<Exchange>,
+    pub from: Wire,
+    pub to: Wire,
+}
+
+impl Job {
+    /// One that starts now.
+    fn new(member: &Member, transport: &'static str, step: Step, from: Wire, to: Wire) -> Self {
+        let is_announcement = step.channel == ANNOUNCEMENTS;
+        let operation = if is_announcement { COMPARISON } else { step.operation.name() };
+        let bucket = (step.bucket != BLOCKING).then_some(step.bucket);
         let bytes = from.bytes().len().max(to.bytes().len());
-        Started { bucket, ..member.started(transport, operation, bytes) }
+        let of = Started { bucket, ..member.started(transport, operation, bytes) };
+        Self { step, of, announcement: None, from, to }
     }
+}
+
+/// A blocking call, on buffers that [`Call::check`] has checked, and not all of them empty.
+#[cfg_attr(not(feature = "mpi"), expect(dead_code, reason = "errors of threads say by themselves of what"))]
+pub struct Blocking<'a> {
+    pub channel: usize,
+    pub of: Started,
+    pub call: Call,
+    pub element: Element,
+    pub from: &'a [u8],
+    pub to: &'a mut [u8],
 }
 
 /// A comparison of calls, in errors.
@@ -84,26 +106,11 @@ pub trait Link {
         None
     }
 
-    /// Makes a blocking call, on buffers that [`Call::check`] has checked, and not all of them empty.
-    fn call(
-        &mut self,
-        channel: usize,
-        of: &Started,
-        call: Call,
-        element: Element,
-        from: &[u8],
-        to: &mut [u8],
-    ) -> Result<(), CommError>;
+    /// Makes a blocking call.
+    fn call(&mut self, blocking: Blocking<'_>) -> Result<(), CommError>;
 
-    /// Starts a call that reads `from` and writes `to`; with an announcement to compare first if that is
-    /// [within](Comparison::Within) the call.
-    fn start(
-        &mut self,
-        step: Step,
-        announcement: Option<Exchange>,
-        from: Wire,
-        to: Wire,
-    ) -> Result<Self::Request, CommError>;
+    /// Starts a non-blocking one.
+    fn start(&mut self, job: Job) -> Result<Self::Request, CommError>;
 
     /// Both buffers, once the call is complete. All calls in flight are tested in the order of their start.
     fn test(&mut self, request: &mut Self::Request) -> Result<Option<(Wire, Wire)>, CommError>;
@@ -112,19 +119,13 @@ pub trait Link {
     fn pause(&mut self) -> Result<(), CommError>;
 
     /// Makes a blocking call on channel 0, which may follow calls in flight, and which ranks have compared.
-    fn call_compared(
-        &mut self,
-        call: Call,
-        element: Element,
-        from: &[u8],
-        to: &mut [u8],
-    ) -> Result<(), CommError> {
+    fn make(&mut self, call: Call, element: Element, from: &[u8], to: &mut [u8]) -> Result<(), CommError> {
         let of = self.member().check(Self::NAME, call, element, from, to)?;
         // Open MPI treats two empty buffers as aliased, which is an error.
         if of.bytes == 0 && call.has_parts() {
             return Ok(());
         }
-        self.call(0, &of, call, element, from, to)
+        self.call(Blocking { channel: 0, of, call, element, from, to })
     }
 }
 
@@ -152,7 +153,7 @@ struct PendingOp<Q> {
 
 enum Stage<Q> {
     /// Not started: ranks compare it, or one before it.
-    Announced { announcement: Option<Q>, from: Wire, to: Wire },
+    Announced { announcement: Option<Q>, job: Job },
     /// One call is the whole operation, or the last one of it, and has its result in the second buffer.
     Whole(Q),
     /// The all-to-all of chunks is in flight; the sums of an all-reduce are gathered afterwards.
@@ -205,7 +206,7 @@ impl<Q> PendingOp<Q> {
         {
             let [sum, all] = [sum, all].map(|buffer| std::mem::replace(buffer, Wire::Bytes(Vec::new())));
             let step = Step { call: Call::AllGather, channel: 1, ..self.step };
-            self.stage = Stage::Whole(link.start(step, None, sum, all)?);
+            self.stage = Stage::Whole(link.start(Job::new(link.member(), L::NAME, step, sum, all))?);
         }
         *gathers &= !matches!(self.stage, Stage::Exchange(_) | Stage::Exchanged { .. });
         Ok(())
@@ -247,7 +248,7 @@ impl<L: Link> PendingOps<L> {
         let all = mine.zeros_like(whole * self.link.member().size);
         let operation = Operation::AllGather { length: all.len() };
         let step = Step { bucket, operation, whole, call: Call::AllGather, channel: ANNOUNCEMENTS };
-        self.link.start(step, None, mine, all)
+        self.link.start(Job::new(self.link.member(), L::NAME, step, mine, all))
     }
 
     /// Whether an announcement is compared, without waiting.
@@ -264,34 +265,27 @@ impl<L: Link> PendingOps<L> {
             return Err(error.clone());
         }
         while let Some(at) = self.ops.iter().position(PendingOp::is_announced) {
-            let step = self.ops[at].step;
             let stage = std::mem::replace(&mut self.ops[at].stage, Stage::Done(Wire::Bytes(Vec::new())));
-            let Stage::Announced { mut announcement, from, to } = stage else { unreachable!("found above") };
+            let Stage::Announced { mut announcement, job } = stage else { unreachable!("found above") };
             if let Some(request) = &mut announcement
                 && !self.is_compared(request)?
             {
-                self.ops[at].stage = Stage::Announced { announcement, from, to };
+                self.ops[at].stage = Stage::Announced { announcement, job };
                 return Ok(());
             }
             // An operation that could not be started has no result.
-            let begun = self.begin(step, None, from, to);
+            let begun = self.begin(job);
             self.ops[at].stage = begun.inspect_err(|error| self.failed = Some(error.clone()))?;
         }
         Ok(())
     }
 
     /// Starts the first stage of an operation.
-    fn begin(
-        &mut self,
-        step: Step,
-        within: Option<Exchange>,
-        from: Wire,
-        to: Wire,
-    ) -> Result<Stage<L::Request>, CommError> {
-        Ok(match step.call {
-            _ if step.whole == 0 && within.is_none() => Stage::Done(to),
-            Call::AllToAll => Stage::Exchange(self.link.start(step, within, from, to)?),
-            _ => Stage::Whole(self.link.start(step, within, from, to)?),
+    fn begin(&mut self, job: Job) -> Result<Stage<L::Request>, CommError> {
+        Ok(match job.step.call {
+            _ if job.step.whole == 0 && job.announcement.is_none() => Stage::Done(job.to),
+            Call::AllToAll => Stage::Exchange(self.link.start(job)?),
+            _ => Stage::Whole(self.link.start(job)?),
         })
     }
 
@@ -319,7 +313,7 @@ impl<L: Link> PendingOps<L> {
                 self.link.pause()?;
             }
         }
-        self.link.call_compared(call, element, &[], buffer.bytes_mut())
+        self.link.make(call, element, &[], buffer.bytes_mut())
     }
 
     /// Waits for the operation of `bucket` and makes progress on all others: another rank may wait
@@ -380,15 +374,15 @@ impl<L: Link> Collective for PendingOps<L> {
         };
         let step = Step { bucket, operation, whole, call, channel: 0 };
         let signature = Signature { call, started: Some(operation), element: to.element(), length: whole };
+        let job = Job::new(self.link.member(), L::NAME, step, from, to);
         let stage = match self.note(signature)? {
             Some(announcement) if L::COMPARISON == Comparison::Before => {
-                let announcement = Some(self.announce(announcement, bucket)?);
-                Stage::Announced { announcement, from, to }
+                Stage::Announced { announcement: Some(self.announce(announcement, bucket)?), job }
             }
             None if self.ops.iter().any(PendingOp::is_announced) => {
-                Stage::Announced { announcement: None, from, to }
+                Stage::Announced { announcement: None, job }
             }
-            within => self.begin(step, within, from, to)?,
+            announcement => self.begin(Job { announcement, ..job })?,
         };
         self.ops.push(PendingOp { step, length, stage });
         Ok(())

@@ -8,11 +8,9 @@ use std::time::Duration;
 use super::NAME;
 use super::hub::Hub;
 use super::state::{Ticket, Wanted};
-use crate::calling::Exchange;
 use crate::collective::compared::Shared;
-use crate::collective::pending::{CHANNELS, Link, PendingOps, Step};
-use crate::collective::wire::Element;
-use crate::member::{Member, Started};
+use crate::collective::pending::{Blocking, CHANNELS, Job, Link, PendingOps};
+use crate::member::Member;
 use crate::process::identify;
 use crate::{Call, Collective, CommError, Wire, World};
 
@@ -93,16 +91,9 @@ impl Link for Memory {
         self.seat.member()
     }
 
-    fn call(
-        &mut self,
-        channel: usize,
-        _: &Started,
-        call: Call,
-        element: Element,
-        from: &[u8],
-        to: &mut [u8],
-    ) -> Result<(), CommError> {
+    fn call(&mut self, blocking: Blocking<'_>) -> Result<(), CommError> {
         let Seat { hub, rank, .. } = &self.seat;
+        let Blocking { channel, call, element, from, to, .. } = blocking;
         match call {
             Call::Send { to } => hub.send(*rank, to, from),
             Call::Receive { from } => hub.receive(*rank, from, to),
@@ -115,8 +106,9 @@ impl Link for Memory {
         }
     }
 
-    fn start(&mut self, step: Step, _: Option<Exchange>, from: Wire, to: Wire) -> Result<Request, CommError> {
+    fn start(&mut self, job: Job) -> Result<Request, CommError> {
         let Seat { hub, rank, .. } = &self.seat;
+        let Job { step, from, to, .. } = job;
         let channel = self.first + step.channel as u64;
         let ticket = hub.post(*rank, channel, step.call, to.element(), from.bytes(), to.bytes())?;
         Ok(Request { ticket, buffers: (from, to) })

@@ -19,7 +19,9 @@ use crate::calling::Exchange;
 use crate::collective::compared::Checked;
 use crate::collective::connect::GlooAlgorithm;
 use crate::collective::gloo::sys::{Mesh, Run, adder_of};
-use crate::collective::pending::{ANNOUNCEMENTS, BLOCKING, Comparison, Link, PendingOps, Step};
+use crate::collective::pending::{
+    ANNOUNCEMENTS, BLOCKING, Blocking, Comparison, Job, Link, PendingOps, Step,
+};
 use crate::collective::wire::Element;
 use crate::member::{Member, Started};
 use crate::{Call, CommError, Operation, Reduction, Wire, World};
@@ -84,41 +86,42 @@ impl Context {
     }
 
     /// Compares the call of an operation with those of the other ranks.
-    fn compare(&mut self, of: &Started, announcement: Exchange) -> Result<(), CommError> {
+    fn compare(&mut self, of: &Started, announcement: &Exchange) -> Result<(), CommError> {
         let mine = announcement.bytes();
         let mut all = vec![0; mine.len() * self.member.size];
-        self.run(of, Call::AllGather, Element::Byte, &mine, &mut all, true)?;
+        let (channel, call, element) = (ANNOUNCEMENTS, Call::AllGather, Element::Byte);
+        self.run(Blocking { channel, of: *of, call, element, from: &mine, to: &mut all })?;
         Exchange::compare(&all)
     }
 
-    /// Runs the call of a step. An all-reduce in rank order has two parts: each rank sums its chunk of the
-    /// buffer, which is padded to equal chunks, and the sums are gathered.
-    fn run_step(&mut self, of: &Started, step: Step, from: &Wire, to: &mut Wire) -> Result<(), CommError> {
-        let (element, announces) = (to.element(), step.channel == ANNOUNCEMENTS);
-        if step.whole == 0 {
-            return Ok(());
+    /// Runs a call, which every rank runs at this point. An all-reduce in rank order has two parts: each rank sums
+    /// its chunk of the buffer, which is padded to equal chunks, and the sums are gathered.
+    fn run_job(&mut self, job: Job) -> Result<(Wire, Wire), CommError> {
+        let Job { step: Step { call, channel, operation, whole, .. }, of, announcement, from, mut to } = job;
+        if let Some(announcement) = announcement {
+            self.compare(&of, &announcement)?;
         }
-        if announces || step.operation != Operation::AllReduce(Reduction::Ordered) {
-            return self.run(of, step.call, element, from.bytes(), to.bytes_mut(), announces);
+        let element = to.element();
+        if whole == 0 {
+            // Nothing to do.
+        } else if channel == ANNOUNCEMENTS || operation != Operation::AllReduce(Reduction::Ordered) {
+            let (from, to) = (from.bytes(), to.bytes_mut());
+            self.run(Blocking { channel, of, call, element, from, to })?;
+        } else {
+            let chunk = to.len().div_ceil(self.member.size);
+            to.resize(chunk * self.member.size);
+            let mut sum = to.zeros_like(chunk);
+            let (from, part) = (to.bytes(), sum.bytes_mut());
+            self.run(Blocking { channel, of, call: Call::ReduceScatter, element, from, to: part })?;
+            let (from, to) = (sum.bytes(), to.bytes_mut());
+            self.run(Blocking { channel, of, call: Call::AllGather, element, from, to })?;
         }
-        let chunk = to.len().div_ceil(self.member.size);
-        to.resize(chunk * self.member.size);
-        let mut sum = to.zeros_like(chunk);
-        self.run(of, Call::ReduceScatter, element, to.bytes(), sum.bytes_mut(), false)?;
-        self.run(of, Call::AllGather, element, sum.bytes(), to.bytes_mut(), false)
+        Ok((from, to))
     }
 
-    /// Runs a call of an operation, whose buffers [`Call::check`] has checked, or this crate has made so; or
-    /// announces one.
-    fn run(
-        &mut self,
-        of: &Started,
-        call: Call,
-        element: Element,
-        from: &[u8],
-        to: &mut [u8],
-        announces: bool,
-    ) -> Result<(), CommError> {
+    /// Runs a call.
+    fn run(&mut self, blocking: Blocking<'_>) -> Result<(), CommError> {
+        let Blocking { channel, of, call, element, from, to } = blocking;
         if let Call::Reduce { .. } = call {
             // In place; on other ranks than the root its content is undefined afterwards.
             to.copy_from_slice(from);
@@ -126,7 +129,7 @@ impl Context {
         let number = match call {
             Call::AllReduce | Call::Reduce { .. } if self.member.size == 1 => return Ok(()),
             Call::Send { to: peer } | Call::Receive { from: peer } if peer == self.member.rank => {
-                return Err(self.member.error(of, "gloo has no messages of a rank to itself"));
+                return Err(self.member.error(&of, "gloo has no messages of a rank to itself"));
             }
             Call::Broadcast { .. } => 0,
             Call::AllReduce => 1,
@@ -142,7 +145,14 @@ impl Context {
             // as in a ring.
             Call::ReduceScatter => {
                 let mut chunks = Wire::of(element, from.len() / element.width());
-                self.run(of, Call::AllToAll, element, from, chunks.bytes_mut(), announces)?;
+                self.run(Blocking {
+                    channel,
+                    of,
+                    call: Call::AllToAll,
+                    element,
+                    from,
+                    to: chunks.bytes_mut(),
+                })?;
                 let mut sum = Wire::of(element, to.len() / element.width());
                 sum.sum_of_chunks(&chunks);
                 to.copy_from_slice(sum.bytes());
@@ -150,10 +160,11 @@ impl Context {
             }
         };
         if let Some(reason) = &self.broken {
-            return Err(self.failed(of, Duration::ZERO, format!("the connections broke earlier: {reason}")));
+            return Err(self.failed(&of, Duration::ZERO, format!("the connections broke earlier: {reason}")));
         }
         // Messages of two ranks have a tag of their own; other calls count theirs, which all ranks make.
         let is_message = matches!(call, Call::Send { .. } | Call::Receive { .. });
+        let announces = channel == ANNOUNCEMENTS;
         let tag = &mut self.tags[usize::from(announces)];
         *tag = (*tag + u32::from(!is_message)) % ANNOUNCED;
         let tag = if is_message { MESSAGE } else { *tag } | if announces { ANNOUNCED } else { 0 };
@@ -173,7 +184,7 @@ impl Context {
         // of ranks (`Call::check`), and on other ranks than a root gloo does not access the one that is empty.
         unsafe { self.mesh.call(&run) }.map_err(|reason| {
             self.broken = Some(reason.clone());
-            self.failed(of, PEER_REASON_TIMEOUT, reason)
+            self.failed(&of, PEER_REASON_TIMEOUT, reason)
         })
     }
 
@@ -253,7 +264,7 @@ pub struct GlooThread {
     member: Rc<Member>,
     context: Arc<Mutex<Context>>,
     /// The thread ends when this is dropped.
-    jobs: Sender<Job>,
+    jobs: Sender<(u64, Job)>,
     results: Receiver<Finished>,
     thread: Option<JoinHandle<()>>,
     /// Operations queued so far, and those that the thread has not returned.
@@ -265,36 +276,15 @@ pub struct GlooThread {
 /// The buffers of an operation that has run, by its number.
 type Finished = (u64, Result<(Wire, Wire), CommError>);
 
-/// An operation queued to the thread.
-struct Job {
-    number: u64,
-    step: Step,
-    /// To compare first.
-    announcement: Option<Exchange>,
-    from: Wire,
-    to: Wire,
-    started: Started,
-}
-
-impl Job {
-    /// Runs the operation, which every rank runs at this point.
-    fn run(self, context: &mut Context) -> Finished {
-        let Self { number, step, announcement, from, mut to, started } = self;
-        let compared = announcement.map_or(Ok(()), |announcement| context.compare(&started, announcement));
-        let result = compared.and_then(|()| context.run_step(&started, step, &from, &mut to));
-        (number, result.map(|()| (from, to)))
-    }
-}
-
 impl GlooThread {
     fn connect(world: &World, interface: Option<&str>, timeout: Duration) -> Result<Self, CommError> {
         let context = Arc::new(Mutex::new(Context::connect(world, interface, timeout)?));
-        let (jobs, orders) = channel::<Job>();
+        let (jobs, orders) = channel::<(u64, Job)>();
         let (reports, results) = channel();
         let shared = Arc::clone(&context);
         let serve = move || {
-            for job in orders {
-                if reports.send(job.run(&mut shared.lock())).is_err() {
+            for (number, job) in orders {
+                if reports.send((number, shared.lock().run_job(job))).is_err() {
                     break;
                 }
             }
@@ -367,35 +357,19 @@ impl Link for GlooThread {
     }
 
     /// On the caller's thread, while nothing is in flight.
-    fn call(
-        &mut self,
-        channel: usize,
-        of: &Started,
-        call: Call,
-        element: Element,
-        from: &[u8],
-        to: &mut [u8],
-    ) -> Result<(), CommError> {
-        self.idle_context()?.run(of, call, element, from, to, channel == ANNOUNCEMENTS)
+    fn call(&mut self, blocking: Blocking<'_>) -> Result<(), CommError> {
+        self.idle_context()?.run(blocking)
     }
 
-    fn start(
-        &mut self,
-        step: Step,
-        announcement: Option<Exchange>,
-        from: Wire,
-        to: Wire,
-    ) -> Result<u64, CommError> {
+    fn start(&mut self, job: Job) -> Result<u64, CommError> {
         let number = self.queued;
         self.queued += 1;
-        let started = step.started(&self.member, NAME, &from, &to);
-        let job = Job { number, step, announcement, from, to, started };
-        if step.bucket == BLOCKING {
+        if job.step.bucket == BLOCKING {
             // Its caller waits for it: the handover to the thread is saved.
-            let finished = job.run(&mut *self.idle_context()?);
-            self.finished.push(finished);
+            let result = self.idle_context()?.run_job(job);
+            self.finished.push((number, result));
         } else {
-            self.jobs.send(job).map_err(|_| self.thread_is_gone())?;
+            self.jobs.send((number, job)).map_err(|_| self.thread_is_gone())?;
             self.in_flight += 1;
         }
         Ok(number)

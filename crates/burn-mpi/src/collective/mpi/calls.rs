@@ -6,31 +6,16 @@ use std::mem::MaybeUninit;
 use half::{bf16, f16};
 use mpi::ffi;
 
-use crate::calling::Exchange;
 use crate::collective::compared::Shared;
 use crate::collective::mpi::{Communicator, Mpi, NAME};
-use crate::collective::pending::{CHANNELS, Link, PendingOps, Step};
+use crate::collective::pending::{Blocking, CHANNELS, Job, Link, PendingOps, Step};
 use crate::collective::wire::{Element, Sum};
 use crate::member::{Member, Started};
 use crate::{Call, CommError, Wire, World};
 
-// The functions of shim.c.
 unsafe extern "C" {
-    fn burn_mpi_allreduce(
-        buffer: *mut c_void,
-        count: c_int,
-        datatype: ffi::MPI_Datatype,
-        op: ffi::MPI_Op,
-        comm: ffi::MPI_Comm,
-    ) -> c_int;
-    fn burn_mpi_iallreduce(
-        buffer: *mut c_void,
-        count: c_int,
-        datatype: ffi::MPI_Datatype,
-        op: ffi::MPI_Op,
-        comm: ffi::MPI_Comm,
-        request: *mut ffi::MPI_Request,
-    ) -> c_int;
+    /// `MPI_IN_PLACE` (shim.c).
+    safe fn burn_mpi_in_place() -> *const c_void;
 }
 
 /// Tag of every message: MPI delivers messages between two ranks in the order sent.
@@ -112,24 +97,18 @@ impl Link for MpiLink {
         &self.mpi
     }
 
-    fn call(
-        &mut self,
-        channel: usize,
-        of: &Started,
-        call: Call,
-        element: Element,
-        from: &[u8],
-        to: &mut [u8],
-    ) -> Result<(), CommError> {
+    fn call(&mut self, blocking: Blocking<'_>) -> Result<(), CommError> {
+        let Blocking { channel, of, call, element, from, to } = blocking;
         if let Call::Broadcast { .. } = call
             && to.len() > PIECE
         {
             let pieces = &mut to.chunks_mut(PIECE);
-            return pieces.try_for_each(|piece| self.call(channel, of, call, element, &[], piece));
+            return pieces
+                .try_for_each(|to| self.call(Blocking { channel, of, call, element, from: &[], to }));
         }
         let count = self.mpi.count(call, element, from.len(), to.len())?;
         if let Call::Receive { from } = call {
-            self.await_message(channel, from, of)?;
+            self.await_message(channel, from, &of)?;
         }
         let (kind, comm) = (datatype(element), self.channels[channel].0);
         let op = sum_of(element);
@@ -145,7 +124,7 @@ impl Link for MpiLink {
                     ffi::MPI_Recv(to, count, kind, from as c_int, TAG, comm, ignore)
                 }
                 Call::Broadcast { root } => ffi::MPI_Bcast(to, count, kind, root as c_int, comm),
-                Call::AllReduce => burn_mpi_allreduce(to, count, kind, op, comm),
+                Call::AllReduce => ffi::MPI_Allreduce(burn_mpi_in_place(), to, count, kind, op, comm),
                 Call::Reduce { root } => ffi::MPI_Reduce(from, to, count, kind, op, root as c_int, comm),
                 Call::AllGather => ffi::MPI_Allgather(from, count, kind, to, count, kind, comm),
                 Call::Gather { root } => {
@@ -159,18 +138,12 @@ impl Link for MpiLink {
                 Call::Barrier => ffi::MPI_Barrier(comm),
             }
         };
-        self.mpi.check_code(code, of)
+        self.mpi.check_code(code, &of)
     }
 
-    fn start(
-        &mut self,
-        step: Step,
-        _: Option<Exchange>,
-        from: Wire,
-        mut to: Wire,
-    ) -> Result<Request, CommError> {
-        let Step { call, channel, .. } = step;
-        let (element, started) = (to.element(), step.started(&self.mpi, NAME, &from, &to));
+    fn start(&mut self, job: Job) -> Result<Request, CommError> {
+        let Job { step: Step { call, channel, .. }, of: started, from, mut to, .. } = job;
+        let element = to.element();
         assert_eq!(from.element(), element, "buffers of one type");
         call.check(element, from.bytes(), to.bytes(), (self.mpi.rank, self.mpi.size));
         let count = self.mpi.count(call, element, from.bytes().len(), to.bytes().len())?;
@@ -183,7 +156,9 @@ impl Link for MpiLink {
         // complete, and it leaks them if it is dropped before that.
         let code = unsafe {
             match call {
-                Call::AllReduce => burn_mpi_iallreduce(written, count, kind, op, comm, &mut handle),
+                Call::AllReduce => {
+                    ffi::MPI_Iallreduce(burn_mpi_in_place(), written, count, kind, op, comm, &mut handle)
+                }
                 Call::ReduceScatter => {
                     ffi::MPI_Ireduce_scatter_block(read, written, count, kind, op, comm, &mut handle)
                 }

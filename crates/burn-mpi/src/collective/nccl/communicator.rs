@@ -6,13 +6,12 @@ use std::rc::Rc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::calling::Exchange;
 use crate::collective::compared::Checked;
 use crate::collective::nccl::NAME;
 use crate::collective::nccl::cuda::{Block, DevicePointer, Handle, PAGE};
 use crate::collective::nccl::gpu::{Gpu, choose};
 use crate::collective::nccl::library::{Comm, Nccl, SUM, datatype};
-use crate::collective::pending::{Comparison, Link, PendingOps, Step};
+use crate::collective::pending::{Blocking, Comparison, Job, Link, PendingOps, Step};
 use crate::collective::wire::Element;
 use crate::member::{Member, Started};
 use crate::{Call, CommError, Operation, Reduction, Wire, World};
@@ -412,18 +411,11 @@ impl Link for Communicator {
         Some(self.describe())
     }
 
-    fn call(
-        &mut self,
-        channel: usize,
-        of: &Started,
-        call: Call,
-        element: Element,
-        from: &[u8],
-        to: &mut [u8],
-    ) -> Result<(), CommError> {
+    fn call(&mut self, blocking: Blocking<'_>) -> Result<(), CommError> {
+        let Blocking { of, call, element, from, to, .. } = blocking;
         let mine = match call {
             // NCCL has none.
-            Call::Barrier => return self.call(channel, of, Call::AllReduce, element, &[], &mut [0]),
+            Call::Barrier => return self.call(Blocking { call: Call::AllReduce, to: &mut [0], ..blocking }),
             Call::AllReduce => &*to,
             Call::Broadcast { root } if root == self.member.rank => &*to,
             _ => from,
@@ -435,25 +427,18 @@ impl Link for Communicator {
             self.collect(pending, to);
             Ok(())
         });
-        result.map_err(|reason| self.error(of, reason))
+        result.map_err(|reason| self.error(&of, reason))
     }
 
-    fn start(
-        &mut self,
-        step: Step,
-        _: Option<Exchange>,
-        from: Wire,
-        to: Wire,
-    ) -> Result<NcclRequest, CommError> {
-        let Step { operation, .. } = step;
+    fn start(&mut self, job: Job) -> Result<NcclRequest, CommError> {
+        let Job { step: Step { operation, call, .. }, of: started, from, to, .. } = job;
         let (call, written) = match operation {
             // All terms come to the rank that sums them.
             Operation::AllReduce(Reduction::Ordered) => (Call::AllGather, to.len() * self.member.size),
             Operation::ReduceScatter(Reduction::Ordered) => (Call::AllToAll, from.len()),
-            _ => (step.call, to.len()),
+            _ => (call, to.len()),
         };
         let (element, mine) = (to.element(), if from.is_empty() { to.bytes() } else { from.bytes() });
-        let started = step.started(&self.member, NAME, &from, &to);
         // NCCL connects ranks in the first call that needs it, and then waits for them. A blocking call is
         // in a wait already.
         let _waiting = started.bucket.map(|bucket| self.member.enter(NAME, "launch", Some(bucket)));
