@@ -30,8 +30,11 @@ namespace {
 // Slot prefix of send and recv messages, distinct from that of collectives.
 constexpr uint64_t kDirectSlots = uint64_t{0x40} << 56;
 
+// Bytes of an error's text, with its end.
+constexpr size_t kErrorBytes = 1024;
+
 template <typename Call>
-int guarded(char* error, size_t room, Call call) {
+int guarded(char* error, Call call) {
   std::string text;
   try {
     call();
@@ -41,8 +44,8 @@ int guarded(char* error, size_t room, Call call) {
   } catch (...) {
     text = "an exception without text";
   }
-  if (room > 0) {
-    const size_t length = std::min(room - 1, text.size());
+  if (error != nullptr) {
+    const size_t length = std::min(kErrorBytes - 1, text.size());
     std::memcpy(error, text.data(), length);
     error[length] = 0;
   }
@@ -67,8 +70,8 @@ struct burn_mpi_gloo {
 extern "C" {
 
 int burn_mpi_gloo_listen(const char* address, int rank, int size, uint64_t timeout_ms,
-                        burn_mpi_gloo** out, char* error, size_t room) {
-  return guarded(error, room, [&] {
+                        burn_mpi_gloo** out, char* error) {
+  return guarded(error, [&] {
     auto mesh = std::make_shared<Mesh>(rank, size);
     mesh->listen(address, std::chrono::milliseconds(timeout_ms));
     *out = new burn_mpi_gloo{std::move(mesh)};
@@ -78,8 +81,8 @@ int burn_mpi_gloo_listen(const char* address, int rank, int size, uint64_t timeo
 // Writes the addresses to `out`, a buffer of `capacity` bytes, and their size
 // in bytes to `length`, even if it exceeds the capacity.
 int burn_mpi_gloo_addresses(burn_mpi_gloo* self, char* out, size_t capacity, size_t* length,
-                           char* error, size_t room) {
-  return guarded(error, room, [&] {
+                           char* error) {
+  return guarded(error, [&] {
     const auto all = self->mesh->addresses();
     *length = all.size();
     std::memcpy(out, all.data(), std::min(capacity, all.size()));
@@ -87,13 +90,12 @@ int burn_mpi_gloo_addresses(burn_mpi_gloo* self, char* out, size_t capacity, siz
 }
 
 // `peers`: the address on which each peer listens for this rank, `length` bytes each.
-int burn_mpi_gloo_connect(burn_mpi_gloo* self, const char* peers, size_t length, char* error,
-                         size_t room) {
-  return guarded(error, room, [&] { self->mesh->connect(peers, length); });
+int burn_mpi_gloo_connect(burn_mpi_gloo* self, const char* peers, size_t length, char* error) {
+  return guarded(error, [&] { self->mesh->connect(peers, length); });
 }
 
 void burn_mpi_gloo_free(burn_mpi_gloo* self) {
-  guarded(nullptr, 0, [&] { delete self; });
+  guarded(nullptr, [&] { delete self; });
 }
 
 int burn_mpi_gloo_version() { return GLOO_VERSION; }
@@ -113,8 +115,8 @@ struct burn_mpi_gloo_run {
   Add add;
 };
 
-int burn_mpi_gloo_call(burn_mpi_gloo* self, const burn_mpi_gloo_run* run, char* error, size_t room) {
-  return guarded(error, room, [&] {
+int burn_mpi_gloo_call(burn_mpi_gloo* self, const burn_mpi_gloo_run* run, char* error) {
+  return guarded(error, [&] {
     const auto& mesh = self->mesh;
     char* from = bytes_of(run->from);
     char* to = bytes_of(run->to);

@@ -9,7 +9,10 @@ use half::{bf16, f16};
 
 use crate::collective::wire::{Element, Sum};
 
-// The functions of shim.cc.
+/// An error's text, of the length that shim.cc has it with.
+type Text = [u8; 1024];
+
+// The functions of shim.cc, which return 0, or have written the reason.
 unsafe extern "C" {
     fn burn_mpi_gloo_listen(
         address: *const c_char,
@@ -17,27 +20,19 @@ unsafe extern "C" {
         size: c_int,
         timeout_ms: u64,
         out: *mut *mut c_void,
-        error: *mut c_char,
-        room: usize,
+        error: *mut Text,
     ) -> c_int;
     fn burn_mpi_gloo_addresses(
         mesh: *mut c_void,
         out: *mut u8,
         capacity: usize,
         length: *mut usize,
-        error: *mut c_char,
-        room: usize,
+        error: *mut Text,
     ) -> c_int;
-    fn burn_mpi_gloo_connect(
-        mesh: *mut c_void,
-        peers: *const u8,
-        length: usize,
-        error: *mut c_char,
-        room: usize,
-    ) -> c_int;
+    fn burn_mpi_gloo_connect(mesh: *mut c_void, peers: *const u8, length: usize, error: *mut Text) -> c_int;
     fn burn_mpi_gloo_free(mesh: *mut c_void);
     fn burn_mpi_gloo_version() -> c_int;
-    fn burn_mpi_gloo_call(mesh: *mut c_void, run: *const Run, error: *mut c_char, room: usize) -> c_int;
+    fn burn_mpi_gloo_call(mesh: *mut c_void, run: *const Run, error: *mut Text) -> c_int;
 }
 
 /// One call of gloo, as shim.cc declares it.
@@ -79,10 +74,8 @@ impl Mesh {
     /// Pointers and lengths describe buffers that nobody else uses meanwhile. One of them has a part for each
     /// rank where gloo reads or writes such parts, and `add` is for values of this width.
     pub(super) unsafe fn call(&mut self, run: &Run) -> Result<(), String> {
-        checked(|error, room| {
-            // SAFETY: as the caller states.
-            unsafe { burn_mpi_gloo_call(self.0.as_ptr(), run, error, room) }
-        })
+        // SAFETY: as the caller states.
+        checked(|error| unsafe { burn_mpi_gloo_call(self.0.as_ptr(), run, error) })
     }
 
     /// Opens one socket per peer on `address`.
@@ -91,11 +84,10 @@ impl Mesh {
         let timeout =
             u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).clamp(1, i64::MAX as u64 / 2_000_000);
         let mut mesh = std::ptr::null_mut();
-        checked(|error, room| {
-            let (rank, size) = (rank as c_int, size as c_int);
-            // SAFETY: the text is nul-terminated and `mesh` is valid for
-            // writing a pointer.
-            unsafe { burn_mpi_gloo_listen(address.as_ptr(), rank, size, timeout, &mut mesh, error, room) }
+        let (rank, size) = (rank as c_int, size as c_int);
+        // SAFETY: the text is nul-terminated and `mesh` is valid for writing a pointer.
+        checked(|error| unsafe {
+            burn_mpi_gloo_listen(address.as_ptr(), rank, size, timeout, &mut mesh, error)
         })?;
         NonNull::new(mesh).map(Self).ok_or_else(|| "gloo gave no context".into())
     }
@@ -105,10 +97,10 @@ impl Mesh {
     pub fn addresses(&self, size: usize) -> Result<Vec<u8>, String> {
         let mut bytes = vec![0; size * 256];
         let mut length = 0;
-        checked(|error, room| {
-            let (at, capacity) = (bytes.as_mut_ptr(), bytes.len());
-            // SAFETY: the shim writes at most `capacity` bytes.
-            unsafe { burn_mpi_gloo_addresses(self.0.as_ptr(), at, capacity, &mut length, error, room) }
+        let (at, capacity) = (bytes.as_mut_ptr(), bytes.len());
+        // SAFETY: the shim writes at most `capacity` bytes.
+        checked(|error| unsafe {
+            burn_mpi_gloo_addresses(self.0.as_ptr(), at, capacity, &mut length, error)
         })?;
         if length > bytes.len() {
             return Err(format!("gloo's addresses take {length} bytes"));
@@ -119,10 +111,9 @@ impl Mesh {
 
     /// Connects to the addresses that the peers listen on for this rank.
     pub fn connect(&self, peers: &[u8], size: usize) -> Result<(), String> {
-        checked(|error, room| {
-            // SAFETY: `peers` holds `size` equal parts.
-            unsafe { burn_mpi_gloo_connect(self.0.as_ptr(), peers.as_ptr(), peers.len() / size, error, room) }
-        })
+        let (at, length) = (peers.as_ptr(), peers.len() / size);
+        // SAFETY: `peers` holds `size` equal parts.
+        checked(|error| unsafe { burn_mpi_gloo_connect(self.0.as_ptr(), at, length, error) })
     }
 }
 
@@ -140,9 +131,9 @@ pub fn gloo_version() -> String {
 }
 
 /// Calls the shim, and converts its code and text into a result.
-pub(crate) fn checked(call: impl FnOnce(*mut c_char, usize) -> c_int) -> Result<(), String> {
-    let mut text = [0u8; 1024];
-    match call(text.as_mut_ptr().cast(), text.len()) {
+fn checked(call: impl FnOnce(*mut Text) -> c_int) -> Result<(), String> {
+    let mut text: Text = [0; _];
+    match call(&mut text) {
         0 => Ok(()),
         _ => Err(reason(CStr::from_bytes_until_nul(&text).unwrap_or_default().to_string_lossy().as_ref())),
     }
