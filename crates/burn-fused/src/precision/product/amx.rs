@@ -8,7 +8,7 @@
 
 mod detect;
 #[cfg(all(test, target_os = "linux"))]
-pub(crate) mod emulated;
+pub(crate) mod testing;
 mod tiles;
 
 use std::sync::OnceLock;
@@ -31,7 +31,7 @@ pub(super) fn is_available() -> bool {
 /// Whether the instructions are available or, in tests, emulated.
 fn is_usable() -> bool {
     #[cfg(all(test, target_os = "linux"))]
-    let emulated = emulated::is_running();
+    let emulated = testing::is_running();
     #[cfg(not(all(test, target_os = "linux")))]
     let emulated = false;
     emulated || is_available()
@@ -200,7 +200,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn the_instructions_compute_what_the_model_does() {
         // SAFETY: the instructions are permitted or emulated.
-        assert!(emulated::run_where_needed(|| unsafe { detect::is_right() }));
+        assert!(testing::run_where_needed(|| unsafe { detect::is_right() }));
     }
 
     /// Rows and tiles at any distance from one another, and steps in any order.
@@ -225,7 +225,7 @@ mod tests {
             };
             match in_tiles {
                 // SAFETY: the instructions are permitted or emulated.
-                true => emulated::run_where_needed(|| unsafe { Tiles::configure() }.add_products(operands)),
+                true => testing::run_where_needed(|| unsafe { Tiles::configure() }.add_products(operands)),
                 false => model(operands),
             }
             sums

@@ -3,7 +3,7 @@
 use super::super::{Convolution, Route};
 use super::*;
 use crate::precision::Half;
-use crate::precision::amx::emulated;
+use crate::precision::amx::testing;
 
 /// Values of -1 to 1 that are exact in bf16.
 fn numbers(count: usize, by: usize) -> Vec<f32> {
@@ -56,7 +56,7 @@ fn tiles_give_the_convolutions_of_f32() {
         let expected = conv.backward(back, &mut || ());
         let images = bits(&images);
         let mut polls = 0;
-        let (found_output, found) = emulated::run_where_needed(|| {
+        let (found_output, found) = testing::run_where_needed(|| {
             let (output, argmax) = forward(shape, epilogue, &images, [&weights, &bias], true);
             let back = Back {
                 input: &images[..],

@@ -17,7 +17,7 @@ mod convolve;
 mod factors;
 mod finish;
 #[cfg(test)]
-mod reference;
+mod testing;
 #[cfg(test)]
 mod tests;
 mod transform;

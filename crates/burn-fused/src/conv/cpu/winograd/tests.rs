@@ -1,7 +1,7 @@
 //! Every SIMD level is compared with an f64 reference.
 
 use super::super::*;
-use super::reference::{Reference, gradients, product};
+use super::testing::{Reference, gradients, product};
 use crate::epilogue::NO_MAXIMUM;
 
 /// Largest error over the largest value.
