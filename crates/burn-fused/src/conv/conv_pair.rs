@@ -13,7 +13,7 @@ use burn::nn::conv::Conv2d;
 use burn::tensor::{DType, Tensor, try_read_sync};
 
 use super::conv_operator::{ConvEpilogue, conv_relu_pool, parameters, shape_of};
-use super::cpu::{Between, PairBackward, PairForward, Parameters, Shape, pair_fits, with_buffers};
+use super::cpu::{Back, BackwardPass, Between, ForwardPass, Parameters, Shape, pair_fits, with_buffers};
 use crate::epilogue::Epilogue;
 use crate::extension::{Saved, fused_operator};
 use crate::fake_quantize::{FakeQuantize, Steps, fake_quantize, range};
@@ -177,9 +177,10 @@ fn forward(
     let [images, weights1, bias1, weights2, bias2] = tensors.map(contiguous);
     let layers = [[weights1, bias1], [weights2, bias2]];
     let (level, input) = (Level::current(), values(&images));
-    let parameters = layers.each_ref().map(|layer| layer.each_ref().map(values));
+    let (epilogue, parameters) =
+        (Epilogue::ReluPool, layers.each_ref().map(|layer| layer.each_ref().map(values)));
     let (output, between) = with_buffers(|buffers| {
-        level.run(PairForward { shapes, input, layers: parameters, quantize, backward, buffers })
+        level.run(ForwardPass { shapes, epilogue, input, layers: parameters, quantize, backward, buffers })
     });
     let [height, width] = shapes[1].output_size(Epilogue::ReluPool);
     let output = tensor(output, &[shapes[1].batch, shapes[1].outputs, height, width]);
@@ -202,13 +203,19 @@ impl Saved<5> for State {
         let Self { images, layers, shapes, level, between } = &self;
         let weights = layers.each_ref().map(|[weights, _]| values(weights));
         let [mut first, second] = with_buffers(|buffers| {
-            level.run(PairBackward {
+            level.run(BackwardPass {
                 shapes: *shapes,
-                input: values(images),
+                epilogue: Epilogue::ReluPool,
+                back: Back {
+                    input: values(images),
+                    weights: weights[1],
+                    output: &[],
+                    argmax: &between.argmax[1],
+                    gradient: values(&gradient),
+                    of_input: of_images,
+                },
                 weights,
-                between,
-                gradient: values(&gradient),
-                of_input: of_images,
+                between: Some(between),
                 poll: &mut poll::current(),
                 buffers,
             })

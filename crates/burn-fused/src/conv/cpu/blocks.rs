@@ -3,9 +3,8 @@
 
 use std::mem::MaybeUninit;
 
+use super::Shape;
 use super::plane::Plane;
-use super::scratch::Scratch;
-use super::{Gradients, Shape};
 use crate::epilogue::NO_MAXIMUM;
 use crate::simd::{Lanes, MAX_LANES};
 
@@ -121,42 +120,23 @@ pub(super) fn keep_argmax<V: bytemuck::Pod>(index: &[V], argmax: &mut [u8]) {
     }
 }
 
-/// Appends the argmax of a block, a byte each.
+/// Appends the argmax of one of so many blocks, a byte each.
 #[inline(always)]
-pub(super) fn append_argmax<V: bytemuck::Pod>(index: &[V], argmax: &mut Vec<u8>) {
-    let before = argmax.len();
-    argmax.resize(before + size_of_val(index) / size_of::<u32>(), 0);
+pub(super) fn append_argmax<V: bytemuck::Pod>(index: &[V], blocks: usize, argmax: &mut Vec<u8>) {
+    let (before, len) = (argmax.len(), size_of_val(index) / size_of::<u32>());
+    argmax.reserve_exact(if before == 0 { blocks * len } else { 0 });
+    argmax.resize(before + len, 0);
     keep_argmax(index, &mut argmax[before..]);
 }
 
-/// Sums of the gradients of weights and biases over the blocks of a batch, by lanes.
-pub(super) struct Sums<'a, S: Lanes> {
-    pub weights: &'a mut [S::f32s],
-    pub bias: &'a mut [S::f32s],
-}
-
-impl<'a, S: Lanes> Sums<'a, S> {
-    /// All zero.
-    #[inline(always)]
-    pub fn new(simd: S, shape: Shape, sums: &'a mut Scratch) -> Self {
-        let sums = sums.take::<S::f32s>(shape.weight_len() + shape.outputs);
-        sums.fill(simd.splat_f32s(0.0));
-        let (weights, bias) = sums.split_at_mut(shape.weight_len());
-        Self { weights, bias }
+/// The sum of the lanes of each vector.
+#[inline(always)]
+pub(super) fn lane_sums<S: Lanes>(simd: S, vectors: &[S::f32s]) -> Vec<f32> {
+    let mut sums = vec![0.0; vectors.len()];
+    for (sum, &vector) in sums.iter_mut().zip(vectors) {
+        *sum = simd.reduce_sum_f32s(vector);
     }
-
-    /// The gradients, with that of the input.
-    #[inline(always)]
-    pub fn gradients(self, simd: S, input: Option<Vec<f32>>) -> Gradients {
-        let [weights, bias] = [&*self.weights, &*self.bias].map(|sums| {
-            let mut totals = vec![0.0; sums.len()];
-            for (total, &sum) in totals.iter_mut().zip(sums) {
-                *total = simd.reduce_sum_f32s(sum);
-            }
-            totals
-        });
-        Gradients { input, weights, bias }
-    }
+    sums
 }
 
 /// Flipped weights `[inputs, outputs, 3, 3]`, each 3x3 rotated by 180 degrees: the

@@ -13,7 +13,6 @@ mod group;
 mod im2col;
 mod matmul;
 mod middle;
-mod pair;
 mod plane;
 mod route;
 mod scratch;
@@ -24,7 +23,7 @@ mod tests;
 pub(super) mod tiles;
 mod winograd;
 
-pub use pair::{Between, PairBackward, PairForward, Parameters, pair_fits};
+pub use direct::{BackwardPass, Between, ForwardPass, Parameters, pair_fits};
 pub use route::Route;
 pub use scratch::with_buffers;
 
@@ -134,8 +133,11 @@ impl Convolution {
         let Self { level, route, shape, epilogue } = self;
         let keeps = backward && epilogue == Epilogue::ReluPool;
         match route {
-            Route::Direct => with_buffers(|[buffers, _]| {
-                level.run(direct::ForwardPass { shape, epilogue, input, parameters, keeps, buffers })
+            Route::Direct => with_buffers(|buffers| {
+                let (shapes, layers, quantize) = ([shape], [parameters], None);
+                let pass = ForwardPass { shapes, epilogue, input, layers, quantize, backward, buffers };
+                let (output, Between { argmax: [argmax, _], .. }) = level.run(pass);
+                (output, argmax)
             }),
             Route::Gemm => im2col::forward(self, input, parameters, keeps),
             Route::Winograd => winograd::forward(self, input, parameters, keeps),
@@ -148,8 +150,11 @@ impl Convolution {
     pub fn backward(self, back: Back<'_>, between: &mut dyn FnMut()) -> Gradients {
         let Self { level, route, shape, epilogue } = self;
         match route {
-            Route::Direct => with_buffers(|[buffers, _]| {
-                level.run(direct::BackwardPass { shape, epilogue, back, between, buffers })
+            Route::Direct => with_buffers(|buffers| {
+                let (shapes, weights, poll) = ([shape], [back.weights], between);
+                let pass = BackwardPass { shapes, epilogue, back, weights, between: None, poll, buffers };
+                let [found] = level.run(pass);
+                found
             }),
             Route::Gemm => im2col::backward(self, back, between),
             Route::Winograd => winograd::backward(self, back, between),

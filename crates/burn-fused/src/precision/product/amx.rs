@@ -61,7 +61,7 @@ unsafe fn adder() -> impl Fn(Operands<'_>) {
 
 /// `a` times `b` by blocks, whose products are added by what `begin` returns. It is called when
 /// everything is packed and allocated: an allocator may be any code.
-fn product<A: Fn(Operands<'_>)>(a: Bits<'_>, b: Bits<'_>, begin: impl FnOnce() -> A) -> Vec<f32> {
+pub(super) fn product<A: Fn(Operands<'_>)>(a: Bits<'_>, b: Bits<'_>, begin: impl FnOnce() -> A) -> Vec<f32> {
     let (inner, columns) = (a.columns.div_ceil(2 * PAIRS), b.columns);
     let left = pack(a, inner, [PAIRS, 1]);
     let right = pack(b.transpose(), inner, [1, TILE]);
