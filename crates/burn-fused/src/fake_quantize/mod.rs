@@ -135,7 +135,7 @@ impl Steps {
             "values of {shape:?} have 32-bit indices"
         );
         let step = |&parameters: &QParams| Step::new(scheme, parameters);
-        let inner = if parameters.len() == 1 { 1 } else { shape[axis + 1..].iter().product() };
+        let inner = if parameters.len() == 1 { shape } else { &shape[axis + 1..] }.iter().product();
         Self { steps: parameters.iter().map(step).collect(), axis, inner }
     }
 
@@ -179,75 +179,50 @@ impl Kernel for Forward<'_> {
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) {
         let Self { values, steps: Steps { steps, inner, .. }, output, clipped } = self;
-        match (&steps[..], *inner) {
-            ([step], _) => part(values, output, 0, clipped, *step),
-            (steps, 1) => columns(values, output, clipped, steps),
-            (steps, inner) => {
-                let parts = values.chunks(inner).zip(output.chunks_mut(inner)).zip(steps.iter().cycle());
-                for (at, ((values, output), step)) in parts.enumerate() {
-                    part(values, output, at * inner, clipped, *step);
-                }
+        if *inner == 1 {
+            // As many whole rows as make long loops, with the steps in arrays.
+            let period = steps.len() * CHUNK.div_ceil(steps.len());
+            let cycle =
+                |of: fn(&Step) -> f32| steps.iter().map(of).cycle().take(period).collect::<Vec<f32>>();
+            let (scales, inverses) = (cycle(|step| step.scale), cycle(|step| step.inverse));
+            let (lows, highs) = (cycle(|step| step.low), cycle(|step| step.high));
+            let numbers = scales.iter().zip(&inverses).zip(lows.iter().zip(&highs));
+            let steps = numbers.map(|((&scale, &inverse), (&low, &high))| Step { scale, inverse, low, high });
+            let blocks = values.chunks(period).zip(output.chunks_mut(period));
+            for (block, (values, output)) in blocks.enumerate() {
+                part(values, output, block * period, clipped, steps.clone());
+            }
+            return;
+        }
+        let parts = values.chunks(*inner).zip(output.chunks_mut(*inner)).zip(steps.iter().cycle());
+        for (at, ((values, output), step)) in parts.enumerate() {
+            let chunks = values.chunks(CHUNK).zip(output.chunks_mut(CHUNK));
+            for (chunk, (values, output)) in chunks.enumerate() {
+                part(values, output, at * inner + chunk * CHUNK, clipped, std::iter::repeat(*step));
             }
         }
     }
 }
 
-/// Values with the same step. `first` is the index of the first in the tensor.
+/// Values with a step each.
 #[inline(always)]
-fn part(values: &[f32], output: &mut [MaybeUninit<f32>], first: usize, clipped: &mut Vec<u32>, step: Step) {
-    let pairs = values.chunks(CHUNK).zip(output.chunks_mut(CHUNK));
-    for (chunk, (values, output)) in pairs.enumerate() {
-        let mut all = true;
-        for (slot, &value) in output.iter_mut().zip(values) {
-            let (quantized, passes) = step.apply(value);
-            slot.write(quantized);
-            all &= passes;
-        }
-        if !all {
-            let mut outside = [0u8; CHUNK];
-            for (flag, &value) in outside.iter_mut().zip(values) {
-                *flag = u8::from(!step.apply(value).1);
-            }
-            list(&outside, first + chunk * CHUNK, clipped);
-        }
+fn part(
+    values: &[f32],
+    output: &mut [MaybeUninit<f32>],
+    first: usize,
+    clipped: &mut Vec<u32>,
+    steps: impl Iterator<Item = Step> + Clone,
+) {
+    let mut all = true;
+    for ((slot, &value), step) in output.iter_mut().zip(values).zip(steps.clone()) {
+        let (quantized, passes) = step.apply(value);
+        slot.write(quantized);
+        all &= passes;
     }
-}
-
-/// Rows in which each value has a separate step.
-#[inline(always)]
-fn columns(values: &[f32], output: &mut [MaybeUninit<f32>], clipped: &mut Vec<u32>, steps: &[Step]) {
-    // As many whole rows as make long loops, with the steps in arrays.
-    let period = steps.len() * CHUNK.div_ceil(steps.len());
-    let cycle = |of: fn(&Step) -> f32| steps.iter().map(of).cycle().take(period).collect::<Vec<f32>>();
-    let (scales, inverses) = (cycle(|step| step.scale), cycle(|step| step.inverse));
-    let (lows, highs) = (cycle(|step| step.low), cycle(|step| step.high));
-    let mut outside = vec![0u8; period];
-    let pairs = values.chunks(period).zip(output.chunks_mut(period));
-    for (block, (values, output)) in pairs.enumerate() {
-        let len = values.len();
-        let (scales, inverses, lows, highs) = (&scales[..len], &inverses[..len], &lows[..len], &highs[..len]);
-        let (output, outside) = (&mut output[..len], &mut outside[..len]);
-        let mut any = 0;
-        for i in 0..len {
-            let step = Step { scale: scales[i], inverse: inverses[i], low: lows[i], high: highs[i] };
-            let (quantized, passes) = step.apply(values[i]);
-            output[i].write(quantized);
-            outside[i] = u8::from(!passes);
-            any |= outside[i];
-        }
-        if any != 0 {
-            list(outside, block * period, clipped);
-        }
-    }
-}
-
-/// Adds the indices of flags to `clipped`.
-fn list(flags: &[u8], first: usize, clipped: &mut Vec<u32>) {
-    for (at, eight) in flags.chunks(8).enumerate() {
-        if eight.iter().any(|&flag| flag != 0) {
-            let set = eight.iter().enumerate().filter(|(_, flag)| **flag != 0);
-            clipped.extend(set.map(|(i, _)| (first + 8 * at + i) as u32));
-        }
+    if !all {
+        let outside =
+            values.iter().zip(steps).enumerate().filter(|(_, (value, step))| !step.apply(**value).1);
+        clipped.extend(outside.map(|(at, _)| (first + at) as u32));
     }
 }
 
@@ -302,26 +277,20 @@ impl Kernel for Columns<'_> {
     #[inline(always)]
     fn run<S: Lanes>(self, _simd: S) -> Self::Output {
         let Self { values, channels } = self;
-        // As many whole rows as make long loops.
-        let period = channels * 64usize.div_ceil(channels);
-        let (mut min, mut max) = (vec![f32::INFINITY; period], vec![f32::NEG_INFINITY; period]);
-        let mut finite = vec![0.0f32; period];
-        for block in values.chunks(period) {
-            let len = block.len();
-            let (min, max, finite) = (&mut min[..len], &mut max[..len], &mut finite[..len]);
-            for i in 0..len {
-                min[i] = if block[i] < min[i] { block[i] } else { min[i] };
-                max[i] = if block[i] > max[i] { block[i] } else { max[i] };
-                finite[i] += block[i] * 0.0;
+        let (mut min, mut max) = (vec![f32::INFINITY; channels], vec![f32::NEG_INFINITY; channels]);
+        let mut finite = vec![0.0f32; channels];
+        for row in values.chunks_exact(channels) {
+            let ends = min.iter_mut().zip(&mut max).zip(&mut finite);
+            for (((min, max), finite), &value) in ends.zip(row) {
+                *min = if value < *min { value } else { *min };
+                *max = if value > *max { value } else { *max };
+                *finite += value * 0.0;
             }
         }
-        if !finite.iter().all(|&zero| zero == 0.0) {
-            return Err(Int8Error::NonFinite);
+        match finite.iter().all(|&zero| zero == 0.0) {
+            true => Ok(min.iter().zip(&max).map(|(min, max)| [min + 0.0, max + 0.0]).collect()),
+            false => Err(Int8Error::NonFinite),
         }
-        let fold = |ends: &[f32], channel: usize, of: fn(f32, f32) -> f32| {
-            ends[channel..].iter().step_by(channels).copied().fold(ends[channel], of) + 0.0
-        };
-        Ok((0..channels).map(|c| [fold(&min, c, f32::min), fold(&max, c, f32::max)]).collect())
     }
 }
 

@@ -1,6 +1,10 @@
 //! ReLU and 2x2 max pooling on vectors, each lane on its own.
 
-use crate::epilogue::NO_MAXIMUM;
+use std::mem::MaybeUninit;
+
+use super::blocks::keep_argmax;
+use super::plane::Plane;
+use crate::epilogue::{Epilogue, NO_MAXIMUM};
 use crate::simd::Lanes;
 
 /// ReLU, which propagates NaN.
@@ -36,4 +40,41 @@ pub fn largest<S: Lanes>(simd: S, values: [S::f32s; 4]) -> (S::f32s, S::u32s) {
         simd.select_f32s(passes, largest, simd.splat_f32s(0.0)),
         simd.select_u32s(passes, which, simd.splat_u32s(NO_MAXIMUM)),
     )
+}
+
+/// Stores one image's sums of some channels, one in each lane of `plane`, with the epilogue: those of
+/// `channels` channels, `step` values apart, and the argmax of each pooled pixel with all lanes side by side
+/// unless `argmax` is empty. `scratch` has half as many vectors as the plane.
+#[inline(always)]
+pub fn finish<S: Lanes>(
+    simd: S,
+    epilogue: Epilogue,
+    plane: Plane,
+    (sums, scratch): (&mut [S::f32s], &mut [S::f32s]),
+    [channels, step]: [usize; 2],
+    target: &mut [MaybeUninit<f32>],
+    argmax: &mut [u8],
+) {
+    if epilogue == Epilogue::Relu {
+        // A loop, because a closure is compiled apart, without the SIMD level.
+        for value in sums.iter_mut() {
+            *value = relu(simd, *value);
+        }
+    }
+    if epilogue != Epilogue::ReluPool {
+        return plane.store(simd, sums, [channels, step], target);
+    }
+    let [height, width] = epilogue.size(plane.size);
+    let (pooled, index) = scratch[..2 * height * width].split_at_mut(height * width);
+    let index: &mut [S::u32s] = bytemuck::cast_slice_mut(index);
+    for y in 0..height {
+        let rows = &sums[plane.first + 2 * y * plane.stride..][..plane.stride + 2 * width];
+        let (upper, lower) = (&rows[..2 * width], &rows[plane.stride..]);
+        for x in 0..width {
+            let four = [upper[2 * x], upper[2 * x + 1], lower[2 * x], lower[2 * x + 1]];
+            (pooled[y * width + x], index[y * width + x]) = largest(simd, four);
+        }
+    }
+    Plane::plain([height, width]).store(simd, pooled, [channels, step], target);
+    keep_argmax(index, argmax);
 }

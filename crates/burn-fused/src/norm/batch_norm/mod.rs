@@ -23,7 +23,7 @@ use crate::extension::{Saved, on_graph, operator};
 use crate::flex_tensor::{contiguous, tensor, values};
 use crate::precision::{cast, supported, tensor_of, wide};
 use crate::shapes::{expect, refuse};
-use crate::simd::Level;
+use crate::simd::{Kernel, Lanes, Level};
 
 /// A normalised batch, and its statistics.
 #[derive(Debug)]
@@ -141,17 +141,15 @@ impl Shape {
     }
 }
 
-/// Inputs of forward.
+/// What both directions read.
 #[derive(Debug, Clone, Copy)]
 struct Input<'a> {
     shape: Shape,
     epilogue: Epilogue,
     /// `[batch, channels, height, width]`.
     x: &'a [f32],
-    /// One factor for each channel.
-    scale: &'a [f32],
-    /// One summand for each channel.
-    shift: &'a [f32],
+    /// One factor and one summand for each channel.
+    parameters: [&'a [f32]; 2],
 }
 
 /// Statistics of the channels.
@@ -176,41 +174,44 @@ impl Moments {
     }
 }
 
-/// Results of forward.
-#[derive(Debug)]
-struct Forward {
-    output: Vec<f32>,
-    moments: Moments,
-    /// Argmax of the pooling, if backward follows.
-    argmax: Vec<u8>,
+/// The output, and the argmax of its pooling if `backward` follows.
+struct Forward<'a> {
+    input: Input<'a>,
+    epsilon: f64,
+    backward: bool,
 }
 
-/// The gradients of a batch normalisation.
-#[derive(Debug)]
-struct Gradients {
-    x: Vec<f32>,
-    scale: Vec<f32>,
-    shift: Vec<f32>,
-}
+impl Kernel for Forward<'_> {
+    type Output = (Vec<f32>, Moments, Vec<u8>);
 
-fn kernel_forward(level: Level, input: Input<'_>, epsilon: f64, backward: bool) -> Forward {
-    match input.shape.pixels() {
-        1 => level.run(rows::ForwardPass { input, epsilon }),
-        _ => level.run(planes::ForwardPass { input, epsilon, backward }),
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) -> Self::Output {
+        let Self { input, epsilon, backward } = self;
+        match input.shape.pixels() {
+            1 => rows::forward(input, epsilon),
+            _ => planes::forward(input, epsilon, backward),
+        }
     }
 }
 
-/// The gradients from that of the output.
-fn kernel_backward(
-    level: Level,
-    input: Input<'_>,
-    moments: &Moments,
-    argmax: &[u8],
-    gradient: &[f32],
-) -> Gradients {
-    match input.shape.pixels() {
-        1 => level.run(rows::BackwardPass { input, moments, gradient }),
-        _ => level.run(planes::BackwardPass { input, moments, argmax, gradient }),
+/// The gradients of batch, scale and shift from that of the output.
+struct Backward<'a> {
+    input: Input<'a>,
+    moments: &'a Moments,
+    argmax: &'a [u8],
+    gradient: &'a [f32],
+}
+
+impl Kernel for Backward<'_> {
+    type Output = [Vec<f32>; 3];
+
+    #[inline(always)]
+    fn run<S: Lanes>(self, _simd: S) -> [Vec<f32>; 3] {
+        let Self { input, moments, argmax, gradient } = self;
+        match input.shape.pixels() {
+            1 => rows::backward(input, moments, gradient),
+            _ => planes::backward(input, moments, argmax, gradient),
+        }
     }
 }
 
@@ -226,8 +227,8 @@ struct Affine {
 impl Affine {
     #[inline(always)]
     fn of(input: &Input<'_>, moments: &Moments, channel: usize) -> Self {
-        let factor = input.scale[channel] * moments.inverse[channel];
-        Self { mean: moments.mean[channel], factor, shift: input.shift[channel] }
+        let [scale, shift] = input.parameters.map(|values| values[channel]);
+        Self { mean: moments.mean[channel], factor: scale * moments.inverse[channel], shift }
     }
 
     #[inline(always)]
@@ -352,60 +353,47 @@ fn forward(
     epsilon: f64,
     backward: bool,
 ) -> (FlexTensor, State) {
-    let [x, scale, shift] = tensors.map(contiguous);
-    let inputs = Inputs { x, scale, shift, shape, epilogue, level: Level::current() };
-    let Inputs { x, level, .. } = &inputs;
-    let Forward { output, moments, argmax } =
-        kernel_forward(*level, inputs.values(&wide(*level, x)), epsilon, backward);
+    let tensors = tensors.map(contiguous);
+    let [x, scale, shift] = &tensors;
+    let level = Level::current();
+    let input = Input { shape, epilogue, x: &wide(level, x), parameters: [scale, shift].map(values) };
+    let (output, moments, argmax) = level.run(Forward { input, epsilon, backward });
     let mut size = x.shape().to_vec();
     if epilogue == Epilogue::ReluPool {
         size[2..].copy_from_slice(&shape.output_size(epilogue));
     }
-    let output = tensor_of(x.dtype(), *level, output, &size);
-    (output, State { inputs, moments: Arc::new(moments), argmax: Arc::new(argmax) })
-}
-
-/// The inputs of the operator, each contiguous.
-#[derive(Debug, Clone)]
-struct Inputs {
-    x: FlexTensor,
-    scale: FlexTensor,
-    shift: FlexTensor,
-    shape: Shape,
-    epilogue: Epilogue,
-    level: Level,
-}
-
-impl Inputs {
-    /// The inputs with `x` in f32.
-    fn values<'a>(&'a self, x: &'a [f32]) -> Input<'a> {
-        let [scale, shift] = [&self.scale, &self.shift].map(values);
-        Input { shape: self.shape, epilogue: self.epilogue, x, scale, shift }
-    }
+    let output = tensor_of(x.dtype(), level, output, &size);
+    (output, State { tensors, shape, epilogue, level, results: Arc::new((moments, argmax)) })
 }
 
 /// Saved by forward for backward.
 #[derive(Debug, Clone)]
 struct State {
-    inputs: Inputs,
-    moments: Arc<Moments>,
-    argmax: Arc<Vec<u8>>,
+    /// Batch, scale and shift, each contiguous.
+    tensors: [FlexTensor; 3],
+    shape: Shape,
+    epilogue: Epilogue,
+    level: Level,
+    /// And the argmax.
+    results: Arc<(Moments, Vec<u8>)>,
 }
 
 impl State {
     /// Mean and variance.
     fn statistics(&self) -> [FlexTensor; 2] {
-        [&self.moments.mean, &self.moments.variance].map(|values| tensor(values.clone(), &[values.len()]))
+        let (Moments { mean, variance, .. }, _) = &*self.results;
+        [mean, variance].map(|values| tensor(values.clone(), &[values.len()]))
     }
 }
 
 impl Saved<3> for State {
     fn backward(self, gradient: FlexTensor, _of_x: bool) -> [Option<FlexTensor>; 3] {
-        let Self { inputs, moments, argmax } = self;
-        let Inputs { level, shape: Shape { channels, .. }, .. } = inputs;
-        let [x, gradient] = [&inputs.x, &gradient].map(|tensor| wide(level, tensor));
-        let found = kernel_backward(level, inputs.values(&x), &moments, &argmax, &gradient);
-        let of_x = tensor_of(inputs.x.dtype(), level, found.x, &inputs.x.shape());
-        [of_x, tensor(found.scale, &[channels]), tensor(found.shift, &[channels])].map(Some)
+        let Self { tensors: [x, scale, shift], shape, epilogue, level, results } = self;
+        let (moments, argmax) = &*results;
+        let gradient = &wide(level, &gradient);
+        let input = Input { shape, epilogue, x: &wide(level, &x), parameters: [&scale, &shift].map(values) };
+        let [of_x, of_scale, of_shift] = level.run(Backward { input, moments, argmax, gradient });
+        let of_x = tensor_of(x.dtype(), level, of_x, &x.shape());
+        [of_x, tensor(of_scale, &scale.shape()), tensor(of_shift, &shift.shape())].map(Some)
     }
 }

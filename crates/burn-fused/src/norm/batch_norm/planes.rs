@@ -3,151 +3,132 @@
 //! The compiler vectorises the scalar loops for each SIMD level. The order of each
 //! sum is fixed, so all levels give the same bits.
 
-use super::{Affine, Back, Forward, Gradients, Input, Moments};
+use super::{Affine, Back, Input, Moments};
 use crate::epilogue::{Epilogue, passes, pool_row, relu, spread_row};
 use crate::memory::uninit::Uninit;
-use crate::simd::{Kernel, Lanes};
 
 /// Independent partial sums, so that no addition waits for another.
 const PARTS: usize = 32;
 /// Values that are summed in f32; sums of blocks are summed in f64.
 const BLOCK: usize = 1024;
 
-/// See [`super::kernel_forward`].
-pub(super) struct ForwardPass<'a> {
-    pub input: Input<'a>,
-    pub epsilon: f64,
-    pub backward: bool,
+/// See [`Forward`](super::Forward).
+#[inline(always)]
+pub(super) fn forward(input: Input<'_>, epsilon: f64, backward: bool) -> (Vec<f32>, Moments, Vec<u8>) {
+    let Input { shape, epilogue, x, .. } = input;
+    let (pixels, values) = (shape.pixels(), shape.values() as f64);
+    let pooled = epilogue == Epilogue::ReluPool;
+    assert_eq!(x.len(), shape.len(), "length of {shape:?}");
+    let mut moments = Moments::with_capacity(shape.channels);
+    let mut whole = Uninit::new(if pooled { 0 } else { x.len() });
+    let mut halved = vec![0.0; if pooled { shape.output_len(epilogue) } else { 0 }];
+    let mut argmax = vec![0; if backward { halved.len() } else { 0 }];
+    let mut rows = vec![0.0; if pooled { 2 * shape.width } else { 0 }];
+    let mut unkept = vec![0; shape.width / 2];
+    for channel in 0..shape.channels {
+        let planes = (0..shape.batch).map(|image| &x[shape.plane(image, channel)..][..pixels]);
+        let mean = (planes.clone().map(|plane| sum(plane, |x| x)).sum::<f64>() / values) as f32;
+        let square = |x| (x - mean) * (x - mean);
+        let variance = planes.clone().map(|plane| sum(plane, square)).sum::<f64>() / values;
+        moments.push(mean, variance, epsilon);
+        let affine = Affine::of(&input, &moments, channel);
+        for (image, plane) in planes.enumerate() {
+            if pooled {
+                let [height, width] = shape.output_size(epilogue);
+                let from = (image * shape.channels + channel) * height * width;
+                for (y, squares) in plane.chunks_exact(2 * shape.width).enumerate() {
+                    rows.iter_mut().zip(squares).for_each(|(to, &x)| *to = affine.apply(x));
+                    let (upper, lower) = rows.split_at(shape.width);
+                    let to = from + y * width..from + (y + 1) * width;
+                    let argmax = argmax.get_mut(to.clone()).unwrap_or(&mut unkept);
+                    pool_row(upper, lower, &mut halved[to], argmax);
+                }
+                continue;
+            }
+            let target = &mut whole.values()[shape.plane(image, channel)..][..pixels];
+            let pairs = target.iter_mut().zip(plane);
+            match epilogue {
+                Epilogue::Relu => pairs.for_each(|(to, &x)| _ = to.write(relu(affine.apply(x)))),
+                _ => pairs.for_each(|(to, &x)| _ = to.write(affine.apply(x))),
+            }
+        }
+    }
+    let output = match pooled {
+        true => halved,
+        // SAFETY: `whole` has `shape.len()` values, which are the planes of all channels of
+        // all images, and the loops wrote each of them.
+        false => unsafe { whole.assume_init() },
+    };
+    (output, moments, argmax)
 }
 
-impl Kernel for ForwardPass<'_> {
-    type Output = Forward;
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) -> Forward {
-        let Self { input, epsilon, backward } = self;
-        let Input { shape, epilogue, x, .. } = input;
-        let (pixels, values) = (shape.pixels(), shape.values() as f64);
-        let pooled = epilogue == Epilogue::ReluPool;
-        assert_eq!(x.len(), shape.len(), "length of {shape:?}");
-        let mut moments = Moments::with_capacity(shape.channels);
-        let mut whole = Uninit::new(if pooled { 0 } else { x.len() });
-        let mut halved = vec![0.0; if pooled { shape.output_len(epilogue) } else { 0 }];
-        let mut argmax = vec![0; if backward { halved.len() } else { 0 }];
-        let mut rows = vec![0.0; if pooled { 2 * shape.width } else { 0 }];
-        let mut unkept = vec![0; shape.width / 2];
-        for channel in 0..shape.channels {
-            let planes = (0..shape.batch).map(|image| &x[shape.plane(image, channel)..][..pixels]);
-            let mean = (planes.clone().map(|plane| sum(plane, |x| x)).sum::<f64>() / values) as f32;
-            let square = |x| (x - mean) * (x - mean);
-            let variance = planes.clone().map(|plane| sum(plane, square)).sum::<f64>() / values;
-            moments.push(mean, variance, epsilon);
-            let affine = Affine::of(&input, &moments, channel);
-            for (image, plane) in planes.enumerate() {
-                if pooled {
+/// See [`Backward`](super::Backward).
+#[inline(always)]
+pub(super) fn backward(
+    input: Input<'_>,
+    moments: &Moments,
+    argmax: &[u8],
+    gradient: &[f32],
+) -> [Vec<f32>; 3] {
+    let Input { shape, epilogue, x, .. } = input;
+    let pixels = shape.pixels();
+    assert_eq!(x.len(), shape.len(), "length of {shape:?}");
+    let mut of_x = Uninit::new(x.len());
+    let (mut of_scale, mut of_shift) = (Vec::new(), Vec::new());
+    // One channel's gradient before the epilogue.
+    let mut passed = vec![0.0; if epilogue == Epilogue::Identity { 0 } else { shape.values() }];
+    for channel in 0..shape.channels {
+        let affine = Affine::of(&input, moments, channel);
+        let (mut gradients, mut distances) = (0.0, 0.0);
+        for image in 0..shape.batch {
+            let from = shape.plane(image, channel);
+            let plane = &x[from..][..pixels];
+            let of_plane = match epilogue {
+                Epilogue::Identity => &gradient[from..][..pixels],
+                Epilogue::Relu => {
+                    let passed = &mut passed[image * pixels..][..pixels];
+                    let pairs = gradient[from..][..pixels].iter().zip(plane);
+                    passed.iter_mut().zip(pairs).for_each(|(to, (&gradient, &x))| {
+                        *to = if passes(affine.apply(x)) { gradient } else { 0.0 };
+                    });
+                    passed
+                }
+                Epilogue::ReluPool => {
+                    let passed = &mut passed[image * pixels..][..pixels];
                     let [height, width] = shape.output_size(epilogue);
                     let from = (image * shape.channels + channel) * height * width;
-                    for (y, squares) in plane.chunks_exact(2 * shape.width).enumerate() {
-                        rows.iter_mut().zip(squares).for_each(|(to, &x)| *to = affine.apply(x));
-                        let (upper, lower) = rows.split_at(shape.width);
-                        let to = from + y * width..from + (y + 1) * width;
-                        let argmax = argmax.get_mut(to.clone()).unwrap_or(&mut unkept);
-                        pool_row(upper, lower, &mut halved[to], argmax);
+                    for (y, rows) in passed.chunks_exact_mut(2 * shape.width).enumerate() {
+                        let from = from + y * width..from + (y + 1) * width;
+                        let (upper, lower) = rows.split_at_mut(shape.width);
+                        spread_row(&gradient[from.clone()], &argmax[from], upper, lower);
                     }
-                    continue;
+                    passed
                 }
-                let target = &mut whole.values()[shape.plane(image, channel)..][..pixels];
-                let pairs = target.iter_mut().zip(plane);
-                match epilogue {
-                    Epilogue::Relu => pairs.for_each(|(to, &x)| _ = to.write(relu(affine.apply(x)))),
-                    _ => pairs.for_each(|(to, &x)| _ = to.write(affine.apply(x))),
-                }
+            };
+            let found = sums(of_plane, plane, affine.mean);
+            gradients += found[0];
+            distances += found[1];
+        }
+        let inverse = moments.inverse[channel];
+        of_scale.push((distances * f64::from(inverse)) as f32);
+        of_shift.push(gradients as f32);
+        let back = Back::of(affine, inverse, gradients, distances, shape.values());
+        for image in 0..shape.batch {
+            let from = shape.plane(image, channel);
+            let of_plane = match epilogue {
+                Epilogue::Identity => &gradient[from..][..pixels],
+                Epilogue::Relu | Epilogue::ReluPool => &passed[image * pixels..][..pixels],
+            };
+            let target = &mut of_x.values()[from..][..pixels];
+            let pairs = x[from..][..pixels].iter().zip(of_plane);
+            for (to, (&x, &gradient)) in target.iter_mut().zip(pairs) {
+                to.write(back.apply(x, gradient));
             }
         }
-        let output = match pooled {
-            true => halved,
-            // SAFETY: `whole` has `shape.len()` values, which are the planes of all channels of
-            // all images, and the loops wrote each of them.
-            false => unsafe { whole.assume_init() },
-        };
-        Forward { output, moments, argmax }
     }
-}
-
-/// See [`super::kernel_backward`].
-pub(super) struct BackwardPass<'a> {
-    pub input: Input<'a>,
-    pub moments: &'a Moments,
-    pub argmax: &'a [u8],
-    pub gradient: &'a [f32],
-}
-
-impl Kernel for BackwardPass<'_> {
-    type Output = Gradients;
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) -> Gradients {
-        let Self { input, moments, argmax, gradient } = self;
-        let Input { shape, epilogue, x, .. } = input;
-        let pixels = shape.pixels();
-        assert_eq!(x.len(), shape.len(), "length of {shape:?}");
-        let mut of_x = Uninit::new(x.len());
-        let (mut of_scale, mut of_shift) = (Vec::new(), Vec::new());
-        // One channel's gradient before the epilogue.
-        let mut passed = vec![0.0; if epilogue == Epilogue::Identity { 0 } else { shape.values() }];
-        for channel in 0..shape.channels {
-            let affine = Affine::of(&input, moments, channel);
-            let (mut gradients, mut distances) = (0.0, 0.0);
-            for image in 0..shape.batch {
-                let from = shape.plane(image, channel);
-                let plane = &x[from..][..pixels];
-                let of_plane = match epilogue {
-                    Epilogue::Identity => &gradient[from..][..pixels],
-                    Epilogue::Relu => {
-                        let passed = &mut passed[image * pixels..][..pixels];
-                        let pairs = gradient[from..][..pixels].iter().zip(plane);
-                        passed.iter_mut().zip(pairs).for_each(|(to, (&gradient, &x))| {
-                            *to = if passes(affine.apply(x)) { gradient } else { 0.0 };
-                        });
-                        passed
-                    }
-                    Epilogue::ReluPool => {
-                        let passed = &mut passed[image * pixels..][..pixels];
-                        let [height, width] = shape.output_size(epilogue);
-                        let from = (image * shape.channels + channel) * height * width;
-                        for (y, rows) in passed.chunks_exact_mut(2 * shape.width).enumerate() {
-                            let from = from + y * width..from + (y + 1) * width;
-                            let (upper, lower) = rows.split_at_mut(shape.width);
-                            spread_row(&gradient[from.clone()], &argmax[from], upper, lower);
-                        }
-                        passed
-                    }
-                };
-                let found = sums(of_plane, plane, affine.mean);
-                gradients += found[0];
-                distances += found[1];
-            }
-            let inverse = moments.inverse[channel];
-            of_scale.push((distances * f64::from(inverse)) as f32);
-            of_shift.push(gradients as f32);
-            let back = Back::of(affine, inverse, gradients, distances, shape.values());
-            for image in 0..shape.batch {
-                let from = shape.plane(image, channel);
-                let of_plane = match epilogue {
-                    Epilogue::Identity => &gradient[from..][..pixels],
-                    Epilogue::Relu | Epilogue::ReluPool => &passed[image * pixels..][..pixels],
-                };
-                let target = &mut of_x.values()[from..][..pixels];
-                let pairs = x[from..][..pixels].iter().zip(of_plane);
-                for (to, (&x, &gradient)) in target.iter_mut().zip(pairs) {
-                    to.write(back.apply(x, gradient));
-                }
-            }
-        }
-        // SAFETY: `of_x` has `shape.len()` values, which are the planes of all channels of all
-        // images. The loop wrote each of them: `x` and `of_plane` have `pixels` values as well.
-        Gradients { x: unsafe { of_x.assume_init() }, scale: of_scale, shift: of_shift }
-    }
+    // SAFETY: `of_x` has `shape.len()` values, which are the planes of all channels of all
+    // images. The loop wrote each of them: `x` and `of_plane` have `pixels` values as well.
+    [unsafe { of_x.assume_init() }, of_scale, of_shift]
 }
 
 /// The sum of `term` of all `values`, in a fixed order.

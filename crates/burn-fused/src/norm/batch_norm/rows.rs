@@ -1,106 +1,81 @@
 //! Batch normalisation of features, with one value per sample and channel: all
 //! channels at once, row by row.
 
-use super::{Affine, Back, Forward, Gradients, Input, Moments};
+use super::{Affine, Back, Input, Moments};
 use crate::epilogue::{Epilogue, passes, relu};
-use crate::simd::{Kernel, Lanes};
 
-/// See [`super::kernel_forward`].
-pub(super) struct ForwardPass<'a> {
-    pub input: Input<'a>,
-    pub epsilon: f64,
-}
-
-impl Kernel for ForwardPass<'_> {
-    type Output = Forward;
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) -> Forward {
-        let Self { input, epsilon } = self;
-        let Input { shape, epilogue, x, .. } = input;
-        let (channels, values) = (shape.channels, shape.values() as f64);
-        let mut sums = vec![0.0f64; channels];
-        for row in x.chunks_exact(channels) {
-            sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
-        }
-        let means: Vec<f32> = sums.iter().map(|sum| (sum / values) as f32).collect();
-        sums.fill(0.0);
-        for row in x.chunks_exact(channels) {
-            for (sum, (&x, &mean)) in sums.iter_mut().zip(row.iter().zip(&means)) {
-                let distance = f64::from(x - mean);
-                *sum += distance * distance;
-            }
-        }
-        let mut moments = Moments::with_capacity(channels);
-        means.iter().zip(&sums).for_each(|(&mean, sum)| moments.push(mean, sum / values, epsilon));
-        let affines = Affines::of(&input, &moments);
-        let mut output = vec![0.0; x.len()];
-        for (row, of_row) in x.chunks_exact(channels).zip(output.chunks_exact_mut(channels)) {
-            affines.apply(row, of_row);
-            if epilogue != Epilogue::Identity {
-                of_row.iter_mut().for_each(|x| *x = relu(*x));
-            }
-        }
-        Forward { output, moments, argmax: Vec::new() }
+/// See [`Forward`](super::Forward).
+#[inline(always)]
+pub(super) fn forward(input: Input<'_>, epsilon: f64) -> (Vec<f32>, Moments, Vec<u8>) {
+    let Input { shape, epilogue, x, .. } = input;
+    let (channels, values) = (shape.channels, shape.values() as f64);
+    let mut sums = vec![0.0f64; channels];
+    for row in x.chunks_exact(channels) {
+        sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
     }
-}
-
-/// See [`super::kernel_backward`].
-pub(super) struct BackwardPass<'a> {
-    pub input: Input<'a>,
-    pub moments: &'a Moments,
-    pub gradient: &'a [f32],
-}
-
-impl Kernel for BackwardPass<'_> {
-    type Output = Gradients;
-
-    #[inline(always)]
-    fn run<S: Lanes>(self, _simd: S) -> Gradients {
-        let Self { input, moments, gradient } = self;
-        let Input { shape, epilogue, x, .. } = input;
-        let channels = shape.channels;
-        let affines = Affines::of(&input, moments);
-        // What ReLU passes on of a row of the gradient.
-        let mut passed = vec![0.0; channels];
-        let (mut gradients, mut distances) = (vec![0.0f64; channels], vec![0.0f64; channels]);
-        for (row, of_row) in x.chunks_exact(channels).zip(gradient.chunks_exact(channels)) {
-            affines.pass(epilogue, row, of_row, &mut passed);
-            let of_channel = gradients.iter_mut().zip(&mut distances);
-            let values = row.iter().zip(&passed).zip(&affines.mean);
-            for ((gradients, distances), ((&x, &gradient), &mean)) in of_channel.zip(values) {
-                *gradients += f64::from(gradient);
-                *distances += f64::from(gradient) * f64::from(x - mean);
-            }
-        }
-        let [mut levels, mut slopes] = [(); 2].map(|()| Vec::with_capacity(channels));
-        for channel in 0..channels {
-            let (gradients, distances) = (gradients[channel], distances[channel]);
-            let inverse = moments.inverse[channel];
-            let affine = affines.channel(channel);
-            let Back { level, slope, .. } = Back::of(affine, inverse, gradients, distances, shape.values());
-            levels.push(level);
-            slopes.push(slope);
-        }
-        let mut of_x = vec![0.0; x.len()];
-        let rows = x.chunks_exact(channels).zip(gradient.chunks_exact(channels));
-        for ((row, of_row), target) in rows.zip(of_x.chunks_exact_mut(channels)) {
-            affines.pass(epilogue, row, of_row, &mut passed);
-            let values = row.iter().zip(&passed).zip(affines.mean.iter().zip(&affines.factor));
-            let of_channel = levels.iter().zip(&slopes);
-            for ((target, ((&x, &gradient), (&mean, &factor))), (&level, &slope)) in
-                target.iter_mut().zip(values).zip(of_channel)
-            {
-                *target = Back { mean, factor, level, slope }.apply(x, gradient);
-            }
-        }
-        let scales = distances.iter().zip(&moments.inverse);
-        Gradients {
-            x: of_x,
-            scale: scales.map(|(sum, &inverse)| (sum * f64::from(inverse)) as f32).collect(),
-            shift: gradients.iter().map(|&sum| sum as f32).collect(),
+    let means: Vec<f32> = sums.iter().map(|sum| (sum / values) as f32).collect();
+    sums.fill(0.0);
+    for row in x.chunks_exact(channels) {
+        for (sum, (&x, &mean)) in sums.iter_mut().zip(row.iter().zip(&means)) {
+            let distance = f64::from(x - mean);
+            *sum += distance * distance;
         }
     }
+    let mut moments = Moments::with_capacity(channels);
+    means.iter().zip(&sums).for_each(|(&mean, sum)| moments.push(mean, sum / values, epsilon));
+    let affines = Affines::of(&input, &moments);
+    let mut output = vec![0.0; x.len()];
+    for (row, of_row) in x.chunks_exact(channels).zip(output.chunks_exact_mut(channels)) {
+        affines.apply(row, of_row);
+        if epilogue != Epilogue::Identity {
+            of_row.iter_mut().for_each(|x| *x = relu(*x));
+        }
+    }
+    (output, moments, Vec::new())
+}
+
+/// See [`Backward`](super::Backward).
+#[inline(always)]
+pub(super) fn backward(input: Input<'_>, moments: &Moments, gradient: &[f32]) -> [Vec<f32>; 3] {
+    let Input { shape, epilogue, x, .. } = input;
+    let channels = shape.channels;
+    let affines = Affines::of(&input, moments);
+    // What ReLU passes on of a row of the gradient.
+    let mut passed = vec![0.0; channels];
+    let (mut gradients, mut distances) = (vec![0.0f64; channels], vec![0.0f64; channels]);
+    for (row, of_row) in x.chunks_exact(channels).zip(gradient.chunks_exact(channels)) {
+        affines.pass(epilogue, row, of_row, &mut passed);
+        let of_channel = gradients.iter_mut().zip(&mut distances);
+        let values = row.iter().zip(&passed).zip(&affines.mean);
+        for ((gradients, distances), ((&x, &gradient), &mean)) in of_channel.zip(values) {
+            *gradients += f64::from(gradient);
+            *distances += f64::from(gradient) * f64::from(x - mean);
+        }
+    }
+    let [mut levels, mut slopes] = [(); 2].map(|()| Vec::with_capacity(channels));
+    for channel in 0..channels {
+        let (gradients, distances) = (gradients[channel], distances[channel]);
+        let inverse = moments.inverse[channel];
+        let affine = affines.channel(channel);
+        let Back { level, slope, .. } = Back::of(affine, inverse, gradients, distances, shape.values());
+        levels.push(level);
+        slopes.push(slope);
+    }
+    let mut of_x = vec![0.0; x.len()];
+    let rows = x.chunks_exact(channels).zip(gradient.chunks_exact(channels));
+    for ((row, of_row), target) in rows.zip(of_x.chunks_exact_mut(channels)) {
+        affines.pass(epilogue, row, of_row, &mut passed);
+        let values = row.iter().zip(&passed).zip(affines.mean.iter().zip(&affines.factor));
+        let of_channel = levels.iter().zip(&slopes);
+        for ((target, ((&x, &gradient), (&mean, &factor))), (&level, &slope)) in
+            target.iter_mut().zip(values).zip(of_channel)
+        {
+            *target = Back { mean, factor, level, slope }.apply(x, gradient);
+        }
+    }
+    let scales = distances.iter().zip(&moments.inverse);
+    let of_scale = scales.map(|(sum, &inverse)| (sum * f64::from(inverse)) as f32).collect();
+    [of_x, of_scale, gradients.iter().map(|&sum| sum as f32).collect()]
 }
 
 /// [`Affine`] of all channels, one vector for each of its numbers, so that a row is computed

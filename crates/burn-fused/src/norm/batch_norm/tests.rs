@@ -5,7 +5,7 @@ use burn::tensor::module::{batch_norm_train, max_pool2d};
 use burn::tensor::ops::MaxPoolOptions;
 use burn::tensor::{DType, Device, Tensor, TensorData};
 
-use super::{Input, Shape, batch_norm, kernel_backward, kernel_forward};
+use super::{Backward, Forward, Input, Shape, batch_norm};
 use crate::epilogue::Epilogue;
 use crate::simd::Level;
 
@@ -75,12 +75,12 @@ impl Case {
 
     fn kernel(&self, level: Level) -> Results<f32> {
         let Some(shape) = Shape::of(&self.sizes, self.epilogue) else { unreachable!("as in new") };
-        let input =
-            Input { shape, epilogue: self.epilogue, x: &self.x, scale: &self.scale, shift: &self.shift };
-        let found = kernel_forward(level, input, EPSILON, true);
-        let gradients = kernel_backward(level, input, &found.moments, &found.argmax, &self.gradient);
-        let (mean, variance) = (found.moments.mean, found.moments.variance);
-        [found.output, mean, variance, gradients.x, gradients.scale, gradients.shift]
+        let Self { epilogue, x, scale, shift, gradient, .. } = self;
+        let input = Input { shape, epilogue: *epilogue, x, parameters: [scale, shift] };
+        let (output, moments, argmax) = level.run(Forward { input, epsilon: EPSILON, backward: true });
+        let [of_x, of_scale, of_shift] =
+            level.run(Backward { input, moments: &moments, argmax: &argmax, gradient });
+        [output, moments.mean, moments.variance, of_x, of_scale, of_shift]
     }
 
     /// The formulas, evaluated one value after another.

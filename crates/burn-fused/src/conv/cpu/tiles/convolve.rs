@@ -2,9 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::super::activation::{largest, relu};
-use super::super::blocks::keep_argmax;
-use super::super::plane::Plane;
+use super::super::activation::finish;
 use super::super::scratch::Scratch;
 use super::LEVEL;
 use super::flat::{Flat, padded};
@@ -133,59 +131,20 @@ impl<S: Lanes> Finish<'_, S> {
     #[inline(always)]
     fn store(&mut self, simd: S, group: usize, sums: &mut [S::f32s]) {
         let Self { flat, outputs, epilogue, .. } = *self;
-        let size = epilogue.size(flat.size());
-        let pixels = size[0] * size[1];
+        let pixels: usize = epilogue.size(flat.size()).iter().product();
         let first = group * TILE;
         if first >= outputs {
             return;
         }
         let channels = TILE.min(outputs - first);
-        let (pooled, index) = self.pooled.split_at_mut(pixels);
-        let index: &mut [S::u32s] = bytemuck::cast_slice_mut(index);
-        for image in 0..flat.images {
-            let sums = &mut sums[image * flat.period()..][..flat.period()];
+        for (image, sums) in sums.chunks_exact_mut(flat.period()).take(flat.images).enumerate() {
             let wide = &mut self.wide[..channels * pixels];
-            match epilogue {
-                Epilogue::Identity | Epilogue::Relu => {
-                    if epilogue == Epilogue::Relu {
-                        // A loop, because a closure is compiled apart, without the SIMD level.
-                        for value in sums.iter_mut() {
-                            *value = relu(simd, *value);
-                        }
-                    }
-                    flat.plane().store(simd, sums, [channels, pixels], uninit(wide));
-                }
-                Epilogue::ReluPool => {
-                    pool::<S>(simd, flat.size()[1] + 1, size, sums, pooled, index);
-                    Plane::plain(size).store(simd, pooled, [channels, pixels], uninit(wide));
-                    if !self.argmax.is_empty() {
-                        let at = (image * outputs.div_ceil(TILE) + group) * pixels;
-                        keep_argmax(index, &mut self.argmax[at * TILE..][..pixels * TILE]);
-                    }
-                }
-            }
+            let at = (image * outputs.div_ceil(TILE) + group) * pixels * TILE;
+            let argmax = self.argmax.get_mut(at..).unwrap_or_default();
+            let lanes = (sums, &mut *self.pooled);
+            finish(simd, epilogue, flat.plane(), lanes, [channels, pixels], uninit(wide), argmax);
             let results = &mut self.results[(image * outputs + first) * pixels..][..channels * pixels];
             Half::Bf16.narrow(LEVEL, wide, results);
-        }
-    }
-}
-
-/// The largest of each 2x2 square, and its index.
-#[inline(always)]
-fn pool<S: Lanes>(
-    simd: S,
-    stride: usize,
-    [height, width]: [usize; 2],
-    sums: &[S::f32s],
-    pooled: &mut [S::f32s],
-    index: &mut [S::u32s],
-) {
-    for y in 0..height {
-        for x in 0..width {
-            let corner = 2 * y * stride + 2 * x;
-            let (upper, lower) = (&sums[corner..corner + 2], &sums[corner + stride..][..2]);
-            let four = [upper[0], upper[1], lower[0], lower[1]];
-            (pooled[y * width + x], index[y * width + x]) = largest(simd, four);
         }
     }
 }

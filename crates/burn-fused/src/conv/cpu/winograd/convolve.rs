@@ -6,7 +6,7 @@ use super::super::scratch::Buffers;
 use super::super::source::Source;
 use super::blocks::{Block, Pace};
 use super::factors::{PANEL, Panels, Pixels, transform_weights};
-use super::finish::{Finish, Target};
+use super::finish::Finish;
 use super::transform::PRODUCTS;
 use crate::epilogue::Epilogue;
 use crate::memory::uninit::Uninit;
@@ -93,8 +93,8 @@ impl Convolve<'_> {
                 }
                 let finish = Finish { shape, epilogue, block, bias: self.bias };
                 let lanes = part.take(2 * plane);
-                let target = Target { output: result.values(), argmax: &mut argmax };
-                finish.run(simd, [first, vectors], step, products, lanes, target);
+                let output = result.values();
+                finish.run(simd, [first, vectors], (products, step), lanes, output, &mut argmax);
             }
         }
         // SAFETY: the blocks cover every tile of the batch and the chunks every output channel,
