@@ -116,15 +116,13 @@ pub fn stored(path: &Path) -> anyhow::Result<(RunConfig, Samples)> {
         }
         Err(error) => return Err(error),
     };
-    if !covered::check(&run, &record, &folder, manifest.as_ref())? {
-        log::info!("{}: of an earlier version; nothing covers its configuration", folder.display());
-    }
-    let samples = Samples::of(manifest.as_ref(), &record.history, &[]);
+    covered::check(&run, &record, &folder, &manifest)?;
+    let samples = Samples::of(&manifest, &record.history, &[]);
     Ok((record.config, samples))
 }
 
 /// The manifest of the checkpoint `path`, or of a run's newest, and its folder.
-fn manifest_of(path: &Path) -> anyhow::Result<(PathBuf, Option<Manifest>)> {
+fn manifest_of(path: &Path) -> anyhow::Result<(PathBuf, Manifest)> {
     if is_checkpoint(path)? {
         return Ok((path.to_owned(), verify(path)?));
     }

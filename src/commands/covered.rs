@@ -12,15 +12,8 @@ use burn_mpi::World;
 use run_record::{Attempt, Change, Manifest};
 
 /// Checks that the configuration in `record`, of the run directory `run`, is the one with which the
-/// checkpoint `folder` was written, with the changes that its history has noted since then. Returns
-/// whether there is a manifest: earlier versions wrote none.
-pub fn check(
-    run: &Path,
-    record: &RunRecord,
-    folder: &Path,
-    manifest: Option<&Manifest>,
-) -> anyhow::Result<bool> {
-    let Some(manifest) = manifest else { return Ok(false) };
+/// checkpoint `folder` was written, with the changes that its history has noted since then.
+pub fn check(run: &Path, record: &RunRecord, folder: &Path, manifest: &Manifest) -> anyhow::Result<()> {
     let file = run.join("run.json");
     ensure!(
         record.history.len() > manifest.attempt,
@@ -34,11 +27,11 @@ pub fn check(
     let stored: RunConfig = serde_json::from_value(manifest.config.clone())
         .with_context(|| format!("{}/manifest.json: `config`", folder.display()))?;
     let mut expected = serde_json::to_value(stored)?;
-    for Change { field, to, .. } in changes_since(Some(manifest), &record.history, &[]) {
+    for Change { field, to, .. } in changes_since(manifest, &record.history, &[]) {
         expected[field.as_str()] = to.clone();
     }
     let differences = differences(&expected, &serde_json::to_value(&record.config)?);
-    let Some(first) = differences.first() else { return Ok(true) };
+    let Some(first) = differences.first() else { return Ok(()) };
     let option = first.field.replace('_', "-");
     let more = match differences.len() - 1 {
         0 => String::new(),
@@ -61,7 +54,7 @@ pub fn check(
     );
 }
 
-/// The samples that a run has to go on with, by split; `None` of those that nothing covers.
+/// The samples that a run has to go on with, by split; none without a checkpoint, or with another data set.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Samples([Option<Covered>; 2]);
 
@@ -76,17 +69,16 @@ struct Covered {
 impl Samples {
     /// Those of the checkpoint with this `manifest`, if the data set was not changed since then: by earlier
     /// attempts in `history`, or by this one's `changed`.
-    pub fn of(manifest: Option<&Manifest>, history: &[Attempt], changed: &[Change]) -> Self {
-        let Some(manifest) = manifest else { return Self::default() };
-        let mut changes = changes_since(Some(manifest), history, changed);
-        let Some(data) = manifest.data.clone().filter(|_| !changes.any(|change| change.field == "data_root"))
-        else {
+    pub fn of(manifest: &Manifest, history: &[Attempt], changed: &[Change]) -> Self {
+        if changes_since(manifest, history, changed).any(|change| change.field == "data_root") {
             return Self::default();
+        }
+        let Manifest { config, data, .. } = manifest;
+        let covered = |digest: &String, limit: &str| {
+            let samples = config[limit].as_u64().map(|samples| samples as usize);
+            Some(Covered { digest: digest.clone(), samples })
         };
-        let covered = |digest: String, limit: &str| {
-            Some(Covered { digest, samples: manifest.config[limit].as_u64().map(|samples| samples as usize) })
-        };
-        Self([covered(data.train, "train_samples"), covered(data.test, "test_samples")])
+        Self([covered(&data.train, "train_samples"), covered(&data.test, "test_samples")])
     }
 
     /// Checks that the samples of `split` are still those in the data set `root`; `remedy` says how to go on with
@@ -126,12 +118,11 @@ impl Samples {
 /// The changes since the checkpoint with this `manifest`: those that earlier attempts have noted in `history`, and
 /// `changed`, this one's.
 pub fn changes_since<'a>(
-    manifest: Option<&Manifest>,
+    manifest: &Manifest,
     history: &'a [Attempt],
     changed: &'a [Change],
 ) -> impl Iterator<Item = &'a Change> {
-    let known = manifest.map_or(history.len(), |manifest| manifest.attempt + 1);
-    history.iter().skip(known).flat_map(|attempt| &attempt.changed).chain(changed)
+    history.iter().skip(manifest.attempt + 1).flat_map(|attempt| &attempt.changed).chain(changed)
 }
 
 /// The fields of `to` that have another value in `from`.

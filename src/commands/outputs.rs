@@ -52,7 +52,7 @@ pub fn check_kept(option: &'static str, path: &Path, read: &[Option<&PathBuf>]) 
         let problem = "it is a file of a data set, which is not replaced; choose another name";
         return Err(ConfigError::new(option, path.display(), problem).into());
     }
-    Ok(run_report::publish::check_kept(option, path, read.iter().flatten().copied())?)
+    Ok(run_report::page::check_kept(option, path, read.iter().flatten().copied())?)
 }
 
 /// The same on rank 0, which writes; another rank's file system may be another.

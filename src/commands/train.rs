@@ -181,7 +181,7 @@ struct Run {
     dir: Option<RunDir>,
     checkpoint: Option<Checkpoint<Position>>,
     /// Of the checkpoint, on rank 0.
-    curves: Option<Curves>,
+    curves: Curves,
     /// Whether there is nothing to do.
     complete: bool,
 }

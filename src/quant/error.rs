@@ -27,28 +27,6 @@ pub enum QuantError {
         /// Groups of the network.
         expected: usize,
     },
-    /// An invalid range in a checkpoint.
-    #[error("state.json: the range of {of} is {min}..{max}: damaged; take an older checkpoint")]
-    Range {
-        /// The input, or a layer's weights or output.
-        of: String,
-        /// The first number.
-        min: f32,
-        /// The second number.
-        max: f32,
-    },
-    /// Ranges of weights in a checkpoint that belong to a different layer.
-    #[error(
-        "state.json: layer {layer} has {found} ranges of weights, and needs {expected}: damaged; take an older checkpoint"
-    )]
-    WeightRanges {
-        /// The layer with weights, from 1.
-        layer: usize,
-        /// Ranges in the file.
-        found: usize,
-        /// Scales of the layer's weights.
-        expected: usize,
-    },
     /// Values or ranges that cannot be quantized.
     #[error("{of}: {error}")]
     Values {

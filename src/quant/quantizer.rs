@@ -40,8 +40,6 @@ pub struct Quantizer {
     weights: Vec<Option<Vec<QParams>>>,
     /// Ranges of weights with a batch norm in them, for each group.
     normed: Vec<usize>,
-    /// Scales of the weights of each group.
-    scales: Vec<usize>,
     /// Ranges as averaged over ranks: input, outputs, weights with a batch norm.
     averaged: Vec<f32>,
     frozen: bool,
@@ -63,14 +61,12 @@ impl Quantizer {
             None => 0,
         });
         let normed: Vec<usize> = normed.collect();
-        let scales = groups.iter().map(|group| options.scheme.scales(group.product.outputs())).collect();
         Ok(Self {
             options,
             ranges: Ranges::of(groups.len()),
             weights: vec![None; groups.len()],
             averaged: vec![0.0; 2 * (1 + groups.len() + normed.iter().sum::<usize>())],
             normed,
-            scales,
             frozen: false,
             unobserved: false,
             folded: false,
@@ -82,14 +78,9 @@ impl Quantizer {
         &self.ranges
     }
 
-    /// Continues from the ranges of a checkpoint.
-    ///
-    /// # Errors
-    /// If they belong to a different network, or are damaged.
-    pub fn restore(&mut self, ranges: Ranges) -> Result<(), QuantError> {
-        ranges.check(&self.scales)?;
+    /// Continues from the ranges of a checkpoint of this network.
+    pub fn restore(&mut self, ranges: Ranges) {
         self.ranges = ranges;
-        Ok(())
     }
 
     /// Begins, or resumes, `epoch` (from 0).

@@ -64,35 +64,6 @@ impl Ranges {
         Self { input: None, groups: vec![GroupRanges::default(); groups] }
     }
 
-    /// Checks ranges read from a file: finite, minimum first, and as many ranges of
-    /// weights as `scales` requires for each group.
-    ///
-    /// # Errors
-    /// If a range is invalid; the first is named, with the reason.
-    pub fn check(&self, scales: &[usize]) -> Result<(), QuantError> {
-        if self.groups.len() != scales.len() {
-            return Err(QuantError::OtherNetwork { found: self.groups.len(), expected: scales.len() });
-        }
-        let check = |of: String, ranges: &[Range]| match ranges.iter().find(|range| !is_range(range)) {
-            Some(&[min, max]) => Err(QuantError::Range { of, min, max }),
-            None => Ok(()),
-        };
-        check("the input".into(), self.input.as_slice())?;
-        for (at, (group, &scales)) in self.groups.iter().zip(scales).enumerate() {
-            check(format!("the output of layer {}", at + 1), group.output.as_slice())?;
-            let Some(weights) = &group.weights else { continue };
-            if weights.len() != scales {
-                return Err(QuantError::WeightRanges {
-                    layer: at + 1,
-                    found: weights.len(),
-                    expected: scales,
-                });
-            }
-            check(format!("the weights of layer {}", at + 1), weights)?;
-        }
-        Ok(())
-    }
-
     /// Scale and zero point of the input.
     ///
     /// # Errors
@@ -102,46 +73,7 @@ impl Ranges {
     }
 }
 
-/// Whether these are a valid minimum and maximum.
-fn is_range(&[min, max]: &Range) -> bool {
-    min.is_finite() && max.is_finite() && min <= max
-}
-
 /// Scale and zero point of the activations `of` a layer or the input.
 pub(super) fn parameters(range: Option<Range>, of: &str) -> Result<QParams, QuantError> {
     Observer::from_range(range).parameters(Scheme::Affine).map_err(|error| QuantError::values(of, error))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn damaged_ranges_are_named() {
-        let good = Ranges {
-            input: Some([-1.0, 1.0]),
-            groups: vec![GroupRanges { weights: Some(vec![[-0.5, 0.5]; 4]), output: Some([0.0, 2.0]) }],
-        };
-        assert_eq!(good.check(&[4]), Ok(()));
-        assert_eq!(Ranges::of(2).check(&[4, 1]), Ok(()), "not observed yet");
-        let check = |change: fn(&mut Ranges)| {
-            let mut ranges = good.clone();
-            change(&mut ranges);
-            ranges.check(&[4]).unwrap_err().to_string()
-        };
-        for (message, expected) in [
-            (check(|ranges| ranges.input = Some([3.0, -3.0])), "the range of the input is 3..-3"),
-            (
-                check(|ranges| ranges.groups[0].output = Some([f32::NAN, 1.0])),
-                "the output of layer 1 is NaN..1",
-            ),
-            (
-                check(|ranges| ranges.groups[0].weights = Some(vec![])),
-                "layer 1 has 0 ranges of weights, and needs 4",
-            ),
-            (check(|ranges| ranges.groups.clear()), "the ranges are those of 0 layers"),
-        ] {
-            assert!(message.contains(expected), "{message}");
-        }
-    }
 }

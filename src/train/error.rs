@@ -21,54 +21,15 @@ pub enum TrainError {
     /// The int8 model cannot be made; the same on every rank.
     #[error("the int8 model: {0}")]
     Quant(#[from] QuantError),
-    /// NaN or infinite loss; every rank stops at the same step.
-    #[error("rank {rank} ({host}): loss is {loss} at epoch {epoch}, step {step}; {remedy}; {checkpoint}")]
+    /// A loss or a running statistic is NaN or infinite; every rank stops at the same step.
+    #[error("rank {rank} ({host}): {what}; {checkpoint}")]
     NotFinite {
-        /// What to change.
-        remedy: &'static str,
-        /// The loss.
-        loss: f64,
-        /// Step of the run, from 1.
-        step: usize,
-        /// Epoch, from 1.
-        epoch: usize,
-        /// The lowest rank with such a loss.
+        /// The lowest rank with such a value.
         rank: usize,
         /// Host of that rank.
         host: String,
-        /// The last checkpoint, in words.
-        checkpoint: String,
-    },
-    /// NaN or infinite loss in a test; every rank stops after the same epoch.
-    #[error(
-        "rank {rank} ({host}): test loss is not finite after epoch {epoch}; lower --lr or set --clip-norm; \
-         {checkpoint}"
-    )]
-    TestNotFinite {
-        /// Epoch, from 1.
-        epoch: usize,
-        /// The lowest rank with such a loss.
-        rank: usize,
-        /// Host of that rank.
-        host: String,
-        /// The last checkpoint, in words.
-        checkpoint: String,
-    },
-    /// A batch norm's running statistic that is infinite, which no loss shows; every rank stops at the
-    /// same step.
-    #[error(
-        "rank {rank} ({host}): {name} is not finite after step {step}: activations are beyond f32; lower --lr \
-         or set --clip-norm; {checkpoint}"
-    )]
-    StatisticNotFinite {
-        /// The statistic, such as `bn1.running_var`.
-        name: String,
-        /// Completed steps of the run.
-        step: usize,
-        /// The lowest rank with such a statistic.
-        rank: usize,
-        /// Host of that rank.
-        host: String,
+        /// The value, where it appeared, and what to change.
+        what: String,
         /// The last checkpoint, in words.
         checkpoint: String,
     },
@@ -85,10 +46,7 @@ pub enum TrainError {
         /// The moments that the optimizer needs.
         expected: String,
     },
-    /// A checkpoint's running statistics belong to another network or number of ranks.
-    #[error("the checkpoint's state.json is damaged: `buffers` are not those of this network and its ranks")]
-    OtherBuffers,
-    /// A value of a checkpoint's state is out of range.
+    /// A value of a checkpoint's state does not fit the run.
     #[error("the checkpoint's state.json is damaged: {0}")]
     State(String),
     /// A signal requested a stop; every rank stops after the same step, with a
@@ -116,8 +74,8 @@ impl TrainError {
     /// Whether every rank of the job returns it at the same step.
     pub fn is_shared(&self) -> bool {
         match self {
-            Self::Comm(_) | Self::Record(_) => self.comm_error().is_some_and(CommError::is_shared),
-            Self::Data(_) => false,
+            Self::Comm(error) => error.is_shared(),
+            Self::Record(_) | Self::Data(_) => false,
             _ => true,
         }
     }

@@ -40,11 +40,6 @@ impl Default for LossScale {
 }
 
 impl LossScale {
-    /// Whether gradients can be divided by the scale.
-    pub fn is_valid(&self) -> bool {
-        self.scale.is_finite() && self.scale >= f32::MIN_POSITIVE
-    }
-
     /// Divides the averaged gradients at `places` by the scale, and sets the next one.
     /// Returns whether all are finite; otherwise, the step is to be skipped.
     ///

@@ -3,7 +3,6 @@
 //! Checkpoints and curves are passed as values to `run-record`, which does not depend on the types here.
 
 mod batches;
-mod curves;
 mod early_stopping;
 mod error;
 mod evaluation;
@@ -13,7 +12,6 @@ mod optimizer;
 mod options;
 mod precision;
 mod recorder;
-mod restored;
 mod schedule;
 mod state;
 mod step;
@@ -32,9 +30,8 @@ pub use optimizer::{Optimizer, Rate, Rule};
 pub use options::{Communication, DataOptions, GAMMA, GLOO_ALGORITHMS, Recipe, RunConfig};
 pub use precision::Precision;
 pub use recorder::Recorder;
-pub use restored::Bounds;
 pub use schedule::{Curve, Schedule, ScheduleKind};
-pub use state::{Moment, Position};
+pub use state::Position;
 pub use step::{Learner, StepTimes};
 pub use tally::Tally;
 pub use task::{CrossEntropy, LabelledBytes, Loss, Samples, Scored};

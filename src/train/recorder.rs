@@ -6,10 +6,7 @@ use super::{Position, TrainError};
 use crate::layout::stored;
 use crate::quant::Int8File;
 use burn_mpi::{CommError, ParamLayout, SharedError, World};
-use run_record::{
-    Checkpoint, Curve, CurvePoint, EpochRow, FailedCheckpoint, INT8_FILE, RecordError, RunDir, RunWriter,
-    Start,
-};
+use run_record::{Checkpoint, FailedCheckpoint, INT8_FILE, RecordError, RunDir, RunWriter, Start};
 
 /// Writes a run's curves, epochs and checkpoints. Every rank has one and calls the same methods;
 /// only rank 0's accesses files, and its errors are returned on every rank.
@@ -35,30 +32,6 @@ impl<'w> Recorder<'w> {
     /// What became of checkpoints that could not be written, on rank 0.
     pub fn failed_checkpoint(&self) -> Option<&FailedCheckpoint> {
         self.writer.as_ref().and_then(RunWriter::failed_checkpoint)
-    }
-
-    /// Adds points to the curves, the same on every rank.
-    ///
-    /// # Errors
-    /// If a file cannot be written.
-    pub fn points(&mut self, curve: Curve, points: &[CurvePoint]) -> Result<(), CommError> {
-        self.write(|writer| writer.points(curve, points))
-    }
-
-    /// Appends the line of a finished epoch to `epochs.csv`.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub fn epoch(&mut self, row: &EpochRow) -> Result<(), CommError> {
-        self.write(|writer| writer.epoch(row))
-    }
-
-    /// Adds a point to TensorBoard's curve `tag` of the means over ranks.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub fn mean(&mut self, tag: &str, step: usize, value: f64) -> Result<(), CommError> {
-        self.write(|writer| writer.mean(tag, step, value))
     }
 
     /// Writes a checkpoint, with the int8 model of its weights if there is one; no rank continues
@@ -94,7 +67,10 @@ impl<'w> Recorder<'w> {
     }
 
     /// Writes on rank 0, and agrees on the result.
-    fn write(
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write(
         &mut self,
         with: impl FnOnce(&mut RunWriter) -> Result<(), RecordError>,
     ) -> Result<(), CommError> {

@@ -1,7 +1,4 @@
-//! The state of a training: its position, and the optimizer's moments.
-//!
-//! It is the content of a checkpoint. `record` writes it as a serializable
-//! value.
+//! The position of a training, which a checkpoint has beside the weights and the optimizer's moments.
 
 use std::sync::Arc;
 
@@ -37,15 +34,12 @@ pub struct Position {
     pub history: Arc<Vec<EpochRow>>,
     /// With early stopping: completed steps at the end of the best epoch, whose
     /// checkpoint is kept.
-    #[serde(default)]
     pub best_step: Option<usize>,
     /// Finished epochs before the first one that early stopping and `--keep` compare: those before a resumed run
     /// with another test set, or with early stopping alone, are of other tests or have no checkpoint.
-    #[serde(default)]
     pub compared_from: usize,
     /// Completed steps at the end of the epoch with the highest test accuracy, whose checkpoint
     /// `--keep` keeps.
-    #[serde(default)]
     pub most_accurate_step: Option<usize>,
     /// With quantization-aware training: ranges of weights and activations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,10 +62,8 @@ pub struct Position {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inference_seconds: Option<[f64; 2]>,
     /// Seconds of checkpoints, curves and comparisons of weights so far.
-    #[serde(default)]
     pub checkpoint_seconds: f64,
     /// Seconds before the first step so far, of each process.
-    #[serde(default)]
     pub start_up_seconds: f64,
     /// Each rank's seconds of waiting for gradients so far.
     pub comm_seconds: Vec<f64>,
@@ -129,13 +121,4 @@ impl Resumable for Position {
     fn most_accurate_step(&self) -> Option<usize> {
         self.most_accurate_step
     }
-}
-
-/// A moment of an optimizer, one value per weight.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Moment {
-    /// Its name, a prefix of its tensors' names.
-    pub name: String,
-    /// As long as the parameters, in Burn's layouts.
-    pub values: Vec<f32>,
 }

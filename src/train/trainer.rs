@@ -5,11 +5,9 @@ mod failure;
 mod int8;
 mod outcome;
 
-use std::rc::Rc;
 use std::time::Instant;
 
 use super::batches::{Batches, order_of};
-use super::curves::Unwritten;
 use super::evaluation::{Evaluation, Tested};
 use super::step::Learner;
 use super::{
@@ -34,7 +32,7 @@ pub struct Trainer<'w> {
     source: Box<dyn SampleSource>,
     plan: ShardPlan,
     shard: Shard,
-    evaluation: Rc<Evaluation>,
+    evaluation: Evaluation,
     batches: Batches,
     learner: Learner<'w, Network, CrossEntropy, NetworkForward>,
     post_quantizer: Option<PostQuantizer>,
@@ -42,7 +40,8 @@ pub struct Trainer<'w> {
     position: Position,
     epoch_tally: Tally,
     window_tally: Tally,
-    unwritten: Unwritten,
+    /// This rank's logged points that are not written yet: steps and tallies.
+    unwritten: Vec<(usize, Tally)>,
     comm_before: f64,
     stop: StopRequest,
     stopping: bool,
@@ -96,7 +95,7 @@ impl<'w> Trainer<'w> {
         let shard = world.agree(Shard::load(source.as_ref(), Split::Train, &plan, world.rank(), order))?;
         world.check_equal("the training set's digest", shard.digest())?;
         check_unused(world, source.as_ref(), options)?;
-        let evaluation = Rc::new(Evaluation::load(world, source.as_ref(), options)?);
+        let evaluation = Evaluation::load(world, source.as_ref(), options)?;
         let post = options
             .quantization
             .post_training()
@@ -112,7 +111,7 @@ impl<'w> Trainer<'w> {
             position: Position::default(),
             epoch_tally: Tally::default(),
             window_tally: Tally::default(),
-            unwritten: Unwritten::default(),
+            unwritten: Vec::new(),
             comm_before: 0.0,
             stop,
             stopping: false,
@@ -136,7 +135,6 @@ impl<'w> Trainer<'w> {
     /// written or the transport fails; [`TrainError::Stopped`] after a signal, with a
     /// checkpoint.
     pub fn run(&mut self, recorder: &mut Recorder<'_>, watch: &mut dyn Watch) -> Result<(), TrainError> {
-        let evaluation = Rc::clone(&self.evaluation);
         while !self.is_done() {
             if self.options.data.shuffle && self.position.step_in_epoch == 0 && self.position.epoch > 0 {
                 let started = Instant::now();
@@ -154,10 +152,9 @@ impl<'w> Trainer<'w> {
             self.check_statistics()?;
             self.learner.average_buffers()?;
             let (Tested { tallies, seconds }, int8) = spans::span(&spans::EVALUATION, || {
-                let tested = evaluation.run(self.world, &self.learner.network)?;
+                let tested = self.evaluation.run(self.world, &self.learner.network)?;
                 self.check_test(&tested.tallies)?;
-                let int8 = self.test_int8(&evaluation)?;
-                Ok::<_, TrainError>((tested, int8))
+                Ok::<_, TrainError>((tested, self.test_int8()?))
             })?;
             if let Some(int8) = &int8 {
                 let [float, integer] = self.position.inference_seconds.get_or_insert_default();
@@ -191,7 +188,7 @@ impl<'w> Trainer<'w> {
             watch.step(&self.position, &self.epoch_tally);
             if step.is_multiple_of(self.options.log_every) {
                 watch.line(&self.position, &self.window_tally);
-                self.unwritten.push(step, std::mem::take(&mut self.window_tally));
+                self.unwritten.push((step, std::mem::take(&mut self.window_tally)));
             }
             let due = self.options.checkpoint_every.is_some_and(|n| step.is_multiple_of(n));
             // The checkpoint of the epoch's last step follows the test.
@@ -266,21 +263,24 @@ impl<'w> Trainer<'w> {
             // Scores of a dynamic model may overflow, which the float network's do not.
             int8_test_loss: int8_total.map(|total| total.loss).filter(|loss| loss.is_finite()),
         };
-        recorder.points(Curve::Test, &[Tally::curve_point(self.position.step, &test)])?;
-        recorder.mean("train/learning_rate", self.position.step, self.learner.rate.lr)?;
-        if int8.is_some() {
-            recorder.points(Curve::Int8, &[Tally::curve_point(self.position.step, &int8_tallies)])?;
-        }
+        let step = self.position.step;
+        recorder.write(|writer| {
+            writer.points(Curve::Test, &[Tally::curve_point(step, &test)])?;
+            if int8.is_some() {
+                writer.points(Curve::Int8, &[Tally::curve_point(step, &int8_tallies)])?;
+            }
+            writer.mean("train/learning_rate", step, self.learner.rate.lr)
+        })?;
         self.position.train_seconds += self.position.epoch_seconds;
         self.position.finish(row.clone());
         if self.options.recipe.early_stopping.is_some()
             && early_stopping::best_epoch(self.position.compared()) == Some(row.epoch)
         {
-            self.position.best_step = Some(self.position.step);
+            self.position.best_step = Some(step);
         }
         let accuracies = self.position.compared().iter().map(|earlier| earlier.test_accuracy);
         if accuracies.rev().skip(1).all(|earlier| earlier < row.test_accuracy) {
-            self.position.most_accurate_step = Some(self.position.step);
+            self.position.most_accurate_step = Some(step);
         }
         self.position.test_tallies = test;
         self.position.int8_tallies = int8_tallies;
@@ -292,7 +292,7 @@ impl<'w> Trainer<'w> {
             self.epoch_tally = Tally::default();
         }
         self.checkpoint(recorder, self.epoch_tally, int8.as_ref().map(|int8| &int8.file))?;
-        recorder.epoch(&row)?;
+        recorder.write(|writer| writer.epoch(&row))?;
         watch.epoch(&row);
         Ok(())
     }

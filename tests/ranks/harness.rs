@@ -212,16 +212,6 @@ impl Lab {
         differences.into_iter().fold(0.0, f32::max)
     }
 
-    /// Makes all checkpoints those of a version without manifests.
-    pub fn remove_manifests(&self, name: &str) {
-        for checkpoint in self.checkpoints(name) {
-            std::fs::remove_file(checkpoint.join("manifest.json")).expect("a manifest");
-            edit(&checkpoint.join("state.json"), |state| {
-                state.as_object_mut().expect("an object").remove("manifest");
-            });
-        }
-    }
-
     /// A column of a run's `epochs.csv`.
     pub fn column<T: FromStr<Err: Debug>>(&self, name: &str, title: &str) -> Vec<T> {
         let mut epochs = csv::Reader::from_path(self.path(name).join("epochs.csv")).expect("epochs.csv");

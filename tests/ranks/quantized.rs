@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::process::Command;
 
-use run_record::Curve;
 use serde_json::Value;
 
 use crate::harness::*;
@@ -219,65 +218,6 @@ fn tags(lab: &Lab, run: &str, name: &str) -> String {
     let files = std::fs::read_dir(lab.path(run).join("tensorboard").join(name)).expect("a folder");
     let read = |file: std::io::Result<std::fs::DirEntry>| std::fs::read(file.unwrap().path()).unwrap();
     files.map(read).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).collect()
-}
-
-/// Makes a run's directory that of a version without losses, and without results by rank, of its int8 model.
-fn make_older(lab: &Lab, name: &str) {
-    lab.remove_manifests(name);
-    for checkpoint in lab.checkpoints(name) {
-        edit(&checkpoint.join("state.json"), |state| {
-            let position = state["position"].as_object_mut().unwrap();
-            assert!(
-                position.remove("int8_tallies").is_some() && position.remove("inference_seconds").is_some()
-            );
-            for row in position["history"].as_array_mut().unwrap() {
-                assert!(row.as_object_mut().unwrap().remove("int8_test_loss").is_some());
-            }
-        });
-    }
-    let epochs = lab.path(name).join("epochs.csv");
-    let text = std::fs::read_to_string(&epochs).unwrap();
-    let without_last = |line: &str| format!("{}\n", line.rsplit_once(',').unwrap().0);
-    std::fs::write(&epochs, text.lines().map(without_last).collect::<String>()).unwrap();
-    for rank in 0..lab.run_json(name)["world_size"].as_u64().unwrap() {
-        for file in Curve::Int8.files() {
-            std::fs::remove_file(lab.path(name).join(format!("rank{rank}/{file}"))).unwrap();
-        }
-    }
-}
-
-#[test]
-fn a_run_of_an_older_version_goes_on_with_the_new_columns_and_curves() {
-    let lab = Lab::new();
-    let options = ["--quantized", "--epochs=3", "--train-samples=640", "--test-samples=100"];
-    lab.train(2, "whole", &options);
-    lab.train(2, "old", &options);
-    // As it was after its second epoch.
-    lab.cut("old");
-    make_older(&lab, "old");
-    let printed = output_of(lab.resume(2, "old", &[]));
-    assert!(
-        !printed.contains("is not what the checkpoint says") && !printed.contains("is missing"),
-        "{printed}"
-    );
-    let rows = |name: &str| std::fs::read_to_string(lab.path(name).join("epochs.csv")).unwrap();
-    let [old, whole] = ["old", "whole"].map(rows);
-    let lines: Vec<&str> = old.lines().collect();
-    assert!(lines.len() == 4 && lines[0] == whole.lines().next().unwrap(), "{old}");
-    assert!(lines[1..3].iter().all(|line| line.ends_with(',')) && !lines[3].ends_with(','), "{old}");
-    let last = |text: &str| text.rsplit(',').next().unwrap().to_owned();
-    assert_eq!(last(&old), last(&whole));
-    for file in Curve::Int8.files() {
-        assert_eq!(lab.curve("old", 1, file), lab.curve("whole", 1, file)[2..], "{file}");
-    }
-    let [old, whole] = ["old", "whole"].map(|name| lab.run_json(name));
-    for key in ["weights_sha256", "int8_test_loss", "int8_test_accuracy"] {
-        assert!(!old[key].is_null() && old[key] == whole[key], "{key}");
-    }
-    // From here on, the checkpoints cover the new curves.
-    lab.cut("old");
-    output_of(lab.resume(2, "old", &[]));
-    assert_eq!(lab.curve("old", 0, "test.int8.loss"), lab.curve("whole", 0, "test.int8.loss")[2..]);
 }
 
 /// Published figures of quantized trainings are beside quantized runs, and others beside others.

@@ -51,13 +51,6 @@ fn every_recipe_resumes_inside_an_epoch_to_the_same_bits() {
             assert_eq!(lab.run_json("run")[key], expected[key], "{recipe}");
         }
     }
-
-    // Checkpoints of versions without manifests do not cover the optimizer, but have its moments.
-    lab.remove_manifests("run");
-    edit(&lab.path("run/run.json"), |run| run["config"]["optimizer"] = "sgd".into());
-    let mut command = job(2);
-    command.args(["train", "--resume"]).arg(lab.path("run"));
-    refused(command, 1, &["square, velocity", "sgd"]);
 }
 
 /// Runs of versions without a choice of optimizers.

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::folders::{self, Intact};
 use super::manifest::{Curves, MANIFEST, Manifest, Origin};
@@ -62,19 +61,8 @@ struct State<P> {
     world_size: usize,
     updates: u64,
     /// Names of the optimizer's moments.
-    #[serde(default = "adams_moments")]
     moments: Vec<String>,
     position: P,
-    /// SHA-256 of each of the tensors' files.
-    sha256: BTreeMap<String, String>,
-    /// Whether there is a manifest beside it; earlier versions wrote none.
-    #[serde(default)]
-    manifest: bool,
-}
-
-/// Older checkpoints have no names: the only optimizer was Adam.
-fn adams_moments() -> Vec<String> {
-    vec!["first".into(), "second".into()]
 }
 
 /// A checkpoint in memory; flat buffers in Burn's layouts.
@@ -157,12 +145,11 @@ impl<P: Resumable> Checkpoint<P> {
             updates: self.updates,
             moments: self.moments.iter().map(|(name, _)| name.clone()).collect(),
             position: &self.position,
-            sha256: sha256.clone(),
-            manifest: true,
         };
-        let digest = files::write_json_synced(&temporary.join(STATE), &state)
-            .map_err(|e| RecordError::write(&path.join(STATE), e))?;
-        sha256.insert(STATE.to_owned(), digest);
+        let state =
+            serde_json::to_vec_pretty(&state).map_err(|e| RecordError::write(&path.join(STATE), e.into()))?;
+        write(STATE, &state)?;
+        sha256.insert(STATE.to_owned(), files::sha256(&state));
         let manifest = Manifest::new(sha256, beside.curves.clone(), &beside.origin);
         write(MANIFEST, &manifest.encode(&path.join(MANIFEST))?)
     }
@@ -233,53 +220,37 @@ pub fn weights_file(layout: &Layout, weights: &[f32]) -> Result<Vec<u8>, RecordE
 
 /// The files of a checkpoint, as they were written.
 struct Verified {
-    manifest: Option<Manifest>,
+    manifest: Manifest,
     state: Vec<u8>,
     model: Vec<u8>,
     optimizer: Vec<u8>,
 }
 
-/// Reads the files of the checkpoint `path` and compares their digests with the manifest's, and
-/// without one with those in `state.json`.
+/// Reads the files of the checkpoint `path` and compares their digests with the manifest's.
 fn read_verified(path: &Path) -> Result<Verified, RecordError> {
+    let manifest = Manifest::read(&path.join(MANIFEST))?;
     let read = |name: &str| {
         let file = path.join(name);
-        files::read_regular(&file).map_err(|e| RecordError::read(&file, e))
+        let bytes = files::read_regular(&file).map_err(|e| RecordError::read(&file, e))?;
+        match manifest.files.get(name) {
+            Some(expected) if *expected == files::sha256(&bytes) => Ok(bytes),
+            _ => Err(RecordError::damaged(
+                &file,
+                format!("cut short or changed: its digest is not the one in {MANIFEST}"),
+            )),
+        }
     };
     let state = read(STATE)?;
-    let (manifest, digests, source) = match Manifest::read(&path.join(MANIFEST)) {
-        Ok(manifest) => {
-            let digests = manifest.files.clone();
-            (Some(manifest), digests, MANIFEST)
-        }
-        Err(missing) if missing.is_missing() => {
-            let damaged = |e: serde_json::Error| RecordError::damaged(&path.join(STATE), e.to_string());
-            let state: State<Value> = serde_json::from_slice(&state).map_err(damaged)?;
-            if state.manifest {
-                return Err(missing);
-            }
-            (None, state.sha256, STATE)
-        }
-        Err(error) => return Err(error),
-    };
-    let check = |name: &str, bytes: Vec<u8>| match digests.get(name) {
-        Some(expected) if *expected == files::sha256(&bytes) => Ok(bytes),
-        _ => Err(RecordError::damaged(
-            &path.join(name),
-            format!("cut short or changed: its digest is not the one in {source}"),
-        )),
-    };
-    let state = if manifest.is_some() { check(STATE, state)? } else { state };
     folders::check_name(path, &state)?;
-    let (model, optimizer) = (check(MODEL, read(MODEL)?)?, check(OPTIMIZER, read(OPTIMIZER)?)?);
+    let (model, optimizer) = (read(MODEL)?, read(OPTIMIZER)?);
     Ok(Verified { manifest, state, model, optimizer })
 }
 
 /// Checks the files of the checkpoint `path`, but not its int8 model, which is derived from them; returns its
-/// manifest, which earlier versions did not write.
+/// manifest.
 ///
 /// # Errors
 /// If a file is missing or damaged.
-pub fn verify(path: &Path) -> Result<Option<Manifest>, RecordError> {
+pub fn verify(path: &Path) -> Result<Manifest, RecordError> {
     Ok(read_verified(path)?.manifest)
 }

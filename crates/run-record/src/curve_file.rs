@@ -18,17 +18,14 @@ pub(super) struct CurveFile {
 }
 
 impl CurveFile {
-    /// Opens the curve for a run that continues after `step`, and cuts what the run writes again: by
-    /// the length in the checkpoint's digest, or without one by steps. Creates a missing file.
-    pub fn open(path: PathBuf, step: usize, known: Option<&CurveDigest>) -> Result<Self, RecordError> {
-        let text = match files::read_regular(&path) {
+    /// Opens the curve for a run that goes on from a checkpoint which was written at the length `known`, and
+    /// cuts what the run writes again. Creates a missing file.
+    pub fn open(path: PathBuf, known: Option<&CurveDigest>) -> Result<Self, RecordError> {
+        let mut kept = match files::read_regular(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
             text => text.map_err(|e| RecordError::read(&path, e))?,
         };
-        let kept = match known {
-            Some(known) => text[..text.len().min(known.bytes as usize)].to_vec(),
-            None => up_to(&String::from_utf8_lossy(&text), step).into_bytes(),
-        };
+        kept.truncate(known.map_or(0, |known| known.bytes as usize));
         files::write_here(&path, &kept).map_err(|e| RecordError::write(&path, e))?;
         Ok(Self { path, bytes: kept.len() as u64, digest: Sha256::new_with_prefix(&kept) })
     }
@@ -48,16 +45,6 @@ impl CurveFile {
     pub fn digest(&self) -> CurveDigest {
         CurveDigest { bytes: self.bytes, sha256: files::hex(self.digest.clone().finalize()) }
     }
-}
-
-/// The lines of a curve up to `step`.
-fn up_to(text: &str, step: usize) -> String {
-    text
-        // An incomplete line was being written when the run was killed.
-        .split_inclusive('\n')
-        .filter(|line| line.ends_with('\n'))
-        .filter(|line| line.split(' ').next().and_then(|s| s.parse().ok()).is_some_and(|s: usize| s <= step))
-        .collect()
 }
 
 /// Checks that the curves in the run directory `run` begin as they were when the checkpoint
@@ -94,29 +81,29 @@ mod tests {
 
     use super::*;
 
-    fn curve(text: &str, step: usize, known: Option<&CurveDigest>) -> (String, CurveDigest) {
+    fn curve(text: &str, known: Option<&CurveDigest>) -> (String, CurveDigest) {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("train.loss");
         fs::write(&path, text).unwrap();
-        let file = CurveFile::open(path.clone(), step, known).unwrap();
+        let file = CurveFile::open(path.clone(), known).unwrap();
         (fs::read_to_string(&path).unwrap(), file.digest())
     }
 
     #[test]
     fn a_resumed_curve_has_no_step_twice() {
-        let (kept, digest) = curve("100 0.5\n200 0.25\n300 0.12\n30", 200, None);
-        assert_eq!(kept, "100 0.5\n200 0.25\n");
-        assert_eq!(digest.bytes, 17);
-        // What a killed run wrote after its checkpoint is cut even where its steps are wrong.
-        let (kept, again) = curve("100 0.5\n200 0.25\n150 0.12\n30", 200, Some(&digest));
-        assert_eq!((kept.as_str(), again), ("100 0.5\n200 0.25\n", digest));
+        let text = "100 0.5\n200 0.25\n";
+        let known = CurveDigest { bytes: text.len() as u64, sha256: files::sha256(text.as_bytes()) };
+        // What a killed run wrote after its checkpoint.
+        let (kept, digest) = curve("100 0.5\n200 0.25\n150 0.12\n30", Some(&known));
+        assert_eq!((kept.as_str(), &digest), (text, &known));
+        assert_eq!(curve(text, None).0, "", "of a new run");
     }
 
     #[test]
     fn a_changed_or_shorter_curve_is_named_and_a_longer_or_missing_one_is_none() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("train.loss");
-        let mut file = CurveFile::open(path.clone(), 0, None).unwrap();
+        let mut file = CurveFile::open(path.clone(), None).unwrap();
         file.append("1 0.5\n").unwrap();
         let curves = Curves::from([("train.loss".into(), file.digest())]);
         let check = || check_curves(root.path(), &curves, Path::new("step-1")).map_err(|e| e.to_string());

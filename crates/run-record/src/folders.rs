@@ -54,8 +54,8 @@ pub fn list(folder: &Path) -> Result<Vec<PathBuf>, RecordError> {
 pub struct Intact {
     /// Its folder.
     pub path: PathBuf,
-    /// Its manifest; earlier versions wrote none.
-    pub manifest: Option<Manifest>,
+    /// Its manifest.
+    pub manifest: Manifest,
     /// Newer ones that are damaged, with the reasons.
     pub damaged: Vec<(PathBuf, RecordError)>,
 }
@@ -67,7 +67,7 @@ impl Intact {
     /// If there is none, or the newest cannot be read for a reason other than damage.
     pub fn newest(
         folder: &Path,
-        verify: impl Fn(&Path) -> Result<Option<Manifest>, RecordError>,
+        verify: impl Fn(&Path) -> Result<Manifest, RecordError>,
     ) -> Result<Self, RecordError> {
         let mut damaged = Vec::new();
         for path in list(folder)?.into_iter().rev() {
@@ -223,7 +223,7 @@ mod tests {
             let reasons = std::cell::RefCell::new(Some(of_second));
             let verify = |path: &Path| match reasons.take() {
                 Some(reason) => Err(RecordError::read(path, reason)),
-                None => Ok(None),
+                None => Ok(Manifest::new(Default::default(), Default::default(), &Default::default())),
             };
             Intact::newest(root, verify).map(|intact| intact.path).map_err(|error| error.to_string())
         }

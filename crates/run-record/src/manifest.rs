@@ -62,9 +62,8 @@ pub struct Manifest {
     pub files: BTreeMap<String, String>,
     /// The curves up to the checkpoint's step.
     pub curves: Curves,
-    /// The run's samples; earlier versions did not write them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub data: Option<DataDigests>,
+    /// The run's samples.
+    pub data: DataDigests,
     /// `config` of `run.json` when the checkpoint was written.
     pub config: Value,
 }
@@ -73,7 +72,6 @@ impl Manifest {
     /// The manifest of these files and curves.
     pub fn new(files: BTreeMap<String, String>, curves: Curves, origin: &Origin) -> Self {
         let Origin { config, data, attempt } = origin.clone();
-        let data = Some(data);
         Self { sha256: NO_DIGEST.into(), version: VERSION, attempt, files, curves, data, config }
     }
 

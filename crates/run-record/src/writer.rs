@@ -84,8 +84,8 @@ pub struct Start<'a> {
     pub step: usize,
     /// Finished epochs.
     pub history: &'a [EpochRow],
-    /// The curves up to that step; `None` in a new run, and where the checkpoint has none.
-    pub curves: Option<Curves>,
+    /// The curves up to that step; none in a new run.
+    pub curves: Curves,
     /// What manifests say of the run.
     pub origin: Origin,
     /// Number of the newest checkpoints to keep, with the most accurate one.
@@ -111,8 +111,8 @@ impl RunWriter {
             let written = Curve::ALL.into_iter().filter(|curve| has_int8 || *curve != Curve::Int8);
             for file in written.flat_map(Curve::files) {
                 let name = format!("rank{rank}/{file}");
-                let digest = known.as_ref().and_then(|known| known.get(&name));
-                curves.push((name, CurveFile::open(folder.join(file), step, digest)?));
+                let file = CurveFile::open(folder.join(file), known.get(&name))?;
+                curves.push((name, file));
             }
         }
         let mut names: Vec<String> = (0..ranks).map(|rank| format!("rank{rank}")).collect();
@@ -223,11 +223,8 @@ fn write_epochs(path: &Path, rows: &[EpochRow]) -> Result<(), RecordError> {
 fn warn_of_other_epochs(path: &Path, found: &[u8], expected: &str) {
     let found = String::from_utf8_lossy(found);
     let finished = found.rfind('\n').map_or("", |end| &found[..end]);
-    // Versions before a column have another header.
-    let same_columns = finished.lines().next() == expected.lines().next();
-    let is_damaged = finished.lines().next().is_some_and(|header| !header.starts_with("epoch,"));
     let other = finished.lines().zip(expected.lines()).position(|(found, expected)| found != expected);
-    if let Some(line) = other.filter(|_| same_columns || is_damaged) {
+    if let Some(line) = other {
         log::warn!(
             "{}: line {} is not what the checkpoint says: the file is written again from the checkpoint",
             path.display(),

@@ -63,6 +63,12 @@ fn part_of<R: Benchmark>(path: &Path, others: &[Part]) -> Option<Result<Part, St
     Some(Ok(Part { findings: R::findings(&rows), name, title, sheets, notes, pictures }))
 }
 
+/// The measurements of `rows` as a table in a terminal.
+pub fn table<R: Benchmark>(rows: &[R]) -> comfy_table::Table {
+    let sheet = R::sheets("", "", Path::new(""), rows, None).into_iter().next().unwrap_or_default();
+    sheet.for_readers().table()
+}
+
 /// Whether `path` is a table of a benchmark that reports show, or a damaged one.
 pub fn is_table(path: &Path) -> bool {
     path.is_file() && part(path, &[]).is_some()

@@ -219,7 +219,8 @@ impl Sheet {
         self.table().lines().map(|line| line.chars().count()).max().unwrap_or(0)
     }
 
-    fn table(&self) -> comfy_table::Table {
+    /// The table in a terminal, without title and remarks.
+    pub fn table(&self) -> comfy_table::Table {
         let left = self.columns.iter().take_while(|column| !column.numeric).count();
         let header: Vec<&String> = self.columns.iter().map(|column| &column.title).collect();
         let columns: Vec<Vec<String>> = (0..self.columns.len())

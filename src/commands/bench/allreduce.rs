@@ -13,10 +13,10 @@ use super::{has_no_gpu, job, publish, sizes, warn_if_not_representative};
 use crate::commands::{on_root, outputs};
 use crate::options::{AllreduceArgs, ConfigError};
 use burn_mpi::{Backend, Collective, CommError, Reduction, Transport, Wire, WireType, World, connect};
-use run_report::canvas::{self, PlotFormat};
-use run_report::latency::human_size;
-use run_report::latency_plot::latency_plot;
-use run_report::{LatencyRow, table};
+use run_report::allreduce::human_size;
+use run_report::allreduce::latency_plot;
+use run_report::plots::Plot;
+use run_report::{LatencyRow, benchmarks};
 
 /// Up to this size, calls are short, and many are needed to measure their spread.
 const SMALL: usize = 64 << 10;
@@ -40,7 +40,7 @@ const METHODS: [Method; 6] = [
 
 pub fn run(world: &World, args: &AllreduceArgs) -> anyhow::Result<()> {
     let (sizes, methods) = (sizes_of(args)?, methods(args.backends.as_deref())?);
-    if let Some(path) = args.plot.as_ref().filter(|path| PlotFormat::of(path).is_none()) {
+    if let Some(path) = args.plot.as_ref().filter(|path| !Plot::is_saved_as(path)) {
         return Err(ConfigError::new("plot", path.display(), "its name must end in .svg or .png").into());
     }
     outputs::check_on_root(world, &[("csv", args.csv.as_ref()), ("plot", args.plot.as_ref())], &[])?;
@@ -49,8 +49,8 @@ pub fn run(world: &World, args: &AllreduceArgs) -> anyhow::Result<()> {
     let title = format!("all-reduce of {}, {}", args.dtype, job(world));
     on_root(world, || {
         let heading = format!("{title}; mean over ranks of each call's latency");
-        publish(&heading, &table::of_latencies(&rows), args.csv.as_deref(), &rows)?;
-        Ok(args.plot.as_ref().map_or(Ok(()), |path| canvas::save(path, &latency_plot(&title, &rows)))?)
+        publish(&heading, &benchmarks::table(&rows), args.csv.as_deref(), &rows)?;
+        Ok(args.plot.as_ref().map_or(Ok(()), |path| latency_plot(title, &rows).save(path))?)
     })?;
     Ok(())
 }

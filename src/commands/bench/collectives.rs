@@ -11,9 +11,9 @@ use crate::machine::topology;
 use crate::options::CollectivesArgs;
 use burn_mpi::lab::{Primitives, connect_primitives};
 use burn_mpi::{Backend, CommError, SharedError, Transport, Wire, World};
+use run_report::allreduce::median_of;
+use run_report::benchmarks;
 use run_report::collectives::{CORRECT, CollectiveRow, NEEDS_2_RANKS, NOT_BUILT, NOT_SUPPORTED, WRONG};
-use run_report::latency::median_of;
-use run_report::table::of_collectives;
 
 /// Bytes that each rank sends to each other rank, or contributes to a sum.
 const BYTES: usize = 1024;
@@ -115,7 +115,7 @@ pub fn run(world: &World, args: &CollectivesArgs) -> anyhow::Result<()> {
     on_root(world, || {
         let what = format!("median µs of {BYTES} bytes per rank, {}", job(world));
         let heading = format!("{what}; mean over ranks of each call's latency");
-        publish(&heading, &of_collectives(&rows), args.csv.as_deref(), &rows)
+        publish(&heading, &benchmarks::table(&rows), args.csv.as_deref(), &rows)
     })?;
     wrong.map_or(Ok(()), |error| Err(error.into()))
 }

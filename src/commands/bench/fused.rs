@@ -20,8 +20,8 @@ use crate::options::FusedArgs;
 use burn_fused::conv::conv_relu;
 use burn_fused::loss::{Score, cross_entropy};
 use burn_mpi::{ParamLayout, World};
+use run_report::benchmarks;
 use run_report::fused::FusedRow;
-use run_report::table::table;
 
 /// Height and width of the digits.
 const SIDE: usize = 28;
@@ -62,15 +62,6 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
     };
     let (train, test) = (load(Split::Train, args.train_samples)?, load(Split::Test, usize::MAX)?);
     let rows = measure(args, &Normalizer::new(source.description()), &train, &test);
-    let header = ["layers", "operator", "forward ms", "backward ms", "test accuracy"];
-    let line = |(layers, way): (usize, Way)| {
-        let found = rows.iter().find(|row| (row.layers, row.operator.as_str()) == (layers, way.name));
-        let cells = found.map_or(["not built".into(), String::new(), String::new()], |row| {
-            let [forward, backward] = [row.forward_ms, row.backward_ms].map(|ms| format!("{ms:.3}"));
-            [forward, backward, format!("{:.2}%", row.test_accuracy)]
-        });
-        [layers.to_string(), way.name.to_owned()].into_iter().chain(cells).collect()
-    };
     let heading = format!(
         "Conv2d({0}→{0}, 3x3, pad 1) + ReLU, N times with the same weights; {1} digits in batches of {2}; \
          medians over steps, one thread",
@@ -78,7 +69,7 @@ pub fn run(world: &World, args: &FusedArgs) -> anyhow::Result<()> {
         train.len(),
         args.train_batch_size
     );
-    publish(&heading, &table(&header, 2, ways(args).map(line)), args.csv.as_deref(), &rows)?;
+    publish(&heading, &benchmarks::table(&rows), args.csv.as_deref(), &rows)?;
     let missing: Vec<_> =
         WAYS.iter().filter(|way| way.device.check_built().is_err()).map(|way| way.name).collect();
     if !missing.is_empty() {

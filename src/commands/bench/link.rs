@@ -11,7 +11,7 @@ use crate::commands::{on_root, outputs};
 use crate::options::{ConfigError, LinkArgs};
 use burn_mpi::lab::{Primitives, connect_primitives};
 use burn_mpi::{CommError, Transport, World};
-use run_report::latency::human_size;
+use run_report::allreduce::human_size;
 use run_report::link::{Link, LinkRow};
 use run_report::table::table;
 

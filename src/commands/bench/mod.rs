@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::machine::topology;
 use crate::options::{BenchArgs, BenchKind, ConfigError};
 use burn_mpi::{Backend, CommError, SharedError, World, oversubscribed};
-use run_report::latency::median_of;
+use run_report::allreduce::median_of;
 use run_report::table::Table;
 use run_report::write_csv;
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use burn::tensor::{Device, Distribution, Tensor};
 
-use run_report::latency::median_of;
+use run_report::allreduce::median_of;
 
 /// Rows and columns of both factors: 4 MB each in f32, so that the overheads of a call
 /// and of a kernel's edges are negligible.

@@ -21,7 +21,7 @@ use crate::profile::Profile;
 use crate::spans::{self, Recorder, begin_batch, end_batch};
 use crate::train::Samples;
 use burn_fused::simd::Level;
-use run_report::latency::median_of;
+use run_report::allreduce::median_of;
 use run_report::profiles;
 
 /// Batches before the first that is measured. The second step of a training has other

@@ -23,7 +23,7 @@ pub struct Begin {
     pub weights: Option<Vec<f32>>,
     pub checkpoint: Option<Checkpoint<Position>>,
     /// The curves up to the checkpoint.
-    pub curves: Option<Curves>,
+    pub curves: Curves,
     /// What a resumed run has to go on with.
     pub samples: Samples,
     /// Whether a resumed run has nothing to do.

@@ -10,8 +10,7 @@ use crate::commands::covered::{self, Samples};
 use crate::commands::progress::learning_rate;
 use crate::layout::stored;
 use crate::options::{ConfigError, RunConfig, RunRecord, Words};
-use crate::quant::QuantizeKind;
-use crate::train::{Bounds, Curve, Position, Schedule};
+use crate::train::{Curve, Position, Schedule};
 use burn_mpi::{ParamLayout, World};
 use run_record::checkpoint::verify;
 use run_record::{
@@ -60,13 +59,7 @@ impl Resumed {
             return Err(ConfigError::new("resume", path.display(), problem).into());
         }
         let intact = Intact::newest(&dir.checkpoints(), verify)?;
-        if !covered::check(path, &record, &intact.path, intact.manifest.as_ref())? {
-            log::warn!(
-                "{} is of an earlier version and has no manifest.json: nothing covers the configuration in \
-                 run.json",
-                intact.path.display()
-            );
-        }
+        covered::check(path, &record, &intact.path, &intact.manifest)?;
         let RunRecord { config, history, failed_attempts, status, results, .. } = record;
         let completed = results.filter(|_| status == Status::Completed).map(|results| results.steps);
         let new = config.changed(typed)?;
@@ -94,7 +87,7 @@ impl Resumed {
         }
         let mut checkpoint = Checkpoint::<Position>::load(&intact.path, &stored(layout))?;
         // Those of attempts that were killed before a checkpoint of their own are in the history alone.
-        let manifest = intact.manifest.as_ref();
+        let manifest = &intact.manifest;
         if covered::changes_since(manifest, &history, &changed).any(makes_another_test) {
             checkpoint.position.compare_anew();
         }
@@ -113,8 +106,7 @@ impl Resumed {
         }
         let position = &checkpoint.position;
         let is_of = |steps: usize| position.epoch * steps + position.step_in_epoch == step;
-        // Whose state.json is as it was written.
-        if manifest.is_some() && !is_of(steps) {
+        if !is_of(steps) {
             let problem = format!(
                 "its training set makes {steps} steps an epoch, and the checkpoint is of step {step} in epoch {}: it \
                  has another number of samples; put the data set back",
@@ -122,28 +114,9 @@ impl Resumed {
             );
             return Err(ConfigError::new("data-root", config.data.data_root.display(), problem).into());
         }
-        let bounds = Bounds {
-            ranks: record.world_size,
-            epochs: config.epochs,
-            steps,
-            updates: checkpoint.updates,
-            scales_loss: config.precision.scales_loss(),
-            has_ranges: config.quantization.quantize == Some(QuantizeKind::Qat),
-        };
-        let file = intact.path.join("state.json");
-        let fits = checkpoint.position.check(&bounds);
-        fits.map_err(|what| anyhow::anyhow!("{} is damaged: {what}", file.display()))?;
-        if manifest.is_none_or(|manifest| manifest.data.is_none()) {
-            log::warn!(
-                "{} is of an earlier version and has no digests of the samples: nothing covers the data set",
-                intact.path.display()
-            );
-        }
         let samples = Samples::of(manifest, &history, &changed);
-        let curves = manifest.map(|manifest| manifest.curves.clone());
-        if let Some(curves) = &curves {
-            check_curves(path, curves, &intact.path)?;
-        }
+        let curves = manifest.curves.clone();
+        check_curves(path, &curves, &intact.path)?;
         dir.refuse_links(record.world_size)?;
         intact.set_aside()?;
         for Change { field, from, to } in &changed {

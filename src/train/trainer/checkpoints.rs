@@ -4,7 +4,7 @@ use super::Trainer;
 use crate::quant::Int8File;
 use crate::spans;
 use crate::train::step::Learner;
-use crate::train::{Moment, Position, Recorder, Tally, TrainError};
+use crate::train::{Position, Recorder, Tally, TrainError};
 use run_record::{Checkpoint, Curve};
 
 impl Trainer<'_> {
@@ -15,8 +15,7 @@ impl Trainer<'_> {
     /// optimizer.
     pub fn restore(&mut self, checkpoint: Checkpoint<Position>) -> Result<(), TrainError> {
         let rank = self.world.rank();
-        let moments = checkpoint.moments.into_iter().map(|(name, values)| Moment { name, values });
-        self.learner.updater.optimizer.restore(moments.collect(), checkpoint.updates)?;
+        self.learner.updater.optimizer.restore(checkpoint.moments, checkpoint.updates)?;
         self.learner.params = checkpoint.params;
         self.learner.publish();
         self.position = checkpoint.position;
@@ -30,14 +29,10 @@ impl Trainer<'_> {
         if let (Some(quantizer), Some(ranges)) =
             (&mut self.learner.forward.quantizer, self.position.ranges.clone())
         {
-            quantizer.restore(ranges)?;
+            quantizer.restore(ranges);
         }
         let buffers = std::mem::take(&mut self.position.buffers);
         if let Some(own) = buffers.get(rank) {
-            let expected = self.learner.buffers().len();
-            if buffers.len() != self.world.size() || buffers.iter().any(|rank| rank.len() != expected) {
-                return Err(TrainError::OtherBuffers);
-            }
             self.learner.set_buffers(own);
         }
         let own = |tallies: &[Tally]| tallies.get(rank).copied().unwrap_or_default();
@@ -76,7 +71,14 @@ impl Trainer<'_> {
         int8: Option<&Int8File>,
     ) -> Result<(), TrainError> {
         spans::span(&spans::CHECKPOINT, || {
-            recorder.points(Curve::Train, &self.unwritten.gather(self.world)?)?;
+            let ranks: Vec<Vec<(usize, Tally)>> = self.world.gather(&std::mem::take(&mut self.unwritten))?;
+            // All ranks log the same steps.
+            let point = |at: usize| {
+                let tallies: Vec<Tally> = ranks.iter().map(|lines| lines[at].1).collect();
+                Tally::curve_point(ranks[0][at].0, &tallies)
+            };
+            let points: Vec<_> = (0..ranks[0].len()).map(point).collect();
+            recorder.write(|writer| writer.points(Curve::Train, &points))?;
             self.position.epoch_tallies = self.world.gather(&epoch_tally)?;
             self.position.window_tallies = self.world.gather(&self.window_tally)?;
             let comm_seconds = self.comm_before + self.learner.times().exposed.as_secs_f64();
@@ -90,12 +92,7 @@ impl Trainer<'_> {
                 model: self.options.model.to_string(),
                 world_size: self.world.size(),
                 params: params.clone(),
-                moments: updater
-                    .optimizer
-                    .moments()
-                    .iter()
-                    .map(|m| (m.name.clone(), m.values.clone()))
-                    .collect(),
+                moments: updater.optimizer.moments().to_vec(),
                 updates: updater.optimizer.updates(),
                 position: self.position.clone(),
             })?;

@@ -3,6 +3,9 @@
 use super::Trainer;
 use crate::train::{Precision, Recorder, Tally, TrainError};
 
+/// What to do about values that grow beyond all bounds.
+const REMEDY: &str = "lower --lr or set --clip-norm";
+
 impl Trainer<'_> {
     /// The error of a training that a signal stopped after a checkpoint.
     pub(super) fn stopped(&self, recorder: &Recorder<'_>) -> TrainError {
@@ -16,36 +19,24 @@ impl Trainer<'_> {
     pub(super) fn not_finite(&self, mine: &Tally) -> Result<TrainError, TrainError> {
         // As text: JSON has no NaN.
         let losses: Vec<String> = self.world.gather(&mine.mean_loss().to_string())?;
-        let number = |text: &String| text.parse::<f64>().unwrap_or(f64::NAN);
-        let rank = losses.iter().position(|loss| !number(loss).is_finite()).unwrap_or(0);
+        let is_finite = |loss: &String| loss.parse::<f64>().is_ok_and(f64::is_finite);
+        let rank = losses.iter().position(|loss| !is_finite(loss)).unwrap_or(0);
         // Values that bf16 and f32 hold may be beyond f16 in the first step already, whatever the learning rate.
         let remedy = match self.options.precision {
             Precision::Fp16 => {
                 "fp16 has no values beyond 65504: scale the samples, lower --lr, or train with --precision bf16"
             }
-            _ => "lower --lr or set --clip-norm",
+            _ => REMEDY,
         };
-        Ok(TrainError::NotFinite {
-            remedy,
-            loss: number(&losses[rank]),
-            step: self.position.step + 1,
-            epoch: self.position.epoch + 1,
-            rank,
-            host: self.host(rank),
-            checkpoint: self.last_checkpoint(),
-        })
+        let (loss, epoch, step) = (&losses[rank], self.position.epoch + 1, self.position.step + 1);
+        Ok(self.ends(rank, format!("loss is {loss} at epoch {epoch}, step {step}; {remedy}")))
     }
 
     /// Checks each rank's test loss.
     pub(super) fn check_test(&self, tallies: &[Tally]) -> Result<(), TrainError> {
-        match tallies.iter().position(|tally| !tally.loss.is_finite()) {
-            Some(rank) => {
-                let epoch = self.position.epoch + 1;
-                let (host, checkpoint) = (self.host(rank), self.last_checkpoint());
-                Err(TrainError::TestNotFinite { epoch, rank, host, checkpoint })
-            }
-            None => Ok(()),
-        }
+        let Some(rank) = tallies.iter().position(|tally| !tally.loss.is_finite()) else { return Ok(()) };
+        let epoch = self.position.epoch + 1;
+        Err(self.ends(rank, format!("test loss is not finite after epoch {epoch}; {REMEDY}")))
     }
 
     /// Checks each rank's running statistics: batch norm hides from the loss how large activations are.
@@ -56,22 +47,21 @@ impl Trainer<'_> {
         let found: Vec<Option<String>> = self.world.gather(&self.learner.overflown_buffer())?;
         match found.into_iter().enumerate().find_map(|(rank, name)| Some((rank, name?))) {
             Some((rank, name)) => {
-                let (step, host, checkpoint) = (self.position.step, self.host(rank), self.last_checkpoint());
-                Err(TrainError::StatisticNotFinite { name, step, rank, host, checkpoint })
+                let step = self.position.step;
+                let what =
+                    format!("{name} is not finite after step {step}: activations are beyond f32; {REMEDY}");
+                Err(self.ends(rank, what))
             }
             None => Ok(()),
         }
     }
 
-    /// What can be resumed.
-    fn last_checkpoint(&self) -> String {
-        match self.checkpoint_step {
+    /// The error that `what` of this rank ends the training.
+    fn ends(&self, rank: usize, what: String) -> TrainError {
+        let checkpoint = match self.checkpoint_step {
             Some(step) => format!("the last checkpoint is of step {step}"),
             None => "there is no checkpoint yet".to_owned(),
-        }
-    }
-
-    fn host(&self, rank: usize) -> String {
-        self.world.places()[rank].host.clone()
+        };
+        TrainError::NotFinite { rank, host: self.world.places()[rank].host.clone(), what, checkpoint }
     }
 }

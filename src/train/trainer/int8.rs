@@ -4,7 +4,7 @@ use burn::module::Module;
 
 use super::Trainer;
 use crate::quant::{Int8File, QuantError, Quantized};
-use crate::train::{Evaluation, Tested, TrainError};
+use crate::train::{Tested, TrainError};
 use burn_mpi::{CommError, SharedError};
 use run_record::Method;
 
@@ -18,7 +18,7 @@ impl Trainer<'_> {
     /// Derives the int8 model of the current weights and tests it over all ranks' shares; `None`
     /// without quantization, and where the weights cannot be quantized, which a warning says: the
     /// float training goes on.
-    pub(super) fn test_int8(&self, evaluation: &Evaluation) -> Result<Option<TestedInt8>, TrainError> {
+    pub(super) fn test_int8(&self) -> Result<Option<TestedInt8>, TrainError> {
         let model = match self.world.agree(self.int8_model()) {
             Ok(model) => model,
             Err(CommError::Shared(SharedError::Elsewhere { reason, .. })) => {
@@ -33,7 +33,7 @@ impl Trainer<'_> {
             Err(error) => return Err(error.into()),
         };
         let Some(mut model) = model else { return Ok(None) };
-        let test = evaluation.run_int8(self.world, &mut model)?;
+        let test = self.evaluation.run_int8(self.world, &mut model)?;
         let file = model.to_file(&self.options.model.to_string(), &self.weights_sha256());
         Ok(Some(TestedInt8 { file, test }))
     }

@@ -1,17 +1,13 @@
 //! Files of a run directory are written where they are, never where a link leads.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use serde::Serialize;
-use sha2::{Digest, Sha256};
-
-use super::hex;
 
 const SYMBOLIC: &str = "it is a symbolic link, and nothing is written through one: remove the link";
 const HARD: &str = "it is a hard link, and nothing is written through one: remove the link";
@@ -106,58 +102,14 @@ pub fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Writes `value` as JSON to a new file, syncs it to disk and returns its SHA-256; the text is never
-/// in memory as a whole.
-///
-/// # Errors
-/// If it cannot be written.
-pub fn write_json_synced(path: &Path, value: &impl Serialize) -> io::Result<String> {
-    let file = Hashed { file: create_here(path)?, sha256: Sha256::new() };
-    let mut file = BufWriter::with_capacity(1 << 16, file);
-    serde_json::to_writer_pretty(&mut file, value)?;
-    let Hashed { file, sha256 } = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-    file.sync_all()?;
-    Ok(hex(sha256.finalize()))
-}
-
-/// A file, with the digest of what was written to it.
-struct Hashed {
-    file: File,
-    sha256: Sha256,
-}
-
-impl Write for Hashed {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.file.write(bytes)?;
-        self.sha256.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
 
-    #[test]
-    fn the_digest_of_json_is_that_of_the_file() {
-        let root = tempfile::tempdir().unwrap();
-        let (file, values) = (root.path().join("a.json"), vec![0.1; 20_000]);
-        let digest = write_json_synced(&file, &values).unwrap();
-        let written = fs::read(&file).unwrap();
-        assert!(written.len() > 1 << 16, "more than one buffer");
-        assert_eq!(digest, super::super::sha256(&written));
-        assert_eq!(serde_json::from_slice::<Vec<f64>>(&written).unwrap(), values);
-    }
-
     type Write = fn(&Path, &[u8]) -> io::Result<()>;
-    const WRITES: [Write; 4] =
-        [write_here, append_here, write_synced, |path, text| write_json_synced(path, &text).map(drop)];
+    const WRITES: [Write; 3] = [write_here, append_here, write_synced];
 
     #[test]
     fn nothing_is_written_through_a_link_or_into_a_pipe() {
